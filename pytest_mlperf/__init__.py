@@ -1,9 +1,7 @@
-"""MLCommons LoadGen runs as pytest tests, judged against baselines kept in git.
+"""Run MLCommons LoadGen as pytest tests, judged against baselines kept in git.
 
-The names in `__all__` are what code of others may import; checks for its tests are in
-`pytest_mlperf.testing`. Everything deeper may move between versions. Each name is imported when it
-is first asked for: the plugin, which pytest loads in every project, pays for none of them, and an
-engine that runs in another Python needs the standard library alone for those that it uses.
+The names in `__all__` are the public interface, with `pytest_mlperf.testing`. Each is imported on
+first use: pytest starts quickly, and an engine in another Python needs only the standard library.
 """
 
 import sys
@@ -61,18 +59,12 @@ _ORIGINS = {
     "plugin.fixture": ("Mlperf as MlperfFixture",),
     "run.work_queue": ("WorkQueue",),
 }
-"""The lazy names, by the module below this package that defines them."""
 
 
 def importer(
     package: str, origins: Mapping[str, Sequence[str]]
 ) -> tuple[list[str], Callable[[str], object]]:
-    """Return a module's `__all__`, and its `__getattr__`, which imports a name late (PEP 562).
-
-    Args:
-        package: Name of the module.
-        origins: Names, or "attribute as name", by the module below this package.
-    """
+    """Return a module's `__all__`, and a `__getattr__` that imports names lazily (PEP 562)."""
     places = {
         alias.rpartition(" ")[2]: (module, alias.partition(" ")[0])
         for module, aliases in origins.items()
@@ -90,10 +82,10 @@ def importer(
     return sorted(places), get
 
 
-if not TYPE_CHECKING:  # or every name would be one to a type checker
+if not TYPE_CHECKING:  # else a type checker would accept any name
     __getattr__ = importer(__name__, _ORIGINS)[1]
 
 
 def __dir__() -> list[str]:
-    """Return the public names, those too that nobody asked for yet."""
+    """Return the public names, including those that are not imported yet."""
     return sorted({*globals(), *__all__})

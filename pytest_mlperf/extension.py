@@ -1,8 +1,4 @@
-"""Names beyond those of `pytest_mlperf` for engines, data sets, scorers, builders and add-ons.
-
-The adapters of this distribution import these and `pytest_mlperf`'s, and nothing deeper. Each is
-imported when it is first asked for.
-"""
+"""Export further names for engines, data sets, scorers, builders and add-ons, lazily."""
 
 from typing import TYPE_CHECKING
 
@@ -60,66 +56,23 @@ if TYPE_CHECKING:
     from pytest_mlperf.stores.results import write_results as write_results
 
 _ORIGINS = {
-    "bench.foreign_runs": (
-        "accept_runs",
-        "judge_runs",
-        "session_of",
-    ),
-    "core.addons": (
-        "Command",
-        "Criterion",
-        "Format",
-        "OptionGroup",
-    ),
-    "core.case": (
-        "Case",
-        "PLAIN_PRECISIONS",
-        "PrecisionName",
-    ),
-    "core.errors": (
-        "Rule",
-        "require_options",
-        "text_of",
-    ),
-    "core.extension": (
-        "Progress",
-        "Prompts",
-        "REPLICA_NUMBER",
-        "is_speech",
-        "own_length",
-    ),
+    "bench.foreign_runs": ("accept_runs", "judge_runs", "session_of"),
+    "core.addons": ("Command", "Criterion", "Format", "OptionGroup"),
+    "core.case": ("Case", "PLAIN_PRECISIONS", "PrecisionName"),
+    "core.errors": ("Rule", "require_options", "text_of"),
+    "core.extension": ("Progress", "Prompts", "REPLICA_NUMBER", "is_speech", "own_length"),
     "core.imports": ("not_imported",),
-    "core.job": (
-        "LoadGenSettings",
-        "MLC_ENDPOINTS",
-    ),
-    "core.measurement": (
-        "Run",
-        "Subject",
-    ),
+    "core.job": ("LoadGenSettings", "MLC_ENDPOINTS"),
+    "core.measurement": ("Run", "Subject"),
     "core.prometheus": ("page_samples",),
-    "core.results": (
-        "CaseResult",
-        "Results",
-    ),
+    "core.results": ("CaseResult", "Results"),
     "core.server": ("read_server",),
-    "core.untrusted": (
-        "inflate",
-        "is_deeper",
-        "parse_json",
-    ),
-    "core.untrusted_text": (
-        "broken",
-        "some",
-    ),
+    "core.untrusted": ("inflate", "is_deeper", "parse_json"),
+    "core.untrusted_text": ("broken", "some"),
     "hardware.devices": ("check_devices",),
     "hardware.host": ("usable_cores",),
     "hookspecs": ("API",),
-    "processes": (
-        "ChildProcess",
-        "answer_of",
-        "ended",
-    ),
+    "processes": ("ChildProcess", "answer_of", "ended"),
     "reports.formats": ("ReportedSession",),
     "stores.digests": ("sha256",),
     "stores.endpoints": (
@@ -131,12 +84,8 @@ _ORIGINS = {
     ),
     "stores.endpoints_answers": ("read_answers",),
     "stores.foreign": ("read_arrays",),
-    "stores.results": (
-        "read_results",
-        "write_results",
-    ),
+    "stores.results": ("read_results", "write_results"),
 }
-"""The names, by the module below `pytest_mlperf` that defines them."""
 
-if not TYPE_CHECKING:  # or every name would be one to a type checker
+if not TYPE_CHECKING:  # else a type checker would accept any name
     __all__, __getattr__ = importer(__name__, _ORIGINS)

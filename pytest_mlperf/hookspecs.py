@@ -1,7 +1,6 @@
-"""The hooks that an add-on may implement, as pluggy specifies them: see docs/extending.md.
+"""Specify the hooks that an add-on may implement, for pluggy: see docs/extending.md.
 
-A hook takes any of the arguments below, by name. `options` has the value of each option by its
-name: `options["runs_dir"]` is what `--mlperf-runs-dir` sets.
+A hook takes any of these arguments, by name. `options["runs_dir"]` is `--mlperf-runs-dir`.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from pytest_mlperf.suite.pairs import Testable
 
 API = 1
-"""Number of this interface. An add-on states the number that it was built for as its `API`."""
+"""Version of this interface. An add-on states the version that it was built for as its `API`."""
 
 PROJECT = "mlperf"
 
@@ -43,7 +42,7 @@ def mlperf_collect_file(path: Path, parent: pytest.Collector) -> pytest.Collecto
 def mlperf_runtestloop(
     session: pytest.Session, plan: Any, options: Mapping[str, Any]
 ) -> bool | None:
-    """Run the tests of a session somewhere else; return True, or None to leave them to others.
+    """Run the tests of a session elsewhere; return True, or None to decline.
 
     Args:
         plan: The state of the session, a `pytest_mlperf.plugin.session.MlperfSession`.
@@ -54,7 +53,7 @@ def mlperf_runtestloop(
 def mlperf_case_facts(
     result: CaseResult, planned: Testable, options: Mapping[str, Any]
 ) -> Mapping[str, str] | None:
-    """Return facts about a result, text by title; results files keep them, reports show them."""
+    """Return facts about a result, text by title, for results files and reports."""
 
 
 @hookspec
@@ -67,8 +66,8 @@ def mlperf_verdict(
     """Return a further criterion for a verdict, or None.
 
     Args:
-        baselines: Every baseline that was accepted for the case on this machine, oldest first.
-            They are read from git when the first of them is asked for.
+        baselines: All accepted baselines of the case on this machine, oldest first, read from git
+            on first use.
     """
 
 
@@ -76,12 +75,12 @@ def mlperf_verdict(
 def mlperf_session_finished(
     results: Results, folder: Path, options: Mapping[str, Any]
 ) -> Iterable[str] | None:
-    """Take the results of a session after they were written; return lines for the summary.
+    """Process the results of a session after they were written; return lines for the summary.
 
     Args:
-        folder: Holds the session's results.json and logs.
+        folder: Folder with the session's results.json and logs.
 
     Raises:
-        EnvironmentFault: The user asked for something that could not be done; the session ends with
-            exit code 3 where it would have ended with 0.
+        EnvironmentFault: A request of the user failed; the session ends with exit code 3 instead of
+            0.
     """

@@ -1,4 +1,4 @@
-"""Find engines, data sets, scorers and builders by the name a suite uses."""
+"""Find engines, data sets, scorers and builders by their name in suites."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 Group = Literal["engines", "datasets", "scorers", "builders"]
-"""What a suite can `use`."""
 
 AnyGroup = Group | Literal["addons", "calibration", "commands", "formats"]
 
@@ -37,26 +36,26 @@ ALIASES = {
         for group in ("builders", "datasets", "engines", "scorers")
     },
 }
-"""Where classes of this package lay before, and lie now: accepted baselines, suites and entry
-points of others hold names of both. The first that fits counts."""
+"""Present module by former module, first match first: accepted baselines, suites and entry points
+of other packages hold former names."""
 
 
 @cache
 def registered(group: AnyGroup) -> dict[str, EntryPoint]:
     """Return every registered extension of a group, built-in and third party alike."""
-    return {entry.name: entry for entry in all_registered(group)}  # ours wins over a namesake
+    return {entry.name: entry for entry in all_registered(group)}  # our own entry wins
 
 
 @cache
 def all_registered(group: AnyGroup) -> list[EntryPoint]:
     """Return the entry points of a group, those of this package last."""
-    from importlib.metadata import entry_points  # a fifth of a worker's start, which asks for none
+    from importlib.metadata import entry_points  # a fifth of a worker's start
 
     return sorted(entry_points(group=f"pytest_mlperf.{group}"), key=is_own)
 
 
 def clash(group: AnyGroup, name: str) -> str:
-    """Return why a name is not unique among packages; "" if it is, or if it is ours."""
+    """Return why a name is not unique among packages; "" if it is, or is our own."""
     entry = registered(group).get(name)
     if entry is None or is_own(entry):
         return ""
@@ -65,7 +64,7 @@ def clash(group: AnyGroup, name: str) -> str:
 
 
 def is_own(entry: EntryPoint) -> bool:
-    """Check whether an entry point is of this package."""
+    """Check whether an entry point belongs to this package."""
     return entry.module.partition(".")[0] == __package__
 
 
@@ -80,12 +79,12 @@ def declared(
     kind: type[Declared],
     broken: Callable[[str, str], Declared],
 ) -> dict[str, Declared]:
-    """Return what add-ons declare in a group, by name; what they print goes to stderr.
+    """Return the declarations of add-ons in a group, by name; their prints go to stderr.
 
     Args:
         kind: The class of a declaration.
-        broken: Takes why a declaration cannot be loaded, and its module; returns what stands for
-            it, as one add-on that is broken must not end a session.
+        broken: Returns a substitute for a declaration that cannot be loaded, from the reason and
+            its module, because one broken add-on must not end a session.
     """
     declarations = {}
     for name, entry in registered(group).items():
@@ -104,17 +103,17 @@ def declared(
 
 @cache
 def current(target: str) -> str:
-    """Return "package.module:name" with the module in which a class of this package lies now."""
+    """Return "package.module:name" with the present module of a class of this package."""
     name = target.removeprefix(f"{__package__}.")
     if name != target:
-        for former, now in ALIASES.items():
+        for former, present in ALIASES.items():
             if name.startswith(former):
-                return f"{__package__}.{now}{name.removeprefix(former)}"
+                return f"{__package__}.{present}{name.removeprefix(former)}"
     return target
 
 
 def target(group: AnyGroup, use: str) -> str:
-    """Return "package.module:name" for what a suite calls `use`; imports nothing."""
+    """Return "package.module:name" for a name in a suite; raise SuiteError if it is unknown."""
     installed = registered(group)
     if reason := clash(group, use):
         raise SuiteError(f"{group[:-1]} {use!r}: {reason}; remove all but one")
@@ -130,17 +129,13 @@ def target(group: AnyGroup, use: str) -> str:
 
 
 def name_of(group: Group, target: str) -> str:
-    """Return what a suite calls "package.module:name"; of the user's own code, that itself."""
+    """Return the name in suites of "package.module:name", which itself is that of user code."""
     names = {current(entry.value): name for name, entry in registered(group).items()}
     return names.get(current(target), target)
 
 
 def check_options(group: Group, use: str, options: Mapping[str, Any]) -> None:
-    """Check the options of a registered extension against those that it declares.
-
-    The modules of registered extensions are light by contract, so this imports them; code named
-    by "package.module:name" is only ever imported in the worker, which checks it there.
-    """
+    """Check the options of a registered extension; user code is checked in the worker."""
     entry = registered(group).get(use)
     if entry is None:
         return
@@ -148,27 +143,24 @@ def check_options(group: Group, use: str, options: Mapping[str, Any]) -> None:
 
 
 def metrics(scorer: str) -> tuple[str, ...] | None:
-    """Return the names of all metrics that a registered scorer can give; None: it does not say.
-
-    It says so in its class attribute `metrics`, where its options do not decide them.
-    """
+    """Return the metrics of a registered scorer; None if its options determine them."""
     declared: tuple[str, ...] | None = class_attribute("scorers", scorer, "metrics")
     return declared
 
 
 def class_attribute(group: Group, use: str, name: str) -> Any:
-    """Return a class attribute of a registered extension; None without it, or of own code."""
+    """Return a class attribute of a registered extension; None without it, or for user code."""
     entry = registered(group).get(use)
     return getattr(resolve(entry.value), name, None) if entry else None
 
 
 def first_suites() -> dict[str, tuple[str, str]]:
-    """Return the first suite of each engine that has one, and what is to be edited in it."""
+    """Return the first suite of each engine that has one, and the parts to edit."""
     suites = {}
-    for name, entry in sorted(registered("engines").items(), key=lambda one: one[0]):
+    for name, entry in sorted(registered("engines").items(), key=lambda item: item[0]):
         try:
             engine = resolve(entry.value)
-            if edits := vars(engine).get("first_suite"):  # its own, not that of its base
+            if edits := vars(engine).get("first_suite"):  # not that of a base class
                 home = importlib.import_module(engine.__module__).__package__ or ""
                 text = files(home).joinpath("first_suite.toml").read_text("utf-8")
                 suites[name] = text, str(edits)
@@ -178,13 +170,13 @@ def first_suites() -> dict[str, tuple[str, str]]:
 
 
 def resolve(name: str) -> Any:
-    """Import what "package.module:name" names; if it is not there, an Import- or AttributeError."""
+    """Import "package.module:name"; raise ImportError or AttributeError if it is missing."""
     module, _, attribute = current(name).partition(":")
     return getattr(importlib.import_module(module), attribute)
 
 
 def imported(noun: str, target: str, options: Mapping[str, Any] | None = None) -> Any:
-    """Import what "package.module:name" names, and check the options that it is called with.
+    """Import "package.module:name", and check the options for its call.
 
     Raises:
         EnvironmentFault: Its module cannot be imported.
@@ -204,50 +196,46 @@ def imported(noun: str, target: str, options: Mapping[str, Any] | None = None) -
 
 
 def look(use: str) -> Callable[..., None] | None:
-    """Return what a registered data set has to find its files: a class method `look`, or None.
-
-    It takes the adapter's options, opens no file, and raises UnavailableError with what is missing
-    and what to put there. Of code named by "package.module:name" nothing is imported here.
-    """
+    """Return a registered data set's class method that finds its files, or None."""
     finds: Callable[..., None] | None = class_attribute("datasets", use, "look")
     return finds
 
 
 def parallelism(use: str, options: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return by what a registered engine's options multiply its GPUs; None: it does not say."""
+    """Return the options that multiply a registered engine's GPUs; None if unknown."""
     ask = class_attribute("engines", use, "parallelism")
     return None if ask is None else ask(options)
 
 
 def works_on(use: str, options: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return an option of a registered engine and the device that it names; None: nobody knows."""
+    """Return an option of a registered engine and its device; None if unknown."""
     ask = class_attribute("engines", use, "works_on")
     return None if ask is None else ask(options)
 
 
 def is_client(use: str) -> bool:
-    """Whether a registered engine is a client of a server."""
+    """Check whether a registered engine is a client of a server."""
     return bool(class_attribute("engines", use, "client"))
 
 
 def clients_of(use: str, options: Mapping[str, Any]) -> int:
-    """Return in how many processes a registered engine is to run as the client of a server."""
+    """Return the number of client processes of a registered engine."""
     ask = class_attribute("engines", use, "clients")
     return 1 if ask is None else ask(options)
 
 
 def harness(use: str) -> str:
-    """Return who measures points of Concurrency for an engine, in place of our own loop."""
+    """Return the harness that measures an engine's points of Concurrency; "" for our own loop."""
     return class_attribute("engines", use, "harness") or ""
 
 
 def is_timed(use: str) -> bool:
-    """Return whether an engine works when it is asked, so that it has a speed."""
+    """Check whether an engine's speed is measured; recorded answers have none."""
     return class_attribute("engines", use, "timed") is not False
 
 
 def check_call(title: str, factory: Any, options: Mapping[str, Any]) -> None:
-    """Refuse options that a factory does not declare, and the lack of those that it requires."""
+    """Raise SuiteError for an undeclared option of a factory, or a missing required one."""
     declaration = declaration_of(factory)
     if declaration.takes_more:
         return

@@ -1,1 +1,1 @@
-"""The pure domain: values and rules without I/O, clock, randomness or pytest."""
+"""Define the values and rules of a case, without I/O, clock, randomness or pytest."""

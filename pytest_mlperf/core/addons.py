@@ -1,7 +1,4 @@
-"""What an add-on declares or returns: options, commands, report formats, criteria.
-
-A module of declarations imports nothing else, so that `--help` and a session load no add-on.
-"""
+"""Define the declarations and results of add-ons: options, commands, formats, criteria."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from typing import Any, TypeVar
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A subcommand of `pytest-mlperf`.
+    """Declare a subcommand of `pytest-mlperf`.
 
     Attributes:
         summary: Its line in `--help`.
@@ -29,14 +26,14 @@ class Command:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Format:
-    """A form in which a session's results, or a store, are written.
+    """Declare an output format of a session's results or of a results database.
 
     Attributes:
-        module: Has `report(session)`, which returns the text; of a store
-            `write(store_url, folder)`, which returns how many pages it wrote. What they print goes
-            to stderr; what they raise is told in one line.
-        libraries: Modules that it needs, each with what `pip install` takes.
-        of_store: It is made of a store, and is a folder.
+        module: Has `report(session)`, which returns the text; a format of a database has
+            `write(store_url, folder)`, which returns the number of pages. Its prints go to stderr;
+            its exceptions are reported in one line.
+        libraries: Required modules, each with the argument of `pip install`.
+        of_store: Whether the input is a results database and the output a folder.
     """
 
     module: str
@@ -46,14 +43,14 @@ class Format:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Criterion:
-    """A further criterion for a verdict, by an add-on.
+    """Add a criterion of an add-on to a verdict.
 
-    It can fail a test, and cannot make one pass: a verdict that fails already gets it as a note.
+    It can fail a test but not make one pass: a verdict that already fails gets it as a note.
 
     Attributes:
-        headline: What follows the outcome on the first line, at most some 60 characters.
-        fails: It fails the test; else it is a note.
-        outcome: The outcome of a test that it fails, one that fails a test: "GATE FAIL".
+        headline: Text after the outcome on the first line, at most about 60 characters.
+        fails: Whether it fails the test; otherwise it is a note.
+        outcome: The failing outcome of the test, e.g. "GATE FAIL".
         notes: Further sentences for the failure message.
     """
 
@@ -69,7 +66,7 @@ Setting = TypeVar("Setting")
 def checked(
     kind: Callable[[str], Setting], fits: Callable[[Setting], bool]
 ) -> Callable[[str], Setting]:
-    """Return what takes a value of a kind that fits; nan fits no range."""
+    """Return a converter that raises ValueError unless the value fits; nan fits no range."""
 
     def convert(text: str) -> Setting:
         value = kind(text)
@@ -81,22 +78,22 @@ def checked(
 
 
 def one_of(*words: str) -> Callable[[str], str]:
-    """Return what takes one of these words."""
+    """Return a converter that accepts one of these words."""
     return checked(str, words.__contains__)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SessionOption:
-    """How one option is set; `convert` turns its text into a value and raises ValueError.
+    """Describe an option; `convert` parses its text or raises ValueError.
 
     Attributes:
-        bare: Its value if it stands without one; None if it needs a value.
-        ini_only: It is seldom set, and in ini files alone (or by pytest's `-o`).
-        beside: It changes no measurement, no verdict and no record.
-        elsewhere: Set to anything but its default, it lets cases run on other machines.
-        attached: Its value follows "=" only, and is a word of `metavar`; `bare` is set.
-        group: Where `pytest --help` lists it: "everyday", "ci" (and several machines), "mlperf"
-            (and energy).
+        bare: Its value if it is set without a value; None if it needs one.
+        ini_only: Whether only ini files (or pytest's `-o`) can set it, because it is rarely used.
+        beside: Whether it leaves measurements, verdicts and records unchanged.
+        elsewhere: Whether a value other than the default lets cases run on other machines.
+        attached: Whether its value must follow "="; it is a word of `metavar`, and `bare` is set.
+        group: Its group in `pytest --help`: "everyday", "ci" (and several machines), "mlperf" (and
+            energy).
     """
 
     metavar: str
@@ -112,36 +109,31 @@ class SessionOption:
 
 
 def option_of(metavar: str, text: str, default: object, more: Mapping[str, Any]) -> SessionOption:
-    """Return an option; without `convert` it takes a word of several, else any text."""
+    """Return an option; without `convert` it takes one word of "a|b", else any text."""
     usual = one_of(*metavar.split("|")) if "|" in metavar else str
     return SessionOption(metavar=metavar, help=text, default=default, **{"convert": usual, **more})
 
 
 class OptionGroup:
-    """Where an add-on declares its options, each also a setting of ini files."""
+    """Collect the options of an add-on, each also an ini setting."""
 
     def __init__(self, taken: Collection[str] = ()) -> None:
-        """Declare none yet; some names are taken."""
         self._taken = taken
         self.declared: dict[str, SessionOption] = {}
 
     def add(self, name: str, metavar: str, text: str, default: object = None, **more: Any) -> None:
-        """Declare the option `--mlperf-NAME`, and the ini setting `mlperf_NAME`.
+        """Declare the option `--mlperf-NAME` and the ini setting `mlperf_NAME`.
 
         Args:
             name: A Python identifier; `max_cost` becomes `--mlperf-max-cost`.
-            metavar: What stands for its value in `--help`; "a|b": it takes these words.
-            text: Its help; a percent sign is written twice.
-            default: Its value where it is not set; it is not converted, unless it is a string.
-            **more: `convert` turns a text into a value, and raises ValueError for one that is not
-                valid; a Path is taken from the folder of the command, or of the ini file. `bare` is
-                its value on the command line without one; `ini_only=True` leaves it out there;
-                `beside=True`: nothing of what is measured and judged depends on it;
-                `elsewhere=True`: other than its default, it lets cases run on other machines;
-                `group` is where `pytest --help` lists it: "everyday", "ci" or "mlperf".
+            metavar: Placeholder of its value in `--help`; "a|b" accepts only these words.
+            text: Its help, with each percent sign doubled.
+            default: Its value if unset; only a string is converted.
+            **more: Fields of `SessionOption`. `convert` parses a text and raises ValueError if it
+                is invalid; a Path is relative to the folder of the command or ini file.
 
         Raises:
-            ValueError: The name is taken, or is no identifier.
+            ValueError: The name is taken or no identifier, or the help has a single percent sign.
         """
         if not name.isidentifier():
             raise ValueError(f"option {name!r}: max_cost is a name; it becomes --mlperf-max-cost")

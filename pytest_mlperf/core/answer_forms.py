@@ -1,7 +1,4 @@
-"""Convert answers from the form that an engine returns to the form that MLPerf's scripts read.
-
-A pair of forms names both: ("int64", "int32") are types of token ids, little-endian.
-"""
+"""Convert an engine's answers between forms; "int64" and "int32" are token ids."""
 
 from __future__ import annotations
 
@@ -9,20 +6,15 @@ from array import array
 from collections.abc import Sequence
 
 TOKEN_CODES = {"int32": "i", "int64": "q"}
-"""Type codes of `array` by type of a token id."""
 
 TIMED_RANKED_ROWS = ("ranked row", "predictions")
-"""Forms of dlrm-v3 in timed runs: TEST08 reads rows without labels, weights and their count."""
+"""Form of dlrm-v3 in timed runs: TEST08 reads rows without labels, weights and their count."""
 
 FLOAT_BYTES = 4
 
 
 def converted(output: bytes, forms: Sequence[str]) -> bytes:
-    """Return an answer of the first form in the second one.
-
-    Raises:
-        ValueError: It has no such form, or the second one cannot hold it.
-    """
+    """Convert an answer from the first form to the second; raise ValueError if it cannot be."""
     if tuple(forms) == TIMED_RANKED_ROWS:
         count = candidates(output)
         return output[: FLOAT_BYTES * (2 + count)] if count else output
@@ -40,9 +32,9 @@ def converted(output: bytes, forms: Sequence[str]) -> bytes:
 
 
 def candidates(row: bytes) -> int:
-    """Return how many candidates a whole ranked row has; 0 if the answer is no such row.
+    """Return the number of candidates of a complete ranked row; 0 for any other answer.
 
-    A whole row is float32: step, query, n predictions, n labels, n weights, and n.
+    A complete row is float32: step, query, n predictions, n labels, n weights, and n.
     """
     count, rest = divmod(len(row) // FLOAT_BYTES - 3, 3)
     ends_so = count > 0 and row[-FLOAT_BYTES:] == array("f", [count]).tobytes()

@@ -1,4 +1,4 @@
-"""Baselines: the accepted runs of a case, one record per hardware identity, and its scores."""
+"""Define baselines: the accepted runs of a case per hardware identity, and its scores."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from pytest_mlperf.judge.inputs import SessionNoise
 
 SCHEMA_VERSION = 1
 Property = str | int | float | bool | None
-"""One property of a machine; None is unknown."""
+"""One property of a machine; None if unknown."""
 
 
 def require_positive(noun: str, values: Mapping[str, float], *, or_zero: bool = False) -> None:
-    """Refuse numbers that no measurement has; what they are is said with their name."""
+    """Raise ValueError, with `noun` and name, for values that no measurement can have."""
     needed = "0 or positive" if or_zero else "positive and finite"
     for name, value in values.items():
         if not (0 < value < math.inf or (or_zero and value == 0)):
@@ -30,23 +30,24 @@ def require_positive(noun: str, values: Mapping[str, float], *, or_zero: bool = 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BaselineRun:
-    """One accepted run.
+    """Hold one accepted run.
 
     Attributes:
         metrics: Values by metric name, SI units, positive.
-        within_se: Relative standard error within the run by metric name, where known.
-        session: Runs of one session were made one after another on a machine in one state.
+        within_se: Relative standard error within the run by metric name, if known.
+        session: Runs of one session follow each other on a machine in one state.
         started: ISO 8601 UTC.
         samples: Samples completed.
-        duration_s: Length of the timed part.
-        commit: Commit of the tested project, or None outside git.
-        control: What the fixed micro-benchmark found just before it; empty: not made.
-        state: Clocks, heat and power cap of its GPUs; empty: not sampled.
-        busy: The largest share of its speed that the machine's load took; None: not known.
-        late: The largest share of each latency that the client itself took, where it was large.
-        warmed: Its accelerator had worked in its session before; None: unknown, as of older files.
-        server: What its server's own metrics were, see `Run`; empty: not read.
-        requests, lengths: Of a curve at each point, see `Run`; empty: unknown, as of older files.
+        duration_s: Length of the timed part [s].
+        commit: Commit of the tested project; None outside git.
+        control: Results of the fixed micro-benchmark just before the run; empty if not made.
+        state: Clocks, temperature and power cap of its GPUs; empty if not sampled.
+        busy: Largest share of its speed that the machine's load took; None if unknown.
+        late: Share of each latency that the client itself took, at most; only large ones.
+        warmed: Whether its accelerator had worked in its session before; None if unknown (old
+            files).
+        server: Metrics reported by its server, see `Run`; empty if not read.
+        requests, lengths: By point of a curve, see `Run`; empty if unknown (old files).
         machine: See `Run`.
     """
 
@@ -69,13 +70,13 @@ class BaselineRun:
 
     @property
     def hardware(self) -> RunHardware:
-        """The machine of the run, as that of a `Run`."""
+        """The machine of the run, as `Run.hardware`."""
         state, control = self.state, self.control
         return RunHardware(ids=self.machine, warmed=self.warmed, state=state, control=control)
 
     @property
     def serving(self) -> RunServing:
-        """Requests, answers and the server, as those of a `Run`."""
+        """Requests, answers and server of the run, as `Run.serving`."""
         return RunServing(server=self.server, requests=self.requests, lengths=self.lengths)
 
     def __post_init__(self) -> None:
@@ -92,16 +93,15 @@ class BaselineRun:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HistoryEntry:
-    """One time a record was accepted.
+    """Describe one acceptance of a performance record.
 
     Attributes:
         date: ISO 8601, UTC.
-        commit: Commit of the tested project, or None outside git.
-        reason: Why, in the user's words.
-        action: What was done to the record.
+        commit: Commit of the tested project; None outside git.
+        reason: The user's reason.
+        action: What changed in the record.
         runs: Runs of the record afterwards.
-        old: Geometric means by metric before; empty for the first entry.
-        new: Geometric means by metric afterwards.
+        old, new: Geometric mean of each metric before (empty for the first entry) and afterwards.
     """
 
     date: str
@@ -115,22 +115,21 @@ class HistoryEntry:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Record:
-    """The accepted runs on one kind of machine.
+    """Hold the accepted runs on one kind of machine.
 
     Attributes:
-        identity: Properties of the hardware; a machine must equal all of them.
-        target_qps: Rate the runs were offered or sized by, or None.
-        qps_source: Where that rate came from, or None.
+        identity: Hardware properties; a machine must match all of them.
+        target_qps: Rate at which the runs were offered or by which they were sized [1/s], or None.
+        qps_source: Origin of that rate, or None.
         fingerprint: Engine version, weights, options, data: shown under "what changed", never key.
         runs: At least one, oldest first.
-        minimum_detectable_change: Smallest share these runs can prove, by metric.
+        minimum_detectable_change: Smallest change these runs can prove, as a share, by metric.
         history: Oldest first.
-        surroundings: Driver, kernel, card and the like: shown under "what changed", and never
-            compared with anything.
-        session_noise: What sessions of this build and machine were seen to differ by when the
-            record was written, by metric; empty: nobody saw two.
-        skips_first_run: First runs of sessions were unlike the later ones: the record has none of
-            them, and each session makes one that does not count.
+        surroundings: Driver, kernel, card and the like: shown under "what changed", never compared.
+        session_noise: Between-session noise by metric, observed for this build and machine when the
+            record was written; empty without two comparable sessions.
+        skips_first_run: Whether the first run of each session differs from later ones and is left
+            out.
     """
 
     identity: dict[str, Property]
@@ -155,7 +154,7 @@ class Record:
 
     @property
     def id(self) -> str:
-        """Twelve hex digits that tell these runs from those of any other record."""
+        """A digest of twelve hex digits that identifies these runs."""
         runs = " ".join(f"{run.session} {run.started}" for run in self.runs)
         return hashlib.sha256(runs.encode()).hexdigest()[:12]
 
@@ -166,27 +165,27 @@ class Record:
 
     @property
     def days(self) -> int:
-        """Days on which its sessions were made; machines of one day count apart."""
+        """Number of days with sessions; machines of one day count separately."""
         return len(set(self.groups.values()))
 
     def noise_of(self, metric: str | None) -> SessionNoise | None:
-        """Return its noise of sessions, unless it counts sessions of one day as of several."""
+        """Return the session noise of a metric, unless it counts sessions of one day as several."""
         noise = self.session_noise.get(metric or "")
         return noise if noise and (noise.by_days or len(self.sessions) == self.days) else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Baseline:
-    """What one baseline file holds: a case of one profile, on every machine that has it.
+    """Hold one baseline file: a case of one profile, on all its machines.
 
     Attributes:
         schema: Version of the file format.
         round: MLPerf round, e.g. "v4.1".
-        profile: "quick" or "official"; they never compare.
+        profile: "quick" or "official"; the two are never compared.
         workload: MLPerf benchmark with its accuracy target.
         scenario: MLPerf scenario.
         engine: Engine name of the suite.
-        precision: The suite's word.
+        precision: Precision as named in the suite.
         accelerator: Class and count, e.g. "8xH100".
         records: One per hardware identity.
     """
@@ -210,7 +209,7 @@ class Baseline:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Difference:
-    """One property that keeps a record (theirs) from applying to this machine (ours)."""
+    """Describe one property that keeps a record (theirs) from applying to this machine (ours)."""
 
     name: str
     theirs: Property
@@ -218,7 +217,7 @@ class Difference:
 
 
 def differences(theirs: Mapping[str, Property], ours: Mapping[str, Property]) -> list[Difference]:
-    """Return the properties in which two identities differ; a missing one is unknown (None)."""
+    """Return the properties in which two identities differ; a missing one is None."""
     return [
         Difference(name=name, theirs=theirs.get(name), ours=ours.get(name))
         for name in sorted({*theirs, *ours})
@@ -235,13 +234,13 @@ def find(baseline: Baseline, identity: Mapping[str, Property]) -> Record | None:
 def nearest(
     baseline: Baseline, identity: Mapping[str, Property]
 ) -> tuple[Record, list[Difference]] | None:
-    """Return the record that differs in the fewest properties, the oldest of several, and these."""
+    """Return the record with the fewest differences (the oldest of several), and these."""
     pairs = [(record, differences(record.identity, identity)) for record in baseline.records]
     return min(pairs, key=lambda pair: len(pair[1]), default=None)
 
 
 def with_record(baseline: Baseline, record: Record) -> Baseline:
-    """Return the baseline with this record in the place of the one of its identity, or added."""
+    """Return the baseline with this record added or replacing the one of its identity."""
     old = find(baseline, record.identity)
     if old is None:
         return dataclasses.replace(baseline, records=(*baseline.records, record))
@@ -261,36 +260,35 @@ ADDED_FACTS = {
     "inputs.first": "inputs",
     "inputs.first_16": "inputs after the first",
 }
-"""Facts, with their names in words, that older records lack, that a server behind a url never has,
-or that nobody can digest: unknown where one side lacks them, not changed."""
+"""Names of facts that a side may lack: such a fact is unknown, not changed."""
 
 
-def changed_keys(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """Return the keys in which two fingerprints differ; digests that one side lacks are unknown."""
+def changed_keys(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
+    """Return the keys in which two fingerprints differ, without digests that one side lacks."""
     return [
         key
-        for key in sorted({*before, *now})
-        if before.get(key) != now.get(key)
-        and not (key in ADDED_FACTS and (key not in before or key not in now))
+        for key in sorted({*old, *new})
+        if old.get(key) != new.get(key)
+        and not (key in ADDED_FACTS and (key not in old or key not in new))
     ]
 
 
 def unknown_facts(
-    before: Mapping[str, str], now: Mapping[str, str], whose: str = "the baseline"
+    baseline: Mapping[str, str], current: Mapping[str, str], whose: str = "the baseline"
 ) -> tuple[str, ...]:
-    """Return what cannot be compared: "inputs: not recorded in the baseline"."""
+    """Return the facts that cannot be compared: "inputs: not recorded in the baseline"."""
     lacking = {
-        name: f"{name}: not recorded in {whose}" if key in now else f"{name}: not known now"
+        name: f"{name}: not recorded in {whose}" if key in current else f"{name}: not known now"
         for key, name in ADDED_FACTS.items()
-        if (key in before) != (key in now)
+        if (key in baseline) != (key in current)
     }
-    if "dataset" in now and "inputs.first" not in now:
+    if "dataset" in current and "inputs.first" not in current:
         lacking["inputs"] = "inputs: not known now, they are of a kind that has no digest"
     if "inputs" in lacking:
         lacking.pop("inputs after the first", None)
-    if "engine.weights" in before or "engine.weights" in now:
+    if "engine.weights" in baseline or "engine.weights" in current:
         lacking.pop("weights", None)
-    elif "engine.weights_sha256" not in now and _is_behind_url(now):
+    elif "engine.weights_sha256" not in current and _is_behind_url(current):
         lacking["weights"] = "weights: not known, the server runs behind a url"
     return tuple(lacking.values())
 
@@ -313,10 +311,10 @@ def append_runs(
     Raises:
         BaselineError: The fingerprints differ: a baseline that follows the code hides slow drift.
     """
-    before = record.fingerprint
+    recorded = record.fingerprint
     changed = [
-        f"{key} ({before.get(key, 'absent')!r} → {fingerprint.get(key, 'absent')!r})"
-        for key in changed_keys(before, fingerprint)
+        f"{key} ({recorded.get(key, 'absent')!r} → {fingerprint.get(key, 'absent')!r})"
+        for key in changed_keys(recorded, fingerprint)
     ]
     if changed:
         raise BaselineError(
@@ -339,20 +337,19 @@ def geometric_means(runs: Sequence[BaselineRun]) -> dict[str, float]:
 ACCURACY_SCHEMA = 1
 
 GENERATION = "engine.generation."
-"""Keys of a fingerprint that decide what is generated; they must equal the baseline's."""
+"""Prefix of the fingerprint keys that determine the output; they must equal the baseline's."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Accepted:
-    """One time scores were accepted.
+    """Describe one acceptance of scores; `old` and `new` are aggregates by metric.
 
     Attributes:
         date: ISO 8601, UTC.
-        commit: Commit of the tested project, or None outside git.
-        reason: Why, in the user's words.
-        action: What was done to the record.
-        old: Aggregate scores by metric before; empty for the first entry.
-        new: Aggregate scores by metric afterwards.
+        commit: Commit of the tested project; None outside git.
+        reason: The user's reason.
+        action: What changed in the record.
+        old, new: Aggregate score of each metric before (empty for the first entry) and afterwards.
     """
 
     date: str
@@ -365,12 +362,12 @@ class Accepted:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rerun:
-    """How far two passes of one build are apart, in one metric.
+    """Hold the difference between accuracy passes of one build, in one metric.
 
     Attributes:
-        sd: Standard deviation of the score of a whole pass, points.
-        correlation: Of the two passes' scores, sample by sample; None where they do not vary.
-        passes: Passes compared with the one that is kept.
+        sd: Standard deviation of the score of a whole pass [points].
+        correlation: Correlation of two passes' scores per sample; None if they do not vary.
+        passes: Passes compared with the recorded one.
     """
 
     sd: float
@@ -384,27 +381,26 @@ class Rerun:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AccuracyBaseline:
-    """What an accuracy baseline file holds; the scores of each sample lie beside it.
+    """Hold one accuracy baseline file; the scores of each sample are in a second file.
 
     Attributes:
         schema: Version of the file format.
         round: MLPerf round, e.g. "v4.1".
         workload: MLPerf benchmark with its accuracy target.
         engine: Engine name of the suite.
-        precision: The suite's word.
-        scenario: The scenario whose pass was kept: the suite's first.
+        precision: Precision as named in the suite.
+        scenario: Scenario of the recorded pass: the suite's first.
         samples: Samples of the data set, all of them scored.
         scores: Aggregate score by metric, as MLPerf's reference script prints it.
-        steps: By metric, into how many steps a point is divided where each sample's score is kept.
-        scores_sha256: Of the file with each sample's scores: the two belong together.
-        scorer: What scored them, with its options, as JSON.
-        identity: The hardware it was measured on; recorded, and no part of any key.
+        steps: Steps per point of the recorded sample scores, by metric.
+        scores_sha256: Digest of the file with the sample scores, which must match.
+        scorer: Name and options of the scorer, as JSON.
+        identity: Hardware of the measurement; recorded, but no part of any key.
         fingerprint: Engine version, weights, options, data.
         history: Oldest first.
-        rerun: By metric, how far further passes of this build were from the one that is kept;
-            empty where none was made.
-        answers: How many answers there were, how many of them empty or cut, see
-            `Accuracy.answers`; empty: unknown, as of older files.
+        rerun: Difference of further passes of this build by metric; empty if none were made.
+        answers: Number of answers, and of empty and cut ones, see `Accuracy.answers`; empty if
+            unknown (old files).
     """
 
     schema: int = ACCURACY_SCHEMA
@@ -433,52 +429,51 @@ class AccuracyBaseline:
 
 
 def steps_per_point(values: Sequence[float | None]) -> int:
-    """Return how finely scores are kept: 0.01 points, or 0.0001 for scores between 0 and 1."""
+    """Return the resolution of scores: 0.01 points, or 0.0001 for scores between 0 and 1."""
     return 10_000 if all(value is None or -1 <= value <= 1 for value in values) else 100
 
 
 def kept(values: Sequence[float | None], steps: int) -> list[float | None]:
-    """Return scores as a baseline keeps them; those of two passes are compared in this form."""
+    """Return scores rounded as a baseline stores and compares them."""
     return [None if value is None else round(value * steps) / steps for value in values]
 
 
 SALT = "engine.salt"
-"""Says how prompts of timed runs become other ones, "none": they do not; absent in older records,
-and where each run asks the same."""
+"""Fingerprint key of how each run changes the prompts; "none", or absent, if it does not."""
 
 
 def has_salt(fingerprint: Mapping[str, str]) -> bool:
-    """Whether timed runs ask other prompts each."""
+    """Check whether each timed run sends different prompts."""
     return fingerprint.get(SALT, "none") != "none"
 
 
 def may_be_cached(fingerprint: Mapping[str, str]) -> bool:
-    """Whether a server may answer from its cache of prefixes what an earlier run asked."""
+    """Check whether a server's prefix cache may hold prompts of an earlier run."""
     asks_alike = "engine.api" in fingerprint and not has_salt(fingerprint)
     return asks_alike and fingerprint.get("engine.server.enable_prefix_caching") != "False"
 
 
 def is_drawn(subject: Subject) -> bool:
-    """Whether an engine says that it draws its answers: passes then differ by chance."""
+    """Check whether the engine samples its answers, so that passes differ by chance."""
     return subject.fingerprint.get(f"{GENERATION}temperature", "0") not in {"0", "0.0"}
 
 
 def why_not_comparable(
     baseline: AccuracyBaseline, subject: Subject, scorer: str, samples: int
 ) -> str | None:
-    """Return why scores must not be set against a baseline's, or None."""
-    before, now = baseline.fingerprint, subject.fingerprint
-    if before.get("dataset") != now.get("dataset") or baseline.samples != samples:
-        old, new = before.get("dataset.options", ""), now.get("dataset.options", "")
+    """Return the reason why scores cannot be compared with a baseline's, or None."""
+    theirs, ours = baseline.fingerprint, subject.fingerprint
+    if theirs.get("dataset") != ours.get("dataset") or baseline.samples != samples:
+        old, new = theirs.get("dataset.options", ""), ours.get("dataset.options", "")
         change = f"dataset options {old} → {new}"
         if old == new:
-            change = f"content {before.get('dataset', '')[:12]} → {now.get('dataset', '')[:12]}"
+            change = f"content {theirs.get('dataset', '')[:12]} → {ours.get('dataset', '')[:12]}"
         return f"data or prompts differ from the baseline's: {change}"
-    settings = sorted(key for key in {*before, *now} if key.startswith(GENERATION))
+    settings = sorted(key for key in {*theirs, *ours} if key.startswith(GENERATION))
     changed = [
-        f"{key.removeprefix(GENERATION)} {before.get(key, 'absent')} → {now.get(key, 'absent')}"
+        f"{key.removeprefix(GENERATION)} {theirs.get(key, 'absent')} → {ours.get(key, 'absent')}"
         for key in settings
-        if before.get(key) != now.get(key)
+        if theirs.get(key) != ours.get(key)
     ]
     if changed:
         return f"generation settings differ from the baseline's: {', '.join(changed)}"

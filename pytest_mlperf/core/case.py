@@ -1,4 +1,4 @@
-"""A case: what is measured and judged as one, how it is named, and the words for precisions."""
+"""Define a case, its id, and the words for scenarios, precisions and techniques."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Literal, get_args
 from pytest_mlperf.core.errors import BaselineError
 
 LOADED_SCENARIOS = ("Server", "Interactive")
-"""Scenarios with an offered rate: a condition of what is measured."""
+"""Scenarios whose offered rate is a condition of the measurement."""
 
 PrecisionName = Literal[
     "fp64",
@@ -31,13 +31,12 @@ PrecisionName = Literal[
     "mixed",
     "int4-g128",
 ]
-"""What a recipe makes, an engine runs and a limit is computed for; a suite's own engine may have
-further words, for which no limit is known."""
+"""Precisions of recipes, engines and roofline limits; user engines may have further ones."""
 
 PRECISION_NAMES: tuple[PrecisionName, ...] = get_args(PrecisionName)
 
 PLAIN_PRECISIONS: tuple[PrecisionName, ...] = ("fp32", "bf16", "fp16")
-"""Weights of language and diffusion models that are not quantised."""
+"""Precisions of unquantised weights of language and diffusion models."""
 
 
 TECHNIQUES: Mapping[str, str] = {
@@ -52,33 +51,30 @@ TECHNIQUES: Mapping[str, str] = {
     "speculative-decoding": "a draft of several tokens is checked at once",
     "prefix-caching": "work on a beginning that prompts share is kept between samples",
 }
-"""What each means. One that skips work also changes what is physically possible, so that a name
-must be known: a free word could not."""
+"""Descriptions; other names are invalid, because a technique may change the roofline."""
 
 
 SuiteScenario = Literal[
     "Offline", "Server", "Interactive", "SingleStream", "MultiStream", "Concurrency", "OpenLoop"
 ]
-"""MLPerf's, and two of our own: Concurrency keeps a number of requests under way; in OpenLoop
-requests arrive whatever the server does."""
+"""MLPerf's, and our closed loop (fixed requests in flight) and open loop (fixed arrivals)."""
 
 ScenarioName = Literal[SuiteScenario, "Benchmark"]
-"""Also what no suite names: in Benchmark a test calls a function through pytest-benchmark."""
+"""The suite's scenarios, and Benchmark: a test function timed by pytest-benchmark."""
 
 Arrivals = Literal["poisson", "constant", "gamma", "trace"]
-"""When requests of OpenLoop arrive; "trace": when a recorded trace says."""
+"""Arrival processes of OpenLoop; "trace" replays a recorded trace."""
 
 Profile = Literal["quick", "official"]
 Division = Literal["closed", "open"]
 Audit = Literal["TEST01", "TEST04", "TEST05", "TEST06", "TEST07", "TEST08", "TEST09"]
-"""MLPerf's compliance tests."""
 
 Kind = Literal["accuracy", "performance", "efficiency", "pair", Audit]
 
 AUDITS: tuple[Audit, ...] = get_args(Audit)
 
 Phase = Literal["performance", "accuracy", "compliance"]
-"""What a data set is read for: to be timed, to be scored, or both in compliance test TEST07."""
+"""Use of a data set: timed, scored, or both in compliance test TEST07."""
 
 NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+]*(-[A-Za-z0-9._+]+)*")
 """Names appear in test ids, on the command line and as file names."""
@@ -86,13 +82,13 @@ NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+]*(-[A-Za-z0-9._+]+)*")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Case:
-    """One workload x scenario x engine x precision x accelerator.
+    """Identify one workload x scenario x engine x precision x accelerator.
 
     Attributes:
         workload: Workload name, e.g. "llama2-70b-99.9".
         scenario: MLPerf scenario.
-        engine: Name of the suite's engine entry (not the engine's kind).
-        precision: The suite's word, e.g. "fp8".
+        engine: Name of the suite's engine entry (not the kind of engine).
+        precision: Precision as named in the suite, e.g. "fp8".
         accelerator: Class and count: "H200", "8xH100", "cpu".
     """
 
@@ -104,7 +100,7 @@ class Case:
 
     @property
     def rate_is_condition(self) -> bool:
-        """Whether the offered rate is a condition of what is measured, and no result."""
+        """Whether the offered rate is a condition of the measurement, not a result."""
         return self.scenario in LOADED_SCENARIOS
 
     @property
@@ -116,20 +112,22 @@ class Case:
 
 
 def one_file(path: str) -> str:
-    """Return what is equal of paths that are one file on macOS or Windows: they ignore case."""
+    """Return a key that is equal for paths of one file on macOS or Windows (case-insensitive)."""
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", path).casefold())
 
 
 def path_part(noun: str, name: str) -> str:
-    """Return a name that becomes one part of a path, where it may.
+    """Return a name that is safe as one part of a path.
 
-    Names also come from files that were made elsewhere: whatever builds a path of them asks here,
-    so that none leads out of its folder.
+    Every path built from names of untrusted files must use this, so that none leaves its folder.
+
+    Raises:
+        BaselineError: The name does not match `NAME_PATTERN`.
     """
     if NAME_PATTERN.fullmatch(name):
         return name
-    shown = name if len(name) <= 60 else f"{name[:60]}..."
+    short = name if len(name) <= 60 else f"{name[:60]}..."
     raise BaselineError(
-        f"{noun} {shown!r} cannot be part of a file's path: letters, digits, '.', '_', '+' and "
+        f"{noun} {short!r} cannot be part of a file's path: letters, digits, '.', '_', '+' and "
         "single inner '-' only"
     )

@@ -1,4 +1,4 @@
-"""Why a verdict came out worse, or better: only what has evidence, with the evidence."""
+"""Explain a changed verdict: list the causes with evidence."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ UNCHANGED_OUTCOMES = frozenset({Outcome.OK, Outcome.IMPROVED})
 
 @dataclass(frozen=True, kw_only=True)
 class Points:
-    """Where else it happened: sentences, each with whether it tells one part from another."""
+    """Summarise other cases: sentences, each with whether it separates engine from machine."""
 
     says: tuple[tuple[str, bool], ...] = ()
     points_to: Literal["engine", "machine", ""] = ""
@@ -54,17 +54,17 @@ class _Judged:
 
 
 class Siblings(tuple[Verdict, ...]):
-    """Verdicts of a session, sorted once however many of them are explained."""
+    """Group the verdicts of a session once, for all explanations."""
 
     @cached_property
     def by_engine(self) -> Mapping[tuple[Kind, str], Sequence[_Judged]]:
-        """What was judged, by kind and engine."""
-        return self._grouped(lambda one: one.engine)
+        """Judged cases by kind and engine."""
+        return self._grouped(lambda judged: judged.engine)
 
     @cached_property
     def by_accelerator(self) -> Mapping[tuple[Kind, str], Sequence[_Judged]]:
-        """What was judged, by kind and accelerator."""
-        return self._grouped(lambda one: one.verdict.case.accelerator)
+        """Judged cases by kind and accelerator."""
+        return self._grouped(lambda judged: judged.verdict.case.accelerator)
 
     @cached_property
     def _judged(self) -> Collection[_Judged]:
@@ -88,15 +88,13 @@ class Siblings(tuple[Verdict, ...]):
         self, key: Callable[[_Judged], str]
     ) -> Mapping[tuple[Kind, str], Sequence[_Judged]]:
         groups: dict[tuple[Kind, str], list[_Judged]] = defaultdict(list)
-        for one in self._judged:
-            groups[one.verdict.kind, key(one)].append(one)
+        for judged in self._judged:
+            groups[judged.verdict.kind, key(judged)].append(judged)
         return groups
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Group:
-    """Cases with a verdict, and those among them that went the same way."""
-
     cases: Sequence[_Judged]
     same: Sequence[_Judged]
 
@@ -106,10 +104,9 @@ class _Group:
 
 
 def moved(verdict: Verdict) -> int | None:
-    """Return -1 where something got worse, proven, +1 where it got better, 0 where neither.
+    """Return -1 for a regression, +1 for an improvement, 0 for neither, None if not judged.
 
-    None where nothing was judged: no baseline, an error, undecided. The outcomes of the metrics
-    count, for the test's own may be INVALID because of the machine, or expected.
+    The outcomes of the metrics count, because the test's own may be INVALID or expected.
     """
     if verdict.ratio or verdict.outcome is Outcome.ERROR:
         return None
@@ -128,13 +125,15 @@ def moved(verdict: Verdict) -> int | None:
 
 
 def siblings_of(verdict: Verdict, others: Sequence[Verdict], direction: int) -> Points:
-    """Return what other cases say that were judged on the same question."""
+    """Return how the session's other cases moved, for the same kind of test."""
     session = others if isinstance(others, Siblings) else Siblings(others)
     mine, here, case = _engine(verdict), verdict.case.accelerator, verdict.case.id
     of_engine = session.by_engine.get((verdict.kind, mine), ())
-    beside = session.by_accelerator.get((verdict.kind, here), ())
+    of_accelerator = session.by_accelerator.get((verdict.kind, here), ())
     engine = _group([one for one in of_engine if one.case != case], direction)
-    rest = _group([one for one in beside if one.engine != mine and one.case != case], direction)
+    rest = _group(
+        [one for one in of_accelerator if one.engine != mine and one.case != case], direction
+    )
     way = "worse" if direction < 0 else "better"
     if rest.cases and len(rest.same) * 2 > len(rest.cases):
         return _everywhere(engine, rest, way, verdict)
@@ -190,7 +189,6 @@ def _engine(verdict: Verdict) -> str:
 
 
 def _by(cases: Sequence[_Judged]) -> str:
-    """Return by how much each case changed at most: "5.1 % to 7.9 %"."""
     shares = sorted(one.share for one in cases if one.share is not None)
     if not shares:
         scores = sorted(one.points for one in cases if one.points is not None)
@@ -211,21 +209,21 @@ def _largest(verdict: Verdict) -> float | None:
 
 
 EXPLAINED = 100
-"""Failed tests that a report explains: each is compared with all others."""
+"""Most failed tests that a report explains, because each is compared with all others."""
 
 MAX_CURVE_POINTS = 3
 SPARED_METRICS = metrics.SERVER_METRICS
-"""Work that a server was spared before, and is not now: its loss explains a drop by itself."""
+"""Work that the server was spared in the baseline and is not now; that alone explains a drop."""
 
 POWER = 0.03
-"""Mean power that differs by less is told as unchanged."""
+"""Relative differences of mean power up to this one count as unchanged."""
 
 OUTPUT = 0.01
-"""A shift of the output's length from this share on is told."""
+"""Relative change of the output length from which it is reported."""
 
 
 class Strength(IntEnum):
-    """How much a cause explains; the strongest are told first."""
+    """Rank how much a cause explains; the strongest are listed first."""
 
     NONE = 0
     HINT = 1
@@ -236,7 +234,7 @@ class Strength(IntEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Cause:
-    """One sentence with its evidence; a HINT explains only with others, NONE: no cause found."""
+    """State one cause with its evidence; a HINT alone explains nothing, NONE: no cause found."""
 
     rule: str
     says: str
@@ -245,7 +243,7 @@ class Cause:
 
 @dataclass(frozen=True, kw_only=True)
 class _Facts:
-    """The input of the rules; `direction` is -1 if it got worse, +1 if it got better."""
+    """Hold the input of the rules; `direction` is -1 for worse, +1 for better."""
 
     verdict: Verdict
     baseline: Record | None
@@ -256,13 +254,11 @@ class _Facts:
 def causes(
     verdict: Verdict, baseline: Record | None, siblings: Sequence[Verdict]
 ) -> tuple[Cause, ...]:
-    """Return why a verdict came out as it did, the strongest cause first; nothing where it stayed.
+    """Return the causes of a changed verdict, strongest first; nothing if it did not change.
 
-    Where there are no more than hints, the last one says that no cause was found, and what was
-    looked at. Siblings are other verdicts of the session, as `Siblings` where many are explained;
-    the verdict itself may be among them.
+    If there are only hints, the last entry says that no cause was found, and lists the comparisons.
     """
-    # A drop that is provisional has causes, though it says nothing about other cases yet.
+    # A provisional drop has causes, although it does not count for other cases yet.
     direction = (
         -1 if any(metric.direction == "drop" for metric in verdict.metrics) else moved(verdict)
     )
@@ -270,7 +266,7 @@ def causes(
         return ()
     facts = _Facts(
         verdict=verdict,
-        # A record of performance explains no scores.
+        # A performance record does not explain scores.
         baseline=None if verdict.kind == "accuracy" else baseline,
         siblings=siblings_of(verdict, siblings, direction),
         direction=direction,
@@ -302,7 +298,7 @@ CHANGED_PARTS = {
     **dict.fromkeys(("inputs.first", "inputs.first_16"), "inputs"),
     **{name: name for name in (LOADED_FILES, OTHER_FILES)},
 }
-"""Parts of what changed, by the key of its line; others are of the engine, or of the machine."""
+"""Parts that changed, by key of their line; other keys belong to the engine or the machine."""
 
 HEADS = {
     "data": "other data than the baseline's: ",
@@ -310,7 +306,7 @@ HEADS = {
     LOADED_FILES: "files that the run loaded changed: ",
     OTHER_FILES: "files changed, none of which the run is known to load: ",
 }
-"""What is said before the lines of a part."""
+"""Text before the lines of a part."""
 
 
 def _environment(facts: _Facts) -> Iterator[Cause]:
@@ -319,13 +315,13 @@ def _environment(facts: _Facts) -> Iterator[Cause]:
         part = _part_of(text, facts.verdict)
         line = text.partition(" ")[2] if part in {LOADED_FILES, OTHER_FILES} else shortened(text)
         groups.setdefault(part, []).append(line)
-    # Of equal strength, a recorded fact says more than that a file changed.
+    # At equal strength a recorded fact ranks above a changed file.
     for name, texts in sorted(groups.items(), key=lambda group: group[0] in HEADS):
         certain = len(groups) == 1 and name != OTHER_FILES and not facts.verdict.baseline.unknown
         only = "; nothing else that is recorded changed" if certain else ""
         head = HEADS.get(name, "")
         since = "" if head else " since the baseline"
-        alone = not groups.keys() - {name, OTHER_FILES, "inputs"}  # which others may have changed
+        alone = not groups.keys() - {name, OTHER_FILES, "inputs"}  # these may explain the others
         strength = _weight(name, facts.siblings, alone=alone)
         yield Cause(rule=name, says=f"{head}{some(texts, 4)}{since}{only}", strength=strength)
 
@@ -334,8 +330,8 @@ def _part_of(text: str, verdict: Verdict) -> str:
     key = text.split(" ", 1)[0]
     if part := CHANGED_PARTS.get(key):
         return part
-    beside = verdict.subject.surroundings if verdict.subject else {}
-    return "machine" if key.startswith("machine.") or key in beside else "engine"
+    surroundings = verdict.subject.surroundings if verdict.subject else {}
+    return "machine" if key.startswith("machine.") or key in surroundings else "engine"
 
 
 def _weight(name: str, siblings: Points, *, alone: bool) -> Strength:
@@ -348,15 +344,15 @@ def _weight(name: str, siblings: Points, *, alone: bool) -> Strength:
 
 
 def shortened(text: str) -> str:
-    """Return a line of "what changed" without the bulk of checksums and of equal options."""
+    """Return a line of "what changed" with checksums shortened and equal options removed."""
     if match := re.fullmatch(r"(options|dataset\.options) (\{.*\}) → (\{.*\})", text):
         try:
-            before, now = json.loads(match[2]), json.loads(match[3])
+            old, new = json.loads(match[2]), json.loads(match[3])
         except (ValueError, RecursionError):
             pass
         else:
-            keys = sorted(k for k in {*before, *now} if before.get(k) != now.get(k))
-            options = [f"{k} {before.get(k, 'absent')} → {now.get(k, 'absent')}" for k in keys]
+            keys = sorted(k for k in {*old, *new} if old.get(k) != new.get(k))
+            options = [f"{k} {old.get(k, 'absent')} → {new.get(k, 'absent')}" for k in keys]
             text = f"{match[1]}: {', '.join(options)}" if options else text
     return re.sub(r"\b([0-9a-f]{8})[0-9a-f]{24,}\b", r"\1…", text)
 
@@ -367,15 +363,15 @@ def _siblings(facts: _Facts) -> Iterator[Cause]:
 
 
 def _output(facts: _Facts) -> Iterator[Cause]:
-    for title, before, now in _lengths(facts):
-        share = now / before - 1
+    for title, old, new in _lengths(facts):
+        share = new / old - 1
         if abs(share) < OUTPUT:
             continue
         longer = "longer" if share > 0 else "shorter"
-        # Longer answers take longer; of scores either may be a sign.
+        # Longer answers take longer; for scores either may be a sign.
         fits = facts.verdict.kind == "accuracy" or (share > 0) == (facts.direction < 0)
-        shown = f"{_length(before)} → {_length(now)} {title}"
-        says = f"answers are {change(abs(share))[1:]} {longer}: {shown}"
+        lengths = f"{_length(old)} → {_length(new)} {title}"
+        says = f"answers are {change(abs(share))[1:]} {longer}: {lengths}"
         yield Cause(rule="output", says=says, strength=_either(fits))
 
 
@@ -427,8 +423,8 @@ def _server_changes(facts: _Facts) -> list[ServerChange]:
     if facts.baseline is None:
         return []
     sides = facts.verdict.runs, facts.baseline.runs
-    now, before = ([run.serving.server for run in side if run.serving.server] for side in sides)
-    return server_changes(now, before) if now and before else []
+    ours, theirs = ([run.serving.server for run in side if run.serving.server] for side in sides)
+    return server_changes(ours, theirs) if ours and theirs else []
 
 
 def _shares_at(facts: _Facts, point: float | None) -> dict[str, float]:
@@ -441,7 +437,7 @@ def _shares_at(facts: _Facts, point: float | None) -> dict[str, float]:
             metrics.Dimension.START,
             metrics.Dimension.MEMORY,
             metrics.Dimension.STAGE,
-        }:  # none of its answers
+        }:  # not measured on answers
             continue
         lower = definition.direction is Direction.LOWER
         if definition.direction is not Direction.NEITHER and (
@@ -452,7 +448,6 @@ def _shares_at(facts: _Facts, point: float | None) -> dict[str, float]:
 
 
 def _worst_at(facts: _Facts, point: float | None) -> str:
-    """Return the metric of a point that moved most, with by how much: "p90 TTFT at 64 +40 %"."""
     shares = _shares_at(facts, point)
     if not shares:
         return "the server" if point is None else f"the server at {point:,}"
@@ -462,7 +457,7 @@ def _worst_at(facts: _Facts, point: float | None) -> str:
 
 
 def _stages(facts: _Facts) -> Iterator[Cause]:
-    """Yield which stages took the time; where all of them did, it is none of them in particular."""
+    """Yield the stages that took the time; it is only a hint if all of them moved."""
     for point, stages in islice(_stage_times(facts).items(), MAX_CURVE_POINTS):
         if not (changed := [stage for stage in stages if stage.moved]):
             continue
@@ -506,20 +501,16 @@ _SIGNS = {
     SignKey.PCIE_REPLAYS: Strength.HINT,
     SignKey.NVLINK_ERRORS: Strength.HINT,
 }
-"""How strong signs are as evidence; what else held the clocks back for a while is a hint too."""
+"""Strength of signs as evidence; other clock limits, which have a share of time, are hints."""
 
 
 def _seen(facts: _Facts) -> Iterator[Cause]:
-    """Yield what the sampler saw hold the GPU back, or saw wrong with it.
-
-    Most of it may have been so when the baseline was recorded too: a board under full load may
-    always be at its power limit. So it is a hint, and left out where both sides' shares are known.
-    """
+    """Yield GPU problems that the sampler saw; most are hints, as the baseline may share them."""
     if facts.direction > 0 or facts.verdict.kind == "accuracy":
         return
     runs = facts.verdict.runs
-    before = facts.baseline.runs if facts.baseline else ()
-    compared = all(any(CAP in run.hardware.state for run in side) for side in (runs, before))
+    baseline_runs = facts.baseline.runs if facts.baseline else ()
+    compared = all(any(CAP in run.hardware.state for run in side) for side in (runs, baseline_runs))
     signs: dict[tuple[str, SignKey], list[Sign]] = {}
     for sign in (sign for run in runs for sign in run.signs):
         evidence = sign.key in _SIGNS or sign.share is not None
@@ -535,22 +526,24 @@ def _seen(facts: _Facts) -> Iterator[Cause]:
 
 def _replicas(facts: _Facts) -> Iterator[Cause]:
     if facts.direction < 0 and facts.verdict.kind != "accuracy":
-        for one in stragglers([(run.replicas, run.hardware.gpus) for run in facts.verdict.runs]):
-            yield Cause(rule="replicas", says=one.text, strength=Strength.PLAUSIBLE)
+        for straggler in stragglers(
+            [(run.replicas, run.hardware.gpus) for run in facts.verdict.runs]
+        ):
+            yield Cause(rule="replicas", says=straggler.text, strength=Strength.PLAUSIBLE)
 
 
 def _machine(facts: _Facts) -> Iterator[Cause]:
     if facts.baseline is None:
         return
-    runs, before = facts.verdict.runs, facts.baseline.runs
-    if (clock := _clocks(runs, before)) and clock.differs:
+    runs, baseline_runs = facts.verdict.runs, facts.baseline.runs
+    if (clock := _clocks(runs, baseline_runs)) and clock.differs:
         fits = clock.share * facts.direction > 0
         yield Cause(rule="clocks", says=clock.says, strength=_either(fits))
-    if (watts := _power(runs, before)) and watts.differs:
+    if (watts := _power(runs, baseline_runs)) and watts.differs:
         efficiency = facts.verdict.kind == "efficiency"
         fits = efficiency and (watts.share > 0) == (facts.direction < 0)
         yield Cause(rule="power", says=watts.says, strength=_either(fits))
-    for figure in _control(runs, before, facts.verdict.case.accelerator):
+    for figure in _control(runs, baseline_runs, facts.verdict.case.accelerator):
         if figure.differs and (figure.share < 0) == (facts.direction < 0):
             yield Cause(rule="control", says=figure.says, strength=_either(figure.beyond))
 
@@ -579,7 +572,7 @@ _RULES: tuple[Callable[[_Facts], Iterable[Cause]], ...] = (
 
 @dataclass(frozen=True, kw_only=True)
 class _MachineChange:
-    """A quantity beside the baseline's: `differs` than expected, or even `beyond` chance."""
+    """Compare a quantity with the baseline: `differs` than expected, or even `beyond` chance."""
 
     says: str
     share: float
@@ -588,14 +581,14 @@ class _MachineChange:
 
 
 def _clocks(runs: Sequence[Run], baseline: Sequence[BaselineRun]) -> _MachineChange | None:
-    now, before = (
+    ours, theirs = (
         [run.hardware.state for run in side if run.hardware.state.get(CLOCK, 0.0) > 0]
         for side in (runs, baseline)
     )
-    if not now or not before:
+    if not ours or not theirs:
         return None
-    here, there = (median(state[CLOCK] for state in side) for side in (now, before))
-    moved = clocks_moved(now, before)
+    here, there = (median(state[CLOCK] for state in side) for side in (ours, theirs))
+    moved = clocks_moved(ours, theirs)
     return _MachineChange(
         says=moved or f"SM clock {here:.0f} MHz, {there:.0f} MHz in the baseline",
         share=here / there - 1,
@@ -604,17 +597,14 @@ def _clocks(runs: Sequence[Run], baseline: Sequence[BaselineRun]) -> _MachineCha
 
 
 def _power(runs: Sequence[Run], baseline: Sequence[BaselineRun]) -> _MachineChange | None:
-    """Return the mean power of the accelerators in the timed part; None where it is not known.
-
-    Joules are samples / (samples per joule), which baselines keep; watts are joules / seconds.
-    """
-    now, before = (
+    """Return the mean power in the timed part: samples / (samples per joule) / seconds [W]."""
+    ours, theirs = (
         [watts for run in side if (watts := _watts(run)) is not None] for side in (runs, baseline)
     )
-    if not now or not before:
+    if not ours or not theirs:
         return None
-    here, there = map(geometric_mean, (now, before))
-    logs = [math.log(watts) for watts in before]
+    here, there = map(geometric_mean, (ours, theirs))
+    logs = [math.log(watts) for watts in theirs]
     spread = math.sqrt(fmean((x - fmean(logs)) ** 2 for x in logs))
     share = here / there - 1
     return _MachineChange(
@@ -635,24 +625,20 @@ def _watts(run: Run | BaselineRun) -> float | None:
 def _control(
     runs: Sequence[Run], baseline: Sequence[BaselineRun], accelerator: str
 ) -> Iterator[_MachineChange]:
-    """Yield each figure of the micro-benchmark that both sides have.
-
-    It differs where it is off by more than one standard deviation of such a comparison, beyond
-    chance by more than four: `pytest_mlperf.core.control.compared` has the formula.
-    """
+    """Yield each figure of the micro-benchmark that both sides have (`core.control.compared`)."""
     sides = [run.hardware.control for run in runs], [run.hardware.control for run in baseline]
     if not all(any(side) for side in sides):
         return
-    for now in compared(*sides, floor=floor_of(accelerator)):
-        within = "beyond" if now.off else "within"
+    for figure in compared(*sides, floor=floor_of(accelerator)):
+        within = "beyond" if figure.off else "within"
         yield _MachineChange(
             says=(
-                f"the machine's own speed: {QUANTITIES[now.quantity][0]} {change(now.share)} of "
-                f"the baseline's, {within} chance, which goes to {percent(now.least)} here"
+                f"the machine's own speed: {QUANTITIES[figure.quantity][0]} {change(figure.share)} "
+                f"of the baseline's, {within} chance, which goes to {percent(figure.least)} here"
             ),
-            share=now.share,
-            differs=now.deviations > 1,
-            beyond=now.off,
+            share=figure.share,
+            differs=figure.deviations > 1,
+            beyond=figure.off,
         )
 
 
@@ -666,19 +652,19 @@ def _unchanged(facts: _Facts) -> Iterator[str]:
     if verdict.baseline.changed:
         yield "what changed is a hint alone"
     yield from verdict.baseline.unknown
-    for title, before, now in _lengths(facts):
-        if abs(now / before - 1) < OUTPUT:
-            yield f"{_length(now)} {title}, {_length(before)} in the baseline"
+    for title, old, new in _lengths(facts):
+        if abs(new / old - 1) < OUTPUT:
+            yield f"{_length(new)} {title}, {_length(old)} in the baseline"
     stages = [stage for at in _stage_times(facts).values() for stage in at]
     if stages and not any(stage.moved for stage in stages):
         yield f"{' and '.join(dict.fromkeys(s.title for s in stages))} take as long as before"
     if facts.baseline is not None:
         sides = verdict.runs, facts.baseline.runs
-        shown = (
+        reported = (
             any(name.partition("@")[0] != HIDDEN_SHARE for run in s for name in run.serving.server)
             for s in sides
         )
-        if all(shown) and not _server_changes(facts):
+        if all(reported) and not _server_changes(facts):
             yield "the server's queue, cache and drafts are as in the baseline"
         looked = (_clocks(*sides), _power(*sides), *_control(*sides, verdict.case.accelerator))
         yield from (figure.says for figure in looked if figure and not figure.differs)

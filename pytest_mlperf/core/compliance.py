@@ -1,8 +1,8 @@
-"""MLPerf's compliance tests as rules on values: what passes, and what the files say of it.
+"""Apply MLPerf's compliance tests to values, and write their files.
 
 Source: run_verification.py and verify_*.py below compliance/ of
-https://github.com/mlcommons/inference at b66003e, of TEST05 its tag v4.1. Their files are found by
-their words: "TEST PASS" and the lines of TEST06.
+    https://github.com/mlcommons/inference at b66003e, of TEST05 its tag v4.1. The submission
+    checker searches the files for "TEST PASS" and the lines of TEST06.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ ACCURACY_FILE, PERFORMANCE_FILE, LENGTH_FILE = (
 )
 
 BYTE = 1
-"""Width of the element that TEST01 looks at, bytes."""
+"""Width of the element that TEST01 compares [bytes]."""
 
 SCORE_SLACK_SHARE, LATENCY_SLACK_SHARE, SEED_SLACK_SHARE = 0.10, 0.20, 0.05
-"""By what share a score may differ; in streams of short latencies; with other seeds."""
+"""Tolerated relative difference of a score: usually, with short latencies, with other seeds."""
 
 SHORT_NS = {"SingleStream": 200_000, "MultiStream": 1_600_000}
-"""Latencies of streams up to which the wider share holds."""
+"""Latency up to which the wider tolerance applies [ns], by scenario."""
 
 NE_SLACK = 0.001
 EPSILON = 1e-7
@@ -37,13 +37,7 @@ EPSILON = 1e-7
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoggedAnswer:
-    """One answer in LoadGen's log.
-
-    Attributes:
-        index: LoadGen's index of the sample.
-        tokens: How many the engine counted; None: it was not asked.
-        first: What it reported first; None likewise.
-    """
+    """Hold one answer of LoadGen's log; None for tokens that were not requested."""
 
     index: int
     data: bytes
@@ -53,12 +47,7 @@ class LoggedAnswer:
 
 @dataclass(frozen=True, kw_only=True)
 class SpeedScore:
-    """What a performance run reached.
-
-    Attributes:
-        value: Samples/s of Offline and Server, else ns.
-        limit_ns: The latency limit of Server.
-    """
+    """Hold the score of a performance run: samples/s (Offline, Server) or a latency [ns]."""
 
     scenario: str
     value: float
@@ -67,19 +56,13 @@ class SpeedScore:
 
     @property
     def is_latency(self) -> bool:
-        """Less is better."""
+        """Whether lower is better."""
         return self.scenario in SHORT_NS
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """What one check of a compliance test gives.
-
-    Attributes:
-        file: The file that says so, and its text.
-        faults: Why it failed, as an auditor would see it; empty: it passed.
-        notes: What the reference lets pass and is worth a word.
-    """
+    """Hold one check of a compliance test: its file and text, reasons of a failure, remarks."""
 
     file: str
     text: str
@@ -88,7 +71,7 @@ class Finding:
 
     @property
     def passed(self) -> bool:
-        """The reference script says so."""
+        """Whether the reference script would report a pass."""
         return not self.faults
 
 
@@ -103,12 +86,7 @@ def speed(test: str, reference: SpeedScore, timed: SpeedScore) -> Finding:
 
 
 def load_explains(test: str, scores: tuple[SpeedScore, SpeedScore], lost: Sequence[float]) -> bool:
-    """Check whether the speeds of two runs may be alike without load.
-
-    Args:
-        scores: Of the performance run, and of the test's run.
-        lost: The largest change for the worse that load explains of each, logarithmic.
-    """
+    """Check whether two speeds may be equal without the load that took `lost` (logarithmic)."""
     speeds = [1 / (one.value or inf) if one.is_latency else one.value for one in scores]
     slower = speeds.index(min(speeds))
     raised = min(max(speeds), speeds[slower] * exp(lost[slower]))
@@ -119,23 +97,19 @@ def load_explains(test: str, scores: tuple[SpeedScore, SpeedScore], lost: Sequen
 
 
 def same_speed(reference: SpeedScore, test: SpeedScore, *, one_sample: bool = False) -> Finding:
-    """Compare the speed of TEST01's run, or of TEST04's, with that of the performance run.
-
-    TEST01 must be within the slack either way; TEST04, which asks one sample again and again, must
-    not be faster than it allows.
-    """
+    """Compare a run with its reference: TEST01 is as fast, TEST04 (one sample) not faster."""
     faults = _comparable(reference, test)
     ours, theirs = reference.value, test.value
     if one_sample and reference.is_latency and ours and theirs:
         ours, theirs = 1e9 / ours, 1e9 / theirs
     slack = _slack(reference, ours)
     if not faults and theirs > ours * (1 + slack):
-        shown = f"{change(theirs / ours - 1)} beside {ours:,.6g}"
-        words = f"the score is {theirs:,.6g}, {shown}: more than {_share(slack)} apart"
+        difference = f"{change(theirs / ours - 1)} beside {ours:,.6g}"
+        words = f"the score is {theirs:,.6g}, {difference}: more than {_share(slack)} apart"
         if one_sample:
             words = (
-                f"one sample again and again gives {theirs:,.6g}/s, {shown}/s with all samples: "
-                f"more than {_share(slack)} faster, as if answers were kept"
+                f"one sample again and again gives {theirs:,.6g}/s, {difference}/s with all samples"
+                f": more than {_share(slack)} faster, as if answers were kept"
             )
         faults.append(words)
     if not faults and not one_sample and theirs < ours * (1 - slack):
@@ -178,7 +152,7 @@ def _comparable(reference: SpeedScore, test: SpeedScore) -> list[str]:
 
 
 def _slack(reference: SpeedScore, score: float, usual: float = SCORE_SLACK_SHARE) -> float:
-    """Return the share; TEST04 holds rates against a bound of latencies, as the reference does."""
+    """Return the tolerated share; TEST04 compares rates with a latency bound (as MLPerf)."""
     short = SHORT_NS.get(reference.scenario)
     return LATENCY_SLACK_SHARE if short is not None and score <= short else usual
 
@@ -195,13 +169,9 @@ def _speed(ours: float, theirs: float, faults: Sequence[str]) -> Finding:
 def same_answers(
     accuracy: Iterable[LoggedAnswer], timed: Iterable[LoggedAnswer], width: int = BYTE
 ) -> Finding:
-    """Compare answers of a timed run with those of the accuracy run, sample by sample.
+    """Compare a timed run's answers with the accuracy run's, by their first `width` bytes.
 
-    As the reference: of each answer the first element alone, and samples that the accuracy run
-    lacks are passed over.
-
-    Args:
-        width: Bytes of an element.
+    As in the reference, samples that the accuracy run lacks are skipped.
     """
     accepted: dict[int, bytes] = {}
     seen = {"entries": 0, "duplicates": 0, "unlike": 0}
@@ -253,15 +223,10 @@ def _accuracy(lines: Sequence[str], faults: Sequence[str], notes: Sequence[str] 
 def tokens_as_counted(
     timed: Iterable[LoggedAnswer], *, scenario: str, end: int, width: int
 ) -> Finding:
-    """Check TEST06: lengths are those counted, one end token at most, the first as reported.
-
-    Args:
-        end: The id of the token that ends an answer.
-        width: Bytes of a token.
-    """
+    """Check TEST06: token counts, at most one end token, and the first token as reported."""
     answers = list(timed)
     checked = scenario != "Offline"
-    # Nothing reported is no contradiction.
+    # As in the reference, an empty report does not contradict.
     firsts = [
         a for a in answers if checked and not a.data.startswith((a.first or b"")[: len(a.data)])
     ]
@@ -296,7 +261,6 @@ def tokens_as_counted(
 
 
 def _ends(data: bytes, token: bytes) -> int:
-    """Return how many tokens at the end are the end token, but for the very first."""
     count, width = 0, len(token)
     while len(data) > (count + 1) * width:
         stop = len(data) - count * width
@@ -307,7 +271,7 @@ def _ends(data: bytes, token: bytes) -> int:
 
 
 def as_long(timed: Iterable[LoggedAnswer], *, low: float, high: float, width: int) -> Finding:
-    """Check TEST09: the mean length of answers is the reference's, in tokens of so many bytes."""
+    """Check TEST09: the mean length of answers, in tokens of `width` bytes, is in range."""
     lengths = [len(answer.data) // width for answer in timed]
     mean = sum(lengths) / len(lengths) if lengths else 0.0
     spread = (sum((x - mean) ** 2 for x in lengths) / len(lengths)) ** 0.5 if lengths else 0.0
@@ -332,11 +296,9 @@ def as_long(timed: Iterable[LoggedAnswer], *, low: float, high: float, width: in
 
 
 def same_predictions(accuracy: Iterable[LoggedAnswer], timed: Iterable[LoggedAnswer]) -> Finding:
-    """Check TEST08: normalized entropies of a timed run are those of the accuracy run.
+    """Check TEST08: normalized entropies of a timed run equal those of the accuracy run.
 
-    Answers are matched by the two numbers that begin them, which of dlrm-v3 name the sample. Those
-    of the accuracy run are whole rows, see `candidates`; those of the timed run end with their
-    predictions.
+    The first two numbers of an answer identify the sample of dlrm-v3; see `candidates`.
     """
     accepted = {}
     entries = 0
@@ -358,8 +320,8 @@ def same_predictions(accuracy: Iterable[LoggedAnswer], timed: Iterable[LoggedAns
         if len(row[2:]) != len(ranked.labels):
             misshapen += 1
             continue
-        before, now = ranked.entropy(ranked.predictions), ranked.entropy(row[2:])
-        differing += abs(now - before) > NE_SLACK * abs(before)
+        old, new = ranked.entropy(ranked.predictions), ranked.entropy(row[2:])
+        differing += abs(new - old) > NE_SLACK * abs(old)
     faults = [
         words
         for wrong, words in (
@@ -394,7 +356,7 @@ class _Ranked:
     weights: Sequence[float]
 
     def entropy(self, predictions: Sequence[float]) -> float:
-        """Return the cross entropy over that of the mean label; 0 where nothing weighs."""
+        """Return the cross entropy divided by that of the mean label; 0 if the weights sum to 0."""
         total = sum(self.weights)
         if not total:
             return 0.0
@@ -413,11 +375,7 @@ def _inside(value: float) -> float:
 def same_scores(
     baseline: Mapping[str, float], timed: Mapping[str, float], slack: Mapping[str, float]
 ) -> tuple[str, ...]:
-    """Return which scores of answers that differ are too far apart, as the checker looks at TEST01.
-
-    Args:
-        slack: By score the share by which they may differ.
-    """
+    """Return the scores of a failed TEST01 that differ by more than their slack (a share)."""
     return tuple(
         f"{name} is {timed.get(name, 0):g} beside {baseline.get(name, 0):g}: more than "
         f"{_share(most)} apart"
@@ -427,24 +385,24 @@ def same_scores(
 
 
 def as_accurate(score: float, least: float) -> Finding:
-    """Check TEST07: a small set is answered as well in a timed run."""
+    """Check TEST07: the timed run reaches the required accuracy on a small set."""
     faults = [] if score >= least else [f"the score is {score:g}; at least {least:g} are asked"]
     return _accuracy([f"'exact_match': {score}", f"Accuracy threshold: {least}"], faults)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Audit:
-    """What a compliance test gave, all its checks together."""
+    """Hold the results of all checks of a compliance test."""
 
     test: str
     findings: tuple[Finding, ...] = field(default_factory=tuple)
 
     @property
     def faults(self) -> tuple[str, ...]:
-        """Why it failed."""
+        """Reasons of all failures."""
         return tuple(fault for finding in self.findings for fault in finding.faults)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What passed and is worth a word."""
+        """Remarks on checks that passed."""
         return tuple(note for finding in self.findings for note in finding.notes)

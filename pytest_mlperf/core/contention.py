@@ -1,4 +1,4 @@
-"""How much of a run's time a busy machine may have taken: what was seen in its window."""
+"""Estimate how much of a run's time other load on the machine took."""
 
 from __future__ import annotations
 
@@ -12,19 +12,16 @@ from pytest_mlperf.core.untrusted_text import broken
 from pytest_mlperf.judge.inputs import Direction
 
 NOTED_SHARE = 0.10
-"""Above this it is told: it is the default limit of a 99th percentile."""
+"""Share of a latency from which it is reported: the default limit of a 99th percentile."""
 
 MIN_LOST_SECONDS = 5e-3
-"""Less is how an operating system schedules processes, and means nothing."""
+"""Shorter delays are normal process scheduling."""
 
 
 def client_note(
     metrics: Mapping[str, float], gated: Iterable[str], client: Mapping[str, float]
 ) -> str | None:
-    """Return how much of a gated latency the client took; None if it is small or unknown.
-
-    How late the client was is as of `Engine.client_lateness`.
-    """
+    """Return a note on the client's share of a gated latency (`Engine.client_lateness`)."""
     shares = {
         name: _late(name, client) / metrics[name]
         for name in gated
@@ -44,12 +41,7 @@ def client_note(
 
 
 def late_share(metric: str, value: float, client: Mapping[str, float]) -> float:
-    """Return the largest share of a latency that the client itself took; 0 if it is small.
-
-    Args:
-        value: The latency, seconds.
-        client: As of `client_note`.
-    """
+    """Return the largest share of a latency [s] that the client itself took; 0 if it is small."""
     if metric.partition("_")[0] not in ("ttft", "latency"):
         return 0.0
     late_s = _late(metric, client)
@@ -61,12 +53,10 @@ def late_share(metric: str, value: float, client: Mapping[str, float]) -> float:
 
 
 def _late(name: str, client: Mapping[str, float]) -> float:
-    """Return how late it was at both ends of a latency, each at the same percentile."""
     return _part(name, "issue", client) + _part(name, "loop", client)
 
 
 def _part(name: str, part: str, client: Mapping[str, float]) -> float:
-    """Return how late the client was at one end; at a point of a curve, else in the whole run."""
     key = f"{part}_{name.rpartition('_')[2]}"
     return client.get(key, client.get(key.partition("@")[0], 0.0))
 
@@ -76,42 +66,37 @@ def _time(seconds: float) -> str:
 
 
 PAGE_FAULT_SECONDS = 10e-3
-"""A page comes from a disk within so long; from most in much less."""
+"""Upper bound of the time to read a page from a disk."""
 
 TOLERATED_SHARE = 0.05
-"""A smaller share counts as none: daemons, the session's own process and a kernel's housekeeping
-take 1 to 4 % of a small machine all the time."""
+"""Load that is ignored; an idle machine's own work takes 1 to 4 % of a few cores."""
 
 OF_LIMIT = 0.5
-"""Nor does one below this part of the smallest limit count: the other half is left for the
-build."""
+"""Part of the smallest limit that load may take; the other half is left for the build."""
 
 MAX_SHARE = 0.999
-"""A larger share counts as this one, so that every bound is finite."""
+"""Larger shares are clipped to this one, so that every bound is finite."""
 
 METRIC_QUANTILES = {"p90": 0.9, "p99": 0.99, "tps_per_user": 0.9}
-"""The quantile of the times that a metric is made of, by the end of its name; a median moves as the
-mean does."""
+"""Quantile of the times behind a metric, by suffix; a median moves as the mean does."""
 
 MEMORY_SHARE = 0.4
-"""Margin for shared memory. On two cores of an AMD EPYC virtual machine a thread that copies 64 MB
-lost 34 to 37 % of its speed beside one or two that copy on the other core; `tools/busy.py` measures
-it."""
+"""Margin for shared memory bandwidth. On two cores of an AMD EPYC virtual machine a thread that
+copies 64 MB lost 34 to 37 % of its speed next to one or two that copy on the other core
+(`tools/busy.py`)."""
 
 UNAFFECTED = {Dimension.MEMORY, Dimension.TOKENS_PER_SAMPLE}
-"""Dimensions that load changes nothing of."""
+"""Dimensions that load does not change."""
 
 UNBOUNDED = {"goodput", "slowest_replica"}
-"""Metrics that little load can take to 0: it may delay each request beyond its limit, or one
-replica alone."""
+"""Metrics that little load can take to 0, by delays beyond a limit or in a single replica."""
 
 MIN_WINDOW_SECONDS = 0.5
-"""The kernel counts processor time in steps of 10 ms: fifty of them tell a share of 2 %, fewer do
-not."""
+"""The kernel counts processor time in steps of 10 ms; fifty steps resolve a share of 2 %."""
 
 MIN_NOTED_SHARE = 0.02
 MIN_TOLD_SHARE = 0.005
-"""What is a smaller part of the window is left out of a sentence."""
+"""Smaller parts of the window are left out of a sentence."""
 
 
 NOT_MEASURED = "not measured on this platform"
@@ -119,28 +104,28 @@ NOT_MEASURED = "not measured on this platform"
 
 @dataclass(frozen=True, kw_only=True)
 class Contention:
-    """Who used the processor in a window; None: the machine does not tell.
+    """Describe who used the processor in a window; None if the machine does not report it.
 
     Attributes:
         window_s: Length of the window.
         cores: Cores that the run might use.
         own_s: Processor time of the run's processes.
         foreign_s: Processor time of all others on these cores.
-        waited_s: How long threads of the run were ready and got no core, all of them together.
-        stolen_s: How long the hypervisor kept the run's cores for other machines.
-        throttled_s: How long a control group's processor quota held the run back, at most.
-        switches: How often a thread of the run lost its core while it had work to do.
-        pressure_s: How long anything at all waited for a core (PSI).
-        memory_some_s: How long something waited for memory (PSI).
-        memory_full_s: How long all that had work to do waited for memory (PSI).
+        waited_s: Time that threads of the run were ready and had no core, summed over threads.
+        stolen_s: Time that the hypervisor gave the run's cores to other machines.
+        throttled_s: Largest time that a control group's processor quota held the run back.
+        switches: Involuntary context switches of the run's threads.
+        pressure_s: Time that any process waited for a core (PSI).
+        memory_some_s: Time that some process waited for memory (PSI).
+        memory_full_s: Time that all runnable processes waited for memory (PSI).
         faults: Page faults of the run that needed the disk.
         swapped_in: Pages that the machine read from swap.
-        others: Cores that other processes used, by the names of those that used the most.
-        serves: The processes of the server at `url` were found on this machine, and count as the
-            run's own; False: its load is unknown; None: the run has no server.
-        share: The largest share of the run's speed that all this explains, see `lost_share`.
-        drop_share: The same with a margin for memory that others use; None in older results. A drop
-            is computed with it.
+        others: Cores that other processes used, by name of the busiest.
+        serves: Whether the server's processes were found on this machine and count as the run's
+            own; False if its load is unknown; None without a server.
+        share: Largest share of the run's speed that all this explains, see `lost_share`.
+        drop_share: The same with a margin for memory bandwidth, used for a drop; None in old
+            results.
     """
 
     window_s: Seconds
@@ -163,69 +148,55 @@ class Contention:
 
     @property
     def is_told(self) -> bool:
-        """Whether this platform tells anything of its processes."""
+        """Whether this platform reports its processes' times."""
         return (self.own_s, self.foreign_s, self.waited_s) != (None, None, None)
 
 
 def lost_share(seen: Contention, *, on_cpu: bool, memory: float = 0.0) -> float | None:
     """Return the largest share of a run's speed that the machine's load explains.
 
-    Threads of a run that wait for each other are no defect: where it has more of them than cores,
-    they always do. What they waited counts up to the time that others used these cores, since
-    nobody else kept them from running. Added are the hypervisor, a processor quota, and memory, as
-    far as the run itself had to read pages again.
-
-    A run on the processor shares more with its neighbours than time: caches, memory, clocks, and a
-    core's own units where it has two threads. There, others explain their part of all cores too,
-    for as long as the run was at work.
-
-    It is an upper bound: threads that wait at different moments hold up a whole run only where the
-    others wait for them.
+    A thread's waiting time counts only while other processes used the cores, because a run with
+    more threads than cores always waits for itself. The time of the hypervisor, a processor quota
+    and re-read pages is added. A run on the processor also shares caches, memory, clocks and
+    hyperthreads, so the others' share of all cores counts too. This is an upper bound: not every
+    waiting thread delays the run.
 
     Args:
         memory: The least share that others explain on the processor, if they use more than the
             tolerated part of the cores: a few cores can use up the bandwidth of all.
 
     Returns:
-        From 0 to 1; None where the window is too short to say, and where the machine tells neither
-        what was waited nor what others used.
+        From 0 to 1; None if the window is too short or the machine reports nothing.
     """
     if seen.window_s < MIN_WINDOW_SECONDS or (seen.waited_s is None and seen.foreign_s is None):
         return None
     waited_s = seen.pressure_s if seen.waited_s is None else seen.waited_s
     if seen.foreign_s is not None:
         others_s = seen.foreign_s
-    else:  # a core that the run itself did not use may have been somebody else's
+    else:  # other processes may have used any core that the run did not use
         others_s = max(0.0, seen.cores * seen.window_s - (seen.own_s or 0.0))
     memory_s = min(seen.memory_some_s or 0.0, (seen.faults or 0) * PAGE_FAULT_SECONDS)
     parts = (min(waited_s or 0.0, others_s), seen.stolen_s, seen.throttled_s, memory_s)
     waited = min(1.0, sum(part for part in parts if part) / seen.window_s)
-    beside = 0.0
+    shared = 0.0
     if on_cpu and seen.foreign_s is not None and seen.cores:
         at_work = min(1.0, (seen.own_s or 0.0) / seen.window_s)
         used = min(1.0, seen.foreign_s / (seen.cores * seen.window_s))
-        beside = max(used, memory if used > TOLERATED_SHARE else 0.0) * at_work
-    return 1 - (1 - waited) * (1 - beside)
+        shared = max(used, memory if used > TOLERATED_SHARE else 0.0) * at_work
+    return 1 - (1 - waited) * (1 - shared)
 
 
 def tolerated(limits: Mapping[str, float]) -> float:
-    """Return the lost share up to which a run of these limits counts as undisturbed."""
+    """Return the lost share up to which a run with these limits counts as undisturbed."""
     return max(TOLERATED_SHARE, OF_LIMIT * min(limits.values(), default=0.0))
 
 
 def lost_change(metric: str, share: float, *, points: int = 0) -> float:
-    """Return the largest change for the worse of a metric that a lost share of a run explains.
+    """Return the largest log change for the worse that a lost share of a run explains.
 
     A run that lost the share s took up to 1 / (1 - s) times as long. A quantile q of its times may
-    have risen by 1 / (1 - q) times as much: all that was lost may lie in the slowest 1 - q of the
-    queries. At one point of a curve may lie all that the whole run lost.
-
-    Args:
-        share: See `lost_share`.
-        points: Points of the curve; 0: the run is none.
-
-    Returns:
-        The logarithmic change, at least 0.
+    have grown by 1 / (1 - q) times as much, because all lost time may fall on the slowest 1 - q of
+    the queries, and on one of the `points` of a curve (0 for a single run).
     """
     whole = METRICS[metric]
     if whole.dimension in UNAFFECTED:
@@ -239,7 +210,7 @@ def lost_change(metric: str, share: float, *, points: int = 0) -> float:
 
 
 def busiest(seen: Sequence[Contention | None]) -> str | None:
-    """Return what the machine did in the busiest of several runs, where that is worth telling."""
+    """Describe the load in the busiest of several runs; None if it was small."""
     shares = [(each.share, each) for each in seen if each and each.share is not None]
     most, which = max(shares, key=lambda pair: pair[0], default=(0.0, None))
     if which is None or most <= MIN_NOTED_SHARE:
@@ -252,11 +223,7 @@ def busiest(seen: Sequence[Contention | None]) -> str | None:
 
 
 def core_users(seen: Contention | None, client: float) -> str:
-    """Return who had the cores of a run, and so why too few requests were under way.
-
-    Args:
-        client: Cores that this process used, with those that send requests for it.
-    """
+    """Return who used the cores of a run, `client` of them this process, and advice."""
     if seen is None or seen.own_s is None or not seen.window_s:
         return "the engine takes no more at a time, or the client could not keep up"
     whose = "server" if seen.serves else "engine"
@@ -276,7 +243,7 @@ def core_users(seen: Contention | None, client: float) -> str:
         f"{name} used {used:.2g}" for name, (used, _) in users.items() if used > MIN_TOLD_SHARE
     ]
     _, advice = max(users.values())
-    full = 0.9  # share of all cores, or of the one that a client can use
+    full = 0.9  # share of all cores, or of the one core that a client can use
     if client < full and sum(used for used, _ in users.values()) < full * seen.cores:
         advice = "cores were idle: the engine takes no more at a time, or answers late"
     return f"{', '.join(figures) or 'nobody used any'} of {seen.cores} cores: {advice}"
@@ -284,8 +251,8 @@ def core_users(seen: Contention | None, client: float) -> str:
 
 def _named(seen: Contention, text: str) -> str:
     names = sorted(seen.others.items(), key=lambda pair: (-pair[1], pair[0]))
-    shown = ", ".join(f"{broken(name)} {cores:.2g}" for name, cores in names)
-    return text.format(shown) if shown else ""
+    users = ", ".join(f"{broken(name)} {cores:.2g}" for name, cores in names)
+    return text.format(users) if users else ""
 
 
 def _short(seconds: float) -> str:
@@ -293,10 +260,10 @@ def _short(seconds: float) -> str:
 
 
 def in_words(seen: Contention) -> str:
-    """Return what was seen, the figures alone."""
+    """Return the measured load as text."""
     figures = []
     if seen.foreign_s is not None:
-        # Rounded first: a difference of counters can be 2.8e-14.
+        # Rounded first, because a difference of counters can be 2.8e-14.
         used = f"{round(seen.foreign_s / seen.window_s, 3):.2g} of {seen.cores} cores"
         figures.append(f"others used {used}{_named(seen, ': {}')}")
     if seen.waited_s is not None:

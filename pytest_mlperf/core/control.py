@@ -1,10 +1,7 @@
-"""Was the machine as when the baseline was recorded: by a fixed micro-benchmark, and its clocks.
+"""Compare the machine with that of the baseline, by a fixed micro-benchmark and its clocks.
 
-The benchmark ("control") is a matrix product and a copy, made beside every run. Where it is off,
-the machine differs, and nothing can be said about what was to be tested on it.
-
-Clocks that are free move with heat and power: that they did is evidence, told beside the verdict.
-Clocks that are locked and moved all the same are another machine.
+The benchmark ("control") is a matrix product and a copy, made with every run. If its result is off,
+the machine has changed and the build cannot be judged. Free clocks vary with heat and power.
 """
 
 from __future__ import annotations
@@ -17,15 +14,12 @@ from statistics import fmean, median
 from pytest_mlperf.core.numbers import MINUS, Count, NotNegative, Number, Positive, change, percent
 
 Control = Mapping[str, Positive]
-"""What the benchmark found at one time, each positive and finite; empty where it was not made.
+"""Results of the micro-benchmark, each positive; empty if it was not made.
 
-matmul_flops: floating-point operations of the matrix product, 1/s.
-copy_bytes_per_s: bytes read plus bytes written by the copy, B/s.
-matmul_library: which library multiplied, in which settings: a checksum. Products by two libraries
-    say nothing about the machine, and are not compared.
-peer_bytes_per_s: bytes that a GPU copies to another's memory, B/s, of the slowest pair; only where
-    several take part.
-"""
+matmul_flops: operations of the matrix product [FLOP/s].
+copy_bytes_per_s: bytes read plus bytes written by the copy [B/s].
+matmul_library: checksum of the library and its settings; others are not compared.
+peer_bytes_per_s: copy between the memories of two GPUs, slowest pair [B/s]."""
 
 MATMUL, COPY, LIBRARY = "matmul_flops", "copy_bytes_per_s", "matmul_library"
 PEER = "peer_bytes_per_s"
@@ -37,37 +31,35 @@ QUANTITIES = {
 }
 
 FLOOR_GPU = 0.0075
-"""Smallest relative standard deviation believed on a GPU: an expected 0.5 % times 1.5."""
+"""Smallest relative standard deviation of a GPU: an expected 0.5 % times 1.5."""
 
 FLOOR_CPU = 0.07
-"""Likewise on a CPU: an expected 5 % times 1.4."""
+"""Smallest relative standard deviation of a CPU: an expected 5 % times 1.4."""
 
 FLOOR_PEER = 0.03
-"""Likewise of copies between GPUs, which may go through bridges, sockets and the host's memory: an
-expected 2 % times 1.5."""
+"""The same of copies between GPUs, on any path: an expected 2 % times 1.5."""
 
 DEVIATIONS = 4.0
-"""So many standard deviations are no chance."""
+"""Standard deviations beyond which a difference is not chance."""
 
 PRIOR_DF = 4.0
-"""How many degrees of freedom the floor weighs against the baseline's own values."""
+"""Weight of the floor in the variance, in degrees of freedom."""
 
 MIN_SPREAD_RUNS = 2
-"""Fewer baseline values have no spread."""
 
 _PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 @dataclass(frozen=True, kw_only=True)
 class ControlComparison:
-    """A figure of the benchmark now, beside those of the baseline.
+    """Compare one result of the micro-benchmark with the baseline's.
 
     Attributes:
         quantity: The key in a `Control`.
-        now: The value now, in its unit.
-        baseline: The value when the baseline was recorded.
-        sd: Relative standard deviation of one value that it is judged by.
-        baseline_values: How many the baseline has.
+        now: The present value, in its unit.
+        baseline: The value of the baseline.
+        sd: Relative standard deviation assumed for one value.
+        baseline_values: Number of values in the baseline.
     """
 
     quantity: str
@@ -83,28 +75,28 @@ class ControlComparison:
 
     @property
     def faster(self) -> bool:
-        """Whether the machine is faster than it was, not slower."""
+        """Whether the machine is faster than in the baseline."""
         return self.now > self.baseline
 
     @property
     def deviations(self) -> float:
-        """By how many standard deviations of such a comparison it is off."""
+        """The difference in standard deviations of such a comparison."""
         off = abs(math.log(self.now) - math.log(self.baseline))
         return off / (self.sd * math.sqrt(1 + 2 / self.baseline_values))
 
     @property
     def off(self) -> bool:
-        """Whether that is no chance."""
+        """Whether the difference is beyond chance."""
         return self.deviations > DEVIATIONS
 
     @property
     def least(self) -> float:
-        """From which share on a slower machine is told from chance."""
+        """Smallest slowdown of the machine that is detected, as a share."""
         return -math.expm1(-DEVIATIONS * self.sd * math.sqrt(1 + 2 / self.baseline_values))
 
     @property
     def in_words(self) -> str:
-        """Both numbers, by how much they differ, and how much they do so by chance."""
+        """Both values, their difference and its spread, as text."""
         name, unit = QUANTITIES[self.quantity]
         return (
             f"the machine is {'fast' if self.faster else 'slow'}: {name} "
@@ -114,32 +106,26 @@ class ControlComparison:
 
 
 def compared(
-    now: Sequence[Control], baseline: Sequence[Control], *, floor: float
+    current: Sequence[Control], baseline: Sequence[Control], *, floor: float
 ) -> tuple[ControlComparison, ...]:
-    """Return each figure that both sides have, by how much it is off.
+    """Return the comparison of each figure that both sides have.
 
-    x = log(value), n0 baseline values, off by d = median(x now) − mean(x baseline): no chance
-    beyond 4 · s · sqrt(1 + 2/n0), where s² = (ν0 floor² + Σ(x − mean)²) / (ν0 + n0 − 1), s ≥ floor.
-
-    However often a session looks at its machine, it sees one state of it: its values count as one
-    (1), and the baseline's by pairs (2/n0), as two runs a session are its rule. The median, since
-    a moment's disturbance is not the machine's state. The baseline's mean and plain spread, since
-    one that was recorded on a restless machine must accuse nobody.
+    With x = log(value) and n0 baseline values, d = median(x now) − mean(x baseline) is beyond
+    chance above 4 · s · sqrt(1 + 2/n0), where s² = (ν0 floor² + Σ(x − mean)²) / (ν0 + n0 − 1), s ≥
+    floor. All values of a session see one state of the machine: they count as one (1), and the
+    baseline's as pairs (2/n0), its usual two runs per session.
 
     By simulation (tests/core/test_control.py) with 8 baseline values of 4 sessions and 1 to 5
     values now, sessions sharing 25 or 60 % of the variance, of noise 0.5 % at FLOOR_GPU and of 5 %
-    at FLOOR_CPU: an unchanged machine is off in none of 80,000 sessions with normal noise, and in
+    at FLOOR_CPU: an unchanged machine is off in 0 of 80,000 sessions with normal noise, and in
     0.11 to 0.22 % with Student's t of 3 degrees of freedom. A machine that is slower in both
-    figures is found every second time from 3.1 % (CPU: 25 %) on, and in 95 % from 3.7 % (30 %).
-
-    Returns:
-        None of what cannot be said; see `cannot_say`.
+    figures is detected in 95 % of the sessions from 3.7 % (CPU: 30 %) on.
 
     Source: moderated variance after G. K. Smyth (2004), doi:10.2202/1544-6115.1027.
     """
     comparisons = []
     for quantity in QUANTITIES:
-        mine, theirs = _comparable(quantity, now, baseline)
+        mine, theirs = _comparable(quantity, current, baseline)
         if not mine or len(theirs) < MIN_SPREAD_RUNS:
             continue
         middle = fmean(theirs)
@@ -159,26 +145,23 @@ def compared(
 
 
 def floor_of(accelerator: str) -> float:
-    """Return the smallest spread that is believed there."""
+    """Return the smallest relative standard deviation on this kind of accelerator."""
     return FLOOR_CPU if accelerator == "cpu" else FLOOR_GPU
 
 
 def furthest(comparisons: Sequence[ControlComparison]) -> ControlComparison | None:
-    """Return the figure that is furthest off, where that is no chance."""
-    worst = max(comparisons, key=lambda each: each.deviations, default=None)
+    """Return the figure with the largest difference beyond chance, or None."""
+    worst = max(comparisons, key=lambda figure: figure.deviations, default=None)
     return worst if worst and worst.off else None
 
 
 def steady(comparisons: Sequence[ControlComparison]) -> bool | None:
-    """Whether nothing of the machine is off; None where nothing could be compared."""
+    """Check whether the machine is unchanged; None if nothing could be compared."""
     return furthest(comparisons) is None if comparisons else None
 
 
 def seen_in_words(comparisons: Sequence[ControlComparison]) -> str:
-    """Return "matrix product −22.0 %, copy −25.0 %; it tells a slower machine from 31 % on here".
-
-    Of figures whose spread differs the least share is said for each.
-    """
+    """Return the differences and the smallest detectable slowdown of the machine as text."""
     figures = ", ".join(
         f"{QUANTITIES[each.quantity][0]} {change(each.share)}" for each in comparisons
     )
@@ -187,13 +170,13 @@ def seen_in_words(comparisons: Sequence[ControlComparison]) -> str:
     return f"{figures}; it tells a slower machine from {least} on here"
 
 
-def cannot_say(now: Sequence[Control], baseline: Sequence[Control]) -> str | None:
-    """Return why `compared` has less than there is, in words, or None where it compares all."""
-    if not any(now):
+def cannot_say(current: Sequence[Control], baseline: Sequence[Control]) -> str | None:
+    """Return the reason why `compared` leaves out a figure, or None if it compares all."""
+    if not any(current):
         return "no control was measured now"
     if sum(map(bool, baseline)) < MIN_SPREAD_RUNS:
         return f"fewer than {MIN_SPREAD_RUNS} runs of the baseline have a control"
-    if len(_comparable(MATMUL, now, baseline)[1]) < MIN_SPREAD_RUNS:
+    if len(_comparable(MATMUL, current, baseline)[1]) < MIN_SPREAD_RUNS:
         return (
             "the control's matrix product is not compared: another library multiplied when the "
             "baseline was recorded"
@@ -202,9 +185,9 @@ def cannot_say(now: Sequence[Control], baseline: Sequence[Control]) -> str | Non
 
 
 def _comparable(
-    quantity: str, now: Sequence[Control], baseline: Sequence[Control]
+    quantity: str, current: Sequence[Control], baseline: Sequence[Control]
 ) -> tuple[list[float], list[float]]:
-    mine = [control for control in now if quantity in control]
+    mine = [control for control in current if quantity in control]
     theirs = [control for control in baseline if quantity in control]
     if quantity == MATMUL and mine:
         library = mine[-1].get(LIBRARY)
@@ -224,31 +207,28 @@ def _with_prefix(value: float, unit: str) -> str:
 
 
 State = Mapping[str, Number]
-"""What a run's GPUs were like in its window, of several GPUs the one that was held back most.
-
-sm_mhz, memory_mhz: median clocks, MHz. temperature_c: the highest, degrees C. power_cap_share: part
-of the window in which the power limit held the clocks back.
-"""
+"""State of a run's GPUs in its window (the most throttled): sm_mhz and memory_mhz, median clocks
+[MHz]; temperature_c, the highest [°C]; power_cap_share, part of the window at the power limit."""
 
 CLOCK, CAP, HEAT = "sm_mhz", "power_cap_share", "temperature_c"
 
 CLOCK_OFF = 0.015
-"""Relative change of the SM clock that is worth telling, and that locked clocks may not have."""
+"""Relative change of the SM clock that is reported, and excluded for locked clocks."""
 
 CAP_OFF = 0.10
-"""Change of the power cap's share of the window that is worth telling."""
+"""Change of `power_cap_share` from which it is reported."""
 
 
-def clocks_moved(now: Sequence[State], baseline: Sequence[State]) -> str | None:
-    """Return how clocks and power cap differ from the baseline's, with the numbers; else None."""
+def clocks_moved(current: Sequence[State], baseline: Sequence[State]) -> str | None:
+    """Return the changes of clocks and power cap since the baseline as text, or None."""
     moves = []
-    clock = _both(CLOCK, now, baseline)
+    clock = _both(CLOCK, current, baseline)
     if clock and abs(clock[0] / clock[1] - 1) > CLOCK_OFF:
         moves.append(f"SM clock {change(clock[0] / clock[1] - 1)}")
-    cap = _both(CAP, now, baseline)
+    cap = _both(CAP, current, baseline)
     if cap and (moves or abs(cap[0] - cap[1]) > CAP_OFF):
         moves.append(f"power cap share {percent(cap[1])} → {percent(cap[0])}")
-    heat = _both(HEAT, now, baseline)
+    heat = _both(HEAT, current, baseline)
     if moves and heat:
         rise = heat[0] - heat[1]
         moves.append(f"{'+' if rise >= 0 else MINUS}{abs(rise):.0f} °C")
@@ -256,10 +236,10 @@ def clocks_moved(now: Sequence[State], baseline: Sequence[State]) -> str | None:
 
 
 def locked_clock_moved(
-    now: Sequence[State], baseline: Sequence[State], clocks: object
+    current: Sequence[State], baseline: Sequence[State], clocks: object
 ) -> str | None:
-    """Return how the SM clock left where the identity locks it ("free", or its MHz), else None."""
-    both = _both(CLOCK, now, baseline)
+    """Return how a locked SM clock (`clocks` is its MHz, not "free") moved, or None."""
+    both = _both(CLOCK, current, baseline)
     if clocks in (None, "free") or both is None or abs(both[0] / both[1] - 1) <= CLOCK_OFF:
         return None
     return (
@@ -268,8 +248,10 @@ def locked_clock_moved(
     )
 
 
-def _both(name: str, now: Sequence[State], baseline: Sequence[State]) -> tuple[float, float] | None:
-    mine = [state[name] for state in now if name in state]
+def _both(
+    name: str, current: Sequence[State], baseline: Sequence[State]
+) -> tuple[float, float] | None:
+    mine = [state[name] for state in current if name in state]
     theirs = [state[name] for state in baseline if name in state]
     if not mine or not theirs or (name == CLOCK and not median(theirs) > 0):
         return None

@@ -1,8 +1,4 @@
-"""What an engine, a data set, a scorer or a builder can be told: read in one place, for all.
-
-A class declares its options by a frozen dataclass in its class attribute `options`; one without is
-taken at the keywords of its constructor. Texts are those of the docstrings.
-"""
+"""Read the options and their texts that an engine, data set, scorer or builder declares."""
 
 from __future__ import annotations
 
@@ -38,14 +34,7 @@ TYPE_WORDS: Mapping[Any, str] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Option:
-    """One option.
-
-    Attributes:
-        annotation: Its type; Any where there is none, or none that can be read.
-        type: The same as it is written; "" where there is none.
-        default: None also stands for no default.
-        text: What it means; "" where its docstring says nothing.
-    """
+    """Describe one option; `type` is its annotation as written."""
 
     name: str
     annotation: Any = Any
@@ -62,13 +51,7 @@ class Option:
 
 @dataclass(frozen=True, kw_only=True)
 class Declaration:
-    """What one extension can be told.
-
-    Attributes:
-        about: Its docstring, a line for each paragraph and item of a list ("- ...").
-        supplied: Texts of what it gets besides: dataset, model, precision.
-        takes_more: It takes options that it does not name.
-    """
+    """Describe an extension: blocks of its docstring, options, and the `SUPPLIED` it takes."""
 
     about: tuple[str, ...] = ()
     options: Mapping[str, Option] = field(default_factory=dict)
@@ -78,7 +61,7 @@ class Declaration:
 
 @lru_cache(maxsize=256)
 def declaration_of(factory: Any) -> Declaration:
-    """Return what a class or a function declares; a ValueError says that it has no signature."""
+    """Return the options that a class or function declares; ValueError without a signature."""
     is_class = inspect.isclass(factory)
     outer = parse(getattr(factory, "__doc__", None))
     built = parse(factory.__init__.__doc__) if is_class else Docstring()
@@ -108,10 +91,7 @@ def declaration_of(factory: Any) -> Declaration:
 
 
 def _has_later_constructor(factory: Any) -> bool:
-    """Whether a class derived from one that declares options has a constructor of its own.
-
-    Its keywords are options then, beside the declared ones where it passes any others on.
-    """
+    """Check whether a class has its own constructor below the class with `options`."""
     names = ("__init__", "options")
     homes = [next(c for c in inspect.getmro(factory) if name in vars(c)) for name in names]
     return inspect.isclass(factory) and homes[0] is not homes[1] and issubclass(*homes)
@@ -120,18 +100,18 @@ def _has_later_constructor(factory: Any) -> bool:
 def _fields(options: type) -> Iterator[tuple[str, Option]]:
     bases = [base for base in options.__mro__ if dataclasses.is_dataclass(base)]
     texts = {base: parse(base.__doc__, ["Attributes"]).arguments for base in bases}
-    for each in dataclasses.fields(options):
-        home = next(base for base in bases if each.name in inspect.get_annotations(base))
-        made = each.default_factory is not dataclasses.MISSING
+    for entry in dataclasses.fields(options):
+        home = next(base for base in bases if entry.name in inspect.get_annotations(base))
+        made = entry.default_factory is not dataclasses.MISSING
         yield (
-            each.name,
+            entry.name,
             Option(
-                name=each.name,
-                annotation=_resolved(each.type, _module_of(home)),
-                type=str(each.type),
-                required=each.default is dataclasses.MISSING and not made,
-                default=None if each.default is dataclasses.MISSING else each.default,
-                text=texts[home].get(each.name, ""),
+                name=entry.name,
+                annotation=_resolved(entry.type, _module_of(home)),
+                type=str(entry.type),
+                required=entry.default is dataclasses.MISSING and not made,
+                default=None if entry.default is dataclasses.MISSING else entry.default,
+                text=texts[home].get(entry.name, ""),
             ),
         )
 
@@ -157,7 +137,7 @@ def _module_of(made_by: object) -> Mapping[str, Any]:
 def _resolved(annotation: Any, module: Mapping[str, Any]) -> Any:
     if not isinstance(annotation, str):
         return annotation
-    usual = {**vars(typing), **vars(collections.abc), **module}  # may be imported for types alone
+    usual = {**vars(typing), **vars(collections.abc), **module}  # else unimported
     try:
         return eval(annotation, usual)  # noqa: S307 - its own source
     except Exception:
@@ -186,24 +166,24 @@ def kind(annotation: Any) -> str:
 # --- docstrings ------------------------------------------------------------------------------
 
 SECTION = re.compile(r"(Args|Arguments|[A-Z][a-z]+(?: [A-Z][a-z]+)?):")
-"""A line that begins a section, e.g. "Raises:"; what is below it is indented."""
+"""The title of a section, e.g. "Raises:"; the section's lines are indented."""
 
 ARGUMENTS = ("Args", "Arguments", "Keyword Args", "Keyword Arguments", "Other Parameters")
 
 ARGUMENT = re.compile(r"(\*{0,2}\w+(?:, *\*{0,2}\w+)*)(?: *\([^()]*\))?:(?: |$)(.*)")
-"""The first line of an argument: "size: Pixels.", "size (int): Pixels." or "height, width: ..."."""
+"""First line of an argument: "size: Pixels.", "size (int): Pixels." or "height, width: ..."."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Docstring:
-    """A docstring in parts: paragraphs and items before the first section, texts of arguments."""
+    """Hold the text blocks before the first section, and the descriptions of arguments."""
 
     blocks: tuple[str, ...] = ()
     arguments: Mapping[str, str] = field(default_factory=dict)
 
 
 def parse(text: str | None, sections: Sequence[str] = ARGUMENTS) -> Docstring:
-    """Take a docstring apart; what is in no known form is left out, and is never an error."""
+    """Parse a docstring; skip unknown forms without an error."""
     prose: list[str] = []
     arguments: list[str] = []
     section = ""
@@ -231,7 +211,6 @@ def _blocks(lines: list[str]) -> Iterator[str]:
 
 
 def _arguments(lines: list[str]) -> Iterator[tuple[str, str]]:
-    """Yield name and text; lines that are indented further go on with the text."""
     names: list[str] = []
     words: list[str] = []
     for line in [*inspect.cleandoc("\n".join(["", *lines])).splitlines(), "end:"]:

@@ -1,12 +1,12 @@
-"""Errors a user can act on: each message says what, where and what to do.
+"""Define errors that a user can act on: each message names problem, place and remedy.
 
 MlperfError
 ├── SuiteError          a suite file, a marker or an option is wrong (exit code 2)
 ├── BaselineError       a baseline file cannot be read or written
-├── EnvironmentFault    this machine lacks what was asked for (exit code 3)
-├── UnavailableError    a model or data set is not here: a skip, or a failure (--mlperf-fail-on)
+├── EnvironmentFault    this machine lacks a requirement (exit code 3)
+├── UnavailableError    a model or data set is missing: a skip, or a failure (--mlperf-fail-on)
 └── RunError            an engine, LoadGen or a worker process broke: outcome ERROR
-    └── LoggedError     its log tells more
+    └── LoggedError     its log has the details
 """
 
 from __future__ import annotations
@@ -19,12 +19,11 @@ class MlperfError(Exception):
     """Base class of every error this package raises for its user.
 
     Attributes:
-        options: Names of the options at fault, the likeliest first: the message gets the line of
-            the first one that the suite writes.
+        options: Names of the options at fault, likeliest first; the message cites the line of the
+            first one in the suite.
     """
 
     def __init__(self, message: str = "", *, option: str | Sequence[str] = ()) -> None:
-        """Keep beside the message the option at fault, or several of which one is."""
         super().__init__(message)
         self.options = (option,) if isinstance(option, str) else tuple(option)
 
@@ -34,11 +33,11 @@ class SuiteError(MlperfError):
 
 
 Rule = tuple[str, object, bool, str]
-"""Of an option: its name, its value, whether that is valid, and what is expected."""
+"""An option's name, its value, whether it is valid, and the expected form."""
 
 
 def require_options(subject: str, rules: Iterable[Rule]) -> None:
-    """Refuse the first option that is not valid, in the name of an engine or builder."""
+    """Raise SuiteError for the first invalid option of an engine or builder."""
     for name, value, valid, expected in rules:
         if not valid:
             who = f"{subject}: " if subject else ""
@@ -50,11 +49,11 @@ class BaselineError(MlperfError):
 
 
 class EnvironmentFault(MlperfError):
-    """This machine lacks what was asked for."""
+    """The machine lacks a requirement."""
 
 
 TO_MEASURE = "pip install 'pytest-mlperf[loadgen]'"
-"""What brings all that measures, where the package alone does not: see docs/install.md."""
+"""Command that installs LoadGen, see docs/install.md."""
 
 
 REINSTALL = "pip install --force-reinstall mlcommons-loadgen"
@@ -62,12 +61,15 @@ REINSTALL = "pip install --force-reinstall mlcommons-loadgen"
 
 
 class UnavailableError(MlperfError):
-    """A model or data set is not here; the message says what to set, `path` what is lacking."""
+    """A model or data set is missing; the message says which setting to change.
+
+    Attributes:
+        path: The missing file or folder, if known.
+    """
 
     def __init__(
         self, message: str = "", *, path: Path | str | None = None, option: str | Sequence[str] = ()
     ) -> None:
-        """Keep beside the message what is not here."""
         super().__init__(message, option=option)
         self.path = None if path is None else Path(path)
 
@@ -76,26 +78,25 @@ class RunError(MlperfError):
     """A run broke before it could be judged.
 
     Attributes:
-        layer: Which part broke: "engine", "dataset", "loadgen", "worker", "scorer", "sampler",
-            "lease", "build", "gpu" where one was lost meanwhile, "infrastructure" where a node of
-            a cluster was, or "pytest-mlperf" for what nobody foresaw.
+        layer: The part that broke: "engine", "dataset", "loadgen", "worker", "scorer", "sampler",
+            "lease", "build", "gpu" if one was lost, "infrastructure" if a cluster node was lost, or
+            "pytest-mlperf" for an unexpected error.
         log: Path of the log to read, or None.
     """
 
     def __init__(self, layer: str, message: str, log: str | None = None) -> None:
-        """Keep the layer and the log beside the message."""
         super().__init__(message)
         self.layer = layer
         self.log = log
 
 
 class LoggedError(RunError):
-    """One whose log, a file of its run's folder, tells more: its end is shown below the message."""
+    """A run broke, and the end of its log is shown below the message."""
 
 
 def text_of(error: BaseException) -> str:
-    """Return the text of any exception in one line, whatever its `__str__` does."""
+    """Return the text of any exception in one line, even if its `__str__` raises."""
     try:
         return " ".join(str(error).split())
-    except BaseException as broken:  # foreign code runs here
+    except BaseException as broken:  # `__str__` of foreign code may raise anything
         return f"(no text: its __str__ raised {type(broken).__name__})"

@@ -1,4 +1,4 @@
-"""What extensions are: engines with the sink they answer to, data sets, scorers, builders."""
+"""Define the interfaces of extensions: engines and sinks, data sets, scorers, builders."""
 
 from __future__ import annotations
 
@@ -20,40 +20,36 @@ if TYPE_CHECKING:
 
 
 REPLICA_NUMBER = "PYTEST_MLPERF_REPLICA"
-"""Variable that tells an engine in several processes which of them it is, from 0 on."""
+"""Environment variable with the number of an engine's process, from 0."""
 
 
 Counts = Sequence[int | None] | None
-"""One for each id, None where it is not known; None: nobody counts."""
+"""One count per id, None if unknown; None if nothing is counted."""
 
 Outputs = Sequence[bytes] | None
-"""One for each id, where the run asks for any."""
+"""One output per id, if the run requests outputs."""
 
 
 class Sink(Protocol):
-    """Where an engine reports its progress; callable from any thread that outlives the run.
+    """Receive an engine's progress; callable from any thread that outlives the run.
 
-    A sink may further have `session(id)`, which returns a text that the samples of one conversation
-    under way have in common, and no other in any run. It is "" for a sample that is asked alone.
-    It may have `may_fail`, the share of requests that may fail. Where that is above 0, `lost(ids)`
-    takes those that did, after `ended`, in place of `done`.
+    Optional members: `session(id)` returns a text shared by the samples of one conversation in
+    flight and unique over all runs, "" for a single sample. `may_fail` is the share of requests
+    that may fail; if it is above 0, `lost(ids)` takes failed samples, after `ended`, instead of
+    `done`.
     """
 
     wants_output: bool
-    """True in accuracy runs: `done` must then be given outputs. False: outputs are not read."""
+    """Whether `done` must be given outputs, as in accuracy runs; otherwise they are ignored."""
 
     times_tokens: bool
-    """True where tokens are timed: `first_tokens` must come before `done`, and `n_tokens` with it.
-
-    `next_tokens` is then read too, and may be left out by an engine that sees no single token.
-    """
+    """Whether tokens are timed: `first_tokens` must precede `done`, which needs `n_tokens`."""
 
     needs_first_tokens: bool
-    """True where LoadGen waits for them. False in Offline, where tokens are timed: both may be left
-    out, and what is told is kept beside."""
+    """Whether LoadGen requires both; in Offline they are optional and stored elsewhere."""
 
     def first_tokens(self, ids: Sequence[int], tokens: Sequence[bytes] | None = None) -> None:
-        """Report that the first token of each of these samples is there (language models)."""
+        """Report that the first token of each of these samples has arrived (language models)."""
         ...
 
     def next_tokens(self, ids: Sequence[int]) -> None:
@@ -65,40 +61,39 @@ class Sink(Protocol):
     ) -> None:
         """Report how these answers were streamed, just before `done` (optional; language models).
 
-        Without it every token after an answer's first one counts as seen after that one.
+        Without it every token after an answer's first one counts as received after that one.
 
         Args:
             ids: The ids given to `submit`.
-            after_first: Tokens that a user saw after the first message of each answer; 0 if the
-                answer was one message, None if its messages came together: the time between them
-                is then unknown.
-            hidden: Tokens of each answer that are part of `n_tokens` and that nobody saw, as
-                hidden reasoning; None if there are some, and their number is unknown.
+            after_first: Tokens that a user received after the first message of each answer; 0 for
+                an answer of one message, None if its messages came together: their spacing is then
+                unknown.
+            hidden: Tokens in `n_tokens` that the user does not receive, such as hidden reasoning;
+                None if their number is unknown.
         """
         ...
 
     def ended(
         self, ids: Sequence[int], reasons: Sequence[str], prompt_tokens: Counts = None
     ) -> None:
-        """Report why these samples end, just before `done` or `failed` (optional).
+        """Report why these samples ended, just before `done` or `failed` (optional).
 
         Args:
             ids: The ids given to `submit`.
-            reasons: Of answers "stop" or "length", as OpenAI's API has them; of what failed, the
-                kind of failure.
-            prompt_tokens: Length of each prompt, None where nobody counts it.
+            reasons: For answers "stop" or "length", as in OpenAI's API; for failures the kind.
+            prompt_tokens: Length of each prompt, None if unknown.
         """
         ...
 
     def attach(self, ids: Sequence[int], artefacts: Sequence[Mapping[str, bytes]]) -> None:
-        """Give what a scorer needs beside the outputs, just before `done` (optional).
+        """Pass a scorer's further input, just before `done` (optional).
 
-        The log of MLPerf gets outputs alone; artefacts lie in an archive beside it. They are read
-        where `wants_output`, and dropped elsewhere.
+        MLPerf's log takes only outputs; artefacts are stored in an archive next to it. They are
+        ignored unless `wants_output`.
 
         Args:
             ids: The ids given to `submit`, each once.
-            artefacts: Of each id a table of bytes by name, such as {"tool_calls": b"[]"}.
+            artefacts: For each id a table of bytes by name, such as {"tool_calls": b"[]"}.
         """
         ...
 
@@ -109,8 +104,8 @@ class Sink(Protocol):
 
         Args:
             ids: The ids given to `submit`, one or many.
-            outputs: One bytes object per id; required where `wants_output`.
-            n_tokens: Length of each answer, its end token included; required where `times_tokens`.
+            outputs: One bytes object per id; required if `wants_output`.
+            n_tokens: Length of each answer, its end token included; required if `times_tokens`.
         """
         ...
 
@@ -120,24 +115,27 @@ class Sink(Protocol):
 
 
 class Dataset(Protocol):
-    """Samples by index; built as `factory(path=..., **options)` inside the worker process.
+    """Provide samples by index; built as `factory(path=..., **options)` in the worker process.
 
-    A class may further have `group(index)`, which returns what a sample belongs to, such as its
-    article, document or conversation, as a text or a whole number. None is no group. Samples
-    of one group may change together, so accuracy is then judged by groups; without it all samples
-    are taken as independent. And `sizes(indices)`, means that decide the work of a sample. And
-    `arrival_s(index)`, of a recorded trace: when a request came, seconds, in ascending order. And
-    `output_tokens(index)`, how long the answer to a sample is to be, None where the engine's
-    options decide; engines that cannot ask for single lengths refuse it. And
-    `pause_s(index)`, of conversations, whose turns follow each other as samples: how many seconds
-    after the answer to the sample before it a turn is asked; None where it begins one. And
-    `in_order`, True where LoadGen's performance runs are to ask samples one after the other, round
-    and round, in place of those that LoadGen draws. And
-    `look(path=..., **options)`, a class method that checks options and looks for files.
+    Optional members:
+    `group(index)`: the article, document or conversation of a sample, as a text or whole number;
+    None without a group. Samples of one group may change together, so accuracy is then judged by
+    groups; otherwise samples count as independent.
+    `sizes(indices)`: means that determine the work of a sample.
+    `arrival_s(index)`: request time in a recorded trace [s], ascending.
+    `output_tokens(index)`: requested length of the answer, None for the engine's option; engines
+    that cannot request single lengths refuse it.
+    `pause_s(index)`: for the turns of a conversation, which are successive samples: pause after the
+    answer to the sample before [s]; None for a first turn.
+    `in_order`: True if LoadGen's performance runs take samples cyclically, not at random.
+    `look(path=..., **options)`: a class method that checks options and files.
 
-    What is wrong is raised by its kind: an option as SuiteError, a file that is not here as
-    UnavailableError, a library as EnvironmentFault, content that is not as it should be as
-    RunError, and an index outside of the set as IndexError.
+    Raises:
+        SuiteError: An option is wrong.
+        UnavailableError: A file is missing.
+        EnvironmentFault: A library is missing.
+        RunError: The content is malformed.
+        IndexError: An index is outside of the set.
     """
 
     @property
@@ -150,7 +148,7 @@ class Dataset(Protocol):
         ...
 
     def input(self, index: int) -> Any:
-        """Return what the engine takes for sample `index`."""
+        """Return the engine's input for sample `index`."""
         ...
 
     def reference(self, index: int) -> Any:
@@ -159,50 +157,41 @@ class Dataset(Protocol):
 
 
 class Engine:
-    """Base class of engines; every method but `__init__` and `submit` has a sensible default.
+    """Base class of engines; every method but `__init__` and `submit` has a default.
 
-    Built as `factory(dataset=..., model=..., precision=..., **options)` inside the worker process,
-    so the keyword parameters of `__init__` are the engine's options. A class with many may declare
-    them in a frozen dataclass, its class attribute `options`, with a line for each under
-    "Attributes:"; `__init__` then takes `**options` and makes one of them. The module of a
-    registered engine must be light: import the engine's library in `__enter__`.
+    Built as `factory(dataset=..., model=..., precision=..., **options)` in the worker process, so
+    the keyword parameters of `__init__` are the engine's options. Alternatively the class attribute
+    `options` is a frozen dataclass with a line for each option under "Attributes:"; `__init__` then
+    takes `**options` and builds one. The module of a registered engine must import quickly: import
+    the engine's library in `__enter__`.
 
-    A class may further say, for what is known before a run: `libraries`, names of modules that it
-    imports whatever its options; `optional_libraries`, those that some options need; `install`,
-    what to do where they are not; `precisions`, the words that it takes for them;
-    `check_library()`, a class method that tries its libraries; `require()`, which does so for the
-    options given; `reach()`, which looks for a server that should run; `checkpoints`, by format of
-    a builder the precisions that it loads.
+    Optional members, used before a run: `libraries`, modules that it always imports;
+    `optional_libraries`, modules that some options need; `install`, how to install them;
+    `precisions`, the valid words; `check_library()`, a class method that tries its libraries;
+    `require()`, which does so for the given options; `reach()`, which looks for a server that
+    should run; `checkpoints`, the precisions that it loads by format of a builder.
     """
 
     first_suite: ClassVar[str] = ""
-    """What is to be edited in `first_suite.toml`, which lies beside the module of the engine and
-    which `pytest-mlperf init --engine NAME` writes; "": there is none."""
+    """Parts to edit in `first_suite.toml`, which `init --engine NAME` writes; "" without the
+    file."""
 
     client: ClassVar[bool] = False
-    """It works through a server, which has replicas of its own."""
+    """Whether it works through a server, which has replicas of its own."""
 
     timed: ClassVar[bool] = True
-    """False: its answers were given before, and where there is a scorer nothing but them is judged.
-    """
+    """Whether speed is measured; False if answers are recorded, so that only they are judged."""
 
     harness: ClassVar[str] = ""
-    """Who measures points of Concurrency in place of the worker's own loop; "": nobody.
-
-    Such an engine has `measure_point`. What `python` or `command` of its entry names is that
-    harness's, and comes as the option `client`; the engine itself runs in this Python.
-    """
+    """Name of the harness whose `measure_point` replaces the worker's loop; "" without. Its Python
+    or command comes as the option `client`; the engine runs in this Python."""
 
     @classmethod
     def parallelism(
         cls,
         options: Mapping[str, Any],  # noqa: ARG003 - for those that override it
     ) -> Mapping[str, Any] | None:
-        """Return what says how many GPUs one process uses; asked before anything is built.
-
-        The product of the values is their number; the names are what a suite writes, such as
-        "tensor_parallel_size". {}: always one. None: nobody knows before it runs.
-        """
+        """Return the options whose product is the GPUs per process; {} for one, None if unknown."""
         return None
 
     @classmethod
@@ -210,11 +199,7 @@ class Engine:
         cls,
         options: Mapping[str, Any],  # noqa: ARG003 - for those that override it
     ) -> tuple[str, str] | None:
-        """Return an option and the device that it names; asked before anything is built.
-
-        The device is "cpu", "cuda" or "cuda:N", as the process counts the GPUs that it sees. None:
-        nobody knows.
-        """
+        """Return an option and its device ("cpu", "cuda", "cuda:N"); None if unknown."""
         return None
 
     @classmethod
@@ -222,10 +207,7 @@ class Engine:
         cls,
         options: Mapping[str, Any],  # noqa: ARG003 - for those that override it
     ) -> int:
-        """Return in how many processes a client is to run; asked before anything is built.
-
-        Each is built with the same options, and gets its share of the samples.
-        """
+        """Return the number of client processes, each with its share of the samples."""
         return 1
 
     def __enter__(self) -> Self:
@@ -238,13 +220,13 @@ class Engine:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Free what `__enter__` took."""
+        """Free the resources of `__enter__`."""
 
     def load_samples(self, indices: Sequence[int]) -> None:
-        """Bring these samples into memory; LoadGen does not time this."""
+        """Load these samples into memory; LoadGen does not time this."""
 
     def unload_samples(self, indices: Sequence[int]) -> None:
-        """Forget these samples."""
+        """Release these samples."""
 
     def submit(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
         """Start work on samples; return at once, or complete inline through `sink.done`.
@@ -252,7 +234,7 @@ class Engine:
         Args:
             ids: LoadGen's ids of the samples, to be handed back to `sink.done`.
             indices: The data set index of each id.
-            sink: Where to report.
+            sink: Receiver of the progress.
         """
         raise NotImplementedError
 
@@ -265,93 +247,78 @@ class Engine:
         *,
         scored: bool,
     ) -> None:
-        """Have the engine's harness keep so many requests under way; only one with `harness` does.
+        """Measure a point of a curve with the harness; only for engines with `harness`.
 
         Args:
-            concurrency: Requests under way.
+            concurrency: Requests in flight.
             settings: Length, seeds and whether tokens are counted.
-            folder: Where its result is to be; it makes it.
-            alive: To be called whenever it is seen to work.
-            scored: It is the point of its region at which a harness that scores does so.
+            folder: Folder of the result, which the engine creates.
+            alive: To be called at each sign of progress.
+            scored: Whether the harness scores this point, the one of its region that it scores.
         """
         raise NotImplementedError
 
     def client_lateness(self) -> Mapping[str, float]:
-        """Return how late an engine that is only a client was since it was last asked, seconds.
+        """Return the delays of a client engine since the last call [s]; {} if it is unknown.
 
         Percentiles by name: "issue_p99" from `submit` to the start of a sample's request,
-        "loop_p99" from what came in to its being seen, and p50 and p90 likewise. {}: it is no
-        client, or nobody knows.
+        "loop_p99" from the arrival of data to its handling; p50 and p90 in the same way.
         """
         return {}
 
     def null_client(self, tokens: int) -> AbstractContextManager[Engine] | None:
-        """Return this client on a server that computes nothing, for what it reaches at most.
+        """Return this client on a server that computes nothing, to measure its highest rate.
 
-        It answers the samples that are loaded here, as long as it is open and none of this
-        engine's own are under way. None: this engine is no client, or cannot tell.
+        It answers the loaded samples while it is open and the engine itself has none in flight.
+        None if unsupported.
 
         Args:
-            tokens: Of every answer.
+            tokens: Tokens of every answer.
         """
         del tokens
         return None
 
     def event_loop(self) -> AbstractEventLoop | None:
-        """Return the event loop on which it works, once it has loaded; None: it has none.
+        """Return the event loop on which it works after loading; None without one.
 
-        One of several client processes then reads there what it is to ask and writes there what
-        came, so that no other thread takes it turns; `submit` is called on the loop's thread.
+        A client process then communicates on it, and calls `submit` on its thread.
         """
         return None
 
     def accepted_drafts(self) -> int | None:
-        """Return how many drafted tokens were accepted since it was last asked.
-
-        Of speculative decoding: tokens of answers that took no step of the model of their own.
-        None: nothing is drafted, or nobody knows.
-        """
+        """Return the accepted draft tokens since the last call; None if unknown."""
         return None
 
     def answer_counts(self) -> Mapping[str, int]:
-        """Return what the answers were since it was last asked, counted; {}: nobody knows.
+        """Return counts of the answers since the last call; {} if unknown.
 
-        "answers" of a language model; "empty" of these without text or calls, "cut_reasoning" of
-        the empty ones, which came to their most tokens while the model reasoned; "refused";
-        "bad_calls" whose calls of tools are no JSON, where answers are kept: in accuracy runs, and
-        in timed ones whose tokens are counted here; "prompt_tokens" as the server counts them in
-        prompts whose length is known, and "expected_tokens", that length; "cached_tokens" that the
-        server had in its cache of prefixes, of so many "cacheable_tokens"; of so many
-        "unsized_answers", whose first message has an unknown number of tokens, the
-        "unsized_messages" and "unsized_tokens" that were sent; and by name "build …",
-        what the server calls the set-up that answered.
+        "answers": answers of a language model; "empty": those without text or calls;
+        "cut_reasoning": empty ones that reached their token limit while reasoning; "refused";
+        "bad_calls": those whose tool calls are not JSON, if answers are kept (accuracy runs, and
+        timed ones whose tokens are counted here); "prompt_tokens": the server's count for prompts
+        of known length; "expected_tokens": that length; "cached_tokens": hits of the server's
+        prefix cache among "cacheable_tokens"; "unsized_answers": answers whose first message has an
+        unknown number of tokens, with their "unsized_messages" and "unsized_tokens"; and "build …"
+        by the server's name of the set-up that answered.
         """
         return {}
 
     def stage_seconds(self) -> Mapping[str, float]:
-        """Return how long stages of the work took since it was last asked, seconds by name.
+        """Return the time of stages since the last call [s], by name; {} if unknown.
 
         A name, as "prefill" or "unet", is a small letter and up to 31 small letters, digits and
-        "_"; 16 stages at most. No instant counts twice in a process, so that the sum is at most the
-        time that passed; a batch counts once. Of a timed run each becomes the metric `stage_NAME`,
-        seconds per sample. {}: the engine does not tell.
+        "_"; 16 stages at most. Stages of a process do not overlap, so that the sum is at most the
+        elapsed time; a batch counts once. In a timed run each becomes the metric `stage_NAME`,
+        seconds per sample.
         """
         return {}
 
     def metrics_pages(self) -> Sequence[str] | None:
-        """Return addresses of the Prometheus pages of the server that it asks, once it has loaded.
-
-        They are read about once a second while it is measured, without a key. (): the server has
-        none. None: there is no server, or nobody looked.
-        """
+        """Return addresses of its server's Prometheus pages after loading; None if unknown."""
         return None
 
     def counted_again(self) -> Mapping[int, tuple[int, int]] | None:
-        """Return the tokens of answers by a count of its own, made now, since it was last asked.
-
-        By id of the sample: in all, and those after the first piece of the answer. It may take its
-        time: nothing is timed meanwhile. None: what `sink.done` was told is all there is.
-        """
+        """Return recounted tokens per sample since the last call: all, and after the first."""
         return None
 
     def describe(self) -> Mapping[str, str]:
@@ -361,19 +328,19 @@ class Engine:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scores:
-    """What a scorer found.
+    """Hold the result of a scorer.
 
     Attributes:
-        per_sample: For each metric, one score per sample, in the order given, 0–100 scale unless
-            the metric says otherwise; None where the metric does not apply to the sample. Their
-            mean, of a count their sum, is the aggregate, up to the rounding of what is printed.
-        aggregate: For each metric, the figure MLPerf's reference script prints; one without scores
+        per_sample: By metric one score per sample in the given order, 0–100 unless the metric has
+            its own scale; None if the metric does not apply to the sample. Their mean (sum for a
+            count) is the aggregate, up to the rounding of printed figures.
+        aggregate: By metric the figure that MLPerf's reference script prints; one without scores
             per sample is reported and held against a gate, not against the baseline.
-        lower: Metrics that are better when lower, e.g. FID; the others are better when higher.
+        lower: Metrics that are better when lower, e.g. FID.
         whole: Metrics that only a whole data set has, e.g. mAP: the score of a sample is then its
             pseudo-value, aggregate + samples x the sample's influence on it.
-        leverage: For such metrics, how much of chance the pseudo-values show; without it all.
-        chance: What guessing would score, by metric, 0–100 scale.
+        leverage: For such metrics, the part of chance in the pseudo-values; all without it.
+        chance: Expected score of guessing by metric, 0–100.
     """
 
     per_sample: Mapping[str, Sequence[float | None]]
@@ -385,15 +352,14 @@ class Scores:
 
 
 class Scorer(Protocol):
-    """Scores outputs as MLPerf's reference script does.
+    """Score outputs as MLPerf's reference script does.
 
     Built as `factory(model=..., **options)` in a process of its own; `model` is the workload's
-    model as the engine gets it (a language model's tokenizer lies there), or None. What is wrong
-    is raised by its kind, as a data set does.
+    model (with a language model's tokenizer) or None. Errors are those of `Dataset`.
 
-    A class that scores more than outputs says so by `artefacts`, names of what engines attach to
-    every sample, see `Sink.attach`. `score` is then called with a third sequence: of each sample a
-    table of all that was attached to it, bytes by name.
+    A class that scores more than outputs lists in `artefacts` the names that engines must attach to
+    every sample, see `Sink.attach`. `score` then gets a third sequence: for each sample a table of
+    its artefacts, bytes by name.
     """
 
     def score(self, outputs: Sequence[bytes], references: Sequence[Any]) -> Scores:
@@ -405,25 +371,24 @@ Prompts = Sequence[Any]
 """Token ids, each a sequence, for a language model; captions for a pipeline of diffusers."""
 
 Progress = Callable[[int, int, str], None]
-"""Takes what is done, of how many, and of what: (3, 64, "samples")."""
+"""Takes the steps done, their total, and their noun: (3, 64, "samples")."""
 
 
 class Builder:
-    """Base class of builders: they write a quantised checkpoint of a model, once.
+    """Base class of builders, which write a quantised checkpoint of a model once.
 
     Built as `factory(recipe=..., **options)` in a process of its own, perhaps in another Python
-    that has nothing of this package but its code. `__init__` refuses a recipe or an option that
-    means nothing; it and the module need the standard library alone: libraries are imported in
-    `build`.
+    with only this package's code. `__init__` raises for an invalid recipe or option; it and the
+    module use only the standard library, because libraries are imported in `build`.
 
     Attributes:
         libraries: Modules that `build` imports.
-        distributions: Packages whose versions decide the result, the builder's own first; another
-            version of one is another build.
-        format: What engines call the format of its checkpoints, see `checkpoints` of an engine; "":
-            any engine may try.
-        precision: What an engine entry with this recipe must call its precision; None: anything.
-        calibrates: The recipe looks at samples.
+        distributions: Packages whose versions determine the result, the builder's own first;
+            another version is another build.
+        format: Engines' name of the checkpoint format, see `checkpoints` of an engine; "" if any
+            engine may try.
+        precision: Required precision of an engine entry with this recipe; None for any.
+        calibrates: Whether the recipe reads samples.
     """
 
     libraries: ClassVar[tuple[str, ...]] = ()
@@ -443,22 +408,18 @@ class Builder:
             source: Folder of the model; it must not be changed.
             target: An empty folder. Files of `source` that are neither weights nor written here,
                 such as the tokenizer's, are copied afterwards.
-            prompts: Token ids, or a pipeline's captions, to look at; empty unless `calibrates`.
-            progress: Takes what is done; output to stdout and stderr counts as progress too.
+            prompts: Calibration input: token ids, or a pipeline's captions; empty unless
+                `calibrates`.
+            progress: Called with the progress; output to stdout and stderr counts as progress too.
 
         Returns:
-            What belongs to the fingerprint beside versions and options: how weights were
-            quantised, and how many.
+            Further parts of the fingerprint: how weights were quantised, and how many.
         """
         raise NotImplementedError
 
 
 def own_length(dataset: Dataset, index: int) -> int | None:
-    """Return how long the data set says that the answer to a sample is to be.
-
-    Raises:
-        RunError: It is no whole number from 1 on, and not None.
-    """
+    """Return the answer length that the data set requests, or None; RunError if it is invalid."""
     ask = getattr(dataset, "output_tokens", None)
     length = ask(index) if callable(ask) else None
     if length is None or (type(length) is int and length >= 1):
@@ -471,6 +432,6 @@ def own_length(dataset: Dataset, index: int) -> int | None:
 
 
 def is_speech(dataset: Dataset) -> bool:
-    """Whether a data set's samples are clips of sound."""
+    """Check whether a data set's samples are audio clips."""
     sample = dataset.input(0) if len(dataset) else None
     return isinstance(sample, Mapping) and "audio" in sample

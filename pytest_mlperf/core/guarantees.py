@@ -1,4 +1,4 @@
-"""Which promise a verdict against a baseline keeps, in fields and in words."""
+"""State the error guarantees of verdicts against a baseline."""
 
 from __future__ import annotations
 
@@ -31,24 +31,25 @@ ACCEPT_OPTIONS = '--mlperf-update=replace --mlperf-accept-regression --mlperf-re
 APPEND_OPTIONS = '--mlperf-update=append --mlperf-reason "..."'
 
 EXPECTED_RATIO = 0.8
-"""Sessions that differ by so much of what runs of one do leave rule R its promise: beside runs of
-0.5 %, sessions of 0.4 % fail 0.5 % of unchanged cases and pass 3 % of drops."""
+"""Ratio of session to run deviation up to which rule R keeps its error rates: with 0.4 % and 0.5 %,
+0.5 % of unchanged cases fail and 3 % of drops pass."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Guarantee:
-    """What a baseline lets rule R promise.
+    """Hold the error guarantee that a baseline allows.
 
     Attributes:
-        lacks: Why it cannot show what sessions differ by: "few sessions", or "old": its sessions
-            lie too far back. A verdict is then PROVISIONAL where that matters. None: it can.
+        lacks: Why between-session variance is unknown: "few sessions", or "old": they lie too far
+            back. A verdict that depends on it is then PROVISIONAL. None if it is known.
         runs: Runs of the baseline.
-        sessions: Sessions that made them.
-        days: Days on which they were made; machines of one day count apart.
-        age_days: Since the last of them; None: unknown.
-        run_sd: What runs of one session differ by, relative; None: the metric is not in it.
-        calibrated: What runs differ by was learnt on this machine.
-        final_until: Last day (UTC) on which it can be final; None: on no day, or none is known.
+        sessions: Number of sessions.
+        days: Number of days; machines of one day count separately.
+        age_days: Days since the last session; None if unknown.
+        run_sd: Relative standard deviation of runs within a session; None without the metric.
+        calibrated: Whether that deviation was measured on this machine.
+        final_until: Last day (UTC) on which a verdict can be final; None if there is none or it is
+            unknown.
     """
 
     lacks: Why | None
@@ -62,20 +63,20 @@ class Guarantee:
 
     @property
     def brief(self) -> str:
-        """A few words for a table."""
+        """A short text for a table."""
         counts = f"{plural(self.runs, 'run')} on {plural(self.days, 'day')}"
         end = f", final until {self.final_until}" if self.final_until else ""
         return counts + (", old" if self.lacks == "old" else end)
 
     @property
     def ends(self) -> str:
-        """On which day it ends and what renews it, behind other words; "": it is not final."""
+        """Last day of the guarantee and how to renew it, as an appended text; "" if not final."""
         until = self.final_until
         return f", final until {until} (then renew it: {APPEND_OPTIONS})" if until else ""
 
     @property
     def in_words(self) -> str:
-        """What is promised, and while what is so."""
+        """The guarantee and its conditions as text."""
         if self.lacks is None:
             return f"{LIMIT_PROMISE}; {BELOW_LIMIT_PROMISE}{self.ends}"
         below = f" (below {percent(EXPECTED_RATIO * self.run_sd)})" if self.run_sd else ""
@@ -83,19 +84,16 @@ class Guarantee:
         return f"{FALSE_ALARM_PROMISE}; provisional: {holds}; {self.cure(self.lacks)}"
 
     def of(self, lacking: Why | None, robust_to: float | None, *, provisional: bool) -> str:
-        """Return the same of one verdict, which knows what sessions it bears.
-
-        Nothing is lacking where it was measured in turns, which know no sessions.
-        """
+        """Return the guarantee of one verdict; interleaved runs lack nothing."""
         if lacking is None or robust_to is None:
             return f"{LIMIT_PROMISE}; {BELOW_LIMIT_PROMISE}"
         while_ = f"while sessions differ by less than {percent(robust_to)}"
-        if provisional:  # what would settle it is said beside it
+        if provisional:  # a note next to it says what would settle it
             return f"{FALSE_ALARM_PROMISE}; provisional: it holds {while_}"
         return f"{LIMIT_PROMISE}, {while_}; {self.cure(lacking)}"
 
     def cure(self, lacks: Why) -> str:
-        """Return what shows what sessions differ by."""
+        """Return how to measure the between-session variance."""
         if lacks == "old":
             return f"a session of its build on another day would renew it: {APPEND_OPTIONS}"
         missing = DAYS - self.days
@@ -108,7 +106,7 @@ class Guarantee:
 def guarantee(
     record: Record, rule: RuleR, *, metric: str | None = None, calibrated: bool, now: dt.datetime
 ) -> Guarantee:
-    """Return what verdicts against a record promise, by the first gated metric or one named."""
+    """Return the guarantee of verdicts against a record, for `metric` or the first gated one."""
     gated = metric or next(iter(record.minimum_detectable_change), None)
     values = [math.log(run.metrics.get(gated or "", 1.0)) for run in record.runs]
     days = [day_of(run.started) for run in record.runs]
@@ -132,7 +130,7 @@ def guarantee(
 
 
 def run_sd(record: Record, metric: str, rule: RuleR) -> float | None:
-    """Return what runs of one session differ by, drawn towards the expected as rule R does it."""
+    """Return the standard deviation of runs within a session, moderated as in rule R."""
     there = [run for run in record.runs if metric in run.metrics]
     if not there:
         return None

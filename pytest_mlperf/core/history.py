@@ -1,4 +1,4 @@
-"""A case over sessions: one value of each metric a session, in series that may be compared."""
+"""Build the history of a case: one value of each metric per session, in comparable series."""
 
 from __future__ import annotations
 
@@ -20,19 +20,14 @@ from pytest_mlperf.judge.drift import LevelChange, level_changes
 from pytest_mlperf.judge.inputs import Direction
 
 UNUSABLE = {Outcome.ERROR, Outcome.INVALID}
-"""After such a word nothing was measured that could be compared."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CaseSeries:
-    """What all points of a series share: another value of any of these is another series.
+    """Identify a series by everything that its points must have in common.
 
-    Attributes:
-        kind: Which test measured it.
-        metric: Metric name.
-        identity: Properties of the hardware.
-        conditions: What else must be equal for two values to be compared: the offered rate, the
-            data set's content, the division, and what `core.search` calls conditions.
+    `conditions` are the offered rate, the data set's content, the division, and
+    `search.CONDITIONS`.
     """
 
     case: Case
@@ -44,14 +39,14 @@ class CaseSeries:
 
     @property
     def key(self) -> str:
-        """A digest: equal series have equal keys, on every machine."""
+        """A digest that is equal for equal series, on every machine."""
         conditions = sorted(self.conditions.items())
         about = [self.case.id, self.kind, self.profile, self.metric, self._hardware, conditions]
         return _digest(about)[:32]
 
     @property
     def machine(self) -> str:
-        """A short digest of the hardware, to tell machines of one class apart."""
+        """A short digest of the hardware that separates machines of one class."""
         return _digest(self._hardware)[:8]
 
     @property
@@ -64,19 +59,14 @@ def _digest(content: object) -> str:
 
 
 class SessionPoint(NamedTuple):
-    """What one session measured.
+    """Hold the measurement of one session.
 
     Attributes:
         run: Id of the session.
-        started: When it began, ISO 8601 UTC.
-        commit: Commit of the tested project, or None.
-        value: Geometric mean of the runs that were judged; of a score, the score. SI units.
-        runs: How many these were.
-        baseline: What it was judged against; None without.
-        outcome: The metric's own word, else that of the test.
-        failed: The test failed.
-        accepted: The session recorded it as a baseline.
-        fingerprint: Engine, versions, weights, options, data.
+        value: Geometric mean of the judged runs, or the score; SI units.
+        baseline: Value of the baseline; None without.
+        outcome: Outcome of the metric, else of the test.
+        accepted: Whether the session recorded it as a baseline.
     """
 
     run: str
@@ -93,7 +83,7 @@ class SessionPoint(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class CaseHistory:
-    """A series with its points, oldest first."""
+    """Hold a series with its points, oldest first."""
 
     series: CaseSeries
     points: Sequence[SessionPoint]
@@ -105,7 +95,7 @@ class CaseHistory:
 
     @cached_property
     def versions(self) -> list[str]:
-        """The engine of each point, by what tells them apart."""
+        """The engine version of each point, in the words that distinguish them."""
         builds = {id(point.fingerprint): point.fingerprint for point in self.points}
         names = engine_versions([(build, self.series.case.engine) for build in builds.values()])
         by_build = dict(zip(builds, names, strict=True))
@@ -113,27 +103,24 @@ class CaseHistory:
 
     @cached_property
     def accepted(self) -> list[bool]:
-        """Whether a baseline was accepted at a point: by its session, or between the last and it.
-
-        Another baseline than before is one that was accepted meanwhile.
-        """
-        marks, before, explained = [], None, False
+        """Whether a baseline was accepted at each point, or between it and the last one."""
+        marks, baseline, explained = [], None, False
         for point in self.points:
-            is_new = None not in (before, point.baseline) and point.baseline != before
+            is_new = None not in (baseline, point.baseline) and point.baseline != baseline
             marks.append(point.accepted or (is_new and not explained))
             if point.baseline is not None:
-                before, explained = point.baseline, False
-            # What it recorded is what the next one is judged by.
+                baseline, explained = point.baseline, False
+            # The next session is judged by the baseline that this one recorded.
             explained = explained or point.accepted
         return marks
 
     @cached_property
     def changes(self) -> list[LevelChange]:
-        """Where its level changed."""
+        """Changes of its level."""
         return level_changes(self.values)
 
     def is_worse(self, change: float) -> bool | None:
-        """Whether a relative change of its metric is for the worse; None: neither way is better."""
+        """Check whether a relative change is for the worse; None if neither direction is."""
         direction = METRICS[self.series.metric].direction
         if direction is Direction.NEITHER:
             return None
@@ -141,23 +128,22 @@ class CaseHistory:
 
 
 def histories_of(sessions: Iterable[Results]) -> list[CaseHistory]:
-    """Return the series of sessions, each session once, in the order in which they began."""
+    """Return the series of sessions, each session once, in the order of their starts."""
     once = {results.run: results for results in sessions}
     series: dict[str, CaseSeries] = {}
     points: dict[str, list[SessionPoint]] = {}
-    for results in sorted(once.values(), key=lambda one: (one.started, one.run)):
-        for one, point in points_of_session(results):
-            key = one.key
-            series.setdefault(key, one)
+    for results in sorted(once.values(), key=lambda entry: (entry.started, entry.run)):
+        for entry, point in points_of_session(results):
+            key = entry.key
+            series.setdefault(key, entry)
             points.setdefault(key, []).append(point)
     return [CaseHistory(series=series[key], points=points[key]) for key in series]
 
 
 def points_of_session(results: Results) -> Iterator[tuple[CaseSeries, SessionPoint]]:
-    """Yield each value that a session may be remembered by, with the series that it is a point of.
+    """Yield each value of a session that a history keeps, with its series.
 
-    What was slowed, pretended, INVALID or broke says nothing of the case and is left out, as are
-    values that are not above 0: histories are of ratios.
+    Handicapped, simulated, INVALID and failed cases, and values of 0, are left out.
     """
     for result in results.cases:
         subject = result.verdict.subject
@@ -205,15 +191,7 @@ def _conditions(result: CaseResult, fingerprint: Mapping[str, str]) -> dict[str,
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LatestVerdict:
-    """The newest verdict of a test.
-
-    Attributes:
-        test: Pytest's node id.
-        case: Case id.
-        metric: The first metric that it gates, else the first it has; "" without any.
-        accelerator, workload: Of the case.
-        outcome, headline: As they were told.
-    """
+    """Hold the newest verdict of a test, on its first gated metric, else its first one."""
 
     test: str
     case: str
@@ -230,7 +208,7 @@ class LatestVerdict:
 
 
 def latest_of(results: Results) -> Iterator[LatestVerdict]:
-    """Yield the verdicts of a session, in its order; what was slowed or pretended is left out."""
+    """Yield a session's verdicts in order, without handicapped and simulated ones."""
     for result in results.cases:
         if result.handicap or result.pretended:
             continue

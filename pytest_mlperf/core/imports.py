@@ -1,4 +1,4 @@
-"""Say why a class or function of the user's own cannot be imported, and where it was looked for."""
+"""Explain why a class or function of the user cannot be imported."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ DISTRIBUTIONS = {
     "skimage": "scikit-image",
     "sklearn": "scikit-learn",
 }
-"""Names by which libraries are installed, where those are not the imported ones."""
+"""Distribution names of libraries that are imported by another name."""
 
 
 def normal(name: str) -> str:
-    """Return a distribution's name as the index writes it."""
+    """Return a distribution's name as the package index writes it."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def distribution(library: str) -> str:
-    """Return the name by which a library is installed."""
+    """Return the distribution name of a library."""
     return normal(DISTRIBUTIONS.get(library, library))
 
 
-def is_installed(place: str) -> bool:
-    """Whether a file or folder belongs to this Python and not to the tested project."""
-    path = Path(place)
+def is_installed(location: str) -> bool:
+    """Check whether a path belongs to this Python and not to the tested project."""
+    path = Path(location)
     folders = {str(path), *map(str, path.parents)}
     of_packages = not {"site-packages", "dist-packages"}.isdisjoint(path.parts)
     return of_packages or path.suffix == ".zip" or not _places().isdisjoint(folders)
@@ -67,7 +67,7 @@ def not_imported(target: str, error: Exception) -> str:
             "or install it"
         )
     if loaded is not None and not hasattr(loaded, attribute):
-        # Neither what every module has, nor what it imports from elsewhere.
+        # Suggest only names that the module itself defines.
         modules = {n: str(getattr(v, "__module__", "")) for n, v in vars(loaded).items()}
         near = nearest(attribute, [n for n, m in modules.items() if m.partition(".")[0] == top])
         return f"{getattr(loaded, '__file__', module)} has no {attribute!r}{near}"

@@ -1,4 +1,4 @@
-"""What a run is asked to do: what to build, and how LoadGen runs it."""
+"""Define the job of a run: what to build, and LoadGen's settings."""
 
 from __future__ import annotations
 
@@ -9,30 +9,27 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pytest_mlperf.core import errors
 
-if TYPE_CHECKING:  # a worker in another Python imports this module, and as little else as possible
+if TYPE_CHECKING:  # a worker in another Python imports this module, which must import little
     from pytest_mlperf.core.case import Case
     from pytest_mlperf.core.roofline.gpu import GpuPrice, GpuSpec
     from pytest_mlperf.core.roofline.work import AnyWork
     from pytest_mlperf.core.search import Condition
 
 Scenario = Literal["Offline", "Server", "SingleStream", "MultiStream", "Concurrency", "OpenLoop"]
-"""LoadGen's scenarios, and Concurrency and OpenLoop, which LoadGen has no door for; MLPerf's
-Interactive is LoadGen's Server with other limits."""
+"""LoadGen's scenarios and our own loops; MLPerf's Interactive is Server with other limits."""
 
 STREAMS = ("SingleStream", "MultiStream")
-"""Scenarios that submit one query after the other."""
 
 MLC_ENDPOINTS = "MLCommons endpoints"
-"""MLCommons' client for MLPerf Endpoints, where it measures in place of LoadGen."""
+"""Name of MLCommons' client for MLPerf Endpoints, which measures in place of LoadGen."""
 
 LOADED_QUERIES = 662
-"""Fewest queries that LoadGen's early stopping can call VALID at the 99th percentile with one query
-over it (459 with none)."""
+"""Fewest queries of a VALID 99th percentile with one query over it (459 with none)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Factory:
-    """Something to build in the worker: `target` is "package.module:name"."""
+    """Name a factory to call in the worker: `target` is "package.module:name"."""
 
     target: str
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -40,7 +37,7 @@ class Factory:
 
 @dataclass(frozen=True, kw_only=True)
 class Expected:
-    """What a data set must be, None: anything; checked before the engine is loaded."""
+    """Hold the requirements of a data set (None for any), checked before engine loading."""
 
     samples: int | None = None
     whose: str = ""
@@ -49,10 +46,10 @@ class Expected:
 
 @dataclass(frozen=True, kw_only=True)
 class Seeds:
-    """LoadGen's three seeds; each round has its own.
+    """Hold LoadGen's three seeds; each round has its own.
 
     Attributes:
-        model: Of MLPerf Endpoints alone: what a server is to sample answers by; None: not told.
+        model: Sampling seed of the server in MLPerf Endpoints; None to send none.
     """
 
     qsl: int
@@ -63,29 +60,29 @@ class Seeds:
 
 @dataclass(frozen=True, kw_only=True)
 class LoadGenSettings:
-    """Everything that a LoadGen run is told; nothing comes from LoadGen's own defaults.
+    """Hold all settings of a LoadGen run, without LoadGen's own defaults.
 
     Attributes:
         target_qps: Offered samples/s (Server), expected samples/s (Offline), expected queries/s
             (SingleStream, MultiStream); None lets the worker probe it.
-        fixed_work_s: Quick profile only: offer this many seconds' worth of work at `target_qps`
-            as a fixed number of queries, so that every run does the same work however fast it is;
+        fixed_work_s: Quick profile only: offer this many seconds' worth of work at `target_qps` as
+            a fixed number of queries, so that every run does the same work at any speed;
             `min_duration_ms` and `min_query_count` are then lower bounds of LoadGen's own check.
         performance_samples: Samples kept in memory during the run.
         latency_limit_ns: Server: the latency that `latency_percentile` of queries must meet.
         latency_percentile: Server, SingleStream, MultiStream: the percentile, e.g. 0.99.
         equal_issue: Offline: issue every sample equally often (sample_concatenate_permutation).
-        ttft_limit_ns, tpot_limit_ns: Server, language models: what 99 % of queries must meet, in
+        ttft_limit_ns, tpot_limit_ns: Server, language models: limits for 99 % of the queries, in
             place of `latency_limit_ns`.
-        points: Concurrency: how many requests are kept under way; OpenLoop: requests/s that
-            arrive, or how fast a trace is replayed. Ascending; each for `min_duration_ms`.
-        ramp_ms: Concurrency: the first requests of a point are spread over this time; None: over
-            as long as a lone request takes. OpenLoop: arrivals begin so long before the window;
-            None: until twice as many requests were answered as are under way.
-        arrivals: OpenLoop: when requests arrive, see `core.case.Arrivals`; "": not that scenario.
+        points: Concurrency: requests in flight; OpenLoop: arriving requests/s, or the speed of a
+            replayed trace. Ascending; each for `min_duration_ms`.
+        ramp_ms: Concurrency: time over which the first requests of a point are spread; None for the
+            time of a lone request. OpenLoop: time of arrivals before the window; None until the
+            answered requests are twice those in flight.
+        arrivals: OpenLoop: arrival process, see `core.case.Arrivals`; "" for other scenarios.
         burstiness: OpenLoop, gamma: its shape; 1 is Poisson, less is burstier.
-        max_failed: Concurrency, OpenLoop: share of a point's requests that may fail; None: none.
-        audit: What LoadGen is told besides by an audit.config, by its keys: a compliance test.
+        max_failed: Concurrency, OpenLoop: share of a point's requests that may fail; None for none.
+        audit: Further settings of a compliance test, by the keys of its audit.config.
     """
 
     scenario: Scenario
@@ -111,18 +108,14 @@ class LoadGenSettings:
 
     @property
     def planned_s(self) -> float:
-        """Seconds that a run lasts at `target_qps`; of a curve each point."""
+        """Planned length of a run at `target_qps`, or of each point of a curve [s]."""
         least_s = self.min_query_count / self.target_qps if self.target_qps else 0.0
         return max(self.fixed_work_s or self.min_duration_ms / 1000, least_s)
 
 
 @dataclass(frozen=True, kw_only=True)
 class AuditRun:
-    """A run for a compliance test: what LoadGen is told besides, and other seeds where it asks.
-
-    Attributes:
-        data: What it asks in place of the data that are timed; None: those.
-    """
+    """Hold a compliance test's settings, seeds and data (None for those of the timed run)."""
 
     test: str
     settings: Mapping[str, int]
@@ -135,7 +128,7 @@ class AuditRun:
 
 @dataclass(frozen=True, kw_only=True)
 class Elsewhere:
-    """Another Python, ready to be started: a script and its arguments are appended to `command`."""
+    """Hold another Python; a script and its arguments are appended to `command`."""
 
     command: tuple[str, ...]
     title: str
@@ -144,10 +137,7 @@ class Elsewhere:
 
 @dataclass(frozen=True, kw_only=True)
 class EarlierBuild:
-    """The build that a baseline was recorded with, ready to be measured beside this one.
-
-    `wheels` are packages to exchange, files by their full path; `wheel` is what the suite writes.
-    """
+    """Hold the build of a baseline for interleaved measurement; `wheels` are full paths."""
 
     elsewhere: Elsewhere | None
     suite: Path
@@ -159,7 +149,7 @@ class EarlierBuild:
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrationData:
-    """Samples that a builder looks at, spread over a data set; `registered`: not the user's own."""
+    """Select samples for a builder; `registered` if the data set is an installed extension."""
 
     dataset: Factory
     count: int | None
@@ -169,10 +159,9 @@ class CalibrationData:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointBuild:
-    """What makes a quantised checkpoint, ready to be carried out.
+    """Describe the build of a quantised checkpoint.
 
-    Variables are expanded in `options`, and not in what is `written`: they may be secrets. A
-    `registered` builder is an installed extension, not code of the user's own.
+    Variables are expanded in `options` but not in `written`, because they may be secrets.
     """
 
     use: str
@@ -188,17 +177,13 @@ class CheckpointBuild:
 
     @property
     def title(self) -> str:
-        """What messages call it: "torchao int8"."""
+        """Its name in messages: "torchao int8"."""
         return f"{self.use} {self.recipe}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Search:
-    """A search of the highest rate that holds latency limits, each run in a fresh process.
-
-    Precision is the width of the final bracket relative to the rate; without a baseline it starts
-    at so many samples/s, None: probed.
-    """
+    """Search the highest rate within latency limits, from `start` samples/s (None: probed)."""
 
     conditions: tuple[Condition, ...]
     precision: float
@@ -213,7 +198,7 @@ class Search:
 
 @dataclass(frozen=True, kw_only=True)
 class ScoredData:
-    """A data set that is only scored: what the worker builds, what it must be, what is recorded."""
+    """Hold a data set that is only scored: its factory, requirements and recorded facts."""
 
     dataset: Factory
     expected: Expected
@@ -225,7 +210,7 @@ Part = Literal["python", "model", "dataset", "build", "engine", "scorer"]
 
 @dataclass(frozen=True, kw_only=True)
 class CaseProblem:
-    """Something that keeps a case from running, or only its accuracy from being measured."""
+    """Report a problem that prevents a case, or only its accuracy measurement."""
 
     part: Part
     error: errors.MlperfError
@@ -234,15 +219,13 @@ class CaseProblem:
 
 @dataclass(frozen=True, kw_only=True)
 class ScoringPlan:
-    """How the accuracy of a case is measured.
+    """Describe how the accuracy of a case is measured.
 
     Attributes:
         data: The scored data set; None if the timed one is scored.
         scorer: The scorer; None if accuracy is not requested, or the case has performance only.
         written_scorer: The scorer as the suite writes it, whether accuracy is requested or not.
-        answer_forms: Form of the engine's answers and that of LoadGen's log, see
-            `core.answer_forms`; empty: both are alike.
-        problems: Reasons why accuracy cannot be measured.
+        answer_forms: Form of the engine's answers and that of LoadGen's log; empty if equal.
     """
 
     data: ScoredData | None = None
@@ -253,7 +236,7 @@ class ScoringPlan:
 
 
 def require(problems: Iterable[CaseProblem]) -> None:
-    """Raise all problems in one error; what a scorer lacks beside files is let pass."""
+    """Raise all problems in one error; missing libraries of a scorer are ignored."""
     by_kind: dict[type[errors.MlperfError], list[str]] = {}
     for problem in problems:
         if isinstance(problem.error, errors.EnvironmentFault) and problem.part != "scorer":
@@ -267,16 +250,7 @@ def require(problems: Iterable[CaseProblem]) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class BenchmarkTest:
-    """A test with pytest-benchmark's fixture, of which each run is a pytest of its own.
-
-    Attributes:
-        test: Pytest's node id.
-        file: The test file, which that pytest collects.
-        folder: Where pytest was called; relative paths among the options start there.
-        options: Pytest's options by their names, each packed by whoever unpacks it.
-        limits: What is judged of it, one of `core.metrics.OF_BENCHMARKS`, as a share.
-        seconds: Planned length of its timed part.
-    """
+    """Describe a pytest-benchmark test whose runs are each a separate pytest in `folder`."""
 
     test: str
     file: str
@@ -288,24 +262,20 @@ class BenchmarkTest:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Job:
-    """A case with all that its runs need, worked out once.
+    """Hold a case with everything that its runs need.
 
     Attributes:
-        engine, dataset: What the worker builds: variables expanded, paths absolute.
-        model: Absolute path of the model, or its name where no such file exists and none is meant.
-        scoring: How its accuracy is measured.
-        elsewhere: The other Python in which its engine runs; None: in this one.
-        seconds_per_run: Planned length of the timed part of one run, seconds.
-        find: Its search of a rate, or None: the rate is given.
+        engine, dataset: Factories with variables expanded and absolute paths.
+        model: Absolute path of the model, or its name if it is not a file.
+        elsewhere: The other Python in which its engine runs; None for this one.
+        seconds_per_run: Planned length of the timed part of one run [s].
+        find: Its search of a rate; None if the rate is set.
         limits: The gated performance metrics with their limits, as shares.
-        latency_limits: What LoadGen limits, seconds by metric.
-        gpu: The suite's own figures of its accelerator, or None.
-        work: What a sample costs, as the suite says; None: as counted for MLPerf's workload.
-        price: What a GPU of its accelerator costs, or None.
-        replicas: Processes that each load the engine; 1: the worker itself does.
-        suite: Its suite file; None: it has none.
-        benchmark: The test that is run in place of a worker; None: it is a case of a suite.
-        variables: Environment variables of its worker beside the session's; None removes one.
+        latency_limits: LoadGen's latency limits by metric [s].
+        work: Work per sample from the suite; None for the figures of MLPerf's workload.
+        replicas: Processes that each load the engine; 1 for the worker itself.
+        benchmark: The test that runs in place of a worker; None for a case of a suite.
+        variables: Further environment variables of its worker; None removes one.
     """
 
     case: Case
@@ -334,12 +304,12 @@ class Job:
 
     @property
     def accelerator(self) -> str:
-        """Class and count of what it runs on."""
+        """Class and count of its accelerator."""
         return self.case.accelerator
 
     @property
     def scored(self) -> Job:
-        """This case on the data that are scored."""
+        """The case on the scored data set."""
         return self if self.scoring.data is None else self.on(self.scoring.data)
 
     def on(self, data: ScoredData) -> Job:

@@ -1,4 +1,4 @@
-"""What was measured: runs of a case and its accuracy, with where they came from."""
+"""Define measurements: runs of a case, its accuracy, and their origin."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from pytest_mlperf.judge.inputs import Leverage
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GpuRun:
-    """One GPU of several in a run's window.
+    """Hold the figures of one of several GPUs in a run's window.
 
     Attributes:
-        uuid: As its driver names it.
-        name: What a person calls it: "GPU 3"; "": older results have none.
-        joules: Its energy; None where that is not known.
-        uncertainty_j: By which that may be off either way; None likewise.
-        mean_w: Its mean power; None where it is not known.
-        state: Its clocks, heat and how long its power cap held it back, as far as they were read,
-            and what it sent and received over NVLink, B/s (nvlink_sent, nvlink_received).
+        uuid: UUID of its driver.
+        name: Display name, "GPU 3"; "" in older results.
+        joules: Its energy; None if unknown.
+        uncertainty_j: Largest error of the energy either way; None if unknown.
+        mean_w: Its mean power; None if unknown.
+        state: Its clocks, temperature and share of time at the power cap, if read, and its NVLink
+            traffic (nvlink_sent, nvlink_received) [B/s].
     """
 
     uuid: str
@@ -44,16 +44,16 @@ class GpuRun:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReplicaRun:
-    """One replica in a run.
+    """Hold the figures of one replica in a run.
 
     Attributes:
         name: "replica 3 (GPU 5)".
         gpus: UUIDs of its GPUs; empty on a CPU.
-        samples: What it completed.
-        throughput: Samples/s of the time in which it had any.
+        samples: Samples that it completed.
+        throughput: Samples/s during the time in which it had any.
         latency_s: Mean time of a sample.
-        shares: Its speed in equal parts of the run, as shares of the median replica's; empty where
-            replicas cannot be compared, as in SingleStream, which only the first one answers.
+        shares: Its speed in equal parts of the run, relative to the median replica; empty if
+            replicas cannot be compared, as in SingleStream, which uses only the first.
     """
 
     name: str
@@ -65,19 +65,19 @@ class ReplicaRun:
 
     @property
     def share(self) -> float | None:
-        """Its speed over the run as a share of the median replica's; None: not compared."""
+        """Its speed over the run relative to the median replica's; None if not compared."""
         return fmean(self.shares) if self.shares else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunLoad:
-    """What else slowed a run down.
+    """Hold external causes that slowed a run.
 
     Attributes:
-        client: Delay by the client itself, seconds: "issue_p99" until a request began, "loop_p99"
-            until an answer was seen; empty if the engine is no client.
+        client: Delay by the client itself [s]: "issue_p99" until a request began, "loop_p99" until
+            an answer was handled; empty if the engine is not a client.
         contention: Processor time of other processes in its window; None if it was not read.
-        waited_s: How long it waited for other processes before it began; None if unknown.
+        waited_s: Waiting time for other processes before it began; None if unknown.
     """
 
     client: Mapping[str, Number] = field(default_factory=dict)
@@ -87,11 +87,11 @@ class RunLoad:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunHardware:
-    """The machine of a run, and its state.
+    """Hold the machine of a run, and its state.
 
     Attributes:
-        ids: Hashes of the machine and of its GPUs, with spaces; "" if unknown.
-        warmed: Its accelerator had worked in this session before; None if unknown.
+        ids: Hashes of the machine and of its GPUs, separated by spaces; "" if unknown.
+        warmed: Whether its accelerator had worked in this session before; None if unknown.
         state: State of its GPUs in the window of the run; empty if they were not sampled.
         control: Result of the fixed micro-benchmark just before the run; empty if it was not run.
         gpus: Each GPU in the window, if there are several.
@@ -106,18 +106,18 @@ class RunHardware:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunServing:
-    """Requests and answers of a run, and its server.
+    """Hold the requests and answers of a run, and its server's metrics.
 
     Attributes:
-        server: The server's own metrics in the window of the run; empty if unknown. Means: waiting,
-            running, kv_cache_use. Largest of these: waiting_max. Shares: prefix_hit_share,
-            draft_acceptance. Others: draft_length (tokens of a decoding step), preemptions (count),
-            hidden_share (share of tokens that were counted and not shown). Of a curve at each
-            point: "waiting@64". Those that limits name are in the metrics of the run, too.
-        finishes: Number of answers by finish reason, "stop" or "length"; of a curve at each point,
+        server: The server's own metrics in the window of the run: means (waiting, running,
+            kv_cache_use), their maxima (waiting_max), shares (prefix_hit_share, draft_acceptance),
+            tokens of a decoding step (draft_length), and a count (preemptions); from its answers
+            the share of counted tokens that are hidden (hidden_share); for a curve at each point,
+            "waiting@64"; empty if unknown. Those with limits are in the metrics of the run, too.
+        finishes: Number of answers by finish reason, "stop" or "length"; for a curve at each point,
             "stop@64"; empty if unknown.
-        requests: Of a curve, requests that count at each point, {"16": 54}; empty if unknown.
-        lengths: Of a curve, tokens of answers by sample at each point, {"16": "3:37 8:45"}.
+        requests: For a curve, requests that count at each point, {"16": 54}; empty if unknown.
+        lengths: For a curve, tokens of answers by sample at each point, {"16": "3:37 8:45"}.
         salt: Seed of the words that make its prompts unlike those of other runs; "" without.
     """
 
@@ -130,7 +130,7 @@ class RunServing:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """One LoadGen performance run in a fresh process.
+    """Hold one LoadGen performance run in a fresh process.
 
     Attributes:
         metrics: Values by metric name, SI units.
@@ -138,23 +138,23 @@ class Run:
         samples: Samples completed.
         queries: Queries LoadGen counted (Offline: samples).
         duration_s: Length of the timed part.
-        target_qps: Rate the run was offered or sized by.
-        session: Id of the pytest session that made it.
+        target_qps: Rate at which the run was offered or by which it was sized.
+        session: Id of its pytest session.
         started: ISO 8601 UTC.
-        commit: Commit of the tested project, or None outside git.
+        commit: Commit of the tested project; None outside git.
         folder: Folder with LoadGen's logs; in a result relative to pytest's root.
-        invalid: Why the run may not be judged; empty if it may.
-        limit_missed: LoadGen's latency constraint was missed, and nothing else was wrong.
+        invalid: Reasons why the run may not be judged; empty if it may.
+        limit_missed: Whether it missed only LoadGen's latency constraint.
         energy: Energy of the timed part by source.
         energy_unknown: Why the GPUs could not be sampled, although they should have been.
         load: Other processes and the client.
         hardware: The machine and its state.
         serving: Requests, answers and the server.
         notes: Remarks that fail no test, such as a power cap.
-        signs: The same as values, if it has figures; empty in results of older releases.
+        signs: The notes with figures, as values; empty in older results.
         light: Shares of the roofline, the case's own first; empty on CPUs without figures.
-        search: The search that found its throughput; None if it was offered, or measured. The other
-            figures are those of the highest rate that held.
+        search: The search that found its throughput; None if it was offered or measured. The other
+            figures are those of the highest rate within the limits.
         zero: Metrics that are 0, which `metrics` cannot hold, see `core.rulings.sample.ZERO`.
         replicas: Figures of each replica, in their order; empty if the engine was one process.
     """
@@ -185,23 +185,23 @@ class Run:
 
     @property
     def too_slow(self) -> bool:
-        """Whether it may not be judged only because too little was answered in time."""
+        """Whether it is INVALID only because too few requests were answered in time."""
         slow = {Key.TOO_FEW_REQUESTS, Key.OVERLOADED, Key.NO_RATE}
         return bool(self.invalid) and {reason.key for reason in self.invalid} <= slow
 
     def energy_of(self, metric: str) -> EnergyReading | None:
-        """Return the energy that a metric of efficiency rests on; None if it was not measured."""
+        """Return the energy behind a metric of efficiency; None if it was not measured."""
         return self.energy.get(source_of(metric))
 
     def may_judge(self, metric: str) -> bool:
-        """Whether it measured a metric, and an energy behind it well enough to be believed."""
+        """Check whether it has a metric, with an energy certain enough for it."""
         energy = self.energy_of(metric)
         believed = metric not in OF_ENERGY or (energy is not None and energy.gated)
         return metric in self.metrics and believed
 
 
 def median_run(runs: Sequence[Run], scenario: str) -> Run:
-    """Return the run in the middle by what MLPerf reports of a scenario, of two the worse one."""
+    """Return the median run by MLPerf's metric of a scenario, the worse one of two."""
     name = {"SingleStream": "latency_p90", "MultiStream": "latency_p99"}.get(scenario)
     if name:
         return sorted(runs, key=lambda run: run.metrics.get(name, 0.0))[len(runs) // 2]
@@ -211,21 +211,22 @@ def median_run(runs: Sequence[Run], scenario: str) -> Run:
 
 @dataclass(frozen=True, kw_only=True)
 class Accuracy:
-    """One accuracy pass.
+    """Hold one accuracy pass.
 
     Attributes:
         scores: Aggregate score by metric, on the metric's own scale (top1: 0–100).
         samples: Samples scored.
-        full: The whole data set was scored.
+        full: Whether the whole data set was scored.
         folder: Folder with logs and per-sample scores.
-        source: "measured", "this session" or "stored": where a verdict took it from.
-        total: Samples in the data set; 0 in results of older releases.
-        lower: Metrics that are better when lower; the others are better when higher.
+        source: Source for a verdict: "measured", "this session" or "stored".
+        total: Samples in the data set; 0 in older results.
+        lower: Metrics that are better when lower.
         whole: Metrics that only a whole data set has, e.g. mAP.
-        finishes: How often answers ended for which reason, as those of a run; empty: unknown.
-        answer_counts: What the answers were, see `Engine.answer_counts`; empty: unknown.
-        fixed_lengths: Data set or ignore_eos say how long each answer is: none is cut by mistake.
-        baseline_answers: `answers` of the accepted scores; empty: unknown, or there are none.
+        finishes: Number of answers by finish reason, as in a run; empty if unknown.
+        answer_counts: Counts of answers, see `Engine.answer_counts`; empty if unknown.
+        fixed_lengths: Whether the data set or ignore_eos sets each answer's length, so that none is
+            cut by mistake.
+        baseline_answers: `answers` of the accepted scores; empty if unknown, or without any.
     """
 
     scores: Mapping[str, Number]
@@ -243,7 +244,7 @@ class Accuracy:
 
     @property
     def answers(self) -> dict[str, int]:
-        """How many "answers" there were, and which of `FLAWS` some of them have; {}: unknown."""
+        """Number of "answers", and of those with each of `FLAWS`; {} if unknown."""
         cut = 0 if self.fixed_lengths else self.finishes.get("length", 0)
         total = self.answer_counts.get("answers") or sum(self.finishes.values())
         counts = {"answers": total, **self.answer_counts, "cut": cut}
@@ -251,7 +252,7 @@ class Accuracy:
 
     @property
     def answers_in_words(self) -> str:
-        """How answers ended and what is wrong with some: "40 stop, 20 length; 20 empty"."""
+        """Finish reasons and flaws of answers as text: "40 stop, 20 length; 20 empty"."""
         ends = ", ".join(f"{count:,} {reason}" for reason, count in self.finishes.items())
         flaws = [f"{n:,} {FLAWS[name]}" for name, n in self.answers.items() if FLAWS.get(name)]
         return "; ".join(filter(None, (ends, ", ".join(flaws))))
@@ -264,23 +265,22 @@ FLAWS = {
     "refused": "refused",
     "bad_calls": "with calls that are no JSON",
 }
-"""What can be wrong with an answer, with words for it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scored:
-    """The scores of an accuracy pass, sample by sample.
+    """Hold the scores of an accuracy pass, sample by sample.
 
     Attributes:
         indices: Data set indices, ascending.
-        per_sample: By metric, one score for each of `indices`; None where the metric does not apply
-            to the sample.
-        groups: The group of each of `indices`, such as its article; None: all are independent, or
-            nobody knows (passes of older releases).
-        leverage: Of metrics that only a whole data set has, where their scorer tells it; passes of
-            older releases have none.
-        outputs: A digest of each output; None: an older release kept none.
-        chance: What guessing would score, by metric.
+        per_sample: By metric one score for each of `indices`; None if the metric does not apply to
+            the sample.
+        groups: The group of each of `indices`, such as its article; None if independent or unknown
+            (older passes).
+        leverage: Leverage of metrics that only a whole data set has, if the scorer computes it;
+            empty in older passes.
+        outputs: A digest of each output; None in older passes.
+        chance: Expected score of guessing by metric.
     """
 
     indices: tuple[int, ...]
@@ -293,13 +293,13 @@ class Scored:
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """What was measured, as far as it was seen: machine, engine, data.
+    """Describe the measured system: machine, engine, data.
 
     Attributes:
         identity: Properties of the hardware that must equal the baseline's.
         fingerprint: Versions, weights, options, data: shown under "what changed", never a key.
-        surroundings: Driver, kernel, card and the like, shown there too: runs of the same engine
-            and data belong together whatever these are.
+        surroundings: Driver, kernel, card and the like, shown there too; they do not separate runs
+            of the same engine and data.
     """
 
     identity: Mapping[str, str | int | float | bool | None]
@@ -308,12 +308,12 @@ class Subject:
 
     @property
     def dummy(self) -> bool:
-        """The weights are random: speed may be judged, accuracy never."""
+        """Whether the weights are random, so that only speed may be judged."""
         return self.fingerprint.get("engine.weights") == "dummy"
 
 
 def moment_of(started: str) -> dt.datetime | None:
-    """Return the time that ISO 8601 text names, without a zone UTC; None where it names none."""
+    """Return the time of an ISO 8601 text, UTC without a zone; None if it is malformed."""
     try:
         moment = dt.datetime.fromisoformat(started)
     except ValueError:
@@ -322,16 +322,16 @@ def moment_of(started: str) -> dt.datetime | None:
 
 
 def day_of(started: str) -> float | None:
-    """Return when a run started, in days since 1970 (UTC); None if the text names no such time."""
+    """Return the start of a run in days since 1970 (UTC); None if malformed or implausible."""
     moment = moment_of(started)
-    # MLPerf began in 2018: a clock that was not set says 1970.
+    # MLPerf began in 2018: an unset clock shows 1970.
     return moment.timestamp() / 86_400 if moment and 2018 <= moment.year < 2100 else None
 
 
 def day_groups(runs: Iterable[tuple[str, str, str]]) -> dict[str, str]:
-    """Return by session the first session of its day (UTC) on its machine: they are one group.
+    """Return the group of each session: the first session of its day (UTC) on its machine.
 
-    Days and machines that are not known add no group. A session is of the day of its first run.
+    Unknown days and machines add no group. A session belongs to the day of its first run.
 
     Args:
         runs: Session, start and machine of each run, oldest first, see `Run`.
@@ -352,7 +352,7 @@ def day_groups(runs: Iterable[tuple[str, str, str]]) -> dict[str, str]:
 
 
 DIGEST_BYTES = 2
-"""Two bytes a sample, no more than a score takes in git; 1 change of 65,536 goes unseen."""
+"""Two bytes per sample, as many as a score takes in git; 1 of 65,536 changes is missed."""
 
 
 def digest(output: bytes) -> int:
@@ -360,9 +360,9 @@ def digest(output: bytes) -> int:
     return int.from_bytes(hashlib.blake2b(output, digest_size=DIGEST_BYTES).digest(), "big")
 
 
-def others(before: Sequence[int] | None, scored: Scored) -> int | None:
-    """Return how many outputs are others than the baseline's, or None where nobody knows."""
-    if before is None or scored.outputs is None:
+def others(baseline: Sequence[int] | None, scored: Scored) -> int | None:
+    """Return how many outputs differ from the baseline's; None if unknown."""
+    if baseline is None or scored.outputs is None:
         return None
     pairs = zip(scored.indices, scored.outputs, strict=True)
-    return sum(before[index] != own for index, own in pairs)
+    return sum(baseline[index] != own for index, own in pairs)

@@ -1,4 +1,4 @@
-"""The one table of metrics: unit, direction and default limit of each."""
+"""Define all metrics: unit, direction and default limit of each."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pytest_mlperf.judge.inputs import Direction
 
 
 class Dimension(StrEnum):
-    """What a metric counts, whatever its unit."""
+    """Name the physical quantity of a metric, independent of its unit."""
 
     TIME = "time"
     SAMPLES_PER_TIME = "samples per time"
@@ -32,13 +32,13 @@ class Dimension(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One measured quantity.
+    """Define one measured quantity.
 
     Attributes:
         limit: Default smallest change that matters, as a share (0.03 is 3 %); infinite for counts.
         unit: SI unit of the stored value.
-        min_queries: Below this many queries in a run the metric is reported, not gated.
-        shown: Tables name it also where it is not gated; results hold it in any case.
+        min_queries: Fewest queries in a run for which the metric is gated, not only reported.
+        shown: Whether tables show it even if it is not gated; results always hold it.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Metric:
 
     @property
     def limit_key(self) -> str:
-        """The key a suite file uses: max_drop where higher is better, else max_rise."""
+        """Its limit key in a suite file: max_drop if higher is better, else max_rise."""
         return "max_drop" if self.direction is Direction.HIGHER else "max_rise"
 
 
@@ -67,45 +67,40 @@ _start = partial(_beside, dimension=Dimension.START, unit="s", limit=0.20)
 _server = partial(Metric, limit=0.05, unit="1", shown=False)
 
 SLOWEST_REPLICA = "slowest_replica"
-"""Speed of the slowest replica as a share of the median one's."""
+"""Speed of the slowest replica relative to the median one's."""
 
 TURNS_TPS = "e2e_tps_per_user"
-"""What the turns of conversations get in the time in which they are answered, pauses left out."""
+"""Tokens per second within the turns of conversations, without the pauses."""
 
 DRAFT_ACCEPTANCE, DRAFT_LENGTH = "draft_acceptance", "draft_length"
 PREFIX_HIT_SHARE = "prefix_hit_share"
 
 SERVER_METRICS = frozenset({DRAFT_ACCEPTANCE, DRAFT_LENGTH, PREFIX_HIT_SHARE})
-"""Metrics from a server's own counters: each is gated where `[limits]` or a scenario names it, on a
-curve at every point or at the point that is named; without a limit it is only reported."""
+"""Metrics from a server's own counters, gated only if limits name them."""
 
 PEAK_DEVICE_MEMORY, PEAK_HOST_MEMORY = "peak_device_memory", "peak_host_memory"
 LOAD_TIME, BUILD_TIME = "load_time", "build_time"
 
 RESOURCES = frozenset({PEAK_DEVICE_MEMORY, PEAK_HOST_MEMORY, LOAD_TIME, BUILD_TIME})
-"""What a run takes before and beside its samples; a suite can gate it in every scenario."""
+"""Resources before and during a run; a suite can gate them in every scenario."""
 
 POINT_LIMIT = 0.05
-"""Default limit of the throughput of one point of a curve: its mean over all points has less noise,
-and the limit of that one is smaller."""
+"""Limit of a throughput at one point; the mean over all points has less noise."""
 
 POINT = r"[1-9][0-9]{0,6}|(0|[1-9][0-9]{0,6})\.[0-9]{0,2}[1-9]"
-"""A whole number, or one with three digits at most behind the point; each number is written in one
-way only."""
+"""A whole number, or one with up to three decimals; each number has exactly one form."""
 
 POINT_METRIC = re.compile(rf"(?P<base>\w+)@(?P<point>{POINT})")
-"""A metric of one point of a curve: "tokens_per_second@64" is that with 64 requests under way,
-"ttft_p50@0.5" that of an open loop with one request in two seconds."""
+"""A metric of one point of a curve: "tokens_per_second@64", "ttft_p50@0.5"."""
 
 
 STAGE = "stage_"
 STAGE_METRIC = re.compile(rf"{STAGE}(?P<stage>[a-z][a-z0-9_]{{0,31}})")
-"""Time of one stage of the work, seconds per sample: "stage_unet". Engines and servers name the
-stages, so that the table has no rows for them; they are reported, and no suite can gate one."""
+"""Time of a stage [s per sample], "stage_unet"; engines name stages, none can be gated."""
 
 
 def is_stage(metric: str) -> bool:
-    """Whether a metric is the time of a stage, also at a point of a curve."""
+    """Check whether a metric is the time of a stage, also at a point of a curve."""
     return STAGE_METRIC.fullmatch(metric.partition("@")[0]) is not None
 
 
@@ -115,7 +110,7 @@ def at_point(metric: str, point: float) -> str:
 
 
 def point_of(metric: str) -> int | float | None:
-    """Return the point of a curve that a metric is of; None: it is of none."""
+    """Return the point in the name of a metric; None without."""
     named = POINT_METRIC.fullmatch(metric)
     return _number(named["point"]) if named else None
 
@@ -125,7 +120,7 @@ def _number(point: str) -> int | float:
 
 
 class _Table(dict[str, Metric]):
-    """Metrics by name; stages, and metrics at points of a curve, are made when somebody asks."""
+    """Map names to metrics; create stages, and metrics at points of a curve, on demand."""
 
     def __missing__(self, name: str) -> Metric:
         if stage := STAGE_METRIC.fullmatch(name):
@@ -154,7 +149,7 @@ class _Table(dict[str, Metric]):
 
 
 RATES = ("tokens_per_second", "throughput")
-"""What a curve over requests under way is judged by, at each point and in the mean over all."""
+"""Throughput metrics that judge a concurrency curve, at each point and in the mean."""
 
 METRICS: dict[str, Metric] = _Table(
     (m.name, m)
@@ -170,20 +165,20 @@ METRICS: dict[str, Metric] = _Table(
         _time("tpot_p50", "p50 TPOT", limit=0.05),
         _p90("tpot_p90", "p90 TPOT"),
         _time("tpot_p99", "p99 TPOT", limit=0.10, min_queries=1000),
-        # In place of TTFT where answers came together: the first read holds more than one message.
+        # In place of TTFT if answers came together: the first read holds more than one message.
         _time("first_read_p50", "p50 first read", limit=0.05),
         _p90("first_read_p90", "p90 first read"),
         _time("first_read_p99", "p99 first read", limit=0.10, min_queries=1000),
         _time("itl_p50", "p50 inter-token", limit=0.05),
         _p90("itl_p90", "p90 inter-token"),
         _time("itl_p99", "p99 inter-token", limit=0.10, min_queries=1000),
-        # Of a call, over the rounds of a benchmark: pytest-benchmark's own three.
+        # Time of a call over the rounds of a benchmark: pytest-benchmark's own three.
         _time("time_median", "median time", limit=0.05),
         _time("time_min", "fastest time", limit=0.05),
         _time("time_mean", "mean time", limit=0.05),
         Metric("goodput", "goodput/s", Dimension.SAMPLES_PER_TIME, 0.05, min_queries=100),
         Metric("tokens_per_second_per_user", "tokens/s/user", Dimension.TOKENS_PER_TIME, 0.05),
-        # MLPerf Endpoints' interactivity, endpoints_rules.md of v1.0.
+        # Interactivity of MLPerf Endpoints, endpoints_rules.md of v1.0.
         Metric("tps_per_user", "1/p90 TPOT", Dimension.TOKENS_PER_TIME, 0.05, shown=False),
         Metric(TURNS_TPS, "tokens/s of a turn", Dimension.TOKENS_PER_TIME, 0.05, shown=False),
         Metric(
@@ -230,47 +225,46 @@ _PLACES = {name: place for place, name in enumerate(METRICS)}
 
 
 def in_order(metric: str) -> tuple[float, int, str]:
-    """Return a key that sorts metrics as the table does, stages and a curve's points behind it."""
+    """Return a key that sorts metrics as the table does, then stages and points of a curve."""
     base, _, point = metric.partition("@")
     return float(point or 0), _PLACES.get(base, len(_PLACES)), base
 
 
 COUNTS = frozenset({"tokens_per_sample", "gen_len"})
-"""Counts of output that have no better and no worse: they are compared, never gated."""
+"""Counts of output, which are compared but never gated."""
 
 OUTPUT_TOKENS = "output tokens"
-"""What is kept of each answer beside its scores; no metric of a scorer has such a name."""
+"""Name under which the length of each answer is kept with its scores; no scorer's metric."""
 
 NET_JOULES_PER_SAMPLE = "net_joules_per_sample"
 
 UNGATED = COUNTS | {NET_JOULES_PER_SAMPLE}
-"""Metrics that no suite can gate: counts, and what rests on the power of an idle GPU."""
+"""Metrics that cannot be gated: counts, and those based on the power of an idle GPU."""
 
 SAMPLES_PER_JOULE, TOKENS_PER_JOULE = "samples_per_joule", "tokens_per_joule"
 
 BY_GPUS = frozenset({SAMPLES_PER_JOULE, TOKENS_PER_JOULE})
-"""Metrics of the energy that GPUs count: that of their boards."""
+"""Metrics of the board energy that GPUs count."""
 
 BY_METER = frozenset(f"{name}_wall" for name in BY_GPUS)
 """Metrics of the energy of a whole machine, by a wall meter; never compared with `BY_GPUS`."""
 
 BY_EXPORTER = frozenset(f"{name}_dcgm" for name in BY_GPUS)
-"""Metrics of the energy of another machine's GPUs, by a DCGM exporter; never compared likewise."""
+"""Metrics of the energy of remote GPUs, by a DCGM exporter; never compared with the others."""
 
 EFFICIENCY = BY_GPUS | BY_METER | BY_EXPORTER
-"""Metrics that need a power source; `test_efficiency` judges them."""
 
 OF_ENERGY = EFFICIENCY | {NET_JOULES_PER_SAMPLE}
-"""Metrics that are worth no more than the energy that they were made of."""
+"""Metrics that are as uncertain as the energy behind them."""
 
 OFFLINE = frozenset({"throughput", "tokens_per_second", "tokens_per_second_per_gpu"})
 """Metrics that a suite can gate in Offline; elsewhere throughput is the offered rate."""
 
 SEARCH_METRICS = frozenset({"throughput"})
-"""Metrics that a suite can gate where a search finds the rate: latencies lie at their limit."""
+"""Metrics that a suite can gate if a search finds the rate: latencies are at their limit."""
 
 SERVED = frozenset({"goodput"})
-"""Metrics that only a scenario with limits has: Server and Interactive."""
+"""Metrics of scenarios with limits only: Server and Interactive."""
 
 OF_BENCHMARKS = ("time_median", "time_min", "time_mean")
 """Metrics of tests with pytest-benchmark, which no suite measures."""
@@ -285,7 +279,7 @@ CURVE = frozenset({*RATES, "tokens_per_second_per_gpu"})
 """Metrics that a curve has as a whole: geometric means over its points."""
 
 ARRIVAL_METRICS = LATENCIES - SERVED - {SLOWEST_REPLICA}
-"""What a curve over rates of arrival is judged by, likewise; its throughput is what was offered."""
+"""Metrics that judge a curve over arrival rates; its throughput is the offered rate."""
 
 AT_POINTS = ARRIVAL_METRICS | {*RATES, "tps_per_user", TURNS_TPS}
 """Metrics that each point of a curve has."""
@@ -306,7 +300,7 @@ LOOPS = ("Concurrency", "OpenLoop")
 
 
 def of_curve(scenario: str, measured: Collection[str]) -> tuple[str, ...]:
-    """Return what a scenario's curve is judged by, of what was measured; (): it is no curve."""
+    """Return the metrics that judge a scenario's curve, of those measured; () without a curve."""
     for tokens in (True, False) if scenario in LOOPS else ():
         wholes = gated_metrics(scenario, tokens=tokens)
         points = [n for n in measured if "@" in n and n.partition("@")[0] in wholes]
@@ -316,7 +310,7 @@ def of_curve(scenario: str, measured: Collection[str]) -> tuple[str, ...]:
 
 
 def gated_metrics(scenario: str, *, tokens: bool = False) -> tuple[str, ...]:
-    """Return what judges a scenario when the suite names nothing; under load it may be tokens."""
+    """Return the metrics that judge a scenario by default; `tokens` if tokens are timed."""
     if tokens and scenario in LOOPS:
         return ("tokens_per_second",) if scenario == "Concurrency" else ("ttft_p50", "tpot_p50")
     if scenario in {"Server", "Interactive"}:

@@ -1,4 +1,4 @@
-"""Numbers: what those of a measurement may be, and how every table and message writes them."""
+"""Define the bounds of measured numbers and the format of numbers in tables and messages."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.judge.inputs import Direction
 
 MAX_MAGNITUDE = 1e100
-"""No score, no change and no bound of one is further from 0."""
+"""Largest absolute value of a score, a change and its bounds."""
 
 MAX_SECONDS = 1e10
 MAX_COUNT = 2**53
-"""The most that is counted; every reader of JSON knows such a number exactly."""
+"""Largest count; every JSON reader represents it exactly."""
 
 Number = Annotated[float, Interval(ge=-MAX_MAGNITUDE, le=MAX_MAGNITUDE)]
 """A score, a change, a bound of an interval."""
 
 MIN_RATE, MAX_RATE = 1e-30, 1e30
-"""Between these lies every rate, latency and limit."""
+"""Bounds of every rate, latency and limit."""
 
 Positive = Annotated[float, Interval(ge=MIN_RATE, le=MAX_RATE)]
 """A rate, a latency, any metric of a run; SI units."""
@@ -33,14 +33,14 @@ Seconds = Annotated[float, Interval(ge=0, le=MAX_SECONDS)]
 Probability = Annotated[float, Interval(ge=0, le=1)]
 
 Slowdown = Annotated[float, Interval(ge=0, lt=1)]
-"""A share of the speed that is taken away."""
+"""Share of the speed that a handicap takes."""
 
 Count = Annotated[int, Interval(ge=0, le=MAX_COUNT)]
 
 AtLeastOne = Annotated[int, Interval(ge=1, le=MAX_COUNT)]
 
 MAX_RUNS = 1000
-"""Runs of a case at most: the looks of a rule are computed one by one."""
+"""Most runs of a case: the interim analyses of a rule are computed one by one."""
 
 Runs = Annotated[int, Interval(ge=1, le=MAX_RUNS)]
 
@@ -61,10 +61,7 @@ def interval(low: float, high: float) -> str:
 
 
 def limit(metric: str, share: float) -> str:
-    """Return a limit with the sign of what is worse: "−3 %" of throughput, "+10 %" of a latency.
-
-    A share below 0 is that of a score that is better when lower.
-    """
+    """Return a limit with the sign of the worse direction: "−3 %" throughput, "+10 %" latency."""
     declared = METRICS.get(metric)
     rises = share < 0 or (declared is not None and declared.direction is Direction.LOWER)
     return ("+" if rises else MINUS) + percent(abs(share))
@@ -76,7 +73,7 @@ def percent(share: float) -> str:
 
 
 def times(ratio: float) -> str:
-    """Return how many times better something is: 1.214 is "1.21x"."""
+    """Return a ratio as a factor: 1.214 is "1.21x"."""
     return f"{ratio:.2f}x" if ratio < 10 else f"{ratio:.3g}x"
 
 
@@ -106,7 +103,7 @@ def points(value: float) -> str:
 
 
 def quantity(metric: str, value: float) -> str:
-    """Return a metric's value with three to four digits; times and memory in units that fit."""
+    """Return a metric's value with three to four digits; times and memory with a unit."""
     unit = METRICS[metric].unit if metric in METRICS else ""
     if unit == "s":
         for factor, name in ((1.0, "s"), (1e3, "ms"), (1e6, "µs")):
@@ -126,7 +123,6 @@ def rounded(value: float) -> str:
 
 
 def _rounded(value: float) -> float:
-    """Return the value to four digits, so that 999.96 is written as the 1 000 it rounds to."""
     return float(f"{value:.4g}")
 
 

@@ -1,4 +1,4 @@
-"""Paths of one machine in what is stored: no file names somebody's home, or where a folder lies."""
+"""Remove a machine's absolute paths from stored data, such as home folders."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from pytest_mlperf.core.untrusted_text import every_text
 
 OUTSIDE_MARK = "…"
 KEPT_NAMES = 2
-"""Names of such a path that stay: a run's folder with its session, a module with its package."""
+"""Names of an outside path that stay: a run's folder with its session, a module with its
+package."""
 
 PROGRAMS = "bin"
 
 _PATH_NAME = r"[^\s/'\"`<>|:;,()\[\]{}=*?&#\\]+"
 
 _BEFORE = rf"(?:(?<=\s-[A-Za-z])|(?<=file://)|(?<![\w.~{OUTSIDE_MARK}/\\-]))"
-"""Behind a word, a point or another slash it is a unit, a relative path or an address."""
+"""After a word, a point or another slash it is a unit, a relative path or an address."""
 
 _END = r"(?![\w-]|\.\w)"
 
@@ -25,7 +26,7 @@ _HOME = re.compile(rf"{_BEFORE}/(?:(?:home|Users)/{_PATH_NAME}|root){_END}")
 
 _PATH = re.compile(
     _BEFORE
-    # Paths of the kernel are the same everywhere, and /v1/completions is one of a server.
+    # Kernel paths are equal everywhere, and /v1/completions is a server's path.
     + rf"(?!/(?:proc|sys|dev|v\d+)/)(?:/{_PATH_NAME}){{2,}}"
 )
 
@@ -33,14 +34,14 @@ T = TypeVar("T")
 
 
 def placeless(value: T, roots: Sequence[str] = (), home: str = "") -> T:
-    """Return text, or data that holds some, without the absolute paths in it.
+    """Return text, or data that holds some, without its absolute paths.
 
-    What lies below a root is named from there on, what lies in a home behind "~"; of every other
-    path the last two names stay. Paths of the kernel (/proc, /sys, /dev) are left as they are.
+    Paths below a root become relative, those in a home begin with "~"; other paths keep their last
+    two names. Paths of the kernel (/proc, /sys, /dev) are unchanged.
 
     Args:
-        roots: Absolute paths of the folder from which names begin, one for each way to write it.
-        home: The user's, where it is not of a usual name.
+        roots: Absolute paths of the root folder, one for each way to write it.
+        home: The user's home, if it has an unusual name.
     """
     inside = sorted({root for root in roots if len(root) > 1}, key=len, reverse=True)
     below = [_at(root, rf"(?:(/)(?={_PATH_NAME})|{_END}/?)") for root in inside]
@@ -64,6 +65,6 @@ def _at(path: str, behind: str) -> re.Pattern[str]:
 
 def _shortened(match: re.Match[str]) -> str:
     names = match[0].split("/")[1:]
-    # Which environment it is stands before the folder of its programs.
+    # The name of an environment is the one before its bin folder.
     kept = KEPT_NAMES + (names[-KEPT_NAMES] == PROGRAMS)
     return "/".join((OUTSIDE_MARK, *names[-kept:]))

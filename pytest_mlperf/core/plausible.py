@@ -1,8 +1,4 @@
-"""What hardware can show: a reading beyond that is unknown, for every reader of sensors.
-
-Drivers show blanks where they know nothing (2^32 - 1; of DCGM 2^47, 2^63 - 14), and garbage where a
-sensor is read at a bad moment.
-"""
+"""Define possible readings of hardware: drivers report blanks (2^32 - 1) and garbage, too."""
 
 from __future__ import annotations
 
@@ -11,24 +7,24 @@ from collections.abc import Mapping
 from typing import Any
 
 BOUNDS: Mapping[str, tuple[float, float]] = {
-    # No board draws nothing; the largest module (GB200, two GPUs and a CPU) takes 2,700 W.
+    # A power of 0 is an error; the largest module (GB200, two GPUs and a CPU) takes 2,700 W.
     **dict.fromkeys(("power_w", "average_w", "limit_w", "default_limit_w"), (1e-3, 1e4)),
     "limit_range_mw": (0, 1e7),
     "package_w": (0, 2000),  # of a processor, or of its memory
     "wall_w": (0, 1e7),  # a hundred racks of 100 kW
     "energy_j": (0, 1e11),  # 700 W for 4.5 years; DCGM's 2^47 mJ are more
     "utilization_percent": (0, 100),
-    # No GPU has run at 4 GHz; GDDR7 is shown as up to 17 GHz.
+    # No GPU has run at 4 GHz; GDDR7 reports up to 17 GHz.
     **dict.fromkeys(("sm_mhz", "max_sm_mhz"), (1, 5e3)),
     **dict.fromkeys(("memory_mhz", "max_memory_mhz"), (1, 5e4)),
-    # Silicon is specified up to 125 °C, and switches itself off above; 0 and -1 are blanks.
+    # Silicon is specified up to 125 °C and shuts down above; 0 and -1 are blanks.
     **dict.fromkeys(("temperature_c", "memory_temperature_c", "slowdown_c"), (1, 150)),
     "pstate": (0, 15),  # NVML's 32 is "unknown"
     "memory_used": (0, 2**42),  # boards of 2026 have 288 GB
     "memory_gib": (0, 2**12),
-    **dict.fromkeys(("pcie_generation", "max_pcie_generation"), (1, 8)),  # PCI-SIG has named 8
+    **dict.fromkeys(("pcie_generation", "max_pcie_generation"), (1, 8)),  # PCI-SIG has announced 8
     **dict.fromkeys(("pcie_width", "max_pcie_width"), (1, 32)),  # PCI Express Base: x32 at most
-    # Counts of errors since the driver was loaded: below 2^30, the smallest blank.
+    # Error counts since the driver was loaded: below 2^30, the smallest blank.
     **dict.fromkeys(("ecc_uncorrected", "ecc_corrected"), (0, 1e9)),
     **dict.fromkeys(("pcie_replays", "nvlink_errors"), (0, 1e9)),
     "throttle_ns": (0, 3.2e17),  # ten years
@@ -36,16 +32,16 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
     "xids": (1, 2**16),  # NVIDIA's list ends below 200
     "reasons": (0, 2**24 - 1),  # NVML defines 11 bits; all ones are a blank
     "architecture": (0, 255),
-    **dict.fromkeys(("ecc", "mig", "persistence"), (0, 1)),  # modes: now, and after a restart
+    **dict.fromkeys(("ecc", "mig", "persistence"), (0, 1)),  # modes: present, and after a restart
     "gpus": (0, 4096),
 }
 """Lowest and highest reading of each quantity, in the unit of its name."""
 
 
 def possible(quantity: str, reading: Any, most: float = math.inf) -> Any:
-    """Return a reading; None where no hardware, or no board that gives `most`, can give it.
+    """Return a reading; None if no hardware, or no board with at most `most`, can give it.
 
-    A mapping keeps what is possible; a list is one reading. What has no bounds stays as it is.
+    A mapping keeps its possible readings; a list is one reading. Quantities without bounds stay.
     """
     if quantity not in BOUNDS:
         return reading

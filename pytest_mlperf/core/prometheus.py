@@ -1,4 +1,4 @@
-"""Samples of a Prometheus page: the text that servers and exporters show at /metrics."""
+"""Parse a Prometheus page: the text that servers and exporters serve at /metrics."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _ESCAPED = re.compile(r"\\(.)")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PageSample:
-    """One line of a page.
+    """Hold one line of a page.
 
     Attributes:
-        name: Of the metric, as it stands there.
+        name: Name of the metric on the page.
         labels: Values by name.
         value: A finite number.
     """
@@ -35,10 +35,7 @@ class PageSample:
 
 
 def page_samples(page: bytes, names: Collection[str]) -> Iterator[PageSample]:
-    """Yield the samples of some metrics, in the page's order.
-
-    A page is somebody else's text: what is no such line, or no finite number, is passed over.
-    """
+    """Yield the samples of these metrics, in order; malformed lines of the page are skipped."""
     begins = tuple(names)
     for line in page.decode("utf-8", "replace").split("\n"):
         if not line.startswith(begins):

@@ -1,4 +1,4 @@
-"""What was wrong with a run, or stood out in it: a key to decide by, and words to read."""
+"""Define defects and signs of a run: a key for decisions, and a text for people."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pytest_mlperf.core.numbers import NotNegative, Positive, Probability
 
 
 class Key(StrEnum):
-    """What made a run INVALID; results files hold these words, so that none ever changes."""
+    """Name causes of INVALID runs; results files hold these words, so that none ever changes."""
 
     LOADGEN = "loadgen"
     EARLY_STOPPING = "early_stopping"
@@ -48,10 +48,10 @@ class Key(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reason:
-    """Why a run may not be judged.
+    """State why a run may not be judged.
 
     Attributes:
-        key: What decisions are made by.
+        key: Key for decisions.
         text: The sentence for people, with its figures.
     """
 
@@ -59,12 +59,11 @@ class Reason:
     text: str
 
     def __str__(self) -> str:
-        """Return the sentence."""
         return self.text
 
 
 class SignKey(StrEnum):
-    """What a run or a GPU showed; results files hold these words, so that none ever changes."""
+    """Name a sign of a run or GPU; results files hold these words, so that none ever changes."""
 
     GPU_IDLE = "gpu_idle"
     APPLICATION_CLOCKS = "application_clocks"
@@ -118,26 +117,26 @@ class SignKey(StrEnum):
 
 
 TEXT_KEYS = frozenset({SignKey.RESET_WAITS, SignKey.UNKNOWN_CLOCK_EVENT})
-"""Keys of signs that are told apart by their texts, which have no figures."""
+"""Keys of signs that are distinguished by their texts, which have no figures."""
 
 
 DURATION_PLACEHOLDER = "{}"
-"""Stands in the text of a sign for how long it lasted."""
+"""Stands in the text of a sign for its duration."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sign:
-    """What a run or a GPU showed in the run's window that makes nothing INVALID.
+    """Report a remarkable state of a run or a GPU that does not make the run INVALID.
 
     Attributes:
-        key: What decisions are made by.
-        text: The sentence for people; of what lasted, with `DURATION_PLACEHOLDER`.
-        gpu: UUID, where there are several.
-        name: What a person calls that GPU: "GPU 3".
-        seconds: How long it lasted; None: it is nothing that lasts.
-        share: The same as a share of the window; of what does not last, the share that
-            `DURATION_PLACEHOLDER` stands for.
-        point: The point of a curve, where it is of one.
+        key: Key for decisions.
+        text: The sentence for people, with `DURATION_PLACEHOLDER` if the state has a duration.
+        gpu: UUID, if there are several.
+        name: Display name of that GPU: "GPU 3".
+        seconds: Duration; None without one.
+        share: Duration as a share of the window; without duration the share in place of
+            `DURATION_PLACEHOLDER`.
+        point: Point of a curve; None without.
     """
 
     key: SignKey
@@ -150,11 +149,11 @@ class Sign:
 
     @property
     def kind(self) -> tuple[str, str, str]:
-        """What is equal of two that differ in their figures or points alone."""
+        """A key that is equal for signs that differ only in figures or points."""
         return self.gpu, self.key, self.text if self.key in TEXT_KEYS else ""
 
     def in_words(self, lasted: str | None = None) -> str:
-        """Return the sentence, with how long it lasted or what is to stand for that."""
+        """Return the sentence, with the duration or `lasted` in its place."""
         if lasted is None and self.seconds is not None and self.share is not None:
             lasted = f"{self.seconds:.2f} s, {self.share:.1%} of the window"
         elif lasted is None and self.share is not None:
@@ -165,35 +164,37 @@ class Sign:
 
 
 _FIGURE = re.compile(r"(?<!process )(?<!NVLink )(?<!link )(?<!XID )(?<![\w.,-])\d[\d,.]*(?<=\d)%?")
-"""A figure in a text; a number that names something is none."""
+"""A figure in a text, but no number that names something."""
 
 
 def of_gpus(
     texts: Sequence[tuple[str, str]], gpus: int, every: str = "each of {} GPUs: "
 ) -> list[str]:
-    """Return sentences of several GPUs, once where figures alone differ, which are ranges then.
+    """Return sentences about several GPUs, merging those that differ only in figures.
 
     "4 of 8 GPUs (4 to 7): the GPU did not do the work: no utilisation in any of 34 to 36 readings".
 
     Args:
-        texts: Of each GPU its name and a sentence, in the order of the GPUs.
-        gpus: How many there are.
-        every: What begins a sentence that is said of all of them.
+        texts: Name of a GPU and a sentence, in the order of the GPUs.
+        gpus: Number of GPUs.
+        every: Beginning of a sentence about all of them.
     """
     alike: dict[str, dict[str, str]] = {}
     for name, text in texts:
         alike.setdefault(_FIGURE.sub("\0", text), {}).setdefault(name, text)
-    each = [(list(of), list(of.values())) for of in alike.values()]
-    heads = [every.format(gpus) if len(names) == gpus else _some(names, gpus) for names, _ in each]
-    return [f"{head}{_ranges(same)}" for head, (_, same) in zip(heads, each, strict=True)]
+    groups = [(list(of), list(of.values())) for of in alike.values()]
+    heads = [
+        every.format(gpus) if len(names) == gpus else _some(names, gpus) for names, _ in groups
+    ]
+    return [f"{head}{_ranges(same)}" for head, (_, same) in zip(heads, groups, strict=True)]
 
 
 def _ranges(texts: Sequence[str]) -> str:
-    """Return a text for those that differ in their figures alone: "34 to 36 readings"."""
+    """Merge texts that differ only in their figures: "34 to 36 readings"."""
     words = _FIGURE.split(texts[0])
-    for place, figures in enumerate(zip(*map(_FIGURE.findall, texts), strict=True)):
+    for index, figures in enumerate(zip(*map(_FIGURE.findall, texts), strict=True)):
         ordered = sorted(figures, key=lambda figure: float(figure.replace(",", "").rstrip("%")))
-        words[place] += " to ".join(dict.fromkeys((ordered[0], ordered[-1])))
+        words[index] += " to ".join(dict.fromkeys((ordered[0], ordered[-1])))
     return "".join(words)
 
 
@@ -209,11 +210,7 @@ def _some(names: Sequence[str], gpus: int) -> str:
 
 
 def of_each(signs: Sequence[Sign], gpus: int = 0) -> str:
-    """Return in a sentence what GPUs or points showed, which have the same kind of sign.
-
-    "each of 8 GPUs: clocks are held back …: 1.25 to 3.40 s, 6.2% to 17.0% of the window". Where
-    their texts have figures of their own, these follow each other. `gpus` is how many there are.
-    """
+    """Return a sentence for signs of the same kind, of `gpus` GPUs or of points of a curve."""
     if len({sign.text for sign in signs}) > 1:
         return "; ".join(sign.in_words() for sign in signs)
     texts = [replace(sign, gpu="", point=None).in_words() for sign in signs]
@@ -234,7 +231,7 @@ def measured_again(invalid: Sequence[Sequence[Reason]]) -> str:
 
 
 def by_key(reasons: Sequence[Reason]) -> dict[Key, str]:
-    """Return one text for each key: what several GPUs suffered stands in one sentence."""
+    """Return one text for each key, which joins those of several GPUs."""
     texts: dict[Key, str] = {}
     for reason in reasons:
         texts[reason.key] = "; ".join(filter(None, (texts.get(reason.key), reason.text)))

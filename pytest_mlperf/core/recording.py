@@ -1,4 +1,4 @@
-"""Make baseline records from runs, and say what changed since."""
+"""Create baseline records from runs, and report changes since."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from pytest_mlperf.judge.inputs import DAYS
 
 
 def same_day(record: Record) -> str | None:
-    """Return that the last session adds no day, as another is of its day and machine, or None."""
+    """Return the note that the last session adds no day (same day and machine), or None."""
     groups, last = record.groups, record.runs[-1]
     if list(groups.values()).count(groups[last.session]) < 2:
         return None
@@ -38,7 +38,7 @@ def same_day(record: Record) -> str | None:
 
 
 def lacking(record: Record) -> str | None:
-    """Return what a record of too few days lacks, and how it gets it; None: nothing."""
+    """Return the note that a record has too few days, with the remedy; None if it has enough."""
     has = record.days
     if has >= DAYS:
         return None
@@ -57,11 +57,7 @@ def lacking(record: Record) -> str | None:
 def failing_today(
     record: Record, limits: Mapping[str, float], rule: rule_r.RuleR, *, interleaves: bool
 ) -> str | None:
-    """Return how large a drop fails against a record of one day; None if it has more days.
-
-    Args:
-        interleaves: The suite names the build of the baseline.
-    """
+    """Return the drop that fails against a record of one day; None with more days."""
     if record.days > 1 or len(record.runs) < rule_r.GATING_RUNS:
         return None
     drops = []
@@ -78,11 +74,11 @@ def failing_today(
 Action = Literal["record", "append", "replace"]
 
 APPEND_RUNS = 2
-"""A session that is added to a baseline has so many runs (a baseline of 8 is 4 sessions x 2)."""
+"""Runs of a session that is added to a baseline (a baseline of 8 is 4 sessions x 2)."""
 
 
 def baseline_run(run: Run) -> BaselineRun:
-    """Return what a baseline keeps of a run: no energy that may not be judged."""
+    """Convert a run for a baseline, without energy that may not be judged."""
     return BaselineRun(
         metrics={name: value for name, value in run.metrics.items() if run.may_judge(name)},
         within_se=dict(run.within_se),
@@ -108,7 +104,7 @@ def baseline_run(run: Run) -> BaselineRun:
 
 
 def empty_baseline(case: Case, *, round_name: str, profile: str) -> Baseline:
-    """Return a baseline file of a case that holds no record yet."""
+    """Return a baseline file of a case, without records."""
     return Baseline(round=round_name, profile=profile, records=(), **dataclasses.asdict(case))
 
 
@@ -125,10 +121,7 @@ def new_record(
     rule: rule_r.RuleR,
     skips_first_run: bool = False,
 ) -> Record:
-    """Return the record that these runs make, or extend by "append", and what it can prove.
-
-    Where first runs do not count, those of an older record that has them are left out.
-    """
+    """Return the record of these runs, or `old` extended if the action is "append"."""
     base = Record(
         identity=dict(subject.identity),
         target_qps=target_qps,
@@ -200,24 +193,22 @@ def worsened(
     return worse
 
 
-def changes(before: Mapping[str, str], now: Mapping[str, str]) -> tuple[str, ...]:
-    """Return what differs from the baseline's fingerprint: "engine.version 1.2.0 → 1.2.1"."""
+def changes(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the changes since the baseline's fingerprint: "engine.version 1.2.0 → 1.2.1"."""
     return tuple(
-        f"{key} {before.get(key, 'absent')} → {now.get(key, 'absent')}"
-        for key in changed_keys(before, now)
+        f"{key} {old.get(key, 'absent')} → {new.get(key, 'absent')}"
+        for key in changed_keys(old, new)
     )
 
 
-def first_runs(now: Sequence[Run], before: Sequence[BaselineRun]) -> tuple[str, ...]:
-    """Return how the first run of now is unlike the first ones of the baseline's sessions, if so.
-
-    One on an accelerator that had not worked yet in its session is not like the later ones. Runs
-    are oldest first.
-    """
-    first = {run.session: run.hardware.warmed for run in reversed(before)}
+def first_runs(
+    current_runs: Sequence[Run], baseline_runs: Sequence[BaselineRun]
+) -> tuple[str, ...]:
+    """Return how the first run differs from the baseline's first runs, if so; oldest first."""
+    first = {run.session: run.hardware.warmed for run in reversed(baseline_runs)}
     ours, theirs = None, set(first.values())
-    if now:  # of a session that is recorded already, the first run that it kept
-        ours = first.get(now[0].session, now[0].hardware.warmed)
+    if current_runs:  # for a session that is already recorded: its first recorded run
+        ours = first.get(current_runs[0].session, current_runs[0].hardware.warmed)
     if ours is None or None in theirs or ours in theirs or not theirs:
         return ()
     words = {True: "after other work", False: "of a session"}
@@ -225,7 +216,7 @@ def first_runs(now: Sequence[Run], before: Sequence[BaselineRun]) -> tuple[str, 
 
 
 def set_by(history: Sequence[HistoryEntry | Accepted]) -> str | None:
-    """Return where a baseline comes from: date, commit and reason of its last entry."""
+    """Return the origin of a baseline: date, commit and reason of its last entry."""
     if not history:
         return None
     last = history[-1]
@@ -233,7 +224,7 @@ def set_by(history: Sequence[HistoryEntry | Accepted]) -> str | None:
 
 
 def recorded(record: Record, limits: Mapping[str, float], runs: int) -> tuple[MetricVerdict, ...]:
-    """Return one entry per gated metric of a record that was just written."""
+    """Return one verdict per gated metric of a record that was just written."""
     means = geometric_means(record.runs)
     return tuple(
         MetricVerdict(
@@ -252,16 +243,16 @@ def recorded(record: Record, limits: Mapping[str, float], runs: int) -> tuple[Me
 
 
 def provable(record: Record) -> str:
-    """Return what a record can prove: "can prove changes of 4.1 % in samples/s"."""
+    """Return the smallest provable changes: "can prove changes of 4.1 % in samples/s"."""
     shares = record.minimum_detectable_change.items()
     if not shares:
         return "can prove no change: no gated metric has enough queries a run"
-    shown = ", ".join(f"{percent(share)} in {METRICS[name].title}" for name, share in shares)
-    return f"can prove changes of {shown}"
+    listing = ", ".join(f"{percent(share)} in {METRICS[name].title}" for name, share in shares)
+    return f"can prove changes of {listing}"
 
 
 def detectable_notes(metrics: Sequence[MetricVerdict]) -> tuple[str, ...]:
-    """Return one sentence about the metrics whose baseline cannot prove their limit, if any."""
+    """Return a note on the metrics whose limit the baseline cannot prove, if any."""
     unprovable = [
         f"{percent(m.baseline.detectable)} in {METRICS[m.metric].title} (limit {percent(m.limit)})"
         for m in metrics
@@ -274,14 +265,11 @@ def detectable_notes(metrics: Sequence[MetricVerdict]) -> tuple[str, ...]:
 
 
 MISSES = 2
-"""Runs that miss their latency limit before the rate does not hold; one may be chance."""
+"""Runs that miss their latency limit before the rate counts as too high; one may be chance."""
 
 
 def why_never(verdict: Verdict) -> str | None:
-    """Return why neither scores nor speed of a verdict may be recorded, or None.
-
-    An expected failure lets a test pass; what it excuses is no baseline all the same.
-    """
+    """Return why neither scores nor speed may be recorded, even if the failure is expected."""
     if verdict.gate is not None and verdict.gate.state is GateState.FAILED:
         return f"accuracy: {verdict.gate.in_words}"
     missed = sum(run.limit_missed for run in verdict.runs)

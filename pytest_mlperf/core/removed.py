@@ -1,7 +1,4 @@
-"""Commands, options and suite keys that were removed, with what to use instead.
-
-An entry stays until version 1.0, so that an old command line or suite gets an answer.
-"""
+"""List removed commands, options and suite keys, with replacements, until version 1.0."""
 
 from __future__ import annotations
 
@@ -11,13 +8,13 @@ from typing import Literal
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Removed:
-    """Something that an earlier version had.
+    """Describe a removed command, option or key.
 
     Attributes:
         kind: "key" is an option of an extension in a suite file.
-        owner: The command or the extension that had it, "" for a command itself.
+        owner: Its command or extension; "" for a command itself.
         name: The word that a user wrote.
-        instead: What to do now, as an imperative clause.
+        instead: The replacement, as an imperative clause.
     """
 
     kind: Literal["command", "option", "key"]
@@ -65,6 +62,6 @@ REMOVED = (
 
 
 def find_removed(kind: str, owner: str, name: str) -> Removed | None:
-    """Return the entry of a removed command, option or key, None if there is none."""
-    asked = kind, owner, name
-    return next((one for one in REMOVED if (one.kind, one.owner, one.name) == asked), None)
+    """Return the entry of a removed command, option or key, or None."""
+    key = kind, owner, name
+    return next((one for one in REMOVED if (one.kind, one.owner, one.name) == key), None)

@@ -1,4 +1,4 @@
-"""Results of sessions: the file, failures that are expected, suspects, and parts joined."""
+"""Define session results, expected failures and suspects, and merge parts."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ CASE_FIELDS = ("scenario", "engine", "precision", "accelerator")
 
 @dataclass(frozen=True, kw_only=True)
 class Known:
-    """A failure that a suite expects; None in a field matches everything.
+    """Hold a failure that a suite expects; None in a field matches everything.
 
     Attributes:
-        scenario, engine, precision, accelerator: Of the case.
-        metric: What may fail.
-        reason: Why it is known.
+        scenario, engine, precision, accelerator: Those of the case.
+        metric: The metric that may fail.
+        reason: The known cause.
         until: The last day on which it is expected.
-        strict: The test fails when the failure stays away.
+        strict: Whether the test fails without the failure.
     """
 
     scenario: str | None = None
@@ -51,9 +51,8 @@ class Known:
 def expect(verdict: Verdict, expected: Sequence[Known], today: dt.date) -> Verdict:
     """Apply a suite's expected failures to a verdict.
 
-    A test is expected to fail when each of its metrics that failed is: a second one that falls
-    beside a known one is news. After its last day an entry excuses nothing. A failure that stays
-    away fails the test, unless its entry is not strict: then it is only said.
+    Each failed metric needs an entry, which expires after its last day. If the failure does not
+    occur, the test fails with a strict entry and gets a note otherwise.
     """
     case = verdict.case
     entries = [
@@ -71,7 +70,6 @@ def expect(verdict: Verdict, expected: Sequence[Known], today: dt.date) -> Verdi
 
 
 def _judged(verdict: Verdict) -> list[tuple[str, bool]]:
-    """Return what was judged, metrics of runs and scores by gate and by pairs, and what failed."""
     judged = [
         *((m.metric, m.fails) for m in verdict.metrics if m.outcome),
         *((p.metric, p.outcome.fails) for p in verdict.paired if p.outcome),
@@ -81,7 +79,6 @@ def _judged(verdict: Verdict) -> list[tuple[str, bool]]:
 
 
 def _entry(entries: Sequence[Known], metric: str | None, today: dt.date) -> Known | None:
-    """Return the entry for a metric that failed: one that still holds before one that is over."""
     matching = [e for e in entries if e.metric in {None, metric}]
     return next((e for e in matching if today <= e.until), matching[0] if matching else None)
 
@@ -116,18 +113,18 @@ Key = tuple[str, str, frozenset[tuple[str, object]]]
 
 @dataclass(frozen=True, kw_only=True)
 class Suspect:
-    """What the next session has to know of a test: it was SUSPECT, or a PROVISIONAL drop.
+    """Pass a SUSPECT outcome or PROVISIONAL drop of a test to the next session.
 
     Attributes:
         test: Pytest's node id.
-        metrics: Its metrics that would have failed, had each been judged alone.
-        date: Of the session that it is suspect since, ISO 8601, UTC.
-        profile: "quick" or "official"; they have runs of their own.
-        identity: Properties of the hardware; on another one it is another pair.
-        drops: Of each metric that was a PROVISIONAL drop in the last session, the date of the first
-            session in a row that saw it.
-        baseline: Id of the baseline that these are drops from.
-        seen: Date of the last session that judged it; "": as `date`, of older releases.
+        metrics: Metrics that would have failed if judged alone.
+        date: First session in which it is suspect, ISO 8601, UTC.
+        profile: "quick" or "official", which have separate runs.
+        identity: Properties of the hardware; another one is another pair.
+        drops: By metric with a PROVISIONAL drop in the last session: first of the consecutive
+            sessions with it.
+        baseline: Id of the baseline for these drops.
+        seen: Last session that judged it; "" in older files: as `date`.
     """
 
     test: str
@@ -141,21 +138,21 @@ class Suspect:
 
     def __post_init__(self) -> None:
         for text in filter(None, (self.date, self.seen, *self.drops.values())):
-            dt.datetime.fromisoformat(text)  # what is compared as text must be a date
+            dt.datetime.fromisoformat(text)  # dates are compared as text, so they must be dates
 
     @property
     def age(self) -> tuple[str, str]:
-        """What orders the words of several sessions on one test."""
+        """A key that orders the entries of several sessions on one test."""
         return self.seen or self.date, self.date
 
     @property
     def key(self) -> Key:
-        """What is the same pair in another session."""
+        """A key that is equal for the same pair in another session."""
         return self.test, self.profile, frozenset(self.identity.items())
 
 
 def newest(suspects: Iterable[Suspect]) -> tuple[Suspect, ...]:
-    """Return what the newest session knew of each key, in the order of the first of each."""
+    """Return the newest suspect of each key, in the order of the first of each."""
     latest: dict[Key, Suspect] = {}
     for suspect in suspects:
         there = latest.get(suspect.key)
@@ -168,12 +165,12 @@ SCHEMA_VERSION = 3
 UNVERIFIED_LABEL = "Result not verified by MLCommons Association."
 
 IMPORTED = "imported"
-"""Stands in the place of a suite where another harness measured: nothing can be run again."""
+"""Replaces the suite of another harness's result, which cannot be reproduced."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CaseResult:
-    """One test with its verdict.
+    """Hold one test with its verdict.
 
     Attributes:
         test: Pytest's node id.
@@ -182,24 +179,24 @@ class CaseResult:
         round: MLPerf round.
         profile: "quick" or "official".
         verdict: The verdict with its runs.
-        failed: The test failed, as options and outcome say.
+        failed: Whether the test failed under the session's options.
         limits: Gated metrics with their limits, as shares.
-        scored: The case has an accuracy pass that a record must rest on.
-        handicap: Share of speed taken away; above 0 nothing may be recorded.
-        pretended: The accelerator was only pretended; nothing may be recorded.
-        max_runs: Most runs before INCONCLUSIVE: what the rule's looks are split over.
+        scored: Whether a record of the case requires an accuracy pass.
+        handicap: Share of speed taken by a handicap; above 0 nothing may be recorded.
+        pretended: Whether the accelerator was simulated; then nothing may be recorded.
+        max_runs: Most runs before INCONCLUSIVE, the number of interim analyses.
         arguments: The session's --mlperf options that a reproduction needs.
         target_qps: Offered or expected rate, per second.
-        qps_source: Where the rate comes from: "suite", "probe" or None.
+        qps_source: Origin of the rate: "suite", "probe" or None.
         division: "closed" or "open".
-        techniques: What the engine entry declares to do that only the open division allows.
-        elsewhere: The other Python in which its engine runs, as the suite writes it; "": none.
-        pairs: Gated pairs of case and metric that it was judged together with; 0: judged alone.
+        techniques: Techniques of the engine entry that only the open division allows.
+        elsewhere: The other Python in which its engine runs, as the suite writes it; "" without.
+        pairs: Gated pairs of case and metric that it was judged together with; 0 if judged alone.
         expected_failures: Failures that the suite expects.
-        suspected: What was SUSPECT of it in the last session that decided it; None: nothing.
-        rests_on: SHA-256 of its suite and of its baseline when it was judged, by path from the root
-            on; of a baseline that it recorded, as it was then.
-        facts: What add-ons add to it, text by title.
+        suspected: Its suspect entry of the last deciding session; None without.
+        rests_on: SHA-256 of its suite and baseline when it was judged (or recorded), by path
+            relative to the root.
+        facts: Additions of add-ons, text by title.
     """
 
     test: str
@@ -229,22 +226,22 @@ class CaseResult:
 
 @dataclass(frozen=True, kw_only=True)
 class Results:
-    """One session.
+    """Hold the results of one session.
 
     Attributes:
         schema: Version of this document.
         run: Id of the session; also the name of its folder.
         started: ISO 8601 UTC.
-        seconds: Wall-clock length of the session, seconds.
+        seconds: Wall-clock length of the session [s].
         commit: Commit of the tested project, or None.
         versions: Versions of this package and its tools.
-        deselected: Cases whose accelerator was not here, by accelerator.
+        deselected: Number of cases without their accelerator, by accelerator.
         cases: One entry per judged test.
-        skipped: Tests that were collected and not run, with the reason.
-        pairs: Gated pairs of case and metric that were judged together; 0: each alone.
-        suspects: What the next session judges alone: SUSPECT here, or before and not decided here.
-        resumes: Id of the interrupted session that this one went on with; "": none.
-        label: How MLCommons wants such figures to be labelled.
+        skipped: Collected tests that did not run, with the reason.
+        pairs: Gated pairs of case and metric that were judged together; 0 if each was judged alone.
+        suspects: Suspects that the next session judges alone: new ones, and undecided older ones.
+        resumes: Id of the interrupted session that this one resumed; "" without.
+        label: Label of the figures that MLCommons requires.
     """
 
     schema: AtLeastOne = SCHEMA_VERSION
@@ -263,7 +260,7 @@ class Results:
 
 
 def by_case(results: Iterable[CaseResult]) -> tuple[CaseResult, ...]:
-    """Return results with those of a case together; verdicts that waited came last."""
+    """Return results grouped by case; deferred verdicts came last."""
     cases: dict[tuple[str, str], list[CaseResult]] = {}
     for result in results:
         cases.setdefault((result.suite, result.verdict.case.id), []).append(result)
@@ -278,11 +275,10 @@ DECIDED_OUTCOMES = {
     Outcome.UNEXPECTED_PASS,
     *DROP_OUTCOMES.values(),
 }
-"""After such a word on a test nothing is left of an earlier suspicion. Everything else, from NO
-BASELINE to what was recorded, says nothing of it."""
+"""Outcomes that end an earlier suspicion. All others, from NO BASELINE to RECORDED, keep it."""
 
 OPEN = {Outcome.INCONCLUSIVE, Outcome.PROVISIONAL}
-"""A metric that is left so remains suspect beside another one that is."""
+"""Outcomes of a metric that leave it suspect if another metric of the test is."""
 
 SECOND_DAY = "for the second day in a row"
 
@@ -292,14 +288,10 @@ FROM_LATER = "the last session was on {}, later than this one: a clock was set"
 
 
 def remaining(
-    before: Iterable[Suspect], results: Iterable[CaseResult], *, date: str, cleared: bool = False
+    suspects: Iterable[Suspect], results: Iterable[CaseResult], *, date: str, cleared: bool = False
 ) -> tuple[Suspect, ...]:
-    """Return what is suspect after a session, that of this session first.
-
-    Args:
-        cleared: Also return the tests that are not, which older sessions may say they are.
-    """
-    earlier = newest(before)
+    """Return the suspects after a session, its own first, and cleared tests if requested."""
+    earlier = newest(suspects)
     tested = [
         _after(result, suspected(earlier, result), date)
         for result in results
@@ -310,51 +302,47 @@ def remaining(
     return tuple(one for one in everything if one.metrics or one.drops or cleared)
 
 
-def _after(result: CaseResult, before: Suspect | None, date: str) -> Suspect:
-    """Return what is known of a test after a session that ran it."""
+def _after(result: CaseResult, earlier: Suspect | None, date: str) -> Suspect:
     outcome = result.verdict.outcome
-    now = before or _suspect(result, (), date)
+    suspect = earlier or _suspect(result, (), date)
     if outcome in DECIDED_OUTCOMES:
-        names = _metrics(result, before)
-        since = before.date if before and {*before.metrics} & {*names} else date
-        now = replace(now, metrics=names, date=since)
+        names = _metrics(result, earlier)
+        since = earlier.date if earlier and {*earlier.metrics} & {*names} else date
+        suspect = replace(suspect, metrics=names, date=since)
     if outcome in DECIDED_OUTCOMES | OPEN:
         drops = {
-            m.metric: _first_date(m.metric, result.verdict, before) or date
+            m.metric: _first_date(m.metric, result.verdict, earlier) or date
             for m in result.verdict.metrics
             if result.verdict.baseline.id and (m.seems_drop or m.outcome in DROP_OUTCOMES.values())
         }
         baseline = result.verdict.baseline.id if drops else ""
-        now = replace(now, drops=drops, baseline=baseline, seen=date)
-        if not now.metrics:
-            now = replace(now, date=min(drops.values(), default=date))
-    return now
+        suspect = replace(suspect, drops=drops, baseline=baseline, seen=date)
+        if not suspect.metrics:
+            suspect = replace(suspect, date=min(drops.values(), default=date))
+    return suspect
 
 
-def _first_date(metric: str, verdict: Verdict, before: Suspect | None) -> str:
-    """Return since when a metric was a drop from the same baseline; "": it was none.
-
-    A date after this session's is of a clock that was set back since: it is kept.
-    """
-    if before is None or not before.baseline or before.baseline != verdict.baseline.id:
+def _first_date(metric: str, verdict: Verdict, earlier: Suspect | None) -> str:
+    """Return the date since which a metric is a drop from the same baseline; "" if it is not."""
+    if earlier is None or not earlier.baseline or earlier.baseline != verdict.baseline.id:
         return ""
-    return before.drops.get(metric, "")
+    return earlier.drops.get(metric, "")
 
 
 def second_day(
-    verdict: Verdict, before: Suspect | None, date: str, *, at_once: bool = False
+    verdict: Verdict, earlier: Suspect | None, date: str, *, at_once: bool = False
 ) -> Verdict:
-    """Return a verdict whose PROVISIONAL drops fail if an earlier day's last session saw them too.
+    """Fail PROVISIONAL drops that the last session of an earlier day saw too.
 
     Args:
-        before: What the last session knew of the test.
-        date: When this session began, ISO 8601, UTC.
-        at_once: A drop from a baseline that has its days fails on the first day.
+        before: The test's suspect entry of the last session.
+        date: Start of this session, ISO 8601, UTC.
+        at_once: Whether a drop from a baseline with enough days fails on the first day.
     """
     today = date[:10]
 
     def marked(metric: MetricVerdict) -> MetricVerdict:
-        since = _first_date(metric.metric, verdict, before)[:10] or today
+        since = _first_date(metric.metric, verdict, earlier)[:10] or today
         if not metric.seems_drop:
             return metric
         if metric.likely and since < today:
@@ -366,7 +354,7 @@ def second_day(
     metrics = tuple(map(marked, verdict.metrics))
     if any(metric.fails for metric in metrics) and metrics != verdict.metrics:
         verdict = with_metrics(verdict, metrics)
-    later = [day for day in before.drops.values() if day > date] if before else []
+    later = [day for day in earlier.drops.values() if day > date] if earlier else []
     if later and verdict.warns:
         note = f"{FROM_LATER.format(max(later)[:10])}; this drop counts as the first"
         verdict = replace(verdict, notes=(*verdict.notes, note))
@@ -374,20 +362,17 @@ def second_day(
 
 
 def suspected(suspects: Iterable[Suspect], result: CaseResult) -> Suspect | None:
-    """Return what was suspect of a test, on this hardware and in this profile."""
+    """Return the suspect entry of a test, on this hardware and in this profile."""
     key = _suspect(result, (), "").key
     return next((one for one in suspects if one.key == key), None)
 
 
 def again(results: Iterable[CaseResult]) -> dict[int, Before]:
-    """Return which of these were suspect before, by index, as `settle` takes it.
-
-    A session that slows its engines or pretends its hardware decides nothing.
-    """
+    """Return the earlier suspects among these results by index, for `settle`."""
     return {
-        index: Before(one.date[:10], one.metrics)
+        index: Before(suspect.date[:10], suspect.metrics)
         for index, result in enumerate(results)
-        if (one := result.suspected) and _counts(result)
+        if (suspect := result.suspected) and _counts(result)
     }
 
 
@@ -395,10 +380,10 @@ def _counts(result: CaseResult) -> bool:
     return not result.handicap and not result.pretended
 
 
-def _metrics(result: CaseResult, before: Suspect | None) -> tuple[str, ...]:
+def _metrics(result: CaseResult, suspect: Suspect | None) -> tuple[str, ...]:
     if result.verdict.outcome is not Outcome.SUSPECT:
         return ()
-    earlier = before.metrics if before else ()
+    earlier = suspect.metrics if suspect else ()
     return tuple(
         metric.metric
         for metric in result.verdict.metrics
@@ -420,7 +405,7 @@ COMMIT_DIGITS = 12
 
 @dataclass(frozen=True, kw_only=True)
 class Absent:
-    """A planned test without a verdict."""
+    """Report a planned test without a verdict."""
 
     test: str
     reason: str
@@ -450,14 +435,14 @@ def merge(
     today: dt.date,
     fail_on: Collection[str] = (),
 ) -> Results:
-    """Join parts, by what to call them, and give verdicts that depend on others their last word.
+    """Merge parts by name, and decide the verdicts that depend on other parts.
 
-    A part may have failed a drop that, among all, is only SUSPECT, or that all pairs of its machine
-    show to be none: its word is replaced. What the parts hold counts where it is more than the
-    plan's pairs.
+    A drop that failed in a part may be only SUSPECT among all parts, or be explained by all pairs
+    of its machine: its outcome is replaced. The number of pairs is that of the plan, or of the
+    parts if they have more.
 
     Args:
-        fail_on: What fails as well: "inconclusive", "provisional".
+        fail_on: Outcomes that fail as well: "inconclusive", "provisional".
     """
     _check(parts)
     results = list(parts.values())
@@ -474,8 +459,8 @@ def merge(
     for part in results:
         deselected.update(part.deselected)
     judged = {case.test for case in cases}
-    before = [suspect for part in results for suspect in part.suspects]
-    before += [case.suspected for case in cases if case.suspected]
+    suspects = [suspect for part in results for suspect in part.suspects]
+    suspects += [case.suspected for case in cases if case.suspected]
     return Results(
         run=run,
         started=started,
@@ -486,7 +471,7 @@ def merge(
         cases=tuple(cases[i] for i in order),
         skipped={t: why for p in results for t, why in p.skipped.items() if t not in judged},
         pairs=total if total > MAX_LONE_PAIRS else 0,
-        suspects=remaining(before, cases, date=started),
+        suspects=remaining(suspects, cases, date=started),
     )
 
 
@@ -495,7 +480,6 @@ def _is_judged(verdict: Verdict) -> bool:
 
 
 def _together(cases: Sequence[CaseResult], pairs: int) -> dict[str, Verdict]:
-    """Return the last word on each test whose verdict depends on the others."""
     judged = [case for case in cases if _is_judged(case.verdict)]
     anew = {case.test: reopened(case.verdict, pairs) for case in judged}
     open_ = {test: verdict for test, verdict in anew.items() if is_open(verdict)}
@@ -512,11 +496,10 @@ def _ended(
     today: dt.date,
     fail_on: Collection[str],
 ) -> CaseResult:
-    """Return a test with its last word, and whether it fails."""
     verdict, at_once = settled or case.verdict, "provisional" in fail_on
     if _is_judged(verdict):
-        before = case.suspected if _counts(case) else None
-        verdict = second_day(verdict, before, started, at_once=at_once)
+        suspect = case.suspected if _counts(case) else None
+        verdict = second_day(verdict, suspect, started, at_once=at_once)
     if verdict is not case.verdict:
         verdict = expect(verdict, case.expected_failures, today)
     undecided = verdict.outcome in OPEN | {Outcome.SUSPECT}
@@ -527,9 +510,9 @@ def _ended(
 def _check(parts: Mapping[str, Results]) -> None:
     commits = {part.commit: name for name, part in parts.items() if part.commit}
     if len(commits) > 1:
-        (one, a), (other, b) = list(commits.items())[:2]
+        (commit, a), (other, b) = list(commits.items())[:2]
         raise MlperfError(
-            f"{a} is of commit {one[:COMMIT_DIGITS]}, {b} of {other[:COMMIT_DIGITS]}: parts "
+            f"{a} is of commit {commit[:COMMIT_DIGITS]}, {b} of {other[:COMMIT_DIGITS]}: parts "
             "of one plan measure "
             "one commit"
         )
@@ -555,7 +538,6 @@ def _check(parts: Mapping[str, Results]) -> None:
 
 
 def _versions(parts: Collection[Results]) -> dict[str, str]:
-    """Return versions; where parts differ, all of them."""
     names = dict.fromkeys(name for part in parts for name in part.versions)
     return {
         name: " and ".join(dict.fromkeys(p.versions[name] for p in parts if name in p.versions))

@@ -1,14 +1,11 @@
-"""Which rate to offer next, and the rate found: the highest that holds a latency limit.
+"""Search the highest rate that meets a latency limit.
 
-Every try is one run of normal length in a fresh process, so tries are few and noisy. The search
-works on the logarithm of the rate. From its start it steps outwards, each step twice as long as the
-one before, until one rate holds and a higher one does not; between the two it goes where the
-limiting latency should meet its limit, by interpolation of log(latency / limit), and keeps both
-ends. The rate found lies between the ends, where that line meets 0.
+Each try is one run of normal length in a fresh process, so tries are few and noisy. The search, on
+the logarithm of the rate, steps outwards, doubling each step, until one rate meets the limit and a
+higher one does not; between them it interpolates log(latency / limit) to 0.
 
-Source of the interpolation: regula falsi, with a bisection where two tries did not halve the
-bracket, and an excess that counts up to `CLAMP` only: beyond saturation the latency says how long
-the run was, not how far off the limit is.
+Source: regula falsi, with a bisection if two tries did not halve the bracket, and an excess clipped
+    to `CLAMP`: beyond saturation the latency depends on the length of the run.
 """
 
 from __future__ import annotations
@@ -21,15 +18,15 @@ from statistics import fmean
 from pytest_mlperf.core.numbers import Positive, percent, quantity
 
 CLAMP = 1.0
-"""The excess, log(latency / limit), that counts at most: 2.7 times the limit, or its inverse."""
+"""Largest excess log(latency / limit) that counts: 2.7 times the limit, or its inverse."""
 
 MIN_EXCESS = 0.02
-"""The excess that counts at least, so that the two ends of a bracket always differ."""
+"""Smallest excess that counts, so that the two ends of a bracket always differ."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Condition:
-    """A latency, seconds, that must stay below a limit."""
+    """Limit a latency [s]."""
 
     metric: str
     below: Positive
@@ -42,14 +39,14 @@ class Condition:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tried:
-    """One run of a search.
+    """Hold one run of a search.
 
     Attributes:
         rate: Offered rate, per second.
-        metric: The latency that is nearest to its limit, or farthest beyond it.
-        value: What it was, seconds.
-        limit: Its limit, seconds.
-        held: Every limit was met.
+        metric: The latency nearest to its limit, or farthest beyond it.
+        value: The latency [s].
+        limit: Its limit [s].
+        held: Whether every limit was met.
         folder: Folder with the run's logs.
     """
 
@@ -62,26 +59,26 @@ class Tried:
 
     @property
     def excess(self) -> float:
-        """How far beyond its limit the latency is, as a logarithm that counts to `CLAMP`."""
+        """The logarithmic excess of the latency over its limit, clipped to `CLAMP`."""
         size = min(max(abs(math.log(self.value / self.limit)), MIN_EXCESS), CLAMP)
         if self.held:
             return -size
-        # A run may be late as LoadGen counts, though not by this value.
+        # A run may be late by LoadGen's own count, although not by this value.
         return size if self.value > self.limit else MIN_EXCESS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SearchOutcome:
-    """The outcome of a search.
+    """Hold the outcome of a search.
 
     Attributes:
         at: The conditions in words.
-        rate: The rate found, per second; between `low` and `high`.
-        low: The highest rate that held.
+        rate: The final rate, per second; between `low` and `high`.
+        low: The highest rate that met the limits.
         high: The lowest rate above it that did not.
-        metric: The latency that limits: what was beyond its limit at `high`.
-        precision: The width of the bracket that was asked for, as a share of the rate.
-        reached: The bracket is as narrow as that.
+        metric: The limiting latency: the one beyond its limit at `high`.
+        precision: The requested width of the bracket, as a share of the rate.
+        reached: Whether the bracket is that narrow.
         tried: Every run, in order.
     """
 
@@ -96,7 +93,7 @@ class SearchOutcome:
 
     @property
     def in_words(self) -> str:
-        """What was found and how sure it is."""
+        """The outcome and its precision as text."""
         runs = len(self.tried)
         words = (
             f"{quantity('', self.rate)} samples/s at {self.at}: {quantity('', self.low)}/s held, "
@@ -108,16 +105,15 @@ class SearchOutcome:
 
     @property
     def resolution(self) -> float:
-        """Relative standard error of a rate anywhere in the bracket: its width / sqrt 12."""
+        """Relative standard error of a uniform rate in the bracket: its width / sqrt 12."""
         return math.log(self.high / self.low) / math.sqrt(12)
 
     @property
     def scatter(self) -> float:
-        """Relative standard error of where the latency meets its limit, as its runs lie about it.
+        """Relative standard error of the rate by the scatter of the runs near the limit.
 
-        The excess of the runs is fitted by a line over the logarithm of the rate. What they lie
-        off it by, over its slope, is what the rate is off by, at most as far as they lie apart; 0
-        where fewer than three runs are near the limit, or the latency does not rise.
+        The residual of log excess over log rate, divided by the slope, at most the range of the
+        runs. 0 with fewer than three runs near the limit, or if the latency does not rise.
         """
         of_it = [one for one in self.tried if one.metric == self.metric]
         near = [one for one in of_it if abs(math.log(one.value / one.limit)) < CLAMP]
@@ -149,11 +145,8 @@ def tried(
     late: bool = False,
     folder: str = "",
 ) -> Tried:
-    """Return what a run says about its rate.
-
-    The limits that LoadGen was told are among the conditions; `late` is what LoadGen says itself.
-    """
-    first = max(conditions, key=lambda one: metrics[one.metric] / one.below)
+    """Evaluate a run at a rate; `late` is LoadGen's own result."""
+    first = max(conditions, key=lambda condition: metrics[condition.metric] / condition.below)
     value = metrics[first.metric]
     return Tried(
         rate=rate,
@@ -167,30 +160,24 @@ def tried(
 
 MAX_LOG_STEP = math.log(2)
 FIRST_LOG_STEP = math.log(1.25)
-"""The first step where nothing is known but a start; 0.8 of a peak is one such step below it."""
+"""The first step without further knowledge; 0.8 of a peak is one such step below it."""
 
 BASELINE_STEP_BOUNDS = (0.02, 0.25)
 """Bounds of the first step from a baseline's rate, which is twice the limit of throughput."""
 
 HELD_AFTER = 3
-"""A miss that so many further rates below it all held is measured again: something else may have
-disturbed that one run."""
+"""Later successes at lower rates after which a miss is measured again, as it may be chance."""
 
 _ROUNDING = 1e-9
 
 
 class NoRate(Exception):
-    """No rate was found: every rate that was tried held, or none did."""
+    """No rate was found: all tried rates met the limits, or none did."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SearchPlan:
-    """How to search.
-
-    Attributes:
-        step: The first step outwards, as a logarithm of the rate.
-        precision: Width of the final bracket, as a share of the rate.
-    """
+    """Hold the settings of a search: start, first log step, relative precision."""
 
     start: float
     step: float = FIRST_LOG_STEP
@@ -209,13 +196,13 @@ class SearchPlan:
 
 
 def narrow_step(limit: float) -> float:
-    """Return the first step from a rate found before: twice the limit of throughput, a share."""
+    """Return the first log step from a known rate: twice the limit of throughput."""
     least, most = BASELINE_STEP_BOUNDS
     return math.log1p(min(max(2 * limit, least), most))
 
 
 def next_rate(tries: Sequence[Tried], plan: SearchPlan) -> float | None:
-    """Return the rate to try next, or None: the search is over."""
+    """Return the rate to try next, or None after the end of the search."""
     if not tries:
         return plan.start
     if len(tries) >= plan.max_runs:
@@ -235,19 +222,16 @@ def next_rate(tries: Sequence[Tried], plan: SearchPlan) -> float | None:
 
 
 def bracket(tries: Sequence[Tried]) -> tuple[Tried | None, Tried | None]:
-    """Return the highest rate that held and the lowest that did not, where there are such.
-
-    Of a rate that was measured again its last run counts.
-    """
+    """Return the highest rate within the limits and the lowest beyond, by their last runs."""
     latest = {one.rate: one for one in tries}.values()
     missed = [one for one in latest if not one.held]
-    high = min(missed, key=lambda one: one.rate, default=None)
+    high = min(missed, key=lambda run: run.rate, default=None)
     held = [one for one in latest if one.held and (high is None or one.rate < high.rate)]
-    return max(held, key=lambda one: one.rate, default=None), high
+    return max(held, key=lambda run: run.rate, default=None), high
 
 
 def result(tries: Sequence[Tried], plan: SearchPlan, at: str) -> SearchOutcome:
-    """Return what a search found; NoRate says that all rates held, or none, and what to do."""
+    """Return the outcome of a search; raise NoRate if all rates met the limits, or none did."""
     low, high = bracket(tries)
     if high is None:
         assert low is not None
@@ -272,12 +256,11 @@ def result(tries: Sequence[Tried], plan: SearchPlan, at: str) -> SearchOutcome:
     )
 
 
-def _measured(one: Tried) -> str:
-    return f"{one.metric} {quantity(one.metric, one.value)}"
+def _measured(run: Tried) -> str:
+    return f"{run.metric} {quantity(run.metric, run.value)}"
 
 
 def _step(end: float, plan: SearchPlan) -> float:
-    """Return the next step outwards: 1, 2, 4, … times the first one, as a logarithm."""
     return min(abs(math.log(end / plan.start)) + plan.step, MAX_LOG_STEP)
 
 
@@ -290,16 +273,15 @@ def _is_narrow(low: Tried, high: Tried, precision: float) -> bool:
 
 
 def _meeting(low: Tried, high: Tried) -> float:
-    """Return how far above the lower end the excess should be 0, as a logarithm."""
+    """Return the interpolated distance of zero excess from the lower end, as a logarithm."""
     return _width(low, high) * -low.excess / (high.excess - low.excess)
 
 
 def _inside(tries: Sequence[Tried], low: Tried, high: Tried, narrow: float) -> float:
     """Return the next rate between two ends, as a logarithm above the lower one.
 
-    It lies beside the place where the excess should be 0, on the side of the middle, by half the
-    width that is wanted: one more try at its other side then ends the search. Where an end is that
-    near already, it lies just so far from that end.
+    It is shifted from the interpolated rate towards the middle by half the required width, so that
+    one more try on the other side ends the search.
     """
     width, meeting = _width(low, high), _meeting(low, high)
     if width <= 2 * narrow or _stalls(tries, width):
@@ -308,12 +290,11 @@ def _inside(tries: Sequence[Tried], low: Tried, high: Tried, narrow: float) -> f
         return narrow
     if width - meeting <= 0.75 * narrow:
         return width - narrow
-    beside = meeting + math.copysign(narrow / 2, width / 2 - meeting)
-    return min(max(beside, narrow), width - narrow)
+    target = meeting + math.copysign(narrow / 2, width / 2 - meeting)
+    return min(max(target, narrow), width - narrow)
 
 
 def _stalls(tries: Sequence[Tried], width: float) -> bool:
-    """Whether the last two tries did not halve the bracket together."""
     low, high = bracket(tries[:-2]) if len(tries) > 2 else (None, None)
     return low is not None and high is not None and width > _width(low, high) / 2
 
@@ -322,13 +303,14 @@ CONDITIONS = {
     "find": ("the condition of the rate differs", "offered"),
     "points": ("the points of the curve differ", "none"),
 }
-"""Parts of a fingerprint without which a figure means something else, and what stands for none."""
+"""Fingerprint keys that are conditions of a figure: words for a difference, and the word for
+none."""
 
 
 def other_condition(a: Mapping[str, str], b: Mapping[str, str]) -> str:
-    """Return how what was measured differs by two fingerprints; "" where it does not."""
+    """Return how the conditions in two fingerprints differ; "" if they are equal."""
     for key, (words, nothing) in CONDITIONS.items():
-        one, other = a.get(key, nothing), b.get(key, nothing)
-        if one != other:
-            return f"{words}: {one} → {other}"
+        first, other = a.get(key, nothing), b.get(key, nothing)
+        if first != other:
+            return f"{words}: {first} → {other}"
     return ""

@@ -1,4 +1,4 @@
-"""Which stages of the work take longer, or less long, than in the runs of a baseline."""
+"""Compare the times of stages of the work with those in a baseline's runs."""
 
 from __future__ import annotations
 
@@ -10,23 +10,20 @@ from pytest_mlperf.core.metrics import METRICS, at_point, is_stage, point_of
 from pytest_mlperf.core.numbers import quantity, times
 
 STAGE_SHARE = 0.05
-"""A stage whose time differs by a smaller share takes as long as before."""
+"""Relative change of a stage's time from which it is significant."""
 
 WHOLE_SHARE = 0.02
-"""So does one whose difference is a smaller share of all stages together, or of the median latency:
-a queue of microseconds may double and explains nothing."""
+"""The same relative to all stages together, or to the median latency: a queue of microseconds may
+double and explains nothing."""
 
 LATENCY = "latency_p50"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StageTime:
-    """The time of a stage, seconds per sample, medians over runs.
+    """Hold the median time of a stage, "stage_queue@64" at a point [s per sample].
 
-    Attributes:
-        metric: "stage_unet", at a point of a curve "stage_queue@64".
-        baseline_s, current_s: In the runs of the baseline, and of the test.
-        moved: It lies beyond every run of the baseline, by more than the shares above.
+    `moved` if it is outside of the baseline's range by more than the shares above.
     """
 
     metric: str
@@ -41,7 +38,7 @@ class StageTime:
 
     @property
     def says(self) -> str:
-        """Return "unet takes 1.31x as long (779 ms → 1.02 s)"."""
+        """The change as text: "unet takes 1.31x as long (779 ms → 1.02 s)"."""
         sides = " → ".join(quantity(self.metric, s) for s in (self.baseline_s, self.current_s))
         return f"{self.title} takes {times(self.current_s / self.baseline_s)} as long ({sides})"
 
@@ -49,12 +46,7 @@ class StageTime:
 def stage_times(
     runs: Sequence[Mapping[str, float]], baseline_runs: Sequence[Mapping[str, float]]
 ) -> dict[float | None, list[StageTime]]:
-    """Return the stages that all runs have, by point of a curve; None: of no curve.
-
-    Args:
-        runs: The metrics of each run of a test.
-        baseline_runs: The same of the baseline's runs.
-    """
+    """Return the stages that all runs have, by point of a curve; None without a curve."""
     if not runs or not baseline_runs:
         return {}
     names = [n for n in runs[0] if is_stage(n) and all(n in r for r in (*runs, *baseline_runs))]

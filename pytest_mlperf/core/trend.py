@@ -1,4 +1,4 @@
-"""How a case moved from one accepted baseline to the next, and when that may not be said."""
+"""Compute a case's changes between accepted baselines, if they are comparable."""
 
 from __future__ import annotations
 
@@ -18,19 +18,18 @@ from pytest_mlperf.judge.rule_a import holm
 from pytest_mlperf.judge.rule_r import RuleR
 
 CONFIDENCE = 0.95
-"""Of the two-sided interval of a change."""
 
 _VERSION = re.compile(r"v?\d+(\.\d+)+\S*")
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrendPoint:
-    """One accepted baseline of a case.
+    """Hold one accepted baseline of a case.
 
     Attributes:
-        commit: Commit that holds it, "not committed", or "" where git no longer has it.
-        fingerprint: Engine, versions, weights, options, data; empty where not known.
-        rate: Offered rate, per second; None where it is no condition of the measurement.
+        commit: Commit that holds it, "not committed", or "" if git no longer has it.
+        fingerprint: Engine, versions, weights, options, data; empty if unknown.
+        rate: Offered rate, per second; None if it is not a condition of the runs.
         means: Geometric means by metric, SI units.
     """
 
@@ -53,15 +52,13 @@ class TrendPoint:
 
 @dataclass(frozen=True, kw_only=True)
 class TrendStep:
-    """The change from one point to a later one.
+    """Hold the change from one point to a later one; None for unknown figures.
 
     Attributes:
-        change: Relative change of the value; None where no ratio may be formed.
-        low, high: Its two-sided interval of 95 %; None where the runs of a side are not known.
-        better: It is proven better (True) or worse (False); None: neither, or not known.
-        p: Chance of so large a change, either way, where there is none; None as `low`.
-        by_sessions: Enough sessions made the runs to show what sessions differ by; None as `low`.
-        refused: Why no ratio may be formed; empty where it may.
+        low, high: Its two-sided 95 % interval.
+        better: True if proven better, False if proven worse.
+        by_sessions: Whether there are enough sessions to estimate their variance.
+        refused: Reasons why the points are not comparable; empty if they are.
     """
 
     change: float | None = None
@@ -74,13 +71,13 @@ class TrendStep:
 
 
 def step(a: TrendPoint, b: TrendPoint, metric: str, rule: RuleR) -> TrendStep:
-    """Return how a metric changed from one point to a later one, by all runs of both."""
+    """Return the change of a metric from one point to a later one, by all runs of both."""
     if refused := why_no_ratio(a, b, metric):
         return TrendStep(refused=refused)
-    before, now = (values(runs, metric, by_day=False) for runs in (a.runs, b.runs))
-    if not before or not now:
+    old, new = (values(runs, metric, by_day=False) for runs in (a.runs, b.runs))
+    if not old or not new:
         return TrendStep(change=b.means[metric] / a.means[metric] - 1)
-    ratio = pooled(before, now, rule=rule)
+    ratio = pooled(old, new, rule=rule)
     half, d = ratio.reach((1 - CONFIDENCE) / 2), ratio.change
     low, change, high = (raw(x, Direction.HIGHER) for x in (d - half, d, d + half))
     better = None
@@ -93,10 +90,9 @@ def step(a: TrendPoint, b: TrendPoint, metric: str, rule: RuleR) -> TrendStep:
 
 
 def proven(steps: Sequence[TrendStep]) -> list[TrendStep]:
-    """Return the steps of one trend with what is proven among all of them.
+    """Return the steps of one trend, with `better` adjusted for their number.
 
-    Where nothing changed at all, a trend has a step that is better or worse at most once in twenty,
-    however many it has. The intervals are each step's alone.
+    An unchanged trend has a better or worse step with probability 1/20 at most.
     """
     p_values = {place: step.p for place, step in enumerate(steps) if step.p is not None}
     stay = holm(p_values, 1 - CONFIDENCE)
@@ -107,7 +103,7 @@ def proven(steps: Sequence[TrendStep]) -> list[TrendStep]:
 
 
 def why_no_ratio(a: TrendPoint, b: TrendPoint, metric: str) -> tuple[str, ...]:
-    """Return every reason why one point says nothing about the other; none: they compare."""
+    """Return every reason why two points are not comparable; empty if they are."""
     pairs: dict[str, tuple[object, object]] = {
         "workload": (a.case.workload, b.case.workload),
         "scenario": (a.case.scenario, b.case.scenario),
@@ -123,8 +119,8 @@ def why_no_ratio(a: TrendPoint, b: TrendPoint, metric: str) -> tuple[str, ...]:
         if one != other and not (what == "division" and not (a.fingerprint and b.fingerprint))
     ]
     if apart := [] if _split(a) != _split(b) else differences(a.identity, b.identity):
-        shown = ", ".join(f"{d.name} {d.theirs} → {d.ours}" for d in apart)
-        reasons.append(f"other hardware: {shown}")
+        listing = ", ".join(f"{d.name} {d.theirs} → {d.ours}" for d in apart)
+        reasons.append(f"other hardware: {listing}")
     if a.rate != b.rate:
         reasons.append(f"offered rate differs: {_rate(a)} → {_rate(b)}")
     if a.fingerprint and b.fingerprint:
@@ -146,7 +142,6 @@ def _metrics(a: TrendPoint, b: TrendPoint, metric: str) -> list[str]:
 
 
 def _split(point: TrendPoint) -> tuple[int, str]:
-    """Return count and class of an accelerator: 8 and "H200" of "8xH200"."""
     match = re.fullmatch(r"(\d+)x(.+)", point.case.accelerator)
     return (int(match[1]), match[2]) if match else (1, point.case.accelerator)
 
@@ -159,18 +154,15 @@ def _rate(point: TrendPoint) -> str:
 
 
 def versions(points: Sequence[TrendPoint]) -> list[str]:
-    """Return what tells each point's engine from the others', see `engine_versions`."""
+    """Return the distinguishing versions of each point's engine, see `engine_versions`."""
     return engine_versions([(point.fingerprint, point.case.engine) for point in points])
 
 
 def engine_versions(engines: Sequence[tuple[Mapping[str, str], str]]) -> list[str]:
-    """Return what tells engines from each other: "onnxruntime 1.20.1".
+    """Return the versions that distinguish engines: "onnxruntime 1.20.1".
 
-    Of all versions in the fingerprints, those that are not the same everywhere; where all are the
-    same, the engine's own. "not known" where there is no fingerprint.
-
-    Args:
-        engines: Of each its fingerprint and the name that its suite gives it.
+    All versions in the fingerprints that differ; if none does, the engine's own. "not known"
+    without a fingerprint.
     """
     keys = dict.fromkeys(
         key
@@ -180,25 +172,22 @@ def engine_versions(engines: Sequence[tuple[Mapping[str, str], str]]) -> list[st
     )
     recorded = [fingerprint for fingerprint, _ in engines if fingerprint]
     moving = [key for key in keys if len({one.get(key) for one in recorded}) > 1]
-    shown = moving or [next((k for k in keys if k == "engine.version"), next(iter(keys), ""))]
-    return [_version(*one, shown) if one[0] else "not known" for one in engines]
+    selected = moving or [next((k for k in keys if k == "engine.version"), next(iter(keys), ""))]
+    return [_version(*one, selected) if one[0] else "not known" for one in engines]
 
 
 def _version(fingerprint: Mapping[str, str], name: str, keys: Sequence[str]) -> str:
     engine = fingerprint.get("engine", name).rpartition(":")[2]
-    shown = []
+    parts = []
     for key in filter(None, keys):
         part = engine if key == "engine.version" else key.removeprefix("engine.")
         if key in fingerprint:
-            shown.append(f"{part} {fingerprint[key]}")
-    return ", ".join(shown) or engine
+            parts.append(f"{part} {fingerprint[key]}")
+    return ", ".join(parts) or engine
 
 
 def distinct(points: Sequence[TrendPoint]) -> list[TrendPoint]:
-    """Return one point per measurement: runs that were appended belong to what they extend.
-
-    A record that stands unchanged in several commits is that of the first; points are oldest first.
-    """
+    """Return one point per measurement, oldest first; appended runs belong to their record."""
     kept: list[TrendPoint] = []
     for point in points:
         runs = _runs(point)
@@ -211,7 +200,7 @@ def distinct(points: Sequence[TrendPoint]) -> list[TrendPoint]:
 
 
 def grouped(points: Sequence[TrendPoint]) -> list[TrendPoint]:
-    """Return points so that those of one machine follow each other, the newest machine's last."""
+    """Return points grouped by machine, the newest machine's last."""
     groups: dict[str, list[TrendPoint]] = {}
     for point in sorted(points, key=lambda point: point.date):
         case = (point.case.workload, point.case.scenario, point.case.precision)

@@ -1,4 +1,4 @@
-"""Parse what others wrote: JSON, TOML and compressed data, each bounded before it is parsed."""
+"""Parse untrusted data: JSON, TOML and compressed data, each bounded before parsing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from itertools import accumulate, chain
 from typing import Any
 
 MAX_DEPTH = 50
-"""Lists and objects inside each other."""
 
 MAX_KEY_PARTS = 16
 """Parts of one dotted TOML key: the parser's time grows with their square."""
@@ -19,7 +18,6 @@ MAX_VALUES = 1_000_000
 """Lists, objects and commas of one JSON text: an empty object takes 24 times its text in memory."""
 
 MAX_KEYS = 100_000
-"""Keys of one object."""
 
 PIECE_BYTES = 2**20
 
@@ -40,10 +38,9 @@ _DEEP_KEY = re.compile(rf"\.(?:[\w \t-]*\.){{{MAX_KEY_PARTS - 1}}}")
 def parse_json(
     content: bytes | str, *, max_values: int = MAX_VALUES, repeated_keys: bool = False
 ) -> Any:
-    """Return the value of a JSON text in UTF-8; every defect is a ValueError.
+    """Return the value of a JSON text in UTF-8; raise ValueError if it is malformed.
 
-    Depth and number of values are bounded before parsing; a key may stand once in an object, unless
-    `repeated_keys` takes the last of several.
+    Depth and number of values are bounded. `repeated_keys` keeps the last of several equal keys.
     """
     require_bounded(content, max_values)
     text = content if isinstance(content, str) else content.decode("utf-8")
@@ -60,7 +57,7 @@ def require_bounded(content: bytes | str, max_values: int) -> None:
     for begin in range(0, len(content), PIECE_BYTES):
         part = content[begin : begin + PIECE_BYTES]
         piece = kept + (part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part)
-        # A backslash and what it escapes belong together.
+        # Do not split a backslash from the escaped character.
         odd = (len(piece) - len(piece.rstrip(b"\\"))) % 2
         kept, piece = (b"\\", piece[:-1]) if odd else (b"", piece)
         piece = piece.replace(b"\\\\", b"").replace(b'\\"', b"")
@@ -93,10 +90,7 @@ def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """Return the tables of a TOML text; every defect is a ValueError.
-
-    Depth and the parts of each dotted key are bounded before parsing.
-    """
+    """Return the tables of a TOML text of bounded depth; raise ValueError if it is malformed."""
     plain = _TOML_QUOTED.sub("", text.replace("\\\\", "").replace('\\"', ""))
     if _DEEP_KEY.search(plain):
         raise ValueError(f"a key of more than {MAX_KEY_PARTS} parts")
@@ -110,7 +104,7 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 
 def is_deeper(value: object, levels: int) -> bool:
-    """Check whether lists and objects are nested in more than so many levels."""
+    """Check whether lists and objects are nested in more than `levels` levels."""
     inside = [value]
     for _ in range(levels):
         objects = [one for one in inside if isinstance(one, dict)]
@@ -120,11 +114,11 @@ def is_deeper(value: object, levels: int) -> bool:
 
 
 def inflate(content: bytes, max_bytes: int) -> bytes:
-    """Return what zlib or gzip compressed; a ValueError if it is cut, damaged or larger.
+    """Return data that zlib or gzip compressed; raise ValueError if damaged or too large.
 
-    It is unpacked twice, at first to learn its size: only what is not larger takes that memory.
+    It is unpacked twice, first to learn its size, so that only accepted data take that memory.
     """
-    form = zlib.MAX_WBITS | 32  # of either format
+    form = zlib.MAX_WBITS | 32  # either format
     try:
         return zlib.decompress(content, form, _inflated_size(content, form, max_bytes) or 1)
     except zlib.error as error:

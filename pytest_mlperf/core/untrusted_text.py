@@ -1,4 +1,4 @@
-"""Text that others wrote, for terminals, files and messages."""
+"""Format untrusted text for terminals, files and messages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 BROKEN_COLONS = ":\u200b:"
-"""Two colons that begin no workflow command of a CI: `broken` makes them."""
+"""Two colons that start no workflow command of a CI, as written by `broken`."""
 
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
@@ -26,11 +26,10 @@ T = TypeVar("T")
 
 
 def visible(text: str, keep: str = "") -> str:
-    r"""Return text whose control, format and separator characters are shown and not obeyed.
+    r"""Return text with control, format and separator characters escaped.
 
-    ESC becomes "\x1b", a right-to-left override "\u202e": no terminal is cleared or recoloured by
-    it, nothing is hidden, and no line is ended or turned round. Kept are newlines of our own
-    layout.
+    ESC becomes "\x1b", a right-to-left override "\u202e", which cannot affect a terminal; `keep`
+    stays.
     """
     if text.isprintable():
         return text
@@ -45,15 +44,12 @@ def broken(text: str) -> str:
 
 
 def encodable(value: T) -> T:
-    r"""Return text, or data that holds some, that can be written as UTF-8; all else stays as is.
-
-    A lone surrogate, as Python makes it from a file name that is no UTF-8, becomes "\udcff".
-    """
+    """Return text, or data that holds some, whose lone surrogates are escaped for UTF-8."""
     return every_text(value, _escaped)
 
 
 def every_text(value: T, change: Callable[[str], str]) -> T:
-    """Return a value with every text in it changed, keys of mappings among them."""
+    """Return a value with every text in it changed, including keys of mappings."""
     result: Any = value
     match result:
         case str():
@@ -70,7 +66,7 @@ def every_text(value: T, change: Callable[[str], str]) -> T:
 
 
 def texts_in(value: Any) -> Iterator[str]:
-    """Yield every text in a value, however deep inside; keys of mappings are none."""
+    """Yield every text in a value at any depth, without keys of mappings."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping | list | tuple):
@@ -79,15 +75,12 @@ def texts_in(value: Any) -> Iterator[str]:
 
 
 def json_text(content: Any, default: Callable[[Any], Any] | None = None) -> str:
-    """Return JSON as people read it, in which no character is invisible or obeyed by a terminal.
-
-    It says the same to a program: such characters stand as JSON's escapes.
-    """
+    """Return readable JSON with invisible and control characters as JSON escapes."""
     return escaped(json.dumps(encodable(content), indent=1, ensure_ascii=False, default=default))
 
 
 def escaped(text: str) -> str:
-    """Return JSON in lines with every character escaped that is invisible or obeyed."""
+    """Return JSON text with invisible and control characters escaped in each line."""
     if text.isprintable():
         return text
     return "\n".join(
@@ -106,24 +99,21 @@ def _shown(character: str, keep: str) -> str:
 
 def _escaped(text: str) -> str:
     if not _SURROGATE.search(text):
-        return text  # also what is more than a text, such as a word of an enumeration
+        return text  # unchanged, because it may be a subclass such as a StrEnum member
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def clean(line: str) -> str:
-    """Return a line with its control characters escaped and no workflow command at its start.
-
-    Test ids hold "::" and are there to be copied, so only a line that begins so is broken up.
-    """
-    shown = visible(line)
-    start = len(shown) - len(shown.lstrip())
-    if shown.startswith(("::", "##["), start):
-        return f"{shown[:start]}\\{shown[start:]}"
-    return shown
+    """Return a line with control characters escaped and no CI workflow command at its start."""
+    text = visible(line)
+    start = len(text) - len(text.lstrip())
+    if text.startswith(("::", "##["), start):
+        return f"{text[:start]}\\{text[start:]}"
+    return text
 
 
 def csv_cell(value: object) -> object:
-    """Return what a cell of CSV holds: text that a spreadsheet takes for no formula."""
+    """Return a CSV cell whose text no spreadsheet takes for a formula."""
     if isinstance(value, bool):
         return str(value).lower()
     if not isinstance(value, str):
@@ -132,12 +122,12 @@ def csv_cell(value: object) -> object:
 
 
 def markdown_text(text: str) -> str:
-    """Return foreign text as plain words in a cell: no markup, HTML, mention or new line."""
+    """Return untrusted text as plain words in a cell: no markup, HTML, mention or new line."""
     return visible(text, keep="\n\r").translate(_MARKDOWN)
 
 
 def some(names: Sequence[str], most: int = 3) -> str:
-    """Return the first names, and how many more there are: "a, b, c and 2 more"."""
+    """Return the first names, and the number of others: "a, b, c and 2 more"."""
     more = len(names) - most
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
@@ -151,19 +141,19 @@ def merge_conflict(text: str) -> tuple[int, str, str] | None:
 
 
 def nearest(word: str, words: Iterable[str]) -> str:
-    """Return "; did you mean 'x'?", or the list of what is known."""
+    """Return "; did you mean 'x'?", or the list of known words."""
     names = list(words)
     return meant(word, names) or f"; known: {', '.join(names) or 'none'}"
 
 
 def meant(word: str, words: Iterable[str]) -> str:
-    """Return "; did you mean 'x'?", or "" where nothing is like it."""
+    """Return "; did you mean 'x'?", or "" without a similar word."""
     close = closest(word, words)
     return f"; did you mean {close!r}?" if close else ""
 
 
 def closest(word: str, words: Iterable[str], cutoff: float = 0.5) -> str:
-    """Return the word that is most like another one, or "" where none is like it."""
+    """Return the most similar word, or "" if none is similar."""
     return next(iter(difflib.get_close_matches(word, list(words), n=1, cutoff=cutoff)), "")
 
 
@@ -172,5 +162,5 @@ _REPR.maxstring = _REPR.maxother = 80
 
 
 def shown(value: object) -> str:
-    """Return a value as messages show it: its repr, a long one cut."""
+    """Return the repr of a value for a message, shortened if long."""
     return _REPR.repr(value)

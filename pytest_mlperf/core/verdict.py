@@ -1,4 +1,4 @@
-"""Outcomes a user reads, and the verdict on one case and kind."""
+"""Define the outcomes that a user reads, and the verdict on one case and kind."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from pytest_mlperf.judge.inputs import DAYS
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InterimAnalysis:
-    """The change of some runs, and its standard error.
+    """Hold the change of some runs, and its standard error.
 
     Attributes:
         change: Logarithm of the ratio of the means, below 0 if the runs are worse.
         se: Its standard error by rule R.
         df: Degrees of freedom of the standard error.
-        session: Id of a session of the baseline that was compared with its other sessions; else "".
+        session: Id of a baseline session compared with the others; "" for present runs.
     """
 
     change: Number
@@ -56,18 +56,18 @@ class Confirmation(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class InterleavedRuns:
-    """How a drop was confirmed, or why it could not be.
+    """Describe the confirmation of a drop by interleaved runs, or why there is none.
 
     Attributes:
-        state: PROVEN: it is there; EXCLUDED: none of the limit is; UNDECIDED: neither. Without runs
-            NO_BUILD: the build of the baseline cannot be had; UNCHANGED: it is this very one, at
+        state: PROVEN: the drop exists; EXCLUDED: no drop of the limit; UNDECIDED: neither. Without
+            runs NO_BUILD: the baseline's build is not available; UNCHANGED: it is this build, at
             the same commit; NOT_COMPARABLE: the runs may not be compared; NOT_MADE: the session
             ended before.
         metrics: Names of the metrics that seemed to have dropped.
-        build: What ran beside this build, in words; "" where nothing did.
+        build: The other build, in words; "" without runs.
         pairs: Pairs of runs up to the decision.
-        runs: Runs that were made for it, on both sides together.
-        reason: Why nothing was decided, in words; "" where it was.
+        runs: Runs made for it, on both sides together.
+        reason: Why there is no decision, in words; "" with one.
     """
 
     state: Confirmation
@@ -82,7 +82,7 @@ UNKNOWN = "no reference score is known"
 
 
 class GateState(StrEnum):
-    """What the gate says of a pass."""
+    """Name the result of the accuracy gate for a pass."""
 
     KEPT = "kept"
     FAILED = "failed"
@@ -92,14 +92,14 @@ class GateState(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gate:
-    """What was said of the gate, and on what.
+    """Hold the result of the accuracy gate and its samples.
 
     Attributes:
-        state: The answer. KEPT needs the whole data set and all scores; FAILED on a part is proven;
-            NONE: nobody gave a reference score.
+        state: KEPT needs the whole data set and all scores; FAILED on a part is proven; NONE: there
+            is no reference score.
         samples: Samples scored.
-        total: Samples that the gate is defined on; more than `samples` for a part of them.
-        unscored: Scores of the gate that the scorer did not give.
+        total: Samples of the gate's data set; more than `samples` for a part of it.
+        unscored: Scores of the gate that the scorer did not compute.
     """
 
     state: GateState
@@ -109,12 +109,12 @@ class Gate:
 
     @property
     def evaluated(self) -> bool:
-        """There is an answer."""
+        """Whether the gate has a result."""
         return self.state in {GateState.KEPT, GateState.FAILED}
 
     @property
     def answer(self) -> str:
-        """What stands behind a label: "kept on 50,000 samples"."""
+        """The result after a label: "kept on 50,000 samples"."""
         if self.state is GateState.NONE:
             return f"none: {UNKNOWN}"
         on = f"on {self.samples:,} samples"
@@ -125,12 +125,12 @@ class Gate:
 
     @property
     def in_words(self) -> str:
-        """The answer for people: "gate kept on 50,000 samples"."""
+        """The result for people: "gate kept on 50,000 samples"."""
         return f"no gate: {UNKNOWN}" if self.state is GateState.NONE else f"gate {self.answer}"
 
 
 class Outcome(StrEnum):
-    """The word a verdict ends in."""
+    """Name the outcome of a verdict."""
 
     OK = "ok"
     IMPROVED = "improved"
@@ -152,7 +152,7 @@ class Outcome(StrEnum):
 
     @property
     def fails(self) -> bool:
-        """Whether this outcome alone makes the test fail."""
+        """Whether this outcome alone fails the test."""
         return self in _FAILING
 
 
@@ -175,7 +175,7 @@ SEVERITY = (
     Outcome.IMPROVED,
     Outcome.RECORDED,
 )
-"""From what decides a case first to what decides it last."""
+"""Outcomes in the order in which they decide a case."""
 
 _FAILING = {*SEVERITY[: SEVERITY.index(Outcome.SUSPECT)], Outcome.UNEXPECTED_PASS}
 
@@ -186,7 +186,7 @@ def worst(outcomes: list[Outcome]) -> Outcome:
 
 
 class Unchecked(StrEnum):
-    """Why a verdict on speed or energy does not vouch for the answers' accuracy."""
+    """Name why accuracy was not checked for a verdict on speed or energy."""
 
     DUMMY = "dummy weights"
     SCORER_BROKE = "scorer broke"
@@ -194,7 +194,7 @@ class Unchecked(StrEnum):
 
     @property
     def in_words(self) -> str:
-        """What is said behind a headline."""
+        """The text after a headline."""
         return _UNCHECKED[self]
 
 
@@ -206,18 +206,18 @@ _UNCHECKED = {
 
 
 def beside_accuracy(headline: str, unchecked: Unchecked | None) -> str:
-    """Return a headline on speed or energy, with what it does not vouch for."""
+    """Return a headline on speed or energy, with the note on unchecked accuracy."""
     return f"{headline}, {unchecked.in_words}" if unchecked else headline
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MetricBaseline:
-    """One metric of the baseline.
+    """Hold one metric of the baseline.
 
     Attributes:
         value: Geometric mean of its runs, SI units; None without baseline.
         runs: Number of these runs.
-        days: Number of days on which its sessions were made.
+        days: Number of days with sessions.
         detectable: Smallest change that these runs can prove, as a share; None if not judged.
         lacks: Why a verdict against it is not final: "few sessions" or "old"; None if it is.
         sessions: Each session compared with the other ones; empty if there is only one.
@@ -233,7 +233,7 @@ class MetricBaseline:
 
 @dataclass(frozen=True, kw_only=True)
 class MetricVerdict:
-    """The verdict on one metric.
+    """Hold the verdict on one metric.
 
     Attributes:
         metric: Metric name.
@@ -242,23 +242,23 @@ class MetricVerdict:
         baseline: The same metric of the baseline.
         change: Relative change; None without baseline.
         low, high: Confidence interval of the change that decided; None without baseline.
-        limit: The smallest change that matters, as a share; None if not gated. Below 0 for a
-            gate's ceiling.
+        limit: The smallest change that matters, as a share; None if not gated. Below 0 for a gate's
+            ceiling.
         runs: Number of judged runs.
         note: A few words for the table, e.g. "advisory: 3 baseline runs".
         p: Probability that an unchanged metric looks this bad at any interim analysis of rule R; 1
             after a pass, None if rule R did not judge.
-        confirmed: Runs interleaved with the baseline's own build proved the drop as well.
-        direction: Of a PROVISIONAL metric its outcome if sessions differ by no more than expected;
-            of an INCONCLUSIVE one "drop" if it would be one without the machine's load.
+        confirmed: Whether runs interleaved with the baseline's own build proved the drop as well.
+        direction: For a PROVISIONAL metric its outcome if sessions differ by no more than expected;
+            for an INCONCLUSIVE one "drop" if it would be one without the machine's load.
         robust_to: Relative standard deviation of sessions up to which the decision is robust; None
             without decision.
-        robust: A drop would be final: the baseline's sessions are close enough together.
-        likely: A PROVISIONAL drop would fail the test on the second day in a row.
+        robust: Whether a drop would be final: the baseline's sessions are close enough together.
+        likely: Whether a PROVISIONAL drop would fail the test on the second day in a row.
         since: Day (UTC) of the first session in a row with this PROVISIONAL drop, if the drop fails
             the test; else "".
-        outliers: Number of runs that are worse than every run of the baseline, and by far.
-        interrupted: The session ended before it was decided.
+        outliers: Number of runs that are much worse than every run of the baseline.
+        interrupted: Whether the session ended before it was decided.
         analyses: Interim analysis of rule R after each run, oldest first; empty if it did not
             judge.
     """
@@ -286,10 +286,7 @@ class MetricVerdict:
 
     @property
     def fails(self) -> bool:
-        """Whether this metric alone makes the test fail.
-
-        A provisional drop does on the second day in a row: one day in many is slow by chance.
-        """
+        """Whether this metric fails the test, a provisional drop on the second day in a row."""
         repeated = self.seems_drop and bool(self.since)
         return repeated or (self.outcome is not None and self.outcome.fails)
 
@@ -300,34 +297,33 @@ class MetricVerdict:
 
     @property
     def word(self) -> str:
-        """What tables say of it: the outcome, and of a provisional one whether it is a drop."""
+        """Its outcome in tables, with "drop" for a provisional drop."""
         return f"{self.outcome or 'reported'}{' drop' if self.direction == 'drop' else ''}"
 
     @property
     def lacking_sessions(self) -> Literal["few sessions", "old"] | None:
-        """What the baseline lacks for this word; None also where runs in turns proved it."""
+        """Why this outcome is not final; None if it is, also if interleaved runs proved it."""
         return None if self.confirmed else self.baseline.lacks
 
 
 @dataclass(frozen=True, kw_only=True)
 class PairedVerdict:
-    """What the paired comparison of one score says; differences are in the score's own points.
+    """Hold the paired comparison of one score; differences are in the score's own points.
 
     Attributes:
         metric: Metric name.
         outcome: Its own outcome; None for a count of output, which is only compared.
-        baseline: Mean of the baseline's scores of the samples that were judged.
-        now: Mean of this build's.
+        baseline: Mean of the baseline's scores over the judged samples.
+        now: Mean of this build's scores.
         change: now - baseline.
-        low, high: The bounds of the change that decided; None for counts, and where too few samples
-            bound it.
+        low, high: Confidence bounds of the change; None for counts, and with too few samples.
         margin: Largest change for the worse that does not matter; None for counts.
         samples: Samples judged.
-        changed: Samples whose score is another one.
+        changed: Samples whose score changed.
         down, up: Samples that got worse, that got better.
         p: One-sided p of the plain paired test for a drop of any size; None for counts.
-        lower: The score is better when lower.
-        correlation: Of the scores of now and then, sample by sample; None where there is none.
+        lower: Whether the score is better when lower.
+        correlation: Correlation of the scores of both passes per sample; None if undefined.
     """
 
     metric: str
@@ -364,28 +360,28 @@ class PairedVerdict:
 
     @property
     def worst(self) -> float | None:
-        """The end of the interval that is worse."""
+        """The worse end of the interval."""
         return self.high if self.lower else self.low
 
     @property
     def best(self) -> float | None:
-        """The end of the interval that is better."""
+        """The better end of the interval."""
         return self.low if self.lower else self.high
 
 
 @dataclass(frozen=True, kw_only=True)
 class RatioVerdict:
-    """What runs of two engine entries in turns say about the claim that one beats the other.
+    """Hold the result of interleaved runs on the claim that one engine entry beats another.
 
     Attributes:
         metric: Metric name.
         outcome: Its own outcome.
         a, b: Ids of the two cases.
         value_a, value_b: Geometric means of their runs, SI units.
-        ratio: How many times better a is; above 1 it is better, whatever the metric's direction.
-        low, high: Interval of the ratio that the decision used.
-        least: The claim.
-        pairs: Runs of each, made in turns.
+        ratio: Ratio above 1 if a is better, for either direction of the metric.
+        low, high: Confidence interval of the ratio.
+        least: The claimed ratio.
+        pairs: Interleaved runs of each.
     """
 
     metric: str
@@ -403,7 +399,7 @@ class RatioVerdict:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BaselineReference:
-    """The baseline of a verdict, and how the tested build differs from it.
+    """Describe the baseline of a verdict, and the tested build's differences from it.
 
     Attributes:
         file: Path of the baseline file, or where it would be.
@@ -425,7 +421,7 @@ class BaselineReference:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Logs:
-    """Where the logs of a test are.
+    """Hold the places of a test's logs.
 
     Attributes:
         folder: Folder with the logs of the last run.
@@ -440,34 +436,34 @@ class Logs:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """The answer for one test.
+    """Hold the verdict on one test.
 
     Attributes:
         case: The judged case.
         kind: The kind of its test.
-        outcome: The word.
-        headline: Text after the word on the first line, at most some 60 characters.
+        outcome: Its outcome.
+        headline: Text after the outcome on the first line, at most about 60 characters.
         metrics: One entry per metric, gated first.
         paired: One entry per score that was compared with the accuracy baseline, sample by sample.
         ratio: Result of a claim about a pair of cases.
-        runs: Every performance run of the case so far, oldest first; of a pair a's first, b's
-            first, a's second, and so on.
+        runs: Every performance run of the case so far, oldest first; for a pair alternately of a
+            and b.
         invalid_runs: Runs that may not be judged, oldest first. Each was repeated, except the last
             one if `reasons` is not empty.
         reasons: Why the last run may not be judged, if it was not repeated.
-        accuracy: The accuracy pass the verdict rests on.
+        accuracy: The accuracy pass behind the verdict.
         gate: Result of that pass's gate, and its number of samples; None without a pass, and in
-            results of older releases.
+            older results.
         subject: Machine, engine and data.
         notes: Sentences for the failure message, most important first.
         baseline: The baseline, and the differences from it.
         cost: Work per dollar, if the suite states the price of a GPU.
-        logs: Where the logs are.
+        logs: Places of the logs.
         machine: Comparison of the fixed micro-benchmark with the baseline's, after a change.
-        interleaved: How a drop was measured again beside the build of its baseline, or why not;
-            None if there was no drop to confirm.
-        unchecked: Why it does not vouch for accuracy; None if it does, or is on accuracy itself.
-        handicap: Share of speed that was taken away from its runs.
+        interleaved: Confirmation of a drop by runs interleaved with the baseline's build; None
+            without a drop to confirm.
+        unchecked: Why accuracy was not checked; None if it was, or is the subject itself.
+        handicap: Share of speed that a handicap took from its runs.
     """
 
     case: Case
@@ -499,20 +495,20 @@ class Verdict:
 
     @property
     def fails(self) -> bool:
-        """Whether it makes its test fail, whatever is asked."""
+        """Whether it fails its test regardless of options."""
         provisional = self.outcome is Outcome.PROVISIONAL
         return self.outcome.fails or (provisional and any(m.fails for m in self.metrics))
 
     @property
     def warns(self) -> bool:
-        """Whether it is PROVISIONAL, and seems a drop from a baseline that has its days."""
+        """Whether it is PROVISIONAL, and seems a drop from a baseline with enough days."""
         return self.outcome is Outcome.PROVISIONAL and any(
             m.seems_drop and m.baseline.days >= DAYS for m in self.metrics
         )
 
     @property
     def measured_again(self) -> tuple[Run, ...]:
-        """The INVALID runs that another run stands for."""
+        """The INVALID runs that were repeated."""
         return self.invalid_runs[:-1] if self.reasons else self.invalid_runs
 
 
@@ -525,13 +521,13 @@ _BUILD = (
 
 
 def deciding_of(metrics: Sequence[MetricVerdict], outcome: Outcome | None) -> MetricVerdict | None:
-    """Return the metric that an outcome is about; of provisional ones a drop says more."""
+    """Return the metric that an outcome is about, preferring a provisional drop."""
     of_it = [metric for metric in metrics if metric.outcome is outcome]
     return next((m for m in of_it if m.direction == "drop"), of_it[0] if of_it else None)
 
 
 def final_word(verdict: Verdict) -> str | None:
-    """Return what a PROVISIONAL verdict lacks, and what would settle it; None of any other."""
+    """Return why a verdict is PROVISIONAL, and how to settle it; None for other outcomes."""
     metric = deciding_of(verdict.metrics, Outcome.PROVISIONAL)
     if verdict.outcome is not Outcome.PROVISIONAL or metric is None:
         return None
@@ -551,7 +547,6 @@ def _lacks(metric: MetricVerdict, until: str | None) -> str:
 
 
 def _cure(metric: MetricVerdict) -> str:
-    """Return what to do; the baseline's build proves a drop, and no ok."""
     if metric.baseline.lacks != "few sessions":
         steps = f"append a session of its build on another day ({APPEND_OPTIONS})"
     elif metric.baseline.days < DAYS:

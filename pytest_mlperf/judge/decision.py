@@ -1,4 +1,4 @@
-"""The result that every procedure of this package returns."""
+"""Define the result that every procedure of this package returns."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from typing import Literal
 
 
 class Answer(StrEnum):
-    """Answer of a procedure.
+    """Name the answer of a procedure.
 
-    MORE: a further run could decide. PROVISIONAL: a pass or a fail if sessions differ by no more
-    than expected, and the baseline cannot show whether they do. SUSPECT: a fail alone, and none
-    among the others that were judged with it.
+    MORE: a further run could decide. PROVISIONAL: it depends on between-session variance, which is
+    unknown. SUSPECT: a fail if judged alone, but not among the others of the session.
     """
 
     PASS = "pass"  # noqa: S105 -- no password
@@ -26,18 +25,18 @@ class Answer(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Decision:
-    """A decision, and the figures it rests on; procedures add their own.
+    """Hold a decision with its figures; procedures add their own.
 
     Attributes:
         outcome: The answer.
         interval: Confidence interval that decided, on the scale of the procedure.
-        direction: Of a PROVISIONAL decision its answer if sessions differ by no more than expected;
-            of an INCONCLUSIVE one "drop" if it would be one without the machine's load.
+        direction: For a PROVISIONAL decision its answer if sessions differ by no more than
+            expected; for an INCONCLUSIVE one "drop" if it would be one without the machine's load.
         p: Probability that an unchanged case looks this bad; 1 after a pass, and if the procedure
             computes none.
         robust_to: Relative standard deviation of sessions up to which the answer stays the same;
-            None if that is unknown.
-        improved: A pass, and better is proven.
+            None if unknown.
+        improved: Whether it is a pass with a proven improvement.
     """
 
     outcome: Answer

@@ -1,8 +1,7 @@
-"""Where a history of sessions changed its level: rank tests at every split, exact in their tails.
+"""Detect changes of level in a history of sessions, by exact rank tests at every split.
 
-A session is one value, so what sessions differ by is part of the noise and not of the evidence.
-Ranks bear any distribution: one outlier session moves a rank sum by one rank's worth, and heavy
-tails move nothing. `research/drift.py` measures how often this errs, with this very code.
+A session is one value, so between-session variance is part of the noise. Ranks work for any
+distribution and bound the effect of outliers. `research/drift.py` measures the error rates.
 """
 
 from __future__ import annotations
@@ -16,39 +15,39 @@ from operator import sub
 from statistics import NormalDist, median
 
 ALPHA = 5e-6
-"""The p below which a change is proven. Every session looks at the whole history anew, at every
-split: at this p an unchanged case of independent sessions alarms in at most 1 of 100 histories of
-100 further sessions, which is measured, not derived."""
+"""p value below which a change is proven. Every session tests the whole history again, at every
+split: at this p an unchanged case of independent sessions raises an alarm in at most 1 of 100
+histories of 100 further sessions (measured, not derived)."""
 
 MIN_SIDE_SESSIONS = 4
 MIN_WINDOW_SESSIONS = 20
-"""Sessions of the shortest window, counted from the end, that is looked at for itself: what went
-down and came up again long ago does not hide what is down now."""
+"""Sessions of the shortest window, counted from the end: an old dip that recovered does not hide a
+present one."""
 
 MIN_CHANGE_SHARE = 0.005
 MEMORY = 200
-"""Sessions, the newest ones, that are looked at."""
+"""Newest sessions that are tested."""
 
 RARE_DEVIATIONS, EDGE_SHARE = 3.7, 0.16
-"""Standard deviations of a rank sum, and the square of its share of the largest one with a half,
-from which its chance is computed."""
+"""Standard deviations of a rank sum, and squared share of the largest possible one, from which its
+p value is computed."""
 
 NEAR_PEAK_DEVIATIONS = 1.0
-"""Standard deviations by which a rank sum may be less far than the farthest of a window, for its
-chance to be computed: none that is nearer to the middle was ever the rarest."""
+"""Standard deviations below the farthest rank sum of a window within which p values are computed:
+none nearer to the middle ever had the smallest p."""
 
 _Z = NormalDist()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LevelChange:
-    """One change of level.
+    """Hold one change of level.
 
     Attributes:
         index: The first session of the new level.
-        change: Relative change of the level, of medians of pairs.
-        low, high: Its interval of 95 %.
-        p: Chance of so uneven a split where nothing changed, dependence of neighbours considered.
+        change: Relative change of the level, by the median of pairs.
+        low, high: Its 95 % interval.
+        p: p value of the split without a change, adjusted for dependent neighbours.
     """
 
     index: int
@@ -59,11 +58,11 @@ class LevelChange:
 
 
 def level_changes(values: Sequence[float], alpha: float = ALPHA) -> list[LevelChange]:
-    """Return where a history of positive values changed its level, oldest first.
+    """Return the changes of level in a history of positive values, oldest first.
 
-    Windows that end with the history, each half of the one before, are searched for the split with
-    the smallest p; what is before a split that is proven, and after it, is searched likewise. A
-    slow ramp is some steps of it.
+    Windows that end with the history, each half of the previous one, are searched for the split
+    with the smallest p; the parts before and after a proven split are searched in the same way. A
+    slow ramp gives several steps.
 
     Source: binary segmentation (A. J. Scott, M. Knott, Biometrics 30, 1974) with H. B. Mann's and
         D. R. Whitney's test at every split (A. N. Pettitt, Applied Statistics 28, 1979).
@@ -74,11 +73,11 @@ def level_changes(values: Sequence[float], alpha: float = ALPHA) -> list[LevelCh
     ends = [0, *splits, len(logs)]
     changes = []
     for (low, at), (_, high) in pairwise(pairwise(ends)):
-        before, after = logs[low:at], logs[at:high]
-        change = _shift(before, after)
+        left, right = logs[low:at], logs[at:high]
+        change = _shift(left, right)
         if abs(change[1]) >= MIN_CHANGE_SHARE:
             ends_of = [math.expm1(x) for x in change]
-            p = _adjusted(_p_of(before, after), before, after)
+            p = _adjusted(_p_of(left, right), left, right)
             changes.append(
                 LevelChange(
                     index=begin + at, low=ends_of[0], change=ends_of[1], high=ends_of[2], p=p
@@ -101,7 +100,6 @@ def _splits(logs: Sequence[float], low: int, high: int, alpha: float) -> list[in
 
 
 def _split(xs: Sequence[float], alpha: float) -> int | None:
-    """Return the split of a window with the smallest p, where that is proven."""
     count = len(xs)
     sums = islice(accumulate(_ranks(xs)), MIN_SIDE_SESSIONS - 1, count - MIN_SIDE_SESSIONS)
     far = [
@@ -126,10 +124,7 @@ def _split(xs: Sequence[float], alpha: float) -> int | None:
 
 @lru_cache(maxsize=1024)
 def _rare(count: int) -> tuple[tuple[float, float, float], ...]:
-    """Return, for each split, its rank sum's middle, the square of how far from it is far, and sd.
-
-    Only there a chance is computed: no sum that is rare enough is nearer.
-    """
+    """Return per split the rank sum's mean, its sd, and the least squared distance worth a p."""
     pairs = [at * (count - at) for at in range(MIN_SIDE_SESSIONS, count - MIN_SIDE_SESSIONS + 1)]
     most = RARE_DEVIATIONS**2 * (count + 1) / 12
     return tuple(
@@ -143,30 +138,30 @@ def _sd(m: int, n: int) -> float:
 
 
 def _ranks(xs: Sequence[float]) -> list[float]:
-    """Return the rank of each value, ties the mean of theirs."""
+    """Return the rank of each value; ties get their mean rank."""
     order = sorted(range(len(xs)), key=xs.__getitem__)
     ranks = [0.0] * len(xs)
-    for number, place in enumerate(order, start=1):
-        ranks[place] = number
+    for number, index in enumerate(order, start=1):
+        ranks[index] = number
     begin = 0 if len(set(xs)) < len(xs) else len(order)
     while begin < len(order):
         end = begin + 1
         while end < len(order) and xs[order[end]] == xs[order[begin]]:
             end += 1
-        for place in order[begin:end]:
-            ranks[place] = (begin + end + 1) / 2
+        for index in order[begin:end]:
+            ranks[index] = (begin + end + 1) / 2
         begin = end
     return ranks
 
 
-def _p_of(before: Sequence[float], after: Sequence[float]) -> float:
-    ranks = _ranks([*before, *after])
-    m = len(before)
-    return _p(sum(ranks[:m]) - m * (m + 1) / 2, m, len(after))
+def _p_of(left: Sequence[float], right: Sequence[float]) -> float:
+    ranks = _ranks([*left, *right])
+    m = len(left)
+    return _p(sum(ranks[:m]) - m * (m + 1) / 2, m, len(right))
 
 
 def _p(u: float, m: int, n: int) -> float:
-    """Return the two-sided p of Mann and Whitney's U, exact; half a rank counts against a change.
+    """Return the exact two-sided p of Mann and Whitney's U, rounding half ranks up.
 
     Source: the number of ways to a U is a coefficient of the Gaussian binomial (m+n over m).
     """
@@ -176,7 +171,7 @@ def _p(u: float, m: int, n: int) -> float:
 
 @lru_cache(maxsize=16_384)
 def _tail(u: int, m: int, n: int) -> float:
-    """Return the chance of a U of so much or less."""
+    """Return the probability of a U of at most `u`."""
     ways = [1.0] + [0.0] * u
     for i in range(1, m + 1):
         step = n + i
@@ -188,40 +183,40 @@ def _tail(u: int, m: int, n: int) -> float:
     return min(1.0, math.exp(math.log(math.fsum(ways)) - log_all))
 
 
-def _adjusted(p: float, before: Sequence[float], after: Sequence[float]) -> float:
-    """Return p as it is where neighbouring sessions are alike beyond the change.
+def _adjusted(p: float, left: Sequence[float], right: Sequence[float]) -> float:
+    """Return p adjusted for correlated neighbouring sessions.
 
     Machines stay in a state for some days: sums of such values scatter by √((1+r)/(1-r)) more, with
     the correlation r of neighbours about their side's median.
 
     Source: the long-run variance of an autoregressive process of the first order.
     """
-    r = _neighbours(before, after)
+    r = _neighbours(left, right)
     z = -_Z.inv_cdf(max(p, 1e-300) / 2) * math.sqrt((1 - r) / (1 + r))
     return 2 * _Z.cdf(-z)
 
 
-def _neighbours(before: Sequence[float], after: Sequence[float]) -> float:
-    """Return the correlation of neighbours by signs and sizes of ranks, from 0 to 0.9."""
+def _neighbours(left: Sequence[float], right: Sequence[float]) -> float:
+    """Return the rank correlation of neighbours, from 0 to 0.9."""
     products = squares = 0.0
-    for side in (before, after):
+    for side in (left, right):
         middle = (len(side) + 1) / 2
         ranks = [(rank - middle) / len(side) for rank in _ranks(side)]
         squares += sum(x * x for x in ranks)
         products += sum(x * y for x, y in pairwise(ranks))
-    count = len(before) + len(after)
-    # The estimate is too low by about (1+3r)/n of each side, and scatters by 1/√n.
+    count = len(left) + len(right)
+    # The estimate is biased downwards by about (1+3r)/n per side, and scatters by 1/√n.
     return min(0.9, max(0.0, products / squares if squares else 0.0)) if count else 0.0
 
 
-def _shift(before: Sequence[float], after: Sequence[float]) -> tuple[float, float, float]:
+def _shift(left: Sequence[float], right: Sequence[float]) -> tuple[float, float, float]:
     """Return lower end, middle and upper end of the difference of levels.
 
     Source: J. L. Hodges, E. L. Lehmann, Annals of Mathematical Statistics 34 (1963); its interval
         by the normal limit of U.
     """
-    apart = sorted(y - x for x in before for y in after)
-    m, n = len(before), len(after)
+    apart = sorted(y - x for x in left for y in right)
+    m, n = len(left), len(right)
     reach = math.floor(m * n / 2 - _Z.inv_cdf(0.975) * _sd(m, n))
-    place = min(max(reach, 0), len(apart) // 2)
-    return apart[place], median(apart), apart[-1 - place]
+    index = min(max(reach, 0), len(apart) // 2)
+    return apart[index], median(apart), apart[-1 - index]

@@ -1,4 +1,4 @@
-"""Formulas that the rules share: Student's t, and how runs and sessions scatter."""
+"""Define formulas that the rules share: Student's t, scatter of runs and sessions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pytest_mlperf.judge.inputs import Direction
 
 
 def t_sf(t: float, df: float) -> float:
-    """Return the chance that Student's t exceeds `t`; degrees of freedom need not be whole.
+    """Return the probability that Student's t exceeds `t`; `df` may be fractional.
 
     Source: half the regularised incomplete beta function I_x(df/2, 1/2) at x = df/(df + t²).
     """
@@ -26,10 +26,10 @@ def t_sf(t: float, df: float) -> float:
 
 @lru_cache(maxsize=4096)
 def t_isf(p: float, df: float) -> float:
-    """Return the value that Student's t with `df` degrees of freedom exceeds with probability `p`.
+    """Return the value that Student's t with `df` exceeds with probability `p`.
 
-    The relative error is below 1e-9 for p from 1e-12 to 0.49 and df, at least 1 and whole or not,
-    up to a million.
+    The relative error is below 1e-9 for p from 1e-12 to 0.49 and df (also fractional) from 1 to a
+    million.
 
     Source: G. W. Hill, "Algorithm 396: Student's t-quantiles", CACM 13 (1970), refined by Newton's
         method on the logarithm of the tail.
@@ -51,7 +51,7 @@ def t_isf(p: float, df: float) -> float:
 
 
 def _hill(p: float, df: float) -> float:
-    """Hill's expansion for 0 < p < 1/2; his names, x and y with his signs."""
+    """Evaluate Hill's expansion for 0 < p < 1/2, in his names, x and y with his signs."""
     a = 1 / (df - 0.5)
     b = 48 / a**2
     c = ((20700 * a / b - 98) * a - 16) * a + 96.36
@@ -83,7 +83,6 @@ def _pdf(t: float, df: float) -> float:
 
 
 def _half_beta(t: float, df: float) -> float:
-    """Return the tail beyond |t|."""
     a = df / 2
     ratio = t * t / df
     if ratio == 0:
@@ -119,7 +118,7 @@ def _beta_fraction(a: float, b: float, x: float) -> float:
 
 
 def bound_of(direction: Direction, limit: float) -> float:
-    """Return the log ratio, where below 0 is worse, that a pass excludes."""
+    """Return the log ratio (below 0 is worse) that a pass excludes."""
     if direction is Direction.HIGHER:
         if not 0 < limit < 1:
             raise ValueError(f"the largest drop is {limit!r}; it must lie between 0 and 1")
@@ -130,8 +129,8 @@ def bound_of(direction: Direction, limit: float) -> float:
 
 
 def raw(x: float, direction: Direction) -> float:
-    """Return the relative change of the raw value for a log ratio where below 0 is worse."""
-    # exp overflows above 709; a bound that far out says nothing but "huge".
+    """Return the relative change of the raw value for a log ratio (below 0 is worse)."""
+    # exp overflows above 709; such a bound only means "huge".
     return math.expm1(min(x if direction is Direction.HIGHER else -x, 700.0))
 
 
@@ -143,10 +142,9 @@ def squares(xs: Sequence[float]) -> float:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scatter:
-    """Sums of squares of a one-way layout; on logarithms they are relative variances.
+    """Hold the sums of squares of a one-way layout, inside and across sessions.
 
-    They are of runs about the mean of their session, and of sessions, each as often as it has runs,
-    about that of all runs; `size` is how often the variance of a session is in their mean square.
+    `size` is the factor of the session variance in the mean square across.
     """
 
     inside: float
@@ -157,10 +155,10 @@ class Scatter:
 
 
 def scatter(sessions: Sequence[Sequence[float]]) -> Scatter:
-    """Return how values scatter, by session; each has at least one.
+    """Return the scatter of values by session; each has at least one.
 
-    Source: one-way random effects, mean squares and n0 for sessions of unequal size
-        (S. R. Searle, G. Casella, C. E. McCulloch, Variance Components, 1992, 3.6).
+    Source: one-way random effects, mean squares and n0 for sessions of unequal size (S. R. Searle,
+        G. Casella, C. E. McCulloch, Variance Components, 1992, 3.6).
     """
     total, between_df = sum(map(len, sessions)), len(sessions) - 1
     mean = fmean(x for xs in sessions for x in xs)

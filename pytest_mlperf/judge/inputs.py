@@ -1,4 +1,4 @@
-"""Inputs of the rules: a metric's direction, noise between sessions, the leverage of samples."""
+"""Define inputs of the rules: a metric's direction, session noise, leverage of samples."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class Direction(StrEnum):
-    """Which way a metric gets better."""
+    """Name the direction in which a metric improves."""
 
     HIGHER = "higher"
     LOWER = "lower"
@@ -15,23 +15,22 @@ class Direction(StrEnum):
 
 
 DAYS = 4
-"""Days whose sessions a final baseline needs: fewer cannot show what sessions differ by."""
+"""Days with sessions that a final baseline needs to show between-session variance."""
 
 
 MAX_NOISE = 1e6
-"""Beyond any machine, and far below what arithmetic bears: larger ratios and degrees of freedom are
-taken for it when they are learnt, and for a damaged file when they are read."""
+"""Bound of ratios and degrees of freedom, above any machine and below overflow: estimates are
+clipped to it, files with larger ones are rejected."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SessionNoise:
-    """What was learnt of one metric on one machine.
+    """Hold the between-session noise of one metric on one machine.
 
     Attributes:
-        ratio: Variance of what the runs of a session have in common over the variance of the runs
-            inside a session; 1 says that both matter alike.
-        df: Degrees of freedom that it rests on: days less one, as far as they count.
-        by_days: They are days; older files counted sessions, also those of one day.
+        ratio: Variance of session effects over the variance of runs inside a session.
+        df: Degrees of freedom behind it: effective days less one.
+        by_days: Whether days are counted; older files counted sessions, also those of one day.
     """
 
     ratio: float
@@ -45,25 +44,24 @@ class SessionNoise:
             raise ValueError(f"df is {self.df!r}; must be above 0, at most {MAX_NOISE:,.0f}")
 
 
-def surer(one: SessionNoise | None, other: SessionNoise | None) -> SessionNoise | None:
-    """Return what rests on more days: the first of equals, None where nothing was learnt."""
-    learnt = [noise for noise in (one, other) if noise]
+def surer(first: SessionNoise | None, second: SessionNoise | None) -> SessionNoise | None:
+    """Return the noise with more degrees of freedom, the first of equals; None without any."""
+    learnt = [noise for noise in (first, second) if noise]
     return max(learnt, key=lambda noise: noise.df, default=None)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Leverage:
-    """What single samples weigh in a score that is no mean over samples, such as mAP or AUC.
+    """Hold the weight of single samples in a score that is not a sample mean (mAP, AUC).
 
-    A sample that holds much of a class moves the class's mean towards itself, so that its
-    pseudo-value deviates less than its chance does; alone in its class it does not deviate at all.
+    A sample that is a large part of a class moves the class's mean towards itself, so that its
+    pseudo-value varies less than its score; a class of one sample does not vary at all.
 
     Attributes:
-        seen: Share of the score's variance that the variance of the pseudo-values is expected to
-            show, 0 to 1.
-        df: Degrees of freedom of that variance, above 0: how many samples of equal weight would
-            know it as well, less 1.
-        hidden: Points by which one sample may move the score without any pseudo-value's deviating.
+        seen: Expected share of the score's variance in the variance of the pseudo-values, 0 to 1.
+        df: Degrees of freedom of that variance, above 0: the equivalent number of samples of equal
+            weight, less 1.
+        hidden: Points by which one sample may move the score without a change of any pseudo-value.
 
     Raises:
         ValueError: A figure is out of its range.

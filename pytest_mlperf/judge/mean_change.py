@@ -1,4 +1,4 @@
-"""The bounds of a mean change of paired scores, and the p of a drop of any size."""
+"""Compute bounds of a mean change of paired scores, and the p of a drop of any size."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pytest_mlperf.judge.inputs import Leverage
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Clustered:
-    """How well a mean is known where groups are the independent units; `se` is infinite of one."""
+    """Hold the error of a mean with groups as units; `se` is infinite for one group."""
 
     se: float
     df: float
@@ -24,9 +24,9 @@ class Clustered:
 def clustered(values: Sequence[float], groups: Sequence[int]) -> Clustered:
     """Return the cluster-robust standard error of a mean.
 
-    The deviations of a group are added up before they are squared, so that what they have in common
-    is not averaged away; a group that is a large share of all pulls the mean towards itself, which
-    its square is divided by. Groups of unequal sizes count as fewer: (sum of sizes)² / sum of
+    The deviations of a group are added before they are squared, so that its common part does not
+    average out; a group that is a large share of all pulls the mean towards itself, which the
+    divisor of its square corrects. Groups of unequal sizes count as fewer: (sum of sizes)² / sum of
     squares.
 
     Source: R. M. Bell, D. F. McCaffrey, "Bias reduction in standard errors for linear regression
@@ -45,7 +45,7 @@ def clustered(values: Sequence[float], groups: Sequence[int]) -> Clustered:
 
 
 MIN_NORMAL_FLIPS = 25
-"""Below this many changed samples the normal interval of binary scores is too narrow."""
+"""Changed samples below which the normal interval of binary scores is too narrow."""
 
 
 def mcnemar_mid_p(down: int, up: int) -> float:
@@ -53,14 +53,13 @@ def mcnemar_mid_p(down: int, up: int) -> float:
 
     P(X > down) + P(X = down) / 2 for X ~ Bin(down + up, 1/2).
 
-    Source: M. W. Fagerland, S. Lydersen, P. Laake, "The McNemar test for binary matched-pairs
-        data: mid-p and asymptotic are better than exact conditional", BMC Med. Res. Methodol. 13
-        (2013).
+    Source: M. W. Fagerland, S. Lydersen, P. Laake, "The McNemar test for binary matched-pairs data:
+        mid-p and asymptotic are better than exact conditional", BMC Med. Res. Methodol. 13 (2013).
     """
     flips = down + up
     if not flips:
         return 1.0
-    # From the smaller tail, each binomial coefficient from the one before it: whole numbers.
+    # From the smaller tail, each binomial coefficient from the previous one, in whole numbers.
     ways, below = 1, 0
     for k in range(up):
         below += ways
@@ -79,12 +78,12 @@ def newcombe(counts: tuple[int, int, int, int], alpha: float, beta: float) -> tu
     """
     both, lost, won, neither = counts
     n = sum(counts)
-    before, now = (both + lost) / n, (both + won) / n
+    old, new = (both + lost) / n, (both + won) / n
     product = (both + lost) * (won + neither) * (both + won) * (lost + neither)
     phi = (both * neither - lost * won) / math.sqrt(product) if product else 0.0
 
     def reach(p: float, z: float) -> tuple[float, float]:
-        """Return how far Wilson's interval reaches below and above a share."""
+        """Return the distances of Wilson's bounds below and above a share."""
         centre = (p + z * z / (2 * n)) / (1 + z * z / n)
         half = z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n)) / (1 + z * z / n)
         return p - (centre - half), centre + half - p
@@ -93,29 +92,28 @@ def newcombe(counts: tuple[int, int, int, int], alpha: float, beta: float) -> tu
         return math.sqrt(max(0.0, a * a - 2 * phi * a * b + b * b))
 
     z_low, z_high = (NormalDist().inv_cdf(1 - error) for error in (beta, alpha))
-    low = now - before - root(reach(now, z_low)[0], reach(before, z_low)[1])
-    high = now - before + root(reach(now, z_high)[1], reach(before, z_high)[0])
+    low = new - old - root(reach(new, z_low)[0], reach(old, z_low)[1])
+    high = new - old + root(reach(new, z_high)[1], reach(old, z_high)[0])
     return low, high
 
 
 ROUNDING = 1e-12
-"""Changes that are closer to their mean, relative to it, differ by how they were rounded alone."""
+"""Relative distance from the mean below which changes differ only by rounding."""
 
 MAX_SEARCH_STEPS = 60
 CLOSE = 1e-9
-"""How near its normal deviate must come to that of the error."""
+"""Tolerance of the normal deviate against that of the error."""
 
 
 BINS = 256
-"""More values than these are merged by size: 1/256 of their range decides nothing here."""
+"""Values above this number are merged in bins of 1/256 of their range."""
 
 
 def usual_loss(losses: Mapping[float, int]) -> float:
-    """Return what a sample that breaks is taken to lose: the mean, weighted by the loss itself.
+    """Return the expected loss of a sample that fails: the mean weighted by the loss itself.
 
-    A sample cannot lose more than it had, so these are the baseline's scores, none below 0. The
-    weights say that the better a sample was, the likelier it is among those that break: of right
-    and wrong answers it is all that one can lose, of graded scores more than their mean.
+    The losses are the baseline's scores, none below 0. The weights assume that better samples are
+    likelier to fail.
     """
     total = math.fsum(loss * count for loss, count in losses.items())
     return math.fsum(loss * loss * count for loss, count in losses.items()) / total if total else 0
@@ -124,21 +122,19 @@ def usual_loss(losses: Mapping[float, int]) -> float:
 def low_of_rare(changes: Mapping[float, int], unseen: float, error: float) -> float:
     """Return the lower bound of a mean change, as if one more sample had lost `unseen`.
 
-    The normal distribution takes the samples that it sees for all there are. This bound weighs the
-    samples at random (exponential weights) and asks which mean is undercut with a probability of
-    `error`; the one more sample stands for what may have stayed unseen. Where every change is a
-    loss of one size it is the exact bound of Clopper and Pearson, as of the Poisson distribution:
-    none of 1,000 samples broken leaves a share of 0.3 % possible at an error of 5 %.
+    This bound weights the samples at random (exponential weights) and returns the mean below which
+    the result is with a probability of `error`; the added sample stands for unseen losses. If every
+    change is a loss of one size it is the bound of Clopper and Pearson, in the Poisson limit.
 
     Args:
-        changes: How many samples changed by so much; those that did not count as 0.
-        unseen: Loss of the further sample, 0 or more; no change should be a larger one.
-        error: How often the true change may lie below, less than a half.
+        changes: Number of samples by change; unchanged ones count as 0.
+        unseen: Loss of the added sample, 0 or more; no change should be a larger one.
+        error: Probability that the true change is below, less than a half.
 
     Source: N. Gaffke, "Three test statistics for a nonparametric one-sided hypothesis on the mean
         of a nonnegative variable", Mathematical Methods of Statistics 14 (2005); the tail of the
-        weighted mean by O. E. Barndorff-Nielsen, "Modified signed log likelihood ratio",
-        Biometrika 78 (1991).
+        weighted mean by O. E. Barndorff-Nielsen, "Modified signed log likelihood ratio", Biometrika
+        78 (1991).
     """
     weights = merged({**changes, -unseen: changes.get(-unseen, 0) + 1})
     count = sum(weights.values())
@@ -148,7 +144,7 @@ def low_of_rare(changes: Mapping[float, int], unseen: float, error: float) -> fl
     if not least < -ROUNDING * abs(mean):
         return mean
     quantile = NormalDist().inv_cdf(error)
-    # Regula falsi with the Illinois step: the deviate falls steadily from 0 as the tilt grows.
+    # Regula falsi with the Illinois step: the deviate falls from 0 as the tilt grows.
     near, far = (0.0, -quantile), (1.0, -math.inf)
     lowest = mean + least
     for _ in range(MAX_SEARCH_STEPS):
@@ -168,38 +164,33 @@ def low_of_rare(changes: Mapping[float, int], unseen: float, error: float) -> fl
 
 
 def merged(changes: Mapping[float, int]) -> Mapping[float, int]:
-    """Return not many more values than `BINS`: neighbours by their mean."""
+    """Return about `BINS` values at most, merging neighbours into their mean."""
     if len(changes) <= BINS:
         return changes
     least = min(changes)
     width = (max(changes) - least) / BINS
     counts, sums = dict[int, int](), dict[int, float]()
     for change, count in changes.items():
-        place = int((change - least) / width)
-        counts[place] = counts.get(place, 0) + count
-        sums[place] = sums.get(place, 0.0) + change * count
-    return {sums[place] / count: count for place, count in counts.items()}
+        index = int((change - least) / width)
+        counts[index] = counts.get(index, 0) + count
+        sums[index] = sums.get(index, 0.0) + change * count
+    return {sums[index] / count: count for index, count in counts.items()}
 
 
 def _tilted(centred: list[tuple[float, int]], tilt: float) -> tuple[float, float]:
-    """Return a mean below 0, and the normal deviate of the weighted mean's being below it.
-
-    Args:
-        centred: Values and how often each is there; their mean is 0.
-        tilt: Negative, above 1 / the least value: the farther from 0, the lower the mean.
-    """
-    shares = [(value, each, each / (1 - tilt * value)) for value, each in centred]
+    """Return a mean below 0 for a tilt, and the normal deviate of the weighted mean below it."""
+    shares = [(value, number, number / (1 - tilt * value)) for value, number in centred]
     mean = math.fsum(value * share for value, _, share in shares) / math.fsum(
         share for _, _, share in shares
     )
-    # The saddle point of the sum of weight x (value - mean), its cumulant there and its curvature.
+    # Saddle point of the sum of weight x (value - mean), with its cumulant and curvature.
     point = tilt / (1 - tilt * mean)
     cumulant = curvature = 0.0
-    for value, each in centred:
+    for value, number in centred:
         excess = value - mean
         rest = 1 - point * excess
-        cumulant -= each * math.log(rest)
-        curvature += each * (excess / rest) ** 2
+        cumulant -= number * math.log(rest)
+        curvature += number * (excess / rest) ** 2
     if not cumulant < 0:
         return mean, 0.0
     root = -math.sqrt(-2 * cumulant)
@@ -207,21 +198,15 @@ def _tilted(centred: list[tuple[float, int]], tilt: float) -> tuple[float, float
 
 
 MIN_VARIANCE_SHARE = 0.5
-"""Share of the variance that contributions must show: from less, the rest is not estimated."""
+"""Share of the variance that pseudo-values must show for an estimate of the rest."""
 
 MIN_GROUPS = 4
-"""Fewer say nothing of what groups differ by: their samples are taken as independent."""
+"""Groups below which their variance is unknown, and samples count as independent."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Errors:
-    """What one look may err by.
-
-    Attributes:
-        alpha: Of the upper bound.
-        beta: Of the lower bound, by the spread of the changes.
-        rare: Of the lower bound, by losses that few samples have, or none that was seen.
-    """
+    """Hold the error probabilities of the upper bound, the lower bound, and its rare losses."""
 
     alpha: float
     beta: float
@@ -230,12 +215,9 @@ class Errors:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChangeBounds:
-    """What the changes of some samples say of their mean; negative is worse.
+    """Hold the bounds of a mean change (negative is worse), and the p of a drop of any size.
 
-    Attributes:
-        p: One-sided p of a drop of any size.
-        groups: Groups that the samples are of; None where they are taken as independent.
-        widened: The standard error by groups / that of independent samples.
+    `groups` is None if samples are independent; `widened` is their factor of the standard error.
     """
 
     low: float
@@ -246,25 +228,22 @@ class ChangeBounds:
 
 
 def bounds_of(
-    before: Sequence[float],
-    now: Sequence[float],
+    baseline: Sequence[float],
+    current: Sequence[float],
     groups: Sequence[int] | None,
     errors: Errors,
     leverage: Leverage | None = None,
 ) -> ChangeBounds:
-    """Return what pairs say of the mean change, by the spread of what changed; higher is better.
-
-    Without groups samples are independent; without leverage all of chance is seen.
-    """
-    differences = [new - old for old, new in zip(before, now, strict=True)]
+    """Return the bounds of the mean change of pairs, by the spread of changes."""
+    differences = [new - old for old, new in zip(baseline, current, strict=True)]
     bounds = by_spread(Counter(differences), errors)
     if leverage is not None and any(differences):
         n = len(differences)
         se, df = error_of(differences, leverage)
         changed = n - differences.count(0.0)
         bounds = _by_t(math.fsum(differences) / n, se, df, errors, changed=changed)
-    elif len({*before, *now}) <= 2:
-        bounds = _by_flips(before, now, bounds, errors)
+    elif len({*baseline, *current}) <= 2:
+        bounds = _by_flips(baseline, current, bounds, errors)
     if groups is None or len(set(groups)) < MIN_GROUPS or not any(differences):
         return bounds
     grouped = _by_groups(differences, groups, errors)
@@ -273,7 +252,7 @@ def bounds_of(
 
 
 def by_spread(changes: Mapping[float, int], errors: Errors) -> ChangeBounds:
-    """Return the bounds of the paired t."""
+    """Return the bounds of the paired t test."""
     n = sum(changes.values())
     mean = math.fsum(change * count for change, count in changes.items()) / n
     squares = math.fsum((change - mean) ** 2 * count for change, count in changes.items())
@@ -282,12 +261,11 @@ def by_spread(changes: Mapping[float, int], errors: Errors) -> ChangeBounds:
 
 
 def error_of(differences: Sequence[float], leverage: Leverage) -> tuple[float, float]:
-    """Return the standard error of the mean change of pseudo-values, and its degrees of freedom.
+    """Return the standard error of the mean change of pseudo-values, and its df.
 
-    These are the fewer ones of what the samples weigh and of what changed: where few samples
-    changed, their squares say little of the variance. The error is infinite where the changes show
-    less than `MIN_VARIANCE_SHARE` of it. What may stay hidden counts as one change for the worse or
-    better in every second comparison.
+    The degrees of freedom are the smaller of those by the weights of samples and by the changes.
+    The error is infinite if the changes show less than `MIN_VARIANCE_SHARE` of the variance. A
+    hidden change counts in every second comparison.
     """
     n = len(differences)
     if n < 2 or leverage.seen < MIN_VARIANCE_SHARE:
@@ -308,11 +286,9 @@ def with_rare(
     *,
     all_seen: bool,
 ) -> float:
-    """Return a lower bound that losses of few samples do not deceive.
+    """Return a lower bound that is valid for losses of few samples.
 
-    What samples could lose are their scores before. Where these are all samples of the data set, a
-    loss that none of them has is no loss of it. Else there may be losses as large as the usual one,
-    or as the largest that was seen.
+    A whole data set has no unseen losses; a part may have the usual loss, or the largest one seen.
     """
     seen = max(0.0, -min(changes))
     unseen = seen if all_seen else max(seen, usual_loss(possible))
@@ -322,11 +298,7 @@ def with_rare(
 def _by_t(
     mean: float, se: float, df: float, errors: Errors, *, changed: int | None = None
 ) -> ChangeBounds:
-    """Return mean - t se and mean + t se, and p.
-
-    Where so many samples changed: were each as likely to rise as to fall, all would fall by chance
-    with a probability of 2 to the power of -changed, however alike their changes are.
-    """
+    """Return mean ± t se and p, at least 0.5^changed: all changes may have one sign by chance."""
     if math.isinf(se):
         return ChangeBounds(low=-math.inf, high=math.inf, p=1.0)
     t = mean / se if se else math.copysign(math.inf, mean) if mean else 0.0
@@ -340,19 +312,18 @@ def _by_t(
 
 
 def _by_flips(
-    before: Sequence[float], now: Sequence[float], spread: ChangeBounds, errors: Errors
+    baseline: Sequence[float], current: Sequence[float], spread: ChangeBounds, errors: Errors
 ) -> ChangeBounds:
-    """Return the p of right-or-wrong answers; of few flips also their interval."""
-    down = sum(new < old for old, new in zip(before, now, strict=True))
-    up = sum(new > old for old, new in zip(before, now, strict=True))
+    down = sum(new < old for old, new in zip(baseline, current, strict=True))
+    up = sum(new > old for old, new in zip(baseline, current, strict=True))
     if not down + up:
         return spread
     p = mcnemar_mid_p(down, up)
     if down + up >= MIN_NORMAL_FLIPS:
         return replace(spread, p=p)
-    least, most = min(*before, *now), max(*before, *now)
-    both = sum(a == b == most for a, b in zip(before, now, strict=True))
-    counts = (both, down, up, len(before) - both - down - up)
+    least, most = min(*baseline, *current), max(*baseline, *current)
+    both = sum(a == b == most for a, b in zip(baseline, current, strict=True))
+    counts = (both, down, up, len(baseline) - both - down - up)
     low, high = newcombe(counts, errors.alpha, errors.beta)
     return ChangeBounds(low=low * (most - least), high=high * (most - least), p=p)
 

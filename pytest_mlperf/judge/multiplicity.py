@@ -1,19 +1,14 @@
-"""Many pairs in one session: how long each is measured, and which drops stand among so many.
+"""Judge many pairs of a session together: when each needs no further run, and which fail.
 
-A pair is a case and one of its gated metrics of performance or efficiency; accuracy keeps its own
-error rate. Up to `MAX_LONE_PAIRS` pairs are each judged alone by rule R. With more, one of the
-unchanged ones would be failed in most sessions. So runs are added until a pair is clear even among
-so many, and at the end of the session the share of false alarms among all failed pairs is held
-below `FALSE_SHARE`.
+A pair is a case and one of its gated metrics of performance or efficiency. Up to `MAX_LONE_PAIRS`
+pairs are each judged alone by rule R; with more, an unchanged one would fail in most sessions. So
+runs are added until a pair is clear among all of them, and at the end of the session the false
+discovery rate of the failed pairs is kept below `FALSE_SHARE`.
 
-Rule R knows one pair. Beside hundreds of others two things show that no pair alone can tell: by how
-much sessions of this machine differ, in all pairs together and in each by itself, and how far the
-runs of now scatter. Both are estimated from what no drop has touched: the baseline's own sessions
-beside each other, and the better half of the first runs. They only ever widen what rule R expects.
-
-A change that all pairs have in common is the machine's where its earlier sessions differ as much;
-beyond that it is the code's, and nothing is allowed for it. It is never taken off: that would hide
-a regression of everything.
+All pairs show the machine's between-session variance and the scatter of the present runs. Both are
+estimated from the baselines' own sessions, and the better half of the first runs. They only widen
+rule R's intervals. A common change of all pairs is attributed to the machine if its earlier
+sessions differ as much, but never subtracted: that would hide a regression of everything.
 """
 
 from __future__ import annotations
@@ -32,28 +27,23 @@ from pytest_mlperf.judge.rule_r import RuleR
 
 MAX_LONE_PAIRS = 20
 FALSE_SHARE = 0.05
-"""Largest share of false alarms that is expected among the pairs that fail together."""
+"""Expected share of false alarms among the pairs that fail together, at most."""
 
 EARLY_END_SHARE = 0.1
-"""Of the p value that makes a drop one among all others, the share at which its runs end: what all
-pairs show at the end may widen what is expected."""
+"""Share of the significance level among all pairs at which the runs of a pair end: the final
+analysis may widen intervals."""
 
 Pair = TypeVar("Pair", bound=Hashable)
 
 
 def rule_among(rule: RuleR, pairs: int) -> RuleR:
-    """Return the rule that each pair is measured by: when it needs no further run.
+    """Return the rule that decides when a pair needs no further run.
 
-    Under it `judge` asks for more runs until the pair passed, its p value is far below
-    5 % / `pairs`, or the last look; `Judged.p` is then
+    Under it `judge` asks for more runs until the pair passed, its p value is far below 5 % /
+    `pairs`, or the last analysis. Reported intervals and detectable changes use the original rule.
 
-        p = min(1, (K - 1) · min over looks k of P(T_ν > -d_k / se_k)), and 1 after a pass,
-
-    valid whatever the looks have in common. Interval, `improved` and detectable change that are
-    shown to people come from `judge` under the rule as it was given.
-
-    Source: C. E. Bonferroni's inequality, once over the looks and once over the pairs: a pair below
-        5 % / `pairs` is rejected by `among` whatever the others say, so further runs are wasted.
+    Source: C. E. Bonferroni's inequality, over the looks and over the pairs: a pair below 5 % /
+        `pairs` is rejected by `among` for any result of the others, so further runs are wasted.
     """
     if pairs < 1:
         raise ValueError(f"{pairs} pairs; a session that is judged has at least one")
@@ -67,18 +57,13 @@ def rule_among(rule: RuleR, pairs: int) -> RuleR:
 def level_again(rule: RuleR, pairs: int) -> float:
     """Return the p value below which a pair that was SUSPECT before is a drop, judged alone.
 
-    One unchanged pair of a session goes so far by chance, and seldom is it one that was SUSPECT.
-    Not where it would fail were there no others: sessions share their baseline, so an unlucky one
-    makes the same unchanged pair SUSPECT again and again.
+    It is at most `alpha`: sessions share their baseline, so one pair may be SUSPECT repeatedly.
     """
     return min(rule.alpha, 1 / pairs)
 
 
 def among(p_values: Mapping[Pair, float], rule: RuleR) -> dict[Pair, Decision]:
-    """Return what all gated pairs of a session say together; one that was not judged has p = 1.
-
-    Only a FAIL or SUSPECT differs from the pair's own decision: no drop is proven of the others.
-    """
+    """Return the joint decision on all gated pairs of a session; unjudged ones have p = 1."""
     alone = {pair for pair, p in p_values.items() if p < rule.alpha}
     many = len(p_values) > MAX_LONE_PAIRS
     _check(p_values)
@@ -94,8 +79,8 @@ def among(p_values: Mapping[Pair, float], rule: RuleR) -> dict[Pair, Decision]:
 def benjamini_hochberg(p_values: Mapping[Pair, float], share: float) -> set[Pair]:
     """Return the hypotheses that the step-up procedure rejects.
 
-    The expected share of false ones among them is at most `share`, for p values that are
-    independent, or related so that a small one makes others smaller rather than larger.
+    The false discovery rate is at most `share` for p values that are independent or positively
+    dependent.
 
     Source: Y. Benjamini, Y. Hochberg, "Controlling the false discovery rate", Journal of the Royal
         Statistical Society B 57 (1995).
@@ -117,41 +102,40 @@ def _check(p_values: Mapping[Pair, float]) -> None:
 
 
 Compared = tuple[float, float, float]
-"""A logarithmic change (below 0 is worse), its standard error, the degrees of freedom of that."""
+"""A logarithmic change (below 0 is worse), its standard error, and its degrees of freedom."""
 
 COMMON_SHIFT_RISK = 0.01
-"""How often a machine's own shift of all pairs is taken for the code's."""
+"""Probability that a machine's common shift of all pairs is attributed to the code."""
 
 COMPARED_QUANTILES = (0.84, 0.99)
-"""Where what was seen is compared with what rule R expects."""
+"""Quantiles at which observed changes are compared with rule R's expectation."""
 
 HEAVY_TAIL_RATIO = 1.08
-"""Tails are heavier than Student's t where the 99th percentile of what nothing made lies this much
-farther from the median than there."""
+"""Tails are heavy if the 99th percentile of unchanged pairs, relative to the median, exceeds that
+of Student's t by this factor."""
 
 OUTLIER_RATIO = 1.5
-"""How much farther than all that nothing made a drop lies where tails are heavy, unless others are
-beside it: those of Student's t with 3 degrees of freedom go beyond it in one of twelve sessions."""
+"""Factor by which a lone drop must exceed all unchanged pairs if tails are heavy: Student's t with
+3 degrees of freedom exceeds it in one of twelve sessions."""
 
 MAX_JOINT_DROPS = 3
-"""Metrics of a case jump together: so many drops are no more than one."""
+"""Metrics of a case change together: up to this number of drops count as one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Null:
-    """How unchanged pairs of one machine look.
+    """Hold the distribution of unchanged pairs on one machine.
 
     Attributes:
-        pairs: Pairs that it was estimated from; 0: too few, nothing is widened.
-        sessions: Sessions of their baselines that were seen beside others.
+        pairs: Pairs behind the estimate; 0 if too few, then nothing is widened.
+        sessions: Number of baseline sessions that were compared with others.
         shift: Median logarithmic change of their first runs, below 0 is worse.
-        spread: Standard deviation of what sessions of this machine have in common, logarithmic.
+        spread: Standard deviation of the sessions' common effect, logarithmic.
         allowed: The shift for the worse that it explains.
-        excess: What one session of a pair differs by beyond rule R's expectation, as a share of the
-            variance of a first look.
-        scale: How much farther than expected the runs of now scatter, beside that; at least 1.
-        seen: Of the baselines' sessions beside each other, changes in standard errors, ascending.
-        beyond: How much farther than all these a drop lies that has no others beside it.
+        excess: Session variance beyond rule R's, as a share of the variance of a first look.
+        scale: Factor by which the present runs scatter more than that; at least 1.
+        seen: Changes of the baselines' sessions in standard errors, ascending.
+        beyond: Factor by which a lone drop must exceed all of these.
     """
 
     pairs: int = 0
@@ -166,16 +150,16 @@ class Null:
 
     @property
     def shows_sessions(self) -> bool:
-        """Whether enough sessions were seen to tell what they differ by."""
+        """Whether there are enough sessions to estimate their variance."""
         return self.sessions >= DAYS
 
     @property
     def is_machines(self) -> bool:
-        """Whether the machine explains what all pairs have in common."""
+        """Whether the machine explains the common shift of all pairs."""
         return self.shift > -self.allowed
 
     def p_value(self, looks: Sequence[Compared], rule: RuleR) -> float:
-        """Return the chance that an unchanged pair looks this bad at any look but the first."""
+        """Return the p value of an unchanged pair at any look but the first."""
         shift = self.shift if self.is_machines else 0.0
         p, farthest = 1.0, 0.0
         for change, se, df in looks[1:]:
@@ -186,7 +170,7 @@ class Null:
         return max(p, self._as_seen(farthest))
 
     def _as_seen(self, away: float) -> float:
-        """Return the share of the baselines' sessions that went as far for no reason."""
+        """Return the share of the baselines' sessions with as large a change."""
         if not self.seen:
             return 0.0
         farther = len(self.seen) - bisect_left(self.seen, away)
@@ -197,10 +181,10 @@ class Null:
 def estimate(
     firsts: Sequence[Compared], sessions: Mapping[str, Sequence[Compared]], rule: RuleR
 ) -> Null:
-    """Return how unchanged pairs of one machine look; up to `MAX_LONE_PAIRS` pairs show nothing.
+    """Estimate the distribution of unchanged pairs; empty up to `MAX_LONE_PAIRS` pairs.
 
     Args:
-        sessions: By session of their baselines, what it is beside the others of the same pair.
+        sessions: By baseline session its comparisons with the other sessions of each pair.
 
     Source: B. Efron, "Large-scale simultaneous hypothesis testing: the choice of a null
         hypothesis", JASA 99 (2004).
@@ -211,7 +195,7 @@ def estimate(
     unit = median(se for _, se, _ in firsts)
     common = {name: looks for name, looks in sessions.items() if len(looks) > MAX_LONE_PAIRS}
     spread, allowed = _spread([median(c for c, _, _ in s) for s in common.values()], unit, rule)
-    # A shift that the machine does not explain is a drop: what lies above 0 is the better half.
+    # A shift that the machine does not explain is a drop: the better half is above 0.
     middle = shift if shift > -allowed else max(shift, 0.0)
     first = _scale([(c - middle, se, df) for c, se, df in firsts], two_sided=False)
     apart = []
@@ -219,7 +203,7 @@ def estimate(
         middle = median(change for change, _, _ in looks)
         apart += [(change - middle, se, df) for change, se, df in looks]
     null = Null(pairs=len(firsts), shift=shift, spread=spread, allowed=allowed)
-    if not apart:  # one session tells nothing of what others do: all that exceeds is theirs
+    if not apart:  # without other sessions all excess is attributed to them
         return replace(null, excess=first**2 - 1)
     between = _scale(apart, two_sided=True)
     excess = (between**2 - 1) * (median(se for _, se, _ in apart) / unit) ** 2
@@ -237,20 +221,17 @@ def estimate(
 
 
 def _spread(medians: Sequence[float], unit: float, rule: RuleR) -> tuple[float, float]:
-    """Return by how much sessions of a machine differ in all pairs together, and what that allows.
-
-    One degree of freedom is what rule R expects of sessions.
-    """
+    """Return the standard deviation of the common session effect, and the shift it allows."""
     count = len(medians)
     df = max(count, 1)
-    # A session beside the mean of the others varies by count / (count - 1) of its own variance.
+    # A session against the mean of the others has count / (count - 1) times its own variance.
     squares = math.fsum(x**2 for x in medians) * ((count - 1) / count) ** 2 if count else 0.0
     spread = math.sqrt((rule.session_share * unit**2 + squares) / df)
     return spread, t_isf(COMMON_SHIFT_RISK, df) * spread * math.sqrt(1 + 1 / df)
 
 
 def _scale(compared: Iterable[Compared], *, two_sided: bool) -> float:
-    """Return how much farther than expected changes lie from 0, at least 1."""
+    """Return the factor by which changes exceed their expected distance from 0, at least 1."""
     changes = list(compared)
     df = median(df for _, _, df in changes)
     away = sorted((abs(c) if two_sided else c) / se for c, se, _ in changes)

@@ -1,4 +1,4 @@
-"""Is one engine as many times better than another as is claimed, or worse, by runs in turns?"""
+"""Judge by interleaved runs whether one engine is better than another by a claimed ratio."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from pytest_mlperf.judge.inputs import Direction
 from pytest_mlperf.judge.rule_r import RuleR, Value
 
 FIRST_LOOK = 2
-"""Pairs before anything is decided: in the order A B, B A a steady drift of the machine cancels."""
+"""Pairs before a decision: in the order A B, B A a steady drift of the machine cancels."""
 
 PRIOR_DF = 0.25
-"""Degrees of freedom that the expected noise weighs. Rule R gives it 4, beside a baseline of eight
-runs; here any more would break the promise on a machine five times as noisy as expected."""
+"""Degrees of freedom of the expected noise. Rule R uses 4, with a baseline of eight runs; more than
+this would break the error rates on a machine five times as noisy as expected."""
 
 MAX_NOISE_RATIO = 5.0
-"""A machine is at most so many times as noisy as expected: what lies beyond even that is decided at
-the first look, where two pairs alone say little about noise."""
+"""Assumed upper bound of a machine's noise over the expected noise: a result beyond it is decided
+at the first look, where two pairs determine the noise poorly."""
 
 WORST_SHARE = 0.1
-"""Share of the error that is spent on that, evenly among the looks."""
+"""Share of the error for that bound, evenly over the looks."""
 
 _HUGE = 700.0
-"""Largest logarithm of a ratio that is shown: exp overflows above 709."""
+"""Largest shown logarithm of a ratio: exp overflows above 709."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ratio(Decision):
-    """A decision on pairs of runs: PASS, a claim is proven or a drop of the limit excluded.
+    """Hold a decision on pairs: PASS proves a claim, or excludes a drop of the limit.
 
     Attributes:
-        ratio: How many times better a is than b, geometric mean over the pairs; `interval` is its.
+        ratio: Ratio by which a is better than b, geometric mean over the pairs, with `interval`.
         pairs: Pairs up to the decision.
         sd: Relative standard deviation of a pair's ratio as estimated at the decision.
     """
@@ -50,15 +50,14 @@ def judge_ratio(
 ) -> Ratio:
     """Judge pairs of runs in the order they were made; the first pass or fail is final.
 
-    Where a really is `least` times better the claim is refuted at most a share `alpha` of the time;
-    where it is less it is taken as proven at most a share `beta`. A ratio close to `least` may stay
-    undecided. Pairs after the decision are ignored. Each run is of a fresh process, and one of b
-    next to that of a with the same index, in one session, so that what they have in common cancels.
+    If a is `least` times better, the claim is refuted with probability `alpha` at most; if it is
+    less, the claim is proven with probability `beta` at most. Each run is a fresh process, next to
+    the run of the other side with the same index, in one session, so that common effects cancel.
 
     Source: moderated t (G. K. Smyth, 2004, doi:10.2202/1544-6115.1027) on the log ratio of each
-        pair, two one-sided bounds at each look. The error is shared among the looks in proportion
-        to the square of the degrees of freedom that the pairs give, for early looks know little
-        about the noise; a tenth of it, evenly, goes to what holds whatever the noise may be.
+        pair, two one-sided bounds at each look. The error is divided among the looks in proportion
+        to the square of the pairs' degrees of freedom; a tenth of it, evenly, is for
+        `MAX_NOISE_RATIO`.
     """
     if not 0 < least < math.inf:
         raise ValueError(f"the claim is {least!r}; it must be finite and above 0")
@@ -67,8 +66,8 @@ def judge_ratio(
 
 
 def judge_drop(
-    now: Sequence[Value],
-    before: Sequence[Value],
+    current: Sequence[Value],
+    baseline: Sequence[Value],
     *,
     direction: Direction,
     limit: float,
@@ -76,17 +75,16 @@ def judge_drop(
 ) -> Ratio:
     """Judge pairs of runs of two builds by the limits of rule R; the first decision is final.
 
-    Where both are as fast a drop is proven at most a share `alpha` of the time; one of `limit` is
-    excluded at most a share `beta` of the time where it is there. In between either may come. Runs
-    are as for `judge_ratio`, the limit as for `judge`.
+    Between equal builds a drop is proven with probability `alpha` at most; a true drop of `limit`
+    is excluded with probability `beta` at most.
     """
     bound = bound_of(direction, limit)
-    return _judge(now, before, direction, passing=bound, failing=0.0, rule=rule)
+    return _judge(current, baseline, direction, passing=bound, failing=0.0, rule=rule)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _RatioLook:
-    """The statistics after some pairs: log ratios, and the standard deviation of a pair's."""
+    """Hold the statistics after some pairs: log ratios, and `sd` of a single pair's."""
 
     mean: float
     low: float
@@ -95,7 +93,7 @@ class _RatioLook:
 
     @property
     def improved(self) -> bool:
-        """Whether the bound that failing needs, on the other side of the ratio, is above none."""
+        """Whether the bound of a fail, mirrored to the other side of the mean, is above 0."""
         return 2 * self.mean > self.high
 
 
@@ -108,7 +106,7 @@ def _judge(
     failing: float,
     rule: RuleR,
 ) -> Ratio:
-    """Look after each pair: a pass reaches the log ratio `passing`, a fail ends below `failing`."""
+    """Analyse each pair: a pass reaches the log ratio `passing`, a fail is below `failing`."""
     if not a or len(a) != len(b):
         raise ValueError(f"{len(a)} runs of a and {len(b)} of b are no pairs")
     sign = 1 if direction is Direction.HIGHER else -1
@@ -140,7 +138,7 @@ def _look(logs: Sequence[float], runs: Sequence[Value], rule: RuleR) -> _RatioLo
     worst_sd, worst_df = _spread(squares, k, within, rule.prior_df, MAX_NOISE_RATIO, rule)
 
     def reach(error: float) -> float:
-        """Return how far a one-sided bound lies from the mean."""
+        """Return the distance of a one-sided bound from the mean."""
         usual, rare = ((1 - WORST_SHARE) * error, WORST_SHARE * error)
         far = t_isf(usual * _weight(k, rule.max_runs), df) * sd
         return min(far, t_isf(rare / (rule.max_runs - 1), worst_df) * worst_sd) / math.sqrt(k)
@@ -151,11 +149,8 @@ def _look(logs: Sequence[float], runs: Sequence[Value], rule: RuleR) -> _RatioLo
 def _spread(
     squares: float, k: int, within: float, prior_df: float, times: float, rule: RuleR
 ) -> tuple[float, float]:
-    """Return the standard deviation of a pair's log ratio, moderated, and its degrees of freedom.
-
-    The expected noise, taken so many times, weighs `prior_df`; `within` is inside the runs.
-    """
-    # Of two runs of one session; the share that they have in common is not in their ratio.
+    """Return the moderated standard deviation of a pair's log ratio, and its df."""
+    # For two runs of one session, whose common part cancels in their ratio.
     expected = 2 * ((1 - rule.session_share) * (times * rule.prior_sd) ** 2 + within)
     df = max(prior_df + k - 1, 1.0)
     sd = math.sqrt((prior_df * expected + squares) / (prior_df + k - 1))
@@ -163,10 +158,7 @@ def _spread(
 
 
 def _weight(k: int, last: int) -> float:
-    """Return the share of the error that the look after k pairs may spend.
-
-    One pair decides nothing; its bounds are as far off as if it could.
-    """
+    """Return the share of the error for the look after k pairs; one pair counts as two."""
     k = max(k, FIRST_LOOK)
     return (k - 1) ** 2 / sum((look - 1) ** 2 for look in range(FIRST_LOOK, last + 1))
 
@@ -177,7 +169,7 @@ def _ratio(log: float) -> float:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RelativeSpeed:
-    """How many times better than another commit one is, with the ends of the interval."""
+    """Hold the speed relative to another commit, above 1 if better, with its interval."""
 
     ratio: float
     low: float

@@ -1,11 +1,9 @@
-"""Does a word stand whatever sessions differ by? What few sessions of a baseline cannot show.
+"""Check whether a decision is robust to between-session variance.
 
-Rule R takes a fixed share of the noise as common to the runs of a session. Where sessions differ by
-more, unchanged code fails and drops pass: a baseline of one session cannot show it, one of four
-hardly. So what rule R decides is said as final only where it also holds
-
-- with the session's variance as the baseline's own sessions show it, where there are enough; and
-- where there are not, even if sessions differ by `MAX_SPREAD_RATIO` times what runs differ by.
+Rule R attributes a fixed share of the noise to sessions. If they differ by more, unchanged code
+fails and drops pass, and few sessions cannot show that. So a decision is final only if it holds
+with the session variance of the baseline, or, if that has too few sessions, with `MAX_SPREAD_RATIO`
+times the deviation of runs.
 """
 
 from __future__ import annotations
@@ -21,57 +19,53 @@ from pytest_mlperf.judge.formulas import scatter, squares, t_isf, t_sf
 from pytest_mlperf.judge.inputs import DAYS, SessionNoise
 
 KNOWN_DF = 8.0
-"""From so many degrees of freedom on, it is estimated for a drop as well. Four sessions that lie
-close together do not exclude that one in five is 3 % slower: in two of five such baselines none
-is, and the next session then looks like a drop."""
+"""Degrees of freedom from which the session variance is estimated for a drop as well. Four similar
+sessions do not exclude that one in five is 3 % slower: two of five such baselines contain only fast
+ones, and the next session then looks like a drop."""
 
 MAX_SPREAD_RATIO = 4.0
-"""Standard deviation of sessions over that of runs beyond which nobody is protected: what was
-measured on a shared virtual machine is 3, on rented GPUs nothing is published."""
+"""Assumed upper bound of the standard deviation of sessions over that of runs: 3 was measured on a
+shared virtual machine, nothing is published for rented GPUs."""
 
 KEEPS_DAYS, KEEPS_SPANS, TREND = 7.0, 2.0, 0.05
-"""Longest time that a baseline is final, in days and in spans of its days, and the p from which
-its days show a trend; see `final_until`."""
+"""Longest validity of a baseline, in days and in spans of its days, and the p below which its days
+show a trend; see `final_until`."""
 
 MIN_DAY_CHANCE = 0.065
-"""Chance of so low a day, by how the days of the baseline differ, below which a provisional drop is
-red on the second day in a row. Unchanged sessions that differ by four times what runs do are red in
-2 % then, and in 3 % without it. At typical noise it costs 0.2 % of the drops of the limit; 0.05
-would cost 1 %."""
+"""p value of one day, by the variance of the baseline's days, below which a provisional drop fails
+on the second day in a row: 2 instead of 3 % of unchanged sessions that differ by four times the
+deviation of runs fail. At typical noise it misses 0.2 % of the drops of the limit."""
 
 BEARS_AGE = 2.0
-"""What a drop beside an old baseline must bear for that: sessions that differ by so much of what
-runs differ by. A machine that walks 0.5 % a day is then red in less than 1 % after 14 days."""
+"""Ratio of session to run deviation to which a drop against an old baseline must be robust. A
+machine that drifts by 0.5 % a day then fails in less than 1 % after 14 days."""
 
 ASSUMED_DF = 0.5
-"""Degrees of freedom that the expected share of a session weighs beside sessions that were seen."""
+"""Degrees of freedom of the expected session share, next to observed sessions."""
 
 CANDIDATE_DF = 1.0
-"""Degrees of freedom that the baseline's scatter weighs in that of the new runs, which may be
-noisier: with the scatter of two runs alone hardly a word would ever be final."""
+"""Degrees of freedom of the baseline's scatter in that of the new runs, which may be noisier: with
+the scatter of two runs alone hardly any decision would be final."""
 
 ADDED_VARIANCES = (0.0, *(0.02 * 1.05**step for step in range(123)))
-"""Additional variance between sessions that `proves` tries, in multiples of the whole variance.
-With two degrees of freedom the best multiple is three or less."""
+"""Additional session variances that `proves` tries, in multiples of the whole variance. With two
+degrees of freedom the best multiple is three or less."""
 
 Why = Literal["few sessions", "old"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sample:
-    """The runs on a scale where higher is better and differences count.
+    """Hold the runs on a scale where higher is better and differences count.
 
     Attributes:
         baseline: Values by session, each of at least one run.
-        lost: Mean of what load can have taken from the runs of now.
-        lost_before: The same of the baseline.
-        expected: Variance of a run within its session that is expected beforehand.
-        prior_df: Degrees of freedom that the expectation weighs.
+        lost, lost_before: Mean effect of load on the present runs and on the baseline, at most.
+        expected, prior_df: Expected variance of a run within its session, and its weight.
         ratio: Expected variance of a session over that of a run.
-        noise: What sessions were seen to differ by, the baseline's own among them; None: those of
-            the baseline alone tell.
-        floor: Smallest standard deviation of a run believed.
-        old: The baseline's sessions lie too far back to speak for today.
+        noise: Observed session noise, including the baseline's own; None for the baseline's alone.
+        floor: Smallest standard deviation of a run that is assumed.
+        old: Whether the baseline's sessions are too old for today.
     """
 
     baseline: Sequence[Sequence[float]]
@@ -88,9 +82,9 @@ class Sample:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FinalWord:
-    """Whether a word stands, up to which standard deviation of sessions, and what lacks for it.
+    """Describe the robustness of a decision, up to a standard deviation of sessions.
 
-    `likely` says of one that does not stand that two in a row, on different days, are believed.
+    `likely`: it is not robust, but two in a row, on different days, are trusted.
     """
 
     robust: bool
@@ -101,17 +95,17 @@ class FinalWord:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Robustness:
-    """What stands of an ok and of a drop."""
+    """Describe the robustness of an ok and of a drop."""
 
     passing: FinalWord
     failing: FinalWord
 
 
 def robustness(sample: Sample, *, bound: float, alpha: float, beta: float) -> Robustness:
-    """Return what stands of the mean difference between the runs of now and the baseline's.
+    """Return the robustness of the mean difference between present runs and baseline.
 
-    Half of each error of rule R: what is said is said once, at the look that decided. An ok
-    excludes a difference of `bound`, below 0.
+    It uses half of each error of rule R, once, at the look that decided. An ok excludes a
+    difference of `bound`, below 0.
 
     Source: one-way random effects; variance between sessions by their mean square, that of runs by
         the scatter inside sessions, both moderated (G. K. Smyth, 2004, doi:10.2202/1544-6115.1027);
@@ -121,12 +115,12 @@ def robustness(sample: Sample, *, bound: float, alpha: float, beta: float) -> Ro
     df = max(len(sample.baseline) - 1.0, sample.noise.df if sample.noise else 0.0)
 
     def word(distance: float, error: float, needed_df: float) -> FinalWord:
-        # Age is told first: further sessions of that time would not help.
+        # Age is reported first, because further old sessions would not help.
         old: Why | None = "old" if sample.old and df >= DAYS - 1 else None
         lacks = old or ("few sessions" if df < needed_df else None)
         robust_to = parts.holds(distance, error)
         bears = lacks is None or robust_to >= MAX_SPREAD_RATIO * math.sqrt(parts.run)
-        # One session shows nothing of what sessions differ by.
+        # One session shows no between-session variance.
         seen = df < 1 or parts.proves(distance, error)
         young = old is None or robust_to >= BEARS_AGE * math.sqrt(parts.run)
         likely = len(sample.baseline) >= DAYS and young and parts.is_likely(distance)
@@ -141,13 +135,12 @@ def robustness(sample: Sample, *, bound: float, alpha: float, beta: float) -> Ro
 def final_until(runs: Iterable[tuple[float | None, float]]) -> float | None:
     """Return the last day on which a baseline is final, by days since 1970 and logs of its runs.
 
-    Machines wander. So its sessions speak for twice the days that they span, at most for
-    `KEEPS_DAYS` or for the span, whichever is longer. If they show a linear trend, they speak for
-    twice the mean time from one of their days to the next. Sessions of one day speak for none. None
-    if no day is known.
+    Machines drift. So its sessions are valid for twice the span of their days, at most for
+    `KEEPS_DAYS` or for the span, whichever is longer. With a linear trend they are valid for twice
+    the mean time between their days. Sessions of one day are never final. None if no day is known.
 
-    Source: least squares and Student's t for the trend; a walk of 0.5 % a day otherwise passes a
-        drop of the limit as final in 12 to 16 % after 14 days (simulated).
+    Source: least squares and Student's t for the trend; without it a random walk of 0.5 % a day
+        passes a drop of the limit as final in 12 to 16 % after 14 days (simulated).
     """
     by_day: dict[int, list[float]] = {}
     for day, value in runs:
@@ -168,7 +161,7 @@ def final_until(runs: Iterable[tuple[float | None, float]]) -> float | None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Variances:
-    """The difference, its variance and the parts of that with their df, that of sessions first."""
+    """Hold the difference, its variance, and the parts of that with their df, sessions first."""
 
     change: float
     variance: float
@@ -179,10 +172,9 @@ class _Variances:
     of_sessions: float
 
     def proves(self, distance: float, p: float) -> bool:
-        """Check whether a distance from the truth has less than this probability.
+        """Check whether a distance from the truth has a probability below p.
 
-        It is proven too if it were with sessions that differ by more: a larger variance has more
-        degrees of freedom where the new runs' own are few, and less knowledge must not prove more.
+        A larger session variance may prove it too, because less knowledge must not prove more.
         """
         (between, between_df), *others = self.parts
         if distance <= 0:
@@ -196,12 +188,12 @@ class _Variances:
         return False
 
     def is_likely(self, distance: float) -> bool:
-        """Check whether one day so far off is rare, by how the days of the baseline differ."""
+        """Check whether such a day is rare, by the variance of the baseline's days."""
         between, df = self.parts[0]
         return t_sf(distance / math.sqrt(between), df) < MIN_DAY_CHANCE
 
     def holds(self, distance: float, p: float) -> float:
-        """Return the standard deviation of sessions at which it has just this probability."""
+        """Return the standard deviation of sessions at which the distance has this probability."""
         error = max(0.0, distance) / t_isf(p, self.run_df)
         return math.sqrt(max(0.0, error**2 - self.run * self.of_runs) / self.of_sessions)
 
@@ -210,19 +202,19 @@ def _parts(sample: Sample) -> _Variances:
     sizes = [len(xs) for xs in sample.baseline]
     n0, k = sum(sizes), len(sample.now)
     mean = fmean(x for xs in sample.baseline for x in xs)
-    before, inside_now = scatter(sample.baseline), squares(sample.now)
-    run_df = sample.prior_df + before.run_df + (k - 1)
-    run = (sample.prior_df * sample.expected + before.inside + inside_now) / run_df
+    spread, inside_now = scatter(sample.baseline), squares(sample.now)
+    run_df = sample.prior_df + spread.run_df + (k - 1)
+    run = (sample.prior_df * sample.expected + spread.inside + inside_now) / run_df
     run = max(run, sample.floor**2)
-    now, now_df = _of_now(sample, before.inside, inside_now, run, run_df)
-    # Of the mean difference: how often the variance of a session is in it.
+    new, new_df = _of_now(sample, spread.inside, inside_now, run, run_df)
+    # Factor of the session variance in the variance of the mean difference.
     of_sessions = 1 + math.fsum(size**2 for size in sizes) / n0**2
-    size = before.size
-    between, between_df = _between(sample, run, before.across, size)
+    size = spread.size
+    between, between_df = _between(sample, run, spread.across, size)
     session = max((between - run) / size, sample.ratio * run)
-    variance = session * of_sessions + run / n0 + now / k
+    variance = session * of_sessions + run / n0 + new / k
     share = of_sessions / size
-    parts = ((share * between, between_df), ((1 / n0 - share) * run, run_df), (now / k, now_df))
+    parts = ((share * between, between_df), ((1 / n0 - share) * run, run_df), (new / k, new_df))
     return _Variances(
         change=fmean(sample.now) - mean,
         variance=variance,
@@ -237,20 +229,16 @@ def _parts(sample: Sample) -> _Variances:
 def _of_now(
     sample: Sample, inside: float, inside_now: float, run: float, run_df: float
 ) -> tuple[float, float]:
-    """Return the variance of the new runs, which may vary by more than the baseline's, and its df.
-
-    Never less than that of all runs: two that lie close together say little.
-    """
+    """Return the variance of the new runs, at least that of all runs, and its df."""
     if len(sample.now) == 1:
         return run, run_df
     base_df = run_df - (len(sample.now) - 1)
-    before = (sample.prior_df * sample.expected + inside) / base_df
+    baseline = (sample.prior_df * sample.expected + inside) / base_df
     df = CANDIDATE_DF + len(sample.now) - 1
-    return max((CANDIDATE_DF * before + inside_now) / df, run), df
+    return max((CANDIDATE_DF * baseline + inside_now) / df, run), df
 
 
 def _between(sample: Sample, run: float, across: float, size: float) -> tuple[float, float]:
-    """Return the mean square between sessions and its degrees of freedom, drawn to expectation."""
     expected = ASSUMED_DF * run * (1 + size * sample.ratio)
     if sample.noise and sample.noise.df >= len(sample.baseline) - 1:
         df = ASSUMED_DF + sample.noise.df
@@ -260,11 +248,11 @@ def _between(sample: Sample, run: float, across: float, size: float) -> tuple[fl
 
 
 def final(plain: Answer, robust: Robustness, *, last: bool) -> Answer:
-    """Return what is said of rule R's decision, in the light of what sessions may differ by."""
+    """Return rule R's decision, restricted by its robustness."""
     if plain is Answer.PASS:
         return Answer.PASS if robust.passing.robust else Answer.PROVISIONAL
     if plain is not Answer.FAIL or robust.failing.robust:
         return plain
-    # More runs make a drop surer only where the baseline shows what sessions differ by.
+    # More runs help only if the baseline shows the between-session variance.
     more = robust.failing.lacks is None and not last
     return Answer.MORE if more else Answer.PROVISIONAL

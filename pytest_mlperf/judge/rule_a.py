@@ -1,4 +1,4 @@
-"""Rule A: did accuracy drop, judged sample by sample against the baseline's own scores."""
+"""Apply rule A: compare accuracy with the baseline's own scores, sample by sample."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from pytest_mlperf.judge.inputs import Leverage
 from pytest_mlperf.judge.mean_change import Errors, bounds_of, with_rare
 
 LOOK_SAMPLES = (1024, 3072, 8192, 16384)
-"""Samples after which a sequential pass may stop; the last look is the whole data set."""
+"""Samples after which a sequential pass may stop; the last analysis is the whole data set."""
 
 
 FIRST_LOOK, LATER_LOOKS = 0.6, 0.2
-"""Shares of beta that losses of few samples may err by at the first look, and at each later one
-before the last. A count of losses that is small enough at one look mostly was so at the one before:
-at four such looks 4.93 % of all drops of the margin pass, where 5 % may."""
+"""Shares of beta for losses of few samples at the first analysis, and at each later one before the
+last. A number of losses that is small enough at one analysis mostly was so at the one before: with
+four analyses 4.93 % of all drops of the margin pass, below the allowed 5 %."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RuleA:
-    """How often an unchanged case may fail, and a drop of the margin pass, over all its looks."""
+    """Hold the probabilities that an unchanged case fails, and a drop of the margin passes."""
 
     alpha: float = 0.01
     beta: float = 0.05
@@ -39,13 +39,13 @@ Name = TypeVar("Name", bound=Hashable)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScorePairs:
-    """One metric's scores of the same samples, in the order in which they were measured.
+    """Hold one metric's scores of the same samples, in the order of measurement.
 
     Attributes:
-        before: The baseline's scores; None where the metric does not apply to the sample.
+        before: The baseline's scores; None if the metric does not apply to the sample.
         margin: Largest drop that does not matter, in the score's own points, above 0.
-        groups: The group of each sample, such as its article; None: samples are independent.
-        leverage: Of pseudo-values, how much of chance they show; None: all, as scores of samples.
+        groups: The group of each sample, such as its article; None for independent samples.
+        leverage: Leverage of pseudo-values; None for scores of samples.
     """
 
     before: Sequence[float | None]
@@ -65,15 +65,14 @@ class ScorePairs:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Paired(Decision):
-    """What the pairs of one metric say; by default of one that applies to no sample so far.
+    """Hold the comparison of one metric's pairs; the defaults are of a metric without samples.
 
     `p`, `groups` and `widened` are those of `ChangeBounds`.
 
     Attributes:
-        change: Mean difference, points; negative is worse.
-        correlation: Of the two runs' scores; None where one of them does not vary.
-        unseen: Where a whole data set scored alike: the mean drop that other samples could still
-            have, points.
+        change: Mean difference [points]; negative is worse.
+        correlation: Correlation of the scores of both runs; None if one of them does not vary.
+        unseen: If all samples scored equally: mean drop that others may still have [points].
     """
 
     outcome: Answer = Answer.MORE
@@ -92,12 +91,12 @@ class Paired(Decision):
 
 
 def looks(samples: int, *, sequential: bool) -> tuple[int, ...]:
-    """Return after how many samples the rule looks at the scores; the last look is all of them."""
+    """Return the sample counts of the interim analyses; the last is all samples."""
     return (*(look for look in LOOK_SAMPLES if sequential and look < samples), samples)
 
 
 def errors_at(position: int, at: Sequence[int], rule: RuleA = DEFAULT) -> Errors:
-    """Return what the rule may err by at one of its looks, counted from 0."""
+    """Return the error probabilities of one interim analysis, counted from 0."""
     last = position == len(at) - 1
     early = FIRST_LOOK if position == 0 else LATER_LOOKS
     return Errors(
@@ -110,12 +109,10 @@ def errors_at(position: int, at: Sequence[int], rule: RuleA = DEFAULT) -> Errors
 def judge_pairs(
     metrics: Mapping[str, ScorePairs], at: Sequence[int], rule: RuleA = DEFAULT
 ) -> dict[str, Paired]:
-    """Judge the metrics of one case, look after look; each verdict freezes when it is reached.
+    """Judge the metrics of one case at each interim analysis; each first decision is final.
 
-    A metric passes when its lower bound clears the margin: all must. One fails when a drop is
-    proven and the margin is not excluded; Holm's step-down keeps alpha over the metrics. Looks
-    beyond the samples that are there are still due; an entry is of the look that decided, else of
-    the last.
+    The case passes if every lower bound is above its margin. A metric fails if a drop is proven and
+    the margin not excluded; Holm's step-down keeps alpha over the metrics.
     """
     there = min(len(pairs.now) for pairs in metrics.values())
     decided: dict[str, Paired] = {}
@@ -126,7 +123,7 @@ def judge_pairs(
             for name, pairs in metrics.items()
             if name not in decided or decided[name].outcome is not Answer.PASS
         }
-        # A metric that passed stays in the family: to leave it would hand its alpha to the others.
+        # A metric that passed stays in the family: otherwise the others would get its alpha.
         p_values = {name: open_[name].p if name in open_ else 1.0 for name in metrics}
         failed = holm(p_values, errors.alpha)
         for name, paired in open_.items():
@@ -139,16 +136,11 @@ def judge_pairs(
 
 
 def least_shown(pairs: ScorePairs, share: float, at: Sequence[int], rule: RuleA = DEFAULT) -> float:
-    """Return the smallest drop, in points, that can be told from answers drawn again: a margin.
+    """Return the smallest drop that can be detected in resampled answers, as a margin [points].
 
-    It is twice the reach of the bound that decides at the last look. An unchanged model then
-    passes in all but beta of the cases, and a drop as large as the margin passes in beta of them.
-
-    Args:
-        pairs: The scores so far; their margin is not used.
-        share: The part of the data set that was scored.
-        at: The sample counts at which the rule decides.
-        rule: The rule's error rates.
+    It is twice the half-width of the bound at the last analysis. An unchanged model then passes in
+    all but beta of the cases, and a drop as large as the margin passes in beta of them. `share` is
+    the scored part of the data set.
     """
     errors = errors_at(len(at) - 1, at, rule)
     no_margin = replace(pairs, margin=sys.float_info.max)
@@ -160,8 +152,8 @@ def least_shown(pairs: ScorePairs, share: float, at: Sequence[int], rule: RuleA 
 def holm(p_values: Mapping[Name, float], alpha: float) -> set[Name]:
     """Return the hypotheses that Holm's step-down procedure rejects.
 
-    Source: S. Holm, "A simple sequentially rejective multiple test procedure", Scandinavian
-        Journal of Statistics 6 (1979).
+    Source: S. Holm, "A simple sequentially rejective multiple test procedure", Scandinavian Journal
+        of Statistics 6 (1979).
     """
     rejected: set[Name] = set()
     ordered = sorted(p_values, key=lambda name: p_values[name])
@@ -173,7 +165,7 @@ def holm(p_values: Mapping[Name, float], alpha: float) -> set[Name]:
 
 
 def correlated(first: Sequence[float], second: Sequence[float]) -> float | None:
-    """Return the correlation of two passes' scores; None where one of them does not vary."""
+    """Return the correlation of two passes' scores; None if one of them does not vary."""
     mean_1, mean_2 = fmean(first), fmean(second)
     spread_1 = math.fsum((a - mean_1) ** 2 for a in first)
     spread_2 = math.fsum((b - mean_2) ** 2 for b in second)
@@ -192,30 +184,30 @@ def _weigh(pairs: ScorePairs, look: int, errors: Errors, *, all_seen: bool) -> P
     ]
     if not there:
         return Paired()
-    before, now = [old for old, _, _ in there], [new for _, new, _ in there]
+    baseline, current = [old for old, _, _ in there], [new for _, new, _ in there]
     of_groups = None if pairs.groups is None else [group for _, _, group in there]
-    bounds = bounds_of(before, now, of_groups, errors, pairs.leverage)
-    low, values, unseen = bounds.low, {*before, *now}, None
-    changes = Counter(new - old for old, new in zip(before, now, strict=True))
-    if low > -pairs.margin:  # else it decides nothing
+    bounds = bounds_of(baseline, current, of_groups, errors, pairs.leverage)
+    low, values, unseen = bounds.low, {*baseline, *current}, None
+    changes = Counter(new - old for old, new in zip(baseline, current, strict=True))
+    if low > -pairs.margin:  # else the metric cannot pass anyway
         worst = min(0.0, *values)
-        possible = Counter(old - worst for old in before)
+        possible = Counter(old - worst for old in baseline)
         low = with_rare(low, changes, possible, errors, all_seen=all_seen)
         if all_seen and len(changes) == 1 and 0.0 in changes:
             unseen = -with_rare(low, changes, possible, errors, all_seen=False)
     down = sum(count for change, count in changes.items() if change < 0)
     up = sum(count for change, count in changes.items() if change > 0)
     return Paired(
-        before=fmean(before),
-        now=fmean(now),
-        change=fmean(new - old for old, new in zip(before, now, strict=True)),
+        before=fmean(baseline),
+        now=fmean(current),
+        change=fmean(new - old for old, new in zip(baseline, current, strict=True)),
         interval=(low, bounds.high),
         p=bounds.p,
         samples=len(there),
         changed=down + up,
         down=down,
         up=up,
-        correlation=correlated(before, now),
+        correlation=correlated(baseline, current),
         groups=bounds.groups,
         widened=bounds.widened,
         leverage=pairs.leverage,

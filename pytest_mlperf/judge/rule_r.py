@@ -1,4 +1,4 @@
-"""Rule R: did performance or efficiency drop, judged from a few runs against a pinned baseline."""
+"""Apply rule R: judge performance or efficiency by a few runs against a baseline."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ from pytest_mlperf.judge.robustness import (
 
 OUTLIER_RISK = 0.01
 GATING_RUNS = 5
-"""A verdict from fewer baseline runs is advice, never a gate."""
+"""Baseline runs below which a verdict is only advisory."""
 
 _TOO_FAST = 0.0005
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RuleR:
-    """Settings of the rule, fixed before the first run.
+    """Hold the settings of the rule, fixed before the first run.
 
     Attributes:
-        alpha: How often an unchanged case may fail, over all its looks.
-        beta: How often a true drop of the limit may pass, over all its looks.
-        max_runs: Last look (K).
-        prior_df: How many degrees of freedom the expected noise weighs (ν0).
+        alpha: Probability that an unchanged case fails, over all interim analyses.
+        beta: Probability that a true drop of the limit passes, over all interim analyses.
+        max_runs: Most runs, the last analysis (K).
+        prior_df: Degrees of freedom of the expected noise (ν0).
         prior_sd: Expected relative standard deviation between runs (s0).
         session_share: Share of the variance that all runs of one session have in common (φ).
-        floor_sd: Smallest relative standard deviation believed.
-        session_noise: What sessions were seen to differ by, those of the baseline among them; None:
-            only those of the baseline tell.
-        tolerated: Share of a run's speed up to which load counts as none; inf: load never counts.
+        floor_sd: Smallest relative standard deviation that is assumed.
+        session_noise: Observed session noise, including the baseline's; None for the baseline's
+            alone.
+        tolerated: Share of a run's speed up to which load is ignored; inf to always ignore it.
     """
 
     alpha: float = 0.01
@@ -71,10 +71,7 @@ class RuleR:
     def inside_sessions(
         self, squares: float, run_df: int, within: float = 0.0
     ) -> tuple[float, float]:
-        """Return the variance of a run inside its session, moderated, and its degrees of freedom.
-
-        Of it `within` is inside the run; the sum of squares is about the means of sessions.
-        """
+        """Return a run's moderated variance inside its session (`within` inside it), and its df."""
         expected = (1 - self.session_share) * self.prior_sd**2 + within
         df = self.prior_df + run_df
         return max((self.prior_df * expected + squares) / df, self.floor_sd**2), df
@@ -82,15 +79,15 @@ class RuleR:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Value:
-    """One metric of one run.
+    """Hold one metric of one run.
 
     Attributes:
-        value: In the metric's unit, above 0.
-        within_se: Relative standard error inside the run by batch means, 0 when unknown.
-        session: First session of the run's day and machine; runs of one share an effect.
-        day: When, in days since 1970; None: unknown.
-        lost: Largest logarithmic change for the worse that the machine's load explains: without
-            load the value lies between this one and one better by that.
+        value: Value in the metric's unit, above 0.
+        within_se: Relative standard error inside the run by batch means, 0 if unknown.
+        session: First session of the run's day and machine, whose runs share an effect.
+        day: Time in days since 1970; None if unknown.
+        lost: Largest logarithmic change for the worse that load explains: without load the value is
+            better by 0 to this.
     """
 
     value: float
@@ -111,11 +108,11 @@ class Value:
 
 
 Scale = Callable[[Value], float]
-"""Gives a value on a scale where higher is better and differences count."""
+"""Maps a value to a scale where higher is better and differences count."""
 
 
 def log_scale(direction: Direction = Direction.HIGHER) -> Scale:
-    """Return the scale of a metric: logarithms."""
+    """Return the logarithmic scale of a metric."""
     sign = 1 if direction is Direction.HIGHER else -1
     return lambda run: sign * math.log(run.value)
 
@@ -130,20 +127,17 @@ def by_session(runs: Sequence[Value], scale: Scale) -> list[list[float]]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Judged(Decision):
-    """A decision of rule R, with the figures it rests on.
+    """Hold a decision of rule R with its figures.
 
     Attributes:
-        change: Relative change of the raw value, e.g. -0.021, whichever way is better.
+        change: Relative change of the raw value, e.g. -0.021, for either direction.
         sd: Relative standard deviation of a run as estimated at the decision.
-        mde: The smallest drop the baseline can prove, as a share.
+        mde: Minimum detectable effect: the smallest drop that the baseline can prove, as a share.
         se: Standard error of the logarithmic change at the decision.
-        lost: Mean of what load can have taken from the runs of now, logarithmic.
-        lost_before: The same of the baseline.
-        advisory: The baseline has too few runs for a drop.
-        robust: A drop would be final.
-        likely: Two such drops in a row, on different days, are believed.
-        lacks: Why the answer is not final; None if it is.
-        outliers: Runs that are worse than every run of the baseline, and by far.
+        lost, lost_before: Mean effect of load on the present runs and the baseline, at most.
+        robust: Whether a drop would be final.
+        likely: Whether two such drops in a row, on different days, are trusted.
+        outliers: Number of runs that are much worse than every run of the baseline.
     """
 
     change: float
@@ -165,10 +159,7 @@ class Judged(Decision):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _RunLook:
-    """The statistics after k runs; `d` is a log ratio, below 0 is worse.
-
-    Load only makes a run worse, so that the change without it lies from `worst` to `best`.
-    """
+    """Hold the statistics after k runs; load may have moved the log ratio `d` by `lost`."""
 
     k: int
     d: float
@@ -203,17 +194,16 @@ def judge(
 ) -> Judged:
     """Judge runs in the order they were made; the first pass or fail is final.
 
-    Unchanged performance fails at most a share `alpha` of the time, a drop of `limit` that every
-    run shares passes at most a share `beta`; in between either answer may come. Runs, each of a
-    fresh process, after the decision are ignored. Where the baseline cannot show what sessions
-    differ by, and that could turn the decision, it is PROVISIONAL (`robustness`). The limit is a
-    share: a drop where higher is better (then below 1), a rise where lower is better.
+    Unchanged performance fails with probability `alpha` at most, a drop of `limit` in every run
+    passes with probability `beta` at most. If the baseline cannot show the between-session
+    variance, and that could reverse the decision, it is PROVISIONAL (`robustness`). The limit is a
+    share: a drop if higher is better (then below 1), a rise if lower is better.
 
-    What load can have taken (`Value.lost`) is added to the runs before a drop is said, and to the
-    baseline before a pass, so that both error rates hold whatever part of it the load took.
+    The largest effect of load (`Value.lost`) is added to the runs before a fail, and to the
+    baseline before a pass, so that both error rates hold for any effect up to it.
 
     Source: moderated t (G. K. Smyth, 2004, doi:10.2202/1544-6115.1027) on log values, two one-sided
-        bounds, error shared evenly among the looks.
+        bounds, error divided evenly among the looks.
     """
     if not baseline or not runs:
         raise ValueError(f"nothing to compare: {len(baseline)} baseline runs and {len(runs)} runs")
@@ -227,7 +217,7 @@ def judge(
 def walk(
     baseline: Sequence[Value], runs: Sequence[Value], scale: Scale, bound: float, rule: RuleR
 ) -> Judged:
-    """Look after every run until one decides; bound, rule and figures are on the caller's scale."""
+    """Analyse each run until one decides, with bound, rule and figures on the caller's scale."""
     p_value = 1.0
     for k in range(1, min(len(runs), rule.max_runs) + 1):
         look = look_at(baseline, runs[:k], scale, rule)
@@ -236,7 +226,7 @@ def walk(
         plain = _decide(look, bound, rule)
         outliers = _outliers(baseline, runs[:k], scale, rule)
         if outliers and plain is Answer.PASS and k < rule.max_runs:
-            plain = Answer.MORE  # it may be one of several, and some processes slower
+            plain = Answer.MORE  # there may be more of them, with a drop in some processes
         robust = _robustness(baseline, runs[:k], scale, bound, rule)
         decision = final(plain, robust, last=k == rule.max_runs)
         if decision is not Answer.MORE:
@@ -261,7 +251,7 @@ def walk(
         advisory=len(baseline) < GATING_RUNS,
         p=1.0 if passing else p_value,
         direction=("ok" if passing else "drop")
-        if decision is Answer.PROVISIONAL or hidden  # by load: without it this were a drop
+        if decision is Answer.PROVISIONAL or hidden  # by load: without it this would be a drop
         else None,
         robust=robust.failing.robust,
         likely=robust.failing.likely,
@@ -279,12 +269,12 @@ def minimum_detectable_change(baseline: Sequence[Value], *, rule: RuleR) -> floa
 
 
 def drop_final_at_once(baseline: Sequence[Value], *, rule: RuleR) -> float:
-    """Return the logarithmic drop that is final against one session with probability 1 - beta.
+    """Return the log drop that is final against one session with probability 1 - beta.
 
         D = t(α/2, ν + 1)·√(v·(ν + z²)/(ν + 1)·(1/n + 1/2 + 2·`MAX_SPREAD_RATIO`²))
 
-    of two new runs against n, whose variance v is moderated with ν degrees of freedom. Within z,
-    the quantile of a normal distribution, the new runs scatter with probability 1 - beta.
+    of two new runs against n, whose variance v is moderated with ν degrees of freedom. With
+    probability 1 - beta the new runs scatter within z, a quantile of the normal distribution.
 
     Source: `FinalWord.robust_to`, which must reach `MAX_SPREAD_RATIO` (`robustness`).
     """
@@ -317,11 +307,9 @@ def _robustness(
 
 
 def _outliers(baseline: Sequence[Value], runs: Sequence[Value], scale: Scale, rule: RuleR) -> int:
-    """Return how many runs are worse than every run of the baseline, and by far.
+    """Return the number of runs, if not all, that are much worse than every baseline run.
 
-    0 where all of them are: then it is not some processes that are slower; and where the baseline
-    has fewer than three. Rule R promises to find a drop that every run shares. One that hits some
-    processes only shows in this, once a process that it hits is among the runs.
+    Rule R detects drops that every run shares; this shows a drop in some processes.
     """
     if len(baseline) < 3:
         return 0
@@ -368,21 +356,18 @@ def _detectable(baseline: Sequence[Value], scale: Scale, rule: RuleR) -> float:
     last = df + rule.max_runs - 1
     quantiles = t_isf(rule.alpha / (rule.max_runs - 1), last) + t_isf(rule.beta, last)
     provable = quantiles * sd * _se_factor(baseline, rule.max_runs, rule)
-    return provable + fmean(run.lost for run in baseline)  # a drop hides in what load took before
+    return provable + fmean(run.lost for run in baseline)  # the baseline's load may hide a drop
 
 
 def moderated_sd(runs: Sequence[Value], squares: float, df: float, rule: RuleR) -> float:
-    """Return the standard deviation of a run, drawn towards the expected one; never 0."""
+    """Return the moderated standard deviation of a run; never 0."""
     within = fmean(run.within_se**2 for run in runs)
     variance = (rule.prior_df * (rule.prior_sd**2 + within) + squares) / df
     return max(math.sqrt(variance), rule.floor_sd)
 
 
 def _se_factor(baseline: Sequence[Value], k: int, rule: RuleR) -> float:
-    """Return the standard error of d over the standard deviation of a run.
-
-    The k runs share one session effect; a baseline from several sessions averages theirs out.
-    """
+    """Return the standard error of d over a run's: k runs share one session effect."""
     n0, phi = len(baseline), rule.session_share
     sessions = Counter(run.session for run in baseline).values()
     v0 = phi * sum((m / n0) ** 2 for m in sessions) + (1 - phi) / n0

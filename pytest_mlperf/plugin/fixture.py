@@ -114,14 +114,14 @@ class Result:
 
 
 class Mlperf:
-    """Measures cases for one test."""
+    """Measure and judge the cases of one test."""
 
     def __init__(self, state: session.MlperfSession, request: pytest.FixtureRequest) -> None:
         self._session = state
         self._request = request
 
     def judge(self, planned: Testable, kind: Kind) -> Result:
-        """Measure what is missing, judge, and put the verdict on the test's report."""
+        """Make the missing runs, judge, and put the verdict on the test's report."""
         __tracebackhide__ = True
         item = self._request.node
         before = self._session.progress.kept(item.nodeid, planned.case, kind)

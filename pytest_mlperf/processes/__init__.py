@@ -36,10 +36,10 @@ def end_on_next_interrupt() -> Callable[[], object]:
 
 
 class ChildProcess(subprocess.Popen[bytes]):
-    """A child process in its own session, so that Ctrl-C reaches only the parent.
+    """Run a child process in its own session, so that Ctrl-C reaches only the parent.
 
-    Its stdin is a pipe from the parent. The pipe closes even if the parent is killed, which tells
-    the child to exit.
+    Its stdin is a pipe from the parent. The pipe closes even if the parent is killed, and the child
+    exits on that.
     """
 
     def __init__(

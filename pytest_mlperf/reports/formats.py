@@ -24,14 +24,14 @@ Returned = TypeVar("Returned")
 
 @dataclass(frozen=True, kw_only=True)
 class ReportedSession:
-    """What a report is made of.
+    """Hold the input of a report.
 
     Attributes:
-        results: One session, or several merged.
-        file: The results file; an HTML page also shows what lies beside it.
-        root: The folder that paths in the results begin at, pytest's root folder.
-        options: The session's by name; `store` is that of earlier sessions, for an HTML page.
-        arguments: Those of `pytest-mlperf report` by name; empty elsewhere.
+        results: The results of one session, or of several merged ones.
+        file: The results file; an HTML page also shows other files of its folder.
+        root: Folder to which paths in the results are relative: pytest's root folder.
+        options: Options of the session by name; `store` is the results database, for an HTML page.
+        arguments: Arguments of `pytest-mlperf report` by name; empty elsewhere.
         absent: Planned tests without a result.
     """
 

@@ -1,12 +1,9 @@
-"""Energy of a window from a GPU's counter and its power trace, with what it is uncertain by.
+"""Compute a GPU's energy in a window from its counter and power trace, with an uncertainty.
 
-Method and constants: the counter of NVML steps about every 100 ms and trails the power by 0.1 to
-0.2 s, so its difference over a window is off by a time constant times the step of power at the
-window's ends; a trace of instantaneous power is off wherever the load's period locks to that of the
-sensor, which no sampling rate mends. Hence the counter, interpolated between its steps, is the
-value, and another reading of the board the witness: the trace where its sensor sees all of the
-time, else the driver's own mean of a second. What they differ by is uncertain too, and where it is
-more than both can explain nothing tells which of them is right.
+A trace of instantaneous power is off if the load's period locks to the sensor's, at any sampling
+rate. So the value is the counter, interpolated between its steps (see `readings`). It is checked
+with the trace if its sensor covers all of the time, else with the driver's one-second mean. A
+difference that both cannot explain makes the energy invalid.
 """
 
 from __future__ import annotations
@@ -25,59 +22,55 @@ from pytest_mlperf.core.numbers import Count, NotNegative, Seconds
 from pytest_mlperf.core.reason import of_gpus
 
 PAD_S = 0.5
-"""Before and after a window: power there says how large an error at its ends can be, seconds."""
+"""Time before and after a window whose power shows the possible error at its ends."""
 
 MIN_WINDOW_SECONDS = 5.0
 """A shorter window is "too short": the counter's lag alone is several per cent of it."""
 
 MIN_GATED_SECONDS = 19.0
-"""From here on an error at the ends stays below 1 %, so that the value may be gated. A second less
-than `min_duration` should be, for a run ends with its last query and not with a clock."""
+"""The error at the ends is below 1 % from here: a second below the advised `min_duration`."""
 
 AGREEMENT = 0.03
-"""Share by which counter and witness may differ, whatever the uncertainty."""
+"""Tolerated difference of counter and check, as a share, at any uncertainty."""
 
 LOCKED_DOUBT_SHARE = 0.05
-"""The same where the witness may see a part of the time and the power never stood still: loads that
-lock to such a sensor put it off by so much, counters of wrong gain by 8 % and more."""
+"""The same if the check's sensor may cover only part of the time and the power was never steady:
+locking shifts it by this much, counters with a wrong gain differ by 8 % and more."""
 
 DIFFERENCE_FACTOR = 1.1
-"""So many times what counter and witness differ by is stated: the witness is off, too."""
+"""Factor of the difference between counter and check: the check is uncertain too."""
 
 COMMON_LAG_SHARE = 0.3
 UNSURE = 0.10
-"""An energy that is less certain than this share is not gated."""
+"""Relative uncertainty above which an energy is not gated."""
 
 STEADY = 0.2
-"""Share of its mean by which the power of an idle GPU may vary; more is work."""
+"""Variation of an idle GPU's power, as a share of its mean; more means work."""
 
 IDLE_W = 5.0
-"""No board draws less: a lower mean is a defect of the reading."""
+"""Every board draws more; a lower mean is a reading error."""
 
 ABOVE_LIMIT = 1.2
-"""A mean power so many times the enforced limit is a defect of the reading."""
+"""Mean power relative to the enforced limit from which it is a reading error."""
 
 AVERAGED_S = 1.0
-"""The driver's mean power is that of so long before it is read, on Ampere (but GA100) and later."""
+"""Averaging time of the driver's mean power on Ampere (except GA100) and later."""
 
 MIN_AVERAGES = 10
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Energy:
-    """What a GPU used in a window.
+    """Hold the energy of a GPU in a window.
 
     Attributes:
-        joules: The energy; None where it is not known, never 0 for that.
-        uncertainty_j: By which it may be off either way; None where that is not known, as of a
-            trace whose sensor may see a part of the time.
-        method: "counter", "trace" (the integral, where the counter gave nothing), or None.
-        peak_w: Highest sampled power; None without a trace.
+        joules: The energy; None, never 0, if unknown.
+        uncertainty_j: Largest error either way; None if unknown.
+        method: "counter", "trace" (its integral, without a counter), or None.
         trace_j: The integral of the trace; None without a usable one.
-        own_j: The part of the uncertainty that does not go the same way in all GPUs of one kind.
-        idle_w: Power beside the window, with the model loaded and nothing to do: the lowest mean of
-            a PAD_S before or after it in which the power was steady; None where there was none.
-        invalid: Why the value may be neither gated nor recorded.
+        own_j: Part of the uncertainty that is independent between GPUs of one kind.
+        idle_w: Lowest mean of a steady PAD_S before or after the window; None without one.
+        invalid: Reasons why the value may be neither gated nor recorded.
     """
 
     joules: float | None
@@ -93,12 +86,12 @@ class Energy:
 
     @property
     def mean_w(self) -> float | None:
-        """Mean power, watts."""
+        """Mean power [W]."""
         return None if self.joules is None else self.joules / self.window_s
 
     @property
     def net_joules(self) -> float | None:
-        """Energy above that of an idle GPU; None where idle was not seen, or is not told apart."""
+        """Energy above that of an idle GPU; None if unknown or within the uncertainty."""
         if self.joules is None or self.idle_w is None:
             return None
         net_j = self.joules - self.idle_w * self.window_s
@@ -106,7 +99,7 @@ class Energy:
 
     @property
     def gated(self) -> bool:
-        """Whether the value is good enough to fail a test with."""
+        """Whether the value is certain enough to fail a test."""
         if self.joules is None or self.uncertainty_j is None or self.invalid:
             return False
         return self.window_s >= MIN_GATED_SECONDS and self.uncertainty_j <= UNSURE * self.joules
@@ -128,14 +121,13 @@ def measure(
     """Return the energy of a window.
 
     Args:
-        counter: Readings in joules, oldest first, from before the window to after it; may be empty.
-        trace: Readings in watts, likewise.
-        rate_hz: Planned rate of the trace: too few samples are no witness.
-        covers: The sensor behind the trace is known to see all of the time; that of an A100 or H100
-            sees a quarter.
-        average: Readings in watts of the driver's mean of the last AVERAGED_S; may be empty.
-        most_w: The highest power that the board can draw, where that is known.
-        period_s: How often the counter steps, where that was watched.
+        counter: Readings [J], oldest first, from before the window to after it; may be empty.
+        trace: Readings [W], oldest first.
+        rate_hz: Planned rate of the trace, which is not used if it has too few samples.
+        covers: Whether the trace's sensor covers all of the time; an A100's or H100's covers 25 %.
+        average: Readings of the driver's mean power of the last AVERAGED_S [W]; may be empty.
+        most_w: The highest power that the board can draw, if known.
+        period_s: Measured time between steps of the counter, if known.
     """
     window_s = end_s - begin_s
     if not window_s > 0:
@@ -174,17 +166,13 @@ def _by_average(
     energy: Energy,
     ends: tuple[float, float],
 ) -> float | None:
-    """Return the counter's energy, scaled to what the driver's mean power says of the same time.
-
-    Each mean is held against what the counter counted in the same second, so that neither the
-    window's ends nor the shape of the load matter.
-    """
+    """Return the counter's energy scaled to the driver's mean power in the same seconds."""
     steps, lag_s = readings.steps_of(counter), counted.lag_s or 0.0
     begin_s, end_s = ends
     inside = [
         r
         for r in average
-        if r.value > 0  # no board draws nothing
+        if r.value > 0  # a power of 0 is a reading error
         and begin_s + AVERAGED_S <= r.time_s <= end_s
         and steps[0].time_s <= r.time_s + lag_s - AVERAGED_S
         and r.time_s + lag_s <= steps[-1].time_s
@@ -261,7 +249,7 @@ def _plausible(energy: Energy, limit_w: float | None) -> Energy:
 
 
 def too_short(noun: str, window_s: float) -> str:
-    """Return why an energy of a window below `MIN_GATED_SECONDS` is not gated."""
+    """Return the note that an energy of a window below `MIN_GATED_SECONDS` is not gated."""
     return (
         f"{noun} of {floored(window_s)} s is reported, not gated: that needs "
         f"{MIN_GATED_SECONDS:g} s"
@@ -269,12 +257,11 @@ def too_short(noun: str, window_s: float) -> str:
 
 
 def floored(seconds: float) -> str:
-    """Return seconds to a tenth, never rounded up to a limit that they miss."""
+    """Return seconds to a tenth, rounded down so that they never reach a missed limit."""
     return f"{math.floor(10 * seconds) / 10:.1f}"
 
 
 def _idle(trace: Sequence[readings.Reading], begin_s: float, end_s: float) -> float | None:
-    """Return the idle power beside a window, watts; None if it was not seen."""
     steady = []
     for first_s in (begin_s - PAD_S, end_s, end_s + PAD_S):
         powers = [r.value for r in trace if first_s <= r.time_s <= first_s + PAD_S]
@@ -285,7 +272,7 @@ def _idle(trace: Sequence[readings.Reading], begin_s: float, end_s: float) -> fl
 
 
 class Source(StrEnum):
-    """What measured an energy; results files hold these words."""
+    """Name the source of an energy in results files."""
 
     NVML = "nvml"
     METER = "meter"
@@ -294,12 +281,12 @@ class Source(StrEnum):
 
     @property
     def label(self) -> str:
-        """How reports label such figures: MLPerf Power's own need its meters and its procedure."""
+        """Label in reports: "MLPerf Power" is reserved for its own meters and procedure."""
         return _LABELS[self]
 
     @property
     def suffix(self) -> str:
-        """End of the names of the metrics that rest on it."""
+        """Suffix of the metrics based on this source."""
         return {Source.METER: "_wall", Source.EXPORTER: "_dcgm"}.get(self, "")
 
 
@@ -312,31 +299,31 @@ _LABELS = {
 
 
 def source_of(metric: str) -> Source:
-    """Return the source of the energy that a metric of efficiency rests on."""
+    """Return the source of the energy behind a metric of efficiency."""
     ends = (source for source in Source if source.suffix and metric.endswith(source.suffix))
     return next(ends, Source.NVML)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EnergyReading:
-    """Energy in a window, by one source.
+    """Hold the energy in a window from one source.
 
     Attributes:
-        source: What measured it.
-        window_s: Length of the window, seconds.
-        joules: Of all parts together; None if a part is unknown.
+        source: Source of the energy.
+        window_s: Length of the window [s].
+        joules: Energy of all parts; None if a part is unknown.
         uncertainty_j: Largest error either way, without the source's own accuracy; None if unknown.
         parts: Joules by UUID of a GPU or by name of a host's counter; None if unknown.
-        gated: Good enough to fail a test with.
+        gated: Whether it is certain enough to fail a test.
         notes: Remarks, and why the energy or its uncertainty is unknown.
         peak_w: Highest sampled power of one GPU.
-        idle_w: Power of all GPUs outside the window, without work; None if one was not seen idle.
-        net_joules: Energy above that of idle GPUs; None likewise. Reported, never gated.
+        idle_w: Power of all GPUs outside the window, without work; None if unknown for one.
+        net_joules: Energy above that of idle GPUs, reported but never gated; None if unknown.
         readings: Values in the window, of the GPU with the fewest; of a meter the good ones.
         dropped: Bad readings of a meter in the window.
         method: "counter", or "power" for a DCGM exporter without energy counters; else "".
         devices: GPUs of a DCGM exporter: "8 x NVIDIA H200".
-        interval_s: How often a DCGM exporter reads its GPUs, seconds; None if unknown.
+        interval_s: Time between readings of a DCGM exporter [s]; None if unknown.
     """
 
     source: Source
@@ -357,7 +344,7 @@ class EnergyReading:
 
     @property
     def mean_w(self) -> float | None:
-        """Mean power, watts; None if the energy is unknown."""
+        """Mean power [W]; None if the energy is unknown."""
         return None if self.joules is None or not self.window_s else self.joules / self.window_s
 
 
@@ -367,32 +354,29 @@ def together(
     doubts: tuple[str, ...] = (),
     names: Mapping[str, str] = MappingProxyType({}),
 ) -> EnergyReading:
-    """Return the energy of one GPU or more in one window; an unknown part makes the whole unknown.
+    """Return the energy of one or more GPUs in a window; None joules if a part is unknown.
 
-    What is uncertain in common, by the counters' gain and lag, adds up; what is not, by what the
-    ends of the window hide of each, adds up as a root of squares.
-
-    Args:
-        names: What people call GPUs, by UUID: what is not of each is said with theirs.
+    Common uncertainties (gain and lag of the counters) add up; independent ones (the ends of the
+    window) add up as the root of the sum of squares. `names` has display names by UUID.
 
     Source: JCGM 100:2008 (GUM), 5.1.2 and 5.2.2, note 1: inputs of correlation 0 and 1.
     """
-    each = list(energies.values())
-    window_s = each[0].window_s
-    joules = _sum([e.joules for e in each])
+    members = list(energies.values())
+    window_s = members[0].window_s
+    joules = _sum([e.joules for e in members])
     texts = once_each(
         [(names.get(uuid, uuid), (*one.invalid, *one.notes)) for uuid, one in energies.items()]
     )
     return EnergyReading(
         source=Source.NVML,
         joules=joules,
-        uncertainty_j=None if joules is None else _uncertainty(each),
-        peak_w=max((e.peak_w for e in each if e.peak_w is not None), default=None),
+        uncertainty_j=None if joules is None else _uncertainty(members),
+        peak_w=max((e.peak_w for e in members if e.peak_w is not None), default=None),
         window_s=window_s,
         parts={uuid: energy.joules for uuid, energy in energies.items()},
-        idle_w=_sum([energy.idle_w for energy in each]),
-        net_joules=_sum([energy.net_joules for energy in each]),
-        gated=joules is not None and not doubts and all(energy.gated for energy in each),
+        idle_w=_sum([energy.idle_w for energy in members]),
+        net_joules=_sum([energy.net_joules for energy in members]),
+        gated=joules is not None and not doubts and all(energy.gated for energy in members),
         notes=tuple(dict.fromkeys((*doubts, *texts))),
     )
 
@@ -404,12 +388,10 @@ def once_each(sentences: Sequence[tuple[str, Sequence[str]]]) -> tuple[str, ...]
 
 
 def _uncertainty(energies: Sequence[Energy]) -> float | None:
-    """Return the uncertainty of a sum of energies; None if one of them has none."""
     whole_j, own_j = _sum([e.uncertainty_j for e in energies]), [e.own_j for e in energies]
     return None if whole_j is None else whole_j - math.fsum(own_j) + math.hypot(*own_j)
 
 
 def _sum(values: Sequence[float | None]) -> float | None:
-    """Return the sum; an unknown part makes the whole unknown."""
     numbers = [value for value in values if value is not None]
     return math.fsum(numbers) if len(numbers) == len(values) else None

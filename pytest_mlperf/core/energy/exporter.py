@@ -1,8 +1,7 @@
-"""Energy of GPUs on another machine, by the counters that a DCGM exporter shows on a page.
+"""Compute the energy of remote GPUs from the counters on a DCGM exporter's page.
 
-An exporter asks DCGM at an interval of its own, 30 s where nobody set another one, and shows what
-it got until it asks again: a look at the page never reads a sensor. When a value was taken is
-therefore known to about that interval alone, which is what the energy of a window is uncertain by.
+An exporter repeats its values for its own interval, 30 s by default: the time of a value is known
+to about one interval, which determines the uncertainty.
 """
 
 from __future__ import annotations
@@ -27,34 +26,25 @@ from pytest_mlperf.core.plausible import possible
 from pytest_mlperf.core.prometheus import PageSample, page_samples
 
 POWER_METRIC, ENERGY_METRIC = "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"
-"""Watts of the moment, and millijoules since the driver was loaded."""
+"""Present power [W], and energy since the driver was loaded [mJ]."""
 
 COUNTER_UPDATE_SECONDS = 0.2
 MIN_COUNTER_VALUES = 10
 MAX_MEAN_RATIO = 2.0
-"""By so many times may the mean of some moments' powers be off from that by a counter."""
+"""Tolerated ratio of the mean of sampled powers to the counter's mean power."""
 
 NO_COUNTER = f"the DCGM exporter shows no {ENERGY_METRIC}, or 0 or a blank for it"
 
 MIN_SLOW_SECONDS = 1.5
-"""An exporter that asks at least this rarely was not told to ask once a second."""
+"""An exporter with at least this interval is not set to one second."""
 
 GAP = 2.5
-"""A counter that stands still for so many intervals was not asked."""
+"""Intervals without a change after which a counter was not read."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExportedGpu:
-    """What a page says of one GPU.
-
-    Attributes:
-        uuid: As its driver names it.
-        name: Its product name; "": the page does not say.
-        host: The machine that it is in; "" likewise.
-        joules: Of its counter; None: there is none.
-        watts: Its power; None likewise.
-        parts: It is split into MIG instances.
-    """
+    """Hold the values of one GPU on a page; `parts` if it is split into MIG instances."""
 
     uuid: str
     name: str = ""
@@ -83,7 +73,7 @@ def _with(gpu: ExportedGpu, sample: PageSample) -> ExportedGpu:
         gpu = replace(gpu, parts=True)
     if sample.name == POWER_METRIC:
         return replace(gpu, watts=possible("power_w", sample.value) or gpu.watts)
-    # Of two samples of one GPU the one that fell behind is no longer written.
+    # The lower one of two samples of a GPU is stale.
     joules = max(possible("energy_j", sample.value / 1000) or 0.0, gpu.joules or 0.0)
     return replace(gpu, joules=joules or None)
 
@@ -96,7 +86,7 @@ def models_of(gpus: Collection[ExportedGpu]) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExporterLook:
-    """One look at a page: when, seconds since the epoch, and each GPU by UUID."""
+    """Hold the GPUs of a page by UUID, at a time in seconds since the epoch."""
 
     time_s: float
     gpus: Mapping[str, ExportedGpu]
@@ -104,7 +94,7 @@ class ExporterLook:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Counted:
-    """The energy of a window by a GPU's counter; `why_not` says why there is none."""
+    """Hold a GPU's energy in a window by its counter; `why_not` has the reasons if unknown."""
 
     joules: float | None = None
     uncertainty_j: float | None = None
@@ -123,17 +113,15 @@ def exported_energy(
     expected: int | None = None,
     failure: str = "",
 ) -> EnergyReading:
-    """Return the energy of a window, whose ends are seconds since the epoch.
+    """Return the energy of a window, whose ends are in seconds since the epoch.
 
-    Between the times at which a counter was seen to change it is taken to grow evenly. Each such
-    time may be late by an interval of the exporter, so that the energy of a window may be that of
-    one beside it: off by the interval, a look and `COUNTER_UPDATE_SECONDS`, times the highest power
-    between two changes. These bounds of several GPUs add up, as one exporter asks for all of them.
+    A counter is interpolated between its changes, each of which may be late by an interval. So the
+    uncertainty is the interval, one polling period and `COUNTER_UPDATE_SECONDS`, times the highest
+    power between two changes. It adds up over GPUs because one exporter reads all of them.
 
     Args:
-        looks: In the order of time.
-        expected: GPUs that the case has; None: nobody knows.
-        failure: Why the last look failed that did.
+        expected: GPUs of the case; None if unknown.
+        failure: Reason of the last page that could not be read.
     """
     window_s = end_s - begin_s
     unknown = EnergyReading(source=Source.EXPORTER, window_s=window_s, method="counter")
@@ -145,8 +133,8 @@ def exported_energy(
     unknown = replace(unknown, devices=models_of(list(gpus.values())))
     if all(gpu.joules is None for gpu in gpus.values()):
         return _by_power(unknown, near, begin_s, end_s)
-    shown = [look.gpus for look in near if begin_s <= look.time_s <= end_s]
-    moving = any(len({page[uuid].joules for page in shown if uuid in page}) > 2 for uuid in gpus)
+    pages = [look.gpus for look in near if begin_s <= look.time_s <= end_s]
+    moving = any(len({page[uuid].joules for page in pages if uuid in page}) > 2 for uuid in gpus)
     counted = {uuid: _counted(near, uuid, begin_s, end_s, moving=moving) for uuid in gpus}
     whole = replace(
         unknown,
@@ -192,7 +180,6 @@ def _doubts(
 
 
 def _beside_powers(whole: EnergyReading, watts: Sequence[float]) -> Iterator[str]:
-    """Yield that counters say something quite different from powers, by their means."""
     if not watts or not whole.mean_w:
         return
     mean_w = sum(watts) / len(watts)
@@ -207,14 +194,13 @@ def _beside_powers(whole: EnergyReading, watts: Sequence[float]) -> Iterator[str
 def _counted(
     looks: Sequence[ExporterLook], uuid: str, begin_s: float, end_s: float, *, moving: bool
 ) -> _Counted:
-    """Return a GPU's energy by its counter; `moving`: another GPU's counter changes."""
     read = [
         Reading(time_s=look.time_s, value=gpu.joules)
         for look in looks
         if (gpu := look.gpus.get(uuid)) and gpu.joules is not None
     ]
     series, misread = without_misreads(read, begin_s, end_s, MAX_RISE_WATTS)
-    changes = [  # between two looks each; the first shows none
+    changes = [  # the time is between two looks, so the first look has no change
         Reading(time_s=(before.time_s + after.time_s) / 2, value=after.value)
         for before, after in pairwise(series)
         if after.value != before.value
@@ -259,7 +245,6 @@ def _stands_still(series: Sequence[object], window_s: float, *, moving: bool) ->
 
 
 def _advice(interval_s: float) -> str:
-    """Return what helps against few values; no faster exporter, where it asks once a second."""
     faster = "start the DCGM exporter with --collect-interval=1000, or " * (
         interval_s >= MIN_SLOW_SECONDS
     )
@@ -291,7 +276,6 @@ def _powers(looks: Sequence[ExporterLook], begin_s: float, end_s: float) -> list
 def _by_power(
     unknown: EnergyReading, looks: Sequence[ExporterLook], begin_s: float, end_s: float
 ) -> EnergyReading:
-    """Return an energy by the powers of some moments, which is reported and never judged."""
     watts = _powers(looks, begin_s, end_s)
     if not watts:
         return replace(unknown, notes=("the DCGM exporter showed no power in the window",))

@@ -1,8 +1,4 @@
-"""Energy of the host's processors and memory in a window, by their own counters.
-
-It stands beside that of GPUs and is in no metric: without fans, disks and power supplies it is no
-energy of a machine, and with the GPUs' none of the work alone.
-"""
+"""Compute the energy of the host's processors and memory; it is reported, in no metric."""
 
 from __future__ import annotations
 
@@ -15,20 +11,15 @@ from pytest_mlperf.core.energy.readings import Reading, at
 from pytest_mlperf.core.plausible import possible
 
 MAX_COUNTER_GAP_SECONDS = 30.0
-"""Counters go round once a minute at most: after a longer hole nobody knows how often."""
+"""Counters wrap at most once a minute: after a longer gap the number of wraps is unknown."""
 
 MEMORY = "dram"
-"""How the name of a counter of memory ends."""
+"""Suffix of the names of memory counters."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Counted:
-    """One counter of a host.
-
-    Attributes:
-        range_j: From where on it begins at 0 again, joules.
-        readings: What it showed, joules, by seconds since the epoch.
-    """
+    """Hold one counter of a host, which wraps to 0 at `range_j`, with its readings [J]."""
 
     range_j: float
     readings: tuple[Reading, ...]
@@ -37,20 +28,19 @@ class Counted:
 def host_energy(
     counted: Mapping[str, Counted], begin_s: float, end_s: float, *, shared: bool = False
 ) -> EnergyReading:
-    """Return the energy of a window, whose ends are seconds since the epoch.
+    """Return the energy of a window, whose ends are in seconds since the epoch.
 
-    A counter only rises, so that what it had at an end of the window lies between the readings
-    around it: the uncertainty is how far these are from the line between them, a bound.
-
-    Args:
-        shared: Others were measured on the host at the same time.
+    The uncertainty is a bound: the counter only rises, so its value at an end of the window lies
+    between the readings before and after. `shared`: other measurements used the host.
     """
-    # Some hosts show a counter of memory that never moves.
-    memory = {n: one.readings for n, one in counted.items() if n.endswith(MEMORY)}
+    # Some hosts have a memory counter that never moves.
+    memory = {n: counter.readings for n, counter in counted.items() if n.endswith(MEMORY)}
     dead = [n for n, readings in memory.items() if len({r.value for r in readings}) == 1]
-    each = {n: _between(one, begin_s, end_s) for n, one in counted.items() if n not in dead}
-    missing = [name for name, both in each.items() if both is None]
-    sums = [both for both in each.values() if both]
+    energies = {
+        n: _between(counter, begin_s, end_s) for n, counter in counted.items() if n not in dead
+    }
+    missing = [name for name, both in energies.items() if both is None]
+    sums = [both for both in energies.values() if both]
     joules = None if missing or not sums else fsum(j for j, _ in sums)
     reason = "its counter was not read around the window, or did not move"
     notes = [f"{name}: {reason}" for name in missing]
@@ -61,37 +51,36 @@ def host_energy(
         joules=joules,
         uncertainty_j=None if joules is None else fsum(off_j for _, off_j in sums),
         window_s=end_s - begin_s,
-        parts={name: both and both[0] for name, both in each.items()},
+        parts={name: both and both[0] for name, both in energies.items()},
         notes=tuple(notes),
     )
 
 
-def _between(one: Counted, begin_s: float, end_s: float) -> tuple[float, float] | None:
-    """Return the joules of a window and their uncertainty; None if unknown."""
-    readings = _unrolled(one)
+def _between(counter: Counted, begin_s: float, end_s: float) -> tuple[float, float] | None:
+    readings = _unrolled(counter)
     if not readings or not readings[0].time_s <= begin_s < end_s <= readings[-1].time_s:
         return None
     joules = at(readings, end_s) - at(readings, begin_s)
-    if not joules:  # whatever draws nothing is not counted
+    if not joules:  # a counter without a rise does not work
         return None
     off_j = 0.0
     for moment_s in (begin_s, end_s):
         value = at(readings, moment_s)
-        before = max(r.value for r in readings if r.time_s <= moment_s)
-        after = min(r.value for r in readings if r.time_s >= moment_s)
-        off_j += max(value - before, after - value)
+        lower = max(r.value for r in readings if r.time_s <= moment_s)
+        upper = min(r.value for r in readings if r.time_s >= moment_s)
+        off_j += max(value - lower, upper - value)
     return joules, off_j
 
 
-def _unrolled(one: Counted) -> Sequence[Reading]:
-    """Return readings that only rise; none if the counter may have wrapped unseen."""
+def _unrolled(counter: Counted) -> Sequence[Reading]:
+    """Return the readings without wraps; empty if the number of wraps is unknown."""
     unrolled: list[Reading] = []
     rounds_j, last = 0.0, None
-    for reading in one.readings:
+    for reading in counter.readings:
         if last is not None:
             rolled = reading.value < last.value
-            rounds_j += one.range_j if rolled else 0.0
-            rise_j = reading.value - last.value + (one.range_j if rolled else 0.0)
+            rounds_j += counter.range_j if rolled else 0.0
+            rise_j = reading.value - last.value + (counter.range_j if rolled else 0.0)
             took_s = reading.time_s - last.time_s
             if (
                 not 0 < took_s <= MAX_COUNTER_GAP_SECONDS

@@ -1,9 +1,7 @@
-"""Readings of a wall meter, and the energy they give for a window.
+"""Parse readings of a wall meter and compute the energy of a window.
 
-The energy is MLPerf Power's own arithmetic (power in its submission checker): the mean of the
-readings strictly inside LoadGen's power_begin to power_end, of which those of 0 W or less are left
-out because an analyzer writes them for a reading that failed, times the window's length. It is that
-of a whole machine and is never compared with what GPUs count.
+As in MLPerf Power's submission checker it is the mean of the readings strictly inside the window
+times its length, without the 0 W or less that an analyzer writes for a failed reading.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ from pytest_mlperf.core.plausible import possible
 TIME_COLUMNS = ("time", "time_s", "timestamp")
 POWER_COLUMNS = ("watts", "power_w")
 MIN_EPOCH_SECONDS, MAX_EPOCH_SECONDS = 1e8, 1e11
-"""Seconds since 1970 lie between these: less is a time since the start, more is milliseconds."""
+"""Bounds of seconds since 1970: less is a time since the start, more is milliseconds."""
 
 _SPL = re.compile(r"(\d\d-\d\d)-(\d{4}) (\d\d:\d\d:\d\d(?:\.\d{1,6})?)")
 """MM-DD-YYYY HH:MM:SS.mmm, as PTDaemon and LoadGen write it."""
@@ -33,26 +31,28 @@ _SPL = re.compile(r"(\d\d-\d\d)-(\d{4}) (\d\d:\d\d:\d\d(?:\.\d{1,6})?)")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MeterReading:
-    """One reading: seconds since the epoch, and watts; impossible ones where it failed."""
+    """Hold a reading: seconds since the epoch and watts, which are impossible if it failed."""
 
     time_s: float
     watts: float
 
     @property
     def good(self) -> bool:
-        """Whether the meter did read something."""
+        """Whether the reading succeeded."""
         return self.watts > 0 and possible("wall_w", self.watts) is not None
 
 
 def parse_meter(text: str, *, name: str, local_offset_s: float = 0.0) -> tuple[MeterReading, ...]:
-    """Return the readings of a meter's file, in its order, the bad ones among them.
+    """Return the readings of a meter's file in its order, including bad ones.
 
     Args:
-        text: Of a CSV file with a heading, one column of which is called as in TIME_COLUMNS
-            (seconds since 1970, or ISO 8601 with a zone) and one as in POWER_COLUMNS. Or of an
-            spl.txt of SPEC's PTDaemon. A file without readings has none.
-        local_offset_s: How far the meter's clock is ahead of UTC where it writes no zone, as in an
-            spl.txt, seconds. MLPerf takes those times as UTC, which LoadGen logs.
+        text: A CSV file whose heading has one column of TIME_COLUMNS (seconds since 1970, or ISO
+            8601 with a zone) and one of POWER_COLUMNS, or an spl.txt of SPEC's PTDaemon.
+        local_offset_s: Seconds that the meter's clock is ahead of UTC if it writes no zone, as in
+            an spl.txt. MLPerf takes those times as UTC, which LoadGen logs.
+
+    Raises:
+        SuiteError: A line is malformed.
     """
     lines = text.removeprefix("\ufeff").splitlines()
     first = next((line for line in lines if line.strip()), "")
@@ -68,7 +68,7 @@ def _is_spl(line: str) -> bool:
 
 def _spl(lines: Sequence[str], name: str, local_offset_s: float) -> Iterator[MeterReading]:
     for number, line in enumerate(lines, start=1):
-        if not line.startswith("Time"):  # MLPerf's checker passes over others too
+        if not line.startswith("Time"):  # as MLPerf's checker
             continue
         fields = line.split(",")
         if not _is_spl(line) or not (match := _SPL.fullmatch(fields[1])):
@@ -155,19 +155,17 @@ def _wrong(name: str, number: int, text: str, defect: str) -> SuiteError:
 MAX_METER_GAP_SECONDS = 5.0
 MIN_READINGS = 10
 CLOCK_OFFSET_SECONDS = 0.8
-"""By how much the clocks of meter and machine may differ; MLPerf Power allows as much."""
+"""Tolerated clock offset between meter and machine, as in MLPerf Power."""
 
 UNSURE = 0.05
-"""Share of the energy from which its uncertainty is said to be large."""
+"""Share of the energy from which its uncertainty is reported as large."""
 
 
 def wall_energy(readings: Sequence[MeterReading], begin_s: float, end_s: float) -> EnergyReading:
-    """Return the energy of a window, whose ends are seconds since the epoch.
+    """Return the energy of a window, whose ends are in seconds since the epoch.
 
-    The uncertainty is an estimate of ours: both ends of the window may lie one period of the meter
-    and CLOCK_OFFSET_SECONDS beside where the readings have them, and the power steps there by as
-    much as the readings near them differ. It is never less than half a reading's share: no meter
-    sees edges.
+    The uncertainty is our estimate: both ends may be shifted by one period of the meter and
+    CLOCK_OFFSET_SECONDS, across a step as large as the spread of the readings near them.
     """
     window_s = end_s - begin_s
     if not window_s > 0:
@@ -254,7 +252,6 @@ def _why_sparse(good: Sequence[MeterReading], begin_s: float, end_s: float) -> s
 
 
 def _step(good: Sequence[MeterReading], moment_s: float, within_s: float) -> float:
-    """Return by how much the power around a moment differs, watts."""
     near = [r.watts for r in good if abs(r.time_s - moment_s) <= within_s]
     return max(near) - min(near) if near else 0.0
 

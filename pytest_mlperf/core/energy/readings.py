@@ -1,15 +1,14 @@
-"""What readings of a GPU say of a window: the trace of its power, and its energy counter.
+"""Evaluate a GPU's power trace and energy counter over a window.
 
-A power sensor refreshes every 20 to 100 ms and shows the mean of the last of its windows, which on
-GA10x reaches from one refresh to the next and on A100 and H100 covers a quarter of that. Where it
-does not cover, a load whose period locks to the refresh is seen in one phase alone: no rate of
-reading mends that, and nothing in the trace shows it. So a trace that may not cover has no
-uncertainty: it is not known.
+A power sensor refreshes every 20 to 100 ms and reports the mean of its last averaging window, which
+on GA10x lasts a whole refresh and on A100 and H100 a quarter of it. Such a partial sensor sees only
+one phase of a load whose period locks to the refresh, at any sampling rate and without a trace of
+it in the data. So the uncertainty of its trace is unknown.
 
-The counter of NVML steps about every 100 ms and trails the power by 0.1 to 0.2 s: its difference
-over a window is off by a time constant times the step of power at the window's ends. So it is
-interpolated between its steps, whose moments are known better than they were read because they come
-at a steady beat, and shifted by the lag that the power trace shows, which itself is late.
+NVML's counter steps about every 100 ms and trails the power by 0.1 to 0.2 s: its difference over a
+window is off by a time constant times the step of power at the window's ends. So it is interpolated
+between its steps, whose times are known better than the readings because they come at a steady
+beat, and shifted by its lag behind the trace, which is itself late.
 """
 
 from __future__ import annotations
@@ -29,17 +28,16 @@ from pytest_mlperf.core.plausible import BOUNDS
 MAX_TRACE_GAP_SECONDS = 0.5
 MIN_SAMPLES_SHARE = 0.8
 MAX_REFRESH_SECONDS = 0.25
-"""No sensor refreshes less often: a longer time between two changes is that of the load."""
+"""Longest refresh of a sensor: a longer time between two changes is due to the load."""
 
 MIN_CHANGES = 8
 REFRESH_PERCENTILE = 0.1
-"""Percentile of the times between changes that shows the refresh: a flat load hides most of them,
-so that their median is the load's."""
+"""Quantile of the times between changes that is the refresh: a flat load hides changes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reading:
-    """One reading of a GPU, monotonic seconds: joules since any moment of a counter, else watts."""
+    """Hold a reading at a monotonic time [s]: joules of a counter, or watts."""
 
     time_s: float
     value: float
@@ -47,13 +45,7 @@ class Reading:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Traced:
-    """The energy of a window by its trace.
-
-    Attributes:
-        joules: The integral; None where the trace is too thin.
-        unsure_j: What it may be off by where the sensor covers: its delay at both ends, and the
-            moments of its changes, which are known no better than they were read.
-    """
+    """Hold a trace's energy, and its uncertainty if the sensor covers all of the time."""
 
     joules: float | None = None
     unsure_j: float = 0.0
@@ -61,31 +53,30 @@ class Traced:
 
 
 MAX_MISREADINGS = 0.5
-"""So many readings may be misread for each that is not; of more, beside one, none is believed."""
+"""Highest ratio of misread to good readings, if there are several misread ones."""
 
 MAX_MISREAD_SECONDS = 5.0
-"""A counter that is off its line for longer may have begun anew, and grown up to where it was."""
+"""A counter that is off for longer may have been reset and grown back."""
 
 
 def without_misreads(
     readings: Sequence[Reading], begin_s: float, end_s: float, most_per_s: float = math.inf
 ) -> tuple[Sequence[Reading], int]:
-    """Return the readings that one counter can have shown, and how many others lie among them.
+    """Return the readings consistent with one counter, and the number of others among them.
 
-    A counter only rises, and by `most_per_s` at most. Where it did not come back from what does
-    not fit in a window, it began anew or jumped: then there are none.
+    A counter only rises, by at most `most_per_s`; after a reset or a jump there are none.
     """
     rises = ((b.value - a.value, b.time_s - a.time_s) for a, b in pairwise(readings))
     if all(rise >= 0 and rise / most_per_s <= took_s for rise, took_s in rises):
         return readings, 0
-    # The longest line, by patience sorting: as values fall, so do times less what the rise takes.
+    # The longest chain, by patience sorting: as values fall, times fall by the least rise time.
     keys: list[float] = []
-    lines: list[Any] = []  # of each length, as pairs of a reading and what follows it
+    lines: list[Any] = []  # by length, as pairs of a reading and the rest of its chain
     for reading in sorted(readings, key=lambda r: (r.value, r.time_s), reverse=True):
         key = reading.value / most_per_s - reading.time_s
-        place = bisect_right(keys, key)
-        keys[place : place + 1] = [key]
-        lines[place : place + 1] = [(reading, lines[place - 1] if place else None)]
+        position = bisect_right(keys, key)
+        keys[position : position + 1] = [key]
+        lines[position : position + 1] = [(reading, lines[position - 1] if position else None)]
     line, rest = [], lines[-1]
     while rest:
         reading, rest = rest
@@ -98,31 +89,31 @@ def without_misreads(
 
 
 def slopes(readings: Sequence[Reading]) -> list[float]:
-    """Return by how much a counter rose in a second, between each two readings."""
+    """Return the rise of a counter per second, between each two readings."""
     return [(b.value - a.value) / (b.time_s - a.time_s) for a, b in pairwise(readings)]
 
 
 def at(readings: Sequence[Reading], time_s: float) -> float:
-    """Return the value at a moment, on the line through the two readings around it."""
+    """Return the value at a time by linear interpolation."""
     left, right = around(readings, time_s)
     share = (time_s - left.time_s) / (right.time_s - left.time_s)
     return left.value + share * (right.value - left.value)
 
 
 def around(readings: Sequence[Reading], time_s: float) -> tuple[Reading, Reading]:
-    """Return the two readings around a moment; beyond the ends the two that are nearest."""
+    """Return the two readings around a time; beyond the ends the two nearest."""
     after = bisect_right(readings, time_s, key=lambda reading: reading.time_s)
     after = min(max(after, 1), len(readings) - 1)
     return readings[after - 1], readings[after]
 
 
 def beat_s(readings: Sequence[Reading]) -> float:
-    """Return the usual time between two of at least two readings, seconds."""
+    """Return the median time between readings [s]."""
     return median(later.time_s - earlier.time_s for earlier, later in pairwise(readings))
 
 
 def cumulated(trace: Sequence[Reading]) -> list[Reading]:
-    """Return the joules from a trace's first reading to each."""
+    """Return the energy from a trace's first reading to each [J]."""
     total = [Reading(time_s=trace[0].time_s, value=0.0)]
     for earlier, later in pairwise(trace):
         added = (later.time_s - earlier.time_s) * (earlier.value + later.value) / 2
@@ -132,7 +123,7 @@ def cumulated(trace: Sequence[Reading]) -> list[Reading]:
 
 
 def refresh_s(trace: Sequence[Reading]) -> float | None:
-    """Return how often the sensor behind a trace refreshes, seconds; None: it cannot be seen."""
+    """Return the refresh period of the sensor behind a trace [s]; None if unknown."""
     changes = [b.time_s for a, b in pairwise(trace) if a.value != b.value]
     gaps = sorted(later - earlier for earlier, later in pairwise(changes))
     if len(gaps) < MIN_CHANGES:
@@ -142,11 +133,10 @@ def refresh_s(trace: Sequence[Reading]) -> float | None:
 
 
 def delay_s(trace: Sequence[Reading], *, covers: bool, usual_s: float = 0.0) -> float:
-    """Return how late a trace shows the power, as far as that is known, seconds.
+    """Return the known delay of a trace behind the power [s].
 
-    A reading is on average half a refresh old. Of a sensor that covers it is the mean of a whole
-    refresh before that; how much of it another sensor sees is not known. `usual_s` is the refresh
-    where the trace stands so still that it shows none.
+    A reading is half a refresh old on average, and averages a whole one if the sensor covers it.
+    `usual_s` is the refresh of a trace that is too steady to show it.
     """
     refresh = refresh_s(trace) or usual_s
     return refresh if covers else refresh / 2
@@ -160,7 +150,7 @@ def traced(
     rate_hz: float | None = None,
     covers: bool = True,
 ) -> Traced:
-    """Return the integral of a trace over a window, moved by what the sensor is late."""
+    """Return the integral of a trace over a window, shifted by the sensor's delay."""
     if len(trace) < 2:
         return Traced(why_not="no power trace")
     if trace[0].time_s > begin_s or trace[-1].time_s < end_s:
@@ -184,7 +174,7 @@ def traced(
 
 
 LAG_S = 0.1
-"""How far a counter may trail the power unseen, seconds."""
+"""Lag of a counter behind the power that may stay undetected [s]."""
 
 MAX_WATTS = BOUNDS["power_w"][1]
 
@@ -192,51 +182,46 @@ MAX_RISE_WATTS = 100 * MAX_WATTS
 """A step of a second may be read 10 ms after the reading before it."""
 
 LAGS_S = (-0.1, 0.7)
-"""A lag behind the trace is looked for from here to there, in steps of LAG_STEP_S: below 0, because
-a trace is late too."""
+"""Range of the lag, in steps of LAG_STEP_S; negative because a trace is late too."""
 
 LAG_STEP_S = 0.01
 
 END_ERROR_FACTOR = 1.32
-"""So many times what the ends of a window hide is stated: it covers 99 % of the windows of each
-simulated board, those of seeds and shapes that it was not chosen by included."""
+"""It covers 99 % of the windows of each simulated board, also with other seeds and shapes."""
 
 NEAR_SECONDS = 0.5
-"""The power so long before and after a moment shows what it may have been in that moment."""
+"""The powers within this time of a moment are taken as bounds of its power."""
 
 UNWATCHED_STEP_SECONDS = 0.1
-"""A counter that nobody watched steps as often as this at least."""
+"""Longest step period of a counter whose period was not measured."""
 
 STILL_RATIO, MIN_STILL_STEPS = 1.05, 5
-"""The power stands still where its highest is at most so many times its lowest; so many steps."""
+"""Steady power: highest over lowest at most this ratio, over this number of steps."""
 
 MAX_LAG_ERROR_SHARE = 0.5
-"""A lag is believed where it leaves less than this share of what disagrees at the worst one."""
+"""A lag is accepted if its misfit is less than this share of the worst lag's."""
 
 MAX_STEP_SECONDS = 1.0
-"""A counter that steps less often says nothing about a window of seconds."""
+"""A counter with longer steps is useless for a window of seconds."""
 
 HOLE_FACTOR = 3
-"""So many times the usual time between two readings, or two steps, are a hole."""
+"""Multiple of the usual time between readings, or steps, from which it is a gap."""
 
 UNEVEN = 0.05
-"""Share of a counter's steps that a late reading may put elsewhere than the beat."""
+"""Share of a counter's steps that late readings may put off the beat."""
 
 OFFBEAT_SHARE = 0.1
-"""Share of what a step is off its beat by which the next ones are expected."""
+"""Share of a step's deviation from the beat by which later steps are shifted."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CounterEnergy:
-    """What a counter says, or why it says nothing.
+    """Hold the evaluation of a counter.
 
     Attributes:
-        lag_j: What it may be off by as its lag is not known better.
-        steps_j: What it may be off by as nobody sees when in a step at an end the power changed.
-        lag_s: By how much it trails the power; None where that was not seen.
-        gain: What it counts of a joule where the power stood still; None where it did not.
-        why_not: Why it gives no difference.
-        invalid: Why nothing that it says may be judged.
+        lag_j, steps_j: Uncertainty due to the lag, and to power changes within a step at an end.
+        lag_s: Lag behind the power; None if unknown.
+        gain: Counted joules per joule at steady power; None without steady power.
     """
 
     joules: float | None = None
@@ -258,7 +243,7 @@ def count(
     covers: bool = True,
     period_s: float | None = None,
 ) -> CounterEnergy:
-    """Interpolate between the steps of the counter, which are `period_s` apart if that is known."""
+    """Interpolate between the counter's steps, which are `period_s` apart if that is known."""
     if not counter:
         return CounterEnergy(why_not="no energy counter")
     ends = (begin_s, end_s)
@@ -271,7 +256,7 @@ def count(
     if reason := _why_not(counter, steps, ends):
         return CounterEnergy(why_not=reason)
     behind_s = lag_of(steps, trace)
-    # A board renews its power and its counter together, as far as is known.
+    # As far as is known, a board refreshes its power and its counter together.
     delay = delay_s(
         trace, covers=covers, usual_s=min(period_s or beat_s(steps), UNWATCHED_STEP_SECONDS)
     )
@@ -280,9 +265,9 @@ def count(
     unsure_s += max(_gap_at(counter, end) for end in ends) - beat_s(counter)
     lag_s = None if behind_s is None else behind_s + delay
     shift_s = lag_s or 0.0
-    # One that trails by more than others may count a mean.
+    # A counter with a larger lag than others may count a mean.
     unsure_s += max(0.0, shift_s - 2 * LAG_S)
-    # A counter that was not read for long enough after the window is read where it was.
+    # A counter that was not read for long enough after the window cannot be shifted.
     unread = not steps[0].time_s - begin_s <= shift_s <= steps[-1].time_s - end_s
     unsure_s += max(LAG_S, shift_s) if lag_s is None or unread else 0.0
     shift_s = 0.0 if unread else shift_s
@@ -301,7 +286,7 @@ def count(
     then = [Reading(time_s=end + shift_s, value=shown_j(end)) for end in ends]
     hidden = [_hidden_j(steps, trace, each, behind_s or 0.0, blur_s) for each in then]
     late_j = max(abs(used_j(unsure_s * part / 4) - used_j()) for part in range(-4, 5))
-    if lag_s is None:  # the counter does not follow the power that is seen
+    if lag_s is None:  # the counter does not follow the trace
         near = [r.value for r in trace if min(abs(r.time_s - end) for end in ends) <= NEAR_SECONDS]
         late_j = max(late_j, LAG_S * (max(near) - min(near)) if near else 0.0)
     return CounterEnergy(
@@ -315,7 +300,7 @@ def count(
 
 
 def misreads(count: int) -> tuple[str, ...]:
-    """Return how often a counter was misread, in words; nothing where it was not."""
+    """Return a note on the misread values of a counter, if any."""
     often = "once" if count == 1 else f"{count} times"
     return (f"the energy counter was misread {often}, and came back to its line",) if count else ()
 
@@ -348,10 +333,7 @@ def _hidden_j(
     behind_s: float,
     blur_s: float,
 ) -> float:
-    """Return what a counter may be off by between two steps, whose moments are known to `blur_s`.
-
-    Within a step the power was something between the least and the most that was seen nearby.
-    """
+    """Return the uncertainty [J] between two steps, whose times are known to `blur_s`."""
     earlier, later = around(steps, then.time_s)
     near_s = max(
         NEAR_SECONDS, *(5 * beat_s(readings) for readings in (trace, steps) if readings[1:])
@@ -369,11 +351,7 @@ def _hidden_j(
 
 
 def _gain(steps: Sequence[Reading], trace: Sequence[Reading], lag_s: float) -> float | None:
-    """Return what a counter counts of a joule where the power stood still and was lowest.
-
-    There a sensor that sees a part of the time sees all. A load that locks to the sensor looks as
-    still, but not so low to the counter.
-    """
+    """Return counted joules per joule at the lowest steady power, where every sensor is right."""
     still, near_s = [], NEAR_SECONDS / 2
     for (earlier, later), counted_w in zip(pairwise(steps), slopes(steps), strict=True):
         ends = earlier.time_s - lag_s - near_s, later.time_s - lag_s + near_s
@@ -391,7 +369,7 @@ def _gain(steps: Sequence[Reading], trace: Sequence[Reading], lag_s: float) -> f
 
 
 def steps_of(counter: Sequence[Reading]) -> list[Reading]:
-    """Return the moments at which a counter stepped, and what it showed from then on."""
+    """Return the times at which a counter stepped, each with its new value."""
     steps = [
         Reading(time_s=(earlier.time_s + later.time_s) / 2, value=later.value)
         for earlier, later in pairwise(counter)
@@ -401,10 +379,7 @@ def steps_of(counter: Sequence[Reading]) -> list[Reading]:
 
 
 def evenly(steps: Sequence[Reading], read_s: float) -> list[Reading]:
-    """Return the steps of a counter at even moments, where only the reading made them uneven.
-
-    A step is only known to lie between two readings. That they come at a steady beat tells where.
-    """
+    """Return a counter's steps at even times, if only the reading made them uneven."""
     moments = [reading.time_s - steps[0].time_s for reading in steps]
     numbers = _numbers(moments)
     fitted = linear_regression(numbers, moments)
@@ -416,7 +391,7 @@ def evenly(steps: Sequence[Reading], read_s: float) -> list[Reading]:
 
 
 def _numbers(moments: Sequence[float]) -> list[int]:
-    """Return which beat each moment is that of; beats in a hole were not seen."""
+    """Return the beat number of each moment; the beats of a gap are skipped."""
     gaps = [later - earlier for earlier, later in pairwise(moments)]
     hole_s = HOLE_FACTOR * median(gaps)
     beat = fmean(gap for gap in gaps if gap <= hole_s)
@@ -424,21 +399,19 @@ def _numbers(moments: Sequence[float]) -> list[int]:
     for moment in moments[1:]:
         number = round((moment - shift_s) / beat)
         if number <= numbers[-1]:
-            # The one before was seen late, if there is a beat left for it.
+            # The previous step was read late, if there is a free beat before it.
             numbers[-1] -= numbers[-1] - 1 not in numbers[-2:]
             number = numbers[-1] + 1
-        # The beat is known from this alone, so that a long row of steps drifts: it is followed.
+        # The beat is only estimated, so that a long series drifts: follow it.
         shift_s += OFFBEAT_SHARE * (moment - number * beat - shift_s)
         numbers.append(number)
     return numbers
 
 
 def lag_of(steps: Sequence[Reading], trace: Sequence[Reading]) -> float | None:
-    """Return by how much a counter's steps trail a power trace, seconds; None where it is not seen.
+    """Return the lag of a counter's steps behind a power trace [s]; None if unknown.
 
-    The lag at which the increments of the counter are most nearly proportional to the power that
-    the trace saw so much earlier. It is below 0 where the trace is the later. A load that hardly
-    changes shows no lag, and needs none.
+    There the counter's increments are most nearly proportional to the trace's energy.
     """
     least_s, most_s = LAGS_S
     inside = [
@@ -472,18 +445,14 @@ def lag_of(steps: Sequence[Reading], trace: Sequence[Reading]) -> float | None:
 def _along(
     steps: Sequence[Reading], total: Sequence[Reading], time_s: float, behind_s: float
 ) -> float:
-    """Return what a counter would show at a moment of its time if it did not step.
-
-    What it rose by in the step is spread as the trace saw the power meanwhile, for a job begins and
-    ends in the middle of a step. Without a trace (`total` is empty) evenly.
-    """
+    """Return the value of an ideal counter that rises as the power in the trace."""
     earlier, later = around(steps, time_s)
     if not total or earlier.time_s - behind_s < total[0].time_s:
         return at(steps, time_s)
-    first, now, last = (at(total, t - behind_s) for t in (earlier.time_s, time_s, later.time_s))
+    first, middle, last = (at(total, t - behind_s) for t in (earlier.time_s, time_s, later.time_s))
     if last <= first or later.time_s - behind_s > total[-1].time_s:
         return at(steps, time_s)
-    return earlier.value + (later.value - earlier.value) * (now - first) / (last - first)
+    return earlier.value + (later.value - earlier.value) * (middle - first) / (last - first)
 
 
 def _why_not(
@@ -514,6 +483,5 @@ def _holes(counter: Sequence[Reading], ends: tuple[float, float]) -> tuple[str, 
 
 
 def _gap_at(readings: Sequence[Reading], time_s: float) -> float:
-    """Return the time between the two readings around a moment, seconds."""
     earlier, later = around(readings, time_s)
     return later.time_s - earlier.time_s

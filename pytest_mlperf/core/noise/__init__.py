@@ -1,9 +1,8 @@
-"""What runs of unchanged code vary by: within a run, from run to run, from session to session.
+"""Estimate the noise of unchanged code: within runs, between runs and between sessions.
 
-Model, on log values: a run's value is that of its case, plus what its session has in common, plus
-what the run has in common, plus what varies inside of it. The variance of case c, the last part
-left out, is drawn from a scaled inverse chi-square: ν0·s0² / χ²(ν0). Rule R needs ν0, s0 and the
-share φ of the variance that belongs to the session; here they are learnt from A/A runs.
+Model, on log values: case, session and run effects, and noise within a run. The variance of case c
+without the last is drawn from a scaled inverse chi-square: ν0·s0² / χ²(ν0). Rule R needs ν0, s0 and
+the session's share φ of the variance; A/A runs estimate them here.
 """
 
 from __future__ import annotations
@@ -19,43 +18,43 @@ from pytest_mlperf.judge.inputs import MAX_NOISE, SessionNoise
 from pytest_mlperf.judge.rule_r import RuleR, Value, by_session, log_scale
 
 CELLS = 100
-"""Shares from 0 to 1 that are weighed against each other."""
+"""Grid cells for shares from 0 to 1."""
 
 _CELL_SHARES = tuple((cell + 0.5) / CELLS for cell in range(CELLS))
 
 _EXPECTED = tuple(share**-0.5 for share in _CELL_SHARES)
-"""How much likelier small shares are beforehand, for the one that is used: a third is expected.
-Intervals go without, so that they hold where most of the variance is the session's, too."""
+"""Prior weight of each share for the mean: a third is expected. Intervals omit it, so that they
+also hold if most of the variance belongs to the session."""
 
 _NORMAL = NormalDist()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SessionShare:
-    """How likely each of `CELLS` shares is, in equal steps from 0 to 1; the sum is 1."""
+    """Hold the probability of each of `CELLS` equal steps of the share from 0 to 1."""
 
     weights: tuple[float, ...]
 
     @property
     def mean(self) -> float:
-        """The share to use."""
+        """The estimated share."""
         weights = [w * before for w, before in zip(self.weights, _EXPECTED, strict=True)]
         total = math.fsum(weights)
         return math.fsum(w * share for w, share in zip(weights, _CELL_SHARES, strict=True)) / total
 
     def quantile(self, chance: float) -> float:
-        """Return the share that the true one stays below with this chance."""
+        """Return a quantile of the share."""
         sums = accumulate(self.weights)
         return next(
             (s for s, below in zip(_CELL_SHARES, sums, strict=True) if below >= chance), 1.0
         )
 
     def variance(self, chance: float, inside: float, within: float, log_se: float) -> float:
-        """Return what s0² stays below: the variance of a run without what it varies by inside.
+        """Return an upper bound of s0², the variance of a run without the noise within it.
 
         Args:
-            inside: What runs of one session vary by beyond `within`: (1 - φ)·(s0² + w²) - w².
-            within: What varies inside a run, w².
+            inside: Variance of runs of one session beyond `within`: (1 - φ)·(s0² + w²) - w².
+            within: Variance within a run, w².
             log_se: Standard error of the logarithm of `inside`.
         """
 
@@ -72,7 +71,7 @@ class SessionShare:
 
 
 def session_share(ratio: float, *, runs_per_session: float, df: int, run_df: float) -> SessionShare:
-    """Return how likely each share is after a mean square between sessions was seen.
+    """Return the distribution of the share, given the mean square between sessions.
 
     Over the variance inside a session (`run_df`) it is `ratio`, on average (1 + n0·φ/(1-φ)) times
     F(df, run_df), with df the sessions less one.
@@ -92,7 +91,7 @@ def session_share(ratio: float, *, runs_per_session: float, df: int, run_df: flo
 
 
 _LARGE = 12.0
-"""From here on the asymptotic series is good to 1e-13."""
+"""From this value on the asymptotic series is good to 1e-13."""
 
 
 def digamma(x: float) -> float:
@@ -128,8 +127,7 @@ def trigamma(x: float) -> float:
 def trigamma_inverse(value: float) -> float:
     """Return the x > 0 with ψ'(x) = value, for value > 0.
 
-    Source: bisection between 1/value and 1/value + 1/√value, which hold the root because
-        1/x + 1/(2x²) < ψ'(x) < 1/x + 1/x².
+    Source: bisection, because 1/x + 1/(2x²) < ψ'(x) < 1/x + 1/x².
     """
     _require_positive(value)
     return _root(lambda x: trigamma(x) - value, 1 / value, 1 / value + 1 / math.sqrt(value))
@@ -141,19 +139,19 @@ def _require_positive(x: float) -> None:
 
 
 DEFAULT_CASES = 10
-"""As many cases the default ν0 weighs: how cases differ is not seen in three of them."""
+"""Weight of the default ν0 in cases: a few cases do not show how cases differ."""
 
 DEFAULT_FACTOR = 2.0
-"""The default s0 counts as a guess whose standard deviation is this factor."""
+"""Uncertainty of the default s0: one standard deviation is this factor."""
 
 FLOOR_SD = RuleR().floor_sd
 MIN_DF, MAX_DF = 1.0, 30.0
-"""Bounds of ν0: the upper one where the cases' variances differ by no more than chance."""
+"""Bounds of ν0: the upper one if the cases' variances differ by no more than chance."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """The variance of one series, and the part of it that is known from inside the runs."""
+    """Hold the variance of one series, and its known part within the runs."""
 
     variance: float
     df: int
@@ -162,10 +160,7 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """What variances show of an accelerator: ν0 (`df`), s0², the standard error of its logarithm.
-
-    Weights are the share of the data in s0² and in ν0; the defaults have the rest.
-    """
+    """Hold estimates of ν0 (`df`) and s0², and the weights of the data against the defaults."""
 
     df: float
     variance: float
@@ -177,10 +172,10 @@ class Fit:
 def fit(units: Sequence[Unit], default_df: float, default: float, cases: int) -> Fit:
     """Fit V_c / (s0² + w_c²) ~ F(d_c, ν0), the model of rule R, by moments of log V.
 
-    It is drawn towards the defaults of ν0 and s0². Metrics of one case share its runs: cases count.
+    The estimates are shrunk towards the defaults. Metrics of one case share its runs: cases count.
 
-    Source: G. K. Smyth, 2004, section 6.2, with the expected variance of each case in the place of
-        one for all; what is drawn towards defaults is ours.
+    Source: G. K. Smyth, 2004, section 6.2, with an expected variance per case; the shrinkage is
+        ours.
     """
 
     def at(log_variance: float) -> tuple[float, float]:
@@ -213,13 +208,13 @@ def fit(units: Sequence[Unit], default_df: float, default: float, cases: int) ->
 
 
 def _centred(unit: Unit, expected: float) -> float:
-    """Return log(V / (s0² + w²)), whose mean over cases is 0 but for ν0's part."""
+    """Return log(V / (s0² + w²)), whose mean over cases is 0 except for ν0's part."""
     ratio = max(unit.variance, FLOOR_SD**2) / (expected + unit.within)
     return math.log(ratio) - digamma(unit.df / 2) + math.log(unit.df / 2)
 
 
 def _root(falling: Callable[[float], float], low: float, high: float) -> float:
-    """Return where a falling function crosses 0, or the end that is nearest to it."""
+    """Return the root of a falling function, or the end nearest to it."""
     if falling(low) <= 0:
         return low
     while low < (middle := (low + high) / 2) < high:
@@ -228,18 +223,18 @@ def _root(falling: Callable[[float], float], low: float, high: float) -> float:
 
 
 ENDS = (0.05, 0.95)
-"""Of an interval of 90 %."""
+"""Ends of a 90 % interval."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Noise:
-    """What rule R expects of an accelerator.
+    """Hold the expected noise of an accelerator, for rule R.
 
     Attributes:
-        prior_df: Degrees of freedom that the expectation weighs (ν0).
-        prior_sd: Relative standard deviation between runs, beyond what varies inside (s0).
+        prior_df: Degrees of freedom of the expectation (ν0).
+        prior_sd: Relative standard deviation between runs, without the noise within them (s0).
         session_share: Share of the variance that the runs of a session have in common (φ).
-        session_df: Degrees of freedom that φ rests on: sessions seen less one; 0: it is a guess.
+        session_df: Degrees of freedom behind φ: sessions less one; 0 for a guess.
     """
 
     prior_df: float
@@ -266,7 +261,7 @@ class Noise:
 
 
 def uncalibrated(accelerator: str) -> Noise:
-    """Return the expected noise of an accelerator that nobody calibrated."""
+    """Return the expected noise of an uncalibrated accelerator."""
     plain = RuleR()
     noisy = "cpu" in accelerator.split("-vs-")  # a pair names both of its machines
     return Noise(
@@ -278,7 +273,7 @@ def uncalibrated(accelerator: str) -> Noise:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Series:
-    """One metric of the A/A runs of one case, in the order they were made."""
+    """Hold one metric of the A/A runs of one case, in the order of the runs."""
 
     case: str
     metric: str
@@ -287,13 +282,13 @@ class Series:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SeriesSpread:
-    """What one series varies by; variances are relative.
+    """Hold the relative variances of one series.
 
     Attributes:
-        within: Mean squared standard error inside a run; 0 where it is unknown.
-        run: Mean square between runs of one session; what varies inside a run is part of it.
-        between: Mean square between sessions; None of a single session.
-        runs_per_session: The factor of the session's variance in the mean square `between`.
+        within: Mean squared standard error inside a run; 0 if unknown.
+        run: Mean square between runs of one session, including the noise inside a run.
+        between: Mean square between sessions; None for a single session.
+        runs_per_session: Factor of the session's variance in the mean square `between`.
     """
 
     within: float
@@ -305,7 +300,7 @@ class SeriesSpread:
 
     @property
     def session(self) -> float | None:
-        """Variance between sessions by the method of moments, at least 0; None of one session."""
+        """Variance between sessions by the method of moments, at least 0; None for one session."""
         if self.between is None:
             return None
         return max(0.0, (self.between - self.run) / self.runs_per_session)
@@ -313,12 +308,10 @@ class SeriesSpread:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Learnt:
-    """The noise of an accelerator and what it rests on.
+    """Hold the estimated noise of an accelerator and its data.
 
     Attributes:
-        sd: Lower and upper end of a 90 % interval of `noise.prior_sd`; None of one session, which
-            does not show what sessions differ by.
-        share: Likewise of `noise.session_share`.
+        sd, share: 90 % intervals of s0 and φ; None for one session.
         cases: Cases with at least two runs in one session.
         weights: Share of the data in ν0 and s0; the defaults have the rest.
     """
@@ -333,7 +326,7 @@ class Learnt:
 
 
 def spread(runs: Sequence[Value]) -> SeriesSpread | None:
-    """Return what a series varies by, or None where no session has two runs."""
+    """Return the variances of a series, or None if no session has two runs."""
     groups = scatter(by_session(runs, log_scale()))
     if groups.run_df < 1:
         return None
@@ -348,21 +341,21 @@ def spread(runs: Sequence[Value]) -> SeriesSpread | None:
 
 
 def learn(series: Sequence[Series], default: Noise) -> Learnt:
-    """Return the noise that A/A runs show, drawn towards the default as far as they are few.
+    """Return the noise of A/A runs, shrunk towards the default if they are few.
 
-    First ν0 and the variance between runs of one session; by it the sessions' mean squares are
-    scaled, which says how likely each φ is; then ν0 and s0 from both mean squares. The interval of
-    s0 holds what is not known of φ as well. With one session φ stays the default, and s0 is the
-    runs' own figure divided by √(1 - φ).
+    First ν0 and the variance between runs of one session are estimated; they scale the sessions'
+    mean squares, from which the distribution of φ follows; then ν0 and s0 from both mean squares.
+    The interval of s0 includes the uncertainty of φ. With one session φ stays the default, and s0
+    is the runs' own figure divided by √(1 - φ).
     """
-    usable = [(one, found) for one in series if (found := spread(one.runs)) is not None]
+    usable = [(one, variances) for one in series if (variances := spread(one.runs)) is not None]
     if not usable:
         raise ValueError("noise needs two runs of one case in one session")
-    spreads = [found for _, found in usable]
+    spreads = [variances for _, variances in usable]
     cases = len({one.case for one, _ in usable})
     sessions = len({run.session for one, _ in usable for run in one.runs})
     inside = (1 - default.session_share) * default.prior_sd**2
-    units = [Unit(found.run, found.run_df, found.within) for found in spreads]
+    units = [Unit(variances.run, variances.run_df, variances.within) for variances in spreads]
     first = fit(units, default.prior_df, inside, cases)
     shares, session_df = _session_share(usable, first)
     share = shares.mean if shares else default.session_share
@@ -381,7 +374,6 @@ def learn(series: Sequence[Series], default: Noise) -> Learnt:
 
 
 def _sd_between(shares: SessionShare, inside: Fit, within: float, sd: float) -> tuple[float, float]:
-    """Return the interval of s0 that holds what is not known of φ and of the runs' own variance."""
     low, high = (shares.variance(end, inside.variance, within, inside.log_se) for end in ENDS)
     return min(math.sqrt(low), sd), max(math.sqrt(high), sd)
 
@@ -396,10 +388,7 @@ def total_variance(spread: SeriesSpread, share: float) -> float:
 
 
 def moderated(spread: SeriesSpread, noise: Noise) -> float:
-    """Return the variance of a run of one series, drawn towards what is expected.
-
-    Source: G. K. Smyth, 2004, doi:10.2202/1544-6115.1027, as rule R does it.
-    """
+    """Return the variance of a run of one series, moderated as in rule R (G. K. Smyth, 2004)."""
     df = spread.run_df + spread.between_df
     variance = total_variance(spread, noise.session_share)
     expected = noise.prior_sd**2 + spread.within
@@ -409,11 +398,10 @@ def moderated(spread: SeriesSpread, noise: Noise) -> float:
 def _session_share(
     usable: Sequence[tuple[Series, SeriesSpread]], inside: Fit
 ) -> tuple[SessionShare | None, int]:
-    """Return how likely each φ is, and on how many differences between sessions that rests.
+    """Return the distribution of φ, and its degrees of freedom.
 
-    The mean square between a case's sessions over its moderated variance between runs is
-    (1 + n0·φ/(1-φ)) times F(S-1, ν0+f). All cases of a session share its machine, so however many
-    there are, they say as much as one difference per further session.
+    The mean square between a case's sessions over its moderated variance between runs is (1 +
+    n0·φ/(1-φ)) times F(S-1, ν0+f). Cases share a session's machine, so they count together.
     """
     squares = weight = run_df = 0.0
     between_df, names = 0, set()
@@ -436,17 +424,12 @@ def _session_share(
 
 
 OTHERS_WEIGHT = 0.25
-"""What a session of other cases of the machine counts beside one of the case itself."""
+"""Weight of a session of the machine's other cases against one of the case itself."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Excess:
-    """How far sessions of one build lie apart beyond what their runs explain.
-
-    Attributes:
-        excess: df times what the mean square between sessions exceeds 1 by, in run variances.
-        weight: What `excess` would be at a ratio of 1.
-    """
+    """Hold the excess over 1 of the mean square between sessions, times df, in run variances."""
 
     excess: float
     weight: float
@@ -456,30 +439,27 @@ class _Excess:
 def session_noise(
     ours: Iterable[Sequence[Value]], others: Iterable[Sequence[Value]] = (), *, rule: RuleR
 ) -> SessionNoise | None:
-    """Return what the sessions of unchanged builds show, or None where there are no two of one.
+    """Return the session noise of unchanged builds, or None without two sessions of one.
 
-    The mean square between the sessions of a build over the variance of its runs is, on average, 1
-    + n0·ratio. The variance of the runs is drawn towards what rule R expects, as rule R does it: a
-    scatter of few runs alone would make the ratio jump. All cases of a session share its machine,
-    so other cases count as one further case, by a quarter: they say what the machine does, not what
-    this case makes of it. Each group of runs is of one metric and one unchanged build.
+    The mean square between a build's sessions over the moderated variance of its runs is, on
+    average, 1 + n0·ratio. All cases of a session share its machine, so other cases count together
+    as a quarter of one case. Each group of runs is of one metric and one build.
 
     Source: one-way random effects, mean squares and n0 for sessions of unequal size (S. R. Searle,
         G. Casella, C. E. McCulloch, Variance Components, 1992, 3.6).
     """
-    mine = [found for runs in ours if (found := _excess(runs, rule))]
-    beside = [(runs, found) for runs in others if (found := _excess(runs, rule))]
-    df = float(sum(found.df for found in mine))
+    mine = [excess for runs in ours if (excess := _excess(runs, rule))]
+    related = [(runs, excess) for runs in others if (excess := _excess(runs, rule))]
+    df = float(sum(excess.df for excess in mine))
     squares = df * _ratio(mine)
-    if beside:
-        further = OTHERS_WEIGHT * max(found.df for _, found in beside)
-        squares += further * _ratio([found for _, found in beside])
+    if related:
+        further = OTHERS_WEIGHT * max(excess.df for _, excess in related)
+        squares += further * _ratio([excess for _, excess in related])
         df += further
     return SessionNoise(ratio=min(max(0.0, squares / df), MAX_NOISE), df=df) if df else None
 
 
 def _ratio(excesses: Sequence[_Excess]) -> float:
-    """Return the pooled ratio; below 0 where sessions differ by less than their runs explain."""
     weight = math.fsum(one.weight for one in excesses)
     return math.fsum(one.excess for one in excesses) / weight if weight else 0.0
 
@@ -491,7 +471,7 @@ def _excess(runs: Sequence[Value], rule: RuleR) -> _Excess | None:
     groups = scatter(sessions)
     within = fmean(run.within_se**2 for run in runs)
     variance, df = rule.inside_sessions(groups.inside, groups.run_df, within)
-    # By its own scatter 1/variance is too large on average, by this to the first order.
+    # First-order correction: 1/variance is biased upwards by its own scatter.
     fair = 1 / (1 + 2 * groups.run_df / df**2)
     return _Excess(
         excess=groups.across / variance * fair - groups.between_df,

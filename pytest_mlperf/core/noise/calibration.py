@@ -1,4 +1,4 @@
-"""What an accelerator's calibration holds: A/A runs, their noise, and how to measure given it."""
+"""Define an accelerator's calibration: A/A runs, their noise, and advice on run lengths."""
 
 from __future__ import annotations
 
@@ -23,15 +23,14 @@ SCHEMA_VERSION = 1
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CalibrationRun:
-    """One A/A run: a fresh process of unchanged code.
+    """Hold one A/A run: a fresh process of unchanged code.
 
     Attributes:
-        number: Which run of the case in its session, from 1.
-        session: Runs of one session were made one after another on a machine in one state.
-        started: ISO 8601 UTC.
+        number: Number of the run of the case in its session, from 1.
+        session: Runs of one session follow each other on a machine in one state.
         metrics: Values of the gated metrics by name, SI units, positive.
-        within_se: Relative standard error within the run by metric name, where known.
-        start_s: What the process took beside that: loading, warm-up, the machine's control.
+        within_se: Relative standard error within the run by metric name, if known.
+        start_s: Time outside the timed part: loading, warm-up, the machine's control.
     """
 
     number: int
@@ -53,12 +52,11 @@ class CalibrationRun:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CalibratedCase:
-    """The A/A runs of one case.
+    """Hold the A/A runs of one case.
 
     Attributes:
-        profile: "quick" or "official".
-        digest: Digest of engine, options, data and run length: others do not belong together.
-        limits: Gated metrics with their limits, as shares, when it was measured last.
+        digest: Digest of engine, options, data and run length, which must be equal for all runs.
+        limits: Gated metrics with their limits, as shares, in the latest measurement.
         runs: At least one, by session and number.
     """
 
@@ -75,7 +73,7 @@ class CalibratedCase:
 
     @property
     def series(self) -> tuple[Series, ...]:
-        """Its gated metrics that every run has, those that a run inside is known of first."""
+        """The gated metrics that every run has, those with a `within_se` first."""
         names = [name for name in self.limits if all(name in run.metrics for run in self.runs)]
         names.sort(key=lambda name: name not in self.runs[0].within_se)
         return tuple(
@@ -89,7 +87,7 @@ class CalibratedCase:
         return day_groups((run.session, run.started, "") for run in self.runs)
 
     def values(self, metric: str) -> tuple[Value, ...]:
-        """Return one metric as rule R takes it."""
+        """Return the values of one metric for rule R."""
         groups = self.groups
         return tuple(
             Value(
@@ -103,19 +101,14 @@ class CalibratedCase:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NoiseSettings:
-    """What the judge uses, and what it rests on.
+    """Hold the stored noise of an accelerator and the amount of data behind it.
 
     Attributes:
-        date: When it was learnt, ISO 8601 UTC.
-        prior_df: ν0.
-        prior_sd: s0.
-        prior_sd_low: Lower end of a 90 % interval of s0; None of one session.
-        session_share: φ.
-        max_runs: K that is recommended; the option --mlperf-max-runs decides.
-        sessions: Days on which they were made.
-        session_df: Degrees of freedom that φ rests on: days of one case less one; None in files
-            of older releases.
-        session_share_low: Lower end of a 90 % interval of φ; None of one session.
+        prior_df, prior_sd: ν0 and s0, with a 90 % interval of s0 (None for one session).
+        session_share: φ, with a 90 % interval (None for one session).
+        max_runs: Recommended K; the option --mlperf-max-runs decides.
+        sessions: Number of days with runs.
+        session_df: Degrees of freedom behind φ: days of one case less one; None in older files.
     """
 
     date: str
@@ -133,11 +126,11 @@ class NoiseSettings:
     session_share_high: float | None = None
 
     def __post_init__(self) -> None:
-        _ = self.rule(self.max_runs)  # a file that rule R refuses is defective
+        _ = self.rule(self.max_runs)  # raises ValueError for settings that rule R does not accept
 
     @property
     def noise(self) -> Noise:
-        """What rule R expects."""
+        """The expected noise for rule R."""
         return Noise(
             prior_df=self.prior_df,
             prior_sd=self.prior_sd,
@@ -151,7 +144,7 @@ class NoiseSettings:
 
     @property
     def in_words(self) -> str:
-        """The note of a verdict."""
+        """A note on the calibration, for a verdict."""
         cases, days = plural(self.cases, "case"), plural(self.sessions, "day")
         runs = plural(self.runs, "run")
         return f"noise as calibrated {self.date}: {cases}, {runs} on {days}"
@@ -159,7 +152,7 @@ class NoiseSettings:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Calibrated:
-    """One machine's calibration, where all properties are equal; settings None: runs only."""
+    """Hold the calibration of one hardware identity; without settings it has only runs."""
 
     identity: dict[str, Property]
     settings: NoiseSettings | None
@@ -171,7 +164,7 @@ class Calibrated:
         return tuple(series for case in self.cases for series in case.series)
 
     def rule(self, settings: NoiseSettings, max_runs: int) -> RuleR:
-        """Return rule R with its noise; older files count sessions of one day as of several."""
+        """Return rule R with its noise; older files count sessions of one day as several."""
         noise, days = settings.noise, {day for case in self.cases for day in case.groups.values()}
         df = min(noise.session_df, len(days) - 1) if days else noise.session_df
         return dataclasses.replace(noise, session_df=df).rule(max_runs)
@@ -179,7 +172,7 @@ class Calibrated:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Calibration:
-    """The file of one accelerator, e.g. "8xH100": its machines, one per hardware identity."""
+    """Hold the file of one accelerator, e.g. "8xH100": one machine per hardware identity."""
 
     schema: int = SCHEMA_VERSION
     kind: Literal["calibration"] = "calibration"
@@ -192,14 +185,14 @@ class Calibration:
         return next(same, None)
 
     def having(self, machine: Calibrated) -> Calibration:
-        """Return the file with this machine in the place of the one of its identity, or added."""
+        """Return the file with this machine added or replacing the one of its identity."""
         old = self.of(machine.identity)
         kept = tuple(other for other in self.machines if other is not old)
         return dataclasses.replace(self, machines=(*kept, machine))
 
 
 def settings_of(learnt: Learnt, *, date: str, max_runs: int) -> NoiseSettings:
-    """Return what is stored of what was learnt."""
+    """Return the rounded settings of an estimate, for storage."""
     noise = learnt.noise
     sd_low, sd_high = learnt.sd or (None, None)
     share_low, share_high = learnt.share or (None, None)
@@ -223,10 +216,9 @@ def settings_of(learnt: Learnt, *, date: str, max_runs: int) -> NoiseSettings:
 def merged(
     older: Iterable[CalibratedCase], newer: Iterable[CalibratedCase]
 ) -> tuple[tuple[CalibratedCase, ...], tuple[str, ...]]:
-    """Return the cases with the runs of both, sorted, and what was left out, in words.
+    """Return the sorted cases with the runs of both, and notes on omitted runs.
 
-    Runs of an engine, data set or run length that is no longer the newest's are left out: what
-    they differ by is no noise.
+    Runs with another engine, data set or run length than the newest are omitted.
     """
     cases = {(case.case, case.profile): case for case in older}
     notes = []
@@ -246,18 +238,18 @@ def merged(
 
 
 MIN_RUN_SECONDS, MAX_RUN_SECONDS = 1.0, 600.0
-"""Run lengths that are recommended: MLPerf's own is the upper one."""
+"""Bounds of the recommended run length; the upper one is MLPerf's own."""
 
 MIN_BASELINE_RUNS, MAX_BASELINE_RUNS, USUAL_BASELINE_RUNS = 3, 8, 5
-"""K that is recommended: with 2 one disturbed run decides, beyond 8 hardly anything is gained."""
+"""Bounds of the recommended K: with 2 one disturbed run decides, above 8 little is gained."""
 
 _DRIFT = 0.001
-"""Chance of a warning of drift where there is none, if the runs are independent."""
+"""Probability of a false warning of drift, if the runs are independent."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Drift:
-    """Relative change of all cases together from a session's first round to its last."""
+    """Hold the common relative change of all cases from a session's first round to its last."""
 
     change: float
     proven: bool
@@ -266,12 +258,12 @@ class Drift:
 def best_length(
     runs: Sequence[Value], noise: Noise, *, length_s: float, start_s: float
 ) -> float | None:
-    """Return how long a run should be so that a wanted change is proven in the least time, seconds.
+    """Return the run length that proves a change in the least total time [s].
 
-    k runs of L seconds take k·(c0 + L) and vary by (b² + a/L)/k, where a/L is what varies inside of
-    one: for a given precision the time is least at L* = √(a·c0)/b. a is the runs' within_se² times
-    their length, c0 what a run takes beside it, b is drawn towards the noise. Between
-    `MIN_RUN_SECONDS` and `MAX_RUN_SECONDS`; None where what varies inside a run is unknown.
+    k runs of L seconds take k·(c0 + L) and have the variance (b² + a/L)/k, where a/L is the
+    variance inside a run: the time is least at L* = √(a·c0)/b. a is the runs' within_se² times
+    their length, c0 the overhead of a run, b is moderated with the noise.
+    It is between `MIN_RUN_SECONDS` and `MAX_RUN_SECONDS`; None if a is unknown.
     """
     varies = spread(runs)
     if varies is None or not varies.within:
@@ -282,7 +274,7 @@ def best_length(
 
 
 def most_runs(gated: Sequence[tuple[Sequence[Value], float]], noise: Noise) -> int:
-    """Return the fewest runs (K) that prove every limit that can be; the usual K where none can."""
+    """Return the fewest runs (K) that prove every provable limit; the usual K without one."""
     last = noise.rule(MAX_BASELINE_RUNS)
     able = [one for one in gated if minimum_detectable_change(one[0], rule=last) <= one[1]]
     if not able:
@@ -295,16 +287,15 @@ def most_runs(gated: Sequence[tuple[Sequence[Value], float]], noise: Noise) -> i
 
 
 def drift(series: Sequence[Series], session: str) -> Drift | None:
-    """Return how all cases together drifted during a session, or None: too few runs to tell.
+    """Return the common drift of all cases during a session; None with too few runs.
 
-    A least-squares slope over the rounds, common to all cases: each metric is weighed by its own
-    variance, and only one metric of a case counts.
+    A least-squares slope over the rounds, with one metric per case, weighted by its variance.
     """
     weighted = slopes = squares = 0.0
     df = -1
-    for one in {each.case: each for each in reversed(series)}.values():
-        sign = 1 if METRICS[one.metric].direction is Direction.HIGHER else -1
-        logs = [sign * math.log(run.value) for run in one.runs if run.session == session]
+    for entry in {each.case: each for each in reversed(series)}.values():
+        sign = 1 if METRICS[entry.metric].direction is Direction.HIGHER else -1
+        logs = [sign * math.log(run.value) for run in entry.runs if run.session == session]
         if len(logs) < 3:
             continue
         mean, last = fmean(logs), len(logs) - 1

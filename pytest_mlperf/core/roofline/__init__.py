@@ -1,8 +1,7 @@
-"""How near a result is to what is physically possible, and whether it is beyond.
+"""Compute the roofline share of a result, and whether it exceeds the physical limit.
 
-A technique of the open division that skips work raises the limit, and by how much is a figure of
-the run. Where that is not known, the certain limit takes the most that the technique could save;
-where that has no end, there is no limit, and the reason is said.
+A technique that skips work raises the limit by a figure that the run states. Without that figure
+the certain limit assumes the largest possible saving; if that is unbounded, there is no limit.
 """
 
 from __future__ import annotations
@@ -20,14 +19,13 @@ from pytest_mlperf.judge.inputs import Direction
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Changed:
-    """Work as the declared techniques leave it.
+    """Hold the work that remains after the declared techniques.
 
     Attributes:
-        certain: Work that cannot be less; None: there is no telling, see `reason`.
-        estimated: Work as the run's figures say; None: they are not known, see `why_no_estimate`.
-        sparse: Half of the weights are neither read nor multiplied: the peak is twice as high.
-        drafts: Tokens that one step may give; None: any number.
-        varies: What leaves samples of the same size different work; None: nothing does.
+        certain, estimated: Lower bound, and work by the run's figures; None, see the reasons.
+        sparse: Whether half of the weights are neither read nor multiplied, which doubles the peak.
+        drafts: Tokens per decoding step; None if unbounded.
+        varies: Technique that makes work differ between samples of equal size; None without one.
     """
 
     certain: AnyWork | None
@@ -41,7 +39,7 @@ class Changed:
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What one technique does to which work, and which figures say how much."""
+    """Describe the effect of a technique: kinds of work, required figures and the change."""
 
     kinds: tuple[type, ...]
     needs: tuple[str, ...]
@@ -49,7 +47,7 @@ class Effect:
 
 
 def changed(work: AnyWork, seen: Circumstances) -> Changed:
-    """Return what a run's techniques leave of the reference's work."""
+    """Return the reference's work as a run's techniques change it."""
     result = Changed(certain=work, estimated=work)
     for name in dict.fromkeys(seen.techniques):
         effect = EFFECTS.get(name)
@@ -68,8 +66,6 @@ def _nothing(result: Changed, reason: str) -> Changed:
 
 
 def _share(technique: str) -> Callable[[Changed, Circumstances], Changed]:
-    """Return the change of a technique that leaves a share of the work."""
-
     def change(result: Changed, seen: Circumstances) -> Changed:
         if seen.work_share is None:
             reason = f"{technique}: say work_share, the share of the work that is left"
@@ -88,8 +84,6 @@ def _exits(result: Changed, seen: Circumstances) -> Changed:
 
 
 def _fewer_calls(name: str, *, guided: bool) -> Callable[[Changed, Circumstances], Changed]:
-    """Return the change of fewer calls; `guided`: a step still has as many as the reference's."""
-
     def change(result: Changed, seen: Circumstances) -> Changed:
         certain, likely = result.certain, result.estimated
         if not isinstance(certain, Diffusion):
@@ -153,7 +147,7 @@ EFFECTS: Mapping[str, Effect] = {
     "speculative-decoding": Effect((Decode,), ("accepted_tokens",), _drafts),
     "prefix-caching": Effect((Decode,), ("cached_tokens",), _prefixes),
 }
-"""By the names of `pytest_mlperf.core.case`: each has an entry, tested."""
+"""One entry per name in `core.case.TECHNIQUES`."""
 
 
 NEAR_LIMIT_SHARE = 0.9
@@ -162,16 +156,14 @@ _TOKENS = "tokens_per_second"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limit:
-    """What one result could be at most; of a time, what it must be at least.
+    """Hold the physical limit of one result: the highest rate or the shortest time.
 
     Attributes:
-        value: The result; None: only the limit was asked for.
-        certain: Limit that counts only what cannot be less; None: see `why_unknown`.
-        ceiling: The same at the GPU's highest clock, with its cache full of weights: beyond it a
-            result is not possible.
-        estimated: Limit for what the run did; None: see `why_no_estimate`.
-        binds: What the limit is of: "compute" or "memory"; of the estimate where there is one.
-        why_unknown: Why there is no limit, and what to supply.
+        value: The result; None if only the limit was requested.
+        certain: Limit by the lower bound of the work; None, see `why_unknown`.
+        ceiling: The certain limit at the highest clock, with the cache full of weights.
+        estimated: Limit for the run's estimated work; None, see `why_no_estimate`.
+        binds: Binding resource, of the estimate if there is one.
     """
 
     metric: str
@@ -197,18 +189,18 @@ class Limit:
 
     @property
     def share(self) -> float | None:
-        """The share of the speed of light: of the estimate where there is one, else the certain."""
+        """Roofline share: of the estimated limit if there is one, else of the certain one."""
         return self.of_certain if self.estimated is None else self.of_estimated
 
     @property
     def impossible(self) -> bool:
-        """The result is beyond what the GPU could do at its best."""
+        """Whether the result is beyond the GPU's limit."""
         share = self._share(self.ceiling)
         return share is not None and share > 1
 
     @property
     def near(self) -> bool:
-        """The result is so near to the estimate, or beyond, that a second look is due."""
+        """Whether the result is so near to the estimate, or beyond, that it should be checked."""
         return self.of_estimated is not None and self.of_estimated > NEAR_LIMIT_SHARE
 
     def _share(self, limit: float | None) -> float | None:
@@ -220,7 +212,7 @@ class Limit:
 
 
 def in_words(limit: Limit) -> str:
-    """Return a result's share of the limit for a table or a message."""
+    """Return the share of the limit as text for a table or a message."""
     share = limit.share
     if share is None:
         return limit.why_unknown or "no limit asked for"
@@ -231,7 +223,7 @@ def in_words(limit: Limit) -> str:
 
 
 def share_in_words(share: float, binds: bounds.Resource | None, *, estimated: bool) -> str:
-    """Return "42.1 % of the speed of light (compute)": of the estimate, or of the certain limit."""
+    """Return "42.1 % of the speed of light (compute)", of the estimated or the certain limit."""
     of = "speed of light" if estimated else "certain limit"
     second = ": above 90 %, worth a second look" if estimated and share > NEAR_LIMIT_SHARE else ""
     return f"{100 * share:.3g} % of the {of} ({binds}){second}"
@@ -246,10 +238,7 @@ def share_of_limit(
     work: AnyWork | None,
     seen: Circumstances,
 ) -> Limit:
-    """Return how near a result is to what its GPUs could do; without a value the limit alone.
-
-    Of what nobody knows, the GPU's figures or the work, the reason is said.
-    """
+    """Return the limit of a result on its GPUs, or why it is unknown."""
     empty = Limit(metric=metric, value=value)
     reason = _why_unknown(metric, accelerator, gpu, work, seen)
     if reason or gpu is None or work is None:
@@ -282,13 +271,12 @@ def _term(
     certain: bool,
     best: bool = False,
 ) -> bounds.Term | None:
-    """Return the resource that binds at one level; None if that level has no formula."""
     work = change.certain if certain else change.estimated
     time, drafts = _is_time(metric), change.drafts
     if work is None or (time and change.varies):
         return None
     if time:
-        # A sample is worked on by one copy of the model; of how many GPUs nobody may have said.
+        # One copy of the model works on a sample; the number of its GPUs may be unknown.
         seen = replace(seen, gpus=seen.replica_gpus or seen.gpus)
     has = bounds.hardware(gpu, seen, best=best, sparse=change.sparse)
     if time:
@@ -305,7 +293,6 @@ def _term(
 def _why_unknown(
     metric: str, accelerator: str, gpu: GpuSpec | None, work: AnyWork | None, seen: Circumstances
 ) -> str | None:
-    """Return why there is no limit and what to supply; None if there may be one."""
     if not _is_time(metric) and metric not in ("throughput", _TOKENS):
         return f"no limit known for {metric}: only rates and times have a formula"
     if gpu is None:
@@ -358,17 +345,18 @@ def _is_time(metric: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Light:
-    """One metric of a run beside its physical limit.
+    """Compare one metric of a run with its physical limit.
 
     Attributes:
         metric: Name in the metric table.
-        says: The share in words, or why there is none and what to supply.
-        share: Of the estimated limit where there is one, else of the certain one; None: unknown.
-        certain: Limit that counts only what cannot be less, in the metric's unit; None: unknown.
+        says: The share as text, or why there is none and what to supply.
+        share: Share of the estimated limit if there is one, else of the certain one; None if
+            unknown.
+        certain: Limit by the lower bound of the work, in the metric's unit; None if unknown.
         ceiling: The certain limit at the GPU's highest clock.
-        estimated: Limit for what the run did; None: unknown.
-        binds: What the limit is of: "compute" or "memory".
-        impossible: The figure is beyond the ceiling.
+        estimated: Limit for the run's estimated work; None if unknown.
+        binds: Binding resource: "compute" or "memory".
+        impossible: Whether the figure is beyond the ceiling.
     """
 
     metric: str
@@ -382,7 +370,7 @@ class Light:
 
     @property
     def beyond(self) -> str:
-        """Return why a run may not be judged, of a figure that is impossible."""
+        """The reason why a run with an impossible figure may not be judged."""
         title, limit = METRICS[self.metric].title, self.ceiling or 0.0
         return (
             f"{title} is {self.says}; at its highest clock {quantity(self.metric, limit)} is the "
@@ -400,10 +388,7 @@ def lights(
     work: AnyWork | None,
     seen: Circumstances,
 ) -> tuple[Light, ...]:
-    """Return how near each figure of a run is to its limit, the one that the case is about first.
-
-    Where no figure has a limit, one entry says why.
-    """
+    """Return the roofline shares of a run's metrics, main metric first; at least one entry."""
     first = about(scenario, metrics)
     names = [first, *(n for n in metrics if n not in {first, *EFFICIENCY, *UNGATED})]
     limits = [
@@ -412,24 +397,23 @@ def lights(
         if n in METRICS
     ]
     with_limit = [limit for limit in limits if limit.certain is not None]
-    return tuple(_light(limit) for limit in with_limit or limits[:1])
+    return tuple(
+        Light(
+            metric=limit.metric,
+            says=in_words(limit),
+            share=limit.share,
+            certain=limit.certain,
+            ceiling=limit.ceiling,
+            estimated=limit.estimated,
+            binds=limit.binds,
+            impossible=limit.impossible,
+        )
+        for limit in with_limit or limits[:1]
+    )
 
 
 def about(scenario: str, metrics: Mapping[str, float]) -> str:
-    """Return the figure that a case is about: tokens or samples per second, or its latency."""
+    """Return the main metric of a case: tokens or samples per second, or its latency."""
     if scenario in {"SingleStream", "MultiStream"}:
         return gated_metrics(scenario)[0]
     return "tokens_per_second" if "tokens_per_second" in metrics else "throughput"
-
-
-def _light(limit: Limit) -> Light:
-    return Light(
-        metric=limit.metric,
-        says=in_words(limit),
-        share=limit.share,
-        certain=limit.certain,
-        ceiling=limit.ceiling,
-        estimated=limit.estimated,
-        binds=limit.binds,
-        impossible=limit.impossible,
-    )

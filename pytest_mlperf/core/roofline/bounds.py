@@ -1,10 +1,9 @@
-"""The formulas: how fast a number of GPUs could do a workload if nothing ever waited.
+"""Compute rooflines: the speed of a workload on a number of GPUs without any waiting.
 
-Each level has a compute term, all FLOP of a sample at the dense peak of all GPUs, and for language
-models a memory term, one reading of the weights for each step of all sequences: of no more than are
-said to be under way, and for the estimate of no more than fit into the memory.
-The certain level counts only what cannot be less: no prompt, no padding, no overlap, no key-value
-cache, all sequences at the same experts. The estimated one counts what the run did.
+The compute term is all FLOP of a sample at the dense peak of all GPUs; the memory term of language
+models is one reading of the weights per step of all sequences in flight (and, for the estimate, in
+memory). The certain level counts only unavoidable work: no prompt, padding, overlap or key-value
+cache, and all sequences with the same experts. The estimated one counts the run's work.
 """
 
 from __future__ import annotations
@@ -24,15 +23,10 @@ GIB_PER_GB = 2**30 / 1e9
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hardware:
-    """What the GPUs of a run can do at most, together.
+    """Hold the peak capability of all GPUs of a run: FLOP/s and B/s, None if unknown.
 
-    Attributes:
-        flops: FLOP/s of all of them at the run's precision.
-        bandwidth: B/s of all of them; None: not known.
-        weight: Bytes of a weight; None: not known.
-        kv: Bytes of an element of the key-value cache, at least.
-        cache: Bytes of weights that may stay in the caches from step to step.
-        memory: Bytes for one copy of the model; None: not known.
+    `weight` and `kv` are bytes of an element, `cache` bytes of weights that may stay between steps,
+    and `memory` bytes for one copy of the model.
     """
 
     flops: float
@@ -45,7 +39,7 @@ class Hardware:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Term:
-    """One resource's limit: a rate or a time, FLOP or bytes of each, capacity of all GPUs, 1/s."""
+    """Hold one resource's limit: a rate or a time, its FLOP or bytes, and the capacity [1/s]."""
 
     resource: Resource
     rate: float
@@ -56,7 +50,7 @@ class Term:
 def hardware(
     gpu: GpuSpec, seen: Circumstances, *, best: bool = False, sparse: bool = False
 ) -> Hardware:
-    """Return what all GPUs of a run can do; `best`: at the highest clock, with full caches."""
+    """Return the capability of all GPUs; `best`: at the highest clock, with full caches."""
     flops = peak(gpu, seen.precision)
     if flops is None:
         raise ValueError(f"{gpu.name} has no peak for {seen.precision}")
@@ -74,7 +68,7 @@ def hardware(
         weight=bytes_each,
         kv=KV_BYTES[seen.kv] if seen.kv else min(KV_BYTES.values()),
         cache=gpu.cache * copy if best else 0.0,
-        # A datasheet's "141 GB" are GiB, as NVML shows.
+        # A datasheet's "141 GB" are GiB, as NVML reports.
         memory=None if gpu.memory is None else gpu.memory * GIB_PER_GB * copy,
     )
 
@@ -82,13 +76,13 @@ def hardware(
 def samples(
     work: AnyWork, has: Hardware, seen: Circumstances, *, certain: bool, drafts: float | None = 1.0
 ) -> list[Term]:
-    """Return the terms of samples a second; none where the sizes of the samples are not known."""
+    """Return the terms of samples per second; none if the sample sizes are unknown."""
     if isinstance(work, Decode):
         if not seen.output_tokens:
             return []
-        each = seen.output_tokens
+        length = seen.output_tokens
         terms = tokens(work, has, seen, certain=certain, drafts=drafts)
-        return [replace(t, rate=t.rate / each, amount=t.amount * each) for t in terms]
+        return [replace(t, rate=t.rate / length, amount=t.amount * length) for t in terms]
     flop = work.least(seen) if certain else work.estimate(seen)
     return [] if not flop else [_rate("compute", flop, has.flops)]
 
@@ -96,7 +90,7 @@ def samples(
 def tokens(
     work: Decode, has: Hardware, seen: Circumstances, *, certain: bool, drafts: float | None = 1.0
 ) -> list[Term]:
-    """Return the terms of generated tokens a second; none of memory where drafts are any number."""
+    """Return the terms of tokens per second, without memory if drafts are unbounded."""
     flop = work.least_token(seen) if certain else work.estimate_token(seen)
     if not flop:
         return []
@@ -110,10 +104,9 @@ def tokens(
 
 
 def likely_batch(work: Decode, has: Hardware, seen: Circumstances) -> float | None:
-    """Return how many sequences one copy of the model decodes together: what was said, if it fits.
+    """Return the batch of one copy of the model: `seen.batch`, limited by its memory.
 
-    Each is counted at its full length. Nothing is certain of that: a cache may be in the host's
-    memory, and sequences are short at first.
+    It is an estimate at full length: a cache may be in the host's memory.
     """
     if has.memory is None or has.weight is None or seen.input_tokens is None:
         return seen.batch
@@ -125,7 +118,7 @@ def likely_batch(work: Decode, has: Hardware, seen: Circumstances) -> float | No
 
 
 def step_bytes(work: Decode, has: Hardware, seen: Circumstances, *, certain: bool) -> float | None:
-    """Return the bytes that one step of decoding reads; None: the format is not known."""
+    """Return the bytes read by one decoding step; None if the format is unknown."""
     if has.weight is None:
         return None
     if certain:
@@ -137,7 +130,7 @@ def step_bytes(work: Decode, has: Hardware, seen: Circumstances, *, certain: boo
 
 
 def decode_rate(work: Decode, has: Hardware, *, batch: float, context: float) -> float:
-    """Return tokens a second while only decoding, each sequence with so many tokens before it."""
+    """Return tokens per second of pure decoding, with `context` earlier tokens per sequence."""
     flop = work.beams * (work.token_flop + work.context_flop * context)
     weight = has.weight or 0.0
     read = work.weights(batch * work.beams) * weight + batch * context * work.kv_bytes(has.kv)
@@ -145,7 +138,7 @@ def decode_rate(work: Decode, has: Hardware, *, batch: float, context: float) ->
 
 
 def prefill_rate(work: Decode, has: Hardware, *, length: float) -> float:
-    """Return a prompt's tokens a second, for prompts of so many."""
+    """Return a prompt's tokens per second, for prompts of `length` tokens."""
     return has.flops / work.prompt_flop(length)
 
 
@@ -158,7 +151,7 @@ def shortest(
     certain: bool,
     drafts: float | None,
 ) -> list[Term]:
-    """Return the terms of a time, at least the longest, on GPUs that may share one sample."""
+    """Return the terms of a time, whose longest is the limit, on GPUs that may share a sample."""
     if not isinstance(work, Decode):
         flop = work.smallest if certain else work.estimate(seen)
         return [] if not flop else [_time("compute", flop, has.flops)]
@@ -169,16 +162,15 @@ def shortest(
         return _first(work, has, seen, certain=certain)
     if kind == "itl" and drafts != 1.0:
         return []  # a step gives several tokens at once, with no time between them
-    # Every token is computed, also one that was drafted; the weights are read once for a step.
+    # Every token is computed, also a drafted one; the weights are read once per step.
     terms = [_time("compute", work.beams * work.token_flop, has.flops)]
-    # Drafts are accepted on average: a request of easy tokens may have many more.
+    # The acceptance is a mean: a request of easy tokens may have much more.
     if drafts is None or (certain and drafts != 1.0):
         return terms
     return terms + _reading(work, has, seen, 1 / drafts, certain=certain)
 
 
 def _first(work: Decode, has: Hardware, seen: Circumstances, *, certain: bool) -> list[Term]:
-    """Return the terms of the time to the first token: the prompt, one reading of the weights."""
     flop = work.smallest
     if not certain:
         if seen.input_tokens is None:
@@ -193,7 +185,6 @@ def _first(work: Decode, has: Hardware, seen: Circumstances, *, certain: bool) -
 def _whole(
     work: Decode, has: Hardware, seen: Circumstances, *, certain: bool, drafts: float | None
 ) -> list[Term]:
-    """Return the terms of a whole sample's time: certain is one token, the shortest answer."""
     flop = work.smallest if certain else work.estimate(seen)
     if flop is None:
         return []
@@ -212,12 +203,12 @@ def _reading(
 
 
 def lowest(terms: Iterable[Term]) -> Term | None:
-    """Return the term that a rate cannot exceed."""
+    """Return the term that limits a rate."""
     return min(terms, key=lambda term: term.rate, default=None)
 
 
 def longest(terms: Iterable[Term]) -> Term | None:
-    """Return the term that a time cannot be below."""
+    """Return the term that limits a time."""
     return max(terms, key=lambda term: term.rate, default=None)
 
 

@@ -1,4 +1,4 @@
-"""What a GPU can do at most, as its vendor says: dense peaks, bandwidth, memory; and its price."""
+"""Define a GPU's datasheet figures: dense peaks, bandwidth, memory; and its price."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from pytest_mlperf.core.errors import SuiteError
 from pytest_mlperf.core.numbers import MAX_RATE, MIN_RATE, AtLeastOne, NotNegative, Positive
 
 PEAKS = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "int8", "fp4", "int4")
-"""What a GPU may have a peak for, in FLOP/s; of integers in OP/s, which count alike."""
+"""Precisions of peaks in FLOP/s, integers in OP/s, which count alike."""
 
 _SCALES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 
 
 @dataclass(frozen=True, slots=True)
 class _Figure:
-    """A kind of figure: its units, the base one first, and the least: below it is another unit."""
+    """Describe a figure's units, base unit first; below `least` the unit must be wrong."""
 
     units: tuple[str, ...]
     example: str
@@ -42,17 +42,16 @@ EXAMPLE = "fp16 = 989e12, fp8 = 1979e12, bandwidth = 4.8e12, memory = 141e9"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GpuSpec:
-    """One kind of GPU; what is unknown is None or absent.
+    """Hold the figures of one kind of GPU; unknown ones are None or absent.
 
     Attributes:
-        accelerator: The suite's word for its class: "H100".
-        peaks: Dense peak in FLOP/s by precision: never the figure "with sparsity", which is twice.
-        bandwidth: Of its memory, B/s.
-        memory: B, as the vendor counts: "141 GB" is 141e9.
-        cache: B of its last cache, where weights may stay from step to step.
-        stated_clock: SM clock in Hz that the peaks are stated for.
-        highest_clock: SM clock in Hz that it can reach.
-        marks: Words of product names that mean it and no other of its class.
+        accelerator: Its class in suites: "H100".
+        peaks: Dense peak by precision [FLOP/s], never the doubled figure "with sparsity".
+        bandwidth: Memory bandwidth [B/s].
+        memory: Memory as the vendor counts it [B]: "141 GB" is 141e9.
+        cache: Last-level cache, where weights may stay between steps [B].
+        stated_clock, highest_clock: SM clock behind the stated peaks, and the highest [Hz].
+        marks: Words of product names that identify it within its class.
     """
 
     name: str
@@ -68,22 +67,22 @@ class GpuSpec:
 
     @property
     def headroom(self) -> float:
-        """How far the highest clock is above that of the stated peaks; 1 where nobody says."""
+        """Ratio of the highest clock to that of the stated peaks; 1 if unknown."""
         if self.stated_clock is None or self.highest_clock is None:
             return 1.0
         return max(1.0, self.highest_clock / self.stated_clock)
 
 
 def parse_gpu(accelerator: str, figures: Mapping[str, Any]) -> GpuSpec:
-    """Build a GPU from the figures that a suite gives for one that the tables lack.
+    """Build a GPU from a suite's figures, for one that the tables lack.
 
     Args:
         figures: Peaks by precision in FLOP/s, `bandwidth` in B/s, `memory` in B, and optionally
-            `cache` in B, `stated_clock` and `highest_clock` in Hz, `source`; numbers, or text
-            with a unit.
+            `cache` in B, `stated_clock` and `highest_clock` in Hz, `source`; numbers, or text with
+            a unit.
 
     Raises:
-        SuiteError: A name, a unit or a value cannot be; it says what is needed, not of which GPU.
+        SuiteError: A name, a unit or a value is invalid; the message does not name the GPU.
     """
     keys = (*PEAKS, "bandwidth", "memory", "cache", "stated_clock", "highest_clock", "source")
     if unknown := sorted(set(figures) - set(keys)):
@@ -111,12 +110,12 @@ def parse_gpu(accelerator: str, figures: Mapping[str, Any]) -> GpuSpec:
 
 
 def any_of(specs: Sequence[GpuSpec]) -> GpuSpec:
-    """Return what no GPU of several kinds exceeds: for a class whose kind is not known."""
+    """Return an upper bound of several kinds of GPU, for a class whose kind is unknown."""
     return reduce(_either, specs)
 
 
 def _either(a: GpuSpec, b: GpuSpec) -> GpuSpec:
-    """Return the better figure of two each, unknown where one does not say; one, if it has all."""
+    """Return the better of each two figures (unknown if one is), as one of both if it has all."""
     peaks = {key: max(a.peaks[key], b.peaks[key]) for key in a.peaks if key in b.peaks}
     bandwidth, memory = _most(a.bandwidth, b.bandwidth), _most(a.memory, b.memory)
     highest = (
@@ -135,7 +134,7 @@ def _either(a: GpuSpec, b: GpuSpec) -> GpuSpec:
         bandwidth=bandwidth,
         memory=memory,
         cache=max(a.cache, b.cache),
-        # Only the ratio of the two counts: how far the fastest kind is above the highest peak.
+        # Only the ratio of the two counts: the fastest kind's clock over the highest peak.
         stated_clock=1.0,
         highest_clock=headroom,
         source="; ".join(dict.fromkeys((a.source, b.source))),
@@ -177,7 +176,7 @@ def _refuse_half_of_the_clocks(values: Mapping[str, float]) -> None:
 
 
 def _refuse_sparse(peaks: Mapping[str, float]) -> None:
-    """Refuse a dense peak beside one "with sparsity": each halving of the width at most doubles."""
+    """Raise SuiteError if a peak is one "with sparsity": halving the width at most doubles it."""
     wide = max((peaks[key] for key in ("fp16", "bf16") if key in peaks), default=None)
     narrow = max((peaks[key] for key in ("fp8", "int8") if key in peaks), default=None)
     if wide is not None and narrow is not None and narrow > 2.5 * wide:
@@ -192,13 +191,12 @@ _NARROW = ("int8", "fp8", "fp16", "bf16")
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """One name.
+    """Describe one precision.
 
     Attributes:
-        units: Peaks of a GPU that may do the work; the fastest of those it has counts, because
-            weights in 4 bits are often widened before the multiplication.
-        weight: Bytes of a weight, with its share of scales: the fewest that the name allows.
-        sparse: Bytes of a weight with 2:4 sparsity, with the positions where their format is set.
+        units: Peaks that may do the work, of which a GPU's fastest counts (4-bit weights are
+            widened).
+        weight, sparse: Smallest size of a weight with its scales [B], and with 2:4 sparsity.
     """
 
     units: tuple[str, ...]
@@ -224,24 +222,18 @@ _BY_NAME: Mapping[PrecisionName, Precision] = {
     "mixed": Precision(("fp4", "int4", *_NARROW), 0.5, 0.25),
     "int4-g128": Precision(("int4", *_NARROW), 0.5 + 2.5 / 128, 0.25 + 2.5 / 128),
 }
-"""Bytes of a weight. NVFP4 has a scale of 8 bits for 16 weights, MX formats for 32; INT4 in groups
-of g has a scale of 16 bits and a zero of 4 for each group; where a name leaves that open, none is
-counted. GPTQ has 2 bits or more. 2:4 keeps half of the weights; at 8 bits
-and more two bits say the place of each, at 4 bits that share is left out, so as never to count too
-many bytes.
-"""
+"""Sizes of weights. NVFP4 has a scale of 8 bits for 16 weights, MX formats for 32; INT4 in groups
+of g has a scale of 16 bits and a zero of 4 per group; open choices count nothing. GPTQ has 2 bits
+or more. 2:4 keeps half of the weights, with two bits of position from 8 bits on."""
 
 PRECISIONS: Mapping[str, Precision] = {name: _BY_NAME[name] for name in PRECISION_NAMES}
 
 KV_BYTES: Mapping[str, float] = {"fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "int8": 1.0, "fp4": 0.5}
-"""Bytes of one element of the key-value cache."""
+"""Size of one element of the key-value cache [B]."""
 
 
 def peak(gpu: GpuSpec, precision: str | None) -> float | None:
-    """Return a GPU's dense peak in FLOP/s at a precision, its fastest where none is stated.
-
-    None: the name is unknown, or the GPU has no figure for it.
-    """
+    """Return a GPU's dense peak at a precision [FLOP/s], its fastest if that is None."""
     if precision is None:
         return max(gpu.peaks.values(), default=None)
     about = PRECISIONS.get(precision)
@@ -254,12 +246,12 @@ SECONDS_PER_HOUR = 3600
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GpuPrice:
-    """What one GPU costs.
+    """Hold the price of one GPU.
 
     Attributes:
-        usd_per_gpu_hour: As the suite's price table says; no price ships.
-        as_of: The day of the price, which is printed beside everything made from it.
-        source: Where it was read; "": nobody says.
+        usd_per_gpu_hour: From the suite's price table; no prices are built in.
+        as_of: Date of the price, shown with every figure made from it.
+        source: Source of the price; "" if unknown.
     """
 
     usd_per_gpu_hour: Positive
@@ -275,13 +267,13 @@ class GpuPrice:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PerDollar:
-    """A rate for a price.
+    """Hold the output per dollar.
 
     Attributes:
-        value: Samples or tokens for a dollar, as the rate counts.
-        of: What is counted: "samples" or "tokens".
-        gpus: How many were paid for.
-        price: Of each, with its day.
+        value: Samples or tokens per dollar.
+        of: Unit of the output: "samples" or "tokens".
+        gpus: Number of GPUs paid for.
+        price: Price of each, with its date.
     """
 
     value: NotNegative
@@ -291,7 +283,7 @@ class PerDollar:
 
 
 def fewest_gpus(weight_bytes: float, memory: float) -> int:
-    """Return how many GPUs of so much memory hold a model's weights, all experts', at least."""
+    """Return the fewest GPUs that hold a model's weights, including all experts."""
     if not (0 < weight_bytes < math.inf and 0 < memory < math.inf):
         raise ValueError(f"{weight_bytes!r} B of weights, {memory!r} B of memory: must be positive")
     return math.ceil(weight_bytes / memory)
@@ -300,10 +292,7 @@ def fewest_gpus(weight_bytes: float, memory: float) -> int:
 def per_dollar(
     rate: float, price: GpuPrice, *, gpus: int, holding: int = 1, of: str = "tokens"
 ) -> PerDollar:
-    """Return what a dollar buys: rate x 3600 s / (USD per GPU-hour x GPUs).
-
-    Never fewer are paid for than hold one copy of the model, however many the result names.
-    """
+    """Return the output per dollar: rate x 3600 s / (USD per GPU-hour x max(gpus, holding))."""
     if not 0 <= rate < math.inf:
         raise ValueError(f"the rate is {rate!r}; must be finite, at least 0")
     if gpus < 1 or holding < 1:

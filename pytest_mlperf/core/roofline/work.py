@@ -1,13 +1,13 @@
-"""How much a workload has to compute and to read, from its architecture.
+"""Compute the operations and bytes of a workload from its architecture.
 
-FLOP are floating-point operations, two for each multiplication with its addition; integer ones
-count alike. Only matrix products and convolutions count, never normalisation, activations or
-biases, so that a limit made from them is never too low.
+FLOP are floating-point operations, two per multiply-add; integer ones count alike. Only matrix
+products and convolutions count, never normalisation, activations or biases, so that a limit made
+from them is never too low.
 
-Every class says `kind`, a word for messages; `smallest`, the FLOP that no single sample can do
-without; `least(seen)`, those that the mean sample of a run cannot do without; and `estimate(seen)`,
-those of the mean sample as the run's figures say, None where they do not. `share` is what is left
-of the reference's weights and work.
+Every class has `kind`, a word for messages; `smallest`, the FLOP that every sample needs;
+`least(seen)`, the FLOP that the mean sample of a run needs at least; and `estimate(seen)`, the FLOP
+of the mean sample by the run's figures, None if unknown. `share` is the remaining share of the
+reference's weights and work.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ _AT_LEAST_ONE = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Circumstances:
-    """The circumstances of a result.
+    """Hold the circumstances of a result.
 
     Attributes:
-        gpus: All that worked.
-        replica_gpus: Those that hold one copy of the model together, by tensor or pipeline
+        gpus: Number of GPUs used.
+        replica_gpus: GPUs that hold one copy of the model together, by tensor or pipeline
             parallelism.
-        precision: Of the multiplications: a name of `PRECISIONS`.
-        weights: Format of the weights, where it is another.
-        batch: Sequences that one copy of the model decodes together, at most.
-        input_tokens, output_tokens: Mean of a sample.
+        precision: Precision of the multiplications: a name of `PRECISIONS`.
+        weights: Format of the weights, if different.
+        batch: Most sequences that one copy of the model decodes together.
+        input_tokens, output_tokens: Mean per sample.
         tokens, tokens_squared: Mean length of an encoder's samples, and mean of its square.
-        parts: Mean of windows, or of pairs, of a sample.
-        cached_tokens: Mean of those at a prompt's beginning that needed no work.
-        accepted_tokens: Mean of tokens that one step of speculative decoding gave.
-        network_share: Mean share of the denoising network that a call computed.
-        work_share: Share of the reference's multiplications that is left.
+        parts: Mean number of windows, or of pairs, per sample.
+        cached_tokens: Mean prompt tokens from a cache.
+        accepted_tokens: Mean tokens per step of speculative decoding.
+        network_share: Mean share of the denoising network that a call computes.
+        work_share: Remaining share of the reference's multiplications.
     """
 
     gpus: int = 1
@@ -85,21 +85,19 @@ class Circumstances:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Decode:
-    """A transformer that generates tokens, dense or a mixture of experts.
+    """Describe a transformer that generates tokens, dense or a mixture of experts.
 
     Attributes:
         layers, width: Its blocks, and the elements of a token between them.
-        heads, kv_heads, head_dim: Of attention: query heads, those of keys and values, their size.
+        heads, kv_heads, head_dim: Attention: query heads, key-value heads, size of a head.
         hidden: Elements inside the feed-forward part, of one expert.
-        matrices: Of the feed-forward part: 2, or 3 where it is gated.
+        matrices: Matrices of the feed-forward part: 2, or 3 if it is gated.
         vocabulary: Tokens; the output layer is computed for every generated one.
         experts, active: Experts of a layer, and how many of them each token uses.
-        beams: Continuations that the rules of the workload follow at once.
-        used: Weights that every token uses beside the experts', where attention and router are not
-            as the heads say: compressed or linear attention, shared experts, dense layers.
-        expert_layers: Layers that have experts, where not all do.
-        cached_layers: Layers whose attention reaches back to the first token, where not all do.
-        kv_width: Elements that a layer keeps of a token, where those are no heads' keys and values.
+        beams: Width of the beam search that the workload prescribes.
+        used: Shared weights besides experts, if they do not follow from the heads.
+        expert_layers, cached_layers: Layers with experts, and with full attention, if not all.
+        kv_width: Elements that a layer caches per token, if they are not keys and values of heads.
         sample_flop: FLOP of a sample before its first token, as of an encoder.
     """
 
@@ -138,11 +136,10 @@ class Decode:
         return (self.layers * (attention + router) + self.width * self.vocabulary) * self.share
 
     def weights(self, sequences: float | None = None) -> float:
-        """Return the weights that a step must read; the input embedding is looked up, not read.
+        """Return the weights read by a step for this many tokens: E (1 - (1 - k/E)^B) experts.
 
-        Args:
-            sequences: Tokens that the step computes. None: as if they all chose the same experts,
-                the fewest weights that can be; else as if each chose evenly, E (1 - (1 - k/E)^B).
+        Without `sequences` all tokens choose the same experts, the lower bound. The input embedding
+        is a look-up.
         """
         hit: float = self.active
         if sequences is not None and self.experts > 1:
@@ -152,7 +149,7 @@ class Decode:
 
     @property
     def token_flop(self) -> float:
-        """FLOP of one generated token, without those of attention over what came before."""
+        """FLOP of one generated token, without its attention over earlier tokens."""
         return 2 * self.weights()
 
     @property
@@ -162,12 +159,12 @@ class Decode:
         return 4 * layers * self.heads * self.head_dim * self.share
 
     def prompt_flop(self, length: float, cached: float = 0.0) -> float:
-        """Return the mean FLOP of a prompt's token behind its cached ones: no output layer."""
+        """Return the mean FLOP of an uncached prompt token, without the output layer."""
         head = 2 * self.width * self.vocabulary * self.share
         return self.token_flop - head + self.context_flop * (cached + length + 1) / 2
 
     def kv_bytes(self, element: float) -> float:
-        """Return the bytes of keys and values for one token, of elements of so many bytes."""
+        """Return the size of a token's keys and values, for elements of this size [B]."""
         kept = self.kv_width or 2 * self.kv_heads * self.head_dim
         return (self.cached_layers or self.layers) * kept * element * self.share
 
@@ -186,7 +183,7 @@ class Decode:
         return None if per_token is None else per_token * (seen.output_tokens or 0.0)
 
     def estimate_token(self, seen: Circumstances) -> float | None:
-        """Return the FLOP for each token of the output, with its part of the prompt."""
+        """Return the FLOP per output token, with its share of the prompt."""
         if seen.input_tokens is None or not seen.output_tokens:
             return None
         cached = min(seen.cached_tokens or 0.0, seen.input_tokens)
@@ -196,19 +193,18 @@ class Decode:
         return step + (prompt + self.sample_flop * self.share) / seen.output_tokens
 
     def least_token(self, seen: Circumstances) -> float:
-        """Return the FLOP for each token of the output that cannot be less."""
-        before = self.sample_flop * self.share / seen.output_tokens if seen.output_tokens else 0.0
-        return self.beams * self.token_flop + before
+        """Return the least FLOP per output token."""
+        overhead = self.sample_flop * self.share / seen.output_tokens if seen.output_tokens else 0.0
+        return self.beams * self.token_flop + overhead
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Encoder:
-    """A transformer that reads a text at once, with a feed-forward part of 4 times its width.
+    """Describe a transformer that reads a text at once; its feed-forward part has 4 widths.
 
     Attributes:
-        layers, width: Its blocks, and the elements of a token between them.
         outputs: Values of the output layer for each token.
-        least_tokens: Tokens that the data set's mean sample has at least.
+        least_tokens: Lower bound of the data set's mean tokens per sample.
     """
 
     kind: ClassVar[str] = "encoder"
@@ -219,10 +215,7 @@ class Encoder:
     share: float = 1.0
 
     def flop(self, tokens: float, squared: float | None = None) -> float:
-        """Return L (24 d^2 s + 4 d s^2) and the output layer; `squared` is the mean of s^2.
-
-        Without it the square of the mean counts, which is never more.
-        """
+        """Return L (24 d^2 s + 4 d s^2) and the output layer; `squared` is the mean of s^2."""
         square = max(squared or 0.0, tokens**2)
         blocks = self.layers * (24 * self.width**2 * tokens + 4 * self.width * square)
         return (blocks + 2 * self.width * self.outputs * tokens) * self.share
@@ -233,10 +226,7 @@ class Encoder:
         return self.flop(1.0)
 
     def least(self, seen: Circumstances) -> float:
-        """Return the FLOP at the length that the data set's mean sample has at least, or the run's.
-
-        A run may be of a part of the data set: where it says no length, one token counts.
-        """
+        """Return the FLOP at the run's mean length, at most `least_tokens`; of one if unknown."""
         if seen.tokens is None:
             return self.smallest
         return self.flop(min(self.least_tokens, seen.tokens))
@@ -248,7 +238,7 @@ class Encoder:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fixed:
-    """A network with the same work for every sample, as of images of one size; a share is left."""
+    """Describe a network with equal work for every sample, as for images of one size."""
 
     kind: ClassVar[str] = "network of fixed size"
     sample_flop: float
@@ -270,12 +260,9 @@ class Fixed:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Parts:
-    """A sample of many equal parts: windows over a volume, or pairs of user and item.
+    """Describe a sample of many equal parts: windows of a volume, or pairs of user and item.
 
-    Attributes:
-        part: Word for one: "window".
-        least_parts: How many the data set's mean sample has at least: of windows, its voxels over
-            those of one, as if none overlapped.
+    `least_parts` is a lower bound of the mean: for windows, the voxels over those of one.
     """
 
     part: str
@@ -285,7 +272,7 @@ class Parts:
 
     @property
     def kind(self) -> str:
-        """Which parts they are."""
+        """The kind of network, with its parts."""
         return f"network over {self.part}s"
 
     @property
@@ -294,10 +281,7 @@ class Parts:
         return self.part_flop * self.share
 
     def least(self, seen: Circumstances) -> float:
-        """Return the FLOP of the parts that the data set's mean sample has at least, or the run's.
-
-        A run may be of a part of the data set: where it says no number, one part counts.
-        """
+        """Return the FLOP of the run's mean parts, at most `least_parts`; of one if unknown."""
         if seen.parts is None:
             return self.smallest
         return min(self.least_parts, seen.parts) * self.smallest
@@ -309,13 +293,9 @@ class Parts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Diffusion:
-    """A denoising network that is called again and again, then a decoder.
+    """Describe a denoising network that is called repeatedly, then a decoder; FLOP of each.
 
-    Attributes:
-        call_flop: FLOP of one call of the denoising network.
-        decoder_flop: FLOP that make an image of the last latent.
-        text_flop: FLOP of the text encoders for one prompt.
-        calls: Of the network for each step: 2 with classifier-free guidance.
+    `calls` are per step: 2 with classifier-free guidance.
     """
 
     kind: ClassVar[str] = "diffusion model"
@@ -329,10 +309,7 @@ class Diffusion:
 
     @property
     def smallest(self) -> float:
-        """FLOP of an image, with a prompt for every call of a step.
-
-        An engine that encodes the empty prompt once for all saves less than 0.1 % of it.
-        """
+        """FLOP of an image, with a prompt for every call of a step."""
         calls = self.steps * self.calls * self.network_share
         flop = calls * self.call_flop + self.decoder_flop + self.calls * self.text_flop
         return flop * self.share

@@ -1,4 +1,4 @@
-"""Judge an accuracy pass against accepted scores: every metric by rule A, then the case."""
+"""Judge an accuracy pass against accepted scores: each metric by rule A, then the case."""
 
 from __future__ import annotations
 
@@ -19,20 +19,17 @@ from pytest_mlperf.judge.decision import Answer
 from pytest_mlperf.judge.mean_change import MIN_VARIANCE_SHARE
 
 NONDETERMINISTIC = 0.8
-"""Below this correlation two passes of one build hardly measure the same thing."""
+"""Correlation of two passes of one build below which its scores count as nondeterministic."""
 
 GROUPED_ERROR_RATIO = 1.5
-"""From this ratio of standard errors on it is said that samples of a group change together."""
+"""Ratio of standard errors from which a note reports that groups change together."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PassContext:
-    """What is known besides scores.
+    """Hold further facts on a pass.
 
-    Attributes:
-        same_build: The build is the baseline's.
-        outputs: Digests of the baseline's outputs.
-        drawn: Answers were drawn, and nobody says which drop matters: none that chance hides does.
+    `drawn`: answers are sampled and the suite has no margin, so drops within chance do not matter.
     """
 
     same_build: bool = False
@@ -41,7 +38,7 @@ class PassContext:
 
 
 def below_chance(accuracy: Accuracy, scored: Scored) -> tuple[str, ...]:
-    """Return a sentence on each score that is worse than guessing, by three standard errors."""
+    """Return a note on each score that is worse than guessing by three standard errors."""
     return tuple(
         f"{name} {score:.3f} is worse than guessing ({chance:.3f}): are labels or preprocessing "
         "shifted?"
@@ -52,8 +49,8 @@ def below_chance(accuracy: Accuracy, scored: Scored) -> tuple[str, ...]:
 
 
 EMPTY_SHARE, CUT_SHARE = 0.01, 0.05
-"""Shares of answers that may be empty, or cut, in a first baseline; of cut ones unless the
-workload's reference is known to cut more."""
+"""Tolerated shares of empty and cut answers in a first baseline; the latter unless the workload's
+reference cuts more."""
 
 
 def _limit(subject: Subject) -> str:
@@ -62,11 +59,7 @@ def _limit(subject: Subject) -> str:
 
 
 def unfit_answers(accuracy: Accuracy, subject: Subject, cut_share: float | None = None) -> str:
-    """Return why answers make no first baseline: many are empty or cut; "": they are fit.
-
-    Args:
-        cut_share: The largest share that may be cut; None: `CUT_SHARE`.
-    """
+    """Return why answers are unfit for a first baseline (many are empty or cut), or ""."""
     counts, allowed = accuracy.answers, CUT_SHARE if cut_share is None else cut_share
     answers, empty, cut = (counts.get(name, 0) for name in ("answers", "empty", "cut"))
     if accuracy.fixed_lengths:
@@ -86,14 +79,11 @@ def _cut_reasoning(counts: Mapping[str, int], subject: Subject) -> str:
 
 
 def risen_flaws(accuracy: Accuracy, subject: Subject) -> str:
-    """Return that more answers are empty, or else cut, than the baseline's; "": chance explains it.
-
-    Beyond chance: by three standard errors of the difference of two shares.
-    """
-    counts, before = accuracy.answers, accuracy.baseline_answers
-    n, m = (side.get("answers", 0) for side in (counts, before))
+    """Return a note if more answers are empty, or cut, by three standard errors, or ""."""
+    counts, baseline = accuracy.answers, accuracy.baseline_answers
+    n, m = (side.get("answers", 0) for side in (counts, baseline))
     for name in ("empty", "cut") if n and m and not accuracy.fixed_lengths else ():
-        more, fewer = (side.get(name, 0) for side in (counts, before))
+        more, fewer = (side.get(name, 0) for side in (counts, baseline))
         share = (more + fewer) / (n + m)
         if more / n - fewer / m > 3 * math.sqrt(share * (1 - share) * (1 / n + 1 / m)):
             by_name = {"empty": _cut_reasoning(counts, subject), "cut": f", at {_limit(subject)}"}
@@ -102,9 +92,9 @@ def risen_flaws(accuracy: Accuracy, subject: Subject) -> str:
     return ""
 
 
-def notes_of_outputs(scored: Scored, rescored: int, beside: PassContext) -> tuple[str, ...]:
-    """Return a sentence on outputs that changed, or did not where scores of so many samples did."""
-    changed = others(beside.outputs, scored)
+def notes_of_outputs(scored: Scored, rescored: int, context: PassContext) -> tuple[str, ...]:
+    """Return a note on outputs that changed, or that did not although scores did."""
+    changed = others(context.outputs, scored)
     if changed is None:
         return ()
     count = f"{changed:,} of {len(scored.indices):,} outputs"
@@ -121,7 +111,7 @@ def notes_of_outputs(scored: Scored, rescored: int, beside: PassContext) -> tupl
 
 
 def _of_metric(
-    verdict: PairedVerdict, judgements: Mapping[str, rule_a.Paired], beside: PassContext
+    verdict: PairedVerdict, judgements: Mapping[str, rule_a.Paired], context: PassContext
 ) -> Iterator[str]:
     paired = judgements[verdict.metric]
     unseen = paired.unseen
@@ -152,7 +142,7 @@ def _of_metric(
             f"(plain paired test p = {verdict.p:.2g})"
         )
     if paired.correlation is not None and verdict.changed:
-        yield from _of_agreement(verdict, paired.correlation, same_build=beside.same_build)
+        yield from _of_agreement(verdict, paired.correlation, same_build=context.same_build)
 
 
 def _of_chance(verdict: PairedVerdict) -> str:
@@ -186,7 +176,7 @@ NOTHING_BESIDE = PassContext()
 
 @dataclass(frozen=True, kw_only=True)
 class Margin:
-    """The drop that does not matter: a share of the baseline's score, or points."""
+    """Hold the drop that does not matter: a share of the baseline's score, or points."""
 
     value: float
     is_share: bool
@@ -213,11 +203,9 @@ def rule_on_scores(
 ) -> Ruling:
     """Judge the scores of a pass, in the order in which its samples were measured.
 
-    Metrics that only a whole data set has are judged at its end, by their pseudo-values; alpha is
-    shared with the others. A relative margin refers to the baseline's aggregate. A sequential pass
-    may stop at any of the rule's looks; else it has one, at the end. What is known besides the
-    scores makes sentences, not the verdict; but that answers were drawn makes margins as wide as
-    what so many of them cannot show.
+    Metrics of a whole data set are judged at its end, by their pseudo-values, with a share of
+    alpha. A relative margin refers to the baseline's aggregate. A sequential pass may stop at any
+    interim analysis. The context adds notes, and widens margins of sampled answers.
     """
     position = {index: place for place, index in enumerate(scored.indices)}
     there = [index for index in order if index in position]
@@ -251,8 +239,8 @@ def rule_on_scores(
     hidden: dict[str, float] = {}
     if beside.drawn:
         at, share = rule_a.looks(len(order), sequential=sequential), len(there) / len(order)
-        shown = {name: rule_a.least_shown(one, share, at, rule) for name, one in pairs.items()}
-        hidden = {name: drop for name, drop in shown.items() if drop > pairs[name].margin}
+        detectable = {name: rule_a.least_shown(one, share, at, rule) for name, one in pairs.items()}
+        hidden = {name: drop for name, drop in detectable.items() if drop > pairs[name].margin}
         pairs |= {name: replace(pairs[name], margin=drop) for name, drop in hidden.items()}
     judgements = _judge(pairs, accuracy.whole, len(there), len(order), rule, sequential=sequential)
     if not judgements:
@@ -297,13 +285,10 @@ def _up(values: Values, *, lower: bool) -> list[float | None]:
 
 
 def _applies_otherwise(
-    before: Values, now: Values, indices: Sequence[int], *, full: bool
+    baseline: Values, current: Values, indices: Sequence[int], *, full: bool
 ) -> str | None:
-    """Return the first sample that a metric applies to in one pass only, in words.
-
-    A part of a data set may lack what a sample's score also needs: such a pair waits.
-    """
-    for index, old, new in zip(indices, before, now, strict=True):
+    """Return the first sample with a score in only one pass, as text; a part may lack scores."""
+    for index, old, new in zip(indices, baseline, current, strict=True):
         if old is None and new is not None:
             return f"has a score of sample {index}, and had none in the baseline: other data?"
         if full and new is None and old is not None:
@@ -320,7 +305,6 @@ def _judge(
     *,
     sequential: bool,
 ) -> dict[str, rule_a.Paired]:
-    """Judge additive metrics at every look, those of a whole data set once it is there."""
     additive = {name: own for name, own in pairs.items() if name not in whole}
     at_the_end = {name: own for name, own in pairs.items() if name in whole}
     judgements: dict[str, rule_a.Paired] = {}
@@ -357,8 +341,8 @@ def _verdict(name: str, paired: rule_a.Paired, margin: float, *, lower: bool) ->
     )
 
 
-def _count(name: str, before: Values, now: Values) -> PairedVerdict:
-    pairs = _in_both(before, now) or [(0.0, 0.0)]
+def _count(name: str, baseline: Values, current: Values) -> PairedVerdict:
+    pairs = _in_both(baseline, current) or [(0.0, 0.0)]
     samples = len(pairs)
     old, new = fmean(a for a, _ in pairs), fmean(b for _, b in pairs)
     changes = [b - a for a, b in pairs]
@@ -379,8 +363,10 @@ def _count(name: str, before: Values, now: Values) -> PairedVerdict:
     )
 
 
-def _in_both(before: Values, now: Values) -> list[tuple[float, float]]:
-    return [(a, b) for a, b in zip(before, now, strict=True) if a is not None and b is not None]
+def _in_both(baseline: Values, current: Values) -> list[tuple[float, float]]:
+    return [
+        (a, b) for a, b in zip(baseline, current, strict=True) if a is not None and b is not None
+    ]
 
 
 def _headline(verdict: PairedVerdict, total: int) -> str:
@@ -388,9 +374,9 @@ def _headline(verdict: PairedVerdict, total: int) -> str:
     if verdict.changed == 0 and verdict.outcome is Outcome.OK:
         of = f" of {verdict.samples:,}" if verdict.samples < total else ""
         return f"{verdict.metric} {verdict.now:.3f}, every sample{of} scored as in the baseline"
-    shown = f"{verdict.metric} {points(verdict.change)} points"
+    text = f"{verdict.metric} {points(verdict.change)} points"
     if verdict.low is not None and verdict.high is not None:
-        shown += f" ({points(verdict.low)} to {points(verdict.high)})"
+        text += f" ({points(verdict.low)} to {points(verdict.high)})"
     bound = points(verdict.bound)
     if verdict.outcome is Outcome.OK:
         reason = f"inside {bound}"
@@ -398,7 +384,7 @@ def _headline(verdict: PairedVerdict, total: int) -> str:
         reason = f"{bound} exceeded" if _beyond(verdict, verdict.bound) else f"{bound} not excluded"
     else:
         reason = f"{bound} undecided"
-    return f"{shown}; {reason}"
+    return f"{text}; {reason}"
 
 
 def _beyond(verdict: PairedVerdict, bound: float) -> bool:
@@ -408,29 +394,29 @@ def _beyond(verdict: PairedVerdict, bound: float) -> bool:
 
 
 def apart(
-    baseline: AccuracyBaseline, before: Mapping[str, Values], now: Scored
+    baseline: AccuracyBaseline, accepted: Mapping[str, Values], scored: Scored
 ) -> dict[str, Rerun]:
-    """Compare a whole pass of the baseline's own build with the baseline, metric by metric."""
+    """Compare a whole pass of the baseline's own build with the baseline, by metric."""
     reruns = {}
-    for name, values in now.per_sample.items():
-        if name in before and name not in {*COUNTS, OUTPUT_TOKENS}:
-            both = _in_both(before[name], kept(values, baseline.steps[name]))
+    for name, values in scored.per_sample.items():
+        if name in accepted and name not in {*COUNTS, OUTPUT_TOKENS}:
+            both = _in_both(accepted[name], kept(values, baseline.steps[name]))
             if len(both) > 1:
                 reruns[name] = _rerun([a for a, _ in both], [b for _, b in both])
     return reruns
 
 
 def pooled(old: Mapping[str, Rerun], new: Mapping[str, Rerun]) -> dict[str, Rerun]:
-    """Return what is known after some more passes: variances and correlations are averaged."""
+    """Return the figures with more passes: variances and correlations are averaged."""
     reruns = dict(old)
     for name, added in new.items():
-        before = old.get(name)
-        if before is None:
+        earlier = old.get(name)
+        if earlier is None:
             reruns[name] = added
             continue
-        passes = before.passes + added.passes
-        variance = (before.passes * before.sd**2 + added.passes * added.sd**2) / passes
-        there = [one for one in (before, added) if one.correlation is not None]
+        passes = earlier.passes + added.passes
+        variance = (earlier.passes * earlier.sd**2 + added.passes * added.sd**2) / passes
+        there = [one for one in (earlier, added) if one.correlation is not None]
         weights = sum(one.passes for one in there)
         total = sum(one.passes * (one.correlation or 0.0) for one in there)
         correlation = total / weights if there else None
@@ -438,16 +424,12 @@ def pooled(old: Mapping[str, Rerun], new: Mapping[str, Rerun]) -> dict[str, Reru
     return reruns
 
 
-def _rerun(before: Sequence[float], now: Sequence[float]) -> Rerun:
-    """Return the figures of two passes.
-
-    The difference of two passes has twice the variance of one, and n samples are averaged:
-    sd = sd(d) / sqrt(2 n), which is sigma * sqrt((1 - r) / n) for scores of spread sigma.
-    """
-    n = len(before)
-    differences = [b - a for a, b in zip(before, now, strict=True)]
+def _rerun(first: Sequence[float], second: Sequence[float]) -> Rerun:
+    """Return the figures of two passes; sd = sd(d) / sqrt(2 n) is that of a pass's score."""
+    n = len(first)
+    differences = [b - a for a, b in zip(first, second, strict=True)]
     mean = fmean(differences)
     variance = math.fsum((d - mean) ** 2 for d in differences) / (n - 1)
     return Rerun(
-        sd=math.sqrt(variance / (2 * n)), correlation=rule_a.correlated(before, now), passes=1
+        sd=math.sqrt(variance / (2 * n)), correlation=rule_a.correlated(first, second), passes=1
     )

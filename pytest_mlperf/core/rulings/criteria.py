@@ -1,4 +1,4 @@
-"""A verdict in the light of a criterion that an add-on added."""
+"""Apply a criterion of an add-on to a verdict."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ def with_criterion(verdict: Verdict, criterion: Criterion) -> Verdict:
     if not criterion.fails or verdict.outcome.fails:
         notes = (criterion.headline, *criterion.notes, *verdict.notes)
         return replace(verdict, notes=notes)
-    before = f"against the baseline alone: {verdict.outcome} {verdict.headline}"
+    note = f"against the baseline alone: {verdict.outcome} {verdict.headline}"
     if verdict.outcome is Outcome.RECORDED:
-        before = f"{before}; it is written all the same: do not commit it"
+        note = f"{note}; it is written all the same: do not commit it"
     return replace(
         verdict,
         outcome=Outcome(criterion.outcome),
         headline=criterion.headline,
-        notes=(before, *criterion.notes, *verdict.notes),
+        notes=(note, *criterion.notes, *verdict.notes),
     )

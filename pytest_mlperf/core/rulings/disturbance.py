@@ -1,4 +1,4 @@
-"""What a busy machine explains: latency limits that were missed, and gaps between two sides."""
+"""Check whether a busy machine explains missed latency limits and gaps between two sides."""
 
 from __future__ import annotations
 
@@ -15,18 +15,14 @@ from pytest_mlperf.judge.inputs import Direction
 
 
 def is_loaded(runs: Sequence[Run | BaselineRun], tolerated: float) -> bool:
-    """Whether load can have taken more than the tolerated share of some run."""
+    """Check whether load can have taken more than the tolerated share of some run."""
     return any((share_of(run) or 0.0) > tolerated for run in runs)
 
 
 def explains_miss(run: Run, limits: Mapping[str, float], tolerated: float) -> bool:
-    """Whether a run that missed its latency limits can have met them without load.
+    """Check whether a run that missed its latency limits [s] may have met them without load.
 
-    A run that only LoadGen's early stopping failed was above none of them: any load, or a late
-    client, explains that.
-
-    Args:
-        limits: Seconds, by the name of the metric.
+    Any load, or a late client, explains a failure by LoadGen's early stopping.
     """
     lost = {name: lost_of(run, name, tolerated) for name in limits if name in run.metrics}
     return any(lost.values()) and all(
@@ -37,13 +33,7 @@ def explains_miss(run: Run, limits: Mapping[str, float], tolerated: float) -> bo
 def explains_gap(
     a: Run, b: Run, metrics: Collection[str], tolerated: float, least: float = 1.0
 ) -> bool:
-    """Whether the load of two runs differs, and a metric is worse where there is more of it.
-
-    Where it is worse with less load, load only hides a part of the gap.
-
-    Args:
-        least: How many times better a is expected to be.
-    """
+    """Check whether a metric of two runs is worse than `least` in the one with more load."""
     more = (share_of(a) or 0.0) - (share_of(b) or 0.0)
     if abs(more) <= tolerated:
         return False
@@ -58,16 +48,13 @@ def explains_gap(
 
 
 def load_in_words(runs: Sequence[Run]) -> str:
-    """Return what load can have taken from the busiest of several runs, and who it was.
-
-    Of runs without load it was the client.
-    """
+    """Return the effect and source of the load in the busiest run, or of a late client."""
     seen = [
         run.load.contention for run in runs if run.load.contention and run.load.contention.share
     ]
     if not seen:
         return "the client itself was late: the notes of its runs say by how much"
-    busiest = max(seen, key=lambda each: each.share or 0.0)
+    busiest = max(seen, key=lambda load: load.share or 0.0)
     share = percent(busiest.share or 0.0)
     return f"the machine was busy, which explains up to {share}: {in_words(busiest)}"
 
@@ -75,11 +62,7 @@ def load_in_words(runs: Sequence[Run]) -> str:
 def load_notes(
     runs: Sequence[Run], kept: Sequence[BaselineRun], tolerated: float
 ) -> tuple[str, ...]:
-    """Return what is to be said of the load of a case's runs, and of its baseline's.
-
-    Args:
-        tolerated: See `RuleR`; inf: nothing.
-    """
+    """Return notes on the load of a case's runs and of its baseline's."""
     if math.isinf(tolerated):
         return ()
     busy = busiest([run.load.contention for run in runs])
@@ -90,14 +73,14 @@ def load_notes(
     )
     is_told = any(run.load.contention is None or run.load.contention.is_told for run in runs)
     unseen = "" if is_told else f"{NOT_MEASURED}: "
-    before = sum(share_of(run) is None for run in kept)
+    unrecorded = sum(share_of(run) is None for run in kept)
     notes = (
         busy,
         unknown
         and f"load unknown in {unknown} of {len(runs)} runs: {unseen}what others took from the "
         "engine cannot be told",
-        before
-        and f"load not recorded in {before} of {len(kept)} runs of the baseline: they count "
+        unrecorded
+        and f"load not recorded in {unrecorded} of {len(kept)} runs of the baseline: they count "
         "as undisturbed",
     )
     return tuple(note for note in notes if note)

@@ -1,4 +1,4 @@
-"""The accuracy gate: the whole data set is compared plainly, as MLPerf does; a part must prove."""
+"""Apply the accuracy gate: plain comparison of the whole data set, proof on a part."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pytest_mlperf.judge.rule_a import holm
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GateWindow:
-    """What one score must keep within; one sample has `least` to `most`, None: not known."""
+    """Hold the bounds of a score; a sample's range is `least` to `most`, None if unknown."""
 
     reference: float
     low: float | None
@@ -26,7 +26,7 @@ class GateWindow:
     most: float | None = 100.0
 
     def missed(self, score: float) -> float | None:
-        """Return the bound that a score does not keep, or None; NaN keeps none."""
+        """Return the bound that a score misses, or None; NaN misses any."""
         if self.low is not None and not score >= self.low:
             return self.low
         return self.high if self.high is not None and not score <= self.high else None
@@ -34,13 +34,7 @@ class GateWindow:
 
 @dataclass(frozen=True, kw_only=True)
 class Pass:
-    """An accuracy pass and the data set that its gate is defined on.
-
-    Attributes:
-        order: Data set indices in the random order in which a pass measures them.
-        total: Samples that the gate is defined on: MLPerf's data set may be larger than the one
-            that was given.
-    """
+    """Hold an accuracy pass, its random order, and the size of its gate's data set."""
 
     accuracy: Accuracy
     scored: Scored
@@ -49,41 +43,35 @@ class Pass:
 
     @property
     def whole(self) -> bool:
-        """Every sample that the gate is defined on was scored."""
+        """Whether every sample of the gate's data set was scored."""
         return self.accuracy.full and self.accuracy.samples >= self.total
 
     @property
     def chosen(self) -> bool:
-        """Somebody gave a part of the data set, such as its first samples; none was drawn."""
+        """Whether the user selected a part of the data set, not at random."""
         return self.accuracy.total < self.total
 
 
 MAX_BET_SHARE = 0.75
-"""Share of the capital that one sample may lose; anything below 1 keeps the test right."""
+"""Share of the capital that one sample may lose; the test is valid for any value below 1."""
 
 ROUNDING = 1e-6
-"""Points by which the sums of floating point numbers may be off."""
+"""Rounding error of floating-point sums [points]."""
 
 MAX_LOOKS = 5
-"""Looks at a part that a pass may end at, at most: what other tests than `below` share."""
+"""Most interim analyses of a part, over which other tests than `below` split their error."""
 
 
 def below(excess: Sequence[float | None], most: float, total: int) -> float:
-    """Return the p that the mean of a whole data set is below 0, from a part of it.
+    """Return the p-value for a mean of a whole data set of at least 0, from a part of it.
 
-    A bettor bets on each sample, before it is seen, that it falls below what the rest of the data
-    set must have on average for its mean to be 0 or more. If that is so, no strategy is expected to
-    gain, so capital of 1/p is reached with a probability of p at most, however often one looks and
-    whatever the scores are: graded, right or wrong, skewed, or the same but for rare ones. The
-    samples are drawn without replacement, so the last ones are certain.
+    Before each sample a bettor bets that it falls below the mean that the rest of the data set
+    needs. Under the hypothesis no strategy has an expected gain, so a capital of 1/p is reached
+    with a probability of at most p, over all interim analyses and for any distribution of scores.
 
     Args:
-        excess: How far each sample is above the bound, in the random order of measurement. None if
-            the metric does not apply to a sample, which then counts for neither side.
-        most: Largest value that a sample can have, above 0.
-
-    Returns:
-        1 / the largest capital: holds at all looks together.
+        excess: Distance of each sample above the bound, in random order; None counts as 0.
+        most: Largest possible value of a sample, above 0.
 
     Source: I. Waudby-Smith, A. Ramdas, "Estimating means of bounded random variables by betting",
         Journal of the Royal Statistical Society B 86 (2024), sections 4 and 5.
@@ -91,28 +79,27 @@ def below(excess: Sequence[float | None], most: float, total: int) -> float:
     capital = largest = 0.0  # logarithms
     seen = mean = 0.0
     spread, count = (most / 2) ** 2, 1
-    for place, value in enumerate(0.0 if one is None else one for one in excess):
-        needed = -seen / (total - place)
+    for index, value in enumerate(0.0 if one is None else one for one in excess):
+        needed = -seen / (total - index)
         room = most - needed
         if room < -ROUNDING:
-            return 0.0  # were all others as good as can be, it would not suffice
+            return 0.0  # even the best possible scores of the rest would not suffice
         gap = max(0.0, needed - mean)
         bet = min(gap / (spread + gap * gap), MAX_BET_SHARE / room) if room > ROUNDING else 0.0
         capital += math.log1p(bet * (needed - value))
         largest = max(largest, capital)
         seen += value
         count += 1
-        before, mean = mean, mean + (value - mean) / count
-        spread += ((value - before) * (value - mean) - spread) / count
+        old_mean, mean = mean, mean + (value - mean) / count
+        spread += ((value - old_mean) * (value - mean) - spread) / count
     return math.exp(-largest)
 
 
 def below_by_influence(values: Sequence[float], bound: float, width: float) -> float:
-    """Return the p that a score that is no mean over samples is below a bound, from a part.
+    """Return the p-value for a score that is not a sample mean to reach a bound, from a part.
 
-    The mean of the pseudo-values (`Scores.whole`) is the score; they may lie further apart than the
-    lowest and the highest possible one, `width`. By the empirical Bernstein bound, for `MAX_LOOKS`
-    looks: wider than by the normal distribution, which a few pseudo-values far out deceive.
+    The score is the mean of the pseudo-values (`Scores.whole`), which may spread further than its
+    own range, `width`. The bound is wider than a normal interval, which extreme values mislead.
 
     Source: A. Maurer, M. Pontil, "Empirical Bernstein bounds and sample variance penalization",
         COLT 2009, theorem 4.
@@ -133,28 +120,24 @@ def below_by_influence(values: Sequence[float], bound: float, width: float) -> f
 
 
 ALPHA = 0.01
-"""How often a part may fail whose whole keeps its gate, over all scores and looks."""
+"""Probability that a part fails although the whole passes, over all scores and analyses."""
 
 ROUNDING_SLACK = 0.06
-"""How far a printed score may be from what its samples give: MLPerf rounds some to one digit."""
+"""Largest rounding of a printed score: MLPerf rounds some to one digit [points]."""
 
 
 HARDER_PART_SHARE = 0.1
-"""Share of the reference by which a part that somebody chose may be harder than the whole.
-
-The first questions of SQuAD are about one article, and the first hours of a day's clicks are not
-the others: such a part only fails by what this cannot explain."""
+"""Share of the reference by which a selected part may be harder than the whole: the first questions
+of SQuAD are about one article, and the first hours of a day's clicks differ from the others."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Series:
-    """One score of a part.
+    """Hold one score of a part, with its estimate for the whole data set.
 
     Attributes:
-        score: What the whole data set is estimated to score.
-        per_sample: What a bound of that score is for the mean of the samples, as a factor: below 1
-            where the score is a sum, such as gen_len.
-        influence: The values are pseudo-values of a score that is no mean over samples.
+        per_sample: Factor from a bound of the score to one of the sample mean: below 1 for a sum.
+        influence: Whether the values are pseudo-values of a score that is not a sample mean.
     """
 
     values: Sequence[float | None]
@@ -164,12 +147,10 @@ class _Series:
 
 
 def proven_misses(measured: Pass, bounds: Mapping[str, GateWindow]) -> dict[str, float]:
-    """Return the estimated scores of the whole that are proven to miss a bound, by metric.
+    """Return the estimated scores of the whole that provably miss a bound, by metric.
 
-    Samples that belong together matter nothing here: the part is a random draw from this very data
-    set, whose score is meant, or was chosen: see `HARDER_PART_SHARE`. Each bound is a hypothesis of
-    its own; Holm's procedure keeps `ALPHA` over them. The looks of a sequential pass need no share
-    of it: the test holds at all of them together.
+    Each bound is a hypothesis; Holm's procedure keeps `ALPHA` over them. The test is valid for all
+    interim analyses together. The part is a random draw, or selected, see `HARDER_PART_SHARE`.
     """
     p_values: dict[tuple[str, int], float] = {}
     scores: dict[tuple[str, int], float] = {}
@@ -192,7 +173,7 @@ def _series(measured: Pass, name: str) -> _Series | None:
     accuracy, scored = measured.accuracy, measured.scored
     printed, values = accuracy.scores.get(name), scored.per_sample.get(name, ())
     there = [value for value in values if value is not None]
-    # A distance of distributions, as FID, grows when it is estimated from fewer samples.
+    # A distance between distributions, as FID, is larger for fewer samples.
     if printed is None or not there or name in {*accuracy.whole} & {*accuracy.lower}:
         return None
     mean, summed = fmean(there), sum(there)
@@ -208,10 +189,7 @@ def _series(measured: Pass, name: str) -> _Series | None:
 
 
 def _p(series: _Series, window: GateWindow, sign: int, bound: float, total: int) -> float:
-    """Return the p that the whole misses a bound; 1 where the scale of the score is not known.
-
-    The sign is 1 of the lower bound and -1 of the upper one.
-    """
+    """Return the p-value for the whole to keep its lower (sign 1) or upper (-1) bound."""
     there = [value for value in series.values if value is not None]
     if series.influence:
         if window.least is None or window.most is None or sign < 0:
@@ -236,12 +214,11 @@ def gate(
     complete: bool,
     rerun_sd: Mapping[str, float] = MappingProxyType({}),
 ) -> Ruling:
-    """Compare scores with what each must keep within; no bounds: nobody gave a reference.
+    """Compare scores with their bounds, None without a reference.
 
-    A whole data set is compared plainly. A part fails when a score of the whole is proven to miss
-    its gate, with an error of `ALPHA` over all scores and looks, and never keeps it. A score that
-    the scorer did not give is an error where `complete`; else the gate stays undecided. How far two
-    passes of one build are apart, points, makes a note, never the word: the gate is MLPerf's.
+    A whole data set is compared plainly. A part fails if a score of the whole provably misses its
+    gate; it never passes. A missing score is an error if `complete`. The standard deviation of
+    re-runs (`rerun_sd`) only adds notes, because the gate is MLPerf's.
     """
     if bounds is None:
         return _undecided(measured, GateState.NONE)
@@ -278,11 +255,11 @@ def _undecided(measured: Pass, state: GateState, unscored: tuple[str, ...] = ())
         total=max(measured.total, accuracy.total, accuracy.samples),
         unscored=unscored,
     )
-    shown = ", ".join(f"{name} {score:.3f}" for name, score in accuracy.scores.items())
+    listing = ", ".join(f"{name} {score:.3f}" for name, score in accuracy.scores.items())
     return Ruling(
         gate=answer,
         outcome=Outcome.OK,
-        headline=f"{shown}; {answer.in_words}",
+        headline=f"{listing}; {answer.in_words}",
         metrics=tuple(
             MetricVerdict(metric=name, outcome=None, now=score)
             for name, score in accuracy.scores.items()
@@ -335,7 +312,7 @@ def _metric(name: str, score: float, window: GateWindow, whose: str) -> tuple[st
     upper = bound == window.high
     signs = {(True, False): "≥", (True, True): "≤", (False, False): "<", (False, True): ">"}
     digits = 3
-    if missed is not None:  # so many as show that it is missed
+    if missed is not None:  # enough digits to show the miss
         digits = next((d for d in range(3, 12) if f"{score:.{d}f}" != f"{bound:.{d}f}"), 12)
     share = bound / window.reference
     return (
@@ -353,7 +330,7 @@ def _metric(name: str, score: float, window: GateWindow, whose: str) -> tuple[st
 
 
 def combine(gated: Ruling, ruling: Ruling | None, missing: str) -> Ruling:
-    """Return the answer of gate and baseline (or what is missing): neither excuses the other."""
+    """Combine gate and baseline verdict (or the note that it is missing): either can fail."""
     paired = ruling.paired if ruling else ()
     if gated.outcome is Outcome.GATE_FAIL:
         notes = (f"against the baseline: {ruling.outcome} {ruling.headline}",) if ruling else ()

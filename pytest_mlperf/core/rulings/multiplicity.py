@@ -1,4 +1,4 @@
-"""The last word on verdicts that depend on all others of a session."""
+"""Settle the verdicts that depend on all others of a session."""
 
 from __future__ import annotations
 
@@ -24,37 +24,37 @@ DROP_OUTCOMES: Mapping[Kind, Outcome] = {
     "performance": Outcome.PERF_DROP,
     "efficiency": Outcome.POWER_DROP,
 }
-"""The kinds that are judged together, with the word for a proven drop."""
+"""The kinds that are judged together, with the outcome of a proven drop."""
 
 INTERRUPTED = "the session ended before it was decided"
 
 SCATTER = "no more than unchanged pairs differ by here"
-"""Of what would be a drop, were what all pairs show left aside."""
+"""Note on a metric that would be a drop without the evidence of all pairs."""
 
 FEW_SESSIONS_NOTE = "beside all others, with baselines of too few sessions"
 
 MISSED_TWICE = 2
-"""Runs that miss their latency limit: the verdict rests on the limit, not on rule R."""
+"""Runs that miss their latency limit from which the verdict rests on it, not on rule R."""
 
 _UNJUDGED = {Outcome.INVALID, Outcome.ERROR}
 
 
 class MachineSession(NamedTuple):
-    """What pairs share what a session has in common: one session on one kind of accelerator."""
+    """Identify the pairs of one session on one kind of accelerator, which share its effect."""
 
     session: str
     accelerator: str
 
 
 class Before(NamedTuple):
-    """A pair that is SUSPECT since `date`, in the last session that could decide it."""
+    """Mark a pair that is SUSPECT since `date`, in the last session that could decide it."""
 
     date: str
     metrics: Collection[str]
 
 
 def is_open(verdict: Verdict) -> bool:
-    """Whether a verdict among many may still change: it neither passed nor is certain to fail."""
+    """Check whether a verdict may still change: it neither passed nor surely fails."""
     return (
         verdict.kind in DROP_OUTCOMES
         and verdict.outcome in {Outcome.INCONCLUSIVE, Outcome.PROVISIONAL, *DROP_OUTCOMES.values()}
@@ -64,10 +64,7 @@ def is_open(verdict: Verdict) -> bool:
 
 
 def _fails_beside(verdict: Verdict) -> bool:
-    """Whether a verdict fails for more than rule R says of a metric, which no other pair excuses.
-
-    That is a latency limit that was missed, or what accepted baselines lost in all.
-    """
+    """Check whether a verdict fails by a missed latency limit, or by its total loss."""
     missed = sum(run.limit_missed for run in verdict.runs) >= MISSED_TWICE
     metrics_fail = any(metric.fails for metric in verdict.metrics)
     return missed or (verdict.outcome in DROP_OUTCOMES.values() and not metrics_fail)
@@ -76,20 +73,20 @@ def _fails_beside(verdict: Verdict) -> bool:
 def is_certain(
     verdict: Verdict, nulls: Mapping[MachineSession, Null], pairs: int, rule: RuleR
 ) -> bool:
-    """Whether an open verdict is a drop whatever the other pairs still do."""
+    """Check whether an open verdict is a drop for any result of the other pairs."""
     null = nulls.get(machine_of(verdict), Null())
     drops = [m for m in verdict.metrics if m.outcome in DROP_OUTCOMES.values() and _counts(m)]
     return any(p_among(m, null, rule) < FALSE_SHARE / pairs for m in drops)
 
 
 def may_fall(metrics: Sequence[MetricVerdict]) -> bool:
-    """Whether an undecided metric may turn out as a drop, depending on the others."""
+    """Check whether an undecided metric may become a drop, depending on the others."""
     undecided = [m for m in metrics if m.outcome is Outcome.INCONCLUSIVE and m.p is not None]
     return any(_gates(m) and (m.p or 0.0) < FALSE_SHARE for m in undecided)
 
 
 def interrupted(verdict: Verdict) -> Verdict:
-    """Return an open verdict that gets no more runs, saying why."""
+    """Return an open verdict that gets no more runs, with a note."""
     metrics = tuple(
         replace(m, note=INTERRUPTED, interrupted=True)
         if m.outcome is Outcome.INCONCLUSIVE and _undecided(m)
@@ -100,10 +97,9 @@ def interrupted(verdict: Verdict) -> Verdict:
 
 
 def reopened(verdict: Verdict, pairs: int) -> Verdict:
-    """Return a verdict as it was before a word that depends on others, to be judged among more.
+    """Undo the outcomes of a verdict that depend on other pairs, to judge it among more.
 
-    What runs in turns with the baseline's own build proved stays, and of results of older releases,
-    which do not tell what each look saw, a drop that is one among `pairs` whatever the others say.
+    Drops that interleaved runs proved stay, and in older results those with p < share / `pairs`.
     """
     depends = {*DROP_OUTCOMES.values(), Outcome.SUSPECT}
 
@@ -123,13 +119,13 @@ def reopened(verdict: Verdict, pairs: int) -> Verdict:
 
 
 def machine_of(verdict: Verdict) -> MachineSession:
-    """Return where and when a verdict's runs were made."""
+    """Return the session and accelerator of a verdict's runs."""
     session = verdict.runs[0].session if verdict.runs else ""
     return MachineSession(session, verdict.case.accelerator)
 
 
 def nulls(verdicts: Iterable[Verdict], rule: RuleR) -> dict[MachineSession, Null]:
-    """Return how unchanged pairs look on each machine, by all verdicts of a session."""
+    """Estimate the distribution of unchanged pairs on each machine from a session's verdicts."""
     seen: dict[MachineSession, list[MetricVerdict]] = {}
     for verdict in verdicts:
         if verdict.kind in DROP_OUTCOMES and verdict.outcome not in _UNJUDGED:
@@ -145,15 +141,13 @@ def nulls(verdicts: Iterable[Verdict], rule: RuleR) -> dict[MachineSession, Null
 
 
 def p_among(metric: MetricVerdict, null: Null, rule: RuleR) -> float:
-    """Return the p value of a metric in the light of all others; never below its own."""
+    """Return the p value of a metric given all pairs, at least its own."""
     looks = [_plain(look) for look in metric.analyses]
     return max(metric.p or 0.0, null.p_value(looks, rule) if looks and null.pairs else 0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Settling:
-    """What settles a pair: how many drops among how many, and what unchanged ones look like."""
-
     drops: int
     pairs: int
     again: float
@@ -168,18 +162,16 @@ def settle(
     rule: RuleR,
     suspects: Mapping[int, Before] | None = None,
 ) -> list[Verdict]:
-    """Judge all pairs of a session together and return the open verdicts with their last word.
+    """Judge all pairs of a session together and return the open verdicts with final outcomes.
 
-    A metric whose p value Benjamini and Hochberg's procedure rejects is a drop; one that would be a
-    drop only if it were alone is SUSPECT; of any other none is proven. p values are those of rule R
-    in the light of what all pairs show. Whatever passed, could not be judged or was not measured
-    counts with 1, and so do baselines of too few runs. For those that were SUSPECT before see
-    `level_again`; a verdict that is not open is returned as it is.
+    A metric whose p value, given all pairs, the Benjamini-Hochberg procedure rejects is a drop; one
+    that would be a drop only if judged alone is SUSPECT. Others, passed or unmeasured, count with
+    1. For earlier SUSPECTs see `level_again`.
     """
     verdicts = [*open_, *final]
-    shown = nulls(verdicts, rule)
+    by_machine = nulls(verdicts, rule)
     p_values = {
-        (index, metric.metric): p_among(metric, shown.get(machine_of(verdict), Null()), rule)
+        (index, metric.metric): p_among(metric, by_machine.get(machine_of(verdict), Null()), rule)
         for index, verdict in enumerate(verdicts)
         for metric in verdict.metrics
         if verdict.kind in DROP_OUTCOMES and verdict.outcome not in _UNJUDGED and _counts(metric)
@@ -187,8 +179,8 @@ def settle(
     absent = {(-1, str(n)): 1.0 for n in range(pairs - len(p_values))}
     decisions = among({**p_values, **absent}, rule)
     seen, again = (suspects or {}).items(), level_again(rule, len(decisions))
-    before = {(index, metric): one.date for index, one in seen for metric in one.metrics}
-    for key in before:
+    dates = {(index, metric): one.date for index, one in seen for metric in one.metrics}
+    for key in dates:
         decision = decisions.get(key)
         if decision and decision.outcome is Answer.SUSPECT and decision.p < again:
             decisions[key] = replace(decision, outcome=Answer.FAIL)
@@ -200,10 +192,10 @@ def settle(
             pairs=max(pairs, len(p_values)),
             again=again,
             falls=DROP_OUTCOMES.get(verdict.kind, verdict.outcome),
-            null=shown.get(machine_of(verdict), Null()),
+            null=by_machine.get(machine_of(verdict), Null()),
         )
         metrics = tuple(
-            _settled(m, decisions[key], settling, before.get(key))
+            _settled(m, decisions[key], settling, dates.get(key))
             if is_open(verdict) and _undecided(m) and (key := (index, m.metric)) in decisions
             else m
             for m in verdict.metrics
@@ -213,22 +205,22 @@ def settle(
 
 
 def _settled(
-    metric: MetricVerdict, decision: Decision, settling: _Settling, before: str | None
+    metric: MetricVerdict, decision: Decision, settling: _Settling, since: str | None
 ) -> MetricVerdict:
     chance, pairs = f"p={decision.p:.1g}", settling.pairs
     outcome = outcome_of(decision, settling.falls)
     if outcome is settling.falls:
         if not (metric.robust or settling.null.shows_sessions or not metric.analyses):
-            return _provisional(metric, before)
+            return _provisional(metric, since)
         which = "the only drop" if settling.drops == 1 else f"one of {settling.drops} drops"
         note = f"{which} among {pairs} pairs judged together, {chance}"
-        if before:
-            note = f"SUSPECT since {before} and again now, {chance}"
+        if since:
+            note = f"SUSPECT since {since} and again now, {chance}"
         return replace(metric, outcome=outcome, note=note, direction=None)
     if outcome is Outcome.SUSPECT:
         note = f"alone it would be a drop, among {pairs} pairs judged together it is none, {chance}"
-        if before:
-            note = f"SUSPECT since {before}, a drop where p is below {settling.again:.2g}: {chance}"
+        if since:
+            note = f"SUSPECT since {since}, a drop where p is below {settling.again:.2g}: {chance}"
         return replace(metric, outcome=outcome, note=note, direction=None)
     if metric.outcome is Outcome.INCONCLUSIVE:
         return metric
@@ -237,19 +229,15 @@ def _settled(
     )
 
 
-def _provisional(metric: MetricVerdict, before: str | None) -> MetricVerdict:
-    """Return a drop that neither its own baseline nor those of all pairs show to be none's.
-
-    Nor does a second session: the baseline that it is compared with is the same.
-    """
+def _provisional(metric: MetricVerdict, since: str | None) -> MetricVerdict:
+    """Return a drop whose between-session variance no baseline shows."""
     if metric.outcome is Outcome.PROVISIONAL:
         return metric
-    note = f"{FEW_SESSIONS_NOTE}, SUSPECT since {before}" if before else FEW_SESSIONS_NOTE
+    note = f"{FEW_SESSIONS_NOTE}, SUSPECT since {since}" if since else FEW_SESSIONS_NOTE
     return replace(metric, outcome=Outcome.PROVISIONAL, note=note, direction="drop")
 
 
 def _undecided(metric: MetricVerdict) -> bool:
-    """Whether a metric's word depends on the others: not proven, or proven by rule R alone."""
     if metric.p is None or metric.confirmed:
         return False
     falls = metric.outcome in DROP_OUTCOMES.values() and bool(metric.analyses)
@@ -270,7 +258,7 @@ def _plain(look: InterimAnalysis) -> tuple[float, float, float]:
 
 
 def with_metrics(verdict: Verdict, metrics: tuple[MetricVerdict, ...]) -> Verdict:
-    """Return a verdict with other words for its metrics; what it does not vouch for stays."""
+    """Return a verdict with other metric verdicts; its note on unchecked accuracy stays."""
     ruling = ruling_of(metrics)
     headline = beside_accuracy(ruling.headline, verdict.unchecked)
     return replace(verdict, outcome=ruling.outcome, headline=headline, metrics=metrics)

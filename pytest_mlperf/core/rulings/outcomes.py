@@ -1,4 +1,4 @@
-"""Map the decision of any procedure to the outcome that a user reads."""
+"""Map the decision of a procedure to the outcome that a user reads."""
 
 from __future__ import annotations
 
@@ -9,12 +9,7 @@ _OUTCOMES = {Answer.PROVISIONAL: Outcome.PROVISIONAL, Answer.SUSPECT: Outcome.SU
 
 
 def outcome_of(decision: Decision, failing: Outcome, *, advisory: bool = False) -> Outcome:
-    """Return the outcome of a decision.
-
-    Args:
-        failing: Outcome of a proven failure.
-        advisory: Too few runs of the baseline for a drop: it is INCONCLUSIVE.
-    """
+    """Return the outcome of a decision; an `advisory` drop is INCONCLUSIVE."""
     answer = decision.outcome
     if answer is Answer.PASS:
         return Outcome.IMPROVED if decision.improved else Outcome.OK

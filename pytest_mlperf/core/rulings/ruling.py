@@ -73,10 +73,7 @@ def looks_at(
 def between_sessions(
     baseline: Sequence[Value], *, direction: Direction, rule: RuleR
 ) -> tuple[InterimAnalysis, ...]:
-    """Compare each session of a baseline with its other ones, as runs of now are compared with all.
-
-    Nothing changed between them, so this shows what an unchanged build does on that machine.
-    """
+    """Compare each session of a baseline with the others, as unchanged builds."""
     sessions = dict.fromkeys(run.session for run in baseline)
     compared = []
     for session in sessions if len(sessions) > 1 else ():
@@ -99,20 +96,19 @@ def _compared(
 
 
 def other_count(
-    title: str, before: Sequence[float], now: Sequence[float], *, tolerance: float = 0.0
+    title: str, theirs: Sequence[float], ours: Sequence[float], *, tolerance: float = 0.0
 ) -> str | None:
-    """Return a sentence where a counter of some runs is another than the baseline's, else None.
+    """Return a note if a counter is outside of the baseline's range, else None.
 
-    Noise is no excuse for a counter: a run that does less work is faster, and no test of its speed
-    would see why. So less is said before more. The tolerance is a share of the baseline's values.
+    Counters have no noise. Less is reported before more, because less work looks like speed.
     """
-    if not before or not now:
-        raise ValueError(f"nothing to compare: {len(before)} baseline values and {len(now)} now")
-    if not all(math.isfinite(value) for value in (*before, *now, tolerance)) or tolerance < 0:
-        raise ValueError(f"counters {[*before, *now]}, tolerance {tolerance!r}: must be finite")
-    low = min(value - tolerance * abs(value) for value in before)
-    high = max(value + tolerance * abs(value) for value in before)
-    least, most = min(now), max(now)
+    if not theirs or not ours:
+        raise ValueError(f"nothing to compare: {len(theirs)} baseline values and {len(ours)} now")
+    if not all(math.isfinite(value) for value in (*theirs, *ours, tolerance)) or tolerance < 0:
+        raise ValueError(f"counters {[*theirs, *ours]}, tolerance {tolerance!r}: must be finite")
+    low = min(value - tolerance * abs(value) for value in theirs)
+    high = max(value + tolerance * abs(value) for value in theirs)
+    least, most = min(ours), max(ours)
     if low <= least and most <= high:
         return None
     value, way = (least, "less") if least < low else (most, "more")
@@ -121,17 +117,19 @@ def other_count(
 
 
 HITS_APART = 0.02
-"""By how much the share of the prompts' tokens in a server's cache may differ."""
+"""Tolerated difference of the share of prompt tokens in a server's cache."""
 
 
 def other_cached(
-    now: Sequence[Run], before: Sequence[Run | BaselineRun], whose: str = "with the baseline"
+    current_runs: Sequence[Run],
+    baseline_runs: Sequence[Run | BaselineRun],
+    whose: str = "with the baseline",
 ) -> str | None:
-    """Return a sentence if a server had other shares of the prompts in its cache, else None."""
-    for name in sorted({name for run in now for name in run.serving.server}):
+    """Return a note if the share of cached prompt tokens differs, else None."""
+    for name in sorted({name for run in current_runs for name in run.serving.server}):
         sides = [
             [run.serving.server[name] for run in side if name in run.serving.server]
-            for side in (now, before)
+            for side in (current_runs, baseline_runs)
         ]
         if name.partition("@")[0] != PREFIX_HIT_SHARE or not all(sides):
             continue
@@ -147,28 +145,35 @@ def other_cached(
 
 
 LENGTH_SLACK_SHARE = 0.02
-"""Share by which the mean length of a curve's answers may differ from the baseline's."""
+"""Tolerated relative difference of the mean length of a curve's answers."""
 
 LENGTH_UNKNOWN = 0.1
-"""The same where neither side knows how single answers differ: older results."""
+"""The same if the variance of single answers is unknown: older results."""
 
 LENGTH_FALSE = 0.01
-"""How often unchanged answers may seem longer or shorter, at all points of a curve together."""
+"""Probability that unchanged answers seem longer or shorter, over all points of a curve."""
 
 MIN_SHARED_SAMPLES = 10
 
 
-def other_length(now: Sequence[Run], before: Sequence[Run | BaselineRun]) -> str | None:
-    """Return a sentence where answers at a point of a curve have another length, else None.
+def other_length(
+    current_runs: Sequence[Run], baseline_runs: Sequence[Run | BaselineRun]
+) -> str | None:
+    """Return a note if answers at a point of a curve have another length, else None.
 
-    Samples that both sides answered are compared one by one. Where these are not known, which
-    samples end within a window is chance, as far as single answers differ.
+    Samples that both sides answered are compared in pairs, because which ones end is chance.
     """
-    points = sorted({point for run in now for name in run.metrics if (point := point_of(name))})
+    points = sorted(
+        {point for run in current_runs for name in run.metrics if (point := point_of(name))}
+    )
     for name in (at_point("tokens_per_sample", point) for point in points):
-        ours, theirs, chance = values(now, name), values(before, name), LENGTH_FALSE / len(points)
+        ours, theirs, chance = (
+            values(current_runs, name),
+            values(baseline_runs, name),
+            LENGTH_FALSE / len(points),
+        )
         if ours and theirs:
-            means, tolerance = _paired(before, now, name, chance) or (
+            means, tolerance = _paired(baseline_runs, current_runs, name, chance) or (
                 (mean_value(theirs), mean_value(ours)),
                 _tolerance(theirs, ours, chance),
             )
@@ -179,15 +184,20 @@ def other_length(now: Sequence[Run], before: Sequence[Run | BaselineRun]) -> str
 
 
 def _paired(
-    before: Sequence[Run | BaselineRun], now: Sequence[Run], name: str, chance: float
+    baseline_runs: Sequence[Run | BaselineRun],
+    current_runs: Sequence[Run],
+    name: str,
+    chance: float,
 ) -> tuple[tuple[float, float], float] | None:
-    """Return the means over the samples of both sides, and what these may differ by by chance.
+    """Return the means over the samples of both sides, and their tolerated relative difference.
 
     The ratio of the means, R, has the standard error √(Σ(y - R·x)² / (n(n - 1))) / mean of x.
 
     Source: W. G. Cochran, Sampling Techniques, 3rd ed. 1977, 2.11 (the ratio estimate).
     """
-    theirs, ours = (_by_sample(runs, name.partition("@")[2]) for runs in (before, now))
+    theirs, ours = (
+        _by_sample(runs, name.partition("@")[2]) for runs in (baseline_runs, current_runs)
+    )
     pairs = [(fmean(theirs[sample]), fmean(ours[sample])) for sample in theirs.keys() & ours.keys()]
     count, old = len(pairs), fmean(x for x, _ in pairs) if pairs else 0.0
     if count < MIN_SHARED_SAMPLES or not old:
@@ -199,7 +209,6 @@ def _paired(
 
 
 def _by_sample(runs: Sequence[Run | BaselineRun], point: str) -> dict[str, list[int]]:
-    """Return the tokens of each sample's answers; "3:37 8:45" are those of samples 3 and 8."""
     answers: dict[str, list[int]] = {}
     text = " ".join(run.serving.lengths.get(point, "") for run in runs)
     for sample, tokens in re.findall(r"(\d{1,9}):(\d{1,9})", text, re.ASCII):
@@ -207,13 +216,9 @@ def _by_sample(runs: Sequence[Run | BaselineRun], point: str) -> dict[str, list[
     return answers
 
 
-def _tolerance(before: Sequence[Value], now: Sequence[Value], chance: float) -> float:
-    """Return the share by which the means of all answers may differ.
-
-    The standard error of a run's mean tells how single answers differ and how many there were; more
-    runs of a side ask the same samples. A side that lacks it is taken for one like the other.
-    """
-    sides = [[run.within_se**2 for run in side if run.within_se] for side in (before, now)]
+def _tolerance(baseline: Sequence[Value], current: Sequence[Value], chance: float) -> float:
+    """Return the tolerated relative difference of the mean lengths of all answers."""
+    sides = [[run.within_se**2 for run in side if run.within_se] for side in (baseline, current)]
     if not any(sides):
         return LENGTH_UNKNOWN
     se = math.sqrt(sum(fmean(side or other) for side, other in (sides, sides[::-1])))
@@ -221,23 +226,18 @@ def _tolerance(before: Sequence[Value], now: Sequence[Value], chance: float) -> 
 
 
 COUNT_FALSE_RISK, MIN_DRAWN_SAMPLES = 1e-5, 8
-"""Probability of a false alarm; drawn answers to fewer samples may all differ alike by chance."""
+"""Probability of a false alarm, and samples below which all sampled answers may differ alike."""
 
 
 def miscounted(
     timed: Mapping[int, Sequence[int]], answers: Mapping[int, float | None], *, drawn: bool
 ) -> str | None:
-    """Return a sentence if timed runs count other tokens than the answers have, "" if the same.
+    """Return a note if timed runs and answers differ in token counts, "" if they agree.
 
-    None if too few samples are on both sides. A paired t test of logarithms, beyond
-    `LENGTH_SLACK_SHARE`: the differences of a sample's answers are symmetric, for which the test
-    errs on the safe side.
+    None with too few common samples. A paired t test of logarithms, beyond `LENGTH_SLACK_SHARE`,
+    which is conservative for symmetric differences. `drawn` if answers differ by chance.
 
     Source: B. Efron, Student's t-test under symmetry conditions, JASA 64 (1969), 1278-1302.
-
-    Args:
-        timed, answers: Tokens of each answer by sample: of timed runs, and of the accuracy run.
-        drawn: Answers to a sample differ by chance.
     """
     pairs = [(timed[one], n) for one, n in answers.items() if one in timed and n is not None]
     if len(pairs) < (MIN_DRAWN_SAMPLES if drawn else 2):
@@ -256,15 +256,13 @@ def miscounted(
 
 @dataclass(frozen=True, kw_only=True)
 class Ruling:
-    """What the rules say of accuracy, performance or efficiency.
+    """Hold the judgement of accuracy, performance or efficiency.
 
     Attributes:
-        metrics: Gated metrics first, then what is only reported; of accuracy the gate's.
-        more: One more run, or more samples, could decide; the outcome is then not final.
-        deciding: The metric of rule R that made the outcome, or None.
-        gate: Of accuracy, whether the gate was evaluated, and on how many samples.
-        unchecked: Of speed and energy, why accuracy is not vouched for.
-        by_scores: Of speed and energy, it is the scores that failed: these are to be explained.
+        metrics: Gated metrics first, then reported ones; for accuracy the gate's.
+        more: Whether one more run, or more samples, could decide; then the outcome is not final.
+        deciding: The metric of rule R that determines the outcome, or None.
+        by_scores: For speed and energy: whether the scores failed, which are then explained.
     """
 
     outcome: Outcome
@@ -281,20 +279,20 @@ class Ruling:
 
     @property
     def failed(self) -> bool:
-        """Accuracy is not what it was: performance may not be judged."""
+        """Whether accuracy failed, so that performance may not be judged."""
         return self.outcome in {Outcome.GATE_FAIL, Outcome.ACC_DROP}
 
     @property
     def dropped(self) -> bool:
-        """A metric fell so surely that the test fails, whatever cannot be judged beside it."""
+        """Whether a metric provably fails the test, even if others could not be judged."""
         return any(m.fails and m.outcome is not Outcome.INVALID for m in self.metrics)
 
 
 def behind_title(outcome: Outcome, metric: MetricVerdict) -> str:
-    """Return what a headline says behind the title of the metric that made the outcome."""
+    """Return the rest of a headline after the title of the deciding metric."""
     if metric.change is None or metric.low is None or metric.high is None or not metric.limit:
         return f": {metric.note or 'no record of this machine'}"
-    shown = f" {change(metric.change)} ({interval(metric.low, metric.high)})"
+    figures = f" {change(metric.change)} ({interval(metric.low, metric.high)})"
     bound = limit(metric.metric, metric.limit)
     if outcome in {Outcome.OK, Outcome.IMPROVED}:
         reason = f"inside {bound}"
@@ -305,7 +303,7 @@ def behind_title(outcome: Outcome, metric: MetricVerdict) -> str:
     else:
         beyond = _beyond(metric.metric, metric.limit, metric.low, metric.high)
         reason = metric.note or (f"{bound} exceeded" if beyond else f"{bound} not excluded")
-    return f"{shown}; {reason}"
+    return f"{figures}; {reason}"
 
 
 def rule_on(
@@ -318,8 +316,7 @@ def rule_on(
 ) -> Ruling:
     """Judge valid runs of one case, oldest first; limits are shares.
 
-    With many pairs in the session, a drop is only proven here where it would be whatever the others
-    say; `together.settle` has the last word on what is INCONCLUSIVE.
+    With many pairs a drop is proven only if it is one for any result of the others.
     """
     judging = _Judging(
         rule=rule,
@@ -341,7 +338,7 @@ def rule_on(
         for name in believed
         if name not in limits
     ]
-    # What too few queries do not decide is left out where there is something else to judge by.
+    # Undecided metrics with too few queries are left out if other metrics were judged.
     few = {
         m.metric
         for m, _ in gated
@@ -357,13 +354,13 @@ def rule_on(
 def ruling_of(
     metrics: Sequence[MetricVerdict], reported: Sequence[MetricVerdict] = (), *, more: bool = False
 ) -> Ruling:
-    """Return what the verdicts on all metrics of a case say together."""
-    # Of several metrics one that fails the test decides, also beside one that is SUSPECT; a drop
-    # also beside one that could not be judged.
+    """Combine the verdicts on all metrics of a case."""
+    # A failing metric decides before a SUSPECT one, and a drop before a metric that could not be
+    # judged.
     failing = [metric for metric in metrics if metric.fails]
     failing = [metric for metric in failing if metric.outcome is not Outcome.INVALID] or failing
     outcomes = [m.outcome for m in failing or metrics if m.outcome is not None]
-    # Metrics with too few queries are only reported; a case with no other was not judged.
+    # Metrics with too few queries are only reported; without others the case is not judged.
     outcome = worst(outcomes) if outcomes else Outcome.INCONCLUSIVE
     if outcome is Outcome.OK and Outcome.IMPROVED in outcomes:
         outcome = Outcome.IMPROVED
@@ -380,7 +377,7 @@ def ruling_of(
 
 
 def noted_in_headline(verdict: Verdict) -> MetricVerdict | None:
-    """Return the metric whose note is in a verdict's first line; None where it has none."""
+    """Return the metric whose note is in a verdict's first line, or None."""
     outcome: Outcome | None = verdict.outcome
     if outcome is Outcome.EXPECTED:
         outcome = next((metric.outcome for metric in verdict.metrics if metric.fails), None)
@@ -398,14 +395,12 @@ def values(
     margin: bool = True,
     by_day: bool = True,
 ) -> list[Value]:
-    """Return what rule R needs of each run, measured or kept, that has the metric.
-
-    Whoever judges by them says of the others that they are none: see `sample`.
+    """Return rule R's input for each run, measured or from a baseline, that has the metric.
 
     Args:
         tolerated: See `RuleR`.
         margin: Add the margin for shared memory to the load of measured runs.
-        by_day: Take sessions of one day for one; not where both sides may share the day.
+        by_day: Merge sessions of one day; not if both sides may share the day.
     """
     groups = day_groups((r.session, r.started, r.hardware.ids) for r in runs) if by_day else {}
     return [
@@ -422,19 +417,14 @@ def values(
 
 
 def share_of(run: Run | BaselineRun) -> float | None:
-    """Return the largest share of a run's speed that its machine's load took; None: unknown."""
+    """Return the largest share of a run's speed that load took; None if unknown."""
     if isinstance(run, BaselineRun):
         return run.busy
     return run.load.contention.share if run.load.contention else None
 
 
 def lost_of(run: Run | BaselineRun, metric: str, tolerated: float, *, margin: bool = True) -> float:
-    """Return what load and a late client can have taken from a metric of a run, logarithmic.
-
-    Args:
-        tolerated: See `RuleR`; inf: neither counts.
-        margin: See `values`.
-    """
+    """Return the largest effect of load and a late client on a metric of a run, logarithmic."""
     if math.isinf(tolerated):
         return 0.0
     late = (
@@ -453,7 +443,7 @@ def lost_of(run: Run | BaselineRun, metric: str, tolerated: float, *, margin: bo
 
 @dataclass(frozen=True, kw_only=True)
 class _Judging:
-    """How metrics are judged: the rule for one alone, the one that measures it among all pairs."""
+    """Hold the rules for metrics: `rule` for one alone, `among` for one among all pairs."""
 
     rule: RuleR
     among: RuleR
@@ -461,12 +451,12 @@ class _Judging:
     failing: Outcome
 
     def sharing(self, name: str, limits: Mapping[str, float]) -> _Judging:
-        """Return it for one of several metrics."""
+        """Return the rules for one of several metrics."""
         rule, among = (sharing(one, name, limits) for one in (self.rule, self.among))
         return replace(self, rule=rule, among=among)
 
     def knowing(self, noise: SessionNoise | None) -> _Judging:
-        """Return it with what sessions of a metric were seen to differ by, if that is more."""
+        """Return the rules with the session noise of a metric, if that is more certain."""
         noise = surer(noise, self.rule.session_noise)
         rule, among = (replace(one, session_noise=noise) for one in (self.rule, self.among))
         return replace(self, rule=rule, among=among)
@@ -481,27 +471,27 @@ def _gated(
     if few and name not in countable(runs, {name: limit}, record):
         return _reported(name, runs, record, note=few), False
     tolerated = judging.rule.tolerated
-    now = values(runs, name, tolerated)
-    before = values(record.runs, name, tolerated) if record else []
-    if not before:
+    current = values(runs, name, tolerated)
+    baseline = values(record.runs, name, tolerated) if record else []
+    if not baseline:
         return _without_baseline(name, limit, runs, record), False
-    if record and len(now) < len(runs):
+    if record and len(current) < len(runs):
         again = partial(_gated, name, limit, record=record, judging=judging)
         return with_zeros(name, limit, runs, record, again, judging.failing, judging.rule.max_runs)
     judging = judging.knowing(record.noise_of(name) if record else None)
-    verdict, more = _compared_by_rule(name, limit, before, now, judging)
+    verdict, more = _compared_by_rule(name, limit, baseline, current, judging)
     return (of_few(verdict, few, judging.failing) if few and not more else verdict), more
 
 
 def _without_baseline(
     name: str, limit: float, runs: Sequence[Run], record: Record | None
 ) -> MetricVerdict:
-    now = values(runs, name)
+    current = values(runs, name)
     note = "the baseline has no such metric" if record else ""
     return MetricVerdict(
         metric=name,
         outcome=Outcome.NO_BASELINE,
-        now=mean_value(now) if len(now) == len(runs) else 0.0,
+        now=mean_value(current) if len(current) == len(runs) else 0.0,
         limit=limit,
         runs=len(runs),
         note=in_zeros(runs, name) or note,
@@ -509,26 +499,26 @@ def _without_baseline(
 
 
 def _compared_by_rule(
-    name: str, limit: float, before: Sequence[Value], now: Sequence[Value], judging: _Judging
+    name: str, limit: float, baseline: Sequence[Value], current: Sequence[Value], judging: _Judging
 ) -> tuple[MetricVerdict, bool]:
     direction = METRICS[name].direction
-    judged = judge(before, now, direction=direction, limit=limit, rule=judging.among)
+    judged = judge(baseline, current, direction=direction, limit=limit, rule=judging.among)
     if judging.among != judging.rule:
-        judged = _as_alone(judged, before, direction, judging)
+        judged = _as_alone(judged, baseline, direction, judging)
     outcome = outcome_of(judged, judging.failing, advisory=judged.advisory)
-    used = now[: judged.runs_used]
-    # A provisional drop from too few runs of a baseline leans to nothing.
+    used = current[: judged.runs_used]
+    # A provisional drop from too few baseline runs has no direction.
     unsure = judged.outcome is Answer.PROVISIONAL and outcome is not Outcome.PROVISIONAL
     verdict = MetricVerdict(
         metric=name,
         outcome=outcome,
         baseline=MetricBaseline(
-            value=mean_value(before),
+            value=mean_value(baseline),
             detectable=judged.mde,
-            runs=len(before),
+            runs=len(baseline),
             lacks=judged.lacks,
-            days=len({value.session for value in before}),
-            sessions=between_sessions(before, direction=direction, rule=judging.rule),
+            days=len({value.session for value in baseline}),
+            sessions=between_sessions(baseline, direction=direction, rule=judging.rule),
         ),
         now=mean_value(used),
         change=judged.change,
@@ -543,7 +533,7 @@ def _compared_by_rule(
         robust=judged.robust,
         likely=judged.likely,
         outliers=judged.outliers,
-        analyses=looks_at(before, used, direction=direction, rule=judging.rule),
+        analyses=looks_at(baseline, used, direction=direction, rule=judging.rule),
     )
     return verdict, judged.outcome is Answer.MORE
 
@@ -551,11 +541,7 @@ def _compared_by_rule(
 def _as_alone(
     judged: Judged, baseline: Sequence[Value], direction: Direction, judging: _Judging
 ) -> Judged:
-    """Return a decision among many with the interval that people know: that of a pair alone.
-
-    The better end of the interval is the one that proves a drop, t(α/(K-1), ν) standard errors off
-    the change; among many it lies farther off.
-    """
+    """Return a decision among many with the interval of a pair judged alone."""
     rule, looks = judging.rule, judging.rule.max_runs - 1
     higher = direction is Direction.HIGHER
     gain = math.log1p(judged.change) * (1 if higher else -1)
@@ -571,7 +557,6 @@ def _as_alone(
 
 
 def _note(judged: Judged, outcome: Outcome, judging: _Judging) -> str:
-    """Return what explains an outcome in a table."""
     if outcome is Outcome.PROVISIONAL:
         return f"if sessions differ < {percent(judged.robust_to or 0.0)}"
     if judged.advisory:
@@ -583,58 +568,52 @@ def _note(judged: Judged, outcome: Outcome, judging: _Judging) -> str:
     return of_load(judged.lost, judged.lost_before, "now", "of the baseline") if open_ else ""
 
 
-def of_load(lost: float, lost_before: float, now: str, before: str) -> str:
-    """Return what load can have taken from both sides, and what decides; "": nothing.
-
-    Args:
-        lost: From the runs of now, logarithmic.
-        now: What they are called.
-    """
+def of_load(lost: float, lost_before: float, current_name: str, baseline_name: str) -> str:
+    """Return a note on the logarithmic effect of load on both sides; "" without any."""
     if not lost and not lost_before:
         return ""
     shares = [percent(-math.expm1(-each)) for each in (lost, lost_before)]
     return (
-        f"load explains up to {shares[0]} {now} and {shares[1]} {before}: an idle machine or "
-        "interleaving decides"
+        f"load explains up to {shares[0]} {current_name} and {shares[1]} {baseline_name}: an idle "
+        "machine or interleaving decides"
     )
 
 
 def _reported(
     name: str, runs: Sequence[Run], record: Record | None, note: str = ""
 ) -> MetricVerdict:
-    now = values(runs, name)
-    if len(now) < len(runs) and not note:
-        note = f"in {len(now)} of {len(runs)} runs"
-    return reported(name, now, values(record.runs, name) if record else [], note)
+    current = values(runs, name)
+    if len(current) < len(runs) and not note:
+        note = f"in {len(current)} of {len(runs)} runs"
+    return reported(name, current, values(record.runs, name) if record else [], note)
 
 
 def reported(
-    name: str, now: Sequence[Value], before: Sequence[Value], note: str = ""
+    name: str, current: Sequence[Value], baseline: Sequence[Value], note: str = ""
 ) -> MetricVerdict:
-    """Return a metric that is not judged, beside its baseline where it has one."""
-    mean, old = mean_value(now) if now else None, mean_value(before) if before else None
+    """Return a metric that is only reported, with its baseline if it has one."""
+    mean, old = mean_value(current) if current else None, mean_value(baseline) if baseline else None
     return MetricVerdict(
         metric=name,
         outcome=None,
-        baseline=MetricBaseline(value=old, runs=len(before)),
+        baseline=MetricBaseline(value=old, runs=len(baseline)),
         now=mean,
         change=mean / old - 1 if mean and old else None,
-        runs=len(now),
+        runs=len(current),
         note=note,
     )
 
 
 def _work(name: str, runs: Sequence[Run], record: Record | None) -> str:
-    """Return how a count of output differs from the baseline's: counts are compared, not tested."""
-    before = [v.value for v in values(record.runs, name)] if record else []
-    if name not in COUNTS or not before or any(run.serving.requests for run in runs):
+    theirs = [v.value for v in values(record.runs, name)] if record else []
+    if name not in COUNTS or not theirs or any(run.serving.requests for run in runs):
         return ""
-    now = [v.value for v in values(runs, name)]
-    return other_count(METRICS[name].title, before, now, tolerance=0.02) or ""
+    ours = [v.value for v in values(runs, name)]
+    return other_count(METRICS[name].title, theirs, ours, tolerance=0.02) or ""
 
 
 def mean_value(sample: Sequence[Value]) -> float:
-    """Return the geometric mean: rule R works on logarithms."""
+    """Return the geometric mean, because rule R works on logarithms."""
     return geometric_mean(v.value for v in sample)
 
 
@@ -645,5 +624,5 @@ def _beyond(metric: str, limit: float, low: float, high: float) -> bool:
 
 
 def is_worse(metric: str, old: float, new: float) -> bool:
-    """Whether `new` is worse than `old` by the metric's direction."""
+    """Check whether `new` is worse than `old` by the metric's direction."""
     return new < old if METRICS[metric].direction is Direction.HIGHER else new > old

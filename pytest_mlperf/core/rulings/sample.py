@@ -1,4 +1,4 @@
-"""Which runs have a value of a metric: none is left out of a sample without a word."""
+"""Determine which runs have a value of a metric, and report those without."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pytest_mlperf.core.verdict import MetricBaseline, MetricVerdict, Outcome
 from pytest_mlperf.judge.rule_r import GATING_RUNS, RuleR
 
 Judge = Callable[[Sequence[Run]], tuple[MetricVerdict, bool]]
-"""Gives the verdict on runs that all have a metric, and whether one more could decide it."""
+"""Returns the verdict on runs that all have a metric, and whether one more could decide it."""
 
 ZERO = {
     "goodput": "no request met its limits",
@@ -28,15 +28,15 @@ ZERO = {
     DRAFT_LENGTH: "nothing was drafted",
     PREFIX_HIT_SHARE: "no token of a prompt was in the cache",
 }
-"""Metrics that may be 0, and what that means. No logarithm can be taken of it: it is the worst
-result there is, and no missing one."""
+"""Metrics that may be 0, with the meaning. 0 has no logarithm: it is the worst result, not a
+missing one."""
 
 ZEROS_PROVE = 2
-"""So many runs of 0 prove a drop, as rule R never fails one run alone."""
+"""Runs of 0 that prove a drop, because rule R never fails on one run alone."""
 
 
 def absent(runs: Sequence[Run], metric: str) -> list[int]:
-    """Return which runs, counted from 1, do not know a metric; one of 0 does."""
+    """Return the numbers, from 1, of the runs without a metric; 0 is a value."""
     return [
         place
         for place, run in enumerate(runs, start=1)
@@ -45,16 +45,16 @@ def absent(runs: Sequence[Run], metric: str) -> list[int]:
 
 
 def places(these: Sequence[int], of: int) -> str:
-    """Return runs in words: "run 2 of 3", "runs 2 and 3 of 5", "every run"."""
+    """Return run numbers as text: "run 2 of 3", "runs 2 and 3 of 5", "every run"."""
     if len(these) == of:
         return "every run"
     named = [str(place) for place in these]
-    shown = ", ".join(named[:-1]) + f" and {named[-1]}" if len(named) > 1 else named[0]
-    return f"run{'s' if len(named) > 1 else ''} {shown} of {of}"
+    listing = ", ".join(named[:-1]) + f" and {named[-1]}" if len(named) > 1 else named[0]
+    return f"run{'s' if len(named) > 1 else ''} {listing} of {of}"
 
 
 def missing(runs: Sequence[Run], metric: str) -> str:
-    """Return which runs do not know a metric: "not known in run 2 of 3"; "": all know it."""
+    """Return which runs lack a metric: "not known in run 2 of 3"; "" if none does."""
     lacking = absent(runs, metric)
     if not lacking:
         return ""
@@ -68,20 +68,20 @@ BUFFERED = "answers came in one read, or in few, as through a proxy that buffers
 
 
 def buffered(runs: Sequence[Run], metric: str) -> bool:
-    """Whether a run does not know a metric because the messages of its answers came together."""
+    """Check whether a run lacks a metric because the messages of its answers came together."""
     lacking = [runs[place - 1] for place in absent(runs, metric)]
     return any(sign.key is SignKey.ANSWERS_BUFFERED for run in lacking for sign in run.signs)
 
 
 def ungated(runs: Sequence[Run], limits: Collection[str], record: Record | None) -> set[str]:
-    """Return what is not gated as answers came together: never all, nor what a baseline has."""
-    before = {name for run in (record.runs if record else ()) for name in run.metrics}
-    held = {name for name in limits if name not in before and buffered(runs, name)}
+    """Return metrics not gated because answers were buffered; never all, nor the baseline's."""
+    recorded = {name for run in (record.runs if record else ()) for name in run.metrics}
+    held = {name for name in limits if name not in recorded and buffered(runs, name)}
     return held if len(held) < len(limits) else set()
 
 
 def in_zeros(runs: Sequence[Run], metric: str) -> str:
-    """Return in how many runs a metric is 0: "no request met its limits in 2 of 2 runs"."""
+    """Return the number of runs with a 0: "no request met its limits in 2 of 2 runs"."""
     count = sum(metric in run.zero for run in runs)
     return f"{ZERO[metric.partition('@')[0]]} in {count} of {len(runs)} runs" if count else ""
 
@@ -89,7 +89,7 @@ def in_zeros(runs: Sequence[Run], metric: str) -> str:
 def countable(
     runs: Sequence[Run], limits: Mapping[str, float], record: Record | None = None
 ) -> dict[str, float]:
-    """Return the limits of what is gated: it has enough queries, or had when it was recorded."""
+    """Return the limits of metrics with enough queries, now or when recorded."""
     counted = {
         name: limit
         for name, limit in limits.items()
@@ -100,21 +100,21 @@ def countable(
 
 
 def too_few(runs: Sequence[Run], metric: str, record: Record | None) -> str:
-    """Return how many queries a metric has and needs, and had as recorded; "": it has enough."""
+    """Return a note on too few queries of a metric; "" if it has enough."""
     count, needed = fewest(runs, metric), METRICS[metric].min_queries
     if count >= needed:
         return ""
     if record is None or not _stays(runs, metric, record):
         return f"under {needed:,} queries a run, only reported"
-    before = _before(runs, metric, record)
-    behind = "" if before is None else f"; the baseline {before:,}"
+    recorded = _before(runs, metric, record)
+    behind = "" if recorded is None else f"; the baseline {recorded:,}"
     return f"{count:,} queries a run of {needed:,}{behind}"
 
 
 def only_reported(
     runs: Sequence[Run], limits: Mapping[str, float], record: Record | None = None
 ) -> tuple[str, ...]:
-    """Return a sentence for each limit that these runs have too few queries for."""
+    """Return a note for each limit for which these runs have too few queries."""
     gated = countable(runs, limits, record)
     left_out = [name for name in limits if name not in gated]
     held = _titles([name for name in left_out if buffered(runs, name)])
@@ -128,12 +128,11 @@ def only_reported(
 
 
 def _titles(names: Sequence[str]) -> str:
-    """Return the titles of metrics, those at points of a curve as of the whole."""
     return ", ".join(dict.fromkeys(METRICS[name.partition("@")[0]].title for name in names))
 
 
 def unrecordable(runs: Sequence[Run], limits: Mapping[str, float], record: Record | None) -> str:
-    """Return why runs cannot be a baseline of what is gated; "": they can."""
+    """Return why runs cannot be a baseline for the gated metrics; "" if they can."""
     for name in countable(runs, limits, record):
         counted = record is not None and _before(runs, name, record) is not None
         few = too_few(runs, name, record) if counted else ""
@@ -143,7 +142,7 @@ def unrecordable(runs: Sequence[Run], limits: Mapping[str, float], record: Recor
 
 
 def in_part(record: Record | None, limits: Mapping[str, float]) -> tuple[str, ...]:
-    """Return a sentence for each gated metric that some runs of a record lack."""
+    """Return a note for each gated metric that some runs of a record lack."""
     runs = record.runs if record else ()
     counts = {name: sum(name in run.metrics for run in runs) for name in limits}
     return tuple(
@@ -157,7 +156,7 @@ def in_part(record: Record | None, limits: Mapping[str, float]) -> tuple[str, ..
 def remedies(
     runs: Sequence[Run], limits: Mapping[str, float], record: Record | None
 ) -> tuple[str, ...]:
-    """Return what to do about each gated metric that these runs cannot be judged by."""
+    """Return a remedy for each gated metric by which these runs cannot be judged."""
     sentences, gated = [], countable(runs, limits, record)
     if held := _titles([name for name in gated if buffered(runs, name)]):
         sentences.append(
@@ -165,7 +164,7 @@ def remedies(
             'what is known, as limits = { latency_p50 = { max_rise = "5%" } }'
         )
     for name in limits:
-        if buffered(runs, name):  # said above, or no gate
+        if buffered(runs, name):  # reported above, or not gated
             continue
         title = METRICS[name].title
         if lacking := absent(runs, name):
@@ -187,12 +186,12 @@ def remedies(
 
 
 def unmeasured(metric: str, limit: float, note: str) -> MetricVerdict:
-    """Return the verdict where some runs do not know a metric."""
+    """Return the verdict if some runs lack a metric."""
     return MetricVerdict(metric=metric, outcome=Outcome.INVALID, now=None, limit=limit, note=note)
 
 
 def of_few(verdict: MetricVerdict, few: str, failing: Outcome) -> MetricVerdict:
-    """Return a decision of too few queries on what the record gated: a drop, or none at all."""
+    """Return a decision with too few queries on a metric of the record: a drop, or undecided."""
     if verdict.outcome is failing or verdict.direction == "drop":
         return replace(verdict, note=verdict.note or few)
     gates = verdict.baseline.runs >= GATING_RUNS
@@ -209,10 +208,7 @@ def with_zeros(
     failing: Outcome,
     max_runs: int,
 ) -> tuple[MetricVerdict, bool]:
-    """Return the verdict where a metric is 0 in some runs: the worst result, and in two a drop.
-
-    Every run has the metric, or 0 of it. What rule R decided before the only run of 0 is final.
-    """
+    """Return the verdict if a metric is 0 in some runs, which is a drop in two runs."""
     first = next(index for index, run in enumerate(runs) if metric in run.zero)
     others = [run for run in runs if metric in run.metrics]
     count = len(runs) - len(others)
@@ -224,17 +220,17 @@ def with_zeros(
     having = sum(metric in run.metrics for run in record.runs)
     more = not dropped and len(runs) < max_runs
     unproven = Outcome.INCONCLUSIVE if more or having < GATING_RUNS else Outcome.INVALID
-    before = geometric_means(record.runs)[metric]
+    baseline = geometric_means(record.runs)[metric]
     per_second = "/s" if METRICS[metric].unit == "1/s" else ""
     verdict = MetricVerdict(
         metric=metric,
         outcome=failing if dropped and having >= GATING_RUNS else unproven,
-        baseline=MetricBaseline(value=before, runs=having),
+        baseline=MetricBaseline(value=baseline, runs=having),
         now=0.0,
         change=-1.0,
         limit=limit,
         runs=len(runs),
-        note=f"{in_zeros(runs, metric)}; the baseline {quantity(metric, before)}{per_second}",
+        note=f"{in_zeros(runs, metric)}; the baseline {quantity(metric, baseline)}{per_second}",
         p=0.0 if dropped else 1.0,
     )
     return verdict, more
@@ -244,15 +240,14 @@ def with_zeros(
 
 
 def _stays(runs: Sequence[Run], metric: str, record: Record | None) -> bool:
-    """Whether a record was gated by a metric when it was made, with the queries for it."""
     if record is None or metric not in record.minimum_detectable_change:
         return False
-    before = _before(runs, metric, record)
-    return before is None or before >= METRICS[metric].min_queries
+    recorded = _before(runs, metric, record)
+    return recorded is None or recorded >= METRICS[metric].min_queries
 
 
 def _before(runs: Sequence[Run], metric: str, record: Record) -> int | None:
-    """Return the fewest queries of the baseline's runs, counted as these runs' are; or None."""
+    """Return the fewest queries of the baseline's runs, counted as for these runs; or None."""
     counts = [count for run in record.runs if (count := _queries(run, metric)) is not None]
     if counts or any(run.serving.requests for run in runs):
         return min(counts, default=None)
@@ -262,7 +257,6 @@ def _before(runs: Sequence[Run], metric: str, record: Record) -> int | None:
 
 
 def _queries(run: Run | BaselineRun, metric: str) -> int | None:
-    """Return the queries of a metric's point, or the fewest of a curve; None if not recorded."""
     if run.serving.requests:
         return run.serving.requests.get(
             metric.partition("@")[2], min(run.serving.requests.values())
@@ -271,15 +265,14 @@ def _queries(run: Run | BaselineRun, metric: str) -> int | None:
 
 
 def fewest(runs: Sequence[Run], metric: str) -> int:
-    """Return the fewest queries of a run that a metric rests on: those of its point."""
+    """Return the fewest queries of a run for a metric, or for its point of a curve."""
     return min((_queries(run, metric) or 0 for run in runs), default=0)
 
 
 def sharing(rule: RuleR, metric: str, limits: Collection[str]) -> RuleR:
-    """Return the rule for one metric of a curve, which fails by its mean or by any of its points.
+    """Return the rule for one metric of a curve, which fails by its mean or any of its points.
 
-    The mean over the points and the worst point share the false alarms: a half each, and of the
-    second half each point the same part. Other metrics have the rule as it is.
+    The mean gets half of the false alarms, and the points share the second half equally.
     """
     points = [name for name in limits if point_of(name) is not None]
     if not points:

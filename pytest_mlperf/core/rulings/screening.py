@@ -1,4 +1,4 @@
-"""Screen runs before they are recorded: outliers, and first runs that are unlike the later ones."""
+"""Screen runs before they are recorded, for outliers and for different first runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pytest_mlperf.judge.formulas import raw, scatter, squares, t_isf
 from pytest_mlperf.judge.rule_r import RuleR, Scale, Value, by_session, log_scale, moderated_sd
 
 SCREEN = 0.01
-"""Chance that a screen rejects something of a session whose runs are alike, over all metrics."""
+"""Probability that a screen rejects a run of a homogeneous session, over all metrics."""
 
 
 def outliers(
@@ -25,11 +25,10 @@ def outliers(
 ) -> list[int]:
     """Return the indexes of runs that do not belong to their sessions.
 
-    Each run is compared with the other runs of its session, by the scatter inside all sessions. So
-    a session that differs as a whole has no outlier. The farthest run is left out and the others
-    are compared again. The last one that is too far counts, with those before it, so that outliers
-    do not hide each other. Where more than a quarter but at most half lie apart, none is one: a
-    baseline without them would be steadier than the machine, and unchanged code would be red.
+    Each run is compared with the others of its session, by the scatter inside all sessions. The
+    farthest run is removed and the others are compared again; all up to the last one that is too
+    far count, so that outliers do not mask each other. If more than a quarter but at most half are
+    far, none is an outlier: such a baseline would be steadier than the machine.
 
     Source: generalised extreme Studentized deviate (B. Rosner, Technometrics 25, 1983,
         doi:10.1080/00401706.1983.10487848), with the variance moderated as in rule R.
@@ -50,7 +49,6 @@ def outliers(
 
 
 def _distance(run: Value, rest: Sequence[Value], scale: Scale, rule: RuleR, error: float) -> float:
-    """Return how far a run is from its session beyond what load explains; 1 is too far."""
     others = [other for other in rest if other.session == run.session]
     spread = scatter(by_session(rest, scale)) if others else None
     if spread is None or not spread.run_df:
@@ -65,15 +63,13 @@ def _distance(run: Value, rest: Sequence[Value], scale: Scale, rule: RuleR, erro
 def first_run_effect(
     runs: Sequence[Value], scale: Scale, rule: RuleR, p: float = SCREEN
 ) -> float | None:
-    """Return the logarithmic difference of first runs to later ones of their sessions, if proven.
+    """Return the log difference of first runs to later ones of their sessions, if proven.
 
-    A session of m runs weighs w = (m - 1)/m, with its difference d between the first run and the
-    mean of the others. The effect is D = Σwd/Σw; it is proven where |D|·√Σw/s exceeds the quantile
-    of t. s² is the scatter of the later runs plus Σw(d - D)², over Σ(m - 1) - 1. Sessions under
-    load do not count.
+    A session of m runs has the weight w = (m - 1)/m, and the difference d between the first run and
+    the mean of the others. The effect is D = Σwd/Σw; it is proven if |D|·√Σw/s exceeds the quantile
+    of t. s² is the scatter of the later runs plus Σw(d - D)², over Σ(m - 1) - 1.
 
-    Source: least squares for a two-way layout of sessions and positions; the paired t test where
-        all sessions have two runs.
+    Source: least squares for a two-way layout of sessions and positions.
     """
     loaded = {run.session for run in runs if run.lost}
     logs = by_session([run for run in runs if run.session not in loaded], scale)
@@ -89,7 +85,7 @@ def first_run_effect(
 
 
 class Screened(NamedTuple):
-    """Runs that a baseline may keep, the others in words, and whether first runs do not count."""
+    """Hold the runs for a baseline, notes on the others, and whether first runs do not count."""
 
     runs: tuple[Run, ...]
     notes: tuple[str, ...]
@@ -105,30 +101,29 @@ def in_words(run: Run, names: Collection[str]) -> str:
 def screened(
     runs: Sequence[Run], limits: Mapping[str, float], rule: RuleR, old: Record | None = None
 ) -> Screened:
-    """Return which runs may be recorded, as a new baseline or behind the runs of an old one.
+    """Return the runs that may be recorded, for a new baseline or to extend an old one.
 
-    If the first run of a single session is an outlier, its position is taken for the cause. A
-    metric that is only reported, for want of queries, rejects no run.
+    If the first run of a single session is an outlier, its position counts as the cause.
     """
     names, sessions = countable(runs, limits, old), [run.session for run in runs]
-    first, before = {sessions.index(one) for one in sessions}, old.runs if old else ()
+    first, baseline_runs = {sessions.index(one) for one in sessions}, old.runs if old else ()
     p, skips = SCREEN / max(1, len(names)), old is not None and old.skips_first_run
 
     def sample(side: Sequence[Run | BaselineRun], name: str) -> list[Value]:
-        # Without the margin, as a baseline keeps a run's load without it.
+        # Without the margin, as in a baseline's runs.
         return values(side, name, rule.tolerated, margin=False, by_day=False)
 
     def odd(name: str, without: Collection[int]) -> set[int]:
         places = [n for n, run in enumerate(runs) if name in run.metrics and n not in without]
         fresh, scale = [runs[n] for n in places], log_scale(METRICS[name].direction)
-        strays = outliers(sample(fresh, name), sample(before, name), scale, rule, p)
+        strays = outliers(sample(fresh, name), sample(baseline_runs, name), scale, rule, p)
         return {places[index] for index in strays}
 
     def effect(name: str) -> float | None:
         strays, scale = odd(name, ()), log_scale(METRICS[name].direction)
         clean = [run for n, run in enumerate(runs) if n in first or n not in strays]
-        sure = not before and len(first) == 1 and 0 in strays
-        both = [*sample(before, name), *sample(clean, name)]
+        sure = not baseline_runs and len(first) == 1 and 0 in strays
+        both = [*sample(baseline_runs, name), *sample(clean, name)]
         return first_run_effect(both, scale, rule, 1.0 if sure else p)
 
     effects = {} if skips else {name: share for name in names if (share := effect(name))}

@@ -1,4 +1,4 @@
-"""Judge pooled runs of one side against those of another: every metric, then all cases together."""
+"""Judge pooled runs of one side against those of another: each metric, then all cases."""
 
 from __future__ import annotations
 
@@ -21,39 +21,37 @@ from pytest_mlperf.judge.robustness import CANDIDATE_DF, MAX_SPREAD_RATIO
 from pytest_mlperf.judge.rule_r import GATING_RUNS, RuleR, Value, by_session, log_scale
 
 SPARE_SESSIONS = 2
-"""Sessions beyond one a side from which on they tell themselves what they differ by."""
+"""Degrees of freedom between sessions from which their variance is estimated."""
 
 _MAX_DAYS_SHARE = 0.9
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RatioSpread:
-    """A standard error of a log ratio, and its degrees of freedom."""
+    """Hold a standard error of a log ratio, and its degrees of freedom."""
 
     se: float
     df: float
 
     def reach(self, error: float) -> float:
-        """Return how far a one-sided bound with this error lies off."""
+        """Return the distance of a one-sided bound with this error from the estimate."""
         return t_isf(error, self.df) * self.se
 
     def p(self, change: float) -> float:
-        """Return the chance of a change of this size and larger, where there is none."""
+        """Return the one-sided p value of a change."""
         return t_sf(change / self.se, self.df)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pooled:
-    """The log ratio of two sides, and what it can be off by.
+    """Hold the log ratio of two sides, and its uncertainty.
 
     Attributes:
-        before: Mean log value of a side, over its sessions by weight.
-        spread: By what the sessions show.
-        least: If sessions differed by nothing: chance may hide what they differ by, not this.
-        separate: The same with each side's runs as noisy as they are: one may be noisier.
-        plain: If sessions differed by what is expected beside runs.
-        by_sessions: There are enough for `spread` to be what they show; else they are taken to
-            differ by `MAX_SPREAD_RATIO` times what runs do.
+        before, now: Weighted mean log value of a side over its sessions.
+        spread: By the observed variance between sessions, or by `MAX_SPREAD_RATIO`.
+        least, separate: Without session variance, by the common or by each side's run variance.
+        plain: With the expected ratio of session to run variance.
+        by_sessions: Whether there are enough sessions for `spread`.
     """
 
     before: float
@@ -71,22 +69,18 @@ class Pooled:
         return self.now - self.before
 
     def reach(self, error: float) -> float:
-        """Return how far a one-sided bound with this error lies off the change."""
+        """Return the distance of a one-sided bound with this error from the change."""
         return max(one.reach(error) for one in (self.spread, self.least, self.separate))
 
     def p(self, sign: int, lost: float = 0.0) -> float:
-        """Return the chance that equal sides lie so far apart this way (1: up, -1: down).
-
-        Args:
-            lost: What load can have taken from the side of now, logarithmic.
-        """
+        """Return the p value of equal sides for a change up (1) or down (-1), beyond load."""
         away = sign * self.change - lost
         return max(one.p(away) for one in (self.spread, self.least, self.separate))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Side:
-    """One side: its sessions' mean log values with their weights, and the scatter inside them."""
+    """Hold one side: its sessions' mean log values with their weights, and the scatter inside."""
 
     means: Sequence[float]
     counts: Sequence[int]
@@ -99,21 +93,20 @@ class _Side:
 
     @property
     def df(self) -> int:
-        """Degrees of freedom of the scatter inside its sessions."""
         return sum(self.counts) - len(self.counts)
 
     @property
     def of_sessions(self) -> float:
-        """Variance of the mean over that of a session's effect."""
+        """Variance of the mean relative to that of a session's effect."""
         return math.fsum(w * w for w in self.weights)
 
     @property
     def of_runs(self) -> float:
-        """Variance of the mean over that of a run inside its session."""
+        """Variance of the mean relative to that of a run inside its session."""
         return math.fsum(w * w / m for w, m in zip(self.weights, self.counts, strict=True))
 
     def between(self) -> tuple[float, float, float]:
-        """Return squares between sessions, and what they are of session and of run variances."""
+        """Return squares between sessions, and their expected parts of session and run variance."""
         n, mean = len(self.means), self.mean
         parts = list(zip(self.weights, self.means, self.counts, strict=True))
         return (
@@ -123,36 +116,35 @@ class _Side:
         )
 
 
-def pooled(before: Sequence[Value], now: Sequence[Value], *, rule: RuleR) -> Pooled:
-    """Return how two sides differ by all their runs; sessions of different sides share nothing.
+def pooled(baseline: Sequence[Value], current: Sequence[Value], *, rule: RuleR) -> Pooled:
+    """Return the difference of two sides by all their runs; sides share no sessions.
 
     A session's mean varies by v_s + v_r/m, with v_s between sessions, v_r between the m runs of
-    one. Sessions are weighted by w = 1/(λ + 1/m), with the λ = v_s/v_r that is expected.
+    one. Sessions have the weight w = 1/(λ + 1/m), with the expected λ = v_s/v_r.
 
-        d ± t(ν)·√V,   V = v_s·Σw² + v_r·Σw²/m   over the sessions of both sides, Σw = 1 of each
+        d ± t(ν)·√V,   V = v_s·Σw² + v_r·Σw²/m   over the sessions of both sides, Σw = 1 for each
         v_r = (ν0·((1-φ)·s0² + w_in²) + SS inside sessions) / (ν0 + runs - sessions)
 
-    With `SPARE_SESSIONS` and more, v_s + h·v_r is the mean square of the sessions about the means
-    of their sides, ν the sessions less 2, and no expectation takes part in it: it may be wrong.
-    With fewer nothing is seen of v_s, which is then taken as `MAX_SPREAD_RATIO`²·v_r, with the ν of
-    v_r. The bounds are never narrower than with v_s = 0, neither with the v_r of both sides nor
-    with one of each, in which that of the other side weighs `CANDIDATE_DF`.
+    From `SPARE_SESSIONS` on, v_s + h·v_r is the mean square of the sessions about the means of
+    their sides, ν the sessions less 2, without any prior, which may be wrong. With fewer sessions
+    v_s is unknown and taken as `MAX_SPREAD_RATIO`²·v_r, with the ν of v_r. The bounds are never
+    narrower than with v_s = 0, with the common v_r or with one per side, in which that of the other
+    side has the weight `CANDIDATE_DF`.
 
-    Source: one-way random effects, mean squares of unequal groups (S. R. Searle, G. Casella,
-        C. E. McCulloch, Variance Components, 1992, 3.6); v_r moderated as in rule R; degrees of
-        freedom of two sides' own by F. E. Satterthwaite, Biometrics Bulletin 2 (1946).
+    Source: one-way random effects, mean squares of unequal groups (S. R. Searle, G. Casella, C. E.
+        McCulloch, Variance Components, 1992, 3.6); v_r moderated as in rule R; degrees of freedom
+        of two sides' own by F. E. Satterthwaite, Biometrics Bulletin 2 (1946).
     """
-    if not before or not now:
-        raise ValueError(f"nothing to compare: {len(before)} and {len(now)} runs")
+    if not baseline or not current:
+        raise ValueError(f"nothing to compare: {len(baseline)} and {len(current)} runs")
     share = min(rule.session_share, _MAX_DAYS_SHARE)
     expected = share / (1 - share)
-    a, b = (_side(runs, expected) for runs in (before, now))
-    within = fmean(run.within_se**2 for run in (*before, *now))
+    a, b = (_side(runs, expected) for runs in (baseline, current))
+    within = fmean(run.within_se**2 for run in (*baseline, *current))
     run_variance, run_df = rule.inside_sessions(a.squares + b.squares, a.df + b.df, within)
     of_sessions, of_runs = a.of_sessions + b.of_sessions, a.of_runs + b.of_runs
 
     def by_runs(ratio: float) -> RatioSpread:
-        """Return the spread where sessions vary by `ratio` times the variance of runs."""
         return RatioSpread(se=math.sqrt(run_variance * (ratio * of_sessions + of_runs)), df=run_df)
 
     spare = len(a.means) + len(b.means) - 2
@@ -184,14 +176,13 @@ def _side(runs: Sequence[Value], expected: float) -> _Side:
 
 
 def _by_own_runs(sides: tuple[_Side, _Side], within: float, rule: RuleR) -> RatioSpread:
-    """Return the spread where sessions differ by nothing and each side has its own noise."""
     variance = squares = 0.0
     for side, other in (sides, sides[::-1]):
         v_r, df = rule.inside_sessions(side.squares + other.squares, side.df + other.df, within)
         if side.df:
-            beside, _ = rule.inside_sessions(other.squares, other.df, within)
+            other_variance, _ = rule.inside_sessions(other.squares, other.df, within)
             df = CANDIDATE_DF + side.df
-            v_r = max((CANDIDATE_DF * beside + side.squares) / df, rule.floor_sd**2)
+            v_r = max((CANDIDATE_DF * other_variance + side.squares) / df, rule.floor_sd**2)
         variance += v_r * side.of_runs
         squares += (v_r * side.of_runs) ** 2 / df
     return RatioSpread(se=math.sqrt(variance), df=variance**2 / squares)
@@ -203,7 +194,7 @@ def _by_sessions(sides: Sequence[_Side], df: int, run_variance: float, rule: Rul
     )
     mean_square = max(squares / sessions, rule.floor_sd**2)
     of_sessions = math.fsum(side.of_sessions for side in sides)
-    # Sessions of fewer runs vary by more than those that tell the mean square.
+    # Sessions with fewer runs vary by more than those behind the mean square.
     beyond = math.fsum(side.of_runs for side in sides) - of_sessions * runs / sessions
     variance = mean_square * of_sessions + max(beyond, 0.0) * run_variance
     return RatioSpread(se=math.sqrt(variance), df=df)
@@ -213,29 +204,37 @@ ONE_RUN = "one run alone proves no drop"
 
 
 def judge_sides(
-    before: Sequence[Run], now: Sequence[Run], limits: Mapping[str, float], rule: RuleR
+    baseline_runs: Sequence[Run],
+    current_runs: Sequence[Run],
+    limits: Mapping[str, float],
+    rule: RuleR,
 ) -> tuple[MetricVerdict, ...]:
-    """Judge all runs of a case at once: gated metrics first, then what is only reported.
+    """Judge all runs of a case at once: gated metrics first, then reported ones.
 
-    Where nothing changed a metric is a drop at most a share `alpha` of the time; where it dropped
-    by its limit it is ok at most a share `beta`. There is one look, whatever the rule's number of
-    runs. What gates is what `before` has enough queries for: a build that gets fewer done is not
-    judged by less.
+    An unchanged metric is a drop with probability `alpha` at most; one that dropped by its limit is
+    ok with probability `beta` at most. Metrics are gated if `before` has enough queries for them: a
+    slower build has fewer, which must not loosen the rule.
     """
-    gated = tuple(_gated(name, limit, before, now, rule) for name, limit in limits.items())
-    measured = {name for run in (*before, *now) for name in run.metrics if name in METRICS}
+    gated = tuple(
+        _gated(name, limit, baseline_runs, current_runs, rule) for name, limit in limits.items()
+    )
+    measured = {
+        name for run in (*baseline_runs, *current_runs) for name in run.metrics if name in METRICS
+    }
     others = sorted(measured - limits.keys() - EFFICIENCY, key=in_order)
-    return (*gated, *(found for name in others if (found := _reported(name, before, now))))
+    return (
+        *gated,
+        *(row for name in others if (row := _reported(name, baseline_runs, current_runs))),
+    )
 
 
 def judge_together(
     cases: Sequence[Sequence[MetricVerdict]], alpha: float
 ) -> list[tuple[MetricVerdict, ...]]:
-    """Return the verdicts of all cases of a comparison with their last word.
+    """Settle the verdicts of all cases of a comparison by the Benjamini-Hochberg procedure.
 
-    A drop stands where Benjamini and Hochberg's procedure rejects it among all that were judged
-    with it, and else is SUSPECT. So a comparison in which nothing changed shows a drop at most a
-    share `FALSE_SHARE` of the time, however many cases it has, and of one alone at most `alpha`.
+    A rejected drop remains, others are SUSPECT: with several metrics an unchanged comparison has a
+    drop with probability `FALSE_SHARE` at most.
     """
     p_values = {
         (case, metric.metric): metric.p
@@ -259,13 +258,17 @@ def judge_together(
 
 
 def _gated(
-    name: str, limit: float, before: Sequence[Run], now: Sequence[Run], rule: RuleR
+    name: str, limit: float, baseline_runs: Sequence[Run], current_runs: Sequence[Run], rule: RuleR
 ) -> MetricVerdict:
-    old, new = (values(runs, name, rule.tolerated, by_day=False) for runs in (before, now))
+    old, new = (
+        values(runs, name, rule.tolerated, by_day=False) for runs in (baseline_runs, current_runs)
+    )
     needed = METRICS[name].min_queries
-    if fewest(before, name) < needed:
+    if fewest(baseline_runs, name) < needed:
         note = f"under {needed:,} queries a run, only reported"
-        return replace(_reported(name, before, now) or unmeasured(name, limit, note), note=note)
+        return replace(
+            _reported(name, baseline_runs, current_runs) or unmeasured(name, limit, note), note=note
+        )
     if new and not old:
         return MetricVerdict(
             metric=name,
@@ -275,7 +278,7 @@ def _gated(
             runs=len(new),
             note="A has no such metric",
         )
-    for side, runs in (("A", before), ("B", now)):
+    for side, runs in (("A", baseline_runs), ("B", current_runs)):
         without = [run for run in runs if name not in run.metrics]
         if without:
             title, count = METRICS[name].title, f"{len(without)} of {len(runs)} runs of {side}"
@@ -322,13 +325,7 @@ def _judged(
 def _decision(
     ratio: Pooled, change: tuple[float, float], bound: float, fewest: int, rule: RuleR
 ) -> Decision:
-    """Return the decision of pooled runs, without its figures.
-
-    Args:
-        change: The logarithmic change, below 0 is worse, from the worst to the best that load
-            leaves possible.
-        fewest: Runs of the side that has fewer.
-    """
+    """Return the decision for the worst and the best log change that load leaves possible."""
     worst, best = change
     if worst - ratio.reach(rule.beta) > bound:
         return Decision(outcome=Answer.PASS, improved=worst > ratio.reach(rule.alpha))
@@ -343,7 +340,6 @@ def _decision(
 
 
 def _note(ratio: Pooled, decision: Decision, best: float, rule: RuleR) -> str:
-    """Return what explains a decision in a table."""
     if decision.outcome in {Answer.PASS, Answer.FAIL}:
         return ""
     if best + ratio.reach(rule.alpha) < 0:
@@ -359,8 +355,12 @@ def _note(ratio: Pooled, decision: Decision, best: float, rule: RuleR) -> str:
     return f"{heads[decision.direction]}{reason}"
 
 
-def _reported(name: str, before: Sequence[Run], now: Sequence[Run]) -> MetricVerdict | None:
-    if not all(run.may_judge(name) for run in (*before, *now) if name in run.metrics):
+def _reported(
+    name: str, baseline_runs: Sequence[Run], current_runs: Sequence[Run]
+) -> MetricVerdict | None:
+    if not all(
+        run.may_judge(name) for run in (*baseline_runs, *current_runs) if name in run.metrics
+    ):
         return None
-    new = values(now, name)
-    return reported(name, new, values(before, name)) if new else None
+    new = values(current_runs, name)
+    return reported(name, new, values(baseline_runs, name)) if new else None

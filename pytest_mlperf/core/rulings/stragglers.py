@@ -1,4 +1,4 @@
-"""Replicas of one engine beside each other: which one is behind, by how much, and what differs."""
+"""Find replicas of one engine that lag behind the others, and the cause."""
 
 from __future__ import annotations
 
@@ -12,24 +12,19 @@ from pytest_mlperf.core.numbers import percent
 from pytest_mlperf.judge.formulas import t_isf
 
 MIN_LAG_SHARE = 0.05
-"""A replica that is this far behind the median one, and proven to be, is told."""
+"""Lag behind the median replica from which a proven straggler is reported."""
 
 FALSE_ALARM = 0.01
-"""Chance, in a case, that one which is no further behind is told all the same."""
+"""Probability of a false report per case."""
 
 MIN_RUN_PARTS = 4
 HOTTER_C, SLOWER_CLOCK_SHARE, CAPPED_SHARE, LESS_POWER_SHARE = 3.0, 0.02, 0.05, 0.05
-"""Differences between a GPU and the median of the others from which on they are told."""
+"""Reported differences between a GPU and the median of the others."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Straggler:
-    """A replica that is behind the median one in every run.
-
-    Attributes:
-        behind: By which share of the median replica's speed.
-        differs: What its GPUs have other than those of the others, in words.
-    """
+    """Hold a replica that lags behind the median one in every run, and its differences."""
 
     name: str
     behind: float
@@ -38,27 +33,25 @@ class Straggler:
 
     @property
     def text(self) -> str:
-        """A sentence of it."""
+        """The lag and its possible causes as a sentence."""
         rest = ", ".join(("", *self.differs))
         behind = f"{percent(self.behind)} behind the median of {self.replicas} replicas"
         return f"{self.name}: {behind}{rest}"
 
 
 def slowest(replicas: Sequence[ReplicaRun]) -> float | None:
-    """Return the slowest replica's speed as a share of the median one's; None: not compared."""
+    """Return the slowest replica's speed relative to the median; None if not compared."""
     return min((one.share for one in replicas if one.share is not None), default=None)
 
 
 def stragglers(
     runs: Sequence[tuple[Sequence[ReplicaRun], Sequence[GpuRun]]],
 ) -> tuple[Straggler, ...]:
-    """Return the replicas that are proven to lag by more than `MIN_LAG_SHARE` in these runs.
+    """Return the replicas that provably lag by more than `MIN_LAG_SHARE` in these runs.
 
-    All parts of all runs are values of Student's t test against `MIN_LAG_SHARE`, at `FALSE_ALARM`
-    shared out among the replicas (Bonferroni); each run's own mean must be beyond it too, so that
-    nothing is told which was seen once. All parts of a single run share what that run alone had:
-    there the replica must also be beyond what chance explains by how the others differ from each
-    other.
+    All parts of all runs enter Student's t test, with `FALSE_ALARM` divided among the replicas
+    (Bonferroni). Each run's own mean must be beyond the share too, and in a single run beyond the
+    scatter of the other replicas, so that a single event is not reported.
     """
     behind = []
     for key in dict.fromkeys(_key(one) for replicas, _ in runs for one in replicas):
@@ -81,11 +74,11 @@ def stragglers(
                     differs=_differs(mine[-1], runs[-1][1]),
                 )
             )
-    return tuple(sorted(behind, key=lambda one: -one.behind))
+    return tuple(sorted(behind, key=lambda straggler: -straggler.behind))
 
 
 def _bound(mean: float, values: Sequence[float], alpha: float, *, apart: float = 0.0) -> float:
-    """Return what a mean is at most, of some values, or (`apart` = 1) of one more like them."""
+    """Return the upper bound of a mean of values, or (`apart` = 1) of one more such value."""
     if len(values) < 2:
         return math.inf
     factor = math.sqrt(apart + 1 / len(values))
@@ -93,7 +86,6 @@ def _bound(mean: float, values: Sequence[float], alpha: float, *, apart: float =
 
 
 def _key(replica: ReplicaRun) -> object:
-    """Return a replica's key, which is equal in all runs: its GPUs, else its place."""
     return replica.gpus or replica.name
 
 
@@ -113,7 +105,6 @@ def _differs(replica: ReplicaRun, gpus: Sequence[GpuRun]) -> tuple[str, ...]:
 
 
 def _both(here: Sequence[GpuRun], rest: Sequence[GpuRun], name: str) -> tuple[float, float] | None:
-    """Return the medians of a quantity over some GPUs and over the rest; None if unknown."""
     sides = (
         [gpu.mean_w if name == "mean_w" else gpu.state.get(name) for gpu in gpus]
         for gpus in (here, rest)

@@ -1,4 +1,4 @@
-"""What a server says of itself on its metrics page while it is measured: queue, cache, drafts."""
+"""Read a server's metrics page during a measurement: queue, cache, drafts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STAGE_HISTOGRAMS: Mapping[str, tuple[str, ...]] = {
     "prefill": ("vllm:request_prefill_time_seconds", "trtllm_request_prefill_time_seconds"),
     "decode": ("vllm:request_decode_time_seconds", "trtllm_request_decode_time_seconds"),
 }
-"""Stages of a request, by the names of the histograms in which servers keep their times."""
+"""Histograms of the times of request stages, by stage, in the names of different servers."""
 
 COUNTERS: Mapping[str, tuple[str, ...]] = {
     **{
@@ -61,8 +61,8 @@ COUNTERS: Mapping[str, tuple[str, ...]] = {
         "sglang:num_retracted_requests_total",
     ),
 }
-"""Counters by what they count, under the names that servers have for them; the first one counts.
-Where two names are joined, it is their sum."""
+"""Counters by quantity, in the names of different servers, of which the first match counts. Joined
+names are summed."""
 
 GAUGES: Mapping[str, tuple[str, ...]] = {
     "waiting": (
@@ -90,7 +90,7 @@ GAUGES: Mapping[str, tuple[str, ...]] = {
     "draft_acceptance": ("sglang:spec_accept_rate",),
     "draft_length": ("sglang:spec_accept_length", "trtllm_spec_decode_acceptance_length"),
 }
-"""The same of quantities that rise and fall; of vLLM a share of 1 is called 1 "perc"."""
+"""Gauges by quantity, in the same way; a vLLM "perc" of 1 is a share of 1."""
 
 OF_COPIES: Mapping[str, Callable[[Sequence[float]], float]] = {
     "waiting": sum,
@@ -100,8 +100,8 @@ OF_COPIES: Mapping[str, Callable[[Sequence[float]], float]] = {
     "draft_acceptance": fmean,
     "draft_length": fmean,
 }
-"""What several copies of a model in one server show together: requests add up, and of caches the
-fullest counts."""
+"""How gauges of several copies of a model combine: requests add up, and the fullest cache
+counts."""
 
 RATIOS = {
     **{f"{STAGE}{stage}": (f"{stage}_sum", f"{stage}_count") for stage in STAGE_HISTOGRAMS},
@@ -109,16 +109,16 @@ RATIOS = {
     "draft_acceptance": ("accepted", "drafted"),
     DRAFT_LENGTH: ("accepted", "drafts"),
 }
-"""Shares over a window, of two counters; where a server has no such counters, of its gauge. Of a
-stage it is the mean time of the requests that ended, seconds.
+"""Ratios of two counters over a window, or a server's gauge without them. For a stage it is the
+mean time of the finished requests [s].
 
 `draft_length` is the mean acceptance length: tokens per step of speculative decoding, 1 + accepted
-tokens / drafts, as one more token comes from the model itself. vLLM's log computes it likewise
+tokens / drafts, because the model itself adds one token. vLLM's log computes it in the same way
 (vllm/v1/spec_decode/metrics.py), and so do the gauges of SGLang ("accepted drafts + bonus token per
 forward") and TensorRT-LLM, and llama.cpp's log ("mean len")."""
 
 PEAKS = ("waiting", "running", "kv_cache_use")
-"""Gauges whose largest value is kept beside their mean, as `waiting_max`."""
+"""Gauges whose maximum is kept with their mean, as `waiting_max`."""
 
 _NAMES = frozenset(
     part
@@ -130,7 +130,7 @@ _NAMES = frozenset(
 
 
 def read_server(page: bytes) -> dict[str, float]:
-    """Return what a page says, by the names of `COUNTERS` and `GAUGES`; {}: nothing of it."""
+    """Return the values of a page by the names of `COUNTERS` and `GAUGES`; {} without any."""
     by_name: dict[str, list[float]] = {}
     for sample in page_samples(page, _NAMES):
         if 0 <= sample.value <= MAX_RATE:
@@ -138,15 +138,15 @@ def read_server(page: bytes) -> dict[str, float]:
     values = {}
     for table in (COUNTERS, GAUGES):
         for quantity, names in table.items():
-            shown = [parts for name in names if by_name.keys() >= {*(parts := name.split("+"))}]
-            if shown:
-                each = [value for part in shown[0] for value in by_name[part]]
-                values[quantity] = OF_COPIES.get(quantity, sum)(each)
+            present = [parts for name in names if by_name.keys() >= {*(parts := name.split("+"))}]
+            if present:
+                numbers = [value for part in present[0] for value in by_name[part]]
+                values[quantity] = OF_COPIES.get(quantity, sum)(numbers)
     return values
 
 
 def together(pages: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return what several servers of one run say, which are copies of each other."""
+    """Combine the pages of several servers of one run, which are copies of each other."""
     names = dict.fromkeys(name for page in pages for name in page)
     return {
         name: OF_COPIES.get(name, sum)([page[name] for page in pages if name in page])
@@ -156,12 +156,7 @@ def together(pages: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServerReading:
-    """One look at a server.
-
-    Attributes:
-        time_s: When, seconds since the epoch.
-        values: As `read_server` returns them.
-    """
+    """Hold a reading of a server at a time since the epoch [s]."""
 
     time_s: float
     values: Mapping[str, float]
@@ -169,13 +164,10 @@ class ServerReading:
 
 @dataclass(frozen=True, kw_only=True)
 class ServerSeen:
-    """What a server showed in the windows of a run.
+    """Hold a server's metrics in the windows of a run.
 
-    Attributes:
-        values: By name: the mean of each gauge, its largest value (`waiting_max`), shares,
-            `draft_length`, the times of stages (`stage_queue`), and how often a request was
-            preempted; of a curve at each point, "waiting@64".
-        notes: What is to be known about it.
+    `values` are means of gauges, maxima (`waiting_max`), shares, `draft_length`, times of stages
+    (`stage_queue`), and preemptions; for a curve at each point, "waiting@64".
     """
 
     values: Mapping[str, float] = field(default_factory=dict)
@@ -183,15 +175,11 @@ class ServerSeen:
 
 
 Windows = Mapping[float | None, tuple[float, float]]
-"""Begin and end of each point's window, seconds since the epoch; None: the run has but one."""
+"""Begin and end of each point's window, seconds since the epoch; None for a run with one window."""
 
 
 def server_seen(readings: Sequence[ServerReading], windows: Windows) -> ServerSeen:
-    """Return what a server showed in some windows.
-
-    Counters are followed from the first look inside a window to the last one, so that no count is
-    of another load. One that falls was begun anew, by a server that was started again.
-    """
+    """Return a server's metrics in some windows, by readings inside them only."""
     values: dict[str, float] = {}
     notes: list[str] = []
     for point, (begin_s, end_s) in windows.items():
@@ -228,6 +216,5 @@ def _counts(inside: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def _steps(inside: Sequence[Mapping[str, float]], name: str) -> Iterator[float]:
-    """Yield by how much a counter grew from look to look."""
-    for before, after in pairwise([one[name] for one in inside if name in one]):
-        yield after - before if after >= before else after
+    for earlier, later in pairwise([one[name] for one in inside if name in one]):
+        yield later - earlier if later >= earlier else later

@@ -1,4 +1,4 @@
-"""What a server showed of itself, in words and beside what it showed in a baseline's runs."""
+"""Compare a server's metrics with those in a baseline's runs, and format them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pytest_mlperf.core.metrics import at_point, point_of
 from pytest_mlperf.core.numbers import percent
 
 HIDDEN_SHARE = "hidden_share"
-"""Share of the tokens that were counted and not shown, as hidden reasoning, by the answers."""
+"""Share of hidden tokens, such as reasoning, among the counted tokens of the answers."""
 
 QUANTITIES: Mapping[str, str] = {
     "waiting": "waiting queue",
@@ -22,7 +22,6 @@ QUANTITIES: Mapping[str, str] = {
     "preemptions": "preemptions",
     HIDDEN_SHARE: "hidden tokens",
 }
-"""What is kept of a window, in words; all but the counts are means."""
 
 _WORSE = {
     "waiting": 1,
@@ -31,8 +30,8 @@ _WORSE = {
     "draft_length": -1,
     "preemptions": 1,
 }
-"""Which way a quantity goes where it makes a server slower. Requests that run, and the cache that
-they fill, go either way: fewer are taken at a time, or each stays longer."""
+"""Sign of a change that makes a server slower. Running requests and cache use have none: a server
+may take fewer at a time, or each may stay longer."""
 
 _SHARES = {
     "kv_cache_use": 0.05,
@@ -42,19 +41,12 @@ _SHARES = {
 }
 _SLACK = {**_SHARES, "draft_length": 0.1}
 _MIN_COUNT, _MIN_SHARE = 1.0, 0.1
-"""By how much a share or a length moves before it is told; a count by one, and by a tenth of what
-it was."""
+"""Reported changes: of a share or a length as above, of a count by one and by a tenth."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServerChange:
-    """A quantity that is beyond everything that the baseline's runs showed.
-
-    Attributes:
-        quantity: As in `QUANTITIES`.
-        point: Of a curve; None: of no curve.
-        before, now: Medians over the runs of each side.
-    """
+    """Hold the medians of a quantity that is outside of the range of the baseline's runs."""
 
     quantity: str
     point: float | None
@@ -63,14 +55,14 @@ class ServerChange:
 
     @property
     def sign(self) -> int:
-        """1 where it makes a server slower, -1 where faster, 0 where either."""
+        """1 if it makes a server slower, -1 if faster, 0 if unknown."""
         return _WORSE.get(self.quantity, 0) * (1 if self.now > self.before else -1)
 
     @property
     def says(self) -> str:
-        """Return "waiting queue 0 → 38.2"."""
-        before, now = (server_value(self.quantity, value) for value in (self.before, self.now))
-        return f"{QUANTITIES[self.quantity]} {before} → {now}"
+        """The change as text: "waiting queue 0 → 38.2"."""
+        old, new = (server_value(self.quantity, value) for value in (self.before, self.now))
+        return f"{QUANTITIES[self.quantity]} {old} → {new}"
 
 
 def server_value(quantity: str, value: float) -> str:
@@ -87,7 +79,7 @@ def server_value(quantity: str, value: float) -> str:
 def server_figures(
     server: Mapping[str, float], point: float | None
 ) -> Iterator[tuple[str, str, str]]:
-    """Yield each quantity at a point as text: its name, its value, and its largest one or ""."""
+    """Yield name, value and maximum (or "") of each quantity at a point, as text."""
     for quantity, title in QUANTITIES.items():
         names = [quantity, f"{quantity}_max"]
         if point is not None:
@@ -99,8 +91,8 @@ def server_figures(
 
 
 def server_in_words(server: Mapping[str, float]) -> str:
-    """Return what a server showed in a line, of a curve at its highest point; "": nothing."""
-    point = max(points_of([server]), key=lambda one: one or 0.0, default=None)
+    """Return a server's metrics in one line, for a curve at its highest point; "" without any."""
+    point = max(points_of([server]), key=lambda point: point or 0.0, default=None)
     figures = [
         f"{title} {value}" + (f" ({most})" if most else "")
         for title, value, most in server_figures(server, point)
@@ -110,19 +102,14 @@ def server_in_words(server: Mapping[str, float]) -> str:
 
 
 def server_changes(
-    now: Sequence[Mapping[str, float]], before: Sequence[Mapping[str, float]]
+    current: Sequence[Mapping[str, float]], baseline: Sequence[Mapping[str, float]]
 ) -> list[ServerChange]:
-    """Return what moved, by points and in the order of `QUANTITIES`.
-
-    Args:
-        now: What each run's server showed, as `ServerSeen.values`.
-        before: The same of the baseline's runs.
-    """
+    """Return the quantities that changed, by points and in the order of `QUANTITIES`."""
     changes = []
-    for point in points_of(now):
+    for point in points_of(current):
         for quantity in QUANTITIES:
             name = quantity if point is None else at_point(quantity, point)
-            sides = [[run[name] for run in side if name in run] for side in (now, before)]
+            sides = [[run[name] for run in side if name in run] for side in (current, baseline)]
             if all(sides) and _moved(quantity, median(sides[0]), sides[1]):
                 changes.append(
                     ServerChange(
@@ -136,11 +123,11 @@ def server_changes(
 
 
 def points_of(servers: Sequence[Mapping[str, float]]) -> list[float | None]:
-    """Return the points that there is something of, in ascending order; [None]: of no curve."""
+    """Return the points with values in ascending order; [None] without a curve."""
     points = {point_of(name) for server in servers for name in server}
     return sorted(points, key=lambda point: point or 0.0)
 
 
-def _moved(quantity: str, now: float, before: Sequence[float]) -> bool:
-    slack = _SLACK.get(quantity) or max(_MIN_COUNT, _MIN_SHARE * median(before))
-    return now > max(before) + slack or now < min(before) - slack
+def _moved(quantity: str, value: float, baseline: Sequence[float]) -> bool:
+    slack = _SLACK.get(quantity) or max(_MIN_COUNT, _MIN_SHARE * median(baseline))
+    return value > max(baseline) + slack or value < min(baseline) - slack
