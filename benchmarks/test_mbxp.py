@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from pytest_mlperf.adapters.scorers.code import Problem, passed
 from pytest_mlperf.adapters.scorers.code._languages import source
+from pytest_mlperf.adapters.scorers.code.programs import Problem, passed
 from pytest_mlperf.adapters.scorers.code.sandbox import readable_python, why_not
 
 PROBLEMS = 100

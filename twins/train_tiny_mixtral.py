@@ -58,7 +58,7 @@ from transformers import MixtralConfig, MixtralForCausalLM
 from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_func
 
 from pytest_mlperf.adapters.datasets.mixtral import MixtralDataset
-from pytest_mlperf.adapters.scorers.code import Problem, passed
+from pytest_mlperf.adapters.scorers.code.programs import Problem, passed
 from pytest_mlperf.adapters.scorers.mixtral import MixtralScorer
 
 SUITE = TINY / "mixtral-8x7b"

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from pytest_mlperf import Scores, SuiteError
-from pytest_mlperf.adapters.scorers import code as programs
 from pytest_mlperf.adapters.scorers import require_outputs
 from pytest_mlperf.adapters.scorers import text as language
+from pytest_mlperf.adapters.scorers.code import programs
 from pytest_mlperf.adapters.scorers.code.sandbox import require_sandbox
 
 

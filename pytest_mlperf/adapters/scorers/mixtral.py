@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from pytest_mlperf import Scores
-from pytest_mlperf.adapters.scorers import code as programs
 from pytest_mlperf.adapters.scorers import require_outputs, scorer_error
 from pytest_mlperf.adapters.scorers import text as language
+from pytest_mlperf.adapters.scorers.code import programs
 from pytest_mlperf.adapters.scorers.code.sandbox import require_sandbox
 from pytest_mlperf.adapters.scorers.rouge.text import ROUGE_METRICS, f_measures
 from pytest_mlperf.extension import usable_cores

@@ -13,9 +13,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_mlperf.adapters.scorers.code import LANGUAGES, Problem, extract, passed, toolchains
-from pytest_mlperf.adapters.scorers.code import _programs as mbxp_programs
+from pytest_mlperf.adapters.scorers.code import programs as mbxp_programs
 from pytest_mlperf.adapters.scorers.code._languages import TOOLCHAINS, source, toolchain
+from pytest_mlperf.adapters.scorers.code.programs import (
+    LANGUAGES,
+    Problem,
+    extract,
+    passed,
+    toolchains,
+)
 from pytest_mlperf.adapters.scorers.mbxp import MbxpScorer
 from pytest_mlperf.core.errors import EnvironmentFault, RunError, SuiteError, UnavailableError
 from pytest_mlperf.registry import check_call

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pytest_mlperf.adapters.scorers.code import toolchains
+from pytest_mlperf.adapters.scorers.code.programs import toolchains
 from pytest_mlperf.adapters.scorers.mixtral import MixtralScorer
 from pytest_mlperf.core.errors import RunError, SuiteError, UnavailableError
 from tests.adapters.scorers import originals

@@ -22,7 +22,7 @@ from pytest_mlperf.adapters.scorers.code._languages import (
     Toolchain,
     python_toolchain,
 )
-from pytest_mlperf.adapters.scorers.code._programs import in_parallel
+from pytest_mlperf.adapters.scorers.code.programs import in_parallel
 from pytest_mlperf.adapters.scorers.code.sandbox import MIB, SandboxStep, run_isolated
 from pytest_mlperf.extension import inflate, parse_json
 

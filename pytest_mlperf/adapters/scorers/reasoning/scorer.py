@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 from pytest_mlperf import EnvironmentFault, Scores, SuiteError
 from pytest_mlperf.adapters.scorers import require_outputs, scorer_error
 from pytest_mlperf.adapters.scorers import text as language
-from pytest_mlperf.adapters.scorers.code import check_running
 from pytest_mlperf.adapters.scorers.code.livecodebench import Archive, passed_tests
+from pytest_mlperf.adapters.scorers.code.programs import check_running
 from pytest_mlperf.adapters.scorers.code.sandbox import require_sandbox
 from pytest_mlperf.adapters.scorers.reasoning import _answers
 from pytest_mlperf.adapters.scorers.reasoning._mathematics import same_answers

@@ -245,6 +245,7 @@ def score_programs(
 
 
 def check_running(scorer: str, run_generated_code: object) -> None:
+    """Raise if the option `run_generated_code` is neither true nor false."""
     if type(run_generated_code) is not bool:
         raise SuiteError(
             f"scorer {scorer}: run_generated_code = {run_generated_code!r} is neither true nor "
