@@ -394,18 +394,29 @@
   // --- print ---------------------------------------------------------------------------------
 
   // A print shows what is unfolded, on white. The library must be there before: unpacking it takes
-  // longer than the browser waits, drawing does not.
+  // longer than the browser waits, drawing does not. Without it tables stand in for the plots.
   const idle = window.requestIdleCallback ?? setTimeout;
   addEventListener("load", () => idle(() => figures.length && library()));
   let chosenTheme;
   addEventListener("beforeprint", () => {
     chosenTheme = root.dataset.theme;
     root.dataset.theme = "light";
-    for (const figure of figures) tryToDraw(figure);
+    for (const figure of figures) {
+      if (window.vegaEmbed) tryToDraw(figure);
+      else {
+        tabulate(figure);
+        figure.folded.classList.add("printed");
+        figure.folded.open = true;
+      }
+    }
   });
   addEventListener("afterprint", () => {
     if (chosenTheme) root.dataset.theme = chosenTheme;
     else delete root.dataset.theme;
+    for (const { folded } of figures) {
+      if (folded.classList.contains("printed")) folded.open = false;
+      folded.classList.remove("printed");
+    }
     redraw();
   });
   window.report = { figures, drawn: data.drawn }; // what tests look at

@@ -93,27 +93,24 @@ def site_cases(
             series = history.series
             if (series.case.id, series.kind, metric) in gated:
                 histories[series.case.id].append(history)
-    slugs = {name: re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:MAX_SLUG].strip("-") for name in by_case}
-    taken = Counter(slug.lower() for slug in slugs.values())  # some disks ignore case
+    slugs = [re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:MAX_SLUG].strip("-") for name in by_case]
+    taken = Counter(map(str.lower, slugs))  # some file systems ignore case
     cases = [
         SiteCase(
             name=name,
-            file=f"case-{_unique(name, slugs[name], taken)}.html",
+            file=f"case-{slug}{'' if slug and taken[slug.lower()] == 1 else _digest(name)}.html",
             latest=tests,
             histories=histories[name],
         )
-        for name, tests in by_case.items()
+        for (name, tests), slug in zip(by_case.items(), slugs, strict=True)
     ]
     return sorted(
         cases, key=lambda one: (not one.worst.failed, _severity(one.worst.outcome), one.name)
     )
 
 
-def _unique(name: str, slug: str, taken: Mapping[str, int]) -> str:
-    """Return the slug of a case, with a digest of its name if another case has the slug too."""
-    if slug and taken[slug.lower()] == 1:
-        return slug
-    return f"{slug}-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
+def _digest(name: str) -> str:
+    return f"-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
 
 
 def _severity(outcome: str) -> int:

@@ -325,6 +325,20 @@ def test_plots_are_drawn_before_the_page_is_printed(write: Write, browser: Brows
         assert not page.is_visible(".copy")
 
 
+def test_a_page_that_is_printed_too_early_shows_tables(write: Write, browser: Browser) -> None:
+    """The plotting library takes longer to unpack than a print waits."""
+    with browser.opened(write(*everything())) as opened:
+        page = opened.page
+        page.wait_for_function("() => window.vegaEmbed")
+        page.evaluate("window.vegaEmbed = undefined; dispatchEvent(new Event('beforeprint'))")
+        page.emulate_media(media="print")
+
+        shown = "details.figure[open] details.table.printed[open] td"
+        assert page.is_visible(shown)
+        page.evaluate("dispatchEvent(new Event('afterprint'))")
+        assert page.query_selector("details.table[open]") is None
+
+
 def test_a_button_copies_the_command_that_repeats_a_failure(write: Write, browser: Browser) -> None:
     """Where the clipboard is refused it selects the command."""
     results, _ = many(2, 2)
