@@ -126,11 +126,11 @@ def rounded(value: float) -> str:
 
 
 def _rounded(value: float) -> float:
-    """Return the value to four digits, so that 999.96 is written as the 1 000 it rounds to."""
+    """Return the value to four digits, so that 999.96 is written as the 1,000 it rounds to."""
     return float(f"{value:.4g}")
 
 
 def _digits(value: float) -> str:
     if abs(_rounded(value)) >= 1000:
-        return f"{value:,.0f}".replace(",", " ")
+        return f"{value:,.0f}"
     return f"{value:.4g}"

@@ -125,7 +125,7 @@ def test_several_metrics_of_a_test_have_a_line_and_a_word_each() -> None:
         row.split()
         == [
             *("performance", "expected", "failure", "samples/s"),
-            *("22", "598", "−6.3", "%", "−3", "%"),
+            *("22,598", "−6.3", "%", "−3", "%"),
         ]
         or "−6.9 to −5.7 %" in row
     )
