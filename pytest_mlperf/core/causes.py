@@ -210,6 +210,8 @@ def _largest(verdict: Verdict) -> float | None:
     return max(sizes, default=None)
 
 
+NO_CAUSE = "no cause found"
+
 EXPLAINED = 100
 """Failed tests that a report explains: each is compared with all others."""
 
@@ -280,7 +282,7 @@ def causes(
     )
     if not any(cause.strength > Strength.HINT for cause in explained):
         looked = "; ".join(_unchanged(facts)) or "nothing is known to compare with"
-        says = f"no cause found: {looked}"
+        says = f"{NO_CAUSE}: {looked}"
         explained.append(Cause(rule="none", says=says, strength=Strength.NONE))
     return tuple(explained)
 

@@ -208,7 +208,8 @@ def test_files_and_changes_of_a_page_are_made(reader: Reader) -> None:
 
 @pytest.mark.process
 @pytest.mark.parametrize(
-    "disturbed", ["INVALID the machine was busy, which explains much", "record again when it is"]
+    "disturbed",
+    ["INVALID the machine was busy, which cost much", "record again when it is"],
 )
 def test_a_run_that_was_disturbed_is_made_again(reader: Reader, disturbed: str) -> None:
     once = f"echo x >> tries; test $(wc -l < tries) = 2 || {{ echo {disturbed}; false; }}"
