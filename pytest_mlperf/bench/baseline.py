@@ -342,10 +342,10 @@ def _grown(case: CaseRuns, answer: Ruling, old: Record, fresh: Screened) -> Ruli
     size = f"{record.days} of {DAYS} days ({len(record.runs)} runs)"
     headline = f"baseline grew to {size}"
     judged = max((metric.runs for metric in answer.metrics), default=len(runs))
-    by = "" if judged >= len(runs) else f" by {judged} of these {len(runs)} runs,"
+    by = "" if judged >= len(runs) else f" {judged} of these {len(runs)} runs"
     notes = (
-        f"{headline} in {case.policy.shown(case.file)}; {provable(record)}: commit it",
-        f"judged{by} before it was added: {answer.outcome} {answer.headline}",
+        f"{headline} in {case.policy.shown(case.file)}; {provable(record)}. Commit the file.",
+        f"compared{by} before it was added: {answer.outcome} {answer.headline}",
         *fresh.notes,
         *filter(None, [same_day(record)]),
     )

@@ -408,7 +408,7 @@ def _record(case: CaseRuns, action: Update) -> Ruling:
     remarks += [*fresh.notes, *filter(None, [lacking(record), today])]
     if is_loaded(record.runs, case.rule.tolerated):
         load = load_in_words(case.runs)
-        remarks.append(f"recorded under load: {load}; sessions on an idle machine prove more")
+        remarks.append(f"recorded under load: {load}. An idle machine detects smaller regressions.")
     notes = (f"{headline}; {provable(record)}; commit it", *remarks, *detectable_notes(metrics))
     return Ruling(outcome=Outcome.RECORDED, headline=headline, metrics=metrics, notes=notes)
 

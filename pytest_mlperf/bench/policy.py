@@ -101,7 +101,7 @@ class Formerly:
 
     @property
     def in_words(self) -> str:
-        """All differences: "baseline of 2026-11-20 applied to power_limit_w 700, here 500"."""
+        """All that differs: "baseline of DAY is for another machine: cores 64, here 2"."""
         return f"{self._begin} {'; '.join(map(_changed, self.differences))}"
 
     @property
@@ -112,7 +112,7 @@ class Formerly:
 
     @property
     def _begin(self) -> str:
-        return f"baseline of {self.date} applied to"
+        return f"baseline of {self.date} is for another machine:"
 
 
 def formerly(baseline: Baseline, identity: Mapping[str, Property]) -> Formerly | None:

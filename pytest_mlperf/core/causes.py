@@ -208,6 +208,8 @@ def _largest(verdict: Verdict) -> float | None:
     return max(sizes, default=None)
 
 
+NO_CAUSE = "no cause found"
+
 EXPLAINED = 100
 """Most failed tests that a report explains, because each is compared with all others."""
 
@@ -276,7 +278,7 @@ def causes(
     )
     if not any(cause.strength > Strength.HINT for cause in explained):
         looked = "; ".join(_unchanged(facts)) or "nothing is known to compare with"
-        says = f"no cause found: {looked}"
+        says = f"{NO_CAUSE}: {looked}"
         explained.append(Cause(rule="none", says=says, strength=Strength.NONE))
     return tuple(explained)
 

@@ -217,7 +217,7 @@ def busiest(seen: Sequence[Contention | None]) -> str | None:
         return None
     runs = "1 run" if len(seen) == 1 else f"one of {len(seen)} runs"
     return (
-        f"the machine was not quiet, which explains up to {percent(most)} of the speed of {runs}: "
+        f"the machine was not idle, which may have cost up to {percent(most)} of {runs}: "
         f"{in_words(which)}"
     )
 
@@ -265,7 +265,7 @@ def in_words(seen: Contention) -> str:
     if seen.foreign_s is not None:
         # Rounded first, because a difference of counters can be 2.8e-14.
         used = f"{round(seen.foreign_s / seen.window_s, 3):.2g} of {seen.cores} cores"
-        figures.append(f"others used {used}{_named(seen, ': {}')}")
+        figures.append(f"other processes used {used}{_named(seen, ' ({})')}")
     if seen.waited_s is not None:
         figures.append(
             f"its threads waited {_short(seen.waited_s)} s of {seen.window_s:.3g} s for a core"

@@ -14,13 +14,11 @@ from pytest_mlperf.judge.inputs import DAYS, surer
 from pytest_mlperf.judge.robustness import Why, final_until
 from pytest_mlperf.judge.rule_r import RuleR, Value, by_session, log_scale
 
-FALSE_ALARM_PROMISE = "unchanged code is red at most 1 % of the time"
+FALSE_ALARM_PROMISE = "false alarms at most 1 %"
 
-LIMIT_PROMISE = (
-    f"{FALSE_ALARM_PROMISE}, a drop of the limit that every run shares is passed at most 5 %"
-)
+LIMIT_PROMISE = f"{FALSE_ALARM_PROMISE}, misses of a regression as large as the limit at most 5 %"
 
-BELOW_LIMIT_PROMISE = "between 0 and the limit either answer may come"
+BELOW_LIMIT_PROMISE = "a smaller regression may pass or fail"
 
 MISSING_OPTION = "--mlperf-update=missing"
 
@@ -80,27 +78,26 @@ class Guarantee:
         if self.lacks is None:
             return f"{LIMIT_PROMISE}; {BELOW_LIMIT_PROMISE}{self.ends}"
         below = f" (below {percent(EXPECTED_RATIO * self.run_sd)})" if self.run_sd else ""
-        holds = f"an ok holds while sessions differ by less than runs do{below}"
+        holds = f"ok is final if sessions vary less than runs{below}"
         return f"{FALSE_ALARM_PROMISE}; provisional: {holds}; {self.cure(self.lacks)}"
 
     def of(self, lacking: Why | None, robust_to: float | None, *, provisional: bool) -> str:
         """Return the guarantee of one verdict; interleaved runs lack nothing."""
         if lacking is None or robust_to is None:
             return f"{LIMIT_PROMISE}; {BELOW_LIMIT_PROMISE}"
-        while_ = f"while sessions differ by less than {percent(robust_to)}"
+        condition = f"if day-to-day variation is below {percent(robust_to)}"
         if provisional:  # a note next to it says what would settle it
-            return f"{FALSE_ALARM_PROMISE}; provisional: it holds {while_}"
-        return f"{LIMIT_PROMISE}, {while_}; {self.cure(lacking)}"
+            return f"{FALSE_ALARM_PROMISE}; provisional: true {condition}"
+        return f"{LIMIT_PROMISE}, {condition}; {self.cure(lacking)}"
 
     def cure(self, lacks: Why) -> str:
         """Return how to measure the between-session variance."""
         if lacks == "old":
-            return f"a session of its build on another day would renew it: {APPEND_OPTIONS}"
+            return f"renew it with a session of its build on another day: {APPEND_OPTIONS}"
         missing = DAYS - self.days
         if missing <= 0:
-            return "calibrating on other days would show it: pytest-mlperf calibrate"
-        more = "a session on another day" if missing == 1 else f"sessions on {missing} more days"
-        return f"{more} would show it: {MISSING_OPTION}"
+            return "to measure it, run on other days: pytest-mlperf calibrate"
+        return f"to measure it, run on {plural(missing, 'more day')} with {MISSING_OPTION}"
 
 
 def guarantee(

@@ -128,5 +128,5 @@ def _rounded(value: float) -> float:
 
 def _digits(value: float) -> str:
     if abs(_rounded(value)) >= 1000:
-        return f"{value:,.0f}".replace(",", " ")
+        return f"{value:,.0f}"
     return f"{value:.4g}"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from itertools import groupby
+from itertools import chain, groupby
 
 from pytest_mlperf.core.numbers import NotNegative, Positive, Probability
 
@@ -163,8 +163,11 @@ class Sign:
         return f"{self.name or f'GPU {self.gpu}'}: {text}" if self.gpu else text
 
 
-_FIGURE = re.compile(r"(?<!process )(?<!NVLink )(?<!link )(?<!XID )(?<![\w.,-])\d[\d,.]*(?<=\d)%?")
-"""A figure in a text, but no number that names something."""
+_FIGURE = re.compile(
+    r"(?<!process )(?<!NVLink )(?<!link )(?<!XID )(?<![\w.,-])"
+    r"[+−]?\d(?:[\d,]*\d)?(?:\.\d+)?(?!\.?\d)%?"
+)
+"""A figure in a text; a number that names something, or a version, is not one."""
 
 
 def of_gpus(
@@ -179,23 +182,34 @@ def of_gpus(
         gpus: Number of GPUs.
         every: Beginning of a sentence about all of them.
     """
-    alike: dict[str, dict[str, str]] = {}
+    alike = ranges_of(texts)
+    heads = [every.format(gpus) if len(of) == gpus else _some(of, gpus) for of, _ in alike]
+    return [f"{head}{text}" for head, (_, text) in zip(heads, alike, strict=True)]
+
+
+def ranges_of(texts: Iterable[tuple[str, str]]) -> list[tuple[list[str], str]]:
+    """Return texts that differ in figures alone as one text with ranges, with all their names.
+
+    Args:
+        texts: Name and text of each.
+    """
+    alike: dict[str, dict[str, list[str]]] = {}
     for name, text in texts:
-        alike.setdefault(_FIGURE.sub("\0", text), {}).setdefault(name, text)
-    groups = [(list(of), list(of.values())) for of in alike.values()]
-    heads = [
-        every.format(gpus) if len(names) == gpus else _some(names, gpus) for names, _ in groups
-    ]
-    return [f"{head}{_ranges(same)}" for head, (_, same) in zip(heads, groups, strict=True)]
+        alike.setdefault(_FIGURE.sub("\0", text), {}).setdefault(name, []).append(text)
+    return [(list(named), _ranges([*chain(*named.values())])) for named in alike.values()]
 
 
 def _ranges(texts: Sequence[str]) -> str:
     """Merge texts that differ only in their figures: "34 to 36 readings"."""
     words = _FIGURE.split(texts[0])
     for index, figures in enumerate(zip(*map(_FIGURE.findall, texts), strict=True)):
-        ordered = sorted(figures, key=lambda figure: float(figure.replace(",", "").rstrip("%")))
+        ordered = sorted(figures, key=_value)
         words[index] += " to ".join(dict.fromkeys((ordered[0], ordered[-1])))
     return "".join(words)
+
+
+def _value(figure: str) -> float:
+    return float(figure.replace(",", "").replace("−", "-").rstrip("%"))
 
 
 def _some(names: Sequence[str], gpus: int) -> str:

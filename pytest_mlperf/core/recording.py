@@ -20,7 +20,7 @@ from pytest_mlperf.core.case import Case
 from pytest_mlperf.core.contention import late_share
 from pytest_mlperf.core.measurement import Run, Subject
 from pytest_mlperf.core.metrics import METRICS
-from pytest_mlperf.core.numbers import change, percent, quantity
+from pytest_mlperf.core.numbers import change, percent, plural, quantity
 from pytest_mlperf.core.rulings.ruling import is_worse, values
 from pytest_mlperf.core.rulings.sample import sharing
 from pytest_mlperf.core.verdict import GateState, MetricBaseline, MetricVerdict, Outcome, Verdict
@@ -34,7 +34,7 @@ def same_day(record: Record) -> str | None:
     groups, last = record.groups, record.runs[-1]
     if list(groups.values()).count(groups[last.session]) < 2:
         return None
-    return f"this session adds no day: the baseline has another one of {last.started[:10]}"
+    return f"not counted as a new day: the baseline already has a session of {last.started[:10]}"
 
 
 def lacking(record: Record) -> str | None:
@@ -45,12 +45,12 @@ def lacking(record: Record) -> str | None:
     commit = record.runs[-1].commit
     if commit is not None and commit.endswith("+"):
         return (
-            f"{has} of {DAYS} days, and no other can be added: files were changed and not "
-            f"committed ({commit}); commit them, then record anew"
+            f"{has} of {DAYS} days; no session can be added to uncommitted changes ({commit}): "
+            "commit them, then record again"
         )
     return (
-        f"{has} of {DAYS} days: on each further day --mlperf-update=missing adds a session of "
-        "the same build"
+        f"{has} of {DAYS} days: run the same build with --mlperf-update=missing on "
+        f"{plural(DAYS - has, 'more day')}"
     )
 
 
@@ -65,9 +65,9 @@ def failing_today(
         sample = values(record.runs, name, rule.tolerated)
         drop = -rule_r.drop_final_at_once(sample, rule=sharing(rule, name, limits))
         drops.append(f"{change(raw(drop, METRICS[name].direction))} in {METRICS[name].title}")
-    smaller = f"a smaller drop from {DAYS} days on, or at once by interleaving (baseline_engine)"
+    smaller = f"a smaller one needs {DAYS} days, or baseline_engine in the suite"
     if interleaves:
-        smaller = "a smaller drop is measured again by interleaving, which is final"
+        smaller = "a smaller one is measured again, interleaved with the baseline's build"
     return f"today a change of {' or '.join(drops)} fails; {smaller}" if drops else None
 
 
@@ -243,12 +243,12 @@ def recorded(record: Record, limits: Mapping[str, float], runs: int) -> tuple[Me
 
 
 def provable(record: Record) -> str:
-    """Return the smallest provable changes: "can prove changes of 4.1 % in samples/s"."""
+    """Return the minimum detectable effect: "smallest detectable regression 4.1 % in samples/s"."""
     shares = record.minimum_detectable_change.items()
     if not shares:
-        return "can prove no change: no gated metric has enough queries a run"
+        return "no regression can be detected: too few queries a run for every gated metric"
     listing = ", ".join(f"{percent(share)} in {METRICS[name].title}" for name, share in shares)
-    return f"can prove changes of {listing}"
+    return f"smallest detectable regression {listing}"
 
 
 def detectable_notes(metrics: Sequence[MetricVerdict]) -> tuple[str, ...]:
@@ -260,8 +260,9 @@ def detectable_notes(metrics: Sequence[MetricVerdict]) -> tuple[str, ...]:
     ]
     if not unprovable:
         return ()
-    advice = "record a longer baseline (--mlperf-update=append) or widen the limit"
-    return (f"can prove no smaller change than {', '.join(unprovable)}: {advice}",)
+    advice = "add runs (--mlperf-update=append) or widen the limit"
+    regression = "the smallest detectable regression is above the limit"
+    return (f"{regression}: {', '.join(unprovable)}: {advice}",)
 
 
 MISSES = 2

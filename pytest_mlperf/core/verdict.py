@@ -515,8 +515,8 @@ class Verdict:
 CALIBRATE = "pytest-mlperf calibrate"
 
 _BUILD = (
-    "name the baseline's build in the suite (baseline_engine): a drop is then measured again "
-    "beside it, in turns"
+    "set baseline_engine in the suite: a drop is then measured again, interleaved with the "
+    "baseline's build"
 )
 
 
@@ -538,19 +538,20 @@ def final_word(verdict: Verdict) -> str | None:
 def _lacks(metric: MetricVerdict, until: str | None) -> str:
     has = metric.baseline.days
     if metric.baseline.lacks == "old":
-        return f"the baseline was final until {until}" if until else "the baseline is of one day"
+        return f"baseline too old since {until}" if until else "baseline of one day"
     if metric.baseline.lacks is None:
-        return "the baseline's sessions differ by too much"
+        return "the baseline's sessions vary too much"
     if has < DAYS:
-        return f"the baseline has {has} of {DAYS} days"
-    return f"{plural(has, 'day')} of the baseline show too little of what sessions differ by"
+        return f"baseline has {has} of {DAYS} days"
+    return f"{plural(has, 'day')} of baseline do not show the day-to-day variation"
 
 
 def _cure(metric: MetricVerdict) -> str:
     if metric.baseline.lacks != "few sessions":
-        steps = f"append a session of its build on another day ({APPEND_OPTIONS})"
+        steps = f"add a session of its build on another day ({APPEND_OPTIONS})"
     elif metric.baseline.days < DAYS:
-        steps = f"run its build with {MISSING_OPTION} on other days, and it grows"
+        more = plural(DAYS - metric.baseline.days, "more day")
+        steps = f"run its build with {MISSING_OPTION} on {more}"
     else:
         steps = f"calibrate on other days ({CALIBRATE})"
     return f"{steps}, or {_BUILD}" if metric.direction == "drop" else steps

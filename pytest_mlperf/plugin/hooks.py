@@ -228,6 +228,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
     node.workerinput["mlperf_run"] = run_id(node.config)
+    node.workerinput["mlperf_columns"] = node.config.get_terminal_writer().fullwidth
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -282,6 +283,13 @@ class _Reports:
             self._config.add_cleanup(
                 import_module("pytest_mlperf.processes").end_on_next_interrupt()
             )
+
+    # Around pytest's own wrapper, which prints the failures first.
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_terminal_summary(self, terminalreporter: Any) -> Generator[None, object, object]:
+        if state := late_session(self._config):
+            late("session_end").fold_failures(state, terminalreporter)
+        return (yield)
 
     # Before the terminal shows it: what a user has seen is kept, also when Ctrl-C follows at once.
     @pytest.hookimpl(tryfirst=True)

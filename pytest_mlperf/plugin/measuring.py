@@ -6,7 +6,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Collection, Iterable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -64,6 +64,12 @@ class Live:
         self._last = self._calm = 0.0
         self._shown = False
 
+    @property
+    def columns(self) -> int:
+        """The terminal's width, which pytest's capture hides; 80 without a terminal."""
+        with self._uncaptured():
+            return int(self._writer.fullwidth) if self._writer else 80
+
     def __enter__(self) -> Self:
         """Start a test's measurement: the first heartbeat is due after a full interval."""
         self._last = self._calm = time.monotonic()
@@ -88,7 +94,7 @@ class Live:
             return
         self._last, line = now, visible(line)
         if self._on_terminal:
-            width = self._writer.fullwidth - 1
+            width = self.columns - 1
             self._write(("\r\x1b[K" if self._shown else "\n") + line[:width])
             self._shown = True
         else:
@@ -104,10 +110,13 @@ class Live:
             self._write(f"\nmlperf: {visible(line)}\n")
 
     def _write(self, text: str) -> None:
-        capture = self._capture
-        with capture.global_and_fixture_disabled() if capture else nullcontext():
+        with self._uncaptured():
             self._writer._file.write(text)
             self._writer._file.flush()
+
+    def _uncaptured(self) -> AbstractContextManager[None]:
+        capture = self._capture
+        return capture.global_and_fixture_disabled() if capture else nullcontext()
 
 
 def bench_for(

@@ -71,12 +71,17 @@ def attach(item: pytest.Item, report: pytest.TestReport, error: BaseException | 
 
 def _make_visible(shown: Any) -> None:
     """Escape what no terminal should obey, and no pipe of xdist can carry, in an exception."""
-    chain = getattr(shown, "chain", [(getattr(shown, "reprtraceback", None), None, None)])
-    for trace, crash, _ in chain:
-        for entry in getattr(trace, "reprentries", ()):
-            entry.lines[:] = [visible(text, keep="\n\t") for text in entry.lines]
+    for entry in entries(shown):
+        entry.lines[:] = [visible(text, keep="\n\t") for text in entry.lines]
+    for _, crash, _ in getattr(shown, "chain", ()):
         if crash:
             crash.message = visible(crash.message, keep="\n\t")
+
+
+def entries(shown: Any) -> list[Any]:
+    """Return the entries of an exception as pytest shows it, whose lines may be changed."""
+    chain = getattr(shown, "chain", [(getattr(shown, "reprtraceback", None), None, None)])
+    return [entry for trace, *_ in chain for entry in getattr(trace, "reprentries", ())]
 
 
 def attached(report: Any) -> CaseResult | None:

@@ -232,8 +232,7 @@ class MlperfSession:
 
     def message_of(self, result: CaseResult) -> str:
         """Return the failure message of a result."""
-        reporter: Any = self.config.pluginmanager.getplugin("terminalreporter")
-        width = reporter._tw.fullwidth if reporter else 80
+        width = self._orders.get("mlperf_columns") or self.live.columns
         record = self._bench.record(result.verdict.case) if self._bench else None
         likely = causes(result.verdict, record, [one.verdict for one in self.results])
         return text.failure(result.verdict, result, width, likely)

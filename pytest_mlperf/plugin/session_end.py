@@ -11,11 +11,14 @@ from typing import Any, NoReturn
 
 import pytest
 
+from pytest_mlperf.core.numbers import plural
 from pytest_mlperf.core.results import Results
 from pytest_mlperf.plugin.addons import EXIT_ENVIRONMENT, AddOns, as_lines
+from pytest_mlperf.plugin.report_json import entries
 from pytest_mlperf.plugin.session import MlperfSession
+from pytest_mlperf.reports.failures import failure_groups, group_sentences, repeated
 from pytest_mlperf.reports.terminal import selection, text
-from pytest_mlperf.reports.terminal.layout import relative
+from pytest_mlperf.reports.terminal.layout import fold, relative
 from pytest_mlperf.reports.terminal.selection import whole_plan
 from pytest_mlperf.stores.atomic import unforeseen
 from pytest_mlperf.stores.results import write_results
@@ -121,10 +124,39 @@ def _keep(
         session.exitstatus = session.exitstatus or EXIT_ENVIRONMENT
 
 
+def fold_failures(state: MlperfSession, reporter: Any) -> None:
+    """Print the common causes of failures; of each cause pytest then prints the first message.
+
+    With -v it prints all messages. Headlines are red on a terminal.
+    """
+    reports = [report for report in reporter.stats.get("failed", ()) if hasattr(report, "mlperf")]
+    if not reports or reporter.no_summary:
+        return
+    try:
+        groups = failure_groups(state.summary)
+        lines = [t for one in group_sentences(groups) for t in fold(one, reporter._tw.fullwidth)]
+    except Exception as error:  # pytest's own summary must follow all the same
+        state.notice(unforeseen("failures could not be grouped", error))
+        return
+    alike = repeated(groups) if state.config.get_verbosity() < 1 else ()
+    for report in reports:
+        if report.nodeid in alike:
+            report._pdbshown = True  # pytest's mark of a failure that was shown already
+        for entry in entries(report.longrepr) if reporter._tw.hasmarkup else ():
+            entry.lines[0] = f"\x1b[1;31m{entry.lines[0]}\x1b[0m"
+    if lines:
+        reporter.write_sep("=", "mlperf: common causes")
+        lines += [f"{plural(len(alike), 'message')} not printed below; -v prints all"] * bool(alike)
+    for line in lines:
+        reporter.write_line(line)
+
+
 def summarise(state: MlperfSession, reporter: Any) -> None:
     """Print the summary."""
+    shown = not reporter.no_summary and reporter.config.option.tbstyle not in {"no", "line"}
     try:
-        lines = _lines(state, reporter._tw.fullwidth, colour=reporter._tw.hasmarkup)
+        width, colour = reporter._tw.fullwidth, reporter._tw.hasmarkup
+        lines = _lines(state, width, colour=colour, failures_shown=shown)
     except Exception as error:  # pytest's own summary must follow all the same
         lines = [unforeseen("the summary could not be made", error), *state.keeping.lines]
         session = reporter._session
@@ -135,7 +167,7 @@ def summarise(state: MlperfSession, reporter: Any) -> None:
             reporter.write_line(line)
 
 
-def _lines(state: MlperfSession, width: int, *, colour: bool) -> list[str]:
+def _lines(state: MlperfSession, width: int, *, colour: bool, failures_shown: bool) -> list[str]:
     lines = state.selection.lines(width)
     lines += selection.skips(Counter(state.skipped.values()), width)
     if state.options.plan and state.plan:
@@ -157,7 +189,13 @@ def _lines(state: MlperfSession, width: int, *, colour: bool) -> list[str]:
         if _is_trial(state):  # nothing of it is to be committed
             cases = [replace(one, verdict=replace(one.verdict, notes=())) for one in summary.cases]
             summary = replace(summary, cases=tuple(cases))
-        lines += text.summary(summary, width, colour=colour)
+        lines += text.summary(
+            summary,
+            width,
+            colour=colour,
+            failures_shown=failures_shown,
+            precisions=bool(state.options.report),
+        )
     return lines + state.keeping.lines
 
 

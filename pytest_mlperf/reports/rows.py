@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from statistics import geometric_mean
@@ -36,7 +37,7 @@ from pytest_mlperf.core.verdict import (
     Verdict,
     final_word,
 )
-from pytest_mlperf.reports.terminal.layout import TextTable, fold, paragraphs
+from pytest_mlperf.reports.terminal.layout import TextTable, fold
 
 
 def verdict_tables(verdict: Verdict) -> Iterator[TextTable]:
@@ -411,6 +412,9 @@ def price_of(cost: PerDollar, case: Case) -> str:
 def invalid_runs(verdict: Verdict) -> str | None:
     """Return which runs were INVALID and measured again, and why; None: none was."""
     again = [run.invalid for run in verdict.measured_again]
+    said = {reason.key for reason in verdict.reasons}
+    if again and all(reason.key in said for reasons in again for reason in reasons):
+        return f"{plural(len(again), 'run')} before it INVALID for the same reason"
     return measured_again(again) if again else None
 
 
@@ -454,9 +458,18 @@ def beside(result: CaseResult) -> list[str]:
     return [text for text in texts if text]
 
 
-def likely(causes: Sequence[Cause], width: int) -> list[str]:
-    """Return the paragraph of a failure message; nothing where there is nothing to explain."""
-    return paragraphs("likely", _numbered(causes), width)
+def strongest(causes: Sequence[Cause]) -> tuple[list[str], list[str]]:
+    """Return the likely cause, or that none was found, and the other causes."""
+    says = [cause.says for cause in causes]
+    first = -1 if causes and causes[-1].strength is Strength.NONE else 0
+    return says[first:][:1], says[:first] if first else says[1:]
+
+
+def unexplained(changed: Sequence[str], causes: Sequence[str]) -> list[str]:
+    """Return the recorded changes that no cause names."""
+    says = " ".join(causes)
+    texts = [re.sub(r"^files\.\w+ ", "", shortened(text)) for text in changed]
+    return [text for text, short in zip(changed, texts, strict=True) if short not in says]
 
 
 def section(causes: Sequence[Cause], others: int, width: int) -> list[str]:

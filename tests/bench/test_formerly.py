@@ -38,7 +38,7 @@ def test_what_a_baseline_applied_to_is_said_with_what_is_here() -> None:
     ]
     for changed, words in cases:
         found = present(formerly(baseline(record(BOARD)), {**BOARD, **changed}))
-        text = f"baseline of 2026-11-19 applied to {words}"
+        text = f"baseline of 2026-11-19 is for another machine: {words}"
         first = text.split("; ", maxsplit=1)[0] + (" and 1 more" if len(changed) > 1 else "")
         assert (found.in_words, found.brief) == (text, first)
     assert formerly(baseline(), BOARD) is None
@@ -60,7 +60,7 @@ def test_another_count_of_the_accelerator_is_named_where_there_is_nothing_nearer
     tmp_path: Path,
 ) -> None:
     """A damaged file of another count costs nothing."""
-    applied = "baseline of 2026-11-19 applied to"
+    applied = "baseline of 2026-11-19 is for another machine:"
     assert before(tmp_path / "none") is None
     accept(tmp_path, "H200", BOARD)
     assert before(tmp_path) is None

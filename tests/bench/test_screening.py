@@ -143,7 +143,7 @@ def test_an_outlier_is_replaced_by_a_further_run_and_told(lab: Lab) -> None:
     assert values(verdict) == [*rates]
     assert noted(verdict, "run 4 of 9 is an outlier, 60 samples/s: not recorded")
     assert verdict.headline.startswith("8 runs in ")
-    assert noted(verdict, "a smaller drop from 4 days on, or at once by interleaving")
+    assert noted(verdict, "a smaller one needs 4 days, or baseline_engine")
 
 
 def test_a_machine_that_is_really_disturbed_is_recorded_as_it_is(lab: Lab) -> None:
@@ -154,7 +154,7 @@ def test_a_machine_that_is_really_disturbed_is_recorded_as_it_is(lab: Lab) -> No
 
     assert verdict.outcome is Outcome.RECORDED
     assert lab.kept() == [*rates]
-    assert noted(verdict, "can prove no smaller change than")
+    assert noted(verdict, "the smallest detectable regression is above the limit")
 
 
 @pytest.mark.parametrize("update", ["missing", "append"])

@@ -310,7 +310,7 @@ def test_the_limit_decides_as_in_a_test() -> None:
         found = judged(sessions(a=NOISY), sessions(b=noisy), 0.03)
         assert (found.outcome, found.metrics[0].direction) == (outcome, leans)
         is_open = outcome is not Outcome.PERF_DROP
-        assert ("2 more on other days settle it" in found.metrics[0].note) is is_open
+        assert ("record 2 more on other days" in found.metrics[0].note) is is_open
 
     less = replace(steady[2], metrics={"latency_p50": 1.0}, started="2026-11-03T01:02:03+00:00")
     found = judged(steady, (*steady[:2], less), 0.03)

@@ -485,11 +485,11 @@ def test_the_machine_is_described_with_what_is_worth_a_note() -> None:
         ("ok", f"{CLOCKS} unknown"),
         ("note", f"{CLOCKS} powersave"),
         ("note", f"{CLOCKS} schedutil"),
-        ("ok", "quiet now: others used 0.02 of 2 cores"),
+        ("ok", "quiet now: other processes used 0.02 of 2 cores"),
         (
             "note",
-            "busy now: others used 1.1 of 2 cores: cc1plus 1.1; not told here: waits for a core, "
-            "processor quotas, memory pressure",
+            "busy now: other processes used 1.1 of 2 cores (cc1plus 1.1); not told here: waits for "
+            "a core, processor quotas, memory pressure",
         ),
         ("note", "unknown; not told here: processor use"),
     ]

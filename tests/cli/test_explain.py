@@ -53,7 +53,7 @@ def test_a_drop_is_retraced_run_by_run_and_look_by_look(lab: Lab, say: Say) -> N
     # A run more where one of them was disturbed.
     text = re.sub(r"(TIME samples/s: N(, N)* ){4}", "ITS SESSIONS ", flat(shown))
     # Whatever else ran beside it.
-    text = re.sub(r"note the machine was not quiet.*?(?=rule N runs)", "", text)
+    text = re.sub(r"note the machine was not idle.*?(?=rule N runs)", "", text)
     assert text.startswith(flat(page("explain_drop.txt"))), text
     rest = flat(page("explain_rest.txt"))
     assert rest in text

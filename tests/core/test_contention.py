@@ -136,8 +136,9 @@ BUSY = seen(
 
 HOSTILE = "\x1b[2J::error::"
 WORDS = (
-    "others used 1.3 of 2 cores: cc1plus 0.9, python 0.4; its threads waited 3.4 s of 10 s for a "
-    "core; the hypervisor took 0.3 s; memory was short for 0.4 s, 1,200 of its pages came from disk"
+    "other processes used 1.3 of 2 cores (cc1plus 0.9, python 0.4); its threads waited 3.4 s of "
+    "10 s for a core; the hypervisor took 0.3 s; memory was short for 0.4 s, 1,200 of its pages "
+    "came from disk"
 )
 
 
@@ -147,11 +148,10 @@ def test_a_busy_machine_is_told_with_its_figures() -> None:
 
     assert busiest([]) is busiest([None, quiet]) is None
     assert busiest([quiet, BUSY, None]) == (
-        "the machine was not quiet, which explains up to 34 % of the speed of one of 3 runs: "
-        f"{WORDS}"
+        f"the machine was not idle, which may have cost up to 34 % of one of 3 runs: {WORDS}"
     )
     assert not [text for text in ("\x1b", "::error") if text in told]
-    assert in_words(seen(foreign_s=1e-13)).startswith("others used 0 of 2 cores")
+    assert in_words(seen(foreign_s=1e-13)).startswith("other processes used 0 of 2 cores")
     assert "its threads waited 1,234 s of 10 s" in in_words(seen(waited_s=1234.4))
 
 

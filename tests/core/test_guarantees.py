@@ -23,14 +23,11 @@ from tests.core.made import make_baseline_run, make_record
 RULE = RuleR(prior_sd=0.005, session_share=0.0)
 NOW = dt.datetime(2026, 11, 22, 12, tzinfo=dt.UTC)
 
-RED = "unchanged code is red at most 1 % of the time"
+RED = "false alarms at most 1 %"
 
-KEPT = (
-    "unchanged code is red at most 1 % of the time, a drop of the limit that every run shares is "
-    "passed at most 5 %"
-)
+KEPT = "false alarms at most 1 %, misses of a regression as large as the limit at most 5 %"
 
-BETWEEN = f"{KEPT}; between 0 and the limit either answer may come"
+BETWEEN = f"{KEPT}; a smaller regression may pass or fail"
 
 
 def record(*days: str, runs: int = 2, commit: str | None = None) -> Record:
@@ -68,16 +65,17 @@ def test_four_days_promise_what_rule_r_does_and_few_provisionally() -> None:
     assert found.ends == f", final until 2026-12-07 (then renew it: {APPEND_OPTIONS})"
     assert found.in_words == BETWEEN + found.ends
     for days, runs, brief, cure in (
-        (MONDAYS[-1:], 8, "8 runs on 1 day", "sessions on 3 more days"),
-        (MONDAYS[-1:] * 4, 2, "8 runs on 1 day", "sessions on 3 more days"),
-        (MONDAYS[2:] * 2, 2, "8 runs on 2 days", "sessions on 2 more days"),
-        (MONDAYS[1:], 2, "6 runs on 3 days", "a session on another day"),
+        (MONDAYS[-1:], 8, "8 runs on 1 day", "3 more days"),
+        (MONDAYS[-1:] * 4, 2, "8 runs on 1 day", "3 more days"),
+        (MONDAYS[2:] * 2, 2, "8 runs on 2 days", "2 more days"),
+        (MONDAYS[1:], 2, "6 runs on 3 days", "1 more day"),
     ):
         found = of(record(*days, runs=runs))
         assert (found.lacks, found.brief) == ("few sessions", brief)
         assert found.in_words == (
-            f"{RED}; provisional: an ok holds while sessions differ by less than runs do (below "
-            f"{percent(0.8 * (found.run_sd or 0))}); {cure} would show it: --mlperf-update=missing"
+            f"{RED}; provisional: ok is final if sessions vary less than runs (below "
+            f"{percent(0.8 * (found.run_sd or 0))}); to measure it, run on {cure} with "
+            "--mlperf-update=missing"
         )
     two = record(*MONDAYS[2:])
     for lacks, made in (("old", few), (None, two)):  # one day speaks for no other
@@ -85,8 +83,8 @@ def test_four_days_promise_what_rule_r_does_and_few_provisionally() -> None:
         assert guarantee(made, calibrated, calibrated=True, now=NOW).lacks == lacks
 
 
-BEARS = "while sessions differ by less than 1.2 %"
-MORE = "sessions on 3 more days would show it: --mlperf-update=missing"
+BEARS = "if day-to-day variation is below 1.2 %"
+MORE = "to measure it, run on 3 more days with --mlperf-update=missing"
 
 
 def test_a_verdict_says_what_sessions_it_bears() -> None:
@@ -106,11 +104,11 @@ def test_a_verdict_says_what_sessions_it_bears() -> None:
     drop = {**few, "outcome": Outcome.PERF_DROP}
     last = MONDAYS[-1:]
     assert words(last, lacks=None) == BETWEEN
-    assert words(last, **few, provisional=True) == f"{RED}; provisional: it holds {BEARS}"
+    assert words(last, **few, provisional=True) == f"{RED}; provisional: true {BEARS}"
     assert words(last, **few) == f"{KEPT}, {BEARS}; {MORE}"
-    assert words(last, lacks="old", provisional=True).endswith(f"provisional: it holds {BEARS}")
+    assert words(last, lacks="old", provisional=True).endswith(f"provisional: true {BEARS}")
     four = words(MONDAYS, **drop)
-    assert four.endswith("; calibrating on other days would show it: pytest-mlperf calibrate")
+    assert four.endswith("; to measure it, run on other days: pytest-mlperf calibrate")
     assert words(last, **drop, confirmed=True) == BETWEEN
 
 
@@ -143,11 +141,13 @@ def test_sessions_of_one_day_and_few_days_are_told_as_such() -> None:
 
     assert same_day(record(*MONDAYS)) is lacks_sessions(record(*MONDAYS)) is None
     assert same_day(record(MONDAYS[0], MONDAYS[0], MONDAYS[1])) is None
-    assert same_day(two) == ("this session adds no day: the baseline has another one of 2026-10-26")
+    assert same_day(two) == (
+        "not counted as a new day: the baseline already has a session of 2026-10-26"
+    )
     assert lacks_sessions(record(MONDAYS[0])) == (
-        "1 of 4 days: on each further day --mlperf-update=missing adds a session of the same build"
+        "1 of 4 days: run the same build with --mlperf-update=missing on 3 more days"
     )
     assert lacks_sessions(dirty) == (
-        "1 of 4 days, and no other can be added: files were changed and not committed "
-        "(0123456789ab+); commit them, then record anew"
+        "1 of 4 days; no session can be added to uncommitted changes "
+        "(0123456789ab+): commit them, then record again"
     )

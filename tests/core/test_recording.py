@@ -142,8 +142,8 @@ def test_a_longer_baseline_proves_smaller_changes_and_of_what_was_not_measured_n
 
     assert set(detectable) == set(lacking.minimum_detectable_change) == {"throughput"}
     assert 0 < smaller["throughput"] < detectable["throughput"]
-    assert provable(short).startswith("can prove changes of ")
-    nothing = "can prove no change: no gated metric has enough queries a run"
+    assert provable(short).startswith("smallest detectable regression ")
+    nothing = "no regression can be detected: too few queries a run for every gated metric"
     assert provable(recorded((1.0, 1.01), limits={})) == nothing
 
 
@@ -160,10 +160,10 @@ def test_what_fails_on_the_first_day_is_told_until_there_are_more_days() -> None
     ]
 
     assert told == [
-        "today a change of −10.5 % in samples/s fails; a smaller drop from 4 days on, or at once "
-        "by interleaving (baseline_engine)",
-        "today a change of −10.5 % in samples/s fails; a smaller drop is measured again by "
-        "interleaving, which is final",
+        "today a change of −10.5 % in samples/s fails; a smaller one needs 4 days, or "
+        "baseline_engine in the suite",
+        "today a change of −10.5 % in samples/s fails; a smaller one is measured again, "
+        "interleaved with the baseline's build",
         *[None] * 4,
     ]
     times: dict[str, Any] = {"metrics": {"latency_p50": 0.01}, "within_se": {}}
@@ -252,11 +252,12 @@ def test_a_baseline_that_cannot_prove_its_own_limit_says_so() -> None:
     said, *others = [detectable_notes([metric]) for metric in found]
 
     assert others == [()] * 4
-    advice = "record a longer baseline (--mlperf-update=append) or widen the limit"
-    assert said == (f"can prove no smaller change than 4.1 % in samples/s (limit 3 %): {advice}",)
+    advice = "add runs (--mlperf-update=append) or widen the limit"
+    above = "the smallest detectable regression is above the limit"
+    assert said == (f"{above}: 4.1 % in samples/s (limit 3 %): {advice}",)
     at_points = [replace(found[0], metric=f"tokens_per_second@{point}") for point in (1, 8)]
     assert detectable_notes(at_points) == (
-        "can prove no smaller change than 4.1 % in tokens/s at 1 (limit 3 %), "
+        f"{above}: 4.1 % in tokens/s at 1 (limit 3 %), "
         f"4.1 % in tokens/s at 8 (limit 3 %): {advice}",
     )
 

@@ -38,38 +38,33 @@ def test_an_outcome_fails_or_passes_and_the_worst_metric_decides_whatever_the_or
 
 
 BUILD = (
-    ", or name the baseline's build in the suite (baseline_engine): a drop is then measured again "
-    "beside it, in turns"
+    ", or set baseline_engine in the suite: a drop is then measured again, interleaved with the "
+    "baseline's build"
 )
 
 
 UNTIL = "2026-12-05"
 
-APPEND = (
-    'append a session of its build on another day (--mlperf-update=append --mlperf-reason "...")'
-)
+APPEND = 'add a session of its build on another day (--mlperf-update=append --mlperf-reason "...")'
 
 
-OF_DAYS = (
-    "the baseline has {} of 4 days: run its build with --mlperf-update=missing on other days, and "
-    "it grows"
-)
+OF_DAYS = "baseline has {} of 4 days: run its build with --mlperf-update=missing on {} more day{}"
 CALIBRATE = (
-    "5 days of the baseline show too little of what sessions differ by: calibrate on other "
-    "days (pytest-mlperf calibrate)"
+    "5 days of baseline do not show the day-to-day variation: calibrate on other days "
+    "(pytest-mlperf calibrate)"
 )
 
 
 def test_what_settles_it_follows_from_what_is_lacking() -> None:
     """Of several metrics the drop says it."""
     cases: list[tuple[str, Any, int, str | None, str]] = [
-        ("ok", "few sessions", 1, None, OF_DAYS.format(1)),
-        ("drop", "few sessions", 3, None, f"{OF_DAYS.format(3)}{BUILD}"),
+        ("ok", "few sessions", 1, None, OF_DAYS.format(1, 3, "s")),
+        ("drop", "few sessions", 3, None, f"{OF_DAYS.format(3, 1, '')}{BUILD}"),
         ("drop", "few sessions", 5, None, f"{CALIBRATE}{BUILD}"),
-        ("ok", "old", 4, UNTIL, f"the baseline was final until {UNTIL}: {APPEND}"),
-        ("drop", "old", 4, None, f"the baseline is of one day: {APPEND}{BUILD}"),
-        ("ok", None, 4, UNTIL, f"the baseline's sessions differ by too much: {APPEND}"),
-        ("drop", None, 9, UNTIL, f"the baseline's sessions differ by too much: {APPEND}{BUILD}"),
+        ("ok", "old", 4, UNTIL, f"baseline too old since {UNTIL}: {APPEND}"),
+        ("drop", "old", 4, None, f"baseline of one day: {APPEND}{BUILD}"),
+        ("ok", None, 4, UNTIL, f"the baseline's sessions vary too much: {APPEND}"),
+        ("drop", None, 9, UNTIL, f"the baseline's sessions vary too much: {APPEND}{BUILD}"),
     ]
     for leans, lacking, sessions, until, words in cases:
         promised = Guarantee(
@@ -92,7 +87,7 @@ def test_what_settles_it_follows_from_what_is_lacking() -> None:
     found = replace(
         PROVISIONAL_DROP, metrics=both, baseline=replace(PROVISIONAL_DROP.baseline, guarantee=None)
     )
-    assert (final_word(found) or "").startswith("the baseline is of one day: ")
+    assert (final_word(found) or "").startswith("baseline of one day: ")
     assert final_word(DROP) is None
 
 

@@ -463,7 +463,7 @@ def test_a_baseline_of_another_power_limit_is_named_and_its_absence_fails_under_
     beside = run(project, "-k", "performance", "--mlperf-update=missing", ONE_RUN)
 
     assert (failed.ret, beside.ret) == (1, 0)
-    changed = r"baseline of 2026-11-01 applied to power_limit_w 700, here 500"
+    changed = r"baseline of 2026-11-01 is for another machine: power_limit_w 700, here 500"
     failed.stdout.re_match_lines([rf"NO BASELINE samples/s: {changed}", rf"note +{changed}"])
     text = " ".join(" ".join(beside.outlines).split())
     assert f"recorded beside another: {changed}" in text

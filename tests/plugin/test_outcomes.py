@@ -116,7 +116,7 @@ ROWS: dict[str, tuple[Suite, Baseline, Outcome, str, int | None]] = {
         {},
         (near(RATE), {"identity": OTHER}),
         Outcome.NO_BASELINE,
-        "samples/s: baseline of 2026-11-01 applied to cores 96, here *",
+        "samples/s: baseline of 2026-11-01 is for another machine: cores 96, here *",
         1,
     ),
     "offered": (
@@ -200,7 +200,7 @@ def test_every_outcome_has_its_word_and_its_text(
     assert "--mlperf-update=missing" in text
     assert "after 3 runs" in text
     assert cases["scattered", "performance"].max_runs == 3
-    assert "baseline of 2026-11-01 applied to cores 96, here " in text
+    assert "baseline of 2026-11-01 is for another machine: cores 96, here " in text
     assert "; cpu Other CPU, here " in text
 
     test = "suites/offered.mlperf.toml::test_performance[offered-Server-null-fp32-cpu]"

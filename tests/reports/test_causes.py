@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pytest_mlperf.core.causes import Cause, Strength
-from pytest_mlperf.reports.rows import likely, section
+from pytest_mlperf.reports.rows import section, strongest, unexplained
 
 ENGINE = Cause(
     rule="engine",
@@ -14,18 +14,25 @@ HINT = Cause(rule="siblings", says="only this case: 0 of 4 got worse", strength=
 NONE = Cause(rule="none", says="no cause found: 38.7 tokens/sample", strength=Strength.NONE)
 
 
-def test_several_causes_are_numbered_and_none_comes_last() -> None:
-    assert likely([], 80) == []
-    assert likely([ENGINE], 60) == [
-        "likely    engine.version 1.2.0 → 1.2.1 since the baseline;",
-        "          nothing else that is recorded changed",
-    ]
-    assert likely([ENGINE, HINT], 200) == [
-        f"likely    1. {ENGINE.says}",
-        f"          2. {HINT.says}",
-    ]
-    assert likely([NONE], 80) == [f"likely    {NONE.says}"]
-    assert likely([HINT, NONE], 80) == [f"likely    {HINT.says}", f"          {NONE.says}"]
+def test_the_strongest_cause_is_apart_and_hints_stand_behind_that_none_was_found() -> None:
+    expected: dict[tuple[Cause, ...], tuple[list[str], list[str]]] = {
+        (): ([], []),
+        (ENGINE,): ([ENGINE.says], []),
+        (ENGINE, HINT): ([ENGINE.says], [HINT.says]),
+        (NONE,): ([NONE.says], []),
+        (HINT, NONE): ([NONE.says], [HINT.says]),
+    }
+
+    assert {causes: strongest(causes) for causes in expected} == expected
+
+
+def test_a_recorded_change_that_a_cause_names_is_not_listed_again() -> None:
+    named, other = "engine.version 1.2.0 → 1.2.1", 'options {"a": 1, "b": 2} → {"a": 1, "b": 3}'
+    file = "files.other 1 in git since 3f2c: README.md"
+
+    assert unexplained([named, other, file], [ENGINE.says]) == [other, file]
+    assert unexplained([other], ["options: b 2 → 3 since the baseline"]) == []
+    assert unexplained([file], ["files changed: 1 in git since 3f2c: README.md"]) == []
 
 
 def test_a_section_says_how_many_other_tests_were_looked_at() -> None:

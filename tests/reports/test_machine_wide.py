@@ -44,15 +44,15 @@ def results(
 
 def test_a_shift_counts_beyond_what_sessions_differ_by_and_scatter_costs() -> None:
     rows: list[Any] = [
-        ({"shift": -0.03, "machine": 0.02}, "all 200 pairs moved by −3", "as the machine's"),
-        ({"shift": -0.05}, "all 200 pairs moved by −4.", ": more than that, so it counts"),
-        ({"sd": 3 * SE}, "runs of now lie ", ": a drop had to be that much larger"),
+        ({"shift": -0.03, "machine": 0.02}, "all 200 metrics moved −3", ", so it is ignored"),
+        ({"shift": -0.05}, "all 200 metrics moved −4.", ", so it counts"),
+        ({"sd": 3 * SE}, "runs of this session vary ", ": only a drop that much larger fails"),
     ]
     for fields, begin, end in rows:
         (said,) = machine_wide(results(**fields))
         assert said.startswith(begin)
         assert said.endswith(end)
-        assert ("together; sessions of this machine differ by " in said) is ("shift" in fields)
+        assert ("; day-to-day variation of this machine is " in said) is ("shift" in fields)
     assert machine_wide(results()) == []
     assert machine_wide(replace(results(shift=-0.05), pairs=0)) == [], "each is judged alone"
 

@@ -269,9 +269,9 @@ FEW_QUERIES = verdict(
 )
 NO_BASELINE = verdict(
     Outcome.NO_BASELINE,
-    "samples/s: baseline of 2026-11-20 applied to power_limit_w 700, here 500",
+    "samples/s: baseline of 2026-11-20 is for another machine: power_limit_w 700, here 500",
     unset("throughput", Outcome.NO_BASELINE, 24_140.0, limit=0.03),
-    notes=("baseline of 2026-11-20 applied to power_limit_w 700, here 500",),
+    notes=("baseline of 2026-11-20 is for another machine: power_limit_w 700, here 500",),
 )
 RECORDED = verdict(
     Outcome.RECORDED,

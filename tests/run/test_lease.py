@@ -297,7 +297,7 @@ def test_others_are_waited_for_until_they_are_done_or_the_sessions_time_is_over(
     busy = Contention(window_s=0.2, cores=2, foreign_s=0.2, others={"cc1": 1.0})
     idle = Contention(window_s=0.2, cores=2, foreign_s=0.01)
     unknown = Contention(window_s=0.2, cores=2)
-    words = "for an idle machine: others used 1 of 2 cores: cc1 1"
+    words = "for an idle machine: other processes used 1 of 2 cores (cc1 1)"
     for limit_s, looks, left, waited_s, lines in (
         (15.0, [busy, busy, idle, busy], 1, 0.4, [f"waiting up to 15 s {words}"] * 2),
         (0.5, [busy] * 4, 1, 0.6, [f"waiting up to 0 s {words}"] * 3),

@@ -56,7 +56,7 @@ def load_in_words(runs: Sequence[Run]) -> str:
         return "the client itself was late: the notes of its runs say by how much"
     busiest = max(seen, key=lambda load: load.share or 0.0)
     share = percent(busiest.share or 0.0)
-    return f"the machine was busy, which explains up to {share}: {in_words(busiest)}"
+    return f"the machine was busy, which may have cost up to {share}: {in_words(busiest)}"
 
 
 def load_notes(

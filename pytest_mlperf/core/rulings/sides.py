@@ -348,10 +348,10 @@ def _note(ratio: Pooled, decision: Decision, best: float, rule: RuleR) -> str:
         return ""
     lacking = SPARE_SESSIONS + 2 - ratio.sessions
     reason = (
-        f"{ratio.sessions} sessions in all do not show what sessions differ by, which may be "
-        f"{MAX_SPREAD_RATIO:g} times what runs do; {lacking} more on other days settle it"
+        f"{ratio.sessions} sessions in all do not show the day-to-day variation; record "
+        f"{lacking} more on other days to be sure"
     )
-    heads = {"ok": "leans to ok: ", "drop": "leans to a drop: ", None: ""}
+    heads = {"ok": "probably ok: ", "drop": "probably a regression: ", None: ""}
     return f"{heads[decision.direction]}{reason}"
 
 

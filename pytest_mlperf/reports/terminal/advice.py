@@ -6,9 +6,7 @@ import math
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import chain
 
-from pytest_mlperf.core.control import seen_in_words
 from pytest_mlperf.core.guarantees import (
     ACCEPT_OPTIONS,
     APPEND_OPTIONS,
@@ -46,10 +44,12 @@ def settling(results: Sequence[CaseResult]) -> list[tuple[str, str]]:
         missing = None if result.failed else final_word(result.verdict)
         if missing:
             cases_of.setdefault(missing, {})[result.verdict.case.id] = None
-    return [
-        (missing, ", ".join(cases) if len(cases) <= MAX_LISTED_CASES else f"{len(cases)} cases")
-        for missing, cases in cases_of.items()
-    ]
+    return [(missing, in_short([*cases])) for missing, cases in cases_of.items()]
+
+
+def in_short(cases: Sequence[str]) -> str:
+    """Return the names of a few cases, or the number of many."""
+    return ", ".join(cases) if len(cases) <= MAX_LISTED_CASES else f"{len(cases)} cases"
 
 
 def what_decides(verdict: Verdict) -> str:
@@ -57,28 +57,28 @@ def what_decides(verdict: Verdict) -> str:
     open_ = [m for m in verdict.paired if m.outcome is Outcome.INCONCLUSIVE]
     if open_:
         return (
-            f"{verdict.headline}; all {open_[0].samples:,} samples were compared: a larger data "
-            "set or a wider margin ([limits] accuracy) would decide"
+            f"{verdict.headline}; all {open_[0].samples:,} samples were compared. Use a larger "
+            "data set or a wider margin ([limits] accuracy)."
         )
     if verdict.ratio:
         return (
-            f"{verdict.headline} after {plural(verdict.ratio.pairs, 'run')} of each; longer runs "
-            "(min_duration), more of them (--mlperf-max-runs) or a quieter machine would decide"
+            f"{verdict.headline} after {plural(verdict.ratio.pairs, 'run')} of each. Use longer "
+            "runs (min_duration), more runs (--mlperf-max-runs) or an idle machine."
         )
     metric = next((m for m in verdict.metrics if m.outcome is Outcome.INCONCLUSIVE), None)
     if metric is None:
-        return f"{verdict.headline}; a longer min_duration would decide"
+        return f"{verdict.headline}. Use a longer min_duration."
     if metric.interrupted:
         return f"{metric.note}; run it again"
     if metric.note:
-        advice = f"; add a session to the baseline: {unbroken(APPEND_OPTIONS)}"
+        advice = f". Add a session to the baseline: {unbroken(APPEND_OPTIONS)}"
         return metric.note + advice * (metric.baseline.runs < GATING_RUNS)
-    detectable = percent(metric.baseline.detectable) if metric.baseline.detectable else "more"
+    detectable = metric.baseline.detectable
+    shown = percent(detectable) if detectable else "unknown"
     return (
-        f"after {plural(metric.runs, 'run')} {title(metric.metric)} could prove changes of "
-        f"{detectable}; a longer baseline ({unbroken(APPEND_OPTIONS)}), more runs "
-        "(--mlperf-max-runs) or "
-        "a quieter machine would decide"
+        f"smallest detectable regression of {title(metric.metric)} after "
+        f"{plural(metric.runs, 'run')}: {shown}. Use a longer baseline "
+        f"({unbroken(APPEND_OPTIONS)}), more runs (--mlperf-max-runs) or an idle machine."
     )
 
 
@@ -90,6 +90,13 @@ _DROPS = frozenset({Outcome.PERF_DROP, Outcome.ACC_DROP, Outcome.POWER_DROP})
 def lines_of(verdict: Verdict) -> list[str]:
     """Return the notes of a verdict, and behind them the end of the log of what broke."""
     return [*verdict.notes, *(f"log: {line}" for line in verdict.logs.tail)]
+
+
+def without_file(verdict: Verdict, note: str) -> str:
+    """Return a note with the folder of all baselines in place of the case's file."""
+    file = verdict.baseline.file
+    folder = file.partition(f"/{verdict.case.accelerator}/")[0] if file else ""
+    return note.replace(file, folder) if file else note
 
 
 def again(result: CaseResult) -> str:
@@ -138,34 +145,16 @@ def commands(result: CaseResult) -> Iterator[tuple[str, str]]:
 
 
 PROMISE = (
-    "of the drops that fail together at most 5 % are expected to be none; a drop of the limit is "
-    f"passed at most 5 % of the time; {BELOW_LIMIT_PROMISE}"
+    "at most 5 % of the failed drops are expected to be false alarms, misses of a regression as "
+    f"large as the limit at most 5 %; {BELOW_LIMIT_PROMISE}"
 )
-
-MIN_COMMON_CASES = 3
-MAX_LISTED_CHANGES = 4
-_JUDGED = {
-    Outcome.OK,
-    Outcome.IMPROVED,
-    Outcome.PERF_DROP,
-    Outcome.SUSPECT,
-    Outcome.PROVISIONAL,
-    Outcome.INCONCLUSIVE,
-}
 
 
 def together(results: Results) -> list[str]:
-    """Return what is to be said of the session as a whole, a paragraph each."""
-    lines = []
-    if results.pairs:
-        lines.append(f"{results.pairs} pairs judged together: {_words(results)}")
-        lines += machine_wide(results)
-    performance = [r for r in results.cases if r.verdict.kind == "performance"]
-    judged = [r for r in performance if r.verdict.outcome in _JUDGED]
-    fell = [r for r in judged if r.verdict.outcome is Outcome.PERF_DROP]
-    if len(judged) >= MIN_COMMON_CASES and 2 * len(fell) > len(judged):
-        lines.append(_fell(fell, len(judged)))
-    return lines
+    """Return what is to be said of pairs that were judged together, a paragraph each."""
+    if not results.pairs:
+        return []
+    return [f"{results.pairs} pairs judged together: {_words(results)}", *machine_wide(results)]
 
 
 def _words(results: Results) -> str:
@@ -183,21 +172,6 @@ def _words(results: Results) -> str:
         suspect = unbroken(f"{counts[Outcome.SUSPECT]} SUSPECT")
         parts.append(f"{suspect} (first in the next session, and alone)")
     return ", ".join(parts) or "no drop"
-
-
-def _fell(fell: Sequence[CaseResult], judged: int) -> str:
-    control, machines = "control not compared", [result.verdict.machine for result in fell]
-    if all(machines):
-        worst = max(chain.from_iterable(machines), key=lambda difference: difference.deviations)
-        control = f"control at most {seen_in_words([worst])}"
-    first, *others = (result.verdict.baseline.changed for result in fell)
-    common = [text for text in first if all(text in other for other in others)]
-    more = [f"{len(common) - MAX_LISTED_CHANGES} more"] if len(common) > MAX_LISTED_CHANGES else []
-    changed = (
-        ", ".join([*common[:MAX_LISTED_CHANGES], *more])
-        or "nothing that is recorded of all of them"
-    )
-    return f"{len(fell)} of {judged} cases fell together; {control}; changed: {changed}"
 
 
 NOTABLE = 1.2
@@ -220,17 +194,17 @@ def machine_wide(results: Results) -> list[str]:
 def _null_lines(null: Null) -> Iterator[str]:
     if not null.is_machines or abs(null.shift) > null.spread:
         shift = change(math.expm1(null.shift))
-        differ = f"sessions of this machine differ by {percent(round(null.spread, 4))}"
-        taken = "taken as the machine's" if null.is_machines else "more than that, so it counts"
-        yield f"all {null.pairs} pairs moved by {shift} together; {differ}: {taken}"
+        differ = f"day-to-day variation of this machine is {percent(round(null.spread, 4))}"
+        taken = "so it is ignored" if null.is_machines else "so it counts"
+        yield f"all {null.pairs} metrics moved {shift}; {differ}, {taken}"
     if null.scale > NOTABLE:
         yield (
-            f"runs of now lie {null.scale:.1f} times as far apart as expected: "
-            "a drop had to be that much larger"
+            f"runs of this session vary {null.scale:.1f} times as much as expected: "
+            "only a drop that much larger fails"
         )
     between = math.sqrt(1 + null.excess)
     if between > NOTABLE:
         yield (
-            f"sessions of one pair differ {between:.1f} times as much as expected: "
-            "a drop had to be larger than that"
+            f"sessions of one metric vary {between:.1f} times as much as expected: "
+            "only a drop larger than that fails"
         )

@@ -15,6 +15,7 @@ from pytest_mlperf.core.trend import TrendPoint, TrendStep, proven, step, versio
 from pytest_mlperf.core.verdict import SEVERITY, MetricVerdict, Outcome
 from pytest_mlperf.judge.robustness import MAX_SPREAD_RATIO
 from pytest_mlperf.judge.rule_r import RuleR
+from pytest_mlperf.reports.failures import NO_DIFFERENCE
 from pytest_mlperf.reports.rows import metric_cells, shown, title
 from pytest_mlperf.reports.terminal.layout import Row, fold, paragraph, paragraphs, table, unbroken
 
@@ -108,8 +109,7 @@ def _changed(compared: Sequence[ComparedCase]) -> list[str]:
     """Return each difference once, with how many cases have it where that is not all."""
     counts = Counter(text for one in compared for text in one.changed)
     if not counts:
-        nothing = "nothing that is recorded: engine, weights, options and data are the same"
-        return [nothing] if compared else []
+        return [NO_DIFFERENCE] if compared else []
     return [
         text if count == len(compared) else f"{text} ({plural(count, 'case')})"
         for text, count in counts.items()

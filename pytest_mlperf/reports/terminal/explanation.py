@@ -66,7 +66,7 @@ def _measured(verdict: Verdict, width: int) -> list[str]:
         {
             "run": str(number),
             "started (UTC)": _minute(run.started),
-            counted: f"{run.samples if offline else run.queries:,}".replace(",", " "),
+            counted: f"{run.samples if offline else run.queries:,}",
             "seconds": f"{run.duration_s:.1f}",
             "note": "latency limit missed" if run.limit_missed else "",
             **{

@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 
-from pytest_mlperf.core.causes import Cause, Siblings, causes
+from pytest_mlperf.core.causes import NO_CAUSE, Cause, Siblings, causes
 from pytest_mlperf.core.guarantees import (
     BELOW_LIMIT_PROMISE,
     FALSE_ALARM_PROMISE,
+    LIMIT_PROMISE,
     MISSING_OPTION,
     REPLACE_OPTIONS,
 )
 from pytest_mlperf.core.numbers import duration, plural
+from pytest_mlperf.core.reason import ranges_of
 from pytest_mlperf.core.results import IMPORTED, UNVERIFIED_LABEL, CaseResult, Results
 from pytest_mlperf.core.untrusted_text import clean, visible
 from pytest_mlperf.core.verdict import SEVERITY, MetricVerdict, Outcome, Verdict, final_word
+from pytest_mlperf.reports.failures import NO_DIFFERENCE, failure_groups, group_sentences
 from pytest_mlperf.reports.formats import ReportedSession
 from pytest_mlperf.reports.rows import (
     beside,
@@ -25,23 +28,25 @@ from pytest_mlperf.reports.rows import (
     gate,
     invalid_runs,
     light,
-    likely,
     metric_notes,
     rows,
     searched,
+    strongest,
+    unexplained,
     verdict_tables,
 )
 from pytest_mlperf.reports.terminal.advice import (
     JUDGE,
-    MIN_COMMON_CASES,
     accept,
     again,
+    in_short,
     lines_of,
     may_be_recorded,
     record,
     settling,
     together,
     what_decides,
+    without_file,
 )
 from pytest_mlperf.reports.terminal.advice import PROMISE as PROMISE_TOGETHER
 from pytest_mlperf.reports.terminal.layout import (
@@ -55,21 +60,21 @@ from pytest_mlperf.reports.terminal.layout import (
 )
 from pytest_mlperf.reports.terminal.precisions import precision_lines
 
-PROMISE = f"{FALSE_ALARM_PROMISE}, a drop of the limit is passed at most 5 %; {BELOW_LIMIT_PROMISE}"
+PROMISE = f"{LIMIT_PROMISE}; {BELOW_LIMIT_PROMISE}"
 
 ACCURACY_PROMISE = (
-    "no change is failed at most 1 % of the time, a drop of the margin is passed at most 5 %"
+    f"{FALSE_ALARM_PROMISE}, misses of a regression as large as the margin at most 5 %"
 )
 
 PAIR_PROMISE = (
-    "a claim that holds is refuted at most 1 % of the time, one that does not hold is taken as "
-    "proven at most 5 %"
+    "a true claim is refuted at most 1 % of the time, a false claim is accepted at most 5 % of the "
+    "time"
 )
 
 MIN_WAIT_SECONDS = 5.0
 NOT_COMPARED = (
-    "nothing was compared, so nothing is shown; under CI that fails on named accelerators, and "
-    "--mlperf-fail-on=no:no-baseline lets it pass"
+    "nothing was compared. In CI this fails on named accelerators; allow it with "
+    "--mlperf-fail-on=no:no-baseline"
 )
 
 # --- failure message -------------------------------------------------------------------------
@@ -78,11 +83,15 @@ NOT_COMPARED = (
 def failure(
     verdict: Verdict, result: CaseResult, width: int, likely_causes: Sequence[Cause] = ()
 ) -> str:
-    """Return the message of a failed test; its first line holds the verdict.
+    """Return the message of a failed test: verdict, command, likely cause, then the evidence.
 
     Prose wraps, paths and commands do not.
     """
     lines = fold(f"{verdict.outcome} {verdict.headline}", width, rest="  ")
+    if result.suite != IMPORTED:
+        lines.append(line("reproduce", again(result)))
+    first, others = strongest(likely_causes)
+    lines += paragraphs("likely", first, width)
     lines.append(line("case", f"{verdict.case.id}  {result.suite}:{result.line}"))
     for name, sentence in declared(result).items():
         lines += paragraph(name, sentence, width)
@@ -92,8 +101,11 @@ def failure(
     for table_lines in tables:
         lines += ["", *table_lines]
     lines += [""] if tables else []
-    reasons, steps = _reasons(verdict, result, width), _next_steps(verdict, result, width)
-    for block in (*reasons, likely(likely_causes, width), *steps):
+    lines += paragraphs("also", others, width)
+    for block in (
+        *_reasons(verdict, result, width, [*first, *others]),
+        *_next_steps(verdict, result, width),
+    ):
         lines += block
     return "\n".join(visible(text.rstrip()) for text in lines)
 
@@ -104,7 +116,9 @@ def failure_message(results: Results, columns: int) -> Callable[[CaseResult], st
     return lambda r: failure(r.verdict, r, columns, causes(r.verdict, None, verdicts))
 
 
-def _reasons(verdict: Verdict, result: CaseResult, width: int) -> Iterator[list[str]]:
+def _reasons(
+    verdict: Verdict, result: CaseResult, width: int, likely: Sequence[str]
+) -> Iterator[list[str]]:
     yield paragraphs("note", [*verdict.notes, *metric_notes(verdict)], width)
     yield paragraphs("invalid", [text for text in (invalid_runs(verdict),) if text], width)
     yield paragraphs("search", searched(verdict), width)
@@ -125,21 +139,26 @@ def _reasons(verdict: Verdict, result: CaseResult, width: int) -> Iterator[list[
         total = verdict.accuracy.total if verdict.accuracy else compared.samples
         of = f" of {total:,}" if compared.samples < total else ""
         counts = (
-            f"{compared.samples:,}{of} samples compared one by one, "
-            f"{compared.down:,} got worse and {compared.up:,} better; {ACCURACY_PROMISE}"
+            f"{compared.samples:,}{of} samples compared in pairs: "
+            f"{compared.down:,} worse, {compared.up:,} better; {ACCURACY_PROMISE}"
         )
         yield paragraph("rule", counts, width)
     if verdict.ratio:
-        counts = f"{plural(verdict.ratio.pairs, 'run')} of each in turns, each a fresh process"
+        counts = f"{plural(verdict.ratio.pairs, 'run')} of each, interleaved, in fresh processes"
         yield paragraph("rule", f"{counts}; {PAIR_PROMISE}", width)
     if verdict.baseline.source:
         yield [line("baseline", str(verdict.baseline.file))]
         yield paragraph("", verdict.baseline.source, width)
-        unchanged = "nothing that is recorded: engine, weights, options and data are the same"
-        if verdict.baseline.unknown:
-            unchanged = "nothing that both sides know"
-        yield paragraphs("changed", verdict.baseline.changed or [unchanged], width)
-        yield paragraphs("unknown", verdict.baseline.unknown, width)
+        yield paragraphs("changed", _changed(verdict, likely), width)
+        yield paragraphs("unknown", unexplained(verdict.baseline.unknown, likely), width)
+
+
+def _changed(verdict: Verdict, likely: Sequence[str]) -> list[str]:
+    """Return the recorded changes that no likely cause names, or that there is none."""
+    baseline = verdict.baseline
+    if baseline.changed or any(text.startswith(NO_CAUSE) for text in likely):
+        return unexplained(baseline.changed, likely)
+    return ["nothing that both sides know" if baseline.unknown else NO_DIFFERENCE]
 
 
 def _rule(verdict: Verdict, judged: MetricVerdict, *, together: bool) -> str:
@@ -162,8 +181,6 @@ def _next_steps(verdict: Verdict, result: CaseResult, width: int) -> Iterator[li
         yield paragraph("undecided", what_decides(verdict), width)
     if remedy := final_word(verdict):
         yield paragraph("settle", remedy, width)
-    if result.suite != IMPORTED:
-        yield [line("reproduce", again(result))]
     if command := accept(result):
         yield [line("accept", command)]
     if command := record(result):
@@ -178,18 +195,44 @@ def _next_steps(verdict: Verdict, result: CaseResult, width: int) -> Iterator[li
 # --- summary ---------------------------------------------------------------------------------
 
 
+MAX_LISTED_TESTS = 10
+"""A session with more tests lists a part of those that came out alike, and folds its notes."""
+
+MAX_LISTED_ALIKE = 4
+"""Cases with the same outcomes that such a session lists."""
+
+
 def report(session: ReportedSession) -> str:
     """Return the summary as a text."""
-    lines = summary(session.results, session.columns, colour=False)
+    lines = [
+        *(t for one in common_causes(session.results) for t in fold(one, session.columns)),
+        *summary(session.results, session.columns, colour=False),
+    ]
     return "".join(f"{clean(line)}\n" for line in lines)
 
 
-def summary(results: Results, width: int, *, colour: bool) -> list[str]:
+def common_causes(results: Results) -> list[str]:
+    """Return a sentence for each cause that several failed tests share, the commonest first."""
+    return group_sentences(failure_groups(results))
+
+
+def summary(
+    results: Results,
+    width: int,
+    *,
+    colour: bool,
+    failures_shown: bool = False,
+    precisions: bool = True,
+) -> list[str]:
     """Return the terminal summary: a table by case, what to do about it, one line of counts.
 
-    Where an engine ran in several precisions, what each of them costs and gives stands between.
+    Args:
+        failures_shown: The messages of failed tests are printed above: their reasons are left out.
+        precisions: Compare the precisions of each workload.
     """
-    listed = [(result, row) for result in results.cases for row in rows(result)]
+    of_case, unlisted = _listed(results)
+    tests = [result for case in of_case.values() for result in case]
+    listed = [(result, row) for result in tests for row in rows(result)]
     columns = ["test", "verdict", "metric", "now", "vs base", "interval", "limit"]
     cells = [row for _, row in listed]
     head, *body = table(
@@ -203,46 +246,65 @@ def summary(results: Results, width: int, *, colour: bool) -> list[str]:
     lines = [f"  {head}"]
     test_width, verdict_width = column_widths(columns[:2], cells)
     indent = 2 + test_width + 2 + verdict_width + 2
-    last, of_case = "", defaultdict[str, list[CaseResult]](list)
-    for result in results.cases:
-        of_case[result.verdict.case.id].append(result)
+    last = ""
     for (result, row), text in zip(listed, body, strict=True):
         if result.verdict.case.id != last:
             last = result.verdict.case.id
             lines.append(visible(last))
-            # Of the tests of a case, the first that knows most of its runs tells of them.
-            fullest = max(
-                of_case[last],
-                key=lambda each: (len(each.verdict.runs), each.verdict.kind != "accuracy"),
-            )
-            gates = [gate(each.verdict) for each in of_case[last]]
-            texts = (*declared(result).values(), *gates, *beside(fullest))
-            for text_beside in filter(None, texts):
-                lines += fold(text_beside, width, first="  ", rest="    ")
-        if row.get("metric"):
+            shown = failures_shown and any(one.failed for one in of_case[last])
+            for sentence in () if shown else _facts(of_case[last]):
+                lines += fold(sentence, width, first="  ", rest="    ")
+        if row.get("metric") or (failures_shown and result.failed):
             lines.append(f"  {text}")
             continue
-        # Nothing was measured: the reason stands in the place of the figures.
+        # Nothing was measured: the reason replaces the figures.
         first, *rest = fold(result.verdict.headline, width - indent) or [""]
         gap = " " * (verdict_width - len(row["verdict"]) + 2)
         lines.append(f"  {text}{gap}{first}")
         lines += [" " * indent + part for part in rest]
-    if len({result.verdict.case.precision for result in results.cases}) > 1:
+    if unlisted:
+        more = ", ".join(unbroken(f"{count} {word}") for word, count in unlisted.items())
+        lines += fold(f"  and {more}: see results.json, or pytest-mlperf explain CASE", width)
+    if precisions and len({result.verdict.case.precision for result in results.cases}) > 1:
         lines += precision_lines(results, width)
     for block in _advice(results, width):
         lines += block
-    if results.pairs or len(results.cases) >= MIN_COMMON_CASES:
-        for sentence in together(results):
-            lines += fold(sentence, width)
+    for sentence in together(results):
+        lines += fold(sentence, width)
     lines += fold(_counts(results), width)
     lines.append(UNVERIFIED_LABEL)
     return lines
 
 
-NEXT_SESSION_NOTE = "if the next session, on another day, sees this drop again, the test fails"
+def _listed(results: Results) -> tuple[dict[str, list[CaseResult]], Counter[str]]:
+    """Return the listed tests by case, and how many others there are by outcome."""
+    of_case = defaultdict[str, list[CaseResult]](list)
+    for result in results.cases:
+        of_case[result.verdict.case.id].append(result)
+    unlisted = Counter[str]()
+    if len(results.cases) > MAX_LISTED_TESTS:
+        alike = Counter[tuple[str, ...]]()
+        for case, tests in [*of_case.items()]:
+            words = tuple(str(result.verdict.outcome) for result in tests)
+            alike[words] += 1
+            if alike[words] > MAX_LISTED_ALIKE:
+                unlisted.update(words)
+                del of_case[case]
+    return of_case, unlisted
+
+
+def _facts(tests: Sequence[CaseResult]) -> Iterator[str]:
+    """Yield what is known of a case; of its tests, the first with most runs tells of them."""
+    fullest = max(tests, key=lambda one: (len(one.verdict.runs), one.verdict.kind != "accuracy"))
+    yield from declared(tests[-1]).values()
+    yield from filter(None, (gate(one.verdict) for one in tests))
+    yield from beside(fullest)
+
+
+NEXT_SESSION_NOTE = "the test fails if the next session, on another day, sees this drop again"
 
 WARNING_NOTE = (
-    "this drop is a warning only: the baseline's own days differ by as much, or it is old"
+    "this drop is only a warning: the baseline's own days vary as much, or the baseline is old"
 )
 
 
@@ -258,15 +320,28 @@ def _advice(results: Results, width: int) -> Iterator[list[str]]:
         yield [line("record", f"pytest {suites} {judge}{MISSING_OPTION}")]
     for remedy, cases in settling(results.cases):
         yield paragraph("settle", f"{cases}: {remedy}", width)
-    noted: set[str] = set()
+    texts = defaultdict[str, list[tuple[str, str]]](list)
+    for label, case, text in _sentences(results):
+        texts[label].append((case, text))
+    for label, of_label in texts.items():
+        merged = of_label
+        if len(results.cases) > MAX_LISTED_TESTS:
+            merged = [(in_short(cases), text) for cases, text in ranges_of(of_label)]
+        for case, text in dict.fromkeys(merged):
+            yield paragraph(label, f"{case}: {text}", width)
+
+
+def _sentences(results: Results) -> Iterator[tuple[str, str, str]]:
+    """Yield label, case and text of what is to be said of tests that did not fail."""
     changes = {
         (one.verdict.case.id, one.verdict.baseline.changed)
         for one in results.cases
         if one.verdict.baseline.source
     }
     of_case = Counter(case for case, _ in changes)
+    many = len(results.cases) > MAX_LISTED_TESTS
     for result in results.cases:
-        verdict = result.verdict
+        verdict, case = result.verdict, result.verdict.case.id
         advice = {
             Outcome.INCONCLUSIVE: ("undecided", what_decides(verdict)),
             Outcome.SUSPECT: ("suspect", verdict.headline),
@@ -275,24 +350,16 @@ def _advice(results: Results, width: int) -> Iterator[list[str]]:
         }
         if verdict.warns and not (result.failed or result.expected_failures):
             likely = any(metric.seems_drop and metric.likely for metric in verdict.metrics)
-            text = NEXT_SESSION_NOTE if likely else WARNING_NOTE
-            yield paragraph("warning", f"{verdict.case.id}: {text}", width)
+            yield "warning", case, NEXT_SESSION_NOTE if likely else WARNING_NOTE
         if verdict.outcome in advice:
             label, text = advice[verdict.outcome]
-            yield paragraph(label, f"{verdict.case.id}: {text}", width)
-        if not result.failed:
-            yield from _beside(verdict, noted, width, apart=of_case[verdict.case.id] > 1)
-
-
-def _beside(verdict: Verdict, printed: set[str], width: int, *, apart: bool) -> Iterator[list[str]]:
-    """Yield what changed and what was noted, of a case once, whichever of its tests says it."""
-    since = changed(verdict, apart=apart)
-    labelled = [("changed", since), *(("note", note) for note in lines_of(verdict))]
-    for label, content in labelled:
-        text = f"{verdict.case.id}: {content}"
-        if content and text not in printed:
-            yield paragraph(label, text, width)
-            printed.add(text)
+            yield label, case, text
+        if result.failed:
+            continue
+        if since := changed(verdict, apart=of_case[case] > 1):
+            yield "changed", case, since
+        for note in lines_of(verdict):
+            yield "note", case, without_file(verdict, note) if many else note
 
 
 def _counts(results: Results) -> str:
@@ -301,12 +368,10 @@ def _counts(results: Results) -> str:
     invalid = {run.folder: run for r in results.cases for run in r.verdict.invalid_runs}
     waited_s = sum(run.load.waited_s or 0.0 for run in {**runs, **invalid}.values())
     waited_s = min(waited_s, results.seconds)  # workers of xdist wait at the same time
-    waited = (
-        f", {duration(waited_s)} of it waiting for others" if waited_s > MIN_WAIT_SECONDS else ""
-    )
+    waited = f", {duration(waited_s)} of it waiting" if waited_s > MIN_WAIT_SECONDS else ""
     also = f" and {len(invalid)} INVALID" if invalid else ""
     turns = sum(r.verdict.interleaved.runs for r in results.cases if r.verdict.interleaved)
-    also += f" and {turns} in turns" if turns else ""
+    also += f" and {turns} interleaved" if turns else ""
     words = {word: f"{counts[word]} {word}" for word in SEVERITY if counts[word]}
     open_ = [r.verdict for r in results.cases if r.verdict.outcome is Outcome.PROVISIONAL]
     if leaning := sum(any(m.direction == "drop" for m in verdict.metrics) for verdict in open_):

@@ -234,7 +234,7 @@ def test_what_is_provisional_is_counted_apart_and_says_what_settles_it() -> None
         for n in range(4)
     ]
     passed = session(*(result(one) for one in [*others, verdicts.NO_BASELINE]))
-    missing = "the baseline has 1 of 4 days: run its build with "
+    missing = "baseline has 1 of 4 days: run its build with "
 
     shown = comment.report(reported(passed))
 
@@ -242,5 +242,5 @@ def test_what_is_provisional_is_counted_apart_and_says_what_settles_it() -> None
     assert shown.count(missing) == shown.count(f"\n- 4 cases: {missing}") == 1
     failed = summary(result(verdicts.PROVISIONAL_DROP))
     assert "failed: 1 PROVISIONAL" in failed
-    assert "\n  - 4 days of the baseline show too little of" in failed
+    assert "\n  - 4 days of baseline do not show the day-to-day" in failed
     assert "### Provisional" not in failed

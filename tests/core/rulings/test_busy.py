@@ -205,7 +205,7 @@ def test_a_limit_that_load_can_have_broken_is_not_missed() -> None:
     assert is_loaded([run(0.01), make_baseline_run(busy=0.06)], 0.05)
     assert not is_loaded([run(None), make_baseline_run(busy=0.05)], 0.05)
     assert load_in_words([run(0.1), run(0.2)]) == (
-        "the machine was busy, which explains up to 20 %: others used 0.4 of 2 cores"
+        "the machine was busy, which may have cost up to 20 %: other processes used 0.4 of 2 cores"
     )
 
 
@@ -234,7 +234,7 @@ def test_load_that_nobody_knows_is_told() -> None:
     elsewhere = replace(known, load=replace(known.load, contention=seen))
     for runs, before, told in (
         ([known], [kept], []),
-        ([known, run(0.3)], [kept], ["the machine was not quiet"]),
+        ([known, run(0.3)], [kept], ["the machine was not idle"]),
         ([known, run(None)], [], ["load unknown in 1 of 2 runs"]),
         ([elsewhere, make_run()], [kept], ["load unknown in 2 of 2 runs"]),
         ([known], [kept, make_baseline_run()], ["load not recorded in 1 of 2 runs"]),
