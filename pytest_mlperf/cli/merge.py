@@ -20,7 +20,7 @@ from pytest_mlperf.stores.atomic import unforeseen
 from pytest_mlperf.stores.results import Manifest, read_manifest, write_results
 from pytest_mlperf.stores.signatures import sign
 
-MAX_LISTED_TESTS = 20
+MAX_LISTED_MISSING = 20
 HELP = """\
 Joins the results files of one plan's parts, judges all pairs of case and metric
 together, and says which planned tests have no result. What a part left open
@@ -141,10 +141,10 @@ def _lines(merged: Results, missing: Sequence[Absent], manifest: Manifest | None
     if missing and manifest:
         of = plural(len(manifest.tests), "planned test")
         lines += fold(f"INCOMPLETE: {len(missing)} of {of} have no result", columns)
-        for one in missing[:MAX_LISTED_TESTS]:
+        for one in missing[:MAX_LISTED_MISSING]:
             lines += fold(f"  {one.test}: {one.reason}", columns, rest="    ")
-        if len(missing) > MAX_LISTED_TESTS:
-            lines.append(f"  and {len(missing) - MAX_LISTED_TESTS} more")
+        if len(missing) > MAX_LISTED_MISSING:
+            lines.append(f"  and {len(missing) - MAX_LISTED_MISSING} more")
         lines.append("")
     message = text.failure_message(merged, columns)
     for result in merged.cases:
