@@ -197,13 +197,14 @@ class Search:
     """A search of the highest rate that holds latency limits, each run in a fresh process.
 
     Precision is the width of the final bracket relative to the rate; without a baseline it starts
-    at so many samples/s, None: probed.
+    at so many samples/s, None: probed. With bounds it searches a number of requests in flight.
     """
 
     conditions: tuple[Condition, ...]
     precision: float
     max_runs: int
     start: float | None
+    bounds: tuple[int, int] | None = None
 
     @property
     def in_words(self) -> str:

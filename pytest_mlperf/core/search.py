@@ -1,10 +1,11 @@
-"""Which rate to offer next, and the rate found: the highest that holds a latency limit.
+"""Search the highest rate, or the most requests in flight, at which latency limits hold.
 
 Every try is one run of normal length in a fresh process, so tries are few and noisy. The search
 works on the logarithm of the rate. From its start it steps outwards, each step twice as long as the
 one before, until one rate holds and a higher one does not; between the two it goes where the
 limiting latency should meet its limit, by interpolation of log(latency / limit), and keeps both
-ends. The rate found lies between the ends, where that line meets 0.
+ends. The rate found lies between the ends, where that line meets 0; requests in flight are whole
+numbers, of which the lower end is found.
 
 Source of the interpolation: regula falsi, with a bisection where two tries did not halve the
 bracket, and an excess that counts up to `CLAMP` only: beyond saturation the latency says how long
@@ -18,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from pytest_mlperf.core.numbers import Positive, percent, quantity
+from pytest_mlperf.core.numbers import Positive, percent, plural, quantity
 
 CLAMP = 1.0
 """The excess, log(latency / limit), that counts at most: 2.7 times the limit, or its inverse."""
@@ -45,7 +46,7 @@ class Tried:
     """One run of a search.
 
     Attributes:
-        rate: Offered rate, per second.
+        rate: Offered rate, per second, or requests in flight.
         metric: The latency that is nearest to its limit, or farthest beyond it.
         value: What it was, seconds.
         limit: Its limit, seconds.
@@ -76,13 +77,14 @@ class SearchOutcome:
 
     Attributes:
         at: The conditions in words.
-        rate: The rate found, per second; between `low` and `high`.
+        rate: The rate found, per second; between `low` and `high`. Of requests in flight: `low`.
         low: The highest rate that held.
         high: The lowest rate above it that did not.
         metric: The latency that limits: what was beyond its limit at `high`.
         precision: The width of the bracket that was asked for, as a share of the rate.
         reached: The bracket is as narrow as that.
         tried: Every run, in order.
+        whole: Rates are numbers of requests in flight.
     """
 
     at: str
@@ -93,14 +95,16 @@ class SearchOutcome:
     precision: Positive
     reached: bool
     tried: tuple[Tried, ...]
+    whole: bool = False
 
     @property
     def in_words(self) -> str:
         """What was found and how sure it is."""
         runs = len(self.tried)
         words = (
-            f"{quantity('', self.rate)} samples/s at {self.at}: {quantity('', self.low)}/s held, "
-            f"{quantity('', self.high)}/s did not ({self.metric}); {runs} runs"
+            f"{load(self.rate, self.whole, ' samples/s')} at {self.at}: "
+            f"{load(self.low, self.whole)} held, {load(self.high, self.whole)} did not "
+            f"({self.metric}); {runs} runs"
         )
         if self.reached:
             return words
@@ -109,7 +113,7 @@ class SearchOutcome:
     @property
     def resolution(self) -> float:
         """Relative standard error of a rate anywhere in the bracket: its width / sqrt 12."""
-        return math.log(self.high / self.low) / math.sqrt(12)
+        return math.log((self.high - self.whole) / self.low) / math.sqrt(12)
 
     @property
     def scatter(self) -> float:
@@ -190,12 +194,14 @@ class SearchPlan:
     Attributes:
         step: The first step outwards, as a logarithm of the rate.
         precision: Width of the final bracket, as a share of the rate.
+        bounds: Fewest and most requests in flight; None: rates are searched.
     """
 
     start: float
     step: float = FIRST_LOG_STEP
     precision: float = 0.02
     max_runs: int = 8
+    bounds: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         for ok, name, valid in (
@@ -217,21 +223,38 @@ def narrow_step(limit: float) -> float:
 def next_rate(tries: Sequence[Tried], plan: SearchPlan) -> float | None:
     """Return the rate to try next, or None: the search is over."""
     if not tries:
-        return plan.start
+        return _allowed(plan.start, plan)
     if len(tries) >= plan.max_runs:
         return None
     low, high = bracket(tries)
     if high is None:
         assert low is not None
-        return low.rate * math.exp(_step(low.rate, plan))
+        return _allowed(low.rate * math.exp(_step(low.rate, plan)), plan, low)
     if low is None:
-        return high.rate * math.exp(-_step(high.rate, plan))
-    if _is_narrow(low, high, plan.precision):
+        return _allowed(high.rate * math.exp(-_step(high.rate, plan)), plan, None, high)
+    if _is_narrow(low, high, plan):
         places = [index for index, one in enumerate(tries) if one.rate == high.rate]
         after = tries[places[0] + 1 :]
         stands_alone = len(places) == 1 and len(after) >= HELD_AFTER
         return high.rate if stands_alone and all(one.held for one in after) else None
-    return low.rate * math.exp(_inside(tries, low, high, math.log1p(plan.precision)))
+    inside = low.rate * math.exp(_inside(tries, low, high, math.log1p(plan.precision)))
+    return _allowed(inside, plan, low, high)
+
+
+def _allowed(
+    rate: float, plan: SearchPlan, low: Tried | None = None, high: Tried | None = None
+) -> float | None:
+    """Return the nearest value that may be tried between two ends; None if none is left."""
+    if plan.bounds is None:
+        return rate
+    least = low.rate + 1 if low else plan.bounds[0]
+    most = high.rate - 1 if high else plan.bounds[1]
+    return min(max(float(round(rate)), least), most) if least <= most else None
+
+
+def load(rate: float, whole: bool, unit: str = "/s") -> str:
+    """Return a rate in a unit: "69.7/s"; or whole requests: "32 requests in flight"."""
+    return f"{plural(round(rate), 'request')} in flight" if whole else quantity("", rate) + unit
 
 
 def bracket(tries: Sequence[Tried]) -> tuple[Tried | None, Tried | None]:
@@ -249,26 +272,31 @@ def bracket(tries: Sequence[Tried]) -> tuple[Tried | None, Tried | None]:
 def result(tries: Sequence[Tried], plan: SearchPlan, at: str) -> SearchOutcome:
     """Return what a search found; NoRate says that all rates held, or none, and what to do."""
     low, high = bracket(tries)
+    whole = plan.bounds is not None
+    noun, start = ("concurrency", "start or bounds") if whole else ("rate", "start")
     if high is None:
         assert low is not None
         raise NoRate(
-            f"no rate found: {quantity('', low.rate)}/s, the highest of {len(tries)} tried, still "
-            f"holds {at} ({_measured(low)}); set start nearer to the rate that is looked for"
+            f"no {noun} found: {load(low.rate, whole)}, the highest of {len(tries)} tried, still "
+            f"holds {at} ({_measured(low)}); set {start} nearer to the {noun} that is looked "
+            "for"
         )
     if low is None:
         raise NoRate(
-            f"no rate found: {quantity('', high.rate)}/s, the lowest of {len(tries)} tried, does "
-            f"not hold {at} ({_measured(high)}); set a lower start, or a higher limit"
+            f"no {noun} found: {load(high.rate, whole)}, the lowest of {len(tries)} tried, does "
+            f"not hold {at} ({_measured(high)}); set a lower {start}, or a "
+            "higher limit"
         )
     return SearchOutcome(
         at=at,
-        rate=low.rate * math.exp(_meeting(low, high)),
+        rate=low.rate if whole else low.rate * math.exp(_meeting(low, high)),
         low=low.rate,
         high=high.rate,
         metric=high.metric,
         precision=plan.precision,
-        reached=_is_narrow(low, high, plan.precision),
+        reached=_is_narrow(low, high, plan),
         tried=tuple(tries),
+        whole=whole,
     )
 
 
@@ -285,8 +313,9 @@ def _width(low: Tried, high: Tried) -> float:
     return math.log(high.rate / low.rate)
 
 
-def _is_narrow(low: Tried, high: Tried, precision: float) -> bool:
-    return _width(low, high) <= math.log1p(precision) + _ROUNDING
+def _is_narrow(low: Tried, high: Tried, plan: SearchPlan) -> bool:
+    highest = high.rate - 1 if plan.bounds else high.rate
+    return math.log(highest / low.rate) <= math.log1p(plan.precision) + _ROUNDING
 
 
 def _meeting(low: Tried, high: Tried) -> float:
@@ -319,7 +348,7 @@ def _stalls(tries: Sequence[Tried], width: float) -> bool:
 
 
 CONDITIONS = {
-    "find": ("the condition of the rate differs", "offered"),
+    "find": ("the condition of the load differs", "fixed"),
     "points": ("the points of the curve differ", "none"),
 }
 """Parts of a fingerprint without which a figure means something else, and what stands for none."""
