@@ -59,7 +59,17 @@ Conditions = Annotated[
 ]
 
 
-_Requests = Annotated[StrictInt, Field(ge=1, le=MAX_CONCURRENCY)]
+def _bounds(value: object) -> tuple[int, int]:
+    low, high = value if isinstance(value, list | tuple) and len(value) == 2 else (0, 0)
+    if type(low) is int and type(high) is int and 1 <= low < high <= MAX_CONCURRENCY:
+        return low, high
+    raise ValueError(
+        f"{shown(value)} are no bounds; write the fewest and the most requests in flight, 1 to "
+        f"{MAX_CONCURRENCY:,}: [1, 512]"
+    )
+
+
+_Requests = Annotated[int, Field(ge=1, le=MAX_CONCURRENCY)]
 
 
 class FindEntry(BaseModel):
@@ -84,7 +94,7 @@ class FindEntry(BaseModel):
         description="First rate where there is no baseline; one number or one per accelerator; "
         "default: probed; in Concurrency the geometric mean of the bounds.",
     )
-    bounds: tuple[_Requests, _Requests] | None = Field(
+    bounds: Annotated[tuple[_Requests, _Requests], BeforeValidator(_bounds)] | None = Field(
         default=None, description="Concurrency: fewest and most requests in flight: [1, 512]."
     )
 
@@ -140,14 +150,12 @@ def find_defects(scenario: Any, limits: Mapping[str, float], *, tokens: bool) ->
 
 
 def _bounds_defects(find: FindEntry, *, is_rate: bool) -> Iterator[Defect]:
-    if is_rate:
-        if find.bounds is not None:
-            yield ("find", "bounds"), "bounds are of requests in flight, and a rate has none"
+    if is_rate != (find.bounds is None):
+        lacks = "needs bounds, the fewest and the most requests in flight: bounds = [1, 512]"
+        yield ("find",), "a rate has no bounds; requests in flight have" if is_rate else lacks
+    if is_rate or find.bounds is None:
         return
-    low, high = find.bounds or (1, 1)
-    if low >= high:
-        yield ("find", "bounds"), "write the fewest and the most requests in flight: [1, 512]"
-        return
+    low, high = find.bounds
     starts = find.start if isinstance(find.start, dict) else {"": find.start or low}
     if any(start != int(start) or not low <= start <= high for start in starts.values()):
         yield ("find", "start"), f"must be a whole number of requests from {low} to {high}"
