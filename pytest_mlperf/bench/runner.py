@@ -89,9 +89,9 @@ class Searches:
         folder = new_folder(self._conditions.folder, f"{self._job.case.id}.search-{self._done}")
         inside = replace(self._conditions, folder=folder)
         plan = self._plan()
-        rate = plan.start if plan else None
         runs: list[Run] = []
         tries: list[Tried] = []
+        rate = next_rate(tries, plan) if plan else None
         while not tries or rate is not None:
             at = SearchState(rate=rate, conditions=inside)
             run = _unpointed(valid_run(case, partial(_made, attempt, at)))

@@ -10,6 +10,9 @@ from types import TracebackType
 
 from pytest_mlperf.core.extension import Dataset, Engine, Sink
 
+TOKEN_SECONDS = 1e-3
+"""Time from the first token to the last one; the next sample is served meanwhile."""
+
 
 class QueueEngine(Engine):
     """Serves one sample after the other, each for a fixed time: 1 / service_s a second at most.
@@ -27,7 +30,7 @@ class QueueEngine(Engine):
         service_s: float = 0.001,
         tokens: int = 0,
     ) -> None:
-        """Keep the time that a sample takes, and how many tokens it has, all at its end."""
+        """Keep the time that a sample takes, and how many tokens it has."""
         del dataset, model, precision
         self._service_s, self._tokens = service_s, tokens
         self._free_s = 0.0
@@ -78,5 +81,6 @@ class QueueEngine(Engine):
                 time.sleep(left)
             if self._tokens:
                 sink.first_tokens([sample])
+                time.sleep(TOKEN_SECONDS)
             outputs = [index.to_bytes(8, "little")] if sink.wants_output else None
             sink.done([sample], outputs, [self._tokens] if self._tokens else None)
