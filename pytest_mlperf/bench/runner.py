@@ -125,7 +125,7 @@ class Searches:
         folder: Path,
     ) -> Run:
         try:
-            search = result(tries, plan, self._find.in_words)
+            search = result(tries, plan, self._job.facts[KEY])
         except NoRate as error:
             invalid = replace(runs[-1], invalid=(Reason(key=Key.NO_RATE, text=str(error)),))
             case.invalid_runs.append(invalid)

@@ -206,11 +206,6 @@ class Search:
     start: float | None
     bounds: tuple[int, int] | None = None
 
-    @property
-    def in_words(self) -> str:
-        """The conditions as results show them."""
-        return " and ".join(one.in_words for one in self.conditions)
-
 
 @dataclass(frozen=True, kw_only=True)
 class ScoredData:

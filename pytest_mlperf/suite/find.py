@@ -108,10 +108,6 @@ class FindEntry(BaseModel):
         return self.start.get(accelerator) if isinstance(self.start, dict) else self.start
 
 
-FIXED = {"rate": ("target_qps",), "concurrency": ("max_concurrency", "points")}
-"""Keys of a scenario that fix what a search would find."""
-
-
 def find_defects(scenario: Any, limits: Mapping[str, float], *, tokens: bool) -> Iterator[Defect]:
     """Yield the defects of a scenario's search; key paths are relative to the scenario.
 
@@ -124,11 +120,13 @@ def find_defects(scenario: Any, limits: Mapping[str, float], *, tokens: bool) ->
         yield ("find",), f"{scenario.name} has no load to search; {has}"
         return
     is_rate = scenario.name in LOADED_SCENARIOS
-    noun, own = ("rate", "target_qps") if is_rate else (CONCURRENCY, CONCURRENCY)
+    own, fixed, noun = ("target_qps", "target_qps", "rate")
+    if not is_rate:
+        own, fixed, noun = (CONCURRENCY, "points", CONCURRENCY)
     if find.maximise != own:
         yield ("find", "maximise"), f"{scenario.name} has no {find.maximise}; write {own!r}"
-    for key in [key for key in FIXED[noun] if getattr(scenario, key) is not None][:1]:
-        yield ("find",), f"write find or {key}, not both: a search finds the {noun} itself"
+    if getattr(scenario, fixed) is not None:
+        yield ("find",), f"write find or {fixed}, not both: a search finds the {noun} itself"
     yield from _bounds_defects(find, is_rate=is_rate)
     if find.precision > MAX_PRECISION_SHARE:
         yield ("find", "precision"), f"a precision above {MAX_PRECISION_SHARE:.0%} finds no rate"

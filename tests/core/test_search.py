@@ -296,7 +296,7 @@ def test_of_requests_in_flight_it_finds_what_trying_every_number_finds(
     assert all(count == 1 or (count == 2 and latency(n) >= 1) for n, count in again.items())
     if None in bracket(tries):
         assert len(tries) == max_runs or len(held_numbers) in {0, most - least + 1}
-        with pytest.raises(NoRate, match="^no concurrency found: "):
+        with pytest.raises(NoRate, match=r"^no concurrency found: "):
             result(tries, plan, TTFT.in_words)
         return
     outcome = result(tries, plan, TTFT.in_words)
