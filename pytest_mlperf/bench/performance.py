@@ -23,6 +23,7 @@ from pytest_mlperf.core.metrics import (
     BY_METER,
     METRICS,
     PREFIX_HIT_SHARE,
+    SEARCH_METRICS,
     point_of,
 )
 from pytest_mlperf.core.numbers import change, quantity
@@ -247,9 +248,10 @@ def first_line(case: CaseRuns, ruling: Ruling) -> str:
     find, deciding = case.planned.scenario.find, ruling.deciding
     if ruling.outcome is Outcome.NO_BASELINE and case.formerly and deciding:
         return f"{METRICS[deciding.metric].title}: {case.formerly.brief}"
-    if not find or deciding is None or deciding.metric != "throughput" or deciding.now is None:
+    metric = deciding.metric if deciding else ""
+    if not find or deciding is None or metric not in SEARCH_METRICS or deciding.now is None:
         return ruling.headline
-    rate = f"{quantity('throughput', deciding.now)} {METRICS['throughput'].title}"
+    rate = f"{quantity(metric, deciding.now)} {METRICS[metric].title}"
     if is_loaded(case.runs, case.rule.tolerated):
         rate = f"at least {rate}"
     return f"{rate} at {find.in_words}{behind_title(ruling.outcome, deciding)}"

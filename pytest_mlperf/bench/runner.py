@@ -14,8 +14,10 @@ from pytest_mlperf.core.baseline import Record
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.job import LOADED_QUERIES, AuditRun, Job, Search, require
 from pytest_mlperf.core.measurement import Run, Subject
+from pytest_mlperf.core.metrics import CONCURRENCY, SEARCH_METRICS
 from pytest_mlperf.core.reason import Key, Reason
 from pytest_mlperf.core.search import (
+    MAX_LOG_STEP,
     Condition,
     NoRate,
     SearchPlan,
@@ -70,11 +72,12 @@ class Searches:
         )
         same = record is not None and record.fingerprint.get(KEY) == job.facts.get(KEY)
         runs = record.runs if record is not None and same else ()
-        self._rates = [run.metrics["throughput"] for run in runs if "throughput" in run.metrics]
+        self._metric = CONCURRENCY if find.bounds else "throughput"
+        self._rates = [run.metrics[self._metric] for run in runs if self._metric in run.metrics]
         self._done = 0
 
     def run(self, case: Rated, attempt: Callable[[SearchState], Run]) -> Run:
-        """Search once; return a run whose throughput is the found rate.
+        """Search once; return a run whose throughput, or concurrency, is the result.
 
         Its other metrics are those of the highest rate that held. Raises Unjudgeable if no rate was
         found, or a run is INVALID for another reason than its latency.
@@ -83,12 +86,12 @@ class Searches:
         folder = new_folder(self._conditions.folder, f"{self._job.case.id}.search-{self._done}")
         inside = replace(self._conditions, folder=folder)
         plan = self._plan()
-        rate = plan.start if plan else None
         runs: list[Run] = []
         tries: list[Tried] = []
+        rate = next_rate(tries, plan) if plan else None
         while not tries or rate is not None:
             at = SearchState(rate=rate, conditions=inside)
-            run = valid_run(case, partial(_made, attempt, at))
+            run = _unpointed(valid_run(case, partial(_made, attempt, at)))
             rate = rate or run.target_qps
             plan = plan or self._planned_from(rate)
             runs.append(run)
@@ -96,7 +99,7 @@ class Searches:
             rate = next_rate(tries, plan)
         assert plan is not None
         best = self._best(case, tries, runs, plan, folder)
-        self._rates.append(best.metrics["throughput"])
+        self._rates.append(best.metrics[self._metric])
         return best
 
     def _tried(self, rate: float, run: Run) -> Tried:
@@ -119,7 +122,7 @@ class Searches:
         folder: Path,
     ) -> Run:
         try:
-            search = result(tries, plan, self._find.in_words)
+            search = result(tries, plan, self._job.facts[KEY])
         except NoRate as error:
             invalid = replace(runs[-1], invalid=(Reason(key=Key.NO_RATE, text=str(error)),))
             case.invalid_runs.append(invalid)
@@ -128,8 +131,10 @@ class Searches:
         best = runs[places[-1]]
         return replace(
             best,
-            metrics={**best.metrics, "throughput": search.rate},
-            within_se={"throughput": search.standard_error},
+            metrics={**best.metrics, self._metric: search.rate},
+            within_se=dict.fromkeys(
+                SEARCH_METRICS & self._job.limits.keys(), search.standard_error
+            ),
             started=runs[0].started,
             folder=str(folder),
             search=search,
@@ -139,13 +144,18 @@ class Searches:
         """Return the plan of the search; None if a probe must find its start."""
         if self._rates:
             mean = geometric_mean(self._rates)
-            step = narrow_step(self._job.limits["throughput"])
+            step = narrow_step(self._job.limits[self._metric])
             return replace(self._planned_from(mean), step=step)
-        start = self._find.start
+        start, bounds = self._find.start, self._find.bounds
+        if start is None and bounds:
+            return replace(self._planned_from(geometric_mean(bounds)), step=MAX_LOG_STEP)
         return self._planned_from(start) if start is not None else None
 
     def _planned_from(self, start: float) -> SearchPlan:
-        return SearchPlan(start=start, precision=self._find.precision, max_runs=self._find.max_runs)
+        find, bounds = self._find, self._find.bounds
+        return SearchPlan(
+            start=start, bounds=bounds, precision=find.precision, max_runs=find.max_runs
+        )
 
 
 def searches(job: Job, conditions: Conditions, record: Record | None = None) -> Searches | None:
@@ -159,10 +169,22 @@ def condition_differs(job: Job, record: Record) -> str | None:
     if ours == theirs:
         return None
     fixed = "" if record.target_qps is None else f" {record.target_qps:g}/s"
+    noun, offers, offered = "rate", "offers a fixed rate", f"was offered{fixed}"
+    if job.case.scenario == "Concurrency":
+        noun, offers, offered = CONCURRENCY, "measures points", "measured points"
     return (
-        f"condition differs: suite {f'finds a rate at {ours}' if ours else 'offers a fixed rate'}, "
-        f"baseline {f'found one at {theirs}' if theirs else f'was offered{fixed}'}"
+        f"condition differs: suite {f'finds a {noun} at {ours}' if ours else offers}, "
+        f"baseline {f'found one at {theirs}' if theirs else offered}"
     )
+
+
+def _unpointed(run: Run) -> Run:
+    """Return a run with its figures named without their point, which other tries do not share."""
+    metrics, server = (
+        {name.partition("@")[0]: value for name, value in figures.items()}
+        for figures in (run.metrics, run.serving.server)
+    )
+    return replace(run, metrics=metrics, serving=replace(run.serving, server=server))
 
 
 def _made(attempt: Callable[[SearchState], Run], at: SearchState) -> Run:
@@ -350,12 +372,16 @@ class CaseRunner:
         data = audit.data if audit else None
         if data:
             job = job.on(data)
+        rate = at.rate if at else self.rate
+        if at and at.rate and job.settings.points:
+            job = replace(job, settings=replace(job.settings, points=(round(at.rate),)))
+            rate = None
         process = measure(
             job if performance else job.scored,
             at.conditions if at else self._conditions,
             self._show,
             ProcessTask(
-                target_qps=at.rate if at else self.rate,
+                target_qps=rate,
                 performance=performance,
                 ask=ask,
                 number=self._processes,

@@ -23,7 +23,7 @@ from pytest_mlperf.core.baseline import Baseline, Record, changed_keys, differen
 from pytest_mlperf.core.contention import tolerated
 from pytest_mlperf.core.errors import BaselineError, MlperfError
 from pytest_mlperf.core.measurement import Run
-from pytest_mlperf.core.metrics import METRICS, SEARCH_METRICS, gated_metrics, of_curve
+from pytest_mlperf.core.metrics import METRICS, gated_metrics, of_curve
 from pytest_mlperf.core.numbers import plural
 from pytest_mlperf.core.recording import changes
 from pytest_mlperf.core.results import CaseResult, Results, performance
@@ -199,9 +199,9 @@ def _limits_of(suites: Mapping[tuple[str, str], Limits]) -> Callable[[Measured, 
         if bounds is None:
             measured = {name for run in b.runs for name in run.metrics}
             scenario = b.case.scenario
-            timed = scenario == "Interactive" and "ttft_p50" in measured
-            usual = gated_metrics(scenario, tokens=timed)
-            names = SEARCH_METRICS if b.find else of_curve(scenario, measured) or usual
+            timed = scenario in {"Interactive", "Concurrency"} and "ttft_p50" in measured
+            usual = gated_metrics(scenario, tokens=timed, searched=bool(b.find))
+            names = of_curve(scenario, measured) or usual
             bounds = {name: METRICS[name].limit for name in names}
         gated = [one.gated for one in (a, b) if one.gated is not None]
         return {name: bound for name, bound in bounds.items() if all(name in g for g in gated)}

@@ -183,17 +183,16 @@ class CheckpointBuild:
 
 @dataclass(frozen=True, kw_only=True)
 class Search:
-    """Search the highest rate within latency limits, from `start` samples/s (None: probed)."""
+    """Search the highest rate within latency limits, from `start` samples/s (None: probed).
+
+    With `bounds` it searches the number of requests in flight.
+    """
 
     conditions: tuple[Condition, ...]
     precision: float
     max_runs: int
     start: float | None
-
-    @property
-    def in_words(self) -> str:
-        """The conditions as results show them."""
-        return " and ".join(one.in_words for one in self.conditions)
+    bounds: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,6 +28,7 @@ class Dimension(StrEnum):
     MEMORY = "memory"
     START = "time before the first sample"
     STAGE = "time of a stage"
+    REQUESTS = "requests in flight"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,9 @@ SLOWEST_REPLICA = "slowest_replica"
 
 TURNS_TPS = "e2e_tps_per_user"
 """Tokens per second within the turns of conversations, without the pauses."""
+
+CONCURRENCY = "concurrency"
+"""Requests in flight that a search found, see `core.search`."""
 
 DRAFT_ACCEPTANCE, DRAFT_LENGTH = "draft_acceptance", "draft_length"
 PREFIX_HIT_SHARE = "prefix_hit_share"
@@ -156,6 +160,7 @@ METRICS: dict[str, Metric] = _Table(
     for m in (
         Metric("throughput", "samples/s", Dimension.SAMPLES_PER_TIME, 0.03),
         Metric("tokens_per_second", "tokens/s", Dimension.TOKENS_PER_TIME, 0.03),
+        Metric(CONCURRENCY, "requests in flight", Dimension.REQUESTS, 0.05, unit="1"),
         _time("latency_p50", "p50 latency", limit=0.05),
         _time("latency_p90", "p90 latency", limit=0.03),
         _time("latency_p99", "p99 latency", limit=0.10, min_queries=1000),
@@ -260,9 +265,6 @@ OF_ENERGY = EFFICIENCY | {NET_JOULES_PER_SAMPLE}
 OFFLINE = frozenset({"throughput", "tokens_per_second", "tokens_per_second_per_gpu"})
 """Metrics that a suite can gate in Offline; elsewhere throughput is the offered rate."""
 
-SEARCH_METRICS = frozenset({"throughput"})
-"""Metrics that a suite can gate if a search finds the rate: latencies are at their limit."""
-
 SERVED = frozenset({"goodput"})
 """Metrics of scenarios with limits only: Server and Interactive."""
 
@@ -271,7 +273,7 @@ OF_BENCHMARKS = ("time_median", "time_min", "time_mean")
 
 LATENCIES = frozenset(METRICS).difference(
     *(EFFICIENCY, OFFLINE, UNGATED, RESOURCES, SERVER_METRICS, OF_BENCHMARKS),
-    {"tps_per_user", TURNS_TPS},
+    {"tps_per_user", TURNS_TPS, CONCURRENCY},
 )
 """Metrics that a suite can gate in every other scenario."""
 
@@ -283,6 +285,10 @@ ARRIVAL_METRICS = LATENCIES - SERVED - {SLOWEST_REPLICA}
 
 AT_POINTS = ARRIVAL_METRICS | {*RATES, "tps_per_user", TURNS_TPS}
 """Metrics that each point of a curve has."""
+
+SEARCH_METRICS = CURVE | {CONCURRENCY}
+"""Metrics that a suite can gate where a search finds the load: latencies lie at their limit. Where
+that is a rate, throughput alone."""
 
 _GATED: dict[str, tuple[str, ...]] = {
     "Offline": ("throughput",),
@@ -309,8 +315,14 @@ def of_curve(scenario: str, measured: Collection[str]) -> tuple[str, ...]:
     return ()
 
 
-def gated_metrics(scenario: str, *, tokens: bool = False) -> tuple[str, ...]:
+def gated_metrics(
+    scenario: str, *, tokens: bool = False, searched: bool = False
+) -> tuple[str, ...]:
     """Return the metrics that judge a scenario by default; `tokens` if tokens are timed."""
+    if searched and scenario != "Concurrency":
+        return ("throughput",)
+    if searched:
+        return *gated_metrics(scenario, tokens=tokens), CONCURRENCY
     if tokens and scenario in LOOPS:
         return ("tokens_per_second",) if scenario == "Concurrency" else ("ttft_p50", "tpot_p50")
     if scenario in {"Server", "Interactive"}:

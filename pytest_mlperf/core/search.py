@@ -1,8 +1,9 @@
-"""Search the highest rate that meets a latency limit.
+"""Search the highest rate, or the most requests in flight, that meets a latency limit.
 
 Each try is one run of normal length in a fresh process, so tries are few and noisy. The search, on
 the logarithm of the rate, steps outwards, doubling each step, until one rate meets the limit and a
-higher one does not; between them it interpolates log(latency / limit) to 0.
+higher one does not; between them it interpolates log(latency / limit) to 0. Requests in flight are
+whole numbers: the result is the lower end.
 
 Source: regula falsi, with a bisection if two tries did not halve the bracket, and an excess clipped
     to `CLAMP`: beyond saturation the latency depends on the length of the run.
@@ -15,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from pytest_mlperf.core.numbers import Positive, percent, quantity
+from pytest_mlperf.core.numbers import Positive, percent, plural, quantity
 
 CLAMP = 1.0
 """Largest excess log(latency / limit) that counts: 2.7 times the limit, or its inverse."""
@@ -42,7 +43,7 @@ class Tried:
     """Hold one run of a search.
 
     Attributes:
-        rate: Offered rate, per second.
+        rate: Offered rate, per second, or requests in flight.
         metric: The latency nearest to its limit, or farthest beyond it.
         value: The latency [s].
         limit: Its limit [s].
@@ -73,13 +74,14 @@ class SearchOutcome:
 
     Attributes:
         at: The conditions in words.
-        rate: The final rate, per second; between `low` and `high`.
+        rate: The final rate, per second; between `low` and `high`; of requests in flight `low`.
         low: The highest rate that met the limits.
         high: The lowest rate above it that did not.
         metric: The limiting latency: the one beyond its limit at `high`.
         precision: The requested width of the bracket, as a share of the rate.
         reached: Whether the bracket is that narrow.
         tried: Every run, in order.
+        whole: Whether the rates are numbers of requests in flight.
     """
 
     at: str
@@ -90,14 +92,16 @@ class SearchOutcome:
     precision: Positive
     reached: bool
     tried: tuple[Tried, ...]
+    whole: bool = False
 
     @property
     def in_words(self) -> str:
         """The outcome and its precision as text."""
         runs = len(self.tried)
         words = (
-            f"{quantity('', self.rate)} samples/s at {self.at}: {quantity('', self.low)}/s held, "
-            f"{quantity('', self.high)}/s did not ({self.metric}); {runs} runs"
+            f"{load(self.rate, self.whole, ' samples/s')} at {self.at}: "
+            f"{load(self.low, self.whole)} held, {load(self.high, self.whole)} did not "
+            f"({self.metric}); {runs} runs"
         )
         if self.reached:
             return words
@@ -106,7 +110,7 @@ class SearchOutcome:
     @property
     def resolution(self) -> float:
         """Relative standard error of a uniform rate in the bracket: its width / sqrt 12."""
-        return math.log(self.high / self.low) / math.sqrt(12)
+        return math.log((self.high - self.whole) / self.low) / math.sqrt(12)
 
     @property
     def scatter(self) -> float:
@@ -177,12 +181,16 @@ class NoRate(Exception):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SearchPlan:
-    """Hold the settings of a search: start, first log step, relative precision."""
+    """Hold the settings of a search: start, first log step, relative precision.
+
+    `bounds` are the fewest and most requests in flight; None if rates are searched.
+    """
 
     start: float
     step: float = FIRST_LOG_STEP
     precision: float = 0.02
     max_runs: int = 8
+    bounds: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         for ok, name, valid in (
@@ -204,21 +212,38 @@ def narrow_step(limit: float) -> float:
 def next_rate(tries: Sequence[Tried], plan: SearchPlan) -> float | None:
     """Return the rate to try next, or None after the end of the search."""
     if not tries:
-        return plan.start
+        return _allowed(plan.start, plan)
     if len(tries) >= plan.max_runs:
         return None
     low, high = bracket(tries)
     if high is None:
         assert low is not None
-        return low.rate * math.exp(_step(low.rate, plan))
+        return _allowed(low.rate * math.exp(_step(low.rate, plan)), plan, low)
     if low is None:
-        return high.rate * math.exp(-_step(high.rate, plan))
-    if _is_narrow(low, high, plan.precision):
+        return _allowed(high.rate * math.exp(-_step(high.rate, plan)), plan, None, high)
+    if _is_narrow(low, high, plan):
         places = [index for index, one in enumerate(tries) if one.rate == high.rate]
         after = tries[places[0] + 1 :]
         stands_alone = len(places) == 1 and len(after) >= HELD_AFTER
         return high.rate if stands_alone and all(one.held for one in after) else None
-    return low.rate * math.exp(_inside(tries, low, high, math.log1p(plan.precision)))
+    inside = low.rate * math.exp(_inside(tries, low, high, math.log1p(plan.precision)))
+    return _allowed(inside, plan, low, high)
+
+
+def _allowed(
+    rate: float, plan: SearchPlan, low: Tried | None = None, high: Tried | None = None
+) -> float | None:
+    """Return the nearest value that may be tried between two ends; None if none is left."""
+    if plan.bounds is None:
+        return rate
+    least = low.rate + 1 if low else plan.bounds[0]
+    most = high.rate - 1 if high else plan.bounds[1]
+    return min(max(float(round(rate)), least), most) if least <= most else None
+
+
+def load(rate: float, whole: bool, unit: str = "/s") -> str:
+    """Return a rate in a unit: "69.7/s"; or whole requests: "32 requests in flight"."""
+    return f"{plural(round(rate), 'request')} in flight" if whole else quantity("", rate) + unit
 
 
 def bracket(tries: Sequence[Tried]) -> tuple[Tried | None, Tried | None]:
@@ -233,26 +258,31 @@ def bracket(tries: Sequence[Tried]) -> tuple[Tried | None, Tried | None]:
 def result(tries: Sequence[Tried], plan: SearchPlan, at: str) -> SearchOutcome:
     """Return the outcome of a search; raise NoRate if all rates met the limits, or none did."""
     low, high = bracket(tries)
+    whole = plan.bounds is not None
+    noun, start = ("concurrency", "start or bounds") if whole else ("rate", "start")
     if high is None:
         assert low is not None
         raise NoRate(
-            f"no rate found: {quantity('', low.rate)}/s, the highest of {len(tries)} tried, still "
-            f"holds {at} ({_measured(low)}); set start nearer to the rate that is looked for"
+            f"no {noun} found: {load(low.rate, whole)}, the highest of {len(tries)} tried, still "
+            f"holds {at} ({_measured(low)}); set {start} nearer to the {noun} that is looked "
+            "for"
         )
     if low is None:
         raise NoRate(
-            f"no rate found: {quantity('', high.rate)}/s, the lowest of {len(tries)} tried, does "
-            f"not hold {at} ({_measured(high)}); set a lower start, or a higher limit"
+            f"no {noun} found: {load(high.rate, whole)}, the lowest of {len(tries)} tried, does "
+            f"not hold {at} ({_measured(high)}); set a lower {start}, or a "
+            "higher limit"
         )
     return SearchOutcome(
         at=at,
-        rate=low.rate * math.exp(_meeting(low, high)),
+        rate=low.rate if whole else low.rate * math.exp(_meeting(low, high)),
         low=low.rate,
         high=high.rate,
         metric=high.metric,
         precision=plan.precision,
-        reached=_is_narrow(low, high, plan.precision),
+        reached=_is_narrow(low, high, plan),
         tried=tuple(tries),
+        whole=whole,
     )
 
 
@@ -268,8 +298,9 @@ def _width(low: Tried, high: Tried) -> float:
     return math.log(high.rate / low.rate)
 
 
-def _is_narrow(low: Tried, high: Tried, precision: float) -> bool:
-    return _width(low, high) <= math.log1p(precision) + _ROUNDING
+def _is_narrow(low: Tried, high: Tried, plan: SearchPlan) -> bool:
+    highest = high.rate - 1 if plan.bounds else high.rate
+    return math.log(highest / low.rate) <= math.log1p(plan.precision) + _ROUNDING
 
 
 def _meeting(low: Tried, high: Tried) -> float:
@@ -300,7 +331,7 @@ def _stalls(tries: Sequence[Tried], width: float) -> bool:
 
 
 CONDITIONS = {
-    "find": ("the condition of the rate differs", "offered"),
+    "find": ("the condition of the load differs", "fixed"),
     "points": ("the points of the curve differ", "none"),
 }
 """Fingerprint keys that are conditions of a figure: words for a difference, and the word for

@@ -1,4 +1,4 @@
-"""`find` of a scenario: a search for the highest rate within latency limits."""
+"""`find` of a scenario: a search for the highest load within latency limits."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, WithJsonSchema
 
 from pytest_mlperf.core.case import LOADED_SCENARIOS
-from pytest_mlperf.core.metrics import METRICS, OF_BENCHMARKS, Dimension
+from pytest_mlperf.core.metrics import CONCURRENCY, METRICS, OF_BENCHMARKS, Dimension
 from pytest_mlperf.core.numbers import quantity
 from pytest_mlperf.core.search import Condition
 from pytest_mlperf.core.untrusted_text import nearest, shown
-from pytest_mlperf.suite.values import Defect, Rates, Share, seconds
+from pytest_mlperf.suite.values import MAX_CONCURRENCY, Defect, Rates, Share, seconds
 
 LATENCIES = tuple(
     name
@@ -59,12 +59,27 @@ Conditions = Annotated[
 ]
 
 
+def _bounds(value: object) -> tuple[int, int]:
+    low, high = value if isinstance(value, list | tuple) and len(value) == 2 else (0, 0)
+    if type(low) is int and type(high) is int and 1 <= low < high <= MAX_CONCURRENCY:
+        return low, high
+    raise ValueError(
+        f"{shown(value)} are no bounds; write the fewest and the most requests in flight, 1 to "
+        f"{MAX_CONCURRENCY:,}: [1, 512]"
+    )
+
+
+_Requests = Annotated[int, Field(ge=1, le=MAX_CONCURRENCY)]
+
+
 class FindEntry(BaseModel):
     """A search: the value to maximise, and its conditions."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    maximise: Literal["target_qps"] = Field(description="What is searched: the offered rate.")
+    maximise: Literal["target_qps", "concurrency"] = Field(
+        description="What is searched: the offered rate; in Concurrency the requests in flight."
+    )
     subject_to: Conditions = Field(
         description='What must hold: "ttft_p99 < 1 s", or several in an array.'
     )
@@ -77,7 +92,10 @@ class FindEntry(BaseModel):
     start: Rates | None = Field(
         default=None,
         description="First rate where there is no baseline; one number or one per accelerator; "
-        "default: probed.",
+        "default: probed; in Concurrency the geometric mean of the bounds.",
+    )
+    bounds: Annotated[tuple[_Requests, _Requests], BeforeValidator(_bounds)] | None = Field(
+        default=None, description="Concurrency: fewest and most requests in flight: [1, 512]."
     )
 
     @property
@@ -90,23 +108,26 @@ class FindEntry(BaseModel):
         return self.start.get(accelerator) if isinstance(self.start, dict) else self.start
 
 
-def find_defects(
-    find: FindEntry, scenario: str, limits: Mapping[str, float], *, rated: bool, tokens: bool
-) -> Iterator[Defect]:
-    """Yield the defects of a search; key paths are relative to its scenario.
+def find_defects(scenario: Any, limits: Mapping[str, float], *, tokens: bool) -> Iterator[Defect]:
+    """Yield the defects of a scenario's search; key paths are relative to the scenario.
 
     Args:
         limits: LoadGen's own limits by metric [s].
-        rated: Whether the scenario has a `target_qps` as well.
     """
-    if scenario not in LOADED_SCENARIOS:
-        yield (
-            ("find",),
-            f"{scenario} has no offered rate to search; {' and '.join(LOADED_SCENARIOS)} have",
-        )
+    find: FindEntry = scenario.find
+    if scenario.name not in (*LOADED_SCENARIOS, "Concurrency"):
+        has = f"{', '.join(LOADED_SCENARIOS)} and Concurrency have"
+        yield ("find",), f"{scenario.name} has no load to search; {has}"
         return
-    if rated:
-        yield ("find",), "write find or target_qps, not both: a search finds the rate itself"
+    is_rate = scenario.name in LOADED_SCENARIOS
+    own, fixed, noun = ("target_qps", "target_qps", "rate")
+    if not is_rate:
+        own, fixed, noun = (CONCURRENCY, "points", CONCURRENCY)
+    if find.maximise != own:
+        yield ("find", "maximise"), f"{scenario.name} has no {find.maximise}; write {own!r}"
+    if getattr(scenario, fixed) is not None:
+        yield ("find",), f"write find or {fixed}, not both: a search finds the {noun} itself"
+    yield from _bounds_defects(find, is_rate=is_rate)
     if find.precision > MAX_PRECISION_SHARE:
         yield ("find", "precision"), f"a precision above {MAX_PRECISION_SHARE:.0%} finds no rate"
     where = ("find", "subject_to")
@@ -124,6 +145,18 @@ def find_defects(
                 f"{condition.in_words} never decides: LoadGen's own limit is {base}_p99 "
                 f"{quantity(condition.metric, bound)}; write a shorter one, or raise {base}_limit",
             )
+
+
+def _bounds_defects(find: FindEntry, *, is_rate: bool) -> Iterator[Defect]:
+    if is_rate != (find.bounds is None):
+        lacks = "needs bounds, the fewest and the most requests in flight: bounds = [1, 512]"
+        yield ("find",), "a rate has no bounds; requests in flight have" if is_rate else lacks
+    if is_rate or find.bounds is None:
+        return
+    low, high = find.bounds
+    starts = find.start if isinstance(find.start, dict) else {"": find.start or low}
+    if any(start != int(start) or not low <= start <= high for start in starts.values()):
+        yield ("find", "start"), f"must be a whole number of requests from {low} to {high}"
 
 
 def limits_of(scenario: Any, constants: Any, *, tokens: bool) -> dict[str, float]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from pytest_mlperf.core.case import LOADED_SCENARIOS
 from pytest_mlperf.core.metrics import (
     ARRIVAL_METRICS,
     AT_POINTS,
@@ -54,7 +55,7 @@ def gateable(scenario: ScenarioEntry) -> frozenset[str]:
 
 def _gateable(scenario: ScenarioEntry) -> frozenset[str]:
     if scenario.find:
-        return SEARCH_METRICS
+        return SEARCH_METRICS if scenario.name == "Concurrency" else frozenset({"throughput"})
     if scenario.name == "Concurrency":
         alone = CURVE | {SLOWEST_REPLICA}
         return alone | {at_point(name, c) for name in AT_POINTS for c in scenario.points or ()}
@@ -100,7 +101,9 @@ def limit_defects(
     for where, table in tables:
         yield from _table_defects(engines, where, table)
     # Official values are rates; in Server and Interactive, the highest that held.
-    if OF_BEST in limits and not any(s.name == "Offline" or s.find for s in scenarios):
+    if OF_BEST in limits and not any(
+        s.name == "Offline" or (s.find and s.name in LOADED_SCENARIOS) for s in scenarios
+    ):
         yield (
             ("limits", OF_BEST),
             "no scenario here has official values to be compared with: that takes Offline, or "

@@ -13,7 +13,6 @@ from pytest_mlperf.core.errors import SuiteError
 from pytest_mlperf.core.metrics import (
     LOOPS,
     METRICS,
-    SEARCH_METRICS,
     SERVER_METRICS,
     at_point,
     gated_metrics,
@@ -304,11 +303,8 @@ class Suite(Table):
 
         Metrics of a server are also gated if they are in the suite's `[limits]`.
         """
-        defaults = (
-            tuple(SEARCH_METRICS)
-            if scenario.find
-            else gated_metrics(scenario.name, tokens=self.tokens)
-        )
+        searched = scenario.find is not None
+        defaults = gated_metrics(scenario.name, tokens=self.tokens, searched=searched)
         defaults += tuple(at_point(name, c) for name in defaults for c in scenario.points or ())
         own_metrics = (name for name in scenario.limits if name not in SERVER_METRICS)
         server_metrics = of_server({**self.limits, **scenario.limits}, scenario)
@@ -411,12 +407,9 @@ def _scenarios(suite: Suite) -> Iterator[Defect]:
         if scenario.name not in LOOPS:
             yield from _latency_limits(suite, scenario, index)
         if scenario.find:
-            rated = scenario.target_qps is not None
             constants = suite.rules.scenarios.get(scenario.name) if suite.rules else None
             limits = limits_of(scenario, constants, tokens=suite.tokens)
-            defects = find_defects(
-                scenario.find, scenario.name, limits, rated=rated, tokens=suite.tokens
-            )
+            defects = find_defects(scenario, limits, tokens=suite.tokens)
             yield from ((("scenarios", index, *where), what) for where, what in defects)
 
 
@@ -434,7 +427,6 @@ OF_LOOPS: Mapping[str, Sequence[str]] = {
 MAX_FAILED_SHARE = 0.1
 NOT_OF_LOOPS = (
     "target_qps",
-    "find",
     "min_query_count",
     "latency_limit",
     "ttft_limit",
@@ -444,11 +436,11 @@ NOT_OF_LOOPS = (
 
 def _loop(scenario: ScenarioEntry, index: int) -> Iterator[Defect]:
     where, is_open = ("scenarios", index), scenario.name == "OpenLoop"
-    if scenario.points is None:
+    if scenario.points is None and scenario.find is None:
         needs = "how many arrive in a second" if is_open else "how many requests are kept under way"
         yield (*where, "name"), f"{scenario.name} needs points: {needs}"
-    elif not is_open and (parts := [x for x in scenario.points if type(x) is not int]):
-        defect = f"{list(scenario.points)} are no points; write numbers of requests: [1, 8, 64]"
+    elif not is_open and (parts := [x for x in scenario.run_points if type(x) is not int]):
+        defect = f"{list(scenario.run_points)} are no points; write numbers of requests: [1, 8, 64]"
         if parts == [x for x in parts if x < 1]:
             defect = f"a point is a number of requests from 1 to {MAX_CONCURRENCY:,}"
         yield (*where, "points"), defect

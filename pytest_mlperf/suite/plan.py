@@ -307,7 +307,7 @@ class Planned:
         """Planned length of the timed part of one run [s]."""
         if self.benchmark:
             return self.benchmark.seconds
-        points, official = len(self.scenario.points or ()), self.suite.profile == "official"
+        points, official = len(self.scenario.run_points), self.suite.profile == "official"
         if points and official:
             return points * OFFICIAL_POINT_S
         if official:
@@ -330,7 +330,7 @@ class Planned:
     def fewest_queries(self) -> int:
         """Minimum queries of a quick run; limits do not affect those of a curve."""
         loadgen = QUICK_QUERIES.get(self.case.scenario, QUICK_QUERIES_OTHERWISE)
-        gated = (METRICS[n].min_queries for n in self.limits if not self.scenario.points)
+        gated = (METRICS[n].min_queries for n in self.limits if not self.scenario.run_points)
         return self.scenario.min_query_count or max((loadgen, *gated))
 
     @property

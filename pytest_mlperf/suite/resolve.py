@@ -169,6 +169,7 @@ def _search(planned: Planned) -> Search | None:
         precision=find.precision,
         max_runs=find.max_runs,
         start=find.start_on(planned.case.accelerator),
+        bounds=find.bounds,
     )
 
 
@@ -227,7 +228,7 @@ def settings_of(planned: Planned, *, target_qps: float | None = None) -> LoadGen
     constants, rules = planned.round_scenario, planned.suite.rules
     quick = planned.suite.profile == "quick"
     limits_ns = {name: round(limit * 1e9) for name, limit in planned.latency_limits.items()}
-    scenario, points = planned.scenario.name, planned.scenario.points or ()
+    scenario, points = planned.scenario.name, planned.scenario.run_points
     seconds = planned.seconds_per_run
     shortest_ms = 1 if quick else constants.min_duration_ms
     ramp = planned.scenario.ramp

@@ -473,7 +473,7 @@ class ScenarioEntry(Table):
     )
     find: FindEntry | None = Field(
         default=None,
-        description="In place of target_qps: searches the highest rate that holds latency limits.",
+        description="In place of target_qps or points: searches the highest load within limits.",
     )
     min_duration: Seconds | None = Field(
         default=None, description='Length of a quick run, e.g. "6s" (default 60 s).'
@@ -552,6 +552,11 @@ class ScenarioEntry(Table):
             return raw
         highest = raw.get("max_concurrency")
         return {**raw, "points": points_up_to(highest)} if is_maximum(highest) else raw
+
+    @property
+    def run_points(self) -> tuple[float, ...]:
+        """Points of a curve; of a search over concurrency one, which each run replaces."""
+        return self.points or ((self.find and self.find.bounds) or ())[:1]
 
     def rate_on(self, accelerator: str) -> float | None:
         """Return the suite's offered rate on an accelerator [samples/s], or None."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from pytest_mlperf.core.baseline import Record
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.job import Job
 from pytest_mlperf.core.measurement import Run
+from pytest_mlperf.core.metrics import at_point
 from pytest_mlperf.core.reason import Key, Reason
 from pytest_mlperf.hardware.machine import detect
 from pytest_mlperf.run.child.process import Patience
@@ -40,13 +42,21 @@ EARLY = Reason(
 )
 
 
-def planned(folder: Path, find: str = "", accelerators: str = '["cpu"]') -> Job:
+SCENARIOS = {
+    "Server": 'latency_limit = "2s"\nfind = { maximise = "target_qps"',
+    "Concurrency": 'find = { maximise = "concurrency", bounds = [1, 200]',
+}
+
+
+def planned(
+    folder: Path, find: str = "", accelerators: str = '["cpu"]', scenario: str = "Server"
+) -> Job:
     file = folder / "s.mlperf.toml"
     file.write_text(
         'schema = 1\nround = "v4.1"\n[workload]\nname = "mine"\n'
         f'[[engines]]\nuse = "null"\naccelerators = {accelerators}\n'
-        '[[scenarios]]\nname = "Server"\nlatency_limit = "2s"\n'
-        f'find = {{ maximise = "target_qps", subject_to = "latency_p90 < 1 s"{find} }}\n',
+        f'[[scenarios]]\nname = "{scenario}"\n'
+        f'{SCENARIOS[scenario]}, subject_to = "latency_p90 < 1 s"{find} }}\n',
         "utf-8",
     )
     return job_of(plan_suite(file)[0])
@@ -91,8 +101,11 @@ class Bench:
         folder.mkdir()
         latency_s = 2 ** ((rate / CAPACITY - 1) / 0.05)
         latencies = {self.metric: latency_s, "latency_p99": 1.01 * latency_s}
+        metrics = {"throughput": 0.99 * rate, **latencies}
+        if self.job.settings.points:
+            metrics = {at_point(name, round(rate)): value for name, value in metrics.items()}
         return make_run(
-            metrics={"throughput": 0.99 * rate, **latencies},
+            metrics=metrics,
             within_se={"throughput": 0.01},
             target_qps=rate,
             started=f"2026-11-21T12:00:{len(self.asked):02d}+00:00",
@@ -156,6 +169,74 @@ def test_a_search_starts_at_the_baseline_else_the_suites_start_else_a_probe(tmp_
         made(bench, before).run(bench, bench.attempt)
         assert bench.rates[0] == (first and pytest.approx(first))
         assert bench.rates[1] == pytest.approx(second)
+
+
+def test_a_search_over_requests_in_flight_gives_the_figures_of_the_number_found(
+    tmp_path: Path,
+) -> None:
+    """The latency of 99 is below the limit, that of 100 is at it; no figure names its point.
+
+    The next search starts at what was found.
+    """
+    bench = Bench(
+        tmp_path, planned(tmp_path, ', precision = "0.1%", max_runs = 16', scenario="Concurrency")
+    )
+    own = made(bench)
+
+    run = own.run(bench, bench.attempt)
+    count, search = len(bench.asked), present(run.search)
+    own.run(bench, bench.attempt)
+
+    assert (search.rate, search.low, search.high, search.whole) == (99, 99, 100, True)
+    assert run.metrics == {
+        "concurrency": 99,
+        "throughput": pytest.approx(0.99 * 99),
+        "latency_p90": pytest.approx(2 ** (-0.01 / 0.05)),
+        "latency_p99": pytest.approx(1.01 * 2 ** (-0.01 / 0.05)),
+    }
+    assert run.within_se == dict.fromkeys(("throughput", "concurrency"), search.standard_error)
+    assert all(number == int(number or 0) for number in bench.rates)
+    assert (bench.rates[:2], bench.rates[count]) == ([14, 28], 99)
+
+
+def test_a_search_over_requests_in_flight_starts_at_the_baseline_else_the_suites_start(
+    tmp_path: Path,
+) -> None:
+    """And steps by two limits of it, 10 %; the geometric mean of the bounds may be far off."""
+    earlier = make_record(
+        *(make_baseline_run(metrics={"concurrency": 90.0, "throughput": 7.0}) for _ in range(2)),
+        fingerprint={"find": "latency_p90 < 1 s"},
+    )
+    for find, before, first, second in (
+        ("", None, 14, 28),
+        (", start = 70", None, 70, 88),
+        (", start = 70", earlier, 90, 99),
+    ):
+        shutil.rmtree(tmp_path)
+        tmp_path.mkdir()
+        bench = Bench(tmp_path, planned(tmp_path, find, scenario="Concurrency"))
+        made(bench, before).run(bench, bench.attempt)
+        assert bench.rates[:2] == [first, second]
+
+
+def test_bounds_that_all_hold_or_do_not_are_invalid(tmp_path: Path) -> None:
+    for bounds, words in (
+        ("[8, 20]", "20 requests in flight, the highest of 2 tried, still holds latency_p90 "),
+        ("[150, 180]", "150 requests in flight, the lowest of 2 tried, does not hold latency_p90 "),
+    ):
+        shutil.rmtree(tmp_path)
+        tmp_path.mkdir()
+        bench = Bench(tmp_path, planned(tmp_path, scenario="Concurrency"))
+        low, high = json.loads(bounds)
+        assert bench.job.find is not None
+        bench.job = replace(bench.job, find=replace(bench.job.find, bounds=(low, high)))
+
+        with pytest.raises(Unjudgeable) as caught:
+            made(bench).run(bench, bench.attempt)
+
+        (reason,) = caught.value.run.invalid
+        assert reason.key is Key.NO_RATE
+        assert reason.text.startswith(f"no concurrency found: {words}")
 
 
 def test_what_loadgen_doubts_for_late_queries_alone_is_not_held(tmp_path: Path) -> None:
@@ -224,6 +305,13 @@ def test_a_baseline_of_another_condition_says_nothing(tmp_path: Path) -> None:
         (record(90.0, find=None), f"{differs}, baseline was offered 90/s"),
     ):
         assert condition_differs(job, before) == words
+    over = planned(tmp_path, scenario="Concurrency")
+    curve = make_record(make_baseline_run(), fingerprint={"points": "1, 8"})
+    assert condition_differs(over, curve) == (
+        "condition differs: suite finds a concurrency at latency_p90 < 1 s, baseline measured "
+        "points"
+    )
+    planned(tmp_path)
     file = tmp_path / "s.mlperf.toml"
     text = file.read_text("utf-8")
     file.write_text(text[: text.index("find")] + "target_qps = 50\n", "utf-8")

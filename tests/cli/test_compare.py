@@ -416,11 +416,11 @@ def point(find: str | None) -> TrendPoint:
 
 
 def test_rates_found_under_other_conditions_are_not_compared() -> None:
-    a, differs = "ttft_p99 < 1 s", "the condition of the rate differs: ttft_p99 < 1 s →"
+    a, differs = "ttft_p99 < 1 s", "the condition of the load differs: ttft_p99 < 1 s →"
     for b, reason in {
         a: "",
         "ttft_p99 < 2 s": f"{differs} ttft_p99 < 2 s",
-        None: f"{differs} offered",
+        None: f"{differs} fixed",
     }.items():
         offered = None if b else 40.0
         assert why_not(found_rate(a, 40.0), found_rate(b, 40.0, offered=offered)) == reason

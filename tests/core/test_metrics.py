@@ -22,7 +22,12 @@ def test_every_metric_counts_what_its_unit_says() -> None:
         "1/s": {Dimension.SAMPLES_PER_TIME, Dimension.TOKENS_PER_TIME},
         "1/J": {Dimension.SAMPLES_PER_ENERGY, Dimension.TOKENS_PER_ENERGY},
         "J": {Dimension.ENERGY_PER_SAMPLE},
-        "1": {Dimension.TOKENS_PER_SAMPLE, Dimension.TOKENS_PER_STEP, Dimension.SHARE},
+        "1": {
+            Dimension.TOKENS_PER_SAMPLE,
+            Dimension.TOKENS_PER_STEP,
+            Dimension.SHARE,
+            Dimension.REQUESTS,
+        },
     }
     for name, metric in METRICS.items():
         assert metric.name == name

@@ -268,6 +268,74 @@ def test_without_noise_the_true_rate_lies_in_the_bracket(
     assert found.reached or len(tries) == max_runs
 
 
+@given(data=st.data(), precision=st.sampled_from([0.001, 0.02, 0.2]), slope=st.floats(0.2, 20.0))
+def test_of_requests_in_flight_it_finds_what_trying_every_number_finds(
+    data: st.DataObject, precision: float, slope: float
+) -> None:
+    """Each number is whole, within the bounds and tried once; a narrow bracket has the true one.
+
+    Without an end in the bounds, or with too few runs, nothing is found.
+    """
+    least = data.draw(st.integers(1, 300))
+    most = data.draw(st.integers(least + 1, 400))
+    limit = data.draw(st.integers(0, 450))
+    start = data.draw(st.floats(1.0, 500.0))
+    max_runs = data.draw(st.sampled_from([3, 8, 50]))
+    plan = SearchPlan(start=start, precision=precision, max_runs=max_runs, bounds=(least, most))
+
+    def latency(requests: float) -> float:
+        return math.pow((requests + 0.5) / (limit + 1), slope)
+
+    tries = search(latency, plan)
+
+    numbers = [one.rate for one in tries]
+    held_numbers = [n for n in range(least, most + 1) if latency(n) < TTFT.below]
+    again = Counter(numbers)
+    assert len(tries) <= max_runs
+    assert all(n == int(n) and least <= n <= most for n in numbers)
+    assert all(count == 1 or (count == 2 and latency(n) >= 1) for n, count in again.items())
+    if None in bracket(tries):
+        assert len(tries) == max_runs or len(held_numbers) in {0, most - least + 1}
+        with pytest.raises(NoRate, match=r"^no concurrency found: "):
+            result(tries, plan, TTFT.in_words)
+        return
+    outcome = result(tries, plan, TTFT.in_words)
+    assert outcome.rate == outcome.low <= max(held_numbers) < outcome.high
+    assert outcome.reached == ((outcome.high - 1) / outcome.low <= 1 + precision + 1e-9)
+    assert outcome.reached or len(tries) == max_runs
+    if outcome.high == outcome.low + 1:
+        assert (outcome.rate, outcome.resolution) == (max(held_numbers), 0)
+
+
+def test_a_number_of_requests_is_told_as_such() -> None:
+    """At the end of the bounds a search is over: there is nothing further to try."""
+    plan = SearchPlan(start=32.0, bounds=(1, 64))
+    found = result([held(32.0), missed(33.0)], plan, TTFT.in_words)
+
+    assert next_rate([held(32.0), missed(33.0)], plan) is None
+    assert (found.rate, found.whole, found.reached, found.resolution) == (32, True, True, 0)
+    assert found.in_words == (
+        "32 requests in flight at ttft_p99 < 1 s: 32 requests in flight held, 33 requests in "
+        "flight did not (ttft_p99); 2 runs"
+    )
+    for tries, message in (
+        (
+            [held(40.0), held(64.0, 0.75)],
+            "64 requests in flight, the highest of 2 tried, still holds ttft_p99 < 1 s (ttft_p99 "
+            "750 ms); set start or bounds nearer to the concurrency that is looked for",
+        ),
+        (
+            [missed(2.0), missed(1.0, 1.5)],
+            "1 request in flight, the lowest of 2 tried, does not hold ttft_p99 < 1 s (ttft_p99 "
+            "1.5 s); set a lower start or bounds, or a higher limit",
+        ),
+    ):
+        assert next_rate(tries, plan) is None
+        with pytest.raises(NoRate) as caught:
+            result(tries, plan, TTFT.in_words)
+        assert str(caught.value) == f"no concurrency found: {message}"
+
+
 @given(seed=st.integers(0, 2**32), noise=st.floats(0.0, 1.0), off=st.floats(-1.5, 1.5))
 def test_under_any_noise_it_ends_within_its_runs_and_inside_its_bracket(
     seed: int, noise: float, off: float

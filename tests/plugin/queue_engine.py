@@ -10,6 +10,9 @@ from types import TracebackType
 
 from pytest_mlperf.core.extension import Dataset, Engine, Sink
 
+TOKEN_SECONDS = 1e-3
+"""Time from the first token to the last one; the next sample is served meanwhile."""
+
 
 class QueueEngine(Engine):
     """Serves one sample after the other, each for a fixed time: 1 / service_s a second at most.
@@ -25,10 +28,11 @@ class QueueEngine(Engine):
         precision: str = "",
         *,
         service_s: float = 0.001,
+        tokens: int = 0,
     ) -> None:
-        """Keep the time that a sample takes."""
+        """Keep the time that a sample takes, and how many tokens it has."""
         del dataset, model, precision
-        self._service_s = service_s
+        self._service_s, self._tokens = service_s, tokens
         self._free_s = 0.0
         self._due: deque[tuple[float, int, int, Sink]] = deque()
         self._changed = threading.Condition()
@@ -75,4 +79,8 @@ class QueueEngine(Engine):
             left = due_s - time.perf_counter()
             if left > 0:
                 time.sleep(left)
-            sink.done([sample], [index.to_bytes(8, "little")] if sink.wants_output else None)
+            if self._tokens:
+                sink.first_tokens([sample])
+                time.sleep(TOKEN_SECONDS)
+            outputs = [index.to_bytes(8, "little")] if sink.wants_output else None
+            sink.done([sample], outputs, [self._tokens] if self._tokens else None)

@@ -52,9 +52,111 @@ def suite(
     )
 
 
-def searched_baseline(project: Project, find: str | None = "latency_p50 < 10 ms") -> None:
+REQUESTS: Case = case(scenario="Concurrency", engine="queue")
+
+
+def requests_suite(project: Project) -> Path:
+    """Write a suite that searches how many requests in flight have their tokens within 51.5 ms.
+
+    A server that takes one at a time, 5 ms each, begins 10 in 49 ms and 11 in 54 ms.
+    """
+    path = project.suite(
+        engines=(
+            '[[engines]]\nuse = "tests.plugin.queue_engine:QueueEngine"\nname = "queue"\n'
+            "options = { service_s = 0.005, tokens = 2 }\n"
+        ),
+        scenarios=(
+            '[[scenarios]]\nname = "Concurrency"\nmin_duration = "600ms"\n'
+            'find = { maximise = "concurrency", subject_to = "ttft_p50 < 51.5 ms", '
+            "bounds = [1, 40] }\n"
+        ),
+        more='[limits]\ntokens_per_second = { max_drop = "20%" }\n',
+    )
+    path.write_text(path.read_text("utf-8").replace("[workload]", "[workload]\ntokens = true"))
+    return path
+
+
+def test_each_run_of_a_search_over_concurrency_keeps_one_number_in_flight(
+    project: Project,
+) -> None:
+    """Also where the machine is too busy to judge a run: the worker is told that number alone."""
+    project.run(requests_suite(project))
+
+    specs = sorted(project.path.glob(".mlperf/runs/*/*.search-1/*/spec.json"))
+    settings = [spec_of(file.parent)["settings"] for file in specs]
+    (first, *_), points = settings, [one["points"] for one in settings]
+    assert first["points"] == [6], "the geometric mean of the bounds"
+    assert all(len(one) == 1 and type(one[0]) is int and 1 <= one[0] <= 40 for one in points)
+    assert {one["target_qps"] for one in settings} == {None}
+
+
+@pytest.mark.quiet
+def test_searches_find_how_many_requests_a_server_answers_in_time(
+    project: Project, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All figures are those of 10 requests in flight, half of what a server twice as fast has."""
+    file = requests_suite(project)
+    update = ("--mlperf-update=missing", "-omlperf_baseline_runs=2")
+    result = project.run(file, *update, "--mlperf-json=r.json")
+
+    result.assert_outcomes()
+    (case_result,) = project.results().cases
+    recorded = project.recorded(REQUESTS)
+    assert recorded.fingerprint["find"] == "ttft_p50 < 51.5 ms"
+    assert "points" not in recorded.fingerprint
+    first, second = (run.search for run in case_result.verdict.runs)
+    assert first is not None
+    assert second is not None
+    assert (first.rate, first.low, first.high, first.whole) == (10, 10, 11, True)
+    assert first.tried[0].rate == 6, "the geometric mean of the bounds"
+    assert second.tried[0].rate == second.rate == 10
+    for run in recorded.runs:
+        assert run.metrics["concurrency"] == 10
+        assert run.metrics["ttft_p50"] == pytest.approx(0.05, rel=0.04)
+        assert run.metrics["tokens_per_second"] == pytest.approx(400, rel=0.1)
+        assert not [name for name in run.metrics if "@" in name]
+    gated = {metric.metric for metric in case_result.verdict.metrics if metric.outcome}
+    assert gated == {"tokens_per_second", "concurrency"}
+    specs = sorted(project.path.glob(".mlperf/runs/*/*/*/spec.json"))
+    points = [spec_of(file.parent)["settings"]["points"] for file in specs]
+    assert sorted(points) == sorted([one.rate] for s in (first, second) for one in s.tried)
+    result.stdout.re_match_lines([r"  10 requests in flight at ttft_p50 < 51.5 ms: 10 requests"])
+    capsys.readouterr()
+    main(["explain", "Concurrency", "--results", "r.json"])
+    lines = capsys.readouterr().out.splitlines()
+    tries = [line for line in lines if re.search(r"\d+ requests? in flight +ttft_p50 .* ms", line)]
+    assert len(tries) == len(first.tried) + len(second.tried)
+
+    searched_baseline(project, "ttft_p50 < 51.5 ms", of=REQUESTS, metric="concurrency", value=20.0)
+    result = project.run(file, "--mlperf-json=r.json")
+
+    result.assert_outcomes(failed=1)
+    verdict = project.verdicts("r.json")["performance"]
+    assert verdict.outcome is Outcome.PERF_DROP
+    (drop,) = [metric for metric in verdict.metrics if metric.fails]
+    assert drop.metric == "concurrency"
+    assert drop.change == pytest.approx(-0.5, rel=0.01)
+    assert verdict.headline.startswith("10 requests in flight at ttft_p50 < 51.5 ms −50.0 %")
+
+
+def test_a_plan_counts_the_runs_of_a_search_over_concurrency(project: Project) -> None:
+    """As many as of a search of a rate, each of one point."""
+    result = project.run(requests_suite(project), "--mlperf-plan")
+
+    result.stdout.re_match_lines(
+        [r"first-Concurrency-queue-fp32-cpu +10 s +1 min 44 s +performance"]
+    )
+
+
+def searched_baseline(
+    project: Project,
+    find: str | None = "latency_p50 < 10 ms",
+    of: Case = SEARCHED,
+    metric: str = "throughput",
+    value: float = CAPACITY,
+) -> None:
     """Write a baseline of searches of the engine as it should be."""
-    path = project.baseline(near(CAPACITY), of=SEARCHED)
+    path = project.baseline(near(value), of=of, metric=metric)
     loaded = baselines.load(path)
     assert loaded is not None
     (record,) = loaded.records

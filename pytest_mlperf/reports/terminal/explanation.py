@@ -10,6 +10,7 @@ from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.numbers import limit, percent, plural, points, quantity
 from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.core.rulings.ruling import values
+from pytest_mlperf.core.search import load
 from pytest_mlperf.core.verdict import MetricVerdict, Outcome, PairedVerdict, Verdict
 from pytest_mlperf.reports.rows import machine, title
 from pytest_mlperf.reports.terminal.layout import fold, table
@@ -105,7 +106,7 @@ def _searched(verdict: Verdict, width: int) -> list[str]:
     rows = [
         {
             "search": str(number) if place == 0 else "",
-            "offered": f"{quantity('', one.rate)}/s",
+            "offered": load(one.rate, run.search.whole),
             "nearest its limit": f"{one.metric} {quantity(one.metric, one.value)}",
             "limit": quantity(one.metric, one.limit),
             "held": "yes" if one.held else "no",

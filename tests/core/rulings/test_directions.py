@@ -33,6 +33,7 @@ TWICE_AS_BAD = {
     Dimension.TOKENS_PER_ENERGY: 0.5,
     Dimension.MEMORY: 2.0,
     Dimension.START: 2.0,
+    Dimension.REQUESTS: 0.5,
 }
 """What a value is multiplied by when it gets twice as bad."""
 

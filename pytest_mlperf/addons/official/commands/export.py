@@ -98,8 +98,9 @@ def run(parsed: argparse.Namespace) -> int:
 
 def _curve(results: Results, name: str | None) -> CaseResult:
     curves = [r for r in performance(results) if r.verdict.case.scenario == "Concurrency"]
+    curves = [curve for curve in curves if not any(run.search for run in curve.verdict.runs)]
     if not curves:
-        raise MlperfError("there is no case of scenario Concurrency in these results")
+        raise MlperfError("there is no curve of scenario Concurrency in these results")
     names = [curve.verdict.case.id for curve in curves]
     return curves[names.index(case_named(name or "", names))]
 
