@@ -236,11 +236,16 @@ class Strength(IntEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Cause:
-    """State one cause with its evidence; a HINT alone explains nothing, NONE: no cause found."""
+    """State one cause with its evidence; a HINT alone explains nothing, NONE: no cause found.
+
+    Attributes:
+        common: Text without the figures of this case, by which cases are grouped; "" is `says`.
+    """
 
     rule: str
     says: str
     strength: Strength
+    common: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -325,7 +330,8 @@ def _environment(facts: _Facts) -> Iterator[Cause]:
         since = "" if head else " since the baseline"
         alone = not groups.keys() - {name, OTHER_FILES, "inputs"}  # these may explain the others
         strength = _weight(name, facts.siblings, alone=alone)
-        yield Cause(rule=name, says=f"{head}{some(texts, 4)}{since}{only}", strength=strength)
+        common = f"{head}{some(texts, 4)}{since}"
+        yield Cause(rule=name, says=f"{common}{only}", strength=strength, common=common)
 
 
 def _part_of(text: str, verdict: Verdict) -> str:
@@ -361,7 +367,8 @@ def shortened(text: str) -> str:
 
 def _siblings(facts: _Facts) -> Iterator[Cause]:
     for says, strong in facts.siblings.says:
-        yield Cause(rule="siblings", says=says, strength=_either(strong))
+        common = "other cases moved as well"
+        yield Cause(rule="siblings", says=says, strength=_either(strong), common=common)
 
 
 def _output(facts: _Facts) -> Iterator[Cause]:

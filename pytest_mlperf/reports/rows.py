@@ -412,8 +412,8 @@ def price_of(cost: PerDollar, case: Case) -> str:
 def invalid_runs(verdict: Verdict) -> str | None:
     """Return which runs were INVALID and measured again, and why; None: none was."""
     again = [run.invalid for run in verdict.measured_again]
-    said = {reason.key for reason in verdict.reasons}
-    if again and all(reason.key in said for reasons in again for reason in reasons):
+    keys = {reason.key for reason in verdict.reasons}
+    if again and all(reason.key in keys for reasons in again for reason in reasons):
         return f"{plural(len(again), 'run')} before it INVALID for the same reason"
     return measured_again(again) if again else None
 

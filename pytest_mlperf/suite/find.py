@@ -120,11 +120,11 @@ def find_defects(scenario: Any, limits: Mapping[str, float], *, tokens: bool) ->
         yield ("find",), f"{scenario.name} has no load to search; {has}"
         return
     is_rate = scenario.name in LOADED_SCENARIOS
-    own, fixed, noun = ("target_qps", "target_qps", "rate")
+    searched, fixed, noun = ("target_qps", "target_qps", "rate")
     if not is_rate:
-        own, fixed, noun = (CONCURRENCY, "points", CONCURRENCY)
-    if find.maximise != own:
-        yield ("find", "maximise"), f"{scenario.name} has no {find.maximise}; write {own!r}"
+        searched, fixed, noun = (CONCURRENCY, "points", CONCURRENCY)
+    if find.maximise != searched:
+        yield ("find", "maximise"), f"{scenario.name} has no {find.maximise}; write {searched!r}"
     if getattr(scenario, fixed) is not None:
         yield ("find",), f"write find or {fixed}, not both: a search finds the {noun} itself"
     yield from _bounds_defects(find, is_rate=is_rate)

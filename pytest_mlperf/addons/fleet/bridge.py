@@ -106,13 +106,13 @@ class RayBridge:
                 yield {"event": "lost", "group": group, "cause": _cause(error)}
                 continue
             over = False
-            for message in messages:
-                over = over or message["topic"] == "over"
-                if files := message.pop("files", None):
+            for item in messages:
+                over = over or item["topic"] == "over"
+                if files := item.pop("files", None):
                     path = self._spool / f"{group}.tar"
                     path.write_bytes(files)
-                    message["files"] = str(path)
-                yield {"event": "message", "group": group, **message}
+                    item["files"] = str(path)
+                yield {"event": "message", "group": group, **item}
             if over:
                 self.kill(group)
             else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
@@ -103,10 +102,7 @@ def _failures(results: Results) -> Iterator[str]:
     strong: dict[str, list[str]] = {}
     for result in failed[:EXPLAINED]:
         likely = causes(result.verdict, None, verdicts)
-        # Without what is said of a single case: that nothing else changed, by how much others fell.
-        strong[result.test] = [
-            re.split("; |, by ", c.says)[0] for c in likely if c.strength > Strength.HINT
-        ]
+        strong[result.test] = [c.common or c.says for c in likely if c.strength > Strength.HINT]
     common = Counter(chain.from_iterable(strong.values()))
     groups: dict[str, list[CaseResult]] = {}
     for result in failed:

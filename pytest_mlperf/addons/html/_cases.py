@@ -425,8 +425,7 @@ def _test(result: CaseResult, beside: RunFiles, others: Sequence[Verdict]) -> Pa
         "tone": tone(verdict.outcome, failed=result.failed),
         "tables": [(*table.filled, table.left) for table in all_tables(verdict)],
         "causes": tuple(cause.says for cause in likely),
-        # Without what is said of a single case: that nothing else changed, by how much others fell.
-        "strong": [re.split("; |, by ", c.says)[0] for c in likely if c.strength > Strength.HINT],
+        "strong": [c.common or c.says for c in likely if c.strength > Strength.HINT],
         "notes": list(dict.fromkeys([*verdict.notes, *metric_notes(verdict)])),
         "facts": _facts(result),
         "commands": list(commands(result)),

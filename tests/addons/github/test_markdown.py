@@ -40,7 +40,7 @@ COMMENT = f"""\
 
 ### What failed
 
-- **PERF DROP** samples/s −6.3 % \\(−6.9 to −5.7 %\\); −3 % exceeded: 24 118 → 22 598 samples/s \
+- **PERF DROP** samples/s −6.3 % \\(−6.9 to −5.7 %\\); −3 % exceeded: 24,118 → 22,598 samples/s \
 (`resnet50-Offline-ort-fp16-H200`)
   - reproduce: `pytest "suites/rn.mlperf.toml::test_performance[resnet50-Offline-ort-fp16-H200]"`
 
@@ -113,7 +113,7 @@ def test_a_comment_names_the_strongest_cause_once_for_the_tests_that_share_it() 
 def test_a_table_has_the_baseline_and_a_sentence_only_in_its_notes() -> None:
     """Of scores the baseline is that of the comparison sample by sample."""
     rows: list[Any] = [
-        (DROP, "samples/s", "24 118", ""),
+        (DROP, "samples/s", "24,118", ""),
         (verdicts.ACC_DROP, "rouge1", "44.391", ""),
         (verdicts.GATE_FAIL, "top1", "", ""),
         (verdicts.INVALID, "", "", verdicts.INVALID.headline),
@@ -169,7 +169,7 @@ def test_the_first_line_says_what_decides() -> None:
     text = summary(result(DROP), result(OK), absent=GONE)
     assert (
         "- **PERF DROP** samples/s −6.3 % \\(−6.9 to −5.7 %\\); −3 % exceeded: "
-        "24 118 → 22 598 samples/s (`resnet50-" in text
+        "24,118 → 22,598 samples/s (`resnet50-" in text
     )
     assert "  - changed: engine.version 1.20.0 → 1.20.1" in text
     assert "- `s.mlperf.toml::test_performance[x]`: the runner was lost" in text

@@ -393,8 +393,8 @@ def test_failures_are_grouped_by_the_cause_that_most_of_them_share() -> None:
 
 def test_a_failure_has_its_numbers_and_the_command_that_repeats_it() -> None:
     rows: list[Any] = [
-        (verdicts.DROP, "24 118 → 22 598 samples/s, 6.3 % slower"),
-        (verdicts.PROVISIONAL_DROP, "24 118 → 22 598 samples/s, 6.3 % slower"),
+        (verdicts.DROP, "24,118 → 22,598 samples/s, 6.3 % slower"),
+        (verdicts.PROVISIONAL_DROP, "24,118 → 22,598 samples/s, 6.3 % slower"),
         (verdicts.GATE_FAIL, "76.460 → 71.650 top1, −6.3 %"),
         (verdicts.ACC_DROP, "44.391 → 42.081 rouge1, −2.31 points"),
         (verdicts.INVALID, ""),
@@ -446,5 +446,5 @@ def test_interleaved_and_repeated_runs_count_as_time() -> None:
 def test_numbers_of_a_table_are_right_aligned() -> None:
     page = render(session(result(verdicts.DROP)), RunFiles())
 
-    assert '<td class="num">24 118</td><td class="num">22 598</td>' in page
+    assert '<td class="num">24,118</td><td class="num">22,598</td>' in page
     assert "<td>samples/s</td>" in page

@@ -119,7 +119,7 @@ def test_all_precisions_are_one_table_that_names_engine_and_reference() -> None:
         ("resnet50 Offline on H200", "fp32", "ort")
     }
     assert [row[3] for row in rows] == ["fp32", "bf16", "int8", "int4"]
-    assert [row[columns.index("measured")] for row in rows][::3] == ["1 005 samples/s", "ERROR"]
+    assert [row[columns.index("measured")] for row in rows][::3] == ["1,005 samples/s", "ERROR"]
     assert "score" not in words
     assert section["remarks"][0] == "resnet50-Offline-ort-int4-H200: ERROR engine: no int4 | here"
 
