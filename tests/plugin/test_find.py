@@ -134,7 +134,8 @@ def test_searches_find_how_many_requests_a_server_answers_in_time(
     verdict = project.verdicts("r.json")["performance"]
     assert verdict.outcome is Outcome.PERF_DROP
     (drop,) = [metric for metric in verdict.metrics if metric.fails]
-    assert (drop.metric, drop.change) == ("concurrency", pytest.approx(-0.5, rel=0.01))
+    assert drop.metric == "concurrency"
+    assert drop.change == pytest.approx(-0.5, rel=0.01)
     assert verdict.headline.startswith("10 requests in flight at ttft_p50 < 51.5 ms −50.0 %")
 
 
