@@ -72,8 +72,8 @@ class Searches:
         )
         same = record is not None and record.fingerprint.get(KEY) == job.facts.get(KEY)
         before = record.runs if record is not None and same else ()
-        self._found = CONCURRENCY if find.bounds else "throughput"
-        self._rates = [run.metrics[self._found] for run in before if self._found in run.metrics]
+        self._metric = CONCURRENCY if find.bounds else "throughput"
+        self._rates = [run.metrics[self._metric] for run in before if self._metric in run.metrics]
         self._done = 0
 
     def run(self, case: Rated, attempt: Callable[[SearchState], Run]) -> Run:
@@ -102,7 +102,7 @@ class Searches:
             rate = next_rate(tries, plan)
         assert plan is not None
         best = self._best(case, tries, runs, plan, folder)
-        self._rates.append(best.metrics[self._found])
+        self._rates.append(best.metrics[self._metric])
         return best
 
     def _tried(self, rate: float, run: Run) -> Tried:
@@ -134,7 +134,7 @@ class Searches:
         best = runs[places[-1]]
         return replace(
             best,
-            metrics={**best.metrics, self._found: search.rate},
+            metrics={**best.metrics, self._metric: search.rate},
             within_se=dict.fromkeys(
                 SEARCH_METRICS & self._job.limits.keys(), search.standard_error
             ),
@@ -147,7 +147,7 @@ class Searches:
         """Return where to start; None: a probe must tell."""
         if self._rates:
             mean = geometric_mean(self._rates)
-            step = narrow_step(self._job.limits[self._found])
+            step = narrow_step(self._job.limits[self._metric])
             return replace(self._planned_from(mean), step=step)
         start, bounds = self._find.start, self._find.bounds
         if start is None and bounds:
