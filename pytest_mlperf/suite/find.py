@@ -120,12 +120,11 @@ def find_defects(scenario: Any, limits: Mapping[str, float], *, tokens: bool) ->
         yield ("find",), f"{scenario.name} has no load to search; {has}"
         return
     is_rate = scenario.name in LOADED_SCENARIOS
-    searched, fixed, noun = ("target_qps", "target_qps", "rate")
-    if not is_rate:
-        searched, fixed, noun = (CONCURRENCY, "points", CONCURRENCY)
-    if find.maximise != searched:
-        yield ("find", "maximise"), f"{scenario.name} has no {find.maximise}; write {searched!r}"
+    maximised, fixed = ("target_qps", "target_qps") if is_rate else (CONCURRENCY, "points")
+    if find.maximise != maximised:
+        yield ("find", "maximise"), f"{scenario.name} has no {find.maximise}; write {maximised!r}"
     if getattr(scenario, fixed) is not None:
+        noun = "rate" if is_rate else CONCURRENCY
         yield ("find",), f"write find or {fixed}, not both: a search finds the {noun} itself"
     yield from _bounds_defects(find, is_rate=is_rate)
     if find.precision > MAX_PRECISION_SHARE:

@@ -284,7 +284,7 @@ def test_of_requests_in_flight_it_finds_what_trying_every_number_finds(
     plan = SearchPlan(start=start, precision=precision, max_runs=max_runs, bounds=(least, most))
 
     def latency(requests: float) -> float:
-        return math.pow((requests + 0.5) / (limit + 1), slope)
+        return float(((requests + 0.5) / (limit + 1)) ** slope)
 
     tries = search(latency, plan)
 

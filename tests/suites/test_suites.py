@@ -175,14 +175,19 @@ def test_a_copy_of_a_model_and_its_longest_sample_fit_into_its_gpus() -> None:
 
 
 def test_serving_asks_for_throughput_at_a_latency_and_for_the_least_latency() -> None:
-    rate, users, parallel = (planned_of(file) for file in SERVING)
+    requests, rate, users, parallel = (planned_of(file) for file in SERVING)
     searched = [case for case in rate if case.scenario.find]
     assert {case.scenario.find.in_words for case in searched} == {"ttft_p99 < 1 s"}  # type: ignore[union-attr]
     assert {case.case.engine for case in searched} == {"tensorrt-llm-ttft", "vllm-ttft"}
+    for case in requests:
+        find = case.scenario.find
+        assert find is not None
+        assert (find.maximise, find.in_words) == ("concurrency", "ttft_p99 < 1 s")
+        assert case.limits.keys() == {"tokens_per_second", "concurrency"}
     suite = rate[0].suite
     assert suite.of_best == 0.4
     assert suite.price("8xH200") is not None
-    assert {case.case.scenario for case in (*users, *parallel)} == {"Concurrency"}
+    assert {case.case.scenario for case in (*requests, *users, *parallel)} == {"Concurrency"}
     assert users[0].suite.price("H200") is not None
     claims = {(pair.case.engine, pair.metric) for pair in plan_pairs(parallel)}
     assert claims == {
@@ -194,7 +199,7 @@ def test_serving_asks_for_throughput_at_a_latency_and_for_the_least_latency() ->
         )
     }
     others = {case.case.id for file in FOLDERS["datacenter"] for case in planned_of(file)}
-    assert not others & {case.case.id for case in (*rate, *users, *parallel)}
+    assert not others & {case.case.id for case in (*requests, *rate, *users, *parallel)}
 
 
 def test_the_matrix_has_engines_accelerators_and_scenarios() -> None:

@@ -98,6 +98,8 @@ METRICS: Mapping[str, str] = {
     "throughput": "Samples completed a second. Gated in Offline, and where `find` searches it; "
     "elsewhere it is the offered rate.",
     "tokens_per_second": "Output tokens a second, of all users together.",
+    "concurrency": "The most requests in flight at which a search (`find`) held its limits; judged "
+    "beside their throughput.",
     "latency_p50": "Time of a query, from its issue to its last sample; half are faster.",
     "latency_p90": "Likewise; 90 % are faster.",
     "latency_p99": "Likewise; 99 % are faster.",
