@@ -322,6 +322,7 @@ class Conditions:
         warmups: Which accelerators have worked in this session; None: nobody takes note.
         is_held: The machine's GPUs and processors are held already, by whoever passes this on.
         lost: GPUs that the session lost; None: nobody takes note.
+        max_runs: Runs of a case at most, to tell how far it is; None if unknown.
     """
 
     folder: Path
@@ -341,6 +342,7 @@ class Conditions:
     warmups: WarmUps | None = None
     is_held: bool = False
     lost: LostGpus | None = None
+    max_runs: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

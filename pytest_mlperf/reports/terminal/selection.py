@@ -50,6 +50,10 @@ class CaseCost:
         further = max(max_runs - self.first_runs, 0) * self.more_s
         return self.first_s + self.first_more_s + further
 
+    def usual_s(self, runs: int = USUAL_RUNS) -> float:
+        """Return the seconds that so many runs usually take together."""
+        return self.at_most_s(runs) - max(1, runs / self.first_runs) * self.first_more_s
+
 
 def plan(
     cases: Sequence[Testable],
@@ -89,9 +93,7 @@ def plan(
         rest = f"; {on_top} for the others" if timed < len(cases) else ""
         on_top = f"with loading and accuracy passes where sessions are named{rest}"
     least, most = sum(c.first_s for c in costs), sum(c.at_most_s(max_runs) for c in costs)
-    usual = sum(
-        c.at_most_s(USUAL_RUNS) - max(1, USUAL_RUNS / c.first_runs) * c.first_more_s for c in costs
-    )
+    usual = sum(cost.usual_s() for cost in costs)
     return [
         *table(columns, rows, width, left=["case", "from", "tests"], spare=["tests", "from"]),
         *gaps(cases, width),
