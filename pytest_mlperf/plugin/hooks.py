@@ -144,6 +144,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     return True
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest prints what was collected
 def pytest_collection_finish(session: pytest.Session) -> None:
     if state := late_session(session.config):
         if state.addons.errors:
@@ -160,6 +161,7 @@ def pytest_report_collectionfinish(
     markers = {re.split(r"[(:]", line)[0].strip() for line in config.getini("markers")}
     width = config.get_terminal_writer().fullwidth
     return [
+        *state.live.estimate(),
         *late("collect").gaps(items, width),
         *late("marker_words").misspelt(config.option.markexpr, markers),
     ]

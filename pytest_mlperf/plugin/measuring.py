@@ -16,6 +16,7 @@ from pytest_mlperf.bench.bench import Bench, is_named, known_failures
 from pytest_mlperf.bench.policy import Policy, gated_pairs
 from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.errors import MlperfError
+from pytest_mlperf.core.numbers import duration, plural
 from pytest_mlperf.core.paths import placeless
 from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.core.untrusted_text import encodable, visible
@@ -51,7 +52,11 @@ T = TypeVar("T")
 
 
 class Live:
-    """Writes progress past pytest's capture; an xdist worker sends its long waits, and no more."""
+    """Writes progress past pytest's capture; an xdist worker sends its long waits, and no more.
+
+    Attributes:
+        seconds: Estimated duration of each planned case, by suite file and case id.
+    """
 
     def __init__(self, config: pytest.Config) -> None:
         self._capture: Any = config.pluginmanager.getplugin("capturemanager")
@@ -63,12 +68,38 @@ class Live:
         self._hook = config.hook if worker and WORKER in os.environ else None
         self._last = self._calm = 0.0
         self._shown = False
+        self.seconds: dict[tuple[Path, str], float] = {}
+        self._begun: dict[tuple[Path, str], float] = {}
 
     @property
     def columns(self) -> int:
         """The terminal's width, which pytest's capture hides; 80 without a terminal."""
         with self._uncaptured():
             return int(self._writer.fullwidth) if self._writer else 80
+
+    def estimate(self) -> list[str]:
+        """Return a line with the estimated duration of the session; none without a plan."""
+        if not self.seconds:
+            return []
+        about = duration(sum(self.seconds.values()))
+        return [f"mlperf: {plural(len(self.seconds), 'case')}, about {about} if nothing waits"]
+
+    def begin(self, planned: Testable) -> None:
+        """Note that the measurement of a case begins."""
+        self._begun.setdefault((planned.path, planned.case.id), time.monotonic())
+
+    def _position(self) -> str:
+        """Return "case 3 of 20, about 9 min left: "; "" without a plan."""
+        if len(self.seconds) < len(self._begun) or not self._begun:
+            return ""
+        begun = list(self._begun.values())
+        passed = sum(self.seconds[key] for key in list(self._begun)[:-1])
+        pace = (begun[-1] - begun[0]) / passed if passed else 1.0
+        spent = passed + min(
+            (time.monotonic() - begun[-1]) / pace, self.seconds[[*self._begun][-1]]
+        )
+        left = duration((sum(self.seconds.values()) - spent) * pace)
+        return f"case {len(begun)} of {len(self.seconds)}, about {left} left: "
 
     def __enter__(self) -> Self:
         """Start a test's measurement: the first heartbeat is due after a full interval."""
@@ -92,7 +123,7 @@ class Live:
         interval = RENEWAL_SECONDS if self._on_terminal else HEARTBEAT_S
         if self._writer is None or now - self._last < interval:
             return
-        self._last, line = now, visible(line)
+        self._last, line = now, visible(f"{self._position()}{line}")
         if self._on_terminal:
             width = self.columns - 1
             self._write(("\r\x1b[K" if self._shown else "\n") + line[:width])
@@ -147,6 +178,7 @@ def bench_for(
         idle=IdleWait(waits.wait_idle),
         warmups=WarmUps(waits.warmup, folder / WARM_FOLDER),
         lost=LostGpus(folder / LOST_FOLDER),
+        max_runs=options.max_runs if options.update is None else None,
     )
     policy = Policy(
         update=options.update,

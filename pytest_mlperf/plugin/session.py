@@ -46,6 +46,7 @@ from pytest_mlperf.plugin.report_json import LeftOut, case_result, planned_of, p
 from pytest_mlperf.plugin.resume import SessionProgress
 from pytest_mlperf.plugin.selection import Selection
 from pytest_mlperf.plugin.suspicion import Suspicion
+from pytest_mlperf.reports.costs import USUAL_RUNS, cost_of
 from pytest_mlperf.reports.terminal import text
 from pytest_mlperf.run.project import commit_of, ignored_in_git
 from pytest_mlperf.stores.atomic import Keeping
@@ -121,6 +122,10 @@ class MlperfSession:
                 kind = kind_of(item)
                 self.kinds.setdefault((planned.path, planned.case.id), set()).add(kind)
                 self.plan.append(planned)
+                runs = USUAL_RUNS if self.options.update is None else self.options.baseline_runs
+                key = planned.path, planned.case.id
+                if key not in self.live.seconds:
+                    self.live.seconds[key] = cost_of(planned, {}).usual_s(runs)
                 pairs += pairs_of(planned, kind, self.options)
         if pairs and self.options.manifest:
             pairs = planned_pairs(self.options.manifest, tests, pairs)
@@ -155,6 +160,7 @@ class MlperfSession:
                 raise LeftOut("mlperf_power=off: efficiency is left out")
             require_power_source(planned.case)
         tests = self.kinds.get((planned.path, planned.case.id), {kind})
+        self.live.begin(planned)
         with self.live:
             if isinstance(planned, PlannedPair):
                 return self.bench.pair(planned)

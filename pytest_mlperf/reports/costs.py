@@ -17,6 +17,9 @@ from pytest_mlperf.suite.pairs import Testable
 CaseKey = tuple[str, str]
 """Case id and profile."""
 
+USUAL_RUNS = 2
+"""Runs after which rule R has usually decided on a change that is none, or a large one."""
+
 SETUP_SECONDS = 2.0
 """What a process takes beside its timed part with an engine that loads nothing."""
 
@@ -43,6 +46,10 @@ class CaseCost:
         """Return the seconds that all runs take together."""
         further = max(max_runs - self.first_runs, 0) * self.more_s
         return self.first_s + self.first_more_s + further
+
+    def usual_s(self, runs: int = USUAL_RUNS) -> float:
+        """Return the seconds that this number of runs usually takes."""
+        return self.at_most_s(runs) - max(1, runs / self.first_runs) * self.first_more_s
 
 
 Costs = Mapping[tuple[Path, str], CaseCost]

@@ -306,6 +306,7 @@ class Conditions:
         idle: Wait for an idle machine before a timed run; None for no wait.
         warmups, lost: Accelerators that have worked, and lost GPUs; None for no record.
         is_held: Whether the caller holds the machine's GPUs and processors.
+        max_runs: Most runs of a case, for the progress line; None if unknown.
     """
 
     folder: Path
@@ -325,6 +326,7 @@ class Conditions:
     warmups: WarmUps | None = None
     is_held: bool = False
     lost: LostGpus | None = None
+    max_runs: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

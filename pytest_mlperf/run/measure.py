@@ -147,7 +147,8 @@ def measure(
     unscorable = job.scoring.problems if task.ask else ()
     require(unscorable)
     unscored = [RunError(one.part, str(one.error)) for one in unscorable if one.part == "scorer"]
-    title = WARM_UP if task.warmup else f"run {task.number}"
+    most = f" of at most {conditions.max_runs}" * (task.number <= (conditions.max_runs or 0))
+    title = WARM_UP if task.warmup else f"run {task.number}{most}"
     case = _Measured(
         job=job,
         conditions=conditions,

@@ -7,6 +7,7 @@ import pty
 import re
 import subprocess
 import sys
+import termios
 from pathlib import Path
 
 import pytest
@@ -45,9 +46,10 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def on_a_terminal(project: Path, *more: str) -> str:
+def on_a_terminal(project: Path, *more: str, columns: int = 80) -> str:
     """Run pytest on a pseudo-terminal and return everything it wrote."""
     parent, child = pty.openpty()
+    termios.tcsetwinsize(child, (40, columns))
     process = subprocess.Popen(
         [sys.executable, "-m", "pytest", "demo.mlperf.toml", *more],
         cwd=project,
@@ -69,9 +71,11 @@ def on_a_terminal(project: Path, *more: str) -> str:
 
 def test_a_terminal_shows_one_line_that_renews_itself_and_goes_away(project: Path) -> None:
     """It names case, run, phase and rate; then the cursor is back on pytest's own line."""
-    text = on_a_terminal(project)
+    text = on_a_terminal(project, columns=200)
 
-    assert "demo-Offline-null-fp32-cpu run 1: performance" in text
+    assert "demo-Offline-null-fp32-cpu run 1 of at most 5: performance" in text
+    assert re.search(r"case 1 of 1, about \d+ s left: demo-Offline", text)
+    assert re.search(r"mlperf: 1 case, about \d+ s if nothing waits", text)
     back = "\r\x1b[K\x1b[A\x1b[" + str(len("demo.mlperf.toml ") + 1) + "G"
     assert text.count(back) == 1
     # On a busy machine a run may be INVALID: where the line goes away is the same.
@@ -80,11 +84,21 @@ def test_a_terminal_shows_one_line_that_renews_itself_and_goes_away(project: Pat
     assert text.index(back) < verdict.start()
 
 
+def test_a_failure_has_the_terminals_width_and_a_red_headline(project: Path) -> None:
+    """Pytest's capture hides the width of the terminal while a test runs."""
+    text = on_a_terminal(project, "--mlperf-fail-on=no-baseline", columns=200)
+
+    verdict = re.search(r"\x1b\[1;31m(NO BASELINE|INVALID) .*\x1b\[0m", text)
+    assert verdict
+    rule = "rule      nothing was compared. In CI this fails on named accelerators; allow it with "
+    assert rule in text or verdict[1] == "INVALID"
+
+
 def test_quiet_is_quiet(project: Path) -> None:
     text = on_a_terminal(project, "-q")
 
     assert re.search(r" in \d", text)
-    assert "run 1: performance" not in text
+    assert "run 1 of" not in text
 
 
 def test_a_log_gets_a_heartbeat_without_control_codes(
@@ -94,7 +108,9 @@ def test_a_log_gets_a_heartbeat_without_control_codes(
 
     done = pytester.run(sys.executable, "-m", "pytest", str(project / "demo.mlperf.toml"))
 
-    done.stdout.fnmatch_lines(["mlperf: demo-Offline-null-fp32-cpu run 1: performance *"])
+    done.stdout.fnmatch_lines(
+        ["mlperf: case 1 of 1, about * left: demo-Offline-null-fp32-cpu run 1 of at most 5: perf*"]
+    )
     assert "\x1b" not in done.stdout.str()
 
 
@@ -103,7 +119,7 @@ def test_a_log_gets_a_heartbeat_without_control_codes(
 def test_a_log_tells_a_long_wait_once_and_for_whom(project: Path, workers: tuple[str, ...]) -> None:
     """Also that of a worker of xdist, which its controller writes."""
     (project / "conftest.py").write_text(FAST_WAIT)
-    waits = f"run 1: waiting for cpu, held by process {os.getpid()}"
+    waits = f"run 1 of at most 5: waiting for cpu, held by process {os.getpid()}"
     with conditions.hold((), 1, alone=True, limit_s=60, waiting=pytest.fail):
         process = subprocess.Popen(
             [sys.executable, "-m", "pytest", "demo.mlperf.toml", *workers],

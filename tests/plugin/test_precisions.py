@@ -88,7 +88,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Done:
     (place / "numbers.mlperf.toml").write_text(SUITE, "utf-8")
     (place / "rounding.py").write_text(ENGINE, "utf-8")
     environment = {**os.environ, "PYTEST_MLPERF_LEASES": str(leases), "PYTHONPATH": str(ROOT)}
-    environment["COLUMNS"] = "80"
+    environment["COLUMNS"] = "95"
     environment.pop("PYTEST_XDIST_WORKER", None)
     shown = ""
     for options in (
@@ -112,12 +112,12 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Done:
 def test_terminal_and_reports_show_a_table(done: Done) -> None:
     """The paired interval is there, the ratio is about 2, and what broke shows its word."""
     lines = done.shown.splitlines()
-    first = lines.index("numbers Offline on cpu, against fp32")
+    first = lines.index("Precisions against fp32: numbers Offline on cpu")
     assert lines[first + 1].split() == [
-        *("entry", "metric", "score", "points"),
+        *("engine", "precision", "metric", "score", "points"),
         *("interval", "accuracy", "samples/s", "speed"),
     ]
-    fp32, int8, int4 = (line.split() for line in lines[first + 2 : first + 5])
+    fp32, int8, int4 = (line.split()[1:] for line in lines[first + 2 : first + 5])
     assert fp32[:4] == ["fp32", "top1", "100.000", "ok"]
     assert fp32[-1] == "1.00x"
     assert int8[:4] == ["int8", "top1", "90.000", "−10.00"]
@@ -128,13 +128,13 @@ def test_terminal_and_reports_show_a_table(done: Done) -> None:
     assert int4 == ["int4", "ERROR", "ERROR"]
     note = "numbers-Offline-lab-int4-cpu: ERROR engine: no int4 here"
     assert note in " ".join(done.shown.split())
-    assert widest("\n".join(lines[first : first + 12])) <= 80
+    assert widest("\n".join(lines[first : first + 12])) <= 95
 
     markdown = (done.folder / "s.md").read_text("utf-8")
     page = (done.folder / "p.html").read_text("utf-8")
 
     for report in (markdown, page):
-        assert "numbers Offline on cpu, against fp32" in report
+        assert "Precisions against fp32: numbers Offline on cpu" in report
         assert "90.000" in report
     assert "What each precision costs and gives" in page
     assert "Not drawn: int4: ERROR" in page

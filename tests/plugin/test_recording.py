@@ -328,5 +328,5 @@ def test_git_sees_the_baseline_and_nothing_of_the_runs(project: Project) -> None
     assert project.results().commit == commit
     text = " ".join(" ".join(section(result)).split())
     assert re.search(
-        r"no smaller change than .* in samples/s \(limit 1 %\): .*--mlperf-update=append", text
+        r"regression is above the limit: .* in samples/s \(limit 1 %\): .*=append", text
     )

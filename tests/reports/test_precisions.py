@@ -144,10 +144,10 @@ def test_reports_have_the_section_where_an_engine_ran_in_several_precisions() ->
     for names, _, sections in ENTRIES:
         results = session(*of_entries(names))
         lines = text.summary(results, 100, colour=False)
-        assert len(precision_section(results.cases)[0]) == sections, names
-        assert sum(", against " in line for line in lines) == sections
+        assert len(precision_section(results.cases)[0]) == bool(sections), names
+        assert sum("Precisions against " in line for line in lines) == bool(sections)
         assert any(line.startswith("measured") for line in lines) is bool(sections)
-        assert markdown.report(reported(results)).count(", against ") == sections
+        assert markdown.report(reported(results)).count("Precisions against ") == bool(sections)
         assert ("### Precisions" in markdown.report(reported(results))) is bool(sections)
         assert "### Precisions" not in comment.report(reported(results))
 
@@ -366,9 +366,33 @@ def test_the_table_as_it_is_printed() -> None:
     assert lines.index(TABLE) + len(TABLE) < lines.index("7 tests:")
 
 
+def test_two_engines_in_two_precisions_each_are_told_apart() -> None:
+    """Each precision is compared with the reference of its own engine."""
+    (table,), _ = precision_section(of_entries("ort-fp32 ort-int8 torch-fp32 torch-bf16"))
+
+    assert [[row[name] for name in ("engine", "precision", "against")] for row in table.rows] == [
+        ["ort", "fp32", ""],
+        ["ort", "int8", "ort-fp32"],
+        ["torch", "fp32", ""],
+        ["torch", "bf16", "torch-fp32"],
+    ]
+    assert "workload" in table.filled[0]
+
+
+def test_a_session_compares_precisions_only_where_it_is_asked_to() -> None:
+    lines = text.summary(RESULTS, 100, colour=False, precisions=False)
+
+    assert not [line for line in lines if "Precisions" in line or line.startswith("measured")]
+
+
 def test_a_narrow_terminal_loses_what_is_least_needed() -> None:
-    rows = [(120, ""), (100, "needed"), (80, "needed spread"), (60, "needed spread interval")]
-    every = "entry metric score needed points interval accuracy samples/s speed spread"
+    rows = [
+        (120, ""),
+        (100, "needed spread"),
+        (80, "needed spread interval"),
+        (60, "needed spread interval"),
+    ]
+    every = "engine precision metric score needed points interval accuracy samples/s speed spread"
     for width, lost in rows:
         kept = [name for name in every.split(" ") if name not in lost.split(" ")]
         assert precision_lines(RESULTS, width)[1].split() == kept
@@ -383,7 +407,7 @@ def test_markdown_has_every_column_and_shows_signs_as_they_stand() -> None:
 
 
 def cells(block: Block) -> list[Row]:
-    table = precision_table(block)
+    table = precision_table([block])
     return list(table.rows)
 
 
@@ -393,7 +417,7 @@ def test_cells_of_odd_entries() -> None:
     assert [row["accuracy"] for row in cells(only(result(expected)))] == ["expected failure"]
     two = scored(case("fp32"), 76.0, metrics=(gated(76.0), gated(75.9, "top5")))
     rows = cells(only(two, measured(case("fp32"), 10.0)))
-    names = [(row.get("entry", ""), row["metric"]) for row in rows]
+    names = [(row.get("precision", ""), row["metric"]) for row in rows]
     assert names == [("fp32", "top1"), ("", "top5")]
     assert [row.get("samples/s") for row in rows] == ["10", None]
     part = Accuracy(scores={"top1": 75.0}, samples=128, total=500, full=False, folder="")

@@ -123,13 +123,13 @@ Tests = Mapping[str, CaseResult]
 
 
 def precision_section(results: Iterable[CaseResult]) -> tuple[list[TextTable], list[str]]:
-    """Return a table for each block in which one engine has several precisions, and remarks."""
+    """Return one table of the blocks in which an engine has several precisions, and remarks."""
     blocks = [
         block
         for block in blocks_of(results)
         if len({entry.case.engine for entry in block.entries}) < len(block.entries)
     ]
-    return list(map(precision_table, blocks)), remarks(blocks)
+    return [precision_table(blocks)] if blocks else [], remarks(blocks)
 
 
 def blocks_of(results: Iterable[CaseResult]) -> list[Block]:
@@ -321,41 +321,52 @@ def _speed(result: CaseResult, before: CaseResult | None, metric: str) -> Speed 
 
 # --- the table -------------------------------------------------------------------------------
 
-SCORE_COLUMNS = (
-    *("entry", "metric", "score", "needed"),
+COLUMNS = (
+    *("workload", "engine", "precision", "against", "metric", "score", "needed"),
     *("points", "interval", "samples", "accuracy"),
 )
 
 CHANGE = (
-    "points: the score's change against the reference; with an interval: of the same samples, by "
-    "the paired rule"
+    "points: change of the score against the reference (fp32, else the widest precision of the "
+    "engine); with an interval: compared sample by sample"
 )
 SPEED = (
-    "speed: how many times better than the reference in the same session; it is shown and never "
-    "judged: [[pairs]] tests a claim about it"
+    "speed: times better than the reference in the same session; not judged ([[pairs]] tests a "
+    "claim about it)"
 )
-SPREAD_NOTE = "spread: the worst and the best quotient of two runs; no confidence goes with it"
+SPREAD_NOTE = "spread: lowest and highest ratio of two runs; it is no confidence interval"
 
 
-def precision_table(block: Block) -> TextTable:
-    """Return the table of a block: a row per score, at least one per entry."""
-    profile = "" if block.profile == "quick" else f", {block.profile}"
-    case = block.reference.case
-    place = f"{case.scenario} on {case.accelerator}{profile}"
+def precision_table(blocks: Sequence[Block]) -> TextTable:
+    """Return the table of all blocks: a row per score, at least one per entry."""
+    several = len(blocks) > 1
+    about = "their reference" if several else f"{blocks[0].against}: {_place(blocks[0])}"
     return TextTable(
-        heading=f"{case.workload} {place}, against {block.against}",
-        columns=(*SCORE_COLUMNS, title(block.metric), "speed", "spread"),
-        rows=[*_rows(block)],
-        left=("entry", "metric", "accuracy"),
-        spare=("needed", "samples", "spread", "interval"),
+        heading=f"Precisions against {about}",
+        columns=(*COLUMNS, *dict.fromkeys(title(one.metric) for one in blocks), "speed", "spread"),
+        rows=[row for block in blocks for row in _rows(block, several=several)],
+        left=("workload", "engine", "precision", "against", "metric", "accuracy"),
+        spare=("needed", "samples", "spread", "interval", "against"),
     )
 
 
-def _rows(block: Block) -> Iterator[Row]:
+def _place(block: Block) -> str:
+    case = block.reference.case
+    profile = "" if block.profile == "quick" else f", {block.profile}"
+    return f"{case.workload} {case.scenario} on {case.accelerator}{profile}"
+
+
+def _rows(block: Block, *, several: bool) -> Iterator[Row]:
     for entry in block.entries:
         words = {score.outcome for score in entry.scores}
         whole = str(entry.accuracy or "") if entry.accuracy not in words else ""
-        first: Row = {"entry": block.label(entry), **_speed_cells(entry, block)}
+        first: Row = {
+            "workload": _place(block) if several and entry is block.entries[0] else "",
+            "against": block.reference.name if several and entry is not block.reference else "",
+            "engine": entry.case.engine,
+            "precision": entry.case.precision,
+            **_speed_cells(entry, block),
+        }
         for index, score in enumerate(entry.scores or (None,)):
             word = whole if whole and not index else str(score.outcome or "") if score else ""
             cells = _score_cells(score, entry) if score else {}

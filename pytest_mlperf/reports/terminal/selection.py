@@ -16,9 +16,6 @@ from pytest_mlperf.stores.sessions import Sessions
 from pytest_mlperf.suite.pairs import PlannedPair, Testable
 from pytest_mlperf.suite.plan import Planned
 
-USUAL_RUNS = 2
-"""Runs after which rule R has usually decided on a change that is none, or a large one."""
-
 
 def idle_in_words(seconds: float = WAIT_IDLE_S) -> str:
     """Return how long a session may wait for an idle machine; "": it does not."""
@@ -63,9 +60,7 @@ def plan(
         rest = f"; {on_top} for the others" if timed < len(cases) else ""
         on_top = f"with loading and accuracy passes where sessions are named{rest}"
     least, most = sum(c.first_s for c in costs), sum(c.at_most_s(max_runs) for c in costs)
-    usual = sum(
-        c.at_most_s(USUAL_RUNS) - max(1, USUAL_RUNS / c.first_runs) * c.first_more_s for c in costs
-    )
+    usual = sum(cost.usual_s() for cost in costs)
     return [
         *table(columns, rows, width, left=["case", "from", "tests"], spare=["tests", "from"]),
         *gaps(cases, width),
