@@ -240,12 +240,14 @@ class Cause:
 
     Attributes:
         common: Text without the figures of this case, by which cases are grouped; "" is `says`.
+        named: Recorded changes, as lines of the baseline's `changed`, that the text names.
     """
 
     rule: str
     says: str
     strength: Strength
     common: str = ""
+    named: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -307,6 +309,9 @@ CHANGED_PARTS = {
 }
 """Parts that changed, by key of their line; other keys belong to the engine or the machine."""
 
+MAX_NAMED = 4
+"""Changes that a cause names; it counts the others."""
+
 HEADS = {
     "data": "other data than the baseline's: ",
     "inputs": "inputs differ, input() of the data set gave others for the baseline: ",
@@ -317,21 +322,23 @@ HEADS = {
 
 
 def _environment(facts: _Facts) -> Iterator[Cause]:
-    groups: dict[str, list[str]] = {}
+    groups: dict[str, dict[str, str]] = {}
     for text in facts.verdict.baseline.changed:
         part = _part_of(text, facts.verdict)
         line = text.partition(" ")[2] if part in {LOADED_FILES, OTHER_FILES} else shortened(text)
-        groups.setdefault(part, []).append(line)
+        groups.setdefault(part, {})[text] = line
     # At equal strength a recorded fact ranks above a changed file.
-    for name, texts in sorted(groups.items(), key=lambda group: group[0] in HEADS):
+    for name, lines in sorted(groups.items(), key=lambda group: group[0] in HEADS):
         certain = len(groups) == 1 and name != OTHER_FILES and not facts.verdict.baseline.unknown
         only = "; nothing else that is recorded changed" if certain else ""
         head = HEADS.get(name, "")
         since = "" if head else " since the baseline"
         alone = not groups.keys() - {name, OTHER_FILES, "inputs"}  # these may explain the others
         strength = _weight(name, facts.siblings, alone=alone)
-        common = f"{head}{some(texts, 4)}{since}"
-        yield Cause(rule=name, says=f"{common}{only}", strength=strength, common=common)
+        common = f"{head}{some([*lines.values()], MAX_NAMED)}{since}"
+        named = tuple(lines)[:MAX_NAMED]
+        says = f"{common}{only}"
+        yield Cause(rule=name, says=says, strength=strength, common=common, named=named)
 
 
 def _part_of(text: str, verdict: Verdict) -> str:

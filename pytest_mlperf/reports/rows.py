@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from statistics import geometric_mean
@@ -465,11 +464,10 @@ def strongest(causes: Sequence[Cause]) -> tuple[list[str], list[str]]:
     return says[first:][:1], says[:first] if first else says[1:]
 
 
-def unexplained(changed: Sequence[str], causes: Sequence[str]) -> list[str]:
+def unexplained(changed: Sequence[str], causes: Sequence[Cause]) -> list[str]:
     """Return the recorded changes that no cause names."""
-    says = " ".join(causes)
-    texts = [re.sub(r"^files\.\w+ ", "", shortened(text)) for text in changed]
-    return [text for text, short in zip(changed, texts, strict=True) if short not in says]
+    named = {text for cause in causes for text in cause.named}
+    return [text for text in changed if text not in named]
 
 
 def section(causes: Sequence[Cause], others: int, width: int) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 
-from pytest_mlperf.core.causes import NO_CAUSE, Cause, Siblings, causes
+from pytest_mlperf.core.causes import Cause, Siblings, Strength, causes
 from pytest_mlperf.core.guarantees import (
     BELOW_LIMIT_PROMISE,
     FALSE_ALARM_PROMISE,
@@ -103,7 +103,7 @@ def failure(
     lines += [""] if tables else []
     lines += paragraphs("also", others, width)
     for block in (
-        *_reasons(verdict, result, width, [*first, *others]),
+        *_reasons(verdict, result, width, likely_causes),
         *_next_steps(verdict, result, width),
     ):
         lines += block
@@ -117,7 +117,7 @@ def failure_message(results: Results, columns: int) -> Callable[[CaseResult], st
 
 
 def _reasons(
-    verdict: Verdict, result: CaseResult, width: int, likely: Sequence[str]
+    verdict: Verdict, result: CaseResult, width: int, likely_causes: Sequence[Cause]
 ) -> Iterator[list[str]]:
     yield paragraphs("note", [*verdict.notes, *metric_notes(verdict)], width)
     yield paragraphs("invalid", [text for text in (invalid_runs(verdict),) if text], width)
@@ -149,15 +149,15 @@ def _reasons(
     if verdict.baseline.source:
         yield [line("baseline", str(verdict.baseline.file))]
         yield paragraph("", verdict.baseline.source, width)
-        yield paragraphs("changed", _changed(verdict, likely), width)
-        yield paragraphs("unknown", unexplained(verdict.baseline.unknown, likely), width)
+        yield paragraphs("changed", _changed(verdict, likely_causes), width)
+        yield paragraphs("unknown", verdict.baseline.unknown, width)
 
 
-def _changed(verdict: Verdict, likely: Sequence[str]) -> list[str]:
+def _changed(verdict: Verdict, likely_causes: Sequence[Cause]) -> list[str]:
     """Return the recorded changes that no likely cause names, or that there is none."""
     baseline = verdict.baseline
-    if baseline.changed or any(text.startswith(NO_CAUSE) for text in likely):
-        return unexplained(baseline.changed, likely)
+    if baseline.changed or any(cause.strength is Strength.NONE for cause in likely_causes):
+        return unexplained(baseline.changed, likely_causes)
     return ["nothing that both sides know" if baseline.unknown else NO_DIFFERENCE]
 
 
