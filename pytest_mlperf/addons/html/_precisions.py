@@ -42,21 +42,20 @@ def precision_table(cases: Sequence[Grouped]) -> dict[str, Any]:
         if len({entry.case.engine for entry in block.entries}) < len(block.entries)
     ]
     tables, remarks = precision_section(results)
+    entries = ((block, entry) for block in blocks for entry in block.entries)
     rows = []
-    for block, table in zip(blocks, tables, strict=True):
-        about, _, reference = table.heading.rpartition(", against ")
-        entries, entry = iter(block.entries), block.reference
-        for cells in table.rows:
-            entry = next(entries) if "entry" in cells else entry
-            value = cells.get(title(block.metric), "")
-            more = {
-                "workload": about,
-                "reference": reference,
-                "engine": entry.case.engine,
-                "precision": entry.case.precision,
-                "measured": f"{value} {title(block.metric)}" if value and entry.speed else value,
-            }
-            rows.append({**cells, **more})
+    for cells in tables[0].rows if tables else ():
+        if "engine" in cells:  # the first row of an entry
+            block, entry = next(entries)
+        value = cells.get(title(block.metric), "")
+        more = {
+            "workload": block.workload,
+            "reference": block.against,
+            "engine": entry.case.engine,
+            "precision": entry.case.precision,
+            "measured": f"{value} {title(block.metric)}" if value and entry.speed else value,
+        }
+        rows.append({**cells, **more})
     columns = [name for name in COLUMNS if any(row.get(name) for row in rows)]
     texts = [[row.get(name, "") for name in columns] for row in rows]
     return {"table": (columns, texts, WORDS), "remarks": remarks}

@@ -109,6 +109,13 @@ class Block:
         return entry.name if several else entry.case.precision
 
     @property
+    def workload(self) -> str:
+        """Workload, scenario, accelerator and profile: "resnet50 Offline on H200"."""
+        profile = "" if self.profile == "quick" else f", {self.profile}"
+        case = self.reference.case
+        return f"{case.workload} {case.scenario} on {case.accelerator}{profile}"
+
+    @property
     def against(self) -> str:
         """What the reference is called here."""
         return self.label(self.reference)
@@ -340,7 +347,7 @@ SPREAD_NOTE = "spread: lowest and highest ratio of two runs; it is no confidence
 def precision_table(blocks: Sequence[Block]) -> TextTable:
     """Return the table of all blocks: a row per score, at least one per entry."""
     several = len(blocks) > 1
-    about = "their reference" if several else f"{blocks[0].against}: {_place(blocks[0])}"
+    about = "their reference" if several else f"{blocks[0].against}: {blocks[0].workload}"
     return TextTable(
         heading=f"Precisions against {about}",
         columns=(*COLUMNS, *dict.fromkeys(title(one.metric) for one in blocks), "speed", "spread"),
@@ -350,18 +357,12 @@ def precision_table(blocks: Sequence[Block]) -> TextTable:
     )
 
 
-def _place(block: Block) -> str:
-    case = block.reference.case
-    profile = "" if block.profile == "quick" else f", {block.profile}"
-    return f"{case.workload} {case.scenario} on {case.accelerator}{profile}"
-
-
 def _rows(block: Block, *, several: bool) -> Iterator[Row]:
     for entry in block.entries:
         words = {score.outcome for score in entry.scores}
         whole = str(entry.accuracy or "") if entry.accuracy not in words else ""
         first: Row = {
-            "workload": _place(block) if several and entry is block.entries[0] else "",
+            "workload": block.workload if several and entry is block.entries[0] else "",
             "against": block.reference.name if several and entry is not block.reference else "",
             "engine": entry.case.engine,
             "precision": entry.case.precision,
