@@ -94,12 +94,13 @@ class Live:
             return ""
         begun = list(self._begun.values())
         passed = sum(self.seconds[key] for key in list(self._begun)[:-1])
-        pace = (begun[-1] - begun[0]) / passed if passed else 1.0
+        pace = max(begun[-1] - begun[0], 1e-3) / passed if passed else 1.0
         spent = passed + min(
             (time.monotonic() - begun[-1]) / pace, self.seconds[[*self._begun][-1]]
         )
-        left = duration((sum(self.seconds.values()) - spent) * pace)
-        return f"case {len(begun)} of {len(self.seconds)}, about {left} left: "
+        left_s = (sum(self.seconds.values()) - spent) * pace
+        left = f", about {duration(left_s)} left" if left_s >= 1 else ""
+        return f"case {len(begun)} of {len(self.seconds)}{left}: "
 
     def __enter__(self) -> Self:
         """Start a test's measurement: the first heartbeat is due after a full interval."""
