@@ -1,4 +1,4 @@
-"""`pytest-mlperf across`: how two sides relate for a GPU, a watt, a dollar; no verdict."""
+"""`pytest-mlperf across`: compare hardware per GPU, watt and dollar, without a verdict."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def add_prices(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Print what both sides measured of the same work."""
+    """Print the ratios of B to A for work that both sides measured."""
     prices = read_prices(parsed.prices) if parsed.prices else {}
     a, b, roots = two_sides(parsed, planned_here())
     compared = across(a.cases, b.cases, prices, roots)
@@ -82,7 +82,7 @@ def run(parsed: argparse.Namespace) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Compared:
-    """The same work on two accelerators: what both measured, and why some of it is missing."""
+    """The same work on two accelerators: rows of ratios, and notes on missing ones."""
 
     a: Measured
     b: Measured
@@ -94,7 +94,7 @@ Prices = Mapping[str, GpuPrice]
 
 
 def read_prices(path: Path) -> Prices:
-    """Return the `[prices]` of a TOML file, as suites have them, by accelerator.
+    """Return the table `[prices]` of a TOML file by accelerator.
 
     Raises MlperfError if it cannot be read, a price has no day, or its accelerator is unknown.
     """
@@ -121,7 +121,7 @@ def _price(path: Path, name: str, raw: object) -> GpuPrice:
 
 
 def price_in_words(name: str, price: GpuPrice) -> str:
-    """Return a price with its day, and where it was read."""
+    """Return a price (USD per GPU-hour) with its date and source."""
     source = f", {visible(price.source)}" if price.source else ""
     return f"{name} {price.usd_per_gpu_hour:g} USD an hour, {price.as_of}{source}"
 
@@ -132,7 +132,7 @@ def across(
     prices: Prices,
     roots: Sequence[Path],
 ) -> list[Compared]:
-    """Return what both sides measured of the same work; an MlperfError says that it is nothing."""
+    """Pair and compare the cases of both sides; raise MlperfError if no pair exists."""
     pairs = list(_pairs(a, b))
     if not pairs:
         raise MlperfError(
@@ -145,7 +145,7 @@ def across(
 def _pairs(
     a: Mapping[str, Sequence[Measured]], b: Mapping[str, Sequence[Measured]]
 ) -> Iterator[tuple[Measured, Measured]]:
-    """Yield the cases of one workload and scenario; the same engine and precision come first."""
+    """Yield pairs of equal workload and scenario, preferably of one engine and precision."""
     work: dict[tuple[str, str], tuple[list[Measured], list[Measured]]] = {}
     for place, side in enumerate((a, b)):
         for one in (each for group in side.values() for each in group):
@@ -192,15 +192,15 @@ def _other_data(a: Measured, b: Measured) -> str:
 
 
 def _measured(a: Measured, b: Measured) -> set[str]:
-    """Return the metrics that every run of both sides has, and may be believed."""
+    """Return the metrics that every run of both sides has and that may be judged."""
     runs = (*a.runs, *b.runs)
     return {name for name in runs[0].metrics if all(run.may_judge(name) for run in runs)}
 
 
 def _ratios(a: Measured, b: Measured, rule: RuleR) -> dict[str, MetricVerdict]:
-    """Return B against A: the rate, what each limits, and what a joule gives.
+    """Return B against A for the rate, limited metrics and energy efficiency.
 
-    An offered rate says nothing about the systems; latencies at the same rate do.
+    An offered rate is a condition, not a result, so it has no ratio; latencies have.
     """
     both = _measured(a, b)
     limited = {*(a.limits or {}), *(b.limits or {})} & both
@@ -213,7 +213,7 @@ def _ratios(a: Measured, b: Measured, rule: RuleR) -> dict[str, MetricVerdict]:
 
 
 def _row(per: str, name: str, metric: MetricVerdict, factor: float = 1.0) -> Row:
-    """Return a ratio with its interval; a factor takes both to a GPU or a dollar."""
+    """Return a ratio with its interval, multiplied by `factor` (per GPU or dollar)."""
     assert metric.change is not None
     assert metric.low is not None
     assert metric.high is not None
@@ -247,7 +247,7 @@ def _per_gpu(a: Measured, b: Measured, rate: str, metric: MetricVerdict) -> list
 def _per_dollar(
     a: Measured, b: Measured, rate: str, metric: MetricVerdict, prices: Prices
 ) -> Row | str:
-    """Return what a dollar buys on each, or why nobody can say."""
+    """Return the row of work per dollar, or a note if a price is missing."""
     costs = []
     for one in (a, b):
         count, kind = split(one.case.accelerator)
@@ -275,7 +275,7 @@ def lines(
     notes: Sequence[str],
     width: int,
 ) -> Iterator[str]:
-    """Yield what both sides are, a table for each piece of work, and that nothing is judged."""
+    """Yield the page: both sides, a table per pair, prices and notes."""
     for label, name in zip("AB", names, strict=True):
         yield from paragraph(label, name, width)
     for one in compared:

@@ -1,4 +1,4 @@
-"""Tests of performance by what pytest would take: node ids, suites, names of cases."""
+"""Resolve performance tests from node ids, suite paths and case names."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _FUNCTION = re.compile(r"test_(\w+?)(?:\[(.*)\])?")
 
 
 def performance_tests(texts: Sequence[str]) -> tuple[dict[str, Planned], Machine]:
-    """Return the cases of the named tests by node id, and their machine.
+    """Return the cases of the named tests by node id, and this machine.
 
-    A file or folder gives what runs here, as pytest would select it. Raises MlperfError for an
-    unknown or other test, EnvironmentFault without its accelerator.
+    A file or folder selects the cases that can run here. Raises MlperfError for an unknown or
+    non-performance test, EnvironmentFault if its accelerator is not here.
     """
     chosen = [(text, one) for text in texts for one in _cases(text)]
     machine = detect(gpus=any(split(one.case.accelerator)[1] != "cpu" for _, one in chosen))

@@ -1,4 +1,4 @@
-"""`pytest-mlperf plan`: what would be measured and for how long; runs and imports no engine."""
+"""`pytest-mlperf plan`: list planned cases and their time, without importing an engine."""
 
 from __future__ import annotations
 
@@ -141,9 +141,9 @@ def _measured_with(parsed: argparse.Namespace) -> list[str]:
 
 
 def money(planned: Sequence[Testable], measured: Costs, max_runs: int, prices: Prices) -> list[str]:
-    """Return what a plan costs and by which prices, in words; nothing where none is known.
+    """Return the cost of a plan and its prices in words, or nothing without prices.
 
-    `measured` is what cases took in earlier sessions; `prices` go before those of the suites.
+    `prices` override those of the suites; `measured` are times of earlier sessions.
     """
     used: dict[str, None] = {}
     without: dict[str, None] = {}
@@ -165,10 +165,7 @@ def money(planned: Sequence[Testable], measured: Costs, max_runs: int, prices: P
 
 
 def on_fleet(planned: Sequence[Testable], fleet: Sequence[str]) -> list[Testable]:
-    """Return the tests that a fleet can run; a name that no case runs on is allowed.
-
-    Raises MlperfError if it can run none.
-    """
+    """Return the tests that a fleet's accelerators can run; raise MlperfError if none."""
     there = [one for one in planned if set(one.accelerators) <= set(fleet)]
     if not there:
         shown = (
@@ -225,7 +222,7 @@ def accelerator_hours(
 def manifest(
     planned: Sequence[Testable], measured: Costs, *, root: Path, max_runs: int
 ) -> dict[str, Any]:
-    """Return every test that must report, and what each case costs."""
+    """Return the manifest: every test that must report, and the cost of each case."""
     held = promises(planned)
     return {
         "schema": MANIFEST_SCHEMA,
@@ -273,7 +270,7 @@ def _case(case: Testable, cost: CaseCost, max_runs: int, held: Promises) -> dict
 
 
 def matrix(jobs: Mapping[str, Mapping[str, int]]) -> dict[str, list[dict[str, Any]]]:
-    """Return a GitHub matrix: a job per accelerator and suite with the minutes that it may take."""
+    """Return a GitHub matrix with one job, and its time limit, per accelerator and suite."""
     rows = [
         {
             "accelerator": name,
@@ -294,7 +291,7 @@ def matrix(jobs: Mapping[str, Mapping[str, int]]) -> dict[str, list[dict[str, An
 
 
 def runner_labels(accelerator: str) -> list[str]:
-    """Return the labels a runner needs: "gpu-h200" for "H200", "gpu-8xh200" for "8xH200"."""
+    """Return the labels of a runner, e.g. "gpu-8xh200" for "8xH200"."""
     label = "cpu" if split(accelerator)[1] == "cpu" else f"gpu-{accelerator.lower()}"
     return ["self-hosted", "linux", label]
 
@@ -325,7 +322,7 @@ MIN_JOB_MINUTES = 30
 def jobs_of(
     planned: Sequence[Testable], measured: Costs, max_runs: int
 ) -> dict[str, dict[str, int]]:
-    """Return, by accelerator and suite file, the minutes after which a job is hung. In order."""
+    """Return the time limit of each job in minutes, by accelerator and suite file."""
     seconds: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     for case in planned:
         for name in case.accelerators:
@@ -358,9 +355,9 @@ Promises = Mapping[tuple[Path, str], Guarantee]
 
 
 def promises(planned: Iterable[Testable]) -> dict[tuple[Path, str], Guarantee]:
-    """Return what each case's baseline promises, of several machines that recorded last.
+    """Return each baseline's error guarantee, from the machine that recorded last.
 
-    A plan is of every machine. A damaged baseline has none: whoever judges by it says so.
+    Damaged baselines are skipped: judging by them reports the damage.
     """
     return {
         (case.path, case.case.id): held
@@ -370,7 +367,7 @@ def promises(planned: Iterable[Testable]) -> dict[tuple[Path, str], Guarantee]:
 
 
 def in_words(planned: Iterable[Testable], held: Promises) -> str:
-    """Return how many baselines promise what, or "" where there are none."""
+    """Return the number of baselines by guarantee, or "" without any."""
     cases = sum(isinstance(case, Planned) for case in planned)
     if not held:
         return ""

@@ -1,4 +1,4 @@
-"""`pytest-mlperf round`: what an MLPerf Inference round asks: seeds, gates, limits, counts."""
+"""`pytest-mlperf round`: print the rules of an MLPerf Inference round."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def _one(round_: Round, name: str) -> RoundWorkload:
-    """Return a workload by name: with all its targets unless the name says one."""
+    """Return a workload by name, with one target if the name states it, else with all."""
     workload = round_.find(name)
     if workload is None:
         raise MlperfError(f"{name!r} is no workload of {round_.name}{nearest(name, round_.names)}")
@@ -85,7 +85,7 @@ def _one(round_: Round, name: str) -> RoundWorkload:
 
 
 def document(round_: Round, workloads: Iterable[RoundWorkload]) -> dict[str, Any]:
-    """Return a round as JSON: its tables, with names, the adapter and computed gates."""
+    """Return a round as JSON, with names, adapter and computed gates."""
     return {
         "schema": ROUND_JSON_VERSION,
         "kind": "pytest-mlperf round",
@@ -120,7 +120,7 @@ def _scenario(workload: RoundWorkload, name: str, scenario: RoundScenario) -> di
 
 
 def _scores(workload: RoundWorkload, metrics: Mapping[str, RoundMetric]) -> dict[str, Any]:
-    """Return scores without what they do not have, and gates: one with a target has no share."""
+    """Return scores without empty fields, and the gates by target (percent)."""
     gates = {
         f"{100 * target:g}": {
             name: dict(zip(("lowest", "highest"), metric.bounds(target), strict=True))
@@ -137,7 +137,7 @@ def _scores(workload: RoundWorkload, metrics: Mapping[str, RoundMetric]) -> dict
 
 
 def _tidy(value: Any) -> Any:
-    """Return JSON with its floats at 12 significant digits: 23.05007 x 0.99 is exact in none."""
+    """Round the floats of JSON to 12 significant digits, to hide binary rounding errors."""
     match value:
         case float():
             return float(f"{value:.12g}")
@@ -194,7 +194,7 @@ def _gate_rows(workload: RoundWorkload) -> Iterator[Row]:
 
 
 def _gate(metric: RoundMetric, targets: Iterable[float]) -> str:
-    """Return what a score must reach in a few words: at several targets one after the other."""
+    """Return a metric's gate in a few words, with one bound per target."""
     bounds = list(dict.fromkeys(metric.bounds(target) for target in targets))
     low, high = bounds[0]
     if low is not None and high is not None:
@@ -252,7 +252,7 @@ UNSUPPORTED = "none in this release"
 
 
 def detail(round_: Round, workload: RoundWorkload, columns: int) -> Iterator[str]:
-    """Yield what a round says about one workload, which has all its targets or one."""
+    """Yield a workload's rules, with all its targets or one."""
     yield from fold(
         f"{full_name(workload)} of MLPerf Inference {round_.name}: {workload.title}", columns
     )
@@ -299,7 +299,7 @@ def _ungated(workload: RoundWorkload) -> str:
 
 
 def _answers(workload: RoundWorkload) -> dict[str, str]:
-    """Return how answers are drawn; nothing where the likeliest token is taken each time."""
+    """Return the sampling temperatures in words, or nothing for greedy decoding."""
     if not workload.temperatures:
         return {}
     reference, twin = (workload.temperatures[name] for name in ("reference", "twin"))
@@ -312,13 +312,13 @@ def _answers(workload: RoundWorkload) -> dict[str, str]:
 
 
 def full_name(workload: RoundWorkload) -> str:
-    """Return the name with its targets, "bert-99/-99.9", where they are part of it."""
+    """Return the name with its targets if it has any: "bert-99/-99.9"."""
     suffixes = [f"-{100 * target:g}" for target in workload.targets] if workload.suffixed else []
     return workload.name + "/".join(suffixes)
 
 
 def limit(scenario: RoundScenario | None) -> str:
-    """Return the limit of a latency, or those of TTFT and TPOT; "-" where there is none."""
+    """Return the limits of latency, or of TTFT and TPOT; "-" without any."""
     if scenario is None:
         return "-"
     limits = (scenario.latency_limit_ms, scenario.ttft_limit_ms, scenario.tpot_limit_ms)
