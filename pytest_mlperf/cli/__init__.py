@@ -33,7 +33,6 @@ exit codes: 0 fine, 1 a test failed, 2 usage, 3 environment, 130 interrupted
 more: pytest-mlperf COMMAND --help; options of pytest: pytest --help
 """
 
-
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
@@ -133,21 +132,21 @@ def _run(words: Sequence[str]) -> int:
     try:
         code = _code_of(parsed)
         sys.stdout.flush()
+        return code
     except MlperfError as error:
         complain(str(error))
         return 3 if isinstance(error, EnvironmentFault) else 2
     except BrokenPipeError:
-        # Whoever read us had enough, as `head` does; nothing may be written at exit either.
+        # The reader, e.g. `head`, closed the pipe; flushing at exit must not fail either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
-        # Errors of files have a name, and those of sockets another number.
+        # Errors of input files have a name; sockets have other error numbers.
         if error.filename is not None or error.errno not in DISK_ERRORS:
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         complain(f"the output is cut short, as it cannot be written: {error.strerror}")
         return 2
-    return code
 
 
 def _code_of(parsed: argparse.Namespace) -> int:

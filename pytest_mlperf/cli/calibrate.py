@@ -340,9 +340,6 @@ def _again(parsed: argparse.Namespace) -> str:
     return as_typed("calibrate", parsed.suites, options)
 
 
-# --- what the runs tell ----------------------------------------------------------------------
-
-
 COLUMNS = ("metric", "runs", "inside", "run to run", "session", "usual", "proves", "limit")
 
 BaselineRuns = Mapping[tuple[str, str], Sequence[Value]]

@@ -209,9 +209,6 @@ def _limits_of(suites: Mapping[tuple[str, str], Limits]) -> Callable[[Measured, 
     return limits
 
 
-# --- one side: from git, from results, or pooled by version ----------------------------------
-
-
 @dataclass(frozen=True, kw_only=True)
 class ComparedSide:
     """One side: measurements by case id, several if their conditions differ."""

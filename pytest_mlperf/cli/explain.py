@@ -163,9 +163,6 @@ def rule_of_pair(result: CaseResult, folders: Iterable[Path]) -> RuleR:
     return calibrated_rule(root, verdict.case.accelerator, identity, result.max_runs)[0]
 
 
-# --- every look of rule R, or every pair of runs ---------------------------------------------
-
-
 INDENT = "  "
 
 PAIR_SAYS = {Answer.PASS: "proven", Answer.FAIL: "refuted", Answer.MORE: "one more"}

@@ -54,21 +54,16 @@ def why_not(a: Measured, b: Measured) -> str:
 
 def why_not_alike(a: Measured, b: Measured, *, hardware: bool = False) -> str:
     """Return why two measurements differ in work, or optionally in hardware; else ""."""
-    for label, one in (("A", a), ("B", b)):
-        if not one.runs:
-            return f"{label} has no run: {one.reason}"
+    for label, side in (("A", a), ("B", b)):
+        if not side.runs:
+            return f"{label} has no run: {side.reason}"
     if a.profile != b.profile:
         return f"another profile: {a.profile} → {b.profile}"
     if a.division != b.division:
         return f"another division: {a.division} → {b.division}"
     if hardware and (others := differences(a.identity, b.identity)):
-        shown = ", ".join(f"{d.name} {d.theirs} → {d.ours}" for d in others)
-        return f"other hardware: {shown}"
+        return "other hardware: " + ", ".join(f"{d.name} {d.theirs} → {d.ours}" for d in others)
     if condition := other_condition(a.fingerprint, b.fingerprint):
         return condition
-    same = a.rate == b.rate
-    return "" if same else f"offered rate differs: {_rate(a.rate)} → {_rate(b.rate)}"
-
-
-def _rate(rate: float | None) -> str:
-    return "unknown" if rate is None else f"{rate:g}/s"
+    old, new = ("unknown" if rate is None else f"{rate:g}/s" for rate in (a.rate, b.rate))
+    return "" if a.rate == b.rate else f"offered rate differs: {old} → {new}"

@@ -45,10 +45,10 @@ from pytest_mlperf.suite.pairs import Testable, plan_pairs
 from pytest_mlperf.suite.plan import Planned
 
 MATRIX_LIMIT = 256
-"""Jobs that GitHub makes of one matrix at most."""
+"""GitHub's limit for the jobs of a matrix."""
 
 JOB_MINUTES = 5 * 24 * 60
-"""So long may a job on a machine of one's own take at most, as GitHub says."""
+"""GitHub's limit for a job on a self-hosted runner (minutes)."""
 
 HELP = """\
 Lists what pytest would measure, and for how long. Times come from the suites;
@@ -124,7 +124,10 @@ def run(parsed: argparse.Namespace) -> int:
     elif parsed.format == "json":
         root = rootdir(parsed.suites)
         content = manifest(planned, measured, root=root, max_runs=max_runs)
-        print(json_text({**content, "jobs": jobs, "options": _measured_with(parsed)}))
+        words = [f"--mlperf-profile={parsed.profile}"] if parsed.profile else []
+        words += [f"--mlperf-max-runs={parsed.max_runs}"] if parsed.max_runs else []
+        words += ["--mlperf-compliance"] * parsed.compliance
+        print(json_text({**content, "jobs": jobs, "options": words}))
     else:
         show(_table(planned, measured, max_runs))
         prices = read_prices(parsed.prices) if parsed.prices else {}
@@ -132,12 +135,6 @@ def run(parsed: argparse.Namespace) -> int:
             show(fold(spent, width()))
         show(sessions.notes)
     return 0
-
-
-def _measured_with(parsed: argparse.Namespace) -> list[str]:
-    words = [f"--mlperf-profile={parsed.profile}"] if parsed.profile else []
-    words += [f"--mlperf-max-runs={parsed.max_runs}"] if parsed.max_runs else []
-    return words + ["--mlperf-compliance"] * parsed.compliance
 
 
 def money(planned: Sequence[Testable], measured: Costs, max_runs: int, prices: Prices) -> list[str]:
@@ -168,10 +165,8 @@ def on_fleet(planned: Sequence[Testable], fleet: Sequence[str]) -> list[Testable
     """Return the tests that a fleet's accelerators can run; raise MlperfError if none."""
     there = [one for one in planned if set(one.accelerators) <= set(fleet)]
     if not there:
-        shown = (
-            ", ".join(dict.fromkeys(n for one in planned for n in one.accelerators)) or "nothing"
-        )
-        raise MlperfError(f"no case runs on {', '.join(fleet)}; they run on {shown}")
+        names = ", ".join(dict.fromkeys(name for one in planned for name in one.accelerators))
+        raise MlperfError(f"no case runs on {', '.join(fleet)}; they run on {names or 'nothing'}")
     return there
 
 
@@ -189,14 +184,13 @@ def with_pairs(planned: Sequence[Planned]) -> list[Testable]:
 def _table(planned: Sequence[Testable], measured: Costs, max_runs: int) -> list[str]:
     kinds = {(case.path, case.case.id): set(case.kinds) for case in planned}
     lines = selection.plan(planned, kinds, width(), max_runs=max_runs, measured=measured)
-    shown = [
+    rows = [
         f"{name} {' to '.join(f'{each:.2g}' if each < 10 else f'{each:.0f}' for each in hours)}"
         for name, hours in accelerator_hours(planned, measured, max_runs).items()
     ]
-    baselines = in_words(planned, promises(planned))
-    spent = f"accelerator-hours: {', '.join(shown)}"
-    beside = more(planned, max_runs=max_runs)
-    return [*lines, *(row for text in (*beside, spent, baselines) for row in fold(text, width()))]
+    spent, baselines = f"accelerator-hours: {', '.join(rows)}", in_words(planned, promises(planned))
+    texts = (*more(planned, max_runs=max_runs), spent, baselines)
+    return [*lines, *(line for text in texts for line in fold(text, width()))]
 
 
 def accelerator_hours(
@@ -214,9 +208,6 @@ def accelerator_hours(
                 most + count * cost.at_most_s(max_runs) / 3600,
             )
     return hours
-
-
-# --- json ------------------------------------------------------------------------------------
 
 
 def manifest(
@@ -297,24 +288,23 @@ def runner_labels(accelerator: str) -> list[str]:
 
 
 JOB_TIME_FACTOR = 3
-"""A job may take this many times what was planned: loading and accuracy passes come on top."""
+"""Factor of a job's time limit over its plan, which omits loading and accuracy passes."""
 
 LOADING_SECONDS = 300.0
-"""Seconds that a process on GPUs takes beside its timed part, where no session has shown it: 140 GB
-of weights at 1 GB/s, and compiling."""
+"""Assumed time of loading in a process on GPUs: 140 GB of weights at 1 GB/s, and compiling."""
 
 ACCURACY_PASS_SECONDS = 3600.0
-"""Likewise seconds of an accuracy pass over a whole data set of MLPerf's."""
+"""Assumed time of an accuracy pass over a whole MLPerf data set."""
 
 GENERATING_PASS_SECONDS = 8 * 3600.0
-"""Likewise of one whose answers are generated, or that a CPU makes. On 8 H200 the slowest official
-ones took 7.5 hours for Llama 3.1 405B (v5.1, Interactive) and 4 for Wan 2.2 (v6.0)."""
+"""The same for generated answers, or on a CPU. The slowest official ones on 8 H200 took 7.5 hours
+for Llama 3.1 405B (v5.1, Interactive) and 4 for Wan 2.2 (v6.0)."""
 
 GENERATING_TASKS = {
     *("summarization", "mixed-language", "reasoning", "multimodal", "function-calling"),
     *("retrieval-augmented", "text-to-image", "text-to-video"),
 }
-"""Tasks of rounds, beside language models, whose answers are generated."""
+"""Tasks with generated answers, besides those of language models."""
 
 MIN_JOB_MINUTES = 30
 
@@ -359,11 +349,8 @@ def promises(planned: Iterable[Testable]) -> dict[tuple[Path, str], Guarantee]:
 
     Damaged baselines are skipped: judging by them reports the damage.
     """
-    return {
-        (case.path, case.case.id): held
-        for case in planned
-        if isinstance(case, Planned) and (held := _promise(case))
-    }
+    cases = (case for case in planned if isinstance(case, Planned))
+    return {(case.path, case.case.id): held for case in cases if (held := _promise(case))}
 
 
 def in_words(planned: Iterable[Testable], held: Promises) -> str:
@@ -375,9 +362,8 @@ def in_words(planned: Iterable[Testable], held: Promises) -> str:
     parts = [f"{len(held)} for {plural(cases, 'case')}"]
     if few := lacks.count("few sessions"):
         parts.append(
-            f"{few} of fewer than {DAYS} days: verdicts are provisional, and "
-            f"{MISSING_OPTION} adds one on "
-            "each further day"
+            f"{few} of fewer than {DAYS} days: verdicts are provisional, and {MISSING_OPTION} adds "
+            "one on each further day"
         )
     if old := lacks.count("old"):
         parts.append(f"{old} too old for a final verdict")

@@ -245,17 +245,15 @@ ADAPTERS = {
     "e2e-rag-qna": "frames",
     "e2e-rag-db": "frames-pages",
 }
-"""Which data set of ours reads the files of a workload; this release has none for the others."""
-
+"""The data set adapter of each supported workload."""
 
 UNSUPPORTED = "none in this release"
 
 
 def detail(round_: Round, workload: RoundWorkload, columns: int) -> Iterator[str]:
     """Yield a workload's rules, with all its targets or one."""
-    yield from fold(
-        f"{full_name(workload)} of MLPerf Inference {round_.name}: {workload.title}", columns
-    )
+    head = f"{full_name(workload)} of MLPerf Inference {round_.name}: {workload.title}"
+    yield from fold(head, columns)
     for label, text in _facts(round_, workload).items():
         yield from paragraph(label, text, columns)
     yield ""
@@ -276,7 +274,9 @@ def detail(round_: Round, workload: RoundWorkload, columns: int) -> Iterator[str
 
 
 def _facts(round_: Round, workload: RoundWorkload) -> dict[str, str]:
-    adapter = ADAPTERS.get(workload.name)
+    adapter, ungated = ADAPTERS.get(workload.name), UNSUPPORTED
+    if scorer := workload.ungated_scorer:
+        ungated = f"{scorer}, by a tool or a judge of yours; decides no gate of MLPerf's"
     return {
         "task": workload.task,
         "names": ", ".join(round_.workloads[workload.name].names),
@@ -284,18 +284,12 @@ def _facts(round_: Round, workload: RoundWorkload) -> dict[str, str]:
         "data set": "; ".join(_data(workload)),
         "tokens": "; ".join(_tokens(workload)),
         "adapter": f"{adapter}: pytest-mlperf options {adapter}" if adapter else UNSUPPORTED,
-        "scorer": workload.scorer or _ungated(workload),
+        "scorer": workload.scorer or ungated,
         **_answers(workload),
         "systems": "; ".join(_systems(workload)),
         "tests": ", ".join(workload.compliance) or "none",
         "harness": " or ".join(workload.harnesses),
     }
-
-
-def _ungated(workload: RoundWorkload) -> str:
-    if not workload.ungated_scorer:
-        return UNSUPPORTED
-    return f"{workload.ungated_scorer}, by a tool or a judge of yours; decides no gate of MLPerf's"
 
 
 def _answers(workload: RoundWorkload) -> dict[str, str]:
@@ -342,12 +336,9 @@ def _data(workload: RoundWorkload) -> Iterator[str]:
 
 def _tokens(workload: RoundWorkload) -> Iterator[str]:
     if workload.lengths.max_output_tokens is not None:
-        least = (
-            f"{workload.lengths.min_output_tokens} to "
-            if workload.lengths.min_output_tokens
-            else "at most "
-        )
-        yield f"{least}{workload.lengths.max_output_tokens:,} an answer"
+        minimum = workload.lengths.min_output_tokens
+        prefix = f"{minimum} to " if minimum else "at most "
+        yield f"{prefix}{workload.lengths.max_output_tokens:,} an answer"
     if workload.lengths.accuracy_output_tokens is not None:
         yield f"at most {workload.lengths.accuracy_output_tokens:,} in accuracy runs"
     if workload.tokens:
@@ -376,19 +367,14 @@ def _words(metric: RoundMetric) -> str:
         words.append("scores within a window pass" if None not in metric.within else "a pass mark")
     elif metric.share:
         low, high = (f"{100 * end:g} %" if end is not None else "" for end in metric.share)
-        ends = (
-            f"{low} to {high}" if low and high else f"at least {low}" if low else f"at most {high}"
-        )
-        words.append(f"{ends} of the reference passes")
+        bound = f"at least {low}" if low else f"at most {high}"
+        words.append(f"{f'{low} to {high}' if low and high else bound} of the reference passes")
     return f"{metric.name}: {'; '.join(words)}" if words else ""
 
 
 def _metric_rows(workload: RoundWorkload) -> Iterator[Row]:
-    groups = [
-        ("", workload.metrics),
-        *((f"{n}: ", s.metrics) for n, s in workload.scenarios.items()),
-    ]
-    for prefix, metrics in groups:
+    scenarios = ((f"{name}: ", one.metrics) for name, one in workload.scenarios.items())
+    for prefix, metrics in (("", workload.metrics), *scenarios):
         for metric in metrics.values():
             bounds: dict[Ends, float] = {}
             for target in workload.targets:

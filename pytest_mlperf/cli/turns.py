@@ -183,9 +183,6 @@ def _folder(runs_dir: Path, run_id: str) -> Path:
     return folder
 
 
-# --- the page --------------------------------------------------------------------------------
-
-
 def _page(results: Sequence[TurnsResult], names: tuple[str, str], folder: Path) -> list[str]:
     columns = width()
     lines = [*paragraph("A", names[0], columns), *paragraph("B", names[1], columns)]
@@ -243,9 +240,6 @@ def _rows(one: TurnsResult) -> list[Mapping[str, str]]:
 
 def _mean(one: CaseRunner, metric: str, pairs: int) -> float:
     return geometric_mean(run.metrics[metric] for run in one.runs[:pairs])
-
-
-# --- what is set side by side, and why some of it may not be ---------------------------------
 
 
 BASELINE = "@baseline"

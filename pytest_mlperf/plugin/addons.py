@@ -94,8 +94,6 @@ class AddOns:
         self._manager.add_hookspecs(hookspecs)
         self._loaded: dict[object, AddOn] = {}
 
-    # --- loading ---------------------------------------------------------------------------
-
     def load(self, is_blocked: Callable[[str], bool]) -> None:
         """Load installed add-ons by name, except those that `-p no:mlperf-NAME` blocks."""
         entries = sorted(entry_points(group=GROUP), key=lambda entry: entry.name)
@@ -145,8 +143,6 @@ class AddOns:
             else:
                 self.options |= options.declared
 
-    # --- calling ---------------------------------------------------------------------------
-
     def call(self, hook: str, take: Callable[[Any], Taken], **arguments: Any) -> Iterator[Taken]:
         """Call a hook of each add-on; yield values other than None, converted by `take`.
 
@@ -173,8 +169,6 @@ class AddOns:
         """Return the first value that is not None, else None."""
         takes = {"mlperf_collect_file": as_collector, "mlperf_runtestloop": as_true}
         return next(self.call(hook, takes[hook], **arguments), None)
-
-    # --- faults ----------------------------------------------------------------------------
 
     def take(self, warnings: Iterable[str], errors: Iterable[str]) -> None:
         """Add the faults of an xdist worker or a node."""

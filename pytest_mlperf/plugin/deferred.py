@@ -121,8 +121,6 @@ class Holding:
         self._worker: str | None = worker["workerid"] if worker else None
         self.packed: list[str] = []
 
-    # --- first phase ---------------------------------------------------------------------
-
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> object:
         """Run a test of a case, and report it unless its verdict is deferred."""
@@ -154,8 +152,6 @@ class Holding:
         pairs = self._session.phase.pairs
         certain = self._all_ran and is_certain(verdict, self._nulls, pairs, RuleR())
         return is_open(verdict) and not certain
-
-    # --- second phase --------------------------------------------------------------------
 
     def take(self, packed: Iterable[str]) -> None:
         """Add the tests that an xdist worker deferred."""
@@ -208,8 +204,6 @@ class Holding:
             if not self._worker and not self._waits(held):
                 self._held.remove(held)
                 emit(self._config, held.reports)
-
-    # --- the last word -------------------------------------------------------------------
 
     def _rescue(self, *, crashed: bool) -> None:
         """Take over deferred tests of crashed workers."""

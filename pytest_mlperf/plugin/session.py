@@ -105,8 +105,6 @@ class MlperfSession:
         self._clock = time.monotonic()
         self.suspicion = Suspicion(self.options, self._started)
 
-    # --- collection ----------------------------------------------------------------------
-
     def planned_items(self, items: Iterable[pytest.Item]) -> None:
         """Record the selected kinds of each case, so that one process serves them all.
 
@@ -129,8 +127,6 @@ class MlperfSession:
             self.phase = Phase(pairs=pairs, once=True)
             self.config.pluginmanager.register(self.holding, "mlperf-holding")
 
-    # --- an interrupted session ------------------------------------------------------------
-
     @cached_property
     def progress(self) -> SessionProgress:
         """The journal, and the results of the resumed session."""
@@ -144,8 +140,6 @@ class MlperfSession:
     def is_worker(self) -> bool:
         """Whether this is an xdist worker."""
         return hasattr(self.config, "workerinput")
-
-    # --- judging -------------------------------------------------------------------------
 
     def judge(self, planned: Testable, kind: Kind) -> Verdict:
         """Return the verdict of a test, after measuring what is missing."""

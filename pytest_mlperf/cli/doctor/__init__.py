@@ -346,9 +346,6 @@ def _suite_document(suite: SuiteState) -> dict[str, Any]:
     return {**content, "path": relative(suite.path.absolute()), "cases": cases}
 
 
-# --- text ------------------------------------------------------------------------------------
-
-
 MAX_LINES, LAST_LINES = 25, 4
 """Lines without --all, and the last of them that are always shown."""
 
