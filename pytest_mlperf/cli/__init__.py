@@ -1,4 +1,4 @@
-"""The command `pytest-mlperf`, and what its exit codes are."""
+"""Parse and run the command `pytest-mlperf`, and map errors to exit codes."""
 
 from __future__ import annotations
 
@@ -33,20 +33,16 @@ exit codes: 0 fine, 1 a test failed, 2 usage, 3 environment, 130 interrupted
 more: pytest-mlperf COMMAND --help; options of pytest: pytest --help
 """
 
-
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 class CommandParser(argparse.ArgumentParser):
-    """Parser of one subcommand; it loads the command's module when it first parses."""
+    """Parse one subcommand; import its module on the first parse."""
 
     module = ""
 
     def load(self) -> CommandParser:
-        """Add description, examples and arguments from the command's module.
-
-        A description is printed as it stands, so it is at most 80 columns wide.
-        """
+        """Add description (at most 80 columns, printed as is), examples and arguments."""
         if self.module:
             try:
                 command = import_module(self.module)
@@ -67,7 +63,7 @@ class CommandParser(argparse.ArgumentParser):
 
 
 def build_parser() -> tuple[argparse.ArgumentParser, Mapping[str, CommandParser]]:
-    """Return the parser of the whole command line, and that of each subcommand by name."""
+    """Return the parser of the command line, and the subcommands' parsers by name."""
     lines_by_group: dict[str, list[str]] = {group: [] for group in COMMANDS}
     parser = argparse.ArgumentParser(
         prog="pytest-mlperf",
@@ -105,10 +101,7 @@ def _removed(words: Sequence[str]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one subcommand and return the exit code; a second Ctrl-C ends the process at once.
-
-    What an interrupted command has to say is the argument of its KeyboardInterrupt.
-    """
+    """Run one subcommand and return the exit code; a second Ctrl-C ends the process at once."""
     try:
         return _run(sys.argv[1:] if arguments is None else arguments)
     except KeyboardInterrupt as interrupt:
@@ -139,25 +132,25 @@ def _run(words: Sequence[str]) -> int:
     try:
         code = _code_of(parsed)
         sys.stdout.flush()
+        return code
     except MlperfError as error:
         complain(str(error))
         return 3 if isinstance(error, EnvironmentFault) else 2
     except BrokenPipeError:
-        # Whoever read us had enough, as `head` does; nothing may be written at exit either.
+        # The reader, e.g. `head`, closed the pipe; flushing at exit must not fail either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
-        # Errors of files have a name, and those of sockets another number.
+        # Errors of input files have a name; sockets have other error numbers.
         if error.filename is not None or error.errno not in DISK_ERRORS:
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         complain(f"the output is cut short, as it cannot be written: {error.strerror}")
         return 2
-    return code
 
 
 def _code_of(parsed: argparse.Namespace) -> int:
-    """Run a command; what another package's raises, or returns in place of a code, is told."""
+    """Run a command; turn an add-on's exception or invalid exit code into EnvironmentFault."""
     from pytest_mlperf.core.errors import EnvironmentFault, MlperfError, text_of
 
     try:

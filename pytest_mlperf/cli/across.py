@@ -1,4 +1,4 @@
-"""`pytest-mlperf across`: how two sides relate for a GPU, a watt, a dollar; no verdict."""
+"""`pytest-mlperf across`: compare hardware per GPU, watt and dollar, without a verdict."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from pytest_mlperf.suite.load import defects_in
 from pytest_mlperf.suite.tables import Price
 
 DEVICE_RATES = ("tokens_per_second", "throughput")
-"""Of a rate, what it is for a GPU, a watt and a dollar can be said; the first that both have."""
+"""Rates that are divided by GPUs and dollars; the first that both sides have is used."""
 
 NO_VERDICT = (
     "no verdict: other hardware is no regression and no progress of the code, so nothing is judged "
@@ -72,7 +72,7 @@ def add_prices(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Print what both sides measured of the same work."""
+    """Print the ratios of B to A for work that both sides measured."""
     prices = read_prices(parsed.prices) if parsed.prices else {}
     a, b, roots = two_sides(parsed, planned_here())
     compared = across(a.cases, b.cases, prices, roots)
@@ -82,7 +82,7 @@ def run(parsed: argparse.Namespace) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Compared:
-    """The same work on two accelerators: what both measured, and why some of it is missing."""
+    """The same work on two accelerators: rows of ratios, and notes on missing ones."""
 
     a: Measured
     b: Measured
@@ -94,7 +94,7 @@ Prices = Mapping[str, GpuPrice]
 
 
 def read_prices(path: Path) -> Prices:
-    """Return the `[prices]` of a TOML file, as suites have them, by accelerator.
+    """Return the table `[prices]` of a TOML file by accelerator.
 
     Raises MlperfError if it cannot be read, a price has no day, or its accelerator is unknown.
     """
@@ -121,7 +121,7 @@ def _price(path: Path, name: str, raw: object) -> GpuPrice:
 
 
 def price_in_words(name: str, price: GpuPrice) -> str:
-    """Return a price with its day, and where it was read."""
+    """Return a price (USD per GPU-hour) with its date and source."""
     source = f", {visible(price.source)}" if price.source else ""
     return f"{name} {price.usd_per_gpu_hour:g} USD an hour, {price.as_of}{source}"
 
@@ -132,7 +132,7 @@ def across(
     prices: Prices,
     roots: Sequence[Path],
 ) -> list[Compared]:
-    """Return what both sides measured of the same work; an MlperfError says that it is nothing."""
+    """Pair and compare the cases of both sides; raise MlperfError if no pair exists."""
     pairs = list(_pairs(a, b))
     if not pairs:
         raise MlperfError(
@@ -145,7 +145,7 @@ def across(
 def _pairs(
     a: Mapping[str, Sequence[Measured]], b: Mapping[str, Sequence[Measured]]
 ) -> Iterator[tuple[Measured, Measured]]:
-    """Yield the cases of one workload and scenario; the same engine and precision come first."""
+    """Yield pairs of equal workload and scenario, preferably of one engine and precision."""
     work: dict[tuple[str, str], tuple[list[Measured], list[Measured]]] = {}
     for place, side in enumerate((a, b)):
         for one in (each for group in side.values() for each in group):
@@ -170,13 +170,10 @@ def _compared(a: Measured, b: Measured, prices: Prices, roots: Sequence[Path]) -
         return Compared(a=a, b=b, rows=(), notes=(f"not comparable: {reason}",))
     rules = (rule_here(roots, one.case.accelerator, one.identity)[0] for one in (a, b))
     metrics = _ratios(a, b, max(rules, key=lambda one: one.prior_sd))
-    rate = next(
-        (name for name in DEVICE_RATES if name in metrics and name in _measured(a, b)), None
-    )
-    offered = a.rate is not None
+    rate = next((name for name in DEVICE_RATES if name in metrics), None)
     rows = [_row("system", name, metric) for name, metric in metrics.items()]
     notes = [f"{label}: {one.reason}" for label, one in (("A", a), ("B", b)) if one.reason]
-    if rate and not offered:
+    if rate and a.rate is None:
         rows += _per_gpu(a, b, rate, metrics[rate])
         paid = _per_dollar(a, b, rate, metrics[rate], prices)
         rows += [paid] if isinstance(paid, dict) else []
@@ -187,20 +184,20 @@ def _compared(a: Measured, b: Measured, prices: Prices, roots: Sequence[Path]) -
 
 
 def _other_data(a: Measured, b: Measured) -> str:
-    ours, theirs = (one.fingerprint.get("dataset") for one in (a, b))
-    return f"other data: {ours} → {theirs}" if ours and theirs and ours != theirs else ""
+    data_a, data_b = (side.fingerprint.get("dataset") for side in (a, b))
+    return f"other data: {data_a} → {data_b}" if data_a and data_b and data_a != data_b else ""
 
 
 def _measured(a: Measured, b: Measured) -> set[str]:
-    """Return the metrics that every run of both sides has, and may be believed."""
+    """Return the metrics that every run of both sides has and that may be judged."""
     runs = (*a.runs, *b.runs)
     return {name for name in runs[0].metrics if all(run.may_judge(name) for run in runs)}
 
 
 def _ratios(a: Measured, b: Measured, rule: RuleR) -> dict[str, MetricVerdict]:
-    """Return B against A: the rate, what each limits, and what a joule gives.
+    """Return B against A for the rate, limited metrics and energy efficiency.
 
-    An offered rate says nothing about the systems; latencies at the same rate do.
+    An offered rate is a condition, not a result, so it has no ratio; latencies have.
     """
     both = _measured(a, b)
     limited = {*(a.limits or {}), *(b.limits or {})} & both
@@ -213,7 +210,7 @@ def _ratios(a: Measured, b: Measured, rule: RuleR) -> dict[str, MetricVerdict]:
 
 
 def _row(per: str, name: str, metric: MetricVerdict, factor: float = 1.0) -> Row:
-    """Return a ratio with its interval; a factor takes both to a GPU or a dollar."""
+    """Return a ratio with its interval, multiplied by `factor` (per GPU or dollar)."""
     assert metric.change is not None
     assert metric.low is not None
     assert metric.high is not None
@@ -230,28 +227,24 @@ def _row(per: str, name: str, metric: MetricVerdict, factor: float = 1.0) -> Row
 
 
 def _per_gpu(a: Measured, b: Measured, rate: str, metric: MetricVerdict) -> list[Row]:
-    counts = [split(one.case.accelerator) for one in (a, b)]
-    if any(kind == "cpu" for _, kind in counts):
+    (count_a, kind_a), (count_b, kind_b) = (split(side.case.accelerator) for side in (a, b))
+    if "cpu" in (kind_a, kind_b):
         return []
-    (ours, _), (theirs, _) = counts
-    row = _row("GPU", rate, metric, ours / theirs)
-    return [
-        {
-            **row,
-            "A": quantity(rate, (metric.baseline.value or 0.0) / ours),
-            "B": quantity(rate, (metric.now or 0.0) / theirs),
-        }
-    ]
+    values = {
+        "A": quantity(rate, (metric.baseline.value or 0.0) / count_a),
+        "B": quantity(rate, (metric.now or 0.0) / count_b),
+    }
+    return [{**_row("GPU", rate, metric, count_a / count_b), **values}]
 
 
 def _per_dollar(
     a: Measured, b: Measured, rate: str, metric: MetricVerdict, prices: Prices
 ) -> Row | str:
-    """Return what a dollar buys on each, or why nobody can say."""
+    """Return the row of work per dollar, or a note if a price is missing."""
     costs = []
-    for one in (a, b):
-        count, kind = split(one.case.accelerator)
-        price = prices.get(one.case.accelerator) or prices.get(kind) or one.price
+    for side in (a, b):
+        count, kind = split(side.case.accelerator)
+        price = prices.get(side.case.accelerator) or prices.get(kind) or side.price
         if price is None:
             return (
                 f"per dollar: no price of {kind}: give [prices] in the suite, or --prices FILE "
@@ -259,13 +252,10 @@ def _per_dollar(
             )
         costs.append(count * price.usd_per_gpu_hour)
     row = _row("dollar", rate, metric, costs[0] / costs[1])
-    of = "tokens" if rate == DEVICE_RATES[0] else "samples"
+    unit = "tokens" if rate == DEVICE_RATES[0] else "samples"
     values = (metric.baseline.value or 0.0, metric.now or 0.0)
     bought = [quantity("", 3600 * v / cost) for v, cost in zip(values, costs, strict=True)]
-    return {**row, "metric": f"{of}/USD", "A": bought[0], "B": bought[1]}
-
-
-# --- what is printed -------------------------------------------------------------------------
+    return {**row, "metric": f"{unit}/USD", "A": bought[0], "B": bought[1]}
 
 
 def lines(
@@ -275,23 +265,23 @@ def lines(
     notes: Sequence[str],
     width: int,
 ) -> Iterator[str]:
-    """Yield what both sides are, a table for each piece of work, and that nothing is judged."""
+    """Yield the page: both sides, a table per pair, prices and notes."""
     for label, name in zip("AB", names, strict=True):
         yield from paragraph(label, name, width)
-    for one in compared:
-        work = f"{one.a.case.workload} {one.a.case.scenario}"
-        yield from ("", *paragraph("case", f"{work}: A {_about(one.a)}, B {_about(one.b)}", width))
-        if one.rows:
-            yield from table(COLUMNS, one.rows, width, left=["per", "metric"])
-        yield from paragraphs("note", one.notes, width)
+    for pair in compared:
+        work = f"{pair.a.case.workload} {pair.a.case.scenario}"
+        text = f"{work}: A {_about(pair.a)}, B {_about(pair.b)}"
+        yield from ("", *paragraph("case", text, width))
+        if pair.rows:
+            yield from table(COLUMNS, pair.rows, width, left=["per", "metric"])
+        yield from paragraphs("note", pair.notes, width)
     yield ""
-    used = {split(side.case.accelerator)[1] for one in compared for side in (one.a, one.b)}
-    shown = [price_in_words(name, one) for name, one in prices.items() if split(name)[1] in used]
-    yield from paragraphs("prices", shown, width)
+    used = {split(side.case.accelerator)[1] for pair in compared for side in (pair.a, pair.b)}
+    lines = [price_in_words(n, price) for n, price in prices.items() if split(n)[1] in used]
+    yield from paragraphs("prices", lines, width)
     yield from paragraphs("note", [*notes, NO_VERDICT], width)
 
 
-def _about(one: Measured) -> str:
-    case = one.case
-    runs = plural(len(one.runs), "run")
+def _about(side: Measured) -> str:
+    case, runs = side.case, plural(len(side.runs), "run")
     return f"{case.accelerator} ({case.engine} {case.precision}, {runs})"

@@ -1,4 +1,4 @@
-"""`pytest-mlperf calibrate`: learn the noise of this machine from runs of unchanged code."""
+"""`pytest-mlperf calibrate`: estimate this machine's noise from runs of unchanged code."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def _session(text: str) -> str:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Measure, show, and with --write store."""
+    """Measure the cases, show the estimates, and store them with --write."""
     planned = _chosen(read_suites(find_suites(parsed.suites)), parsed.case)
     machine = detect(gpus=any(split(p.case.accelerator)[1] != "cpu" for p in planned))
     session = parsed.session or new_id()
@@ -211,11 +211,11 @@ def _in_turns(cases: Sequence[Repeated], runs: int) -> None:
 
 
 class Repeated(CaseRunner):
-    """One case of a calibration session; grows by one process at a time, each kept as it comes.
+    """One case of a calibration session; each finished run is stored at once.
 
     Attributes:
-        broken: Why it is given up; None: it is not.
-        start_s: What its last process cost beside the length of its run, seconds.
+        broken: Error that ended its measurement, or None.
+        start_s: Overhead of its last process besides the run (seconds).
     """
 
     def __init__(
@@ -239,7 +239,7 @@ class Repeated(CaseRunner):
     def process(
         self, *, performance: bool, ask: Ask | None, at: SearchState | None = None
     ) -> ProcessResult:
-        """Run one fresh process, and see what it costs."""
+        """Run one fresh process and measure its overhead."""
         began = time.monotonic()
         process = super().process(performance=performance, ask=ask, at=at)
         run = process.run
@@ -288,7 +288,7 @@ class Repeated(CaseRunner):
 
 
 def digest(planned: Planned, subject: Subject) -> str:
-    """Return what tells runs apart that do not belong together: engine, data, run length."""
+    """Return a digest of engine, data and run length; runs with equal ones belong together."""
     content = {**subject.fingerprint, "seconds": f"{planned.seconds_per_run:g}"}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -296,7 +296,7 @@ def digest(planned: Planned, subject: Subject) -> str:
 def _ready(
     planned: Sequence[Planned], machine: Machine
 ) -> tuple[list[tuple[Planned, Job]], list[str]]:
-    """Return the cases that can run here, and why the others cannot; a wrong option is raised."""
+    """Return the cases that can run, and why others cannot; raise SuiteError for bad options."""
     absent = Counter(p.case.accelerator for p in planned if not machine.has(p.case.accelerator))
     left_out = [f"{plural(n, 'case')} on {name}, which is not here" for name, n in absent.items()]
     ready = []
@@ -340,9 +340,6 @@ def _again(parsed: argparse.Namespace) -> str:
     return as_typed("calibrate", parsed.suites, options)
 
 
-# --- what the runs tell ----------------------------------------------------------------------
-
-
 COLUMNS = ("metric", "runs", "inside", "run to run", "session", "usual", "proves", "limit")
 
 BaselineRuns = Mapping[tuple[str, str], Sequence[Value]]
@@ -354,11 +351,11 @@ NEAR_BEST_FACTOR = 2.0
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """Everything that is said of one accelerator.
+    """The report on one accelerator's noise.
 
     Attributes:
-        default: What is expected without a calibration.
-        baselines: Where one has none, the runs here stand for it.
+        default: Noise assumed without a calibration.
+        baselines: Baseline runs; where there are none, the calibration's runs replace them.
     """
 
     accelerator: str
@@ -370,7 +367,7 @@ class Page:
     width: int
 
     def lines(self) -> Iterator[str]:
-        """Yield the page."""
+        """Yield the lines of the report."""
         named = ", ".join(f"{key} {value}" for key, value in self.machine.identity.items() if value)
         yield ""
         yield from fold(f"noise of {self.accelerator} ({named})", self.width, rest="  ")
@@ -400,7 +397,7 @@ class Page:
         }
 
     def _proves(self, case: CalibratedCase, series: Series, noise: Noise) -> float:
-        """Return the smallest change that can be proven, as a share."""
+        """Return the minimum detectable change as a share."""
         baseline = self.baselines.get((case.case, series.metric), series.runs)
         return minimum_detectable_change(baseline, rule=noise.rule(USUAL_BASELINE_RUNS))
 
@@ -508,7 +505,7 @@ def learn_and_show(
     *,
     write: bool,
 ) -> bool:
-    """Show what an accelerator's runs tell, and store it if asked to; return whether they do."""
+    """Estimate and show an accelerator's noise, store it if asked; return whether it could."""
     stored = calibration.load(file, accelerator)
     old = stored.of(identity) if stored else None
     cases = old.cases if old else ()
@@ -532,7 +529,7 @@ def learn_and_show(
 
 
 def _page(accelerator: str, machine: Calibrated, baselines: BaselineRuns) -> Page:
-    """Return what is learnt from runs, with all that is said of it; too few are a ValueError."""
+    """Return the report on an accelerator; raise ValueError if it has too few runs."""
     default = uncalibrated(accelerator)
     learnt = learn(machine.series, default)
     gated = [
@@ -555,7 +552,7 @@ def _page(accelerator: str, machine: Calibrated, baselines: BaselineRuns) -> Pag
 def recorded(
     planned: Planned, identity: Mapping[str, Property], folder: Path | None
 ) -> Record | None:
-    """Return the baseline of a case on this machine."""
+    """Return the baseline record of a case on this machine, or None."""
     root = baselines_root(folder, planned.path, planned.suite.division)
     loaded = load_checked(baseline_file(root, planned.case, planned.suite.profile), planned.case)
     return find(loaded, identity) if loaded else None
@@ -564,7 +561,7 @@ def recorded(
 def baseline_runs(
     planned: Sequence[Planned], identity: Mapping[str, Property], folder: Path | None
 ) -> BaselineRuns:
-    """Return the baseline runs of this machine, by case and metric."""
+    """Return the baseline runs of this machine by case id and metric."""
     runs: dict[tuple[str, str], Sequence[Value]] = {}
     for one in planned:
         if record := recorded(one, identity, folder):

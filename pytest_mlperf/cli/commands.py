@@ -1,4 +1,4 @@
-"""Subcommands of `pytest-mlperf`: the line of each in `--help`, and its module; none is loaded."""
+"""List the subcommands of `pytest-mlperf` with summaries, without importing their modules."""
 
 from __future__ import annotations
 

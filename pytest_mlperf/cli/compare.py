@@ -1,4 +1,4 @@
-"""`pytest-mlperf compare`: two sessions, commits or engine versions, judged by rule R."""
+"""`pytest-mlperf compare`: judge two sessions, commits or engine versions by rule R."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_sides(parser: argparse.ArgumentParser, **sides: str) -> None:
-    """Declare the sides that a command takes, each with its help, and where they are."""
+    """Declare the arguments A and B with their help texts, and where to look for them."""
     for name, text in sides.items():
         parser.add_argument(name, metavar=name.upper(), help=text)
     parser.add_argument(
@@ -87,7 +87,7 @@ def add_sides(parser: argparse.ArgumentParser, **sides: str) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Compare two sides; return 1 when a drop is proven, 2 when nothing could be judged, else 0."""
+    """Compare two sides; return 1 for a proven drop, 2 if nothing could be judged, else 0."""
     planned = planned_here()
     a, b, roots = two_sides(parsed, planned)
     limits = _limits_of({(one.case.id, one.suite.profile): one.limits for one in planned})
@@ -112,7 +112,7 @@ def run(parsed: argparse.Namespace) -> int:
 def two_sides(
     parsed: argparse.Namespace, planned: Sequence[Planned]
 ) -> tuple[ComparedSide, ComparedSide, list[Path]]:
-    """Return both sides that a command line names, and the folders that may calibrate them."""
+    """Return both sides of a command line, and the folders that may hold a calibration."""
     words = (parsed.a, parsed.b)
     a, b = (side(text, parsed.runs_dir, parsed.baselines) for text in words)
     results = filter(None, (results_file(text, parsed.runs_dir) for text in words))
@@ -121,7 +121,7 @@ def two_sides(
 
 
 def pair(old: Sequence[Measured], new: Sequence[Measured]) -> tuple[Measured, Measured]:
-    """Return the measurements that fit best: under equal conditions, then of the nearest builds."""
+    """Return the best matching measurements: same conditions, hardware, then nearest build."""
 
     def distance(two: tuple[Measured, Measured]) -> tuple[bool, int, int]:
         a, b = two
@@ -137,7 +137,7 @@ def compare_case(
     limits: Callable[[Measured, Measured], Limits],
     roots: Sequence[Path] = (),
 ) -> ComparedCase:
-    """Judge the runs of one case against those of the other side; A is in a baseline's place."""
+    """Judge one case of B against A, which takes the place of the baseline."""
     case = b.case.id
     notes = [f"{label}: {one.reason}" for label, one in (("A", a), ("B", b)) if one.reason]
     if reason := why_not(a, b) or other_length(b.runs, a.runs):
@@ -163,7 +163,7 @@ def compare_case(
 
 
 def together(compared: Sequence[ComparedCase]) -> list[ComparedCase]:
-    """Return the cases with the words that they get among all others."""
+    """Return the cases, judged together with a correction for multiple comparisons."""
     judged = judge_together([one.metrics for one in compared], RuleR().alpha)
     return [
         replace(one, outcome=ruling_of(metrics).outcome, metrics=metrics) if metrics else one
@@ -172,7 +172,7 @@ def together(compared: Sequence[ComparedCase]) -> list[ComparedCase]:
 
 
 def judged_how(compared: Sequence[ComparedCase]) -> list[str]:
-    """Return how it was judged, and how often a drop is shown where there is none."""
+    """Return a note on the test and its false alarm rate, if any metric was judged."""
     count = sum(metric.p is not None for one in compared for metric in one.metrics)
     if not count:
         return []
@@ -184,7 +184,7 @@ def judged_how(compared: Sequence[ComparedCase]) -> list[str]:
 
 
 def planned_here() -> Sequence[Planned]:
-    """Return the cases of the suites here; none where there are no suites."""
+    """Return the cases of the suites here, or none without suites."""
     try:
         return read_suites(find_suites([]))
     except MlperfError:
@@ -192,7 +192,7 @@ def planned_here() -> Sequence[Planned]:
 
 
 def _limits_of(suites: Mapping[tuple[str, str], Limits]) -> Callable[[Measured, Measured], Limits]:
-    """Return what gives the limits of a case: the results', else the suite's, else the table's."""
+    """Return a function for a case's limits: the results', the suite's, or the defaults."""
 
     def limits(a: Measured, b: Measured) -> Limits:
         bounds = b.limits or a.limits or suites.get((b.case.id, b.profile))
@@ -209,12 +209,9 @@ def _limits_of(suites: Mapping[tuple[str, str], Limits]) -> Callable[[Measured, 
     return limits
 
 
-# --- one side: from git, from results, or pooled by version ----------------------------------
-
-
 @dataclass(frozen=True, kw_only=True)
 class ComparedSide:
-    """What an argument names: by case id, several where conditions of measuring differ."""
+    """One side: measurements by case id, several if their conditions differ."""
 
     name: str
     cases: Mapping[str, Sequence[Measured]]
@@ -222,7 +219,7 @@ class ComparedSide:
 
 
 def from_git(ref: str, folder: Path | None) -> ComparedSide:
-    """Return the baselines that are committed at a ref, or those of them below a folder."""
+    """Return the baselines committed at a ref, or those of them in a folder."""
     commit = commit_of(ref)
     if commit is None:
         raise MlperfError(f"{ref!r} is no commit of the git repository here")
@@ -258,7 +255,7 @@ def commit_of(ref: str) -> str | None:
 
 
 def _is_baseline(name: str, folder: Path | None) -> bool:
-    """Whether a tracked file lies where a baseline does, in a folder if one is asked for."""
+    """Check whether a tracked file is a baseline, and in the folder if one is given."""
     if not baselines.is_place(Path(name)):
         return False
     root = Path(name).parts[:-4]
@@ -267,7 +264,7 @@ def _is_baseline(name: str, folder: Path | None) -> bool:
 
 
 def _in_tree(folder: Path) -> tuple[str, ...] | None:
-    """Return a folder's parts below the top of the work tree."""
+    """Return a folder's path parts below the top of the work tree."""
     top = Path(git_text("rev-parse", "--show-toplevel").removesuffix("\n") or "/")
     resolved = folder.resolve()
     return resolved.relative_to(top).parts if resolved.is_relative_to(top) else None
@@ -304,9 +301,9 @@ def _recorded(file: Baseline, record: Record) -> Measured:
 
 
 def side(text: str, runs_dir: Path, folder: Path | None) -> ComparedSide:
-    """Return what an argument names, with baselines of a folder if there is one, else of all.
+    """Return the side that an argument names.
 
-    A file or folder with results, else a run id, else LIBRARY==VERSION, else a git ref.
+    It is a results file or folder, a run id, LIBRARY==VERSION, or a git ref, in this order.
     """
     if text.startswith("git:"):
         return from_git(text.removeprefix("git:"), folder)
@@ -332,9 +329,9 @@ def from_results(path: Path, results: Results) -> ComparedSide:
 
 
 def from_version(library: str, version: str, sessions: Sessions) -> ComparedSide:
-    """Return the pooled runs of every session whose engine says LIBRARY == VERSION.
+    """Return runs of every session with an engine library of this version, pooled per case.
 
-    Runs of one case are pooled where hardware, rate, profile and the whole fingerprint are equal.
+    Pooled runs have equal hardware, rate, profile and fingerprint.
     """
     pools: dict[str, dict[str, list[Measured]]] = defaultdict(lambda: defaultdict(list))
     seen = 0
@@ -369,7 +366,7 @@ def _versions(library: str, one: Measured) -> set[str]:
 
 
 def _pooled(parts: Sequence[Measured]) -> Measured:
-    """Return the runs of several sessions as one measurement; the newest session comes first."""
+    """Return the runs of several sessions as one measurement, in order of time."""
     runs = sorted((run for part in parts for run in part.runs), key=lambda run: run.started)
     return replace(parts[0], runs=tuple(runs))
 

@@ -78,7 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Explain the tests of one case; what they found does not change the exit code."""
+    """Explain the tests of one case; verdicts do not change the exit code."""
     sessions = Sessions(parsed.runs_dir)
     name, text = parsed.case, parsed.results or parsed.file
     if text is None and name and (name.endswith(".json") or results_file(name, parsed.runs_dir)):
@@ -101,7 +101,7 @@ def run(parsed: argparse.Namespace) -> int:
 def choose(
     name: str, sessions: Iterable[tuple[Path, Results]]
 ) -> tuple[Path, Results, list[CaseResult]]:
-    """Return the newest session that has the case, and its tests of it, or raise MlperfError."""
+    """Return the newest session with the case, and its tests; raise MlperfError if none has it."""
     measured: list[str] = []
     for path, results in sessions:
         tests = [one for one in results.cases if f"::{one.test}".endswith(f"::{name}")]
@@ -155,15 +155,12 @@ def _with_short_paths(verdict: Verdict) -> Verdict:
 
 
 def rule_of_pair(result: CaseResult, folders: Iterable[Path]) -> RuleR:
-    """Return the rule that a claim was judged by, with the noise as it is calibrated now."""
+    """Return the rule that judged a claim, with the noise as calibrated today."""
     verdict, suite = result.verdict, suite_of(result, folders)
     if suite is None or verdict.subject is None:
         return rule_for(verdict.case.accelerator, result.max_runs)
     root, identity = nearest_baselines(suite), verdict.subject.identity
     return calibrated_rule(root, verdict.case.accelerator, identity, result.max_runs)[0]
-
-
-# --- every look of rule R, or every pair of runs ---------------------------------------------
 
 
 INDENT = "  "
@@ -174,9 +171,9 @@ PAIR_SAYS = {Answer.PASS: "proven", Answer.FAIL: "refuted", Answer.MORE: "one mo
 def looks(
     metric: MetricVerdict, runs: Sequence[Run], record: Record | None, rule: RuleR, width: int
 ) -> list[str]:
-    """Return how one gated metric was decided: a heading, then every look of the session's rule.
+    """Return the heading and every interim analysis of one gated metric.
 
-    A value that no run can give is a ValueError.
+    Raises ValueError for a value that no run can have.
     """
     about = METRICS[metric.metric]
     bound = limit(metric.metric, metric.limit) if metric.limit else ""
@@ -249,7 +246,7 @@ def _open(look: Judged, metric: str, rule: RuleR) -> str:
 
 
 def _remarks(metric: MetricVerdict, last: Judged, rule: RuleR) -> Iterator[str]:
-    """Yield what the table does not show: what is missing, and which changes would decide."""
+    """Yield notes below the table: missing runs, and changes that would alter the verdict."""
     assert metric.low is not None
     assert metric.high is not None
     ends = ((metric.low, last.low), (metric.high, last.high))
@@ -281,10 +278,9 @@ def _remarks(metric: MetricVerdict, last: Judged, rule: RuleR) -> Iterator[str]:
 
 
 def thresholds(look: Judged, metric: str) -> tuple[float, float]:
-    """Return the changes at which equally noisy runs begin to pass, and to be a drop.
+    """Return the changes at which equally noisy runs would pass, and would be a drop.
 
-    How far its bounds lie from the change depends on the noise alone; whether the word is final
-    there is another question.
+    The distance of the bounds from the change depends on the noise alone.
     """
     worst, best = _ends(look, metric)
     change_, bound = math.log1p(look.change), math.log1p(_signed(look.limit, metric))
@@ -320,7 +316,7 @@ def _signed(share: float, metric: str) -> float:
 
 
 def turns(verdict: Verdict, ratio: RatioVerdict, rule: RuleR, width: int) -> list[str]:
-    """Return a heading, then every pair of runs (a's, b's, a's, ...) with the interval after it."""
+    """Return a heading, then each interleaved pair of runs with the interval after it."""
     metric = METRICS[ratio.metric]
     a, b = (values(verdict.runs[side::2], ratio.metric) for side in (0, 1))
     count = min(len(a), len(b), ratio.pairs)

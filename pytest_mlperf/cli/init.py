@@ -1,4 +1,4 @@
-"""`pytest-mlperf init`: a first suite that runs anywhere, and the folder for its baselines."""
+"""`pytest-mlperf init`: write a first suite and the folder for its baselines."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Write the files, none of which may exist."""
+    """Write the files; refuse if one exists."""
     folder: Path = parsed.folder
     suites = folder / "suites"
     suite, readme = suites / "demo.mlperf.toml", folder / "baselines" / "README.md"
@@ -130,14 +130,14 @@ def _next_steps(suites: Path, edits: str) -> list[str]:
 
 
 def require_absent(paths: Iterable[Path], advice: str) -> None:
-    """Refuse to write over anything, a link to nowhere included."""
+    """Raise MlperfError if a path exists, including a dangling link."""
     for path in paths:
         if os.path.lexists(path):
             raise MlperfError(f"{path} exists; nothing was written. {advice}")
 
 
 def write_all(texts: Mapping[Path, str]) -> None:
-    """Write all files, or none: those before one that cannot be written are taken away again."""
+    """Write all files, or none: if one fails, delete those before it."""
     written: list[Path] = []
     for path, text in texts.items():
         try:

@@ -1,4 +1,4 @@
-"""The runs of one case that belong together, and what keeps two of them from being compared."""
+"""Hold the runs of one case, and check whether two sets of runs are comparable."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from pytest_mlperf.core.search import other_condition
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """The runs of one case that belong together: one machine, rate and build.
+    """The runs of one case on one machine, at one rate, with one build.
 
     Attributes:
-        rate: Offered rate, per second; None where it is no condition of the measurement.
-        limits: Gated metrics with their limits; None: not known here.
-        gated: Metrics that these runs have enough queries for; None: the runs themselves tell.
-        reason: What is to be known about it: a handicap, or why there are no runs.
-        price: What one of its GPUs costs, where the suite said so.
+        rate: Offered rate (queries per second), or None if it is no condition of the measurement.
+        limits: Limits of gated metrics, or None if unknown.
+        gated: Metrics with enough queries, or None if the runs decide.
+        reason: A handicap, or the reason for missing runs.
+        price: Price of one GPU, if the suite states it.
     """
 
     case: Case
@@ -38,37 +38,32 @@ class Measured:
 
     @property
     def find(self) -> str:
-        """The conditions under which its throughput was found; "": it was not searched."""
+        """Conditions of the throughput search, or "" if it was not searched."""
         return self.fingerprint.get("find", "")
 
     @property
     def division(self) -> str:
-        """The division; only the open one is recorded, with its techniques."""
+        """The MLPerf division; fingerprints record only the open one."""
         return self.fingerprint.get("division", "closed")
 
 
 def why_not(a: Measured, b: Measured) -> str:
-    """Return why two measurements of a case may not be judged together; "" where they may."""
+    """Return why two measurements of a case cannot be judged together, or ""."""
     return why_not_alike(a, b, hardware=True)
 
 
 def why_not_alike(a: Measured, b: Measured, *, hardware: bool = False) -> str:
-    """Return why two measurements are not of the same work, or hardware if asked; "": they are."""
-    for label, one in (("A", a), ("B", b)):
-        if not one.runs:
-            return f"{label} has no run: {one.reason}"
+    """Return why two measurements differ in work, or optionally in hardware; else ""."""
+    for label, side in (("A", a), ("B", b)):
+        if not side.runs:
+            return f"{label} has no run: {side.reason}"
     if a.profile != b.profile:
         return f"another profile: {a.profile} → {b.profile}"
     if a.division != b.division:
         return f"another division: {a.division} → {b.division}"
     if hardware and (others := differences(a.identity, b.identity)):
-        shown = ", ".join(f"{d.name} {d.theirs} → {d.ours}" for d in others)
-        return f"other hardware: {shown}"
+        return "other hardware: " + ", ".join(f"{d.name} {d.theirs} → {d.ours}" for d in others)
     if condition := other_condition(a.fingerprint, b.fingerprint):
         return condition
-    same = a.rate == b.rate
-    return "" if same else f"offered rate differs: {_rate(a.rate)} → {_rate(b.rate)}"
-
-
-def _rate(rate: float | None) -> str:
-    return "unknown" if rate is None else f"{rate:g}/s"
+    old, new = ("unknown" if rate is None else f"{rate:g}/s" for rate in (a.rate, b.rate))
+    return "" if a.rate == b.rate else f"offered rate differs: {old} → {new}"

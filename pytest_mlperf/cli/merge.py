@@ -1,4 +1,4 @@
-"""`pytest-mlperf merge`: the parts of a plan as one session, judged together."""
+"""`pytest-mlperf merge`: join the parts of a plan into one session and judge it."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Merge, report, and return 1 where something failed or is missing."""
+    """Merge and report; return 1 if a test failed or is missing."""
     if parsed.sign and not parsed.output:
         raise MlperfError("--sign signs what -o FILE writes; name that file")
     manifest = read_manifest(parsed.manifest) if parsed.manifest else None
@@ -102,7 +102,7 @@ def run(parsed: argparse.Namespace) -> int:
 def _write_each(
     parsed: argparse.Namespace, whole: formats.ReportedSession
 ) -> tuple[list[str], list[MlperfError]]:
-    """Write the results and each report; one that fails does not keep the others from it."""
+    """Write the results and each report; collect errors, so that one does not stop the rest."""
     asked = [("results", "", parsed.output), ("JUnit", "junit", parsed.junit)]
     asked += [(form, form, file) for form, file in parsed.report]
     written, failures = [], []

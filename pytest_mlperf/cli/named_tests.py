@@ -1,4 +1,4 @@
-"""Tests of performance by what pytest would take: node ids, suites, names of cases."""
+"""Resolve performance tests from node ids, suite paths and case names."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _FUNCTION = re.compile(r"test_(\w+?)(?:\[(.*)\])?")
 
 
 def performance_tests(texts: Sequence[str]) -> tuple[dict[str, Planned], Machine]:
-    """Return the cases of the named tests by node id, and their machine.
+    """Return the cases of the named tests by node id, and this machine.
 
-    A file or folder gives what runs here, as pytest would select it. Raises MlperfError for an
-    unknown or other test, EnvironmentFault without its accelerator.
+    A file or folder selects the cases that can run here. Raises MlperfError for an unknown or
+    non-performance test, EnvironmentFault if its accelerator is not here.
     """
-    chosen = [(text, one) for text in texts for one in _cases(text)]
-    machine = detect(gpus=any(split(one.case.accelerator)[1] != "cpu" for _, one in chosen))
+    chosen = {text: list(_cases(text)) for text in texts}
+    every = (case for cases in chosen.values() for case in cases)
+    machine = detect(gpus=any(split(one.case.accelerator)[1] != "cpu" for one in every))
     tests: dict[str, Planned] = {}
-    for text in texts:
-        cases = [one for named, one in chosen if named == text]
+    for text, cases in chosen.items():
         here = [one for one in cases if machine.has(one.case.accelerator)]
         if not here:
             names = ", ".join(dict.fromkeys(one.case.accelerator for one in cases))
@@ -34,15 +34,17 @@ def performance_tests(texts: Sequence[str]) -> tuple[dict[str, Planned], Machine
                 f"{text}: accelerator {names} is not here, so pytest leaves it out; "
                 f"here: {machine.seen}"
             )
-        for one in here:
-            tests[node_id(one, "performance", rootdir([one.path]))] = one
+        for case in here:
+            tests[node_id(case, "performance", rootdir([case.path]))] = case
     return tests, machine
 
 
 def _cases(text: str) -> Iterator[Planned]:
     place, _, rest = text.partition("::")
     if not (rest or Path(place).exists() or place.endswith(SUFFIX)):
-        yield from _by_name(text)
+        planned = read_suites(find_suites([]))
+        case = case_named(text, [one.case.id for one in planned])
+        yield from _timed(text, [one for one in planned if one.case.id == case])
         return
     planned = read_suites(find_suites([Path(place)]))
     match = _FUNCTION.fullmatch(rest or "test_performance")
@@ -58,12 +60,6 @@ def _cases(text: str) -> Iterator[Planned]:
     if name and name not in ids:
         raise MlperfError(f"{place} has no case {name!r}{nearest(name, ids)}")
     yield from _timed(text, [one for one in planned if name in (None, one.case.id)])
-
-
-def _by_name(text: str) -> Iterator[Planned]:
-    planned = read_suites(find_suites([]))
-    case = case_named(text, [one.case.id for one in planned])
-    yield from _timed(text, [one for one in planned if one.case.id == case])
 
 
 def _timed(text: str, planned: Sequence[Planned]) -> Iterator[Planned]:

@@ -1,4 +1,4 @@
-"""`pytest-mlperf new`: an engine, data set, scorer or add-on, and a test of its contract."""
+"""`pytest-mlperf new`: write an engine, data set, scorer or add-on, and its contract test."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Write module and test, and with --here the entry point; or nothing."""
+    """Write module and test, and with --here the entry point; all or nothing."""
     kind, name = parsed.kind, parsed.name
     group, page, usage = KINDS[kind]
     project = _project(here=parsed.here)
@@ -109,7 +109,7 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def _project(*, here: bool) -> dict[str, Any]:
-    """Return the table `project` of pyproject.toml; {} if there is no such file."""
+    """Return the table `project` of pyproject.toml, {} without one; check --here against it."""
     tables = read_toml(PYPROJECT, "project file") if PYPROJECT.exists() else {}
     project: dict[str, Any] = tables.get("project", {})
     ours = project.get("name") == "pytest-mlperf"
@@ -124,7 +124,7 @@ def _project(*, here: bool) -> dict[str, Any]:
 
 
 def _require_free(kind: str, name: str, listed: Mapping[str, str]) -> None:
-    """Refuse a name that is no module's, or that another extension of this kind has."""
+    """Raise MlperfError for an invalid identifier or a registered name."""
     if not EXTENSION_NAME.fullmatch(name) or keyword.iskeyword(name):
         raise MlperfError(
             f"{name!r} cannot be the name of a module and a class; nothing was written. Take at "
@@ -139,7 +139,7 @@ def _require_free(kind: str, name: str, listed: Mapping[str, str]) -> None:
 
 
 def _package(project: Mapping[str, Any]) -> Path | None:
-    """Return the folder of the project's only package, or of the one called as the project."""
+    """Return the folder of the project's only package, or the one named like the project."""
     if not project:
         return None
     root = Path("src") if Path("src").is_dir() else Path()
@@ -149,7 +149,7 @@ def _package(project: Mapping[str, Any]) -> Path | None:
 
 
 def _paths(kind: str, name: str, package: Path | None, *, here: bool) -> tuple[Path, Path]:
-    """Return the paths of module and test; a module called as a library would hide it."""
+    """Return the paths of module and test; a suffix avoids shadowing a library."""
     stem = name.replace("-", "_")
     if here and kind == "addon":
         folder = Path("addons", stem)
@@ -167,7 +167,7 @@ def _filled(template: str, words: Mapping[str, str]) -> str:
 
 
 def _with_entry(text: str, heading: str, entry: str) -> str:
-    """Return pyproject.toml with an entry point more, the last of its table."""
+    """Return the text of pyproject.toml with an entry point appended to its table."""
     before, _, after = text.partition(f"{heading}\n")
     entries, end, rest = after.partition("\n\n")
     return f"{before}{heading}\n{entries}\n{entry}{end}{rest}"

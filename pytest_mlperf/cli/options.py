@@ -1,4 +1,4 @@
-"""`pytest-mlperf options`: what engines, data sets and scorers can be told, as they declare it."""
+"""`pytest-mlperf options`: print the declared options of engines, data sets and scorers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Named = tuple[registry.Group, str]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NeededLibrary:
-    """A library that an extension uses, and the extra of this package that brings it, if any."""
+    """A library that an extension uses; `extra`: this package's extra that installs it."""
 
     name: str
     here: bool
@@ -34,7 +34,7 @@ class NeededLibrary:
 
 
 class UnreadableExtension(EnvironmentFault):
-    """An extension whose code cannot be imported; `reason` is the message without its name."""
+    """Report an extension that cannot be imported; `reason` omits its name."""
 
     def __init__(self, title: str, reason: str) -> None:
         super().__init__(f"{title} {reason}")
@@ -43,7 +43,7 @@ class UnreadableExtension(EnvironmentFault):
 
 @dataclass(frozen=True, kw_only=True)
 class Extension:
-    """One engine, data set, scorer or builder; an engine may name the precisions that it takes."""
+    """An engine, data set, scorer or builder with its declared options."""
 
     group: registry.Group
     name: str
@@ -55,12 +55,12 @@ class Extension:
 
     @property
     def options(self) -> tuple[Option, ...]:
-        """What a suite may set, in the order of the declaration."""
+        """Options that a suite may set, in the order of the declaration."""
         return tuple(self.declaration.options.values())
 
 
 def read(group: registry.Group, name: str) -> Extension:
-    """Read a registered extension; its module is imported, which is light by contract."""
+    """Import and read a registered extension; extensions import no heavy library."""
     entry = registry.registered(group)[name]
     try:
         factory = registry.resolve(entry.value)
@@ -120,7 +120,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Print what extensions are, or their options."""
+    """Print a summary of extensions, or the options of the named ones."""
     every = [(group, name) for group in NOUNS for name in sorted(registry.registered(group))]
     if parsed.names:
         chosen = [one for name in dict.fromkeys(parsed.names) for one in _named(name, every)]
@@ -250,7 +250,7 @@ def _uses(extension: Extension) -> list[str]:
 
 
 def toml(value: Any) -> str:
-    """Return a default as a suite would write it."""
+    """Return a default value as TOML."""
     match value:
         case bool():
             return "true" if value else "false"

@@ -1,4 +1,4 @@
-"""How every command speaks: what it takes, and lines that cannot be forged."""
+"""Define what all commands share: argument types, terminal output and its escaping."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_COLUMNS = 120
 
 
 def whole(fits: Callable[[int], bool], expected: str) -> Callable[[str], int]:
-    """Return the type of an argument: a fitting whole number; else `expected` is said of "{!r}"."""
+    """Return an argument type for a fitting integer; `expected` formats the error with "{!r}"."""
 
     def convert(text: str) -> int:
         try:
@@ -30,7 +30,7 @@ def whole(fits: Callable[[int], bool], expected: str) -> Callable[[str], int]:
 
 
 def as_typed(command: str, files: Iterable[object], options: Mapping[str, object]) -> str:
-    """Return a command as a user types it; options of None, False or nothing are left out."""
+    """Return a command line for the user to paste; omit options that are None, False or empty."""
     words = ["pytest-mlperf", command, *map(str, files)]
     for option, value in options.items():
         for each in value if isinstance(value, list) else [value]:
@@ -40,29 +40,29 @@ def as_typed(command: str, files: Iterable[object], options: Mapping[str, object
 
 
 def width() -> int:
-    """Return the columns to fill: the terminal's, 80 where there is none."""
+    """Return the terminal's width in columns, at most 120; 80 without a terminal."""
     return min(shutil.get_terminal_size((80, 24)).columns, MAX_COLUMNS)
 
 
 def show(lines: Iterable[str]) -> None:
-    """Print lines; whatever foreign text they hold cannot pose as control sequences."""
+    """Print lines with their control sequences escaped."""
     for line in lines:
         print(clean(line))
 
 
 def complain(message: str) -> None:
-    """Print an error of one or more lines to standard error."""
+    """Print an error, of one or more lines, to standard error."""
     print("\n".join(map(clean, f"pytest-mlperf: {message}".splitlines())), file=sys.stderr)
 
 
 def progress(line: str) -> None:
-    """Show a line that the next one replaces, where there is a terminal."""
+    """Show a progress line, overwritten by the next one, if stderr is a terminal."""
     if sys.stderr.isatty():
         print(f"\r\x1b[K{clean(line)[: width() - 1]}", end="", file=sys.stderr, flush=True)
 
 
 def print_what_the_terminal_can() -> None:
-    """Let a terminal without "−" or "µ" show "?" in their place instead of ending in an error."""
+    """Print "?" for characters that the output encoding lacks."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")

@@ -1,4 +1,4 @@
-"""`pytest-mlperf plan`: what would be measured and for how long; runs and imports no engine."""
+"""`pytest-mlperf plan`: list planned cases and their time, without importing an engine."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ from pytest_mlperf.suite.pairs import Testable, plan_pairs
 from pytest_mlperf.suite.plan import Planned
 
 MATRIX_LIMIT = 256
-"""Jobs that GitHub makes of one matrix at most."""
+"""GitHub's limit for the jobs of a matrix."""
 
 JOB_MINUTES = 5 * 24 * 60
-"""So long may a job on a machine of one's own take at most, as GitHub says."""
+"""GitHub's limit for a job on a self-hosted runner (minutes)."""
 
 HELP = """\
 Lists what pytest would measure, and for how long. Times come from the suites;
@@ -124,7 +124,10 @@ def run(parsed: argparse.Namespace) -> int:
     elif parsed.format == "json":
         root = rootdir(parsed.suites)
         content = manifest(planned, measured, root=root, max_runs=max_runs)
-        print(json_text({**content, "jobs": jobs, "options": _measured_with(parsed)}))
+        words = [f"--mlperf-profile={parsed.profile}"] if parsed.profile else []
+        words += [f"--mlperf-max-runs={parsed.max_runs}"] if parsed.max_runs else []
+        words += ["--mlperf-compliance"] * parsed.compliance
+        print(json_text({**content, "jobs": jobs, "options": words}))
     else:
         show(_table(planned, measured, max_runs))
         prices = read_prices(parsed.prices) if parsed.prices else {}
@@ -134,16 +137,10 @@ def run(parsed: argparse.Namespace) -> int:
     return 0
 
 
-def _measured_with(parsed: argparse.Namespace) -> list[str]:
-    words = [f"--mlperf-profile={parsed.profile}"] if parsed.profile else []
-    words += [f"--mlperf-max-runs={parsed.max_runs}"] if parsed.max_runs else []
-    return words + ["--mlperf-compliance"] * parsed.compliance
-
-
 def money(planned: Sequence[Testable], measured: Costs, max_runs: int, prices: Prices) -> list[str]:
-    """Return what a plan costs and by which prices, in words; nothing where none is known.
+    """Return the cost of a plan and its prices in words, or nothing without prices.
 
-    `measured` is what cases took in earlier sessions; `prices` go before those of the suites.
+    `prices` override those of the suites; `measured` are times of earlier sessions.
     """
     used: dict[str, None] = {}
     without: dict[str, None] = {}
@@ -165,16 +162,11 @@ def money(planned: Sequence[Testable], measured: Costs, max_runs: int, prices: P
 
 
 def on_fleet(planned: Sequence[Testable], fleet: Sequence[str]) -> list[Testable]:
-    """Return the tests that a fleet can run; a name that no case runs on is allowed.
-
-    Raises MlperfError if it can run none.
-    """
+    """Return the tests that a fleet's accelerators can run; raise MlperfError if none."""
     there = [one for one in planned if set(one.accelerators) <= set(fleet)]
     if not there:
-        shown = (
-            ", ".join(dict.fromkeys(n for one in planned for n in one.accelerators)) or "nothing"
-        )
-        raise MlperfError(f"no case runs on {', '.join(fleet)}; they run on {shown}")
+        names = ", ".join(dict.fromkeys(name for one in planned for name in one.accelerators))
+        raise MlperfError(f"no case runs on {', '.join(fleet)}; they run on {names or 'nothing'}")
     return there
 
 
@@ -192,14 +184,13 @@ def with_pairs(planned: Sequence[Planned]) -> list[Testable]:
 def _table(planned: Sequence[Testable], measured: Costs, max_runs: int) -> list[str]:
     kinds = {(case.path, case.case.id): set(case.kinds) for case in planned}
     lines = selection.plan(planned, kinds, width(), max_runs=max_runs, measured=measured)
-    shown = [
+    rows = [
         f"{name} {' to '.join(f'{each:.2g}' if each < 10 else f'{each:.0f}' for each in hours)}"
         for name, hours in accelerator_hours(planned, measured, max_runs).items()
     ]
-    baselines = in_words(planned, promises(planned))
-    spent = f"accelerator-hours: {', '.join(shown)}"
-    beside = more(planned, max_runs=max_runs)
-    return [*lines, *(row for text in (*beside, spent, baselines) for row in fold(text, width()))]
+    spent, baselines = f"accelerator-hours: {', '.join(rows)}", in_words(planned, promises(planned))
+    texts = (*more(planned, max_runs=max_runs), spent, baselines)
+    return [*lines, *(line for text in texts for line in fold(text, width()))]
 
 
 def accelerator_hours(
@@ -219,13 +210,10 @@ def accelerator_hours(
     return hours
 
 
-# --- json ------------------------------------------------------------------------------------
-
-
 def manifest(
     planned: Sequence[Testable], measured: Costs, *, root: Path, max_runs: int
 ) -> dict[str, Any]:
-    """Return every test that must report, and what each case costs."""
+    """Return the manifest: every test that must report, and the cost of each case."""
     held = promises(planned)
     return {
         "schema": MANIFEST_SCHEMA,
@@ -273,7 +261,7 @@ def _case(case: Testable, cost: CaseCost, max_runs: int, held: Promises) -> dict
 
 
 def matrix(jobs: Mapping[str, Mapping[str, int]]) -> dict[str, list[dict[str, Any]]]:
-    """Return a GitHub matrix: a job per accelerator and suite with the minutes that it may take."""
+    """Return a GitHub matrix with one job, and its time limit, per accelerator and suite."""
     rows = [
         {
             "accelerator": name,
@@ -294,30 +282,29 @@ def matrix(jobs: Mapping[str, Mapping[str, int]]) -> dict[str, list[dict[str, An
 
 
 def runner_labels(accelerator: str) -> list[str]:
-    """Return the labels a runner needs: "gpu-h200" for "H200", "gpu-8xh200" for "8xH200"."""
+    """Return the labels of a runner, e.g. "gpu-8xh200" for "8xH200"."""
     label = "cpu" if split(accelerator)[1] == "cpu" else f"gpu-{accelerator.lower()}"
     return ["self-hosted", "linux", label]
 
 
 JOB_TIME_FACTOR = 3
-"""A job may take this many times what was planned: loading and accuracy passes come on top."""
+"""Factor of a job's time limit over its plan, which omits loading and accuracy passes."""
 
 LOADING_SECONDS = 300.0
-"""Seconds that a process on GPUs takes beside its timed part, where no session has shown it: 140 GB
-of weights at 1 GB/s, and compiling."""
+"""Assumed time of loading in a process on GPUs: 140 GB of weights at 1 GB/s, and compiling."""
 
 ACCURACY_PASS_SECONDS = 3600.0
-"""Likewise seconds of an accuracy pass over a whole data set of MLPerf's."""
+"""Assumed time of an accuracy pass over a whole MLPerf data set."""
 
 GENERATING_PASS_SECONDS = 8 * 3600.0
-"""Likewise of one whose answers are generated, or that a CPU makes. On 8 H200 the slowest official
-ones took 7.5 hours for Llama 3.1 405B (v5.1, Interactive) and 4 for Wan 2.2 (v6.0)."""
+"""The same for generated answers, or on a CPU. The slowest official ones on 8 H200 took 7.5 hours
+for Llama 3.1 405B (v5.1, Interactive) and 4 for Wan 2.2 (v6.0)."""
 
 GENERATING_TASKS = {
     *("summarization", "mixed-language", "reasoning", "multimodal", "function-calling"),
     *("retrieval-augmented", "text-to-image", "text-to-video"),
 }
-"""Tasks of rounds, beside language models, whose answers are generated."""
+"""Tasks with generated answers, besides those of language models."""
 
 MIN_JOB_MINUTES = 30
 
@@ -325,7 +312,7 @@ MIN_JOB_MINUTES = 30
 def jobs_of(
     planned: Sequence[Testable], measured: Costs, max_runs: int
 ) -> dict[str, dict[str, int]]:
-    """Return, by accelerator and suite file, the minutes after which a job is hung. In order."""
+    """Return the time limit of each job in minutes, by accelerator and suite file."""
     seconds: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     for case in planned:
         for name in case.accelerators:
@@ -358,19 +345,16 @@ Promises = Mapping[tuple[Path, str], Guarantee]
 
 
 def promises(planned: Iterable[Testable]) -> dict[tuple[Path, str], Guarantee]:
-    """Return what each case's baseline promises, of several machines that recorded last.
+    """Return each baseline's error guarantee, from the machine that recorded last.
 
-    A plan is of every machine. A damaged baseline has none: whoever judges by it says so.
+    Damaged baselines are skipped: judging by them reports the damage.
     """
-    return {
-        (case.path, case.case.id): held
-        for case in planned
-        if isinstance(case, Planned) and (held := _promise(case))
-    }
+    cases = (case for case in planned if isinstance(case, Planned))
+    return {(case.path, case.case.id): held for case in cases if (held := _promise(case))}
 
 
 def in_words(planned: Iterable[Testable], held: Promises) -> str:
-    """Return how many baselines promise what, or "" where there are none."""
+    """Return the number of baselines by guarantee, or "" without any."""
     cases = sum(isinstance(case, Planned) for case in planned)
     if not held:
         return ""
@@ -378,9 +362,8 @@ def in_words(planned: Iterable[Testable], held: Promises) -> str:
     parts = [f"{len(held)} for {plural(cases, 'case')}"]
     if few := lacks.count("few sessions"):
         parts.append(
-            f"{few} of fewer than {DAYS} days: verdicts are provisional, and "
-            f"{MISSING_OPTION} adds one on "
-            "each further day"
+            f"{few} of fewer than {DAYS} days: verdicts are provisional, and {MISSING_OPTION} adds "
+            "one on each further day"
         )
     if old := lacks.count("old"):
         parts.append(f"{old} too old for a final verdict")

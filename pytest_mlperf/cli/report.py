@@ -1,4 +1,4 @@
-"""`pytest-mlperf report`: results as text, as an HTML page, and for other tools."""
+"""`pytest-mlperf report`: write results as text, HTML and for other tools."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Write the report; the verdicts in it do not change the exit code."""
+    """Write the report; verdicts do not change the exit code."""
     if formats()[parsed.format].of_store:
         return _of_store(parsed)
     if (parsed.branch or parsed.judged_by) and parsed.format != "comment":

@@ -1,4 +1,4 @@
-"""`pytest-mlperf round`: what an MLPerf Inference round asks: seeds, gates, limits, counts."""
+"""`pytest-mlperf round`: print the rules of an MLPerf Inference round."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def _one(round_: Round, name: str) -> RoundWorkload:
-    """Return a workload by name: with all its targets unless the name says one."""
+    """Return a workload by name, with one target if the name states it, else with all."""
     workload = round_.find(name)
     if workload is None:
         raise MlperfError(f"{name!r} is no workload of {round_.name}{nearest(name, round_.names)}")
@@ -85,7 +85,7 @@ def _one(round_: Round, name: str) -> RoundWorkload:
 
 
 def document(round_: Round, workloads: Iterable[RoundWorkload]) -> dict[str, Any]:
-    """Return a round as JSON: its tables, with names, the adapter and computed gates."""
+    """Return a round as JSON, with names, adapter and computed gates."""
     return {
         "schema": ROUND_JSON_VERSION,
         "kind": "pytest-mlperf round",
@@ -120,7 +120,7 @@ def _scenario(workload: RoundWorkload, name: str, scenario: RoundScenario) -> di
 
 
 def _scores(workload: RoundWorkload, metrics: Mapping[str, RoundMetric]) -> dict[str, Any]:
-    """Return scores without what they do not have, and gates: one with a target has no share."""
+    """Return scores without empty fields, and the gates by target (percent)."""
     gates = {
         f"{100 * target:g}": {
             name: dict(zip(("lowest", "highest"), metric.bounds(target), strict=True))
@@ -137,7 +137,7 @@ def _scores(workload: RoundWorkload, metrics: Mapping[str, RoundMetric]) -> dict
 
 
 def _tidy(value: Any) -> Any:
-    """Return JSON with its floats at 12 significant digits: 23.05007 x 0.99 is exact in none."""
+    """Round the floats of JSON to 12 significant digits, to hide binary rounding errors."""
     match value:
         case float():
             return float(f"{value:.12g}")
@@ -194,7 +194,7 @@ def _gate_rows(workload: RoundWorkload) -> Iterator[Row]:
 
 
 def _gate(metric: RoundMetric, targets: Iterable[float]) -> str:
-    """Return what a score must reach in a few words: at several targets one after the other."""
+    """Return a metric's gate in a few words, with one bound per target."""
     bounds = list(dict.fromkeys(metric.bounds(target) for target in targets))
     low, high = bounds[0]
     if low is not None and high is not None:
@@ -245,17 +245,15 @@ ADAPTERS = {
     "e2e-rag-qna": "frames",
     "e2e-rag-db": "frames-pages",
 }
-"""Which data set of ours reads the files of a workload; this release has none for the others."""
-
+"""The data set adapter of each supported workload."""
 
 UNSUPPORTED = "none in this release"
 
 
 def detail(round_: Round, workload: RoundWorkload, columns: int) -> Iterator[str]:
-    """Yield what a round says about one workload, which has all its targets or one."""
-    yield from fold(
-        f"{full_name(workload)} of MLPerf Inference {round_.name}: {workload.title}", columns
-    )
+    """Yield a workload's rules, with all its targets or one."""
+    head = f"{full_name(workload)} of MLPerf Inference {round_.name}: {workload.title}"
+    yield from fold(head, columns)
     for label, text in _facts(round_, workload).items():
         yield from paragraph(label, text, columns)
     yield ""
@@ -276,7 +274,9 @@ def detail(round_: Round, workload: RoundWorkload, columns: int) -> Iterator[str
 
 
 def _facts(round_: Round, workload: RoundWorkload) -> dict[str, str]:
-    adapter = ADAPTERS.get(workload.name)
+    adapter, ungated = ADAPTERS.get(workload.name), UNSUPPORTED
+    if scorer := workload.ungated_scorer:
+        ungated = f"{scorer}, by a tool or a judge of yours; decides no gate of MLPerf's"
     return {
         "task": workload.task,
         "names": ", ".join(round_.workloads[workload.name].names),
@@ -284,7 +284,7 @@ def _facts(round_: Round, workload: RoundWorkload) -> dict[str, str]:
         "data set": "; ".join(_data(workload)),
         "tokens": "; ".join(_tokens(workload)),
         "adapter": f"{adapter}: pytest-mlperf options {adapter}" if adapter else UNSUPPORTED,
-        "scorer": workload.scorer or _ungated(workload),
+        "scorer": workload.scorer or ungated,
         **_answers(workload),
         "systems": "; ".join(_systems(workload)),
         "tests": ", ".join(workload.compliance) or "none",
@@ -292,14 +292,8 @@ def _facts(round_: Round, workload: RoundWorkload) -> dict[str, str]:
     }
 
 
-def _ungated(workload: RoundWorkload) -> str:
-    if not workload.ungated_scorer:
-        return UNSUPPORTED
-    return f"{workload.ungated_scorer}, by a tool or a judge of yours; decides no gate of MLPerf's"
-
-
 def _answers(workload: RoundWorkload) -> dict[str, str]:
-    """Return how answers are drawn; nothing where the likeliest token is taken each time."""
+    """Return the sampling temperatures in words, or nothing for greedy decoding."""
     if not workload.temperatures:
         return {}
     reference, twin = (workload.temperatures[name] for name in ("reference", "twin"))
@@ -312,13 +306,13 @@ def _answers(workload: RoundWorkload) -> dict[str, str]:
 
 
 def full_name(workload: RoundWorkload) -> str:
-    """Return the name with its targets, "bert-99/-99.9", where they are part of it."""
+    """Return the name with its targets if it has any: "bert-99/-99.9"."""
     suffixes = [f"-{100 * target:g}" for target in workload.targets] if workload.suffixed else []
     return workload.name + "/".join(suffixes)
 
 
 def limit(scenario: RoundScenario | None) -> str:
-    """Return the limit of a latency, or those of TTFT and TPOT; "-" where there is none."""
+    """Return the limits of latency, or of TTFT and TPOT; "-" without any."""
     if scenario is None:
         return "-"
     limits = (scenario.latency_limit_ms, scenario.ttft_limit_ms, scenario.tpot_limit_ms)
@@ -342,12 +336,9 @@ def _data(workload: RoundWorkload) -> Iterator[str]:
 
 def _tokens(workload: RoundWorkload) -> Iterator[str]:
     if workload.lengths.max_output_tokens is not None:
-        least = (
-            f"{workload.lengths.min_output_tokens} to "
-            if workload.lengths.min_output_tokens
-            else "at most "
-        )
-        yield f"{least}{workload.lengths.max_output_tokens:,} an answer"
+        minimum = workload.lengths.min_output_tokens
+        prefix = f"{minimum} to " if minimum else "at most "
+        yield f"{prefix}{workload.lengths.max_output_tokens:,} an answer"
     if workload.lengths.accuracy_output_tokens is not None:
         yield f"at most {workload.lengths.accuracy_output_tokens:,} in accuracy runs"
     if workload.tokens:
@@ -376,19 +367,14 @@ def _words(metric: RoundMetric) -> str:
         words.append("scores within a window pass" if None not in metric.within else "a pass mark")
     elif metric.share:
         low, high = (f"{100 * end:g} %" if end is not None else "" for end in metric.share)
-        ends = (
-            f"{low} to {high}" if low and high else f"at least {low}" if low else f"at most {high}"
-        )
-        words.append(f"{ends} of the reference passes")
+        bound = f"at least {low}" if low else f"at most {high}"
+        words.append(f"{f'{low} to {high}' if low and high else bound} of the reference passes")
     return f"{metric.name}: {'; '.join(words)}" if words else ""
 
 
 def _metric_rows(workload: RoundWorkload) -> Iterator[Row]:
-    groups = [
-        ("", workload.metrics),
-        *((f"{n}: ", s.metrics) for n, s in workload.scenarios.items()),
-    ]
-    for prefix, metrics in groups:
+    scenarios = ((f"{name}: ", one.metrics) for name, one in workload.scenarios.items())
+    for prefix, metrics in (("", workload.metrics), *scenarios):
         for metric in metrics.values():
             bounds: dict[Ends, float] = {}
             for target in workload.targets:

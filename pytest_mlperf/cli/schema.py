@@ -1,4 +1,4 @@
-"""`pytest-mlperf schema`: the published JSON Schemas, generated from the types."""
+"""`pytest-mlperf schema`: print the JSON Schemas, generated from the types."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from pytest_mlperf.suite.model import SCHEMA_ID, Suite
 
 
 def suite_schema() -> dict[str, Any]:
-    """Return the JSON Schema of suite files, with the options of the engines of this package.
+    """Return the JSON Schema of suite files, with the options of this package's engines.
 
-    Engines of other packages and code named by "package.module:name" take any options.
+    Other engines take any options.
     """
     schema = Suite.model_json_schema()
     declared = {
@@ -111,5 +111,5 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def text(schema: dict[str, Any]) -> str:
-    """Return a schema as it is published."""
+    """Return a schema as published text."""
     return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"

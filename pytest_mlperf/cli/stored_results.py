@@ -1,4 +1,4 @@
-"""What earlier sessions left, how commands name it, and the noise to expect."""
+"""Find stored sessions and cases by name, and the noise calibrated for a machine."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STORE = RUNS_DIR / "results.db"
 
 
 def add_runs_dir(parser: argparse.ArgumentParser) -> None:
-    """Give a parser the option `--runs-dir`."""
+    """Add the option `--runs-dir`."""
     parser.add_argument(
         "--runs-dir",
         type=Path,
@@ -38,7 +38,7 @@ def add_runs_dir(parser: argparse.ArgumentParser) -> None:
 
 
 def add_results(parser: argparse.ArgumentParser) -> None:
-    """Give a parser the argument that `results_path` takes."""
+    """Add the argument that `results_path` takes."""
     parser.add_argument(
         "results",
         nargs="?",
@@ -52,8 +52,7 @@ def results_path(text: str | None, runs_dir: Path, cases: Sequence[str] = ()) ->
     """Return the results file that RESULTS names, else that of the newest session.
 
     Args:
-        cases: Names of cases that the newest session must have. The runs that a command made are
-            a session, too, of some of the cases only. If none has them, it is the newest one.
+        cases: Names of cases that the session should have; the newest session if none has them.
     """
     if text is not None:
         return results_file(text, runs_dir) or Path(text)
@@ -75,7 +74,7 @@ def _ids(file: Path) -> list[str]:
 
 
 def results_file(text: str, runs_dir: Path) -> Path | None:
-    """Return the results file that a path or the beginning of a session's id names, or None."""
+    """Return the results file of a path or a session id's beginning, or None."""
     place = Path(text)
     if place.is_file():
         return place
@@ -94,7 +93,7 @@ MAX_LISTED_CASES = 5
 
 
 def matching(name: str, ids: Iterable[str]) -> list[str]:
-    """Return the case that a name is the id of, or a test's of it, else all whose id has it."""
+    """Return the case of a case's or test's id, else all cases whose id contains the name."""
     cases = list(dict.fromkeys(ids))
     test = re.search(r"\[(.+)\]$", name)
     exact = test[1] if test else name
@@ -104,13 +103,13 @@ def matching(name: str, ids: Iterable[str]) -> list[str]:
 
 
 def case_named(name: str, ids: Iterable[str], place: str = "") -> str:
-    """Return the one case that a name fits: its id, a test's of it, or a part of it.
+    """Return the only case that an id, a test's id or a part of an id matches.
 
     Args:
-        place: What has these cases, for messages: " in r.json".
+        place: Where the cases are, for messages: " in r.json".
 
     Raises:
-        MlperfError: It fits several, or none; the message lists the nearest.
+        MlperfError: Several cases match, or none.
     """
     cases = list(dict.fromkeys(ids))
     fitting = matching(name, cases)
@@ -120,7 +119,7 @@ def case_named(name: str, ids: Iterable[str], place: str = "") -> str:
 
 
 def not_one_case(name: str, cases: Sequence[str], place: str = "") -> MlperfError:
-    """Return the error of a name that fits several of these cases, or none."""
+    """Return the error for a name that matches several cases, or none."""
     fitting = matching(name, cases)
     listed = visible(some(fitting or list(dict.fromkeys(cases)), MAX_LISTED_CASES))
     if fitting:
@@ -131,7 +130,7 @@ def not_one_case(name: str, cases: Sequence[str], place: str = "") -> MlperfErro
 
 
 def add_verify(parser: argparse.ArgumentParser) -> None:
-    """Give a parser the option `--verify`."""
+    """Add the option `--verify`."""
     parser.add_argument(
         "--verify",
         type=Path,
@@ -142,7 +141,7 @@ def add_verify(parser: argparse.ArgumentParser) -> None:
 
 
 def whole_results(path: Path, allowed: Path | None) -> tuple[Results, list[str]]:
-    """Return an unchanged results file, and a line on its signer if `allowed` names signers."""
+    """Return results and, if `allowed` is given, verify them and return a line on the signer."""
     if allowed is None:
         return read_results(path), []
     content = content_of(path, TITLE)  # once: the bytes that were signed are those that are used
@@ -164,9 +163,9 @@ BASELINES = Path("baselines")
 def rule_here(
     roots: Iterable[Path], accelerator: str, identity: Mapping[str, Property]
 ) -> tuple[RuleR, str]:
-    """Return the rule for exactly this hardware, and where its noise comes from.
+    """Return the rule for this hardware, and the source of its noise.
 
-    The roots are folders of baselines that may hold a calibration, the nearest first.
+    `roots` are folders of baselines that may hold a calibration, nearest first.
     """
     usual = rule_for(accelerator)
     for root in roots:
@@ -177,14 +176,14 @@ def rule_here(
 
 
 def not_calibrated(rule: RuleR) -> str:
-    """Return where the noise of a rule comes from that nobody calibrated."""
+    """Return the source of an uncalibrated rule's noise."""
     return f"noise as is usual, nobody calibrated this machine: {percent(rule.prior_sd)} a run"
 
 
 def calibrated_roots(
     folder: Path | None, suites: Iterable[Path], results: Iterable[Path]
 ) -> list[Path]:
-    """Return the folders that belong to a comparison: the one that the user named, else all."""
+    """Return the folders of a comparison's calibrations: the user's, else all."""
     return [folder] if folder else list(dict.fromkeys(_roots(suites, results)))
 
 
@@ -199,7 +198,7 @@ def _roots(suites: Iterable[Path], results: Iterable[Path]) -> Iterator[Path]:
 
 
 def add_store(parser: argparse.ArgumentParser) -> None:
-    """Give a parser the option `--store`."""
+    """Add the option `--store`."""
     parser.add_argument(
         "--store",
         default=str(STORE),
@@ -209,5 +208,5 @@ def add_store(parser: argparse.ArgumentParser) -> None:
 
 
 def store_here(url: str) -> str:
-    """Return the store that `--store` names; "": it is the usual one, which is not there yet."""
+    """Return the store of `--store`, or "" for a default store that does not exist yet."""
     return url if url != str(STORE) or STORE.exists() else ""

@@ -1,4 +1,4 @@
-"""Find suite files, read them, and name their tests as pytest will."""
+"""Find and read suite files, and compute pytest's node ids of their tests."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ OTHER_FILES = {"pyproject.toml": "tool", "tox.ini": "pytest", "setup.cfg": "tool
 
 
 def add_suites(parser: argparse.ArgumentParser) -> None:
-    """Give a parser the argument that `find_suites` takes."""
+    """Add the argument that `find_suites` takes."""
     parser.add_argument(
         "suites",
         nargs="*",
@@ -47,7 +47,7 @@ def add_suites(parser: argparse.ArgumentParser) -> None:
 
 
 def add_accelerators(parser: argparse.ArgumentParser) -> None:
-    """Give a parser the option `--accelerator`, which `require_accelerators` checks."""
+    """Add the option `--accelerator`, which `require_accelerators` checks."""
     parser.add_argument(
         "--accelerator",
         type=accelerator,
@@ -59,7 +59,7 @@ def add_accelerators(parser: argparse.ArgumentParser) -> None:
 
 
 def accelerator(text: str) -> str:
-    """Return an accelerator of the command line, a known one in the table's letters."""
+    """Return the accelerator of an argument, with its standard spelling."""
     try:
         return checked_accelerator(text)
     except ValueError as error:
@@ -67,7 +67,7 @@ def accelerator(text: str) -> str:
 
 
 def require_accelerators(named: Iterable[str], accelerators: Iterable[str]) -> None:
-    """Refuse a name that is none of the accelerators that cases run on."""
+    """Raise MlperfError for a name that is no accelerator of the cases."""
     names = dict.fromkeys(accelerators)
     for name in named:
         if name not in names:
@@ -77,15 +77,14 @@ def require_accelerators(named: Iterable[str], accelerators: Iterable[str]) -> N
 
 
 def places(named: Sequence[Path]) -> list[Path]:
-    """Return the arguments to search, the default where there are none."""
+    """Return the arguments to search, or the default."""
     return list(named) or [DEFAULT if DEFAULT.is_dir() else Path()]
 
 
 def find_suites(named: Sequence[Path]) -> list[Path]:
-    """Return the suite files that arguments name, in a stable order, each once.
+    """Return the suite files of the arguments, in a stable order, each once.
 
-    As for pytest, the folders of its setting `pythonpath` come first from then on where this
-    process and its children import.
+    Like pytest, put the folders of its setting `pythonpath` first in `sys.path`.
     """
     # Not below this folder: it may be a home directory, or the root of a disk.
     if not named and not DEFAULT.is_dir() and not (named := sorted(Path().glob(f"*{SUFFIX}"))):
@@ -121,9 +120,9 @@ def _below(folder: Path) -> Iterator[Path]:
 def read_suites(
     files: Sequence[Path], profile: Profile | None = None, *, audited: bool = False
 ) -> list[Planned]:
-    """Return the cases of suites in order; `profile` replaces each suite's own.
+    """Return the cases of suites in order; `profile` overrides each suite's.
 
-    If `audited`, MLPerf's compliance tests are made too. A SuiteError lists all defects.
+    If `audited`, include MLPerf's compliance tests. A SuiteError lists all defects.
     """
     planned: list[Planned] = []
     defects: list[str] = []
@@ -142,16 +141,14 @@ def read_suites(
 
 
 def node_id(planned: Testable, kind: Kind, root: Path) -> str:
-    """Return pytest's node id of one test; `root` is what `rootdir` gives."""
+    """Return pytest's node id of a test; `root` is the result of `rootdir`."""
     path = Path(os.path.relpath(planned.path.resolve(), root)).as_posix()
     return f"{path}::test_{kind}[{planned.case.id}]"
 
 
 def rootdir(named: Sequence[Path]) -> Path:
-    """Return the folder that pytest's node ids start from when it is given these arguments.
+    """Return pytest's rootdir for these arguments.
 
-    The nearest folder above them with a configuration of pytest, else with a pyproject.toml, else
-    with a setup.py, else what they and the working folder have in common.
     Source: https://docs.pytest.org/en/stable/reference/customize.html#finding-the-rootdir
     """
     return _configuration(named)[0]

@@ -1,4 +1,4 @@
-"""`pytest-mlperf turns`: two engine entries or builds, measured in turns."""
+"""`pytest-mlperf turns`: measure two engine entries or builds in interleaved runs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ PAIRS = 5
 
 @dataclass(frozen=True, kw_only=True)
 class TurnsResult:
-    """What runs of one case in turns gave, or the reason why it could not be judged."""
+    """The ratios of one case's interleaved runs, or the reason why it was not judged."""
 
     name: str
     a: CaseRunner
@@ -51,7 +51,7 @@ class TurnsResult:
 
     @property
     def outcomes(self) -> list[Outcome]:
-        """The word of each metric."""
+        """The outcome of each metric."""
         if self.reason:
             return [Outcome.INCONCLUSIVE if self.a.left_out else Outcome.INVALID]
         return [outcome_of(ratio, Outcome.PERF_DROP) for ratio in self.ratios.values()]
@@ -93,7 +93,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_pairs(parser: argparse.ArgumentParser, meaning: str, default: int) -> None:
-    """Declare the option for how many pairs of runs are made at most."""
+    """Add the option for the maximum number of pairs of runs."""
     parser.add_argument(
         "--pairs",
         type=whole(lambda pairs: pairs >= 2, "{!r} is no whole number of at least 2"),
@@ -129,7 +129,7 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def conditions_in(folder: Path, machine: Machine) -> Conditions:
-    """Return how runs in turns are made; what both sides have in common is not measured."""
+    """Return conditions for interleaved runs; what affects both sides alike is not measured."""
     return Conditions(
         folder=folder,
         session=folder.name,
@@ -142,7 +142,7 @@ def conditions_in(folder: Path, machine: Machine) -> Conditions:
 
 
 def measured(a: CaseRunner, b: CaseRunner, rule: RuleR, noise: str) -> TurnsResult:
-    """Run two sides in turns, A first, and judge B against A by the limits of B's suite."""
+    """Interleave runs of both sides, A first, and judge B by the limits of its suite."""
     case, other = a.job.case, b.job.case
     machines = dict.fromkeys((case.accelerator, other.accelerator))
     name = f"{case.workload} {case.scenario} on {' and '.join(machines)}"
@@ -181,9 +181,6 @@ def _folder(runs_dir: Path, run_id: str) -> Path:
     except OSError as error:
         raise EnvironmentFault(f"{runs_dir} cannot be written: {error.strerror}") from None
     return folder
-
-
-# --- the page --------------------------------------------------------------------------------
 
 
 def _page(results: Sequence[TurnsResult], names: tuple[str, str], folder: Path) -> list[str]:
@@ -245,18 +242,15 @@ def _mean(one: CaseRunner, metric: str, pairs: int) -> float:
     return geometric_mean(run.metrics[metric] for run in one.runs[:pairs])
 
 
-# --- what is set side by side, and why some of it may not be ---------------------------------
-
-
 BASELINE = "@baseline"
 """What stands behind an argument that means the build of the baseline."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TurnsArgument:
-    """What an argument names: an entry and accelerator, or the build of its baseline.
+    """The engine entry or baseline build that an argument names.
 
-    An accelerator of None is each that both sides have.
+    Its accelerator is None for all that both sides have.
     """
 
     text: str
@@ -276,7 +270,7 @@ class TurnsArgument:
 
 
 def argument(text: str) -> TurnsArgument:
-    """Return what an argument names: one suite, and one entry of it."""
+    """Parse an argument into one suite and one of its entries."""
     file, _, label = text.removesuffix(BASELINE).partition("::")
     (path, *more) = find_suites([Path(file)])
     if more:
@@ -299,7 +293,7 @@ def argument(text: str) -> TurnsArgument:
 def cases(
     a: TurnsArgument, b: TurnsArgument, name: str | None
 ) -> Iterator[tuple[Planned, Planned]]:
-    """Yield the cases to set side by side; what may not be compared is refused with the reason."""
+    """Yield the pairs of cases to compare; raise MlperfError if they are not comparable."""
     if reason := _suites_differ(a, b):
         raise MlperfError(f"A and B cannot be compared: {reason}")
     same_file = a.planned[0].path.samefile(b.planned[0].path)
@@ -350,7 +344,7 @@ def _accelerators(a: TurnsArgument, b: TurnsArgument) -> list[tuple[str, str]]:
 
 
 def _suites_differ(a: TurnsArgument, b: TurnsArgument) -> str:
-    """Return why cases of two suites prove nothing about each other, or ""."""
+    """Return why cases of two suites are not comparable, or ""."""
     one, other = (side.planned[0].suite for side in (a, b))
     settings = {
         "another workload": (one.workload.name, other.workload.name),
@@ -363,7 +357,7 @@ def _suites_differ(a: TurnsArgument, b: TurnsArgument) -> str:
 
 
 def _cases_differ(x: Planned, y: Planned) -> str:
-    """Return why two cases of one workload may not be compared, or ""."""
+    """Return why two cases of one workload are not comparable, or ""."""
     if dataset_of(x) != dataset_of(y):
         return "another data set, or other options of it"
     one, other = (

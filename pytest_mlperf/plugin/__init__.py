@@ -1,1 +1,1 @@
-"""The pytest shell: hooks, options, collection, the fixture, the last word of a session."""
+"""Connect the package to pytest: hooks, options, collection, fixture and summary."""

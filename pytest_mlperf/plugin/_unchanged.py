@@ -1,8 +1,7 @@
-"""Imports this package as it is written, without pytest's rewriting of assert statements.
+"""Import this package without pytest's assert rewriting.
 
-pytest rewrites every module of a distribution that has a plugin: here some 200, none of which shows
-an assert to anybody. That is half of what the start of a session costs where no bytecode may be
-kept, as in containers and read-only environments.
+pytest rewrites every module of a distribution with a plugin, here some 200. Without a bytecode
+cache, as in containers, that is half of a session's start time.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _FINDER = _Unchanged()
 
 
 def import_unchanged() -> None:
-    """Find this package's modules before pytest does, also after another session has begun."""
+    """Put the finder of this package first, also for a second session in a process."""
     if _FINDER in sys.meta_path:
         sys.meta_path.remove(_FINDER)
     sys.meta_path.insert(0, _FINDER)

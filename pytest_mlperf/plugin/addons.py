@@ -49,7 +49,7 @@ LOOP_ENDS = (pytest.UsageError, pytest.Session.Failed, pytest.Session.Interrupte
 
 
 class AddOnError(MlperfError):
-    """An add-on may have changed a verdict, an option or the tests, and could not."""
+    """Report an add-on whose fault may change a verdict, an option or the tests."""
 
 
 @dataclass(eq=False)
@@ -58,7 +58,7 @@ class AddOn:
 
     Attributes:
         title: "add-on cost (acme-cost 1.2)", for messages.
-        hooks: Names of its hooks. Its source has them if it could not be loaded.
+        hooks: Names of its hooks, read from its source if it cannot be loaded.
     """
 
     name: str
@@ -67,7 +67,7 @@ class AddOn:
 
 
 class _Manager(pluggy.PluginManager):
-    """Takes every function whose name begins with `mlperf_` as a hook, as pytest does."""
+    """Take functions named `mlperf_*` as hooks, as pytest does with its own."""
 
     def parse_hookimpl_opts(self, plugin: Any, name: str) -> Any:
         if name.startswith("mlperf_") and inspect.isroutine(getattr(plugin, name, None)):
@@ -82,7 +82,7 @@ class AddOns:
     Attributes:
         warnings: Lines for the summary, each once.
         errors: Faults that end the session with exit code 3.
-        options: How each option of theirs is set, by its name.
+        options: Declarations of their options by name.
     """
 
     warnings: dict[str, None] = field(default_factory=dict)
@@ -94,14 +94,8 @@ class AddOns:
         self._manager.add_hookspecs(hookspecs)
         self._loaded: dict[object, AddOn] = {}
 
-    # --- loading ---------------------------------------------------------------------------
-
     def load(self, is_blocked: Callable[[str], bool]) -> None:
-        """Load every installed add-on, in the order of their names.
-
-        Args:
-            is_blocked: Tells whether `-p no:NAME` names a plugin.
-        """
+        """Load installed add-ons by name, except those that `-p no:mlperf-NAME` blocks."""
         entries = sorted(entry_points(group=GROUP), key=lambda entry: entry.name)
         for entry in entries:
             if is_blocked(f"mlperf-{entry.name}"):
@@ -136,11 +130,7 @@ class AddOns:
         self._loaded[plugin] = addon
 
     def declare(self, group: Callable[[], Any]) -> None:
-        """Take the options of every add-on; one that raises declares none.
-
-        Args:
-            group: Makes an empty group of options.
-        """
+        """Collect the options of add-ons; `group` makes an empty group for each."""
         for one in reversed(self._manager.hook.mlperf_addoptions.get_hookimpls()):
             addon, options = self._loaded[one.plugin], group()
             try:
@@ -153,16 +143,11 @@ class AddOns:
             else:
                 self.options |= options.declared
 
-    # --- calling ---------------------------------------------------------------------------
-
     def call(self, hook: str, take: Callable[[Any], Taken], **arguments: Any) -> Iterator[Taken]:
-        """Yield the value of each add-on for a hook, if it is not None.
-
-        Args:
-            take: Checks and converts a value. An exception of it is a fault of the add-on.
+        """Call a hook of each add-on; yield values other than None, converted by `take`.
 
         Raises:
-            AddOnError: An add-on raised, in a hook that is not for reporting alone.
+            AddOnError: A hook that is not only for reporting raised, or `take` did.
         """
         for one in reversed(getattr(self._manager.hook, hook).get_hookimpls()):
             addon = self._loaded[one.plugin]
@@ -185,16 +170,14 @@ class AddOns:
         takes = {"mlperf_collect_file": as_collector, "mlperf_runtestloop": as_true}
         return next(self.call(hook, takes[hook], **arguments), None)
 
-    # --- faults ----------------------------------------------------------------------------
-
     def take(self, warnings: Iterable[str], errors: Iterable[str]) -> None:
-        """Take the faults that a worker of xdist, or a node, saw."""
+        """Add the faults of an xdist worker or a node."""
         self.warnings |= dict.fromkeys(warnings)
         self.errors |= dict.fromkeys(errors)
 
     @contextlib.contextmanager
     def _watched(self, addon: AddOn, moment: str) -> Iterator[None]:
-        """Keep the output of an add-on from stdout; report output and slow calls."""
+        """Capture the stdout of an add-on; warn of output and slow calls."""
         began, printed = time.monotonic(), io.StringIO()
         try:
             if moment == "mlperf_runtestloop":  # tests run in it
@@ -228,7 +211,7 @@ class AddOns:
 
 
 def _names_in(module: ast.Module) -> Iterator[str]:
-    """Yield the names that a module defines, assigns or imports; of `import *` every hook's."""
+    """Yield names that a module defines, assigns or imports; all hooks for `import *`."""
     for node in ast.walk(module):
         if isinstance(node, ast.FunctionDef):
             yield node.name
@@ -257,7 +240,7 @@ def _title(entry: EntryPoint) -> str:
 
 
 def _hooks_in_source(entry: EntryPoint) -> frozenset[str]:
-    """Return the hooks of an add-on by its source; of one that cannot be read, all of them."""
+    """Return the hooks in an add-on's source, or all hooks if it cannot be read."""
     try:
         spec = find_spec(entry.module)
         source = Path(str(spec and spec.origin)).read_text("utf-8")
@@ -280,7 +263,7 @@ MAX_FACTS = 20
 
 
 def as_facts(value: object) -> dict[str, str]:
-    """Return what `mlperf_case_facts` may give: a few short texts by title."""
+    """Check the value of `mlperf_case_facts`: a few short texts by title."""
     facts: Mapping[Any, Any] = value if isinstance(value, Mapping) else {None: None}
     words = [word for pair in facts.items() for word in pair]
     if not all(isinstance(word, str) for word in words) or len(facts) > MAX_FACTS:
@@ -289,12 +272,12 @@ def as_facts(value: object) -> dict[str, str]:
 
 
 def as_lines(value: Iterable[str] | str) -> list[str]:
-    """Return what `mlperf_session_finished` may give as lines."""
+    """Convert the value of `mlperf_session_finished` to lines."""
     return [value] if isinstance(value, str) else [str(line) for line in value]
 
 
 def as_criterion(value: object) -> Criterion:
-    """Return what `mlperf_verdict` may give."""
+    """Check the value of `mlperf_verdict`."""
     from pytest_mlperf.core.verdict import Outcome  # which no project without suites loads
 
     if not isinstance(value, Criterion):
@@ -308,14 +291,14 @@ def as_criterion(value: object) -> Criterion:
 
 
 def as_collector(value: object) -> pytest.Collector:
-    """Return what `mlperf_collect_file` may give."""
+    """Check the value of `mlperf_collect_file`."""
     if not isinstance(value, pytest.Collector):
         raise TypeError(f"it gives {value!r:.80}, and no collector of pytest")
     return value
 
 
 def as_true(value: object) -> bool:
-    """Return what `mlperf_runtestloop` may give."""
+    """Check the value of `mlperf_runtestloop`."""
     if value is not True:
         raise TypeError(f"it gives {value!r:.80}; True if it ran the tests, else None")
     return True

@@ -1,7 +1,6 @@
 """Run one test with pytest-benchmark: `python -m pytest_mlperf.plugin.benchmark_process SPEC.json`.
 
-A pytest with the options of the session that judges the test, which collects its file and runs this
-test alone. Events leave on stdout; what pytest and the test print is the log of the run.
+It starts pytest with the session's options for this test alone, and sends events to stdout.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ BATCHES = 10
 
 
 def main(file: str) -> None:
-    """Run the test that a spec names, and send what it timed."""
+    """Run the test of a spec and send its times."""
     sys.stdout.flush()
     events = os.dup(1)
     os.dup2(2, 1)
@@ -52,7 +51,7 @@ def main(file: str) -> None:
 
 
 def run(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the test timed; RunError if nothing, UnavailableError if it was skipped."""
+    """Return the test's times; raise RunError without any, UnavailableError if skipped."""
     options = {name: unpacked(value) for name, value in spec["options"].items()}
     # What this pytest remembers of tests that failed is none of the user's business.
     cache = f"cache_dir={spec['results']}/cache"
@@ -66,7 +65,7 @@ def run(spec: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _OneTest:
-    """The plugin that leaves one test, and keeps what its fixture timed."""
+    """Deselect all tests but one, and keep the times of its fixture."""
 
     def __init__(self, test: str, handicap: float) -> None:
         self._test = test
@@ -93,7 +92,7 @@ class _OneTest:
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, None, None]:
-        """Watch the machine while the test runs; its set-up is over."""
+        """Watch the machine during the test, without its set-up."""
         fixture = getattr(item, "funcargs", {}).get("benchmark")
         if self._handicap and fixture is not None:
             slow(fixture, self._handicap)
@@ -121,7 +120,7 @@ class _OneTest:
         return report
 
     def answer(self, code: int) -> dict[str, Any]:
-        """Return what was timed; pytest ended with this code."""
+        """Return the times; `code` is pytest's exit code."""
         if self._broke:
             raise RunError(LAYER, self._broke)
         if self._skipped is not None:
@@ -153,7 +152,7 @@ class _OneTest:
 
 
 def within(rounds: Sequence[float]) -> dict[str, float]:
-    """Return the relative standard errors of a run's median and mean, by means of batches."""
+    """Return relative standard errors of a run's median and mean, from batch means."""
     size = len(rounds) // BATCHES
     if size < 2:
         return {}
@@ -171,7 +170,7 @@ def within(rounds: Sequence[float]) -> dict[str, float]:
 
 
 def slow(fixture: Any, handicap: float) -> None:
-    """Let what a fixture times take 1/(1 - handicap) times as long, for as long as it takes."""
+    """Stretch a fixture's timed work by 1/(1 - handicap)."""
     make, stretch = fixture._make_runner, 1 / (1 - handicap)
 
     def slowed(*function: Any) -> Callable[..., Any]:
@@ -191,7 +190,7 @@ def slow(fixture: Any, handicap: float) -> None:
 
 
 def facts(options: Mapping[str, Any]) -> dict[str, str]:
-    """Return what a benchmark was timed with: options, Python, and the packages that it loaded."""
+    """Return a benchmark's options, Python version and loaded packages."""
     shown = {name: _in_words(value) for name, value in sorted(options.items())}
     loaded = {name.partition(".")[0] for name in list(sys.modules)}
     owners = metadata.packages_distributions()
@@ -210,12 +209,12 @@ def _in_words(value: Any) -> str:
 
 
 def packed(value: Any) -> str:
-    """Return an option's value as text for the process of a run; it may be of any type."""
+    """Serialise an option's value of any type as text."""
     return base64.b64encode(pickle.dumps(value)).decode("ascii")
 
 
 def unpacked(text: str) -> Any:
-    """Return it again."""
+    """Deserialise a `packed` value."""
     return pickle.loads(base64.b64decode(text))  # noqa: S301 - made by the session that asks
 
 

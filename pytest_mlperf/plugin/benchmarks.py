@@ -1,4 +1,4 @@
-"""Take over tests with pytest-benchmark's fixture, so that each gets a verdict."""
+"""Judge tests that use pytest-benchmark's fixture."""
 
 from __future__ import annotations
 
@@ -57,10 +57,9 @@ session selects; the session's files stay the session's, and nothing traces what
 
 
 def take_over(config: pytest.Config, items: list[pytest.Item], options: Options) -> None:
-    """Let tests with the fixture be judged: each is a case, and nothing of it is set up here.
+    """Make each test with the fixture a judged case, without setting it up here.
 
-    Tests that are measured otherwise stay as they are, and so do all where benchmarks are switched
-    off.
+    Other tests stay unchanged; so do all if benchmarks are disabled.
     """
     option = config.option
     off = option.benchmark_disable and not option.benchmark_enable
@@ -87,7 +86,7 @@ def take_over(config: pytest.Config, items: list[pytest.Item], options: Options)
 
 
 def _options(config: pytest.Config) -> dict[str, str]:
-    """Return the options of each run, packed; what cannot travel has its default there."""
+    """Return the packed options of each run, without those that cannot be pickled."""
     values = {name: value for name, value in vars(config.option).items() if name != "file_or_dir"}
     values |= {name: value for name, value in RUN_OPTIONS.items() if name in values}
     values["rootdir"] = str(config.rootpath)
@@ -138,7 +137,7 @@ def _planned(
 
 
 def _marked(item: pytest.Function) -> Mapping[str, Any]:
-    """Return what the nearest marker says of a test, each key from the nearest that has it."""
+    """Return the merged keywords of a test's markers; the nearest marker wins."""
     marked: dict[str, Any] = {}
     for marker in item.iter_markers(BENCHMARK_MARKER):
         keys = ("max_rise", "metric", "accelerator", "precision")

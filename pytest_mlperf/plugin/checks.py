@@ -36,8 +36,6 @@ def test_pair(mlperf: Mlperf, case: PlannedPair) -> None:
 
 
 def _compliance(test: Kind) -> Callable[[Mlperf, Planned], None]:
-    """Return the check of one of MLPerf's compliance tests."""
-
     def check(mlperf: Mlperf, case: Planned) -> None:
         mlperf.judge(case, test).check()
 

@@ -26,7 +26,7 @@ from pytest_mlperf.suite.plan import in_profile, plan_suite
 
 
 class SuiteFile(pytest.Module):
-    """A suite file: its test functions come from the plugin, their parameters from the file."""
+    """Collect a suite file: test functions of the plugin, parametrized by its cases."""
 
     planned: list[Testable]
     kinds: frozenset[Kind]
@@ -36,15 +36,15 @@ class SuiteFile(pytest.Module):
         return importlib.import_module("pytest_mlperf.plugin.checks")
 
     def funcnamefilter(self, name: str) -> bool:
-        """Take our functions whatever the user's `python_functions` says."""
+        """Accept the plugin's functions, whatever `python_functions` says."""
         return TEST_KINDS.get(name) in self.kinds
 
     def classnamefilter(self, name: str) -> bool:  # noqa: ARG002 - pytest's signature
-        """Take no class: our module has none for pytest."""
+        """Reject all classes."""
         return False
 
     def collect(self) -> Iterable[pytest.Item | pytest.Collector]:
-        """Parse the file, once, and make its tests."""
+        """Parse the file and make its tests."""
         state = session.of(self.config)
         try:
             audited = state.options.compliance == "yes"
@@ -67,7 +67,7 @@ class SuiteFile(pytest.Module):
 
 
 def collect_suite(path: Path, parent: pytest.Collector) -> SuiteFile | None:
-    """Collect a suite that is named by the command line or `testpaths`; else only count it."""
+    """Collect a suite named by the command line or `testpaths`; else only count it."""
     config = parent.config
     if config.args_source is config.ArgsSource.INVOCATION_DIR:
         session.of(config).selection.uncollected.append(path)
@@ -77,10 +77,7 @@ def collect_suite(path: Path, parent: pytest.Collector) -> SuiteFile | None:
 
 
 def unread_suites(folder: pytest.Collector) -> list[SuiteFile]:
-    """Return the suites of a folder that pytest passes over: what is no file cannot be read.
-
-    Each fails when it is collected, so that none is missing from a session that is green.
-    """
+    """Return suites that are not regular files; collecting them fails, so none is missed."""
     if folder.config.args_source is folder.config.ArgsSource.INVOCATION_DIR:
         return []
     with os.scandir(folder.path) as entries:
@@ -89,7 +86,7 @@ def unread_suites(folder: pytest.Collector) -> list[SuiteFile]:
 
 
 def parametrize(metafunc: pytest.Metafunc) -> None:
-    """Give each function its cases, each with a marker for exact selection with -m."""
+    """Give each function its cases, with markers for selection by -m."""
     suite = metafunc.definition.getparent(SuiteFile)
     if suite is None:
         return
@@ -115,7 +112,7 @@ def parametrize(metafunc: pytest.Metafunc) -> None:
 
 
 def select(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect the cases whose accelerator is not here; suspects of the last session go first."""
+    """Deselect cases without their accelerator; run the last session's suspects first."""
     state = session.of(config)
     planned = {id(item): planned_of(item) for item in items}
     state.selection.look_for({name for p in planned.values() if p for name in p.accelerators})
@@ -128,6 +125,6 @@ def select(config: pytest.Config, items: list[pytest.Item]) -> None:
 
 
 def gaps(items: Iterable[pytest.Item], width: int) -> list[str]:
-    """Return which selected cases lack what their round asks for, for the end of collection."""
+    """Return lines on selected cases that miss requirements of their round."""
     cases = dict.fromkeys(planned for item in items if (planned := planned_of(item)))
     return selection.gaps(cases, width)

@@ -1,8 +1,7 @@
-"""Hold back the reports of verdicts that depend on the whole session, until it knows them.
+"""Defer the reports of verdicts that depend on the whole session.
 
-A verdict is never changed after it was reported: JUnit and `--lf` would lie. So with many pairs an
-undecided test is run without a word, once every other test ran it is run again until its runs are
-used up, and at the end, when all pairs are judged together, its reports go out with the last word.
+With many pairs, undecided tests run silently, run again after all others, and are reported once,
+after all pairs are judged together: a report changed later would falsify JUnit and `--lf`.
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ class Judging(Protocol):
 
 @dataclasses.dataclass
 class Held:
-    """One test whose reports wait; its item can run again in the process that collected it."""
+    """A test whose reports are deferred; with `item`, it can run again here."""
 
     reports: list[pytest.TestReport]
     item: pytest.Item | None = None
@@ -85,18 +84,18 @@ class Held:
 
     @property
     def result(self) -> CaseResult | None:
-        """What was found; None where the second try was skipped or broke before it."""
+        """The test's result, or None if its second run was skipped or failed early."""
         return next(filter(None, map(attached, self.reports)), None)
 
     def pack(self, config: pytest.Config) -> str:
-        """Return it as text, for another process."""
+        """Serialise it for another process."""
         to_plain = config.hook.pytest_report_to_serializable
         reports = [to_plain(config=config, report=report) for report in self.reports]
         return json.dumps({"reports": reports}, default=str)
 
 
 def unpack(config: pytest.Config, text: str) -> Held:
-    """Return what another process packed; it cannot be run again here."""
+    """Deserialise a test of another process; it cannot run again here."""
     plain = json.loads(text)
     to_report = config.hook.pytest_report_from_serializable
     reports = [to_report(config=config, data=report) for report in plain["reports"]]
@@ -104,13 +103,12 @@ def unpack(config: pytest.Config, text: str) -> Held:
 
 
 def _depends(held: Held) -> bool:
-    """Return whether the verdict may change when all pairs are judged together."""
     result = held.result
     return result is not None and result.pairs > 0 and is_open(result.verdict)
 
 
 class Holding:
-    """The tests of a session that wait; registered as a plugin where there are many pairs."""
+    """The deferred tests of a session; registered as a plugin if it has many pairs."""
 
     def __init__(self, session: Judging) -> None:
         self._session = session
@@ -123,11 +121,9 @@ class Holding:
         self._worker: str | None = worker["workerid"] if worker else None
         self.packed: list[str] = []
 
-    # --- first phase ---------------------------------------------------------------------
-
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> object:
-        """Run a test of a case; report it unless its verdict waits."""
+        """Run a test of a case, and report it unless its verdict is deferred."""
         planned = planned_of(item)
         if planned is None:
             return None
@@ -152,25 +148,23 @@ class Holding:
         return result is not None and result.pairs > 0 and self.is_open(result.verdict)
 
     def is_open(self, verdict: Verdict) -> bool:
-        """Whether a verdict depends on the others; a certain drop does not, once every case ran."""
+        """Whether a verdict depends on others; a certain drop does not once all cases ran."""
         pairs = self._session.phase.pairs
         certain = self._all_ran and is_certain(verdict, self._nulls, pairs, RuleR())
         return is_open(verdict) and not certain
 
-    # --- second phase --------------------------------------------------------------------
-
     def take(self, packed: Iterable[str]) -> None:
-        """Take what a worker of xdist held."""
+        """Add the tests that an xdist worker deferred."""
         self._held += [unpack(self._config, text) for text in packed]
 
     def stop(self, session: pytest.Session | None) -> None:
-        """Tell the workers of xdist that nothing more is to be run, once that is so (`-x`)."""
+        """Tell xdist workers to run nothing more after `-x`."""
         over = session and (session.shouldfail or session.shouldstop)
         if over and not self._worker and self._folder.exists():
             (self._folder / "stop").touch()
 
     def conclude(self, session: pytest.Session, *, stopped: bool) -> None:
-        """Run what waits again, judge all together and report it, also where it is interrupted."""
+        """Run deferred tests again, judge all together and report, even if interrupted."""
         try:
             if not stopped:
                 self._again(session)
@@ -211,10 +205,8 @@ class Holding:
                 self._held.remove(held)
                 emit(self._config, held.reports)
 
-    # --- the last word -------------------------------------------------------------------
-
     def _rescue(self, *, crashed: bool) -> None:
-        """Take over the tests held by workers that reported none at their end."""
+        """Take over deferred tests of crashed workers."""
         reported = {held.nodeid for held in self._held} | {r.test for r in self._session.results}
         for path in sorted(self._folder.glob("*.json")):
             held = unpack(self._config, path.read_text("utf-8"))
@@ -267,7 +259,7 @@ class Holding:
             raise interrupt
 
     def _confirmed(self, held: Held, verdict: Verdict, *, over: bool) -> Verdict:
-        """Measure a drop again where it was measured before, and return the new verdict."""
+        """Confirm a drop with interleaved runs if possible; return the new verdict."""
         if verdict.outcome not in DROP_OUTCOMES.values():
             return verdict
         planned = planned_of(held.item) if held.item else None
@@ -284,7 +276,7 @@ class Holding:
         conclude(held.reports, final, message, self._config.rootpath)
 
     def _give_up(self, held: Held) -> None:
-        """Mark an undecided verdict that gets no more runs as interrupted."""
+        """Mark an undecided verdict as interrupted."""
         result = held.result
         if not held.over and result is not None:
             held.over = True

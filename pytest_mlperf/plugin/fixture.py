@@ -1,4 +1,4 @@
-"""The `mlperf` fixture: what a test may ask for."""
+"""Provide the `mlperf` fixture."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _FED: pytest.StashKey[bool] = pytest.StashKey()
 
 
 def is_fed(config: pytest.Config) -> bool:
-    """Whether pytest-benchmark is active and was asked to keep or compare figures.
+    """Check whether pytest-benchmark is active, and was asked to store or compare results.
 
-    Its table alone would repeat our summary; under `-n` it switches itself off.
+    Its table alone would repeat our summary; under `-n` it is disabled.
     """
     if not config.pluginmanager.hasplugin("benchmark") or hasattr(config, "workerinput"):
         return False
@@ -44,7 +44,7 @@ def is_fed(config: pytest.Config) -> bool:
 
 
 class _Clock:
-    """A timer for pytest-benchmark that says what LoadGen measured."""
+    """A timer for pytest-benchmark that returns LoadGen's times."""
 
     def __init__(self) -> None:
         self._now = 0.0
@@ -53,7 +53,7 @@ class _Clock:
         return self._now
 
     def restart(self) -> None:
-        """Go back to 0: a difference to 0 is exact, one between two sums is not."""
+        """Reset to 0: differences of accumulated sums would be inexact."""
         self._now = 0.0
 
     def advance(self, seconds: float) -> None:
@@ -61,7 +61,7 @@ class _Clock:
 
 
 def feed(request: pytest.FixtureRequest, verdict: Verdict) -> None:
-    """Give each run to the `benchmark` fixture as one round; a test has one benchmark at most."""
+    """Give each run to the `benchmark` fixture as a round, at most once per test."""
     timing = entry(verdict)
     if timing is None or request.node.stash.get(_FED, False):
         return
@@ -100,14 +100,14 @@ MARKER_DEFAULTS: Mapping[str, Any] = {
 
 @dataclass(frozen=True)
 class Result:
-    """The answer to one question about one case."""
+    """The verdict on one kind of test of a case."""
 
     verdict: Verdict
     message: str
     failed: bool
 
     def check(self) -> None:
-        """Fail the test when the verdict says so."""
+        """Fail the test if the verdict fails."""
         __tracebackhide__ = True
         if self.failed:
             raise pytest.fail.Exception(self.message, pytrace=False)
@@ -121,7 +121,7 @@ class Mlperf:
         self._request = request
 
     def judge(self, planned: Testable, kind: Kind) -> Result:
-        """Make the missing runs, judge, and put the verdict on the test's report."""
+        """Make missing runs, judge, and attach the verdict to the test's report."""
         __tracebackhide__ = True
         item = self._request.node
         before = self._session.progress.kept(item.nodeid, planned.case, kind)
@@ -143,7 +143,7 @@ class Mlperf:
         return result
 
     def _unavailable(self, error: UnavailableError) -> NoReturn:
-        """Skip, or fail where a silent skip would hide that nothing was tested."""
+        """Skip, or fail if skips must not be silent."""
         reason, options = visible(str(error), keep="\n"), self._session.options
         usual = bool(os.environ.get("CI"))
         if fails_on("skips", options.fail_on, usual=usual) or options.energy.power == "require":
@@ -161,14 +161,13 @@ class Mlperf:
         model: str | Path | None = None,
         **scenario: Any,
     ) -> Result:
-        """Measure an engine of one's own under the test's `mlperf` marker and judge it.
+        """Measure an engine under the test's `mlperf` marker and judge it.
 
         Args:
-            engine: A class, a module-level function that returns an engine, or
-                "package.module:name"; built in the worker process.
+            engine: A class, module-level function or "package.module:name", built in the worker.
             options: Keyword arguments of the engine; JSON values only.
             dataset_options: Keyword arguments of the data set; JSON values only.
-            model: Path handed to the engine.
+            model: Path for the engine.
             **scenario: Keys of a suite's `[[scenarios]]` entry, e.g. min_duration="5s".
         """
         __tracebackhide__ = True
@@ -227,7 +226,7 @@ class Mlperf:
 
 
 def importable(thing: type | Callable[..., Any] | str) -> str:
-    """Return "package.module:name" of something that another process can import."""
+    """Return "package.module:name" of a class or function for another process."""
     __tracebackhide__ = True
     if isinstance(thing, str):
         return thing
@@ -241,7 +240,7 @@ def importable(thing: type | Callable[..., Any] | str) -> str:
 
 
 def require_json(name: str, options: Mapping[str, Any] | None) -> None:
-    """Refuse options that cannot travel to the worker."""
+    """Raise SuiteError for options that cannot be JSON."""
     __tracebackhide__ = True
     for key, value in (options or {}).items():
         try:

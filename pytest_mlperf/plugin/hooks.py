@@ -1,7 +1,7 @@
-"""Pytest hooks, each a few statements that hand over.
+"""Implement pytest's hooks.
 
-This module is imported in every project that has the plugin installed, so it is light: what needs
-pydantic is loaded by `late` when the first suite, marker or result appears.
+Every project with the plugin installed imports this module, so it stays light: `late` imports
+modules that need pydantic only for the first suite, marker or result.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ REPORTS = "mlperf-reports"
 
 
 def late(module: str) -> Any:
-    """Import a module of this package at the moment it is needed."""
+    """Import a module of this package on demand."""
     return import_module(f"pytest_mlperf.plugin.{module}")
 
 
@@ -248,7 +248,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def names_suites(config: pytest.Config) -> bool:
-    """Whether the command line or `testpaths` names a suite, so that cases are to be scheduled."""
+    """Whether the command line or `testpaths` names a suite."""
     if config.args_source is config.ArgsSource.INVOCATION_DIR:
         return False
     paths = [config.invocation_params.dir / argument.split("::")[0] for argument in config.args]
@@ -256,7 +256,7 @@ def names_suites(config: pytest.Config) -> bool:
 
 
 class _Reports:
-    """Sees every report, in the controller of xdist too, where nothing is collected."""
+    """Read every report, also in the xdist controller, which collects nothing."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
@@ -306,5 +306,5 @@ class _Reports:
 
 
 def late_session(config: pytest.Config) -> Any:
-    """Return the session object if anything of ours has been seen, else None."""
+    """Return the session object, or None if no suite, marker or result appeared."""
     return config.stash.get(SESSION, None)

@@ -1,4 +1,4 @@
-"""Find words in pytest's option `-m` that are misspelt words of this plugin."""
+"""Suggest corrections for misspelt markers in pytest's option `-m`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MIN_SIMILARITY = 0.75
 
 
 def misspelt(expression: str, markers: Collection[str]) -> Iterator[str]:
-    """Yield a sentence for each word like one of ours; `markers` are the words of others."""
+    """Yield a suggestion per misspelt word; `markers` are known markers of others."""
     calls = re.findall(r"\bmlperf\s*\(([^)]*)\)", expression)
     words = re.findall(r"[A-Za-z_]\w*", re.sub(r"\([^()]*=[^()]*\)", "", expression))
     known_words = {*markers, "and", "or", "not", "True", "False", "None"}

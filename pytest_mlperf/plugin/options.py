@@ -1,4 +1,4 @@
-"""The options: all are ini settings, and all but the seldom used options of the command line."""
+"""Declare and read the options; all are ini settings, most command-line options too."""
 
 # ruff: noqa: RUF009 - each option is declared by a function that makes its field
 
@@ -29,7 +29,7 @@ MAX_RUNS = 1000
 
 
 def handicap(text: str) -> float:
-    """Return a share of speed: "50%" or 0.5."""
+    """Parse a share of speed: "50%" or 0.5."""
     share = float(text.removesuffix("%").strip()) / (100 if text.endswith("%") else 1)
     if not 0 <= share < 1:
         raise ValueError
@@ -37,7 +37,6 @@ def handicap(text: str) -> float:
 
 
 def _is_time(seconds: float) -> bool:
-    """Whether a wait ends: more overflows the system calls."""
     return 0 < seconds < 1e9
 
 
@@ -46,7 +45,7 @@ FAIL_ON = ("skips", "inconclusive", "provisional", "no-baseline")
 
 
 class UnknownWord(ValueError):
-    """A word of a list that is none of those that are known."""
+    """Report an unknown word of a list option."""
 
     def __init__(self, word: str, words: Collection[str]) -> None:
         super().__init__(word)
@@ -54,7 +53,7 @@ class UnknownWord(ValueError):
 
 
 def fail_on(text: str) -> frozenset[str]:
-    """Return words of `FAIL_ON`, each as it stands or behind "no:", from a list with commas."""
+    """Parse words of `FAIL_ON`, optionally with prefix "no:", separated by commas."""
     words = text.replace(",", " ").split()
     opposites = tuple(f"no:{word}" for word in FAIL_ON)
     for word in words:
@@ -67,7 +66,7 @@ def fail_on(text: str) -> frozenset[str]:
 
 
 def auto_always_never(text: str) -> str:
-    """Return one of three words; an ini file may still say what pytest takes for a flag."""
+    """Parse one of three words, or a boolean of older ini files."""
     as_flag = {
         **dict.fromkeys(("true", "yes", "on", "1"), "always"),
         **dict.fromkeys(("false", "no", "off", "0"), "never"),
@@ -76,17 +75,17 @@ def auto_always_never(text: str) -> str:
 
 
 def accelerator_name(text: str) -> str:
-    """Return the name of an accelerator, a known one in the table's letters."""
+    """Return an accelerator's name in its standard spelling."""
     from pytest_mlperf.suite.values import checked_accelerator
 
     return checked_accelerator(text)
 
 
 class Optional(argparse.Action):
-    """An option that may stand without a value, also before a file: `--mlperf-confirm suites`."""
+    """An option with an optional value, also before a file: `--mlperf-confirm suites`."""
 
     def __call__(self, _: object, namespace: object, values: object, *_more: object) -> None:
-        """Take the value; what names a file or folder is none, and goes to pytest's arguments."""
+        """Store the value; pass the name of a file or folder on to pytest's arguments."""
         word = str(values) in str(self.metavar).split("|")
         if values and not word and Path(str(values).partition("::")[0]).exists():
             # Where argparse keeps what no option takes, and pytest finds files to collect.
@@ -96,33 +95,28 @@ class Optional(argparse.Action):
 
 
 class Attached(argparse.Action):
-    """An option whose value, if any, follows "=": a word after it names a file to collect."""
+    """An option whose value follows "=": a word after it is a file to collect."""
 
     def __call__(self, _: object, namespace: object, *rest: object) -> None:
-        """Take the word of the option string: "--mlperf-update=replace" is one of its own."""
+        """Store the value in the option string, e.g. "--mlperf-update=replace"."""
         setattr(namespace, self.dest, str(rest[-1]).partition("=")[2] or self.const)
 
 
 def _set_by(metavar: str, text: str, default: object = None, **more: Any) -> Any:
-    """Declare a field's option; without `convert` it takes a word of several, else any text."""
+    """Declare a field's option; without `convert`, `metavar` lists the words it takes."""
     return field(default=default, metadata={"option": option_of(metavar, text, default, more)})
 
 
 @dataclass(frozen=True, kw_only=True)
 class AddedOptions:
-    """The options of add-ons.
-
-    Attributes:
-        values: Each by its name.
-        declared: How each is set.
-    """
+    """The values and declarations of add-ons' options, by name."""
 
     values: Mapping[str, Any] = field(default_factory=dict)
     declared: Mapping[str, SessionOption] = field(default_factory=dict)
 
     @property
     def elsewhere(self) -> str:
-        """The name of the option that lets cases run on other machines, or "" without one."""
+        """Name of the set option that runs cases on other machines, or ""."""
         return next(
             (
                 name
@@ -135,7 +129,7 @@ class AddedOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class AcceptedOptions:
-    """What `--mlperf-update` else refuses to record."""
+    """Values that `--mlperf-update` refuses to record by default."""
 
     accept_regression: Literal["no", "yes"] = _set_by(
         "no|yes",
@@ -196,7 +190,7 @@ class EnergyOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class BenchmarkOptions:
-    """How tests with pytest-benchmark's fixture are judged."""
+    """Options of tests that use pytest-benchmark's fixture."""
 
     judge_benchmarks: Literal["no", "yes"] = _set_by(
         "no|yes",
@@ -275,7 +269,7 @@ class ConditionOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Every option, read once; `--mlperf-max-runs` and `mlperf_max_runs` set `max_runs`."""
+    """All options; `--mlperf-max-runs` and `mlperf_max_runs` set `max_runs`."""
 
     profile: Literal["quick", "official"] | None = _set_by(
         "quick|official", "run every suite in this profile instead of its own", group="mlperf"
@@ -420,12 +414,12 @@ class Options:
 
     @property
     def distributed(self) -> bool:
-        """Whether an add-on runs the cases, on other machines."""
+        """Whether an add-on runs the cases on other machines."""
         return bool(self.added.elsewhere) and not self.plan
 
     @property
     def by_name(self) -> Mapping[str, Any]:
-        """The value of each option, those of add-ons included, for hooks."""
+        """The values of all options, including those of add-ons, for hooks."""
         values: dict[str, Any] = {}
         for one in fields(self):
             value = getattr(self, one.name)
@@ -434,7 +428,7 @@ class Options:
 
     @property
     def metered(self) -> bool:
-        """Whether something else than this machine's GPUs tells of an energy."""
+        """Whether energy is read from other sources than this machine's GPUs."""
         return bool(self.energy.meter or self.energy.dcgm)
 
 
@@ -471,7 +465,7 @@ REPORT = (
 
 
 def add_options(parser: pytest.Parser, added: Mapping[str, SessionOption]) -> None:
-    """Register every option and its ini setting, those of add-ons last."""
+    """Register all options and ini settings, those of add-ons last."""
     groups = {name: parser.getgroup(f"mlperf {name}", text) for name, text in GROUPS.items()}
     group = groups[EVERYDAY]
     group.addoption("--mlperf-plan", action="store_true", default=None, help=PLAN)
@@ -495,7 +489,7 @@ def add_options(parser: pytest.Parser, added: Mapping[str, SessionOption]) -> No
 
 
 def settings_of(options: Options) -> dict[str, str]:
-    """Return in words, by its name, each option that changes what is measured or judged."""
+    """Return options that change measurements or verdicts, as texts by name."""
     values = options.by_name
     return {
         _shown(name, option): _in_words(values[name])
@@ -505,14 +499,14 @@ def settings_of(options: Options) -> dict[str, str]:
 
 
 def unknown_options(args: Iterable[str], added: Mapping[str, SessionOption]) -> list[str]:
-    """Return the arguments that look like options of ours, and are none."""
+    """Return arguments that look like unknown options of this plugin."""
     names = {_as_option(name) for name in (*OPTION_NAMES, *added)}
     words = [str(word).partition("=")[0] for word in args]
     return [word for word in words if word.startswith("--mlperf-") and word not in names]
 
 
 def set_on_command_line(config: pytest.Config) -> Iterator[tuple[str, str]]:
-    """Yield the options that stand on the command line, each by its name, and their texts."""
+    """Yield name and text of each option on the command line."""
     for name, option in {**_OPTIONS, **addons_of(config).options}.items():
         if not option.ini_only and (text := config.getoption(f"mlperf_{name}")) is not None:
             yield name, str(text)
@@ -581,7 +575,7 @@ def _value(config: pytest.Config, name: str, option: SessionOption) -> object:
 
 
 def _setting(config: pytest.Config, name: str, *, ini_only: bool = False) -> tuple[Any, Path]:
-    """Return what is set by option, else by ini file, and the folder that its paths start from."""
+    """Return an option's or ini file's setting, and the base folder of its paths."""
     if not ini_only and (setting := config.getoption(f"mlperf_{name}")) is not None:
         return setting, config.invocation_params.dir
     setting = config.getini(f"mlperf_{name}") or None
@@ -630,7 +624,7 @@ def _check(config: pytest.Config, options: Options) -> None:
 
 
 def _read_once(options: Options) -> None:
-    """Read the files that options name: a defect in one ends the session before any test."""
+    """Read the files that options name, so that defects end the session before any test."""
     from pytest_mlperf.run.power.exporter import find_exporter
     from pytest_mlperf.run.power.figures import read_meter
 
@@ -648,7 +642,7 @@ def _read_once(options: Options) -> None:
 
 
 def run_id(config: pytest.Config) -> str:
-    """Return the id of this run, the same in every xdist worker: UTC time and four hex digits."""
+    """Return the run's id, equal in all xdist workers: UTC time and four hex digits."""
     from pytest_mlperf.run.project import new_id
 
     controllers = getattr(config, "workerinput", {}).get("mlperf_run")

@@ -1,4 +1,4 @@
-"""Carry a verdict from its test to every report: terminal, JUnit, xdist's controller."""
+"""Attach verdicts to test reports, as JSON that reaches JUnit and the xdist controller."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PLANNED: pytest.StashKey[Testable] = pytest.StashKey()
 
 
 class LeftOut(Skipped):
-    """A test that this session leaves out; its report names the suite, not where it is raised."""
+    """Skip a test; its report names the suite's line."""
 
 
 PROPERTY = "mlperf."
@@ -32,7 +32,7 @@ PROPERTY = "mlperf."
 
 
 def planned_of(item: pytest.Item) -> Testable | None:
-    """Return the case or pair of one of our tests, None for any other test."""
+    """Return the case or pair of a test, or None."""
     if PLANNED in item.stash:
         return item.stash[PLANNED]
     callspec = getattr(item, "callspec", None)
@@ -41,7 +41,7 @@ def planned_of(item: pytest.Item) -> Testable | None:
 
 
 def put(item: pytest.Item, result: CaseResult) -> CaseResult:
-    """Put a result on its test."""
+    """Attach a result to its test."""
     item.stash[VERDICT] = result
     item.user_properties += properties(result)
     return result
@@ -49,12 +49,12 @@ def put(item: pytest.Item, result: CaseResult) -> CaseResult:
 
 @cache
 def case_result() -> TypeAdapter[CaseResult]:
-    """Return what turns a result into plain data and back; made once, when it is needed."""
+    """Return the serialiser of results, built on first use."""
     return TypeAdapter(CaseResult)
 
 
 def attach(item: pytest.Item, report: pytest.TestReport, error: BaseException | None) -> None:
-    """Put the verdict on the report, as plain data that xdist can carry."""
+    """Attach the verdict to the report as plain data."""
     result = item.stash.get(VERDICT, None)
     if result is not None:
         report.mlperf = case_result().dump_python(result, mode="json")  # type: ignore[attr-defined]
@@ -70,7 +70,7 @@ def attach(item: pytest.Item, report: pytest.TestReport, error: BaseException | 
 
 
 def _make_visible(shown: Any) -> None:
-    """Escape what no terminal should obey, and no pipe of xdist can carry, in an exception."""
+    """Escape control characters in an exception, which terminals obey and xdist cannot send."""
     for entry in entries(shown):
         entry.lines[:] = [visible(text, keep="\n\t") for text in entry.lines]
     for _, crash, _ in getattr(shown, "chain", ()):
@@ -85,7 +85,7 @@ def entries(shown: Any) -> list[Any]:
 
 
 def attached(report: Any) -> CaseResult | None:
-    """Return the verdict on a report."""
+    """Return the verdict of a report, or None."""
     plain = getattr(report, "mlperf", None)
     return case_result().validate_python(plain) if plain else None
 
@@ -93,7 +93,7 @@ def attached(report: Any) -> CaseResult | None:
 def conclude(
     reports: list[pytest.TestReport], result: CaseResult, message: str | None, root: Path
 ) -> None:
-    """Give the reports of one test their last word, before anyone sees them."""
+    """Set the final verdict on the reports of one test before they are logged."""
     for report in reports:
         if attached(report) is None and report.when != "teardown":
             continue
@@ -109,7 +109,7 @@ def conclude(
 def report_of(
     item: pytest.Item, message: str, result: CaseResult | None = None, root: Path = Path()
 ) -> pytest.TestReport:
-    """Return the report of a test that did not run here, and failed; of no case: as an error."""
+    """Return a failed report of a test that did not run here; without result, an error."""
     report = pytest.TestReport(
         nodeid=item.nodeid,
         location=item.location,
@@ -125,7 +125,7 @@ def report_of(
 
 
 def _shown(message: str, result: CaseResult, root: Path) -> Any:
-    """Return a failure as pytest shows it: the message, and where to look in the suite."""
+    """Return a failure in pytest's form, located in the suite."""
     try:
         raise pytest.fail.Exception(message, pytrace=False)
     except pytest.fail.Exception:
@@ -139,14 +139,14 @@ def _first_line(result: CaseResult) -> str:
 
 
 def _point(shown: Any, message: str, path: str, line: int) -> None:
-    """Let the short summary and JUnit quote the verdict, not the exception that carries it."""
+    """Set message and location for the short summary and JUnit."""
     crash = getattr(shown, "reprcrash", None)
     if crash:
         crash.message, crash.path, crash.lineno = message, path, line
 
 
 def emit(config: pytest.Config, reports: Sequence[pytest.TestReport]) -> None:
-    """Let pytest log the reports of one test, as if it had just run."""
+    """Log the reports of one test as if it had just run."""
     nodeid, location = reports[0].nodeid, reports[0].location
     config.hook.pytest_runtest_logstart(nodeid=nodeid, location=location)
     for report in reports:
@@ -155,7 +155,7 @@ def emit(config: pytest.Config, reports: Sequence[pytest.TestReport]) -> None:
 
 
 def emit_line(hook: Any, nodeid: str, line: str) -> None:
-    """Send a line to the controller, on a report of a test that counts for nothing."""
+    """Send a line to the controller in a report that counts for nothing."""
     about: dict[str, Any] = {"nodeid": nodeid, "location": (nodeid, None, ""), "keywords": {}}
     report = pytest.TestReport(**about, outcome="passed", longrepr=None, when="setup")
     report.mlperf_line = line  # type: ignore[attr-defined]
@@ -174,7 +174,7 @@ _WORDS = {
 
 
 def status(report: Any) -> tuple[str, str, tuple[str, dict[str, bool]]] | None:
-    """Return category, letter and word of a judged report, None for setup and teardown."""
+    """Return category, letter and word of a judged report."""
     outcome = Outcome(report.mlperf["verdict"]["outcome"])
     if report.failed:
         return "failed", "F", (str(outcome), {"red": True})

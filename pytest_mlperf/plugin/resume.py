@@ -1,4 +1,4 @@
-"""Go on with an interrupted session: what it decided is reported, and not measured again."""
+"""Resume an interrupted session: report its verdicts without measuring again."""
 
 from __future__ import annotations
 
@@ -30,10 +30,9 @@ MAX_LISTED = 3
 
 
 class SessionProgress:
-    """What a session has decided, kept while it runs, and what it took over."""
+    """The journal of a session, and the results of the session that it resumes."""
 
     def __init__(self, options: Options, folder: Path, root: Path, commit: str | None) -> None:
-        """Take note of nothing yet."""
         self._options, self._folder, self._root = options, folder, root
         self._commit = commit
         self._journal: Journal | None = None
@@ -42,13 +41,13 @@ class SessionProgress:
         self._broken = False
 
     def take_over(self, machine_with: Callable[[set[str]], Machine]) -> None:
-        """Take over what an interrupted session decided.
+        """Load the results of an interrupted session.
 
         Args:
-            machine_with: Looks at this machine for some accelerators.
+            machine_with: Detects this machine for some accelerators.
 
         Raises:
-            pytest.UsageError: There is none, it still runs, or something differs.
+            pytest.UsageError: No such session, it still runs, or something differs.
         """
         runs = self._folder.parent
         try:
@@ -70,12 +69,12 @@ class SessionProgress:
             raise pytest.UsageError(f"--mlperf-resume: {error}") from None
 
     def look(self) -> None:
-        """Read what the controller of xdist took over."""
+        """Read the results that the xdist controller loaded."""
         begun, self._before = journal.read(self._folder)
         self.resumes = begun.resumes
 
     def kept(self, test: str, case: Case, kind: Kind) -> CaseResult | None:
-        """Return what was decided of a test before; None: nothing."""
+        """Return the earlier result of a test, or None."""
         result = self._before.get(test)
         if result is None or (result.verdict.case, result.verdict.kind) != (case, kind):
             return None
@@ -84,14 +83,14 @@ class SessionProgress:
         return replace(result, verdict=replace(result.verdict, notes=notes))
 
     def note(self, result: CaseResult, keeping: Keeping) -> None:
-        """Keep a result that was reported, should the session be interrupted."""
+        """Add a reported result to the journal."""
         if self._broken:
             return
         if not keeping.keep("the journal of the session", lambda: self._add(result)):
             self._broken = True  # once is enough: the results themselves are written at the end
 
     def end(self, *, over: bool) -> None:
-        """Let go of the journal; one of a session that is over is removed."""
+        """Close the journal; delete it if the session is over."""
         if self._journal:
             self._journal.close(remove=over)
             self._journal = None
@@ -106,7 +105,7 @@ class SessionProgress:
         return self._journal
 
     def _settings(self) -> dict[str, str]:
-        """Return what must be equal: options, code and packages."""
+        """Return the options, code and packages that must be equal."""
         # Once imported, setuptools puts the copies that it brings behind all others.
         installed = _packages(tuple(place for place in sys.path if Path(place).name != "_vendor"))
         recorded = [self._options.baselines] if self._options.baselines else []
@@ -163,7 +162,7 @@ def _is_done(result: CaseResult) -> bool:
 
 @cache
 def _packages(places: tuple[str, ...]) -> dict[str, str]:
-    """Return the version of each package in these folders; the first folder wins."""
+    """Return package versions; the first folder with a package wins."""
     packages: dict[str, str] = {}
     for distribution in distributions(path=list(places)):
         # Not `name` and `version`: each parses the whole description of the package again.

@@ -1,4 +1,4 @@
-"""Which cases of a session can run here."""
+"""Select the cases of a session that can run here."""
 
 from __future__ import annotations
 
@@ -20,22 +20,21 @@ from pytest_mlperf.suite.values import whole_class
 
 
 class Selection:
-    """Cases that can run on this machine, and those that cannot.
+    """Cases that can run on this machine.
 
     Attributes:
         uncollected: Suites that neither the command line nor `testpaths` names.
-        not_here: Number of cases left out, by accelerator.
+        not_here: Number of deselected cases by accelerator.
     """
 
     def __init__(self, options: Options) -> None:
-        """Leave nothing out yet."""
         self._options = options
         self._machine: Machine | None = None
         self.uncollected: list[Path] = []
         self.not_here: Counter[str] = Counter()
 
     def look_for(self, accelerators: set[str]) -> Machine:
-        """Detect this machine and return it; NVML is only asked if a case needs a GPU."""
+        """Detect this machine; query NVML only if a case needs a GPU."""
         gpus = any(split(accelerator)[1] != "cpu" for accelerator in accelerators)
         gpus = gpus and not self._options.distributed  # which are those of nodes
         self._machine = replace(detect(gpus=gpus), shared=self._options.neighbours == "yes")
@@ -47,7 +46,7 @@ class Selection:
         return self._machine or detect(gpus=False)
 
     def is_here(self, planned: Testable) -> bool:
-        """Whether a case can run here; counts it when it cannot. A plan is of every machine."""
+        """Check whether a case can run here, and count it if not; a plan keeps all cases."""
         required, pretended = self._options.accelerator, self._options.pretend
         here = self._options.distributed or all(
             name == pretended or self.machine.has(name) for name in planned.accelerators
@@ -63,7 +62,7 @@ class Selection:
         return options.plan and not (options.accelerator or options.pretend)
 
     def require_accelerator(self) -> None:
-        """End the session with exit code 3 when `--mlperf-accelerator` is not here."""
+        """Exit with code 3 if `--mlperf-accelerator` is not here."""
         name = str(self._options.accelerator)
         if self._options.distributed:
             return  # whoever sees the nodes of the cluster does
@@ -77,11 +76,11 @@ class Selection:
 
     @property
     def notices(self) -> tuple[dict[str, int], list[str]]:
-        """What was left out, as plain data."""
+        """Deselected cases and uncollected suites as plain data."""
         return dict(self.not_here), list(map(str, self.uncollected))
 
     def take(self, not_here: Mapping[str, int], uncollected: Sequence[str]) -> None:
-        """Take the selection of a worker of xdist."""
+        """Take the selection of an xdist worker."""
         self.not_here = Counter(not_here)
         if not_here and self._machine is None:
             self.look_for(set(not_here))  # for why they are not here

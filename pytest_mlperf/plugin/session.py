@@ -1,4 +1,4 @@
-"""The one object that holds a pytest session's state, in `config.stash`."""
+"""Hold the state of a pytest session, in `config.stash`."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ from pytest_mlperf.suite.pairs import PlannedPair, Testable
 
 
 def suspects_first(items: list[pytest.Item], before: Iterable[Suspect]) -> None:
-    """Put the cases first whose tests were SUSPECT; all else keeps its order."""
+    """Move the cases of SUSPECT tests to the front."""
     tests = {suspect.test for suspect in before}
     keys = {item: p and (p.path, p.case.id) for item in items for p in [planned_of(item)]}
     first = {key for item, key in keys.items() if key and item.nodeid in tests}
@@ -71,19 +71,19 @@ TEST_KINDS: dict[str, Kind] = {
 
 
 def kind_of(item: pytest.Item) -> Kind:
-    """Return what a test of a case asks for; what no suite has is a benchmark."""
+    """Return a test's kind; tests outside of suites are benchmarks."""
     return TEST_KINDS.get(getattr(item, "originalname", ""), "performance")
 
 
 def of(config: pytest.Config) -> MlperfSession:
-    """Return the session of a config, made at the first call."""
+    """Return the session of a config; create it on the first call."""
     if SESSION not in config.stash:
         config.stash[SESSION] = MlperfSession(config)
     return cast(MlperfSession, config.stash[SESSION])
 
 
 class MlperfSession:
-    """Everything between collection and the last line of the summary."""
+    """State from collection to summary."""
 
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
@@ -106,13 +106,10 @@ class MlperfSession:
         self._clock = time.monotonic()
         self.suspicion = Suspicion(self.options, self._started)
 
-    # --- collection ----------------------------------------------------------------------
-
     def planned_items(self, items: Iterable[pytest.Item]) -> None:
-        """Note which kinds of each case were selected, so that one process serves them all.
+        """Record the selected kinds of each case, so that one process serves them all.
 
-        With many gated pairs among them they are judged together, in two phases; where they are a
-        part of a plan, with all of it.
+        Many gated pairs, including those of the rest of a plan, are judged together in two phases.
         """
         pairs, tests = 0, []
         for item in items:
@@ -135,11 +132,9 @@ class MlperfSession:
             self.phase = Phase(pairs=pairs, once=True)
             self.config.pluginmanager.register(self.holding, "mlperf-holding")
 
-    # --- an interrupted session ------------------------------------------------------------
-
     @cached_property
     def progress(self) -> SessionProgress:
-        """What was decided so far."""
+        """The journal, and the results of the resumed session."""
         return SessionProgress(self.options, self.folder, self.config.rootpath, self.commit)
 
     def notice(self, line: str) -> None:
@@ -148,13 +143,11 @@ class MlperfSession:
 
     @property
     def is_worker(self) -> bool:
-        """Whether a controller of xdist tells the results."""
+        """Whether this is an xdist worker."""
         return hasattr(self.config, "workerinput")
 
-    # --- judging -------------------------------------------------------------------------
-
     def judge(self, planned: Testable, kind: Kind) -> Verdict:
-        """Return the verdict of one test, measuring what is missing."""
+        """Return the verdict of a test, after measuring what is missing."""
         if kind == "efficiency" and not self.options.metered:
             if self.options.energy.power == "off":
                 raise LeftOut("mlperf_power=off: efficiency is left out")
@@ -171,10 +164,7 @@ class MlperfSession:
         return unjudged_told(verdict, fail_on=self.options.fail_on, named=named)
 
     def with_criteria(self, planned: Testable | None, verdict: Verdict) -> Verdict:
-        """Return a last word in the light of the criteria of add-ons.
-
-        Each of them sees the verdict as it was without the others.
-        """
+        """Apply add-ons' criteria to a final verdict; each sees it without the others."""
         calls = self.addons.call(
             "mlperf_verdict",
             as_criterion,
@@ -193,25 +183,25 @@ class MlperfSession:
 
     @cached_property
     def holding(self) -> Holding:
-        """The tests that wait for the end of the session, where `holds`."""
+        """The deferred tests, if `holds`."""
         return Holding(self)
 
     @property
     def holds(self) -> bool:
-        """Whether tests may wait: of many pairs, or held by workers of xdist."""
+        """Whether tests may be deferred: many pairs, or held by xdist workers."""
         return self.phase.many or (self.folder / HELD_FOLDER).exists()
 
     def phase_of(self, planned: Testable) -> Phase:
-        """Return how a case is judged; what no suite has is not known before, and judged alone."""
+        """Return a case's phase; cases outside of suites are judged alone."""
         return self.phase if (planned.path, planned.case.id) in self.kinds else LONE_PHASE
 
     def waits(self, planned: Testable, verdict: Verdict) -> bool:
-        """Whether a verdict is not final before the end of the session."""
+        """Whether a verdict is final only at the end of the session."""
         return self.phase_of(planned).many and self.holding.is_open(verdict)
 
     @property
     def bench(self) -> Bench:
-        """The measuring side, made when the first test asks."""
+        """The measuring side, created by the first test."""
         if self._bench is None:
             try:
                 ignored_in_git(self.options.runs_dir)
@@ -232,7 +222,7 @@ class MlperfSession:
         return self._bench
 
     def fails(self, planned: Testable, verdict: Verdict) -> bool:
-        """Whether a verdict fails its test, under this session's options."""
+        """Whether a verdict fails its test under this session's options."""
         named = names_accelerator(planned, self.options)
         return fails(verdict, fail_on=self.options.fail_on, named=named)
 
@@ -244,7 +234,7 @@ class MlperfSession:
         return text.failure(result.verdict, result, width, likely)
 
     def keep(self, item: pytest.Item, planned: Testable, verdict: Verdict) -> CaseResult:
-        """Put a verdict on the test: for the report, JUnit properties and the results file."""
+        """Attach a verdict to the test, for reports and the results file."""
         rate = self.bench.rate(planned)
         waits = self.waits(planned, verdict)
         failed = not waits and self.fails(planned, verdict)
@@ -260,10 +250,9 @@ class MlperfSession:
         failed: bool,
         rate: tuple[float | None, str | None] = (None, None),
     ) -> CaseResult:
-        """Return the verdict of a test as its result, with the facts of add-ons.
+        """Return a test's result with the facts of add-ons.
 
-        Args:
-            rate: Offered or expected rate, per second, and its source.
+        `rate` is the offered or expected rate (per second) and its source.
         """
         arguments = self._orders.get("mlperf_arguments")
         if arguments is None:
@@ -293,7 +282,7 @@ class MlperfSession:
         return stored(self.config.rootpath, replace(result, facts=facts)) if facts else result
 
     def record(self, report: Any) -> None:
-        """Take a verdict from a report: the only way it reaches a controller of xdist."""
+        """Store the verdict of a report, the only source for an xdist controller."""
         result = case_result().validate_python(report.mlperf)
         self.results.append(result)
         if not self.is_worker:
@@ -301,7 +290,7 @@ class MlperfSession:
 
     @property
     def notices(self) -> tuple[Any, ...]:
-        """Notices of a worker of xdist, or of a node, for its controller."""
+        """Notices of an xdist worker or a node for its controller."""
         held = self.holding.packed if self.holds else []
         faults = (list(self.addons.warnings), list(self.addons.errors))
         return (*self.selection.notices, self.phase.pairs, held, *faults)
@@ -324,7 +313,7 @@ class MlperfSession:
 
     @cached_property
     def commit(self) -> str | None:
-        """The commit when it was first asked for: what the measurements belong to."""
+        """The commit at the first access, to which measurements belong."""
         if "mlperf_commit" in self._orders:
             return cast(str | None, self._orders["mlperf_commit"])
         folder = self.options.baselines
@@ -332,7 +321,7 @@ class MlperfSession:
 
     @property
     def summary(self) -> Results:
-        """Everything so far as one document."""
+        """All results so far as one document."""
         packages = ("pytest-mlperf", "pytest", "mlcommons-loadgen")
         return Results(
             run=self.run_id,

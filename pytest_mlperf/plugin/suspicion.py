@@ -1,4 +1,4 @@
-"""What earlier sessions left for this one, and what it leaves for the next."""
+"""Track SUSPECT and PROVISIONAL verdicts across sessions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PULL_REQUEST = (
 
 
 class Suspicion:
-    """What earlier sessions left when a session began, and what it leaves when it ends."""
+    """Suspects of earlier sessions, and those for the next."""
 
     def __init__(self, options: Options, started: dt.datetime) -> None:
         self._file = options.runs_dir / "suspects.json"
@@ -40,7 +40,7 @@ class Suspicion:
 
     @cached_property
     def _left(self) -> suspects.Remembered:
-        """What sessions of this machine left, and results that the user names."""
+        """Suspects of this machine's sessions and of results that the user names."""
         here = suspects.load(self._file)
         if not self._named:
             return here
@@ -54,11 +54,11 @@ class Suspicion:
 
     @property
     def before(self) -> tuple[Suspect, ...]:
-        """What they left of tests."""
+        """Tests that earlier sessions suspected."""
         return self._left.suspects
 
     def line(self, results: Sequence[CaseResult]) -> str | None:
-        """Return why a PROVISIONAL drop of an earlier session may not be known; None: it is."""
+        """Return why an earlier session's PROVISIONAL drops are unknown, or None."""
         left, reason = self._left, self._left.defect
         if left.tests and left.tests.isdisjoint(result.test for result in results):
             reason = reason or f"{self._named} is of other tests"
@@ -70,11 +70,11 @@ class Suspicion:
         return f"{reason}: a PROVISIONAL drop counts as the first" if reason and judged else None
 
     def marked(self, result: CaseResult) -> CaseResult:
-        """Return a result with what earlier sessions knew of its test."""
+        """Return a result with the earlier sessions' suspicion of its test."""
         return replace(result, suspected=suspected(self.before, result))
 
     def ended(self, result: CaseResult) -> CaseResult:
-        """Return a marked result, failed where its drop is the second in a row."""
+        """Return a marked result, failed if its drop is the second in a row."""
         verdict = self.last_word(result, result.verdict)
         if verdict is result.verdict:
             return result
@@ -82,16 +82,16 @@ class Suspicion:
         return replace(result, verdict=verdict, failed=result.failed or verdict.fails)
 
     def last_word(self, result: CaseResult, verdict: Verdict) -> Verdict:
-        """Return a verdict on the test of a marked result, in the light of earlier sessions."""
+        """Return the verdict on a marked result, given earlier sessions."""
         before = None if result.handicap or result.pretended else result.suspected
         return second_day(verdict, before, self._date, at_once=self._at_once)
 
     def after(self, results: Sequence[CaseResult]) -> tuple[Suspect, ...]:
-        """Return what is to be known after a session with these results."""
+        """Return the suspects for the next session."""
         return remaining(self.before, results, date=self._date)
 
     def remember(self, results: Iterable[CaseResult]) -> None:
-        """Keep that; what another session wrote meanwhile, and this one did not decide, stays."""
+        """Store the suspects; keep those that another session wrote and this one did not test."""
         tested = list(results)
         if any(result.verdict.baseline.id for result in tested) and not _of_pull_request():
             suspects.update(
@@ -103,7 +103,7 @@ class Suspicion:
 
 
 def _of_pull_request() -> bool:
-    """Whether CI tests a pull request: it reads what the main branch left, and leaves nothing."""
+    """Whether CI tests a pull request, which must not write suspects."""
     event = os.environ.get("GITHUB_EVENT_NAME", "")
     numbers = (os.environ.get(name, "false") for name in PULL_REQUEST)
     return event.startswith(("pull_request", "merge_group")) or any(

@@ -1,4 +1,4 @@
-"""`pytest-mlperf doctor`: what this machine can run, and why not."""
+"""`pytest-mlperf doctor`: check which cases can run on this machine."""
 
 from __future__ import annotations
 
@@ -47,17 +47,17 @@ State = Literal["ready", "absent", "missing", "broken"]
 
 @dataclass(frozen=True, kw_only=True)
 class CaseState:
-    """One case; an empty text says nothing.
+    """The readiness of one case; "" means not applicable.
 
     Attributes:
         case: Its id without the workload.
-        state: "absent": the accelerator is not here; "missing": model, data or library; "broken": a
-            baseline is damaged, or an option is wrong.
-        performance: The baseline: "8 runs on 4 days", "none", "other machine", "damaged".
-        accuracy: Likewise: "yes", "none", "damaged", or "-" where nothing is scored.
-        elsewhere: The other Python in which it runs, with its versions.
-        build: Whether its checkpoint is built, where it builds one.
-        promise: What its performance baseline lets a verdict promise; None: there is none.
+        state: "absent": no such accelerator; "missing": no model, data or library; "broken":
+            damaged baseline or wrong option.
+        performance: Its baseline: "8 runs on 4 days", "none", "other machine" or "damaged".
+        accuracy: Its baseline: "yes", "none" or "damaged"; "-" if nothing is scored.
+        elsewhere: The other Python that runs it, with versions.
+        build: State of the checkpoint that it builds.
+        promise: Error guarantee of its performance baseline, or None without one.
     """
 
     case: str
@@ -73,7 +73,7 @@ class CaseState:
 
 @dataclass(frozen=True, kw_only=True)
 class SuiteState:
-    """One suite file: its cases, or what is wrong with it."""
+    """The cases of a suite file, or its defect."""
 
     path: Path
     workload: str = ""
@@ -84,14 +84,14 @@ class SuiteState:
 
 @dataclass(frozen=True, kw_only=True)
 class Looks:
-    """How to see what a case lacks: libraries that break when imported, and who asks elsewhere."""
+    """Import errors of libraries, and cached answers of other Pythons, by engine entry."""
 
     failures: requirements.Failures
     runs_dir: Path
     answers: dict[KeyPath, requirements.OtherPython] = field(default_factory=dict)
 
     def ask(self, planned: Planned, job: Job) -> requirements.OtherPython:
-        """Ask the other Python that an engine entry names, once for all its cases."""
+        """Ask an engine entry's other Python, once for all its cases."""
         key = (*planned.engine_key, planned.case.accelerator if planned.engine.on else "")
         if key not in self.answers:
             self.answers[key] = requirements.look_there(planned, job, self.runs_dir)
@@ -105,7 +105,7 @@ def suite_state(
     failures: requirements.Failures,
     runs_dir: Path = RUNS_DIR,
 ) -> SuiteState:
-    """Return what of a suite can run on a machine."""
+    """Return the readiness of a suite's cases on a machine."""
     try:
         planned = plan_suite(path)
     except SuiteError as error:
@@ -175,7 +175,7 @@ def _readiness(
 
 
 def _libraries(planned: Planned, failures: requirements.Failures) -> Iterator[str]:
-    """Yield what is installed and breaks when it is imported."""
+    """Yield installed libraries that cannot be imported."""
     for _, group, use, _ in needing(planned, scorer=True):
         if not all(map(is_here, declared(group, use))):
             continue  # `problems` names it
@@ -184,7 +184,7 @@ def _libraries(planned: Planned, failures: requirements.Failures) -> Iterator[st
 
 
 def _builder(job: Job) -> str:
-    """Return what the Python of a case's builder lacks; "" where there is no such Python."""
+    """Return the error of the Python that builds a case's checkpoint, or ""."""
     try:
         if job.build and (job.build.python or not job.build.registered):
             about_builder(job.build)
@@ -287,7 +287,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Look at everything and say what can run."""
+    """Check the machine and the suites; print which cases can run."""
     try:
         files = find_suites(parsed.suites)
     except MlperfError:  # none is no error where none was named
@@ -316,7 +316,7 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def on(suites: Sequence[SuiteState], accelerators: Sequence[str]) -> list[SuiteState]:
-    """Return suites with the cases of some accelerators only; everything where none is named."""
+    """Return suites with the cases of the given accelerators, or all cases."""
     if not accelerators:
         return list(suites)
     require_accelerators(accelerators, (case.accelerator for case in _cases(suites)))
@@ -328,7 +328,7 @@ def on(suites: Sequence[SuiteState], accelerators: Sequence[str]) -> list[SuiteS
 
 
 def exit_code(checks: Sequence[Check], suites: Sequence[SuiteState]) -> int:
-    """Return 2 where a suite or a baseline is defective, 3 where nothing can run, else 0."""
+    """Return 2 for a defective suite or baseline, 3 if nothing can run, else 0."""
     states = [case.state for suite in suites for case in suite.cases]
     if any(suite.error for suite in suites) or "broken" in states:
         return DEFECT_EXIT_CODE
@@ -346,17 +346,14 @@ def _suite_document(suite: SuiteState) -> dict[str, Any]:
     return {**content, "path": relative(suite.path.absolute()), "cases": cases}
 
 
-# --- text ------------------------------------------------------------------------------------
-
-
 MAX_LINES, LAST_LINES = 25, 4
 """Lines without --all, and the last of them that are always shown."""
 
 
 def brief(checks: Sequence[Check]) -> list[Check]:
-    """Return one line of what is fine, then the GPUs and what else of this machine to read.
+    """Return checks for the short page: one line for all that pass, then the GPUs and notes.
 
-    What engines and libraries lack is said of the suites that need them.
+    Engines and libraries are left to the suites that need them.
     """
     here = [c for c in checks if c.group in {"tools", "machine"} and c.state != "missing"]
     fine = [check.name for check in here if check.state == "ok" and check.name != "GPUs"]
@@ -365,7 +362,7 @@ def brief(checks: Sequence[Check]) -> list[Check]:
 
 
 def shortened(text: Sequence[str]) -> list[str]:
-    """Return a page of at most `MAX_LINES` lines; its end, which has the verdict, stays."""
+    """Cut a page to `MAX_LINES` lines, but keep its end with the verdict."""
     if len(text) <= MAX_LINES:
         return list(text)
     first = MAX_LINES - LAST_LINES - 1
@@ -376,7 +373,7 @@ def shortened(text: Sequence[str]) -> list[str]:
 def lines(
     checks: Sequence[Check], suites: Sequence[SuiteState], named: Sequence[Path], code: int
 ) -> Iterator[str]:
-    """Yield what was seen, grouped, then the verdict and the command that helps most."""
+    """Yield the checks by group, the suites, the verdict and the next command."""
     for group, inside in groupby(checks, key=lambda check: check.group):
         yield group
         rows = list(inside)

@@ -1,7 +1,6 @@
-"""What this machine offers: tools, LoadGen, accelerators, space, engines and their libraries.
+"""Check tools, LoadGen, accelerators, space, engines and their libraries.
 
-Nothing heavy is loaded here: LoadGen, NVML, pytest and the engines' libraries are each asked in a
-child process, because that is where they are used and where they may crash.
+Child processes load whatever is heavy or may crash: LoadGen, NVML, pytest, engine libraries.
 """
 
 from __future__ import annotations
@@ -43,12 +42,11 @@ WATCH_SECONDS = 0.3
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was looked at.
+    """The result of one check.
 
     Attributes:
-        state: "ok"; "note": works, but read it; "missing": optional and not here; "broken":
-            nothing can be measured.
-        do: What to do about it; "" where nothing is to be done.
+        state: "missing": optional and not here; "broken": nothing can be measured.
+        do: A remedy, or "".
     """
 
     group: Literal["tools", "machine", "engines", "libraries"]
@@ -59,7 +57,7 @@ class Check:
 
 
 def look(machine: Machine, runs_dir: Path) -> tuple[list[Check], requirements.Failures]:
-    """Return every check, and which libraries of engines are installed and cannot be imported."""
+    """Return all checks, and the libraries that are installed and cannot be imported."""
     watch = Watch(os.getpid())
     start = watch.read()
     time.sleep(WATCH_SECONDS)  # before anything is asked: what asks is a load itself
@@ -90,7 +88,7 @@ def look(machine: Machine, runs_dir: Path) -> tuple[list[Check], requirements.Fa
 
 
 def gpus(machine: Machine) -> Check:
-    """Return which GPUs there are, or why none is seen."""
+    """List the GPUs, or why none is visible."""
     if machine.gpus:
         names = [f"{n}x{c}" if n > 1 else c for c, n in machine.classes.items()]
         about = [", ".join(filter(None, _gpu_facts(machine.identity(name)))) for name in names]
@@ -110,7 +108,7 @@ def _gpu_facts(identity: Mapping[str, Property]) -> Iterator[str]:
 
 
 def gpu_sensors(machine: Machine) -> Iterator[Check]:
-    """Yield what of the GPUs can be sampled, and what cannot; nothing where there is none."""
+    """Yield which quantities of the GPUs can be sampled, if there is a GPU."""
     if not machine.gpus:
         return
     whose: dict[tuple[str, str], list[str]] = {}
@@ -128,7 +126,7 @@ def gpu_sensors(machine: Machine) -> Iterator[Check]:
 
 
 def power_limits(machine: Machine, proc: Path = Path("/proc")) -> Iterator[Check]:
-    """Yield whether power limits may be set, and which one a killed process left."""
+    """Yield whether power limits can be set, and any that a killed process left."""
     if not machine.gpus:
         return
     notes = power_limit.noted(lease_place())
@@ -153,7 +151,7 @@ ENERGY_QUANTITIES = {"energy_j", "power_w"}
 
 
 def cpu(machine: Machine) -> Check:
-    """Return the CPU, and whether its clocks stand still."""
+    """Check the CPU and its frequency governor."""
     governor = machine.cpu["governor"] or "unknown"
     text = f"{machine.cpu['cpu']}, {machine.cpu['cores']} cores, governor {governor}"
     if governor not in {"powersave", "ondemand", "conservative", "schedutil"}:
@@ -163,7 +161,7 @@ def cpu(machine: Machine) -> Check:
 
 
 def int8_products(root: Path = host.LINUX) -> Iterator[Check]:
-    """Yield a note if int8 models can score lower on this CPU than on others."""
+    """Yield a note if int8 products can saturate on this CPU and lower scores."""
     if host.int8_can_saturate(root):
         text = (
             "no VNNI: ONNX Runtime adds int8 products in 16 bits here, so a model with 8-bit "
@@ -174,7 +172,7 @@ def int8_products(root: Path = host.LINUX) -> Iterator[Check]:
 
 
 def host_energy(folder: Path = rapl.POWERCAP_FOLDER) -> Check:
-    """Return which counters of the host's energy there are, and whether they may be read."""
+    """Check the RAPL counters of the host's energy and their permissions."""
     name, counters = "host energy", rapl.domains(folder)
     if not counters:
         text = "no RAPL here, as in most virtual machines and containers"
@@ -189,7 +187,7 @@ def host_energy(folder: Path = rapl.POWERCAP_FOLDER) -> Check:
 
 
 def load(seen: Contention) -> Check:
-    """Return whether others compute here now, by a moment in which this process slept."""
+    """Check whether other processes used the cores while this one slept."""
     figures = {
         "processor use": seen.foreign_s,
         "waits for a core": seen.waited_s,
@@ -211,7 +209,7 @@ def load(seen: Contention) -> Check:
 
 
 def memory() -> Check:
-    """Return how much memory is free."""
+    """Check free memory."""
     try:
         rows = Path("/proc/meminfo").read_text("ascii").splitlines()
     except OSError:
@@ -223,7 +221,7 @@ def memory() -> Check:
 
 
 def space(runs_dir: Path) -> Check:
-    """Return how much room there is for results and logs."""
+    """Check free space for results and logs."""
     name, place = "runs folder", runs_dir.absolute()
     folder = next(parent for parent in (place, *place.parents) if parent.exists())
     if not folder.is_dir() or not os.access(folder, os.W_OK):
@@ -235,7 +233,7 @@ def space(runs_dir: Path) -> Check:
 
 
 def leases() -> Check:
-    """Return whether leases can be taken."""
+    """Check whether leases can be taken."""
     try:
         folder = lease_folder()
     except (RunError, OSError) as error:
@@ -248,13 +246,13 @@ def leases() -> Check:
 
 
 def python() -> Check:
-    """Return the interpreter and the system."""
+    """Report the interpreter and the system."""
     text = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
     return Check("tools", "Python", "ok", text)
 
 
 def plugin() -> Check:
-    """Ask pytest itself, with this folder's configuration, whether it knows our options."""
+    """Check that pytest, with this folder's configuration, has the plugin's options."""
     command = [sys.executable, "-m", "pytest", "--help", "-p", "no:cacheprovider"]
     limit_s = 60
     try:
@@ -291,7 +289,7 @@ PATIENCE = Patience(progress_s=30.0, phase_s=60.0)
 
 
 def loadgen() -> Check:
-    """Run LoadGen for a moment in a worker of its own, without taking a lease."""
+    """Run LoadGen for a moment in a worker process, without a lease."""
     wheel = "mlcommons-loadgen"
     try:
         release = version(wheel)
@@ -332,7 +330,7 @@ def _trial(folder: Path) -> str:
 
 
 def installed(name: str) -> Check:
-    """Return the version of an installed distribution."""
+    """Report the version of an installed distribution."""
     try:
         return Check("tools", name, "ok", version(name))
     except PackageNotFoundError:

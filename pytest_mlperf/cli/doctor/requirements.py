@@ -1,7 +1,7 @@
-"""What engines need beyond files and options, asked of their libraries in their own Python.
+"""Check the libraries of engines in the Python that runs them.
 
-Run as `python -m pytest_mlperf.cli.doctor.requirements`: question and answer are JSON on stdin and
-stdout. Another Python, or a container, is asked by the script that starts its workers.
+`python -m pytest_mlperf.cli.doctor.requirements` reads a question and writes an answer as JSON.
+Another Python, or a container, is asked by the script that starts its workers.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ Failures = Mapping[str, str]
 def finished(
     command: Sequence[str], limit_s: float, **more: Any
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end, with what it printed as text."""
+    """Run a command to its end and capture its output as text."""
     texts: Any = {"capture_output": True, "text": True, "errors": "replace"}
     return subprocess.run(command, timeout=limit_s, check=False, **texts, **more)
 
@@ -76,9 +76,9 @@ def _error(planned: Planned, answer: Sequence[str], where: str = "") -> MlperfEr
 
 
 def require_library(planned: Planned, job: Job) -> None:
-    """Let a registered engine ask its library, where it has something to ask: `require()`.
+    """Call `require()` of a registered engine, if it has one.
 
-    Call it for a case that has its model and whose options are right.
+    The case must have its model and valid options.
     """
     question = _question(job)
     if question and (error := _error(planned, _asked(json.dumps(question, sort_keys=True)))):
@@ -86,7 +86,7 @@ def require_library(planned: Planned, job: Job) -> None:
 
 
 def import_errors(planned: Planned, job: Job) -> Iterator[MlperfError]:
-    """Import each user class in a fresh process; yield the errors, with their place.
+    """Import each user class in a fresh process; yield errors with their place in the suite.
 
     `look_there` checks the classes that only another Python imports.
     """
@@ -109,17 +109,14 @@ def import_errors(planned: Planned, job: Job) -> Iterator[MlperfError]:
 
 
 def _own_call(group: registry.Group, factory: Factory) -> tuple[str, str, Mapping[str, Any]] | None:
-    """Return noun, target and options of a factory, or None for a registered extension."""
+    """Return noun, target and options of user code, None for a registered extension."""
     if registry.name_of(group, factory.target) != factory.target:
         return None
     return group[:-1], factory.target, factory.options
 
 
 def library_trouble(use: str) -> str:
-    """Return why a registered engine cannot be used here whatever its options; "": it can.
-
-    Engines whose library may be installed and not work say so: a class method `check_library`.
-    """
+    """Return the error of a registered engine's `check_library`, or ""."""
     factory = registry.registered("engines")[use].value
     if not hasattr(registry.resolve(factory), "check_library"):
         return ""
@@ -128,7 +125,7 @@ def library_trouble(use: str) -> str:
 
 @lru_cache(maxsize=256)
 def _asked(question: str, title: str = "asking the engine's library") -> tuple[str, ...]:
-    """Return an error's class, sentence and options; "" and "" where nothing is lacking."""
+    """Return class, message and options of an error, or "" and ""."""
     command = [sys.executable, "-m", "pytest_mlperf.cli.doctor.requirements"]
     try:
         done = finished(command, IMPORT_TIMEOUT_SECONDS, input=question)
@@ -141,7 +138,7 @@ def _asked(question: str, title: str = "asking the engine's library") -> tuple[s
 
 
 def main() -> None:
-    """Answer one question."""
+    """Answer the question on stdin."""
     question = json.load(sys.stdin)
     import_as_parent(question.get("path", ()))
     try:
@@ -172,9 +169,9 @@ for name in sys.argv[1:]:
 
 
 def importing(modules: Sequence[str]) -> dict[str, str]:
-    """Return which modules cannot be imported by a fresh process, and why.
+    """Import modules in a fresh process and return the errors by module.
 
-    One process imports all; the one that ends it is named, and the rest is tried by another.
+    If a module ends the process, another process imports the rest.
     """
     failures: dict[str, str] = {}
     left = list(modules)
@@ -194,7 +191,7 @@ def importing(modules: Sequence[str]) -> dict[str, str]:
 
 
 def lacking(group: registry.Group, use: str, failures: Failures) -> tuple[str, str] | None:
-    """Return what a registered extension lacks and what helps, or None."""
+    """Return the missing library of an extension and the remedy, or None."""
     for library in declared(group, use):
         trouble = ""
         if not is_here(library):
@@ -221,17 +218,16 @@ and the options at fault."""
 
 @dataclass(frozen=True, kw_only=True)
 class OtherPython:
-    """Another Python: its versions in words, and why a case cannot run there."""
+    """Another Python: its versions in words, and the errors of a case there."""
 
     about: str
     trouble: tuple[MlperfError, ...] = ()
 
 
 def look_there(planned: Planned, job: Job, runs_dir: Path) -> OtherPython:
-    """Ask the Python in which a case's engine runs what it lacks.
+    """Ask the Python of a case's engine for missing libraries and errors.
 
-    Call it for a case whose Python is here, that has its model and whose options are right. That
-    Python must be able to read the folder of the runs.
+    The case must have its Python, model and valid options; that Python must read `runs_dir`.
     """
     libraries = [*declared("engines", planned.engine.use)]
     libraries += declared("datasets", planned.data.source("performance").use)

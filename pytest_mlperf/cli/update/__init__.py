@@ -1,4 +1,4 @@
-"""`pytest-mlperf update`: accept a session as baselines; a dry run unless told to write."""
+"""`pytest-mlperf update`: accept a session as baselines; a dry run without --write."""
 
 from __future__ import annotations
 
@@ -85,10 +85,7 @@ def elsewhere(test: ToMeasure, machine: Machine) -> str | None:
 def measured(
     tests: Sequence[ToMeasure], terms: Terms, runs_dir: Path, runs: int | None
 ) -> Outcomes:
-    """Make the runs, pytest's own count of them where none is named, and yield what came of them.
-
-    That is what accepting them would write, or why they are refused.
-    """
+    """Make the runs (by default pytest's number) and yield proposals, or reasons for refusal."""
     groups: dict[tuple[Path, tuple[str, ...]], list[ToMeasure]] = defaultdict(list)
     for one in tests:
         groups[one.root, repeated(one.result.arguments)].append(one)
@@ -135,7 +132,7 @@ def _beside(runs_dir: Path) -> tempfile.TemporaryDirectory[str]:
 
 
 def _place(root: Path) -> Path:
-    """Return where a copy lies in its folder: there results still say whose copy it was."""
+    """Return the copy's path in its folder, so that results still name the original."""
     here, there = Path.cwd().resolve(), root.resolve()
     inside = there != here and there.is_relative_to(here)
     return there.relative_to(here) if inside else Path("elsewhere")
@@ -151,7 +148,7 @@ def _copy(root: Path, copy: Path) -> None:
 
 
 def repeated(arguments: Sequence[str]) -> tuple[str, ...]:
-    """Return the session's options that the runs need, each as one word."""
+    """Return the session's options that the new runs need, each as one word."""
     words = [one if "=" in one else f"{one}={after}" for one, after in pairwise([*arguments, ""])]
     return tuple(word for word in words if REPEATED.fullmatch(word))
 
@@ -161,7 +158,7 @@ def _key(result: CaseResult) -> tuple[str, Kind, Case]:
 
 
 def _run(command: Sequence[str]) -> int:
-    """Run pytest, which prints for itself, and return its exit code; Ctrl-C waits for its end."""
+    """Run pytest and return its exit code; on Ctrl-C, wait for its end."""
     sys.stdout.flush()
     process = subprocess.Popen(command)
     try:
@@ -176,7 +173,7 @@ def _run(command: Sequence[str]) -> int:
 
 
 def taken(one: ToMeasure, made: CaseResult | None, copy: Path, terms: Terms) -> Proposal | Kept:
-    """Return what accepting new runs would write; a BaselineError says why they are refused."""
+    """Return the proposal of new runs; raise BaselineError if they are refused."""
     if made is None:
         raise BaselineError("pytest did not measure it: see above what it says")
     require_fit(made)
@@ -229,14 +226,14 @@ USUAL_BASELINE_RUNS = Policy.baseline_runs
 
 @dataclass
 class Acceptance:
-    """What accepting a session takes, test by test."""
+    """The proposals, missing measurements and refusals of a session."""
 
     proposals: list[Proposal] = field(default_factory=list)
     to_measure: list[ToMeasure] = field(default_factory=list)
     refused: int = 0
 
     def take(self, result: CaseResult, outcome: Proposal | ToMeasure | Kept | str) -> None:
-        """Count what accepting a test takes, and show it."""
+        """Count and show the outcome for a test."""
         case = result.verdict.case.id
         head = case if result.verdict.kind == "performance" else f"{case} accuracy"
         if isinstance(outcome, str):
@@ -313,7 +310,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Show, and with --write accept, what a results file holds; return 1 where one is refused."""
+    """Show, and with --write accept, a results file; return 1 if a case is refused."""
     if parsed.write and not (parsed.reason or "").strip(" ."):
         raise MlperfError('update --write needs --reason "why these values are accepted"')
     names = [*parsed.case, *parsed.accept_regression]
@@ -343,7 +340,7 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def foreign_suite(test: ToMeasure, runs_dir: Path) -> str | None:
-    """Return why the suite that a results file names is not run here; None if it may be."""
+    """Return why a suite named by a results file must not run here, or None."""
     suite, digest = test.result.suite, digest_of(Path(test.result.suite))
     if is_tracked(Path(suite)):
         return None
@@ -383,7 +380,7 @@ def _considered(results: Results, terms: Terms, runs_dir: Path) -> Acceptance:
 
 
 def _missing(path: Path, results: Results, tests: Sequence[ToMeasure], runs: int) -> str:
-    """Return what must be measured first and how long it takes, by what the session's runs took."""
+    """Return the number and estimated time of missing measurements in words."""
     if not tests:
         return ""
     kinds: dict[tuple[str, str], set[str]] = defaultdict(set)
@@ -401,7 +398,7 @@ def _missing(path: Path, results: Results, tests: Sequence[ToMeasure], runs: int
 
 
 def again(parsed: argparse.Namespace) -> str:
-    """Return the command that was given, without what only its writing form has."""
+    """Return the user's command without --write and --reason."""
     options = {
         "--case": parsed.case,
         "--accept-regression": parsed.accept_regression,

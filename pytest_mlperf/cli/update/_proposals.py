@@ -1,4 +1,4 @@
-"""What accepting a test takes: its values, runs to be made or nothing, and how they are written."""
+"""Decide how to accept a test's values, and write them to the baselines."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ UNFIT_OUTCOMES = frozenset({Outcome.INVALID, Outcome.ERROR, Outcome.GATE_FAIL})
 
 @dataclass(frozen=True, kw_only=True)
 class Terms:
-    """On which terms values are accepted.
+    """The user's conditions for accepting values.
 
     Attributes:
-        chosen: Ids of the cases that the user named; empty: all.
-        measure: Missing runs may be made; else only what the session has is taken.
+        chosen: Ids of the cases to accept; empty for all.
+        measure: Whether missing runs may be made.
     """
 
     baselines: Path | None
@@ -71,7 +71,7 @@ class Terms:
 
 @dataclass(frozen=True, kw_only=True)
 class ToMeasure:
-    """A test whose values the session has too few of; limits are shares, energy's included."""
+    """A test with too few values in its session; limits (shares) include energy."""
 
     result: CaseResult
     root: Path
@@ -81,7 +81,7 @@ class ToMeasure:
 
 @dataclass(frozen=True, kw_only=True)
 class Kept:
-    """A test whose baseline stands."""
+    """A test whose baseline stays."""
 
     reason: str
 
@@ -89,9 +89,9 @@ class Kept:
 def consider(
     result: CaseResult, terms: Terms, energy: CaseResult | None = None
 ) -> PerformanceProposal | ToMeasure | Kept:
-    """Return what accepting the values of a test takes; a BaselineError says why they are refused.
+    """Return how to accept a test's values; raise BaselineError if they are refused.
 
-    The efficiency test of the same case counts, too: its record holds the energy.
+    `energy` is the case's efficiency test, stored in the same record.
     """
     require_fit(result)
     root = root_of(result, terms.baselines)
@@ -101,7 +101,7 @@ def consider(
 
 
 def require_fit(result: CaseResult) -> None:
-    """Refuse a test whose values may never become a baseline."""
+    """Raise BaselineError for values that may never become a baseline."""
     verdict = result.verdict
     measured = verdict.accuracy if verdict.kind == "accuracy" else verdict.runs
     if result.handicap or result.pretended:
@@ -116,10 +116,9 @@ def require_fit(result: CaseResult) -> None:
 
 
 def root_of(result: CaseResult, folder: Path | None) -> Path:
-    """Return the folder of baselines of a test's suite.
+    """Return the baselines folder of a test's suite.
 
-    A results file may be from elsewhere: a suite that it names chooses no folder outside of the
-    project that the command runs in.
+    Raises BaselineError for a suite outside the working folder: results files are untrusted.
     """
     if folder:
         return folder
@@ -134,7 +133,7 @@ def root_of(result: CaseResult, folder: Path | None) -> Path:
 
 
 def in_project(suite: str) -> bool:
-    """Whether a suite is a file of the working folder, or of one below it."""
+    """Check whether a suite is a file in or below the working folder."""
     try:
         path = Path(suite).resolve()
         return path.is_file() and path.is_relative_to(Path.cwd().resolve())
@@ -143,7 +142,7 @@ def in_project(suite: str) -> bool:
 
 
 def recorded(root: Path, result: CaseResult) -> tuple[Path, Record | None]:
-    """Return the baseline file of a test's case, and the record of its machine there."""
+    """Return the baseline file of a test's case, and its record for the test's machine."""
     case, subject = result.verdict.case, result.verdict.subject
     assert subject is not None
     file = baseline_file(baselines_root(root, Path(), result.division), case, result.profile)
@@ -184,7 +183,7 @@ def _speed(
 
 
 def _grows(result: CaseResult, old: Record) -> bool:
-    """Whether a session was recorded elsewhere as one more of the baseline's own build."""
+    """Check whether another session recorded further runs of the baseline's build."""
     verdict = result.verdict
     return (
         verdict.outcome is Outcome.RECORDED
@@ -205,7 +204,7 @@ def _stays(result: CaseResult, old: Record | None) -> str:
 
 
 def require_accepted(result: CaseResult, worse: str, terms: Terms) -> None:
-    """Refuse values that got worse, unless the user accepts that of this case."""
+    """Raise BaselineError for worse values of a case without --accept-regression."""
     case = result.verdict.case.id
     if worse and case not in terms.regressions:
         raise BaselineError(
@@ -214,7 +213,7 @@ def require_accepted(result: CaseResult, worse: str, terms: Terms) -> None:
 
 
 def _stands(result: CaseResult, old: Record | None, energy: CaseResult | None) -> bool:
-    """Whether nothing calls for another baseline: the same build, as fast and as frugal."""
+    """Check whether the baseline can stay: same build, no drop in speed or efficiency."""
     words = {one.verdict.outcome for one in (result, energy) if one}
     unmoved = {Outcome.OK, Outcome.PROVISIONAL, Outcome.INCONCLUSIVE}
     dropped = any(is_drop(one.verdict) for one in (result, energy) if one)
@@ -260,7 +259,7 @@ def _scores(result: CaseResult, root: Path, terms: Terms) -> ToMeasure | Kept:
 
 
 def scores_file(root: Path, result: CaseResult) -> Path:
-    """Return where the scores of a test's engine entry are kept."""
+    """Return the path of an engine entry's scores."""
     case, used = result.verdict.case, Path(result.verdict.baseline.file or "")
     return accuracy_baselines.path_for(
         baselines_root(root, Path(), result.division),
@@ -290,7 +289,7 @@ def _to_measure(
 
 
 def recording(result: CaseResult) -> str:
-    """Return the command that measures and records a test, where it was measured."""
+    """Return the command that measures and records a test."""
     options = ACCEPT_OPTIONS if is_drop(result.verdict) else REPLACE_OPTIONS
     if result.verdict.outcome is Outcome.NO_BASELINE:
         options = MISSING_OPTION
@@ -304,7 +303,7 @@ CHANGED_NOTE = (
 
 @dataclass(frozen=True, kw_only=True)
 class PerformanceProposal:
-    """The record that accepting the runs of a case would write in place of the old one."""
+    """The record to write for a case's runs, and the one that it replaces."""
 
     result: CaseResult
     file: Path
@@ -315,16 +314,16 @@ class PerformanceProposal:
 
     @property
     def folder(self) -> Path:
-        """The baselines that the file is one of: ACCELERATOR/PROFILE/WORKLOAD/FILE."""
+        """The baselines folder above ACCELERATOR/PROFILE/WORKLOAD/FILE."""
         return self.file.parents[3]
 
     @property
     def worse(self) -> list[str]:
-        """The gated metrics that would get worse or be lost, each with its step."""
+        """The gated metrics that get worse or are lost, each with its step."""
         return worsened(self.old.runs if self.old else (), self.new.runs, self.limits)
 
     def lines(self) -> Iterator[str]:
-        """Yield what would change, one line a metric."""
+        """Yield one line per changed metric."""
         before = geometric_means(self.old.runs) if self.old else {}
         after = geometric_means(self.new.runs)
         for metric in filter(after.__contains__, self.limits):
@@ -333,7 +332,7 @@ class PerformanceProposal:
         yield f"  {len(self.new.runs)} runs -> {relative(self.file)}"
 
     def write(self) -> None:
-        """Put the record into the baseline file."""
+        """Write the record to the baseline file."""
         baselines.update(self.file, self._put)
 
     def _put(self, now: Baseline | None) -> Baseline:
@@ -346,7 +345,7 @@ class PerformanceProposal:
 
 @dataclass(frozen=True, kw_only=True)
 class AccuracyProposal:
-    """The scores that accepting a pass over a whole data set would write, by metric and sample."""
+    """The scores to write for a pass over a whole data set."""
 
     result: CaseResult
     file: Path
@@ -357,11 +356,11 @@ class AccuracyProposal:
 
     @property
     def folder(self) -> Path:
-        """The baselines that the file is one of: accuracy/WORKLOAD/FILE."""
+        """The baselines folder above accuracy/WORKLOAD/FILE."""
         return self.file.parents[2]
 
     def lines(self) -> Iterator[str]:
-        """Yield what would change, one line a metric."""
+        """Yield one line per changed metric."""
         for metric, after in self.new.scores.items():
             before = self.old.scores.get(metric) if self.old else None
             if before is None:
@@ -392,7 +391,7 @@ def record_of(
     action: Action,
     reason: str,
 ) -> PerformanceProposal:
-    """Return what accepting the runs of a performance test would write."""
+    """Return the proposal for the runs of a performance test."""
     verdict, case = result.verdict, result.verdict.case
     assert verdict.subject is not None
     rule = rule_beside(file, case.accelerator, verdict.subject.identity, USUAL_BASELINE_RUNS)[0]
