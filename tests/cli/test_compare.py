@@ -69,7 +69,7 @@ def test_a_session_is_named_by_file_folder_run_or_its_beginning(lab: Lab, say: S
     for name in names:
         shown = say.ends(0, "compare", name(lab.recorded), name(lab.unchanged))
         assert f"session {lab.recorded.parent.name}" in one_line(shown)
-        assert "changed   nothing that is recorded" in shown
+        assert "changed   no recorded difference" in shown
         # Runs that scatter as little as on a machine at rest exclude the limit for good.
         assert re.fullmatch("1 case on both sides: 1 (ok|PROVISIONAL)", shown.splitlines()[-1])
 

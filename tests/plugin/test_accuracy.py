@@ -177,11 +177,11 @@ def test_scores_are_accepted_judged_and_replaced(own: Project) -> None:
     dropped.stdout.fnmatch_lines(
         [
             "ACC DROP top1 −5.00 points*",
+            "likely    options: wrong absent → 20 since the baseline*",
             "metric  baseline     now  points        interval  margin  verdict",
             "top1     100.000  95.000   −5.00  * −0.50  ACC DROP",
-            "*400 samples compared one by one, 20 got worse and 0 better*",
+            "*400 samples compared in pairs: 20 worse, 0 better*",
             f"baseline  {BASELINE}",
-            'changed   options {} → {"wrong": 20}',
         ]
     )
     performance = newest(own, "performance")
@@ -336,7 +336,7 @@ def test_scores_of_one_session_are_judged_each_by_its_baseline(own: Project) -> 
     assert verdicts["subset"].metrics == ()
     assert verdicts["not-a-number"].headline.endswith("the scorer gave nan as quality of sample 7")
     text = " ".join(" ".join(section(result)).split())
-    assert "all 400 samples were compared: a larger data set or a wider margin" in text
+    assert "all 400 samples were compared. Use a larger data set or a wider margin" in text
 
     # A subset claims no gate, and the official profile takes no subset.
     own.run("suites/subset.mlperf.toml", *ACCURACY, "--mlperf-profile=official")

@@ -57,7 +57,7 @@ def suite(
 
 
 def failures(result: pytest.RunResult) -> dict[str, tuple[str, str]]:
-    """Return the sentence of each failure, up to the case, and all of its text, by workload."""
+    """Return the sentence of each failure, up to the command, and all of its text, by workload."""
     starts = [
         n for n, line in enumerate(result.outlines) if line.startswith("____") and "test_" in line
     ]
@@ -66,7 +66,7 @@ def failures(result: pytest.RunResult) -> dict[str, tuple[str, str]]:
     for start, end in zip(starts, ends, strict=True):
         name = result.outlines[start].partition("[")[2].partition("-")[0]
         lines = result.outlines[start + 1 : end]
-        sentence = lines[: next(n for n, line in enumerate(lines) if line.startswith("case "))]
+        sentence = lines[: next(n for n, line in enumerate(lines) if line.startswith("reproduce "))]
         found[name] = (" ".join(" ".join(sentence).split()), "\n".join(lines))
     return found
 

@@ -29,7 +29,7 @@ SEARCHED: Case = case(scenario="Server", engine="queue")
 
 FIND = 'maximise = "target_qps", subject_to = "latency_p50 < 10 ms", precision = "5%"'
 
-FOUND = r"[\d. ]+ samples/s at latency_p50 < 10 ms"
+FOUND = r"[\d.,]+ samples/s at latency_p50 < 10 ms"
 
 
 def suite(
@@ -209,7 +209,7 @@ def test_searches_find_the_capacity_and_become_a_baseline(
     xml = ET.parse(project.path / "j.xml").getroot()
     told = {each.get("name"): each.get("value") for each in xml.iter("property")}
     assert re.match(FOUND, str(told["mlperf.search"]))
-    result.stdout.re_match_lines([rf"  {FOUND}: [\d. ]+/s held, [\d. ]+/s did not .*; \d runs"])
+    result.stdout.re_match_lines([rf"  {FOUND}: [\d.,]+/s held, [\d.,]+/s did not .*; \d runs"])
     capsys.readouterr()
     main(["explain", "Server", "--results", "r.json"])
     lines = capsys.readouterr().out.splitlines()
@@ -241,7 +241,7 @@ def test_a_server_that_got_slower_is_a_drop_of_the_rate_found(project: Project) 
     result.stdout.re_match_lines(
         [
             rf"PERF DROP {FOUND} −\d\d\.\d % \(.*\); −10 % (exceeded|not excluded)",
-            rf"search +{FOUND}: [\d. ]+/s held",
+            rf"search +{FOUND}: [\d.,]+/s held",
         ]
     )
 

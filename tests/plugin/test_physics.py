@@ -64,7 +64,7 @@ def test_a_result_shows_its_share_of_what_is_possible_and_its_cost(project: Proj
     result.stdout.re_match_lines(
         [
             r"  samples/s: ([5-9]|10)(\.\d+)? % of the speed of light \(compute\); at most 4,947",
-            r"  \d+ \d{3} samples/USD \(1 GPU at 3\.6 USD an hour, 2026-11-01\)",
+            r"  \d+,\d{3} samples/USD \(1 GPU at 3\.6 USD an hour, 2026-11-01\)",
         ]
     )
     cost = found["light"].cost
