@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from statistics import geometric_mean
@@ -36,6 +37,7 @@ from pytest_mlperf.core.verdict import (
     Verdict,
     final_word,
 )
+from pytest_mlperf.judge.inputs import Direction
 from pytest_mlperf.reports.terminal.layout import TextTable, fold
 
 
@@ -213,11 +215,13 @@ def span(low: float | None, high: float | None, write: Callable[[float], str]) -
 
 def paired_cells(metric: PairedVerdict) -> dict[str, str]:
     """Return the texts of a score that was compared sample by sample."""
+    worse = metric.change > 0 if metric.lower else metric.change < 0
     return {
         "metric": metric.metric,
         "baseline": shown(metric.baseline),
         "now": shown(metric.now),
         "points": points(metric.change),
+        "effect": f"{points(metric.change)[1:]} points {'worse' if worse else 'better'}",
         "interval": span(metric.low, metric.high, points),
         "margin": shown(metric.bound, points),
         "verdict": str(metric.outcome or "reported"),
@@ -263,8 +267,35 @@ def metric_cells(metric: MetricVerdict) -> dict[str, str]:
         "interval": interval(metric.low or 0.0, metric.high or 0.0) if bounds else "",
         "limit": shown(metric.limit, partial(limit, metric.metric)),
         "verdict": metric.word,
+        "effect": shown(metric.change, partial(effect, metric.metric)),
         "outcome": str(metric.outcome or ""),
     }
+
+
+MIN_TIMES = 1.5
+"""Ratios from this on are written as "4.41x slower", smaller changes in per cent."""
+
+
+def falls(metric: str) -> bool:
+    """Return whether a smaller value of a metric is better."""
+    return metric in METRICS and METRICS[metric].direction is Direction.LOWER
+
+
+def effect(metric: str, share: float) -> str:
+    """Return a relative change in words: "4.41x slower", "6.3 % faster", "2.0 % worse".
+
+    Rates and times are slower or faster, other metrics worse or better; the factor is that of the
+    time, also for a rate.
+    """
+    definition, ratio = METRICS.get(metric), 1 + share
+    if definition is None or definition.direction is Direction.NEITHER or not 0 < ratio < math.inf:
+        return change(share)
+    factor, percents = max(ratio, 1 / ratio), change(abs(share))[1:]
+    if float(percents.split()[0]) == 0:
+        return percents
+    worse, better = ("slower", "faster") if definition.unit in {"s", "1/s"} else ("worse", "better")
+    word = worse if (ratio > 1) is falls(metric) else better
+    return f"{times(factor) if factor >= MIN_TIMES else percents} {word}"
 
 
 def title(metric: str) -> str:

@@ -21,19 +21,22 @@ from pytest_mlperf.addons.html.model import (
     tone,
 )
 from pytest_mlperf.core.metrics import METRICS
-from pytest_mlperf.core.numbers import change, duration, percent, points, quantity, times
+from pytest_mlperf.core.numbers import duration, percent, points, quantity
 from pytest_mlperf.core.verdict import MetricVerdict, PairedVerdict
 from pytest_mlperf.extension import CaseResult
-from pytest_mlperf.judge.inputs import Direction
-from pytest_mlperf.reports.rows import metric_cells, paired_cells, price_of, score_cells, title
+from pytest_mlperf.reports.rows import (
+    falls,
+    metric_cells,
+    paired_cells,
+    price_of,
+    score_cells,
+    title,
+)
 
 _TITLES = {metric.title for metric in METRICS.values()}
 
 MAX_DRAWN_LIMITS = 4
 """Changes of more limits than this are drawn at the edge, so that they leave room for others."""
-
-MIN_TIMES = 1.5
-"""Ratios from this on are written as "4.41x slower", smaller changes in per cent."""
 
 
 def forest(cases: Sequence[Grouped]) -> Figure:
@@ -80,9 +83,9 @@ def _change(place: int, metric: MetricVerdict, outcome: Outcome | None, *, faile
         "row": title(metric.metric),
         "tone": tone(outcome, failed=failed and metric.fails),
         "outcome": str(outcome),
-        **_shares(metric, metric.limit, falls=_falls(metric.metric)),
+        **_shares(metric, metric.limit, falls=falls(metric.metric)),
         "change": cells["change"],
-        "effect": effect(metric.metric, metric.change or 0.0),
+        "effect": cells["effect"],
         "interval": cells["interval"],
         "allowed": cells["limit"],
     }
@@ -91,7 +94,6 @@ def _change(place: int, metric: MetricVerdict, outcome: Outcome | None, *, faile
 def _paired_change(place: int, paired: PairedVerdict, *, failed: bool) -> Row:
     cells = paired_cells(paired)
     fails = failed and paired.outcome is not None and paired.outcome.fails
-    worse = paired.change > 0 if paired.lower else paired.change < 0
     return {
         "case": place,
         "row": paired.metric,
@@ -99,14 +101,10 @@ def _paired_change(place: int, paired: PairedVerdict, *, failed: bool) -> Row:
         "outcome": cells["verdict"],
         **_shares(paired, paired.margin, falls=paired.lower),
         "change": f"{cells['points']} points",
-        "effect": f"{cells['points'][1:]} points {'worse' if worse else 'better'}",
+        "effect": cells["effect"],
         "interval": cells["interval"],
         "allowed": cells["margin"],
     }
-
-
-def _falls(metric: str) -> bool:
-    return metric in METRICS and METRICS[metric].direction is Direction.LOWER
 
 
 def _shares(
@@ -119,23 +117,6 @@ def _shares(
         for share in (change.change, change.low, change.high)
     )
     return {"used": used, "low": high if falls else low, "high": low if falls else high}
-
-
-def effect(metric: str, share: float) -> str:
-    """Return a relative change in words: "4.41x slower", "6.3 % faster", "2.0 % worse".
-
-    Rates and times are slower or faster, other metrics worse or better; the factor is that of the
-    time, also for a rate.
-    """
-    definition, ratio = METRICS.get(metric), 1 + share
-    if definition is None or definition.direction is Direction.NEITHER or not 0 < ratio < math.inf:
-        return change(share)
-    factor, percents = max(ratio, 1 / ratio), change(abs(share))[1:]
-    if float(percents.split()[0]) == 0:
-        return percents
-    worse, better = ("slower", "faster") if definition.unit in {"s", "1/s"} else ("worse", "better")
-    word = worse if (ratio > 1) is _falls(metric) else better
-    return f"{times(factor) if factor >= MIN_TIMES else percents} {word}"
 
 
 # --- workload x accelerator ------------------------------------------------------------------
@@ -332,7 +313,7 @@ def _variation(values: Sequence[float]) -> float | None:
 def strip(cases: Sequence[Grouped]) -> Figure:
     """Return which runs are drawn as dots, beside the runs of their baselines."""
     rows = [
-        {"case": place, "row": title(metric.metric), "falls": _falls(metric.metric)}
+        {"case": place, "row": title(metric.metric), "falls": falls(metric.metric)}
         for place, result, metric in _judged(cases)
         if any(run.metrics[metric.metric] > 0 for run in result.verdict.runs if not run.invalid)
     ]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from pytest_mlperf.addons.html.model import Figure, Grouped, Row, rounded
 from pytest_mlperf.core.metrics import COUNTS
@@ -15,50 +14,9 @@ from pytest_mlperf.reports.terminal.precisions import (
     PrecisionEntry,
     Score,
     blocks_of,
-    precision_section,
 )
 
 MAX_LISTED_ENTRIES = 20
-
-
-WORDS = ("workload", "reference", "engine", "precision", "metric", "accuracy")
-"""Columns of the table that hold words; the others hold numbers."""
-
-COLUMNS = (
-    *("workload", "reference", "engine", "precision", "metric", "score", "needed", "points"),
-    *("interval", "samples", "accuracy", "measured", "speed", "spread"),
-)
-
-
-def precision_table(cases: Sequence[Grouped]) -> dict[str, Any]:
-    """Return all precisions as one table, and remarks; no row where each engine has one precision.
-
-    Each row names its workload, so that it can be read and sorted alone.
-    """
-    results = [result for one in cases for result in one.results]
-    blocks = [
-        block
-        for block in blocks_of(results)
-        if len({entry.case.engine for entry in block.entries}) < len(block.entries)
-    ]
-    tables, remarks = precision_section(results)
-    entries = ((block, entry) for block in blocks for entry in block.entries)
-    rows = []
-    for cells in tables[0].rows if tables else ():
-        if "engine" in cells:  # the first row of an entry
-            block, entry = next(entries)
-        value = cells.get(title(block.metric), "")
-        more = {
-            "workload": block.workload,
-            "reference": block.against,
-            "engine": entry.case.engine,
-            "precision": entry.case.precision,
-            "measured": f"{value} {title(block.metric)}" if value and entry.speed else value,
-        }
-        rows.append({**cells, **more})
-    columns = [name for name in COLUMNS if any(row.get(name) for row in rows)]
-    texts = [[row.get(name, "") for name in columns] for row in rows]
-    return {"table": (columns, texts, WORDS), "remarks": remarks}
 
 
 def precisions(cases: Sequence[Grouped]) -> Figure:

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from pytest_mlperf import MlperfError, Outcome
-from pytest_mlperf.addons.html._figures import effect
 from pytest_mlperf.addons.html._page import (
     as_json,
     bundled,
@@ -31,7 +30,7 @@ from pytest_mlperf.core.numbers import change, interval, quantity
 from pytest_mlperf.core.results import UNVERIFIED_LABEL
 from pytest_mlperf.core.verdict import SEVERITY
 from pytest_mlperf.judge.drift import LevelChange
-from pytest_mlperf.reports.rows import shown, title
+from pytest_mlperf.reports.rows import effect, shown, title
 from pytest_mlperf.reports.terminal.sessions import sparkline
 from pytest_mlperf.run.project import git_text
 from pytest_mlperf.stores.database import opened, shown_url

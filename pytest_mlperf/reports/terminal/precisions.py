@@ -129,14 +129,21 @@ Tests = Mapping[str, CaseResult]
 """The tests of one case by their kind."""
 
 
-def precision_section(results: Iterable[CaseResult]) -> tuple[list[TextTable], list[str]]:
-    """Return one table of the blocks in which an engine has several precisions, and remarks."""
+def precision_section(
+    results: Iterable[CaseResult], *, whole: bool = False
+) -> tuple[list[TextTable], list[str]]:
+    """Return one table of the blocks in which an engine has several precisions, and remarks.
+
+    Args:
+        whole: Name workload, engine, precision and reference in every row, so that rows can be
+            sorted.
+    """
     blocks = [
         block
         for block in blocks_of(results)
         if len({entry.case.engine for entry in block.entries}) < len(block.entries)
     ]
-    return [precision_table(blocks)] if blocks else [], remarks(blocks)
+    return [precision_table(blocks, whole=whole)] if blocks else [], remarks(blocks)
 
 
 def blocks_of(results: Iterable[CaseResult]) -> list[Block]:
@@ -344,34 +351,38 @@ SPEED = (
 SPREAD_NOTE = "spread: lowest and highest ratio of two runs; it is no confidence interval"
 
 
-def precision_table(blocks: Sequence[Block]) -> TextTable:
+def precision_table(blocks: Sequence[Block], *, whole: bool = False) -> TextTable:
     """Return the table of all blocks: a row per score, at least one per entry."""
     several = len(blocks) > 1
     about = "their reference" if several else f"{blocks[0].against}: {blocks[0].workload}"
     return TextTable(
         heading=f"Precisions against {about}",
         columns=(*COLUMNS, *dict.fromkeys(title(one.metric) for one in blocks), "speed", "spread"),
-        rows=[row for block in blocks for row in _rows(block, several=several)],
+        rows=[row for block in blocks for row in _rows(block, several=several, whole=whole)],
         left=("workload", "engine", "precision", "against", "metric", "accuracy"),
         spare=("needed", "samples", "spread", "interval", "against"),
     )
 
 
-def _rows(block: Block, *, several: bool) -> Iterator[Row]:
+def _rows(block: Block, *, several: bool, whole: bool) -> Iterator[Row]:
     for entry in block.entries:
         words = {score.outcome for score in entry.scores}
-        whole = str(entry.accuracy or "") if entry.accuracy not in words else ""
-        first: Row = {
-            "workload": block.workload if several and entry is block.entries[0] else "",
-            "against": block.reference.name if several and entry is not block.reference else "",
+        of_test = str(entry.accuracy or "") if entry.accuracy not in words else ""
+        is_reference = entry is block.reference and not whole
+        names: Row = {
+            "workload": block.workload if whole or (several and entry is block.entries[0]) else "",
+            "against": block.reference.name if (whole or several) and not is_reference else "",
             "engine": entry.case.engine,
             "precision": entry.case.precision,
-            **_speed_cells(entry, block),
         }
         for index, score in enumerate(entry.scores or (None,)):
-            word = whole if whole and not index else str(score.outcome or "") if score else ""
-            cells = _score_cells(score, entry) if score else {}
-            yield {**cells, "accuracy": word, **({} if index else first)}
+            word = str(score.outcome or "") if score else ""
+            yield {
+                **(_score_cells(score, entry) if score else {}),
+                "accuracy": word if index else of_test or word,
+                **(names if whole or not index else {}),
+                **({} if index else _speed_cells(entry, block)),
+            }
 
 
 def _score_cells(score: Score, entry: PrecisionEntry) -> Row:
