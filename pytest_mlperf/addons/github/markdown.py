@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from pytest_mlperf import Verdict
 from pytest_mlperf.core.numbers import duration, plural
 from pytest_mlperf.core.results import UNVERIFIED_LABEL, Absent
 from pytest_mlperf.core.untrusted_text import markdown_text as escape
-from pytest_mlperf.core.verdict import SEVERITY, final_word
+from pytest_mlperf.core.verdict import SEVERITY
 from pytest_mlperf.extension import CaseResult, ReportedSession, Results
 from pytest_mlperf.reports.failures import failure_groups
-from pytest_mlperf.reports.rows import facts_of, paired_cells, rows
-from pytest_mlperf.reports.terminal.advice import lines_of, machine_wide, open_words, settling
+from pytest_mlperf.reports.rows import cells_of, facts_of, notes_of, rows
+from pytest_mlperf.reports.terminal.advice import machine_wide, open_words, settling
 from pytest_mlperf.reports.terminal.precisions import origin, precision_section
 
 SUMMARY_LIMIT = 1_048_576
@@ -116,16 +115,18 @@ def failures(results: Results, most: int, *, notes: bool = False) -> Iterator[st
             yield f"- **{verdict.outcome}** {escape(text)} ({code(verdict.case.id)})\n"
             if failure.reproduce:
                 yield f"  - reproduce: {code(failure.reproduce)}\n"
-            for note in _notes(verdict) if notes else ():
+            for note in _notes(failure.result) if notes else ():
                 yield f"  - {escape(note)}\n"
         if len(group.failures) > most:
             yield f"- and {len(group.failures) - most} more, listed below\n"
         yield "\n"
 
 
-def _notes(verdict: Verdict) -> list[str]:
+def _notes(result: CaseResult) -> list[str]:
+    verdict = result.verdict
     changed = "; ".join(verdict.baseline.changed)
-    notes = [final_word(verdict), *lines_of(verdict)[:MAX_LISTED_NOTES]]
+    lines = [*notes_of(verdict), *(f"log: {line}" for line in verdict.logs.tail)]
+    notes = [facts_of(result).get("to settle it"), *lines[:MAX_LISTED_NOTES]]
     return [note for note in (*notes, changed and f"changed: {changed}") if note]
 
 
@@ -162,7 +163,7 @@ def results_table(title: str, results: Iterable[CaseResult], *, open_: bool) -> 
 def _with_baseline(result: CaseResult) -> Iterator[dict[str, str]]:
     """Yield the rows of a test with its baseline, and with its headline where none has a metric."""
     verdict = result.verdict
-    scores = {score.metric: paired_cells(score)["baseline"] for score in verdict.paired}
+    scores = {score.metric: cells_of(score)["baseline"] for score in verdict.paired}
     for row in rows(result):
         base = row.get("baseline", "") if verdict.kind != "accuracy" else ""
         note = "" if row.get("metric") else verdict.headline

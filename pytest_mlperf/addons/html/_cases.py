@@ -15,9 +15,9 @@ from pytest_mlperf.core.history import CaseHistory
 from pytest_mlperf.core.measurement import moment_of
 from pytest_mlperf.core.metrics import METRICS, RATES, at_point, point_of
 from pytest_mlperf.core.numbers import change, interval, limit, percent, plural, quantity
-from pytest_mlperf.core.verdict import MetricVerdict, final_word
+from pytest_mlperf.core.verdict import MetricVerdict
 from pytest_mlperf.extension import CaseResult, Subject, some
-from pytest_mlperf.reports.rows import all_tables, facts_of, machine, metric_notes, title
+from pytest_mlperf.reports.rows import all_tables, facts_of, notes_of, title
 from pytest_mlperf.reports.terminal.advice import commands
 
 MAX_TOLD_BASELINES = 10
@@ -380,31 +380,7 @@ def _test(result: CaseResult, causes: Sequence[str]) -> Packed:
         "tone": tone(verdict.outcome, failed=result.failed),
         "tables": [(*table.filled, table.left) for table in all_tables(verdict)],
         "causes": causes,
-        "notes": list(dict.fromkeys([*verdict.notes, *metric_notes(verdict)])),
-        "facts": _facts(result),
+        "notes": notes_of(verdict),
+        "facts": list(facts_of(result).items()),
         "commands": list(commands(result)),
     }
-
-
-# --- words -----------------------------------------------------------------------------------
-
-
-def _facts(result: CaseResult) -> list[tuple[str, str]]:
-    verdict = result.verdict
-    judged = next((m for m in verdict.metrics if m.baseline.runs and m.outcome), None)
-    scored = verdict.accuracy if verdict.kind == "accuracy" else None
-    of = f" of {scored.total:,}" if scored and scored.total else ""
-    facts = {
-        **facts_of(result),
-        "runs": judged and f"{judged.runs} now, {judged.baseline.runs} in the baseline",
-        "to settle it": final_word(verdict),
-        "samples": scored and f"{scored.samples:,}{of}, {scored.source}",
-        "answers": scored and scored.answers_in_words,
-        "gate": verdict.gate.answer if verdict.gate and verdict.kind == "accuracy" else None,
-        "baseline": verdict.baseline.source,
-        "baseline file": verdict.baseline.file,
-        "machine": machine(verdict),
-        "files": verdict.logs.folder,
-        "log": verdict.logs.file,
-    }
-    return [*((name, text) for name, text in facts.items() if text), *result.facts.items()]

@@ -21,15 +21,12 @@ from pytest_mlperf.addons.html.model import (
     tone,
 )
 from pytest_mlperf.core.metrics import METRICS
-from pytest_mlperf.core.numbers import duration, percent, points, quantity
+from pytest_mlperf.core.numbers import duration, percent, quantity
 from pytest_mlperf.core.verdict import MetricVerdict, PairedVerdict
 from pytest_mlperf.extension import CaseResult
 from pytest_mlperf.reports.rows import (
-    falls,
-    metric_cells,
-    paired_cells,
+    cells_of,
     price_of,
-    score_cells,
     title,
 )
 
@@ -77,13 +74,13 @@ def _whole(verdict: Verdict, metric: MetricVerdict) -> Outcome | None:
 
 
 def _change(place: int, metric: MetricVerdict, outcome: Outcome | None, *, failed: bool) -> Row:
-    cells = metric_cells(metric)
+    cells = cells_of(metric)
     return {
         "case": place,
         "row": title(metric.metric),
         "tone": tone(outcome, failed=failed and metric.fails),
         "outcome": str(outcome),
-        **_shares(metric, metric.limit, falls=falls(metric.metric)),
+        **_shares(metric, metric.limit, falls=_falls(metric.metric)),
         "change": cells["change"],
         "effect": cells["effect"],
         "interval": cells["interval"],
@@ -92,7 +89,7 @@ def _change(place: int, metric: MetricVerdict, outcome: Outcome | None, *, faile
 
 
 def _paired_change(place: int, paired: PairedVerdict, *, failed: bool) -> Row:
-    cells = paired_cells(paired)
+    cells = cells_of(paired)
     fails = failed and paired.outcome is not None and paired.outcome.fails
     return {
         "case": place,
@@ -105,6 +102,10 @@ def _paired_change(place: int, paired: PairedVerdict, *, failed: bool) -> Row:
         "interval": cells["interval"],
         "allowed": cells["margin"],
     }
+
+
+def _falls(metric: str) -> bool:
+    return metric in METRICS and METRICS[metric].falls
 
 
 def _shares(
@@ -232,7 +233,7 @@ def _scores(place: int, one: Grouped) -> Iterator[Row]:
         for metric in verdict.metrics:
             if not metric.baseline.value or metric.now is None:
                 continue
-            cells, beside = score_cells(metric), paired.get(metric.metric)
+            cells, beside = cells_of(metric, "accuracy"), paired.get(metric.metric)
             low, high = _around(metric.baseline.value, beside)
             outcome = metric.outcome if metric.outcome is Outcome.GATE_FAIL else verdict.outcome
             yield {
@@ -245,7 +246,7 @@ def _scores(place: int, one: Grouped) -> Iterator[Row]:
                 "low": low,
                 "high": high,
                 **{name: cells[name] for name in ("now", "reference", "needed")},
-                "points": f"{points(beside.change)} points" if beside else "",
+                "points": f"{cells_of(beside)['points']} points" if beside else "",
             }
 
 
@@ -313,7 +314,7 @@ def _variation(values: Sequence[float]) -> float | None:
 def strip(cases: Sequence[Grouped]) -> Figure:
     """Return which runs are drawn as dots, beside the runs of their baselines."""
     rows = [
-        {"case": place, "row": title(metric.metric), "falls": falls(metric.metric)}
+        {"case": place, "row": title(metric.metric), "falls": _falls(metric.metric)}
         for place, result, metric in _judged(cases)
         if any(run.metrics[metric.metric] > 0 for run in result.verdict.runs if not run.invalid)
     ]
