@@ -48,6 +48,11 @@ class PlannedPair:
         return self.a.path
 
     @property
+    def sides(self) -> tuple[Planned, ...]:
+        """The cases that it runs."""
+        return self.a, self.b
+
+    @property
     def accelerators(self) -> tuple[str, ...]:
         """Accelerators that must be present."""
         return tuple(dict.fromkeys((*self.a.accelerators, *self.b.accelerators)))

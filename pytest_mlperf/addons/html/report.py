@@ -14,15 +14,12 @@ from typing import ParamSpec, TypeGuard, TypeVar
 from pytest_mlperf import MlperfError, RunError
 from pytest_mlperf.addons.html._page import render
 from pytest_mlperf.addons.html.model import TIME_PARTS, Packed, Percentiles, RunFiles
-from pytest_mlperf.bench.case import load_checked
-from pytest_mlperf.bench.files import judged_against, points_of
-from pytest_mlperf.core.baseline import Baseline, Record, differences, find
+from pytest_mlperf.bench.files import JudgedBaseline
+from pytest_mlperf.core.baseline import Record
 from pytest_mlperf.core.energy.readings import Reading
 from pytest_mlperf.core.history import CaseHistory, points_of_session
 from pytest_mlperf.core.measurement import moment_of
-from pytest_mlperf.core.recording import set_by
 from pytest_mlperf.core.results import Absent
-from pytest_mlperf.core.trend import versions
 from pytest_mlperf.extension import CaseResult, ReportedSession, Results, Run, parse_json
 from pytest_mlperf.run.logs import DETAIL, Detail, Timed, parse_detail
 from pytest_mlperf.run.power.doubts import THROTTLING_REASONS
@@ -424,13 +421,14 @@ class _Search:
     def __init__(self, folder: Path, root: Path) -> None:
         self._folder, self._root = folder, root
         self._notes: dict[str, None] = {}
-        self._loaded: dict[Path, Baseline | None] = {}
 
     def beside(self, results: Results, store: str = "") -> RunFiles:
+        places = (self._root, self._folder, *self._folder.parents)
+        baselines = {result.test: JudgedBaseline(result, places) for result in results.cases}
         records = {
-            result.test: record
-            for result in results.cases
-            if (record := self._try(self._record, result))
+            test: record
+            for test, baseline in baselines.items()
+            if (record := self._try(self._record, baseline))
         }
         folders = {result.test: self._folders(result) for result in results.cases}
         last = {test: pairs[-1][1] for test, pairs in folders.items() if pairs}
@@ -440,7 +438,9 @@ class _Search:
         first = sorted(asked, key=lambda one: not one.failed)[:MAX_GIT_CASES]
         return RunFiles(
             records=records,
-            versions={one.test: self._accepted(one, records[one.test]) for one in first},
+            versions={
+                one.test: self._try(getattr, baselines[one.test], "versions") or [] for one in first
+            },
             percentiles={
                 one.test: logged
                 for one in speed
@@ -464,19 +464,6 @@ class _Search:
         runs = result.verdict.runs
         return [(run, at) for run in runs if (at := folder_below(self._folder, run.folder))]
 
-    def _accepted(self, result: CaseResult, record: Record) -> list[tuple[str, str]]:
-        """Return when git says each engine version was accepted."""
-        file = self._baseline(result)
-        measured = (self._try(points_of, file, []) if file else None) or []
-        points = [
-            point
-            for point in measured
-            if point.fingerprint and not differences(point.identity, record.identity)
-        ]
-        named = versions(points) if points else []
-        marks = [(point.date, name) for point, name in zip(points, named, strict=True)]
-        return [after for before, after in pairwise([("", ""), *marks]) if before[1] != after[1]]
-
     def _notes_shown(self) -> list[str]:
         notes = list(self._notes)
         more = (
@@ -496,21 +483,11 @@ class _Search:
             self._notes[f"not read: {error}"] = None
             return None
 
-    def _record(self, result: CaseResult) -> Record | None:
-        verdict = result.verdict
-        file = self._baseline(result)
-        if file is None or verdict.subject is None:
-            return None
-        if file not in self._loaded:
-            self._loaded[file] = None
-            self._loaded[file] = load_checked(file, verdict.case)
-        loaded = self._loaded[file]
-        record = find(loaded, verdict.subject.identity) if loaded else None
-        if record and verdict.baseline.source and set_by(record.history) != verdict.baseline.source:
+    def _record(self, baseline: JudgedBaseline) -> Record | None:
+        record = baseline.record
+        if baseline.was_replaced:
             # Beside a verdict on another one its runs would say something false.
-            self._notes[f"{file}: another baseline was accepted since; it is not shown"] = None
+            note = f"{baseline.file}: another baseline was accepted since; it is not shown"
+            self._notes[note] = None
             return None
         return record
-
-    def _baseline(self, result: CaseResult) -> Path | None:
-        return judged_against(result, (self._root, self._folder, *self._folder.parents))
