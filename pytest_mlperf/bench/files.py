@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -49,6 +50,16 @@ def _first_of(folders: Iterable[Path], named: Path) -> Path | None:
         return next((folder / named for folder in folders if (folder / named).is_file()), None)
     except (OSError, ValueError):  # a name that is too long, or contains a 0 byte
         return None
+
+
+def tracked_baselines() -> Iterator[tuple[Path, Case]]:
+    """Yield each performance baseline that git tracks in the working folder, with its case."""
+    for file in map(Path, git_text("ls-files", "-z", "--", "*.json").split("\0")):
+        loaded = None
+        with contextlib.suppress(BaselineError):
+            loaded = baselines.load(file) if baselines.is_place(file) else None
+        if loaded:
+            yield file, case_of(loaded)
 
 
 class JudgedBaseline:

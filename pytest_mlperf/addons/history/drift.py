@@ -16,7 +16,6 @@ from pytest_mlperf.core.trend import TrendPoint, ratio_of
 from pytest_mlperf.core.verdict import MetricVerdict
 from pytest_mlperf.extension import Criterion
 from pytest_mlperf.judge.formulas import bound_of, raw
-from pytest_mlperf.judge.inputs import Direction
 from pytest_mlperf.judge.rule_r import RuleR
 
 
@@ -59,15 +58,16 @@ def accepted_drop(
     if len(points) < 2 or None in sides or metric.metric not in METRICS:
         return None
     limit, share, low, high = (float(side or 0.0) for side in sides)
-    direction = METRICS[metric.metric].direction
-    if limit <= 0 or direction is Direction.NEITHER or min(share, low) <= -1:
+    definition = METRICS[metric.metric]
+    direction = definition.direction
+    if limit <= 0 or definition.is_neutral or min(share, low) <= -1:
         return None
     last = points[-1]
     steps = ((point, ratio_of(point, last, metric.metric, rule)) for point in points[:-1])
     first, step = next((pair for pair in steps if pair[1]), (last, None))
     if step is None:
         return None
-    sign = 1 if direction is Direction.HIGHER else -1
+    sign = -1 if definition.falls else 1
     recent = sign * math.log1p(share)
     ends = sorted(sign * math.log1p(end) for end in (low, high))
     total = sign * step.change + recent

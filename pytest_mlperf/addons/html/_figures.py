@@ -26,7 +26,7 @@ from pytest_mlperf.core.verdict import MetricVerdict, PairedVerdict
 from pytest_mlperf.extension import CaseResult
 from pytest_mlperf.reports.rows import (
     cells_of,
-    price_of,
+    facts_of,
     title,
 )
 
@@ -383,12 +383,13 @@ def cost(cases: Sequence[Grouped]) -> Figure:
     """Return what a million tokens or samples cost."""
     rows: list[Row] = []
     for place, one in enumerate(cases):
-        per_usd = next((each.verdict.cost for each in one.results if each.verdict.cost), None)
-        if per_usd is None or not 0 < per_usd.value < math.inf:
+        result = next((each for each in one.results if each.verdict.cost), None)
+        per_usd = result.verdict.cost if result else None
+        if result is None or per_usd is None or not 0 < per_usd.value < math.inf:
             continue
         usd = 1e6 / per_usd.value
+        price = facts_of(result)["cost"].partition("(")[2].removesuffix(")")
         of = {"case": place, "row": per_usd.of, "of": per_usd.of}
-        price = price_of(per_usd, one.case)
         rows.append({**of, "usd": rounded(usd), "text": quantity("", usd), "price": price})
     return Figure(
         name="cost",

@@ -8,7 +8,7 @@ import json
 import math
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib.metadata import version
 from importlib.resources import files
@@ -36,7 +36,7 @@ from pytest_mlperf.core.results import UNVERIFIED_LABEL, Absent
 from pytest_mlperf.core.untrusted_text import every_text, visible
 from pytest_mlperf.core.verdict import SEVERITY
 from pytest_mlperf.extension import Results
-from pytest_mlperf.reports.failures import FailureGroup, failure_groups
+from pytest_mlperf.reports.failures import failure_groups
 from pytest_mlperf.reports.terminal.advice import machine_wide, open_words
 from pytest_mlperf.reports.terminal.precisions import precision_section
 from pytest_mlperf.stores.cache import kept_text
@@ -183,6 +183,12 @@ def render(
 
     Older history is left out first, then cases that are fine, and the page says so.
     """
+    failures = failure_groups(results, beside.records)
+    causes = {
+        failure.result.test: [cause.says for cause in failure.causes]
+        for group in failures
+        for failure in group.failures
+    }
     template = page_environment().from_string(text_of("page.html.j2"))
     style, library = text_of("page.css"), bundled()
     script = "\n".join(map(text_of, ("plots.js", "page.js")))
@@ -201,11 +207,11 @@ def render(
         "counts": counts(result.verdict.outcome for result in results.cases),
         "about": about(results),
         "doubts": list(doubts(results)),
+        "failures": failures,
     }
     cases, page = grouped(results.cases), ""
-    failures = failure_groups(results, beside.records)
     for points, listed in CUTS:
-        page = template.render(**fixed, **_of_cases(cases, failures, beside, points, listed))
+        page = template.render(**fixed, **_of_cases(cases, causes, beside, points, listed))
         if len(page.encode()) <= largest:
             break
     return page
@@ -213,18 +219,13 @@ def render(
 
 def _of_cases(
     every: Sequence[Grouped],
-    groups: Sequence[FailureGroup],
+    causes: Mapping[str, Sequence[str]],
     beside: RunFiles,
     points: int,
     listed: int,
 ) -> dict[str, Any]:
     """Return what the template writes of cases: the first so many, those that failed first."""
     cases = every[:listed]
-    causes = {
-        failure.result.test: [cause.says for cause in failure.causes]
-        for group in groups
-        for failure in group.failures
-    }
     sections, environments = shown(cases, causes)
     drawn, left_out = _case_figures(cases, beside, points)
     figures = [
@@ -234,7 +235,6 @@ def _of_cases(
     ]
     return {
         "cases": sections,
-        "failures": groups,
         "places": {r.test: (place, one) for place, one in enumerate(cases) for r in one.results},
         "precisions": _precisions(cases),
         "unlisted": len(every) - len(cases),

@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 from pytest_mlperf import Outcome
 from pytest_mlperf.core.baseline import Record
-from pytest_mlperf.core.case import AUDITS
 from pytest_mlperf.core.history import CaseHistory
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.verdict import SEVERITY, MetricVerdict
@@ -114,13 +113,13 @@ class Grouped:
     @property
     def worst(self) -> CaseResult:
         """The test that decides; one that failed before all others."""
-        kinds = ("performance", "efficiency", "pair", "accuracy", *AUDITS)
+        kinds = ("performance", "efficiency", "pair", "accuracy")
         return min(
             self.results,
             key=lambda one: (
                 not one.failed,
                 SEVERITY.index(one.verdict.outcome),
-                kinds.index(one.verdict.kind),
+                kinds.index(kind) if (kind := one.verdict.kind) in kinds else len(kinds),
             ),
         )
 

@@ -17,7 +17,7 @@ from pytest_mlperf.addons.html.model import TIME_PARTS, Packed, Percentiles, Run
 from pytest_mlperf.bench.files import JudgedBaseline
 from pytest_mlperf.core.baseline import Record
 from pytest_mlperf.core.energy.readings import Reading
-from pytest_mlperf.core.history import CaseHistory, points_of_session
+from pytest_mlperf.core.history import CaseHistory
 from pytest_mlperf.core.measurement import moment_of
 from pytest_mlperf.core.results import Absent
 from pytest_mlperf.extension import CaseResult, ReportedSession, Results, Run, parse_json
@@ -369,18 +369,8 @@ def spent_of(folder: Path, run: Run) -> dict[str, float]:
 
 def sessions_of(results: Results, store: str) -> dict[str, list[CaseHistory]]:
     """Return what a store remembers of the cases of a session, which is among it, by case id."""
-    now = {series.key: (series, point) for series, point in points_of_session(results)}
-    remembered: dict[str, list[CaseHistory]] = {}
     with opened(store) as there:
-        for case in dict.fromkeys(series.case.id for series, _ in now.values()):
-            for history in there.histories(case):
-                if (latest := now.get(history.series.key)) is None:
-                    continue
-                points = [one for one in history.points if one.run != results.run]
-                points = sorted([*points, latest[1]], key=lambda one: (one.started, one.run))
-                whole = CaseHistory(series=history.series, points=points)
-                remembered.setdefault(case, []).append(whole)
-    return remembered
+        return there.histories_with(results)
 
 
 MAX_GIT_CASES = 40

@@ -16,7 +16,7 @@ from pytest_mlperf.core.numbers import plural, rounded
 from pytest_mlperf.core.untrusted_text import nearest
 from pytest_mlperf.hardware.specs import known_gpus
 from pytest_mlperf.reports.terminal.layout import fold, paragraph, table
-from pytest_mlperf.rounds.published import SECONDS, OfficialResult, official_results
+from pytest_mlperf.rounds.published import OfficialResult, official_results
 from pytest_mlperf.rounds.work import work_named
 from pytest_mlperf.run.roofline_share import WorkloadLimit
 
@@ -158,7 +158,7 @@ def _limit(result: OfficialResult) -> WorkloadLimit | None:
     metric = "tokens_per_second" if result.unit == "tokens/s" else "throughput"
     value = result.value
     if result.is_latency:
-        metric, value = _METRICS[result.scenario], result.value * SECONDS[result.unit]
+        metric, value = _METRICS[result.scenario], result.value * result.unit_seconds
     length = result.tokens_per_sample
     return WorkloadLimit.of(
         result.model,
@@ -226,7 +226,7 @@ def _row(row: ResultRow) -> dict[str, str]:
     result, limit = row.result, row.limit
     certain = limit.certain
     if certain is not None:
-        certain /= SECONDS.get(result.unit, 1.0)
+        certain /= result.unit_seconds
     return {
         "workload": result.model + ("*" if result.division == "open" else ""),
         "run": SCENARIO_ABBREVIATIONS[result.scenario],

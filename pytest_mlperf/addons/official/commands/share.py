@@ -15,7 +15,7 @@ from pytest_mlperf.cli.output import show, width
 from pytest_mlperf.core.numbers import rounded
 from pytest_mlperf.core.results import UNVERIFIED_LABEL
 from pytest_mlperf.core.untrusted_text import nearest
-from pytest_mlperf.reports.terminal.layout import Row, paragraph, paragraphs, table
+from pytest_mlperf.reports.terminal.layout import paragraph, paragraphs, table
 from pytest_mlperf.rounds.published import OfficialResult, official_results
 
 COLUMNS = ("A", "best", "share", "unit", "round", "submitter", "system")
@@ -116,7 +116,7 @@ def lines(
     )
 
 
-def _row(placing: Placing) -> Row:
+def _row(placing: Placing) -> dict[str, str]:
     best = placing.best
     return {
         "A": rounded(placing.value),
