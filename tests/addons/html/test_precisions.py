@@ -59,11 +59,11 @@ def lower(value: float, metric: str = "fid") -> MetricVerdict:
 def test_better_is_up_also_where_lower_is_better() -> None:
     results = []
     for precision, value in (("fp32", 20.0), ("int8", 25.0)):
-        own = scored(case(precision), 76.0, metrics=(lower(value),))
-        assert own.verdict.accuracy is not None
-        accuracy = replace(own.verdict.accuracy, scores={"fid": value}, lower=("fid",))
+        scored_result = scored(case(precision), 76.0, metrics=(lower(value),))
+        assert scored_result.verdict.accuracy is not None
+        accuracy = replace(scored_result.verdict.accuracy, scores={"fid": value}, lower=("fid",))
         results += [
-            replace(own, verdict=replace(own.verdict, accuracy=accuracy)),
+            replace(scored_result, verdict=replace(scored_result.verdict, accuracy=accuracy)),
             measured(case(precision), 1.0),
         ]
 
