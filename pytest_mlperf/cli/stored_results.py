@@ -197,13 +197,13 @@ def _roots(suites: Iterable[Path], results: Iterable[Path]) -> Iterator[Path]:
         yield Path(name).resolve().parents[1]
 
 
-def add_store(parser: argparse.ArgumentParser) -> None:
-    """Add the option `--store`."""
+def add_store(parser: argparse.ArgumentParser, purpose: str = "") -> None:
+    """Add the option `--store`; its help begins with a purpose."""
     parser.add_argument(
         "--store",
         default=str(STORE),
         metavar="URL",
-        help=f"file, sqlite:///FILE or postgresql://USER@HOST/DATABASE (default {STORE})",
+        help=f"{purpose}file, sqlite:///FILE or postgresql://USER@HOST/DATABASE (default {STORE})",
     )
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from pytest_mlperf.core.errors import MlperfError, RunError
 from pytest_mlperf.core.untrusted import parse_json
-from pytest_mlperf.run.curve import CurveLog, unsteady
+from pytest_mlperf.run.curve import CurveLog, curve_figures, lengths_within, unsteady
 from pytest_mlperf.run.figures import Findings
 from pytest_mlperf.run.worker.point_window import SCHEMA_VERSION, WINDOW_PARTS, PointWindow
 from pytest_mlperf.stores.endpoints import (
@@ -72,10 +73,19 @@ def _tracked(point: RecordedPoint, clock_s: float) -> PointWindow:
     return replace(window, parts=tuple((count, 0, 0.0) for count in parts))
 
 
-def recorded_curve(points: Sequence[RecordedPoint]) -> CurveLog:
-    """Return the curve of a session of the client, from its results alone."""
+def recorded_figures(points: Sequence[RecordedPoint], accelerator: str) -> dict[str, Any]:
+    """Return the figures of a session of the client, from its results alone, as fields of `Run`."""
     windows = (recorded_window(one, one.ended_s - one.duration_s, one.ended_s) for one in points)
-    return CurveLog(path="", samples=sum(one.requests for one in points), points=tuple(windows))
+    samples = sum(one.requests for one in points)
+    log = CurveLog(path="", samples=samples, points=tuple(windows))
+    figures = curve_figures(log, accelerator)
+    return {
+        "metrics": figures.metrics,
+        "within_se": lengths_within(log),
+        "samples": samples,
+        "queries": samples,
+        "serving": figures.serving,
+    }
 
 
 def recorded_window(point: RecordedPoint, begin_s: float, end_s: float) -> PointWindow:

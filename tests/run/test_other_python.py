@@ -193,15 +193,9 @@ def test_a_python_is_named_by_variable_home_suite_or_command(
     monkeypatch.setenv("OLD", str(tmp_path / "old"))
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "old").symlink_to(python.parents[1])
-<<<<<<< HEAD
-    for place in ("${OLD}/bin/python", "~/old/bin/python", "../old/bin/python"):
-        case = planned(project, f'{{ python = "{place}" }}')
-        with baseline_build(earlier(case), tmp_path, "build") as build:
-=======
     for python_path in ("${OLD}/bin/python", "~/old/bin/python", "../old/bin/python"):
         case = planned(project, f'{{ python = "{python_path}" }}')
-        with baseline_build(earlier(case), tmp_path / "build") as build:
->>>>>>> main
+        with baseline_build(earlier(case), tmp_path, "build") as build:
             (named,) = build.python
         assert Path(named).parent.resolve() == python.parent.resolve()
         assert Path(named).name == "python"

@@ -30,13 +30,13 @@ from pytest_mlperf.addons.html._figures import (
 )
 from pytest_mlperf.addons.html._precisions import precisions
 from pytest_mlperf.addons.html.model import Figure, Grouped, Packed, RunFiles, Tone, grouped, tone
-from pytest_mlperf.core.control import seen_in_words
 from pytest_mlperf.core.numbers import duration, plural
 from pytest_mlperf.core.results import UNVERIFIED_LABEL, Absent
 from pytest_mlperf.core.untrusted_text import every_text, visible
 from pytest_mlperf.core.verdict import SEVERITY
 from pytest_mlperf.extension import Results
 from pytest_mlperf.reports.failures import failure_groups
+from pytest_mlperf.reports.rows import facts_of
 from pytest_mlperf.reports.terminal.advice import machine_wide, open_words
 from pytest_mlperf.reports.terminal.precisions import precision_section
 from pytest_mlperf.stores.cache import kept_text
@@ -140,18 +140,13 @@ def _not_run(results: Results) -> Iterator[tuple[Tone, str]]:
 
 
 def _machine(results: Results) -> Iterator[tuple[Tone, str]]:
-    looked = [r.verdict for r in results.cases if r.verdict.machine]
-    steady = [difference for verdict in looked if verdict.steady for difference in verdict.machine]
+    compared = [result for result in results.cases if result.verdict.machine]
+    steady = [result for result in compared if result.verdict.steady]
     if steady:
-        worst = max(steady, key=lambda difference: difference.deviations)
-        many = plural(sum(verdict.steady is True for verdict in looked), "change")
-        yield (
-            "good",
-            f"The machine's own speed explains none of {many}, by a fixed micro-benchmark: at most "
-            f"{seen_in_words([worst])}.",
-        )
-    off = sum(verdict.steady is False for verdict in looked)
-    if off:
+        worst = max(steady, key=lambda r: max(one.deviations for one in r.verdict.machine))
+        seen = facts_of(worst)["machine"]
+        yield "good", f"The machine explains none of {plural(len(steady), 'change')}; {seen}."
+    if off := sum(result.verdict.steady is False for result in compared):
         yield "fail", f"The machine itself was off for {plural(off, 'change')}."
 
 

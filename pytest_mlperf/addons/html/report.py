@@ -16,7 +16,6 @@ from pytest_mlperf.addons.html._page import render
 from pytest_mlperf.addons.html.model import TIME_PARTS, Packed, Percentiles, RunFiles
 from pytest_mlperf.bench.files import JudgedBaseline
 from pytest_mlperf.core.baseline import Record
-from pytest_mlperf.core.energy.readings import Reading
 from pytest_mlperf.core.history import CaseHistory
 from pytest_mlperf.core.measurement import moment_of
 from pytest_mlperf.core.results import Absent
@@ -122,62 +121,59 @@ def _subject(gpus: Sequence[GpuLog], driver: str | None, began: float) -> str:
 # --- lines -----------------------------------------------------------------------------------
 
 
+Point = tuple[float, float]
+"""Time of a reading [s], and its value."""
+
+
 def _trace(gpu: GpuLog, name: str, shown: Span, begin_s: float) -> Packed:
-    def line(readings: Sequence[Reading]) -> list[list[float | None]]:
-        inside = [
-            Reading(time_s=reading.time_s - begin_s, value=reading.value)
+    lines = {
+        "power": gpu.trace,
+        "clock": gpu.series("sm_mhz", *shown),
+        "temperature": gpu.series("temperature_c", *shown),
+    }
+    drawn = {}
+    for quantity, readings in lines.items():
+        points = [
+            (reading.time_s - begin_s, reading.value)
             for reading in readings
             if shown[0] <= reading.time_s <= shown[1]
         ]
-        points = broken(decimate(inside, MAX_TIME_COLUMNS), inside)
-        values = [None if value is None else round(value, 1) for _, value in points]
-        return [[round(time_s, 2) for time_s, _ in points], values]
-
-    return {
-        "name": name,
-        "limit": gpu.limit_w,
-        "power": line(gpu.trace),
-        "clock": line(gpu.series("sm_mhz", *shown)),
-        "temperature": line(gpu.series("temperature_c", *shown)),
-    }
+        line = broken(decimate(points, MAX_TIME_COLUMNS), points)
+        values = [None if value is None else round(value, 1) for _, value in line]
+        drawn[quantity] = [[round(time_s, 2) for time_s, _ in line], values]
+    return {"name": name, "limit": gpu.limit_w, **drawn}
 
 
-def decimate(readings: Sequence[Reading], columns: int) -> list[Reading]:
-    """Return the lowest and the highest reading of each of so many equal parts of the time."""
-    if len(readings) <= 2 * columns:
-        return list(readings)
-    first_s = readings[0].time_s
-    width_s = (readings[-1].time_s - first_s) / columns or 1.0
-    parts: dict[int, tuple[Reading, Reading]] = {}
-    for reading in readings:
-        place = min(int((reading.time_s - first_s) / width_s), columns - 1)
-        low, high = parts.get(place, (reading, reading))
-        parts[place] = (
-            reading if reading.value < low.value else low,
-            reading if reading.value > high.value else high,
-        )
-    ordered = (sorted(ends, key=lambda reading: reading.time_s) for ends in parts.values())
-    return [r for low, high in ordered for r in ((low,) if low is high else (low, high))]
+def decimate(points: Sequence[Point], columns: int) -> list[Point]:
+    """Return the lowest and the highest point of each of so many equal parts of the time."""
+    if len(points) <= 2 * columns:
+        return list(points)
+    first_s = points[0][0]
+    width_s = (points[-1][0] - first_s) / columns or 1.0
+    parts: dict[int, list[Point]] = {}
+    for point in points:
+        place = min(int((point[0] - first_s) / width_s), columns - 1)
+        parts.setdefault(place, []).append(point)
+    ends = (
+        {min(part, key=lambda point: point[1]), max(part, key=lambda point: point[1])}
+        for part in parts.values()
+    )
+    return [point for part in ends for point in sorted(part)]
 
 
-def broken(
-    kept: Sequence[Reading], readings: Sequence[Reading]
-) -> list[tuple[float, float | None]]:
-    """Return times and values of what is kept, with a break, None, where readings are missing."""
-    intervals = [later.time_s - earlier.time_s for earlier, later in pairwise(readings)]
+def broken(kept: Sequence[Point], points: Sequence[Point]) -> list[tuple[float, float | None]]:
+    """Return the kept points, with a break, None, where readings are missing."""
+    times = [time_s for time_s, _ in points]
+    intervals = [later - earlier for earlier, later in pairwise(times)]
     most_s = SILENT * median(intervals) if intervals else 0.0
-    ends = [
-        later.time_s
-        for (_, later), s in zip(pairwise(readings), intervals, strict=True)
-        if s > most_s
-    ]
-    points: list[tuple[float, float | None]] = []
-    for earlier, later in pairwise([*kept[:1], *kept]):
-        gap = bisect_left(ends, earlier.time_s + 1e-9)
-        if gap < len(ends) and ends[gap] <= later.time_s:
-            points.append((earlier.time_s, None))
-        points.append((later.time_s, later.value))
-    return points
+    ends = [later for later, s in zip(times[1:], intervals, strict=True) if s > most_s]
+    line: list[tuple[float, float | None]] = []
+    for (earlier_s, _), later in pairwise([*kept[:1], *kept]):
+        gap = bisect_left(ends, earlier_s + 1e-9)
+        if gap < len(ends) and ends[gap] <= later[0]:
+            line.append((earlier_s, None))
+        line.append(later)
+    return line
 
 
 # --- what held clocks back -------------------------------------------------------------------

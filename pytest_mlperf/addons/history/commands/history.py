@@ -10,8 +10,8 @@ from pytest_mlperf.addons.history.case_sessions import histories_here, of_metric
 from pytest_mlperf.bench.files import points_of, tracked_baselines
 from pytest_mlperf.cli.output import show, whole, width
 from pytest_mlperf.cli.stored_results import (
-    STORE,
     add_runs_dir,
+    add_store,
     calibrated_roots,
     case_named,
     rule_here,
@@ -66,11 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="folder of the calibration (default: those of the files and in git)",
     )
-    parser.add_argument(
-        "--store",
-        metavar="URL",
-        help=f"sessions of this store (default {STORE} where it is, else the results files)",
-    )
+    add_store(parser, "sessions of a store, else of the results files: ")
     parser.add_argument(
         "--rows",
         type=whole(lambda rows: rows > 0, "{!r} is no number of sessions"),

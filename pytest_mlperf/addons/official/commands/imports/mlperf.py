@@ -27,7 +27,6 @@ from pytest_mlperf.addons.official.results import (
 )
 from pytest_mlperf.bench.foreign_runs import checked
 from pytest_mlperf.cli.output import as_typed, show
-from pytest_mlperf.core.metrics import METRICS, gated_metrics
 from pytest_mlperf.core.numbers import plural
 from pytest_mlperf.core.untrusted_text import json_text
 from pytest_mlperf.extension import Case, CaseResult, Run, Subject, judge_runs
@@ -214,13 +213,11 @@ def _case_result(
 ) -> CaseResult:
     first, values = members[0][0], members[0][0].logs[0].values
     runs = sorted(chain.from_iterable(runs for _, runs in members), key=lambda run: run.started)
-    tokens = all("tokens_per_second" in run.metrics for run in runs)
     facts = {"loadgen": str(values.get("loadgen_version", "")), "framework": first.framework}
     return judge_runs(
         case,
         runs,
         subject=Subject(identity=_identity(first, parsed), fingerprint=facts),
-        limits={name: METRICS[name].limit for name in gated_metrics(case.scenario, tokens=tokens)},
         round_=first.row.round or "none",
         profile="official" if first.official else "quick",
         division="open" if first.row.division in ("open", "network") else "closed",
