@@ -48,11 +48,6 @@ class PlannedPair:
         return self.a.path
 
     @property
-    def sides(self) -> tuple[Planned, ...]:
-        """The cases that it runs."""
-        return self.a, self.b
-
-    @property
     def accelerators(self) -> tuple[str, ...]:
         """Accelerators that must be present."""
         return tuple(dict.fromkeys((*self.a.accelerators, *self.b.accelerators)))
@@ -89,6 +84,12 @@ class PlannedPair:
 
 
 Testable = Planned | PlannedPair
+
+
+def case_ids(planned: Testable) -> list[str]:
+    """Return the id of a case or pair, then those of the pair's sides."""
+    sides = (planned.a, planned.b) if isinstance(planned, PlannedPair) else ()
+    return [planned.case.id, *(side.case.id for side in sides)]
 
 
 def plan_pairs(planned: Sequence[Planned]) -> list[PlannedPair]:

@@ -185,11 +185,6 @@ class Planned:
     audited: bool = False
 
     @property
-    def sides(self) -> tuple[Planned, ...]:
-        """The cases that it runs: itself."""
-        return (self,)
-
-    @property
     def accelerators(self) -> tuple[str, ...]:
         """Accelerators that must be present."""
         return (self.case.accelerator,)

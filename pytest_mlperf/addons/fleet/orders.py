@@ -16,6 +16,7 @@ from pytest_mlperf.addons.fleet.placement import CaseNeed, need_of
 from pytest_mlperf.hardware.machine import split
 from pytest_mlperf.plugin.options import Options, set_on_command_line
 from pytest_mlperf.plugin.report_json import planned_of
+from pytest_mlperf.suite.pairs import case_ids
 
 OF_SESSION = frozenset(
     {"on", "json", "resume", "sign", "store", "suspects", "manifest", "runs_dir"}
@@ -66,7 +67,7 @@ def groups_of(
         if planned is not None:
             accelerators, title = list(planned.accelerators), planned.case.id
             key = (planned.path, planned.case.id)
-            cases = tuple(dict.fromkeys((title, *(side.case.id for side in planned.sides))))
+            cases = tuple(case_ids(planned))
         elif marker and "mlperf" in getattr(item, "fixturenames", ()):
             accelerators, title = [str(marker.kwargs.get("accelerator", "cpu"))], item.nodeid
             cases = ("",)

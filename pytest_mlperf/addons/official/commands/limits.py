@@ -15,7 +15,7 @@ from pytest_mlperf.core.case import TECHNIQUES
 from pytest_mlperf.core.numbers import plural, rounded
 from pytest_mlperf.core.untrusted_text import nearest
 from pytest_mlperf.hardware.specs import known_gpus
-from pytest_mlperf.reports.terminal.layout import fold, paragraph, table
+from pytest_mlperf.reports.terminal.layout import fold, paragraphs, table
 from pytest_mlperf.rounds.published import OfficialResult, official_results
 from pytest_mlperf.rounds.work import work_named
 from pytest_mlperf.run.roofline_share import WorkloadLimit
@@ -256,9 +256,9 @@ def _bound(accelerator: str, bound: WorkloadLimit, columns: int) -> Iterator[str
     yield title
     unit = "tokens/s" if limit.metric == "tokens_per_second" else "samples/s"
     for label, text in _made_of(bound, unit):
-        yield from paragraph(label, text, columns)
-    yield from paragraph("GPU", gpu.source, columns)
-    yield from paragraph("workload", bound.about.source, columns)
+        yield from paragraphs(label, [text], columns)
+    yield from paragraphs("GPU", [gpu.source], columns)
+    yield from paragraphs("workload", [bound.about.source], columns)
 
 
 def _made_of(bound: WorkloadLimit, unit: str) -> Iterator[tuple[str, str]]:
