@@ -21,6 +21,7 @@ from pytest_mlperf.adapters.datasets.prompts import (
     encode,
     hash_of,
 )
+from pytest_mlperf.adapters.lazy import np
 
 OFFICIAL_FILES = ("cnn_eval.json", "sample_cnn_eval_5000.json")
 """GPT-J and Llama 3.1 8B with 13,368 samples; Llama 3.1 8B on the edge with 5,000."""
@@ -152,8 +153,6 @@ def _value(source: SampleFile, row: int, key: str, value: Any) -> Any:
 
 
 def _packed(value: Any) -> Any:
-    import numpy as np
-
     if not isinstance(value, list) or not value or any(type(token) is not int for token in value):
         return value
     if min(value) < 0 or max(value) >= 2**31:

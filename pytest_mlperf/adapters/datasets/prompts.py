@@ -8,14 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pytest_mlperf import RunError, SuiteError
 from pytest_mlperf.adapters.datasets.files import FileDataset, require_enough, wrong
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+from pytest_mlperf.adapters.lazy import NDArray, np
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,8 +54,6 @@ class TokenLists:
     def __init__(
         self, source: SampleFile, column: str, cells: Sequence[Any], *, kind: str = "prompt"
     ) -> None:
-        import numpy as np
-
         for row, cell in enumerate(cells):
             if defect := token_defect(cell, kind):
                 raise source.wrong(row, column, defect)
@@ -176,8 +171,6 @@ def framed(parts: Sequence[bytes]) -> Iterator[bytes]:
 
 def token_defect(cell: Any, kind: str) -> str | None:
     """Return the defect of a list of token ids, or None."""
-    import numpy as np
-
     if isinstance(cell, list | np.ndarray) and len(cell) == 0:
         return f"the {kind} is empty"
     if not isinstance(cell, np.ndarray) or cell.dtype.kind not in "iu":
@@ -187,8 +180,6 @@ def token_defect(cell: Any, kind: str) -> str | None:
 
 def token_list(source: SampleFile, row: int, column: str, cell: Any, kind: str) -> Any:
     """Return a list of token ids as an array, or refuse it; `kind` is for messages."""
-    import numpy as np
-
     listed = isinstance(cell, list) and cell and all(type(token) is int for token in cell)
     if listed and 0 <= min(cell) <= max(cell) < 2**31:
         cell = np.array(cell, np.int32)
@@ -203,8 +194,6 @@ def token_list(source: SampleFile, row: int, column: str, cell: Any, kind: str) 
 
 
 def _describe(cell: Any) -> str:
-    import numpy as np
-
     if isinstance(cell, np.ndarray):
         return f"an array of {cell.dtype}"
     if isinstance(cell, list):

@@ -12,13 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from pytest_mlperf.adapters.datasets.files import FileDataset, FileOptions, wrong
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+from pytest_mlperf.adapters.lazy import NDArray, np
 
 ADVICE = "get the data as README.md of MLPerf's dlrm_v3 reference says"
 
@@ -188,8 +185,6 @@ class StreamingDataset(FileDataset[tuple[int, int, int]]):
         return self._rows[number].whole(int(self._places[number][row]))
 
     def _parsed(self, line: bytes, step: int, user: int) -> list[NDArray[Any]]:
-        import numpy as np
-
         fields, options = _fields(line), self._asked
         source = f"{self._folder}: user {user}"
         if len(fields) != STEP_FIELDS * (options.steps + EXTRA_TIME_STEPS):
@@ -291,8 +286,6 @@ def _lists(file: Path) -> list[list[int]]:
 
 
 def _offsets(folder: Path) -> list[NDArray[np.int64]]:
-    import numpy as np
-
     offsets = [np.array(row, np.int64) for row in _lists(folder / FILES[0])]
     if not offsets or not len(offsets[0]) or len({len(row) for row in offsets}) > 1:
         counts = [len(row) for row in offsets[:3]]

@@ -7,17 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pytest_mlperf import RunError
 from pytest_mlperf.adapters.datasets.files import FileDataset, FileOptions, check_file, wrong
 from pytest_mlperf.adapters.datasets.files.images import decode
 from pytest_mlperf.adapters.datasets.files.pickle_files import read_records
 from pytest_mlperf.adapters.datasets.prompts import framed
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+from pytest_mlperf.adapters.lazy import NDArray, np
 
 FRAMES = "waymo_infos_val.pkl"
 CAMERAS = range(5)
@@ -141,8 +138,6 @@ class WaymoDataset(FileDataset[DrivenFrame]):
 
 
 def _frame(folder: Path, number: int, record: Any) -> DrivenFrame:
-    import numpy as np
-
     try:
         noted, annotated = record["calib"], record["annos"]
         name = str(record["image"]["image_idx"])
@@ -174,8 +169,6 @@ def _wrong(folder: Path, number: int, defect: str) -> RunError:
 
 
 def _points(file: Path) -> NDArray[np.float32]:
-    import numpy as np
-
     try:
         raw = np.fromfile(file, "<f4")
     except OSError as error:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from pytest_mlperf import SuiteError
 from pytest_mlperf.adapters.datasets.files import (
@@ -26,10 +26,7 @@ from pytest_mlperf.adapters.datasets.prompts import (
     hash_of,
     token_list,
 )
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+from pytest_mlperf.adapters.lazy import NDArray, np
 
 JSON_LINES = ".jsonl"
 TEXT_KEY, TOKENS_KEY = "text", "tokens"
@@ -171,8 +168,6 @@ def cut(document: int, tokens: int, length: int, stride: int) -> Iterator[TokenW
 
 
 def _documents(path: Path, asked: WindowsOptions) -> Iterator[NDArray[np.int32]]:
-    import numpy as np
-
     source = SampleFile(file=path, row="line", whole="file")
     tokenizer = load_tokenizer("windows", asked.tokenizer) if asked.tokenizer else None
     for line, column, value in _values(source):

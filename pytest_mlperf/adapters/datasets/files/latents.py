@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pytest_mlperf import EnvironmentFault, RunError
 from pytest_mlperf.adapters.datasets.files import wrong
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+from pytest_mlperf.adapters.lazy import NDArray, np
 
 TORCH = frozenset({".pt", ".pth"})
 
@@ -30,8 +27,6 @@ def read_latents(file: Path, shape: tuple[int, ...], of: str) -> NDArray[np.floa
 
     They must have `shape`; `of` names the source of that shape in messages.
     """
-    import numpy as np
-
     try:
         array = (
             _read_torch(file)
