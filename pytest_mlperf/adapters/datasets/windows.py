@@ -11,14 +11,8 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from pytest_mlperf import SuiteError
-from pytest_mlperf.adapters.datasets.files import (
-    ChecksumOptions,
-    FileDataset,
-    check_file,
-    find_file,
-    json_lines,
-    wrong,
-)
+from pytest_mlperf.adapters.datasets import files
+from pytest_mlperf.adapters.datasets.files import json_lines
 from pytest_mlperf.adapters.datasets.files.tokenizer import load_tokenizer, require_tokenizer
 from pytest_mlperf.adapters.datasets.prompts import (
     SampleFile,
@@ -51,7 +45,7 @@ class TokenWindow(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class WindowsOptions(ChecksumOptions):
+class WindowsOptions(files.ChecksumOptions):
     """Documents, and how they are cut.
 
     Attributes:
@@ -87,7 +81,7 @@ class WindowsOptions(ChecksumOptions):
     def find(self) -> Path:
         if self.tokenizer is not None:
             require_tokenizer(self.tokenizer)
-        return find_file(
+        return files.find_file(
             Path(self.path),
             official=(),
             endings=(JSON_LINES, ".txt", ".raw", ".tokens"),
@@ -97,7 +91,7 @@ class WindowsOptions(ChecksumOptions):
         )
 
 
-class WindowsDataset(FileDataset[TokenWindow]):
+class WindowsDataset(files.FileDataset[TokenWindow]):
     """Windows of documents as token ids, for scorer perplexity; windows of a document are a group.
 
     Documents, or rests of them, of less than two tokens have none.
@@ -108,7 +102,7 @@ class WindowsDataset(FileDataset[TokenWindow]):
     unit = "window"
 
     def _read(self, asked: WindowsOptions, path: Path) -> None:
-        check_file(path, asked.checksum)
+        files.check_file(path, asked.checksum)
         self._documents = [*_documents(path, asked)]
         windows = [
             window
@@ -116,7 +110,9 @@ class WindowsDataset(FileDataset[TokenWindow]):
             for window in cut(index, len(tokens), asked.length, asked.stride or asked.length)
         ]
         if not windows:
-            raise wrong(path, "no document has two tokens", "set path to a file with documents")
+            raise files.wrong(
+                path, "no document has two tokens", "set path to a file with documents"
+            )
         self._keep(windows, asked.count, path, f"its documents have {len(windows):,} windows")
 
     def input(self, index: int) -> list[int]:
