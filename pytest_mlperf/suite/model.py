@@ -10,13 +10,7 @@ from pydantic import Field, StrictStr, WithJsonSchema, model_validator
 from pytest_mlperf import registry
 from pytest_mlperf.core.case import NAME_PATTERN, Phase, Profile
 from pytest_mlperf.core.errors import SuiteError
-from pytest_mlperf.core.metrics import (
-    LOOPS,
-    METRICS,
-    SERVER_METRICS,
-    at_point,
-    gated_metrics,
-)
+from pytest_mlperf.core.metrics import LOOPS, METRICS, SERVER_METRICS, at_point, gated_metrics
 from pytest_mlperf.core.roofline.gpu import PEAKS, GpuPrice, GpuSpec, parse_gpu
 from pytest_mlperf.core.roofline.work import AnyWork
 from pytest_mlperf.core.rulings.accuracy import Margin
@@ -420,13 +414,7 @@ OF_LOOPS: Mapping[str, Sequence[str]] = {
 """Keys that only our own load loops use, with the scenarios that do."""
 
 MAX_FAILED_SHARE = 0.1
-NOT_OF_LOOPS = (
-    "target_qps",
-    "min_query_count",
-    "latency_limit",
-    "ttft_limit",
-    "tpot_limit",
-)
+NOT_OF_LOOPS = ("target_qps", "min_query_count", "latency_limit", "ttft_limit", "tpot_limit")
 
 
 def _loop(scenario: ScenarioEntry, index: int) -> Iterator[values.Defect]:

@@ -52,9 +52,7 @@ class WaymoOptions(FileOptions):
         if not (folder / FRAMES).is_file() and (folder / "kitti_format").is_dir():
             folder /= "kitti_format"
         needed = [(folder / name).exists() for name in (FRAMES, "training")]
-        self.require(
-            (all(needed), f"{folder}: {FRAMES} and training/ are not both here; {ADVICE}"),
-        )
+        self.require((all(needed), f"{folder}: {FRAMES} and training/ are not both here; {ADVICE}"))
         return folder
 
 

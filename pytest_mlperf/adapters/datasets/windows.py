@@ -14,12 +14,7 @@ from pytest_mlperf import SuiteError
 from pytest_mlperf.adapters.datasets import files
 from pytest_mlperf.adapters.datasets.files import json_lines
 from pytest_mlperf.adapters.datasets.files.tokenizer import load_tokenizer, require_tokenizer
-from pytest_mlperf.adapters.datasets.prompts import (
-    SampleFile,
-    encode,
-    hash_of,
-    token_list,
-)
+from pytest_mlperf.adapters.datasets.prompts import SampleFile, encode, hash_of, token_list
 from pytest_mlperf.adapters.lazy import NDArray, np
 
 JSON_LINES = ".jsonl"

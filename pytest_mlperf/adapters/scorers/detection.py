@@ -212,10 +212,7 @@ def _limit_per_image(order: NDArray[np.int64], samples: NDArray[np.int32]) -> ND
 
 
 def _evaluate(
-    detections: Detections,
-    truths: Truths,
-    chosen: NDArray[np.int64],
-    of_class: NDArray[np.int64],
+    detections: Detections, truths: Truths, chosen: NDArray[np.int64], of_class: NDArray[np.int64]
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Return which detections are right and which are ignored, shapes (THRESHOLDS, chosen)."""
     boxes = detections.boxes[chosen].astype(np.float64)

@@ -15,11 +15,7 @@ from pytest_mlperf.adapters.scorers.code.sandbox import require_sandbox
 from pytest_mlperf.adapters.scorers.rouge.text import ROUGE_METRICS, f_measures
 from pytest_mlperf.extension import usable_cores
 
-PART_FIELDS = {
-    "OpenOrca": ("target",),
-    "GSM8K": ("target",),
-    "MBXP": programs.REFERENCE_FIELDS,
-}
+PART_FIELDS = {"OpenOrca": ("target",), "GSM8K": ("target",), "MBXP": programs.REFERENCE_FIELDS}
 
 Row = list[float | None]
 Part = tuple[dict[str, Row], dict[str, float]]

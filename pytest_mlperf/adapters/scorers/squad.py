@@ -227,10 +227,7 @@ class SquadScorer(ModelFreeScorer[SquadScorerOptions]):
         rank = (float(sums[pair]), -reference["start"])
         if best.span is None or rank > best.rank:
             best.reference, best.rank = reference, rank
-            best.span = (
-                int(starts[rows[pair]]) - shift,
-                int(ends[columns[pair]]) - shift,
-            )
+            best.span = (int(starts[rows[pair]]) - shift, int(ends[columns[pair]]) - shift)
 
 
 def _judge(questions: Sequence[_BestSpan], samples: int) -> Scores:

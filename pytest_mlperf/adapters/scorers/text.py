@@ -113,8 +113,7 @@ def require_tables(
     for sample, reference in enumerate(tables):
         if defect := text_defect(reference, fields):
             raise scorer_error(
-                f"scorer {scorer}: the reference of sample {sample} {defect}; use data set "
-                f"{advice}",
+                f"scorer {scorer}: the reference of sample {sample} {defect}; use data set {advice}"
             )
     return tables
 
