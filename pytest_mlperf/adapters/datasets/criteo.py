@@ -160,7 +160,7 @@ class CriteoDataset(files.FileDataset[int]):
         )
         self._ends: NDArray[np.int64] = ends[: options.count]
         self._places = places
-        self._digest = self._check_values(options.hotness)
+        self.digest = self._check_values(options.hotness)
 
     def __len__(self) -> int:
         return len(self._ends)
@@ -184,11 +184,6 @@ class CriteoDataset(files.FileDataset[int]):
     def reference(self, index: int) -> NDArray[np.float32]:
         """Read the labels of one sample: 1 for a clicked item, else 0; shape (pairs,)."""
         return self._labels.read(*self._bounds(index)).reshape(-1).astype(np.float32)
-
-    @property
-    def digest(self) -> str:
-        """Hex SHA-256 over sample ends, lookups, labels, and the checked blocks of values only."""
-        return self._digest
 
     def _bounds(self, index: int) -> tuple[int, int]:
         end = int(self._ends[self._checked(index)])

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import string
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from pytest_mlperf import RunError, SuiteError
-from pytest_mlperf.adapters.datasets.files import FileDataset, require_enough, wrong
+from pytest_mlperf.adapters.datasets.files import FileDataset, encode, require_enough, wrong
 from pytest_mlperf.adapters.lazy import NDArray, np
 
 
@@ -112,15 +111,6 @@ class PromptDataset(FileDataset[Any]):
         return self._sample(index)
 
 
-def hash_of(kind: bytes, samples: Iterable[Sequence[bytes]]) -> hashlib._Hash:
-    """Return the SHA-256 over `kind` and the parts of all samples, in order."""
-    total = hashlib.sha256(kind)
-    for parts in samples:
-        for part in framed(parts):
-            total.update(part)
-    return total
-
-
 class Template:
     """Fixed text of a prompt with fields; field values are not filled in again.
 
@@ -155,18 +145,6 @@ class Template:
 
     def fill(self, values: Mapping[str, str]) -> str:
         return self._text.format_map(values)
-
-
-def encode(text: str) -> bytes:
-    """Return text as UTF-8 for a digest, even if it is not valid Unicode."""
-    return text.encode("utf-8", "surrogatepass")
-
-
-def framed(parts: Sequence[bytes]) -> Iterator[bytes]:
-    """Yield each part after its length, so that digests of ("ab", "") and ("a", "b") differ."""
-    for part in parts:
-        yield len(part).to_bytes(8, "little")
-        yield part
 
 
 def token_defect(cell: Any, kind: str) -> str | None:

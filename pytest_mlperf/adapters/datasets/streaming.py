@@ -108,7 +108,7 @@ class StreamingDataset(FileDataset[tuple[int, int, int]]):
         steps = range(options.first_step, options.steps)
         requests = [(step, *each) for step in steps for each in self._requests_of(step)]
         self._keep(requests, options.count, files, f"the data set has {len(requests)} requests")
-        self._digest = self._checked_digest()
+        self.digest = self._checked_digest()
 
     def input(self, index: int) -> dict[str, Any]:
         """Read one request.
@@ -137,11 +137,6 @@ class StreamingDataset(FileDataset[tuple[int, int, int]]):
         """Return "parts", the mean number of candidates of the first of these requests."""
         looked = list(indices)[:LOOK_REQUESTS]
         return {"parts": fmean(len(self.input(index)["candidates"]) for index in looked)}
-
-    @property
-    def digest(self) -> str:
-        """Hex SHA-256 over options, the requests' users, and the rows of 1,000 of them."""
-        return self._digest
 
     def _requests_of(self, step: int) -> list[tuple[int, int]]:
         users, ends = self._stream[step]

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,6 @@ from pytest_mlperf import RunError
 from pytest_mlperf.adapters.datasets.files import FileDataset, FileOptions, check_file, wrong
 from pytest_mlperf.adapters.datasets.files.images import decode
 from pytest_mlperf.adapters.datasets.files.pickle_files import read_records
-from pytest_mlperf.adapters.datasets.prompts import framed
 from pytest_mlperf.adapters.lazy import NDArray, np
 
 FRAMES = "waymo_infos_val.pkl"
@@ -84,6 +81,7 @@ class WaymoDataset(FileDataset[DrivenFrame]):
 
     options = WaymoOptions
     unit = "frame"
+    kind = b"waymo"
 
     def _read(self, options: WaymoOptions, folder: Path) -> None:
         self._folder = folder
@@ -119,20 +117,15 @@ class WaymoDataset(FileDataset[DrivenFrame]):
         """
         return self._sample(index).truth
 
-    @cached_property
-    def digest(self) -> str:
-        total = hashlib.sha256(b"waymo")
-        for frame in self._samples:
-            truth, matrices = frame.truth, frame.calibration
-            parts = [
-                f"{frame.name} {frame.points.stat().st_size} {truth['names']}".encode(),
-                f"{truth['difficulty']}".encode(),
-                truth["boxes"].astype("<f4").tobytes(),
-                *(matrices[name].astype("<f4").tobytes() for name in MATRICES),
-            ]
-            for part in framed(parts):
-                total.update(part)
-        return total.hexdigest()
+    def _content(self, index: int) -> list[bytes]:
+        frame = self._samples[index]
+        truth, matrices = frame.truth, frame.calibration
+        return [
+            f"{frame.name} {frame.points.stat().st_size} {truth['names']}".encode(),
+            f"{truth['difficulty']}".encode(),
+            truth["boxes"].astype("<f4").tobytes(),
+            *(matrices[name].astype("<f4").tobytes() for name in MATRICES),
+        ]
 
 
 def _frame(folder: Path, number: int, record: Any) -> DrivenFrame:

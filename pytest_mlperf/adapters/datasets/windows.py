@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -14,7 +13,7 @@ from pytest_mlperf import SuiteError
 from pytest_mlperf.adapters.datasets import files
 from pytest_mlperf.adapters.datasets.files import json_lines
 from pytest_mlperf.adapters.datasets.files.tokenizer import load_tokenizer, require_tokenizer
-from pytest_mlperf.adapters.datasets.prompts import SampleFile, encode, hash_of, token_list
+from pytest_mlperf.adapters.datasets.prompts import SampleFile, token_list
 from pytest_mlperf.adapters.lazy import NDArray, np
 
 JSON_LINES = ".jsonl"
@@ -95,6 +94,7 @@ class WindowsDataset(files.FileDataset[TokenWindow]):
     optional_libraries = ("transformers",)
     options = WindowsOptions
     unit = "window"
+    kind = b"windows"
 
     def _read(self, asked: WindowsOptions, path: Path) -> None:
         files.check_file(path, asked.checksum)
@@ -127,16 +127,9 @@ class WindowsDataset(files.FileDataset[TokenWindow]):
         """Return the mean number of tokens of these windows, "input_tokens"."""
         return {"input_tokens": fmean(len(self._tokens(self._sample(i))) for i in indices)}
 
-    @cached_property
-    def digest(self) -> str:
-        """Hex SHA-256 over tokens, documents and scored tokens of all windows, in order."""
-        return hash_of(
-            b"windows",
-            (
-                (self._tokens(each).astype("<i4").tobytes(), encode(repr(tuple(each))))
-                for each in self._samples
-            ),
-        ).hexdigest()
+    def _content(self, index: int) -> tuple[bytes, bytes]:
+        window = self._samples[index]
+        return self._tokens(window).astype("<i4").tobytes(), files.encode(repr(tuple(window)))
 
     def _tokens(self, window: TokenWindow) -> NDArray[np.int32]:
         return self._documents[window.document][window.start : window.end]
