@@ -8,15 +8,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from pytest_mlperf.core.baseline import Record
-from pytest_mlperf.core.causes import (
-    DROPS,
-    EXPLAINED,
-    NO_CAUSE,
-    Cause,
-    Siblings,
-    Strength,
-    causes,
-)
+from pytest_mlperf.core.causes import DROPS, EXPLAINED, NO_CAUSE, Cause, Siblings, Strength, causes
 from pytest_mlperf.core.control import seen_in_words
 from pytest_mlperf.core.reason import ranges_of
 from pytest_mlperf.core.results import IMPORTED, CaseResult, Results
@@ -158,9 +150,7 @@ def _explained(results: Results, records: Mapping[str, Record]) -> list[Failure]
         Failure(
             result=result,
             causes=causes(
-                result.verdict,
-                records.get(result.test),
-                verdicts if place < EXPLAINED else (),
+                result.verdict, records.get(result.test), verdicts if place < EXPLAINED else ()
             ),
         )
         for place, result in enumerate(failed)

@@ -206,7 +206,6 @@ class Fleet:
                 live.show("; ".join(on) + f", {plural(waiting, 'case')} waiting" * bool(waiting))
 
     def _see(self, event: Event | None) -> bool:
-        """Store a list of nodes; return whether it differs from the last one."""
         if event is None or event["event"] != "nodes":
             return False
         old_keys, stale = {node.key for node in self._nodes}, self._stale
@@ -256,7 +255,6 @@ class Fleet:
                 self._over(group, ": ".join([ended, *(group.causes or message["tail"][-1:])]))
 
     def _lose_node(self, group: CaseGroup, cause: str) -> None:
-        """Report a case whose node was lost; one that has not started waits for another node."""
         node = self._names[group.node]
         # The next list of nodes shows whether others can still run there.
         self._stale = True

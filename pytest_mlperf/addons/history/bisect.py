@@ -231,7 +231,6 @@ class Bisection:
     def _ratios(
         self, key: str, test: str, limits: Mapping[str, float], numbers: tuple[int, int]
     ) -> Mapping[str, Ratio]:
-        """Return the ratios of one test; measure only pairs that are not stored."""
         kept, case = self._store.pairs(key), self._cases[test]
         if kept.reason:
             raise _Broke(kept.reason)

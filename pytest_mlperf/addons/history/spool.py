@@ -81,7 +81,6 @@ def folder_of(runs_dir: Path, url: str) -> Path:
 
 
 def _wait(file: Path, target: Path) -> Path | None:
-    """Put a results file into the spool, by a hard link if possible."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         try:

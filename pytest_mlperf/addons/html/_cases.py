@@ -51,9 +51,6 @@ def figures_of(one: Grouped, beside: RunFiles, most: int) -> list[Packed]:
     return figures
 
 
-# --- history ---------------------------------------------------------------------------------
-
-
 def _history(
     metric: MetricVerdict,
     result: CaseResult,
@@ -61,7 +58,6 @@ def _history(
     versions: Sequence[tuple[str, str]],
     most: int,
 ) -> Iterator[Packed]:
-    """Yield the accepted baselines of a metric, the runs of the last one, and those of now."""
     name, verdict = metric.metric, result.verdict
     runs = [run for run in verdict.runs if not run.invalid and run.metrics.get(name, 0) > 0]
     if not runs:
@@ -99,7 +95,6 @@ def _history(
 
 
 def _sessions(metric: str, result: CaseResult, beside: RunFiles, most: int) -> Iterator[Packed]:
-    """Yield what a store remembers of a metric, a value of each session, the newest ones."""
     case, kind = result.verdict.case.id, result.verdict.kind
     for history in beside.sessions.get(case, ()):
         if (history.series.metric, history.series.kind) != (metric, kind):
@@ -172,9 +167,6 @@ def engine_version(fingerprint: Mapping[str, str]) -> str:
     engine = fingerprint.get("engine.engine") or fingerprint.get("engine", "").rpartition(":")[2]
     version = fingerprint.get("engine.version") or fingerprint.get(f"engine.{engine}", "")
     return f"{engine} {version}".strip()[:MAX_REASON_CHARACTERS]
-
-
-# --- curves ----------------------------------------------------------------------------------
 
 
 def _curve(result: CaseResult, record: Record | None) -> Iterator[Packed]:
@@ -256,7 +248,6 @@ def _on_step(row: Sequence[Any], rows: Sequence[Sequence[Any]]) -> bool:
 
 
 def _ends(metric: MetricVerdict) -> list[Any]:
-    """Return where the interval of a point's change ends, its tone and what is said of it."""
     low, high = (
         None
         if share is None or not metric.baseline.value
@@ -268,11 +259,7 @@ def _ends(metric: MetricVerdict) -> list[Any]:
     return [low, high, tone(metric.outcome, failed=metric.fails), text]
 
 
-# --- latencies -------------------------------------------------------------------------------
-
-
 def _latencies(result: CaseResult, record: Record | None, beside: RunFiles) -> Iterator[Packed]:
-    """Yield the distribution of each time that a run of queries has, now and in the baseline."""
     verdict = result.verdict
     runs = [run.metrics for run in verdict.runs if not run.invalid]
     if verdict.kind != "performance" or not runs:
@@ -313,9 +300,6 @@ def _row(when: str, share: float, seconds: float, limit_text: str = "") -> list[
     text = quantity("latency_p50", seconds)
     shown = percent(share) if share < 0.9995 else f"{100 * share:.5g} %"
     return [when, shown if share > 0 else "fastest", rank, rounded(seconds * 1e3), text, limit_text]
-
-
-# --- over the run ----------------------------------------------------------------------------
 
 
 def _moments(moments: Sequence[Sequence[float]]) -> Packed:

@@ -24,11 +24,8 @@ from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.numbers import duration, percent, quantity
 from pytest_mlperf.core.verdict import MetricVerdict, PairedVerdict
 from pytest_mlperf.extension import CaseResult
-from pytest_mlperf.reports.rows import (
-    cells_of,
-    facts_of,
-    title,
-)
+from pytest_mlperf.reports.rows import cells_of, facts_of, title
+from pytest_mlperf.reports.terminal.precisions import precision_points
 
 _TITLES = {metric.title for metric in METRICS.values()}
 
@@ -120,9 +117,6 @@ def _shares(
     return {"used": used, "low": high if falls else low, "high": low if falls else high}
 
 
-# --- workload x accelerator ------------------------------------------------------------------
-
-
 def heat_map(cases: Sequence[Grouped]) -> Figure:
     """Return the worst change of each workload on each accelerator."""
     worst: dict[tuple[str, str], tuple[float, Row]] = {}
@@ -207,9 +201,6 @@ def _rate(one: Grouped) -> tuple[str, float] | None:
     return None
 
 
-# --- accuracy --------------------------------------------------------------------------------
-
-
 def accuracy(cases: Sequence[Grouped]) -> Figure:
     """Return every score beside its reference and what the gate asks for."""
     return Figure(
@@ -251,13 +242,9 @@ def _scores(place: int, one: Grouped) -> Iterator[Row]:
 
 
 def _around(reference: float, paired: PairedVerdict | None) -> list[float | None]:
-    """Return the interval of a score in % of its reference."""
     if paired is None or paired.low is None or paired.high is None:
         return [None, None]
     return [rounded(100 * (paired.baseline + end) / reference) for end in (paired.low, paired.high)]
-
-
-# --- runs ------------------------------------------------------------------------------------
 
 
 def spread(cases: Sequence[Grouped], beside: RunFiles) -> Figure:
@@ -276,7 +263,6 @@ def spread(cases: Sequence[Grouped], beside: RunFiles) -> Figure:
 
 
 def _judged(cases: Sequence[Grouped]) -> Iterator[tuple[int, CaseResult, MetricVerdict]]:
-    """Yield each judged metric of performance or efficiency that all its test's runs have."""
     for place, one in enumerate(cases):
         for result in one.results:
             runs = [run for run in result.verdict.runs if not run.invalid]
@@ -329,9 +315,6 @@ def strip(cases: Sequence[Grouped]) -> Figure:
         without="No run could be judged.",
         runs=True,
     )
-
-
-# --- energy and money ------------------------------------------------------------------------
 
 
 def energy(cases: Sequence[Grouped], beside: RunFiles) -> Figure:
@@ -400,9 +383,6 @@ def cost(cases: Sequence[Grouped]) -> Figure:
     )
 
 
-# --- time ------------------------------------------------------------------------------------
-
-
 def spent(cases: Sequence[Grouped], beside: RunFiles) -> Figure:
     """Return where the time of each case went."""
     rows: list[Row] = []
@@ -442,4 +422,30 @@ def spent(cases: Sequence[Grouped], beside: RunFiles) -> Figure:
         ),
         rows=rows,
         without="No run was made.",
+    )
+
+
+MAX_LISTED_ENTRIES = 20
+
+
+def precisions(cases: Sequence[Grouped]) -> Figure:
+    """Return score over speed of each precision, both in shares of the reference entry's."""
+    places = {one.case: place for place, one in enumerate(cases)}
+    points, absent = precision_points(result for one in cases for result in one.results)
+    rows = [
+        {"case": places[case], "row": "", **point, "speed": rounded(point["speed"])}
+        for case, point in points
+    ]
+    more = f" Not drawn: {'; '.join(absent[:MAX_LISTED_ENTRIES])}." if absent else ""
+    return Figure(
+        name="precisions",
+        title="What each precision costs and gives",
+        says=(
+            "To the right is faster, upwards is better, both against the reference entry of the "
+            "same session (fp32, else the widest precision). Bars are intervals of the paired "
+            "rule, marks the gate; crosses failed their accuracy test. Ratios of speed are shown, "
+            f"not judged: [[pairs]] in a suite tests a claim about one.{more}"
+        ),
+        rows=rows,
+        without="It needs score and speed of one workload in two precisions or engines.",
     )

@@ -23,12 +23,12 @@ from pytest_mlperf.addons.html._figures import (
     energy,
     forest,
     heat_map,
+    precisions,
     relative,
     spent,
     spread,
     strip,
 )
-from pytest_mlperf.addons.html._precisions import precisions
 from pytest_mlperf.addons.html.model import Figure, Grouped, Packed, RunFiles, Tone, grouped, tone
 from pytest_mlperf.core.numbers import duration, plural
 from pytest_mlperf.core.results import UNVERIFIED_LABEL, Absent
@@ -37,25 +37,16 @@ from pytest_mlperf.core.verdict import SEVERITY
 from pytest_mlperf.extension import Results
 from pytest_mlperf.reports.failures import failure_groups
 from pytest_mlperf.reports.rows import facts_of
-from pytest_mlperf.reports.terminal.advice import machine_wide, open_words
+from pytest_mlperf.reports.terminal.advice import machine_wide, session_verdict
 from pytest_mlperf.reports.terminal.precisions import precision_section
 from pytest_mlperf.stores.cache import kept_text
 
 
 def verdict(results: Results, absent: Sequence[Absent] = ()) -> tuple[Tone, str]:
     """Return the verdict on the session, and its tone."""
-    failed = Counter(r.verdict.outcome for r in results.cases if r.failed)
-    parts = [f"{failed[word]} {word}" for word in SEVERITY if failed[word]]
-    if absent:
-        parts.append(f"{plural(len(absent), 'planned test')} without a result")
-    if parts:
-        return "fail", f"Failed: {', '.join(parts)}"
-    if not results.cases:
-        return "open", "Nothing was judged"
-    text = f"No drop proven in {plural(len(results.cases), 'test')}"
-    if open_ := open_words(results):
-        return "open", f"{text}{open_}"
-    return "good", text
+    failed, text = session_verdict(results, absent)
+    tones: dict[bool | None, Tone] = {True: "fail", None: "open", False: "good"}
+    return tones[failed], f"{text[0].upper()}{text[1:]}"
 
 
 def counts(outcomes: Iterable[str]) -> list[tuple[Tone, str, int]]:
@@ -254,13 +245,9 @@ def _precisions(cases: Sequence[Grouped]) -> tuple[list[tuple[Any, ...]], list[s
     return [(*table.filled, table.left) for table in tables], remarks
 
 
-# --- figures ---------------------------------------------------------------------------------
-
-
 def _case_figures(
     cases: Sequence[Grouped], beside: RunFiles, points: int
 ) -> tuple[list[list[Packed]], int]:
-    """Return each case's own figures, and how many cases' figures over time did not fit."""
     drawn, size, left_out = [], 0, 0
     for one in cases:
         figures = figures_of(one, beside, points)
@@ -289,9 +276,6 @@ def _data(
         },
         "drawn": drawn,
     }
-
-
-# --- parts -----------------------------------------------------------------------------------
 
 
 def page_environment() -> Any:

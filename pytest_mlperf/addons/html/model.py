@@ -157,8 +157,7 @@ def grouped(results: Sequence[CaseResult]) -> list[Grouped]:
         for (_, case), own in by_case.items()
     ]
     return sorted(
-        groups,
-        key=lambda one: (TONES.index(one.tone), SEVERITY.index(one.worst.verdict.outcome)),
+        groups, key=lambda one: (TONES.index(one.tone), SEVERITY.index(one.worst.verdict.outcome))
     )
 
 

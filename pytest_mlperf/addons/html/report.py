@@ -99,7 +99,6 @@ def _numbered(gpus: Sequence[GpuLog]) -> list[tuple[int, GpuLog]]:
 
 
 def _shown(path: Path, gpus: Sequence[GpuLog], window: Span) -> Span:
-    """Return from when to when readings are shown, on the sampler's clock."""
     begin_s, end_s = window
     times = [reading.time_s for gpu in gpus for reading in gpu.trace]
     times += [state["time"] for gpu in gpus for state in gpu.states]
@@ -116,9 +115,6 @@ def _subject(gpus: Sequence[GpuLog], driver: str | None, began: float) -> str:
     moment = dt.datetime.fromtimestamp(began, dt.UTC).isoformat(sep=" ", timespec="seconds")
     machine = f"{count}{', '.join(names)}, driver {driver or 'unknown'}"
     return f"{machine}; the window began {moment[:19]} UTC"
-
-
-# --- lines -----------------------------------------------------------------------------------
 
 
 Point = tuple[float, float]
@@ -174,9 +170,6 @@ def broken(kept: Sequence[Point], points: Sequence[Point]) -> list[tuple[float, 
             line.append((earlier_s, None))
         line.append(later)
     return line
-
-
-# --- what held clocks back -------------------------------------------------------------------
 
 
 def _held_back(
@@ -255,7 +248,6 @@ def folder_below(root: Path, named: str) -> Path | None:
 
 
 def _file(folder: Path, name: str) -> Path | None:
-    """Return a file of a folder that is no link to elsewhere and not too large."""
     path = folder / name
     if not path.is_file() or path.resolve().parent != folder.resolve():
         return None
@@ -265,9 +257,6 @@ def _file(folder: Path, name: str) -> Path | None:
 def _detail(folder: Path) -> Detail | None:
     path = _file(folder, DETAIL)
     return parse_detail(path) if path else None
-
-
-# --- latencies -------------------------------------------------------------------------------
 
 
 def percentiles_of(folder: Path, scenario: str) -> list[Percentiles]:
@@ -333,9 +322,6 @@ def moments_of(folder: Path) -> list[list[float]]:
         ]
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise MlperfError(f"{path}: no latencies over time: {error}") from None
-
-
-# --- time --------------------------------------------------------------------------
 
 
 def spent_of(folder: Path, run: Run) -> dict[str, float]:
@@ -446,7 +432,6 @@ class _Search:
         )
 
     def _folders(self, result: CaseResult) -> list[tuple[Run, Path]]:
-        """Return the runs of a test whose folders are here, oldest first."""
         runs = result.verdict.runs
         return [(run, at) for run in runs if (at := folder_below(self._folder, run.folder))]
 

@@ -166,7 +166,6 @@ def write_site(
 
 
 def _write(folder: Path, page: tuple[str, str]) -> int:
-    """Write a file by name and content, and return the characters written."""
     name, content = page
     return (folder / name).write_text(content, "utf-8")
 
@@ -275,7 +274,6 @@ def _of_case(one: SiteCase) -> dict[str, Any]:
 
 
 def _drawn(history: CaseHistory) -> dict[str, Any]:
-    """Return what a plot is drawn of: times, values, baselines, and which sessions are marked."""
     metric = METRICS[history.series.metric]
     scale, unit = (1e3, "milliseconds") if metric.unit == "s" else (1.0, metric.title)
     points = history.points

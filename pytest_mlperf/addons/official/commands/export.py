@@ -110,7 +110,6 @@ def _curve(results: Results, name: str | None) -> CaseResult:
 
 
 def _median(verdict: Verdict) -> Run:
-    """Return the median run by tokens/s, of two the slower one."""
     if not verdict.runs:
         raise MlperfError(f"{verdict.case.id} has no run that may be judged: {verdict.headline}")
 

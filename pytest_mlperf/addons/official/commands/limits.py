@@ -103,7 +103,6 @@ def _single_limit(parsed: argparse.Namespace, columns: int) -> Iterable[str]:
 
 
 def _figures(texts: Iterable[str]) -> dict[str, Any]:
-    """Return the values of `--set`: formats are words, all others numbers."""
     figures: dict[str, Any] = {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -247,7 +246,6 @@ def _percent(share: float | None) -> str:
 
 
 def _bound(accelerator: str, bound: WorkloadLimit, columns: int) -> Iterator[str]:
-    """Yield one limit with its derivation."""
     gpu, limit = bound.gpu, bound.limit
     title = f"{bound.about.name} on {bound.seen.gpus}x{gpu.name if gpu else accelerator}"
     if limit.why_unknown or gpu is None:
