@@ -215,13 +215,14 @@ def span(low: float | None, high: float | None, write: Callable[[float], str]) -
 
 def paired_cells(metric: PairedVerdict) -> dict[str, str]:
     """Return the texts of a score that was compared sample by sample."""
-    worse = metric.change > 0 if metric.lower else metric.change < 0
+    size, is_better = points(metric.change)[1:], (metric.change < 0) is metric.lower
+    direction = (" better" if is_better else " worse") if float(size) else ""
     return {
         "metric": metric.metric,
         "baseline": shown(metric.baseline),
         "now": shown(metric.now),
         "points": points(metric.change),
-        "effect": f"{points(metric.change)[1:]} points {'worse' if worse else 'better'}",
+        "effect": f"{size} points{direction}",
         "interval": span(metric.low, metric.high, points),
         "margin": shown(metric.bound, points),
         "verdict": str(metric.outcome or "reported"),

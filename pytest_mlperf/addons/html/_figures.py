@@ -309,7 +309,8 @@ def strip(cases: Sequence[Grouped]) -> Figure:
         title="Every run",
         says=(
             "One dot for each run, now (filled) and of the baseline, on a logarithmic axis: better "
-            "is to the right, 0.5 is half as fast or twice the time."
+            "is to the right, 0.5 is half as fast or twice the time. 1 is the mean of the "
+            "baseline, or of the runs if there is none."
         ),
         rows=rows,
         without="No run could be judged.",
