@@ -447,8 +447,10 @@ def precision_lines(results: Results, width: int) -> list[str]:
     tables, notes = precision_section(results.cases)
     lines: list[str] = []
     for one in tables:
-        lines += fold(one.heading, width, rest="  ")
-        lines += [f"  {line}" for line in one.lines(width - 2)]
+        drawn = one.lines(width - 2)
+        if "spread" not in drawn[0].split():
+            notes = [note for note in notes if note != SPREAD_NOTE]
+        lines += [*fold(one.heading, width, rest="  "), *(f"  {line}" for line in drawn)]
     if tables:
         lines += paragraphs("measured", [origin(results)], width)
     lines += paragraphs("note", notes, width)
