@@ -43,8 +43,7 @@ def add_results(parser: argparse.ArgumentParser) -> None:
         "results",
         nargs="?",
         metavar="RESULTS",
-        help="results.json, its folder, or the beginning of a session's id (default: the newest "
-        "session)",
+        help="results.json, its folder, or the start of a session id (default: newest session)",
     )
 
 
@@ -59,8 +58,8 @@ def results_path(text: str | None, runs_dir: Path, cases: Sequence[str] = ()) ->
     files = Sessions(runs_dir).files
     if not files:
         raise MlperfError(
-            f"no results in {runs_dir}/runs: measure first (pytest suites), or run this in "
-            "pytest's root folder, where it keeps them"
+            f"no results in {runs_dir}/runs; measure first (pytest suites), or run this command in "
+            "pytest's root folder"
         )
     having = (file for file in files if all(matching(name, _ids(file)) for name in cases))
     return next(having, files[0]) if cases else files[0]
@@ -85,7 +84,7 @@ def results_file(text: str, runs_dir: Path) -> Path | None:
     files = sorted((runs_dir / "runs").glob(f"{text}*/results.json"))
     if len(files) > 1:
         names = ", ".join(path.parent.name for path in files)
-        raise MlperfError(f"{text!r} fits {len(files)} runs: {names}")
+        raise MlperfError(f"{len(files)} sessions match {text!r}: {names}")
     return files[0] if files else None
 
 
@@ -123,8 +122,8 @@ def not_one_case(name: str, cases: Sequence[str], place: str = "") -> MlperfErro
     fitting = matching(name, cases)
     listed = visible(some(fitting or list(dict.fromkeys(cases)), MAX_LISTED_CASES))
     if fitting:
-        fits = f"{name!r} fits" if name else "name one of"
-        return MlperfError(f"{fits} {len(fitting)} cases{place}: {listed}")
+        matches = f" match {name!r}" if name else ", name one"
+        return MlperfError(f"{len(fitting)} cases{place}{matches}: {listed}")
     hint = meant(name, cases) or f"; known: {listed or 'none'}"
     return MlperfError(f"no case {name!r}{place}{hint}")
 
@@ -135,8 +134,8 @@ def add_verify(parser: argparse.ArgumentParser) -> None:
         "--verify",
         type=Path,
         metavar="FILE",
-        help="take only results that are signed (pytest --mlperf-sign) by somebody whom this file "
-        "of allowed signers names (man ssh-keygen), and whose suites are those that are here",
+        help="accept only results signed (pytest --mlperf-sign) by a signer in this file (format: "
+        "ALLOWED SIGNERS in man ssh-keygen), with the same suite files as here",
     )
 
 
@@ -151,8 +150,9 @@ def whole_results(path: Path, allowed: Path | None) -> tuple[Results, list[str]]
         here, then = digest_of(Path(case.suite)), case.rests_on.get(case.suite)
         if here and here != then:
             raise MlperfError(
-                f"{path}: {case.test} was measured by another {case.suite} than the one that is "
-                "here: check out what was measured, or measure again"
+                f"{path}: {case.test} was measured with another version of {case.suite}; check "
+                "out the "
+                "measured version, or measure again"
             )
     return results, [f"{path}: signed by {signer}"]
 
@@ -177,7 +177,7 @@ def rule_here(
 
 def not_calibrated(rule: RuleR) -> str:
     """Return the source of an uncalibrated rule's noise."""
-    return f"noise as is usual, nobody calibrated this machine: {percent(rule.prior_sd)} a run"
+    return f"default noise, {percent(rule.prior_sd)} per run: this machine is not calibrated"
 
 
 def calibrated_roots(

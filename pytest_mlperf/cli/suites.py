@@ -42,7 +42,7 @@ def add_suites(parser: argparse.ArgumentParser) -> None:
         nargs="*",
         type=Path,
         metavar="SUITES",
-        help="suite files or folders with them (default: suites/, else those directly here)",
+        help="suite files, or folders of them (default: suites/, else those in this folder)",
     )
 
 
@@ -54,7 +54,7 @@ def add_accelerators(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME",
-        help='only cases of this accelerator ("H200", "8xH100", "cpu"); repeatable',
+        help='only cases on this accelerator ("H200", "8xH100", "cpu"); repeatable',
     )
 
 
@@ -72,7 +72,7 @@ def require_accelerators(named: Iterable[str], accelerators: Iterable[str]) -> N
     for name in named:
         if name not in names:
             raise MlperfError(
-                f"no case runs on {name!r}; these suites name: {', '.join(names) or 'none'}"
+                f"no case runs on {name!r}; the suites use: {', '.join(names) or 'none'}"
             )
 
 
@@ -89,19 +89,18 @@ def find_suites(named: Sequence[Path]) -> list[Path]:
     # Not below this folder: it may be a home directory, or the root of a disk.
     if not named and not DEFAULT.is_dir() and not (named := sorted(Path().glob(f"*{SUFFIX}"))):
         raise MlperfError(
-            f"no suites/ and no *{SUFFIX} in {Path.cwd()}; name a suite or a folder, or write a "
-            "first one: pytest-mlperf init"
+            f"no suites/ and no *{SUFFIX} in {Path.cwd()}; write a first suite: pytest-mlperf init"
         )
     files: dict[Path, None] = {}
     for place in places(named):
         if not place.exists():
-            raise MlperfError(f"{place} is not here; name a suite file or a folder with suites")
+            raise MlperfError(f"{place} does not exist; name a suite file or a folder of suites")
         if place.is_file() and not place.name.endswith(SUFFIX):
-            raise MlperfError(f"{place} is no suite: its name must end with {SUFFIX}")
+            raise MlperfError(f"{place} is not a suite: its name must end with {SUFFIX}")
         inside = [place] if place.is_file() else sorted(_below(place))
         if not inside:
             raise MlperfError(
-                f"no *{SUFFIX} in {place.absolute()}; `pytest-mlperf init` writes a first one"
+                f"no *{SUFFIX} in {place.absolute()}; write a first suite: pytest-mlperf init"
             )
         files |= dict.fromkeys(inside)
     root, settings = _configuration(named)

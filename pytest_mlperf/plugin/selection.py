@@ -69,8 +69,9 @@ class Selection:
         if not self.look_for({name}).has(name) and name != self._options.pretend:
             kind, classes = whole_class(split(name)[1]), known_classes().values()
             pytest.exit(
-                f"mlperf: accelerator {name} is required and not here; here: {self.machine.seen}"
-                f"{'' if kind in classes else meant(kind, classes) or '; no such class is known'}",
+                f"mlperf: accelerator {name} is required, but not on this machine "
+                f"({self.machine.seen})"
+                f"{'' if kind in classes else meant(kind, classes) or '; unknown accelerator'}",
                 returncode=EXIT_ENVIRONMENT,
             )
 

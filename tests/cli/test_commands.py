@@ -190,9 +190,7 @@ def test_a_reader_that_has_enough_is_no_error() -> None:
     done = finished("sh", "-c", f'{PYTHON} -c "{code}" | head -1')
     assert (done.returncode, done.stdout, done.stderr) == (0, "{\n", "")
     full = finished("sh", "-c", f'{PYTHON} -c "{code}" > /dev/full')
-    cut = (
-        "pytest-mlperf: the output is cut short, as it cannot be written: No space left on device\n"
-    )
+    cut = "pytest-mlperf: the output is incomplete: writing failed: No space left on device\n"
     assert (full.returncode, full.stderr) == (2, cut)
 
 
@@ -296,7 +294,7 @@ BROKEN_COMMANDS = {
         "acme_command broke: ZeroDivisionError: division by zero"
     ),
     "HELP = 'x'\ndef run(parsed): return True\ndef add_arguments(parser): pass": (
-        "acme_command broke: TypeError: run returns True, and no exit code"
+        "acme_command broke: TypeError: run must return an exit code from 0 to 255, not True"
     ),
     "HELP = 'x'\ndef run(parsed): return 0\ndef add_arguments(parser): 1 / 0": (
         "cannot be used: ZeroDivisionError: division by zero"

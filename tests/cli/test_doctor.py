@@ -49,7 +49,7 @@ ALL = [
     r"tools",
     r"  ok        Python            3\.\d+\.\d+ on Linux \S+",
     r"  ok        pytest            \S+, plugin pytest-mlperf \S+ is active",
-    r"  ok        LoadGen           \S+ \(library \S+\), a trial run was VALID",
+    r"  ok        LoadGen           \S+ \(library \S+\), the test run was VALID",
     r"  ok        pytest-benchmark  \S+",
     r"machine",
     r"  (ok|note) +GPUs +.+",
@@ -67,7 +67,7 @@ SHAPE = [
     r"machine",
     r"  ok +checked +Python, pytest, LoadGen, .*",
     r"  (ok|note) +GPUs +.+",
-    r"suites, with the baselines that they have for this machine",
+    r"suites, and their baselines for this machine",
     r"  suites/first\.mlperf\.toml: first, quick",
     r"    state   case                    performance      accuracy",
     r"    ready   Offline-Acme-fp32-cpu   [567] runs on 1 day  yes",
@@ -125,7 +125,7 @@ def test_what_is_damaged_or_switched_off_is_found(
     assert [checks[name]["state"] for name in ("LoadGen", "pytest")] == ["broken", "broken"]
     assert "bad ELF header" in checks["LoadGen"]["text"]
     assert checks["LoadGen"]["do"] == "pip install --force-reinstall mlcommons-loadgen"
-    assert "is installed and not active in this folder" in checks["pytest"]["text"]
+    assert "is installed, but not active in this folder" in checks["pytest"]["text"]
     assert "-p no:mlperf" in checks["pytest"]["do"]
     (suite,) = document["suites"]
     assert (document["exit_code"], suite["path"]) == (2, "bad.mlperf.toml")
@@ -136,19 +136,19 @@ def test_the_last_line_is_the_command_that_helps_most() -> None:
     repair = Check(group="tools", name="LoadGen", state="broken", text="x", do="pip install it")
     with_baseline = SuiteState(path=Path("x"), cases=(replace(READY, performance="8 runs"),))
     rows: list[tuple[Check, list[SuiteState], str, str]] = [
-        (OK, [], "this machine can measure; there is no suite here yet", "pytest-mlperf init"),
+        (OK, [], "this machine can measure; no suites found", "pytest-mlperf init"),
         (repair, [state("ready")], "nothing can be measured: LoadGen broken", "pip install it"),
         (
             OK,
             [state("ready"), state(error="x")],
             "",
-            "repair the lines named above, then pytest-mlperf doctor again",
+            "fix the lines named above, then run: pytest-mlperf doctor",
         ),
         (
             OK,
             [state("absent", "missing")],
             "0 of 2 cases can run here: accelerator not here 1, model, data or library missing 1",
-            "set what is missing above, or name other suites",
+            "provide what is missing above, or name other suites",
         ),
         (OK, [state("ready")], "", "pytest 'suites/a b' --mlperf-update=missing"),
         (OK, [with_baseline], "1 of 1 case can run here", "pytest 'suites/a b'"),
@@ -336,12 +336,12 @@ def test_what_only_the_library_knows_is_asked_in_a_child(tmp_path: Path) -> None
 @pytest.mark.process
 def test_a_library_that_cannot_answer_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """onnxruntime alone brings no TensorRT; engines that have nothing to try are not asked."""
-    failure = "asking the engine's library failed: KeyError: 'given'"
+    failure = "checking the engine's library failed: KeyError: 'given'"
     assert requirements._asked("{}") == ("", failure)
     assert requirements.library_trouble("null") == ""
     with monkeypatch.context() as patch:
         patch.setattr("pytest_mlperf.cli.doctor.requirements.IMPORT_TIMEOUT_SECONDS", 0.001)
-        slow = "asking the engine's library takes longer than 0 s"
+        slow = "checking the engine's library takes longer than 0 s"
         assert requirements._asked('{"slow": 1}') == ("", slow)
     onnxruntime = pytest.importorskip("onnxruntime")
     if "TensorrtExecutionProvider" in onnxruntime.get_available_providers():
@@ -375,7 +375,7 @@ def test_only_cases_of_the_accelerators_that_are_named_are_shown() -> None:
     assert on(suites, ["H200"]) == [replace(both, cases=(gpu,)), defective]
     assert on(suites, ["8xH200", "cpu"]) == [mixed, neither, defective]
     assert exit_code([OK], on([both], ["H200"])) == 3
-    with pytest.raises(MlperfError, match="no case runs on 'H100'; these suites name: cpu, H200, "):
+    with pytest.raises(MlperfError, match="no case runs on 'H100'; the suites use: cpu, H200, "):
         on(suites, ["H100"])
 
 
@@ -385,9 +385,9 @@ def test_suites_and_accelerators_may_be_named(
     monkeypatch.setattr("pytest_mlperf.cli.doctor.look", lambda *_: ([OK], {}))
     shown = say.ends(0, "doctor", "--accelerator", "cpu")
     assert "1 of 1 case can run here" in shown
-    assert "H200" not in shown[shown.index("suites, with") :]
-    unknown = "pytest-mlperf: no case runs on 'TPU'; these suites name: cpu, H200"
-    absent = "gone.mlperf.toml is not here; name a suite file or a folder with suites"
+    assert "H200" not in shown[shown.index("suites, and") :]
+    unknown = "pytest-mlperf: no case runs on 'TPU'; the suites use: cpu, H200"
+    absent = "gone.mlperf.toml does not exist; name a suite file or a folder of suites"
     rows = [
         (("doctor", "--accelerator", "TPU"), 2, (unknown,)),
         (("doctor", "gone.mlperf.toml"), 2, (f"pytest-mlperf: {absent}",)),
@@ -415,7 +415,7 @@ def test_power_limits_that_may_be_set(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "self").mkdir()
     for mask, text in (
         ("000001ffffffffff", "can be set"),
-        ("00000000a80425fb", "can be none but the one that is"),
+        ("00000000a80425fb", "cannot be set without root"),
     ):
         (tmp_path / "self/status").write_text(f"Name:\tpython\nCapEff:\t{mask}\n")
         (check,) = _machine.power_limits(H200, tmp_path)
@@ -428,7 +428,7 @@ def test_power_limits_that_may_be_set(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "pytest-mlperf/GPU-0.power-limit.json").write_text(json.dumps(note))
     (check,) = _machine.power_limits(H200)
     assert check.state == "note"
-    assert "GPU-0 is set to 500 W for a case, and had 700 W" in check.text
+    assert "GPU-0 was set from 700 to 500 W for a case" in check.text
 
 
 def with_gpus(**fields: Any) -> Machine:
@@ -469,16 +469,15 @@ def test_the_machine_is_described_with_what_is_worth_a_note() -> None:
     ]
     alone, *others = ((check.state, check.text) for check in found)
     assert alone[0] == "note"
-    assert re.fullmatch("none: NVML's library is not here.*; only cases on cpu run here", alone[1])
+    assert re.fullmatch("none: NVML's library is not here.*; only cases on cpu can run", alone[1])
     assert [(state, text.partition(": clocks")[0]) for state, text in others] == [
         ("ok", "H200: NVIDIA H200"),
         ("ok", "2xH200: NVIDIA H200, SYS, no P2P"),
         (
             "note",
-            "2xH200: NVIDIA H200, how they reach each other is not told; ecc is True, False on "
-            "GPU 1",
+            "2xH200: NVIDIA H200, unknown topology; ecc is True, False on GPU 1",
         ),
-        ("ok", "all that is sampled can be read"),
+        ("ok", "all readable"),
         ("ok", "not sampled: nvlinks of each GPU: no; pstate of GPU 1: never"),
         ("note", "not sampled: energy_j of GPU 1: no"),
         ("ok", f"{CLOCKS} performance"),
@@ -514,7 +513,7 @@ def test_folders_memory_and_distributions(tmp_path: Path, monkeypatch: pytest.Mo
 def test_loadgen_and_pytest_are_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = _machine.loadgen()
     assert (found.state, found.do) == ("ok", "")
-    assert "a trial run was VALID" in found.text
+    assert "the test run was VALID" in found.text
     monkeypatch.chdir(tmp_path)
     (tmp_path / "pytest.ini").write_text("[pytest\n")
     found = _machine.plugin()
@@ -550,7 +549,7 @@ def test_libraries_are_imported_in_a_child_and_one_that_crashes_hides_no_other(
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     assert importing(["raising_lib", "crashing_lib", "fine_lib", "absent_lib"]) == {
         "raising_lib": "OSError: no such symbol",
-        "crashing_lib": "importing it ends the process with 7",
+        "crashing_lib": "its import ends the process with exit code 7",
         "absent_lib": "ModuleNotFoundError: No module named 'absent_lib'",
     }
     assert "fine_lib" not in sys.modules

@@ -153,7 +153,7 @@ def test_what_is_no_manifest_no_results_or_no_report_is_refused(
     (here / "empty").mkdir()
     assert say("merge", "empty") == (
         2,
-        "pytest-mlperf: empty holds no *.json; name the results files\n",
+        "pytest-mlperf: no *.json in empty; name results files or another folder\n",
     )
     with monkeypatch.context() as patch:
         patch.setattr(foreign, "MAX_FILE_BYTES", 100)

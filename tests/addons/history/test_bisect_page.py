@@ -92,7 +92,7 @@ def shown(search: Bisection, proof: Proof) -> str:
     lines = [
         *heading(search, [TEST], 0),
         *steps,
-        *log(search, "noise as is usual", ".mlperf/runs/x"),
+        *log(search, "default noise", ".mlperf/runs/x"),
         *result(search, proof),
     ]
     return "\n".join(map(clean, lines))

@@ -76,7 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--rows",
-        type=whole(lambda rows: rows > 0, "{!r} is no number of sessions"),
+        type=whole(1),
         default=ROWS,
         metavar="N",
         help=f"sessions that a table lists, the newest (default {ROWS})",
