@@ -40,7 +40,7 @@ from pytest_mlperf.core.noise.calibration import (
     most_runs,
     settings_of,
 )
-from pytest_mlperf.core.numbers import change, duration, limit, percent, plural
+from pytest_mlperf.core.numbers import MAX_RUNS, change, duration, limit, percent, plural
 from pytest_mlperf.core.reason import measured_again
 from pytest_mlperf.core.rulings.ruling import values
 from pytest_mlperf.core.rulings.sample import countable
@@ -85,7 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_suites(parser)
     parser.add_argument(
         "--runs",
-        type=whole(2, or_zero=True),
+        type=whole(2, MAX_RUNS, or_zero=True),
         default=RUNS,
         metavar="N",
         help=f"runs of each case (default {RUNS}); 0: use stored runs only",

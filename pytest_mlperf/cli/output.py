@@ -14,17 +14,14 @@ from pytest_mlperf.core.untrusted_text import clean
 
 MAX_COLUMNS = 120
 
-MAX_COUNT = 1000
-"""Largest number of runs, sessions or rows that an argument takes."""
 
-
-def whole(minimum: int, *, or_zero: bool = False) -> Callable[[str], int]:
-    """Return an argument type for a whole number from `minimum` to `MAX_COUNT`."""
+def whole(minimum: int, maximum: int = 1_000_000, *, or_zero: bool = False) -> Callable[[str], int]:
+    """Return an argument type for a whole number within bounds."""
 
     def convert(text: str) -> int:
-        number = int(text) if re.fullmatch(r"[0-9]{1,4}", text) else -1
-        if not (minimum <= number <= MAX_COUNT or (or_zero and number == 0)):
-            bounds = f"{'0 or ' * or_zero}a whole number from {minimum} to {MAX_COUNT}"
+        number = int(text) if re.fullmatch(r"[0-9]{1,7}", text) else -1
+        if not (minimum <= number <= maximum or (or_zero and number == 0)):
+            bounds = f"{'0 or ' * or_zero}a whole number from {minimum} to {maximum:,}"
             raise argparse.ArgumentTypeError(f"{text!r} is not {bounds}")
         return number
 

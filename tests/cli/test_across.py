@@ -92,7 +92,7 @@ def test_ratios_are_of_systems_gpus_and_dollars_and_nothing_is_judged(say: Say) 
     assert by["dollar"][1:4] == ["samples/USD", "90,000", "360,000"]
     assert "4.00x" in by["dollar"]
     assert NO_VERDICT in one_line(shown)
-    assert "H200 4 USD an hour, 2026-11-01, list of a cloud" in one_line(shown)
+    assert "H200 4 USD per hour, 2026-11-01, list of a cloud" in one_line(shown)
     assert "per watt: energy was not measured on both sides" in one_line(shown)
     assert widest(shown) <= 80
 
@@ -134,7 +134,7 @@ def test_what_cannot_be_set_against_each_other_is_said(say: Say) -> None:
 
 def test_a_price_that_nobody_can_use_is_one_error() -> None:
     for text, message in {
-        "[prices]\nH200 = { usd_per_gpu_hour = 3 }": "prices.H200 has no as_of",
+        "[prices]\nH200 = { usd_per_gpu_hour = 3 }": "prices.H200: as_of is missing",
         "[prices]\nH20O = { usd_per_gpu_hour = 3, as_of = 2026-11-01 }": (
             "prices.H20O: unknown accelerator 'H20O'; did you mean"
         ),

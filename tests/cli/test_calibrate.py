@@ -199,7 +199,7 @@ def test_an_interrupted_session_keeps_its_runs_and_goes_on(project: Path, say: S
 def test_what_cannot_be_calibrated_is_told_before_any_run(project: Path, say: Say) -> None:
     """No runs to learn from, wrong usage, a damaged file, wrong options, and no accelerator."""
     nothing = "cpu: nothing learnt: noise needs two runs of one case in one session"
-    case = "no case fits 'Server'; these suites have: first-Offline-"
+    case = "no case matches 'Server'; the suites have: first-Offline-"
     rows: list[tuple[tuple[object, ...], int, tuple[str, ...]]] = [
         (("calibrate", "--runs", 0), 1, (nothing,)),
         (("calibrate", "--case", "Server"), 2, (case,)),

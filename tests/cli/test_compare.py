@@ -113,7 +113,7 @@ def test_a_side_that_names_nothing_says_what_it_could_be(
         "git:--help": "'--help' is not a commit of this git repository",
         "acme==9": "no session in .mlperf/runs ran acme==9; versions of acme there: 1.0, 2.0",
         "torch==2": "no session in .mlperf/runs ran torch==2; versions of torch there: none",
-        "2": "'2' fits 3 runs: ",
+        "2": "3 sessions match '2': ",
         "acme.py": "acme.py: not a results file: ",
     }
     rows: list[tuple[tuple[object, ...], int, tuple[str, ...]]] = [

@@ -72,12 +72,12 @@ SHAPE = [
     r"    state   case                    performance      accuracy",
     r"    ready   Offline-Acme-fp32-cpu   [567] runs on 1 day  yes",
     r"    absent  Offline-Acme-fp32-H200  none             yes",
-    r"    - H200 is not here",
+    r"    - H200 is not on this machine",
     r"1 baseline: false alarms at most 1 %; provisional: ok is final if sessions vary",
     r"less than runs \(below .* %\); to measure it, run on 3 more days with",
     r"--mlperf-update=missing",
     r"",
-    r"1 of 2 cases can run here: accelerator not here 1",
+    r"1 of 2 cases can run here: accelerator missing 1",
     r"next: pytest suites --mlperf-update=missing",
 ]
 """Lines in their order; others may stand between them."""
@@ -147,7 +147,7 @@ def test_the_last_line_is_the_command_that_helps_most() -> None:
         (
             OK,
             [state("absent", "missing")],
-            "0 of 2 cases can run here: accelerator not here 1, model, data or library missing 1",
+            "0 of 2 cases can run here: accelerator missing 1, model, data or library missing 1",
             "provide what is missing above, or name other suites",
         ),
         (OK, [state("ready")], "", "pytest 'suites/a b' --mlperf-update=missing"),
@@ -245,7 +245,7 @@ def differing_states(folder: Path, rows: Iterable[tuple[dict[str, Any], str, str
 IMAGENET = 'dataset = { use = "imagenet", path = "." }'
 ONNX = b"bytes of a model"
 LACKS: list[tuple[dict[str, Any], str, str]] = [
-    ({"accelerators": '["8xH200"]'}, "absent", "8xH200 is not here"),
+    ({"accelerators": '["8xH200"]'}, "absent", "8xH200 is not on this machine"),
     (
         {"workload": 'model = "${MODELS_OF_NOBODY}/m"'},
         "missing",
@@ -283,7 +283,7 @@ def test_a_case_that_lacks_something_says_what(tmp_path: Path) -> None:
     found = one(tmp_path, workload=workload)
     assert re.findall(r"\$\{(\w+)\} is not set", found.reason) == ["NO_A", "NO_B"]
     found = one(tmp_path, workload=IMAGENET, failures={"PIL": "bad ELF"})
-    broken = "data set imagenet needs PIL, which breaks: bad ELF: pip install 'pytest-mlperf[onnx]'"
+    broken = "data set imagenet needs PIL, which cannot be imported: bad ELF: pip install 'pytest-mlperf[onnx]'"
     assert broken in found.reason
 
 
@@ -323,7 +323,7 @@ def test_what_only_the_library_knows_is_asked_in_a_child(tmp_path: Path) -> None
             f"{', '.join(onnxruntime.get_available_providers())}. Try: a build of onnxruntime "
             f"with {ABSENT}",
         ),
-        ({**absent, "accelerators": '["H200"]'}, "absent", "H200 is not here"),
+        ({**absent, "accelerators": '["H200"]'}, "absent", "H200 is not on this machine"),
         (
             {"model": ONNX, "options": 'providers = ["Cudda"]'},
             "broken",
@@ -420,7 +420,7 @@ def test_power_limits_that_may_be_set(tmp_path: Path, monkeypatch: pytest.Monkey
         (tmp_path / "self/status").write_text(f"Name:\tpython\nCapEff:\t{mask}\n")
         (check,) = _machine.power_limits(H200, tmp_path)
         assert (check.state, text in check.text) == ("ok", True)
-        assert bool(check.do) == ("none" in text)
+        assert bool(check.do) == ("cannot" in text)
     assert list(_machine.power_limits(HERE, tmp_path)) == []
     monkeypatch.setenv("PYTEST_MLPERF_LEASES", str(tmp_path))
     note = {"uuid": "GPU-0", "was_mw": 700_000, "enforced_mw": 700_000, "set_mw": 500_000}
@@ -478,19 +478,19 @@ def test_the_machine_is_described_with_what_is_worth_a_note() -> None:
             "2xH200: NVIDIA H200, unknown topology; ecc is True, False on GPU 1",
         ),
         ("ok", "all readable"),
-        ("ok", "not sampled: nvlinks of each GPU: no; pstate of GPU 1: never"),
-        ("note", "not sampled: energy_j of GPU 1: no"),
+        ("ok", "not readable: nvlinks of each GPU: no; pstate of GPU 1: never"),
+        ("note", "not readable: energy_j of GPU 1: no"),
         ("ok", f"{CLOCKS} performance"),
         ("ok", f"{CLOCKS} unknown"),
         ("note", f"{CLOCKS} powersave"),
         ("note", f"{CLOCKS} schedutil"),
-        ("ok", "quiet now: other processes used 0.02 of 2 cores"),
+        ("ok", "idle: other processes used 0.02 of 2 cores"),
         (
             "note",
-            "busy now: other processes used 1.1 of 2 cores (cc1plus 1.1); not told here: waits for "
+            "busy: other processes used 1.1 of 2 cores (cc1plus 1.1); not reported: waits for "
             "a core, processor quotas, memory pressure",
         ),
-        ("note", "unknown; not told here: processor use"),
+        ("note", "unknown; not reported: processor use"),
     ]
     assert [bool(check.do) for check in found[-3:]] == [False, True, False]
 
@@ -530,7 +530,7 @@ def test_libraries_are_told_with_the_extra_that_brings_them() -> None:
     assert declared("datasets", "imagenet") == ("PIL",)
     assert declared("engines", "package.of_the_user:Engine") == ()
     assert lacking("engines", "onnxruntime", {"onnxruntime": "OSError: x"}) == (
-        "needs onnxruntime, which breaks: OSError: x",
+        "needs onnxruntime, which cannot be imported: OSError: x",
         "pip install 'pytest-mlperf[onnx]'",
     )
     assert lacking("engines", "null", {}) is None

@@ -193,9 +193,9 @@ def test_a_case_that_is_not_clear_is_answered_with_the_candidates(here: Path, sa
     both = " resnet50-Offline-ort-fp16-H200, resnet50-Server-ort-fp16-H200\n"
     ok = "; known: resnet50-Offline-ort-fp16-H200\n"
     rows: list[tuple[str, tuple[Verdict, ...], str]] = [
-        ("resnet50", (verdicts.OK, verdicts.INVALID), f"'resnet50' fits 2 cases of r.json:{both}"),
-        ("r.json", (verdicts.OK, verdicts.INVALID), f"name one of 2 cases of r.json:{both}"),
-        ("", (verdicts.OK, verdicts.INVALID), f"name one of 2 cases of r.json:{both}"),
+        ("resnet50", (verdicts.OK, verdicts.INVALID), f"2 cases of r.json match 'resnet50':{both}"),
+        ("r.json", (verdicts.OK, verdicts.INVALID), f"2 cases of r.json, name one:{both}"),
+        ("", (verdicts.OK, verdicts.INVALID), f"2 cases of r.json, name one:{both}"),
         ("bert", (verdicts.OK,), f"no case 'bert'{ok}"),
         ("x::test_accuracy[resnet50]", (verdicts.OK,), "no case 'x::test_accuracy[resnet50]'"),
         ("x", (), "no results to explain; measure first: pytest suites\n"),
@@ -298,4 +298,4 @@ def test_every_pair_is_shown_with_what_it_says() -> None:
     verdict = pair(*(1.5, 1.0, 1.51, 1.0) * 2, 1.5, 1.0)
     assert verdict.ratio is not None
     rows = [line for line in turns(verdict, verdict.ratio, RuleR(), 80) if "," in line[:12]]
-    assert [row.split("  ")[-1] for row in rows] == ["one more"] * 4 + ["undecided"]
+    assert [row.split("  ")[-1] for row in rows] == ["another pair"] * 4 + ["undecided"]

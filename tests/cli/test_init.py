@@ -25,7 +25,7 @@ def test_the_suite_runs_anywhere_as_written(here: Path, say: Say) -> None:
         "wrote suites/demo.mlperf.toml\n"
         "wrote baselines/README.md\n"
         "next: pytest suites                            measure, without a baseline\n"
-        "      pytest suites --mlperf-update=missing    record and commit; repeat on 3 other days\n"
+        "      pytest suites --mlperf-update=missing    record; repeat on 3 other days\n"
         "      pytest suites --mlperf-handicap 50%      see what a failure looks like\n"
     )
     assert tree(here) == {"suites/demo.mlperf.toml", "baselines/README.md"}
@@ -58,7 +58,7 @@ def test_every_engine_has_a_first_suite_that_marks_what_to_edit(here: Path, say:
     for engine in ("onnxruntime", "torch"):
         assert re.search(
             rf"next: edit {engine}/suites/demo.mlperf.toml +model, data, accelerator\n"
-            rf" +pytest-mlperf doctor {engine}/suites +what is still missing\n"
+            rf" +pytest-mlperf doctor {engine}/suites +check what is missing\n"
             rf" +pytest {engine}/suites +measure, without a baseline\n$",
             said[engine],
         )
@@ -147,7 +147,7 @@ def test_prompts_that_cannot_be_scored_are_refused_before_anything_is_written(
         assert tree(here) == {"p.jsonl"}
     assert needs in say.ends(2, "init", "--engine", "openai", "--accuracy", "gone.jsonl")
     shown = say.ends(2, "init", "--engine", "torch", "--accuracy", "p.jsonl")
-    assert "--accuracy needs --engine openai, tensorrt_llm, vllm, not torch" in shown
+    assert "--accuracy needs an engine of openai, tensorrt_llm, vllm, not torch" in shown
 
 
 def test_a_missing_library_is_named_with_what_installs_it(

@@ -212,7 +212,8 @@ def test_the_first_day_on_which_a_baseline_ends_is_told_with_what_renews_it() ->
     shown = in_words([], {(Path(f"{n}"), ""): one for n, one in enumerate(ends)})
 
     assert shown == (
-        "baselines: 3 for 0 cases; 1 too old for a final verdict; final until 2026-12-05 or later: "
+        "baselines: 3 for 0 cases; 1 too old for a final verdict; final until 2026-12-05 or later; "
+        "to renew one: "
         f"{APPEND_OPTIONS} with the same build"
     )
 
@@ -237,7 +238,7 @@ def test_the_price_is_that_of_a_file_else_of_the_suite(here: Path, say: Say) -> 
     of_file = read_prices(Path("prices.toml"))
     assert money(planned, measured, 5, of_file) == [
         "cost: 24.00 to 48.00 USD; no price of cpu",
-        "prices: H100 2.5 USD an hour, 2026-11-01, our contract; H200 4 USD an hour, 2026-10-01",
+        "prices: H100 2.5 USD per hour, 2026-11-01, our contract; H200 4 USD per hour, 2026-10-01",
     ]
     assert money(planned[:1], measured, 5, of_file) == ["cost: no price of cpu"]
     assert money(planned[:1], measured, 5, {}) == []

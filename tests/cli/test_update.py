@@ -407,7 +407,7 @@ def test_worse_values_need_to_be_accepted_by_name(say: Say) -> None:
         accept(*before)
         save(*after)
         refused = say.ends(1, "update", *WRITE)
-        assert f"  refused: gets worse ({reason}" in refused
+        assert f"  refused: worse: {reason}" in refused
         assert f"; to accept: --accept-regression {CASE.id}" in refused
         assert update("--accept-regression", CASE.id, *WRITE) == 0
         runs = [run.metrics for run in after[0].verdict.runs]

@@ -437,7 +437,7 @@ def _verdict(checks: Sequence[Check], suites: Sequence[SuiteState]) -> str:
     if defective:
         reasons.append(plural(defective, "suite") + " defective")
     rest = f": {', '.join(reasons)}" if reasons else ""
-    return f"{counts['ready']} of {plural(len(cases), 'case')} can run on this machine{rest}"
+    return f"{counts['ready']} of {plural(len(cases), 'case')} can run here{rest}"
 
 
 def _next(

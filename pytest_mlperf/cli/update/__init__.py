@@ -37,7 +37,7 @@ from pytest_mlperf.cli.update._proposals import (
 from pytest_mlperf.core.baseline import differences
 from pytest_mlperf.core.case import Case, Kind
 from pytest_mlperf.core.errors import BaselineError, EnvironmentFault, MlperfError
-from pytest_mlperf.core.numbers import duration, plural
+from pytest_mlperf.core.numbers import MAX_RUNS, duration, plural
 from pytest_mlperf.core.recording import changes
 from pytest_mlperf.core.results import CaseResult, Results
 from pytest_mlperf.core.verdict import Outcome
@@ -300,7 +300,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--runs",
-        type=whole(GATING_RUNS),
+        type=whole(GATING_RUNS, MAX_RUNS),
         metavar="N",
         help=f"runs of a measured baseline, from {GATING_RUNS} (default: {USUAL_BASELINE_RUNS}, or "
         "mlperf_baseline_runs of pytest)",
