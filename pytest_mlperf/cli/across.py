@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from pytest_mlperf.cli.arguments import add
 from pytest_mlperf.cli.compare import add_sides, planned_here, two_sides
 from pytest_mlperf.cli.measured import Measured, why_not_alike
 from pytest_mlperf.cli.output import show, width
@@ -56,17 +57,7 @@ examples:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the command takes."""
     add_sides(parser, a="results of one machine", b="results of the other")
-    add_prices(parser)
-
-
-def add_prices(parser: argparse.ArgumentParser) -> None:
-    """Give a parser the option that `read_prices` reads."""
-    parser.add_argument(
-        "--prices",
-        type=Path,
-        metavar="FILE",
-        help="TOML file with a table [prices], as in suites; overrides the suites' prices",
-    )
+    add(parser, "--prices")
 
 
 def run(parsed: argparse.Namespace) -> int:

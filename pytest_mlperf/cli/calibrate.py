@@ -18,9 +18,9 @@ from statistics import median
 
 from pytest_mlperf.bench.case import baseline_file, baselines_root, load_checked
 from pytest_mlperf.bench.runner import INVALID_TRIES, CaseRunner, SearchState, Unjudgeable
+from pytest_mlperf.cli.arguments import REPEATABLE, RUNS_DIR, add
 from pytest_mlperf.cli.output import as_typed, progress, show, whole, width
-from pytest_mlperf.cli.stored_results import RUNS_DIR, add_runs_dir
-from pytest_mlperf.cli.suites import add_suites, find_suites, read_suites
+from pytest_mlperf.cli.suites import find_suites, read_suites
 from pytest_mlperf.core.baseline import Property, Record, find
 from pytest_mlperf.core.errors import EnvironmentFault, MlperfError, SuiteError
 from pytest_mlperf.core.job import Job
@@ -82,7 +82,7 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the command takes."""
-    add_suites(parser)
+    add(parser, "suites")
     parser.add_argument(
         "--runs",
         type=whole(2, MAX_RUNS, or_zero=True),
@@ -93,16 +93,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--session", type=_session, metavar="ID", help="continue an interrupted session"
     )
-    parser.add_argument(
-        "--case",
-        action="append",
-        default=[],
-        metavar="TEXT",
-        help="only cases with this text in their id; repeatable",
-    )
-    parser.add_argument("--write", action="store_true", help="write files; without it a dry run")
-    parser.add_argument("--baselines", type=Path, help="folder (default: nearest to the suite)")
-    add_runs_dir(parser)
+    text = "only cases with this text in their id; repeatable"
+    add(parser, "--case", **REPEATABLE, metavar="TEXT", help=text)
+    add(parser, "--write", "--baselines", "--runs-dir")
 
 
 def _session(text: str) -> str:

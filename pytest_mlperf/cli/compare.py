@@ -10,14 +10,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pytest_mlperf.bench.files import baseline_at, case_of
+from pytest_mlperf.cli.arguments import add
 from pytest_mlperf.cli.measured import Measured, why_not
 from pytest_mlperf.cli.output import show, width
-from pytest_mlperf.cli.stored_results import (
-    add_runs_dir,
-    calibrated_roots,
-    results_file,
-    rule_here,
-)
+from pytest_mlperf.cli.stored_results import calibrated_roots, results_file, rule_here
 from pytest_mlperf.cli.suites import find_suites, read_suites
 from pytest_mlperf.core.baseline import Baseline, Record, changed_keys, differences, unknown_facts
 from pytest_mlperf.core.contention import tolerated
@@ -72,17 +68,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_sides(parser, a="the old results", b="the new results")
 
 
-def add_sides(parser: argparse.ArgumentParser, **sides: str) -> None:
+def add_sides(parser: argparse.ArgumentParser, *, optional: bool = False, **sides: str) -> None:
     """Declare the arguments A and B with their help texts, and where to look for them."""
     for name, text in sides.items():
-        parser.add_argument(name, metavar=name.upper(), help=text)
-    parser.add_argument(
-        "--baselines",
-        type=Path,
-        metavar="DIR",
-        help="for git refs: only this folder (default: all folders named baselines)",
-    )
-    add_runs_dir(parser)
+        nargs = "?" if optional else None
+        parser.add_argument(name, metavar=name.upper(), nargs=nargs, help=text)
+    text = "for git refs: only this folder (default: all folders named baselines)"
+    add(parser, "--baselines", help=text)
+    add(parser, "--runs-dir")
 
 
 def run(parsed: argparse.Namespace) -> int:

@@ -11,10 +11,9 @@ from pathlib import Path
 from pytest_mlperf.bench.case import load_checked, nearest_baselines
 from pytest_mlperf.bench.files import judged_against, suite_of
 from pytest_mlperf.bench.policy import calibrated_rule, rule_beside, rule_for
+from pytest_mlperf.cli.arguments import add
 from pytest_mlperf.cli.output import show, width
 from pytest_mlperf.cli.stored_results import (
-    add_results,
-    add_runs_dir,
     case_named,
     matching,
     not_one_case,
@@ -71,9 +70,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="id of a case or test, or a part that matches only one case (default: the only case "
         "of the session)",
     )
-    add_results(parser)
+    add(parser, "results", "--runs-dir")
     parser.add_argument("--results", dest="file", help=argparse.SUPPRESS)  # its former name
-    add_runs_dir(parser)
 
 
 def run(parsed: argparse.Namespace) -> int:

@@ -8,8 +8,9 @@ import secrets
 from collections.abc import Sequence
 from pathlib import Path
 
+from pytest_mlperf.cli.arguments import add
 from pytest_mlperf.cli.output import show, width
-from pytest_mlperf.cli.stored_results import add_verify, whole_results
+from pytest_mlperf.cli.stored_results import results_path, whole_results
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.numbers import plural
 from pytest_mlperf.core.results import Absent, Results, absent, merge
@@ -44,13 +45,10 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the command takes."""
-    parser.add_argument(
-        "results", nargs="+", type=Path, metavar="RESULTS", help="results files, or folders of them"
-    )
-    parser.add_argument(
-        "--manifest", type=Path, metavar="FILE", help="output of `plan --format json`"
-    )
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write the results here")
+    text = "results files, folders of them, or session ids (default: newest session)"
+    add(parser, "results", nargs="*", help=text)
+    add(parser, "--manifest")
+    add(parser, "--output", help="results file to write")
     parser.add_argument("--junit", type=Path, metavar="FILE", help="write them as JUnit XML")
     parser.add_argument(
         "--report",
@@ -65,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=["inconclusive", "provisional"],
         help="also fail INCONCLUSIVE tests, or PROVISIONAL drops on their first day",
     )
-    add_verify(parser)
+    add(parser, "--verify", "--runs-dir")
     parser.add_argument(
         "--sign", type=Path, metavar="KEY", help="SSH key to sign the file of -o with"
     )
@@ -78,7 +76,8 @@ def run(parsed: argparse.Namespace) -> int:
     manifest = read_manifest(parsed.manifest) if parsed.manifest else None
     now = dt.datetime.now(dt.UTC)
     parts, signed = {}, []
-    for path in _files(parsed.results, parsed.manifest):
+    files = _files(parsed.results or [None], parsed.runs_dir, parsed.manifest)
+    for path in files:
         parts[str(path)], lines = whole_results(path, parsed.verify)
         signed += lines
     merged = merge(
@@ -89,7 +88,7 @@ def run(parsed: argparse.Namespace) -> int:
         fail_on={parsed.fail_on} - {None},
     )
     missing = absent((one.test for one in manifest.tests), merged) if manifest else []
-    beside = parsed.output or parsed.results[0]
+    beside = parsed.output or files[0]
     whole = formats.ReportedSession(results=merged, file=beside, absent=missing, columns=width())
     written, failures = _write_each(parsed, whole)
     show([*signed, *_lines(merged, missing, manifest), *written])
@@ -123,13 +122,14 @@ def _write_each(
     return written, failures
 
 
-def _files(named: Sequence[Path], manifest: Path | None) -> list[Path]:
+def _files(named: Sequence[str | None], runs_dir: Path, manifest: Path | None) -> list[Path]:
     files: list[Path] = []
-    for path in named:
-        inside = sorted(path.glob("*.json")) if path.is_dir() else [path]
-        if not inside:
-            raise MlperfError(f"no *.json in {path}; name results files or another folder")
-        files += inside
+    for name in named:
+        is_folder = name is not None and Path(name).is_dir()
+        inside = sorted(Path(name or "").glob("*.json")) if is_folder else []
+        if is_folder and not inside:
+            raise MlperfError(f"no *.json in {name}; name results files or another folder")
+        files += inside or [results_path(name, runs_dir)]
     of_plan = manifest.resolve() if manifest else None
     return [path for path in dict.fromkeys(files) if path.resolve() != of_plan]
 

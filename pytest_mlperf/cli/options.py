@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_mlperf import registry
+from pytest_mlperf.cli.arguments import add
 from pytest_mlperf.cli.output import show, width
 from pytest_mlperf.core.declaration import Declaration, Option, declaration_of
 from pytest_mlperf.core.errors import EnvironmentFault, MlperfError, text_of
@@ -115,7 +116,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "names", metavar="NAME", nargs="*", help='value of use in a suite, e.g. "imagenet"'
     )
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add(parser, "--json")
 
 
 def run(parsed: argparse.Namespace) -> int:

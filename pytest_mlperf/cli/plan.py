@@ -14,13 +14,10 @@ from typing import Any
 
 from pytest_mlperf.bench.case import baseline_file, baselines_root, load_checked
 from pytest_mlperf.bench.policy import Policy, gated_pairs, rule_beside
-from pytest_mlperf.cli.across import Prices, add_prices, price_in_words, read_prices
+from pytest_mlperf.cli.across import Prices, price_in_words, read_prices
+from pytest_mlperf.cli.arguments import REPEATABLE, accelerator, add
 from pytest_mlperf.cli.output import show, whole, width
-from pytest_mlperf.cli.stored_results import add_runs_dir
 from pytest_mlperf.cli.suites import (
-    accelerator,
-    add_accelerators,
-    add_suites,
     find_suites,
     node_id,
     read_suites,
@@ -71,7 +68,7 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the command takes."""
-    add_suites(parser)
+    add(parser, "suites", "--accelerator", "--prices", "--runs-dir")
     parser.add_argument(
         "--format",
         choices=["table", "json", "github"],
@@ -80,12 +77,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "table; json: manifest for other commands; github: matrix on one line (default: table)"
         ),
     )
-    add_accelerators(parser)
     parser.add_argument(
         "--fleet",
+        **REPEATABLE,
         type=accelerator,
-        action="append",
-        default=[],
         metavar="NAME",
         help="an accelerator with a runner, repeatable; plan only cases for these",
     )
@@ -98,13 +93,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help=f"maximum runs of a case (default {Policy.max_runs}), as --mlperf-max-runs of pytest",
     )
-    add_prices(parser)
     parser.add_argument(
         "--compliance",
         action="store_true",
         help="include MLPerf's compliance tests, as pytest --mlperf-compliance",
     )
-    add_runs_dir(parser)
 
 
 def run(parsed: argparse.Namespace) -> int:

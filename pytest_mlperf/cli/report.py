@@ -5,14 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from pytest_mlperf.cli.arguments import add
 from pytest_mlperf.cli.output import show, width
-from pytest_mlperf.cli.stored_results import (
-    add_results,
-    add_runs_dir,
-    add_store,
-    results_path,
-    store_here,
-)
+from pytest_mlperf.cli.stored_results import results_path, store_here
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.numbers import plural
 from pytest_mlperf.core.results import absent
@@ -54,7 +49,7 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the command takes."""
-    add_results(parser)
+    add(parser, "results", "--output", "--runs-dir", "--store")
     parser.add_argument(
         "--format",
         choices=sorted(formats()),
@@ -62,18 +57,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FORMAT",
         help=f"{', '.join(formats())} (default: text)",
     )
-    parser.add_argument(
-        "-o", "--output", type=Path, metavar="FILE", help="write here (default: print)"
-    )
-    parser.add_argument(
-        "--manifest",
-        type=Path,
-        metavar="FILE",
-        help="output of `plan --format json`, to report planned tests without a result (html, "
-        "markdown, comment, annotations)",
-    )
-    add_runs_dir(parser)
-    add_store(parser)
+    gaps = "to report planned tests without a result (html, markdown, comment, annotations)"
+    add(parser, "--manifest", help=f"output of `plan --format json`, {gaps}")
     parser.add_argument(
         "--branch",
         type=Path,

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
+from pytest_mlperf.cli.arguments import add
 from pytest_mlperf.cli.output import show, width
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.numbers import duration
@@ -59,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         help='name in LoadGen ("resnet50") or in the submission checker ("bert-99.9")',
     )
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add(parser, "--json")
 
 
 def run(parsed: argparse.Namespace) -> int:

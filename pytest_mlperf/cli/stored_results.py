@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from pytest_mlperf.bench.case import nearest_baselines
 from pytest_mlperf.bench.policy import calibrated_rule, rule_for
+from pytest_mlperf.cli.arguments import STORE
 from pytest_mlperf.core.baseline import Property
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.numbers import percent
@@ -20,31 +20,6 @@ from pytest_mlperf.stores.foreign import content_of
 from pytest_mlperf.stores.results import TITLE, digest_of, read_results
 from pytest_mlperf.stores.sessions import Sessions
 from pytest_mlperf.stores.signatures import verified
-
-RUNS_DIR = Path(".mlperf")
-
-STORE = RUNS_DIR / "results.db"
-
-
-def add_runs_dir(parser: argparse.ArgumentParser) -> None:
-    """Add the option `--runs-dir`."""
-    parser.add_argument(
-        "--runs-dir",
-        type=Path,
-        default=RUNS_DIR,
-        metavar="DIR",
-        help=f"folder of results and logs (default {RUNS_DIR})",
-    )
-
-
-def add_results(parser: argparse.ArgumentParser) -> None:
-    """Add the argument that `results_path` takes."""
-    parser.add_argument(
-        "results",
-        nargs="?",
-        metavar="RESULTS",
-        help="results.json, its folder, or the start of a session id (default: newest session)",
-    )
 
 
 def results_path(text: str | None, runs_dir: Path, cases: Sequence[str] = ()) -> Path:
@@ -128,17 +103,6 @@ def not_one_case(name: str, cases: Sequence[str], place: str = "") -> MlperfErro
     return MlperfError(f"no case {name!r}{place}{hint}")
 
 
-def add_verify(parser: argparse.ArgumentParser) -> None:
-    """Add the option `--verify`."""
-    parser.add_argument(
-        "--verify",
-        type=Path,
-        metavar="FILE",
-        help="accept only results signed (pytest --mlperf-sign) by a signer in this file (format: "
-        "ALLOWED SIGNERS in man ssh-keygen), with the same suite files as here",
-    )
-
-
 def whole_results(path: Path, allowed: Path | None) -> tuple[Results, list[str]]:
     """Return results and, if `allowed` is given, verify them and return a line on the signer."""
     if allowed is None:
@@ -195,16 +159,6 @@ def _roots(suites: Iterable[Path], results: Iterable[Path]) -> Iterator[Path]:
     tracked = git_text("ls-files", "-z", "--", ":(top,glob)**/baselines/calibration/*.json")
     for name in filter(None, tracked.split("\0")):
         yield Path(name).resolve().parents[1]
-
-
-def add_store(parser: argparse.ArgumentParser) -> None:
-    """Add the option `--store`."""
-    parser.add_argument(
-        "--store",
-        default=str(STORE),
-        metavar="URL",
-        help=f"file, sqlite:///FILE or postgresql://USER@HOST/DATABASE (default {STORE})",
-    )
 
 
 def store_here(url: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import configparser
 import contextlib
 import os
@@ -18,7 +17,6 @@ from pytest_mlperf.core.case import Kind, Profile
 from pytest_mlperf.core.errors import MlperfError, SuiteError
 from pytest_mlperf.suite.pairs import Testable
 from pytest_mlperf.suite.plan import Planned, in_profile, plan_suite
-from pytest_mlperf.suite.values import checked_accelerator
 
 SUFFIX = ".mlperf.toml"
 
@@ -33,37 +31,6 @@ OWN_FILES = ("pytest.toml", ".pytest.toml", "pytest.ini", ".pytest.ini")
 
 OTHER_FILES = {"pyproject.toml": "tool", "tox.ini": "pytest", "setup.cfg": "tool:pytest"}
 """Files that have a table or section for pytest, or none."""
-
-
-def add_suites(parser: argparse.ArgumentParser) -> None:
-    """Add the argument that `find_suites` takes."""
-    parser.add_argument(
-        "suites",
-        nargs="*",
-        type=Path,
-        metavar="SUITES",
-        help="suite files, or folders of them (default: suites/, else those in this folder)",
-    )
-
-
-def add_accelerators(parser: argparse.ArgumentParser) -> None:
-    """Add the option `--accelerator`, which `require_accelerators` checks."""
-    parser.add_argument(
-        "--accelerator",
-        type=accelerator,
-        action="append",
-        default=[],
-        metavar="NAME",
-        help='only cases on this accelerator ("H200", "8xH100", "cpu"); repeatable',
-    )
-
-
-def accelerator(text: str) -> str:
-    """Return the accelerator of an argument, with its standard spelling."""
-    try:
-        return checked_accelerator(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def require_accelerators(named: Iterable[str], accelerators: Iterable[str]) -> None:

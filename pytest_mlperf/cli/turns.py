@@ -14,8 +14,9 @@ from pytest_mlperf.bench.case import CaseRuns
 from pytest_mlperf.bench.confirm import NotComparable, build_of_baseline, in_turns, left_out
 from pytest_mlperf.bench.policy import Policy
 from pytest_mlperf.bench.runner import CaseRunner, Unjudgeable
-from pytest_mlperf.cli.output import progress, show, whole, width
-from pytest_mlperf.cli.stored_results import add_runs_dir, case_named, not_calibrated
+from pytest_mlperf.cli.arguments import add
+from pytest_mlperf.cli.output import progress, show, width
+from pytest_mlperf.cli.stored_results import case_named, not_calibrated
 from pytest_mlperf.cli.suites import find_suites
 from pytest_mlperf.core.errors import EnvironmentFault, MlperfError
 from pytest_mlperf.core.metrics import METRICS
@@ -85,24 +86,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the command takes."""
     parser.add_argument("a", metavar="A", help="the reference side")
     parser.add_argument("b", metavar="B", help="the side to judge")
-    parser.add_argument(
-        "--case",
-        metavar="CASE",
-        help="only this case: its id, or a part that matches only one case",
-    )
-    add_pairs(parser, "maximum number of pairs of runs", PAIRS)
-    add_runs_dir(parser)
-
-
-def add_pairs(parser: argparse.ArgumentParser, meaning: str, default: int) -> None:
-    """Add the option for the maximum number of pairs of runs."""
-    parser.add_argument(
-        "--pairs",
-        type=whole(2),
-        default=default,
-        metavar="N",
-        help=f"{meaning}, at least 2 (default {default})",
-    )
+    add(parser, "--case")
+    text = f"maximum pairs of runs, at least 2 (default {PAIRS})"
+    add(parser, "--pairs", default=PAIRS, help=text)
+    add(parser, "--runs-dir")
 
 
 def run(parsed: argparse.Namespace) -> int:

@@ -283,7 +283,10 @@ def test_a_case_that_lacks_something_says_what(tmp_path: Path) -> None:
     found = one(tmp_path, workload=workload)
     assert re.findall(r"\$\{(\w+)\} is not set", found.reason) == ["NO_A", "NO_B"]
     found = one(tmp_path, workload=IMAGENET, failures={"PIL": "bad ELF"})
-    broken = "data set imagenet needs PIL, which cannot be imported: bad ELF: pip install 'pytest-mlperf[onnx]'"
+    broken = (
+        "data set imagenet needs PIL, which cannot be imported: bad ELF: pip install "
+        "'pytest-mlperf[onnx]'"
+    )
     assert broken in found.reason
 
 

@@ -129,7 +129,8 @@ def test_the_engines_library_is_looked_for_there_and_not_here(tmp_path: Path, ba
     (packages / "onnxruntime.py").write_text(SHADOW, "utf-8")
     (packages / "onnx.py").touch()
     assert of_onnx(tmp_path, bare).reason == (
-        f"python {bare}: needs onnxruntime, which cannot be imported: RuntimeError: built for another numpy"
+        f"python {bare}: needs onnxruntime, which cannot be imported: RuntimeError: built for "
+        "another numpy"
     )
 
 

@@ -15,17 +15,11 @@ from typing import Any, Literal
 from pytest_mlperf.bench.accuracy import file_of
 from pytest_mlperf.bench.case import baseline_file, baselines_root, load_checked
 from pytest_mlperf.bench.policy import Policy, rule_beside
+from pytest_mlperf.cli.arguments import RUNS_DIR, add
 from pytest_mlperf.cli.doctor import requirements
 from pytest_mlperf.cli.doctor._machine import Check, look
 from pytest_mlperf.cli.output import show, width
-from pytest_mlperf.cli.stored_results import RUNS_DIR, add_runs_dir
-from pytest_mlperf.cli.suites import (
-    DEFAULT,
-    add_accelerators,
-    add_suites,
-    find_suites,
-    require_accelerators,
-)
+from pytest_mlperf.cli.suites import DEFAULT, find_suites, require_accelerators
 from pytest_mlperf.core.baseline import find
 from pytest_mlperf.core.errors import BaselineError, MlperfError, SuiteError
 from pytest_mlperf.core.guarantees import Guarantee, guarantee
@@ -273,16 +267,10 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the command takes."""
-    add_suites(parser)
-    add_accelerators(parser)
+    add(parser, "suites", "--accelerator", "--json", "--baselines", "--runs-dir")
     parser.add_argument(
         "--all", action="store_true", help="show all checks, including unused engines and libraries"
     )
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument(
-        "--baselines", type=Path, metavar="DIR", help="folder (default: nearest to each suite)"
-    )
-    add_runs_dir(parser)
 
 
 def run(parsed: argparse.Namespace) -> int:

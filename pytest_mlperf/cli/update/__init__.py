@@ -18,6 +18,7 @@ from pathlib import Path
 
 from pytest_mlperf.bench.policy import Policy
 from pytest_mlperf.cli import stored_results
+from pytest_mlperf.cli.arguments import REPEATABLE, RUNS_DIR, add
 from pytest_mlperf.cli.output import as_typed, show, whole
 from pytest_mlperf.cli.update._proposals import (
     COPY,
@@ -280,24 +281,16 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the command takes."""
-    stored_results.add_results(parser)
-    parser.add_argument("--write", action="store_true", help="write files; without it a dry run")
+    add(parser, "results", "--write")
     parser.add_argument("--reason", help="why the values are accepted; stored in the baseline")
     parser.add_argument(
         "--accept-regression",
-        action="append",
-        default=[],
+        **REPEATABLE,
         metavar="CASE",
         help="accept worse values of this case: its id, or a part that matches only one case; "
         "repeatable",
     )
-    parser.add_argument(
-        "--case",
-        action="append",
-        default=[],
-        metavar="CASE",
-        help="accept only this case (id or part of it); repeatable",
-    )
+    add(parser, "--case", **REPEATABLE, help="accept only this case (id or part of it); repeatable")
     parser.add_argument(
         "--runs",
         type=whole(GATING_RUNS, MAX_RUNS),
@@ -310,9 +303,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="measure nothing: accept only cases with enough runs, and no scores",
     )
-    parser.add_argument("--baselines", type=Path, help="folder (default: nearest to the suite)")
-    stored_results.add_verify(parser)
-    stored_results.add_runs_dir(parser)
+    add(parser, "--baselines", "--verify", "--runs-dir")
 
 
 def run(parsed: argparse.Namespace) -> int:
@@ -411,7 +402,7 @@ def again(parsed: argparse.Namespace) -> str:
         "--runs": parsed.runs,
         "--no-runs": parsed.no_runs,
         "--baselines": parsed.baselines,
-        "--runs-dir": parsed.runs_dir if parsed.runs_dir != stored_results.RUNS_DIR else None,
+        "--runs-dir": parsed.runs_dir if parsed.runs_dir != RUNS_DIR else None,
     }
     return as_typed("update", [parsed.results] if parsed.results else [], options)
 

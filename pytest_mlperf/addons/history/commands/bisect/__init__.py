@@ -19,10 +19,11 @@ from pytest_mlperf.addons.history.bisections import BisectStore, alone, folder_n
 from pytest_mlperf.addons.history.commands.bisect._page import heading, log, result, say, step
 from pytest_mlperf.bench.case import CaseRuns
 from pytest_mlperf.bench.policy import Policy
+from pytest_mlperf.cli.arguments import add
 from pytest_mlperf.cli.named_tests import performance_tests
 from pytest_mlperf.cli.output import progress, width
-from pytest_mlperf.cli.stored_results import add_runs_dir, not_calibrated
-from pytest_mlperf.cli.turns import add_pairs, conditions_in
+from pytest_mlperf.cli.stored_results import not_calibrated
+from pytest_mlperf.cli.turns import conditions_in
 from pytest_mlperf.hardware.machine import Machine
 from pytest_mlperf.reports.terminal.layout import fold
 from pytest_mlperf.run.builds import remove_left
@@ -78,11 +79,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="LIB==A..B",
         help="versions of a library that pip can install, in place of GOOD and BAD",
     )
-    add_pairs(parser, "most pairs of runs of a comparison", PAIRS)
+    text = f"maximum pairs of runs per comparison, at least 2 (default {PAIRS})"
+    add(parser, "--pairs", default=PAIRS, help=text)
     parser.add_argument(
         "--restart", action="store_true", help="begin anew: forget what was measured so far"
     )
-    add_runs_dir(parser)
+    add(parser, "--runs-dir")
 
 
 class _InPlaceOf(argparse.Action):
