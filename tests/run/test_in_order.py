@@ -11,7 +11,7 @@ import pytest
 from pytest_mlperf.builtin.synthetic import SyntheticDataset
 from pytest_mlperf.core.extension import Dataset, Engine, Sink
 from pytest_mlperf.run.worker._delivery import PerformanceSink
-from pytest_mlperf.run.worker._in_order import InOrder
+from pytest_mlperf.run.worker._handicap import InOrder
 from pytest_mlperf.testing import RecordingSink
 from tests.run.harness import RunningWorker, settings, spec
 from tests.run.test_sink import Received, give_up

@@ -1,4 +1,7 @@
-"""Keep a fixed number of requests in flight at each point, and share code with the open loop."""
+"""Keep a fixed number of requests in flight at each point, or let a harness measure the points.
+
+The open loop shares its code.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,8 @@ import random
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from time import perf_counter
 from typing import Any, Protocol
@@ -16,11 +20,13 @@ from typing import Any, Protocol
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.extension import Counts, Engine
 from pytest_mlperf.core.job import LoadGenSettings
+from pytest_mlperf.rounds.endpoints import scored_points
 from pytest_mlperf.run.worker._delivery import count_fault, token_fault
-from pytest_mlperf.run.worker._sink import MAX_FINISH_CHARACTERS, Clock, Fail, GuardedSink
+from pytest_mlperf.run.worker._sink import MAX_FINISH_CHARACTERS, Clock, Fail, Faults, GuardedSink
 from pytest_mlperf.run.worker.clocks import TokenTimes
 from pytest_mlperf.run.worker.conversations import Asked, Conversations, Slots
 from pytest_mlperf.run.worker.point_window import (
+    NOTE,
     REFERENCE,
     SCHEMA_VERSION,
     PointRequest,
@@ -28,8 +34,9 @@ from pytest_mlperf.run.worker.point_window import (
     Record,
     WindowMeter,
     lengths,
+    parts_of,
+    recounted,
 )
-from pytest_mlperf.run.worker.recount import NOTE, parts_of, recounted
 
 WARMUP_TURNS = 2
 """Requests that every slot completes before a point's window begins."""
@@ -389,3 +396,38 @@ class ClosedLoop(Loop):
         sample, asked = next(self._ids), self._slots.next(slot)
         self._sink.take_slot(sample, asked, slot)
         self._engine.submit([sample], [asked.index], self._sink)
+
+
+@dataclass
+class Pulse:
+    """Count a harness's signs of life as progress."""
+
+    completed: int = 0
+    outstanding: int = 0
+    faults: Faults = field(default_factory=Faults)
+
+    def repeated(self) -> None:
+        """Return None, as there are no indices."""
+
+    def beat(self) -> None:
+        """Count a sign of life."""
+        self.completed += 1
+
+
+def measured(
+    engine: Engine,
+    settings: LoadGenSettings,
+    folder: Path,
+    pulse: Pulse,
+    at_edges: Callable[[], None],
+) -> dict[str, Any]:
+    """Let the harness measure all points in folders below `folder`, and return the log."""
+    offsets_s, points = dict[str, float](), order(settings, folder.parent.name)
+    at_edges()
+    for point in points:
+        name = f"c{point:g}"
+        scored = round(point) in scored_points([round(each) for each in points])
+        engine.measure_point(round(point), settings, folder / name, pulse.beat, scored=scored)
+        offsets_s[name] = time.time() - time.monotonic()
+    at_edges()
+    return {"schema": SCHEMA_VERSION, "order": points, "recorded": offsets_s}
