@@ -188,5 +188,5 @@ class InOrder(EngineAround):
         """Submit the next samples of the cycle; one thread calls."""
         next_indices = list(islice(self._next, len(indices)))
         if isinstance(sink, GuardedSink) and sink.counts_tokens:
-            sink.answer_tokens.asked(ids, next_indices)
+            sink.answer_tokens.record_indices(ids, next_indices)
         super().submit(ids, next_indices, sink)

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from operator import attrgetter
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from time import perf_counter
@@ -88,12 +89,12 @@ class SlotSink(GuardedSink):
         """Requests in flight."""
         return len(self._under_way)
 
-    def take_slot(self, sample: int, asked: Asked, slot: int) -> None:
+    def take_slot(self, sample: int, request: Asked, slot: int) -> None:
         """Record a request that is about to be submitted."""
         self.expect([sample])
         with self._lock:
             now_s = perf_counter()
-            self._under_way[sample] = PointRequest(asked, now_s, now_s, slot, counts=True)
+            self._under_way[sample] = PointRequest(request, now_s, now_s, slot, counts=True)
 
     def pause(self, begin_s: float, lasts_s: float) -> None:
         """Record that a conversation pauses before its next turn."""
@@ -257,13 +258,13 @@ class Loop:
         self,
         engine: Engine,
         sink: SlotSink,
-        asked: Conversations,
+        conversations: Conversations,
         settings: LoadGenSettings,
         trace: Sequence[float] = (),
     ) -> None:
         """Drive `engine` with loaded samples; `trace` has arrival times [s], () for none."""
         self._engine, self._sink, self._trace = engine, sink, trace
-        self._asked, self._settings = asked, settings
+        self._asked, self._settings = conversations, settings
         self._ids = itertools.count(1)
 
     def run(self, name: str, alone_s: float, at_edges: Callable[[], None]) -> dict[str, Any]:
@@ -296,7 +297,7 @@ class Loop:
             "order": ordered_points,
             "arrivals": self._settings.arrivals,
             "burstiness": self._settings.burstiness,
-            "points": [asdict(one) for one in sorted(points, key=lambda one: one.point)],
+            "points": [asdict(row) for row in sorted(points, key=attrgetter("point"))],
         }
 
     def _point(self, point: float, alone_s: float, edge: Edge) -> PointWindow:
@@ -393,9 +394,9 @@ class ClosedLoop(Loop):
         return None
 
     def _issue(self, slot: int) -> None:
-        sample, asked = next(self._ids), self._slots.next(slot)
-        self._sink.take_slot(sample, asked, slot)
-        self._engine.submit([sample], [asked.index], self._sink)
+        sample, request = next(self._ids), self._slots.next(slot)
+        self._sink.take_slot(sample, request, slot)
+        self._engine.submit([sample], [request.index], self._sink)
 
 
 @dataclass

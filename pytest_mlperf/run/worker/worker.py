@@ -594,7 +594,7 @@ def result_of(
         answer_forms=sink.answer_forms if sink.wants_output else (),
         salt=sink.run,
         finishes=dict(sink.ends.most_common(MAX_FINISH_REASONS)),
-        replicas=engine.each() if isinstance(engine, ReplicatedEngine) else (),
+        replicas=engine.replica_runs() if isinstance(engine, ReplicatedEngine) else (),
     )
     return dataclasses.asdict(finished)
 

@@ -93,7 +93,7 @@ class Started:
     def __init__(self) -> None:
         self._earlier = below(os.getpid())
 
-    def now(self) -> set[int]:
+    def pids(self) -> set[int]:
         """Return the ids of the running ones, without Python's own helper for shared memory."""
         # The helper ends with this process, and reports an error if it is killed.
         helper = getattr(getattr(resource_tracker, "_resource_tracker", None), "_pid", None)
@@ -102,7 +102,7 @@ class Started:
     def end(self, grace_s: float = EXIT_GRACE_SECONDS) -> Collection[int]:
         """Wait for them to end, kill the others, and return the ids of the killed ones."""
         left = {}
-        for pid in self.now():
+        for pid in self.pids():
             with contextlib.suppress(ProcessLookupError):
                 left[pid] = os.pidfd_open(pid)
         _wait(left, grace_s)
