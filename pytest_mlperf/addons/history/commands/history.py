@@ -8,10 +8,9 @@ from pathlib import Path
 from pytest_mlperf import MlperfError
 from pytest_mlperf.addons.history.case_sessions import histories_here, of_metric
 from pytest_mlperf.bench.files import points_of, tracked_baselines
+from pytest_mlperf.cli.arguments import add
 from pytest_mlperf.cli.output import show, whole, width
 from pytest_mlperf.cli.stored_results import (
-    add_runs_dir,
-    add_store,
     calibrated_roots,
     case_named,
     rule_here,
@@ -60,21 +59,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="default: the first that the newest baseline gates",
     )
-    parser.add_argument(
-        "--baselines",
-        type=Path,
-        metavar="DIR",
-        help="folder of the calibration (default: those of the files and in git)",
-    )
-    add_store(parser, "sessions of a store, else of the results files: ")
+    text = "folder of the calibration (default: those of the files and in git)"
+    add(parser, "--baselines", help=text)
+    text = "results database of the sessions (default: that of the runs, else the results files)"
+    add(parser, "--store", help=text)
     parser.add_argument(
         "--rows",
-        type=whole(lambda rows: rows > 0, "{!r} is no number of sessions"),
+        type=whole(1),
         default=ROWS,
         metavar="N",
         help=f"sessions that a table lists, the newest (default {ROWS})",
     )
-    add_runs_dir(parser)
+    add(parser, "--runs-dir")
 
 
 def run(parsed: argparse.Namespace) -> int:

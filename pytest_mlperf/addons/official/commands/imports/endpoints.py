@@ -33,7 +33,7 @@ from pytest_mlperf.extension import (
     judge_runs,
     read_point,
 )
-from pytest_mlperf.run.recorded import recorded_figures
+from pytest_mlperf.run.curve import recorded_figures
 
 MAX_WORKLOAD_CHARACTERS = 60
 
