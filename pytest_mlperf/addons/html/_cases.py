@@ -30,11 +30,11 @@ QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 _DAY_S = 86_400
 
 
-def figures_of(one: Grouped, beside: RunFiles, most: int) -> list[Packed]:
+def figures_of(group: Grouped, beside: RunFiles, most: int) -> list[Packed]:
     """Return what is drawn when a case is opened, with so many accepted baselines at most."""
     figures: list[Packed] = []
     seen: set[str] = set()
-    for result in one.results:
+    for result in group.results:
         record = beside.records.get(result.test)
         for metric in gated(result):
             figures += _history(metric, result, record, beside.versions.get(result.test, ()), most)
@@ -320,23 +320,23 @@ def shown(
     """Return what the template writes of each case, and the environments by `in_words`."""
     environments: dict[str, list[Subject]] = defaultdict(list)
     listed = []
-    for one in cases:
-        subject = next((r.verdict.subject for r in one.results if r.verdict.subject), None)
+    for group in cases:
+        subject = next((r.verdict.subject for r in group.results if r.verdict.subject), None)
         machine = in_words(subject) if subject else ""
         if subject:
             environments[machine].append(subject)
         tests = [
             _test(result, causes.get(result.test, ()))
-            for result in sorted(one.results, key=lambda result: not result.failed)
+            for result in sorted(group.results, key=lambda result: not result.failed)
         ]
         listed.append(
             {
-                "grouped": one,
-                "outcome": str(one.worst.verdict.outcome),
-                "headline": one.worst.verdict.headline,
+                "grouped": group,
+                "outcome": str(group.worst.verdict.outcome),
+                "headline": group.worst.verdict.headline,
                 "tests": tests,
                 "environment": list(environments).index(machine) + 1 if subject else 0,
-                "words": "|".join(dict.fromkeys(str(r.verdict.outcome) for r in one.results)),
+                "words": "|".join(dict.fromkeys(str(r.verdict.outcome) for r in group.results)),
             }
         )
     return listed, environments

@@ -221,7 +221,9 @@ def _of_cases(
     ]
     return {
         "cases": sections,
-        "places": {r.test: (place, one) for place, one in enumerate(cases) for r in one.results},
+        "places": {
+            r.test: (place, group) for place, group in enumerate(cases) for r in group.results
+        },
         "precisions": _precisions(cases),
         "unlisted": len(every) - len(cases),
         "environments": [
@@ -229,8 +231,8 @@ def _of_cases(
             for machine, subjects in islice(environments.items(), ENVIRONMENTS)
         ],
         "more_environments": max(0, len(environments) - ENVIRONMENTS),
-        "workloads": sorted({one.case.workload for one in cases}),
-        "accelerators": sorted({one.case.accelerator for one in cases}),
+        "workloads": sorted({group.case.workload for group in cases}),
+        "accelerators": sorted({group.case.accelerator for group in cases}),
         "data": as_json(every_text(_data(cases, figures, drawn), safe_text)),
         "figures": [figure for figure in figures if figure.rows],
         "without": [(figure.title, figure.without) for figure in figures if not figure.rows],
@@ -241,7 +243,7 @@ def _of_cases(
 
 
 def _precisions(cases: Sequence[Grouped]) -> tuple[list[tuple[Any, ...]], list[str]]:
-    tables, remarks = precision_section((r for one in cases for r in one.results), whole=True)
+    tables, remarks = precision_section((r for group in cases for r in group.results), whole=True)
     return [(*table.filled, table.left) for table in tables], remarks
 
 
@@ -249,8 +251,8 @@ def _case_figures(
     cases: Sequence[Grouped], beside: RunFiles, points: int
 ) -> tuple[list[list[Packed]], int]:
     drawn, size, left_out = [], 0, 0
-    for one in cases:
-        figures = figures_of(one, beside, points)
+    for group in cases:
+        figures = figures_of(group, beside, points)
         heavy = [figure for figure in figures if figure["plot"] in {"power", "moments"}]
         size += sum(len(as_json(figure)) for figure in heavy)
         if heavy and size > TRACES:
@@ -264,7 +266,7 @@ def _data(
     cases: Sequence[Grouped], figures: Sequence[Figure], drawn: Sequence[Sequence[Packed]]
 ) -> dict[str, Any]:
     return {
-        "cases": [[one.label, one.case.id] for one in cases],
+        "cases": [[group.label, group.case.id] for group in cases],
         "figures": {
             figure.name: {
                 "fields": list(figure.rows[0]),
