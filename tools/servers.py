@@ -35,7 +35,9 @@ from typing import Any
 from urllib.request import urlopen
 
 from pytest_mlperf.adapters.engines.llm.model_folder import load_tokenizer
+from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.errors import MlperfError, RunError
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.verdict import Outcome, Verdict
 from pytest_mlperf.run.server import Served, answer_findings
 from pytest_mlperf.run.worker.closed_loop import ClosedLoop, SlotSink
@@ -169,7 +171,9 @@ def measure(
         for slot in range(STREAMS):  # who waits for a slot wakes up
             sink.freed.put((slot, time.perf_counter()))
 
-    asked = replace(settings("Offline"), scenario="Concurrency", points=[STREAMS], tokens=True)
+    asked = replace(
+        settings("Offline"), scenario=Scenario.CONCURRENCY, points=[STREAMS], tokens=True
+    )
     asked = replace(asked, min_duration_ms=WINDOW_MS)
     sink = SlotSink(fail, tokens=True, may_fail=may_fail)
     sink.run = "one"
@@ -560,7 +564,7 @@ def empty_answers() -> Seen:
         suite = first_answers.SUITE.replace("URL", server.url)
         suite = suite.replace("DATASET", '{ use = "own:Questions" }')
         with project(suite, first_answers.DATA) as pytest:
-            verdict = pytest("--mlperf-update=missing", kind="accuracy")
+            verdict = pytest("--mlperf-update=missing", kind=Kind.ACCURACY)
     return Seen(did="20 of 60 answers are reasoning up to the limit", says=in_words(verdict))
 
 

@@ -24,7 +24,7 @@ from pytest_mlperf.bench.policy import LONE_PHASE, Phase, Policy
 from pytest_mlperf.bench.runner import Unjudgeable, unforeseen
 from pytest_mlperf.bench.tree import tree_changes
 from pytest_mlperf.core.baseline import AccuracyBaseline, Record, unknown_facts
-from pytest_mlperf.core.case import AUDITS, Case, Kind
+from pytest_mlperf.core.case import Case, Kind
 from pytest_mlperf.core.control import clocks_moved
 from pytest_mlperf.core.energy import EnergyReading, Source
 from pytest_mlperf.core.errors import (
@@ -271,7 +271,7 @@ class Bench:
             verdict = judge_pair(pair, self._conditions, self._policy, self._show)
             return _expected(pair, verdict)
 
-        return self._answered(pair.case, "pair", judged)
+        return self._answered(pair.case, Kind.PAIR, judged)
 
     def _answered(self, case: Case, kind: Kind, judged: Callable[[], Verdict]) -> Verdict:
         try:
@@ -290,10 +290,10 @@ class Bench:
         self, planned: Planned, kind: Kind, kinds: Collection[Kind], phase: Phase
     ) -> Verdict:
         case = self._case(planned)
-        answers = {"accuracy": self._accuracy, "efficiency": self._efficiency}
+        answers = {Kind.ACCURACY: self._accuracy, Kind.EFFICIENCY: self._efficiency}
         answer = answers.get(kind, self._performance)
         try:
-            if kind in AUDITS:
+            if kind.is_audit:
                 return self._audited(case, kind)
             verdict = self._verdict(case, kind, answer(case, {*kinds, kind}, phase))
         except Unjudgeable as error:
@@ -407,19 +407,21 @@ class Bench:
     def _verdict(
         self, case: CaseRuns, kind: Kind, answer: Ruling, invalid_run: Run | None = None
     ) -> Verdict:
-        scores = kind == "accuracy"
+        scores = kind == Kind.ACCURACY
         last = invalid_run or (case.runs[-1] if case.runs else case.accuracy)
         subject = case.scored_subject if scores else case.subject
         against = case.scores if scores or answer.by_scores else case
         changed, unknown = self._since_baseline(case, against)
-        notes = answer.notes + (case.notes if kind == "accuracy" else _notes(case, answer.outcome))
-        if kind != "accuracy" and answer.outcome is Outcome.NO_BASELINE and case.formerly:
+        notes = answer.notes + (
+            case.notes if kind == Kind.ACCURACY else _notes(case, answer.outcome)
+        )
+        if kind != Kind.ACCURACY and answer.outcome is Outcome.NO_BASELINE and case.formerly:
             notes = (case.formerly.in_words, *notes)
         if self._conditions.handicap:
             slowed = f"work was slowed by --mlperf-handicap {self._conditions.handicap:.0%}"
             notes = (slowed, *notes)
         cost = None
-        if kind != "accuracy" and subject is not None and case.job.price:
+        if kind != Kind.ACCURACY and subject is not None and case.job.price:
             cost = cost_of(case.job, case.runs, subject.identity)
         return Verdict(
             case=case.planned.case,
@@ -440,12 +442,12 @@ class Bench:
                 file=self._policy.shown(against.file),
                 source=against.set_by,
                 id=case.record.id if case.record and kind in DROP_OUTCOMES else "",
-                guarantee=None if kind == "accuracy" else promised(case, answer),
+                guarantee=None if kind == Kind.ACCURACY else promised(case, answer),
             ),
             notes=notes,
             cost=cost,
             logs=Logs(folder=self._policy.shown(Path(last.folder)) if last else None),
-            machine=case.machine if kind != "accuracy" else (),
+            machine=case.machine if kind != Kind.ACCURACY else (),
             interleaved=answer.interleaved,
             unchecked=answer.unchecked,
             handicap=self._conditions.handicap,

@@ -125,9 +125,9 @@ class CaseRuns(CaseRunner):
     def first(self, kinds: Collection[Kind]) -> None:
         """Run the first process of the case for all tests of the session at once."""
         missing = self.accuracy is None and self.unscored is None
-        accuracy = "accuracy" in kinds and missing and bool(self.planned.scorer_name)
+        accuracy = Kind.ACCURACY in kinds and missing and bool(self.planned.scorer_name)
         together = self.planned.data.shared
-        timed = bool({"performance", "efficiency"} & set(kinds)) and not self.runs
+        timed = any(kind.is_of_runs for kind in kinds) and not self.runs
         if timed:
             self.add_run(ask=self.scores.ask if accuracy and together else None)
             if self.record and self.record.skips_first_run and self.policy.update != "replace":

@@ -16,8 +16,10 @@ from pytest_mlperf.core.compliance import LoggedAnswer
 from pytest_mlperf.core.errors import RunError, UnavailableError
 from pytest_mlperf.core.job import AuditRun, Job, ScoredData
 from pytest_mlperf.core.measurement import Accuracy, Run, median_run
+from pytest_mlperf.core.metrics import official_metric
 from pytest_mlperf.core.rulings.disturbance import load_in_words
 from pytest_mlperf.core.rulings.ruling import Ruling, lost_of
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.rounds import RoundWorkload
 from pytest_mlperf.rounds.accuracy_txt import accuracy_lines
@@ -30,16 +32,15 @@ from pytest_mlperf.stores import atomic
 from pytest_mlperf.suite.resolve import data_of
 
 SCENARIO_KEYS = {
-    "Offline": "result_samples_per_second",
-    "Server": "result_completed_samples_per_sec",
-    "SingleStream": "early_stopping_latency_ss",
-    "MultiStream": "early_stopping_latency_ms",
+    Scenario.OFFLINE: "result_samples_per_second",
+    Scenario.SERVER: "result_completed_samples_per_sec",
+    Scenario.SINGLE_STREAM: "early_stopping_latency_ss",
+    Scenario.MULTI_STREAM: "early_stopping_latency_ms",
 }
 
 SPEEDS = {"TEST01", "TEST04", "TEST05"}
 """Tests whose last finding compares speeds."""
 
-JUDGED_METRICS = {"SingleStream": "latency_p90", "MultiStream": "latency_p99"}
 METRIC_SLACK_SHARES = {"clip": 0.01, "fid": 0.02}
 """Allowed relative differences of scores if the checker names them; else 1 - target."""
 
@@ -142,7 +143,7 @@ def _measured(case: CaseRuns, test: str, rate: float, data: ScoredData | None) -
         run = case.audit(audit, rate)
         if "run" not in TESTS[test].needs or parse_detail(Path(run.folder) / DETAIL).valid:
             break
-        rate *= 1.2 if case.planned.case.scenario == "Offline" else 1.0
+        rate *= 1.2 if case.planned.case.scenario == Scenario.OFFLINE else 1.0
     return run
 
 
@@ -204,15 +205,17 @@ def _beside_accuracy(
 
 def _load_explains(test: str, logs: _Logs, runs: tuple[Run, Run], tolerated: float) -> bool:
     scores = _score(logs.reference_logs), _score(logs.timed)
-    metric = JUDGED_METRICS.get(scores[0].scenario, "throughput")
+    metric = official_metric(scores[0].scenario)
     lost = [lost_of(run, metric, tolerated) for run in runs]
     return rules.load_explains(test, scores, lost)
 
 
 def _score(folder: Path) -> rules.SpeedScore:
     detail = parse_detail(folder / DETAIL)
-    scenario = str(detail.values["effective_scenario"])
-    limit = detail.values.get("effective_target_latency_ns") if scenario == "Server" else None
+    scenario = Scenario(detail.values["effective_scenario"])
+    limit = (
+        detail.values.get("effective_target_latency_ns") if scenario == Scenario.SERVER else None
+    )
     return rules.SpeedScore(
         scenario=scenario,
         value=float(detail.values.get(SCENARIO_KEYS[scenario]) or 0.0),

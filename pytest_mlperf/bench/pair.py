@@ -10,6 +10,7 @@ from pytest_mlperf.bench.case import CaseRuns
 from pytest_mlperf.bench.confirm import add_pair, ended, left_out
 from pytest_mlperf.bench.policy import Policy
 from pytest_mlperf.bench.runner import Unjudgeable
+from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.numbers import quantity, times
 from pytest_mlperf.core.rulings.outcomes import outcome_of
@@ -137,7 +138,7 @@ def _verdict(
         notes = [*notes, *(f"{_name(c)}: {title} {quantity(name, v)}" for c, v in every if v)]
     return Verdict(
         case=pair.case,
-        kind="pair",
+        kind=Kind.PAIR,
         outcome=outcome,
         headline=headline,
         runs=tuple(runs),

@@ -307,7 +307,7 @@ def _other_rate(case: CaseRuns, recording: Update | None) -> Ruling | None:
     if record is None or recording == "replace":
         return None
     ours, theirs = (about.get("points") for about in (case.job.facts, record.fingerprint))
-    loaded = planned.case.rate_is_condition and not planned.scenario.find
+    loaded = planned.case.scenario.rate_is_condition and not planned.scenario.find
     if differs := condition_differs(case.job, record):
         cure = FIND_BACK
     elif ours != theirs:

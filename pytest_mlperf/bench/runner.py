@@ -16,6 +16,7 @@ from pytest_mlperf.core.job import LOADED_QUERIES, AuditRun, Job, Search, requir
 from pytest_mlperf.core.measurement import Run, Subject
 from pytest_mlperf.core.metrics import CONCURRENCY, SEARCH_METRICS
 from pytest_mlperf.core.reason import Key, Reason
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.search import (
     MAX_LOG_STEP,
     Condition,
@@ -170,7 +171,7 @@ def condition_differs(job: Job, record: Record) -> str | None:
         return None
     fixed = "" if record.target_qps is None else f" {record.target_qps:g}/s"
     noun, offers, offered = "rate", "offers a fixed rate", f"was offered{fixed}"
-    if job.case.scenario == "Concurrency":
+    if job.case.scenario == Scenario.CONCURRENCY:
         noun, offers, offered = CONCURRENCY, "measures points", "measured points"
     return (
         f"condition differs: suite {f'finds a {noun} at {ours}' if ours else offers}, "
@@ -247,7 +248,7 @@ def valid_run(case: Rated, attempt: Callable[[], Run]) -> Run:
             break
         if left and any(reason.key is Key.CLIENT_LATE for reason in run.invalid):
             case.add_clients()
-        if left and case.job.case.scenario == "Offline":
+        if left and case.job.case.scenario == Scenario.OFFLINE:
             case.rate = max(
                 case.rate or 0.0, LONGER_RUN_FACTOR * run.metrics.get("throughput", 0.0)
             )

@@ -27,7 +27,7 @@ from pytest_mlperf.cli.suites import (
     require_accelerators,
     rootdir,
 )
-from pytest_mlperf.core.case import AUDITS
+from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.errors import BaselineError, MlperfError
 from pytest_mlperf.core.guarantees import APPEND_OPTIONS, MISSING_OPTION, Guarantee, guarantee
 from pytest_mlperf.core.numbers import plural
@@ -317,7 +317,7 @@ def jobs_of(
     for case in planned:
         for name in case.accelerators:
             spent = JOB_TIME_FACTOR * cost_of(case, measured).at_most_s(max_runs)
-            audits = sum(kind in AUDITS for kind in case.kinds)
+            audits = sum(kind.is_audit for kind in case.kinds)
             if (case.path, case.case.id) in measured:  # those sessions may have made none
                 spent += JOB_TIME_FACTOR * audits * case.seconds_per_run
             elif split(name)[1] != "cpu":
@@ -338,7 +338,7 @@ def jobs_of(
 
 
 def _pass_s(case: Testable, seconds: float) -> float:
-    return seconds if "accuracy" in case.kinds and case.suite.rules is not None else 0.0
+    return seconds if Kind.ACCURACY in case.kinds and case.suite.rules is not None else 0.0
 
 
 Promises = Mapping[tuple[Path, str], Guarantee]

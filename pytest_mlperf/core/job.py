@@ -8,17 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pytest_mlperf.core import errors
+from pytest_mlperf.core.scenario import Scenario
 
 if TYPE_CHECKING:  # a worker in another Python imports this module, which must import little
     from pytest_mlperf.core.case import Case
     from pytest_mlperf.core.roofline.gpu import GpuPrice, GpuSpec
     from pytest_mlperf.core.roofline.work import AnyWork
     from pytest_mlperf.core.search import Condition
-
-Scenario = Literal["Offline", "Server", "SingleStream", "MultiStream", "Concurrency", "OpenLoop"]
-"""LoadGen's scenarios and our own loops; MLPerf's Interactive is Server with other limits."""
-
-STREAMS = ("SingleStream", "MultiStream")
 
 MLC_ENDPOINTS = "MLCommons endpoints"
 """Name of MLCommons' client for MLPerf Endpoints, which measures in place of LoadGen."""
@@ -105,6 +101,11 @@ class LoadGenSettings:
     burstiness: float | None = None
     max_failed: float | None = None
     audit: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def per_query(self) -> int:
+        """Samples per query."""
+        return self.samples_per_query if self.scenario is Scenario.MULTI_STREAM else 1
 
     @property
     def planned_s(self) -> float:

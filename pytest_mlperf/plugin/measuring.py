@@ -242,7 +242,7 @@ def result_of(
     if judged and not any(one.startswith(JUDGE) for one in arguments):
         arguments = (JUDGE, *arguments)  # which an ini file may ask for
     limits = planned.limits
-    if verdict.kind == "efficiency" and not isinstance(planned, PlannedPair):
+    if verdict.kind == Kind.EFFICIENCY and not isinstance(planned, PlannedPair):
         limits = planned.efficiency_limits
     files = [root / file for file in (planned.path, verdict.baseline.file) if file]
     digests = {str(file.resolve()): digest for file in files if (digest := digest_of(file))}
@@ -256,7 +256,7 @@ def result_of(
         verdict=verdict,
         failed=failed,
         limits=limits,
-        scored="accuracy" in planned.kinds,
+        scored=Kind.ACCURACY in planned.kinds,
         handicap=options.handicap,
         max_runs=options.max_runs,
         arguments=arguments,

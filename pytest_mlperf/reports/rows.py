@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from statistics import geometric_mean
 
-from pytest_mlperf.core.case import Case
+from pytest_mlperf.core.case import Case, Kind
 from pytest_mlperf.core.causes import OTHER_FILES, Cause, Strength, shortened
 from pytest_mlperf.core.control import seen_in_words
 from pytest_mlperf.core.measurement import GpuRun, ReplicaRun, Run
@@ -49,7 +49,7 @@ def verdict_tables(verdict: Verdict) -> Iterator[TextTable]:
             left=left,
             spare=("interval", "baseline"),
         )
-    if verdict.metrics and verdict.kind == "accuracy":
+    if verdict.metrics and verdict.kind == Kind.ACCURACY:
         yield TextTable(
             columns=("metric", "reference", "needed", "now", "change", "verdict"),
             rows=[*map(score_cells, verdict.metrics)],
@@ -279,7 +279,7 @@ def rows(result: CaseResult) -> Iterator[dict[str, str]]:
     made the test fail, though it need not, says so under "failed".
     """
     verdict = result.verdict
-    answer = verdict.gate.answer if verdict.kind == "accuracy" and verdict.gate else ""
+    answer = verdict.gate.answer if verdict.kind == Kind.ACCURACY and verdict.gate else ""
     word = str(verdict.outcome)
     for place, row in enumerate(_rows(verdict)):
         first = {"gate": answer} if answer and not place else {}
@@ -308,7 +308,7 @@ def _rows(verdict: Verdict) -> Iterator[dict[str, str]]:
         spoken, outcome = word, word
         if not whole:
             spoken, outcome = metric.word, str(metric.outcome or "")
-        if verdict.kind == "accuracy":
+        if verdict.kind == Kind.ACCURACY:
             scores = score_cells(metric)
             reference = f"ref {scores['reference']}" if scores["reference"] else ""
             cells |= {"now": scores["now"], "change": reference}
@@ -362,7 +362,7 @@ def facts_of(result: CaseResult) -> dict[str, str]:
 
 def gate(verdict: Verdict) -> str | None:
     """Return whether the gate of an accuracy test was evaluated, and on how many samples."""
-    return verdict.gate.in_words if verdict.kind == "accuracy" and verdict.gate else None
+    return verdict.gate.in_words if verdict.kind == Kind.ACCURACY and verdict.gate else None
 
 
 def with_gate(verdict: Verdict) -> str:

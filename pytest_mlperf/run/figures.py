@@ -19,6 +19,7 @@ from pytest_mlperf.core.numbers import MAX_RATE, MIN_RATE, change, duration, per
 from pytest_mlperf.core.reason import Key, Reason, Sign, SignKey
 from pytest_mlperf.core.rulings.sample import ZERO
 from pytest_mlperf.core.rulings.stragglers import slowest
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.hardware.clock import MIN_MOVE_SECONDS
 from pytest_mlperf.hardware.machine import split
 from pytest_mlperf.run.logs import Detail
@@ -122,7 +123,7 @@ def replica_findings(result: Mapping[str, Any]) -> Replicated:
 
 
 def figures(
-    result: Mapping[str, Any], detail: Detail, scenario: str, accelerator: str = "cpu"
+    result: Mapping[str, Any], detail: Detail, scenario: Scenario, accelerator: str = "cpu"
 ) -> Figures:
     """Return a run's figures; those of LoadGen's log take precedence."""
     ours = dict(result["token_metrics"])
@@ -220,7 +221,7 @@ SAMPLE_TIME_METRICS = ("throughput", "tokens_per_second", "tokens_per_second_per
 def start_findings(job: Job, seen: Mapping[str, float]) -> Findings:
     """Report a different start of a run (`worker.clocks.slow_start`), if it affects gates."""
     names = {name: name for name in job.limits if name in seen}
-    paced = job.settings.scenario == "Server"
+    paced = job.settings.scenario == Scenario.SERVER
     if not paced:
         names |= {name: "latency_mean" for name in SAMPLE_TIME_METRICS if name in job.limits}
     shares = {name: seen.get(key, 0.0) / job.limits[name] for name, key in names.items()}

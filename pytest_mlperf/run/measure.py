@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pytest_mlperf.core.answer_forms import TIMED_RANKED_ROWS
 from pytest_mlperf.core.errors import EnvironmentFault, RunError
-from pytest_mlperf.core.job import STREAMS, AuditRun, Job, LoadGenSettings, require
+from pytest_mlperf.core.job import AuditRun, Job, LoadGenSettings, require
 from pytest_mlperf.core.measurement import Accuracy, Run, Scored, Subject
 from pytest_mlperf.core.numbers import duration
 from pytest_mlperf.hardware.machine import Machine
@@ -280,10 +280,10 @@ def _repeated_rate(
 ) -> float | None:
     """Return the rate that repeats this run's work; a stream with a probed rate ran for a time."""
     rate, work_s = case.progress.target_qps, settings.fixed_work_s
-    streams = settings.scenario in STREAMS
+    streams = settings.scenario.answers_one_at_a_time
     if not (finished and rate and work_s and case.progress.probed and streams):
         return rate
-    per_query = settings.samples_per_query if settings.scenario == "MultiStream" else 1
+    per_query = settings.per_query
     issued: int = finished["result"]["issued"]
     return max(rate, issued / per_query / work_s)
 

@@ -27,6 +27,7 @@ from pytest_mlperf.core.metrics import (
 from pytest_mlperf.core.numbers import quantity
 from pytest_mlperf.core.paths import placeless
 from pytest_mlperf.core.reason import Key, Reason, Sign, SignKey
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.server.changes import HIDDEN_SHARE
 from pytest_mlperf.hardware.clock import MIN_MOVE_SECONDS
 from pytest_mlperf.hardware.machine import Machine, split
@@ -262,7 +263,7 @@ def untimed_input(input_s: float | None, settings: LoadGenSettings, figures: Fig
     """Report the time of a data set's `input()` if it is large."""
     latencies_s = [s for n, s in figures.metrics.items() if n.partition("@")[0] == "latency_p50"]
     sample_s = min(latencies_s, default=figures.duration_s / max(1, figures.samples))
-    if settings.scenario == "MultiStream":
+    if settings.scenario == Scenario.MULTI_STREAM:
         sample_s /= settings.samples_per_query
     if input_s is None or input_s <= max(UNTIMED_SHARE * sample_s, MIN_UNTIMED_SECONDS):
         return Findings()
@@ -379,7 +380,7 @@ def _light(evidence: Evidence, job: Job, figures: Figures, energy: Sequence[Find
     )
 
 
-def read_figures(finished: Event, scenario: str, accelerator: str) -> tuple[Detail, Figures]:
+def read_figures(finished: Event, scenario: Scenario, accelerator: str) -> tuple[Detail, Figures]:
     """Return LoadGen's log and figures, checked against the worker's counts."""
     log = Path(finished["folder"]) / DETAIL
     detail = parse_detail(log)
@@ -404,7 +405,11 @@ def _validity(detail: Detail, settings: LoadGenSettings) -> Validity:
         return Validity()
     long_enough = detail.min_duration_met is not False and detail.min_queries_met is not False
     # Early stopping alone means too few queries, not late ones.
-    if settings.scenario == "Server" and long_enough and detail.perf_constraints_met is False:
+    if (
+        settings.scenario == Scenario.SERVER
+        and long_enough
+        and detail.perf_constraints_met is False
+    ):
         return Validity(limit_missed=True)
     queries = "too few queries for its percentile (early stopping): raise min_query_count"
     unmet = {

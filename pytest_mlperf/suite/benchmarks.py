@@ -8,6 +8,7 @@ from pathlib import Path, PurePosixPath
 
 from pytest_mlperf.core.case import NAME_PATTERN, Case
 from pytest_mlperf.core.job import BenchmarkTest, Expected, Factory, Job, LoadGenSettings, Seeds
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.suite.model import Suite
 from pytest_mlperf.suite.plan import Planned
 
@@ -49,7 +50,7 @@ def plan_benchmark(
     return Planned(
         case=Case(
             workload=workload,
-            scenario="Benchmark",
+            scenario=Scenario.BENCHMARK,
             engine=engine,
             precision=precision,
             accelerator=accelerator,
@@ -79,7 +80,7 @@ def benchmark_job(planned: Planned) -> Job:
     assert planned.benchmark is not None
     nothing = Factory(target=BENCHMARK_USE)
     settings = LoadGenSettings(
-        scenario="SingleStream",
+        scenario=Scenario.SINGLE_STREAM,
         seeds=Seeds(qsl=0, sample_index=0, schedule=0),
         min_duration_ms=0,
         min_query_count=0,

@@ -34,7 +34,7 @@ class PlannedPair:
     metric: str
     least: float
     line: int
-    kinds: tuple[Kind, ...] = ("pair",)
+    kinds: tuple[Kind, ...] = (Kind.PAIR,)
     fewest_runs: int = FIRST_LOOK
 
     @property

@@ -15,6 +15,7 @@ from pytest_mlperf.core.job import LOADED_QUERIES, BenchmarkTest, Expected, Fact
 from pytest_mlperf.core.metrics import COUNTS, EFFICIENCY, METRICS, SLOWEST_REPLICA
 from pytest_mlperf.core.rulings.accuracy import DEFAULT_MARGIN, Margin
 from pytest_mlperf.core.rulings.gate import GateWindow
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.hardware.machine import Machine
 from pytest_mlperf.rounds import RoundMetric, RoundScenario, RoundWorkload
 from pytest_mlperf.rounds.compliance import constants
@@ -99,7 +100,9 @@ QUICK_DURATION_S = 60.0
 OFFICIAL_POINT_S = 600.0
 """Shortest steady state of MLPerf Endpoints; source: endpoints_rules.md of v1.0."""
 
-QUICK_QUERIES = dict.fromkeys(("Server", "Interactive", "MultiStream"), LOADED_QUERIES)
+QUICK_QUERIES = dict.fromkeys(
+    (Scenario.SERVER, Scenario.INTERACTIVE, Scenario.MULTI_STREAM), LOADED_QUERIES
+)
 
 QUICK_QUERIES_OTHERWISE = 64
 """Minimum queries for SingleStream's 90th percentile; gated metrics may need more."""
@@ -216,16 +219,20 @@ class Planned:
     @property
     def harness(self) -> str:
         """Harness that replaces LoadGen and our own loop, or ""."""
-        return registry.harness(self.engine.use) if self.case.scenario == "Concurrency" else ""
+        return (
+            registry.harness(self.engine.use) if self.case.scenario == Scenario.CONCURRENCY else ""
+        )
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
         """Tests of this case."""
         if self.scorer_name and not registry.is_timed(self.engine.use):
-            return ("accuracy",)
-        kinds: list[Kind] = ["accuracy", "performance"] if self.scorer_name else ["performance"]
+            return (Kind.ACCURACY,)
+        kinds: list[Kind] = (
+            [Kind.ACCURACY, Kind.PERFORMANCE] if self.scorer_name else [Kind.PERFORMANCE]
+        )
         if EFFICIENCY & set(self.suite.limits):
-            kinds.append("efficiency")
+            kinds.append(Kind.EFFICIENCY)
         return (*kinds, *self.audits)
 
     @property
@@ -284,7 +291,9 @@ class Planned:
     def round_scenario(self) -> RoundScenario:
         """Round's constants of this scenario."""
         rules = self.suite.rules
-        default = OWN_SINGLE_STREAM if self.case.scenario == "SingleStream" else OWN_WORKLOAD
+        default = (
+            OWN_SINGLE_STREAM if self.case.scenario == Scenario.SINGLE_STREAM else OWN_WORKLOAD
+        )
         return rules.scenarios.get(self.case.scenario, default) if rules else default
 
     @property
@@ -316,7 +325,7 @@ class Planned:
         if points:
             return points * shortest
         rate = self.scenario.rate_on(self.case.accelerator)
-        if rate is None or self.case.scenario == "MultiStream":
+        if rate is None or self.case.scenario == Scenario.MULTI_STREAM:
             return shortest
         return max(shortest, self.fewest_queries / rate)
 
@@ -336,7 +345,7 @@ class Planned:
     @property
     def latency_limits(self) -> dict[str, float]:
         """LoadGen's latency limits by metric [s]; empty if the scenario has no offered load."""
-        if not self.case.rate_is_condition:
+        if not self.case.scenario.rate_is_condition:
             return {}
         return limits_of(self.scenario, self.round_scenario, tokens=self.suite.tokens)
 

@@ -31,6 +31,7 @@ from pytest_mlperf.core.job import (
     Search,
     Seeds,
 )
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.hardware.machine import split
 from pytest_mlperf.rounds import load_round
 from pytest_mlperf.rounds.endpoints import seed_sets
@@ -197,7 +198,7 @@ def _data_facts(planned: Planned, phase: Phase) -> dict[str, str]:
 def points_in_words(scenario: ScenarioEntry) -> str:
     """Return the points of a curve and how requests arrive; "" if there are none."""
     points = ", ".join(map(str, scenario.points or ()))
-    if scenario.name != "OpenLoop":
+    if scenario.name != Scenario.OPEN_LOOP:
         return points
     shape = f" {scenario.burstiness:g}" if scenario.burstiness else ""
     times = "times as fast as its" if scenario.arrivals == "trace" else "requests/s,"
@@ -233,7 +234,7 @@ def settings_of(planned: Planned, *, target_qps: float | None = None) -> LoadGen
     shortest_ms = 1 if quick else constants.min_duration_ms
     ramp = planned.scenario.ramp
     return LoadGenSettings(
-        scenario="Server" if scenario == "Interactive" else scenario,
+        scenario=scenario.of_loadgen,
         seeds=_seeds(planned),
         target_qps=target_qps,
         min_duration_ms=round(seconds * 1000 / len(points)) if points else shortest_ms,
@@ -249,7 +250,7 @@ def settings_of(planned: Planned, *, target_qps: float | None = None) -> LoadGen
         equal_issue=bool(rules and rules.equal_issue) and not quick,
         points=points,
         ramp_ms=None if ramp is None else round(ramp * 1000),
-        arrivals=(planned.scenario.arrivals or "poisson") if scenario == "OpenLoop" else "",
+        arrivals=(planned.scenario.arrivals or "poisson") if scenario == Scenario.OPEN_LOOP else "",
         burstiness=planned.scenario.burstiness,
         max_failed=planned.scenario.max_failed,
     )

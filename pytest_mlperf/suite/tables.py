@@ -21,7 +21,7 @@ from pydantic import (
     model_validator,
 )
 
-from pytest_mlperf.core.case import Arrivals, SuiteScenario
+from pytest_mlperf.core.case import Arrivals
 from pytest_mlperf.core.metrics import (
     AT_POINTS,
     METRICS,
@@ -30,6 +30,7 @@ from pytest_mlperf.core.metrics import (
     SERVER_METRICS,
     UNGATED,
 )
+from pytest_mlperf.core.scenario import SUITE_SCENARIOS, AllowedWords, Scenario
 from pytest_mlperf.core.untrusted_text import shown
 from pytest_mlperf.hardware.machine import split
 from pytest_mlperf.rounds.endpoints import points_up_to, seed_sets
@@ -461,6 +462,9 @@ def limits_schema(*, accuracy: bool) -> dict[str, Any]:
         "patternProperties": at_points,
         "additionalProperties": False,
     }
+
+
+SuiteScenario = Annotated[Scenario, AllowedWords(SUITE_SCENARIOS)]
 
 
 class ScenarioEntry(Table):

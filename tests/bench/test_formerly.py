@@ -9,6 +9,7 @@ from pytest_mlperf.bench.case import baseline_file
 from pytest_mlperf.bench.policy import applied_before, formerly
 from pytest_mlperf.core.baseline import Property
 from pytest_mlperf.core.case import Case
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.stores import baselines
 from tests.core.made import present
 from tests.core.test_baseline import baseline, record
@@ -22,7 +23,11 @@ BOARD: dict[str, Property] = {
 }
 
 CASE = Case(
-    workload="resnet50", scenario="Offline", engine="ort", precision="fp32", accelerator="2xH100"
+    workload="resnet50",
+    scenario=Scenario.OFFLINE,
+    engine="ort",
+    precision="fp32",
+    accelerator="2xH100",
 )
 
 

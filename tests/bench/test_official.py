@@ -8,6 +8,7 @@ from typing import Any
 
 from pytest_mlperf.bench.official import Placing, placed
 from pytest_mlperf.core.baseline import Property
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.rounds.published import official_results
 from tests.core.made import present
 from tests.reports import verdicts
@@ -27,8 +28,16 @@ def test_it_is_said_why_a_case_stands_nowhere() -> None:
 
     cases: list[tuple[dict[str, Any], Mapping[str, Property], str]] = [
         ({}, {"cpu": "x"}, "H200 is no GPU that has official results"),
-        ({"scenario": "Server"}, IDENTITY, "its rate was offered, and an official one is the high"),
-        ({"scenario": "SingleStream"}, IDENTITY, "the value of SingleStream is a latency, and"),
+        (
+            {"scenario": Scenario.SERVER},
+            IDENTITY,
+            "its rate was offered, and an official one is the high",
+        ),
+        (
+            {"scenario": Scenario.SINGLE_STREAM},
+            IDENTITY,
+            "the value of SingleStream is a latency, and",
+        ),
         ({"workload": "mine"}, IDENTITY, "no result of mine, Offline, counts such samples or tok"),
     ]
     for changes, identity, reason in cases:

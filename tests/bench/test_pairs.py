@@ -12,6 +12,7 @@ from pytest_mlperf.bench import bench
 from pytest_mlperf.bench.confirm import REPEATS, NotComparable, add_pair, in_turns, left_out
 from pytest_mlperf.bench.policy import Policy
 from pytest_mlperf.bench.runner import CaseRunner, Unjudgeable
+from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.contention import Contention
 from pytest_mlperf.core.job import Job
 from pytest_mlperf.core.measurement import Run
@@ -158,7 +159,7 @@ def test_a_compliance_test_without_a_valid_run_is_invalid_and_says_why(
     (planned,) = plan_suite(tmp_path / "s.mlperf.toml")
     policy = Policy(root=tmp_path, accuracy=tmp_path / "accuracy")
 
-    verdict = bench.Bench(conditions, policy, print).verdict(planned, "TEST01", ["TEST01"])
+    verdict = bench.Bench(conditions, policy, print).verdict(planned, Kind.TEST01, [Kind.TEST01])
 
     assert (verdict.outcome, verdict.kind) == (Outcome.INVALID, "TEST01")
     assert verdict.headline == too_short.text

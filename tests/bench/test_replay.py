@@ -25,6 +25,7 @@ from pydantic import TypeAdapter
 from pytest_mlperf.bench.case import CaseRuns
 from pytest_mlperf.bench.performance import judge_performance
 from pytest_mlperf.bench.policy import Policy, rule_for
+from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.core.rulings.outcomes import outcome_of
@@ -114,7 +115,7 @@ def judged(stored: Stored) -> Ruling:
     case = stored.case()
     if stored.verdict.kind == "accuracy":
         return case.judge_accuracy()
-    return judge_performance(case, {"performance"})
+    return judge_performance(case, {Kind.PERFORMANCE})
 
 
 def text(verdict: Verdict | Ruling) -> str:
@@ -181,7 +182,7 @@ def test_a_drop_that_is_none_any_more_is_no_drop_and_one_more_wrong_answer_anoth
     scores[-1] = 0.0 if scores[-1] else 100.0
     wrong.scored = replace(scored, per_sample={"top1": scores})
 
-    assert judge_performance(case, {"performance"}).outcome is not Outcome.PERF_DROP
+    assert judge_performance(case, {Kind.PERFORMANCE}).outcome is not Outcome.PERF_DROP
     assert text(wrong.judge_accuracy()) != text(of[Outcome.ACC_DROP].verdict)
 
 

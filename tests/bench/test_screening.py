@@ -11,6 +11,7 @@ import pytest
 from pytest_mlperf.bench.bench import Bench
 from pytest_mlperf.bench.policy import Policy, Update
 from pytest_mlperf.core.baseline import Record
+from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.job import Job
 from pytest_mlperf.core.measurement import Subject
 from pytest_mlperf.core.verdict import Outcome, Verdict
@@ -103,7 +104,7 @@ class Lab:
             root=self.folder,
         )
         bench = Bench(conditions, policy, lambda _: None)
-        return bench.verdict(planned, "performance", {"performance"})
+        return bench.verdict(planned, Kind.PERFORMANCE, {Kind.PERFORMANCE})
 
     @property
     def record(self) -> Record:

@@ -25,6 +25,7 @@ from pytest_mlperf.core.job import Job
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.metrics import at_point
 from pytest_mlperf.core.reason import Key, Reason
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.hardware.machine import detect
 from pytest_mlperf.run.child.process import Patience
 from pytest_mlperf.run.conditions import Conditions
@@ -179,7 +180,8 @@ def test_a_search_over_requests_in_flight_gives_the_figures_of_the_number_found(
     The next search starts at what was found.
     """
     bench = Bench(
-        tmp_path, planned(tmp_path, ', precision = "0.1%", max_runs = 16', scenario="Concurrency")
+        tmp_path,
+        planned(tmp_path, ', precision = "0.1%", max_runs = 16', scenario=Scenario.CONCURRENCY),
     )
     own = made(bench)
 
@@ -214,7 +216,7 @@ def test_a_search_over_requests_in_flight_starts_at_the_baseline_else_the_suites
     ):
         shutil.rmtree(tmp_path)
         tmp_path.mkdir()
-        bench = Bench(tmp_path, planned(tmp_path, find, scenario="Concurrency"))
+        bench = Bench(tmp_path, planned(tmp_path, find, scenario=Scenario.CONCURRENCY))
         made(bench, before).run(bench, bench.attempt)
         assert bench.rates[:2] == [first, second]
 
@@ -226,7 +228,7 @@ def test_bounds_that_all_hold_or_do_not_are_invalid(tmp_path: Path) -> None:
     ):
         shutil.rmtree(tmp_path)
         tmp_path.mkdir()
-        bench = Bench(tmp_path, planned(tmp_path, scenario="Concurrency"))
+        bench = Bench(tmp_path, planned(tmp_path, scenario=Scenario.CONCURRENCY))
         low, high = json.loads(bounds)
         assert bench.job.find is not None
         bench.job = replace(bench.job, find=replace(bench.job.find, bounds=(low, high)))
@@ -305,7 +307,7 @@ def test_a_baseline_of_another_condition_says_nothing(tmp_path: Path) -> None:
         (record(90.0, find=None), f"{differs}, baseline was offered 90/s"),
     ):
         assert condition_differs(job, before) == words
-    over = planned(tmp_path, scenario="Concurrency")
+    over = planned(tmp_path, scenario=Scenario.CONCURRENCY)
     curve = make_record(make_baseline_run(), fingerprint={"points": "1, 8"})
     assert condition_differs(over, curve) == (
         "condition differs: suite finds a concurrency at latency_p90 < 1 s, baseline measured "

@@ -12,6 +12,7 @@ from pytest_mlperf.bench.case import CaseRuns
 from pytest_mlperf.bench.performance import judge_performance, unjudged
 from pytest_mlperf.bench.policy import Policy, Update
 from pytest_mlperf.bench.runner import Unjudgeable
+from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.contention import Contention
 from pytest_mlperf.core.measurement import Run, Subject
 from pytest_mlperf.core.reason import Key, Reason
@@ -87,7 +88,7 @@ def case_of(
 
 
 def judged(case: CaseRuns) -> Ruling:
-    return judge_performance(case, {"performance"})
+    return judge_performance(case, {Kind.PERFORMANCE})
 
 
 def test_runs_that_are_invalid_for_being_slow_prove_a_drop_together(tmp_path: Path) -> None:
@@ -179,7 +180,7 @@ def test_other_answers_beat_a_drop_and_every_invalid_verdict_has_its_figures(
     assert whole.now == pytest.approx(14.0)
     verdict = Verdict(
         case=case.planned.case,
-        kind="performance",
+        kind=Kind.PERFORMANCE,
         outcome=ruling.outcome,
         headline=ruling.headline,
         metrics=ruling.metrics,

@@ -18,6 +18,7 @@ from pytest_mlperf.core.case import Case
 from pytest_mlperf.core.measurement import Run, Subject
 from pytest_mlperf.core.noise.calibration import Calibrated, Calibration, NoiseSettings
 from pytest_mlperf.core.results import CaseResult
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.trend import TrendPoint, why_no_ratio
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.reports.terminal.comparison import ComparedCase
@@ -380,7 +381,7 @@ def test_what_a_had_enough_queries_for_stays_judged() -> None:
     assert outcomes == [Outcome.PERF_DROP, Outcome.INCONCLUSIVE]
 
 
-FP8 = Case(workload="w", scenario="Server", engine="e", precision="fp8", accelerator="H200")
+FP8 = Case(workload="w", scenario=Scenario.SERVER, engine="e", precision="fp8", accelerator="H200")
 
 
 def found_rate(find: str | None, *rates: float, offered: float | None = None) -> Measured:

@@ -13,6 +13,7 @@ from pytest_mlperf.cli.stored_results import case_named, matching, results_path
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.results import CaseResult, Results
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.verdict import Confirmation, InterleavedRuns
 from pytest_mlperf.reports.costs import CaseCost, costs
 from pytest_mlperf.stores.results import write_results
@@ -21,7 +22,7 @@ from tests.reports import verdicts
 from tests.reports.verdicts import CASE, result, run, session
 
 START = dt.datetime(2026, 11, 20, 10, 0, 0, tzinfo=dt.UTC)
-OTHER = replace(CASE, scenario="SingleStream")
+OTHER = replace(CASE, scenario=Scenario.SINGLE_STREAM)
 KEY, OTHER_KEY = (CASE.id, "quick"), (OTHER.id, "quick")
 
 

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_mlperf.core.baseline import BaselineRun, Record
+from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.causes import Cause, Strength, causes, moved
 from pytest_mlperf.core.measurement import Run, Subject
 from pytest_mlperf.core.reason import DURATION_PLACEHOLDER, Sign, SignKey
@@ -141,7 +142,7 @@ def test_where_else_it_fell_tells_engine_from_machine() -> None:
         ([sibling("bert", "trt", -0.04, accelerator="L40S")], [ENGINE, DRIVER]),
         ([sibling("dlrm", "trt", -0.04), *OTHERS], [ENGINE, DRIVER]),
         ([ORT], [ENGINE, DRIVER]),
-        ([replace(one, kind="accuracy") for one in SAME], [ENGINE, DRIVER]),
+        ([replace(one, kind=Kind.ACCURACY) for one in SAME], [ENGINE, DRIVER]),
         ([verdicts.ERROR, verdicts.INVALID, verdicts.NO_BASELINE], [ENGINE, DRIVER]),
     ]  # fmt: skip
     for others, expected in cases:
@@ -256,7 +257,7 @@ def test_another_length_of_answers_explains_a_change() -> None:
     scored = MetricVerdict(
         metric="gen_len", outcome=None, now=484.0, baseline=MetricBaseline(value=133.7)
     )
-    fell = replace(drop(), kind="accuracy", outcome=Outcome.GATE_FAIL, metrics=(scored,))
+    fell = replace(drop(), kind=Kind.ACCURACY, outcome=Outcome.GATE_FAIL, metrics=(scored,))
 
     for before, after, expected in (
         (38.6, 43.2, [longer]),
@@ -307,7 +308,7 @@ def test_mean_power_is_told_beside_the_baselines() -> None:
     ):
         found = causes(drop(kind=kind, runs=(now(**watts(after)),)), before, ())
         assert [(c.says, c.strength) for c in found if c.rule == "power"] == expected
-    more = causes(drop(kind="efficiency", runs=(now(**watts(768.0)),)), before, ())
+    more = causes(drop(kind=Kind.EFFICIENCY, runs=(now(**watts(768.0)),)), before, ())
     assert [cause.strength for cause in more if cause.rule == "power"] == [Strength.STRONG]
 
 

@@ -19,12 +19,13 @@ from pytest_mlperf.core.compliance import (
     same_speed,
     tokens_as_counted,
 )
+from pytest_mlperf.core.scenario import Scenario
 
 
 def score(
     value: float, scenario: str = "Offline", *, valid: bool = True, limit_ns: int | None = None
 ) -> SpeedScore:
-    return SpeedScore(scenario=scenario, value=value, valid=valid, limit_ns=limit_ns)
+    return SpeedScore(scenario=Scenario(scenario), value=value, valid=valid, limit_ns=limit_ns)
 
 
 def answers(*outputs: bytes) -> list[LoggedAnswer]:
@@ -127,11 +128,11 @@ def test_test06_checks_lengths_ends_and_first_tokens() -> None:
         (tokens(5, 6, first=7), "Offline", ""),
         (tokens(5, 6), "Server", ""),
     ):
-        finding = tokens_as_counted([answer], scenario=scenario, end=2, width=8)
+        finding = tokens_as_counted([answer], scenario=Scenario(scenario), end=2, width=8)
         assert finding.passed is not bool(wrong)
         assert wrong in " ".join(finding.faults)
         assert ("verification complete" in finding.text) is not bool(wrong)
-    assert tokens_as_counted([tokens(5, 6)], scenario="Server", end=2, width=8).notes
+    assert tokens_as_counted([tokens(5, 6)], scenario=Scenario.SERVER, end=2, width=8).notes
 
 
 def test_test09_asks_for_a_mean_length_test07_for_a_score_and_test08_for_entropies() -> None:
@@ -161,5 +162,5 @@ def test_test09_asks_for_a_mean_length_test07_for_a_score_and_test08_for_entropi
     assert same_scores({"top1": 99.5}, {"top1": 100.0}, {"top1": 0.01}) == ()
     assert same_scores({"top1": 98.5}, {"top1": 100.0}, {"top1": 0.01})
     assert same_scores({"top1": 98.5}, {}, {"top1": 0.01})
-    assert tokens_as_counted([answer], scenario="Offline", end=2, width=4).passed
-    assert not tokens_as_counted([answer], scenario="Offline", end=2, width=8).passed
+    assert tokens_as_counted([answer], scenario=Scenario.OFFLINE, end=2, width=4).passed
+    assert not tokens_as_counted([answer], scenario=Scenario.OFFLINE, end=2, width=8).passed

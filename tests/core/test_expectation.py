@@ -6,12 +6,17 @@ import datetime as dt
 from dataclasses import replace
 from typing import Any
 
-from pytest_mlperf.core.case import Case
+from pytest_mlperf.core.case import Case, Kind
 from pytest_mlperf.core.results import Known, expect
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.verdict import MetricVerdict, Outcome, PairedVerdict, Verdict
 
 CASE = Case(
-    workload="resnet50", scenario="Server", engine="ort", precision="fp16", accelerator="H200"
+    workload="resnet50",
+    scenario=Scenario.SERVER,
+    engine="ort",
+    precision="fp16",
+    accelerator="H200",
 )
 UNTIL = dt.date(2027, 1, 31)
 THEN, AFTER = UNTIL, UNTIL + dt.timedelta(days=1)
@@ -21,7 +26,7 @@ def verdict(outcome: Outcome, **metrics: Outcome | None) -> Verdict:
     found = metrics or {"latency_p99": outcome, "latency_p50": Outcome.OK}
     return Verdict(
         case=CASE,
-        kind="performance",
+        kind=Kind.PERFORMANCE,
         outcome=outcome,
         headline="p99 latency +21.0 %",
         metrics=tuple(MetricVerdict(metric=m, outcome=o, now=1.0) for m, o in found.items()),

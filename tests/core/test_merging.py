@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.measurement import Subject
 from pytest_mlperf.core.results import (
@@ -50,7 +51,7 @@ def judged(p: float, number: int, pairs: int) -> Verdict:
     ruling = ruling_of([found])
     return Verdict(
         case=case,
-        kind="performance",
+        kind=Kind.PERFORMANCE,
         outcome=ruling.outcome,
         headline=ruling.headline,
         metrics=(found,),

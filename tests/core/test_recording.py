@@ -25,6 +25,7 @@ from pytest_mlperf.core.recording import (
     set_by,
     why_never,
 )
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.verdict import Gate, GateState, MetricBaseline, MetricVerdict, Outcome
 from pytest_mlperf.judge.rule_r import RuleR
 from tests.core.made import make_baseline_run, make_run
@@ -93,7 +94,11 @@ def test_a_baseline_keeps_of_a_run_what_later_sessions_compare() -> None:
 
 def test_the_first_record_has_one_entry_of_history_and_a_new_file_is_named_as_its_case() -> None:
     case = Case(
-        workload="resnet50", scenario="Server", engine="ort", precision="fp16", accelerator="H200"
+        workload="resnet50",
+        scenario=Scenario.SERVER,
+        engine="ort",
+        precision="fp16",
+        accelerator="H200",
     )
     empty = empty_baseline(case, round_name="v5.0", profile="official")
     record = recorded((100.0, 102.01))

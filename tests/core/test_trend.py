@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from pytest_mlperf.bench.policy import rule_for
 from pytest_mlperf.core.baseline import BaselineRun, geometric_means
-from pytest_mlperf.core.case import Case
+from pytest_mlperf.core.case import Case, Kind
 from pytest_mlperf.core.history import CaseHistory, CaseSeries, SessionPoint
 from pytest_mlperf.core.rulings.sides import pooled
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.trend import (
     TrendPoint,
     TrendStep,
@@ -31,7 +32,11 @@ from pytest_mlperf.judge.rule_r import Value
 from tests.core.made import make_baseline_run, present
 
 CASE = Case(
-    workload="llama", scenario="Offline", engine="trtllm", precision="fp8", accelerator="8xH200"
+    workload="llama",
+    scenario=Scenario.OFFLINE,
+    engine="trtllm",
+    precision="fp8",
+    accelerator="8xH200",
 )
 RULE = rule_for("H200")
 
@@ -238,8 +243,10 @@ def test_versions_are_what_tells_engines_apart() -> None:
 
 
 SERIES = CaseSeries(
-    case=Case(workload="w", scenario="Offline", engine="e", precision="fp32", accelerator="cpu"),
-    kind="performance",
+    case=Case(
+        workload="w", scenario=Scenario.OFFLINE, engine="e", precision="fp32", accelerator="cpu"
+    ),
+    kind=Kind.PERFORMANCE,
     profile="quick",
     metric="throughput",
     identity={},

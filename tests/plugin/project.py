@@ -18,6 +18,7 @@ from pytest_mlperf.bench.case import baseline_file
 from pytest_mlperf.core.baseline import Baseline, BaselineRun, HistoryEntry, Property, Record
 from pytest_mlperf.core.case import Case
 from pytest_mlperf.core.results import CaseResult, Results
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.verdict import Verdict
 from pytest_mlperf.hardware import host as cpu
 from pytest_mlperf.judge.inputs import SessionNoise
@@ -67,7 +68,11 @@ def scattered(value: float, runs: int = 8) -> list[float]:
 def case(**changes: Any) -> Case:
     """Return the case of the suites below."""
     usual = Case(
-        workload="first", scenario="Offline", engine="null", precision="fp32", accelerator="cpu"
+        workload="first",
+        scenario=Scenario.OFFLINE,
+        engine="null",
+        precision="fp32",
+        accelerator="cpu",
     )
     return dataclasses.replace(usual, **changes)
 

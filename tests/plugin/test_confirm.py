@@ -32,6 +32,7 @@ from pytest_mlperf.bench.confirm import (
 from pytest_mlperf.bench.earlier import deciding
 from pytest_mlperf.bench.performance import judge_performance
 from pytest_mlperf.bench.policy import Confirm, Phase, Policy
+from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.job import Job
 from pytest_mlperf.core.measurement import Run, Subject
 from pytest_mlperf.core.paths import placeless
@@ -358,7 +359,7 @@ def test_only_a_drop_is_confirmed_and_only_when_it_is_asked_for(
     assert lab.confirm(runs, drop).notes == (NO_METRIC,)
 
     # Nor is a missed latency limit: the rate was held when the baseline was recorded.
-    fine = lab.confirm(runs, judge_performance(runs, {"performance"}))
+    fine = lab.confirm(runs, judge_performance(runs, {Kind.PERFORMANCE}))
     runs.runs = [replace(run, limit_missed=True) for run in 2 * runs.runs]
     missed = lab.confirm(runs, replace(provisional(), outcome=Outcome.PERF_DROP))
     assert fine.outcome is Outcome.OK
@@ -692,7 +693,7 @@ def last_word(runs: CaseRuns) -> Verdict:
     metric = fallen(note="the only drop among 25 pairs judged together, p=0.0004")
     return Verdict(
         case=runs.planned.case,
-        kind="performance",
+        kind=Kind.PERFORMANCE,
         outcome=Outcome.PERF_DROP,
         headline=ruling_of([metric]).headline,
         metrics=(metric,),
@@ -706,7 +707,7 @@ def test_a_drop_that_the_others_decided_is_measured_again_after_that(
     simulation.now = simulation.then = near(RATE / 2)
     runs = lab.case(OTHER_BUILD)
     bench = Bench(lab.conditions(), lab.policy("auto"), lambda _: None)
-    bench.verdict(runs.planned, "performance", {"performance"}, Phase(pairs=25, once=True))
+    bench.verdict(runs.planned, Kind.PERFORMANCE, {Kind.PERFORMANCE}, Phase(pairs=25, once=True))
 
     found = bench.confirm_last(runs.planned, last_word(runs))
 

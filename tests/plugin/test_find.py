@@ -14,6 +14,7 @@ from pytest_mlperf.bench.case import CaseRuns
 from pytest_mlperf.bench.policy import Policy
 from pytest_mlperf.cli import main
 from pytest_mlperf.core.case import Case
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.hardware.machine import detect
 from pytest_mlperf.run.child.process import Patience
@@ -25,7 +26,7 @@ from tests.plugin.project import Project, case, near, spec_of
 CAPACITY = 1000.0
 """Samples/s of the engine below: one server, 1 ms each."""
 
-SEARCHED: Case = case(scenario="Server", engine="queue")
+SEARCHED: Case = case(scenario=Scenario.SERVER, engine="queue")
 
 FIND = 'maximise = "target_qps", subject_to = "latency_p50 < 10 ms", precision = "5%"'
 
@@ -52,7 +53,7 @@ def suite(
     )
 
 
-REQUESTS: Case = case(scenario="Concurrency", engine="queue")
+REQUESTS: Case = case(scenario=Scenario.CONCURRENCY, engine="queue")
 
 
 def requests_suite(project: Project) -> Path:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.reason import Key
 from pytest_mlperf.core.verdict import Outcome, Verdict
 from pytest_mlperf.plugin import session
@@ -180,7 +181,7 @@ def test_every_outcome_has_its_word_and_its_text(
     cases = {
         (each.verdict.case.workload, each.verdict.kind): each for each in project.results().cases
     }
-    verdicts = {name: cases[name, "performance"].verdict for name in ROWS}
+    verdicts = {name: cases[name, Kind.PERFORMANCE].verdict for name in ROWS}
     assert {
         name: (verdict.outcome, fnmatch(verdict.headline, ROWS[name][3]) or verdict.headline)
         for name, verdict in verdicts.items()
@@ -190,16 +191,16 @@ def test_every_outcome_has_its_word_and_its_text(
     for name, letter in {"none": "N", "scattered": "?", "dropped": "F"}.items():
         result.stdout.fnmatch_lines([f"suites/{name}.mlperf.toml [{letter}] *"])
 
-    assert cases["ok", "accuracy"].verdict.headline == (
+    assert cases["ok", Kind.ACCURACY].verdict.headline == (
         "top1 100.000 ≥ 99.000, 99 % of this suite's own reference"
     )
-    missed = cases["gate", "accuracy"].verdict
+    missed = cases["gate", Kind.ACCURACY].verdict
     assert (missed.outcome, missed.headline) == (Outcome.GATE_FAIL, MISSED)
     assert {name: file.read_bytes() for name, file in files.items()} == written
     assert "--mlperf-update=replace" in text
     assert "--mlperf-update=missing" in text
     assert "after 3 runs" in text
-    assert cases["scattered", "performance"].max_runs == 3
+    assert cases["scattered", Kind.PERFORMANCE].max_runs == 3
     assert "baseline of 2026-11-01 is for another machine: cores 96, here " in text
     assert "; cpu Other CPU, here " in text
 
@@ -269,7 +270,7 @@ def test_which_outcomes_fail(pytester: pytest.Pytester, monkeypatch: pytest.Monk
         own = session.of(pytester.parseconfig(*options, f"--mlperf-profile={profile}"))
         suite = Project(pytester).suite(accelerators=[accelerator])
         (planned,) = in_profile(plan_suite(suite), own.options.profile)
-        verdict = Verdict(case=planned.case, kind="performance", outcome=outcome, headline="")
+        verdict = Verdict(case=planned.case, kind=Kind.PERFORMANCE, outcome=outcome, headline="")
         if own.fails(planned, verdict) is not fails:
             wrong.append((outcome, ci, option, profile, accelerator))
 
@@ -297,7 +298,7 @@ def test_a_pretended_accelerator_has_no_baseline_to_miss(
     (planned,) = plan_suite(Project(pytester).suite(accelerators=["H200"]))
 
     verdict = Verdict(
-        case=planned.case, kind="performance", outcome=Outcome.NO_BASELINE, headline=""
+        case=planned.case, kind=Kind.PERFORMANCE, outcome=Outcome.NO_BASELINE, headline=""
     )
 
     assert not own.fails(planned, verdict)

@@ -10,11 +10,12 @@ import pytest
 
 from pytest_mlperf.adapters.datasets.user_prompts import UserPromptsDataset
 from pytest_mlperf.core.case import Case
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.verdict import Outcome, Verdict
 from tests.adapters.engines.openai.scripted import Asked, PrefixCache, Scripted
 from tests.plugin.project import Project, case
 
-CASE: Case = case(workload="served", scenario="Concurrency", engine="openai")
+CASE: Case = case(workload="served", scenario=Scenario.CONCURRENCY, engine="openai")
 
 SUITE = """
 schema = 1

@@ -9,6 +9,7 @@ import re
 import pytest
 
 from pytest_mlperf.core.baseline import Property
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.hardware import host as cpu
 from pytest_mlperf.stores.results import read_results
@@ -173,7 +174,7 @@ def test_replace_keeps_the_history_with_its_reason(project: Project) -> None:
     fast = SERVER.replace("target_qps = 20", "target_qps = 2000\nmin_query_count = 662")
     options = "{ latency_s = 0.0001 }"
     project.suite("suites/fast.mlperf.toml", name="fast", scenarios=fast, options=options)
-    server = case(workload="fast", scenario="Server")
+    server = case(workload="fast", scenario=Scenario.SERVER)
     project.baseline(near(0.01), of=server, metric="latency_p50", target_qps=30)
 
     replace = ("suites", "--mlperf-update=replace", REASON, "-omlperf_baseline_runs=2")
@@ -294,7 +295,7 @@ def test_what_is_missing_is_recorded_and_what_is_there_is_judged(project: Projec
     result = project.run("suites", *RECORD)
 
     assert last_line(result) == "1 passed, 2 recorded"
-    new = project.recorded(case(workload="new", scenario="Server"))
+    new = project.recorded(case(workload="new", scenario=Scenario.SERVER))
     assert len(new.runs) == 2
     text = " ".join(result.stdout.str().split())
     assert "p99 latency is only reported: to be gated it needs 1,000 queries a run" in text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from pytest_mlperf.core.scenario import Scenario
 from tests.plugin.project import OFFLINE, SUITE, Project, case, last_line, literal, section
 
 BOTH = OFFLINE + '[[scenarios]]\nname = "SingleStream"\ntarget_qps = 400\n'
@@ -85,7 +86,7 @@ def test_lf_runs_what_failed_last_and_ff_runs_it_first(project: Project) -> None
 def test_x_stops_at_a_verdict_that_fails_and_sw_goes_on_there(project: Project) -> None:
     project.suite(scenarios=BOTH)
     project.breaks()
-    project.breaks(case(scenario="SingleStream"))
+    project.breaks(case(scenario=Scenario.SINGLE_STREAM))
 
     stopped = project.run("suites", "-x", "-p", "no:cacheprovider")
     results = project.results()

@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_mlperf.addons.github import comment, markdown
-from pytest_mlperf.core.case import Case
+from pytest_mlperf.core.case import Case, Kind
 from pytest_mlperf.core.measurement import Accuracy, Subject
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.results import UNVERIFIED_LABEL, CaseResult
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.verdict import (
     BaselineReference,
     MetricBaseline,
@@ -81,7 +82,7 @@ def scored(one: Case, score: float, *pairs: PairedVerdict, **fields: Any) -> Cas
     }
     words = [gated(score).outcome, *(each.outcome for each in pairs)]
     word = worst([one for one in words if one is not None])
-    own = verdicts.verdict(word, "h", gated(score), case=one, kind="accuracy", paired=pairs)
+    own = verdicts.verdict(word, "h", gated(score), case=one, kind=Kind.ACCURACY, paired=pairs)
     return result(replace(own, runs=(), **{**given, **fields}))
 
 
@@ -163,7 +164,7 @@ def test_scenarios_accelerators_and_profiles_are_never_compared() -> None:
     one = case("int8")
     results = [
         measured(case("fp32"), 1.0),
-        measured(replace(one, scenario="SingleStream"), 2.0, metric="latency_p90"),
+        measured(replace(one, scenario=Scenario.SINGLE_STREAM), 2.0, metric="latency_p90"),
         measured(replace(one, accelerator="cpu"), 3.0),
         measured(replace(one, workload="bert-99"), 4.0),
         measured(one, 5.0, profile="official"),
@@ -256,8 +257,8 @@ def test_a_ratio_above_1_is_better_whatever_the_metric() -> None:
     ]
     for scenario, metric, reference, value, ratio in rows:
         block = only(
-            measured(case("fp32", scenario=scenario), reference, metric=metric),
-            measured(case("int8", scenario=scenario), value, metric=metric),
+            measured(case("fp32", scenario=Scenario(scenario)), reference, metric=metric),
+            measured(case("int8", scenario=Scenario(scenario)), value, metric=metric),
         )
         assert block.metric == metric
         assert speed(block, "int8").ratio == pytest.approx(ratio)
@@ -277,8 +278,8 @@ def test_a_ratio_turned_round_is_its_inverse_and_lies_in_its_spread(
 
     def of(reference: list[float], other: list[float]) -> Speed:
         results = [
-            measured(case("fp32", scenario=scenario), *reference, metric=metric),
-            measured(case("int8", scenario=scenario), *other, metric=metric),
+            measured(case("fp32", scenario=Scenario(scenario)), *reference, metric=metric),
+            measured(case("int8", scenario=Scenario(scenario)), *other, metric=metric),
         ]
         return speed(only(*results), "int8")
 
@@ -319,7 +320,7 @@ def test_invalid_runs_and_those_of_a_test_that_broke_are_not_shown() -> None:
 
 
 def test_latencies_at_different_rates_have_no_ratio() -> None:
-    one, other = case("fp32", scenario="Server"), case("int8", scenario="Server")
+    one, other = case("fp32", scenario=Scenario.SERVER), case("int8", scenario=Scenario.SERVER)
     block = only(
         measured(one, 0.01, metric="latency_p50", target_qps=100.0),
         measured(other, 0.01, metric="latency_p50", target_qps=120.0),
@@ -350,7 +351,7 @@ RESULTS = session(
     scored(case("bf16"), 75.98, paired(-0.02)),
     scored(case("int8"), 75.3, paired(-0.7, Outcome.INCONCLUSIVE)),
     measured(case("int8"), 1830.0, 1850.0),
-    result(replace(ERROR, kind="accuracy")),
+    result(replace(ERROR, kind=Kind.ACCURACY)),
     result(ERROR),
 )
 

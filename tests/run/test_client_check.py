@@ -8,6 +8,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from pytest_mlperf.core.extension import Engine
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.run.worker._client_check import MAX_IDLE_CORES, TOKENS_UNDER_WAY, with_reach
 from pytest_mlperf.run.worker._handicap import EngineAround, HandicapEngine
 from pytest_mlperf.run.worker.point_window import OpenWindow
@@ -32,7 +33,7 @@ class Asked(Answers):
 
 def checked(engine: Engine, **changes: Any) -> float | None:
     """Return what the client reaches at a point, in windows of 50 ms."""
-    told = replace(settings("Offline"), scenario="Concurrency", tokens=True)
+    told = replace(settings("Offline"), scenario=Scenario.CONCURRENCY, tokens=True)
     given = asdict(point(**{"client_busy": MAX_IDLE_CORES, **changes}))
     (one,) = with_reach([given], engine, LOADED, told, refuse, lasts_ms=50)
     assert {**given, "client_reach": one["client_reach"]} == one

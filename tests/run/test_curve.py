@@ -20,6 +20,7 @@ from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.extension import Engine, Sink
 from pytest_mlperf.core.job import LoadGenSettings
 from pytest_mlperf.core.reason import Key
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.run.curve import (
     CurveLog,
     curve_figures,
@@ -79,7 +80,9 @@ def refuse(error: BaseException) -> None:
 
 
 def asked_for(points: Sequence[float], *, ms: int = 60) -> LoadGenSettings:
-    return replace(settings("Offline"), scenario="Concurrency", points=points, min_duration_ms=ms)
+    return replace(
+        settings("Offline"), scenario=Scenario.CONCURRENCY, points=points, min_duration_ms=ms
+    )
 
 
 def closed(

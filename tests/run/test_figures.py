@@ -9,6 +9,7 @@ import pytest
 
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.job import Job
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.run.figures import Load, client_findings, figures, load_findings, per_gpu
 from pytest_mlperf.run.logs import DETAIL, Detail, parse_detail
 from pytest_mlperf.run.worker import _delivery as delivery
@@ -36,13 +37,13 @@ def result(notes: dict[str, str] | None = None, **ours: float) -> dict[str, Any]
 
 
 def test_loadgens_figures_count_where_it_has_them() -> None:
-    found = figures(result(latency_p99=0.049, goodput=12.0), detail(), "Server")
+    found = figures(result(latency_p99=0.049, goodput=12.0), detail(), Scenario.SERVER)
 
     latencies = dict.fromkeys(("latency_p50", "latency_p90", "latency_p99"), 0.05)
     assert found.metrics == {"throughput": 12.5, "goodput": 12.0, **latencies}
     assert (found.zero, found.notes) == ((), ())
     with pytest.raises(RunError, match=r"tpot_p50 is 0.0 by our stamps; it must be positive"):
-        figures(result(tpot_p50=0.0), detail(), "Server")
+        figures(result(tpot_p50=0.0), detail(), Scenario.SERVER)
     for accelerator, expected in (("H200", 100.0), ("8xH100", 12.5), ("cpu", None)):
         each = per_gpu({"tokens_per_second": 100.0}, accelerator)
         assert each.get("tokens_per_second_per_gpu") == expected
@@ -58,7 +59,7 @@ def test_goodput_of_0_is_no_goodput_that_is_not_known() -> None:
     ]
     for latency_s, goodput, zeros, note in cases:
         ours = {"latency_p99": latency_s, "goodput": goodput}
-        found = figures(result({"in_one_piece": "before"}, **ours), detail(), "Server")
+        found = figures(result({"in_one_piece": "before"}, **ours), detail(), Scenario.SERVER)
         assert "goodput" not in found.metrics
         assert found.zero == zeros
         assert found.notes == ("before", note)
@@ -124,7 +125,7 @@ def test_a_run_of_loadgen_counts_what_met_its_limit(
 
     assert code == 0
     log = parse_detail(tmp_path / "performance" / DETAIL)
-    expected = log.metrics("Server")["throughput"] * in_time
+    expected = log.metrics(Scenario.SERVER)["throughput"] * in_time
     ours = only(events, "finished")["result"]["token_metrics"]
     assert ours["goodput"] == pytest.approx(expected, rel=0.1)
     assert "goodput" not in log.values

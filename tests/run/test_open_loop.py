@@ -24,6 +24,7 @@ from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.extension import Engine, Sink
 from pytest_mlperf.core.job import LoadGenSettings
 from pytest_mlperf.core.reason import Key, SignKey
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.run.curve import (
     CurveLog,
     curve_figures,
@@ -56,7 +57,7 @@ def asked(
 ) -> LoadGenSettings:
     return replace(
         settings("Offline"),
-        scenario="OpenLoop",
+        scenario=Scenario.OPEN_LOOP,
         points=points,
         arrivals=arrivals,
         min_duration_ms=ms,

@@ -13,6 +13,7 @@ import pytest
 
 from pytest_mlperf.core.job import Job, LoadGenSettings
 from pytest_mlperf.core.reason import Key
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.run.figures import length_findings, start_findings
 from pytest_mlperf.run.worker import worker
 from pytest_mlperf.run.worker.clocks import slow_start
@@ -184,7 +185,7 @@ def test_a_slow_start_is_told_or_makes_a_run_invalid_by_what_it_explains(job: Jo
         texts = [*map(str, seen.invalid), *seen.notes]
         assert [text in one for one in texts] == [True] * bool(text)
         assert all("took 3 times as long a query as its second half" in one for one in texts)
-    server = replace(job, settings=replace(job.settings, scenario="Server"))
+    server = replace(job, settings=replace(job.settings, scenario=Scenario.SERVER))
     assert start_findings(server, {"latency": 1.0, "latency_mean": 1.0}).notes == ()
 
 

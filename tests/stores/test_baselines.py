@@ -24,6 +24,7 @@ from pytest_mlperf.core.baseline import (
     with_record,
 )
 from pytest_mlperf.core.errors import BaselineError
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.judge.inputs import SessionNoise
 from pytest_mlperf.stores import baselines, documents
 from pytest_mlperf.stores.baselines import load, save, update
@@ -63,7 +64,7 @@ BASELINE = Baseline(
     round="v4.1",
     profile="quick",
     workload="resnet50",
-    scenario="Offline",
+    scenario=Scenario.OFFLINE,
     engine="ort",
     precision="fp32",
     accelerator="H200",

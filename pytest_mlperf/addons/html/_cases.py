@@ -15,11 +15,13 @@ from pytest_mlperf import Verdict
 from pytest_mlperf.addons.html._figures import effect
 from pytest_mlperf.addons.html.model import Grouped, Packed, RunFiles, gated, rounded, tone
 from pytest_mlperf.core.baseline import Record
+from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.causes import EXPLAINED, Siblings, Strength, causes
 from pytest_mlperf.core.history import CaseHistory
 from pytest_mlperf.core.measurement import moment_of
 from pytest_mlperf.core.metrics import METRICS, RATES, at_point, point_of
 from pytest_mlperf.core.numbers import change, interval, limit, percent, plural, quantity
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.verdict import MetricVerdict, final_word
 from pytest_mlperf.extension import CaseResult, Subject, some
 from pytest_mlperf.reports.rows import all_tables, facts_of, machine, metric_notes, title
@@ -185,13 +187,13 @@ def engine_version(fingerprint: Mapping[str, str]) -> str:
 def _curve(result: CaseResult, record: Record | None) -> Iterator[Packed]:
     """Yield throughput over what a user sees, by requests under way, now and in the baseline."""
     verdict = result.verdict
-    if verdict.case.scenario == "OpenLoop":
+    if verdict.case.scenario == Scenario.OPEN_LOOP:
         yield from _over_rates(result, record)
         return
     rates = [m for m in gated(result) if m.metric.partition("@")[0] in RATES]
     judged = {point: m for m in rates if (point := point_of(m.metric))}
     runs = [run.metrics for run in verdict.runs if not run.invalid]
-    if verdict.kind != "performance" or not judged or not runs:
+    if verdict.kind != Kind.PERFORMANCE or not judged or not runs:
         return
     before = [run.metrics for run in record.runs] if record else []
     rate = next(iter(judged.values())).metric.partition("@")[0]
@@ -280,7 +282,7 @@ def _latencies(result: CaseResult, record: Record | None, beside: RunFiles) -> I
     """Yield the distribution of each time that a run of queries has, now and in the baseline."""
     verdict = result.verdict
     runs = [run.metrics for run in verdict.runs if not run.invalid]
-    if verdict.kind != "performance" or not runs:
+    if verdict.kind != Kind.PERFORMANCE or not runs:
         return
     logged = {each.timed: each for each in beside.percentiles.get(result.test, ())}
     for timed, words in (("latency", "latency"), ("ttft", "TTFT"), ("tpot", "TPOT")):
@@ -438,7 +440,7 @@ def _test(result: CaseResult, beside: RunFiles, others: Sequence[Verdict]) -> Pa
 def _facts(result: CaseResult) -> list[tuple[str, str]]:
     verdict = result.verdict
     judged = next((m for m in verdict.metrics if m.baseline.runs and m.outcome), None)
-    scored = verdict.accuracy if verdict.kind == "accuracy" else None
+    scored = verdict.accuracy if verdict.kind == Kind.ACCURACY else None
     of = f" of {scored.total:,}" if scored and scored.total else ""
     facts = {
         **facts_of(result),
@@ -446,7 +448,7 @@ def _facts(result: CaseResult) -> list[tuple[str, str]]:
         "to settle it": final_word(verdict),
         "samples": scored and f"{scored.samples:,}{of}, {scored.source}",
         "answers": scored and scored.answers_in_words,
-        "gate": verdict.gate.answer if verdict.gate and verdict.kind == "accuracy" else None,
+        "gate": verdict.gate.answer if verdict.gate and verdict.kind == Kind.ACCURACY else None,
         "baseline": verdict.baseline.source,
         "baseline file": verdict.baseline.file,
         "machine": machine(verdict),

@@ -12,6 +12,7 @@ import pytest
 from pytest_mlperf.addons.history.drift import drift_of
 from pytest_mlperf.bench.files import AcceptedBaselines
 from pytest_mlperf.core.baseline import Property
+from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.measurement import Subject
 from pytest_mlperf.core.rulings.criteria import with_criterion
 from pytest_mlperf.core.verdict import BaselineReference, Outcome, Verdict
@@ -40,7 +41,7 @@ def verdict(share: float = -0.005, outcome: Outcome = Outcome.OK) -> Verdict:
     identity: dict[str, Property] = {"gpu": "H200", "power_limit_w": 700}
     return Verdict(
         case=replace(CASE, workload="llama", engine="trtllm", precision="fp8"),
-        kind="performance",
+        kind=Kind.PERFORMANCE,
         outcome=outcome,
         headline="tokens/s −0.5 %",
         metrics=(metric("tokens_per_second", outcome, **fields, **values),),

@@ -19,6 +19,7 @@ from pytest_mlperf.addons.html.report import (
     spent_of,
 )
 from pytest_mlperf.core.errors import MlperfError
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.stores.results import read_results, write_results
 from tests.addons.html.test_page import data_of
 from tests.addons.html.test_power import CAP, sampled
@@ -138,7 +139,7 @@ def test_folders_and_logs_are_found_by_the_end_of_their_path_and_links_are_not_r
         tmp_path / "real/performance/mlperf_log_detail.txt"
     )
     assert spent_of(folder, run()) == {}
-    assert percentiles_of(folder, "Server") == []
+    assert percentiles_of(folder, Scenario.SERVER) == []
 
 
 def test_power_is_that_of_the_window_with_what_held_the_clocks_back(tmp_path: Path) -> None:

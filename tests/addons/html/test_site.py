@@ -12,6 +12,7 @@ import pytest
 
 from pytest_mlperf.addons.html.site import site_cases, write_site
 from pytest_mlperf.addons.html.site import write as write_store
+from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.history import (
     CaseHistory,
@@ -37,7 +38,7 @@ def latest(one: CaseHistory) -> LatestVerdict:
     return LatestVerdict(
         test=f"suites/{case.workload}.mlperf.toml::test_performance[{case.id}]",
         case=case.id,
-        kind="performance",
+        kind=Kind.PERFORMANCE,
         profile="quick",
         workload=case.workload,
         accelerator=case.accelerator,

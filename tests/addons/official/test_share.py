@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_mlperf.core.results import CaseResult
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.rounds.published import official_results
 from pytest_mlperf.stores.results import write_results
 from tests.cli.test_across import on
@@ -35,7 +36,7 @@ def placed(say: Say, *results: CaseResult, of: str = "v4.1") -> tuple[int, str]:
 
 def test_a_share_is_of_one_gpu_and_of_the_asked_round(say: Say) -> None:
     eight = replace(CASE, accelerator="8xH200")
-    single = replace(CASE, scenario="SingleStream")
+    single = replace(CASE, scenario=Scenario.SINGLE_STREAM)
     code, shown = placed(
         say, on("NVIDIA H200", BEST / 2, case=eight), on("NVIDIA H200", 1.0, case=single)
     )

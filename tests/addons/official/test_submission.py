@@ -22,7 +22,9 @@ import pytest
 
 from pytest_mlperf.addons.official.submission.layout import DETAIL_LOG, Leaf
 from pytest_mlperf.addons.official.submission.tree import CUT_MARK, KEPT_LOG_BYTES, truncated
+from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.results import CaseResult, Results
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.stores.atomic import PLACE, write_folder
 from pytest_mlperf.stores.results import read_results, write_results
 from tests import forked
@@ -237,7 +239,7 @@ def test_audits_have_the_answers_that_their_round_asks_for(project: Path, say: S
 
     def as_test06(one: CaseResult) -> CaseResult:
         kind = "TEST06" if one.verdict.kind == "TEST01" else one.verdict.kind
-        return replace(one, verdict=replace(one.verdict, kind=kind))
+        return replace(one, verdict=replace(one.verdict, kind=Kind(kind)))
 
     whole = Path("r.json").read_bytes()
     changed(as_test06)
@@ -519,7 +521,7 @@ def test_mlcommons_own_checker_judges_the_tree_and_damaged_copies(
         top="closed/Acme",
         system="box",
         benchmark="3d-unet-99",
-        scenario="Offline",
+        scenario=Scenario.OFFLINE,
     )
     places = {
         "top": leaf.top,

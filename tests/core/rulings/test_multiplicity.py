@@ -22,6 +22,7 @@ from pytest_mlperf.core.rulings.multiplicity import (
     settle,
 )
 from pytest_mlperf.core.rulings.ruling import ruling_of
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.verdict import (
     InterimAnalysis,
     MetricBaseline,
@@ -35,7 +36,9 @@ from pytest_mlperf.judge.multiplicity import benjamini_hochberg
 from pytest_mlperf.judge.rule_r import RuleR
 from tests.reports.verdicts import run
 
-CASE = Case(workload="w", scenario="Offline", engine="e", precision="fp32", accelerator="cpu")
+CASE = Case(
+    workload="w", scenario=Scenario.OFFLINE, engine="e", precision="fp32", accelerator="cpu"
+)
 RULE = RuleR()
 ADDED = f", {Unchecked.NOT_CHECKED.in_words}"
 
@@ -54,7 +57,7 @@ def metric(
     )
 
 
-def verdict(*metrics: MetricVerdict, kind: Kind = "performance") -> Verdict:
+def verdict(*metrics: MetricVerdict, kind: Kind = Kind.PERFORMANCE) -> Verdict:
     ruling = ruling_of(metrics)
     return Verdict(
         case=CASE,
@@ -102,7 +105,7 @@ def test_those_that_fall_are_the_procedures(p_values: list[float], pairs: int) -
 
 def test_the_message_says_among_how_many_and_keeps_what_was_added() -> None:
     first, second = settle(
-        [verdict(metric(0.0001)), verdict(metric(0.0002), kind="efficiency")], [], 25, RULE
+        [verdict(metric(0.0001)), verdict(metric(0.0002), kind=Kind.EFFICIENCY)], [], 25, RULE
     )
 
     assert first.headline == (

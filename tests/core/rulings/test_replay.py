@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from pytest_mlperf.core.baseline import Record
-from pytest_mlperf.core.case import Case
+from pytest_mlperf.core.case import Case, Kind
 from pytest_mlperf.core.measurement import Accuracy, Run, Scored
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.rulings.accuracy import Margin, rule_on_scores
@@ -130,7 +130,7 @@ def verdict(seed: int, pairs: int) -> tuple[Verdict, bool]:
     )
     found = Verdict(
         case=case,
-        kind="performance",
+        kind=Kind.PERFORMANCE,
         outcome=ruling.outcome,
         headline=beside_accuracy(ruling.headline, unchecked),
         unchecked=unchecked,

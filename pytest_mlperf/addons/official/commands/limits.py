@@ -12,6 +12,7 @@ from pytest_mlperf import MlperfError
 from pytest_mlperf.cli.output import show, width
 from pytest_mlperf.cli.round import SCENARIO_ABBREVIATIONS
 from pytest_mlperf.core.case import TECHNIQUES
+from pytest_mlperf.core.metrics import gated_metrics
 from pytest_mlperf.core.numbers import plural, rounded
 from pytest_mlperf.core.roofline import Limit, share_of_limit
 from pytest_mlperf.core.roofline.bounds import Term, decode_rate, hardware, prefill_rate
@@ -125,10 +126,6 @@ def _figures(texts: Iterable[str]) -> dict[str, Any]:
     return figures
 
 
-_METRICS = {"SingleStream": "latency_p90", "MultiStream": "latency_p99"}
-"""Metrics of scenarios that report latencies; a query of MultiStream takes at least one sample."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class ResultRow:
     """Official result with the limit of its accelerator."""
@@ -164,7 +161,7 @@ def _limit(result: OfficialResult, about: WorkloadWork, gpu: GpuSpec) -> Limit:
     metric = "tokens_per_second" if result.unit == "tokens/s" else "throughput"
     value = result.value
     if result.is_latency:
-        metric, value = _METRICS[result.scenario], result.value * SECONDS[result.unit]
+        metric, value = gated_metrics(result.scenario)[0], result.value * SECONDS[result.unit]
     return share_of_limit(
         metric,
         value,

@@ -72,7 +72,7 @@ def _timed_run(log: Path, entry: Entry, rules: Round, *, closed: bool) -> Iterat
         reasons = "; ".join(detail.invalid_reasons) or "LoadGen gives no reason"
         yield f"LoadGen calls the run INVALID: {reasons}"
     yield from _logged_errors(detail)
-    scenario = "Server" if entry.scenario == "Interactive" else entry.scenario
+    scenario = entry.scenario.of_loadgen
     logged = detail.values.get("effective_scenario")
     if logged != scenario:
         yield f"the log is of scenario {logged}, not {scenario}"

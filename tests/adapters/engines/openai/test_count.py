@@ -12,6 +12,7 @@ import pytest
 from pytest_mlperf.adapters.engines.openai._count import ReferenceCount, merged
 from pytest_mlperf.adapters.engines.openai._events import StreamedAnswer
 from pytest_mlperf.core.errors import RunError, SuiteError
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.run.worker.closed_loop import ClosedLoop, SlotSink
 from pytest_mlperf.run.worker.conversations import Conversations
 from pytest_mlperf.run.worker.point_window import REQUEST_COLUMNS
@@ -110,7 +111,9 @@ def test_pieces_of_every_kind_are_kept_once() -> None:
 
 def test_a_curve_is_by_the_reference_count(tmp_path: Path) -> None:
     tokenizer().save_pretrained(tmp_path / "tokenizer")
-    asked = replace(settings("Offline"), scenario="Concurrency", points=[2], min_duration_ms=300)
+    asked = replace(
+        settings("Offline"), scenario=Scenario.CONCURRENCY, points=[2], min_duration_ms=300
+    )
     options = {"count_tokens": "reference", "tokenizer": str(tmp_path / "tokenizer")}
     with (
         Scripted(Thinker(tokens=4)) as server,

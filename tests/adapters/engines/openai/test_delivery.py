@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from pytest_mlperf.adapters.engines.openai._client import Listener, Streamed
 from pytest_mlperf.adapters.engines.openai._events import StreamedAnswer
 from pytest_mlperf.core.reason import Sign, SignKey
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.run.figures import figures
 from pytest_mlperf.run.server import Served, answer_findings
 from pytest_mlperf.run.worker.closed_loop import ClosedLoop, SlotSink
@@ -76,7 +77,7 @@ def busy(loop: Any, *, in_loop: bool) -> Iterator[None]:
 def window(url: str, *, late: str = "", prompt: Any = "Say it.", **options: Any) -> dict[str, Any]:
     """Measure a point of a curve with this client, in this process."""
     samples = [prompt] * 8
-    asked = replace(settings("Offline"), scenario="Concurrency", points=[POINT], tokens=True)
+    asked = replace(settings("Offline"), scenario=Scenario.CONCURRENCY, points=[POINT], tokens=True)
     asked = replace(asked, min_duration_ms=500, ramp_ms=0)
 
     def fail(error: BaseException) -> None:
@@ -197,8 +198,8 @@ def test_what_loadgen_cannot_see_is_not_in_its_figures(
     """It divides by all tokens but one, and takes any first read for a first token."""
     with echo_server(9, 4, 1e3 * PACE_S, **manner) as url:
         ran = run(case(tmp_path, url, "Server"), 24)
-    seen = figures(ran.result, ran.detail, "Server")
-    theirs = ran.detail.metrics("Server")
+    seen = figures(ran.result, ran.detail, Scenario.SERVER)
+    theirs = ran.detail.metrics(Scenario.SERVER)
     assert theirs.keys() >= {"ttft_p50", "tpot_p50"}
     if "hold" in manner:
         assert not seen.metrics.keys() & {*NEITHER, "goodput"}

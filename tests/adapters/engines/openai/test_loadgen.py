@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.run.worker.point_window import CURVE_LOG, REQUESTS
 from tests.adapters.engines.openai.echo import echo_server
 from tests.adapters.engines.openai.recorder import RUN_TOKENS, answering
@@ -54,7 +55,7 @@ def test_a_run_and_an_accuracy_pass_end_without_a_fault(
 
     assert ran.facts["server.version"] == "1.2.3"
     assert ran.result["completing_threads"] == 1
-    assert ran.detail.metrics(scenario)["tokens_per_second"] > 0
+    assert ran.detail.metrics(Scenario(scenario))["tokens_per_second"] > 0
     assert ran.every_token_is_timed
     assert ran.tokens["tokens_per_sample"] == TOKENS
 
@@ -92,7 +93,11 @@ def test_conversations_are_measured_turn_by_turn(tmp_path: Path) -> None:
                 dataset_options={"path": str(file)},
                 precision="fp32",
                 settings=replace(
-                    told, scenario="Concurrency", points=[3], min_duration_ms=100, tokens=True
+                    told,
+                    scenario=Scenario.CONCURRENCY,
+                    points=[3],
+                    min_duration_ms=100,
+                    tokens=True,
                 ),
                 requests=True,
             )
