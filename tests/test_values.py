@@ -6,16 +6,14 @@ import ast
 import json
 import pickle
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-import pytest_mlperf
 from pytest_mlperf.core.case import Case, Kind
 from pytest_mlperf.core.scenario import SUITE_SCENARIOS, Scenario
+from tests.sources import modules, parsed
 
-PACKAGE = Path(pytest_mlperf.__file__).parent
 WORDS = {*Scenario, *Kind}
 OF_PHASES = {Kind.ACCURACY, Kind.PERFORMANCE}
 """Words that also name phases of a run and folders of LoadGen's logs."""
@@ -49,9 +47,9 @@ def test_the_count_sees_each_form_of_a_comparison() -> None:
 
 def test_no_module_compares_a_scenario_or_a_kind_with_a_word() -> None:
     found = [
-        f"{file.relative_to(PACKAGE)}:{line}: {source}"
-        for file in sorted(PACKAGE.rglob("*.py"))
-        for line, source in compared_words(ast.parse(file.read_text("utf-8")))
+        f"{name}:{line}: {source}"
+        for name, file in modules().items()
+        for line, source in compared_words(parsed(file))
     ]
     assert found == []
 

@@ -12,6 +12,7 @@ from pytest_mlperf.bench.case import CaseRuns
 from pytest_mlperf.bench.runner import INVALID_TRIES, Unjudgeable
 from pytest_mlperf.core import compliance as rules
 from pytest_mlperf.core.answer_forms import TOKEN_CODES
+from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.compliance import LoggedAnswer
 from pytest_mlperf.core.errors import RunError, UnavailableError
 from pytest_mlperf.core.job import AuditRun, Job, ScoredData
@@ -76,8 +77,8 @@ def judge_audit(case: CaseRuns, test: str) -> Audited:
     workload = case.planned.suite.rules
     assert workload is not None
     needs = TESTS[test].needs
-    data = _data(case) if test == "TEST07" else None
-    bounds = _length(case, workload) if test == "TEST09" else (0.0, inf)
+    data = _data(case) if test == Kind.TEST07 else None
+    bounds = _length(case, workload) if test == Kind.TEST09 else (0.0, inf)
     if not case.runs and (needs or case.rate is None):
         try:
             case.add_run()
@@ -98,7 +99,7 @@ def judge_audit(case: CaseRuns, test: str) -> Audited:
     for finding in audit.findings:
         atomic.write_text(logs.folder / finding.file, finding.text)
     faults, more = audit.faults, audit.notes
-    if test == "TEST01" and answers and not audit.findings[0].passed:
+    if test == Kind.TEST01 and answers and not audit.findings[0].passed:
         faults, more = _scored(case, audit, logs, workload)
     headline = "; ".join(faults) if faults else TESTS[test].shows
     outcome = Outcome.GATE_FAIL if faults else Outcome.OK
@@ -137,7 +138,7 @@ def _measured(case: CaseRuns, test: str, rate: float, data: ScoredData | None) -
     workload = case.planned.suite.rules
     assert workload is not None
     settings = audit_settings(test, workload.name)
-    seeds = other_seeds(case.planned.suite.round) if test == "TEST05" else None
+    seeds = other_seeds(case.planned.suite.round) if test == Kind.TEST05 else None
     audit = AuditRun(test=test, settings=settings, seeds=seeds, data=data)
     for _ in range(INVALID_TRIES):
         run = case.audit(audit, rate)
@@ -168,15 +169,15 @@ def _findings(
     bounds: tuple[float, float],
 ) -> tuple[rules.Finding, ...]:
     timed = logged_answers(logs.timed / ACCURACY_LOG)
-    if test in {"TEST01", "TEST08"}:
+    if test in {Kind.TEST01, Kind.TEST08}:
         return _beside_accuracy(test, logs, timed)
-    if test in {"TEST04", "TEST05"}:
+    if test in {Kind.TEST04, Kind.TEST05}:
         return (rules.speed(test, _score(logs.reference_logs), _score(logs.timed)),)
     # Like the reference script, use the token type of the log.
     options = case.planned.scorer.options if case.planned.scorer else {}
     forms = answer_forms(logs.timed) or (str(options.get("dtype")),)
     width = array(TOKEN_CODES.get(forms[-1], TOKEN_CODES["int64"])).itemsize
-    if test == "TEST06":
+    if test == Kind.TEST06:
         end = constants()["tokens"]["end"]
         scenario = case.planned.case.scenario
         return (rules.tokens_as_counted(timed, scenario=scenario, end=end, width=width),)
@@ -197,7 +198,7 @@ def _beside_accuracy(
 ) -> tuple[rules.Finding, ...]:
     assert logs.answers is not None
     accuracy = logged_answers(logs.answers)
-    if test == "TEST08":
+    if test == Kind.TEST08:
         return (rules.same_predictions(accuracy, timed),)
     same = rules.same_answers(accuracy, timed)
     return (same, rules.speed(test, _score(logs.reference_logs), _score(logs.timed)))

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from math import exp, inf, log
 
 from pytest_mlperf.core.answer_forms import candidates
+from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.numbers import change
 from pytest_mlperf.core.scenario import Scenario
 
@@ -81,9 +82,9 @@ class Finding:
 
 def speed(test: str, reference: SpeedScore, timed: SpeedScore) -> Finding:
     """Compare the speed of a test's run with that of the performance run."""
-    if test == "TEST05":
+    if test == Kind.TEST05:
         return other_seeds_speed(reference, timed)
-    return same_speed(reference, timed, one_sample=test == "TEST04")
+    return same_speed(reference, timed, one_sample=test == Kind.TEST04)
 
 
 def load_explains(test: str, scores: tuple[SpeedScore, SpeedScore], lost: Sequence[float]) -> bool:

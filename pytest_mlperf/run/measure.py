@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pytest_mlperf.core.answer_forms import TIMED_RANKED_ROWS
+from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.errors import EnvironmentFault, RunError
 from pytest_mlperf.core.job import AuditRun, Job, LoadGenSettings, require
 from pytest_mlperf.core.measurement import Accuracy, Run, Scored, Subject
@@ -351,7 +352,7 @@ def _worker(case: _Measured, build: Build | None, checkpoint: Checkpoint | None)
     if audit := task.audit:
         seeds = audit.seeds or settings.seeds
         settings = dataclasses.replace(settings, audit=audit.settings, seeds=seeds)
-        answer_forms = TIMED_RANKED_ROWS if audit.test == "TEST08" else answer_forms
+        answer_forms = TIMED_RANKED_ROWS if audit.test == Kind.TEST08 else answer_forms
     environment = {**conditions.machine.environment(job.accelerator), **job.variables}
     spec = WorkerSpec(
         folder=str(case.folder),
