@@ -51,8 +51,7 @@ from pytest_mlperf.run.child.process import Designed
 from pytest_mlperf.run.conditions import Conditions
 from pytest_mlperf.run.roofline_share import cost_of
 from pytest_mlperf.stores.results import require_readable
-from pytest_mlperf.suite.pairs import PlannedPair, Testable
-from pytest_mlperf.suite.plan import Planned
+from pytest_mlperf.suite.pairs import PlannedCase, PlannedPair, Testable
 
 
 def fails_on(word: str, fail_on: Collection[str], *, usual: bool) -> bool:
@@ -245,7 +244,11 @@ class Bench:
         self._cases: dict[tuple[Path, str], CaseRuns] = {}
 
     def verdict(
-        self, planned: Planned, kind: Kind, kinds: Collection[Kind], phase: Phase = LONE_PHASE
+        self,
+        planned: PlannedCase,
+        kind: Kind,
+        kinds: Collection[Kind],
+        phase: Phase = LONE_PHASE,
     ) -> Verdict:
         """Return the verdict of one test; make the missing runs.
 
@@ -287,7 +290,7 @@ class Bench:
         return verdict
 
     def _judged(
-        self, planned: Planned, kind: Kind, kinds: Collection[Kind], phase: Phase
+        self, planned: PlannedCase, kind: Kind, kinds: Collection[Kind], phase: Phase
     ) -> Verdict:
         case = self._case(planned)
         answers = {Kind.ACCURACY: self._accuracy, Kind.EFFICIENCY: self._efficiency}
@@ -309,7 +312,7 @@ class Bench:
         case = self._cases.get((planned.path, planned.case.id))
         return (case.rate, case.rate_source) if case else (None, None)
 
-    def _case(self, planned: Planned) -> CaseRuns:
+    def _case(self, planned: PlannedCase) -> CaseRuns:
         key = (planned.path, planned.case.id)
         if key not in self._cases:
             self._cases[key] = CaseRuns(planned, self._conditions, self._policy, self._show)
@@ -373,7 +376,7 @@ class Bench:
             return answer
         return confirm(case, answer, self._policy, self._conditions, self._show, failing=failing)
 
-    def confirm_last(self, planned: Planned, verdict: Verdict) -> Verdict:
+    def confirm_last(self, planned: PlannedCase, verdict: Verdict) -> Verdict:
         """Confirm a drop that was decided at the end of the session; return the new verdict."""
 
         def confirmed() -> Verdict:
@@ -422,7 +425,7 @@ class Bench:
             notes = (slowed, *notes)
         cost = None
         if kind != Kind.ACCURACY and subject is not None and case.job.price:
-            cost = cost_of(case.job, case.runs, subject.identity)
+            cost = cost_of(case.suite_job, case.runs, subject.identity)
         return Verdict(
             case=case.planned.case,
             kind=kind,

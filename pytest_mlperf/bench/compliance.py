@@ -74,7 +74,7 @@ class _Logs:
 
 def judge_audit(case: CaseRuns, test: str) -> Audited:
     """Judge a compliance test like the reference scripts; raise UnavailableError without data."""
-    workload = case.planned.suite.rules
+    workload = case.of_suite.suite.rules
     assert workload is not None
     needs = TESTS[test].needs
     data = _data(case) if test == Kind.TEST07 else None
@@ -86,7 +86,7 @@ def judge_audit(case: CaseRuns, test: str) -> Audited:
             if "run" in needs:
                 raise
     answers = _answers(case) if "answers" in needs else None
-    reference = median_run(case.runs, case.planned.case.scenario) if case.runs else None
+    reference = median_run(case.runs, case.of_suite.case.scenario) if case.runs else None
     rate = reference.target_qps if reference else case.rate
     assert rate is not None
     run = _measured(case, test, rate, data)
@@ -124,27 +124,27 @@ def _notes(test: str, faults: tuple[str, ...], notes: tuple[str, ...]) -> tuple[
 
 def _data(case: CaseRuns) -> ScoredData:
     """Return the data of TEST07; raise UnavailableError if they are missing or not named."""
-    suite = case.planned.suite
+    suite = case.of_suite.suite
     if suite.is_mlperf and not suite.workload.compliance_dataset:
         raise UnavailableError(
             "TEST07 is made on MLPerf's 990 samples of GPQA: name acc_eval_compliance_gpqa.parquet "
             "as compliance_dataset in [workload]"
         )
-    return data_of(case.planned, "compliance")
+    return data_of(case.of_suite, "compliance")
 
 
 def _measured(case: CaseRuns, test: str, rate: float, data: ScoredData | None) -> Run:
     """Make the run; repeat it if it must be valid and LoadGen calls it INVALID."""
-    workload = case.planned.suite.rules
+    workload = case.of_suite.suite.rules
     assert workload is not None
     settings = audit_settings(test, workload.name)
-    seeds = other_seeds(case.planned.suite.round) if test == Kind.TEST05 else None
+    seeds = other_seeds(case.of_suite.suite.round) if test == Kind.TEST05 else None
     audit = AuditRun(test=test, settings=settings, seeds=seeds, data=data)
     for _ in range(INVALID_TRIES):
         run = case.audit(audit, rate)
         if "run" not in TESTS[test].needs or parse_detail(Path(run.folder) / DETAIL).valid:
             break
-        rate *= 1.2 if case.planned.case.scenario == Scenario.OFFLINE else 1.0
+        rate *= 1.2 if case.of_suite.case.scenario == Scenario.OFFLINE else 1.0
     return run
 
 
@@ -174,15 +174,15 @@ def _findings(
     if test in {Kind.TEST04, Kind.TEST05}:
         return (rules.speed(test, _score(logs.reference_logs), _score(logs.timed)),)
     # Like the reference script, use the token type of the log.
-    options = case.planned.scorer.options if case.planned.scorer else {}
+    options = case.of_suite.scorer.options if case.of_suite.scorer else {}
     forms = answer_forms(logs.timed) or (str(options.get("dtype")),)
     width = array(TOKEN_CODES.get(forms[-1], TOKEN_CODES["int64"])).itemsize
     if test == Kind.TEST06:
         end = constants()["tokens"]["end"]
-        scenario = case.planned.case.scenario
+        scenario = case.of_suite.case.scenario
         return (rules.tokens_as_counted(timed, scenario=scenario, end=end, width=width),)
     if data:
-        suite = case.planned.suite.workload  # a twin has its own reference
+        suite = case.of_suite.suite.workload  # a twin has its own reference
         least = (suite.reference or {}).get("exact_match", 0.0) * suite.target
         least = least or constants()["small"]["score"]
         outputs = engine_answers(logs.timed / ACCURACY_LOG)
@@ -227,9 +227,9 @@ def _score(folder: Path) -> rules.SpeedScore:
 
 def _length(case: CaseRuns, workload: RoundWorkload) -> tuple[float, float]:
     """Return the bounds of the mean answer length, tokens; raise UnavailableError if unknown."""
-    suite = case.planned.suite
+    suite = case.of_suite.suite
     twin = suite.workload
-    scored = (twin.reference or {}).get("tokens_per_sample") if case.planned.data.shared else None
+    scored = (twin.reference or {}).get("tokens_per_sample") if case.of_suite.data.shared else None
     if tokens := twin.timed_tokens or scored:
         return 0.9 * tokens, 1.1 * tokens
     if not suite.is_mlperf:
@@ -249,7 +249,7 @@ def _scored(
     assert logs.answers is not None
     timed = engine_answers(logs.timed / ACCURACY_LOG)
     accepted = engine_answers(logs.answers, timed)
-    metrics = {**workload.metrics, **case.planned.round_scenario.metrics}
+    metrics = {**workload.metrics, **case.of_suite.round_scenario.metrics}
     job, samples, scores = case.scoring_job, case.scored_pass.accuracy.total, {}
     for name, outputs in (("baseline", accepted), ("compliance", timed)):
         common = {index: outputs[index] for index in accepted}

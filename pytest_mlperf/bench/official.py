@@ -117,7 +117,7 @@ def below_best(case: CaseRunner) -> str | None:
 
 
 def _standing(case: CaseRunner) -> Placing | str:
-    searched = case.planned.scenario.find is not None
+    searched = case.planned.find is not None
     identity = case.subject.identity if case.subject else {}
     return placed(case.planned.case, identity, case.runs, searched=searched)
 

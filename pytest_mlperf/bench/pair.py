@@ -117,7 +117,7 @@ def _not_comparable(pair: PlannedPair, case: CaseRuns) -> str | None:
 
 
 def _name(case: CaseRuns) -> str:
-    return f"{case.planned.engine.full_label}-{case.planned.case.accelerator}"
+    return f"{case.of_suite.engine.full_label}-{case.planned.case.accelerator}"
 
 
 def _verdict(

@@ -272,7 +272,7 @@ class Repeated(CaseRunner):
         case = CalibratedCase(
             case=planned.case.id,
             profile=planned.suite.profile,
-            digest=digest(planned, process.subject),
+            digest=digest(self.of_suite, process.subject),
             target_qps=process.target_qps,
             limits=limits,
             runs=self.kept,

@@ -37,8 +37,8 @@ from pytest_mlperf.run.conditions import (
 from pytest_mlperf.run.power.exporter import find_exporter
 from pytest_mlperf.run.power.figures import Meter
 from pytest_mlperf.stores.results import digest_of, read_manifest
+from pytest_mlperf.suite.benchmarks import PlannedBenchmark
 from pytest_mlperf.suite.pairs import PlannedPair, Testable
-from pytest_mlperf.suite.plan import Planned
 
 HEARTBEAT_S = 60.0
 """Seconds between two lines where the output is no terminal, such as a CI log."""
@@ -238,7 +238,7 @@ def result_of(
     failed: bool,
 ) -> CaseResult:
     """Return a verdict as one test of a session, judged with so many gated pairs; 0: alone."""
-    judged = isinstance(planned, Planned) and planned.benchmark
+    judged = isinstance(planned, PlannedBenchmark)
     if judged and not any(one.startswith(JUDGE) for one in arguments):
         arguments = (JUDGE, *arguments)  # which an ini file may ask for
     limits = planned.limits

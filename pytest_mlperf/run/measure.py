@@ -13,7 +13,14 @@ from pathlib import Path
 from pytest_mlperf.core.answer_forms import TIMED_RANKED_ROWS
 from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.errors import EnvironmentFault, RunError
-from pytest_mlperf.core.job import AuditRun, Job, LoadGenSettings, require
+from pytest_mlperf.core.job import (
+    AuditRun,
+    BenchmarkTest,
+    Job,
+    LoadGenSettings,
+    MeasuredCase,
+    require,
+)
 from pytest_mlperf.core.measurement import Accuracy, Run, Scored, Subject
 from pytest_mlperf.core.numbers import duration
 from pytest_mlperf.hardware.machine import Machine
@@ -38,17 +45,17 @@ from pytest_mlperf.run.gpu_memory import require_free
 from pytest_mlperf.run.power.exporter import watched_exporter
 from pytest_mlperf.run.power.sampling import PowerSampling
 from pytest_mlperf.run.project import new_folder
-from pytest_mlperf.run.reading import Evidence, read_run, subject_of
+from pytest_mlperf.run.reading import Evidence, WorkerEvidence, read_run, subject_of
 from pytest_mlperf.run.server import ServerLog, watched_server
 
 
 class WorkerProgress:
     """Show a worker's events as progress lines, and keep its rate."""
 
-    def __init__(self, job: Job, title: str, show: Callable[[str], None]) -> None:
+    def __init__(self, job: MeasuredCase, title: str, show: Callable[[str], None]) -> None:
         self._head = f"{job.case.id} {title}"
         self._show = show
-        self._by = harness(job.engine_use) if job.settings.points else ""
+        self._by = harness(job.engine_use) if isinstance(job, Job) and job.settings.points else ""
         self._expected: dict[str, int] = {}
         self.target_qps: float | None = None
         self.probed = False
@@ -136,7 +143,7 @@ class ProcessTask:
 
 
 def measure(
-    job: Job, conditions: Conditions, show: Callable[[str], None], task: ProcessTask
+    job: MeasuredCase, conditions: Conditions, show: Callable[[str], None], task: ProcessTask
 ) -> ProcessResult:
     """Run one new worker process of a case.
 
@@ -158,9 +165,12 @@ def measure(
         progress=WorkerProgress(job, title, show),
     )
     evidence, accuracy, placement = _work(case, unscored)
-    read = read_benchmark if job.benchmark else read_run
-    run = read(evidence, job, placement.conditions)
-    if run and not job.engine.options.get("url"):  # the server's GPUs are unknown
+    if isinstance(job, Job):
+        assert isinstance(evidence, WorkerEvidence)
+        run = read_run(evidence, job, placement.conditions)
+    else:
+        run = read_benchmark(evidence, job, placement.conditions)
+    if run and not job.url:  # the server's GPUs are unknown
         hardware = replace(run.hardware, ids=placement.conditions.machine.hashes(job.accelerator))
         run = replace(run, hardware=hardware)
     scores = None
@@ -185,7 +195,7 @@ def measure(
 class _Measured:
     """A case that is being measured."""
 
-    job: Job
+    job: MeasuredCase
     conditions: Conditions
     task: ProcessTask
     folder: Path
@@ -211,8 +221,9 @@ def _work(
         started = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
         control = placement.control(job.accelerator) if task.performance else ControlRun()
         case = dataclasses.replace(case, conditions=placement.conditions)
-        if job.benchmark:
-            evidence, accuracy = _benchmarked(case), None
+        evidence: Evidence
+        if isinstance(job, BenchmarkTest):
+            evidence, accuracy = _benchmarked(case, job), None
         else:
             evidence, accuracy = _observed(case, build, checkpoint, unscored)
     evidence = dataclasses.replace(
@@ -228,18 +239,19 @@ def _work(
 
 def _observed(
     case: _Measured, build: Build | None, checkpoint: Checkpoint | None, unscored: list[RunError]
-) -> tuple[Evidence, AccuracyPass | None]:
-    task = case.task
+) -> tuple[WorkerEvidence, AccuracyPass | None]:
+    job, task = case.job, case.task
+    assert isinstance(job, Job)
     with contextlib.ExitStack() as stack:
         enter = stack.enter_context
         sampling = enter(_sampling(case)) if _is_sampled(case) else None
         host = enter(HostSampling()) if task.performance and case.conditions.power else None
         exporter = case.conditions.exporter if task.performance else None
         exporter_log = enter(watched_exporter(exporter)) if exporter else None
-        worker = enter(_worker(case, build, checkpoint))
+        worker = enter(_worker(case, job, build, checkpoint))
         loaded = worker.wait_for("loaded")
         subject = subject_of(
-            case.job,
+            job,
             case.conditions.machine,
             loaded,
             build=build,
@@ -258,7 +270,7 @@ def _observed(
             if accuracy:
                 accuracy.answer()
         worker.send({"command": "stop"})
-    evidence = Evidence(
+    evidence = WorkerEvidence(
         settings=worker.spec.settings,
         loaded=loaded,
         finished=finished,
@@ -289,10 +301,10 @@ def _repeated_rate(
     return max(rate, issued / per_query / work_s)
 
 
-def _benchmarked(case: _Measured) -> Evidence:
+def _benchmarked(case: _Measured, test: BenchmarkTest) -> Evidence:
     with contextlib.ExitStack() as stack:
         sampling = stack.enter_context(_sampling(case)) if _is_sampled(case) else None
-        evidence = benchmarked(case.job, case.conditions, case.folder, case.progress.show)
+        evidence = benchmarked(test, case.conditions, case.folder, case.progress.show)
         if sampling:
             sampling.linger()
     return dataclasses.replace(evidence, power=sampling.log if sampling else None)
@@ -310,9 +322,13 @@ def _finished(
         return worker.wait_for("finished"), server
 
 
-def _wait_for_memory(job: Job, conditions: Conditions, show: Callable[[str], None]) -> None:
+def _wait_for_memory(
+    job: MeasuredCase, conditions: Conditions, show: Callable[[str], None]
+) -> None:
     """Wait for free memory of a case's GPUs, except under a foreign server."""
-    theirs = is_client(job.engine_use) and not job.engine.options.get("serve")
+    theirs = (
+        isinstance(job, Job) and is_client(job.engine_use) and not job.engine.options.get("serve")
+    )
     if job.engine_use not in IDLE_ENGINES and not theirs:
         require_free(conditions.machine.uuids(job.accelerator), conditions.folder, waiting=show)
 
@@ -344,9 +360,11 @@ def _sampling(case: _Measured) -> Iterator[PowerSampling]:
                 case.conditions.lost.note(sampling.log.lost_gpus(machine.used(accelerator)))
 
 
-def _worker(case: _Measured, build: Build | None, checkpoint: Checkpoint | None) -> WorkerProcess:
+def _worker(
+    case: _Measured, job: Job, build: Build | None, checkpoint: Checkpoint | None
+) -> WorkerProcess:
     """Return the worker, not started; one elsewhere gets variables that it does not inherit."""
-    job, conditions, task = case.job, case.conditions, case.task
+    conditions, task = case.conditions, case.task
     settings = dataclasses.replace(job.settings, target_qps=task.target_qps)
     answer_forms = job.scoring.answer_forms
     if audit := task.audit:
@@ -417,7 +435,7 @@ def _accuracy(
 
 
 def _warmed(
-    job: Job, conditions: Conditions, show: Callable[[str], None], task: ProcessTask
+    job: MeasuredCase, conditions: Conditions, show: Callable[[str], None], task: ProcessTask
 ) -> bool | None:
     """Warm up if needed; return whether the accelerator had worked, None if not recorded."""
     if conditions.warmups is None:

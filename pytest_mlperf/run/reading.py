@@ -14,7 +14,7 @@ from typing import Any
 from pytest_mlperf.core.baseline import has_salt
 from pytest_mlperf.core.energy.host import Counted, host_energy
 from pytest_mlperf.core.errors import RunError
-from pytest_mlperf.core.job import Job, LoadGenSettings
+from pytest_mlperf.core.job import Job, LoadGenSettings, MeasuredCase
 from pytest_mlperf.core.measurement import Run, Subject
 from pytest_mlperf.core.metrics import (
     BUILD_TIME,
@@ -149,7 +149,6 @@ class Evidence:
         probed: Whether this process probed the rate.
     """
 
-    settings: LoadGenSettings
     loaded: Event
     finished: Event | None
     subject: Subject
@@ -169,13 +168,20 @@ class Evidence:
 
 
 @dataclass(frozen=True, kw_only=True)
+class WorkerEvidence(Evidence):
+    """Results of a worker under LoadGen, with the settings of its run."""
+
+    settings: LoadGenSettings
+
+
+@dataclass(frozen=True, kw_only=True)
 class Validity(Findings):
     """LoadGen's verdict about a run."""
 
     limit_missed: bool = False
 
 
-def read_run(evidence: Evidence, job: Job, conditions: Conditions) -> Run | None:
+def read_run(evidence: WorkerEvidence, job: Job, conditions: Conditions) -> Run | None:
     """Return the run of the evidence, or None without a performance run."""
     finished = evidence.finished
     if finished is None:
@@ -324,7 +330,7 @@ SLEWED = 1e-3
 
 def energy_findings(
     evidence: Evidence,
-    job: Job,
+    job: MeasuredCase,
     conditions: Conditions,
     timed: TimedLog,
     figures: Figures,

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from pytest_mlperf import registry
 from pytest_mlperf.core.case import AUDITS, Case, Kind, Phase, Profile
 from pytest_mlperf.core.errors import SuiteError
-from pytest_mlperf.core.job import LOADED_QUERIES, BenchmarkTest, Expected, Factory
+from pytest_mlperf.core.job import LOADED_QUERIES, Expected, Factory
 from pytest_mlperf.core.metrics import COUNTS, EFFICIENCY, METRICS, SLOWEST_REPLICA
 from pytest_mlperf.core.rulings.accuracy import DEFAULT_MARGIN, Margin
 from pytest_mlperf.core.rulings.gate import GateWindow
@@ -20,13 +20,19 @@ from pytest_mlperf.hardware.machine import Machine
 from pytest_mlperf.rounds import RoundMetric, RoundScenario, RoundWorkload
 from pytest_mlperf.rounds.compliance import constants
 from pytest_mlperf.suite.claims import claim_defects
-from pytest_mlperf.suite.find import USUAL_RUNS, limits_of
+from pytest_mlperf.suite.find import USUAL_RUNS, FindEntry, limits_of
 from pytest_mlperf.suite.limits import efficiency_limits
 from pytest_mlperf.suite.load import all_defects, line_of, lines_of_tables, load_suite
 from pytest_mlperf.suite.model import Suite
 from pytest_mlperf.suite.places import place_of
 from pytest_mlperf.suite.rules import accelerator_defects, build_defects, source_defects
-from pytest_mlperf.suite.tables import DatasetSource, EngineEntry, ScenarioEntry, title_of
+from pytest_mlperf.suite.tables import (
+    BaselineEngine,
+    DatasetSource,
+    EngineEntry,
+    ScenarioEntry,
+    title_of,
+)
 from pytest_mlperf.suite.values import KeyPath
 
 
@@ -172,7 +178,6 @@ class Planned:
         engine: Engine entry, at one of its power limits if it has any.
         index: Index of that entry in the suite.
         fewest_runs: Runs before a decision is possible.
-        benchmark: Test with pytest-benchmark that is the case, if it is not from a suite.
         audited: Whether to run MLPerf's compliance tests, if the round has any.
     """
 
@@ -184,7 +189,6 @@ class Planned:
     engine: EngineEntry
     scenario: ScenarioEntry
     fewest_runs: int = 1
-    benchmark: BenchmarkTest | None = None
     audited: bool = False
 
     @property
@@ -210,6 +214,26 @@ class Planned:
     def limited(self, machine: Machine) -> Machine:
         """Return a machine with its GPUs at the power limit of this case."""
         return dataclasses.replace(machine, limit_w=self.limit_w)
+
+    @property
+    def baseline_engine(self) -> BaselineEngine | None:
+        """Engine's baseline build, as the suite names it; None without one."""
+        return self.engine.baseline_engine
+
+    @property
+    def find(self) -> FindEntry | None:
+        """Its search of a load; None if the load is set."""
+        return self.scenario.find
+
+    @property
+    def rate(self) -> float | None:
+        """Rate that the suite sets on this accelerator; None without one."""
+        return self.scenario.rate_on(self.case.accelerator)
+
+    @property
+    def shares_data(self) -> bool:
+        """Whether the same data are timed and scored."""
+        return self.data.shared
 
     @property
     def elsewhere(self) -> str:
@@ -299,8 +323,6 @@ class Planned:
     @property
     def limits(self) -> dict[str, float]:
         """Gated performance metrics with their limits, as shares."""
-        if self.benchmark:
-            return dict(self.benchmark.limits)
         limits = self.suite.gated(self.scenario)
         if self.engine.replicas_on(self.case.accelerator) == 1:
             limits.pop(SLOWEST_REPLICA, None)
@@ -314,8 +336,6 @@ class Planned:
     @property
     def seconds_per_run(self) -> float:
         """Planned length of the timed part of one run [s]."""
-        if self.benchmark:
-            return self.benchmark.seconds
         points, official = len(self.scenario.run_points), self.suite.profile == "official"
         if points and official:
             return points * OFFICIAL_POINT_S

@@ -35,7 +35,6 @@ from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.hardware.machine import split
 from pytest_mlperf.rounds import load_round
 from pytest_mlperf.rounds.endpoints import seed_sets
-from pytest_mlperf.suite.benchmarks import benchmark_job
 from pytest_mlperf.suite.environments import elsewhere, find
 from pytest_mlperf.suite.libraries import require_libraries
 from pytest_mlperf.suite.places import all_of, available, expand, local, near
@@ -76,8 +75,6 @@ def resolve(planned: Planned, *, scorer: bool) -> Job | Problems:
 
     With `scorer`, accuracy is resolved too; problems of accuracy alone are part of the job.
     """
-    if planned.benchmark:
-        return benchmark_job(planned)
     problems: list[CaseProblem] = []
     parts = _parts(planned, problems, scorer=scorer)
     for part, group, use, scoring in needing(planned, scorer=scorer):

@@ -24,7 +24,13 @@ from pytest_mlperf.run.power._gpu import GpuLog
 from pytest_mlperf.run.power.exporter import ExporterLog
 from pytest_mlperf.run.power.figures import Meter, sampled
 from pytest_mlperf.run.power.sampling import PowerLog
-from pytest_mlperf.run.reading import Evidence, Spell, energy_findings, read_run, untimed_input
+from pytest_mlperf.run.reading import (
+    Spell,
+    WorkerEvidence,
+    energy_findings,
+    read_run,
+    untimed_input,
+)
 from tests.run.harness import entry, result_of, settings
 from tests.run.test_figures import QUERIES, RATE, SEEN, SERVED, job
 
@@ -45,7 +51,7 @@ BUSY = {**SEEN, "foreign_s": 18.0, "waited_s": 8.0, "own_s": 1.0}
 
 def evidence(
     folder: Path, result: dict[str, Any], *, input_s: float | None = None, **changes: Any
-) -> Evidence:
+) -> WorkerEvidence:
     """Return what is left of a run whose log lies in a folder."""
     usual: dict[str, Any] = {
         "settings": settings("Server"),
@@ -65,7 +71,7 @@ def evidence(
         "warmed": None,
         "notes": (),
     }
-    return Evidence(**{**usual, **changes})
+    return WorkerEvidence(**{**usual, **changes})
 
 
 def read(

@@ -292,7 +292,7 @@ class Bisection:
     def _side(self, stack: ExitStack, test: str, index: int, *, later: bool) -> CaseRunner:
         """Return one side; its build exists until the stack is left."""
         case, build_at = self._cases[test], self.builds[index]
-        earlier = build_at.earlier(case.planned.path, elsewhere(case.planned))
+        earlier = build_at.earlier(case.planned.path, elsewhere(case.of_suite))
         folder = new_folder(self._conditions.folder, f"{FOLDER_LABEL}-{build_at.title}")
         try:
             build = stack.enter_context(baseline_build(earlier, folder))

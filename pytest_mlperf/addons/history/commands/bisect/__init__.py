@@ -172,7 +172,7 @@ def _builds(parsed: argparse.Namespace, tests: Sequence[Planned]) -> list[BuildA
 
 def _settings(cases: Mapping[str, CaseRuns], machine: Machine, pairs: int) -> dict[str, str]:
     cases = dict(sorted(cases.items()))
-    planned = [case.planned for case in cases.values()]
+    planned = [case.of_suite for case in cases.values()]
     identities = [one.limited(machine).identity(one.case.accelerator) for one in planned]
     suites = {one.path: hashlib.sha256(one.path.read_bytes()).hexdigest() for one in planned}
     return {
