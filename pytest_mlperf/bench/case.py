@@ -82,7 +82,9 @@ class CaseRuns(CaseRunner):
         rule, self.noise = rule_beside(self.file, case.accelerator, calibrated, policy.max_runs)
         bound = tolerated(planned.limits) if conditions.watched else math.inf
         self.rule = replace(rule, tolerated=bound)
-        suite_rate = planned.rate
+        suite_rate = (
+            planned.scenario.rate_on(case.accelerator) if isinstance(planned, Planned) else None
+        )
         # A search offers no fixed rate, and a baseline's offered rate was not found by a search.
         offered = None if planned.find else self.record
         super().__init__(
@@ -131,7 +133,7 @@ class CaseRuns(CaseRunner):
         """Run the first process of the case for all tests of the session at once."""
         missing = self.accuracy is None and self.unscored is None
         accuracy = Kind.ACCURACY in kinds and missing and bool(self.planned.scorer_name)
-        together = self.planned.shares_data
+        together = self.shares_data
         timed = any(kind.is_of_runs for kind in kinds) and not self.runs
         if timed:
             self.add_run(ask=self.scores.ask if accuracy and together else None)

@@ -39,7 +39,7 @@ from pytest_mlperf.judge.ratio import Ratio, RelativeSpeed, judge_drop
 from pytest_mlperf.judge.rule_r import RuleR
 from pytest_mlperf.run.builds import FOLDER_LABEL, Build, baseline_build
 from pytest_mlperf.run.conditions import Conditions
-from pytest_mlperf.run.project import CHANGED_MARK, new_folder, same_code
+from pytest_mlperf.run.project import CHANGED_MARK, same_code
 from pytest_mlperf.suite.environments import earlier_build
 from pytest_mlperf.suite.pairs import PlannedCase
 from pytest_mlperf.suite.plan import Planned
@@ -219,9 +219,7 @@ def build_of_baseline(
     earlier = earlier_build(planned) if isinstance(planned, Planned) else None
     if earlier is None:
         return contextlib.nullcontext(None)
-    return baseline_build(
-        earlier, new_folder(conditions.folder, f"{planned.case.id}.{FOLDER_LABEL}")
-    )
+    return baseline_build(earlier, conditions.folder, f"{planned.case.id}.{FOLDER_LABEL}")
 
 
 class NoBuild(Exception):
@@ -533,7 +531,7 @@ def _ended(answer: Ruling, turns: InterleavedRuns, note: str) -> Ruling:
     return replace(answer, interleaved=turns, notes=(note, *answer.notes))
 
 
-def in_words(metric: str, ratio: Ratio) -> str:
+def in_words(metric: str, ratio: Ratio | RelativeSpeed) -> str:
     """Return the change of a metric's raw value with its interval: "−6.1 % (−7.0 to −5.2 %)"."""
     middle, low, high = raw(metric, ratio)
     return f"{change(middle)} ({interval(low, high)})"

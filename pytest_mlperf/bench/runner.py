@@ -345,6 +345,11 @@ class CaseRunner:
         return self.planned
 
     @property
+    def shares_data(self) -> bool:
+        """Whether the same data are timed and scored, if any are scored."""
+        return not self.planned.scorer_name or self.of_suite.data.shared
+
+    @property
     def suite_job(self) -> Job:
         """Resolved case of a suite."""
         assert isinstance(self.job, Job)
@@ -415,9 +420,9 @@ class CaseRunner:
         )
         if data:
             return process
-        if performance or self.planned.shares_data:
+        if performance or self.shares_data:
             self.subject, self.files = process.subject, process.files
-        if not performance or self.planned.shares_data:
+        if not performance or self.shares_data:
             self.scored_subject, self.scored_files = process.subject, process.files
         if process.probed and not at:
             self.rate = process.target_qps

@@ -107,19 +107,16 @@ def run(parsed: argparse.Namespace) -> int:
     """Measure two sides in turns; return 1 when a drop is proven, 2 when nothing was judged."""
     a, b = argument(parsed.a), argument(parsed.b)
     pairs = list(cases(a, b, parsed.case))
-    folder = _folder(parsed.runs_dir, new_id())
+    folder = parsed.runs_dir / "runs" / new_id()
     machine = detect(gpus=any(split(x.case.accelerator)[1] != "cpu" for x, _ in pairs))
-    conditions = conditions_in(folder, machine)
-    policy = Policy(max_runs=parsed.pairs, accuracy=parsed.runs_dir / "accuracy", root=Path.cwd())
     results = []
     with ExitStack() as stack:
         for x, y in pairs:
-            runs = [CaseRuns(planned, conditions, policy, progress) for planned in (x, y)]
-            first = _side(stack, a, runs[0], conditions)
-            second = _side(stack, b, runs[1], conditions)
-            noisier = max(runs, key=lambda case: case.rule.prior_sd)
-            noise = noisier.noise or not_calibrated(noisier.rule)
-            results.append(measured(first, second, noisier.rule, noise))
+            both = interleaved({"A": x, "B": y}, machine, folder, parsed.pairs)
+            both.begin()
+            first = _side(stack, a, both.cases["A"], both.conditions)
+            second = _side(stack, b, both.cases["B"], both.conditions)
+            results.append(measured(first, second, both.noisiest.rule, both.noise))
     progress("")
     show(_page(results, (a.text, b.text), folder))
     outcomes = [word for one in results for word in one.outcomes]
@@ -128,9 +125,43 @@ def run(parsed: argparse.Namespace) -> int:
     return 2 if all(one.reason for one in results) else 0
 
 
-def conditions_in(folder: Path, machine: Machine) -> Conditions:
-    """Return conditions for interleaved runs; what affects both sides alike is not measured."""
-    return Conditions(
+@dataclass(frozen=True, kw_only=True)
+class InterleavedCases:
+    """Cases whose runs are interleaved in one folder of runs."""
+
+    conditions: Conditions
+    cases: Mapping[str, CaseRuns]
+
+    @property
+    def noisiest(self) -> CaseRuns:
+        """The case whose runs vary most."""
+        return max(self.cases.values(), key=lambda case: case.rule.prior_sd)
+
+    @property
+    def noise(self) -> str:
+        """Source of the noise of the noisiest case, in words."""
+        return self.noisiest.noise or not_calibrated(self.noisiest.rule)
+
+    def begin(self) -> None:
+        """Create the folder of runs; raise EnvironmentFault if it cannot be written."""
+        folder = self.conditions.folder
+        try:
+            ignored_in_git(folder.parents[1])
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise EnvironmentFault(f"{folder} cannot be written: {error.strerror}") from None
+
+
+def interleaved(
+    planned: Mapping[str, Planned], machine: Machine, folder: Path, pairs: int
+) -> InterleavedCases:
+    """Return cases to interleave, by name; what affects both sides alike is not measured.
+
+    Args:
+        folder: Folder of these runs, two levels below the folder of results and logs.
+        pairs: Maximum number of pairs of runs.
+    """
+    conditions = Conditions(
         folder=folder,
         session=folder.name,
         machine=machine,
@@ -139,6 +170,9 @@ def conditions_in(folder: Path, machine: Machine) -> Conditions:
         watched=True,
         warmups=WarmUps("auto", folder / WARM_FOLDER),
     )
+    policy = Policy(max_runs=pairs, accuracy=folder.parents[1] / "accuracy", root=Path.cwd())
+    cases = {name: CaseRuns(case, conditions, policy, progress) for name, case in planned.items()}
+    return InterleavedCases(conditions=conditions, cases=cases)
 
 
 def measured(a: CaseRunner, b: CaseRunner, rule: RuleR, noise: str) -> TurnsResult:
@@ -171,16 +205,6 @@ def _side(
     if one.baseline:
         build = stack.enter_context(build_of_baseline(case.planned, conditions))
     return CaseRunner(case.planned, conditions, progress, rate=case.rate, build=build, job=job)
-
-
-def _folder(runs_dir: Path, run_id: str) -> Path:
-    folder = runs_dir / "runs" / run_id
-    try:
-        ignored_in_git(runs_dir)
-        folder.mkdir(parents=True)
-    except OSError as error:
-        raise EnvironmentFault(f"{runs_dir} cannot be written: {error.strerror}") from None
-    return folder
 
 
 def _page(results: Sequence[TurnsResult], names: tuple[str, str], folder: Path) -> list[str]:

@@ -11,14 +11,7 @@ from pytest_mlperf.core.untrusted import parse_json
 from pytest_mlperf.run.curve import CurveLog, unsteady
 from pytest_mlperf.run.figures import Findings
 from pytest_mlperf.run.worker.point_window import SCHEMA_VERSION, WINDOW_PARTS, PointWindow
-from pytest_mlperf.stores.endpoints import (
-    ACCURACY_FILE,
-    RecordedPoint,
-    file_of,
-    read_events,
-    read_point,
-    version_of,
-)
+from pytest_mlperf.stores import endpoints
 from pytest_mlperf.stores.foreign import MAX_FILE_BYTES, read_regular
 
 
@@ -37,21 +30,24 @@ def read_recorded(path: Path, harness: str) -> tuple[CurveLog, Findings]:
         raise RunError("worker", f"{path} is no log of a curve: {error}", str(path)) from error
     try:
         points = sorted(
-            ((read_point(path.parent / name), clock_s) for name, clock_s in clocks.items()),
+            (
+                (endpoints.read_point(path.parent / name), clock_s)
+                for name, clock_s in clocks.items()
+            ),
             key=lambda pair: pair[0].concurrency,
         )
         windows = tuple(_tracked(point, clock_s) for point, clock_s in points)
     except MlperfError as error:
         raise RunError("engine", str(error), str(path.parent)) from error
     for point, _ in points:
-        if (measured_by := version_of(point.facts)) != harness:
+        if (measured_by := endpoints.version_of(point.facts)) != harness:
             text = f"{measured_by} measured, and not {harness}: it was exchanged meanwhile"
             raise RunError("engine", text, str(point.folder))
     log = CurveLog(
         path=str(path),
         samples=sum(point.requests for point, _ in points),
         points=windows,
-        scored=any(file_of(point.folder, ACCURACY_FILE) for point, _ in points),
+        scored=any(endpoints.file_of(point.folder, endpoints.ACCURACY_FILE) for point, _ in points),
     )
     reasons = [reason for point, _ in points for reason in point.invalid]
     return log, Findings(
@@ -60,9 +56,9 @@ def read_recorded(path: Path, harness: str) -> tuple[CurveLog, Findings]:
     )
 
 
-def _tracked(point: RecordedPoint, clock_s: float) -> PointWindow:
+def _tracked(point: endpoints.RecordedPoint, clock_s: float) -> PointWindow:
     """Return a point with its window's parts; `clock_s` is wall minus monotonic clock."""
-    events = read_events(point.folder)
+    events = endpoints.read_events(point.folder)
     begin_s, end_s = events.begin_ns / 1e9, events.end_ns / 1e9
     parts = [0] * WINDOW_PARTS
     for ended_ns in events.completed_ns:
@@ -72,13 +68,13 @@ def _tracked(point: RecordedPoint, clock_s: float) -> PointWindow:
     return replace(window, parts=tuple((count, 0, 0.0) for count in parts))
 
 
-def recorded_curve(points: Sequence[RecordedPoint]) -> CurveLog:
+def recorded_curve(points: Sequence[endpoints.RecordedPoint]) -> CurveLog:
     """Return the curve of a session of the client, from its results alone."""
     windows = (recorded_window(one, one.ended_s - one.duration_s, one.ended_s) for one in points)
     return CurveLog(path="", samples=sum(one.requests for one in points), points=tuple(windows))
 
 
-def recorded_window(point: RecordedPoint, begin_s: float, end_s: float) -> PointWindow:
+def recorded_window(point: endpoints.RecordedPoint, begin_s: float, end_s: float) -> PointWindow:
     """Return a point as the client counted it; its reader checked the concurrency."""
     return PointWindow(
         point=point.concurrency,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from pytest_mlperf.core.case import NAME_PATTERN, Case, Division, Kind, Profile
@@ -50,11 +50,10 @@ class PlannedBenchmark:
     elsewhere: str = ""
     harness: str = ""
     scorer_name: str = ""
-    shares_data: bool = True
     limit_w: None = None
     find: None = None
-    rate: None = None
     baseline_engine: None = None
+    efficiency_limits: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def case(self) -> Case:
@@ -70,13 +69,6 @@ class PlannedBenchmark:
     def limits(self) -> Mapping[str, float]:
         """The judged time with its limit, as a share."""
         return self.job.limits
-
-    @property
-    def latency_limits(self) -> Mapping[str, float]:
-        """Empty, because no load is offered."""
-        return {}
-
-    efficiency_limits = latency_limits
 
     @property
     def seconds_per_run(self) -> float:

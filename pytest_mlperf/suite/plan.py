@@ -16,11 +16,10 @@ from pytest_mlperf.core.metrics import COUNTS, EFFICIENCY, METRICS, SLOWEST_REPL
 from pytest_mlperf.core.rulings.accuracy import DEFAULT_MARGIN, Margin
 from pytest_mlperf.core.rulings.gate import GateWindow
 from pytest_mlperf.core.scenario import Scenario
-from pytest_mlperf.hardware.machine import Machine
 from pytest_mlperf.rounds import RoundMetric, RoundScenario, RoundWorkload
 from pytest_mlperf.rounds.compliance import constants
 from pytest_mlperf.suite.claims import claim_defects
-from pytest_mlperf.suite.find import USUAL_RUNS, FindEntry, limits_of
+from pytest_mlperf.suite.find import USUAL_RUNS, FindEntry
 from pytest_mlperf.suite.limits import efficiency_limits
 from pytest_mlperf.suite.load import all_defects, line_of, lines_of_tables, load_suite
 from pytest_mlperf.suite.model import Suite
@@ -211,10 +210,6 @@ class Planned:
         """Power limit to set on its GPUs [W]; None to leave it."""
         return self.engine.limit_w
 
-    def limited(self, machine: Machine) -> Machine:
-        """Return a machine with its GPUs at the power limit of this case."""
-        return dataclasses.replace(machine, limit_w=self.limit_w)
-
     @property
     def baseline_engine(self) -> BaselineEngine | None:
         """Engine's baseline build, as the suite names it; None without one."""
@@ -224,16 +219,6 @@ class Planned:
     def find(self) -> FindEntry | None:
         """Its search of a load; None if the load is set."""
         return self.scenario.find
-
-    @property
-    def rate(self) -> float | None:
-        """Rate that the suite sets on this accelerator; None without one."""
-        return self.scenario.rate_on(self.case.accelerator)
-
-    @property
-    def shares_data(self) -> bool:
-        """Whether the same data are timed and scored."""
-        return self.data.shared
 
     @property
     def elsewhere(self) -> str:
@@ -361,13 +346,6 @@ class Planned:
         loadgen = QUICK_QUERIES.get(self.case.scenario, QUICK_QUERIES_OTHERWISE)
         gated = (METRICS[n].min_queries for n in self.limits if not self.scenario.run_points)
         return self.scenario.min_query_count or max((loadgen, *gated))
-
-    @property
-    def latency_limits(self) -> dict[str, float]:
-        """LoadGen's latency limits by metric [s]; empty if the scenario has no offered load."""
-        if not self.case.scenario.rate_is_condition:
-            return {}
-        return limits_of(self.scenario, self.round_scenario, tokens=self.suite.tokens)
 
     @property
     def engine_key(self) -> KeyPath:

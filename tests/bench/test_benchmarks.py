@@ -1,4 +1,4 @@
-"""A test with pytest-benchmark is judged by facts of its own: no suite, engine or job is made up."""
+"""A test with pytest-benchmark is judged by its own facts: no suite, engine or job is made up."""
 
 from __future__ import annotations
 

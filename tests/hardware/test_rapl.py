@@ -19,13 +19,13 @@ RANGE_UJ = 65_532_610_987
 def zones(folder: Path, **named: str) -> Path:
     """Write zones as the kernel has them: intel_rapl_0_1="dram" is intel-rapl:0:1."""
     for key, name in named.items():
-        place = folder / key.replace("intel_rapl_mmio_", "intel-rapl-mmio:").replace(
+        zone = folder / key.replace("intel_rapl_mmio_", "intel-rapl-mmio:").replace(
             "intel_rapl_", "intel-rapl:"
         ).replace("_", ":")
-        place.mkdir(parents=True)
-        (place / "name").write_text(f"{name}\n")
-        (place / "energy_uj").write_text("1000000\n")
-        (place / "max_energy_range_uj").write_text(f"{RANGE_UJ}\n")
+        zone.mkdir(parents=True)
+        (zone / "name").write_text(f"{name}\n")
+        (zone / "energy_uj").write_text("1000000\n")
+        (zone / "max_energy_range_uj").write_text(f"{RANGE_UJ}\n")
     return folder
 
 

@@ -163,7 +163,7 @@ def scored(folder: Path, texts: Mapping[int, bytes]) -> dict[str, Any]:
     for index, text in texts.items():
         writer.add(index, {"text": text})
     writer.close()
-    asked = {
+    scoring_spec = {
         "dataset": {"target": "tests.run.scorers_that_fail:Slow", "options": {"samples": 3}},
         "scorer": {"target": "tests.run.test_artefacts:Lengths", "options": {}},
         "model": None,
@@ -171,4 +171,4 @@ def scored(folder: Path, texts: Mapping[int, bytes]) -> dict[str, Any]:
         "blocks": [{"log": str(log), "indices": [0, 1, 2]}],
     }
     with Path(os.devnull).open("wb") as nowhere:
-        return score(asked, Reporter(os.dup(nowhere.fileno())))
+        return score(scoring_spec, Reporter(os.dup(nowhere.fileno())))

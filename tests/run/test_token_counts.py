@@ -44,8 +44,8 @@ from tests.run.test_sink import Received, give_up
 COUNTING = "tests.run.engines_that_count:"
 
 
-def read(given: WorkerSpec, events: list[Event]) -> Figures:
-    return read_figures(only(events, "finished"), given.settings.scenario, "cpu")[1]
+def read(worker_spec: WorkerSpec, events: list[Event]) -> Figures:
+    return read_figures(only(events, "finished"), worker_spec.settings.scenario, "cpu")[1]
 
 
 @pytest.mark.process
@@ -60,14 +60,14 @@ def test_counts_of_the_engine_give_tokens_per_second_in_every_scenario(
     tmp_path: Path, scenario: str
 ) -> None:
     """Equal to the engine's own sum, in the run's own tokens per sample, never by 69."""
-    given = spec(tmp_path, engine=f"{COUNTING}Counts", settings=settings(scenario))
-    events, code = run_to_end(given)
-    run = read(given, events)
+    worker_spec = spec(tmp_path, engine=f"{COUNTING}Counts", settings=settings(scenario))
+    events, code = run_to_end(worker_spec)
+    run = read(worker_spec, events)
 
     assert code == 0
     lines = (tmp_path / "engine.log").read_text("utf-8").splitlines()
-    (said,) = (line.split() for line in lines if line.startswith("counted "))
-    samples, tokens = int(said[1]), int(said[2])
+    (counted_line,) = (line.split() for line in lines if line.startswith("counted "))
+    samples, tokens = int(counted_line[1]), int(counted_line[2])
     assert run.samples == samples
     assert run.metrics["tokens_per_sample"] == tokens / samples
     samples_per_s = run.metrics.get("throughput", samples / run.duration_s)
@@ -84,15 +84,15 @@ def test_an_engine_that_leaves_out_counts_has_no_tokens_and_0_is_an_error(tmp_pa
     """Those of its first batch."""
     forgets = tmp_path / "forgets"
     forgets.mkdir()
-    given = spec(forgets, engine=f"{COUNTING}Forgets")
-    run = read(given, run_to_end(given)[0])
+    worker_spec = spec(forgets, engine=f"{COUNTING}Forgets")
+    run = read(worker_spec, run_to_end(worker_spec)[0])
     assert run.metrics
     assert not [name for name in run.metrics if "token" in name]
 
-    given = spec(tmp_path, engine=f"{COUNTING}SaysNothing")
-    events, _ = run_to_end(given)
+    worker_spec = spec(tmp_path, engine=f"{COUNTING}SaysNothing")
+    events, _ = run_to_end(worker_spec)
     with pytest.raises(RunError, match=r"^tokens_per_sample is 0\.0 .* 0 for every sample"):
-        read(given, events)
+        read(worker_spec, events)
 
 
 @FEWER
@@ -125,9 +125,9 @@ def test_the_token_rate_is_by_the_runs_own_counts() -> None:
         ({"throughput": 10.0}, None),
         ({"latency_p90": 0.5}, None),
     ):
-        found = with_token_rate(metrics, samples=100, duration_s=50.0)
-        assert found.get("tokens_per_second") == expected
-        assert {name: found[name] for name in metrics} == metrics
+        metrics_with_rate = with_token_rate(metrics, samples=100, duration_s=50.0)
+        assert metrics_with_rate.get("tokens_per_second") == expected
+        assert {name: metrics_with_rate[name] for name in metrics} == metrics
 
 
 def packed(*ids: int, kind: str = "q") -> bytes:

@@ -16,7 +16,7 @@ from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.rounds import ROUNDS, RoundWorkload, load_round
 from pytest_mlperf.suite.model import Suite
 from pytest_mlperf.suite.plan import in_profile, plan_suite
-from pytest_mlperf.suite.resolve import settings_of
+from pytest_mlperf.suite.resolve import latency_limits, settings_of
 from pytest_mlperf.suite.tables import ExtensionTable
 
 EVERY = [(own, name) for name in ROUNDS for own in load_round(name).workloads.values()]
@@ -118,13 +118,13 @@ def test_interactive_has_its_own_limits_though_the_log_says_server(
     expected = workload.scenarios[Scenario.INTERACTIVE]
     stated = (expected.ttft_limit_ms, expected.tpot_limit_ms, expected.latency_limit_ms)
     ms = [None if stated_ms is None else stated_ms / 1e3 for stated_ms in stated]
-    limits = interactive.latency_limits
+    limits = latency_limits(interactive)
 
     assert [limits.get(name) for name in ("ttft_p99", "tpot_p99", "latency_p99")] == ms
-    assert all(limits[name] < server.latency_limits[name] for name in limits)
-    told = settings_of(interactive, target_qps=1.0)
-    assert told.scenario == "Server"
-    assert told.equal_issue == workload.loadgen
+    assert all(limits[name] < latency_limits(server)[name] for name in limits)
+    loadgen_settings = settings_of(interactive, target_qps=1.0)
+    assert loadgen_settings.scenario == "Server"
+    assert loadgen_settings.equal_issue == workload.loadgen
     assert list(interactive.limits) == list(
         gated_metrics(Scenario.INTERACTIVE, tokens=workload.tokens)
     )
@@ -157,9 +157,9 @@ def test_the_rounds_scorer_by_its_place_is_the_rounds(tmp_path: Path) -> None:
     file.write_text(alone("whisper", "Offline"), "utf-8")
     (planned,) = plan_suite(file)
 
-    for use, own in ("word_accuracy", True), ("ingestion", False):
-        place = registry.target("scorers", use)
-        assert bool(with_scorer(planned.suite, place).scorer_gap) is not own
+    for use, is_of_round in ("word_accuracy", True), ("ingestion", False):
+        target = registry.target("scorers", use)
+        assert bool(with_scorer(planned.suite, target).scorer_gap) is not is_of_round
 
 
 def with_scorer(suite: Suite, use: str) -> Suite:

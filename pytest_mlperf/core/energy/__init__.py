@@ -127,7 +127,7 @@ def measure(
         covers: Whether the trace's sensor covers all of the time; an A100's or H100's covers 25 %.
         average: Readings of the driver's mean power of the last AVERAGED_S [W]; may be empty.
         most_w: The highest power that the board can draw, if known.
-        period_s: MeasuredCase time between steps of the counter, if known.
+        period_s: Measured time between steps of the counter, if known.
     """
     window_s = end_s - begin_s
     if not window_s > 0:

@@ -176,7 +176,7 @@ def more(
         f"{case.data.source('performance').title} and scored on "
         f"{case.data.source('accuracy').title}, in a process of its own"
         for case in cases
-        if isinstance(case, Planned) and case.scorer_name and not case.shares_data
+        if isinstance(case, Planned) and case.scorer_name and not case.data.shared
     )
     limited = {case.case.id: case.limit_w for case in cases if case.limit_w is not None}
     if limited:

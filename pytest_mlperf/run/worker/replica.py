@@ -27,12 +27,7 @@ from pytest_mlperf.run.worker import _pipe as wire
 from pytest_mlperf.run.worker.clocks import QUANTILES, percentile
 from pytest_mlperf.run.worker.provenance import imported_files
 from pytest_mlperf.run.worker.samples import as_dataset
-from pytest_mlperf.run.worker.worker import (
-    SWITCH_INTERVAL_S,
-    build,
-    built_engine,
-    described_by,
-)
+from pytest_mlperf.run.worker.worker import SWITCH_INTERVAL_S, build, built_engine, described_by
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop

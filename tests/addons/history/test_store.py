@@ -40,10 +40,10 @@ def test_a_file_that_cannot_be_imported_costs_no_other(files: list[Path], say: S
     """The id of a session leads nowhere else."""
     Path("broken.json").write_text("{", "utf-8")
     write_results(Path("other.json"), replace(read_results(files[0]), seconds=1.0))
-    shown = say.ends(2, "store", "import", "broken.json", files[0], "other.json", files[1])
-    assert ".mlperf/results.db: 2 sessions more\n" in shown
-    assert "not imported: broken.json: not a results file" in shown
-    assert "session run-1 is in it with other results, which stay" in shown
+    output = say.ends(2, "store", "import", "broken.json", files[0], "other.json", files[1])
+    assert ".mlperf/results.db: 2 sessions more\n" in output
+    assert "not imported: broken.json: not a results file" in output
+    assert "session run-1 is in it with other results, which stay" in output
     write_results(files[2], replace(read_results(files[2]), run="../../away"))
     say("store", "import", files[2])
     assert "cannot be part of a file's path" in say.ends(2, "store", "export", "-o", "out")

@@ -37,12 +37,12 @@ def placed(say: Say, *results: CaseResult, of: str = "v4.1") -> tuple[int, str]:
 def test_a_share_is_of_one_gpu_and_of_the_asked_round(say: Say) -> None:
     eight = replace(CASE, accelerator="8xH200")
     single = replace(CASE, scenario=Scenario.SINGLE_STREAM)
-    code, shown = placed(
+    code, output = placed(
         say, on("NVIDIA H200", BEST / 2, case=eight), on("NVIDIA H200", 1.0, case=single)
     )
-    joined = one_line(shown)
+    joined = one_line(output)
     assert code == 0
-    assert widest(shown) <= 80
+    assert widest(output) <= 80
     assert "published v4.1 " in joined
     assert " 6.25 % samples/s v4.1 " in joined
     assert f"unlike {single.id}: the value of SingleStream is a latency" in joined
@@ -59,6 +59,6 @@ def test_what_is_no_round_no_table_or_nothing_alike_is_refused(say: Say) -> None
         (CASE, "a.json", "a.json: not a table of published results"),
         (replace(CASE, workload="mine"), "v4.1", "nothing is like a published result\n"),
     ]
-    for case, asked, message in rows:
-        code, shown = placed(say, on("NVIDIA H200", 5.0, case=case), of=asked)
-        assert (code, message in shown) == (2, True)
+    for case, round_asked, message in rows:
+        code, output = placed(say, on("NVIDIA H200", 5.0, case=case), of=round_asked)
+        assert (code, message in output) == (2, True)
