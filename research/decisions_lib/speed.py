@@ -262,8 +262,8 @@ def _few_loads(rows: Sequence[load.Row]) -> Prose:
     (idle,) = (row for row in rows if row.load == load.IDLE)
     return Prose(
         f"Under [load](hardware.md#a-busy-machine) with a known bound of up to 40 %, unchanged "
-        f"code is a drop in {span(row.fails for row in loaded)} %, and a drop of the limit is ok in "
-        f"{span(row.passes for row in loaded)} %. The price: a drop of the limit is found in "
+        f"code is a drop in {span(row.fails for row in loaded)} %, and a drop of the limit is ok "
+        f"in {span(row.passes for row in loaded)} %. The price: a drop of the limit is found in "
         f"{span(row.found for row in loaded)} % (idle: {percent(idle.found)} %), a drop by half in "
         f"{span(row.large for row in loaded)} %."
     )
