@@ -93,7 +93,7 @@ def page_of(search: Bisection, proof: Proof) -> str:
     lines = [
         *heading(search, [TEST], 0),
         *steps,
-        *log(search, "noise as is usual", ".mlperf/runs/x"),
+        *log(search, "default noise", ".mlperf/runs/x"),
         *result(search, proof),
     ]
     return "\n".join(map(clean, lines))

@@ -16,10 +16,10 @@ from pytest_mlperf.addons.history.bisect import Bisection, Comparison
 from pytest_mlperf.addons.history.bisection import Mark
 from pytest_mlperf.addons.history.bisections import BisectStore, alone, folder_name
 from pytest_mlperf.addons.history.commands.bisect._page import heading, log, result, say, step
+from pytest_mlperf.cli.arguments import add
 from pytest_mlperf.cli.named_tests import performance_tests
 from pytest_mlperf.cli.output import progress, width
-from pytest_mlperf.cli.stored_results import add_runs_dir
-from pytest_mlperf.cli.turns import InterleavedCases, add_pairs, interleaved
+from pytest_mlperf.cli.turns import InterleavedCases, interleaved
 from pytest_mlperf.reports.terminal.layout import fold
 from pytest_mlperf.run.builds import remove_left
 from pytest_mlperf.run.lineage import BuildAt, commits, versions
@@ -72,11 +72,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="LIB==A..B",
         help="versions of a library that pip can install, in place of GOOD and BAD",
     )
-    add_pairs(parser, "most pairs of runs of a comparison", PAIRS)
+    text = f"maximum pairs of runs per comparison, at least 2 (default {PAIRS})"
+    add(parser, "--pairs", default=PAIRS, help=text)
     parser.add_argument(
         "--restart", action="store_true", help="begin anew: forget what was measured so far"
     )
-    add_runs_dir(parser)
+    add(parser, "--runs-dir")
 
 
 class _InPlaceOf(argparse.Action):
