@@ -66,7 +66,7 @@ EXCEPTED = (
         why="If a share p of the sessions is slow, the N days of a baseline met none with "
         "probability (1-p)^N. A rule that speaks on one day then errs with p(1-p)^N, about "
         "1/(e(N+1)) at most: 3.5 % for ten days. One that waits for a second day errs with "
-        "p²(1-p)^N, at most 2.2 % for four days. Baselines that met one slow day add to it.",
+        "p²(1-p)^N, at most 2.2 % for four days. Baselines with one slow day add to these rates.",
         red={
             "1 session in 5 -4 %": {"4x2": 0.017, "8+2+2+2": 0.023, "10x2": 0.046},
             "1 session in 20 -4 %": {"10x2": 0.035},
