@@ -16,9 +16,13 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *S
 """What is checked for links."""
 
 
+GUIDES = ("Tutorial", "Measure", "Judge and accept", "CI and fleets", "MLPerf")
+"""Parts of the index whose commands a test runs."""
+
+
 def guides() -> list[Path]:
-    """Return the pages of the tutorial and the how-to part, in the order of the index."""
-    return [DOCS / f"{name}.md" for part in ("Tutorial", "How-to") for name in part_of_index(part)]
+    """Return the pages of the parts with recipes, in the order of the index."""
+    return [DOCS / f"{name}.md" for part in GUIDES for name in part_of_index(part)]
 
 
 def part_of_index(caption: str) -> list[str]:
