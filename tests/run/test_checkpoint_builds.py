@@ -330,7 +330,7 @@ def test_a_folder_of_builds_can_be_shared_and_holds_no_secrets(
     assert builds_folder(Path("/x/.mlperf/runs/id")) == lab.path / "shared"
     assert "${ACME_JOURNAL}" in built.facts["build.options"]
     assert str(lab.path) not in (built.folder.parent / "provenance.json").read_text("utf-8")
-    monkeypatch.setattr("pytest_mlperf.run.checkpoints.build.digests", None)
+    monkeypatch.setattr("pytest_mlperf.run.checkpoints.build._store.digests", None)
     assert lab.build() == built
 
 
