@@ -116,7 +116,7 @@ class Reader:
         title: Name of the tool in messages.
         recognise: Checks whether a document is a result of the tool, by its content.
         read: Returns its runs; `run_of` fills in what all runs have.
-        folders: Names of files or folders by which a folder of results is recognised.
+        of_folders: Whether the tool writes a folder for each run.
         suspicious: Returns why a metric may have another meaning on both sides, from the ratios of
             the metrics that both have; "" if it does not.
     """
@@ -124,7 +124,7 @@ class Reader:
     title: str
     recognise: Callable[[Document], bool]
     read: Callable[[Document], Iterable[Run]]
-    folders: tuple[str, ...] = ()
+    of_folders: bool = False
     suspicious: Callable[[Mapping[str, float]], Mapping[str, str]] = field(
         default=lambda ratios: {}  # noqa: ARG005
     )
@@ -228,8 +228,8 @@ def read_side(paths: Sequence[Path], table: Reader | None = None) -> Side:
 
 
 def refuse_shared(base: Side, now: Side) -> None:
-    """Raise MlperfError if both sides hold the same run."""
-    old = {run.digest: run.source for run in base.runs}
+    """Raise MlperfError if both sides hold the same run; equal scores of documents may be."""
+    old = {run.digest: run.source for run in base.runs if any(p.metrics for p in run.points)}
     for run in now.runs:
         if run.digest in old:
             raise MlperfError(
@@ -272,7 +272,9 @@ def redacted(text: str) -> str:
 
 
 def _recognised(document: Document, table: Reader | None) -> Reader:
-    fitting = {name: one for name, one in readers().items() if one.recognise(document)}
+    folder = document.path.is_dir()
+    candidates = {n: one for n, one in readers().items() if one.of_folders == folder}
+    fitting = {name: one for name, one in candidates.items() if one.recognise(document)}
     if table is not None and (document.rows or document.objects):
         return table
     if len(fitting) > 1:
@@ -312,8 +314,9 @@ def _documents(paths: Sequence[Path]) -> Iterator[tuple[Document, bool]]:
 
 def _in_folder(folder: Path) -> Iterator[Document]:
     """Yield a folder that is one result; else its files and folders, by name."""
-    if any((folder / name).exists() for one in readers().values() for name in one.folders):
-        yield Document(path=folder)
+    whole = Document(path=folder)
+    if any(one.of_folders and one.recognise(whole) for one in readers().values()):
+        yield whole
         return
     for path in sorted(folder.iterdir()):
         if path.is_dir():
