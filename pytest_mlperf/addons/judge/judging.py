@@ -527,10 +527,11 @@ _JUDGED = (Direction.HIGHER, Direction.LOWER)
 def usual(names: Collection[str]) -> list[str]:
     """Return the metrics that are judged unless the user names some.
 
-    Of the rates of one run, which are proportional, the first of `RANKS`; of a latency its median,
-    or its mean without one, and percentiles from the 99th on.
+    Of the rates of one run, which are proportional, the first of `RANKS`, and none beside the time
+    of a benchmark; of a latency its median, or its mean without one, and the 99th percentile.
     """
     rank = next((name for name in RANKS if name in names), None)
+    timed = any(split(name)[0] == "time" for name in names)
     chosen = []
     for name in names:
         base, statistic = split(name)
@@ -540,7 +541,7 @@ def usual(names: Collection[str]) -> list[str]:
             continue
         if statistic[:1] == "p" and statistic not in {"p50", "p99"}:
             continue
-        if rank and name != rank and name.endswith("_per_second"):
+        if "_per_second" in name and name != rank and (rank or timed):
             continue
         chosen.append(name)
     return chosen
@@ -571,7 +572,7 @@ def _curves(old: Points, tasks: Sequence[_Task]) -> list[_Task]:
     curves: dict[tuple[str, str], dict[str, _Task]] = defaultdict(dict)
     for task in tasks:
         key = (task.row.tool, task.row.point)
-        if old[key][0].point.axis is not None and split(task.row.metric)[0] in _CURVE_METRICS:
+        if old[key][0].point.axis is not None and split(task.row.metric)[0] in RANKS:
             curves[task.row.tool, task.row.metric][task.row.point] = task
     whole = []
     for (tool, metric), points in curves.items():
@@ -591,9 +592,6 @@ def _curves(old: Points, tasks: Sequence[_Task]) -> list[_Task]:
         )
         whole.append(_Task(row=row, old=sides[0], new=sides[1]))
     return whole
-
-
-_CURVE_METRICS = {*RANKS, "requests_per_second", "tokens_per_second_per_gpu"}
 
 
 def _combined(points: Sequence[Sequence[Value]]) -> list[Value]:

@@ -71,7 +71,10 @@ QUANTITIES = {
 
 _STATISTIC = re.compile(r"(?P<base>\w+)_(?P<statistic>mean|min|max|p[0-9][0-9.]*)")
 
-RANKS = ("output_tokens_per_second", "tokens_per_second", "total_tokens_per_second")
+RANKS = (
+    *("output_tokens_per_second", "tokens_per_second", "total_tokens_per_second"),
+    *("tokens_per_second_per_gpu", "requests_per_second"),
+)
 """Rates of one run are proportional at equal work: the first that a tool reports is judged."""
 
 

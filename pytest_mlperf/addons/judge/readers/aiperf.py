@@ -151,6 +151,8 @@ def _flat(raw: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]
 def _setting(flat: Mapping[str, Any], name: str) -> str | float | None:
     for key, value in flat.items():
         if key == name or key.endswith(f".{name}"):
+            if isinstance(value, list) and len(value) == 1:
+                return plain(value[0])
             if isinstance(value, list | Mapping):
                 return str(value) if value else None
             return plain(value)

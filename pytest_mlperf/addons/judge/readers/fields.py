@@ -71,6 +71,10 @@ def rates(
 STATISTICS = {"mean": "mean", "avg": "mean", "average": "mean", "median": "p50", "med": "p50"}
 
 
+LEAST_RANK = 75.0
+"""Percentiles below it, but for the median, are not read: they show no more than the median."""
+
+
 def statistics(
     raw: Any, base: str, factor: float, metrics: dict[str, float], absent: dict[str, str]
 ) -> None:
@@ -80,6 +84,8 @@ def statistics(
     for key, value in raw.items():
         rank = re.fullmatch(r"p\(?([0-9][0-9.]*)\)?", str(key))
         statistic = f"p{rank[1]}" if rank else STATISTICS.get(str(key), "")
+        if rank and float(rank[1]) < LEAST_RANK and rank[1] != "50":
+            continue
         if statistic:
             stated(value, f"{base}_{statistic}", factor, metrics, absent)
 

@@ -17,7 +17,7 @@ from pytest_mlperf.addons.judge.model import (
     texts,
     whole,
 )
-from pytest_mlperf.addons.judge.readers.fields import mapping, moment, stated
+from pytest_mlperf.addons.judge.readers.fields import LEAST_RANK, mapping, moment, stated
 
 _TIMES = {
     "request_latency": ("latency", 1.0),
@@ -47,12 +47,13 @@ def _is_guidellm(document: Document) -> bool:
 def _read(document: Document) -> Iterator[Run]:
     raw = document.head
     metadata = mapping(raw, "metadata")
-    version, benchmarks = metadata.get("version"), raw["benchmarks"]
+    version = metadata.get("version")
+    benchmarks = [one for one in raw["benchmarks"] if isinstance(one, Mapping)]
     note = f"GuideLLM's file version {version} is unknown; its fields were read"
     yield run_of(
         document,
         "guidellm",
-        points=tuple(_point(one, raw) for one in benchmarks if isinstance(one, Mapping)),
+        points=tuple(_point(one, raw) for one in benchmarks),
         started=min(filter(None, (moment(b.get("start_time")) for b in benchmarks)), default=None),
         version=next(iter(texts(metadata, "guidellm_version").values()), None),
         told=texts(metadata, "python_version", "platform"),
@@ -72,8 +73,8 @@ def _point(raw: Mapping[str, Any], whole_file: Mapping[str, Any]) -> Point:
         ranks = of.get("percentiles")
         for name, value in ranks.items() if isinstance(ranks, Mapping) else ():
             digits = str(name)[1:]  # p001 is 0.1 %, p999 is 99.9 %
-            rank = f"{digits[:2]}.{digits[2:]}" if len(digits) > 2 else str(int(digits))
-            if digits.isdigit() and rank != "50":
+            rank = f"{digits[:2]}.{digits[2:]}".rstrip(".")
+            if digits.isdigit() and float(rank) >= LEAST_RANK:
                 stated(value, f"{base}_p{rank}", factor, metrics, absent)
     for key, metric in _RATES.items():
         stated(mapping(found, key, "successful").get("mean"), metric, 1.0, metrics, absent)
@@ -109,13 +110,14 @@ def _tokens(found: Mapping[str, Any], key: str) -> Fact:
 
 
 def _constraints(configuration: Mapping[str, Any], whole_file: Mapping[str, Any]) -> str | None:
+    """Return the limits of a benchmark; later files hold each as an object."""
     of = mapping(configuration, "constraints") or mapping(whole_file, "args")
-    limits = {
-        name: plain(of[name])
-        for name in ("max_requests", "max_number", "max_seconds", "max_duration")
-        if plain(of.get(name)) is not None
-    }
-    return ", ".join(f"{k} {Fact(v).text}" for k, v in sorted(limits.items())) or None
+    words = []
+    for name in ("max_requests", "max_number", "max_seconds", "max_duration", "max_errors"):
+        value = of.get(name)
+        amounts = list(value.values()) if isinstance(value, Mapping) else [value]
+        words += [f"{name} {amount:g}" for amount in map(number, amounts) if amount is not None]
+    return ", ".join(words) or None
 
 
 READER = Reader(title="GuideLLM", recognise=_is_guidellm, read=_read)

@@ -11,8 +11,15 @@ from pytest_mlperf.addons.judge.readers.fields import mapping, moment, stated, s
 
 
 def _k6_metrics(document: Document) -> Mapping[str, Any]:
-    head = document.head
-    return mapping(head, "metrics") or mapping(head, "results", "metrics")
+    """Return metrics by name; the machine-readable summary has a list of them."""
+    for holder in (document.head, mapping(document.head, "results")):
+        metrics = holder.get("metrics")
+        if isinstance(metrics, list):
+            named = (metric for metric in metrics if isinstance(metric, Mapping))
+            return {str(metric.get("name")): metric for metric in named}
+        if isinstance(metrics, Mapping):
+            return metrics
+    return {}
 
 
 def _is_k6(document: Document) -> bool:
