@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from pytest_mlperf import MlperfError, Outcome
@@ -16,6 +17,7 @@ from pytest_mlperf.addons.judge.readers.table import column_of, reader_of
 from pytest_mlperf.cli.output import show, width
 from pytest_mlperf.core.numbers import plural
 from pytest_mlperf.core.untrusted_text import nearest
+from pytest_mlperf.stores.atomic import write_whole
 
 HELP = """\
 Judges result files of other tools: vLLM, SGLang, AIPerf, GuideLLM, lm-eval,
@@ -139,8 +141,7 @@ def run(parsed: argparse.Namespace) -> int:
         )
         show(report.lines(result, sides, width()))
         for form, file in reports:
-            text = report.FORMATS[form](result, sides)
-            _write(file, text)
+            write_whole(file, report.FORMATS[form](result, sides))
     if parsed.update:
         done = accepted.update(
             parsed.baseline,
@@ -156,15 +157,7 @@ def run(parsed: argparse.Namespace) -> int:
     return _exit_code(result, parsed.fail_on) if result else 0
 
 
-def _write(file: Path, text: str) -> None:
-    from pytest_mlperf.stores.atomic import write_whole
-
-    write_whole(file, text)
-
-
 def _compared(base: Side, now: Side, settings: Settings) -> Comparison:
-    from dataclasses import replace
-
     result = compare(base.runs, now.runs, settings)
     unknown = [
         name
@@ -191,7 +184,9 @@ def _base(parsed: argparse.Namespace, table: Reader | None) -> Side | None:
         return read_side(parsed.against, table)
     if parsed.update and not accepted.place(parsed.baseline).exists():
         return None
-    return Side(runs=accepted.load(parsed.baseline))
+    runs = accepted.load(parsed.baseline)
+    named = (replace(run, source=f"{parsed.baseline}: {run.source}") for run in runs)
+    return Side(runs=tuple(named))
 
 
 def _in_words(side: Side, names: Sequence[object], settings: Settings) -> str:

@@ -233,8 +233,8 @@ def refuse_shared(base: Side, now: Side) -> None:
     for run in now.runs:
         if run.digest in old:
             raise MlperfError(
-                f"{run.source} and {old[run.digest]} are the same run, on both sides; remove it "
-                "from one of them"
+                f"{run.source} and {old[run.digest]} are the same run, on both sides: no run is "
+                "judged against itself; leave it out of one of them"
             )
 
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from pytest_mlperf import Outcome
 from pytest_mlperf.addons.judge.files import readers
 from pytest_mlperf.addons.judge.model import (
+    QUANTITIES,
     RANKS,
     SUCCESS,
     Fact,
@@ -174,7 +175,7 @@ def compare(base: Sequence[Run], now: Sequence[Run], settings: Settings) -> Comp
     rows += _decided(tasks, alpha * len(tasks), interleaved=interleaved, one_session=one_session)
     rows += [_of_scores(one, RuleA(alpha=alpha, beta=RULE.beta)) for one in scored]
     order = {key: place for place, key in enumerate([*old, *new])}
-    rows.sort(key=lambda row: (order.get((row.tool, row.point), len(order)), row.outcome is None))
+    rows.sort(key=lambda row: (order.get((row.tool, row.point), len(order)), *_in_order(row)))
     return Comparison(
         rows=tuple(rows),
         how=_how(tasks, scored, interleaved=interleaved),
@@ -183,6 +184,16 @@ def compare(base: Sequence[Run], now: Sequence[Run], settings: Settings) -> Comp
         one_session=one_session,
         interleaved=interleaved,
     )
+
+
+def _in_order(row: Row) -> tuple[bool, int, str]:
+    """Return a key that sorts the rows of a point as `QUANTITIES`, reported ones last."""
+    base, statistic = split(row.metric)
+    place = _PLACES.get(base, len(_PLACES))
+    return row.outcome is None, place, statistic.replace("mean", "")
+
+
+_PLACES = {name: place for place, name in enumerate((SUCCESS, *QUANTITIES))}
 
 
 def session_of(run: Run, by: str | None) -> str:
@@ -671,9 +682,9 @@ def _unproven(row: Row, task: _Task, side: Pooled) -> Row:
     direction = row.quantity.direction
     middle = (1 if direction is Direction.HIGHER else -1) * side.change
     if middle - side.plain.reach(RULE.beta) > bound_of(direction, task.row.limit or 0.0):
-        return replace(row, outcome=Outcome.PROVISIONAL, direction="ok", note="probably ok")
+        return replace(row, outcome=Outcome.PROVISIONAL, direction="ok")
     if middle + side.plain.reach(RULE.alpha) < 0:
-        return replace(row, outcome=Outcome.PROVISIONAL, direction="drop", note="probably a drop")
+        return replace(row, outcome=Outcome.PROVISIONAL, direction="drop")
     return replace(row, outcome=Outcome.INCONCLUSIVE, note="")
 
 

@@ -53,7 +53,7 @@ QUANTITIES = {
     "ttft": Quantity("TTFT", "s", LOWER),
     "ttst": Quantity("time to second token", "s", LOWER),
     "tpot": Quantity("TPOT", "s", LOWER),
-    "itl": Quantity("inter-token latency", "s", LOWER),
+    "itl": Quantity("ITL", "s", LOWER),
     "latency": Quantity("latency", "s", LOWER),
     "time": Quantity("time", "s", LOWER),
     "memory": Quantity("memory", "B", LOWER),

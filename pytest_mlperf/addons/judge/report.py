@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import xml.etree.ElementTree as ET
 from collections import Counter
@@ -51,13 +50,14 @@ def lines(result: Comparison, sides: Sequence[str], width: int) -> list[str]:
     text = [*fold(headline(result), width, rest=" " * 10)]
     for label, side in zip(("before", "now"), sides, strict=True):
         text += paragraphs(label, [side], width)
-    cells = [cells_of(row) for row in result.rows]
+    rows = [row for row in result.rows if row.outcome or row.note]
+    cells = [cells_of(row) for row in rows]
     head, *body = table(
-        COLUMNS, cells, width - 2, left=["verdict", "metric"], spare=["runs", "limit", "interval"]
+        COLUMNS, cells, width - 2, left=["verdict", "metric"], spare=["runs", "interval", "before"]
     )
-    text += ["", f"  {head}"]
+    text += ["", f"  {head}"] if rows else [""]
     last = ("", "")
-    for row, line in zip(result.rows, body, strict=True):
+    for row, line in zip(rows, body, strict=True):
         if (row.tool, row.point) != last:
             last = (row.tool, row.point)
             text.append(visible(f"{row.point}  ({_title(row.tool)})"))
@@ -70,7 +70,9 @@ def lines(result: Comparison, sides: Sequence[str], width: int) -> list[str]:
     text += paragraphs("judged", [result.how] if result.how else [], width)
     counts = Counter(str(row.outcome) for row in result.rows if row.outcome)
     listing = ", ".join(f"{count} {word}" for word, count in counts.items())
-    text += fold(f"{plural(counts.total(), 'metric')}: {listing or 'none judged'}", width)
+    others = len(result.rows) - len(rows)
+    more = f"; {plural(others, 'other figure')} in --report json=FILE" if others else ""
+    text += fold(f"{plural(counts.total(), 'metric')}: {listing or 'none judged'}{more}", width)
     return text
 
 
@@ -81,9 +83,12 @@ def _title(tool: str) -> str:
 def cells_of(row: Row) -> dict[str, str]:
     """Return the texts of a row by column."""
     cells = {"verdict": str(row.outcome or "reported"), "metric": row.title}
+    if row.direction:
+        cells["verdict"] += f", probably {'ok' if row.direction == 'ok' else 'a drop'}"
     for name, value in (("before", row.before), ("now", row.now)):
         if value is not None:
-            cells[name] = amount(value, row.quantity.unit)
+            unit = row.quantity.unit
+            cells[name] = amount(value, "" if row.title.startswith(unit) or "/s" in unit else unit)
     if row.change is not None and row.outcome is not Outcome.INVALID:
         cells["change"] = changed(row)
     if row.low is not None and row.high is not None and row.outcome is not Outcome.INVALID:
@@ -223,9 +228,3 @@ FORMATS: Mapping[str, Callable[[Comparison, Sequence[str]], str]] = {
     "junit": as_junit,
     "annotations": as_annotations,
 }
-
-
-def as_object(result: Comparison, sides: Sequence[str]) -> dict[str, Any]:
-    """Return the JSON report as an object."""
-    content: dict[str, Any] = json.loads(as_json(result, sides))
-    return content
