@@ -89,22 +89,22 @@ def both(*sides: Sequence[ExporterLook]) -> list[ExporterLook]:
 def test_a_steady_load_is_the_power_times_the_time_and_gpus_add_up() -> None:
     """Power alone has no uncertainty."""
     for watts in (None, 300.0, 500.0, 900.0):
-        found = exported_energy(with_gpu(STEADY, watts=watts), 40.2, 100.4, expected=1)
-        assert found.joules == pytest.approx(500 * 60.2, rel=1e-3)
-        assert found.mean_w == pytest.approx(500, rel=1e-3)
-        assert found.uncertainty_j == pytest.approx((1.0 + 0.5 + 0.2) * 500, rel=0.01)
-        assert (found.interval_s, found.readings, found.devices) == (1.0, 61, "1 x NVIDIA H200")
-        assert (found.notes, found.gated) == ((), True)
+        energy = exported_energy(with_gpu(STEADY, watts=watts), 40.2, 100.4, expected=1)
+        assert energy.joules == pytest.approx(500 * 60.2, rel=1e-3)
+        assert energy.mean_w == pytest.approx(500, rel=1e-3)
+        assert energy.uncertainty_j == pytest.approx((1.0 + 0.5 + 0.2) * 500, rel=0.01)
+        assert (energy.interval_s, energy.readings, energy.devices) == (1.0, 61, "1 x NVIDIA H200")
+        assert (energy.notes, energy.gated) == ((), True)
 
     looks = both(STEADY, exported(lambda _: 300.0, uuid="GPU-b"))
-    one = exported_energy(STEADY, 40.0, 100.0)
-    found = exported_energy(looks, 40.0, 100.0, expected=2)
+    single = exported_energy(STEADY, 40.0, 100.0)
+    energy = exported_energy(looks, 40.0, 100.0, expected=2)
     power = exported_energy(with_gpu(STEADY, joules=None, watts=500.0), 40.0, 100.0)
 
-    assert found.joules == pytest.approx(800 * 60, rel=1e-3)
-    assert found.uncertainty_j == pytest.approx((one.uncertainty_j or 0) * 8 / 5, rel=0.01)
-    assert (found.devices, found.gated) == ("2 x NVIDIA H200", True)
-    assert set(found.parts) == {"GPU-a", "GPU-b"}
+    assert energy.joules == pytest.approx(800 * 60, rel=1e-3)
+    assert energy.uncertainty_j == pytest.approx((single.uncertainty_j or 0) * 8 / 5, rel=0.01)
+    assert (energy.devices, energy.gated) == ("2 x NVIDIA H200", True)
+    assert set(energy.parts) == {"GPU-a", "GPU-b"}
     assert (power.joules, power.method, power.uncertainty_j) == (30_000.0, "power", None)
 
 
@@ -123,9 +123,9 @@ def test_the_energy_of_any_load_is_inside_what_it_is_said_to_be_uncertain_by(loa
 
             phase_s, age_s = draw.uniform(0, interval_s), draw.uniform(0, interval_s)
             looks = exported(watts, interval_s=interval_s, phase_s=phase_s, age_s=age_s)
-            found = exported_energy(looks, begin_s, begin_s + 60)
+            energy = exported_energy(looks, begin_s, begin_s + 60)
             true_j = sum(watts(begin_s + n / 1000) for n in range(60_000)) / 1000
-            assert abs(present(found.joules) - true_j) <= present(found.uncertainty_j)
+            assert abs(present(energy.joules) - true_j) <= present(energy.uncertainty_j)
 
 
 STEADY = exported(steady)
@@ -157,17 +157,17 @@ def test_what_may_not_be_judged_says_why() -> None:
         (both(STEADY, OTHER), "has 1 GPUs, .* shows 2"),
         (both(STEADY, uncounted), r"^GPU-b: .* shows no \w+, or 0 or a blank for it"),
     ):
-        found = exported_energy(looks, 40.0, 100.0, expected=1, failure="it went away")
-        assert any(re.search(sentence, note) for note in found.notes), found.notes
-        assert not found.gated
+        energy = exported_energy(looks, 40.0, 100.0, expected=1, failure="it went away")
+        assert any(re.search(sentence, note) for note in energy.notes), energy.notes
+        assert not energy.gated
     slow = exported(steady, interval_s=6.0)
     for looks, end_s, sentence in (
         (STEADY, 58.9, "energy of 18.9 s is reported, not gated"),
         (slow, 100.0, "uncertain by 11% is reported, not gated: the DCGM exporter asks every 6 s"),
     ):
-        found = exported_energy(looks, 40.0, end_s)
-        assert (found.joules is None, found.gated) == (False, False)
-        assert any(sentence in note for note in found.notes), found.notes
+        energy = exported_energy(looks, 40.0, end_s)
+        assert (energy.joules is None, energy.gated) == (False, False)
+        assert any(sentence in note for note in energy.notes), energy.notes
 
 
 def with_gpu(looks: list[ExporterLook], **changes: object) -> list[ExporterLook]:

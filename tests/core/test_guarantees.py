@@ -46,8 +46,8 @@ def record(*days: str, runs: int = 2, commit: str | None = None) -> Record:
     )
 
 
-def of(found: Record) -> Guarantee:
-    return guarantee(found, RULE, calibrated=False, now=NOW)
+def of(record_of_baseline: Record) -> Guarantee:
+    return guarantee(record_of_baseline, RULE, calibrated=False, now=NOW)
 
 
 MONDAYS = ("2026-10-26", "2026-11-02", "2026-11-09", "2026-11-16")
@@ -55,26 +55,31 @@ MONDAYS = ("2026-10-26", "2026-11-02", "2026-11-09", "2026-11-16")
 
 def test_four_days_promise_what_rule_r_does_and_few_provisionally() -> None:
     """What stored sessions show counts as days do; sessions of one day are of one."""
-    found, few = of(record(*MONDAYS)), record(MONDAYS[-1], runs=8)
+    guarantee_found, few = of(record(*MONDAYS)), record(MONDAYS[-1], runs=8)
     noise = SessionNoise(ratio=0.5, df=3.0)
     calibrated = replace(RULE, session_noise=noise)
 
-    assert (found.lacks, found.runs, found.sessions, found.days) == (None, 8, 4, 4)
-    assert (found.age_days, found.final_until) == (6.0, "2026-12-07")
-    assert found.brief == "8 runs on 4 days, final until 2026-12-07"
-    assert found.ends == f", final until 2026-12-07 (then renew it: {APPEND_OPTIONS})"
-    assert found.in_words == BETWEEN + found.ends
+    assert (
+        guarantee_found.lacks,
+        guarantee_found.runs,
+        guarantee_found.sessions,
+        guarantee_found.days,
+    ) == (None, 8, 4, 4)
+    assert (guarantee_found.age_days, guarantee_found.final_until) == (6.0, "2026-12-07")
+    assert guarantee_found.brief == "8 runs on 4 days, final until 2026-12-07"
+    assert guarantee_found.ends == f", final until 2026-12-07 (then renew it: {APPEND_OPTIONS})"
+    assert guarantee_found.in_words == BETWEEN + guarantee_found.ends
     for days, runs, brief, cure in (
         (MONDAYS[-1:], 8, "8 runs on 1 day", "3 more days"),
         (MONDAYS[-1:] * 4, 2, "8 runs on 1 day", "3 more days"),
         (MONDAYS[2:] * 2, 2, "8 runs on 2 days", "2 more days"),
         (MONDAYS[1:], 2, "6 runs on 3 days", "1 more day"),
     ):
-        found = of(record(*days, runs=runs))
-        assert (found.lacks, found.brief) == ("few sessions", brief)
-        assert found.in_words == (
+        guarantee_found = of(record(*days, runs=runs))
+        assert (guarantee_found.lacks, guarantee_found.brief) == ("few sessions", brief)
+        assert guarantee_found.in_words == (
             f"{RED}; provisional: ok is final if sessions vary less than runs (below "
-            f"{percent(0.8 * (found.run_sd or 0))}); to measure it, run on {cure} with "
+            f"{percent(0.8 * (guarantee_found.run_sd or 0))}); to measure it, run on {cure} with "
             "--mlperf-update=missing"
         )
     two = record(*MONDAYS[2:])
@@ -97,8 +102,10 @@ def test_a_verdict_says_what_sessions_it_bears() -> None:
         judged = MetricVerdict(
             metric="throughput", baseline=MetricBaseline(lacks=lacks), **{**usual, **fields}
         )
-        found = of(record(*days))
-        return found.of(judged.lacking_sessions, judged.robust_to, provisional=provisional)
+        guarantee_found = of(record(*days))
+        return guarantee_found.of(
+            judged.lacking_sessions, judged.robust_to, provisional=provisional
+        )
 
     few: dict[str, Any] = {"lacks": "few sessions"}
     drop = {**few, "outcome": Outcome.PERF_DROP}
@@ -122,9 +129,12 @@ def test_a_baseline_is_old_by_what_its_sessions_span() -> None:
         (["2026-09-16", "2026-09-28", "2026-10-13", "2026-10-19"], "old"),
         (["2025-08-03"], "few sessions"),
     ):
-        found = of(record(*days))
-        said = (found.brief.endswith(", old"), APPEND_OPTIONS in found.in_words)
-        assert (found.lacks, said) == (lacks, (lacks == "old", lacks != "few sessions"))
+        guarantee_found = of(record(*days))
+        is_old = (
+            guarantee_found.brief.endswith(", old"),
+            APPEND_OPTIONS in guarantee_found.in_words,
+        )
+        assert (guarantee_found.lacks, is_old) == (lacks, (lacks == "old", lacks != "few sessions"))
 
     mondays = record(*MONDAYS)
     undated = replace(mondays, runs=tuple(replace(run, started="then") for run in mondays.runs))

@@ -28,10 +28,10 @@ def test_a_time_without_a_zone_is_utc(monkeypatch: pytest.MonkeyPatch) -> None:
         with monkeypatch.context() as patch:
             patch.setenv("TZ", zone)
             time.tzset()
-            found = {text: moment_of(text) for text in texts}
+            moments = {text: moment_of(text) for text in texts}
         time.tzset()
-        assert found == texts
-        assert all(moment is None or moment.tzinfo for moment in found.values())
+        assert moments == texts
+        assert all(moment is None or moment.tzinfo for moment in moments.values())
 
 
 def test_outputs_that_differ_in_one_bit_are_told_apart() -> None:

@@ -118,11 +118,11 @@ def errors(*counts: int) -> list[Reading]:
     return [Reading(time_s=float(n), value=count) for n, count in enumerate(counts)]
 
 
-def numbers(given: Any) -> list[float]:
+def numbers(value: Any) -> list[float]:
     """Return every number that stands in a value, or in the words of its notes."""
     return [
         float(n.replace(",", ""))
-        for n in re.findall(r"-?\d[\d,]*\.?\d*(?:e[+-]?\d+)?", repr(given))
+        for n in re.findall(r"-?\d[\d,]*\.?\d*(?:e[+-]?\d+)?", repr(value))
     ]
 
 

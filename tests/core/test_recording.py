@@ -54,7 +54,7 @@ def fresh(*values: float) -> list[BaselineRun]:
 def recorded(
     values: tuple[float, ...], old: Record | None = None, action: Action = "record", **fields: Any
 ) -> Record:
-    given: dict[str, Any] = {
+    record_fields: dict[str, Any] = {
         "reason": "first",
         "subject": SUBJECT,
         "target_qps": 120.0,
@@ -62,7 +62,7 @@ def recorded(
         "limits": {"throughput": 0.03},
         "rule": RULE,
     }
-    return new_record(fresh(*values), old, action=action, **{**given, **fields})
+    return new_record(fresh(*values), old, action=action, **{**record_fields, **fields})
 
 
 def test_a_baseline_keeps_of_a_run_what_later_sessions_compare() -> None:
@@ -153,13 +153,13 @@ def test_what_fails_on_the_first_day_is_told_until_there_are_more_days() -> None
     other = replace(first.runs[0], session="20261121-cd34", started="2026-11-21T10:11:12+00:00")
     limits = {"throughput": 0.03, "latency_p50": 0.05}
 
-    told = [
+    warnings = [
         failing_today(record, limits, RULE, interleaves=interleaves)
         for record in (first, few, replace(first, runs=(*first.runs, other)))
         for interleaves in (False, True)
     ]
 
-    assert told == [
+    assert warnings == [
         "today a change of −10.5 % in samples/s fails; a smaller one needs 4 days, or "
         "baseline_engine in the suite",
         "today a change of −10.5 % in samples/s fails; a smaller one is measured again, "
@@ -178,16 +178,16 @@ def test_what_fails_on_the_first_day_is_told_until_there_are_more_days() -> None
 
 def test_what_changed_since_the_baseline_is_listed_by_key() -> None:
     """A record says when, at which commit and why it was set."""
-    before = recorded((100.0,)).fingerprint
+    fingerprint = recorded((100.0,)).fingerprint
     same = {"engine": "onnxruntime", "engine.version": "1.20.1"}
 
-    upgraded = changes(before, {**same, "engine.version": "1.21.0"})
-    other = changes(before, {"engine": "null"})
+    upgraded = changes(fingerprint, {**same, "engine.version": "1.21.0"})
+    other = changes(fingerprint, {"engine": "null"})
 
-    assert changes(before, same) == ()
+    assert changes(fingerprint, same) == ()
     assert upgraded == ("engine.version 1.20.1 → 1.21.0",)
     assert other == ("engine onnxruntime → null", "engine.version 1.20.1 → absent")
-    assert changes(before, {**same, "dataset": "ab12"}) == ("dataset absent → ab12",)
+    assert changes(fingerprint, {**same, "dataset": "ab12"}) == ("dataset absent → ab12",)
 
     record = recorded((100.0,))
 
@@ -227,18 +227,18 @@ def test_what_one_side_does_not_know_is_neither_the_same_nor_changed() -> None:
          ("weights: not recorded in the baseline",)),
         *(({"options": text}, {"options": text}, ()) for text in ("", "{", "[]", "[" * 9**5, "{}")),
     ]  # fmt: skip
-    for before, now, expected in cases:
-        assert unknown_facts(before, now) == expected
-        assert {text.split(" ")[0] for text in changes(before, now)} <= {"engine.weights"} | {
-            "options"
-        }
+    for old_facts, new_facts, expected in cases:
+        assert unknown_facts(old_facts, new_facts) == expected
+        assert {text.split(" ")[0] for text in changes(old_facts, new_facts)} <= {
+            "engine.weights"
+        } | {"options"}
     assert unknown_facts({}, whole, "A")[0] == "weights: not recorded in A"
     assert changes(whole, {**whole, "inputs.first": "5"}) == ("inputs.first 3 → 5",)
 
 
 def test_a_baseline_that_cannot_prove_its_own_limit_says_so() -> None:
     pairs = [(0.041, 0.03), (0.03, 0.03), (0.02, 0.03), (None, 0.03), (0.041, None)]
-    found = [
+    metrics = [
         MetricVerdict(
             metric="throughput",
             outcome=Outcome.RECORDED,
@@ -249,13 +249,13 @@ def test_a_baseline_that_cannot_prove_its_own_limit_says_so() -> None:
         for least, limit in pairs
     ]
 
-    said, *others = [detectable_notes([metric]) for metric in found]
+    note, *others = [detectable_notes([metric]) for metric in metrics]
 
     assert others == [()] * 4
     advice = "add runs (--mlperf-update=append) or widen the limit"
     above = "the smallest detectable regression is above the limit"
-    assert said == (f"{above}: 4.1 % in samples/s (limit 3 %): {advice}",)
-    at_points = [replace(found[0], metric=f"tokens_per_second@{point}") for point in (1, 8)]
+    assert note == (f"{above}: 4.1 % in samples/s (limit 3 %): {advice}",)
+    at_points = [replace(metrics[0], metric=f"tokens_per_second@{point}") for point in (1, 8)]
     assert detectable_notes(at_points) == (
         f"{above}: 4.1 % in tokens/s at 1 (limit 3 %), "
         f"4.1 % in tokens/s at 8 (limit 3 %): {advice}",

@@ -176,22 +176,22 @@ def test_stages_are_mean_times_of_the_requests_that_ended_in_a_window() -> None:
 BEFORE = [{"waiting": w, "running": 64.0, "prefix_hit_share": 0.5} for w in (0.0, 0.4, 0.1)]
 
 
-def said(*now: dict[str, float]) -> list[str]:
-    return [change.says for change in server_changes(now, BEFORE)]
+def changes_of(*server_states: dict[str, float]) -> list[str]:
+    return [change.says for change in server_changes(server_states, BEFORE)]
 
 
 def test_what_is_beyond_all_runs_of_the_baseline_moved() -> None:
     """More of a queue makes a server slower; in a line a server is that of the highest point."""
     changes = server_changes([{"waiting": 38.0, "running": 32.0, "prefix_hit_share": 0.9}], BEFORE)
-    moved = said({"waiting": 38.2, "running": 32.0, "prefix_hit_share": 0.51})
+    moved = changes_of({"waiting": 38.2, "running": 32.0, "prefix_hit_share": 0.51})
 
     assert moved == ["waiting queue 0.1 → 38.2", "running 64 → 32"]
-    assert said({"waiting": 0.9, "running": 60.0}) == []
-    assert said({"prefix_hit_share": 0.12}) == ["prefix cache hits 50 % → 12 %"]
+    assert changes_of({"waiting": 0.9, "running": 60.0}) == []
+    assert changes_of({"prefix_hit_share": 0.12}) == ["prefix cache hits 50 % → 12 %"]
     fell = server_changes([{"draft_length": 2.5}], [{"draft_length": 3.1}])
     assert [(change.says, change.sign) for change in fell] == [("acceptance length 3.1 → 2.5", 1)]
     assert server_changes([{"draft_length": 3.02}], [{"draft_length": 3.1}]) == []
-    assert said({"preemptions": 12.0}) == []  # the baseline does not know them
+    assert changes_of({"preemptions": 12.0}) == []  # the baseline does not know them
     signs = {change.quantity: change.sign for change in changes}
     assert signs == {"waiting": 1, "running": 0, "prefix_hit_share": -1}
 

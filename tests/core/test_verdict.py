@@ -77,17 +77,17 @@ def test_what_settles_it_follows_from_what_is_lacking() -> None:
             final_until=until,
         )
         judged = provisional(leans, lacking, sessions)
-        found = replace(
+        verdict = replace(
             PROVISIONAL_DROP,
             metrics=(judged,),
             baseline=replace(PROVISIONAL_DROP.baseline, guarantee=promised),
         )
-        assert final_word(found) == words
+        assert final_word(verdict) == words
     both = (provisional("ok", "few sessions", 1), provisional("drop", "old", 1))
-    found = replace(
+    verdict = replace(
         PROVISIONAL_DROP, metrics=both, baseline=replace(PROVISIONAL_DROP.baseline, guarantee=None)
     )
-    assert (final_word(found) or "").startswith("baseline of one day: ")
+    assert (final_word(verdict) or "").startswith("baseline of one day: ")
     assert final_word(DROP) is None
 
 

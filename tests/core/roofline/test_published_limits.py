@@ -58,11 +58,11 @@ reason."""
 def printed_figures() -> Iterator[Printed]:
     page = (Path(__file__).parents[3] / "docs/limits.md").read_text("utf-8")
     for row in re.findall(r"^\| [AB] \d+ \|.*$", page, re.MULTILINE):
-        line, figure, what, where, certain, share, reason = (
+        line, figure, work_and_batch, where, certain, share, reason = (
             cell.strip() for cell in row[1:-1].split("|")
         )
         value, unit = figure.strip("~").replace(",", "").split()
-        workload, _, batch = what.partition(", batch ")
+        workload, _, batch = work_and_batch.partition(", batch ")
         count, _, gpu = where.partition(" x ")
         precision = next((word for word in gpu.split()[1:] if word in PRECISIONS), None)
         yield (
@@ -95,7 +95,7 @@ def limit_of(line: Printed, **changes: Any) -> Limit:
 def test_shares_to_the_printed_digit() -> None:
     """Every throughput of the page has one, 70 of them."""
     printed = {k for k, row in BY_ID.items() if (row["page"], row["what"]) == ("A", "throughput")}
-    found, expected = {}, {}
+    printed_shares, expected = {}, {}
     for key, row in ((key, BY_ID[key]) for key in SHARES):
         about = present(find_work(row["workload"]))
         figures: dict[str, Any] = dict(about.typical)
@@ -111,10 +111,10 @@ def test_shares_to_the_printed_digit() -> None:
             seen=Circumstances(gpus=int(row["count"]), precision=SHARES[key]["peak"], **figures),
         )
         shares = (limit.of_certain or 0, limit.of_estimated)
-        found[key] = ["" if share is None else f"{100 * share:.2f}" for share in shares]
+        printed_shares[key] = ["" if share is None else f"{100 * share:.2f}" for share in shares]
         expected[key] = [SHARES[key]["certain"], SHARES[key]["estimated"]]
 
-    assert (found, set(SHARES), len(SHARES)) == (expected, printed, 70)
+    assert (printed_shares, set(SHARES), len(SHARES)) == (expected, printed, 70)
 
 
 def test_the_official_results_are_those_that_the_pages_round() -> None:
@@ -194,8 +194,8 @@ def test_the_printed_figures_are_as_the_page_says() -> None:
         certain, share, reason = line[-3:]
         printed = BY_ID[f"{key}.1"]
         assert rounded(limit.certain or 0.0) == certain, key
-        shown = pytest.approx(share, abs=0.6 if share > 1000 else 0.1)
-        assert 100 * (limit.of_certain or 0.0) == shown, key
+        printed_share = pytest.approx(share, abs=0.6 if share > 1000 else 0.1)
+        assert 100 * (limit.of_certain or 0.0) == printed_share, key
         assert limit.impossible == (share > 100), key
         assert float(printed["text"].strip("~").replace(",", "")) == value
         assert line[3] == (printed["unit_printed"] or printed["unit"]).replace("/sec", "/s")
