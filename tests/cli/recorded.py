@@ -72,5 +72,5 @@ def record(folder: Path, factor: float = 1.0) -> Path:
 
 if __name__ == "__main__":
     for word in sys.argv[1:]:
-        place, _, times = word.partition("=")
-        record(Path(place), float(times))
+        folder, _, times = word.partition("=")
+        record(Path(folder), float(times))

@@ -52,11 +52,13 @@ HELP = page("help.txt")
 
 
 def test_help_lists_every_command_in_the_order_of_use(capsys: pytest.CaptureFixture[str]) -> None:
-    shown = help_of(capsys)
-    assert re.findall(r"^  ([a-z]+) {2,}\w", shown.partition("\noptions:\n")[0], re.M) == [*NAMES]
+    help_text = help_of(capsys)
+    assert re.findall(r"^  ([a-z]+) {2,}\w", help_text.partition("\noptions:\n")[0], re.M) == [
+        *NAMES
+    ]
     # Python releases word their own lines differently; ours are as designed.
-    assert shown.endswith(HELP[HELP.index("a first hour:") :])
-    assert HELP[HELP.index("Tools around") : HELP.index("options:")] in shown
+    assert help_text.endswith(HELP[HELP.index("a first hour:") :])
+    assert HELP[HELP.index("Tools around") : HELP.index("options:")] in help_text
 
 
 def whole_lines(text: str) -> str:
@@ -66,15 +68,15 @@ def whole_lines(text: str) -> str:
 
 def test_help_says_what_a_command_needs_with_examples(capsys: pytest.CaptureFixture[str]) -> None:
     for command in NAMES:
-        shown = help_of(capsys, command)
-        assert shown.startswith(f"usage: pytest-mlperf {command} ")
-        assert "\nneeds: " in shown, command
-        examples = whole_lines(shown.partition("\nexamples:\n")[2]).splitlines()
+        help_text = help_of(capsys, command)
+        assert help_text.startswith(f"usage: pytest-mlperf {command} ")
+        assert "\nneeds: " in help_text, command
+        examples = whole_lines(help_text.partition("\nexamples:\n")[2]).splitlines()
         assert len(examples) >= 4, f"{command}: two examples, each with its outcome"
         for line, outcome in zip(examples[::2], examples[1::2], strict=True):
             assert line.startswith(f"  $ pytest-mlperf {command}")
             assert outcome.startswith("      ")
-        assert max(map(len, shown.splitlines())) <= 80, command
+        assert max(map(len, help_text.splitlines())) <= 80, command
 
 
 def examples() -> Iterator[str]:
@@ -97,8 +99,10 @@ def test_every_example_of_the_help_and_the_page_is_accepted() -> None:
         parser.parse_args(shlex.split(line.partition(" > ")[0]))
     assert re.findall(r"^\| `([a-z]+)", PAGE, re.MULTILINE) == list(NAMES)
     blocks = re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL)
-    shown = [line for block in blocks for line in block.splitlines()]
-    assert [line for line in shown if len(line) > 80 and not line.startswith(("$", "{"))] == []
+    example_lines = [line for block in blocks for line in block.splitlines()]
+    assert [
+        line for line in example_lines if len(line) > 80 and not line.startswith(("$", "{"))
+    ] == []
 
 
 def test_version_and_wrong_usage_have_their_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
@@ -177,9 +181,9 @@ def test_a_command_loads_no_more_than_it_needs(tmp_path: Path) -> None:
         code, modules = json.loads(done.stdout.splitlines()[-1])
         assert (code, done.stderr) == (0, "")
         assert not heavy & set(modules)
-        own = [name for name in modules if name.startswith("pytest_mlperf")]
-        assert "pytest_mlperf.cli.commands" in own
-        assert len(own) <= MAX_MODULES or word == "init"
+        package_modules = [name for name in modules if name.startswith("pytest_mlperf")]
+        assert "pytest_mlperf.cli.commands" in package_modules
+        assert len(package_modules) <= MAX_MODULES or word == "init"
     assert (tmp_path / "suites" / "demo.mlperf.toml").is_file()
 
 

@@ -80,10 +80,10 @@ def measured(lacking: str, folder: Path, *options: str) -> dict[str, CaseResult]
     """Return the results of a session of the null engine, by the kind of test."""
     (folder / "baselines").mkdir(exist_ok=True)
     (folder / "first.mlperf.toml").write_text(SUITE, "utf-8")
-    before = set(folder.glob(".mlperf/runs/*/results.json"))
+    results_at_start = set(folder.glob(".mlperf/runs/*/results.json"))
     light = ("-p", "no:cacheprovider", "-p", "no:benchmark", "-p", "no:hypothesispytest")
     done = run(lacking, "-m", "pytest", "first.mlperf.toml", *light, *options, folder=folder)
-    new = [*set(folder.glob(".mlperf/runs/*/results.json")) - before]
+    new = [*set(folder.glob(".mlperf/runs/*/results.json")) - results_at_start]
     assert new, done.stdout + done.stderr
     return {case.verdict.kind: case for case in read_results(new[0]).cases}
 
@@ -104,8 +104,8 @@ def test_a_session_measures_where_linux_own_calls_and_files_are_lacking(tmp_path
     assert judged["performance"].verdict.outcome in {Outcome.OK, Outcome.PROVISIONAL}
     verdict = judged["performance"].verdict
     assert any(NOT_MEASURED in note for note in verdict.notes), verdict.notes
-    for one in verdict.runs:
-        seen = one.load.contention
+    for run_record in verdict.runs:
+        seen = run_record.load.contention
         assert seen is not None
         assert (seen.cores, seen.foreign_s, seen.share) == (os.cpu_count(), None, None)
         assert not seen.is_told
