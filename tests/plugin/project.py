@@ -147,7 +147,7 @@ class Project:
             noise: What sessions were seen to differ by; None: nobody saw more than these runs.
         """
         of, last = of or case(), (len(values) - 1) // 2
-        now = dt.datetime.now(dt.UTC)
+        time = dt.datetime.now(dt.UTC)
         record = Record(
             identity=dict(cpu.identity() if identity is None else identity),
             target_qps=target_qps,
@@ -158,7 +158,7 @@ class Project:
                     metrics={metric: value},
                     within_se={},
                     session=f"session-{i // 2}",
-                    started=(now - dt.timedelta(days=1 + last - i // 2)).isoformat("T", "seconds"),
+                    started=(time - dt.timedelta(days=1 + last - i // 2)).isoformat("T", "seconds"),
                     samples=64,
                     duration_s=0.1,
                     commit="0123456789ab",
@@ -299,9 +299,9 @@ def section(result: pytest.RunResult) -> list[str]:
     for line in lines:
         if line.strip("=") == " mlperf ":
             break
-    found = []
+    lines_of_section = []
     for line in lines:
         if line.startswith("===") or re.search(r" in \d+\.\d+s", line):
             break
-        found.append(line)
-    return found
+        lines_of_section.append(line)
+    return lines_of_section

@@ -59,9 +59,9 @@ class QueueEngine(Engine):
     def submit(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
         """Queue samples behind those that wait."""
         with self._changed:
-            now = time.perf_counter()
+            time_s = time.perf_counter()
             for sample, index in zip(ids, indices, strict=True):
-                self._free_s = max(now, self._free_s) + self._service_s
+                self._free_s = max(time_s, self._free_s) + self._service_s
                 self._due.append((self._free_s, sample, index, sink))
             self._changed.notify()
 

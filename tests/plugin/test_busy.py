@@ -81,9 +81,9 @@ def test_unchanged_code_beside_neighbours_that_compute_is_no_drop(project: Proje
     project.suite(options=COMPUTES, scenarios=LONGER)
     project.baseline(near(FASTEST), target_qps=FASTEST)
     with neighbours():
-        result, found = judged(project)
+        result, case_result = judged(project)
 
-    verdict = found.verdict
+    verdict = case_result.verdict
     assert verdict.outcome is Outcome.INCONCLUSIVE
     assert (verdict.invalid_runs, len(verdict.runs)) == ((), 5)
     for run in verdict.runs:

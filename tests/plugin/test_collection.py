@@ -38,7 +38,7 @@ def test_a_suite_is_read_once_and_its_tests_stand_in_the_order_of_the_file(
     path = project.suite(
         suite, top1=100.0, engines=TWO_ENGINES, scenarios=OFFLINE + STREAM, more=EFFICIENCY
     )
-    text, before = path.read_text("utf-8"), sorted(project.path.rglob("*"))
+    text, files_at_start = path.read_text("utf-8"), sorted(project.path.rglob("*"))
     parse, parsed = tomllib.loads, []
 
     def loads(source: str, **options: Any) -> dict[str, Any]:
@@ -56,7 +56,7 @@ def test_a_suite_is_read_once_and_its_tests_stand_in_the_order_of_the_file(
         for kind in ("accuracy", "performance", "efficiency")
     ]
     assert parsed.count(text) == 1
-    assert sorted(p for p in project.path.rglob("*") if p.name != ".benchmarks") == before
+    assert sorted(p for p in project.path.rglob("*") if p.name != ".benchmarks") == files_at_start
 
 
 def test_a_suite_is_collected_where_a_path_names_it_whatever_a_user_calls_his_own_tests(

@@ -121,8 +121,8 @@ class Lab:
 class Simulation:
     """Runs without a process: what both builds reach in turn, and what was run."""
 
-    now: Sequence[float] = (RATE, 1.01 * RATE)
-    then: Sequence[float] = (RATE, 1.01 * RATE)
+    new_rates: Sequence[float] = (RATE, 1.01 * RATE)
+    old_rates: Sequence[float] = (RATE, 1.01 * RATE)
     fingerprint: dict[str, str] = field(default_factory=lambda: dict(SAME))
     tasks: list[tuple[str, float]] = field(default_factory=list)
     jobs: list[tuple[str, Job]] = field(default_factory=list)
@@ -133,7 +133,7 @@ class Simulation:
         """Stand for `pytest_mlperf.run.measure.measure`."""
         del show
         self.jobs.append((task.label, job))
-        rates = self.then if task.label else self.now
+        rates = self.old_rates if task.label else self.new_rates
         rate = rates[task.number % len(rates)] * (1 - conditions.handicap)
         self.tasks.append((task.folder, conditions.handicap))
         run = Run(
@@ -170,9 +170,9 @@ def lab(project: Project, monkeypatch: pytest.MonkeyPatch) -> Lab:
 
 @pytest.fixture
 def simulation(monkeypatch: pytest.MonkeyPatch) -> Simulation:
-    found = Simulation()
-    monkeypatch.setattr("pytest_mlperf.bench.runner.measure", found.measure)
-    return found
+    simulated = Simulation()
+    monkeypatch.setattr("pytest_mlperf.bench.runner.measure", simulated.measure)
+    return simulated
 
 
 def fallen(outcome: Outcome = Outcome.PERF_DROP, days: int = 0, **about: Any) -> MetricVerdict:
@@ -223,8 +223,8 @@ def test_a_session_runs_both_builds_in_turns_and_says_which_evidence_decided(
     result = lab.project.run(suite, "--mlperf-confirm")
 
     result.assert_outcomes(failed=int(slower), passed=int(not slower))
-    (found,) = lab.project.results().cases
-    verdict = found.verdict
+    (case_result,) = lab.project.results().cases
+    verdict = case_result.verdict
     number = len(verdict.runs)
     turns = [folder.name for folder in lab.project.run_folders()[number:]]
     tasks = [folder.removeprefix(f"{ACME.id}.") for folder in turns[:4]]
@@ -258,7 +258,7 @@ def test_a_commit_in_git_is_the_baseline_s_build(lab: Lab, simulation: Simulatio
     git(lab.project.path, "add", "acme.py")
     git(lab.project.path, "commit", "-q", "-m", "fast")
     git(lab.project.path, "tag", "v1")
-    simulation.now = (RATE / 2, 0.505 * RATE)
+    simulation.new_rates = (RATE / 2, 0.505 * RATE)
 
     answer = lab.confirm(lab.case('git = "v1"'), dropped())
 
@@ -278,13 +278,13 @@ def test_runs_in_turns_decide(lab: Lab, simulation: Simulation) -> None:
         ("open", uneven, uneven, "1%", "not confirmed by A/B, not refuted either: 5 pairs"),
     ]
     outcomes, failures = {}, []
-    for name, simulation.now, simulation.then, limit, note in rows:
+    for name, simulation.new_rates, simulation.old_rates, limit, note in rows:
         runs = lab.case(OTHER_BUILD, limit=limit)
         answer = lab.confirm(runs, dropped(limit=float(limit.strip("%")) / 100))
         outcomes[name] = (answer.outcome, answer.interleaved.state if answer.interleaved else None)
         kept = answer.headline == dropped().headline if name == "proven" else True
-        before = [text[: len(stored)] for text in answer.notes[1:-1]]
-        if not (kept and note in answer.notes[0] and before == [stored] * (name != "proven")):
+        stored_notes = [text[: len(stored)] for text in answer.notes[1:-1]]
+        if not (kept and note in answer.notes[0] and stored_notes == [stored] * (name != "proven")):
             failures.append((name, answer.headline, answer.notes))
 
     assert failures == []
@@ -435,12 +435,12 @@ def test_a_provisional_ok_is_final_once_runs_in_turns_exclude_a_drop(
     assert final.notes[0].startswith("decided by A/B: ")
     assert final.notes[1].startswith("against the stored baseline: PROVISIONAL samples/s")
 
-    simulation.now = (RATE / 2, 0.505 * RATE)
+    simulation.new_rates = (RATE / 2, 0.505 * RATE)
     proven = lab.confirm(lab.case(OTHER_BUILD), passed)
     assert proven.outcome is proven.metrics[0].outcome is Outcome.PERF_DROP
     assert (proven.metrics[0].direction, proven.metrics[0].note) == (None, "")
 
-    simulation.now = simulation.then = (RATE, 0.6 * RATE)
+    simulation.new_rates = simulation.old_rates = (RATE, 0.6 * RATE)
     undecided = lab.confirm(
         lab.case(OTHER_BUILD, limit="1%"), ruling_of([replace(metric, limit=0.01)])
     )
@@ -477,22 +477,22 @@ def test_without_another_build_a_drop_says_what_it_rests_on(lab: Lab) -> None:
         (commit, f"{commit}+", same, unknown),
         (commit, commit, {"engine": "other"}, unknown),
     ]
-    for now, then, kept, (state, note) in rows:
+    for commit_now, then, kept, (state, note) in rows:
         runs = lab.case()
         assert runs.record is not None
         runs.subject = Subject(identity={}, fingerprint=same)
-        before = tuple(replace(run, commit=then) for run in runs.record.runs)
-        runs.record = replace(runs.record, fingerprint=kept, runs=before)
+        baseline_runs = tuple(replace(run, commit=then) for run in runs.record.runs)
+        runs.record = replace(runs.record, fingerprint=kept, runs=baseline_runs)
 
-        answer = lab.confirm(runs, provisional(), "auto", commit=now)
+        answer = lab.confirm(runs, provisional(), "auto", commit=commit_now)
 
         assert answer.outcome is Outcome.PROVISIONAL
-        assert (now, answer.notes) == (now, (note,))
+        assert (commit_now, answer.notes) == (commit_now, (note,))
         assert answer.interleaved == InterleavedRuns(state=state, metrics=("throughput",))
 
 
 def changed(
-    lab: Lab, before: dict[str, str], *, commit: str | None = None, engines: str = ""
+    lab: Lab, old_facts: dict[str, str], *, commit: str | None = None, engines: str = ""
 ) -> CaseRuns:
     """Return a case with a run, whose record has other facts."""
     if engines:
@@ -504,7 +504,7 @@ def changed(
     runs.add_run()
     assert runs.record is not None
     assert runs.subject is not None
-    facts = {**runs.subject.fingerprint, **before}
+    facts = {**runs.subject.fingerprint, **old_facts}
     kept = tuple(replace(run, commit=commit) for run in runs.record.runs)
     runs.record = replace(runs.record, fingerprint=facts, runs=kept)
     return runs
@@ -518,17 +518,17 @@ def test_options_that_changed_are_interleaved_with_those_of_the_baseline(
     model = Path.home() / "models" / "acme" if own_path else "${ACME_MODEL}"
     monkeypatch.setenv("ACME_MODEL", "/models/acme")
     table = f'slow = "new", model_file = "{model}"'
-    before = json.dumps(
+    old_options = json.dumps(
         {"model_file": placeless(str(model), home=str(Path.home())), "slow": "~/old", "gone": 1}
     )
-    simulation.now = (RATE / 2, 0.505 * RATE)
+    simulation.new_rates = (RATE / 2, 0.505 * RATE)
     simulation.fingerprint["options"] = "{}"
     runs = changed(
         lab,
-        {"options": before},
+        {"options": old_options},
         engines=f'[[engines]]\nuse = "acme:Acme"\noptions = {{ {table} }}\n',
     )
-    simulation.fingerprint["options"] = before
+    simulation.fingerprint["options"] = old_options
 
     answer = lab.confirm(runs, provisional(), "auto")
 
@@ -537,7 +537,7 @@ def test_options_that_changed_are_interleaved_with_those_of_the_baseline(
     assert answer.interleaved.state is Confirmation.PROVEN
     assert " interleaved with the baseline's options (slow, gone); " in answer.notes[0]
     then = next(job for label, job in simulation.jobs if label)
-    assert then.facts["options"] == before
+    assert then.facts["options"] == old_options
     expanded = os.path.expandvars(str(model))
     assert then.engine.options == {
         "model_file": expanded,
@@ -565,20 +565,20 @@ def test_what_halves_the_speed_is_red_on_the_first_day(
     project: Project, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
     """The baseline has one session; what is recorded of it is enough to measure it again."""
-    own = '[[engines]]\nuse = "acme:Acme"\n' if "ACME" in change else None
+    entries = '[[engines]]\nuse = "acme:Acme"\n' if "ACME" in change else None
     (project.path / "acme.py").write_text(READS_A_VARIABLE, "utf-8")
     monkeypatch.syspath_prepend(project.path)
-    project.suite(engines=own)
+    project.suite(engines=entries)
     project.record("suites")
-    file = project.baseline_file(ACME if own else None)
+    file = project.baseline_file(ACME if entries else None)
     loaded = baselines.load(file)
     assert loaded is not None
     (record,) = loaded.records
     runs = tuple(replace(record.runs[0], metrics={"throughput": r}) for r in near(RATE, 5))
     baselines.save(file, replace(loaded, records=(replace(record, runs=runs),)))
-    if own:
+    if entries:
         monkeypatch.setenv("ACME_SLOW", "1")
-    suite = project.suite(engines=own, options=OPTIONS.replace("0.002", "0.004"))
+    suite = project.suite(engines=entries, options=OPTIONS.replace("0.002", "0.004"))
 
     result = project.run(suite, "--mlperf-json=now.json")
 
@@ -592,7 +592,7 @@ def test_what_halves_the_speed_is_red_on_the_first_day(
 def test_variables_that_changed_are_those_of_the_baseline_in_its_side(
     lab: Lab, simulation: Simulation
 ) -> None:
-    simulation.now = (RATE / 2, 0.505 * RATE)
+    simulation.new_rates = (RATE / 2, 0.505 * RATE)
     variables = {"engine.environment.ACME_A": "1", "engine.environment.ACME_B": "2"}
     simulation.fingerprint |= variables
     runs = changed(lab, {"engine.environment.ACME_A": "0"})
@@ -618,7 +618,7 @@ def test_options_that_explain_no_drop_excuse_none_unless_git_shows_no_other_chan
     git(root, "add", "acme.py", "suites")
     git(root, "commit", "-q", "-m", "fast")
     commit = git(root, "rev-parse", "--short=12", "HEAD")
-    simulation.now = simulation.then = near(RATE / 2)
+    simulation.new_rates = simulation.old_rates = near(RATE / 2)
     rows = []
     for edit in ("", "# edited\n"):
         (root / "acme.py").write_text(ENGINE + edit, "utf-8")
@@ -663,10 +663,10 @@ def test_what_cannot_be_made_again_says_what_decides_it(lab: Lab, simulation: Si
         ("", {"options": '{"slow": "y"}'}, "options (slow) is not the build of the baseline: opt"),
     ]
     failures = []
-    for engines, before, expected in rows:
+    for engines, facts, expected in rows:
         if engines:
             lab.project.baseline(near(RATE))
-        answer = lab.confirm(changed(lab, before, engines=engines), provisional(), "auto")
+        answer = lab.confirm(changed(lab, facts, engines=engines), provisional(), "auto")
         (note,) = answer.notes
         if answer.outcome is not Outcome.PROVISIONAL or expected not in note:
             failures.append((expected, note))
@@ -680,9 +680,9 @@ def test_no_build_of_the_client_is_the_earlier_build_of_a_server(lab: Lab) -> No
         '[[engines]]\nuse = "openai"\nname = "null"\noptions = { url = "http://127.0.0.1:1" }\n'
     )
     facts: list[dict[str, str]] = [{}, {"engine.pydantic": "1.0"}, {"dataset": "c"}]
-    for before in facts:
+    for facts_of_baseline in facts:
         lab.project.baseline(near(RATE))
-        runs = changed(lab, before, commit="0123456789ab", engines=at_url)
+        runs = changed(lab, facts_of_baseline, commit="0123456789ab", engines=at_url)
         advice = deciding(runs, lab.policy("auto"))
         assert "name the url of a server of the earlier build in it, and run pytest-ml" in advice
 
@@ -703,18 +703,18 @@ def last_word(runs: CaseRuns) -> Verdict:
 def test_a_drop_that_the_others_decided_is_measured_again_after_that(
     lab: Lab, simulation: Simulation
 ) -> None:
-    simulation.now = simulation.then = near(RATE / 2)
+    simulation.new_rates = simulation.old_rates = near(RATE / 2)
     runs = lab.case(OTHER_BUILD)
     bench = Bench(lab.conditions(), lab.policy("auto"), lambda _: None)
     bench.verdict(runs.planned, "performance", {"performance"}, Phase(pairs=25, once=True))
 
-    found = bench.confirm_last(runs.planned, last_word(runs))
+    confirmed = bench.confirm_last(runs.planned, last_word(runs))
 
-    assert found.outcome is found.metrics[0].outcome is Outcome.OK
-    assert found.notes[1].startswith("against the stored baseline: PERF DROP")
-    assert found.notes[2] == "busy"
-    assert found.interleaved is not None
-    assert found.interleaved.state is Confirmation.EXCLUDED
+    assert confirmed.outcome is confirmed.metrics[0].outcome is Outcome.OK
+    assert confirmed.notes[1].startswith("against the stored baseline: PERF DROP")
+    assert confirmed.notes[2] == "busy"
+    assert confirmed.interleaved is not None
+    assert confirmed.interleaved.state is Confirmation.EXCLUDED
 
 
 def test_where_nothing_is_measured_any_more_the_drop_says_so(lab: Lab) -> None:
@@ -722,11 +722,11 @@ def test_where_nothing_is_measured_any_more_the_drop_says_so(lab: Lab) -> None:
     auto = lab.policy("auto")
     drop = last_word(lab.case())
 
-    found = not_made(drop, auto)
+    answer = not_made(drop, auto)
 
-    assert found.outcome is Outcome.PERF_DROP
-    assert found.notes == (NOT_MADE, "busy")
-    assert found.interleaved == InterleavedRuns(
+    assert answer.outcome is Outcome.PERF_DROP
+    assert answer.notes == (NOT_MADE, "busy")
+    assert answer.interleaved == InterleavedRuns(
         state=Confirmation.NOT_MADE, metrics=("throughput",), reason=NOT_MADE
     )
     assert not_made(drop, lab.policy("never")) is drop

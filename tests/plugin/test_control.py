@@ -92,7 +92,7 @@ def test_an_unchanged_build_is_fine_whatever_the_machine_does(
     path = record(project, days=days)
     scale(path, 10)
 
-    _, found = judged(project)
+    _, case_result = judged(project)
 
-    assert found.verdict.outcome in words
-    assert found.verdict.runs[0].hardware.control["matmul_flops"] > 0
+    assert case_result.verdict.outcome in words
+    assert case_result.verdict.runs[0].hardware.control["matmul_flops"] > 0

@@ -41,14 +41,14 @@ H200 = scenario("wave const 500")
 @pytest.fixture
 def fake(tmp_path: Path, project: Project, monkeypatch: pytest.MonkeyPatch) -> Fake:
     """An H200 that draws 500 W, for all processes of the project's pytest."""
-    found = Fake(tmp_path)
-    found.write(*H200)
-    for name, value in found.environment.items():
+    fake_gpu = Fake(tmp_path)
+    fake_gpu.write(*H200)
+    for name, value in fake_gpu.environment.items():
         if name in {"LD_LIBRARY_PATH", "FAKE_NVML_SCENARIO"}:
             monkeypatch.setenv(name, value)
     project.pytester.makeconftest(GATED_FROM_1_S)
     project.pytester.makepyfile(working=WORKING)
-    return found
+    return fake_gpu
 
 
 WORKING = """
@@ -203,14 +203,14 @@ def test_an_invalid_run_is_measured_again_and_told(fake: Fake, project: Project)
     result = run(project, "-k", "performance", "--junit-xml=junit.xml")
 
     recovered, hot = (each.verdict for each in project.results().cases)
-    said = "2 uncorrected memory errors (ECC) during the run"
-    assert f"  1 run INVALID, measured again: {said}" in result.outlines
+    message = "2 uncorrected memory errors (ECC) during the run"
+    assert f"  1 run INVALID, measured again: {message}" in result.outlines
     result.stdout.re_match_lines([r"2 tests: 1 INVALID, 1 NO BASELINE; 1 run and 4 INVALID, .*"])
     (invalid,) = recovered.invalid_runs
-    assert invalid.invalid == (Reason(key=Key.ECC_UNCORRECTED, text=said),)
+    assert invalid.invalid == (Reason(key=Key.ECC_UNCORRECTED, text=message),)
     assert Path(invalid.folder).is_dir()
     assert (recovered.outcome, recovered.reasons) == (Outcome.NO_BASELINE, ())
-    assert f'"mlperf.invalid_run" value="ecc_uncorrected: {said}"' in (
+    assert f'"mlperf.invalid_run" value="ecc_uncorrected: {message}"' in (
         project.path / "junit.xml"
     ).read_text("utf-8")
 
@@ -294,8 +294,10 @@ def test_a_gpu_that_is_lost_is_told_where_its_cases_are_deselected(
 
     result = run(project, "--collect-only")
 
-    told = " ".join(result.outlines)
-    assert "accelerator not here: H200 (2); here: cpu (GPU 0 may not be asked: GPU is lost" in told
+    output = " ".join(result.outlines)
+    assert (
+        "accelerator not here: H200 (2); here: cpu (GPU 0 may not be asked: GPU is lost" in output
+    )
 
 
 SLOW_THIRD = """
@@ -460,11 +462,11 @@ def test_a_baseline_of_another_power_limit_is_named_and_its_absence_fails_under_
     monkeypatch.setenv("CI", "true")
 
     failed = run(project, "-k", "performance")
-    beside = run(project, "-k", "performance", "--mlperf-update=missing", ONE_RUN)
+    allowed = run(project, "-k", "performance", "--mlperf-update=missing", ONE_RUN)
 
-    assert (failed.ret, beside.ret) == (1, 0)
+    assert (failed.ret, allowed.ret) == (1, 0)
     changed = r"baseline of 2026-11-01 is for another machine: power_limit_w 700, here 500"
     failed.stdout.re_match_lines([rf"NO BASELINE samples/s: {changed}", rf"note +{changed}"])
-    text = " ".join(" ".join(beside.outlines).split())
+    text = " ".join(" ".join(allowed.outlines).split())
     assert f"recorded beside another: {changed}" in text
     assert outcomes(project) == {"performance": Outcome.RECORDED}

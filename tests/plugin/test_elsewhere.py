@@ -62,9 +62,9 @@ def recorded_there(project: Project, python: Path, result: pytest.RunResult, whe
     summary = " ".join(" ".join(section(result)).split())
     assert f"runs in {where} ({facts['python']})" in summary
     # What the engine says of itself is its own affair; this one names folders on purpose.
-    own = {key: value for key, value in facts.items() if not key.startswith("engine.")}
-    assert str(python.parents[1]) not in json.dumps(own)
-    assert str(project.path) not in json.dumps(own)
+    facts_of_machine = {key: value for key, value in facts.items() if not key.startswith("engine.")}
+    assert str(python.parents[1]) not in json.dumps(facts_of_machine)
+    assert str(project.path) not in json.dumps(facts_of_machine)
 
 
 def test_a_change_of_the_other_python_is_told_and_a_drop_is_found(
@@ -118,14 +118,14 @@ def test_a_python_that_is_not_here_is_a_skip_that_says_what_to_do(project: Proje
         ('command = ["no-such-docker", "run"]', "command, no-such-docker, is no program here"),
         ('python = "${NO_SUCH}/python"', "python: ${NO_SUCH} is not set"),
     ]
-    for where, why in rows:
+    for where, reason in rows:
         suite(project, where)
 
         result = project.run("suites")
 
         assert last_line(result) == "2 skipped"
-        shown = " ".join(result.stdout.str().split())
-        assert f"first.mlperf.toml:12: engines[0].{why}" in shown
+        output = " ".join(result.stdout.str().split())
+        assert f"first.mlperf.toml:12: engines[0].{reason}" in output
     assert not project.run_folders()
 
 

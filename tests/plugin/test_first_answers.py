@@ -12,9 +12,9 @@ from pytest_mlperf.core.verdict import Outcome, Verdict
 from pytest_mlperf.stores import accuracy_baselines
 from tests.adapters.engines.openai.scripted import (
     DONE,
-    Asked,
     Manner,
     Reply,
+    Request,
     Scripted,
     event,
     piece,
@@ -69,10 +69,10 @@ class Model:
     every: int = 0
     cut: bool = False
 
-    def __call__(self, asked: Asked) -> Reply:
-        if asked.method == "GET" or asked.body.get("max_tokens") != LIMIT:
-            return Manner()(asked)
-        number = asked.body["messages"][0]["content"].rpartition(" ")[2]
+    def __call__(self, request: Request) -> Reply:
+        if request.method == "GET" or request.body.get("max_tokens") != LIMIT:
+            return Manner()(request)
+        number = request.body["messages"][0]["content"].rpartition(" ")[2]
         if not (self.every and number.isdigit() and int(number) % self.every == 0):
             return self.reply(["content"] * 2, "stop")
         return self.reply(["content" if self.cut else "reasoning_content"] * LIMIT, "length")

@@ -101,13 +101,13 @@ def of(project: Project, engine: str) -> CaseResult:
 
 def junit(project: Project) -> dict[str, tuple[bool, dict[str, str]]]:
     """Return what JUnit's file says of each engine: whether it failed, and its properties."""
-    found = {}
+    failures = {}
     for test in ET.parse(project.path / "junit.xml").iter("testcase"):
         values = {p.get("name", ""): p.get("value", "") for p in test.iter("property")}
         if values:
             engine = values["mlperf.case"].split("-")[2]
-            found[engine] = test.find("failure") is not None, values
-    return found
+            failures[engine] = test.find("failure") is not None, values
+    return failures
 
 
 def last_failed(project: Project) -> set[str]:
@@ -258,9 +258,9 @@ def in_second_phase(project: Project, *arguments: str) -> Iterator[subprocess.Po
         everyone += everyone[0].children(recursive=True)
         yield process
     finally:
-        for one in everyone:
+        for process_to_kill in everyone:
             with contextlib.suppress(psutil.NoSuchProcess):
-                one.kill()
+                process_to_kill.kill()
         process.wait()
 
 

@@ -115,7 +115,7 @@ def test_the_page_of_an_exporter_is_read_wherever_it_is_named(pytester: pytest.P
 
     assert by_option.energy.dcgm == by_ini.energy.dcgm == exporter.url
     assert by_option.metered
-    assert exporter.asked == 1
+    assert exporter.requests == 1
 
 
 def test_what_fails_is_a_list(pytester: pytest.Pytester) -> None:
@@ -298,8 +298,8 @@ def test_help_lists_every_option_and_markers_the_marker(project: Project) -> Non
     markers = project.run("--markers").stdout.str()
 
     for name in read(project.pytester).by_name:
-        given = name not in {each.replace("-", "_") for each, *_ in SETTINGS}
-        assert (f"  --mlperf-{name.replace('_', '-')}" in options) is given
+        is_option = name not in {each.replace("-", "_") for each, *_ in SETTINGS}
+        assert (f"  --mlperf-{name.replace('_', '-')}" in options) is is_option
         assert f"  mlperf_{name} (" in options
     fields = "workload, scenario, engine, precision, accelerator, power_limit_w, kind, round"
     assert f"@pytest.mark.mlperf({fields})" in markers
@@ -377,12 +377,12 @@ def test_one_session_with_an_accelerator_a_handicap_and_paths_elsewhere(project:
     deselected = "1 test deselected, accelerator not here: H200 (1); here: cpu ("
     assert section(result)[0].startswith(deselected)
     written = read_results(project.path / "out/mine.json")
-    (own,) = project.path.glob("elsewhere/runs/*/results.json")
-    assert read_results(own) == written
+    (results_file,) = project.path.glob("elsewhere/runs/*/results.json")
+    assert read_results(results_file) == written
     assert written.deselected == {"H200": 1}
     assert not (project.path / ".mlperf").exists()
-    (found,) = written.cases
-    assert found.verdict.baseline.file == "loose/cpu/quick/first/Offline.null.fp32.json"
+    (case_result,) = written.cases
+    assert case_result.verdict.baseline.file == "loose/cpu/quick/first/Offline.null.fp32.json"
     specs = [spec_of(file.parent) for file in project.path.glob("elsewhere/runs/*/*/spec.json")]
     assert {spec["handicap"] for spec in specs} == {0.5}
 
@@ -410,9 +410,9 @@ def test_the_profile_option_overrules_every_suite(project: Project) -> None:
 
     project.run("suites", "--mlperf-profile=official")
 
-    found = project.cases()["performance"]
-    assert found.profile == "official"
-    assert "schema 99" in found.verdict.headline
+    case_result = project.cases()["performance"]
+    assert case_result.profile == "official"
+    assert "schema 99" in case_result.verdict.headline
 
 
 def test_as_many_runs_may_be_asked_for_as_a_results_file_holds() -> None:

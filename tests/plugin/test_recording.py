@@ -169,7 +169,7 @@ def test_replace_keeps_the_history_with_its_reason(project: Project) -> None:
     """And accepts another offered rate, but a worse value only where the command says so."""
     project.suite()
     project.baseline(near(RATE * 2))
-    before = project.recorded()
+    record = project.recorded()
     fast = SERVER.replace("target_qps = 20", "target_qps = 2000\nmin_query_count = 662")
     options = "{ latency_s = 0.0001 }"
     project.suite("suites/fast.mlperf.toml", name="fast", scenarios=fast, options=options)
@@ -185,13 +185,13 @@ def test_replace_keeps_the_history_with_its_reason(project: Project) -> None:
             "accept    pytest * --mlperf-update=replace --mlperf-accept-regression *",
         ]
     )
-    assert project.recorded() == before
+    assert project.recorded() == record
     result = project.run(*replace, "--mlperf-accept-regression")
 
     after = project.recorded()
     assert last_line(result) == "2 recorded"
     assert len(after.runs) == 2
-    assert after.history[0] == before.history[0]
+    assert after.history[0] == record.history[0]
     last = after.history[1]
     assert (last.action, last.reason) == ("replace", "kernels were fused")
     assert last.old["throughput"] == pytest.approx(RATE * 2, rel=0.01)
@@ -255,8 +255,8 @@ def test_a_baseline_that_cannot_be_read_is_an_error_before_anything_is_measured(
             for each in read_results(project.path / "all.json").cases
         }
         for name, (_, reason) in rows.items():
-            place = files[name].relative_to(project.path)
-            assert verdicts[name].startswith(f"baseline: {place}: ")
+            baseline_path = files[name].relative_to(project.path)
+            assert verdicts[name].startswith(f"baseline: {baseline_path}: ")
             assert reason in verdicts[name]
         assert project.run_folders() == []
 
@@ -287,7 +287,7 @@ def test_what_is_missing_is_recorded_and_what_is_there_is_judged(project: Projec
     fast = SERVER.replace("target_qps = 20", "target_qps = 4000\nmin_query_count = 662")
     options = "{ threads = 1 }"
     project.suite("suites/new.mlperf.toml", name="new", scenarios=fast, options=options)
-    before = project.baseline(near(RATE)).read_bytes()
+    content = project.baseline(near(RATE)).read_bytes()
     identity: dict[str, Property] = {"cpu": "Other", "cores": 96, "governor": None}
     path = project.baseline(near(RATE), of=case(workload="other"), identity=identity)
 
@@ -299,7 +299,7 @@ def test_what_is_missing_is_recorded_and_what_is_there_is_judged(project: Projec
     text = " ".join(result.stdout.str().split())
     assert "p99 latency is only reported: to be gated it needs 1,000 queries a run" in text
     assert set(new.minimum_detectable_change) == {"latency_p50"}
-    assert project.baseline_file().read_bytes() == before
+    assert project.baseline_file().read_bytes() == content
     records = json.loads(path.read_text("utf-8"))["records"]
     assert [record["identity"]["cpu"] for record in records] == ["Other", cpu.identity()["cpu"]]
 

@@ -81,10 +81,12 @@ def test_what_was_decided_is_reported_and_not_measured_again(
     assert result.ret == pytest.ExitCode.OK
     result.stdout.fnmatch_lines([f"goes on with session {first.parent.name}, *"])
     results = last_results(interrupted)
-    one, two = results.cases
+    first_case, two = results.cases
     assert results.resumes == first.parent.name
-    assert one.verdict.outcome is two.verdict.outcome is Outcome.NO_BASELINE
-    assert [run.session == first.parent.name for run in (*one.verdict.runs, *two.verdict.runs)] == [
+    assert first_case.verdict.outcome is two.verdict.outcome is Outcome.NO_BASELINE
+    assert [
+        run.session == first.parent.name for run in (*first_case.verdict.runs, *two.verdict.runs)
+    ] == [
         True,
         False,
     ]

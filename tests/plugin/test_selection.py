@@ -112,10 +112,10 @@ def test_cases_on_an_accelerator_that_is_not_here_are_deselected_with_one_notice
         result = project.run("suites", "--collect-only", "-q", *order)
 
         assert len(chosen(result)) == 2
-        shown = " ".join(section(result))
+        output = " ".join(section(result))
         absent = "5 tests deselected, accelerator not here: 8xH100 (2), H200 (3); here: cpu ("
-        assert shown.startswith(absent)
-        assert shown.count("deselected") == 1
+        assert output.startswith(absent)
+        assert output.count("deselected") == 1
         assert "2/7 tests collected (5 deselected)" in result.outlines[-1]
 
     # Nothing left to run is not a success.

@@ -59,9 +59,9 @@ def test_a_log_that_cannot_be_written_costs_no_verdict(project: Project) -> None
     (planned,) = plan_suite(project.suite())
     (project.path / "runs").write_text("in the way")
 
-    found = bench(project).verdict(planned, "performance", set())
+    verdict = bench(project).verdict(planned, "performance", set())
 
-    assert (found.outcome, found.logs.file) == (Outcome.ERROR, None)
+    assert (verdict.outcome, verdict.logs.file) == (Outcome.ERROR, None)
 
 
 LEAVES = """

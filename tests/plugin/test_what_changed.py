@@ -37,7 +37,7 @@ def committed(project: Project, **files: str) -> str:
 
 
 @pytest.fixture
-def own(project: Project) -> Project:
+def own_project(project: Project) -> Project:
     """Return a project in git whose data set imports a module of its own."""
     git(project.path, "init", "--quiet")
     suite = project.suite()
@@ -56,20 +56,20 @@ def last(project: Project, kind: str = "performance") -> Verdict:
 
 
 @pytest.mark.process
-def test_changed_files_are_told_apart_by_whether_the_run_loaded_them(own: Project) -> None:
+def test_changed_files_are_told_apart_by_whether_the_run_loaded_them(own_project: Project) -> None:
     scaled = "def scaled(pixels):\n    return [one / 4 for one in pixels]\n"
-    then = committed(own, data_py=DATA, pixels_py=scaled, other_py="", README_md="first")
-    assert own.record("suites", "-k", "performance").ret == 0
-    committed(own)
-    unchanged = last(own)
+    then = committed(own_project, data_py=DATA, pixels_py=scaled, other_py="", README_md="first")
+    assert own_project.record("suites", "-k", "performance").ret == 0
+    committed(own_project)
+    unchanged = last(own_project)
     assert (unchanged.baseline.changed, unchanged.baseline.unknown) == ((), ())
 
-    own.run("suites", "-k", "performance")
-    same = last(own)
-    committed(own, pixels_py=scaled.replace("4", "5"), other_py="1 / 0", README_md="second")
-    (own.path / "files" / "labels.txt").write_text("2")
-    own.run("suites", "-k", "performance")
-    fell = last(own)
+    own_project.run("suites", "-k", "performance")
+    same = last(own_project)
+    committed(own_project, pixels_py=scaled.replace("4", "5"), other_py="1 / 0", README_md="second")
+    (own_project.path / "files" / "labels.txt").write_text("2")
+    own_project.run("suites", "-k", "performance")
+    fell = last(own_project)
 
     assert (same.baseline.changed, same.baseline.unknown) == ((), ())
     loaded, others, first, sixteen = fell.baseline.changed
