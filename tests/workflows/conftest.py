@@ -127,7 +127,7 @@ def record_by_action(folder: Path) -> Measured:
     )
     assert done.returncode == 0, done.stderr
     (folder / "summary").unlink()
-    inputs = given(runner, wheel) | {"update": "replace", "reason": REASON}
+    inputs = inputs_of(runner, wheel) | {"update": "replace", "reason": REASON}
     outcome = composite.run(runner, inputs)
     assert outcome.failed == [], outcome.log()
     return Measured(runner, outcome, wheel)
@@ -147,7 +147,7 @@ def environment(folder: Path) -> dict[str, str]:
     }
 
 
-def given(runner: Runner, wheel: Path) -> dict[str, str]:
+def inputs_of(runner: Runner, wheel: Path) -> dict[str, str]:
     return {
         "suite": "suites/first.mlperf.toml",
         "accelerator": "cpu",

@@ -37,9 +37,9 @@ def github(tmp_path: Path) -> GitHub:
     ):
         subprocess.run([*GIT, *words], cwd=folder, check=True)
     runner.env |= {"GITHUB_REF_NAME": "v1.2.0", "GITHUB_SHA": head(folder)}
-    found = GitHub(runner)
-    found.answers({passed(head(folder)): {"total_count": 1}})
-    return found
+    fake_github = GitHub(runner)
+    fake_github.answers({passed(head(folder)): {"total_count": 1}})
+    return fake_github
 
 
 def head(folder: Path) -> str:

@@ -75,7 +75,7 @@ class Accepted:
 
     runner: Runner
     table: str
-    before: str
+    status: str
 
 
 @pytest.fixture(scope="session")
@@ -92,15 +92,15 @@ def accept(recorded: Measured, job: Path) -> Accepted:
     (folder / "cpu" / "quick" / "first" / "evil.json").write_text("{}", "utf-8")
     first = runner.run(TABLE)
     assert first.returncode == 0, first.stdout + first.stderr
-    before = git(runner.workspace, "status", "--short", "baselines")
+    status = git(runner.workspace, "status", "--short", "baselines")
     second = runner.run(WRITE)
     assert second.returncode == 0, second.stdout + second.stderr
-    return Accepted(runner, first.stdout, before)
+    return Accepted(runner, first.stdout, status)
 
 
 def test_exactly_what_was_recorded_is_taken_and_proposed(accepted: Accepted) -> None:
     """The table alone changes nothing."""
-    assert accepted.before == ""
+    assert accepted.status == ""
     for part in ("dry run", f"{CASE}\n  throughput new ", "  top1 new 100\n"):
         assert part in accepted.table
     assert accepted.table in accepted.runner.summary()
@@ -189,9 +189,9 @@ def second(job: Runner, name: str) -> Path:
 
 
 def rescore(path: Path, score: float) -> None:
-    found = accuracy_baselines.load(path)
-    assert found is not None
-    baseline, scores = found
+    scored_baseline = accuracy_baselines.load(path)
+    assert scored_baseline is not None
+    baseline, scores = scored_baseline
     changed = {name: [score] * 32 for name in scores}
     accuracy_baselines.replace_scores(path, lambda _: baseline, changed)
 
@@ -201,9 +201,9 @@ def test_what_another_job_checked_out_is_not_what_it_recorded(job: Runner) -> No
     old = second(job, "baselines-mlperf-cpu-second")
     rescore(old, 50.0)
     for file in (old, accuracy_baselines.scores_path(old)):
-        place = job.workspace / "baselines" / "accuracy" / "first" / file.name
-        place.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(file, place)
+        folder = job.workspace / "baselines" / "accuracy" / "first" / file.name
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(file, folder)
     assert f"32 scores -> {ACCURACY}" in job.ends(0, TABLE).stdout
 
     (job.workspace / "recorded" / "baselines-mlperf-cpu-first").rename(job.folder / "alone")
@@ -368,18 +368,18 @@ def test_the_patch_becomes_one_commit_on_a_branch_of_its_own(proposal: Runner) -
     names = git(origin, "diff", "--name-only", "main", "baselines/run-123").splitlines()
     assert SCORES.fullmatch(names.pop(0))
     assert names == [ACCURACY, PERFORMANCE]
-    said = (proposal.folder / "words").read_text("utf-8").split("\n")
-    assert said[:5] == ["auth", "setup-git", "pr", "create", "--base"]
-    assert said[5:8] == ["main", "--head", "baselines/run-123"]
-    assert "proposal/text.md" in said
+    words = (proposal.folder / "words").read_text("utf-8").split("\n")
+    assert words[:5] == ["auth", "setup-git", "pr", "create", "--base"]
+    assert words[5:8] == ["main", "--head", "baselines/run-123"]
+    assert "proposal/text.md" in words
 
     git(proposal.workspace, "checkout", "--quiet", "main")
     git(proposal.workspace, "branch", "--quiet", "-D", "baselines/run-123")
     (proposal.folder / "words").unlink()
     gh(proposal, proposals=1)
     proposal.ends(0, PROPOSE)
-    said = (proposal.folder / "words").read_text("utf-8").splitlines()
-    assert said[2:5] == ["pr", "edit", "baselines/run-123"]
+    words = (proposal.folder / "words").read_text("utf-8").splitlines()
+    assert words[2:5] == ["pr", "edit", "baselines/run-123"]
 
 
 PATCH = """\
@@ -407,14 +407,14 @@ def test_a_patch_of_anything_else_is_refused(proposal: Runner) -> None:
         refuses(proposal, name)
 
 
-def refuses(proposal: Runner, what: str) -> None:
+def refuses(proposal: Runner, case_name: str) -> None:
     """Check that nothing is pushed and no file is written; put the branch back."""
-    before = git(proposal.workspace, "status", "--short")
+    status = git(proposal.workspace, "status", "--short")
     done = proposal.run(PROPOSE)
-    assert done.returncode != 0, what + done.stdout
+    assert done.returncode != 0, case_name + done.stdout
     assert git(proposal.folder.parent / "origin.git", "branch", "--list", "baselines/*") == ""
     git(proposal.workspace, "reset", "--quiet")
-    assert git(proposal.workspace, "status", "--short") == before, what
+    assert git(proposal.workspace, "status", "--short") == status, case_name
     git(proposal.workspace, "reset", "--quiet", "--hard")
     git(proposal.workspace, "checkout", "--quiet", "main")
     git(proposal.workspace, "branch", "--quiet", "-D", "baselines/run-123")
@@ -455,11 +455,11 @@ def patched(folder: Path, steps: list[tuple[str, ...]]) -> bytes:
                 git(folder, "rm", "--quiet", name)
             case ("add" | "chmod", name, *modes):
                 git(folder, "update-index", "--add", "--cacheinfo", blob(folder, name, *modes))
-    shown = subprocess.check_output(
+    patch = subprocess.check_output(
         ["git", "diff", "--cached", "--binary", "--find-renames"], cwd=folder
     )
     git(folder, "reset", "--quiet", "--hard")
-    return shown
+    return patch
 
 
 def blob(folder: Path, name: str, mode: str = "100644") -> str:
@@ -488,10 +488,10 @@ def filled(proposal: Runner) -> Runner:
 def test_only_regular_files_of_baselines_are_taken_and_nothing_is_renamed(filled: Runner) -> None:
     """What is checked is the index after the patch, and the patch reaches no file before that."""
     patch = filled.workspace / "proposal" / "baselines.patch"
-    for what, steps in WRONG.items():
+    for case_name, steps in WRONG.items():
         patch.write_bytes(patched(filled.workspace, steps))
 
-        refuses(filled, what)
+        refuses(filled, case_name)
     patch.write_text("", "utf-8")
     refuses(filled, "an empty patch")
     assert git(filled.workspace, "log", "--format=%s", "-1") == "filled"
