@@ -17,9 +17,9 @@ def test_the_speed_of_the_machine_stands_below_what_it_is() -> None:
         for what, now in ((MATMUL, 78.0), (COPY, 75.0))
     )
 
-    shown = environment(replace(DROP, subject=subject, machine=speeds), 80)
+    printed = environment(replace(DROP, subject=subject, machine=speeds), 80)
 
-    assert " ".join(" ".join(shown).split()) == (
+    assert " ".join(" ".join(printed).split()) == (
         "Measured on and with cpu EPYC fixed micro-benchmark: matrix product −22.0 %, copy "
         "−25.0 %; it tells a slower machine from 26.9 % on here"
     )

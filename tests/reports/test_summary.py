@@ -27,7 +27,7 @@ EVERY = session(
 
 
 def test_summaries_read_as_designed() -> None:
-    shown = {
+    texts = {
         f"{name} {width}": "\n".join(summary(results, width, colour=False))
         for name, results, width in (
             ("SMALL", SMALL, 80),
@@ -36,7 +36,7 @@ def test_summaries_read_as_designed() -> None:
         )
     }
 
-    assert shown == texts_of("summary")
+    assert texts == texts_of("summary")
 
 
 def test_only_case_ids_and_commands_are_wider_than_the_terminal() -> None:
@@ -137,14 +137,14 @@ def changed(verdict: Verdict, *texts: str) -> Verdict:
 
 def test_what_changed_is_told_beside_a_verdict_that_stands_the_machine_first() -> None:
     texts = ("engine.version 1.0 → 1.1", "a 1 → 2", "b 1 → 2", "c 1 → 2", "machine.driver 1 → 2")
-    (told,) = [
+    (line,) = [
         line
         for line in summary(session(result(changed(verdicts.OK, *texts))), 200, colour=False)
         if line.startswith("changed")
     ]
     failed = summary(session(result(changed(verdicts.DROP, *texts))), 200, colour=False)
 
-    assert told == (
+    assert line == (
         f"changed   {verdicts.CASE.id}: machine.driver 1 → 2, engine.version 1.0 → 1.1, a 1 → 2, "
         "b 1 → 2 and 1 more since the baseline"
     )
@@ -161,9 +161,9 @@ def test_what_changed_since_two_baselines_of_a_case_is_kept_apart() -> None:
         source = None if speed is None else "set"
         about = BaselineReference(source=source, changed=speed or ())
         timed = replace(verdicts.OK, outcome=Outcome.OK, baseline=about)
-        told = summary(session(result(accuracy), result(timed)), 200, colour=False)
+        lines_of_summary = summary(session(result(accuracy), result(timed)), 200, colour=False)
         head = f"changed   {verdicts.CASE.id}: "
-        return [line.removeprefix(head) for line in told if line.startswith("changed")]
+        return [line.removeprefix(head) for line in lines_of_summary if line.startswith("changed")]
 
     threads, other = "options.threads 1 → 2", "files.other 1 in git since 3f2c: README.md"
     assert lines((threads,), ()) == [f"{threads} since the accuracy baseline"]

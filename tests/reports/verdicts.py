@@ -81,7 +81,7 @@ def metric(
     name: str = "throughput", outcome: Outcome | None = None, **fields: Any
 ) -> MetricVerdict:
     """Return a judged metric that fell by 6.3 %, unless `fields` say otherwise."""
-    given: dict[str, Any] = {
+    metric_fields: dict[str, Any] = {
         "now": 22_598.0,
         "baseline": 24_118.0,
         "change": -0.063,
@@ -92,7 +92,7 @@ def metric(
         "runs": 2,
         "runs_baseline": 8,
     }
-    return unset(name, outcome, **{**given, **fields})
+    return unset(name, outcome, **{**metric_fields, **fields})
 
 
 def unset(name: str, outcome: Outcome | None, now: float | None, **fields: Any) -> MetricVerdict:
@@ -105,14 +105,16 @@ def unset(name: str, outcome: Outcome | None, now: float | None, **fields: Any) 
 
 def verdict(outcome: Outcome, headline: str, *metrics: MetricVerdict, **fields: Any) -> Verdict:
     """Return a performance verdict."""
-    given: dict[str, Any] = {
+    verdict_fields: dict[str, Any] = {
         "case": CASE,
         "kind": "performance",
         "runs": (run(1), run(2)) if metrics else (),
         "subject": SUBJECT if metrics else None,
         "logs": Logs(folder=f"{RUNS}/{fields.get('case', CASE).id}.2/performance"),
     }
-    return Verdict(outcome=outcome, headline=headline, metrics=metrics, **{**given, **fields})
+    return Verdict(
+        outcome=outcome, headline=headline, metrics=metrics, **{**verdict_fields, **fields}
+    )
 
 
 def _is_placed(verdict: Verdict) -> bool:
@@ -122,7 +124,7 @@ def _is_placed(verdict: Verdict) -> bool:
 
 def result(verdict: Verdict, **fields: Any) -> CaseResult:
     """Return a verdict as the test of a quick suite."""
-    given: dict[str, Any] = {
+    result_fields: dict[str, Any] = {
         "test": f"{SUITE}::test_{verdict.kind}[{verdict.case.id}]",
         "suite": SUITE,
         "line": 14,
@@ -138,7 +140,7 @@ def result(verdict: Verdict, **fields: Any) -> CaseResult:
         "facts": {"official": OFFICIAL} if _is_placed(verdict) else {},
         **({"division": "open", "techniques": ("deepcache",)} if verdict.ratio else {}),
     }
-    return CaseResult(verdict=verdict, **{**given, **fields})
+    return CaseResult(verdict=verdict, **{**result_fields, **fields})
 
 
 def session(*results: CaseResult, seconds: float = 200.0, **fields: Any) -> Results:
