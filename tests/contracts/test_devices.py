@@ -135,7 +135,7 @@ def install(folder: Path, library: str, at: str) -> None:
 def test_names_that_would_be_mistaken_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for place, (library, at, listed, expected) in enumerate((
+    for row, (library, at, listed, expected) in enumerate((
         ("vllm", "0.23.0", "3,1", None),
         ("vllm", "0.23.0", "1,GPU-8932", "GPU-8932, and vllm 0.23.0 takes numbers alone; GPUs go"),
         ("vllm", "0.23.0rc1", "GPU-8932", "GPU-8932, and vllm 0.23.0rc1 takes numbers alone"),
@@ -151,9 +151,9 @@ def test_names_that_would_be_mistaken_are_refused(
     )):  # fmt: skip
         with monkeypatch.context() as patch:
             if at is not None:
-                (tmp_path / str(place)).mkdir()
-                patch.syspath_prepend(tmp_path / str(place))
-                install(tmp_path / str(place), library, at)
+                (tmp_path / str(row)).mkdir()
+                patch.syspath_prepend(tmp_path / str(row))
+                install(tmp_path / str(row), library, at)
             error = ""
             try:
                 check_devices(["json", library], {VARIABLE: listed} if listed else {})
