@@ -115,8 +115,8 @@ def test_every_command_that_is_shown_is_one_that_is_taken() -> None:
 def test_what_is_not_run_is_known() -> None:
     """By page, with one of few reasons; `pytest -rP` lists it."""
     left_out = [(page.name, one) for page in guides() for one in consoles(page) if one.not_run]
-    for name, one in left_out:
-        print(f"docs/{name}:{one.line}: not run: {one.not_run}")
+    for name, fence in left_out:
+        print(f"docs/{name}:{fence.line}: not run: {fence.not_run}")
 
     assert Counter(name for name, _ in left_out) == Counter(NOT_RUN)
     assert {one.not_run for _, one in left_out} == REASONS
@@ -165,9 +165,9 @@ DIFFERING = [
 
 
 def test_what_differs_from_run_to_run_agrees_and_nothing_else() -> None:
-    shown = [pair for pair in AGREEING + DIFFERING if agrees(pair[0].splitlines(), pair[1])]
+    agreeing = [pair for pair in AGREEING + DIFFERING if agrees(pair[0].splitlines(), pair[1])]
 
-    assert shown == AGREEING
+    assert agreeing == AGREEING
     for reason, _, stand_in in MASKS:
         assert reason
         assert masked(stand_in) == stand_in.strip(), "a mask leaves nothing more to mask"
