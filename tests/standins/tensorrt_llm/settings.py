@@ -22,8 +22,8 @@ TABLE = Path(__file__).resolve().parents[2] / "contracts" / "tensorrt_llm.json"
 
 def _names() -> Mapping[str, list[str]]:
     versions = json.loads(TABLE.read_text("utf-8"))["versions"]
-    (found,) = [each["names"] for each in versions if each["version"].startswith(SERIES)]
-    return dict(found)
+    (fields,) = [each["names"] for each in versions if each["version"].startswith(SERIES)]
+    return dict(fields)
 
 
 NAMES = _names()
@@ -260,18 +260,18 @@ class SamplingParams:
         "return_perf_metrics": False,
     }
 
-    def __init__(self, **given: Any) -> None:
-        for name in given:
+    def __init__(self, **fields: Any) -> None:
+        for name in fields:
             if name not in NAMES["SamplingParams"]:
                 raise TypeError(
                     f"SamplingParams.__init__() got an unexpected keyword argument {name!r}"
                 )
         for name in NAMES["SamplingParams"]:
-            setattr(self, name, given.get(name, self.defaults.get(name)))
-        stops = given.get("stop_token_ids")
+            setattr(self, name, fields.get(name, self.defaults.get(name)))
+        stops = fields.get("stop_token_ids")
         if stops is not None and not all(isinstance(stop, int) for stop in stops):
             raise ValueError(f"stop_token_ids must be a list of int, got {stops!r}")
-        top_k, temperature = given.get("top_k"), given.get("temperature")
+        top_k, temperature = fields.get("top_k"), fields.get("temperature")
         if top_k is not None and top_k < 0:
             raise ValueError(f"require top_k >= 0, got top_k={top_k}")
         if not (top_k == 1 or temperature == 0 or (top_k is None and temperature is None)):

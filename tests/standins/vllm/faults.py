@@ -19,6 +19,6 @@ FAULTS = ("load", "dies", "aborts", "silent", "early", "miscounts", "foreign_end
 
 def fault_of(args: Any) -> str | None:
     """Return the fault that the engine's arguments ask for."""
-    found: str | None = (args.additional_config or {}).get("fault")
-    assert found is None or found in FAULTS
-    return found
+    fault: str | None = (args.additional_config or {}).get("fault")
+    assert fault is None or fault in FAULTS
+    return fault

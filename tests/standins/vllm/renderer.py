@@ -62,12 +62,12 @@ class Renderer:
         if not (isinstance(tokens, list) and all(type(token) is int for token in tokens)):
             raise TypeError("Token prompt should be a list of integers")
         media = []
-        for modality, given in prompt.get("multi_modal_data", {}).items():
+        for modality, items_or_item in prompt.get("multi_modal_data", {}).items():
             if modality == "audio" and modality not in self._modalities:
                 raise RuntimeError(
                     "Audio resampling is not supported when `target_sr` is not provided"
                 )
-            items = given if isinstance(given, list) else [given]
+            items = items_or_item if isinstance(items_or_item, list) else [items_or_item]
             most = self._most.get(modality, 999)
             if len(items) > most:
                 raise VLLMValidationError(
