@@ -29,10 +29,10 @@ LIMIT_S = 30.0
 
 
 def binding_source() -> Path:
-    found = importlib.util.find_spec("pynvml")
-    assert found is not None
-    assert found.origin is not None
-    return Path(found.origin)
+    spec = importlib.util.find_spec("pynvml")
+    assert spec is not None
+    assert spec.origin is not None
+    return Path(spec.origin)
 
 
 def setters() -> list[str]:
@@ -134,13 +134,13 @@ class Fake:
 
     @contextmanager
     def here(self) -> Iterator[None]:
-        wanted = {"FAKE_NVML_SCENARIO": str(self.scenario), "FAKE_NVML_LOG": str(self.log)}
-        before = {name: os.environ.pop(name, None) for name in wanted}
-        os.environ.update(wanted)
+        variables = {"FAKE_NVML_SCENARIO": str(self.scenario), "FAKE_NVML_LOG": str(self.log)}
+        old_variables = {name: os.environ.pop(name, None) for name in variables}
+        os.environ.update(variables)
         try:
             yield
         finally:
-            for name, value in before.items():
+            for name, value in old_variables.items():
                 del os.environ[name]
                 if value is not None:
                     os.environ[name] = value
