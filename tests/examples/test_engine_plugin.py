@@ -100,14 +100,14 @@ def test_its_own_tests_pass(installed: Path) -> None:
 
 @pytest.mark.nightly
 def test_its_engine_is_known_and_its_suite_is_measured(installed: Path) -> None:
-    known = run(installed, "pytest_mlperf", "options", "knn")
-    assert "batch_size" in known.stdout
+    options_run = run(installed, "pytest_mlperf", "options", "knn")
+    assert "batch_size" in options_run.stdout
 
     done = run(installed, "pytest", "suites", "-omlperf_control=off", "--mlperf-json=all.json")
 
     assert done.returncode == 0, done.stdout
-    found = read_results(installed / "project" / "all.json")
-    assert [(r.verdict.kind, r.verdict.outcome) for r in found.cases] == [
+    session_results = read_results(installed / "project" / "all.json")
+    assert [(r.verdict.kind, r.verdict.outcome) for r in session_results.cases] == [
         ("accuracy", Outcome.OK),
         ("performance", Outcome.NO_BASELINE),
     ] * 2
