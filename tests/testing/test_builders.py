@@ -43,12 +43,12 @@ class WritesNothing(Right):
         return {}
 
 
-def writing(place: str) -> type[Builder]:
+def writing(path: str) -> type[Builder]:
     """Return a builder that also writes a file there, below source or target."""
 
     class Writing(Right):
         def build(self, source: Path, target: Path, *rest: Any) -> Mapping[str, str]:
-            root, _, name = place.partition("/")
+            root, _, name = path.partition("/")
             ({"source": source, "target": target}[root] / name).write_bytes(b"")
             return super().build(source, target, *rest)
 
