@@ -206,8 +206,8 @@ def test_duplicates_are_those_of_make_duplicates(house: Any, tmp_path: Path) -> 
     passage = "".join(f"step({number})\n" for number in range(6))
     root = write(tmp_path, a=passage, b=f"\n{passage}")
 
-    place = "pytest_mlperf/a.py:1 and pytest_mlperf/b.py:2 (6 lines)"
-    assert figure(house, root, "duplicate_pairs") == (1, [place])
+    pair = "pytest_mlperf/a.py:1 and pytest_mlperf/b.py:2 (6 lines)"
+    assert figure(house, root, "duplicate_pairs") == (1, [pair])
 
 
 @pytest.mark.process
