@@ -120,11 +120,11 @@ def test_an_answer_is_all_that_a_child_printed() -> None:
 
 @pytest.mark.process
 def test_what_cannot_start_leaves_no_descriptor() -> None:
-    before = len(list(Path("/proc/self/fd").iterdir()))
+    descriptors_at_start = len(list(Path("/proc/self/fd").iterdir()))
     with pytest.raises(FileNotFoundError):
         ChildProcess(["/nowhere/program"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert len(list(Path("/proc/self/fd").iterdir())) == descriptors_at_start
 
 
 def test_how_a_process_ended_and_its_last_line_are_said() -> None:
