@@ -96,9 +96,9 @@ def test_imports_point_down() -> None:
 def test_the_page_shows_the_same_floors() -> None:
     page = (ROOT / "docs" / "architecture.md").read_text("utf-8")
     rows = re.findall(r"^\| (\d+) \| (.+) \|$", page, re.MULTILINE)
-    shown = {int(number): set(re.findall(r"`(\w+)`", names)) for number, names in rows}
+    floors_on_page = {int(number): set(re.findall(r"`(\w+)`", names)) for number, names in rows}
 
-    assert shown == dict(enumerate(FLOORS, start=1))
+    assert floors_on_page == dict(enumerate(FLOORS, start=1))
 
 
 def test_inner_modules_are_imported_inside_their_package_alone() -> None:

@@ -151,7 +151,7 @@ ARCHITECTURE = "architecture.md"
 """The page about the inside; it is for who changes it."""
 
 
-def shown() -> Iterator[Path]:
+def shown_files() -> Iterator[Path]:
     """Yield the pages and the code that readers copy from; docs/_ext builds the reference."""
     yield ROOT / "README.md"
     yield from (page for page in ROOT.glob("docs/**/*.md") if page.name != ARCHITECTURE)
@@ -163,7 +163,7 @@ def shown() -> Iterator[Path]:
 def test_nothing_deeper_is_shown_to_readers() -> None:
     """Pages, examples and suites import `pytest_mlperf` and `pytest_mlperf.testing` alone."""
     deeper = set()
-    for path in shown():
+    for path in shown_files():
         text = path.read_text("utf-8")
         named = {name for name in MENTION.findall(text) if name not in GROUPS and not public(name)}
         deeper |= {(path, name) for name in (set(IMPORT.findall(text)) - PUBLIC) | named}

@@ -28,7 +28,7 @@ def test_looks_go_over_one_connection_and_are_kept_in_the_runs_folder(tmp_path: 
 
     def show(handler: BaseHTTPRequestHandler) -> None:
         ports.add(handler.client_address)
-        number = exporter.asked
+        number = exporter.requests
         page(f"{TYPE}vllm:num_requests_waiting {number}\n")(handler)
         if number == 3:
             looked.set()

@@ -154,7 +154,7 @@ def compared(name: str, checkout: Path, folder: Path) -> Iterator[Row]:
         )
         for figure, pattern in figures.items():
             theirs, our_figure = (
-                float(re.findall(pattern, side)[0]) for side in (session.said, written)
+                float(re.findall(pattern, side)[0]) for side in (session.printed, written)
             )
             yield Row(
                 twin=name, script=compliance_script, figure=figure, theirs=theirs, ours=our_figure
@@ -200,7 +200,7 @@ class _Session:
     checkout: Path
     folder: Path
     verdicts: Mapping[str, Mapping[str, Any]]
-    said: str = field(default="", init=False)
+    printed: str = field(default="", init=False)
 
     @property
     def answers(self) -> Path:
@@ -257,10 +257,10 @@ class _Session:
             text=True,
             check=False,
         )
-        self.said = done.stdout + done.stderr
+        self.printed = done.stdout + done.stderr
         for file in sorted((self.folder / "theirs").glob("verify_*.txt")):
-            self.said += file.read_text("utf-8")
-        return self.said
+            self.printed += file.read_text("utf-8")
+        return self.printed
 
 
 # --- inside the script's process -------------------------------------------------------------

@@ -75,7 +75,7 @@ def drawn(opened: Opened) -> None:
 def asked_elsewhere(opened: Opened, index: Path) -> list[str]:
     """Return what the page said in its console, and asked for beyond its own folder."""
     own_request = f"asked for {index.parent.as_uri()}/"
-    return [text for text in opened.said if not text.startswith(own_request)]
+    return [text for text in opened.messages if not text.startswith(own_request)]
 
 
 def test_the_first_page_tells_what_failed_and_what_changed(index: Path) -> None:

@@ -24,9 +24,9 @@ from tests.adapters.engines.openai.recorder import (
 )
 from tests.adapters.engines.openai.scripted import (
     TRANSFORMERS,
-    Asked,
     Manner,
     Reply,
+    Request,
     Script,
     Scripted,
     failure,
@@ -55,7 +55,7 @@ def bodies(script: Script, samples: Sequence[Any] = (PROMPT,), /, **options: Any
     """Return the body of a run's one request."""
     with Scripted(script) as server:
         run(server.url, samples, sink=Recorder(len(samples)), **options)
-    (body,) = [asked.body for asked in server.streams if in_a_run(asked)]
+    (body,) = [request.body for request in server.streams if in_a_run(request)]
     return body
 
 
@@ -251,10 +251,10 @@ def test_pages_without_an_end_are_not_read_to_their_end() -> None:
             sent.append(1)
             yield b" " * (1 << 20)
 
-    def models(request: Asked) -> Reply:
+    def models(request: Request) -> Reply:
         return Reply(parts=endless(), kind="application/json")
 
-    def others(request: Asked) -> Reply:
+    def others(request: Request) -> Reply:
         facts = request.path in ("/version", "/metrics")
         return models(request) if facts else Manner()(request)
 
@@ -288,7 +288,7 @@ def test_the_version_and_the_set_up_of_the_cache_are_recorded() -> None:
 def test_the_key_is_sent_and_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-s3cret")
 
-    def refuse(request: Asked) -> Reply:
+    def refuse(request: Request) -> Reply:
         return failure("401 Unauthorized", f"bad {request.headers.get('authorization', 'none')}")
 
     manner = Manner(paths={"/v1/models": '{"data":[{"id":"m"}]}', "/version": "{}"})

@@ -21,7 +21,7 @@ from pytest_mlperf.run.curve import CurveLog, curve_validity, read_curve
 from pytest_mlperf.run.worker.point_window import CURVE_LOG
 from tests.adapters.engines.openai.echo import echo_server
 from tests.adapters.engines.openai.recorder import Recorder, in_a_run, open_engine
-from tests.adapters.engines.openai.scripted import Asked, Manner, Reply, Scripted, failure
+from tests.adapters.engines.openai.scripted import Manner, Reply, Request, Scripted, failure
 from tests.run.harness import RunningWorker, settings, spec
 
 CLIENTS = 2
@@ -133,7 +133,7 @@ def test_turns_of_a_conversation_have_one_name_whoever_sends_them(tmp_path: Path
 def test_the_error_of_one_ends_the_run_by_its_name(tmp_path: Path) -> None:
     answer = Manner(tokens=4)
 
-    def breaks(request: Asked) -> Reply:
+    def breaks(request: Request) -> Reply:
         late = len(server.streams) > 40
         return failure("500 Internal Server Error", "out of memory") if late else answer(request)
 
@@ -155,7 +155,7 @@ def test_requests_that_may_fail_do_so_in_each(tmp_path: Path) -> None:
     """One in 32: the curve goes on, and has none of them in its figures."""
     answer, numbers = Manner(tokens=4), itertools.count()
 
-    def breaks(request: Asked) -> Reply:
+    def breaks(request: Request) -> Reply:
         if in_a_run(request) and next(numbers) % 32 == 31:
             return failure("500 Internal Server Error", "out of memory")
         return answer(request)

@@ -14,8 +14,7 @@ from pytest_mlperf.core.errors import RunError, SuiteError
 from pytest_mlperf.run.worker.closed_loop import SlotSink
 from pytest_mlperf.run.worker.conversations import Asked
 from tests.adapters.engines.openai.recorder import RUN_TOKENS, Recorder, in_a_run, open_engine, run
-from tests.adapters.engines.openai.scripted import Asked as Request
-from tests.adapters.engines.openai.scripted import Manner, Scripted
+from tests.adapters.engines.openai.scripted import Manner, Request, Scripted
 from tests.refusals import unrefused
 
 SYSTEM = {"role": "system", "content": "You are terse."}
@@ -35,7 +34,7 @@ CHAT: dict[str, Any] = {"api": "chat"}
 
 
 def asked_of(server: Scripted) -> list[Request]:
-    return [request for request in server.asked if in_a_run(request)]
+    return [request for request in server.requests if in_a_run(request)]
 
 
 def test_a_turn_is_sent_as_it_was_recorded_where_nothing_is_under_way() -> None:

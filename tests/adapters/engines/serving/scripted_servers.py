@@ -34,11 +34,11 @@ class Healthy(BaseHTTPRequestHandler):
 class Loading(Healthy):
     """Is ready at the third question."""
 
-    asked = 0
+    health_requests = 0
 
     def do_GET(self) -> None:
-        Loading.asked += 1
-        if Loading.asked >= 3:
+        Loading.health_requests += 1
+        if Loading.health_requests >= 3:
             super().do_GET()
         else:
             self.send_error(503, "loading")

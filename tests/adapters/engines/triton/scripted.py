@@ -49,7 +49,7 @@ class Handler(BaseHTTPRequestHandler):
     wbufsize = -1
     script: dict[str, Any] = NORMAL
     lock = threading.Lock()
-    answered = asked = 0
+    answered = ready_requests = 0
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
         """Say nothing."""
@@ -61,9 +61,9 @@ class Handler(BaseHTTPRequestHandler):
             self.reply(200, {})
         elif path.endswith("/ready"):
             with self.lock:
-                type(self).asked += 1
+                type(self).ready_requests += 1
                 wait = script["ready_after"]
-                ready = wait is not None and self.asked > wait
+                ready = wait is not None and self.ready_requests > wait
             self.reply(200 if ready and "/echo/" in path else 400, {})
         elif path == "/v2":
             self.reply(200, script["server"], blanks=script["blanks"])
