@@ -44,10 +44,10 @@ from pytest_mlperf.stores.results import read_results
 from tests.adapters.engines.openai.echo import echo_server
 from tests.adapters.engines.openai.recorder import answering, in_a_run, open_engine
 from tests.adapters.engines.openai.scripted import (
-    Request,
     Manner,
     PrefixCache,
     Reply,
+    Request,
     Script,
     Scripted,
     failure,
