@@ -19,7 +19,7 @@ def over_days(record: Record, noise: SessionNoise | None = SEEN) -> Record:
 
     Args:
         record: With at least as many runs.
-        noise: What sessions were seen to differ by; None: nobody saw more than these runs.
+        noise: Known variance between sessions; None if only these runs are known.
     """
     present_day, count = dt.datetime.now(dt.UTC), len(record.runs)
     runs = []

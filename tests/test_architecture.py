@@ -144,7 +144,7 @@ def test_the_kernel_imports_no_adapter_and_no_add_on() -> None:
 
 
 def test_add_ons_use_the_interface_of_the_kernel_and_no_other_add_on() -> None:
-    """interface.toml lists it; what it lists may not change lightly."""
+    """interface.toml lists it, and rarely changes."""
     names = {module: sorted(of) for module, of in OURS.kernel_names("addons", public=False).items()}
     listed = tomllib.loads(INTERFACE.read_text("utf-8"))["names"]
 

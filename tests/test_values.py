@@ -1,4 +1,4 @@
-"""Decisions are made by values: nobody reads what was written for people."""
+"""Test that decisions rest on values, and never on text for people."""
 
 from __future__ import annotations
 

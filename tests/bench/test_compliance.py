@@ -1,4 +1,4 @@
-"""A compliance test asks and scores its own data, and needs of the runs what it compares."""
+"""Test that a compliance test runs and scores its own data, against the runs of its case."""
 
 from __future__ import annotations
 

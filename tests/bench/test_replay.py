@@ -1,12 +1,11 @@
-"""Recorded sessions, judged again by what is shipped: each verdict is the stored one byte by byte.
+"""Test that recorded sessions, judged again, have the stored verdicts byte by byte.
 
 tests/data/replay holds sessions of the plugin on a CPU with all that they were compared with;
-tools/record_replay.py records them anew. The last digits are those of Linux on x86-64.
+tools/record_replay.py records them again. The last digits are those of Linux on x86-64.
 
-Left out, because it is not stored or is no judging: what is decided by measuring again (runs in
-turns beside the baseline's own build, the machine's own speed), the notes beside a verdict, and of
-a claim about two engines the headline: its numbers are judged again, the sentence is written where
-it is measured.
+Left out are parts that need a measurement (runs interleaved with the baseline's build, the
+machine's own speed), the notes of a verdict, and the headline of a claim about two engines: its
+numbers are judged again, but the sentence is written during the measurement.
 """
 
 from __future__ import annotations
@@ -87,7 +86,7 @@ class Stored:
         return case
 
     def with_throughput(self, factor: float) -> Stored:
-        """Return the same with its first run so many times as fast."""
+        """Return the same with the throughput of its first run multiplied by `factor`."""
         first, *others = self.verdict.runs
         throughput = first.metrics["throughput"] * factor
         changed = replace(first, metrics={**first.metrics, "throughput": throughput})
@@ -118,7 +117,7 @@ def judged(stored: Stored) -> Ruling:
 
 
 def text(verdict: Verdict | Ruling) -> str:
-    """Return what is compared as JSON, every digit of every number."""
+    """Return the compared parts as JSON, with every digit of every number."""
     return json.dumps(
         {
             "outcome": verdict.outcome,

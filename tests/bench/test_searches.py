@@ -1,4 +1,4 @@
-"""Searches of a case: where each starts, what a run counts as, and what one value is made of."""
+"""Test searches of a case: where each starts, how a run counts, and how one value is made."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def planned(
 
 @dataclass
 class Bench:
-    """A server whose latency doubles with each 5 % of its rate, and what it was asked to do."""
+    """A server whose latency doubles with each 5 % of its rate, and a log of its searches."""
 
     folder: Path
     job: Job
@@ -75,7 +75,7 @@ class Bench:
     invalid_runs: list[Run] = field(default_factory=list)
 
     def add_clients(self) -> None:
-        """There is no client."""
+        """Fail, because there are no clients to add."""
 
     @property
     def conditions(self) -> Conditions:
@@ -129,7 +129,7 @@ def made(bench: Bench, record: Record | None = None) -> Searches:
 def test_one_search_gives_one_value(tmp_path: Path) -> None:
     """The rate found is its throughput; the rest is that of the highest rate that held.
 
-    Further searches start where those before ended; the folder of each holds those of its runs.
+    Further searches start where the previous ones ended; each folder holds those of its runs.
     """
     bench = Bench(tmp_path, planned(tmp_path))
     own_searches = made(bench)
@@ -176,7 +176,7 @@ def test_a_search_over_requests_in_flight_gives_the_figures_of_the_number_found(
 ) -> None:
     """The latency of 99 is below the limit, that of 100 is at it; no figure names its point.
 
-    The next search starts at what was found.
+    The next search starts at that number.
     """
     bench = Bench(
         tmp_path, planned(tmp_path, ', precision = "0.1%", max_runs = 16', scenario="Concurrency")

@@ -54,7 +54,10 @@ def changed_files(
 def test_what_a_run_imports_or_its_case_names_comes_apart(
     project: tuple[Path, Job, str],
 ) -> None:
-    """In a later commit or in none; baselines are no code, and a folder around all says nothing."""
+    """Changes may be committed or not.
+
+    Baselines are not code, and an outer folder tells nothing.
+    """
     root, whole, commit = project
     assert changed_files(root, whole, commit) == ([], [])
     for name in FILES:

@@ -1,7 +1,7 @@
 """Ask doctor and the run itself about suites, in a Python that lacks some libraries.
 
 `python readiness_driver.py SUITE...`: for each suite a line of JSON with doctor's state of its
-first case, its reason, and what a run of it ends with before LoadGen is called ("": it is ready).
+first case, its reason, and the error of a run before LoadGen is called ("" if it is ready).
 `hide` is also what sitecustomize calls in the children that doctor asks.
 """
 

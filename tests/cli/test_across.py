@@ -81,7 +81,7 @@ def compared(say: Say, *more: str) -> tuple[int, str]:
 
 @pytest.mark.process
 def test_ratios_are_of_systems_gpus_and_dollars_and_nothing_is_judged(say: Say) -> None:
-    """Two H100 at 2 USD cost what one H200 does; B is four times A, for a GPU eight times."""
+    """Two H100 at 2 USD cost as much as one H200; B is four times A, per GPU eight times."""
     sides(on("H100", *STEADY, case=H100), on("H200", *FASTER))
     code, output = compared(say, "--prices", "prices.toml")
     rows = [line.split() for line in output.splitlines()]

@@ -1,4 +1,7 @@
-"""`pytest-mlperf calibrate` repeats unchanged code, learns its noise, and writes when told to."""
+"""Test `pytest-mlperf calibrate`.
+
+It repeats unchanged code, learns its noise, and writes on request.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +65,7 @@ STEADY = engine("steady", '["cpu", "H200"]', latency_s=0.001, batch_size=4)
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project with one suite; the machine's own speed is not measured beside it."""
+    """Return a project with one suite, without measurements of the machine's own speed."""
     monkeypatch.setattr("pytest_mlperf.run.conditions.control", lambda *_, **__: ({}, ""))
     path = tmp_path / "project"
     (path / "suites").mkdir(parents=True)

@@ -62,7 +62,7 @@ def test_help_lists_every_command_in_the_order_of_use(capsys: pytest.CaptureFixt
 
 
 def whole_lines(text: str) -> str:
-    """Join what a backslash at the end of a line continues."""
+    """Join lines that end with a backslash."""
     return re.sub(r" \\\n\s*", " ", text)
 
 

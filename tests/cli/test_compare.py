@@ -1,4 +1,7 @@
-"""`pytest-mlperf compare` judges two sides by the shipped rule, and says what it may not judge."""
+"""Test `pytest-mlperf compare`.
+
+The shipped rule judges two sides, with the reasons for no verdict.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +78,7 @@ def test_a_session_is_named_by_file_folder_run_or_its_beginning(lab: Lab, say: S
 
 
 def test_two_commits_are_compared_by_their_baselines(own_lab: Lab, say: Say) -> None:
-    """A damaged one is left out and told."""
+    """A damaged one is left out with a message."""
     file = own_lab.path / "baselines/cpu/quick/first/Offline.Acme.fp32.json"
     text = file.read_text("utf-8")
     for run_record in performance(own_lab.recorded).verdict.runs:
@@ -169,7 +172,7 @@ def bert(*values: float) -> CaseResult:
 
 @pytest.mark.process
 def test_what_two_files_have_in_common_is_judged(here: Path, say: Say) -> None:
-    """The rate of Offline is no condition, other conditions are; too few runs are advice."""
+    """The rate of Offline is not a condition, other conditions are; too few runs are advice."""
     gptj = measured(1.0, case=replace(verdicts.CASE, workload="gptj"))
     both = measured(*STEADY)
     only = ("only A bert-Offline-ort-fp16-H200", "only B gptj-Offline-ort-fp16-H200")

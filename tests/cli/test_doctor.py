@@ -458,7 +458,7 @@ CLOCKS = "Testium 9000, 4.0 cores, governor"
 
 
 def test_the_machine_is_described_with_what_is_worth_a_note() -> None:
-    """GPUs as suites name them, how they differ, what can be sampled; clocks; the load of now."""
+    """GPUs as suites name them, their differences, their sensors; clocks; the current load."""
     checks = [
         _machine.gpus(replace(HERE, nvml_trouble="NVML's library is not here")),
         _machine.gpus(H200),

@@ -1,4 +1,4 @@
-"""`pytest-mlperf doctor` asks the Python that an engine entry names what it lacks."""
+"""Test that `pytest-mlperf doctor` asks the Python of an engine entry for missing parts."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def bare(tmp_path: Path) -> Path:
 
 
 def state(folder: Path, where: str, *, use: str = "null", workload: str = "") -> SuiteState:
-    """Return what of a suite can run whose engine runs where its entry says."""
+    """Return the state of a suite whose engine runs in another environment."""
     path = folder / "a.mlperf.toml"
     path.write_text(SUITE.format(where=where, use=use, workload=workload), "utf-8")
     return suite_state(path, HERE, folder / "baselines", {}, folder / "runs")
@@ -118,7 +118,7 @@ def test_a_python_or_a_command_that_starts_no_worker_is_told(tmp_path: Path) -> 
 
 
 def test_the_engines_library_is_looked_for_there_and_not_here(tmp_path: Path, bare: Path) -> None:
-    """One that breaks there is told with its reason."""
+    """One that fails there is named with its reason."""
     case_state = of_onnx(tmp_path, bare)
     assert case_state.state == "missing"
     assert case_state.reason.splitlines() == [

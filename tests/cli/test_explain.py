@@ -1,4 +1,4 @@
-"""`pytest-mlperf explain` retraces a verdict from what the session and the baseline hold."""
+"""Test that `pytest-mlperf explain` retraces a verdict from the session and the baseline."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ def test_a_case_that_is_not_clear_is_answered_with_the_candidates(here: Path, sa
 
 
 def test_what_cannot_be_read_is_an_error_and_no_traceback(own_lab: Lab, say: Say) -> None:
-    """A value that no run gives, and sessions that are no results."""
+    """Values that no run gives, and files that are not results."""
     edit_cases(own_lab.upgraded, partial(with_runs, metrics={"throughput": -1.0}))
     output = say.ends(2, "explain", PERFORMANCE, "--results", own_lab.upgraded)
     assert "metrics.throughput: must be at least 1e-30, not -1.0; take the results.json" in output

@@ -35,7 +35,7 @@ def test_the_suite_runs_anywhere_as_written(here: Path, say: Say) -> None:
 
 
 def test_every_engine_has_a_first_suite_that_marks_what_to_edit(here: Path, say: Say) -> None:
-    """A form says what to edit and who checks it."""
+    """A form names the parts to edit and the checks for them."""
     expected = {
         "null": ["demo-Offline-null-fp32-cpu"],
         "onnxruntime": [

@@ -50,7 +50,7 @@ def plan(path: Path, *planned: CaseResult, **changes: Any) -> None:
 
 
 def test_all_parts_of_a_plan_give_its_verdict(here: Path, say: Say) -> None:
-    """The failure as its machine printed it, the table, the exit code; first what has no result."""
+    """The failure as its machine printed it, the table, the exit code; missing results first."""
     output = say.ends(
         1, "merge", "h100.json", "h200.json", "--manifest", "plan.json", "-o", "all.json"
     )

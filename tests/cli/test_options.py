@@ -1,4 +1,4 @@
-"""`pytest-mlperf options`: what extensions can be told, read from the extensions themselves."""
+"""Test `pytest-mlperf options`: the options of extensions, read from the extensions themselves."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_no_heavy_library_is_loaded() -> None:
 
 
 def test_without_a_name_everything_has_one_line(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pages fit the terminal, and say what an extension is and every option."""
+    """Pages fit the terminal, and describe an extension and every option."""
     output = say.ends(0, "options")
     lines = output.splitlines()
     assert lines[0] == "engines"

@@ -53,7 +53,7 @@ def test_without_history_times_come_from_the_suites(here: Path, say: Say) -> Non
 
 
 def test_with_history_times_are_those_of_earlier_sessions(own_lab: Lab, say: Say) -> None:
-    """A damaged results file is left out and told."""
+    """A damaged results file is left out with a message."""
     assert "fewer than 4 days" not in say.ends(0, "plan")
     own_lab.of_one_session()
     output = say.ends(0, "plan", "--accelerator", "cpu")
@@ -201,7 +201,7 @@ def test_every_accelerator_has_a_runner_of_its_own(accelerator: str) -> None:
 
 
 def test_the_first_day_on_which_a_baseline_ends_is_told_with_what_renews_it() -> None:
-    """`doctor` says it likewise."""
+    """`doctor` prints it too."""
 
     def promised(until: str | None, lacks: Any = None) -> Guarantee:
         return Guarantee(

@@ -57,7 +57,7 @@ throughput = { max_drop = "30%" }
 
 
 def run(lacking: str, *command: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run Python in a folder; it, and each Python that it starts, lacks what is named."""
+    """Run Python in a folder; it and its child Pythons lack the named parts."""
     environment = {
         **os.environ,
         "LACKING": lacking,
@@ -90,7 +90,7 @@ def measured(lacking: str, folder: Path, *options: str) -> dict[str, CaseResult]
 
 @pytest.fixture
 def _processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Start interpreters, not forks: what is lacking is lacking from their start."""
+    """Start interpreters, not forks, so that parts are missing from their start."""
     monkeypatch.undo()
 
 

@@ -1,4 +1,4 @@
-"""What doctor calls ready, a run starts; what it does not, a run refuses: engines x lacks."""
+"""Test that a run starts if and only if doctor calls it ready: engines x missing parts."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def test_a_report_is_the_summary_or_the_file(lab: Lab, say: Say, tmp_path: Path)
 
 
 def test_files_that_the_branch_does_not_have_are_first(lab: Lab, say: Say, tmp_path: Path) -> None:
-    """Of a comment: other forms have no place for it and say so."""
+    """Only in a comment: other forms have no place for it and report that."""
     (case,) = read_results(lab.unchanged).cases[:1]
     code, output = say("report", lab.unchanged, "--format", "comment", "--branch", tmp_path)
     assert (code, case.suite in output.partition("**mlperf: ")[0]) == (0, True)

@@ -26,7 +26,7 @@ KEY, OTHER_KEY = (CASE.id, "quick"), (OTHER.id, "quick")
 
 
 def runs(case: str, *starts: int, duration_s: float = 5.0) -> tuple[Run, ...]:
-    """Return runs that started so many seconds after the session."""
+    """Return runs that started this many seconds after the session."""
     return tuple(
         replace(
             run(number),
@@ -52,7 +52,7 @@ def costs_of(*sessions: Results) -> dict[tuple[str, str], CaseCost]:
 
 
 def test_a_process_lasts_until_the_next_one_starts_or_the_session_ends() -> None:
-    """Loading and the accuracy pass count; starts are whole seconds, which are no overlap."""
+    """Loading and the accuracy pass count; starts are whole seconds, which do not overlap."""
     first = measured(CASE, runs("a", 2, 22))
     second = measured(OTHER, runs("b", 30))
     assert costs_of(whole(first, second, seconds=42)) == {

@@ -33,7 +33,7 @@ LIMIT = '[limits]\nthroughput = { max_drop = "30%" }\n'
 
 
 def null(name: str, milliseconds: int = 2, more: str = "") -> str:
-    """Return an engine entry that sleeps so long for each sample, in batches."""
+    """Return an engine entry that sleeps this long for each sample, in batches."""
     return (
         f'[[engines]]\nuse = "null"\nname = "{name}"\n{more}\n'
         f"options = {{ latency_s = {milliseconds / 1000}, batch_size = 16, threads = 1 }}\n"

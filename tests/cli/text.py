@@ -39,12 +39,12 @@ def widest(text: str) -> int:
 
 
 def page(name: str) -> str:
-    """Return what a command is to print."""
+    """Return the expected output of a command."""
     return Path(__file__).parent.joinpath("pages", name).read_text("utf-8")
 
 
 def finished(*command: object, **options: Any) -> subprocess.CompletedProcess[str]:
-    """Run a program; return how it ended and what it printed."""
+    """Run a program; return its exit code and its output."""
     words = [str(word) for word in command]
     return subprocess.run(words, capture_output=True, text=True, check=False, **options)
 
@@ -63,7 +63,7 @@ class Say:
         return code, captured.out + captured.err
 
     def ends(self, code: int, *arguments: object) -> str:
-        """Return what was printed by a command that ends with an exit code."""
+        """Return the output of a command that ends with this exit code."""
         ended, output = self(*arguments)
         assert ended == code, output
         return output

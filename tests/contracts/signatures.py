@@ -1,9 +1,9 @@
-"""Reads what a package accepts and offers from its source text: nothing of it is imported or run.
+"""Read the interface of a package from its source text, without importing or running it.
 
     with Source.open("vllm-0.33.0.whl") as source:
         source.parameters("vllm/entrypoints/llm.py", "LLM.generate")
 
-A class's bases are followed through the imports of its module, as far as the source has them.
+A class's bases are followed through the imports of its module, if the source has them.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ class Source:
         return functions[-1]
 
     def _lineage(self, file: str, cls: str) -> list[tuple[str, ast.ClassDef]]:
-        """Return a class and its bases, nearest first, as far as they can be found."""
+        """Return a class and its bases, nearest first, if they can be found."""
         file, node = self.find(file, cls)
         lineage = [(file, node)]
         for base in node.bases:

@@ -1,7 +1,7 @@
-"""What each library makes of CUDA_VISIBLE_DEVICES is what the table of the engines says of it.
+"""Test that each library reads CUDA_VISIBLE_DEVICES as the table of the engines states.
 
 GPU-0 and GPU-1 are here, the second one divided: MIG-1-0 is its instance of number 0. A name is
-understood where the library is led to the GPU that it is on.
+understood if the library uses the GPU that it is on.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ def test_names_that_would_be_mistaken_are_refused(
 
 
 class ThroughVllm(NullEngine):
-    """An engine of somebody's own."""
+    """A user-defined engine."""
 
     libraries = ("vllm",)
 

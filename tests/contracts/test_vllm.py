@@ -1,4 +1,4 @@
-"""The vllm engine uses what vLLM has: always by the table, and by real wheels where there are any.
+"""Test that the vllm engine uses existing parts of vLLM, by the table and by real wheels.
 
 The table (vllm_api.json) says in which of the versions read a name is there. A real wheel or
 source tree is read where PYTEST_MLPERF_VLLM_WHEEL names one, and fetched by pip where
@@ -117,7 +117,7 @@ def missing(names_by_thing: Mapping[str, set[str]], at: str, table: Table) -> li
 
 
 def history(table: Table, thing: str, name: str) -> str:
-    """Return when a name was there, as far as the table knows."""
+    """Return the versions that have a name, according to the table."""
     span = table["names"].get(thing, {}).get(name)
     if span is None:
         return "; no version read had it"
@@ -187,7 +187,7 @@ def test_a_tree_at_hand_refreshes_the_table(tmp_path: Path) -> None:
 
 
 def holds(path: Path) -> None:
-    """Check a wheel or source tree, and the table against it where it has been read."""
+    """Check a wheel or source tree, and the table against it if its version was read."""
     with Source.open(path) as source:
         at, names_by_thing = version(source), read(source)
     assert missing(names_by_thing, at, TABLE) == []

@@ -140,7 +140,7 @@ def problems(
 
 
 def read_table(path: Path = TABLE) -> list[tuple[str, Names]]:
-    """Return what each version offers, oldest first."""
+    """Return the names of each version, oldest first."""
     table = json.loads(path.read_text("utf-8"))
     return [
         (each["version"], {cls: set(names) for cls, names in each["names"].items()})
@@ -162,7 +162,7 @@ def tree_version(source: Source) -> str:
 
 
 def read_tree(source: Source) -> dict[str, set[str]]:
-    """Return what a tree offers of all that the table is about."""
+    """Return the names of the table that a tree has."""
     explicit = set(source.parameters(LLM, "LLM.__init__"))
     fields = set(source.fields(ARGUMENTS, "TorchLlmArgs"))
     names_by_class = {
@@ -194,7 +194,7 @@ def read_tree(source: Source) -> dict[str, set[str]]:
 def exported(source: Source, file: str) -> set[str]:
     """Return the names that a package's __init__.py imports, assigns, or names in a text.
 
-    Texts count because newer versions import lazily, by a table of names; so do the modules beside
+    Texts count because newer versions import lazily, by a table of names; so do the modules next to
     the file, which can be imported by name.
     """
     names: set[str] = set()

@@ -58,7 +58,7 @@ def values(
 ) -> tuple[Value, ...]:
     """Draw runs of one case whose variance is sd², a share of it the session's.
 
-    `machine` is what every case of a session has in common, in standard deviations.
+    `machine` is the shift that all cases of a session share, in standard deviations.
     """
     values_found = []
     for session in range(sessions):
@@ -340,7 +340,7 @@ def test_false_alarms_stay_below_one_per_cent_with_learnt_noise(cases: int) -> N
 def test_the_best_length_is_where_the_time_for_a_precision_is_least() -> None:
     """The typical GPU of the derivation, 44 s: windows vary by 2 %, runs by 0.7 %, 60 s to start.
 
-    Bounds are one second and MLPerf's ten minutes; None where nothing is known inside a run.
+    Bounds are one second and MLPerf's ten minutes; None if the variance inside a run is unknown.
     """
     runs = values(random.Random(3), 0.02, 0.0, sessions=1, runs=200, within=0.015)
     noise = Noise(prior_df=1, prior_sd=0.013, session_share=0.0)
@@ -379,7 +379,7 @@ def series_of(case: str, metric: str, *xs: float, session: str = "s") -> Series:
 
 
 def test_a_drift_that_all_cases_share_is_seen_and_noise_seldom_called_so() -> None:
-    """At most 1 of 300 quiet sessions of 3 cases x 6 runs; and none of two runs or elsewhere."""
+    """At most 1 of 300 quiet sessions of 3 cases x 6 runs; never from two runs or elsewhere."""
     rng, slower = random.Random(4), [-0.01 * n for n in range(8)]
     series = [
         series_of("a", "throughput", *(x + rng.gauss(0, 0.002) for x in slower)),
@@ -474,7 +474,7 @@ def build(*sessions: Sequence[float]) -> tuple[Value, ...]:
 
 
 def test_sessions_of_a_build_that_agree_say_so_whatever_its_level() -> None:
-    """Nothing is learnt where no build has two sessions."""
+    """Nothing is learnt if no build has two sessions."""
     quiet = build([0.4, -0.4], [0.3, -0.3])
     faster = [Value(value=1.5 * one.value, session=f"later {one.session}") for one in quiet]
     agreeing = build([0.4, -0.4], [0.3, -0.3], [0.5, -0.5])

@@ -1,4 +1,4 @@
-"""Causes are told only with their evidence; without any, that none was found."""
+"""Test that causes are reported only with evidence; without any, the report says so."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_a_provisional_drop_has_causes_and_moves_no_sibling() -> None:
 def sibling(
     workload: str, engine: str, change: float | None, *, accelerator: str = "H200"
 ) -> Verdict:
-    """Return another case: it fell or rose by so much, did neither (0), or was undecided (None)."""
+    """Return another case: it changed by this share, did not (0), or was undecided (None)."""
     case = replace(CASE, workload=workload, engine=engine, accelerator=accelerator)
     word = Outcome.INCONCLUSIVE if change is None else Outcome.IMPROVED if change else Outcome.OK
     word = Outcome.PERF_DROP if change and change < 0 else word
@@ -193,7 +193,7 @@ UNET = {"stage_text_encoder": 0.05, "stage_unet": 0.779, "stage_vae": 0.1}
 
 
 def staged(now_s: dict[str, float], *before_s: dict[str, float]) -> list[tuple[str, Strength]]:
-    """Return what is told of stages, in seconds a sample, of a test that got worse."""
+    """Return the causes found in stages, in seconds a sample, of a test that got worse."""
     runs = tuple(run_now(metrics={**verdicts.run(1).metrics, **now_s}) for _ in range(2))
     baseline = record(*(kept(n, metrics=times) for n, times in enumerate(before_s or (UNET,))))
     found_causes = causes(drop(runs=runs), baseline, ())
@@ -458,7 +458,7 @@ def test_the_handicap_comes_first_and_hints_alone_are_no_cause() -> None:
 
 
 def test_only_what_got_worse_or_better_is_explained() -> None:
-    """Also a drop that is INVALID because the machine is slow: the metrics say that it fell."""
+    """Also a drop that is INVALID because the machine is slow: its metrics fell."""
     explained = {verdict.outcome.name for verdict in ALL if causes(verdict, None, ALL)}
     baseline = record(*(kept(n, control={"copy_bytes_per_s": 1e12}) for n in range(4)))
     slow = drop(outcome=Outcome.INVALID, runs=(run_now(control={"copy_bytes_per_s": 9e11}),))

@@ -1,4 +1,4 @@
-"""MLPerf's compliance tests pass and fail what the reference's scripts do."""
+"""Test that MLPerf's compliance tests pass and fail as the reference's scripts do."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ WORDS = (
 
 
 def test_a_busy_machine_is_told_with_its_figures() -> None:
-    """Names obey nobody."""
+    """Names are printed without control characters."""
     quiet, busy_text = (
         seen(**QUIET, share=0.01),
         in_words(seen(foreign_s=9.0, others={HOSTILE: 0.9})),
@@ -209,7 +209,7 @@ def test_who_had_the_cores_is_told_where_too_few_requests_were_under_way() -> No
 
 
 def test_a_busy_client_is_not_passed_off_as_a_slow_server() -> None:
-    """712 ms where the server's own was 56 ms; what decides nothing and what is small pass."""
+    """712 ms although the server's own was 56 ms; undecided metrics and small shares pass."""
     assert client_note({"ttft_p99": 0.712}, ["ttft_p99"], CLIENT_BUSY) == (
         "p99 TTFT is 712 ms, of which this process took up to 656 ms: its requests began 6 ms late "
         "and its event loop was 650 ms late (p99); give it processor cores that nobody else uses, "

@@ -1,4 +1,4 @@
-"""Energy of a window: how near to the exact integral, how sure, and when nothing may be said."""
+"""Test the energy of a window: its error, its uncertainty, and when it is withheld."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def test_a_counter_that_its_witness_contradicts_is_not_judged() -> None:
 
 
 def refreshed(load: Load, every_s: float, first_s: float, mean_s: float = 0.025) -> list[Reading]:
-    """Return 22 s of a sensor whose value is refreshed every so often, read every 20 ms."""
+    """Return 22 s of a sensor whose value is refreshed at an interval, read every 20 ms."""
 
     def value_at(t: float) -> float:
         last = t // every_s * every_s
@@ -394,7 +394,7 @@ def test_the_truth_is_inside_the_uncertainty(step_s: float, begin_s: float) -> N
 
 
 def test_domains_are_summed_with_their_uncertainties() -> None:
-    """Memory whose counter never moves is left out, and neighbours are said."""
+    """Memory whose counter never moves is left out, and neighbours are named."""
     both = {
         name: counted(lambda t, w=watts: w * t, end_s=20)  # type: ignore[misc]
         for name, watts in (("package-0", 100.0), ("package-0 dram", 20.0))

@@ -1,4 +1,4 @@
-"""The energy of a window by what a DCGM exporter shows, and when it may be judged."""
+"""Test the energy of a window from a DCGM exporter, and when it may be judged."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ B = ExportedGpu(uuid="GPU-b", name="NVIDIA H200", host="box", watts=120.0)
 
 
 def test_gpus_of_a_page_and_what_dcgm_does_not_know_is_not_known() -> None:
-    """They are chosen by UUID or host, and a split one is said to be one."""
+    """They are chosen by UUID or host, and a split one is reported as split."""
     split = PAGE.replace(b'gpu="0",', b'gpu="0",GPU_I_PROFILE="1g.18gb",GPU_I_ID="7",')
 
     assert read_exporter(PAGE) == {"GPU-a": A, "GPU-b": B}
@@ -60,7 +60,7 @@ def exported(
     base: float = 1e6,
     uuid: str = "GPU-a",
 ) -> list[ExporterLook]:
-    """Return looks twice a second at a counter that is asked every so often, and shown late."""
+    """Return looks, twice a second, at a counter that is refreshed rarely and shown late."""
     step_s = 0.01
     energy = [base]
     for n in range(round((until_s + 50) / step_s)):

@@ -1,4 +1,4 @@
-"""Which promise holds is said in fields and, in one place, in words."""
+"""Test that error guarantees are fields, with their text in one place."""
 
 from __future__ import annotations
 

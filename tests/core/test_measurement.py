@@ -13,7 +13,7 @@ NOON = dt.datetime(2026, 11, 20, 12, tzinfo=dt.UTC)
 
 
 def test_a_time_without_a_zone_is_utc(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where it is read in another zone than that of the results."""
+    """Also if it is read in another time zone than that of the results."""
     texts = {
         "2026-11-20T12:00:00+00:00": NOON,
         "2026-11-20T12:00:00Z": NOON,

@@ -41,7 +41,7 @@ ALONE = RuleR().alpha
 
 
 def judged(p: float, number: int, pairs: int) -> Verdict:
-    """Return what rule R says of a case whose p value is `p`, among `pairs`: no last word yet."""
+    """Return rule R's verdict on a case with p value `p` among `pairs`; it is not final."""
     certain = p < (FALSE_SHARE / pairs if pairs > MAX_LONE_PAIRS else ALONE)
     passed = p == 1.0
     word = Outcome.OK if passed else Outcome.PERF_DROP if certain else Outcome.INCONCLUSIVE
@@ -114,7 +114,7 @@ def test_parts_say_together_what_one_session_says(
 def test_a_drop_of_a_part_that_knew_nothing_of_the_others_may_be_only_suspect() -> None:
     """0.5 % is a drop alone; among 30 pairs it is none, and the merged result does not fail.
 
-    Up to 20 pairs every verdict stays as it was. A plan of more pairs counts what has no result.
+    Up to 20 pairs every verdict stays as it was. A plan of more pairs counts missing results.
     """
     few = part({0: 0.005}, 1)
     rest = part(dict.fromkeys(range(1, 30), 1.0), 29)
@@ -174,7 +174,7 @@ def test_suspects_of_several_machines_are_a_drop_together() -> None:
 def test_times_versions_and_what_was_left_out_are_joined() -> None:
     """One test in two parts and parts of two commits are refused.
 
-    Strict fails what is not decided, and a recorded case is no pair.
+    Strict mode fails undecided cases; a recorded case is not a pair.
     """
     quiet = part({0: 0.005, **dict.fromkeys(range(1, 30), 1.0)}, 30)
     recorded = verdicts.verdict(Outcome.RECORDED, "8 runs", metric(p=None))
@@ -263,7 +263,7 @@ def test_a_word_on_a_suspect_ends_it_and_what_decides_nothing_leaves_it() -> Non
 
 
 def test_the_second_time_keeps_the_date_and_the_open_metrics_of_the_first() -> None:
-    """Another metric is suspect since now; what was suspect here is judged alone."""
+    """Another metric is suspect since this session; the known suspect is judged alone."""
     second_case = case(Outcome.SUSPECT)
     for word, metrics, date in (
         (Outcome.INCONCLUSIVE, ("throughput", "ttft_p99"), FIRST),
@@ -366,7 +366,7 @@ def test_merging_fails_the_second_day_and_on_request_the_first() -> None:
 
 
 def test_a_later_session_clears_what_an_earlier_one_left_wherever_both_are_kept() -> None:
-    """Also a final drop goes on with the row, and what is no date is no memory."""
+    """Also a final drop ends the row; an invalid date is ignored."""
     (cleared,) = remaining([DROPPED], [case(Outcome.OK)], date=LATER, cleared=True)
     assert newest([DROPPED, cleared]) == newest([cleared, DROPPED]) == (cleared,)
     final = replace(drop(), verdict=replace(drop().verdict, outcome=Outcome.PERF_DROP))

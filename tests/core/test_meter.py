@@ -1,4 +1,4 @@
-"""A wall meter's readings: MLPerf's mean over a window, and when nothing may be said."""
+"""Test a wall meter's readings: MLPerf's mean over a window, and when it is withheld."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def test_the_exact_energy_is_within_the_uncertainty(
 
 
 def test_a_reading_at_either_end_is_not_inside_and_a_failed_one_is_counted() -> None:
-    """Holes and clocks beside the window do not matter: a logger that was stopped and set."""
+    """Holes and clock changes outside of the window do not matter."""
     ends = meter(lambda t: 9000.0 if t in {0.0, 60.0} else 400.0, -2.0, 62.0)
     failed = meter(lambda t: -2.0 if t in {7.0, 31.0} else 400.0, -2.0, 62.0)
 

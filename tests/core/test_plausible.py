@@ -34,7 +34,7 @@ garbage = st.sampled_from(BLANKS)
 
 
 def test_every_quantity_has_bounds_that_no_blank_of_a_driver_lies_in() -> None:
-    """A mapping keeps what is possible, a list is one reading, and names stay as they are."""
+    """A mapping keeps its possible values, a list is one reading, and names stay unchanged."""
     inside = {
         name: [b for b in (*BLANKS, math.nan, math.inf) if possible(name, b) is not None]
         for name in BOUNDS
@@ -93,7 +93,7 @@ def test_what_lies_outside_of_the_window_costs_no_energy() -> None:
 
 
 def test_a_counter_that_does_not_come_back_was_reset_or_jumped() -> None:
-    """Neither is an energy; a driver is loaded anew only where the counter fell."""
+    """Neither is an energy; a driver was reloaded only if the counter fell."""
     reset = [*line()[:600], *(Reading(time_s=r.time_s, value=r.value - 1e6) for r in line()[600:])]
     jumped = [*line()[:600], *(Reading(time_s=r.time_s, value=r.value + 1e6) for r in line()[600:])]
     young = [Reading(time_s=r.time_s, value=r.value - 1e6) for r in line()]

@@ -1,4 +1,4 @@
-"""Records are made from runs; what changed since is said in words."""
+"""Test that records are made from runs, with changes described in words."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ def test_what_changed_since_the_baseline_is_listed_by_key() -> None:
 
 
 def test_what_one_side_does_not_know_is_neither_the_same_nor_changed() -> None:
-    """A server behind a url has weights that no folder here tells; dummy weights are known."""
+    """A server behind a url has weights that no local folder has; dummy weights are known."""
     whole = {
         "dataset": "ab",
         "engine.weights_sha256": "1",

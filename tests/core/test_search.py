@@ -1,4 +1,4 @@
-"""The search of a rate: where it goes next, when it ends, and how near it comes."""
+"""Test the search for a rate: its next step, its end, and its error."""
 
 from __future__ import annotations
 
@@ -216,8 +216,8 @@ def test_what_was_found_is_told_with_its_bracket() -> None:
 def test_the_standard_error_of_a_rate_is_what_rates_are_off_by() -> None:
     """A latency that grows by the fifth power of the rate, and differs from run to run.
 
-    Over 200 searches: what they are off by, and the errors that they state, in the root mean
-    square; the bracket alone states about half of it or less.
+    Over 200 searches: their true and their stated errors, as root mean
+    squares; the bracket alone states about half of it or less.
     """
     plan = SearchPlan(start=100.0, step=narrow_step(0.03))
     for noise in (0.1, 0.2):

@@ -1,4 +1,7 @@
-"""What a server's metrics page says in the windows of a run, and beside a baseline."""
+"""Test a server's metrics page.
+
+Its values in the windows of a run, and compared with a baseline.
+"""
 
 from __future__ import annotations
 
@@ -156,7 +159,7 @@ vllm:request_prefill_time_seconds_count 80
 
 
 def test_stages_are_mean_times_of_the_requests_that_ended_in_a_window() -> None:
-    """Of all copies together; of a stage in which none ended nothing is known."""
+    """Over all copies together; a stage in which none ended is unknown."""
     pages = [QUEUED.format(*each).encode() for each in ((900, 30), (910, 40), (925, 60), (999, 99))]
     readings = [
         ServerReading(time_s=100.5 + n, values=read_server(page)) for n, page in enumerate(pages)
@@ -218,7 +221,7 @@ def samples(page: bytes, *names: str) -> list[tuple[str, dict[str, str], float]]
 
 
 def test_samples_of_the_names_that_were_asked_for() -> None:
-    """A page describes what it shows."""
+    """The description lists the names of the page."""
     labels = {"engine": "0", "model_name": 'a "b" {c}, d\\e\nf'}
     pages = (PAGE, b"x 1\n# TYPE x counter\n", b"", b'[{"a": 1}]')
 

@@ -1,4 +1,4 @@
-"""A change from one accepted baseline to the next: its interval, and when there is no ratio."""
+"""Test the change from one accepted baseline to the next: its interval, and when there is none."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_there_and_back_again(old_values: list[float], new_values: list[float]) 
 
 
 def side(rng: random.Random, sessions: int, sds: tuple[float, float], **fields: Any) -> TrendPoint:
-    """Draw a baseline of eight runs in so many sessions, as sessions and runs differ."""
+    """Draw a baseline of eight runs in this many sessions, with these standard deviations."""
     true = fields.pop("true", 100.0)
     sample = [
         true * math.exp(session + rng.gauss(0, sds[1]))
@@ -115,8 +115,7 @@ def side(rng: random.Random, sessions: int, sds: tuple[float, float], **fields: 
 
 @pytest.mark.parametrize("count", [60, pytest.param(2000, marks=pytest.mark.nightly)])
 def test_the_interval_holds_the_true_change(count: int) -> None:
-    """Of simulated upgrades, also where one session made a baseline, and where sessions differ by
-    more than runs."""
+    """Test simulated upgrades, also with one session a side, or with sessions that differ more."""
     for sessions in (4, 1):
         for sds in ((0.0035, 0.006), (0.01, 0.005)):
             rng, held = random.Random(7), 0

@@ -56,7 +56,7 @@ CALIBRATE = (
 
 
 def test_what_settles_it_follows_from_what_is_lacking() -> None:
-    """Of several metrics the drop says it."""
+    """Among several metrics the one that dropped decides."""
     cases: list[tuple[str, Any, int, str | None, str]] = [
         ("ok", "few sessions", 1, None, OF_DAYS.format(1, 3, "s")),
         ("drop", "few sessions", 3, None, f"{OF_DAYS.format(3, 1, '')}{BUILD}"),

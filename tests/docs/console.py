@@ -1,4 +1,4 @@
-"""Run what a page tells its reader to do: files are written, commands run, outputs compared.
+"""Run a page of the documentation as its reader does: write files, run commands, compare output.
 
 `python -m tests.docs.console docs/tutorial.md` does it in a new folder and prints what each command
 prints, to be copied into the page.
@@ -98,7 +98,7 @@ class BusyMachineError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """A command and what the page says that it prints; nothing: anything."""
+    """A command and its output on the page; no output on the page accepts any."""
 
     line: int
     text: str
@@ -152,7 +152,7 @@ class Fence:
         return int(match[1]) if match else 0
 
     def commands(self) -> list[Command]:
-        """Return its commands with what is printed below each."""
+        """Return its commands with their output on the page."""
         commands_found: list[tuple[int, list[str], list[str]]] = []
         for number, line in enumerate(self.body, self.line + 1):
             if line.startswith("$ "):
@@ -188,14 +188,14 @@ def fences(text: str) -> Iterator[Fence]:
 
 
 def masked(text: str) -> str:
-    """Return what is compared of an output, in one line."""
+    """Return the comparable part of an output, in one line."""
     for _, pattern, stand_in in MASKS:
         text = re.sub(pattern, stand_in, text)
     return " ".join(text.split())
 
 
 def agrees(printed: Sequence[str], output: str) -> bool:
-    """Tell whether an output is what a page shows of it."""
+    """Return whether an output agrees with the page."""
     parts: list[list[str]] = [[]]
     for line in printed:
         if line.strip() == "...":
@@ -213,12 +213,12 @@ def agrees(printed: Sequence[str], output: str) -> bool:
 
 @dataclass
 class Reader:
-    """Somebody who does what a page says, in a folder of their own.
+    """A reader who follows a page, in a folder of their own.
 
     Attributes:
         folder: Where they begin.
         site: Where packages are installed for them.
-        differences: What did not go as the page says.
+        differences: Differences between the page and its run.
         patient: Waits as long as a reader, and prints every output as well.
     """
 

@@ -1,4 +1,4 @@
-"""Who follows the tutorial and the how-to pages gets what they show."""
+"""Test that the tutorial and the how-to pages show the output that their commands print."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ PAGES = [page for page in guides() if any(not one.not_run for one in consoles(pa
 
 
 def follow(page: Path, folder: Path) -> None:
-    """Do what a page says, in a new folder."""
+    """Run a page in a new folder."""
     if shutil.which("git") is None:
         pytest.skip("needs git")
     (folder / "reader").mkdir()
@@ -192,7 +192,7 @@ def reader(tmp_path: Path) -> Reader:
 
 @pytest.mark.process
 def test_files_and_changes_of_a_page_are_made(reader: Reader) -> None:
-    """What does not go as the page says is told."""
+    """A step that differs from the page is reported."""
     reader.follow(
         "```python\n# a/b.py\nx = 1\ny = 2\n```\n\n"
         "```diff\n--- a/b.py\n+++ a/b.py\n x = 1\n-y = 2\n+y = 3\n```\n\n"

@@ -1,4 +1,4 @@
-"""docs/suites.md says of each metric of tokens what the one table of metrics says."""
+"""Test that docs/suites.md agrees with the table of metrics for each metric of tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Take from Python what other systems lack, in every process whose PYTHONPATH has this folder.
+"""Remove from Python parts that other systems lack, if PYTHONPATH has this folder.
 
 LACKING names it, separated by blanks: a module, a name of a module ("os.killpg"), or a folder
 ("/proc/").

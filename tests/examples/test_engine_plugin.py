@@ -27,7 +27,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "engine-plugin"
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a copy of the example, and the package installed beside it."""
+    """Return a folder with a copy of the example, with the package installed next to it."""
     folder = tmp_path_factory.mktemp("plugin")
     shutil.copytree(EXAMPLE, folder / "project", ignore=shutil.ignore_patterns("*.egg-info"))
     install(folder)

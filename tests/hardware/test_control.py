@@ -1,4 +1,4 @@
-"""The micro-benchmark's program: what it counts, on numpy and on torch, and what ends it."""
+"""Test the micro-benchmark's program: its counts, with numpy and with torch, and its end."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Every failure of NVML ends where it should: one quantity, one GPU, or all of it.
+"""Test that a failure of NVML costs one quantity, one GPU, or all of it, as it should.
 
-What one call does with one code is in test_nvml.py; here a sampler runs, and its file is read.
+Reactions of one call to one code are in test_nvml.py; here a sampler runs, and its file is read.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ def found_after(fake: Fake, pynvml: ModuleType, rule: str) -> NvmlDevice | None:
 def test_what_passes_at_the_start_is_asked_three_more_times(
     fake: Fake, pynvml: ModuleType, opened: NvmlLibrary
 ) -> None:
-    """A timeout, what is unknown, and a code without a class; what does not pass is asked once."""
+    """A timeout, an unknown error, and a code without a class; permanent errors are tried once."""
     for function, code in product(STARTING, (10, 999, 37)):
         three, four = (
             found_after(fake, pynvml, f"fail {function} {code} calls=1-{n}") for n in (3, 4)
@@ -199,7 +199,7 @@ def test_what_passes_at_the_start_is_asked_three_more_times(
 def test_a_function_that_is_lacking_leads_to_the_next_way_or_none(
     opened: NvmlLibrary, fake: Fake
 ) -> None:
-    """In an old driver, and in a binding without what is deprecated now and goes with CUDA 14."""
+    """In an old driver, and in a binding without the functions that are removed in CUDA 14."""
     lacking = ReadMethod(
         name="nvmlDeviceGetFanSpeed",
         read=lambda nvml, handle: nvml.nvmlDeviceGetFanSpeed(handle),

@@ -1,4 +1,4 @@
-"""A machine has the GPUs that CUDA would show, each known by what a baseline must equal.
+"""Test that a machine has the GPUs that CUDA would show, with the identity of baselines.
 
 NVML is asked in real child processes, on a library whose GPUs a scenario describes.
 """
@@ -237,12 +237,12 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
 
 
 def look() -> Machine:
-    """Look anew, past the cache."""
+    """Detect the machine again, without the cache."""
     return detect.__wrapped__(gpus=True)
 
 
 def test_a_machine_is_looked_at_through_a_child(fake: Fake) -> None:
-    """Identity, links and versions of each GPU; nobody asks NVML for the CPU."""
+    """Identity, links and versions of each GPU; for the CPU no NVML is needed."""
     cpu = detect.__wrapped__(gpus=False)
     assert (cpu.gpus, cpu.nvml_trouble, fake.log.exists()) == ((), None, False)
     assert cpu.surroundings("cpu")["machine.python"]

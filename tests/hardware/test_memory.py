@@ -1,4 +1,4 @@
-"""Memory is free again where no more is taken than before; where that is not known, at rest."""
+"""Test that memory counts as free at its former level, or else once it is stable."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def gpu(used_mib: int, *more: str) -> list[str]:
 
 
 def looks(fake: Fake, *scenarios: list[str]) -> tuple[Callable[[float], None], list[float]]:
-    """Return what is slept by: each time the next scenario is here; and how often it was."""
+    """Return a sleep function that applies the next scenario, and the list of its calls."""
     left, slept = list(scenarios), []
 
     def sleep(seconds: float) -> None:

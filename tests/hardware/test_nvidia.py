@@ -88,7 +88,10 @@ PROPERTIES: dict[str, dict[str, Property]] = {
 def test_a_gpu_is_known_by_what_changes_its_speed_or_its_energy(
     fake: Fake, pynvml: ModuleType
 ) -> None:
-    """Power is rounded to 5 W; what is not told is None alone; no UUID or version is among it."""
+    """Power is rounded to 5 W; an unknown property is None alone.
+
+    UUID and versions are left out.
+    """
     gpu = only(nvidia.read(pynvml))
     assert (gpu["uuid"], gpu["parent"], gpu["address"], gpu["index"]) == ("GPU-0", "GPU-0", None, 0)
     expected = {lines: {**H200, **changed} for lines, changed in PROPERTIES.items()}
@@ -190,7 +193,7 @@ def test_what_cannot_be_sampled_is_said_before_a_run(fake: Fake, pynvml: ModuleT
 
 
 def test_what_is_only_shown_when_it_changed(fake: Fake, pynvml: ModuleType) -> None:
-    """Versions, link, settings and a hash of the card; what is not known is left out."""
+    """Versions, link, settings and a hash of the card; unknown ones are left out."""
     lines = ["driver 580.95.05", "cuda 12090", *scenario(*PLAIN, "gsp 580.95.05")]
     fake.write(*lines)
     whole = only(nvidia.read(pynvml))["surroundings"]
@@ -305,7 +308,7 @@ def test_products_and_instances_have_class_names_that_suites_may_use() -> None:
 
 
 def test_garbage_is_unknown_in_an_identity_too(fake: Fake, pynvml: ModuleType) -> None:
-    """No function shows what a board cannot have; a limit that cannot be is set by nobody."""
+    """No function reports a value that a board cannot have; an impossible limit is never set."""
     for blank in (2**32 - 1, 2**63 - 14):
         garbage_rules = [f"show {function} {blank}" for function in GARBAGE]
         fake.write(*garbage_rules, "device", "application 1500 1980")

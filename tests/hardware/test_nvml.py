@@ -55,7 +55,7 @@ REFUSED = {
 
 
 def together_with(name: str) -> set[str]:
-    """Return the quantities that are missing where one is refused."""
+    """Return the quantities that are missing if one is refused."""
     shared = {"nvmlDeviceGetClockInfo", "nvmlDeviceGetTotalEccErrors", "nvmlDeviceGetNvLinkState"}
     same = {other for other, functions in REFUSED.items() if functions == REFUSED[name]}
     return same if shared & set(REFUSED[name]) else {name}

@@ -54,7 +54,7 @@ def leave(folder: Path, **changes: Any) -> Path:
 def test_the_limit_before_is_noted_and_given_back(
     fake: Fake, opened: NvmlLibrary, folder: Path
 ) -> None:
-    """What somebody else set meanwhile, as an administrator does or a reboot, is left alone."""
+    """A limit set by others during the run, such as an administrator or a reboot, is left alone."""
     set_to(opened, folder, 500)
     assert (fake.limit_w(), noted(folder)) == (500, {"GPU-0": NOTE})
     done = power_limit.restore_all(opened, ["GPU-0", "GPU-1"], folder)

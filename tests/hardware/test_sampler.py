@@ -1,4 +1,4 @@
-"""The sampler's process: what it writes, what it costs, when it ends, that it sets nothing."""
+"""Test the sampler's process: its file, its cost, its end, and that it changes no setting."""
 
 from __future__ import annotations
 

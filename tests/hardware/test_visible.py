@@ -1,4 +1,4 @@
-"""CUDA_VISIBLE_DEVICES is read as CUDA reads it; a GPU is always told by its UUID."""
+"""Test that CUDA_VISIBLE_DEVICES is read as CUDA reads it, and that a GPU is named by its UUID."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Many pairs in one session: what stands among them, and what they show of unchanged ones."""
+"""Test many pairs in one session.
+
+Which drops stand out, and their distribution without a change.
+"""
 
 from __future__ import annotations
 
@@ -237,7 +240,7 @@ def heavy(rng: random.Random) -> list[Compared]:
 
 
 def away(null: Null, times: float) -> list[Compared]:
-    """Return looks at a drop that lies so many times as far out as the farthest that was seen."""
+    """Return the analyses of a drop that lies `times` times as far out as the farthest seen."""
     se = null.scale * math.sqrt((SE / 2) ** 2 + null.excess * SE**2)
     return [(-times * null.seen[-1] * se, SE, DF), (-times * null.seen[-1] * se, SE / 2, 1e3)]
 

@@ -62,7 +62,7 @@ WIDE = [0.02, 0.021, -0.02, -0.021, 0.01, 0.011, -0.01, -0.011]
 
 
 def test_a_word_is_final_where_sessions_cannot_turn_it() -> None:
-    """Of four sessions that agree or differ, and of one, whose differences are not known."""
+    """From four sessions that agree or differ, and from one, whose variance is unknown."""
     few, provisional = "few sessions", Answer.PROVISIONAL
     for baseline, current, sessions, rule, decision, leans, lacking in (
         (FLAT, [0.0], FOUR, RULE, Answer.PASS, None, None),
@@ -212,7 +212,7 @@ def test_what_is_known_better_never_makes_a_drop_harder_to_prove(data: st.DataOb
 @settings(max_examples=100)
 @given(st.data())
 def test_a_larger_ratio_of_sessions_never_makes_a_drop_final(data: st.DataObject) -> None:
-    """What rule R says with what was learnt of sessions: the runs are the same."""
+    """Rule R with the learnt variance of sessions, on the same runs."""
     sd = data.draw(st.floats(0.0005, 0.01))
     deviations = st.floats(-2.0, 2.0).map(lambda x: sd * x)
     baseline = data.draw(st.lists(deviations, min_size=8, max_size=8))

@@ -116,7 +116,7 @@ class Fake:
         self.write(*lines)
 
     def limit_w(self, device: int = 0) -> int | None:
-        """Return the power limit that was set last, watts; None: nobody set one."""
+        """Return the power limit that was set last, watts; None if it was never set."""
         file = self.folder / f"scenario.limit.{device}"
         return int(file.read_text("ascii")) // 1000 if file.exists() else None
 

@@ -1,4 +1,4 @@
-"""The library of these tests does what a scenario says, and means the memory of nvidia-ml-py.
+"""Test that the fake NVML library follows its scenario, and that its structs match nvidia-ml-py.
 
 Its exact joules are exact; a new release of the binding fails here.
 """
@@ -66,8 +66,10 @@ def test_the_exact_joules_are_the_integral(fake: Fake) -> None:
 
 
 def test_the_counter_steps_and_trails(fake: Fake, pynvml: ModuleType, gpu: Any) -> None:
-    """At 10.1 s, with steps of 1 s and a lag of 50 ms, it shows what was used until 9.95 s; with
-    a phase of 900 ms the last step is at 9.9 s; one that is reset begins anew."""
+    """At 10.1 s, with steps of 1 s and a lag of 50 ms, it shows the energy until 9.95 s.
+
+    With a phase of 900 ms the last step is at 9.9 s; a reset one begins at zero.
+    """
     fake.t0 -= 10.1
     counts = []
     for energy in ("lag=50 base=7", "phase=900 base=0", "reset=8"):

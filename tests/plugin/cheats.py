@@ -1,4 +1,4 @@
-"""Engines that an auditor is looking for, beside honest ones."""
+"""Engines that cheat in ways that an audit detects, and honest ones."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Keeper(Honest):
 
 
 class Guesser(Honest):
-    """Guesses in timed runs, where nobody is thought to look."""
+    """Guess in timed runs, when answers are not checked."""
 
     def answer(self, index: int, sink: Sink) -> bytes:
         right = type(sink).__name__ == "OutputSink"

@@ -15,10 +15,10 @@ TOKEN_SECONDS = 1e-3
 
 
 class QueueEngine(Engine):
-    """Serves one sample after the other, each for a fixed time: 1 / service_s a second at most.
+    """Serve one sample after the other, each for a fixed time: at most 1 / service_s a second.
 
-    When a sample is due follows from the arrivals alone: what a wait takes too long delays that
-    sample, and none after it.
+    When a sample is due follows from the arrivals alone: a wait that takes too long delays that
+    sample only.
     """
 
     def __init__(

@@ -458,7 +458,7 @@ def test_nothing_is_recorded_that_no_scorer_vouches_for(own_project: Project) ->
 def test_an_accuracy_pass_waits_for_no_idle_machine(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It times nothing; a timed run beside it asks who else uses the processor."""
+    """It measures no time; a timed run in the same session checks the load."""
 
     def busy() -> NoReturn:
         raise AssertionError("asked")

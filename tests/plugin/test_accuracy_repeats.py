@@ -1,4 +1,7 @@
-"""Passes of one build that differ: repeats are kept, a near gate is said, outputs are compared."""
+"""Test accuracy passes of one build that differ.
+
+Repeats are kept, near gates and outputs reported.
+"""
 
 from __future__ import annotations
 
@@ -97,7 +100,7 @@ def kept(project: Project) -> AccuracyBaseline:
 
 
 def test_a_pass_beside_the_baseline_of_one_pass(own_project: Project) -> None:
-    """Changed outputs are said; another build and a drop are no repeat."""
+    """Changed outputs are reported; another build and a drop are not repeats."""
     assert own_project.run("suites", *RECORD).ret == 0
     outputs = accuracy_baselines.load_outputs(own_project.path / BASELINE)
     assert outputs is not None

@@ -1,4 +1,4 @@
-"""Add-ons of others: what each hook can do, and how a broken one is told."""
+"""Test add-ons of other packages: the effect of each hook, and errors of broken ones."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def install(project: Project, source: str, *, distribution: str = "acme-tools") 
 
 
 def forget(project: Project) -> None:
-    """Let the next session import the add-on anew."""
+    """Make the next session import the add-on again."""
     import sys
 
     for name in [name for name in sys.modules if name.startswith("acme_")]:

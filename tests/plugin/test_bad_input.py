@@ -1,4 +1,4 @@
-"""Bad input, as a user meets it: one sentence that says what, where and what to do."""
+"""Test bad input in whole sessions: one sentence that names the problem, its place and a remedy."""
 
 from __future__ import annotations
 

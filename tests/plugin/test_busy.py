@@ -1,4 +1,4 @@
-"""A machine that others load: what they took is no drop of the build."""
+"""Test a machine under load by others: speed that they took is not a drop of the build."""
 
 from __future__ import annotations
 

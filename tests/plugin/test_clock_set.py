@@ -1,4 +1,4 @@
-"""A run in which the wall clock is set is INVALID, whoever measures it."""
+"""Test that a run is INVALID if the wall clock is set during it, by any measurement."""
 
 from __future__ import annotations
 

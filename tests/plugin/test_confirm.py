@@ -1,4 +1,4 @@
-"""A drop is measured again beside the build of its baseline, and says which evidence decided."""
+"""Test that a drop is measured again with the baseline's build, and which evidence decides."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class Lab:
 
 @dataclass
 class Simulation:
-    """Runs without a process: what both builds reach in turn, and what was run."""
+    """Runs without a process: the rates of both builds in turn, and a log of the runs."""
 
     new_rates: Sequence[float] = (RATE, 1.01 * RATE)
     old_rates: Sequence[float] = (RATE, 1.01 * RATE)
@@ -215,7 +215,7 @@ def provisional() -> Ruling:
 def test_a_session_runs_both_builds_in_turns_and_says_which_evidence_decided(
     lab: Lab, tmp_path: Path, *, slower: bool
 ) -> None:
-    """A drop that the baseline's build has too is none of this build."""
+    """A drop that the baseline's build has too is not a drop of this build."""
     python = other_python.environment(tmp_path / "the-old-one")
     lab.project.baseline(near(RATE if slower else 2 * RATE), of=ACME)
     suite = lab.suite(f'python = "{python}"', slow=HERE if slower else "")
@@ -253,7 +253,7 @@ def test_a_session_runs_both_builds_in_turns_and_says_which_evidence_decided(
 
 
 def test_a_commit_in_git_is_the_baseline_s_build(lab: Lab, simulation: Simulation) -> None:
-    """tests/run/test_other_python.py runs what is checked out."""
+    """tests/run/test_other_python.py runs the checked out code."""
     git(lab.project.path, "init", "-q", "-b", "main")
     git(lab.project.path, "add", "acme.py")
     git(lab.project.path, "commit", "-q", "-m", "fast")
@@ -268,7 +268,7 @@ def test_a_commit_in_git_is_the_baseline_s_build(lab: Lab, simulation: Simulatio
 
 
 def test_runs_in_turns_decide(lab: Lab, simulation: Simulation) -> None:
-    """Proven drops keep their headline; what is excluded or open says what it was before."""
+    """Proven drops keep their headline; excluded or open ones state the earlier verdict."""
     slow, uneven = (RATE / 2, 0.505 * RATE), (RATE, 0.6 * RATE)
     stored = "against the stored baseline: PERF DROP samples/s −50.0 %"
     rows = [
@@ -387,7 +387,7 @@ def test_a_change_is_that_of_the_raw_value_and_the_limit_that_of_its_end() -> No
 def test_a_provisional_drop_is_red_once_runs_in_turns_prove_it(
     lab: Lab, simulation: Simulation, failing: Outcome
 ) -> None:
-    """Beside this very build without the handicap, where it is the baseline's; efficiency too."""
+    """Compared with this build without the handicap, if it is the baseline's; efficiency too."""
     runs = lab.case()
     runs.add_run()
     assert runs.record is not None
@@ -412,9 +412,9 @@ def test_a_provisional_drop_is_red_once_runs_in_turns_prove_it(
 def test_a_provisional_ok_is_final_once_runs_in_turns_exclude_a_drop(
     lab: Lab, simulation: Simulation
 ) -> None:
-    """It takes six runs and more, so only beside a build that is named, while days are few.
+    """It takes six runs and more, so only against a named build, while the baseline has few days.
 
-    What the pairs leave open stays as it was; a drop that they prove is one.
+    An open result of the pairs changes nothing; a drop that they prove counts.
     """
     metric = fallen(Outcome.PROVISIONAL, low=-0.1, high=0.1, direction="ok", note="one day", days=1)
     passed = ruling_of([metric])
@@ -564,7 +564,7 @@ class Acme(NullEngine):
 def test_what_halves_the_speed_is_red_on_the_first_day(
     project: Project, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
-    """The baseline has one session; what is recorded of it is enough to measure it again."""
+    """The baseline has one session; its record is enough to measure it again."""
     entries = '[[engines]]\nuse = "acme:Acme"\n' if "ACME" in change else None
     (project.path / "acme.py").write_text(READS_A_VARIABLE, "utf-8")
     monkeypatch.syspath_prepend(project.path)

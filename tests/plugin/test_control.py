@@ -1,4 +1,7 @@
-"""The machine's own speed beside each run: a drop of the machine is no drop of the build."""
+"""Test the machine's own speed during each run.
+
+A drop of the machine is not a drop of the build.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,7 @@ def record(project: Project, *, days: int = 4) -> Path:
 
 
 def scale(path: Path, *factors: float) -> None:
-    """Let the baseline say that its machine multiplied and copied so many times faster.
+    """Multiply the machine's speeds in a baseline by a factor for each run.
 
     Args:
         path: The baseline.

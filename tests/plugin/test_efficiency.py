@@ -317,10 +317,10 @@ class Working(Working):
 def test_each_replica_sees_its_own_gpu_and_one_that_is_behind_is_told(
     fake: Fake, project: Project
 ) -> None:
-    """One LoadGen before six processes; the run is one of the whole system.
+    """One LoadGen drives six processes; the run is one of the whole system.
 
     It takes a second, in which batches follow each other, and the slow replica is far behind:
-    what a busy machine adds to some batches hides nothing.
+    delays by a busy machine in some batches hide nothing.
     """
     device = ("device", "wave const 500")
     hot = ("device", "wave const 400", "temp 80", "clocks 1400 3201", "limit 600")

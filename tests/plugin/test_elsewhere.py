@@ -87,7 +87,7 @@ def test_a_change_of_the_other_python_is_told_and_a_drop_is_found(
 def test_onnx_runtime_is_needed_there_only(
     project: Project, python: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """ONNX Runtime cannot be imported here; the tiny ResNet-50 is measured all the same."""
+    """ONNX Runtime cannot be imported here, but the tiny ResNet-50 is measured."""
     pytest.importorskip("onnxruntime")
     (project.path / "hidden").mkdir()
     (project.path / "hidden/onnxruntime.py").write_text("raise ImportError('not here')", "utf-8")

@@ -79,7 +79,7 @@ def requests_suite(project: Project) -> Path:
 def test_each_run_of_a_search_over_concurrency_keeps_one_number_in_flight(
     project: Project,
 ) -> None:
-    """Also where the machine is too busy to judge a run: the worker is told that number alone."""
+    """Also if the machine is too busy to judge a run: the worker gets that number alone."""
     project.run(requests_suite(project))
 
     specs = sorted(project.path.glob(".mlperf/runs/*/*.search-1/*/spec.json"))
@@ -94,7 +94,7 @@ def test_each_run_of_a_search_over_concurrency_keeps_one_number_in_flight(
 def test_searches_find_how_many_requests_a_server_answers_in_time(
     project: Project, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """All figures are those of 10 requests in flight, half of what a server twice as fast has."""
+    """All figures are those of 10 requests in flight, half those of a server twice as fast."""
     file = requests_suite(project)
     update = ("--mlperf-update=missing", "-omlperf_baseline_runs=2")
     result = project.run(file, *update, "--mlperf-json=r.json")

@@ -59,10 +59,10 @@ class Questions:
 
 @dataclass(kw_only=True)
 class Model:
-    """A server whose model only reasons, up to the limit, where a question's number says so.
+    """A server whose model only reasons, up to the limit, if a question's number says so.
 
     Attributes:
-        every: It does so for every such number; 0: for none.
+        every: Questions between those that it only reasons on; 0 disables it.
         cut: It writes text up to the limit instead.
     """
 

@@ -27,8 +27,8 @@ def output_of(result: pytest.RunResult) -> str:
 def test_a_baseline_grows_by_two_runs_a_session_until_it_has_four_days(project: Project) -> None:
     """A drop that sessions cannot explain keeps its verdict, and is not added.
 
-    A second session of a day is added, and told to add no day. A run that disagrees with the
-    other is replaced, so that a busy machine adds up to four.
+    A second session of a day is added, with a note that it adds no day. A run that disagrees with
+    the other is replaced, so that a busy machine adds up to four.
     """
     project.suite()
     project.run("suites", *FIRST)

@@ -123,7 +123,7 @@ def family(pid: int) -> list[psutil.Process]:
 
 
 def left_of(processes: list[psutil.Process]) -> list[psutil.Process]:
-    """Wait, and return the processes that do not end; one that nobody buried yet has ended."""
+    """Wait, and return the processes that do not end; a zombie counts as ended."""
     deadline = time.monotonic() + GONE_S
     left = processes
     while left and time.monotonic() < deadline:
@@ -162,7 +162,7 @@ def accelerator_is_free(project: Project) -> None:
 def test_a_pytest_that_is_ended_leaves_no_process_and_no_lease(
     project: Project, number: signal.Signals, distribution: list[str], replicas: int
 ) -> None:
-    """Ctrl-C keeps what is finished, too."""
+    """Ctrl-C keeps finished results, too."""
     write(project, replicas)
     interrupted = number is signal.SIGINT
     suite = "suites" if interrupted else "suites/b.mlperf.toml"

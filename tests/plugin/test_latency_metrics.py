@@ -54,7 +54,7 @@ class InFours(NullEngine):
 
 @pytest.fixture
 def session(project: Project) -> tuple[Mapping[str, Run], str]:
-    """Return the runs of a session by case, and what was printed."""
+    """Return the runs of a session by case, and its output."""
     (project.path / "acme.py").write_text(COALESCED, "utf-8")
     project.pytester.syspathinsert()
     (project.path / "suites").mkdir()

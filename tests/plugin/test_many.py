@@ -85,7 +85,7 @@ def newest(project: Project) -> Results:
 
 
 def open_(file: Path) -> tuple[Suspect, ...]:
-    """Return what a session left of tests that are not cleared."""
+    """Return the suspects of a session that are not cleared."""
     return tuple(one for one in load(file).suspects if one.metrics or one.drops)
 
 
@@ -100,7 +100,7 @@ def of(project: Project, engine: str) -> CaseResult:
 
 
 def junit(project: Project) -> dict[str, tuple[bool, dict[str, str]]]:
-    """Return what JUnit's file says of each engine: whether it failed, and its properties."""
+    """Return the JUnit result of each engine: whether it failed, and its properties."""
     failures = {}
     for test in ET.parse(project.path / "junit.xml").iter("testcase"):
         values = {p.get("name", ""): p.get("value", "") for p in test.iter("property")}

@@ -1,4 +1,4 @@
-"""Options and their ini settings: what they mean, and what is refused in one line."""
+"""Test options and their ini settings: their effect, and refusals in one line."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def field(options: Options, name: str) -> object:
 
 
 def read(pytester: pytest.Pytester, *arguments: str, ini: str = "") -> Options:
-    """Return the options of a command line beside an ini file, and nothing of the environment."""
+    """Return the options of a command line and an ini file, without those of the environment."""
     pytester.makeini(f"[pytest]\n{ini}\n")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTEST_ADDOPTS", "-p no:hypothesispytest -p no:anyio")

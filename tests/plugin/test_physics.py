@@ -1,4 +1,4 @@
-"""What stands beside a result: its share of what the GPU could do, and what a dollar buys."""
+"""Test the figures of a result that come from physics: share of the GPU's limit, and cost."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PRICE = "\n[prices]\nH200 = { usd_per_gpu_hour = 3.6, as_of = 2026-11-01 }\n"
 
 @pytest.fixture
 def h200(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
-    """A machine with an H200, whose power nobody asks for."""
+    """Return a machine with an H200 whose power is not measured."""
     fake_gpu = Fake(tmp_path)
     fake_gpu.write(*scenario("util 90 40"))
     for name, value in fake_gpu.environment.items():

@@ -1,4 +1,4 @@
-"""A session of one engine in several precisions: its reports say what each costs and gives."""
+"""Test a session of one engine in several precisions: its reports show cost and gain of each."""
 
 from __future__ import annotations
 

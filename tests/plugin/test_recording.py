@@ -98,7 +98,7 @@ class Beside(NullEngine):
 
 
 def more_sessions(content: bytes, sessions: int) -> bytes:
-    """Return a baseline file with runs of so many other sessions, and days, of the same build."""
+    """Return a baseline file with runs of this many other sessions, and days, of the same build."""
     file = json.loads(content)
     (record,) = file["records"]
     for number in range(sessions):
@@ -109,7 +109,7 @@ def more_sessions(content: bytes, sessions: int) -> bytes:
 
 
 def test_what_another_session_wrote_meanwhile_stays(project: Project) -> None:
-    """What it appended is kept below ours; what it recorded first, `missing` does not replace.
+    """Appended runs are kept below ours; `missing` does not replace runs that it recorded first.
 
     A baseline that it completed does not grow; one that it made longer does.
     """
@@ -278,9 +278,9 @@ def test_a_folder_that_cannot_be_written_is_an_error_before_anything_is_measured
 
 
 def test_what_is_missing_is_recorded_and_what_is_there_is_judged(project: Project) -> None:
-    """A record of another machine stays beside the new one.
+    """A record of another machine is kept with the new one.
 
-    A p99 limit that is not applied is no gate, and nobody may think it is one.
+    A p99 limit that is not applied is reported as such.
     """
     project.suite("suites/old.mlperf.toml")
     project.suite("suites/other.mlperf.toml", name="other")
@@ -305,9 +305,9 @@ def test_what_is_missing_is_recorded_and_what_is_there_is_judged(project: Projec
 
 
 def test_git_sees_the_baseline_and_nothing_of_the_runs(project: Project) -> None:
-    """Without a folder of baselines above the suite one is made beside it.
+    """Without a folder of baselines above the suite one is made next to it.
 
-    A record that cannot prove its limit says what it can prove.
+    A record that cannot prove its limit states its detectable change.
     """
     (project.path / "baselines").rmdir()
     project.suite(more='[limits]\nthroughput = { max_drop = "1%" }\n')

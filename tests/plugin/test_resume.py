@@ -50,9 +50,9 @@ def last_results(project: Project) -> Results:
 def test_what_was_decided_is_reported_and_not_measured_again(
     interrupted: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Copies that setuptools brings into Python's path are no other packages.
+    """Copies that setuptools brings into Python's path do not count as other packages.
 
-    Whatever imports it does so in one session and not in the other. Another suite or another option
+    They are imported in one session and not in the other. Another suite or another option
     is another session.
     """
     (first,) = interrupted.path.glob(f".mlperf/runs/*/{JOURNAL_FILE}")

@@ -1,4 +1,4 @@
-"""A slow start is no speed, and a run that would take far too long does not begin."""
+"""Test that a slow start does not count as speed, and that a far too long run does not begin."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What nobody foresaw is an ERROR of its case with a traceback in a log; no test is missing."""
+"""Test that an unforeseen exception is an ERROR of its case with a traceback in a log."""
 
 from __future__ import annotations
 

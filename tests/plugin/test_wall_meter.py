@@ -1,4 +1,4 @@
-"""The log of a wall meter beside a run: a metric of its own, on any machine."""
+"""Test the log of a wall meter during a run: a metric of its own, on any machine."""
 
 from __future__ import annotations
 

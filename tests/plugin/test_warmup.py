@@ -1,4 +1,4 @@
-"""A session's first run on an accelerator is made warm, or says that it was not."""
+"""Test that a session's first run on an accelerator is warmed up, or carries a note."""
 
 from __future__ import annotations
 

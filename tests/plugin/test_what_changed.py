@@ -1,4 +1,4 @@
-"""What changed since a baseline, in git and outside, as a session tells it."""
+"""Test the report of changes since a baseline, in git and outside."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ ANSWERS = '[[engines]]\nuse = "tests.bench.answers:Answers"\noptions = {{ wrong 
 
 @pytest.mark.process
 def test_what_changed_since_one_baseline_is_no_cause_against_the_other(project: Project) -> None:
-    """Where scores failed, speed is not judged: what changed since the scores' baseline is told."""
+    """If scores failed, speed is not judged: changes since the scores' baseline are listed."""
     reference = 'scorer = { use = "top1" }'
     for wrong, options in (
         (0, ("-k", "accuracy", "--mlperf-update=missing")),

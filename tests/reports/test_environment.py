@@ -1,4 +1,7 @@
-"""What `explain` says of the machine: what it is, and how fast it was beside the baseline's."""
+"""Test the environment section of `explain`.
+
+The machine, and its speed relative to the baseline's.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every report says of an accuracy test whether its gate was evaluated, and on how many samples."""
+"""Test that every report states whether an accuracy gate was evaluated, and on how many samples."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ HOSTILE = st.one_of(st.just(OBEYED), st.text(LETTERS, max_size=12))
 
 
 def spoilt(more: str) -> Results:
-    """Return a session in which every free text holds `more`; enumerations stay what they are."""
+    """Return a session in which every free text holds `more`; enumerations stay unchanged."""
     return session(*(_spoilt(result(one), more) for one in (DROP, OK)), skipped={more: more})
 
 

@@ -62,7 +62,7 @@ WIDE = [{"a": "x", "b": "1", "verdict": "ok"}, {"a": "yyy", "b": "100", "verdict
 
 
 def test_a_table_lines_up_and_has_no_trailing_blanks() -> None:
-    """A narrow one leaves out what is least needed; only words of verdicts are coloured."""
+    """A narrow one leaves out the least needed columns; only outcomes are coloured."""
     assert table(["a", "b", "c", "verdict"], WIDE, 80, left=["a", "verdict"]) == [
         "a      b  verdict",
         "x      1  ok",

@@ -1,4 +1,4 @@
-"""What is said of a machine where all pairs of a session moved, or lie far apart."""
+"""Test the message about a machine if all pairs of a session moved, or lie far apart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The precision table: what is compared with what, and what is never made up."""
+"""Test the precision table: its comparisons, and that no figure is made up."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def speed(block: Block, precision: str) -> Speed:
 
 
 def test_the_widest_precision_stands_first_and_floats_before_integers() -> None:
-    """Entries are called by their precision where that tells them apart."""
+    """Entries are named by their precision if that is unambiguous."""
     names = "w4a16 int8 best fp8 int4 fp16 fp32 bf16 fp64 nvfp4"
 
     block = only(*(measured(case(name), 1.0) for name in names.split(" ")))

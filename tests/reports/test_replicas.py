@@ -1,4 +1,4 @@
-"""Replicas, GPUs and server of a run beside each other, for the page."""
+"""Test the tables of replicas, GPUs and server of a run, for the page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plan, and what is said about cases that do not run."""
+"""Test the plan, and messages about cases that do not run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SUITE = Path("suites/rn.mlperf.toml")
 
 
 def planned(case: Case, seconds_per_run: float, **fields: Any) -> Testable:
-    """Return a case with what the plan needs of it."""
+    """Return a case with the fields that the plan needs."""
     usual = {"kinds": ("performance",), "fewest_runs": 1, "runs_per_value": (1, 1), "elsewhere": ""}
     plan_fields = {**usual, **fields}
     made = SimpleNamespace(case=case, path=SUITE, seconds_per_run=seconds_per_run, **plan_fields)
@@ -44,7 +44,7 @@ def test_a_search_counts_with_its_runs() -> None:
 
 
 def test_the_plan_reads_as_designed() -> None:
-    """It counts with the most runs allowed and says what runs in another Python."""
+    """It counts with the most runs allowed and marks runs in another Python."""
     kinds_by_case: dict[tuple[Path, str], set[Kind]] = {
         (SUITE, QUICK.case.id): {"performance", "accuracy"},
         (SUITE, OFFICIAL.case.id): {"performance"},

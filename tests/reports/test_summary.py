@@ -152,7 +152,7 @@ def test_what_changed_is_told_beside_a_verdict_that_stands_the_machine_first() -
 
 
 def test_what_changed_since_two_baselines_of_a_case_is_kept_apart() -> None:
-    """What changed since both is told once, files that nothing is known to load not at all."""
+    """A change since both is listed once, files that no run loaded not at all."""
 
     def lines(scores: tuple[str, ...], speed: tuple[str, ...] | None) -> list[str]:
         about = BaselineReference(source="set", changed=scores)
@@ -193,7 +193,7 @@ def test_suites_without_baseline_are_named_once_each() -> None:
 
 
 def test_runs_are_counted_once_and_profiles_named() -> None:
-    """Two tests rest on the same runs; a note that they share is said once."""
+    """Two tests share the same runs; a common note is printed once."""
     of_both = session(result(verdicts.OK, profile="official"), result(verdicts.OK))
     assert summary(of_both, 80, colour=False)[-2:] == [
         "2 tests: 2 ok; 2 runs, 3 min 20 s, profile official and quick",
@@ -240,7 +240,7 @@ def test_load_is_no_reason_for_a_longer_baseline() -> None:
 
 
 class Counted(tuple[CaseResult, ...]):
-    """Results that count how often somebody goes through them all."""
+    """Results that count how often they are iterated."""
 
     passes = 0
 

@@ -44,7 +44,7 @@ OFFICIAL = (
 
 
 def texts_of(kind: str) -> dict[str, str]:
-    """Return what is expected on a terminal, by the name of the verdict and the columns."""
+    """Return the expected terminal texts, by the name of the verdict and the columns."""
     file = Path(__file__).parents[1] / "data" / "terminal_texts.txt"
     sections = file.read_text("utf-8").split(f"==== {kind} ")[1:]
     parts = (section.partition("\n====")[0].partition("\n") for section in sections)
@@ -159,7 +159,7 @@ def session(*results: CaseResult, seconds: float = 200.0, **fields: Any) -> Resu
 
 
 def reported(results: Results, **fields: Any) -> ReportedSession:
-    """Return what a report of a session is made of."""
+    """Return the input of a report of a session."""
     return ReportedSession(results=results, file=Path("results.json"), **fields)
 
 

@@ -84,7 +84,7 @@ def values(
 
 
 def rule_with_noise(baseline: list[Value], rule: RuleR) -> RuleR:
-    """Return the rule with what a baseline knows of sessions, as its record keeps it."""
+    """Return the rule with a baseline's knowledge of sessions, as its record keeps it."""
     noise = session_noise([baseline], rule=rule)
     written = SessionNoise(ratio=float(f"{noise.ratio:.3g}"), df=noise.df) if noise else None
     return replace(rule, session_noise=surer(written, rule.session_noise))
@@ -286,7 +286,7 @@ def test_lines_of_the_page_sum_up_requirements(lib: Any) -> None:
 
 
 def possible(old_scores: np.ndarray, new_scores: np.ndarray) -> float:
-    """Return what a sample is taken to lose where none was seen to break."""
+    """Return the assumed loss of a sample if none was seen to break."""
     worst = min(0.0, old_scores.min(), new_scores.min())
     return usual_loss(dict.fromkeys((old_scores - worst).tolist(), 1))
 

@@ -1,4 +1,4 @@
-"""research/energy.py: what is stated of an energy covers it, and is no multiple of the error."""
+"""Test research/energy.py: the stated uncertainty covers the error, and is not a multiple of it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STARVED = ["H100-like, read at 5 Hz", "A100-like, read at 5 Hz"]
 def test_the_stated_uncertainty_covers_and_is_at_most_ten_times_the_mean_error(
     lib: Callable[[str], Any], name: str, count: int, gpus: int
 ) -> None:
-    """Of eight shapes and a job between rests, against a plain sum of each step of the power."""
+    """Eight shapes and a job between rests, against a plain sum of each step of the power."""
     tool = lib("energy")
     windows = list(tool.shape_windows(tool.BOARDS[name], count, gpus))
 

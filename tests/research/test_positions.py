@@ -1,4 +1,4 @@
-"""Whether first runs differ: what `research/positions.py` says of runs whose effect is known."""
+"""Test `research/positions.py` on runs with a known effect of first runs."""
 
 from __future__ import annotations
 

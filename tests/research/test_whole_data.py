@@ -32,7 +32,7 @@ def test_the_error_of_few_images_for_each_class_is_the_true_one(simulation: Any)
 
 
 def test_a_data_set_of_rare_classes_decides_nothing(simulation: Any) -> None:
-    """Rows of AUC keep what is promised."""
+    """Rows of AUC keep the guarantees."""
     rng = np.random.default_rng(4)
     drawn = [simulation.detections(rng, 100, 60, rare=1.0) for _ in range(5)]
     assert all(one.leverage.seen < 0.5 and one.leverage.hidden > 0 for one in drawn)

@@ -1,4 +1,4 @@
-"""What an engine attaches reaches the scorer whole, whatever it is, or the run says what is wrong.
+"""Test that attachments of an engine reach the scorer whole, or that the run names the error.
 
 The way through replicas and LoadGen is in `test_replicas`.
 """

@@ -1,4 +1,4 @@
-"""A checkpoint is built once, whole or not at all, and again when what it is made of changes."""
+"""Test that a checkpoint is built once, whole or not at all, and again when its inputs change."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class Lab:
         )
 
     def version(self, version: str) -> None:
-        """Install a version of the quantiser, as far as metadata tells."""
+        """Install a version of the quantiser, by its metadata."""
         for old in self.path.glob("acme_quantiser-*.dist-info"):
             shutil.rmtree(old)
         about = self.path / f"acme_quantiser-{version}.dist-info" / "METADATA"
@@ -111,7 +111,7 @@ class Lab:
         checkpoint_about._asked.cache_clear()
 
     def left(self) -> list[str]:
-        """Return what lies in the folder of builds beside locks and what is remembered."""
+        """Return the files in the folder of builds without locks and remembered digests."""
         names = [path.name for path in self.builds.iterdir()] if self.builds.is_dir() else []
         return sorted(n for n in names if not n.endswith(".lock") and n not in KEPT)
 
@@ -312,7 +312,7 @@ def test_links_and_pipes_of_others_in_a_folder_of_builds_do_no_harm(
 def test_a_folder_of_builds_can_be_shared_and_holds_no_secrets(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Options stand there as the suite writes them; what is unchanged is not read again."""
+    """Options are stored as the suite writes them; unchanged files are not read again."""
     monkeypatch.setenv(SHARED, str(lab.path / "shared"))
     monkeypatch.setenv("ACME_JOURNAL", str(lab.journal))
     monkeypatch.setattr(Lab, "journal", "${ACME_JOURNAL}")

@@ -1,4 +1,4 @@
-"""The client is measured on a server that computes nothing, where it had much to do."""
+"""Test that the client is measured on a server that computes nothing, if it was busy."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class CountingAnswers(Answers):
 
 
 def checked(engine: Engine, **changes: Any) -> float | None:
-    """Return what the client reaches at a point, in windows of 50 ms."""
+    """Return the client's reach at a point, in windows of 50 ms."""
     curve_settings = replace(settings("Offline"), scenario="Concurrency", tokens=True)
     log_point = asdict(point(**{"client_busy": MAX_IDLE_CORES, **changes}))
     (checked_point,) = with_reach([log_point], engine, LOADED, curve_settings, refuse, lasts_ms=50)

@@ -1,4 +1,4 @@
-"""Conversations under way: which turn comes next and when, what is told of them, what is valid."""
+"""Test conversations in flight: the next turn and its time, the records, and validity."""
 
 from __future__ import annotations
 

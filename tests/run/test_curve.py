@@ -48,7 +48,7 @@ from tests.run.harness import FEWER, settings
 
 
 class Answers(Engine):
-    """Answers each request from a thread of its own; keeps what was under way."""
+    """Answer each request from a thread of its own; keep the number in flight."""
 
     def __init__(self, tokens: int = 0, takes_s: float = 0.004) -> None:
         self.tokens, self.takes_s = tokens, takes_s
@@ -93,7 +93,7 @@ def closed(
 
 
 def run(engine: Engine, points: Sequence[int], *, tokens: bool = False) -> dict[str, Any]:
-    """Return what a closed loop logs of windows of 60 ms."""
+    """Return the log of a closed loop with windows of 60 ms."""
     sink = SlotSink(refuse, tokens=tokens)
     log = closed(engine, sink, points)
     assert sink.outstanding == 0

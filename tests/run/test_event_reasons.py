@@ -1,6 +1,6 @@
-"""Each clock event reason, and each fate of a GPU, has its verdict on a run that was sampled.
+"""Test that each clock event reason, and each fate of a GPU, has its verdict on a sampled run.
 
-A sampler really runs, on a library that a scenario drives; what it wrote is judged as a run's is.
+A sampler really runs, on a library that a scenario drives; its file is judged as a run's is.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Watched:
         return doubts(gpu, self.at(BEGIN_S), self.at(END_S), warm_s=self.at(0.9))
 
     def run(self, *names: str) -> Sampled:
-        """Return what was sampled of the window of a run on these GPUs, or on all."""
+        """Return the samples of a run's window on these GPUs, or on all."""
         detail = parse_detail(logged(self.fake, self.fake.folder / "run"))
         log = replace(self.log, gpus=tuple(map(self.gpu, names))) if names else self.log
         return power_figures.sampled(FIGURES, log, detail, warm_s=self.at(0.9), used=USED)
@@ -147,7 +147,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
 
 
 def started(fake: Fake, *lines: str, gpus: Sequence[str] = ("GPU-0",)) -> Watched:
-    """Return what a sampler says that is ended when it has started."""
+    """Return the file of a sampler that is ended once it has started."""
     fake.write(*lines)
     with PowerSampling(gpus, fake.folder, watch_s=0.02) as running:
         pass
@@ -207,7 +207,7 @@ def test_event_reasons_have_the_verdicts_of_their_shares(fake: Fake) -> None:
 
 
 def test_a_reason_outside_the_window_is_no_ones_fault(watched: Watched) -> None:
-    """An error of the driver in it is told."""
+    """An error of the driver in it is reported."""
     assert watched.judged(watched.gpu("held back outside")) == Doubts()
 
     run = watched.run("with errors", "without events")

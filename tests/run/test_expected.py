@@ -1,4 +1,4 @@
-"""A data set that is not what the suite and the round say is refused before an engine is loaded."""
+"""Test that a data set other than the suite's is refused before an engine is loaded."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_another_size_or_a_length_that_changes_names_both_numbers() -> None:
 
 
 class Odd:
-    """A data set of which one thing is not what it must be."""
+    """A data set with one wrong property."""
 
     def __init__(self, length: int = 4, **sizes: Any) -> None:
         self.length = length

@@ -1,4 +1,4 @@
-"""What a run's figures are made of: LoadGen's own, and ours where they can be believed."""
+"""Test the figures of a run: LoadGen's own, and ours if they can be trusted."""
 
 from __future__ import annotations
 

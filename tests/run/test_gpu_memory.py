@@ -23,7 +23,7 @@ def used(fake: Fake) -> None:
 
 
 def test_the_next_load_waits_for_the_memory_of_the_last(fake: Fake, tmp_path: Path) -> None:
-    """A rank may outlive its parent; what stood there from the first is nobody's leftover."""
+    """A rank may outlive its parent; memory that was taken from the first does not count."""
     fake.write("device", f"{MEM} more={20 * GIB}")
     for _ in range(2):
         require_free(["GPU-0"], tmp_path, limit_s=0.0)

@@ -1,4 +1,4 @@
-"""Where children import code of the user's own: as pytest does, and beside the suite."""
+"""Test where children import the user's code: as pytest does, and from the suite's folder."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PATHS = [
 def test_a_child_imports_in_the_order_of_its_parent(
     parent: list[str], child: list[str], expected: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A folder of pytest's `pythonpath` hides what is installed, in the child too."""
+    """A folder of pytest's `pythonpath` hides installed modules, in the child too."""
     monkeypatch.setattr(sys, "path", child)
     import_as_parent(parent)
     assert sys.path == expected
@@ -141,7 +141,7 @@ class Same:
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project with modules in all places; nothing but pytest's settings tells where."""
+    """Return a project with modules in all places, which only pytest's settings name."""
     for name, content in MODULES.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(content)

@@ -1,4 +1,4 @@
-"""One process at a time measures on an accelerator, and nobody waits for the dead."""
+"""Test that one process at a time measures on an accelerator, without waits for dead processes."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def holder(*gpus: str, count: int = 1, alone: bool = True) -> subprocess.Popen[s
 
 
 def refused(match: str, *gpus: str, count: int = 1, alone: bool = True) -> None:
-    """Hold what somebody else has, without a wait."""
+    """Try to lease GPUs that another process has, without a wait."""
     with (
         pytest.raises(RunError, match=match),
         hold(*gpus, count=count, alone=alone, limit_s=0.0, waiting=lambda _: None),
@@ -114,7 +114,7 @@ def four_gpus(*, shared: bool) -> Machine:
 
 
 def test_gpus_that_are_taken_are_those_that_the_baseline_applies_to(tmp_path: Path) -> None:
-    """One of four has another power limit; what is free and does not fit is given back."""
+    """One of four has another power limit; a free GPU that does not fit is given back."""
     here = four_gpus(shared=True)
     session_conditions = conditions.Conditions(
         folder=tmp_path, session="s", machine=here, lease_limit_s=0.0

@@ -28,7 +28,7 @@ def write(path: Path, text: str) -> Path:
 def test_a_file_that_reaches_far_enough_is_not_waited_for_and_a_cut_line_is_left_out(
     tmp_path: Path,
 ) -> None:
-    """What there is comes back; `wall_energy` says that it does not reach."""
+    """The present readings come back; `wall_energy` reports that they end early."""
     path = write(tmp_path / "meter.csv", "time,watts\n" + lines(0, 30))
     began = time.monotonic()
     readings = read_meter(path, until_s=BEGIN_S + 28.5, patience_s=60.0)

@@ -33,7 +33,7 @@ def _nothing_hashed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def facts(model: Path, options: Mapping[str, Any] | None = None) -> dict[str, str]:
-    """Return what a fingerprint has, of an engine that hashes its weights by itself."""
+    """Return the fingerprint's facts, for an engine that hashes its weights by itself."""
     digests.HASHED.clear()
     weights_facts = weights_fact(model) if model.is_dir() else {}
     return {**weights_facts, **model_files_facts(str(model), options or {})}

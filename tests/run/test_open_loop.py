@@ -166,7 +166,7 @@ def test_what_arrives_in_the_window_counts_however_long_it_takes(arrivals: str) 
 
 
 def test_a_stall_and_an_overload_show(tmp_path: Path) -> None:
-    """Latencies count from when a request was due: what came meanwhile waited as well."""
+    """Latencies count from when a request was due: requests of the meantime waited as well."""
     (point,) = run(OneByOne(stall=(20, 0.3)), open_loop_settings([150], "constant", ms=600))[
         "points"
     ]
@@ -187,7 +187,7 @@ def reasons_of(folder: Path, log: dict[str, Any]) -> tuple[CurveLog, dict[Key, s
 
 
 def test_a_client_that_is_held_up_counts_from_when_requests_were_due(tmp_path: Path) -> None:
-    """An engine that answers inside `submit` holds up what is due next."""
+    """An engine that answers inside `submit` delays the next requests."""
 
     class Inline(Engine):
         def submit(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:

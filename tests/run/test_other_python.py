@@ -74,7 +74,7 @@ def committed(project: Path) -> None:
 def planned(
     project: Path, baseline_engine: str, entry: str = "", *, use: str = "acme:Acme"
 ) -> Planned:
-    """Return the case; `own` is what the engine entry says of where every run of it is."""
+    """Return the case; `entry` has the engine entry's keys about the environment of every run."""
     file = project / "s.mlperf.toml"
     named = f"baseline_engine = {baseline_engine}\n{entry}"
     file.write_text(SUITE.format(named).replace("acme:Acme", use), "utf-8")

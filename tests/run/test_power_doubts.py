@@ -1,4 +1,4 @@
-"""What makes a run on a GPU invalid, what only its energy, and what is merely told."""
+"""Test the conditions that make a run on a GPU invalid, or its energy, or that are only noted."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def state(time_s: float, **changes: Any) -> dict[str, Any]:
 
 
 def log(mask: int = 0, seconds: float = 0.0, last: Any = None, **facts: Any) -> GpuLog:
-    """A clean log of 120 s, but for reasons that show for so long from 50 s on."""
+    """Return a clean log of 120 s, with reasons set for `seconds` from 50 s on."""
     moments = [i / 10 for i in range(1200)]
     return GpuLog(
         uuid="GPU-0",
@@ -77,7 +77,7 @@ LAST = log().states[3:]
 
 
 def gpu_with(**changes: Any) -> GpuLog:
-    """A log of a GPU that tells something else of itself."""
+    """Return a log of a GPU with other properties."""
     return log(identity={**FACTS["identity"], **changes})
 
 
@@ -185,7 +185,7 @@ ALL_UP = {str(link): True for link in range(18)}
 
 
 def linked(at_start: dict[str, Any], after: dict[str, Any], product: str = "NVIDIA H200") -> Doubts:
-    """What is said of NVLinks that were read before and after the window."""
+    """Return the doubts about NVLinks that were read before and after the window."""
     gpu = log(identity={**FACTS["identity"], "name": product})
     states = (state(8.0, **at_start), state(60.0, **at_start), state(112.0, **after))
     return doubts(replace(gpu, states=states), BEGIN_S, END_S, warm_s=WARM_S, linked=True)
@@ -260,7 +260,7 @@ QUIET: dict[str, Any] = {"processes": [], "utilization_percent": 0, "memory_used
 
 
 def idle(watts: float = 500.0, **changes: Any) -> GpuLog:
-    """A log of a GPU that does nothing but for what is changed, in its window alone."""
+    """Return a log of a GPU that is idle but for the changes, in its window alone."""
     plain = log()
     trace = [
         replace(r, value=watts if BEGIN_S <= r.time_s <= END_S else 500.0) for r in plain.trace

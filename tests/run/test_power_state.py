@@ -1,4 +1,4 @@
-"""What a run keeps of its GPUs' clocks, heat and power cap, and what its energy is told as."""
+"""Test the recorded clocks, temperature and power cap of GPUs, and the notes on energy."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_an_unknown_part_makes_the_whole_unknown() -> None:
 
 
 def cap(seconds: float, **of_gpu: Any) -> Sign:
-    """A sign that lasted so long of a window of 20 s."""
+    """Return a sign that lasted this many seconds of a window of 20 s."""
     text = f"clocks are held back: {DURATION_PLACEHOLDER}"
     key, share = SignKey.SW_POWER_CAP, seconds / 20
     return Sign(key=key, text=text, seconds=seconds, share=share, **of_gpu)

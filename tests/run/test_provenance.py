@@ -26,7 +26,7 @@ class Boxes:
 
 
 class Given:
-    """A data set of which a test says what `input()` returns."""
+    """A data set whose `input()` a test defines."""
 
     digest = "the same"
 
@@ -83,7 +83,7 @@ def test_inputs_have_one_digest_exactly_where_they_are_equal() -> None:
 
 
 def test_a_sample_after_the_first_counts_and_one_behind_the_last_does_not() -> None:
-    """Of fewer samples than are digested, all count."""
+    """If there are fewer samples than are digested, all count."""
     whole = fed(Given(lambda index: index), range(20))[0]
 
     for changed, samples in ((1, 20), (DIGESTED_SAMPLES - 1, 20), (2, 3)):

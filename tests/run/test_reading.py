@@ -1,4 +1,4 @@
-"""What LoadGen says of a run, beside what was seen of its client and of its machine."""
+"""Test LoadGen's figures of a run, with the observations of its client and its machine."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ BUSY = {**SEEN, "foreign_s": 18.0, "waited_s": 8.0, "own_s": 1.0}
 def evidence(
     folder: Path, result: dict[str, Any], *, input_s: float | None = None, **changes: Any
 ) -> Evidence:
-    """Return what is left of a run whose log lies in a folder."""
+    """Return the evidence of a run whose log lies in a folder."""
     usual: dict[str, Any] = {
         "settings": settings("Server"),
         "loaded": {
@@ -149,7 +149,7 @@ def test_every_witness_fills_in_fields_of_the_run(tmp_path: Path) -> None:
 
 
 def test_preprocessing_that_nobody_times_is_told_from_a_tenth_of_a_sample_on() -> None:
-    """Of a batch, a query of several samples or a curve by what one sample takes; never of µs."""
+    """For a batch, a query of several samples or a curve per sample; never for microseconds."""
     single, batch, many = {"latency_p50": 0.002}, {"throughput": 12.5}, {"latency_p50": 0.08}
     server = {"latency_p50": 0.05, "throughput": 1000.0}
     curve = {"latency_p50@1": 0.1, "latency_p50@64": 0.9}

@@ -33,7 +33,7 @@ class Repr(RuntimeError):
 
 class HalfMade(RunError):
     def __init__(self) -> None:
-        """Leave out what the base class keeps."""
+        """Skip the state of the base class."""
 
 
 class Notes(RuntimeError):

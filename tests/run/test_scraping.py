@@ -1,4 +1,4 @@
-"""Pages of metrics are read over HTTP beside a run, whatever the server does."""
+"""Test that metrics pages are read over HTTP during a run, with any behaviour of the server."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def endless(handler: BaseHTTPRequestHandler) -> None:
 
 
 def dripping(begin: bytes) -> Show:
-    """Return what writes a byte now and then after what an answer begins with."""
+    """Return a page that sends a byte now and then after the beginning of an answer."""
 
     def show(handler: BaseHTTPRequestHandler) -> None:
         handler.wfile.write(begin)
@@ -190,7 +190,7 @@ GATED = ("throughput", "draft_acceptance", "draft_length", "prefix_hit_share")
 
 
 def test_metrics_of_a_server_that_limits_name_become_metrics_of_the_run() -> None:
-    """One of 0 is in `zero`; without a limit all stay what the server showed."""
+    """One of 0 is in `zero`; without a limit all stay the server's figures."""
     growing = [{"accepted": 2.0 * n, "drafted": 4.0 * n, "drafts": 1.0 * n} for n in range(4)]
     hits = [
         {**each, "prefix_hits": 0.0, "prefix_queries": 9.0 * n} for n, each in enumerate(growing)
@@ -208,7 +208,7 @@ def test_metrics_of_a_server_that_limits_name_become_metrics_of_the_run() -> Non
 
 
 def test_stages_of_a_server_are_metrics_of_the_run_without_a_limit() -> None:
-    """At each point of a curve; no time at all is no metric."""
+    """At each point of a curve; a time of zero is left out."""
     log = log_of(
         [
             {"queue_sum": 3.0 * n, "queue_count": 4.0 * n, "decode_sum": 1.0,

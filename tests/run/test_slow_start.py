@@ -1,4 +1,4 @@
-"""Warm-up until an engine is at its speed, and what a slow beginning of a run adds."""
+"""Test the warm-up until an engine is at its speed, and the effect of a slow start."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def job(tmp_path: Path) -> Job:
 
 
 def test_a_slow_start_is_told_or_makes_a_run_invalid_by_what_it_explains(job: Job) -> None:
-    """More than half of a limit; a tenth is told. A fast start is never INVALID."""
+    """INVALID above half of a limit, a note above a tenth. A fast start is never INVALID."""
     for added, invalid, text in (
         ({}, False, ""),
         ({"latency_p90": 0.009}, False, ""),

@@ -106,7 +106,7 @@ STREAM = settings("SingleStream", min_query_count=64, target_qps=200.0)
 
 @pytest.mark.process
 def test_the_timed_window_alone_counts(tmp_path: Path) -> None:
-    """Whatever the warm-up took: each of so many queries slept 1 and 3 ms at least."""
+    """Whatever the warm-up took: each of `QUERIES` queries slept 1 and 3 ms at least."""
     result = result_of_run(tmp_path)
 
     stages, queries = result["stages"], result["completed"]

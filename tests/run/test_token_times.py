@@ -31,7 +31,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def answer(
     times: TokenTimes, clock: Clock, ids: Sequence[int], waits_s: Sequence[float]
 ) -> list[str | None]:
-    """Let these samples' tokens come together, each after its wait; return what is odd."""
+    """Let these samples' tokens come together, each after its wait; return the complaints."""
     issued_s = clock.now_s
     for number, wait_s in enumerate(waits_s):
         clock.pass_(wait_s)

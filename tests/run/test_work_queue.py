@@ -1,4 +1,4 @@
-"""The queue keeps its threads, loses no sample, and works on what has gathered at once."""
+"""Test that the queue keeps its threads, loses no sample, and gathers samples."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pytest_mlperf.testing import RecordingSink
 
 
 class Held:
-    """Work that waits at a gate, so that more can gather in the queue meanwhile."""
+    """Work that waits at a gate, so that more can gather in the queue."""
 
     def __init__(self) -> None:
         self.begun = threading.Semaphore(0)

@@ -141,7 +141,7 @@ def test_an_engine_three_times_as_fast_as_expected_does_not_run_out_of_queries(
 
 
 def test_what_one_run_tells_of_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Seeds, equal shares, data set and result; LoadGen does not obey an audit.config beside it."""
+    """Seeds, equal shares, data set and result; LoadGen ignores an audit.config in its folder."""
     (tmp_path / "audit.config").write_text("*.*.mode = 1\n")
     monkeypatch.setattr("tests.run.harness.WORKING_FOLDER", tmp_path)
     case = settings(equal_issue=True, performance_samples=300)
@@ -275,7 +275,7 @@ def test_what_cannot_be_built_is_one_line_that_names_the_cause(tmp_path: Path) -
 
 @pytest.mark.parametrize("end", ["stdin", "stop", "kill", "hang"])
 def test_however_a_worker_ends_none_of_its_servers_is_left_behind(tmp_path: Path, end: str) -> None:
-    """Also where it hangs with the interpreter's lock."""
+    """Also if it hangs with the interpreter's lock."""
     engine = f"{FAILING}StartsAServer{'AndHangs' if end == 'hang' else ''}"
     with RunningWorker(spec(tmp_path, engine=engine)) as worker:
         server = int(worker.wait_for("loaded")["engine"]["server"])

@@ -190,7 +190,7 @@ def test_committed_baselines_are_read() -> None:
 
 
 def header(shape: str, dtype: str = "<u2") -> bytes:
-    """Return an array in NumPy's format without values, whose header says what it likes."""
+    """Return an array in NumPy's format without values, with any header."""
     text = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': {shape}, }}".encode()
     return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
 

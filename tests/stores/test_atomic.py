@@ -1,4 +1,4 @@
-"""Files are written whole or not at all; what is dear to make is kept, and never needed."""
+"""Test that files are written whole or not at all, and that caches are optional."""
 
 from __future__ import annotations
 

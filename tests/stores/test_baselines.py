@@ -168,7 +168,7 @@ def test_the_file_has_sorted_keys_and_one_changed_value_is_one_changed_line(path
 
 
 def test_a_file_cut_anywhere_is_refused(path: Path) -> None:
-    """One that is not there is no baseline."""
+    """A missing file is an empty baseline."""
     assert load(path) is None
     short = replace(BASELINE, records=(replace(RECORD, runs=(RUN,), history=()),))
     save(path, short)

@@ -56,7 +56,7 @@ def test_a_session_is_kept_once_and_comes_out_as_it_went_in(session: Results, ur
 
 
 def test_histories_are_those_of_the_results_files(session: Results, url: str) -> None:
-    """The latest verdict is that of the newest session; what was slowed or pretended is none."""
+    """The latest verdict is that of the newest session; slowed and pretended ones do not count."""
     sessions = [numbered(session, number) for number in (3, 1, 2)]
     slowed = [replace(case, handicap=0.5) for case in session.cases[:2]]
     pretended = [replace(case, pretended=True) for case in session.cases[2:]]
@@ -272,7 +272,7 @@ def test_a_full_disk_costs_the_store_its_session_and_not_its_content(
 
 
 def test_a_waiting_file_that_is_damaged_is_set_aside(tmp_path: Path, session: Results) -> None:
-    """A session whose own file could not be written is sent all the same."""
+    """A session whose own file could not be written is still sent."""
     url = str(tmp_path / "results.db")
     folder = folder_of(tmp_path, url)
     folder.mkdir(parents=True)

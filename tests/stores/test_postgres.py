@@ -1,4 +1,4 @@
-"""The store in a real PostgreSQL, which a user without rights starts; skipped where it is not."""
+"""Test the store in a real PostgreSQL, started by an unprivileged user; skipped without one."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_other_tables_are_no_concern_of_it_and_a_newer_store_is_refused(
 
 
 def test_a_row_that_is_too_large_stays_on_the_server(session: Results, url: str) -> None:
-    """As in SQLite: of whichever column, and whoever wrote it."""
+    """As in SQLite: in any column, written by any client."""
     import psycopg
 
     add(url, session)

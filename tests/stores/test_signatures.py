@@ -1,4 +1,4 @@
-"""Results that are signed: only as they were written, by somebody who is allowed."""
+"""Test signed results: accepted only unchanged, from an allowed signer."""
 
 from __future__ import annotations
 

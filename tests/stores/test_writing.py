@@ -334,7 +334,7 @@ def test_unfinished_files_of_the_living_and_of_others_stay(
 
 
 def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which file system, and what is free on it; no report is asked for."""
+    """Which file system, and its free space; the message asks for no bug report."""
     disk = r"\(file system /.*: [0-9.,]+ MiB free\)"
     path = tmp_path / "x.json"
     with monkeypatch.context() as patch:

@@ -45,7 +45,7 @@ def test_a_mistake_is_told_at_its_line(rule: str, monkeypatch: pytest.MonkeyPatc
 
 
 def messages_of(defect: Defect) -> list[str]:
-    """Return what is told of a suite, without what the expected messages leave out."""
+    """Return the messages about a suite, without the parts that the expected ones leave out."""
     if not defect.messages:
         FILE.write_text(defect.text, "utf-8")
         assert plan_suite(FILE)

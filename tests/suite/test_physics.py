@@ -1,4 +1,4 @@
-"""Figures of accelerators and models that a suite gives, and what is wrong with them."""
+"""Test figures of accelerators and models in a suite, and their errors."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def missing(suite: Path, where: tuple[str | int, ...], text: str) -> str:
-    """Return what is said of a path, without the file of the suite."""
+    """Return the message about a path, without the file of the suite."""
     with pytest.raises(UnavailableError) as caught:
         local(suite, where, text)
     return str(caught.value).removeprefix(f"{suite}:")

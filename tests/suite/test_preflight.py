@@ -1,4 +1,4 @@
-"""What is wrong or missing is told before anything is measured: in a sentence, with its line."""
+"""Test that defects are reported before anything is measured: in a sentence, with their line."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def written(folder: Path, workload: str, engine: str) -> Path:
 
 
 def defect(folder: Path, workload: str, engine: str) -> str:
-    """Return what is said of a suite when it is read, without its name."""
+    """Return the error message of reading a suite, without its file name."""
     file = written(folder, workload, engine)
     with pytest.raises(SuiteError) as caught:
         plan_suite(file)
@@ -140,7 +140,7 @@ def test_everything_that_is_missing_is_one_message(
 def test_a_wrong_option_of_a_scorer_is_told_at_its_line_where_scores_are_wanted(
     tmp_path: Path,
 ) -> None:
-    """One that only lacks the missing model is not named beside it."""
+    """One that only lacks the missing model is not listed with it."""
     workload = '[workload.scorer]\nuse = "top1"\ndtype = "float16"'
     planned = plan(tmp_path, workload, 'use = "null"')
 

@@ -98,7 +98,7 @@ def test_options_are_the_keyword_parameters() -> None:
 
 
 def test_a_broken_declaration_is_told_and_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of an add-on that cannot be imported, or that declares something else; others still load."""
+    """For an add-on that cannot be imported, or that declares something else; others still load."""
     entries = {
         name: EntryPoint(name, value, "pytest_mlperf.commands")
         for name, value in {

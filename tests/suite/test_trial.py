@@ -1,4 +1,7 @@
-"""Values of options against the annotations of what takes them: only what is sure is refused."""
+"""Test option values against the annotations of their functions.
+
+Only certain errors are refused.
+"""
 
 from __future__ import annotations
 

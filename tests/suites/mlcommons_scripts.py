@@ -1,8 +1,8 @@
-"""Run MLCommons' accuracy and compliance scripts on the logs of tiny twins, beside our own figures.
+"""Run MLCommons' accuracy and compliance scripts on the logs of tiny twins, to compare figures.
 
 `python -m tests.suites.mlcommons_scripts [TWIN ...]` measures twins and prints a table; `--write`
 puts it into docs/workloads.md. MLPERF_INFERENCE names a checkout of mlcommons/inference. Scripts
-run at their defaults. What they would download is replaced, see `run_script`: the model's
+run at their defaults. Their downloads are replaced, see `run_script`: the model's
 tokenizer, the metric ROUGE of a hub, and NLTK's sentences. Of deepseek-r1 programs and mathematics
 are graded by us, as LiveCodeBench's data and PRM800K are no part of the checkout.
 """
@@ -267,7 +267,7 @@ class _Session:
 
 
 def run_script(path: Path, tokenizer: str, arguments: Sequence[str]) -> None:
-    """Run a script of MLCommons' as its main module; what it would download is here."""
+    """Run a script of MLCommons' as its main module, with local copies of its downloads."""
     import nltk
     import transformers
 
@@ -305,7 +305,7 @@ def run_script(path: Path, tokenizer: str, arguments: Sequence[str]) -> None:
 def rouge(
     predictions: Sequence[str], references: Sequence[str], **options: bool
 ) -> dict[str, list[float]]:
-    """Return what the hub's metric ROUGE returns without aggregation."""
+    """Return the result of the hub's metric ROUGE without aggregation."""
     from rouge_score.rouge_scorer import RougeScorer
 
     kinds = ["rouge1", "rouge2", "rougeL", "rougeLsum"]

@@ -1,4 +1,4 @@
-"""The open division's suites: what a model is called it is, and what was changed is declared."""
+"""Test the open division's suites: each model is the named one, with its changes declared."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_a_model_stands_to_the_gate_as_its_readme_says(name: str) -> None:
 
 
 def run(planned: Planned) -> tuple[dict[str, float], dict[str, str]]:
-    """Return the scores of a case and what its engine says of itself."""
+    """Return the scores of a case and its engine's description."""
     job = job_of(planned, scorer=True)
     engine, source = job.engine, job.dataset
     dataset = registry.resolve(source.target)(**source.options)

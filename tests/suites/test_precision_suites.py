@@ -71,7 +71,7 @@ ENTRIES = [
 
 
 def test_suites_compare_precisions_with_fp32_by_the_gate_of_their_twins() -> None:
-    """Same data, same reference scores; one scenario; fp32 is first, and is what is compared."""
+    """Same data, same reference scores, one scenario; fp32 is first, and the reference."""
     for file in sorted(PRECISE.glob("*.mlperf.toml")):
         if not (TINY / file.name).exists():
             continue  # the calibrated one has MLPerf's number of steps
@@ -99,7 +99,7 @@ def test_suites_compare_precisions_with_fp32_by_the_gate_of_their_twins() -> Non
 
 
 class Entry:
-    """A case of a suite and what its engine answers here."""
+    """A case of a suite and its engine's answers."""
 
     def __init__(self, name: str, case: Planned) -> None:
         self.case = case

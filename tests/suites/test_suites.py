@@ -266,7 +266,7 @@ def test_what_is_not_here_is_said_with_what_to_set(
 
 
 def test_every_file_that_a_suite_needs_is_on_the_page_of_workloads() -> None:
-    """docs/workloads.md says of each path where MLPerf has what belongs there."""
+    """docs/workloads.md names MLPerf's source of each path."""
     page = (ROOT / "docs" / "workloads.md").read_text("utf-8")
     lacking = []
     for file in (*(file for _, file in FILES), *POWER, *SERVING):

@@ -1,4 +1,7 @@
-"""The tiny DLRM: trained, below what the true probabilities reach, found out when it is damaged."""
+"""Test the tiny DLRM.
+
+Trained, below the score of the true probabilities, and worse when damaged.
+"""
 
 from __future__ import annotations
 

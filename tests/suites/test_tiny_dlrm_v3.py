@@ -1,4 +1,7 @@
-"""The tiny DLRM v3: trained, above what the true probabilities reach, found out when damaged."""
+"""Test the tiny DLRM v3.
+
+Trained, above the loss of the true probabilities, and worse when damaged.
+"""
 
 from __future__ import annotations
 

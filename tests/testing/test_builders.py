@@ -1,4 +1,4 @@
-"""`check_builder` passes what is right, and finds each way of being wrong."""
+"""Test that `check_builder` passes a correct builder, and detects each defect."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pytest_mlperf.testing import check_builder
 
 
 class Right(Builder):
-    """Copies the weights, and says that it has made something of them."""
+    """Copy the weights, and report them as changed."""
 
     distributions: ClassVar[tuple[str, ...]] = ("pytest",)
 

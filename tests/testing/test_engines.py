@@ -1,4 +1,4 @@
-"""`check_engine` passes what is right, and finds each way of being wrong."""
+"""Test that `check_engine` passes a correct engine, and detects each defect."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Attaches(Right):
 
 
 def test_a_right_engine_passes_and_its_answers_come_back() -> None:
-    """Also one that attaches what a scorer needs."""
+    """Also one that attaches an artefact for a scorer."""
     answers = {index: answer(index) for index in range(24)}
 
     assert check(Right, limit_s=30.0) == answers
@@ -325,7 +325,7 @@ class NarrowTokens(Speaks):
 
 
 class CountsMoreWhenTimed(Speaks):
-    """Counts three tokens for each that it answers where no output is asked for."""
+    """Count three tokens for each answered one if outputs are not wanted."""
 
     def end(self, sample_id: int, sink: Sink) -> None:
         output = [struct.pack("<3q", 7, 8, 2)] if sink.wants_output else None

@@ -1,4 +1,4 @@
-"""tools/servers.py: faulty servers beside what the client says of them."""
+"""Test tools/servers.py: faulty servers, and the client's findings about them."""
 
 from __future__ import annotations
 

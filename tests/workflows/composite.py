@@ -20,7 +20,7 @@ Done = subprocess.CompletedProcess[str]
 
 @dataclass
 class Outcome:
-    """Every script that ran by its step, what other actions were given, and the outputs."""
+    """Every script that ran by its step, the inputs of other actions, and the outputs."""
 
     steps: dict[str, Done] = field(default_factory=dict)
     uploads: list[dict[str, str]] = field(default_factory=list)
@@ -79,7 +79,7 @@ def _script(
 
 
 def _outputs(step: Mapping[str, Any], outputs: Mapping[str, str], values: dict[str, str]) -> None:
-    """Let later steps see what a step said; what it did not say is empty, as on GitHub."""
+    """Pass a step's outputs to later steps; a missing one is empty, as on GitHub."""
     named = {"prepare": ("artifact", "results", "junit"), "measure": ("exit-code",)}
     for name in named.get(step.get("id", ""), ()):
         values[f"steps.{step['id']}.outputs.{name}"] = outputs.get(name, "")

@@ -126,7 +126,7 @@ class Runner:
         return self.folder / "temp"
 
     def environment(self, **more: str) -> dict[str, str]:
-        """Return what a step sees: this Python first, then what is in `bin`."""
+        """Return the environment of a step: this Python first, then the programs in `bin`."""
         own_folders = [
             self.folder / "bin",
             *([self.folder / "forwards"] if self.in_process else []),
@@ -293,7 +293,7 @@ if answers[key] is not None:
 
 @dataclass(frozen=True)
 class GitHub:
-    """What a job asks of GitHub; what has no answer is a 404."""
+    """A fake GitHub that answers a job's requests; one without an answer is a 404."""
 
     runner: Runner
 

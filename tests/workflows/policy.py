@@ -1,4 +1,4 @@
-"""The seven rules that protect self-hosted machines, each a function that says what breaks it."""
+"""The seven rules that protect self-hosted machines, each a function that yields its violations."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def rule_4(workflow: Workflow) -> Iterator[str]:
 
 
 def unpinned(used: str, text: str) -> str | None:
-    """Return what is wrong with how a step names an action, or None."""
+    """Return the error in how a step names an action, or None."""
     if not used or used.startswith("./"):
         return None
     if not PINNED.fullmatch(used):

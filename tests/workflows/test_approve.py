@@ -158,7 +158,7 @@ def test_nothing_starts_by_who_may_not_write_or_where_something_changed(github: 
 
 
 def test_a_commit_of_another_pull_request_is_refused(github: GitHub) -> None:
-    """Though it is approved there: what is reported here must be what was read here."""
+    """Even if it is approved there: a report here must be about commits read here."""
     github.event(event(f"/run-gpu {PUSHED}"))
     github.answers(answers(body=f"/run-gpu {PUSHED}"))
 

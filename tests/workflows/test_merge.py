@@ -55,7 +55,7 @@ def part(runner: Runner, case_result: CaseResult) -> None:
 
 
 def merged(runner: Runner) -> tuple[int, str]:
-    """Run the job; return the exit code that decides, and what was printed."""
+    """Run the job; return the exit code that decides, and the output."""
     code, output = 0, ""
     for script in STEPS:
         done = runner.run(script)
@@ -107,7 +107,7 @@ def test_a_part_that_is_no_results_file_fails(runner: Runner) -> None:
 
 
 def test_a_machine_that_fails_or_gave_nothing_back_is_the_verdict_of_all(runner: Runner) -> None:
-    """Texts of a machine are no commands and no markup."""
+    """Texts of a machine never act as commands or markup."""
     drop = f"::error file=suites/rn.mlperf.toml,line=14,title={C.id}::PERF DROP"
     for parts, message, summary in (
         ([], "::error::no machine gave a result", "**mlperf: failed: no result**"),

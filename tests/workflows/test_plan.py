@@ -102,7 +102,7 @@ LABEL = re.compile(r"cpu|gpu-([1-9][0-9]*x)?[a-z][a-z0-9_]*")
 
 
 def test_a_matrix_that_github_would_not_run_is_refused(tmp_path: Path) -> None:
-    """256 jobs with long names fit GitHub's limit of an output; one more is no matrix."""
+    """256 jobs with long names fit GitHub's limit of an output; one more is refused."""
     runner = Runner(tmp_path)
     file = runner.workspace / "suites" / ("long-" * 40) / f"{'name-' * 40}.mlperf.toml"
     file.parent.mkdir(parents=True)

@@ -112,7 +112,7 @@ def test_nothing_unpinned_runs_where_the_package_is_built() -> None:
 
 
 def test_workflows_install_only_pinned_versions() -> None:
-    """By hash, by constraints.txt, by ==, or what is this repository itself."""
+    """By hash, by constraints.txt, by ==, or from this repository itself."""
     unpinned = [
         (name, line.strip())
         for name, script in scripts()

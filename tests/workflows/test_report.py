@@ -209,7 +209,7 @@ def test_nothing_is_posted_that_is_old_or_no_report(github: GitHub) -> None:
 
 
 def test_a_change_of_its_own_suite_or_baseline_is_told_before_the_verdict(github: GitHub) -> None:
-    """By the digests in its results, and by what the plan found of a fork before its code ran."""
+    """By the digests in its results, and by the plan's reading of a fork before its code ran."""
     folder = github.runner.workspace
     for name in ("suites/rn.mlperf.toml", "baselines/a.json"):
         (folder / name).parent.mkdir(exist_ok=True)

@@ -126,7 +126,10 @@ def acting(tmp_path: Path) -> Callable[..., tuple[composite.Outcome, list[list[s
 
 
 def test_every_input_reaches_its_place(acting: Any) -> None:
-    """What no extra brings is installed beside, so that pip settles both; no word is an option."""
+    """Requirements without an extra are installed in the same step, so that pip resolves both.
+
+    No word is an option.
+    """
     outcome, commands = acting(
         profile="official",
         select="Offline and not fp16",

@@ -20,7 +20,7 @@ BESIDE = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 
 
 def tool(name: str, *arguments: str | Path, stdin: str | None = None) -> tuple[int, str, str]:
-    """Run a tool; skip where it is not here.
+    """Run a tool; skip if it is missing.
 
     Returns:
         Exit code, standard output and standard error.

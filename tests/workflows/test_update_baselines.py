@@ -1,4 +1,4 @@
-"""update-baselines.yml, on what a real run recorded: a table, a patch of baselines/, a proposal."""
+"""Test update-baselines.yml on a real recording: a table, a patch of baselines/, a proposal."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ KEPT = [artifact("merged-results"), artifact("baselines-mlperf-cpu-first"), arti
 
 
 def prepare(recorded: Measured, runner: Runner) -> Runner:
-    """Bring a job to where it has its checkout and its downloads of what was recorded."""
+    """Bring a job to the point at which it has its checkout and its downloads of the recording."""
     runner.scripts_of_ours()
     folder = runner.workspace
     shutil.copytree(recorded.project / "suites", folder / "suites")
@@ -71,7 +71,7 @@ def job(recorded: Measured, tmp_path: Path) -> Runner:
 
 @dataclass(frozen=True)
 class Accepted:
-    """A job, what its first step printed, and what that had changed in baselines/."""
+    """A job, the output of its first step, and its changes in baselines/."""
 
     runner: Runner
     table: str
@@ -80,12 +80,12 @@ class Accepted:
 
 @pytest.fixture(scope="session")
 def accepted(recorded: Measured, tmp_path_factory: pytest.TempPathFactory) -> Accepted:
-    """A first job that went through; nobody may change it."""
+    """Return a first job that succeeded; it is read-only."""
     return once(tmp_path_factory, "accepting", lambda folder: accept(recorded, folder))
 
 
 def accept(recorded: Measured, job: Path) -> Accepted:
-    """Run the first job; files that no result speaks of lie beside what was recorded."""
+    """Run the first job with extra files that no result mentions."""
     runner = prepare(recorded, Runner(job, env=INPUTS))
     folder = runner.workspace / "recorded" / "baselines-mlperf-cpu-first"
     shutil.copytree(folder / "accuracy" / "first", folder / "accuracy" / "second")

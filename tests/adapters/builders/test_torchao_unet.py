@@ -1,4 +1,4 @@
-"""The UNet of Stable Diffusion XL in eight bits: ranges of the first steps, and what is loaded."""
+"""Test the UNet of Stable Diffusion XL in eight bits: input ranges and loading."""
 
 from __future__ import annotations
 

@@ -162,7 +162,10 @@ def test_other_latents_are_refused(build: Build, folder: Path) -> None:
 
 
 def test_latents_of_torch_are_read_before_those_of_numpy(build: Build, folder: Path) -> None:
-    """As the reference's default; numbers become float32. Weights of a model are no latents."""
+    """As by the reference's default. Numbers become float32.
+
+    Model weights are refused as latents.
+    """
     torch = pytest.importorskip("torch")
     for kind in (torch.float32, torch.float16, torch.bfloat16):
         torch.save(torch.full((1, 4, 2, 3), 0.5).to(kind), folder / "latents" / "latents.pt")

@@ -1,4 +1,4 @@
-"""Recorded conversations, turn by turn: what is asked, and what is refused."""
+"""Test recorded conversations: the prompt of each turn, and refused files."""
 
 from __future__ import annotations
 

@@ -460,7 +460,7 @@ def test_a_size_that_a_file_claims_is_not_believed() -> None:
 
 
 def test_a_file_that_unpacks_to_too_much_is_refused_early(tmp_path: Path) -> None:
-    """A gzip bomb costs no more memory than the limit allows, or than its length where it has one.
+    """A gzip bomb costs no more memory than the limit, or than its stated length if it has one.
 
     An item that is longer than the limit is refused by its length.
     """

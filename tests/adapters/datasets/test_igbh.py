@@ -1,4 +1,4 @@
-"""Data set `igbh` maps MLPerf's files of IGBH, and says what in them cannot be."""
+"""Test that data set `igbh` maps MLPerf's files of IGBH and names invalid content."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def jpeg(folder: Path) -> bytes:
 
 
 def test_the_sizes_of_intact_images_are_returned_in_order(folder: Path) -> None:
-    """What decoders do not mind is no damage."""
+    """An oddity that decoders accept is not damage."""
     noise(7, 5).save(folder / "small.jpeg")
 
     names = ["small.jpeg", "good.png", "good.bmp", "good.jpg"]

@@ -1,4 +1,7 @@
-"""Shopify's catalogue in Hugging Face's files: prompts as the references', and what is refused."""
+"""Test Shopify's catalogue in Hugging Face's files.
+
+Prompts equal the reference's, bad files are refused.
+"""
 
 from __future__ import annotations
 

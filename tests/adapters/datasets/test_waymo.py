@@ -24,7 +24,7 @@ Change = Callable[[dict[str, Any]], Any]
 
 
 def record(image: int) -> dict[str, Any]:
-    """Return what the list of the distributed set says of a frame."""
+    """Return the entry of a frame in the distributed list."""
     rng = np.random.default_rng(image)
     annotated = {
         "name": np.array(["Car", "DontCare", "Pedestrian"]),

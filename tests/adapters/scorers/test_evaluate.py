@@ -168,7 +168,7 @@ def evaluated(tmp_path_factory: pytest.TempPathFactory) -> Found:
 def test_numbers_are_aggregates_and_lists_of_one_number_per_sample_are_scores(
     evaluated: Found,
 ) -> None:
-    """Of text, scaled, with arguments, of 32 bits, pinned; random numbers are the same again."""
+    """Text, scaled numbers, arguments, 32 bits and pins; random numbers are reproduced."""
     plain = {
         "per_sample": {"exact": [1.0, 0.0], "length": [7.0, 5.0]},
         "aggregate": {"exact": 0.5, "length": 6.0, "samples": 2.0},

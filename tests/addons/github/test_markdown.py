@@ -111,7 +111,7 @@ def test_a_comment_names_the_strongest_cause_once_for_the_tests_that_share_it() 
 
 
 def test_a_table_has_the_baseline_and_a_sentence_only_in_its_notes() -> None:
-    """Of scores the baseline is that of the comparison sample by sample."""
+    """For scores the baseline is the one of the paired comparison."""
     rows: list[Any] = [
         (DROP, "samples/s", "24,118", ""),
         (verdicts.ACC_DROP, "rouge1", "44.391", ""),

@@ -100,7 +100,7 @@ def test_the_commit_is_named_past_one_that_does_not_import(here: Path, say: Say)
 def test_interruptions_leave_nothing_and_go_on(
     number: signal.Signals, here: Path, say: Say
 ) -> None:
-    """And what a killed one left is removed by the next."""
+    """The next one removes the leftovers of a killed one."""
     commits = repository(here, [0.002, 0.008])
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-m", "pytest_mlperf.__main__", "bisect", "c0", "c1", "--", FILE]

@@ -1,4 +1,7 @@
-"""What a bisect proves, and says of it: whole searches whose runs are kept, so none is made."""
+"""Test the findings of a bisection and their text.
+
+Whole searches with stored runs, so none is made.
+"""
 
 from __future__ import annotations
 
@@ -50,10 +53,10 @@ def bisected(
     merged: int = -1,
     builds: Sequence[BuildAt] = (),
 ) -> Bisection:
-    """Return a search among commits of these speeds, of which None does not run.
+    """Return a search among commits of these speeds, of which None fails to run.
 
     Args:
-        other: The speeds of a second test, where there is one; it is named first.
+        other: The speeds of a second test, if there is one; it is named first.
         builds: In place of commits.
     """
     (folder / "s.mlperf.toml").write_text(SUITE.replace("acme:Acme", "null"), "utf-8")
@@ -179,7 +182,7 @@ def test_a_hostile_subject_is_text_and_a_merge_is_told(tmp_path: Path) -> None:
 
 
 def test_of_several_tests_those_that_dropped_are_followed(tmp_path: Path) -> None:
-    """Of two drops in two tests the first one is found; without a drop there is no search."""
+    """The first of two drops in two tests is found; without a drop there is no search."""
     search = bisected(tmp_path, [500.0] * 5 + [330.0] * 4, [500.0] * 9)
     proof = searched(search)
     assert (proof.now, proof.metric[0]) == (5, TEST)

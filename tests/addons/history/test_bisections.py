@@ -17,7 +17,7 @@ RUN = run(throughput=500.0)
 
 
 def test_what_was_kept_is_there_again(tmp_path: Path) -> None:
-    """Other settings are refused, and may begin anew."""
+    """Other settings are refused, and may start a new search."""
     store = BisectStore(tmp_path, SETTINGS, restart=False)
     store.begin("first")
     store.keep("a b test", RunPairs(before=(RUN,), now=(RUN,)))

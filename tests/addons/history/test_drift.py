@@ -34,7 +34,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def verdict(share: float = -0.005, outcome: Outcome = Outcome.OK) -> Verdict:
-    """A session half a per cent below the baseline in force, which passes."""
+    """Return a verdict of a session half a per cent below the current baseline, which passes."""
     fields = {"change": share, "low": share - 0.01, "high": share + 0.01, "runs": 3}
     values = {"now": 19_000.0, "baseline": 19_000.0 / (1 + share)}
     identity: dict[str, Property] = {"gpu": "H200", "power_limit_w": 700}
@@ -61,7 +61,7 @@ def judged(accepted: Verdict, mode: str = "fail", since: str = "") -> Verdict:
 
 
 def test_steps_within_the_limit_fail_together(here: Path) -> None:
-    """A warning leaves the word, a drop keeps its own, and a day begins anew."""
+    """A warning leaves the verdict, a drop keeps its own, and a new day starts again."""
     accepted(20_000.0, 19_600.0, 19_200.0)
 
     failed, warned = judged(verdict()), judged(verdict(), "warn")

@@ -191,7 +191,7 @@ def test_a_case_is_named_by_its_file_or_a_part_of_its_id(here: Path, say: Say) -
 def test_a_folder_below_the_top_of_the_repository_or_outside_of_it_will_do(
     here: Path, say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a repository there is no baseline, but a file may be named."""
+    """Without a repository there are no baselines, but a file may be named."""
     for number in (0, 1):
         version(number, Path("project") / FILE)
     monkeypatch.chdir(here / "project")

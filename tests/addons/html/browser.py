@@ -1,4 +1,4 @@
-"""A real Chromium, offline, and what a page says in it."""
+"""A real Chromium, offline, and helpers that read a page in it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Opened:
 
     Attributes:
         page: Playwright's page.
-        messages: Errors and warnings of its console, and what it asked any network for.
+        messages: Errors and warnings of its console, and its network requests.
     """
 
     page: Any

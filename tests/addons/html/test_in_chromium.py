@@ -1,4 +1,4 @@
-"""The page in a real browser: it is drawn, filtered, read aloud, and asks nobody for anything."""
+"""Test the page in a real browser: it is drawn, filtered and accessible, and requests nothing."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_a_cases_history_is_told_in_words(write: Write, browser: Browser) -> Non
 
 
 def counted(page: Any, text: str) -> None:
-    """Wait until the page says so many cases."""
+    """Wait until the page shows this count of cases."""
     page.wait_for_function(
         "said => document.getElementById('count').textContent === said", arg=text
     )

@@ -59,10 +59,10 @@ def sampled(
     """Write a run's folder: 10 s of window with 12 s before and after, at 5 Hz.
 
     Args:
-        folder: Where.
-        gpus: How many.
+        folder: Folder of the run.
+        gpus: Number of GPUs.
         reasons: For each GPU, by seconds after the window began, the mask from then on.
-        wall_at_end: By how much the wall clock was set meanwhile.
+        wall_at_end: Seconds by which the wall clock was set during the run.
     """
     identity = {"name": "NVIDIA H200", "limit_w": 700.0}
     gpu_facts = [{"index": i, "uuid": f"GPU-{i}", "identity": identity} for i in range(gpus)]

@@ -1,4 +1,4 @@
-"""The plot of precisions: what its points mean."""
+"""Test the plot of precisions: the meaning of its points."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_the_figure_has_a_row_for_each_point_of_every_workload() -> None:
 
 
 def test_all_precisions_are_one_table_that_names_engine_and_reference() -> None:
-    """Two engines with the same precisions are told apart in each row."""
+    """Two engines with the same precisions have their names in each row."""
     section = precision_table(grouped(RESULTS.cases))
     columns, rows, words = section["table"]
     assert columns == [

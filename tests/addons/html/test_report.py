@@ -1,4 +1,4 @@
-"""`pytest-mlperf report --format html`: a real session's page, and what it reads beside it."""
+"""Test `pytest-mlperf report --format html`: a real session's page, and the files that it reads."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_runs_and_baselines_are_read_only_from_where_they_belong(lab: Lab, tmp_p
 
 
 def test_git_knows_when_each_engine_version_was_accepted(own_lab: Lab) -> None:
-    """The record in the file knows the last one alone; another one since is told and not shown."""
+    """The record in the file has the last version only; a later one is mentioned and not drawn."""
     (file,) = Path("baselines").rglob("Offline.*.json")
     document = json.loads(file.read_text("utf-8"))
     (record,) = document["records"]

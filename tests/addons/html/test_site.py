@@ -73,7 +73,7 @@ def drawn(opened: Opened) -> None:
 
 
 def asked_elsewhere(opened: Opened, index: Path) -> list[str]:
-    """Return what the page said in its console, and asked for beyond its own folder."""
+    """Return the page's console messages, and its requests outside of its own folder."""
     own_request = f"asked for {index.parent.as_uri()}/"
     return [text for text in opened.messages if not text.startswith(own_request)]
 

@@ -1,4 +1,4 @@
-"""Results of MLCommons' endpoints client: what is read, judged, refused and never guessed.
+"""Test imported results of MLCommons' endpoints client: read, judged, refused and never guessed.
 
 The folders in tests/data/endpoints were written by the client itself (mlcommons/endpoints at
 ea332753) against its own echo server, with 4 ms before each piece of an answer.
@@ -126,7 +126,7 @@ def test_a_session_is_a_curve_with_its_conditions(say: Say, session: Make) -> No
 
 
 def test_the_metrics_of_the_points_are_judged(say: Say, session: Make) -> None:
-    """Of a run folder alone, of a flat one as in MLPerf Inference v6.1, and without a tokenizer."""
+    """From a run folder alone, a flat one as in MLPerf Inference v6.1, and without a tokenizer."""
     folder = session("day1")
     assert imported(say, folder / "c4")[0] == 0
     assert set(only().limits) == {"tokens_per_second", "tokens_per_second@4"}
@@ -479,7 +479,7 @@ def shorter(raw: Any) -> None:
 
 @pytest.mark.process
 def test_what_was_measured_otherwise_is_never_compared(say: Say, session: Make) -> None:
-    """Shorter answers are no improvement; other points and other systems are no drop."""
+    """Shorter answers are not an improvement; other points and other systems are not a drop."""
     system = ("--system", "dgx-7")
     imported(say, session("day1"), options=system)
     Path("r.json").rename("before.json")

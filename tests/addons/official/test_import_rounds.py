@@ -38,7 +38,7 @@ BEGIN = dt.datetime(2021, 3, 9, 1, 0, 0, 500_000)
 
 
 def after(seconds: float) -> str:
-    """Return a time as LoadGen and PTDaemon write it, so many seconds after the begin."""
+    """Return a time as LoadGen and PTDaemon write it, `seconds` after the begin."""
     return (BEGIN + dt.timedelta(seconds=seconds)).strftime(CLOCK)
 
 

@@ -1,4 +1,4 @@
-"""A result stands beside the best official one of its kind, and beside no other."""
+"""Test that a result is compared with the best official one of its kind, and with no other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`pytest-mlperf share` sets a session beside the best official results."""
+"""Test that `pytest-mlperf share` compares a session with the best official results."""
 
 from __future__ import annotations
 

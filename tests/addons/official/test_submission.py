@@ -178,7 +178,7 @@ def edited(path: Path, **values: object) -> None:
 
 
 def official() -> None:
-    """Let the runs of a quick session say what official runs of 600 s say."""
+    """Change the logs of a quick session into those of official runs of 600 s."""
     for log in Path().glob(f".mlperf/runs/*/*/performance/{DETAIL_LOG}"):
         edited(log, effective_min_duration_ms=600_000, result_validity="VALID")
     for file in Path().glob(".mlperf/runs/*/*/verify_performance.txt"):

@@ -62,7 +62,7 @@ def test_the_table_has_the_dense_figures_of_the_datasheets() -> None:
 
 
 def test_each_halving_of_the_width_at_most_doubles_the_peak() -> None:
-    """A figure with sparsity beside a dense one would be four times.
+    """A sparse figure mistaken for a dense one would be four times as high.
 
     Blackwell Ultra alone has 4 bits at three times its rate in 8. Every GPU says where its figures
     are from, and clocks give a little headroom: 1.98 GHz over 1.83 on Hopper.

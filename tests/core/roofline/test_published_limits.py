@@ -1,11 +1,11 @@
-"""Official results lie below the limits, and printed figures above them are impossible.
+"""Test that official results lie below the limits; printed figures above are impossible.
 
 `tests/data/published_limits.csv` has the shares of both limits, in per cent, that a calculation of
 its own, before this code, found for each throughput of NVIDIA's tables; `peak` is the precision.
-`published_measurements.csv` has what three pages print: A is NVIDIA's tables of MLPerf v4.1, B a
-third party's summary, C NVIDIA's post on v4.0. `text` and `unit_printed` are what a page prints,
-`unit` is what the number really is in, and `logged`, `samples_per_s` and `path` are of the official
-result that the page rounds.
+`published_measurements.csv` has the figures of three pages: A is NVIDIA's tables of MLPerf v4.1, B
+a third party's summary, C NVIDIA's post on v4.0. `text` and `unit_printed` are the page's, `unit`
+is the real unit of the number, and `logged`, `samples_per_s` and `path` are of the official result
+that the page rounds.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def test_shares_to_the_printed_digit() -> None:
 
 
 def test_the_official_results_are_those_that_the_pages_round() -> None:
-    """937 of MLPerf v4.1; those of known GPUs have a row, of the others is said how many.
+    """937 results of MLPerf v4.1; those of known GPUs have a row, the others are counted.
 
     Every throughput of NVIDIA's tables is one of them, to the logged digit.
     """
@@ -135,10 +135,10 @@ def test_the_official_results_are_those_that_the_pages_round() -> None:
 
 
 def test_every_official_result_lies_below_the_certain_limit() -> None:
-    """At the stated peaks, without the headroom of the clock; and below 90 % of the estimate.
+    """At the stated peaks, without headroom of the clock; and below 90 % of the estimate.
 
-    Open results are held against what they declare: the consistency model is faster than the
-    plain limit, and its own lies above.
+    Open results are compared with the limit of their declared techniques: the consistency model is
+    faster than the plain limit, and its own lies above.
     """
     rows, _ = rows_of("v4.1")
     unlimited = [row for row in rows if row.limit.certain is None]
@@ -204,7 +204,7 @@ def test_the_printed_figures_are_as_the_page_says() -> None:
 
 
 def test_the_best_results_that_the_page_names_and_figures_beyond_the_estimated_limit() -> None:
-    """Of eight GPUs and Llama 2 70B, closed; None if the round has no such result.
+    """Eight GPUs and Llama 2 70B, closed; None if the round has no such result.
 
     116 % in int8 of prompts of 290 tokens; 104 % in fp16, where int8 is possible.
     """

@@ -1,4 +1,4 @@
-"""Limits: what must hold for any GPU, model and run, and what is said where there is none."""
+"""Test limits: properties for any GPU, model and run, and the message if no limit is known."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def number(low: float, high: float) -> st.SearchStrategy[float]:
 
 @st.composite
 def runs(draw: st.DrawFn, *, lengths: bool = True) -> Circumstances:
-    """Any run of the closed division, with what is observed or without."""
+    """Draw any run of the closed division, with or without its observed figures."""
 
     def maybe(strategy: st.SearchStrategy[Any]) -> Any:
         return draw(strategy if lengths else st.none() | strategy)
@@ -66,7 +66,7 @@ def allows_more(metric: str, a: float | None, b: float | None) -> bool:
 
 
 def check_allows(metric: str, more: Limit, less: Limit) -> None:
-    """Check that no level of the one limit lies below the other's, as far as both have it."""
+    """Check that no known level of one limit lies below the other's."""
     for a, b in ((more.certain, less.certain), (more.estimated, less.estimated)):
         assert (a is b is None) or allows_more(metric, a, b)
 
@@ -185,7 +185,7 @@ def test_a_technique_never_lowers_a_limit(
 def test_a_larger_batch_never_lowers_the_certain_limit_and_the_largest_is_compute(
     gpu: GpuSpec, work: Decode, seen: Circumstances, batch: float, more: float
 ) -> None:
-    """No batch is estimated to be larger than was said."""
+    """No batch is estimated to be larger than stated."""
     rate = "tokens_per_second"
     small, large, unlimited = (
         limit(rate, gpu, work, replace(seen, batch=size)) for size in (batch, batch + more, None)

@@ -1,4 +1,4 @@
-"""Techniques of the open division: how each changes the limit, and what the run must say."""
+"""Test techniques of the open division: how each changes the limit, and what it must declare."""
 
 from __future__ import annotations
 

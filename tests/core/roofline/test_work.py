@@ -108,7 +108,7 @@ def test_thirty_seconds_of_sound_by_hand() -> None:
 def test_a_generated_token_and_a_batch_that_hits_more_experts() -> None:
     """Twice the weights that it uses, attention over each earlier one, keys and values.
 
-    Mixtral in fp16: what a step reads when the tokens choose evenly. Skewed routing reads less than
+    Mixtral in fp16: the reads of a step with even routing. Skewed routing reads less than
     even routing; the certain limit relies on neither.
     """
     for name, flop, context, kv in (

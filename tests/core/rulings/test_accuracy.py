@@ -79,7 +79,7 @@ def moved(by: float) -> list[float]:
 
 
 def test_worse_is_lower_or_higher_as_the_scorer_says() -> None:
-    """A worsening smaller than the margin is said."""
+    """A worsening smaller than the margin is mentioned."""
     for change, lower, outcome, headline in (
         (-2.0, False, Outcome.ACC_DROP, "s −2.00 points (−2.07 to −1.92); −0.50 exceeded"),
         (+2.0, False, Outcome.OK, "s +2.00 points (+1.81 to +2.08); inside −0.50"),
@@ -285,7 +285,7 @@ def scored(**values: list[float | None] | list[float]) -> Scored:
 
 
 def test_the_spread_of_a_score_is_estimated_from_two_passes() -> None:
-    """A build that repeats itself has none; what is counted, new or without a score is left out."""
+    """A deterministic build has none; counts, new metrics and missing scores are left out."""
     baseline_pass, new_pass, *more = passes(random.Random(1), 300, sd=5.0)
     (same,) = passes(random.Random(2), 1, sd=0.0)
     some: list[float | None] = [None if i % 2 else float(i) for i in range(SAMPLES)]

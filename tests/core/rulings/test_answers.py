@@ -15,7 +15,7 @@ LIMIT = Subject(identity={}, fingerprint={"engine.generation.max_new_tokens": "6
 def passed(
     stop: int, length: int = 0, *, fixed: bool = False, baseline_counts: Any = None, **counts: int
 ) -> Accuracy:
-    """Return a pass of so many answers with these finish reasons, of which some are counted."""
+    """Return a pass of `stop` and `length` finish reasons, with some counted flaws."""
     finishes = {name: n for name, n in {"stop": stop, "length": length}.items() if n}
     return Accuracy(
         scores={"exact_match": 50.0},

@@ -1,4 +1,4 @@
-"""Load as a bound: no verdict rests on what a busy machine may have taken."""
+"""Test load as a bound: no verdict rests on speed that other processes may have taken."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_the_bound_of_each_kind_of_metric() -> None:
 
 
 def test_runs_of_now_and_of_the_baseline_bring_their_own_bounds() -> None:
-    """A share that is tolerated, or that nobody knows, is none."""
+    """A tolerated or unknown share counts as zero."""
     for share, lost in ((None, 0.0), (0.05, 0.0), (0.0501, -math.log1p(-0.0501))):
         for busy_run in (run(share), make_baseline_run(busy=share)):
             assert values([busy_run], "throughput", 0.05)[0].lost == pytest.approx(lost), share
@@ -212,7 +212,7 @@ def test_a_limit_that_load_can_have_broken_is_not_missed() -> None:
 
 
 def test_load_explains_a_gap_whose_worse_side_has_more_of_it() -> None:
-    """Metrics of either direction, whichever side comes first, as far as both sides have them."""
+    """Metrics of either direction, whichever side comes first, if both sides have them."""
     fast, slow = {"throughput": 100.0, "latency_p99": 0.1}, {"throughput": 90.0, "latency_p99": 0.2}
     for a, b, explained in (
         (run(0.0, **fast), run(0.3, **slow), True),

@@ -123,7 +123,7 @@ def noise(mean: float, seed: int = 2) -> list[float]:
 def test_the_error_is_widened_by_what_is_not_seen() -> None:
     """Few samples that changed are few degrees of freedom.
 
-    Where too little is seen neither word is said; large drops and gains are still decided.
+    If too little is seen, there is no verdict; large drops and gains are still decided.
     """
     changes = noise(0.0)
     plain = stdev(changes) / math.sqrt(N)

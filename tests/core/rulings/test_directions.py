@@ -1,7 +1,7 @@
-"""A metric that gets twice as bad fails, and one whose direction is wrong is found out.
+"""Test that a metric that gets twice as bad fails, so that a wrong direction is detected.
 
-What is worse is written down a second time, by what a metric counts: a metric whose direction is
-wrong in its table would still fail a worsening that is derived from that table.
+The bad direction is written down a second time, by the quantity of a metric: a metric whose
+direction is wrong in its table would still fail a worsening that is derived from that table.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ LOWER = frozenset(called_lower())
 
 
 def fault(metric: Metric) -> str | None:
-    """Return what is wrong when a metric that got twice as bad does not fail, or None."""
+    """Return an error if a metric that got twice as bad does not fail, or None."""
     if metric.dimension not in TWICE_AS_BAD:
         return f"{metric.name}: nobody wrote down what is worse for {metric.dimension}"
     sessions = "aabbccdd"

@@ -1,7 +1,7 @@
-"""Answers drawn at a temperature: unchanged models are not failed, and real drops are.
+"""Test answers drawn at a temperature: unchanged models do not fail, and real drops do.
 
 Two passes over the questions of gpt-oss's data set without programs, as often as it has each, are
-drawn anew in every trial and judged as a session judges them.
+drawn again in every trial and judged as a session judges them.
 """
 
 from __future__ import annotations

@@ -175,7 +175,7 @@ def test_a_window_has_two_sides_and_a_score_that_is_better_when_lower_a_ceiling(
 
 
 def test_a_score_within_two_rerun_deviations_is_near_its_gate() -> None:
-    """It is said whatever the baseline says, and of both ends of a window."""
+    """It is reported whatever the baseline is, and for both ends of a window."""
     fell = Ruling(
         outcome=Outcome.ACC_DROP, headline="top1 fell", paired=(), more=False, notes=("other",)
     )

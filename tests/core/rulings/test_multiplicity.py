@@ -72,7 +72,7 @@ def words(p_values: list[float], pairs: int, final: int = 0) -> list[Outcome]:
 
 
 def test_a_pair_falls_beside_others_or_is_suspected() -> None:
-    """25 pairs; what is not named passed, or was not measured."""
+    """25 pairs; the others passed, or were not measured."""
     for p, final, word in (
         (0.0019, 0, Outcome.PERF_DROP),  # below 5 % / 25
         (0.0021, 0, Outcome.SUSPECT),
@@ -151,7 +151,7 @@ def test_what_is_advice_or_invalid_lifts_nobody_and_what_is_final_stays() -> Non
 def many(
     changes: list[float], session_changes: list[list[float]], outcome: Outcome = Outcome.PERF_DROP
 ) -> list[Verdict]:
-    """Return one verdict for each change after five runs, each with what its looks saw."""
+    """Return one verdict for each change after five runs, each with its interim analyses."""
     verdicts = []
     for change, sessions in zip(changes, session_changes, strict=True):
         seen = [

@@ -1,4 +1,4 @@
-"""What a part of a data set proves: how often it is wrong at the gate's edge, and what it sees."""
+"""Test verdicts on a part of a data set: their error rate at the gate's edge, and their power."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SHAPES: dict[str, Draw] = {
 
 
 def rejected(shape: Draw, looks: Sequence[int], *, lift: float = 0.0, times: int = 400) -> int:
-    """Return how often one of the looks proves a mean below what it is, less `lift`."""
+    """Return how often an interim analysis proves a mean below its true value, less `lift`."""
     r = random.Random(20261122)
     scores = [shape(r) for _ in range(TOTAL)]
     bound = sum(scores) / TOTAL + lift

@@ -157,7 +157,7 @@ def test_runs_without_any_scatter_are_judged_and_unchanged_ones_seldom_show_a_dr
 def test_the_bounds_hold_whatever_sessions_differ_by(
     old: tuple[int, ...], new: tuple[int, ...], count: int
 ) -> None:
-    """Also where they differ by more than is expected, or only one made a side: simulated."""
+    """Simulated, also if sessions differ by more than expected, or only one made a side."""
     for session_sd, run_sd in ((0.0, 0.021), (0.01, 0.005), (0.0045, 0.0078), (0.1, 0.05)):
         rng = random.Random(20261122)
 

@@ -99,7 +99,10 @@ def test_the_looks_share_beta_so_that_all_of_them_keep_it() -> None:
     assert errors == pytest.approx([0.05 * FIRST_LOOK, *[0.05 * LATER_LOOKS] * 3])
 
     def passes(expected: float) -> float:
-        """Return how often a count is small enough at some look; so many by the first."""
+        """Return how often a count is small enough in an interim analysis.
+
+        `expected` by the first.
+        """
         going, passed, last_look = np.array([1.0]), 0.0, 0
         for look, error in zip(LOOK_SAMPLES, errors, strict=True):
             more = stats.poisson.pmf(range(300), (look - last_look) / LOOK_SAMPLES[0] * expected)

@@ -1,6 +1,6 @@
-"""Judgements stay what they are: every field of every verdict on thousands of random cases.
+"""Test that judgements stay the same: every field of every verdict on thousands of random cases.
 
-`python -m tests.core.rulings.test_replay` writes what is kept in tests/data anew, where a rule is
+`python -m tests.core.rulings.test_replay` rewrites the file in tests/data after a rule was
 changed on purpose.
 """
 
@@ -119,7 +119,7 @@ def performance(seed: int) -> tuple[list[Run], Record | None, Mapping[str, float
 
 
 def verdict(seed: int, pairs: int) -> tuple[Verdict, bool]:
-    """Return what rule R says of a random case, and whether one more run could decide."""
+    """Return the verdict of rule R on a random case, and whether one more run could decide."""
     runs, record, limits = performance(seed)
     ruling = rule_on(runs, record, limits, RULE, pairs=pairs)
     first = next(iter(limits))
@@ -198,7 +198,7 @@ def words(ruling: Any) -> dict[str, Any]:
 
 
 def brief(judged: Verdict) -> dict[str, Any]:
-    """Return what a verdict says, of its metrics no more than words."""
+    """Return the text of a verdict, and only the outcomes of its metrics."""
     metrics = [[m.metric, m.outcome, m.note, m.direction] for m in judged.metrics]
     return {"outcome": judged.outcome, "headline": judged.headline, "metrics": metrics}
 

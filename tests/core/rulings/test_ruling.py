@@ -115,7 +115,7 @@ def test_a_metric_verdict_holds_what_the_table_shows() -> None:
 
 
 def test_a_metric_that_one_side_lacks_is_not_judged() -> None:
-    """Without a record there is no baseline."""
+    """Without a record there is nothing to judge against."""
     limits = {**OFFLINE, "tokens_per_second": 0.03}
     new_runs, baseline = runs(2, throughput=100.0, tokens_per_second=5.0), record(throughput=100.0)
 
@@ -155,7 +155,7 @@ def test_a_drop_against_fewer_than_five_runs_is_advice() -> None:
 
 
 def test_a_99th_percentile_is_gated_from_1000_queries_a_run() -> None:
-    """The run with the fewest queries counts; what has no gated metric is not called ok."""
+    """The run with the fewest queries counts; runs without a gated metric are not called ok."""
     reported = "under 1,000 queries a run, only reported"
     for metric in ("latency_p99", "ttft_p99", "tpot_p99"):
         baseline = record(**{"latency_p50": 0.010, metric: 0.030})
@@ -180,7 +180,7 @@ OLD = {"latency_p50": 0.010, "latency_p99": 0.030}
 
 
 def test_the_worst_metric_decides() -> None:
-    """Also beside one that is only suspect."""
+    """Also if another one is only suspect."""
     for p50, p99, outcome, deciding in (
         (0.010, 0.030, Outcome.OK, "latency_p50"),
         (0.010, 0.045, Outcome.PERF_DROP, "latency_p99"),
@@ -353,13 +353,13 @@ def test_a_curve_falls_by_its_mean_or_by_any_point_which_share_its_false_alarms(
 
 
 def of_lengths(*values: float) -> list[Run]:
-    """Return runs whose answers have so many tokens in the mean, at eight under way."""
+    """Return runs whose answers have these mean numbers of tokens, with eight in flight."""
     (run,) = runs(1)
     return [replace(run, metrics={"tokens_per_sample@8": value}) for value in values]
 
 
 def test_another_length_of_answers_is_one_that_chance_does_not_explain() -> None:
-    """Of older results nobody knows how single answers differ: a tenth is no chance."""
+    """Older results do not record how answers differ: for them a tenth is a change."""
     alike, wide = [40.0] * 4, [39.4, 40.6, 40.0, 41.0]
     for old_lengths, new_lengths, moved in (
         (alike, [39.1], ""),
@@ -378,7 +378,7 @@ def test_another_length_of_answers_is_one_that_chance_does_not_explain() -> None
 
 
 def windows(lengths: Sequence[int], *requests: int) -> list[Run]:
-    """Return runs whose windows have so many of the first answers."""
+    """Return runs whose windows have this many of the first answers."""
     (run,) = runs(1)
     name = "tokens_per_sample@8"
     return [
@@ -414,7 +414,7 @@ def test_fewer_answers_in_a_slower_servers_window_are_no_other_ones() -> None:
 
 
 def answers(*tokens: int, first: int = 0, requests: tuple[tuple[int, int], ...] = ()) -> list[Run]:
-    """Return a run whose answers to samples from `first` on have so many tokens."""
+    """Return a run whose answers to samples from `first` on have these numbers of tokens."""
     counts = [*enumerate(tokens, start=first), *requests]
     only = [count for _, count in counts]
     (run,) = windows(only, len(only))
@@ -429,7 +429,7 @@ def answers(*tokens: int, first: int = 0, requests: tuple[tuple[int, int], ...] 
 
 
 def test_answers_to_the_same_samples_are_compared_one_by_one() -> None:
-    """Other samples in the window are no other answers, and shorter answers are seen at once."""
+    """Other samples in the window are not a change, and shorter answers are detected at once."""
     chance = Random(20261129)
     lengths = [chance.choice([8, 16, 32, 64, 128]) for _ in range(64)]
     baseline_runs = answers(*lengths[:20])
@@ -449,7 +449,7 @@ def test_answers_to_the_same_samples_are_compared_one_by_one() -> None:
 
 
 def test_how_many_requests_there_were_decides_how_far_means_may_lie_apart() -> None:
-    """As a slow point of one request at a time has them: 37.23 beside 41.49, of 17 requests."""
+    """As at a slow point with one request in flight: 37.23 against 41.49, from 17 requests."""
     (few,) = windows([20, 54] * 9, 17)
     for mean, requests, differs in (
         (37.23, 17, False),

@@ -95,7 +95,7 @@ BUFFERED = Sign(key=SignKey.ANSWERS_BUFFERED, text="100% of the answers came in 
 
 
 def test_times_of_answers_that_came_together_are_not_gated_beside_anything_that_is_known() -> None:
-    """Of a case with no other gate the reason names the buffering."""
+    """If a case has no other gate, the reason names the buffering."""
     plain = runs(2, latency_p50=0.01)
     held = [replace(run, signs=(BUFFERED,)) for run in plain]
     baseline, timed = record(latency_p50=0.01), record(latency_p50=0.01, ttft_p50=0.01)
@@ -224,7 +224,7 @@ CURVE_LIMITS = {"tokens_per_second": 0.03, "tokens_per_second@16": 0.05, "tpot_p
 
 
 def curve(count: int, factor: float = 1.0, **requests: int) -> list[Run]:
-    """Return runs of a curve that is so many times as fast, with so many requests at a point."""
+    """Return runs of a curve that is `factor` times as fast, with these requests at a point."""
     metrics = {
         name: value / factor if name == "tpot_p90@16" else value * factor
         for name, value in CURVE_RUN.items()
@@ -247,7 +247,7 @@ def recorded_curve(**requests: int) -> Record:
 
 
 def test_a_percentile_counts_the_requests_of_its_point_and_hides_no_other_drop() -> None:
-    """A server that became five times slower answers less; what it is judged by says so."""
+    """A server that became five times slower answers fewer requests; its verdict says so."""
     baseline, old = recorded_curve(_1=40, _16=120), recorded_curve()
     for record_ in (baseline, old):  # of an older release nobody knows how many there were
         for factor, outcome in ((1.0, Outcome.OK), (0.2, Outcome.PERF_DROP)):

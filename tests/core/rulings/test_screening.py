@@ -42,7 +42,7 @@ def effect(
 
 
 def test_a_run_that_does_not_belong_to_the_others_is_named() -> None:
-    """Also one on the fast side; below three runs nothing can be told."""
+    """Also one on the fast side; below three runs there is no decision."""
     for share, expected in ((0.999, []), (-0.999, []), (1.001, [5]), (-1.001, [5])):
         sample = values(*[100.0] * 8)
         sample[5] = replace(sample[5], value=100 * math.exp(share * FARTHEST))
@@ -154,7 +154,7 @@ def test_an_unlike_first_run_of_the_only_session_does_not_count() -> None:
 
 
 def test_first_runs_of_several_sessions_are_compared_behind_the_record() -> None:
-    """One of a record that has none of them is no first one."""
+    """A later run of a record without first runs is not a first one."""
     numbers = ((97.0, 100.0), (97.2, 100.1), (96.9, 99.8))
     record = make_record(
         *(

@@ -1,4 +1,4 @@
-"""A replica that is behind the others is told when it is proven, with what differs in its GPUs."""
+"""Test that a replica proven to be behind is reported with the differences of its GPUs."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ EIGHT = (1.0, 1.01, 0.99, 0.89, 1.0, 1.0, 1.01, 1.0)
 
 
 def test_what_is_behind_in_every_run_is_told_with_what_differs_in_gpus() -> None:
-    """Not so where it was as fast as the others in another run, or another one was behind."""
+    """Not if it was as fast as the others in another run, or another one was behind."""
     hot = gpus(temperature_c=72.0, power_cap_share=0.34)
     other = (1.0, 0.89, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0)
 

@@ -22,7 +22,7 @@ class Work:
     Attributes:
         output: Where it is answered.
         sampling: Its SamplingParams.
-        streaming: Whether tokens are told as they come.
+        streaming: Whether tokens are sent as they come.
         tokens: Prompt and answer.
         timing: When what happened.
         reported: Tokens of the answer that were sent.
@@ -99,7 +99,7 @@ class Executor:
             self._rows.clear()
 
     def _take(self) -> list[Work] | None:
-        """Return the requests that join now, None at the end; waits where none is in flight."""
+        """Return the requests that join now, None at the end; wait if none is in flight."""
         work_taken: list[Work] = []
         while len(self._rows) + len(work_taken) < self._most:
             idle = not self._rows and not work_taken

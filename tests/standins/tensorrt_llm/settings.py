@@ -1,7 +1,7 @@
 """Arguments with their types and defaults, checked by pydantic as the original's are.
 
-Names are those of the contract's table, types and checks those of llmapi/llm_args.py of 1.2; what
-is a configuration there that no test needs may be anything here.
+Names are those of the contract's table, types and checks those of llmapi/llm_args.py of 1.2;
+configurations that no test needs may be anything here.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ OTHERS: dict[str, Any] = {name: (Any, None) for name in NAMES["LLM()"] if name !
 
 
 class TorchLlmArgs(create_model("Arguments", __base__=StrictBaseModel, **OTHERS)):  # type: ignore[misc]
-    """All arguments of LLM: names of the table, with types where they matter here."""
+    """All arguments of LLM: names of the table, with types if tests need them."""
 
     model: str | Path
     skip_tokenizer_init: bool = False

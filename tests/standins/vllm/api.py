@@ -15,7 +15,7 @@ VERSION: str = os.environ.get("STANDIN_VLLM_VERSION", TABLE["read"][-1])
 
 
 def names(thing: str) -> list[str]:
-    """Return what a thing has in this version."""
+    """Return the names of a thing in this version."""
     version_index = TABLE["read"].index(VERSION)
     return [
         name
@@ -25,7 +25,7 @@ def names(thing: str) -> list[str]:
 
 
 def strict(thing: str, given_names: Iterable[str]) -> None:
-    """Refuse what a call does not take in this version, as Python does."""
+    """Refuse keywords that a call does not take in this version, as Python does."""
     for name in given_names:
         if name not in names(f"{thing}()"):
             raise TypeError(f"{thing}() got an unexpected keyword argument {name!r}")

@@ -1,4 +1,4 @@
-"""What a suite may say of providers and their options, and what the description says of all."""
+"""Test the options of providers in a suite, and their description."""
 
 from __future__ import annotations
 

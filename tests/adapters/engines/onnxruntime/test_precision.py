@@ -1,4 +1,4 @@
-"""The word for a precision is true: by operators, weights and inputs, and what TensorRT is told."""
+"""Test that a precision is checked against operators, weights, inputs and TensorRT's flags."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a suite may ask of TensorRT, in whose words it is passed on, and where it cannot run.
+"""Test the TensorRT options of a suite, how they are passed on, and when they are refused.
 
 No test needs a GPU: options are checked before anything is loaded, and shapes, placement and
 calibration by functions of their own.

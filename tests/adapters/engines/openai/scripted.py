@@ -1,4 +1,4 @@
-"""A real HTTP server, in a thread of its own, that answers as a test tells it to."""
+"""A real HTTP server, in a thread of its own, that answers as a test scripts it."""
 
 from __future__ import annotations
 
@@ -193,19 +193,19 @@ def failure(status: str, message: str, **more: object) -> Reply:
 
 @dataclass(frozen=True, kw_only=True)
 class Manner:
-    """A server's manner: what it takes, and how it streams.
+    """How a server behaves: the requests that it takes, and how it streams.
 
     Attributes:
-        tokens: Tokens of each answer, unless fewer are asked for.
+        tokens: Tokens of each answer, unless the request allows fewer.
         prompt_tokens: What it counts in a text prompt; None: a token a word.
         takes_ids: Prompts may be token ids.
-        gives_ids: Token ids come in the stream where they are asked for.
+        gives_ids: Token ids come in the stream if the request asks for them.
         usage: When the stream carries usage.
         refuses: Fields that it answers with 422.
         ends: The stream's last event is [DONE].
         paths: What it has to GET.
-        cached: Tokens of the prompt that it says it had in its cache.
-        echoes: Where a request says echo, it sends the prompt with log-probabilities first: of
+        cached: Prompt tokens that usage reports as cached.
+        echoes: If a request sets echo, it sends the prompt with log-probabilities first: for
             token t those are -t / 1000.
     """
 
@@ -282,9 +282,9 @@ class PrefixCache:
 
     Attributes:
         answer_s, word_s: Time that an answer takes, and a word of a prompt in no kept block.
-        tells: Usage says how many were kept.
+        tells: Usage reports the number of cached tokens.
         kept: The beginnings of prompts, in whole blocks.
-        shares: Of each prompt, in the order in which they came: kept words over all.
+        shares: Cached words over all words of each prompt, in order of arrival.
     """
 
     answer_s: float = 0.0

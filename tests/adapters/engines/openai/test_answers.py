@@ -1,4 +1,4 @@
-"""Answers are counted, timed and read right; what is not what was asked for is no answer."""
+"""Test that answers are counted, timed and parsed, and that any other answer is an error."""
 
 from __future__ import annotations
 

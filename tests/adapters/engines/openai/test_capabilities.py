@@ -1,4 +1,4 @@
-"""What a server can do is found out before anything is timed; what it cannot is never dropped."""
+"""Test that a server's capabilities are probed before a run, and no option is dropped."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def worker(
 
 
 def measured(running: RunningWorker) -> tuple[dict[str, Any], dict[str, Any], CurveLog]:
-    """Return what the engine said of itself, what the run was, and its log."""
+    """Return the engine's description, the results of the run, and its log."""
     with running:
         facts: dict[str, Any] = running.wait_for("loaded")["engine"]
         result: dict[str, Any] = running.wait_for("finished")["result"]
@@ -152,7 +152,7 @@ def test_the_error_of_one_ends_the_run_by_its_name(tmp_path: Path) -> None:
 @pytest.mark.process
 @pytest.mark.nightly
 def test_requests_that_may_fail_do_so_in_each(tmp_path: Path) -> None:
-    """One in 32: the curve goes on, and has none of them in its figures."""
+    """One in 32 fails: the curve goes on, and its figures leave the failed ones out."""
     answer, numbers = Manner(tokens=4), itertools.count()
 
     def breaks(request: Request) -> Reply:

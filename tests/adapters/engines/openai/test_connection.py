@@ -1,4 +1,4 @@
-"""HTTP as hostile servers write it: what is no answer is a failure, and never fills the memory."""
+"""Test HTTP of hostile servers: an invalid answer is an error and never fills the memory."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def under_way(turns: Sequence[Asked], **options: Any) -> tuple[list[Request], li
 
 
 def test_a_conversation_under_way_has_one_salt_after_the_system_prompt() -> None:
-    """A later turn begins with what was sent before, so that a cache of prefixes knows it.
+    """A later turn begins with the earlier turns, so that a prefix cache can reuse them.
 
     A header names the conversation to routers.
     """

@@ -147,7 +147,7 @@ def test_times_per_token_are_of_tokens_that_a_user_saw_after_the_first_message()
 
 @pytest.mark.process
 def test_comments_reasoning_and_held_arguments_change_no_time_of_a_token() -> None:
-    """A comment is no first token; the time of tokens that a parser holds is that of all."""
+    """A comment is not a first token; tokens that a parser holds share one time."""
     ways: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = {
         "comments until the first token": ({"ping_ms": 4}, {}),
         "reasoning in full": ({"reasoning": 12, "details": 1}, {"api": "chat"}),

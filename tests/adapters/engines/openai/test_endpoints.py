@@ -1,4 +1,4 @@
-"""MLCommons' client as the load of an engine: what it is told, how it fails, what is left of it.
+"""Test MLCommons' client as the load generator: its configuration, its failures, and its files.
 
 A stand-in leaves the files that the client itself wrote. `test_parity.py` asks the client.
 """

@@ -1,4 +1,4 @@
-"""Bytes are cut into events wherever the network cuts them; answers say what their events say."""
+"""Test that bytes are cut into events at any network boundary, without loss."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.adapters.engines.openai.scripted import DONE, event, piece, usage
 
 
 def payloads(stream: bytes, cuts: list[int]) -> list[bytes]:
-    """Feed a stream in pieces; return what its events carry."""
+    """Feed a stream in pieces; return the payloads of its events."""
     events = EventStream()
     edges = [0, *sorted(cut % (len(stream) + 1) for cut in cuts), len(stream)]
     blocks = [events.feed(stream[a:b]) for a, b in pairwise(edges)] + [events.close()]
@@ -40,12 +40,12 @@ def events_of(block: bytes) -> list[bytes]:
 
 
 def take(answer: StreamedAnswer, stream: bytes) -> list[int]:
-    """Return what each event of a stream told."""
+    """Return the token count of each event of a stream."""
     return [answer.take(event_bytes) for event_bytes in events_of(EventStream().feed(stream))]
 
 
 def read(*events: bytes, keeps: bool = True) -> tuple[StreamedAnswer, list[int]]:
-    """Return an answer and what each of its events told."""
+    """Return an answer and the token count of each of its events."""
     answer = StreamedAnswer(keeps=keeps)
     return answer, [told for part in events for told in take(answer, part)]
 

@@ -1,4 +1,4 @@
-"""Who answered and what was asked, by what a server says of each answer."""
+"""Test which model answered, and how many prompt tokens it read, by the server's own fields."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def named(model: str, manner: Manner = Manner()) -> Script:  # noqa: B008 - a fr
 
 
 def refused(other: str) -> contextlib.AbstractContextManager[Any]:
-    """Expect an error that names the model that answered; "": none."""
+    """Expect an error that names the model that answered, or no error if it is ""."""
     text = f'"(gpt|minimax)" was asked for, and "{other}" answered: .*_answers = ."{other}"'
     return pytest.raises(RunError, match=text) if other else contextlib.nullcontext()
 
@@ -105,7 +105,7 @@ def test_builds_that_change_are_counted() -> None:
 
 @pytest.mark.parametrize("wants_output", [False, True])
 def test_a_prompt_that_was_cut_is_an_error(wants_output: bool) -> None:
-    """Of text by the model's tokenizer; without one where words alone tell."""
+    """Text is counted by the model's tokenizer, or, without one, by its words if they suffice."""
     rows: list[tuple[dict[str, Any], int, str]] = [
         ({"model": str(TINY)}, 20, f"counts 20 tokens in a prompt of {TOKENS + 1}"),
         ({"model": str(TINY), "api": "chat"}, 20, f"counts 20 tokens in a prompt of {TOKENS}"),

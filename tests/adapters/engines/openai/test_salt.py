@@ -63,7 +63,7 @@ def begins(prompts: Sequence[Sequence[str]], words: int) -> set[tuple[str, ...]]
 def test_each_run_asks_other_prompts_of_the_same_lengths(
     dataset: Any, options: dict[str, Any], added: int
 ) -> None:
-    """Those of a pass begin alike as before; accuracy runs ask what the data set says."""
+    """Prompts of one pass begin alike; accuracy runs send the prompts of the data set unchanged."""
     first, again, scored = asked_in_runs(dataset, ["one", "two", "accuracy"], **options)
     plain = [words_of(sent(one)) for one in dataset_of(dataset)]
     assert sorted(scored) == sorted(plain * 2)
@@ -146,7 +146,7 @@ def test_what_answers_say_is_counted(recwarn: pytest.WarningsRecorder) -> None:
 
 
 def test_a_message_in_parts_gets_a_part_of_its_own() -> None:
-    """Before the user's text and picture; what the system says is shared."""
+    """It precedes the user's text and picture; the system prompt stays shared."""
     parts = [{"type": "text", "text": "What is it?"}, {"type": "image_url", "image_url": {}}]
     system = {"role": "system", "content": [{"type": "text", "text": "Be brief."}]}
     chat = {"messages": [system, {"role": "user", "content": parts}]}

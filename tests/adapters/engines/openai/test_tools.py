@@ -69,7 +69,7 @@ def streamed(calls: list[dict[str, Any]]) -> list[bytes]:
 
 
 def reply(request: Request) -> Reply:
-    """Call what was asked for; where nothing is to be called, say so."""
+    """Return the expected call, or an answer in text if no call is expected."""
     asked_for = request.body["messages"][0]["content"]
     index = [each["messages"][0]["content"] for each in QUESTIONS].index(asked_for)
     parts = streamed(CALLS[index]) or [delta(content="I can only"), delta(content=" order lamps.")]

@@ -37,7 +37,7 @@ def server_of(command: Sequence[str], **changes: Any) -> Server:
 def scripted(
     behaviour: str, folder: Path | str = "", *, limit_s: float = 20.0, health: str = "/health"
 ) -> Server:
-    """Return one of the scripted servers, likewise."""
+    """Return one of the scripted servers."""
     command = [sys.executable, str(SCRIPT), behaviour, "{port}", str(folder)]
     return server_of(command, health=health, start_timeout_s=limit_s)
 
@@ -48,7 +48,7 @@ def port_of(server: Server) -> int:
 
 @pytest.fixture(autouse=True)
 def _nothing_is_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """Whatever a test is about: none of its processes is there afterwards."""
+    """Check after each test that no process of it is left."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))  # logs of servers go there
     children_at_start = {child.pid for child in psutil.Process().children(recursive=True)}
     yield

@@ -1,4 +1,4 @@
-"""The engine on the stand-in: what is asked for comes back, token by token, and nothing is left."""
+"""Test the engine on the stand-in: answers come token by token, and no process is left."""
 
 from __future__ import annotations
 
@@ -219,7 +219,7 @@ def test_accepted_drafts_are_counted(counting: Path, monkeypatch: pytest.MonkeyP
 
 
 class Listed:
-    """What a package offers: a kind that 1.2 tells by its class, and one as newer ones have it."""
+    """Streaming kinds of a package: 1.2 names them by class, newer versions differently."""
 
     class NGramDecodingConfig:
         model_fields: ClassVar = {"max_draft_len": int}

@@ -1,4 +1,4 @@
-"""What TensorRT-LLM is given for what a suite says."""
+"""Test the arguments that TensorRT-LLM gets from the options of a suite."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HSTU ranks as its equations say, whatever comes together, and says what does not fit."""
+"""Test that HSTU ranks by its equations in any batching, and names inputs that do not fit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Log-probabilities of prompts: those of the model alone, whatever is beside a prompt."""
+"""Test that log-probabilities of a prompt do not depend on the other prompts of a batch."""
 
 from __future__ import annotations
 

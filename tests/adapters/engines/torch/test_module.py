@@ -163,7 +163,7 @@ def test_compiled_modules_answer_alike(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_workers_answer_in_threads_of_their_own() -> None:
-    """And take no more than `batch_size` of what has gathered at once."""
+    """They take at most `batch_size` of the gathered samples at once."""
     samples, sink = rows(20), Tokenless(expected=20, wants_output=False)
     with open_engine(samples, "linear", batch_size=3, workers=2) as engine:
         engine.load_samples(range(20))

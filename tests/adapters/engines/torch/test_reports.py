@@ -180,7 +180,7 @@ def test_what_a_sink_raises_ends_the_run_and_not_the_thread(counting: Path, batc
 
 
 def test_a_cache_too_small_for_all_makes_no_token_come_twice(counting: Path) -> None:
-    """transformers then starts samples anew, with what they have said as part of the prompt."""
+    """transformers restarts samples, with the tokens generated so far as part of the prompt."""
     starts = [60, 58, 56, 54, 52]
     prompts = [[3] * 235 + [start] for start in starts]
     options: dict[str, Any] = {"kv_blocks": 3, "batch_size": 5, "min_new_tokens": 40}

@@ -1,4 +1,4 @@
-"""R-GAT samples neighbours while it answers, the same for a paper whatever is asked beside it."""
+"""Test that R-GAT samples neighbours while it answers, equally for a paper in any batch."""
 
 from __future__ import annotations
 

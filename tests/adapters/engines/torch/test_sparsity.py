@@ -1,4 +1,4 @@
-"""2:4 sparsity is what the weights have, or loading fails; dense kernels are not called sparse."""
+"""Test that loading fails unless weights are 2:4 sparse; dense kernels are not called sparse."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_cpu_checks_it_and_runs_dense_kernels(sparse: Path, precision: str) ->
 
 
 def test_a_weight_too_many_is_found_with_its_place(random: Path, sparse: Path) -> None:
-    """Output 37, inputs 20 to 23: three of them are not zero then; how small it is is no excuse.
+    """Output 37, inputs 20 to 23: three of them are non-zero then, however small.
 
     Two of four along the outputs, as a matrix that was transposed has them, are not 2:4 either.
     """

@@ -1,4 +1,4 @@
-"""What goes wrong on a server: one clear error with counts, before the run where it can be seen."""
+"""Test failures of a server: one clear error with counts, before the run if it can be detected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The engine on the stand-in: tokens as the torch engine gives them, told in order."""
+"""Test the engine on the stand-in: its tokens equal the torch engine's, and come in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Our stamps against vLLM's: what is possible is summed up, what is not ends the run."""
+"""Test our time stamps against vLLM's.
+
+Possible differences are summarised, impossible ones end the run.
+"""
 
 from __future__ import annotations
 
