@@ -73,10 +73,7 @@ def accident(how: str) -> dict[str, Any]:
 def case(
     folder: Path, options: dict[str, Any], scenario: str = "Offline", **changes: Any
 ) -> WorkerSpec:
-    """Return a worker's specification, with the tiny Llama's prompts or a few ids.
-
-    The tiny Llama's prompts, or a few ids for the test server.
-    """
+    """Return a worker's specification, with the tiny Llama's prompts or a few ids."""
     usual: dict[str, Any] = {
         "target_qps": 20.0,
         "latency_percentile": 0.9,  # 99 % takes 662 queries to show
