@@ -154,7 +154,7 @@ def test_add_ons_use_the_interface_of_the_kernel_and_no_other_add_on() -> None:
     assert [m for m, of in listed.items() for n in of if private.search(f"{m}.{n}")] == []
 
 
-def test_adapters_import_public_names_and_what_lies_beside_them_alone() -> None:
+def test_adapters_import_public_names_and_their_own_modules_only() -> None:
     """The proof that the public face suffices for an engine, data set, scorer or builder."""
     assert set(OURS.kernel_names("adapters")) == {"pytest_mlperf", "pytest_mlperf.extension"}
     assert OURS.imports_of_adapters() == set()

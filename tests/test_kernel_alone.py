@@ -52,7 +52,7 @@ def test_a_first_suite_is_written_measured_recorded_and_a_slower_build_fails(
     assert (slowed.returncode, "PERF DROP" in slowed.stdout) == (1, True), slowed.stdout
 
 
-def test_what_is_not_there_is_named_where_it_is_asked_for(kernel: Path, tmp_path: Path) -> None:
+def test_missing_parts_are_named_on_use(kernel: Path, tmp_path: Path) -> None:
     helped = run(kernel, tmp_path, "pytest_mlperf", "--help")
     submission_run = run(kernel, tmp_path, "pytest_mlperf", "submission", "r.json")
     other = run(kernel, tmp_path, "pytest_mlperf", "init", "--engine", "torch")

@@ -65,7 +65,7 @@ def test_type_checkers_see_the_names_that_are_imported_lazily(module: ModuleType
 
 
 @pytest.mark.process
-def test_what_an_extension_needs_is_the_standard_library_alone() -> None:
+def test_an_extension_needs_the_standard_library_only() -> None:
     """An engine may run in a Python in which nothing is installed."""
     names = ", ".join(name for name in NAMES if name not in IN_TESTS_ALONE)
     code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from pytest_mlperf import {names}"

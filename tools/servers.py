@@ -569,10 +569,10 @@ def empty_answers() -> Seen:
 TOGETHER = "test_answers_that_come_together_have_no_times_between_their_tokens"
 VISIBLE = "test_times_per_token_are_of_tokens_that_a_user_saw_after_the_first_message"
 UNCHANGED = "test_comments_reasoning_and_held_arguments_change_no_time_of_a_token"
-UNSIZED = "test_a_first_message_of_unknown_size_is_told_where_it_may_hide_much_of_the_time"
-SCORES = "test_answers_that_are_only_reasoning_are_no_first_baseline"
+UNSIZED = "test_a_first_message_of_unknown_size_is_noted_if_it_may_hide_much_of_the_time"
+SCORES = "test_answers_of_reasoning_only_are_not_recorded"
 CACHE = "test_runs_ask_other_prompts_and_a_baseline_of_the_same_ones_is_not_compared"
-FAILURES = "test_each_way_to_fail_is_told_with_its_count"
+FAILURES = "test_each_kind_of_failure_is_reported_with_its_count"
 
 IN_ONE_READ = "of the answers came in one read, or in few"
 

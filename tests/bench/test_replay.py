@@ -167,9 +167,7 @@ def test_a_recorded_claim_is_judged_as_it_was() -> None:
     assert claim(stored.with_throughput(1 + 1e-9)) != again
 
 
-def test_a_drop_that_is_none_any_more_is_no_drop_and_one_more_wrong_answer_another_verdict() -> (
-    None
-):
+def test_an_undone_drop_is_no_longer_reported_and_a_wrong_answer_changes_the_verdict() -> None:
     """A run at twice its speed undoes what proved the drop: one run more is asked for, or ok."""
     of = {one.verdict.outcome: one for one in JUDGED.values()}
     case = of[Outcome.PERF_DROP].with_throughput(2).case()

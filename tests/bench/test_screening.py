@@ -132,7 +132,7 @@ def values(verdict: Verdict) -> Sequence[float]:
     return [run.metrics["throughput"] for run in verdict.runs]
 
 
-def test_an_outlier_is_replaced_by_a_further_run_and_told(lab: Lab) -> None:
+def test_an_outlier_is_replaced_by_a_further_run_with_a_note(lab: Lab) -> None:
     """The results keep it; the record and its detectable change do not."""
     rates = (*QUIET[:3], 60.0, *QUIET[3:])
 

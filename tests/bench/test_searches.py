@@ -239,7 +239,7 @@ def test_bounds_that_all_hold_or_do_not_are_invalid(tmp_path: Path) -> None:
         assert reason.text.startswith(f"no concurrency found: {words}")
 
 
-def test_what_loadgen_doubts_for_late_queries_alone_is_not_held(tmp_path: Path) -> None:
+def test_a_run_that_loadgen_doubts_only_for_late_queries_does_not_hold(tmp_path: Path) -> None:
     """Early stopping at a rate whose percentile is met by little: a miss, no INVALID run.
 
     No log is read for it: none is there.

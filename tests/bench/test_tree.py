@@ -51,7 +51,7 @@ def changed_files(
     return tree_changes(policy, commit, job, root / "suites/s.mlperf.toml", imported)
 
 
-def test_what_a_run_imports_or_its_case_names_comes_apart(
+def test_imported_and_named_files_are_separated_from_other_changes(
     project: tuple[Path, Job, str],
 ) -> None:
     """Changes may be committed or not.
@@ -119,7 +119,7 @@ def test_lines_are_bounded(project: tuple[Path, Job, str]) -> None:
     assert line == f"files.other 300 in git since {commit}: {names} and 297 more"
 
 
-def test_nothing_is_claimed_of_what_git_does_not_know(
+def test_nothing_is_claimed_about_files_outside_of_git(
     project: tuple[Path, Job, str], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     root, whole, commit = project

@@ -275,7 +275,7 @@ def test_the_line_that_tells_is_the_error_not_the_last() -> None:
     assert list(report.table(("a", "b"), [("x|y", "1\n2")])) == table
 
 
-def test_what_runs_and_sessions_vary_by_is_found() -> None:
+def test_variance_of_runs_and_sessions_is_estimated() -> None:
     """Runs vary by 1 %, sessions by 3 %, first runs are 5 % slow: over 400 sessions of 4."""
     numbers = random.Random(7)
     runs = [
@@ -384,9 +384,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
     return fake_gpu
 
 
-def test_a_part_is_told_what_is_left_of_its_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_part_gets_the_rest_of_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where its process took 7 s to start, that much less."""
     seconds_left: list[float] = []
 
@@ -415,7 +413,7 @@ def test_a_part_sees_the_sampled_gpu_alone(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.process
-def test_what_a_simulated_gpu_will_draw_is_told_without_a_jump(
+def test_the_future_power_of_a_simulated_gpu_is_set_without_a_jump(
     fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(board, "_kept", [fake])

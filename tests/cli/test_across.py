@@ -114,7 +114,7 @@ def test_a_watt_is_that_of_the_energy_that_both_sides_measured(say: Say) -> None
 
 
 @pytest.mark.process
-def test_what_cannot_be_set_against_each_other_is_said(say: Say) -> None:
+def test_incomparable_sides_are_reported(say: Say) -> None:
     h100, h200 = on("H100", *STEADY, case=H100), on("H200", *FASTER)
     slower = on("H100", *STEADY, case=replace(SERVER, accelerator="H100"), target_qps=1.0)
     server = on("H200", *FASTER, case=SERVER, target_qps=2.0)
@@ -132,7 +132,7 @@ def test_what_cannot_be_set_against_each_other_is_said(say: Say) -> None:
         assert differing(say, [(line, code, (note,))]) == []
 
 
-def test_a_price_that_nobody_can_use_is_one_error() -> None:
+def test_an_unusable_price_is_one_error() -> None:
     for text, message in {
         "[prices]\nH200 = { usd_per_gpu_hour = 3 }": "prices.H200 has no as_of",
         "[prices]\nH20O = { usd_per_gpu_hour = 3, as_of = 2026-11-01 }": (

@@ -124,7 +124,7 @@ def test_two_sessions_are_made_in_turns_learnt_from_and_stored(project: Path, sa
 
 
 @pytest.mark.process
-def test_another_engine_starts_the_case_anew_and_says_so(project: Path, say: Say) -> None:
+def test_another_engine_restarts_the_case_with_a_message(project: Path, say: Say) -> None:
     assert say("calibrate", "--runs", 2, "--case", "offline", "--write")[0] == 0
     suite(HEAD, engine("steady", latency_s=0.002, batch_size=4), SCENARIOS)
     output = say.ends(0, "calibrate", "--runs", 2, "--case", "Offline", "--write")
@@ -140,7 +140,7 @@ def test_another_engine_starts_the_case_anew_and_says_so(project: Path, say: Say
 
 
 @pytest.mark.process
-def test_a_case_that_breaks_is_told_and_the_others_go_on(project: Path, say: Say) -> None:
+def test_a_failing_case_is_reported_and_the_others_go_on(project: Path, say: Say) -> None:
     Path("broken.py").write_text(
         "from pytest_mlperf.builtin.null import NullEngine\n\n\n"
         "class Broken(NullEngine):\n"
@@ -199,7 +199,7 @@ def test_an_interrupted_session_keeps_its_runs_and_goes_on(project: Path, say: S
 
 
 @pytest.mark.process
-def test_what_cannot_be_calibrated_is_told_before_any_run(project: Path, say: Say) -> None:
+def test_unsuitable_cases_are_reported_before_any_run(project: Path, say: Say) -> None:
     """No runs to learn from, wrong usage, a damaged file, wrong options, and no accelerator."""
     nothing = "cpu: nothing learnt: noise needs two runs of one case in one session"
     case = "no case fits 'Server'; these suites have: first-Offline-"

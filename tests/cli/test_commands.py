@@ -188,7 +188,7 @@ def test_a_command_loads_no_more_than_it_needs(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-def test_a_reader_that_has_enough_is_no_error() -> None:
+def test_a_closed_pipe_is_not_an_error() -> None:
     """`pytest-mlperf schema | head -1` ends quietly, and a full disk is named."""
     code = "from pytest_mlperf.cli import main; raise SystemExit(main(['schema']))"
     done = finished("sh", "-c", f'{PYTHON} -c "{code}" | head -1')
@@ -309,7 +309,7 @@ BROKEN_COMMANDS = {
 
 
 @pytest.mark.parametrize("source", BROKEN_COMMANDS)
-def test_a_broken_command_of_others_is_told_in_one_line(
+def test_a_broken_add_on_command_is_reported_in_one_line(
     source: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -99,7 +99,7 @@ def test_two_commits_are_compared_by_their_baselines(own_lab: Lab, say: Say) -> 
     assert "left out: HASH:baselines/cpu/quick/other/Offline.x.fp32.json: schema is" in flat(output)
 
 
-def test_slowed_sessions_are_compared_and_said_so_but_never_pooled(own_lab: Lab, say: Say) -> None:
+def test_slowed_sessions_are_compared_with_a_note_and_never_pooled(own_lab: Lab, say: Say) -> None:
     edit_cases(own_lab.upgraded, lambda case: replace(case, handicap=0.5))
     output = say.ends(1, "compare", own_lab.recorded, own_lab.upgraded)
     assert f"note      {CASE}: B: measured with --mlperf-handicap" in output
@@ -107,7 +107,7 @@ def test_slowed_sessions_are_compared_and_said_so_but_never_pooled(own_lab: Lab,
     assert "ran acme==2.0; versions of acme there: 1.0" in output
 
 
-def test_a_side_that_names_nothing_says_what_it_could_be(
+def test_an_unknown_side_lists_the_possible_ones(
     lab: Lab, say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     messages = {
@@ -171,7 +171,7 @@ def bert(*values: float) -> CaseResult:
 
 
 @pytest.mark.process
-def test_what_two_files_have_in_common_is_judged(here: Path, say: Say) -> None:
+def test_common_cases_of_two_files_are_judged(here: Path, say: Say) -> None:
     """The rate of Offline is not a condition, other conditions are; too few runs are advice."""
     gptj = measured(1.0, case=replace(verdicts.CASE, workload="gptj"))
     both = measured(*STEADY)
@@ -204,7 +204,7 @@ def test_what_two_files_have_in_common_is_judged(here: Path, say: Say) -> None:
 
 
 @pytest.mark.process
-def test_what_several_cases_share_is_said_once(here: Path, say: Say) -> None:
+def test_common_notes_of_several_cases_are_printed_once(here: Path, say: Say) -> None:
     newer = Subject(identity=SUBJECT.identity, fingerprint={"engine.version": "1.21"})
     cases = [replace(verdicts.CASE, workload=name) for name in ("a", "b", "c")]
     sides(
@@ -368,7 +368,7 @@ def test_many_cases_are_judged_together(here: Path, say: Say) -> None:
     assert "the only drop among 50 metrics judged together" in one_line(output)
 
 
-def test_what_a_had_enough_queries_for_stays_judged() -> None:
+def test_percentiles_that_a_had_queries_for_stay_judged() -> None:
     """A build that gets fewer queries done is not judged by less."""
 
     def side(queries: int, seconds: float) -> Measured:

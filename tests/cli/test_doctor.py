@@ -109,7 +109,7 @@ def test_a_page_of_many_cases_is_cut_before_its_verdict() -> None:
 
 
 @pytest.mark.process
-def test_what_is_damaged_or_switched_off_is_found(
+def test_damaged_and_disabled_parts_are_detected(
     here: Path, say: Say, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """LoadGen's library is damaged, which its child finds; the plugin is off; a suite is wrong."""
@@ -282,7 +282,7 @@ LACKS: list[tuple[dict[str, Any], str, str]] = [
 ]
 
 
-def test_a_case_that_lacks_something_says_what(tmp_path: Path) -> None:
+def test_a_case_names_its_missing_parts(tmp_path: Path) -> None:
     assert state_of(tmp_path) == replace(READY, case="Offline-null-fp32-cpu")
     assert differing_states(tmp_path, LACKS) == []
     workload = 'model = "${NO_A}/m"\ndataset = { use = "synthetic", path = "${NO_B}/d" }'
@@ -317,7 +317,7 @@ UNREADY: list[tuple[dict[str, Any], str, str]] = [
 
 
 @pytest.mark.process
-def test_what_only_the_library_knows_is_asked_in_a_child(tmp_path: Path) -> None:
+def test_questions_to_a_library_run_in_a_child(tmp_path: Path) -> None:
     assert differing_states(tmp_path, UNREADY) == []
     onnxruntime = pytest.importorskip("onnxruntime")
     absent: dict[str, Any] = {"model": ONNX, "options": f'providers = ["{ABSENT}"]'}
@@ -340,7 +340,7 @@ def test_what_only_the_library_knows_is_asked_in_a_child(tmp_path: Path) -> None
 
 
 @pytest.mark.process
-def test_a_library_that_cannot_answer_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_library_that_cannot_answer_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     """onnxruntime alone brings no TensorRT; engines that have nothing to try are not asked."""
     failure = "asking the engine's library failed: KeyError: 'given'"
     assert requirements._asked("{}") == ("", failure)
@@ -356,7 +356,7 @@ def test_a_library_that_cannot_answer_is_told(monkeypatch: pytest.MonkeyPatch) -
     assert "'TensorrtExecutionProvider' is not installed" in trouble
 
 
-def test_all_files_of_data_and_scorer_are_told_at_once(tmp_path: Path) -> None:
+def test_all_missing_files_of_data_and_scorer_are_listed_at_once(tmp_path: Path) -> None:
     workload = (
         '[workload.dataset]\nuse = "coco_captions"\npath = "."\n[workload.scorer]\n'
         'use = "clip_fid"\nclip = "/no/clip"\ninception = "/no/i.pth"\nstatistics = "/no/s.npz"'
@@ -401,7 +401,9 @@ def test_suites_and_accelerators_may_be_named(
     assert differing(say, rows) == []
 
 
-def test_baselines_damaged_or_of_another_machine_are_told(tmp_path: Path, lab: Lab) -> None:
+def test_damaged_baselines_and_those_of_another_machine_are_reported(
+    tmp_path: Path, lab: Lab
+) -> None:
     file = tmp_path / "baselines/cpu/quick/first/Offline.null.fp32.json"
     file.parent.mkdir(parents=True)
     file.write_text("{", "utf-8")
@@ -528,7 +530,7 @@ def test_loadgen_and_pytest_are_tried(tmp_path: Path, monkeypatch: pytest.Monkey
     assert "pytest --help fails here: " in check.text
 
 
-def test_libraries_are_told_with_the_extra_that_brings_them() -> None:
+def test_libraries_are_listed_with_the_extra_that_brings_them() -> None:
     """What an extension declares is read and not imported; extras are those for users."""
     assert extras()["onnx"] == ["onnx", "onnxruntime", "pillow"]
     assert not {"dev", "train"} & set(extras())

@@ -210,7 +210,7 @@ def test_a_case_that_is_not_clear_is_answered_with_the_candidates(here: Path, sa
         assert (code, output.startswith(f"pytest-mlperf: {message}")) == (2, True), output
 
 
-def test_what_cannot_be_read_is_an_error_and_no_traceback(own_lab: Lab, say: Say) -> None:
+def test_unreadable_input_is_an_error_without_a_traceback(own_lab: Lab, say: Say) -> None:
     """Values that no run gives, and files that are not results."""
     edit_cases(own_lab.upgraded, partial(with_runs, metrics={"throughput": -1.0}))
     output = say.ends(2, "explain", PERFORMANCE, "--results", own_lab.upgraded)
@@ -291,7 +291,7 @@ def pair(*rates: float) -> Verdict:
     return replace(verdicts.PAIR_FAIL, runs=tuple(made), ratio=ratio)
 
 
-def test_every_pair_is_shown_with_what_it_says() -> None:
+def test_every_pair_is_shown_with_its_verdict() -> None:
     """A claim that stays open says so at the last pair."""
     verdict = pair(2.852, 2.593, 2.850, 2.601)
     assert verdict.ratio is not None

@@ -130,7 +130,7 @@ IMPOSSIBLE: list[tuple[tuple[Any, ...], Any, str]] = [
 ]
 
 
-def test_what_no_run_can_measure_is_refused_with_its_place(here: Path, say: Say) -> None:
+def test_impossible_values_are_refused_with_their_place(here: Path, say: Say) -> None:
     assert here == Path.cwd()
     end = "; take the results.json that pytest wrote, or measure again: pytest suites"
     for number, (path, value, reason) in enumerate(IMPOSSIBLE):
@@ -145,7 +145,7 @@ def test_what_no_run_can_measure_is_refused_with_its_place(here: Path, say: Say)
         assert differing(say, rows) == []
 
 
-def test_what_a_session_writes_can_be_read(here: Path) -> None:
+def test_a_session_can_be_read_back(here: Path) -> None:
     """Every kind of verdict, and the ends of what may be."""
     slow = replace(verdicts.run(), metrics={"throughput": 1e-9}, target_qps=0.0, queries=0)
     few = replace(verdicts.FELL, low=None, high=None, correlation=None)
@@ -163,7 +163,7 @@ def test_what_a_session_writes_can_be_read(here: Path) -> None:
         assert json.loads(json.dumps(content, allow_nan=False)) == content
 
 
-def test_what_is_no_regular_file_is_not_waited_for(here: Path) -> None:
+def test_special_files_are_refused_without_a_wait(here: Path) -> None:
     os.mkfifo(here / "pipe")
     for path, kind in ((here / "pipe", "pipe"), (Path("/dev/zero"), "device")):
         with pytest.raises(MlperfError, match=f"a {kind}, which no results file is"):

@@ -143,7 +143,7 @@ MANIFESTS = {
 }
 
 
-def test_what_is_no_manifest_no_results_or_no_report_is_refused(
+def test_invalid_manifests_results_and_reports_are_refused(
     here: Path, say: Say, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for content, message in MANIFESTS.items():

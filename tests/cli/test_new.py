@@ -34,7 +34,7 @@ def packages(folder: Path, *names: str) -> None:
         (folder / name / "__init__.py").touch()
 
 
-def test_without_a_package_module_and_test_are_beside_each_other(here: Path, say: Say) -> None:
+def test_without_a_package_module_and_test_are_in_one_folder(here: Path, say: Say) -> None:
     """The module is not called as a library that it may use."""
     assert say.ends(0, "new", "engine", "my-torch") == (
         "wrote my_torch_engine.py\n"
@@ -110,7 +110,7 @@ def test_here_it_becomes_part_of_this_project(checkout: Path, say: Say) -> None:
     assert "'rows' is registered already" in say.ends(2, "new", "dataset", "rows", "--here")
 
 
-def test_what_cannot_be_is_refused_and_nothing_is_written(here: Path, say: Say) -> None:
+def test_impossible_names_are_refused_and_nothing_is_written(here: Path, say: Say) -> None:
     names = ("class", "My", "1st", "a.b", "a b", "../a", "", "é", f"{LONGEST}x")
     rows: list[tuple[tuple[object, ...], int, tuple[str, ...]]] = [
         (("new", "engine", name), 2, (f"{name!r} cannot be the name of a module",))
@@ -182,7 +182,7 @@ def test_all_are_typed(here: Path, say: Say) -> None:
     assert done.returncode == 0, done.stdout
 
 
-def test_the_example_of_the_guide_is_what_is_written(checkout: Path, say: Say) -> None:
+def test_the_example_of_the_guide_equals_the_written_files(checkout: Path, say: Say) -> None:
     guide = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
     assert say.ends(0, "new", "scorer", "contains", "--here") in guide
     lines = (checkout / "pytest_mlperf/adapters/scorers/contains.py").read_text("utf-8")

@@ -149,7 +149,7 @@ def test_the_matrix_has_one_job_per_accelerator_and_suite(here: Path, say: Say) 
     assert say("plan", "suites/b.mlperf.toml", "suites", "--format", "github") == (0, output)
 
 
-def test_a_job_has_time_for_what_its_tests_take(here: Path, say: Say) -> None:
+def test_a_job_has_time_for_its_tests(here: Path, say: Say) -> None:
     """One more run for each compliance test, and hours for answers that are generated."""
     official = SUITE.replace("${{NOWHERE}}/x", "x").replace('name = "{name}"', 'name = "resnet50"')
 
@@ -170,7 +170,7 @@ def test_a_job_has_time_for_what_its_tests_take(here: Path, say: Say) -> None:
     assert minutes(twin, on="cpu") == 31
 
 
-def test_what_cannot_be_planned_is_said(
+def test_a_plan_that_cannot_be_made_is_reported(
     here: Path, say: Say, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A matrix that GitHub would cut, an accelerator that no suite names, a wrong suite."""
@@ -200,7 +200,7 @@ def test_every_accelerator_has_a_runner_of_its_own(accelerator: str) -> None:
     assert labels[2] == f"gpu-{accelerator.lower()}"
 
 
-def test_the_first_day_on_which_a_baseline_ends_is_told_with_what_renews_it() -> None:
+def test_the_first_day_on_which_a_baseline_expires_is_reported_with_its_renewal() -> None:
     """`doctor` prints it too."""
 
     def promised(until: str | None, lacks: Any = None) -> Guarantee:

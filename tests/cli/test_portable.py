@@ -112,7 +112,7 @@ def test_a_session_measures_where_linux_own_calls_and_files_are_lacking(tmp_path
     assert list((tmp_path / "leases").rglob("*.lock"))  # locks are portable
 
 
-def test_what_measures_names_the_extra_that_brings_it(tmp_path: Path) -> None:
+def test_measuring_commands_name_the_extra_that_they_need(tmp_path: Path) -> None:
     doctor = run(MEASURING, "-m", "pytest_mlperf", "doctor", folder=tmp_path)
     case = measured(MEASURING, tmp_path)["performance"]
 
@@ -148,7 +148,7 @@ print(sorted({n.partition(".")[0] for n in set(sys.modules) - before} - sys.stdl
 """
 
 
-def test_judging_commands_work_without_what_measures_and_without_unix(own_lab: Lab) -> None:
+def test_judging_commands_work_without_measuring_libraries_and_without_unix(own_lab: Lab) -> None:
     folder, lacking = own_lab.path, f"{NO_UNIX} {MEASURING}"
     old, new = map(str, (own_lab.unchanged, own_lab.upgraded))
 

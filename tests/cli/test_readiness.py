@@ -234,7 +234,7 @@ def test_light_engines_start_where_they_are_ready_and_lack_nothing(tmp_path: Pat
 
 @pytest.mark.nightly
 @pytest.mark.process
-def test_what_is_ready_starts_and_what_lacks_a_part_does_not(tmp_path: Path, url: str) -> None:
+def test_ready_cases_start_and_incomplete_ones_do_not(tmp_path: Path, url: str) -> None:
     check_readiness(tmp_path, {**COMPLETE, **LACKING}, url)
 
 
@@ -255,7 +255,7 @@ def test_an_engine_without_its_library_does_not_start(tmp_path: Path, url: str) 
 
 @pytest.mark.nightly
 @pytest.mark.process
-def test_what_only_some_options_need_is_looked_for_too(tmp_path: Path, url: str) -> None:
+def test_requirements_of_options_are_looked_for_too(tmp_path: Path, url: str) -> None:
     entries = {name: entry for name, (entry, _) in WITHOUT_MORE.items()}
     hidden = {library for _, library in WITHOUT_MORE.values()} - {"transformers", "safetensors"}
     states = {
@@ -301,7 +301,7 @@ def test_the_command_brings_all_that_is_declared() -> None:
     assert {key: cure(*key, declared(*key)) for key in COMMANDS} == commands
 
 
-def test_no_hint_brings_torch_to_what_does_not_use_it() -> None:
+def test_no_hint_adds_torch_to_engines_that_do_not_use_it() -> None:
     """A client of a server needs none to compare texts."""
     groups: list[registry.Group] = ["engines", "datasets", "scorers", "builders"]
     brought = []

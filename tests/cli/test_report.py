@@ -48,7 +48,7 @@ def test_files_that_the_branch_does_not_have_are_first(lab: Lab, say: Say, tmp_p
     )
 
 
-def test_planned_tests_without_a_result_are_told(lab: Lab, say: Say, tmp_path: Path) -> None:
+def test_planned_tests_without_a_result_are_listed(lab: Lab, say: Say, tmp_path: Path) -> None:
     pytest.importorskip("jinja2")
     pytest.importorskip("vl_convert")
     lost = "suites/lost.mlperf.toml::test_performance[lost-Offline-null-fp32-H200]"
@@ -62,7 +62,7 @@ def test_planned_tests_without_a_result_are_told(lab: Lab, say: Say, tmp_path: P
         assert (code, lost in alone, lost in output) == (0, False, True), form
 
 
-def test_what_cannot_be_read_or_written_is_named(here: Path, say: Say) -> None:
+def test_files_that_cannot_be_read_or_written_are_named(here: Path, say: Say) -> None:
     """And a value that no run gives is an error and no traceback."""
     write_results(Path("r.json"), session())
     rows = [

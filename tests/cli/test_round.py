@@ -28,7 +28,7 @@ def test_a_round_or_a_workload_is_a_page_with_every_figure(say: Say) -> None:
     assert "89.96526" not in output
 
 
-def test_what_is_out_of_the_ordinary_is_in_words(say: Say) -> None:
+def test_unusual_rules_are_explained_in_words(say: Say) -> None:
     rows: list[tuple[str, tuple[str, ...]]] = [
         ("v6.1 dlrm-v3", ("normalized_entropy: lower is better", "0.86773687")),
         ("v6.1 stable-diffusion-xl", ("fid: lower is better; scores within a window pass",)),

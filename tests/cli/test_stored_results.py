@@ -66,7 +66,7 @@ def test_a_process_lasts_until_the_next_one_starts_or_the_session_ends() -> None
     assert CaseCost(first_s=20.0, more_s=8.0).at_most_s(5) == 52.0
 
 
-def test_waiting_and_runs_beside_those_that_count_are_no_part_of_a_run() -> None:
+def test_waiting_and_other_runs_are_not_in_the_time_of_a_run() -> None:
     """Others were waited for, a run was INVALID and made again, the last was made in turns."""
     first, second, third = runs("a", 0, 40, 60)
     waited = replace(second, load=replace(second.load, waited_s=28.0))
@@ -80,7 +80,7 @@ def test_waiting_and_runs_beside_those_that_count_are_no_part_of_a_run() -> None
     assert costs_of(whole(result(turns), seconds=700))[KEY].more_s == 40.0
 
 
-def test_what_tells_nothing_about_time_is_left_out() -> None:
+def test_results_without_times_are_left_out() -> None:
     overlapping = measured(CASE, runs("a", 0)), measured(OTHER, runs("b", 1))
     sessions = {
         "slowed": whole(measured(CASE, runs("a", 0), handicap=0.5), seconds=9),

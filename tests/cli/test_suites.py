@@ -57,7 +57,7 @@ def test_suites_are_found_below_folders_in_a_stable_order_each_once() -> None:
     assert names("suites/b", "suites/a.mlperf.toml", "suites") == [*suites[1:], suites[0]]
 
 
-def test_what_holds_no_suite_is_named() -> None:
+def test_files_without_a_suite_are_named() -> None:
     write("a.toml", "empty/nothing")
     for argument, message in {
         "": "no suites/ and no *.mlperf.toml in ",
@@ -70,7 +70,7 @@ def test_what_holds_no_suite_is_named() -> None:
         assert str(caught.value).startswith(message)
 
 
-def test_the_defects_of_all_suites_are_told_at_once() -> None:
+def test_the_defects_of_all_suites_are_listed_at_once() -> None:
     """Two suites that describe one case are refused as pytest refuses them."""
     write("one/same.mlperf.toml", "two/same.mlperf.toml", "baselines/x", "a.mlperf.toml")
     twice = "two/same.mlperf.toml:6: same-Offline-null-fp32-cpu is described by one/"

@@ -74,7 +74,7 @@ def test_a_slower_entry_is_a_drop_with_its_ratio(here: Path, say: Say) -> None:
 
 
 @pytest.mark.process
-def test_two_entries_of_one_suite_are_told_apart_by_label(here: Path, say: Say) -> None:
+def test_two_entries_of_one_suite_are_distinguished_by_label(here: Path, say: Say) -> None:
     """A faster side is improved, not merely no drop; the noise is as calibrated."""
     file = write("s", null("slow", 16), null("fast"), OFFLINE, LIMIT)
     calibrate(here / "baselines")
@@ -168,7 +168,9 @@ REFUSED: list[tuple[str, str, tuple[str, str], str]] = [
 
 
 @pytest.mark.process
-def test_what_proves_nothing_is_refused_before_it_is_measured(here: Path, say: Say) -> None:
+def test_comparisons_that_prove_nothing_are_refused_before_they_are_measured(
+    here: Path, say: Say
+) -> None:
     for a, b, change, message in REFUSED:
         files = write("a", a), write("b", text=(SUITE + b).replace(*change))
         assert differing(say, [(("turns", *files), 2, (message,))]) == []

@@ -90,7 +90,7 @@ def stored(path: Path = FILE) -> Baseline:
     return baseline
 
 
-def test_without_write_it_only_shows_what_write_records(say: Say) -> None:
+def test_without_write_it_only_shows_the_records(say: Say) -> None:
     save(measured())
     assert say.ends(0, "update") == (
         f"from {RESULTS}, run 20261120-ab12\n"
@@ -139,7 +139,7 @@ def test_a_session_that_was_added_elsewhere_is_added_here(say: Say) -> None:
     )
 
 
-def test_outliers_and_unlike_first_runs_are_left_out_and_told(say: Say) -> None:
+def test_outliers_and_unlike_first_runs_are_left_out_with_a_note(say: Say) -> None:
     """Fewer than five runs that belong together are refused.
 
     A session that was judged made a first run that did not count, and is none now.
@@ -237,7 +237,7 @@ def test_scores_are_kept_where_their_session_looked_for_them_by_a_pass_of_the_en
         assert expected in say("update", "--case", CASE.id)[1]
 
 
-def test_what_may_be_a_baseline_is_written() -> None:
+def test_valid_runs_become_baselines() -> None:
     """Five runs, checked accuracy, and runs that this command made and refused."""
     made_here = {"baseline": BaselineReference(file=f".mlperf/update-x1/{FILE}")}
     for case_result in (
@@ -250,7 +250,7 @@ def test_what_may_be_a_baseline_is_written() -> None:
         assert FILE.exists()
 
 
-def test_several_tests_are_one_baseline_beside_those_of_other_machines(say: Say) -> None:
+def test_several_tests_are_one_baseline_with_records_of_other_machines_kept(say: Say) -> None:
     save(measured(test="tests/test_x.py::test[a]"), measured(test="tests/test_x.py::test[b]"))
     assert say.ends(0, "update", *WRITE).count(f"{CASE.id}\n") == 1
     other = replace(verdicts.SUBJECT, identity={"gpu": "NVIDIA H200", "ecc": False, "mig": None})
@@ -273,7 +273,7 @@ def test_baselines_of_another_folder_must_be_named(say: Say) -> None:
     assert output.endswith("; review and commit: git add 'some folder/kept'\n")
 
 
-def test_a_record_that_was_changed_meanwhile_is_not_written_over(say: Say) -> None:
+def test_a_record_that_changed_in_between_is_not_overwritten(say: Say) -> None:
     accept(measured())
     record = stored().records[0]
     other = replace(record, target_qps=1.0)
@@ -352,7 +352,7 @@ REFUSED: list[tuple[CaseResult, str]] = [
 
 
 @pytest.mark.process
-def test_what_may_never_be_a_baseline_is_refused(say: Say) -> None:
+def test_invalid_runs_never_become_baselines(say: Say) -> None:
     reasons = [refusal(found, say) for found, _ in REFUSED]
     assert [
         (reason, expected)
@@ -417,7 +417,7 @@ def test_worse_values_need_to_be_accepted_by_name(say: Say) -> None:
     assert PROVISIONAL.verdict.warns
 
 
-def test_what_does_not_fit_the_files_here_is_refused(
+def test_results_that_do_not_match_the_local_files_are_refused(
     say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another case's baseline, too few runs, a damaged baseline, another working folder."""

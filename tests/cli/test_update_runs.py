@@ -93,7 +93,7 @@ def test_another_machine_or_a_dry_run_measures_nothing(own_lab: Lab, update: Say
 
 
 @pytest.mark.process
-def test_a_suite_that_nobody_here_measured_or_tracks_is_not_run(own_lab: Lab, update: Say) -> None:
+def test_an_untracked_suite_without_local_results_is_not_run(own_lab: Lab, update: Say) -> None:
     """A results file from elsewhere can name any file below the working folder."""
     evil = Path("unpacked/test_evil.py")
     evil.parent.mkdir()
@@ -118,9 +118,7 @@ def test_a_suite_that_nobody_here_measured_or_tracks_is_not_run(own_lab: Lab, up
     assert not is_tracked(Path("unpacked/*.py"))
 
 
-def test_what_stays_and_what_must_be_accepted_first_is_not_measured(
-    own_lab: Lab, update: Say
-) -> None:
+def test_kept_and_unaccepted_cases_are_not_measured(own_lab: Lab, update: Say) -> None:
     """What is ok with its baseline's build stays unless its case is named."""
     output = update.ends(0, "update", own_lab.unchanged)
     assert output.count("  kept: ok, and the build is the baseline's: ") == 2

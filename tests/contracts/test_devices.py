@@ -45,7 +45,7 @@ NVML's own documentation of nvmlDeviceGetIndex: of a MIG handle, the number with
 """
 
 
-def test_vllm_is_given_what_leads_it_to_the_gpu() -> None:
+def test_vllm_gets_the_variable_of_the_gpu() -> None:
     refused = {
         (at, name): form_of(name) in understood("vllm", at).refused for at in VLLM for name in ON
     }

@@ -98,7 +98,7 @@ def test_the_list_of_what_is_read_is_complete() -> None:
     assert names_by_class == {cls: set(names) for cls, names in READ.items()}
 
 
-def test_a_name_that_vanished_is_told_with_the_version_it_vanished_in() -> None:
+def test_a_name_that_vanished_is_reported_with_its_last_version() -> None:
     history = [
         ("1.1", {"LLM()": {"model", "kv_cache_dtype"}, "LLM": {"shutdown"}}),
         ("1.2", {"LLM()": {"model"}, "LLM": {"shutdown"}, "LLM.generate_async": {"streaming"}}),
@@ -234,7 +234,7 @@ def test_a_tree_is_read_without_running_it(tmp_path: Path) -> None:
     assert series("1.4.0rc2") == "1.4"
 
 
-def test_what_is_not_where_it_was_is_told(tmp_path: Path) -> None:
+def test_a_tree_without_an_expected_file_or_name_is_reported(tmp_path: Path) -> None:
     """A wheel declares the compiled part in a stub."""
     tree = plant(tmp_path, {"tensorrt_llm/version.py": "VERSION = 1\n"})
 

@@ -117,7 +117,9 @@ def test_polygammas_are_scipys(x: float) -> None:
     assert trigamma_inverse(trigamma(x)) == pytest.approx(x, rel=1e-9)
 
 
-def test_uncalibrated_noise_is_the_judges_own_and_polygammas_refuse_what_has_none() -> None:
+def test_uncalibrated_noise_is_the_judges_own_and_polygammas_refuse_values_outside_the_domain() -> (
+    None
+):
     for function in (digamma, trigamma, trigamma_inverse):
         for x in (0.0, -1.0, math.inf, math.nan):
             with pytest.raises(ValueError, match="positive and finite"):
@@ -171,7 +173,7 @@ def test_the_total_variance_is_recovered_whatever_the_sessions() -> None:
 
 
 @pytest.mark.slow
-def test_what_was_drawn_is_learnt_from_much_data() -> None:
+def test_drawn_parameters_are_learnt_from_much_data() -> None:
     """200 cases x 12 sessions x 3 runs: s0 within 15 %, ν0 within 35 %, φ within 0.1.
 
     As usual, noisy, with half of it inside the runs, and without an effect of sessions.
@@ -299,7 +301,7 @@ def test_metrics_of_one_case_weigh_as_one_case_and_single_runs_teach_nothing() -
     st.lists(st.lists(st.floats(-3, 3), min_size=2, max_size=6), min_size=1, max_size=4),
     st.floats(0, 0.1),
 )
-def test_whatever_was_measured_gives_a_rule(table: list[list[float]], within: float) -> None:
+def test_any_measurements_give_a_rule(table: list[list[float]], within: float) -> None:
     series = Series(case="a", metric="throughput", runs=logs(*table, within=within))
     learnt = learn([series], GPU)
 

@@ -54,7 +54,7 @@ LOADED = "files.loaded 2 in git since 3f2c1ab0d9e8: data.py, suites/a.mlperf.tom
 OTHER = "files.other 1 in git since 3f2c1ab0d9e8: README.md"
 
 
-def test_what_changed_since_the_baseline_is_told() -> None:
+def test_changes_since_the_baseline_are_reported() -> None:
     cases: list[tuple[list[str], list[str]]] = [
         (["engine.version 1.2.0 → 1.2.1"],
          [f"engine.version 1.2.0 → 1.2.1 since the baseline{ALONE}"]),
@@ -169,7 +169,7 @@ HEAT = sign(SignKey.HW_THERMAL_SLOWDOWN, SLOWDOWN, seconds=0.3, share=0.005)
 LINK = sign(SignKey.PCIE_GENERATION, "the PCIe link ran at generation 3, not generation 5")
 
 
-def test_what_the_sampler_saw_is_evidence() -> None:
+def test_signs_of_the_sampler_are_evidence() -> None:
     capped = "clocks are held back to stay within the power limit"
     link = "the PCIe link ran at generation 3, not generation 5"
     replayed = [sign(SignKey.PCIE_REPLAYS, f"{n} replays on the PCIe link") for n in (3, 12)]
@@ -200,7 +200,7 @@ def staged(now_s: dict[str, float], *before_s: dict[str, float]) -> list[tuple[s
     return [(cause.says, cause.strength) for cause in found_causes if cause.rule == "stages"]
 
 
-def test_a_stage_that_takes_longer_is_named_beside_those_that_do_not() -> None:
+def test_a_stage_that_takes_longer_is_named_with_those_that_do_not() -> None:
     slow = {**UNET, "stage_unet": 1.02}
     says = "unet takes 1.31x as long (779 ms → 1.02 s); text encoder and vae as before"
     assert staged(slow) == [(says, Strength.PLAUSIBLE)]
@@ -279,7 +279,7 @@ def test_another_length_of_answers_explains_a_change() -> None:
     assert scores == ["answers are 2.3 % longer: 294.4 → 301.2 tokens/sample"]
 
 
-def test_clocks_and_power_cap_are_told_beside_the_baselines() -> None:
+def test_clocks_and_power_cap_are_compared_with_the_baselines() -> None:
     usual = {"sm_mhz": 1980.0, "power_cap_share": 0.31}
     baseline = record(*(kept(n, state=usual) for n in range(2)))
     for clock, share, expected in (
@@ -304,7 +304,7 @@ def watts(value: float, *, seconds: float = 60.0) -> dict[str, Any]:
     }
 
 
-def test_mean_power_is_told_beside_the_baselines() -> None:
+def test_mean_power_is_compared_with_the_baselines() -> None:
     """More power explains fewer samples per joule; less power goes with less work."""
     baseline = record(*(kept(n, **watts(690.0)) for n in range(4)))
     less = "mean power 601 W, 690 W in the baseline (−12.9 %)"
@@ -320,7 +320,7 @@ def test_mean_power_is_told_beside_the_baselines() -> None:
     assert [cause.strength for cause in more if cause.rule == "power"] == [Strength.STRONG]
 
 
-def test_a_slower_machine_is_told_also_within_its_spread() -> None:
+def test_a_slower_machine_is_reported_also_within_its_spread() -> None:
     """Products of another library say nothing about the machine."""
     text = (
         "the machine's own speed: matrix product −{} % of the baseline's, {} chance, which goes to "
@@ -350,7 +350,7 @@ def served(*now_and_before: dict[str, float], metrics: tuple[MetricVerdict, ...]
 TTFT = metric("ttft_p90", Outcome.PERF_DROP, change=0.4)
 
 
-def test_a_queue_that_grew_is_told_beside_what_moved_most() -> None:
+def test_a_longer_queue_is_reported_with_the_metric_that_moved_most() -> None:
     """Work that a server is no longer spared explains most."""
     tokens = metric("tokens_per_second", Outcome.PERF_DROP, change=-0.1)
     better = metric("tpot_p50", None, change=-0.6)
@@ -377,7 +377,7 @@ def test_a_queue_that_grew_is_told_beside_what_moved_most() -> None:
         assert [cause.strength for cause in found_causes] == [strength]
 
 
-def test_of_a_curve_the_points_that_moved_most_are_told_and_a_server_as_before_is_no_cause() -> (
+def test_of_a_curve_the_points_that_moved_most_are_reported_and_an_unchanged_server_is_not() -> (
     None
 ):
     points = (1, 8, 64, 256)
@@ -402,7 +402,7 @@ def test_of_a_curve_the_points_that_moved_most_are_told_and_a_server_as_before_i
     assert served({}, {"waiting": 0.5}, metrics=(TTFT,)) == []
 
 
-def test_without_evidence_it_says_what_was_looked_at() -> None:
+def test_without_evidence_the_examined_facts_are_listed() -> None:
     baseline = record(
         *(kept(n, **watts(690.0), control={"copy_bytes_per_s": 1e12}) for n in range(4))
     )
@@ -457,7 +457,7 @@ def test_the_handicap_comes_first_and_hints_alone_are_no_cause() -> None:
     ]
 
 
-def test_only_what_got_worse_or_better_is_explained() -> None:
+def test_only_changes_of_metrics_are_explained() -> None:
     """Also a drop that is INVALID because the machine is slow: its metrics fell."""
     explained = {verdict.outcome.name for verdict in ALL if causes(verdict, None, ALL)}
     baseline = record(*(kept(n, control={"copy_bytes_per_s": 1e12}) for n in range(4)))

@@ -142,7 +142,7 @@ WORDS = (
 )
 
 
-def test_a_busy_machine_is_told_with_its_figures() -> None:
+def test_a_busy_machine_is_reported_with_its_figures() -> None:
     """Names are printed without control characters."""
     quiet, busy_text = (
         seen(**QUIET, share=0.01),
@@ -164,7 +164,7 @@ CLIENT_BUSY = {"issue_p50": 0.0, "loop_p50": 0.001, "issue_p99": 0.006, "loop_p9
 CLIENT_QUIET = {"issue_p50": 0.0, "loop_p50": 0.0, "issue_p99": 0.0002, "loop_p99": 0.0004}
 
 
-def test_who_had_the_cores_is_told_where_too_few_requests_were_under_way() -> None:
+def test_the_users_of_the_cores_are_named_if_too_few_requests_were_in_flight() -> None:
     """A server at a url of this machine counts as the run's own; so its client is taken off."""
     server = {"serves": True, "own_s": 19.0, "foreign_s": 0.5}
     busy = {"serves": True, "own_s": 4.0, "foreign_s": 15.0, "others": {"make": 1.4}}

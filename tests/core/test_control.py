@@ -44,7 +44,7 @@ def slow(
     return furthest(compared(current, baseline, floor=floor))
 
 
-def test_the_figure_that_is_off_most_is_told_and_a_moment_of_disturbance_accuses_nobody() -> None:
+def test_the_worst_figure_is_reported_and_a_momentary_disturbance_is_not() -> None:
     """A copy between GPUs is compared where both sides have it: with a wider smallest spread.
 
     A faster machine is off too. One of three values is far off, and the middle one counts.
@@ -75,7 +75,7 @@ def test_the_figure_that_is_off_most_is_told_and_a_moment_of_disturbance_accuses
         assert bool(slow(controls(current), baseline, floor=FLOOR_CPU)) is is_off
 
 
-def test_both_numbers_are_said_with_what_is_chance_and_what_it_can_see() -> None:
+def test_both_speeds_are_reported_with_their_spread_and_detectable_change() -> None:
     """A machine that multiplies a fifth slower is not as fast as it was, though none could tell."""
     for quantity, current, baseline, sd, speed, stored, change in (
         (MATMUL, 1.02e12, 1.45e12, 0.018, "slow: matrix product 1.02", "1.45 TFLOP/s", "−29.7"),
@@ -125,7 +125,7 @@ NOW = controls([1e12])
 OTHER = controls(BASELINE, library=2.0)
 
 
-def test_what_cannot_be_said_is_not_said_and_all_that_is_there_is_compared() -> None:
+def test_unknown_speeds_are_left_out_and_all_known_ones_compared() -> None:
     """Another library leaves the copy compared."""
     few = "fewer than 2 runs of the baseline have a control"
     other = "not compared: another library multiplied when the baseline was recorded"
@@ -230,7 +230,7 @@ def test_how_slow_a_machine_must_be_to_be_found() -> None:
     st.lists(st.floats(1e9, 1e11), min_size=2, max_size=12),
     st.sampled_from([FLOOR_CPU, FLOOR_GPU]),
 )
-def test_what_it_can_tell_is_where_it_tells(
+def test_the_detectable_change_is_the_threshold_of_detection(
     factor: float, baseline_values: list[float], floor: float
 ) -> None:
     """`least` is the edge of `off`, for a slower machine."""
@@ -244,7 +244,7 @@ def test_what_it_can_tell_is_where_it_tells(
 LOCKED: list[State] = [{"sm_mhz": 1900.0, "power_cap_share": 0.31, "temperature_c": 60.0}] * 3
 
 
-def test_what_moved_is_told_with_its_numbers() -> None:
+def test_changed_clocks_are_reported_with_their_numbers() -> None:
     """From 1.5 % of the clock, or 10 points of the cap, on; only a locked clock may not move."""
     hot = "SM clock −2.1 %, power cap share 31 % → 58 %, +11 °C"
     cases: list[tuple[State, str | None]] = [

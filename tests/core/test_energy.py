@@ -224,7 +224,7 @@ def test_a_sensor_that_may_see_a_part_of_the_time_is_not_gated() -> None:
 
 
 @pytest.mark.parametrize(("begin_s", "end_of_window"), [(9.8, "begin"), (29.9, "end")])
-def test_a_hole_at_an_end_of_the_window_is_told_and_makes_less_sure(
+def test_a_hole_at_an_end_of_the_window_is_noted_and_adds_uncertainty(
     begin_s: float, end_of_window: str
 ) -> None:
     """The sampler was stopped for 0.4 s where the power stepped."""
@@ -303,7 +303,7 @@ def test_short_windows_say_so() -> None:
         assert (energy.notes, energy.gated) == (notes, not notes)
 
 
-def test_energy_above_idle_needs_an_idle_time_beside_the_window() -> None:
+def test_energy_above_idle_needs_an_idle_time_around_the_window() -> None:
     """The quietest half second before or after, if its power was steady."""
     for load, idle_w in (
         (job(10.0, 30.0), 80.0),
@@ -328,7 +328,7 @@ def test_energy_above_idle_needs_an_idle_time_beside_the_window() -> None:
     st.lists(st.floats(min_value=100.0, max_value=1e6), min_size=1, max_size=8),
     st.floats(min_value=-0.1, max_value=0.1),
 )
-def test_what_sensors_of_one_kind_are_off_by_together_is_inside_the_sum(
+def test_common_errors_of_sensors_of_one_kind_are_in_the_uncertainty_of_the_sum(
     used_j: list[float], gain: float
 ) -> None:
     """Each reads a share too much or too little, the same one: a root of squares would not hold."""
@@ -417,7 +417,7 @@ def test_domains_are_summed_with_their_uncertainties() -> None:
     assert shared.notes == ("others worked on this host at the same time",)
 
 
-def test_what_readings_do_not_tell_is_not_known() -> None:
+def test_energy_without_readings_is_unknown() -> None:
     """Never a 0, and the sum of several is not known either."""
     good = counted(lambda t: 100 * t, end_s=40)
     cases: dict[str, tuple[tuple[float, float], ...]] = {

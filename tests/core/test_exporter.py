@@ -32,7 +32,7 @@ A = ExportedGpu(uuid="GPU-a", name="NVIDIA H200", host="box", joules=5000.25, wa
 B = ExportedGpu(uuid="GPU-b", name="NVIDIA H200", host="box", watts=120.0)
 
 
-def test_gpus_of_a_page_and_what_dcgm_does_not_know_is_not_known() -> None:
+def test_gpus_of_a_page_are_read_and_values_unknown_to_dcgm_stay_unknown() -> None:
     """They are chosen by UUID or host, and a split one is reported as split."""
     split = PAGE.replace(b'gpu="0",', b'gpu="0",GPU_I_PROFILE="1g.18gb",GPU_I_ID="7",')
 
@@ -109,7 +109,7 @@ def test_a_steady_load_is_the_power_times_the_time_and_gpus_add_up() -> None:
 
 
 @pytest.mark.parametrize("loads", [3, pytest.param(60, marks=pytest.mark.nightly)])
-def test_the_energy_of_any_load_is_inside_what_it_is_said_to_be_uncertain_by(loads: int) -> None:
+def test_the_error_of_the_energy_is_within_its_stated_uncertainty(loads: int) -> None:
     """Simulated: square waves and a job between idle times, whatever the exporter's phase."""
     for interval_s in (1.0, 2.0, 5.0):
         draw = random.Random(7)
@@ -136,7 +136,7 @@ def silent(looks: list[ExporterLook], first_s: float, last_s: float) -> list[Exp
     return [look for look in looks if not first_s < look.time_s < last_s]
 
 
-def test_what_may_not_be_judged_says_why() -> None:
+def test_energy_that_may_not_be_judged_has_a_reason() -> None:
     """Neither may a window that is too short for the exporter; its energy is known."""
     reset = silent(STEADY, 70, 999) + with_gpu(silent(STEADY, -1, 70.1), joules=7.0)
     uncounted = with_gpu(OTHER, uuid="GPU-b", joules=None)

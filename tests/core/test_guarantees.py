@@ -53,7 +53,7 @@ def of(record_of_baseline: Record) -> Guarantee:
 MONDAYS = ("2026-10-26", "2026-11-02", "2026-11-09", "2026-11-16")
 
 
-def test_four_days_promise_what_rule_r_does_and_few_provisionally() -> None:
+def test_four_days_give_the_guarantee_of_rule_r_and_fewer_a_provisional_one() -> None:
     """What stored sessions show counts as days do; sessions of one day are of one."""
     guarantee_found, few = of(record(*MONDAYS)), record(MONDAYS[-1], runs=8)
     noise = SessionNoise(ratio=0.5, df=3.0)
@@ -92,7 +92,7 @@ BEARS = "if day-to-day variation is below 1.2 %"
 MORE = "to measure it, run on 3 more days with --mlperf-update=missing"
 
 
-def test_a_verdict_says_what_sessions_it_bears() -> None:
+def test_a_verdict_names_the_variance_of_sessions_that_it_is_robust_to() -> None:
     """A drop may want more than four sessions, and one of runs in turns none."""
 
     def words(
@@ -119,7 +119,7 @@ def test_a_verdict_says_what_sessions_it_bears() -> None:
     assert words(last, **drop, confirmed=True) == BETWEEN
 
 
-def test_a_baseline_is_old_by_what_its_sessions_span() -> None:
+def test_a_baseline_is_old_relative_to_the_span_of_its_sessions() -> None:
     """What runs differ by is that of runs of one session, or unknown."""
     for days, lacks in (
         (["2026-11-13", "2026-11-14", "2026-11-15", "2026-11-16"], None),
@@ -146,7 +146,7 @@ def test_a_baseline_is_old_by_what_its_sessions_span() -> None:
     assert guarantee(mondays, RULE, metric="latency_p50", calibrated=True, now=NOW).run_sd is None
 
 
-def test_sessions_of_one_day_and_few_days_are_told_as_such() -> None:
+def test_sessions_of_one_day_and_few_days_are_named_as_such() -> None:
     two, dirty = record(MONDAYS[0], MONDAYS[0]), record(MONDAYS[0], commit="0123456789ab+")
 
     assert same_day(record(*MONDAYS)) is lacks_sessions(record(*MONDAYS)) is None

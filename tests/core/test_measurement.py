@@ -34,7 +34,7 @@ def test_a_time_without_a_zone_is_utc(monkeypatch: pytest.MonkeyPatch) -> None:
         assert all(moment is None or moment.tzinfo for moment in moments.values())
 
 
-def test_outputs_that_differ_in_one_bit_are_told_apart() -> None:
+def test_outputs_that_differ_in_one_bit_have_different_digests() -> None:
     """A digest takes two bytes. Of 10,000 pairs, less than 1 in 2,000 is missed."""
     missed = 0
     for number in range(10_000):

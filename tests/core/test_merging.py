@@ -95,7 +95,7 @@ P_VALUES = st.one_of(
     data=st.data(),
     is_total_told=st.booleans(),
 )
-def test_parts_say_together_what_one_session_says(
+def test_merged_parts_have_the_verdict_of_one_session(
     p_values: list[float], data: st.DataObject, is_total_told: bool
 ) -> None:
     total = len(p_values)
@@ -139,7 +139,7 @@ def test_a_drop_of_a_part_that_knew_nothing_of_the_others_may_be_only_suspect() 
     assert words(joined([part({0: 0.005}, 1)], pairs=30))["w000"] is Outcome.SUSPECT
 
 
-def test_what_accepted_steps_lost_stays_a_drop_whatever_the_others_say() -> None:
+def test_a_cumulative_drop_stays_a_drop_with_any_other_verdicts() -> None:
     """No metric of it fails, so no other pair excuses it.
 
     So does a drop that runs in turns confirmed: they are evidence of their own.
@@ -171,7 +171,7 @@ def test_suspects_of_several_machines_are_a_drop_together() -> None:
     assert words(expected)["w010"] is Outcome.PERF_DROP
 
 
-def test_times_versions_and_what_was_left_out_are_joined() -> None:
+def test_times_versions_and_omitted_tests_are_joined() -> None:
     """One test in two parts and parts of two commits are refused.
 
     Strict mode fails undecided cases; a recorded case is not a pair.
@@ -209,7 +209,7 @@ def test_times_versions_and_what_was_left_out_are_joined() -> None:
         joined([first_part, replace(other, commit="a" * 40)])
 
 
-def test_a_planned_test_without_a_verdict_is_absent_with_what_is_known_of_why() -> None:
+def test_a_planned_test_without_a_verdict_is_absent_with_its_known_reason() -> None:
     """What one part skipped and another judged is not skipped."""
     merged = joined([replace(part({0: 1.0}, 1), skipped={"skipped": "no model"})])
     there = merged.cases[0].test
@@ -239,7 +239,7 @@ def case(outcome: Outcome, identity: dict[str, Any] | None = None, **fields: Any
 (BEFORE,) = remaining([], [case(Outcome.SUSPECT)], date=FIRST)
 
 
-def test_a_word_on_a_suspect_ends_it_and_what_decides_nothing_leaves_it() -> None:
+def test_a_verdict_on_a_suspect_ends_it_and_an_undecided_one_leaves_it() -> None:
     """Nor does another profile or machine, or a demonstration."""
     names = "NO_BASELINE RECORDED NOT_EVALUATED INCONCLUSIVE PROVISIONAL INVALID ERROR GATE_FAIL"
     fields: dict[str, Any] = {"metrics": ("throughput",), "profile": "quick", "identity": HERE}
@@ -330,7 +330,7 @@ def test_a_clock_that_was_set_back_makes_no_second_day() -> None:
     assert after.drops == {"throughput": LATER}
 
 
-def test_what_a_session_judged_otherwise_ends_a_drop_and_what_it_did_not_judge_leaves_it() -> None:
+def test_another_verdict_of_a_session_ends_a_drop_and_an_unjudged_one_leaves_it() -> None:
     """A drop of the same day, or of a third one, keeps the date of the first."""
     for outcome, leaves in (
         *((word, False) for word in (Outcome.OK, Outcome.INCONCLUSIVE, Outcome.PERF_DROP)),
@@ -365,7 +365,7 @@ def test_merging_fails_the_second_day_and_on_request_the_first() -> None:
     assert (expected.verdict.outcome, expected.failed) == (Outcome.EXPECTED, False)
 
 
-def test_a_later_session_clears_what_an_earlier_one_left_wherever_both_are_kept() -> None:
+def test_a_later_session_clears_the_suspects_of_an_earlier_one_in_any_store() -> None:
     """Also a final drop ends the row; an invalid date is ignored."""
     (cleared,) = remaining([DROPPED], [case(Outcome.OK)], date=LATER, cleared=True)
     assert newest([DROPPED, cleared]) == newest([cleared, DROPPED]) == (cleared,)

@@ -191,7 +191,7 @@ def moved(readings: Sequence[MeterReading], by_s: float) -> list[MeterReading]:
     return [replace(reading, time_s=reading.time_s + by_s) for reading in readings]
 
 
-def test_what_does_not_cover_the_window_gives_no_energy() -> None:
+def test_readings_that_do_not_cover_the_window_give_no_energy() -> None:
     """A gap of failed readings is silence."""
     failed = [MeterReading(time_s=1.0, watts=-2.0), MeterReading(time_s=2.0, watts=float("nan"))]
     gap = meter(lambda t: -2.0 if 20 <= t < 26 else 400.0, -5.0, 65.0)

@@ -85,7 +85,7 @@ def test_a_counter_that_comes_back_to_its_line_was_misread(at: set[int], value: 
     assert not any("anew" in text for text in (*energy.invalid, *energy.notes))
 
 
-def test_what_lies_outside_of_the_window_costs_no_energy() -> None:
+def test_readings_outside_of_the_window_cost_no_energy() -> None:
     for at, value in (([0, 1], 9e9), ([1198, 1199], 0.0)):
         energy = measure(with_misreads(line(), at, value), TRACE, 10.0, 50.0)
         assert energy.joules == pytest.approx(400 * 40, rel=0.01)
@@ -217,7 +217,7 @@ def test_a_counter_of_0_and_one_that_was_left_over_are_called_that() -> None:
     assert (powerless.watts, powerless.joules) == (None, 1e6)
 
 
-def test_an_exporter_that_asks_once_a_second_is_not_told_to_ask_once_a_second() -> None:
+def test_an_exporter_that_is_refreshed_every_second_gets_no_advice_to_do_so() -> None:
     looks = [
         ExporterLook(time_s=n / 2, gpus=read_exporter(page(1e6 + 400 * (n // 2), 400.0)))
         for n in range(240)

@@ -65,7 +65,7 @@ def recorded(
     return new_record(fresh(*values), old, action=action, **{**record_fields, **fields})
 
 
-def test_a_baseline_keeps_of_a_run_what_later_sessions_compare() -> None:
+def test_a_baseline_keeps_the_compared_fields_of_a_run() -> None:
     """An energy that may not be judged is not kept."""
     assert baseline_run(RUN) == make_baseline_run(
         metrics={"throughput": 100.0, "latency_p50": 0.01},
@@ -127,7 +127,7 @@ def test_a_replaced_record_keeps_its_history_and_an_appended_session_adds_to_the
     assert more.history[-1].new["throughput"] == pytest.approx(100.995, abs=0.001)
 
 
-def test_a_longer_baseline_proves_smaller_changes_and_of_what_was_not_measured_none() -> None:
+def test_a_longer_baseline_detects_smaller_changes_of_measured_metrics() -> None:
     """Runs of another engine version are not appended."""
     old = recorded((100.0,) * 4)
     other = replace(SUBJECT, fingerprint={**SUBJECT.fingerprint, "engine.version": "1.21.0"})
@@ -147,7 +147,7 @@ def test_a_longer_baseline_proves_smaller_changes_and_of_what_was_not_measured_n
     assert provable(recorded((1.0, 1.01), limits={})) == nothing
 
 
-def test_what_fails_on_the_first_day_is_told_until_there_are_more_days() -> None:
+def test_changes_that_fail_on_the_first_day_are_listed_until_there_are_more_days() -> None:
     """Fewer than five runs gate nothing."""
     first, few = recorded((100.0, 101.0) * 4), recorded((100.0, 101.0))
     other = replace(first.runs[0], session="20261121-cd34", started="2026-11-21T10:11:12+00:00")
@@ -176,7 +176,7 @@ def test_what_fails_on_the_first_day_is_told_until_there_are_more_days() -> None
     assert note.startswith("today a change of +7.4 % in p50 latency fails; ")
 
 
-def test_what_changed_since_the_baseline_is_listed_by_key() -> None:
+def test_changes_since_the_baseline_are_listed_by_key() -> None:
     """A record says when, at which commit and why it was set."""
     fingerprint = recorded((100.0,)).fingerprint
     same = {"engine": "onnxruntime", "engine.version": "1.20.1"}
@@ -197,7 +197,7 @@ def test_what_changed_since_the_baseline_is_listed_by_key() -> None:
     assert set_by((outside_git,)) == 'set 2026-11-20: "first"'
 
 
-def test_what_one_side_does_not_know_is_neither_the_same_nor_changed() -> None:
+def test_facts_that_one_side_lacks_are_neither_equal_nor_changed() -> None:
     """A server behind a url has weights that no local folder has; dummy weights are known."""
     whole = {
         "dataset": "ab",
@@ -262,7 +262,7 @@ def test_a_baseline_that_cannot_prove_its_own_limit_says_so() -> None:
     )
 
 
-def test_scores_whose_gate_failed_and_a_latency_limit_missed_twice_are_no_baseline() -> None:
+def test_scores_whose_gate_failed_and_a_latency_limit_missed_twice_are_not_recorded() -> None:
     expected, ok, drop = Outcome.EXPECTED, Outcome.OK, Outcome.PERF_DROP
     for outcome, state in product((ok, expected, Outcome.NO_BASELINE), GateState):
         gate = Gate(state=state, samples=400, total=50_000)

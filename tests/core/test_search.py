@@ -165,7 +165,7 @@ def test_a_plan_that_cannot_be_meant_is_refused() -> None:
     assert steps == pytest.approx([0.06, *BASELINE_STEP_BOUNDS])
 
 
-def test_what_was_found_is_told_with_its_bracket() -> None:
+def test_the_result_of_a_search_has_its_bracket() -> None:
     """A search whose runs were used up says how far it came, one without two ends finds nothing."""
     plan = SearchPlan(start=40.0, max_runs=2)
     search_result = result(
@@ -213,7 +213,7 @@ def test_what_was_found_is_told_with_its_bracket() -> None:
         assert str(caught.value) == f"no rate found: {message}"
 
 
-def test_the_standard_error_of_a_rate_is_what_rates_are_off_by() -> None:
+def test_the_standard_error_of_a_rate_is_its_actual_error() -> None:
     """A latency that grows by the fifth power of the rate, and differs from run to run.
 
     Over 200 searches: their true and their stated errors, as root mean
@@ -274,7 +274,7 @@ def test_without_noise_the_true_rate_lies_in_the_bracket(
 
 
 @given(data=st.data(), precision=st.sampled_from([0.001, 0.02, 0.2]), slope=st.floats(0.2, 20.0))
-def test_of_requests_in_flight_it_finds_what_trying_every_number_finds(
+def test_for_requests_in_flight_the_search_equals_an_exhaustive_one(
     data: st.DataObject, precision: float, slope: float
 ) -> None:
     """Each number is whole, within the bounds and tried once; a narrow bracket has the true one.
@@ -312,7 +312,7 @@ def test_of_requests_in_flight_it_finds_what_trying_every_number_finds(
         assert (outcome.rate, outcome.resolution) == (max(held_numbers), 0)
 
 
-def test_a_number_of_requests_is_told_as_such() -> None:
+def test_a_number_of_requests_is_described_as_such() -> None:
     """At the end of the bounds a search is over: there is nothing further to try."""
     plan = SearchPlan(start=32.0, bounds=(1, 64))
     search_result = result([held(32.0), missed(33.0)], plan, TTFT.in_words)

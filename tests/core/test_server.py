@@ -84,7 +84,7 @@ def looks(**series: list[float]) -> list[ServerReading]:
     ]
 
 
-def test_of_a_window_means_largest_values_and_what_counters_grew_by() -> None:
+def test_gauges_are_mean_and_maximum_of_a_window_and_counters_their_growth() -> None:
     """Looks outside of it have no part: the counters of its first look are its zero."""
     seen = server_seen(
         looks(
@@ -116,7 +116,7 @@ def test_of_a_window_means_largest_values_and_what_counters_grew_by() -> None:
     }  # fmt: skip
 
 
-def test_a_server_that_was_started_again_is_told_and_its_counts_go_on() -> None:
+def test_a_restarted_server_is_noted_and_its_counts_go_on() -> None:
     """One look shows no counts; a gauge stands in for a share that a server does not count."""
     seen = server_seen(
         looks(drafted=[900, 1000, 10, 60], accepted=[400, 450, 5, 30], preemptions=[1, 1, 0, 2]),
@@ -183,7 +183,7 @@ def changes_of(*server_states: dict[str, float]) -> list[str]:
     return [change.says for change in server_changes(server_states, BEFORE)]
 
 
-def test_what_is_beyond_all_runs_of_the_baseline_moved() -> None:
+def test_values_beyond_all_runs_of_the_baseline_are_changes() -> None:
     """More of a queue makes a server slower; in a line a server is that of the highest point."""
     changes = server_changes([{"waiting": 38.0, "running": 32.0, "prefix_hit_share": 0.9}], BEFORE)
     moved = changes_of({"waiting": 38.2, "running": 32.0, "prefix_hit_share": 0.51})
@@ -232,7 +232,7 @@ def test_samples_of_the_names_that_were_asked_for() -> None:
     assert [is_page(text) for text in pages] == [True, True, False, False]
 
 
-def test_what_is_no_sample_is_passed_over() -> None:
+def test_lines_without_a_sample_are_skipped() -> None:
     for line in (
         "a", "a ", "a x", "a NaN", "a +Inf", "a 1 2 3", "a{ 1", 'a{b="c} 1', "a{}1", "a 1e999",
         f"a {'9' * 5000}", "a 1_000", "a ٣", "ab 1", "a{b='c'} x", "\x00a 1", "a 0x10",

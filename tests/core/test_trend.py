@@ -139,7 +139,7 @@ def test_an_unchanged_trend_shows_a_step_at_most_once_in_twenty(count: int) -> N
     assert alarms <= 0.05 * count + 2 * (0.05 * 0.95 * count) ** 0.5
 
 
-def test_better_is_said_only_where_it_is_proven_among_others() -> None:
+def test_better_needs_proof_among_others() -> None:
     by_p = [TrendStep(change=0.1, better=True, p=p) for p in (0.03, 0.012, 0.004, 0.9)]
 
     assert [one.better for one in proven(by_p)] == [None, True, True, None]
@@ -172,7 +172,7 @@ def changed(**fields: Any) -> TrendPoint:
     return replace(BASE, case=case, fingerprint=fingerprint, **fields)
 
 
-def test_what_cannot_be_compared_is_refused_with_the_reasons() -> None:
+def test_incomparable_baselines_are_refused_with_the_reasons() -> None:
     cases: list[tuple[TrendPoint, list[str]]] = [
         (BASE, []),
         (replace(BASE, fingerprint={}), []),
@@ -200,7 +200,7 @@ def test_what_cannot_be_compared_is_refused_with_the_reasons() -> None:
         assert bool(why_no_ratio(other, BASE, "throughput")) is bool(reasons)
 
 
-def test_metrics_never_mix_and_appended_runs_belong_to_what_they_extend() -> None:
+def test_metrics_never_mix_and_appended_runs_belong_to_their_baseline() -> None:
     """The points of a machine follow each other."""
     names = ("throughput", "tokens_per_second", "latency_p50")
     for a, b, metric in product(names, repeat=3):
@@ -219,7 +219,7 @@ def test_metrics_never_mix_and_appended_runs_belong_to_what_they_extend() -> Non
     assert grouped([january, february, march]) == [february, january, march]
 
 
-def test_versions_are_what_tells_engines_apart() -> None:
+def test_versions_are_the_distinguishing_facts_of_engines() -> None:
     same = {"engine": "ort", "engine.version": "1.20", "engine.numpy": "2.1"}
     facts = {"engine": "a:Ort", "engine.onnxruntime": "1.20", "engine.cuda": "12.9"}
     old = {"engine": "x", "engine.version": "1.0", "engine.cuda": "12.8"}

@@ -69,7 +69,7 @@ def test_a_control_character_is_shown_and_broken_colons_begin_no_command() -> No
     assert visible(broken("a::b\x07")) == f"a{BROKEN_COLONS}b\\x07"
 
 
-def test_what_utf8_cannot_hold_is_an_escape_wherever_it_stands() -> None:
+def test_text_that_utf8_cannot_encode_is_escaped_everywhere() -> None:
     words = Words("a\udcff", ("b", "\ud800"))
 
     escaped = encodable({"\udc80": [words, MappingProxyType({"k": "\udcff"})], "n": 3})
@@ -113,7 +113,7 @@ def test_a_path_is_shortened() -> None:
     assert again == [*stored.values()]
 
 
-def test_what_is_no_path_of_this_machine_stays_and_all_text_of_a_value_is_looked_through() -> None:
+def test_paths_of_other_machines_stay_and_all_text_of_a_value_is_examined() -> None:
     texts = [
         "tokens/s and J/sample",
         "2/3 of them; 1 / 2",

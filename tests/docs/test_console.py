@@ -78,7 +78,7 @@ def follow(page: Path, folder: Path) -> None:
 @pytest.mark.process
 @pytest.mark.nightly
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_a_page_does_what_it_says(page: Path, tmp_path: Path) -> None:
+def test_a_page_runs_as_written(page: Path, tmp_path: Path) -> None:
     if page.name == "own-model.md":
         pytest.importorskip("onnxruntime", reason="needs pytest-mlperf[onnx]")
         pytest.importorskip("onnx", reason="makes a model")
@@ -88,7 +88,7 @@ def test_a_page_does_what_it_says(page: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-def test_a_short_page_does_what_it_says(tmp_path: Path) -> None:
+def test_a_short_page_runs_as_written(tmp_path: Path) -> None:
     """Its command measures nothing, and prints the same anywhere."""
     follow(DOCS / "limits.md", tmp_path)
 
@@ -112,7 +112,7 @@ def test_every_command_that_is_shown_is_one_that_is_taken() -> None:
     assert count > 30
 
 
-def test_what_is_not_run_is_known() -> None:
+def test_skipped_fences_are_listed() -> None:
     """By page, with one of few reasons; `pytest -rP` lists it."""
     left_out = [(page.name, one) for page in guides() for one in consoles(page) if one.not_run]
     for name, fence in left_out:
@@ -164,7 +164,7 @@ DIFFERING = [
 ]
 
 
-def test_what_differs_from_run_to_run_agrees_and_nothing_else() -> None:
+def test_figures_that_vary_between_runs_agree_and_nothing_else() -> None:
     agreeing = [pair for pair in AGREEING + DIFFERING if agrees(pair[0].splitlines(), pair[1])]
 
     assert agreeing == AGREEING

@@ -33,7 +33,7 @@ def test_every_option_and_make_target_that_is_named_exists(reference: Any) -> No
     assert absent == []
 
 
-def test_every_suite_that_comes_along_is_in_the_table_with_what_it_runs() -> None:
+def test_every_included_suite_is_in_the_table_with_its_cases() -> None:
     """docs/suites.md has a row for each: its engines, their precisions, the accelerators."""
     rows = re.findall(
         r"^\| \[(\S+)\]\(\.\./suites/\1\) \| (.+) \| (.+) \|$",
@@ -56,7 +56,7 @@ def test_every_suite_that_comes_along_is_in_the_table_with_what_it_runs() -> Non
     assert listed == here
 
 
-def test_every_outcome_is_explained_and_who_verified_nothing_is_said() -> None:
+def test_every_outcome_is_explained_and_the_lack_of_verification_is_stated() -> None:
     """docs/outcomes.md has a row for each word a verdict can end in."""
     text = (ROOT / "docs" / "outcomes.md").read_text("utf-8")
     readme = " ".join((ROOT / "README.md").read_text("utf-8").split())

@@ -39,7 +39,7 @@ def test_every_key_of_a_suite_is_explained_once_and_on_its_page(reference: Any) 
     assert {key.anchor for key in keys} - ids("suite", reference) == set()
 
 
-def test_every_option_and_argument_says_what_it_does_and_is_on_its_page(reference: Any) -> None:
+def test_every_option_and_argument_is_explained_on_its_page(reference: Any) -> None:
     options = reference("options").options()
     assert [option.name for option in options if not option.text] == []
     assert {option.anchor for option in options} - ids("options", reference) == set()

@@ -24,7 +24,7 @@ def wall(monkeypatch: pytest.MonkeyPatch) -> Set:
     return set_to
 
 
-def test_the_farthest_that_the_clock_was_from_its_start_is_told(
+def test_the_largest_offset_of_the_clock_is_reported(
     wall: Set, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also a clock that was set back during the run, or slewed in small steps."""

@@ -111,7 +111,7 @@ def between(tree: Tree, meanwhile: Callable[[], None] = lambda: None, **options:
     return Contention(**watch.between(start, watch.read()))
 
 
-def test_own_and_others_use_are_told_apart(tree: Tree) -> None:
+def test_own_and_others_use_are_separated(tree: Tree) -> None:
     """The engine's server and what that starts are its own, in whatever group they are."""
 
     def state(factor: float) -> None:
@@ -162,7 +162,7 @@ def test_the_server_at_a_port_of_this_machine_is_the_runs_own(
     assert between(tree).serves is None
 
 
-def test_the_session_that_a_run_belongs_to_is_no_neighbour(tree: Tree) -> None:
+def test_the_own_session_does_not_count_as_a_neighbour(tree: Tree) -> None:
     """Neither pytest nor its other workers."""
 
     def state(factor: float) -> None:
@@ -218,7 +218,7 @@ def test_a_child_that_came_and_went_counts_once(tree: Tree) -> None:
     assert usage.others == {"new": pytest.approx(0.5)}
 
 
-def test_threads_wait_beyond_what_scheduling_takes(tree: Tree) -> None:
+def test_waits_of_threads_count_beyond_the_cost_of_scheduling(tree: Tree) -> None:
     tree.process(ENGINE)
     tree.process(SERVER, parent=ENGINE)
     tree.thread(ENGINE, 100, waited_s=1.0, turns=10, switches=5)

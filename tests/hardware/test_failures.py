@@ -136,7 +136,7 @@ def test_energy_that_is_forbidden_in_mid_run_is_not_known(fake: Fake) -> None:
     assert (energy.joules, energy.peak_w) == (None, 250.0)
 
 
-def test_a_property_that_is_not_told_is_none_and_the_others_stand(
+def test_a_property_that_is_not_reported_is_none_and_the_others_stand(
     fake: Fake, opened: NvmlLibrary
 ) -> None:
     assert set(PROPERTIES) == set(IDENTITY_READERS)
@@ -173,7 +173,7 @@ def found_after(fake: Fake, pynvml: ModuleType, rule: str) -> NvmlDevice | None:
             opened.close()
 
 
-def test_what_passes_at_the_start_is_asked_three_more_times(
+def test_transient_errors_at_the_start_are_retried_three_times(
     fake: Fake, pynvml: ModuleType, opened: NvmlLibrary
 ) -> None:
     """A timeout, an unknown error, and a code without a class; permanent errors are tried once."""
@@ -244,7 +244,9 @@ DROPPED: dict[str, tuple[str, str, str | None]] = {
 
 
 @pytest.mark.usefixtures("children")
-def test_a_gpu_that_is_lost_at_the_start_is_told_from_one_that_cannot_be_read(fake: Fake) -> None:
+def test_a_gpu_that_is_lost_at_the_start_is_distinguished_from_an_unreadable_one(
+    fake: Fake,
+) -> None:
     """It is not merely without energy: whatever was measured on it is void."""
     for function, code, words in (
         ("nvmlDeviceGetHandleByUUID", 15, "GPU is lost (15)"),
@@ -292,7 +294,7 @@ def test_a_sensor_that_times_out_in_mid_run_is_missed_and_counted(fake: Fake) ->
 
 
 @pytest.mark.usefixtures("children")
-def test_an_instance_whose_handle_tells_the_whole_gpus_energy_is_given_none_of_it(
+def test_an_instance_whose_handle_reports_the_whole_gpus_energy_has_none(
     fake: Fake, pynvml: ModuleType
 ) -> None:
     fake.write("device", "mig 2 energy=parent", "wave const 600")

@@ -47,7 +47,9 @@ def test_it_waits_until_every_gpu_has_as_much_as_before(fake: Fake, pynvml: Modu
     assert (len(slept), only["used"], only["free"]) == (3, 2_000 * MIB, True)
 
 
-def test_what_is_still_taken_is_told_with_who_has_it(fake: Fake, pynvml: ModuleType) -> None:
+def test_memory_that_stays_in_use_is_reported_with_its_owner(
+    fake: Fake, pynvml: ModuleType
+) -> None:
     """An instance has memory of its own."""
     fake.write(*gpu(70_000, f"proc 4711 {69_000 * MIB}"))
     assert memory.wait(pynvml, {"GPU-0": 400 * MIB}, -1.0) == {

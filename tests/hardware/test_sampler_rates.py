@@ -28,7 +28,7 @@ costs = st.fixed_dictionaries(
 )
 
 
-def test_what_is_dear_is_read_less_often_and_the_rest_as_before() -> None:
+def test_expensive_quantities_are_read_less_often_and_the_rest_as_before() -> None:
     usual = choose(CHEAP, 1)
     assert (usual.trace_hz, usual.state_hz, usual.slow_hz) == (50, 5, 1)
     assert 10 <= usual.counter_hz <= 20

@@ -199,7 +199,7 @@ def test_pairs_as_expected_are_judged_as_alone_and_few_show_nothing() -> None:
     assert null.excess == pytest.approx(3, abs=0.8)
 
 
-def test_drops_do_not_widen_it_and_are_larger_than_what_nothing_did() -> None:
+def test_drops_do_not_widen_it_and_exceed_unchanged_pairs() -> None:
     """One in 300 of the baselines' sessions fell by 12 standard errors."""
     rng, baseline_runs = random.Random(2), baselines()
     for fell in (30, PAIRS // 2, PAIRS):

@@ -163,7 +163,7 @@ def test_a_drop_is_proven_or_one_of_the_limit_excluded() -> None:
             assert (verdict.outcome, verdict.improved) == (decision, improved)
 
 
-def test_what_cannot_be_judged_is_refused() -> None:
+def test_invalid_values_are_refused() -> None:
     for a, b, least, message in (
         ([], [], 1.2, "0 runs of a and 0 of b are no pairs"),
         ([1.0], [1.0, 1.0], 1.2, "1 runs of a and 2 of b are no pairs"),

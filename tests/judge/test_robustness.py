@@ -82,7 +82,7 @@ def test_a_word_is_final_where_sessions_cannot_turn_it() -> None:
         )
 
 
-def test_a_baseline_is_old_by_its_age_and_what_its_sessions_span() -> None:
+def test_a_baseline_is_old_by_its_age_and_the_span_of_its_sessions() -> None:
     """Four days in a row speak for six more."""
     assert judged(FLAT, [0.0], FOUR, age=6.9).outcome is Answer.PASS
     old = judged(FLAT, [0.0], FOUR, age=7.0)
@@ -122,7 +122,7 @@ def test_a_baseline_is_final_for_twice_its_span_and_less_with_a_trend() -> None:
     st.floats(0.0, 0.5),
     st.sampled_from([1, 2, 4]),
 )
-def test_what_holds_to_some_difference_of_sessions_is_what_is_said(
+def test_a_robust_verdict_states_the_variance_that_it_holds_up_to(
     current: list[float], away: float, sessions: int
 ) -> None:
     runs = [[0.001, -0.001]] * sessions
@@ -184,7 +184,7 @@ def final_drop(sample: Sample) -> bool:
 
 @settings(max_examples=300)
 @given(st.data())
-def test_what_is_known_better_never_makes_a_drop_harder_to_prove(data: st.DataObject) -> None:
+def test_better_knowledge_never_makes_a_drop_harder_to_prove(data: st.DataObject) -> None:
     """More degrees of freedom, more days and sessions that differ by less, with estimates fixed."""
 
     def draw(low: float, high: float) -> float:

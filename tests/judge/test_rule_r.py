@@ -212,7 +212,7 @@ def test_every_figure_is_finite_and_the_interval_holds_the_change(
     assert 0 <= judged.p <= 1
 
 
-def test_what_cannot_be_judged_is_refused_by_name() -> None:
+def test_invalid_values_are_refused_by_name() -> None:
     """A rise may be limited to more than twice."""
     values_: list[tuple[dict[str, Any], str]] = [
         *(({"value": value}, "finite and above 0") for value in (0, -1, math.nan, math.inf)),

@@ -99,7 +99,7 @@ def kept(project: Project) -> AccuracyBaseline:
     return baseline[0]
 
 
-def test_a_pass_beside_the_baseline_of_one_pass(own_project: Project) -> None:
+def test_a_pass_is_compared_with_a_baseline_of_one_pass(own_project: Project) -> None:
     """Changed outputs are reported; another build and a drop are not repeats."""
     assert own_project.run("suites", *RECORD).ret == 0
     outputs = accuracy_baselines.load_outputs(own_project.path / BASELINE)
@@ -135,7 +135,7 @@ def test_a_pass_beside_the_baseline_of_one_pass(own_project: Project) -> None:
     assert kept(own_project).rerun == {}
 
 
-def test_repeats_of_one_build_are_kept_and_say_what_is_near_the_gate(own_project: Project) -> None:
+def test_repeats_of_one_build_are_kept_with_a_note_near_the_gate(own_project: Project) -> None:
     own_project.run("suites", *RECORD)
     scores = accuracy_baselines.scores_path(own_project.path / BASELINE).read_bytes()
     baseline = kept(own_project)
@@ -171,7 +171,7 @@ def test_repeats_of_one_build_are_kept_and_say_what_is_near_the_gate(own_project
     assert accuracy_baselines.scores_path(own_project.path / BASELINE).read_bytes() == scores
 
 
-def test_accepting_the_same_build_anew_counts_as_a_repeat(own_project: Project) -> None:
+def test_accepting_the_same_build_again_counts_as_a_repeat(own_project: Project) -> None:
     own_project.run("suites", *RECORD)
     answers(own_project, wrong="1 11")
 
@@ -181,7 +181,7 @@ def test_accepting_the_same_build_anew_counts_as_a_repeat(own_project: Project) 
     assert kept(own_project).history[-1].action == "replace"
 
 
-def test_a_failure_that_comes_and_goes_is_no_news_either_way(own_project: Project) -> None:
+def test_a_failure_that_comes_and_goes_is_not_reported_as_new(own_project: Project) -> None:
     """`strict = false`: the score falls in one session and holds in the next, both pass."""
     own_project.run("suites", *RECORD)
     expected_failure = (

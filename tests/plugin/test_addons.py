@@ -112,7 +112,7 @@ def test_projects_without_suites_and_sessions_without_the_add_on_are_not_disturb
         assert "acme" not in result.stdout.str() + result.stderr.str()
 
 
-def test_an_unknown_option_beside_a_broken_add_on_names_it(measured: Project) -> None:
+def test_an_unknown_option_with_a_broken_add_on_names_the_add_on(measured: Project) -> None:
     """Known options change nothing of how the session ends."""
     install(measured, "raise RuntimeError('no licence')\n" + CRITICAL)
 
@@ -263,7 +263,7 @@ WRONG = {
 }
 
 
-def test_values_that_no_hook_may_give_and_prints_are_told(measured: Project) -> None:
+def test_invalid_values_of_hooks_and_their_prints_are_reported(measured: Project) -> None:
     for hook, (code, text) in WRONG.items():
         install(measured, f"API = 1\ndef {hook}\n")
         result = measured.run(SUITE)
@@ -272,7 +272,7 @@ def test_values_that_no_hook_may_give_and_prints_are_told(measured: Project) -> 
         assert (result.ret, text in output) == (code, True), (hook, output)
 
 
-def test_a_slow_add_on_is_told(measured: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_add_on_is_reported(measured: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(addons, "SLOW_S", -1.0)
     install(measured, "API = 1\n" + REPORTING)
 

@@ -71,7 +71,7 @@ def failures(result: pytest.RunResult) -> dict[str, tuple[str, str]]:
     return sentences_by_test
 
 
-def test_bad_data_and_scorers_are_one_sentence_and_only_what_breaks_has_a_traceback(
+def test_bad_data_and_scorers_are_one_sentence_and_only_crashes_have_a_traceback(
     own_project: Project,
 ) -> None:
     suite(own_project, f'{DATA[:-2]}, digest = "{"0" * 64}" }}', name="digest")
@@ -200,7 +200,7 @@ def test_no_text_of_others_loses_a_result_or_reaches_the_terminal(own_project: P
         assert not set(text) & set("\x1b\x9b\u202e\udcff\r")
 
 
-def test_a_place_that_is_no_utf8_is_a_skip_and_keeps_the_results(
+def test_a_path_that_is_not_utf8_is_a_skip_and_keeps_the_results(
     own_project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ODD_FOLDER", "/nowhere/\udcff\x1b[2J")
@@ -215,7 +215,7 @@ def test_a_place_that_is_no_utf8_is_a_skip_and_keeps_the_results(
     assert "/nowhere/" in reason
 
 
-def test_a_suite_that_is_no_file_is_an_error_and_never_passed_over(project: Project) -> None:
+def test_a_suite_that_is_not_a_file_is_an_error_and_never_skipped(project: Project) -> None:
     """pytest collects regular files alone; a session without a suite must not be green."""
     project.suite()
     folder = project.path / "suites"

@@ -68,7 +68,7 @@ def quantising(project: Project, monkeypatch: pytest.MonkeyPatch) -> Quantising:
     return Quantising(project)
 
 
-def test_the_engine_gets_what_was_built_and_another_recipe_has_no_baseline(
+def test_the_engine_gets_the_built_checkpoint_and_another_recipe_has_no_baseline(
     quantising: Quantising,
 ) -> None:
     """Looking builds nothing; built once for two sessions, its folder is the worker's model."""
@@ -94,7 +94,7 @@ def test_the_engine_gets_what_was_built_and_another_recipe_has_no_baseline(
     assert verdict.outcome is Outcome.NO_BASELINE
 
 
-def test_a_changed_builder_is_told_beside_a_drop(quantising: Quantising) -> None:
+def test_a_changed_builder_is_reported_with_a_drop(quantising: Quantising) -> None:
     quantising.suite()
     project = quantising.project
     project.record("suites")

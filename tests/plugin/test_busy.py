@@ -77,7 +77,7 @@ def judged(project: Project) -> tuple[pytest.RunResult, CaseResult]:
 
 
 @pytest.mark.quiet
-def test_unchanged_code_beside_neighbours_that_compute_is_no_drop(project: Project) -> None:
+def test_unchanged_code_under_load_by_neighbours_passes(project: Project) -> None:
     project.suite(options=COMPUTES, scenarios=LONGER)
     project.baseline(near(FASTEST), target_qps=FASTEST)
     with neighbours():

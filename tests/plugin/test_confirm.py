@@ -461,7 +461,7 @@ def test_a_provisional_drop_that_the_baseline_s_build_has_too_is_none(
     assert len(simulation.tasks) == answer.interleaved.runs
 
 
-def test_without_another_build_a_drop_says_what_it_rests_on(lab: Lab) -> None:
+def test_without_another_build_a_drop_states_its_evidence(lab: Lab) -> None:
     commit, named = "0123456789ab", "baseline_engine in the suite names one"
     ref = f'write baseline_engine = {{ git = "{commit}" }} into the engine entry of {SUITE}'
     code, unknown = (
@@ -561,7 +561,7 @@ class Acme(NullEngine):
 
 
 @pytest.mark.parametrize("change", ["options (latency_s)", "environment (ACME_SLOW)"])
-def test_what_halves_the_speed_is_red_on_the_first_day(
+def test_half_the_speed_is_red_on_the_first_day(
     project: Project, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
     """The baseline has one session; its record is enough to measure it again."""
@@ -638,7 +638,9 @@ def test_options_that_explain_no_drop_excuse_none_unless_git_shows_no_other_chan
     )
 
 
-def test_what_cannot_be_made_again_says_what_decides_it(lab: Lab, simulation: Simulation) -> None:
+def test_a_baseline_that_cannot_be_measured_again_decides_with_a_reason(
+    lab: Lab, simulation: Simulation
+) -> None:
     """Other weights, data and options that the engine refuses today; a package is exchanged."""
     pydantic = version("pydantic")
     simulation.fingerprint |= {

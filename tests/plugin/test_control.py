@@ -89,7 +89,7 @@ def test_a_drop_on_a_machine_that_is_slower_may_not_be_judged(project: Project) 
 @pytest.mark.parametrize(
     ("days", "words"), [(4, {Outcome.OK}), (1, {Outcome.OK, Outcome.PROVISIONAL})]
 )
-def test_an_unchanged_build_is_fine_whatever_the_machine_does(
+def test_an_unchanged_build_passes_at_any_speed_of_the_machine(
     project: Project, days: int, words: set[Outcome]
 ) -> None:
     path = record(project, days=days)

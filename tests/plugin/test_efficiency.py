@@ -190,7 +190,7 @@ class Hot(working.Working):
 
 
 @pytest.mark.nightly
-def test_an_invalid_run_is_measured_again_and_told(fake: Fake, project: Project) -> None:
+def test_an_invalid_run_is_measured_again_with_a_note(fake: Fake, project: Project) -> None:
     """In the summary, in results.json with the reason's key, and in JUnit's file.
 
     tests/run/test_power_doubts.py has every other reason.
@@ -231,7 +231,7 @@ GARBAGE = [
 ]
 
 
-def test_no_output_of_a_session_holds_what_no_hardware_can_show(
+def test_no_output_of_a_session_has_impossible_hardware_values(
     fake: Fake, project: Project
 ) -> None:
     """Every eighth answer of each function is a blank; the energy and the speed are recorded."""
@@ -252,7 +252,7 @@ def test_no_output_of_a_session_holds_what_no_hardware_can_show(
     assert power.mean_w == pytest.approx(250, rel=0.05)
 
 
-def test_an_energy_that_nobody_can_read_is_never_0(fake: Fake, project: Project) -> None:
+def test_an_unreadable_energy_is_never_0(fake: Fake, project: Project) -> None:
     project.suite(engines=ENGINE, more=LIMITS)
     fake.write(
         *scenario("energy none", "instant none", "average none"), "fail nvmlDeviceGetPowerUsage 3"
@@ -286,9 +286,7 @@ def test_energy_of_a_short_run_is_neither_gated_nor_recorded(fake: Fake, project
     assert "per_joule" not in file.read_text("utf-8")
 
 
-def test_a_gpu_that_is_lost_is_told_where_its_cases_are_deselected(
-    fake: Fake, project: Project
-) -> None:
+def test_a_lost_gpu_is_named_where_its_cases_are_deselected(fake: Fake, project: Project) -> None:
     suite(project)
     fake.write("fail nvmlDeviceGetHandleByIndex_v2 15", "device")
 
@@ -314,7 +312,7 @@ class Working(Working):
 """
 
 
-def test_each_replica_sees_its_own_gpu_and_one_that_is_behind_is_told(
+def test_each_replica_sees_its_own_gpu_and_a_slow_one_is_reported(
     fake: Fake, project: Project
 ) -> None:
     """One LoadGen drives six processes; the run is one of the whole system.

@@ -248,7 +248,7 @@ def test_a_server_that_got_slower_is_a_drop_of_the_rate_found(project: Project) 
     )
 
 
-def test_another_condition_than_the_baselines_is_told_before_anything_runs(
+def test_another_condition_than_the_baselines_is_reported_before_anything_runs(
     project: Project,
 ) -> None:
     rows = [

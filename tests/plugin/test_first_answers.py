@@ -121,9 +121,7 @@ def baseline(project: Project) -> AccuracyBaseline:
 
 
 @pytest.mark.process
-def test_answers_that_are_only_reasoning_are_no_first_baseline(
-    served: Project, model: Model
-) -> None:
+def test_answers_of_reasoning_only_are_not_recorded(served: Project, model: Model) -> None:
     model.every = 3
     assert served.run(*ACCURACY).ret == 0
     assert (last(served).outcome, EMPTY in last(served).notes) == (Outcome.NO_BASELINE, True)

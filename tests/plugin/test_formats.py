@@ -85,7 +85,7 @@ def acme(
 
 
 @pytest.mark.usefixtures("acme")
-def test_a_fault_of_a_format_is_one_line_and_what_it_prints_is_not_in_the_report(
+def test_a_fault_of_a_format_is_one_line_and_its_prints_stay_out_of_the_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its distribution is named; a name of ours stays ours."""

@@ -193,7 +193,7 @@ def test_a_pytest_that_is_ended_leaves_no_process_and_no_lease(
     ],
     ids=["worker", "replica"],
 )
-def test_what_is_killed_is_named_in_an_error_of_its_case_only(
+def test_a_killed_process_is_an_error_of_its_case_only(
     project: Project, replicas: int, headline: str
 ) -> None:
     write(project, replicas)

@@ -130,7 +130,7 @@ def test_a_session_that_measured_nothing_has_its_report_and_a_plan_has_none(
     assert not (project.path / "all.csv").exists()
 
 
-def test_a_report_that_nobody_can_make_is_refused_before_anything_is_measured(
+def test_an_impossible_report_is_refused_before_anything_is_measured(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project.suite()

@@ -78,7 +78,7 @@ def session(project: Project) -> tuple[Mapping[str, Run], str]:
     return runs, result.stdout.str()
 
 
-def test_what_is_reported_of_a_language_model_under_load(
+def test_a_language_model_under_load_has_its_latency_metrics(
     session: tuple[Mapping[str, Run], str],
 ) -> None:
     """Whose requests are all in time, so that goodput is the rate; which are late; in fours."""

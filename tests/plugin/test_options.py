@@ -118,7 +118,7 @@ def test_the_page_of_an_exporter_is_read_wherever_it_is_named(pytester: pytest.P
     assert exporter.requests == 1
 
 
-def test_what_fails_is_a_list(pytester: pytest.Pytester) -> None:
+def test_fail_on_takes_a_list(pytester: pytest.Pytester) -> None:
     for text in ("skips,inconclusive", "skips inconclusive", "skips\n inconclusive"):
         ini = f"mlperf_fail_on = {text}"
         assert read(pytester, ini=ini).fail_on == {"skips", "inconclusive"}
@@ -230,7 +230,7 @@ def test_a_relative_path_starts_at_the_ini_file_or_at_the_working_folder(
     } == {text: str(pytester.path / file) for text, file in stores.items()}
 
 
-def test_a_bad_value_is_refused_with_the_value_and_what_would_be_valid(
+def test_a_bad_value_is_refused_with_the_valid_ones(
     pytester: pytest.Pytester,
 ) -> None:
     rows = {
@@ -387,7 +387,7 @@ def test_one_session_with_an_accelerator_a_handicap_and_paths_elsewhere(project:
     assert {spec["handicap"] for spec in specs} == {0.5}
 
 
-def test_what_cannot_be_written_is_exit_3(project: Project) -> None:
+def test_a_report_that_cannot_be_written_is_exit_3(project: Project) -> None:
     """A folder of runs before anything is measured; a file of results is named at the end."""
     path = project.suite()
     project.baseline(near(RATE))

@@ -303,7 +303,7 @@ def test_a_pretended_accelerator_has_no_baseline_to_miss(
     assert not plugin_session.fails(planned, verdict)
 
 
-def test_what_breaks_is_an_error_that_names_layer_and_log_and_stops_no_other(
+def test_a_crash_is_an_error_that_names_layer_and_log_and_stops_no_other(
     project: Project,
 ) -> None:
     """A run that was INVALID before it stays: a GPU that is lost breaks the next process."""
@@ -399,7 +399,7 @@ def test_a_broken_run_is_never_an_expected_failure(project: Project) -> None:
     assert project.verdicts()["performance"].outcome is Outcome.ERROR
 
 
-def test_a_missing_model_skips_with_what_to_do_and_fails_where_a_skip_would_hide_it(
+def test_a_missing_model_skips_with_the_remedy_and_fails_if_a_skip_would_hide_it(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     variable = ('"${NO_SUCH_MODELS}/m.onnx"', "${NO_SUCH_MODELS} is not set; set it so that *")

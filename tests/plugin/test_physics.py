@@ -40,7 +40,7 @@ OF_BEST = '[limits]\nof_best_published = "{}"\nthroughput = {{ max_drop = "40%" 
 
 
 @pytest.mark.usefixtures("h200")
-def test_a_result_shows_its_share_of_what_is_possible_and_its_cost(project: Project) -> None:
+def test_a_result_shows_its_share_of_the_limit_and_its_cost(project: Project) -> None:
     """500 samples/s of the 494.7 that tf32 allows would be too much; 0.1 TFLOP is a tenth of it.
 
     RGAT was submitted on B200 alone; the share is not taken as met in silence.

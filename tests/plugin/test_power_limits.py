@@ -185,7 +185,7 @@ def test_a_marker_selects_cases_by_their_limit(project: Project) -> None:
         assert named == {*cases}
 
 
-def test_without_the_right_a_case_is_skipped_with_what_to_do(fake: Fake, project: Project) -> None:
+def test_without_the_right_a_case_is_skipped_with_the_remedy(fake: Fake, project: Project) -> None:
     fake.write("fail nvmlDeviceSetPowerManagementLimit 4", *GPU)
     suite(project)
 
@@ -250,7 +250,7 @@ def test_the_limit_is_restored_after_pytest_was_killed(
 
 
 @pytest.mark.quiet
-def test_the_next_session_restores_what_a_killed_guard_left(
+def test_the_next_session_restores_the_limit_left_by_a_killed_guard(
     fake: Fake, project: Project, tmp_path: Path
 ) -> None:
     """It says so, and its baseline is of the GPU's own limit."""

@@ -133,7 +133,9 @@ def test_a_list_that_holds_no_json_samples_is_refused(project: Project) -> None:
     assert "ERROR dataset: the samples of a list must be JSON values: " in texts["objects"]
 
 
-def test_what_another_process_cannot_import_is_refused_with_one_sentence(project: Project) -> None:
+def test_code_that_another_process_cannot_import_is_refused_with_one_sentence(
+    project: Project,
+) -> None:
     values = {
         "instance": "Ranker(None, None, None)",
         "lambda": "lambda **options: None",

@@ -108,7 +108,7 @@ def more_sessions(content: bytes, sessions: int) -> bytes:
     return json.dumps(file).encode()
 
 
-def test_what_another_session_wrote_meanwhile_stays(project: Project) -> None:
+def test_runs_recorded_by_another_session_in_between_stay(project: Project) -> None:
     """Appended runs are kept below ours; `missing` does not replace runs that it recorded first.
 
     A baseline that it completed does not grow; one that it made longer does.
@@ -277,7 +277,7 @@ def test_a_folder_that_cannot_be_written_is_an_error_before_anything_is_measured
     assert project.run_folders() == []
 
 
-def test_what_is_missing_is_recorded_and_what_is_there_is_judged(project: Project) -> None:
+def test_missing_baselines_are_recorded_and_existing_ones_judged(project: Project) -> None:
     """A record of another machine is kept with the new one.
 
     A p99 limit that is not applied is reported as such.

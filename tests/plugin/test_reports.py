@@ -181,7 +181,7 @@ def test_a_test_that_measures_twice_has_one_benchmark(project: Project) -> None:
     assert (entry["param"], entry["name"]) == ("first-Offline-NullEngine-fp32-cpu", "test_twice")
 
 
-def test_a_verdict_that_fails_is_no_benchmark(project: Project) -> None:
+def test_a_failing_verdict_is_not_exported_as_a_benchmark(project: Project) -> None:
     project.suite()
     project.baseline(near(2 * RATE))
 

@@ -47,7 +47,7 @@ def last_results(project: Project) -> Results:
     return read_results(max(project.path.glob(".mlperf/runs/*/results.json")))
 
 
-def test_what_was_decided_is_reported_and_not_measured_again(
+def test_decided_cases_are_reported_and_not_measured_again(
     interrupted: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Copies that setuptools brings into Python's path do not count as other packages.
@@ -95,7 +95,7 @@ def test_what_was_decided_is_reported_and_not_measured_again(
     again.stderr.fnmatch_lines(["*--mlperf-resume: no session in * was interrupted*"])
 
 
-def test_workers_of_xdist_know_what_was_decided(interrupted: Project) -> None:
+def test_workers_of_xdist_know_the_decided_cases(interrupted: Project) -> None:
     result = interrupted.run_process("suites", "-n2", *PLAIN, "--mlperf-resume")
 
     assert result.ret == pytest.ExitCode.OK

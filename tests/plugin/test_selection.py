@@ -69,7 +69,7 @@ def run_order(result: pytest.RunResult) -> list[str]:
     return [line.split("[")[1].split("-")[0] for line in result.outlines if "::test_perf" in line]
 
 
-def test_lf_runs_what_failed_last_and_ff_runs_it_first(project: Project) -> None:
+def test_lf_runs_the_last_failures_and_ff_runs_them_first(project: Project) -> None:
     two_suites(project)
 
     first = project.run("suites", "-v", "-rN")
@@ -126,7 +126,7 @@ def test_cases_on_an_accelerator_that_is_not_here_are_deselected_with_one_notice
     assert " ".join(section(nothing)).startswith(deselected)
 
 
-def test_a_workload_that_nothing_scores_is_told_after_collection_in_plan_and_in_the_result(
+def test_a_workload_without_a_score_is_noted_after_collection_in_plan_and_in_the_result(
     project: Project,
 ) -> None:
     path = project.suite(name="e2e-rag-qna")

@@ -129,7 +129,7 @@ def test_nothing_is_recorded_whose_answers_come_later_and_are_others(
     assert not [*project.path.glob("baselines/cpu/**/*.json")]
 
 
-def test_a_count_beside_an_output_of_another_length_is_an_error(session: Session) -> None:
+def test_a_count_that_differs_from_the_length_of_an_output_is_an_error(session: Session) -> None:
     """Whatever timed runs count."""
     verdicts = session("-k", "accuracy", factor=3, options="tokens = 8, everywhere = true")
     verdict = verdicts["Offline", "accuracy"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.plugin.project import Project
 
 
-def test_a_warm_up_does_not_count_and_a_first_run_without_one_is_told(project: Project) -> None:
+def test_a_warm_up_does_not_count_and_a_first_run_without_one_is_noted(project: Project) -> None:
     """The record keeps which it was; a later session that does otherwise shows it as changed."""
     suite = project.suite()
     recorded = project.run(

@@ -56,7 +56,7 @@ def last(project: Project, kind: str = "performance") -> Verdict:
 
 
 @pytest.mark.process
-def test_changed_files_are_told_apart_by_whether_the_run_loaded_them(own_project: Project) -> None:
+def test_changed_files_are_separated_by_whether_the_run_loaded_them(own_project: Project) -> None:
     scaled = "def scaled(pixels):\n    return [one / 4 for one in pixels]\n"
     then = committed(own_project, data_py=DATA, pixels_py=scaled, other_py="", README_md="first")
     assert own_project.record("suites", "-k", "performance").ret == 0
@@ -83,7 +83,7 @@ ANSWERS = '[[engines]]\nuse = "tests.bench.answers:Answers"\noptions = {{ wrong 
 
 
 @pytest.mark.process
-def test_what_changed_since_one_baseline_is_no_cause_against_the_other(project: Project) -> None:
+def test_changes_since_one_baseline_are_not_causes_against_the_other(project: Project) -> None:
     """If scores failed, speed is not judged: changes since the scores' baseline are listed."""
     reference = 'scorer = { use = "top1" }'
     for wrong, options in (

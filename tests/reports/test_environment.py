@@ -13,7 +13,7 @@ from pytest_mlperf.reports.terminal.explanation import environment
 from tests.reports.verdicts import DROP
 
 
-def test_the_speed_of_the_machine_stands_below_what_it_is() -> None:
+def test_the_speed_of_the_machine_follows_its_description() -> None:
     subject = Subject(identity={"cpu": "EPYC"}, fingerprint={})
     speeds = tuple(
         ControlComparison(quantity=what, now=now, baseline=100.0, sd=0.07, baseline_values=8)

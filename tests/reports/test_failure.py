@@ -28,7 +28,7 @@ COPIED = ("case ", "reproduce ", "accept ", "record ", "baseline ", "log ", "fil
 """How the lines begin that hold a path or a command."""
 
 
-def test_only_what_is_copied_is_wider_than_the_terminal() -> None:
+def test_only_text_to_copy_is_wider_than_the_terminal() -> None:
     wrong = [
         line
         for verdict in verdicts.ALL
@@ -79,7 +79,7 @@ def test_commands_carry_the_options_of_the_session_quoted_for_a_shell() -> None:
     )
 
 
-def test_a_metric_that_was_not_measured_has_no_figure_and_a_note_that_is_said_once() -> None:
+def test_an_unmeasured_metric_has_no_figure_and_its_note_is_printed_once() -> None:
     """The first line has the note of the metric that decided."""
     first = verdicts.unset("latency_p50", Outcome.INVALID, None, limit=0.05, note="in 1 of 2 runs")
     missing = verdicts.unset("ttft_p50", Outcome.INVALID, None, limit=0.05, note="not measured")
@@ -93,7 +93,7 @@ def test_a_metric_that_was_not_measured_has_no_figure_and_a_note_that_is_said_on
     assert text.count("in 1 of 2 runs") == 1
 
 
-def test_what_did_not_change_or_was_not_judged_is_said_too() -> None:
+def test_unchanged_and_unjudged_metrics_are_listed_too() -> None:
     (judged, *others), note = verdicts.DROP.metrics, verdicts.FEW_QUERIES.metrics[0]
     unchanged = "no recorded difference (engine, weights, options, data)"
     behind = "weights: not known, the server runs behind a url"

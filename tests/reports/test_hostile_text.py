@@ -100,7 +100,7 @@ def test_no_line_can_be_added_to_a_table_for_other_programs() -> None:
 
 @settings(deadline=None, max_examples=25)
 @given(more=HOSTILE)
-def test_results_are_written_and_read_whatever_texts_they_hold(more: str) -> None:
+def test_results_are_written_and_read_with_any_texts(more: str) -> None:
     results = spoilt(more)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "results.json"
@@ -113,7 +113,7 @@ def test_results_are_written_and_read_whatever_texts_they_hold(more: str) -> Non
 
 @settings(deadline=None, max_examples=3)
 @given(more=HOSTILE)
-def test_the_page_shows_what_it_must_not_obey(more: str) -> None:
+def test_the_page_shows_hostile_text_without_executing_it(more: str) -> None:
     page = render(spoilt(more), RunFiles(notes=[more]))
 
     page.encode()

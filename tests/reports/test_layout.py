@@ -32,7 +32,7 @@ def test_durations_have_two_units_at_most() -> None:
     assert [plural(count, "run") for count in range(3)] == ["0 runs", "1 run", "2 runs"]
 
 
-def test_what_is_to_be_copied_is_never_folded() -> None:
+def test_text_to_copy_is_never_folded() -> None:
     """Unbroken text moves as a whole; only the first paragraph has the label."""
     command = "pytest " + "x" * 300 + " --option"
     assert line("reproduce", command) == f"reproduce {command}"

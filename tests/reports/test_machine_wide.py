@@ -42,7 +42,7 @@ def results(
     return session(*case_results, pairs=len(case_results))
 
 
-def test_a_shift_counts_beyond_what_sessions_differ_by_and_scatter_costs() -> None:
+def test_a_shift_counts_beyond_the_variance_of_sessions_and_scatter_costs() -> None:
     rows: list[Any] = [
         ({"shift": -0.03, "machine": 0.02}, "all 200 metrics moved −3", ", so it is ignored"),
         ({"shift": -0.05}, "all 200 metrics moved −4.", ", so it counts"),

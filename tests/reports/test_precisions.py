@@ -138,7 +138,7 @@ ENTRIES: list[tuple[str, list[str], int]] = [
 """Engines and precisions, what is compared, and the sections that reports have of it."""
 
 
-def test_what_is_compared_with_what() -> None:
+def test_entries_are_compared_with_the_reference_of_their_block() -> None:
     """The reference stands first; an engine that has its precision and others is its own."""
     for names, expected, _ in ENTRIES:
         blocks = blocks_of(of_entries(names))
@@ -252,7 +252,7 @@ def test_only_scores_that_are_judged_are_shown_and_without_any_all_but_counts() 
     assert [each.metric for each in entry(unjudged, "fp32").scores] == ["top1", "top5"]
 
 
-def test_a_ratio_above_1_is_better_whatever_the_metric() -> None:
+def test_a_ratio_above_1_is_better_for_any_metric() -> None:
     rows: list[Any] = [
         ("Offline", "throughput", 100.0, 183.0, 1.83),
         ("Offline", "throughput", 100.0, 50.0, 0.5),
@@ -339,7 +339,7 @@ def test_latencies_at_different_rates_have_no_ratio() -> None:
     )
 
 
-def test_what_a_figure_rests_on_is_noted() -> None:
+def test_the_basis_of_a_figure_is_noted() -> None:
     block = only(
         measured(case("fp32"), 1.0, handicap=0.5),
         measured(case("int8"), 1.0, pretended=True, division="open", techniques=("pruning",)),
@@ -374,7 +374,7 @@ def test_the_table_as_it_is_printed() -> None:
     assert lines.index(TABLE) + len(TABLE) < lines.index("7 tests:")
 
 
-def test_two_engines_in_two_precisions_each_are_told_apart() -> None:
+def test_two_engines_in_two_precisions_each_are_distinguished() -> None:
     """Each precision is compared with the reference of its own engine."""
     (table,), _ = precision_section(of_entries("ort-fp32 ort-int8 torch-fp32 torch-bf16"))
 
@@ -393,7 +393,7 @@ def test_a_session_compares_precisions_only_where_it_is_asked_to() -> None:
     assert not [line for line in lines if "Precisions" in line or line.startswith("measured")]
 
 
-def test_a_narrow_terminal_loses_what_is_least_needed() -> None:
+def test_a_narrow_terminal_loses_the_least_needed_columns() -> None:
     rows = [
         (120, ""),
         (100, "needed spread"),

@@ -63,7 +63,7 @@ def test_every_outcome_has_its_word_in_the_table_and_in_the_counts() -> None:
     assert counts.startswith("22 tests: 1 ERROR, 1 INVALID, 1 GATE FAIL, 1 ACC DROP, 1 PERF DROP")
 
 
-def test_the_last_line_names_what_was_waited_for_others_apart() -> None:
+def test_the_last_line_lists_waiting_times_separately() -> None:
     lines = {}
     for waited_s in (None, 4.0, 6.0, 90.0):
         runs = (
@@ -135,7 +135,7 @@ def changed(verdict: Verdict, *texts: str) -> Verdict:
     return replace(verdict, baseline=replace(verdict.baseline, changed=texts))
 
 
-def test_what_changed_is_told_beside_a_verdict_that_stands_the_machine_first() -> None:
+def test_changes_are_listed_with_a_standing_verdict_the_machine_first() -> None:
     texts = ("engine.version 1.0 → 1.1", "a 1 → 2", "b 1 → 2", "c 1 → 2", "machine.driver 1 → 2")
     (line,) = [
         line
@@ -151,7 +151,7 @@ def test_what_changed_is_told_beside_a_verdict_that_stands_the_machine_first() -
     assert not [line for line in failed if line.startswith("changed")]
 
 
-def test_what_changed_since_two_baselines_of_a_case_is_kept_apart() -> None:
+def test_changes_since_two_baselines_of_a_case_are_separated() -> None:
     """A change since both is listed once, files that no run loaded not at all."""
 
     def lines(scores: tuple[str, ...], speed: tuple[str, ...] | None) -> list[str]:
@@ -208,7 +208,7 @@ def test_runs_are_counted_once_and_profiles_named() -> None:
     assert sum("work was slowed" in line for line in lines) == 1
 
 
-def test_a_claim_that_stays_open_says_what_would_decide_it() -> None:
+def test_a_claim_that_stays_open_names_the_deciding_measurement() -> None:
     undecided = replace(
         verdicts.PAIR_FAIL,
         outcome=Outcome.INCONCLUSIVE,

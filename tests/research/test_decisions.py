@@ -151,7 +151,7 @@ def test_the_package_says_the_same_of_every_world(
     assert unlike, "a change of one side is seen"
 
 
-def test_what_a_baseline_knows_on_arrays_is_the_shipped_one(lib: Any) -> None:
+def test_learnt_noise_on_arrays_is_the_shipped_one(lib: Any) -> None:
     """Quantiles, and for how long it is final."""
     standing = lib("decisions_lib.standing")
     for p in (0.05, 0.005, 1e-6):
@@ -165,7 +165,7 @@ def test_what_a_baseline_knows_on_arrays_is_the_shipped_one(lib: Any) -> None:
             assert final_until(zip(map(float, days), logs, strict=True)) == max(days) + kept
 
 
-def test_what_is_recorded_on_arrays_is_what_the_screen_keeps(lib: Any) -> None:
+def test_recorded_runs_on_arrays_equal_the_screened_ones(lib: Any) -> None:
     """One run in twenty is an outlier, or the first run of each session is slow."""
     recording = lib("decisions_lib.recording")
     rng = np.random.default_rng(4)
@@ -221,7 +221,7 @@ def test_the_first_day_finds_large_drops_and_runs_in_turns_small_ones(lib: Any) 
     assert noisy.turns[6, 0.05] < 0.6
 
 
-def test_a_promise_that_is_broken_is_said(lib: Any) -> None:
+def test_a_broken_guarantee_is_reported(lib: Any) -> None:
     """Also one in a world of which another bound is stated, and only an ok after two runs."""
     promises, two_days = lib("decisions_lib.promises"), lib("decisions_lib.two_days")
     load, required = lib("decisions_lib.load"), lib("decisions_lib.required")

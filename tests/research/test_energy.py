@@ -49,7 +49,7 @@ def windows(lib: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[A
 
 
 @pytest.mark.parametrize("boards", ["few", pytest.param("rest", marks=pytest.mark.nightly)])
-def test_what_is_stated_holds_for_each_board_that_is_judged(
+def test_the_stated_figures_hold_for_each_judged_board(
     windows: Callable[[str], list[Any]], lib: Any, boards: str
 ) -> None:
     for name in JUDGED[boards]:

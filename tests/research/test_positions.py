@@ -33,7 +33,7 @@ def case(name: str, session: str, logs: list[float], metric: str = "throughput")
     )
 
 
-def test_what_sessions_differ_by_cancels(tool: Any) -> None:
+def test_common_effects_of_sessions_cancel(tool: Any) -> None:
     """The first run is 2 % better than the later ones, in sessions that lie far apart."""
     sessions = [
         [case("a", "1", [0.02, 0, 0, 0]), case("bb", "1", [0.0, 0, 0, 0])],

@@ -133,7 +133,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
     return checkpoint_lab
 
 
-def test_whatever_decides_a_checkpoint_makes_another_one(lab: Lab) -> None:
+def test_any_input_of_a_checkpoint_changes_its_key(lab: Lab) -> None:
     """Two versions of a builder differ by the version alone: it is shown as what changed."""
     builder = lab.path / "builders_that_fail.py"
     first = lab.build()
@@ -178,7 +178,7 @@ def test_calibration_data_is_part_of_a_checkpoint(lab: Lab) -> None:
     assert differing == {"build.calibration_digest"}
 
 
-def test_what_cannot_be_built_of_is_refused_before_anything_is_built(lab: Lab) -> None:
+def test_unbuildable_inputs_are_refused_before_anything_is_built(lab: Lab) -> None:
     """What is not there is a skip, and looking at a suite imports nothing."""
     with pytest.raises(UnavailableError, match=r"engines\[0\]\.build\.python, nowhere/bin/python"):
         lab.build(more=', python = "nowhere/bin/python"')

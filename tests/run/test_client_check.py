@@ -58,7 +58,7 @@ def test_it_has_as_many_under_way_and_answers_as_long() -> None:
     assert (few.null.most, many.null.most) == (16, 31)
 
 
-def test_long_answers_are_cut_and_what_had_little_to_do_is_not_measured() -> None:
+def test_long_answers_are_cut_and_an_idle_client_is_not_measured() -> None:
     whole, cut = CountingAnswers(), CountingAnswers()
     checked(whole, concurrency=4, requests=10, tokens=10 * TOKENS_UNDER_WAY // 4)
     reach = checked(cut, concurrency=4, requests=10, tokens=1000 * TOKENS_UNDER_WAY)

@@ -111,7 +111,7 @@ def test_a_turn_is_asked_when_its_pause_is_over_and_pauses_hold_a_slot(tmp_path:
     assert read_curve(tmp_path / CURVE_LOG).points[0].paused == window["paused"]
 
 
-def test_turns_are_told_apart_and_late_ones_together(tmp_path: Path) -> None:
+def test_turns_are_distinguished_and_late_ones_grouped(tmp_path: Path) -> None:
     log, sink = run(Answers(tokens=3), [2], ms=200)
     (window,) = log["points"]
     assert [row[0] for row in window["turns"]] == [1, 2, 3]
@@ -146,7 +146,7 @@ def test_a_client_that_does_not_keep_up_is_no_pause() -> None:
     )
 
 
-def test_a_note_sets_first_turns_beside_later_ones() -> None:
+def test_a_note_compares_first_turns_with_later_ones() -> None:
     for turns, expected in (
         (
             [(1, 9, 0.4, 0.1), (2, 9, 0.2, 0.05), (5, 3, 0.3, 0.02)],

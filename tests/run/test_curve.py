@@ -261,7 +261,7 @@ def test_requests_that_may_fail_free_their_slots_and_count_as_failed(tmp_path: P
     assert failed == [1, 1, 0]
 
 
-def test_what_was_not_asked_for_frees_no_slot_and_what_is_not_counted_ends_the_run() -> None:
+def test_unexpected_answers_free_no_slot_and_uncounted_ones_end_the_run() -> None:
     sink = SlotSink(refuse, tokens=False)
     sink.take_slot(1, Asked(5), 0)
     sink.done([7])

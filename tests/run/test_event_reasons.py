@@ -206,7 +206,7 @@ def test_event_reasons_have_the_verdicts_of_their_shares(fake: Fake) -> None:
             assert max(held_s.values()) == pytest.approx(seconds, abs=0.001)
 
 
-def test_a_reason_outside_the_window_is_no_ones_fault(watched: Watched) -> None:
+def test_a_reason_outside_the_window_has_no_effect(watched: Watched) -> None:
     """An error of the driver in it is reported."""
     assert watched.judged(watched.gpu("held back outside")) == Doubts()
 
@@ -280,7 +280,7 @@ def _lose_and_stop(fake: Fake, records: Path) -> None:
     raise RunError("engine", "it stopped", "engine.log")
 
 
-def test_what_breaks_because_a_gpu_is_lost_says_so_first(fake: Fake, tmp_path: Path) -> None:
+def test_failures_caused_by_a_lost_gpu_name_it_first(fake: Fake, tmp_path: Path) -> None:
     here = Machine(
         cpu={},
         gpus=tuple(
@@ -309,7 +309,7 @@ def test_what_breaks_because_a_gpu_is_lost_says_so_first(fake: Fake, tmp_path: P
     }
 
 
-def test_a_log_tells_rates_clocks_cost_and_what_was_there_before_us(fake: Fake) -> None:
+def test_a_log_has_rates_clocks_cost_and_earlier_processes(fake: Fake) -> None:
     log = started(fake, "device", "proc 42 1000", "proc 43 2000").log
     (gpu,) = log.gpus
 
@@ -348,7 +348,7 @@ def test_a_counter_that_goes_back_is_not_gated_and_joules_above_idle_are_a_metri
     assert "net_joules_per_sample" not in both.metrics
 
 
-def test_a_run_keeps_what_each_witness_says_and_its_log_is_read_once(
+def test_a_run_keeps_the_evidence_of_each_witness_and_reads_its_log_once(
     fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = sampled(fake, [], ["event 0x4 after=0"])
@@ -416,7 +416,7 @@ def test_a_run_keeps_what_each_witness_says_and_its_log_is_read_once(
         (signal.SIGSTOP, "it hung, in NVML or stopped"),
     ],
 )
-def test_a_sampler_that_broke_is_told_and_its_run_has_no_energy(
+def test_a_failed_sampler_is_noted_and_its_run_has_no_energy(
     fake: Fake, broken: signal.Signals, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its file may end in the middle of a line; the whole lines are kept."""

@@ -41,7 +41,7 @@ def test_a_child_imports_in_the_order_of_its_parent(
     assert sys.path == expected
 
 
-def test_code_of_a_suite_s_own_may_lie_in_the_working_folder_or_beside_the_suite(
+def test_code_of_a_suite_may_be_in_the_working_folder_or_the_suites(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -50,7 +50,7 @@ def test_code_of_a_suite_s_own_may_lie_in_the_working_folder_or_beside_the_suite
     assert import_path(Path("suites/a.toml")) == ["/src", str(tmp_path), str(tmp_path / "suites")]
 
 
-def test_what_cannot_be_imported_says_where_it_was_looked_for_and_what_helps(
+def test_a_failed_import_names_the_searched_folders_and_the_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(tmp_path)

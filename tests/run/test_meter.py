@@ -75,7 +75,7 @@ def test_a_logger_is_waited_for_until_it_is_past_the_window(tmp_path: Path) -> N
     assert [reading.watts for reading in readings] == [400.0 + i for i in range(len(readings))]
 
 
-def test_what_cannot_be_read_is_said_at_once(tmp_path: Path) -> None:
+def test_an_unreadable_meter_file_is_reported_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "wide.csv").write_bytes("time,watts\n".encode("utf-16") + b"\n")
     began = time.monotonic()

@@ -81,7 +81,7 @@ def gpu_with(**changes: Any) -> GpuLog:
     return log(identity={**FACTS["identity"], **changes})
 
 
-def test_each_event_reason_has_its_verdict_and_what_only_the_gpu_counted_too() -> None:
+def test_each_event_reason_has_its_verdict_also_if_only_the_gpu_counted_it() -> None:
     for seconds, (bit, name) in itertools.product((0.9, 1.1, 21.0), REASONS.items()):
         gpu_doubts = doubts_of(log(bit, seconds))
         if name in THROTTLING_REASONS:
@@ -115,7 +115,7 @@ HEAT = "heat (hardware slowdown) halted the clocks for 2.00 s, 2.0% of the windo
 UNLISTED = "3.0 GiB were in use before the engine was loaded, by no process that is listed"
 
 
-def test_what_a_log_shows_is_invalid_or_told_or_neither() -> None:
+def test_signs_in_a_log_are_invalid_or_noted_or_neither() -> None:
     """Errors that are older than the run, and links of a GPU that works alone, are neither."""
     warm = replace(log(identity={}), states=(state(60.0, temperature_c=90),))
     invalid: list[tuple[GpuLog, str]] = [
@@ -198,7 +198,7 @@ MENDED = "NVLink errors during the run, which were mended: checksum errors 12 on
 ERRORS = {"crc": {"7": 15, "9": 1}, "replay": {"7": 2}}
 
 
-def test_links_and_switches_that_fail_in_the_run_are_invalid_and_the_rest_is_told() -> None:
+def test_links_and_switches_that_fail_in_the_run_are_invalid_and_other_faults_noted() -> None:
     cases: list[tuple[str, Any, Any, str, str]] = [
         ("nvlink_errors", {}, {}, "", ""),
         ("nvlink_errors", {"crc": {"7": 3}}, {"crc": {"7": 3}}, "", ""),
@@ -329,7 +329,7 @@ def test_a_context_alone_does_no_work() -> None:
     assert short.invalid != ()
 
 
-def test_what_is_above_its_rest_is_work_before_a_mean_has_settled() -> None:
+def test_power_above_rest_counts_as_work_before_a_mean_has_settled() -> None:
     states = tuple(
         {"time": 0.2 * i, "utilization_percent": 40, "memory_used": 5 * 10**8} for i in range(4)
     )

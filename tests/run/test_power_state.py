@@ -62,7 +62,7 @@ def run(by_gpu: dict[str, float | None], **metrics: float) -> Run:
     )
 
 
-def test_energy_is_told_in_all_for_each_token_and_for_each_gpu() -> None:
+def test_energy_is_reported_in_all_for_each_token_and_for_each_gpu() -> None:
     gpus = (
         GpuRun(uuid="GPU-0", name="GPU 3", joules=6000.0, uncertainty_j=5.0),
         GpuRun(uuid="GPU-1", joules=4000.0),
@@ -117,7 +117,7 @@ def cap(seconds: float, **of_gpu: Any) -> Sign:
     return Sign(key=key, text=text, seconds=seconds, share=share, **of_gpu)
 
 
-def test_what_was_noted_of_any_run_is_told_once() -> None:
+def test_notes_of_any_run_are_listed_once() -> None:
     def seen(*signs: Sign) -> Run:
         notes = tuple(sign.in_words() for sign in signs)
         return replace(run({"GPU-0": 1e4}), signs=signs, notes=(*notes, "something else"))
@@ -150,7 +150,7 @@ def test_what_was_noted_of_any_run_is_told_once() -> None:
     ]
 
 
-def test_what_each_of_several_gpus_showed_is_one_note() -> None:
+def test_signs_of_several_gpus_are_one_note() -> None:
     replays = [
         Sign(key=SignKey.PCIE_REPLAYS, text=f"{n + 1} replays", gpu=f"GPU-{n}", name=f"GPU {n}")
         for n in (0, 1)
@@ -176,7 +176,7 @@ def test_what_each_of_several_gpus_showed_is_one_note() -> None:
     assert notes(second) == [second.in_words()]
 
 
-def test_what_points_of_several_runs_showed_is_one_note_a_kind() -> None:
+def test_signs_at_points_of_several_runs_are_one_note_a_kind() -> None:
     """The figure is a value: notes that differ in it alone are merged."""
 
     def prefixes(point: float | None, share: float) -> Sign:

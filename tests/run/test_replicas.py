@@ -159,7 +159,7 @@ def test_a_handicap_slows_every_replica(tmp_path: Path) -> None:
     assert 1.7 < took_s[1] / took_s[0] < 2.4
 
 
-def test_a_list_in_its_order_is_told_by_its_place_and_a_long_one_numbered() -> None:
+def test_an_ordered_list_is_encoded_by_its_place_and_a_long_one_by_numbers() -> None:
     """Other ids are packed, and invalid ones are named in words."""
     assert unpacked(packed([1, 2**64 - 1])) == [1, 2**64 - 1]
     assert unpacked(packed([-1, 5, "x"])) == ["-1", 5, "'x'"]  # type: ignore[list-item]
@@ -197,7 +197,7 @@ def sent(*messages: Message) -> list[tuple[Any, ...]]:
     ]
 
 
-def test_what_was_so_within_a_moment_is_told_at_once() -> None:
+def test_events_of_one_moment_are_sent_at_once() -> None:
     def placed(at_s: float, *ids: int) -> Message:
         return (DONE, at_s, ids, None, None)
 
@@ -234,7 +234,7 @@ def test_what_was_so_within_a_moment_is_told_at_once() -> None:
         min_size=1,
     )
 )
-def test_nothing_is_lost_or_told_in_another_order_or_far_from_its_time(
+def test_nothing_is_lost_reordered_or_delayed(
     events: list[tuple[str, float, list[int]]],
 ) -> None:
     events.sort(key=lambda event: event[1])

@@ -173,7 +173,7 @@ def invalid(measured: Nearness) -> str:
     return "; ".join(map(str, measured.invalid))
 
 
-def test_speeds_that_are_impossible_are_no_measurements(tmp_path: Path) -> None:
+def test_impossible_speeds_are_refused(tmp_path: Path) -> None:
     """One sequence at a time, as the scenario has it or as the engine says."""
     cases: list[tuple[str, dict[str, str]]] = [
         ("SingleStream", {}),
@@ -203,7 +203,7 @@ def test_an_engines_own_word_for_a_precision_is_known(tmp_path: Path) -> None:
     assert words <= set(PRECISIONS)
 
 
-def test_what_is_possible_is_not_called_impossible_and_what_cannot_be_is_an_error(
+def test_possible_speeds_pass_and_impossible_ones_are_an_error(
     tmp_path: Path,
 ) -> None:
     """A step gives a token of every sequence, and of a technique as many as are accepted."""

@@ -121,7 +121,7 @@ def cut(handler: BaseHTTPRequestHandler) -> None:
     ],
     ids=["404", "endless", "drip", "drip of head", "drip of chunk", "silent", "cut", "no http"],
 )
-def test_what_is_no_page_fails_in_time_and_the_next_look_is_a_new_one(
+def test_an_invalid_page_fails_in_time_and_the_next_look_is_a_new_one(
     show: Show, reason: str
 ) -> None:
     with exporting(show) as exporter:
@@ -241,7 +241,7 @@ def test_stages_of_a_server_are_metrics_of_the_run_without_a_limit() -> None:
     ],
     ids=["no client", "no page", "failures", "no counters", "no drafts", "one look"],
 )
-def test_a_gated_metric_that_the_server_does_not_show_is_told(log: ServerLog, cause: str) -> None:
+def test_a_gated_metric_that_the_server_does_not_show_is_noted(log: ServerLog, cause: str) -> None:
     figures = served(log, Window(9.5, 12.5), None, ["throughput", "draft_length"])
 
     assert "draft_length" not in {*figures.metrics, *figures.zero}
@@ -250,7 +250,7 @@ def test_a_gated_metric_that_the_server_does_not_show_is_told(log: ServerLog, ca
     assert figures.notes[-1].endswith(", or drop the limit")
 
 
-def test_hits_are_held_against_what_prompts_share() -> None:
+def test_hits_are_compared_with_the_shared_share_of_prompts() -> None:
     values = [{"prefix_hits": 100.0 * n, "prefix_queries": 1000.0 / 3 * n} for n in range(4)]
     log = log_of(values)
     hits = "the server's cache of prefixes had 30% of the prompts' tokens, and the data set's "
@@ -268,7 +268,7 @@ def test_hits_are_held_against_what_prompts_share() -> None:
         )
 
 
-def test_requests_of_somebody_else_are_told() -> None:
+def test_requests_of_other_clients_are_noted() -> None:
     other = (
         "at 8: the server had 25 requests in the mean, of which 8 are of this run: something else "
         "uses it",

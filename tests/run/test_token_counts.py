@@ -218,7 +218,7 @@ def test_every_sink_keeps_the_tokens_of_each_answer_by_sample(
     assert sink.faults.count == 2
 
 
-def test_an_engine_that_counts_beside_no_output_is_counted_by_its_outputs() -> None:
+def test_an_engine_whose_counts_contradict_its_outputs_is_counted_by_its_outputs() -> None:
     sink = output_sink()
     sink.counts_tokens = True
     sink.expect([1, 2, 3])
@@ -246,7 +246,7 @@ def test_counts_that_a_damaged_file_holds_are_an_error(tmp_path: Path) -> None:
         ("Spells", f"{COUNTING}Clips", None),
     ],
 )
-def test_what_is_no_tokens_has_a_length_of_its_own(
+def test_outputs_other_than_tokens_have_a_length_of_their_own(
     tmp_path: Path, engine: str, dataset: str, problem: str | None
 ) -> None:
     """Transcripts of sound, and outputs that an engine calls text; the counts are kept."""

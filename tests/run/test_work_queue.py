@@ -30,7 +30,7 @@ class Held:
             self.threads.add(threading.get_ident())
 
 
-def test_what_gathers_during_work_is_worked_on_together() -> None:
+def test_samples_gathered_during_work_are_worked_on_together() -> None:
     together = [[0], [1, 2, 3, 4, 5]]
     cut = [[0], [1, 2], [3, 4], [5]]
     for max_batch, batches in ((None, together), (2, cut), (5, together), (100, together)):

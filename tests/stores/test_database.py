@@ -127,7 +127,7 @@ def _cut_off(file: Path) -> None:
     file.write_bytes(content)
 
 
-def test_what_is_no_store_is_refused_and_stays(tmp_path: Path, session: Results) -> None:
+def test_a_file_that_is_not_a_store_is_refused_and_stays(tmp_path: Path, session: Results) -> None:
     damages: dict[str, Callable[[Path], object]] = {
         "is no SQLite database; name another": lambda file: file.write_text("no database\n" * 100),
         "is another program's database": _anothers,
@@ -219,7 +219,7 @@ def written(tmp_path: Path, session: Results) -> Path:
     return file
 
 
-def test_what_a_locked_store_missed_it_gets_after_the_next_session(
+def test_a_session_missed_by_a_locked_store_is_delivered_after_the_next_one(
     tmp_path: Path, session: Results, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_backends, "LOCK_TIMEOUT_SECONDS", 0.05)

@@ -96,7 +96,7 @@ def session() -> Results:
     return read_results(RECORDED)
 
 
-def test_it_keeps_what_sqlite_keeps(session: Results, url: str) -> None:
+def test_it_keeps_the_same_rows_as_sqlite(session: Results, url: str) -> None:
     sessions = [numbered(session, number) for number in (3, 1, 2)]
 
     assert add(url, *sessions, sessions[0]) == [True, True, True, False]
@@ -115,9 +115,7 @@ def test_writers_wait_for_each_other_also_when_they_make_the_tables(
     check_writers(url, session)
 
 
-def test_other_tables_are_no_concern_of_it_and_a_newer_store_is_refused(
-    session: Results, url: str
-) -> None:
+def test_other_tables_are_ignored_and_a_newer_store_is_refused(session: Results, url: str) -> None:
     import psycopg
 
     with psycopg.connect(url, autocommit=True) as connection:

@@ -30,7 +30,7 @@ def put(path: Path, *suspect_list: Suspect) -> None:
     suspects.update(path, lambda _: suspect_list)
 
 
-def test_what_is_written_is_read_and_a_damaged_file_is_started_anew(tmp_path: Path) -> None:
+def test_suspects_are_read_back_and_a_damaged_file_is_replaced(tmp_path: Path) -> None:
     """An empty list makes a file as well: it records that there was a session."""
     file = tmp_path / "new" / "suspects.json"
     assert suspects.load(file) == suspects.Remembered()

@@ -45,7 +45,7 @@ def plan(
     return plan_suite(file)
 
 
-def test_a_case_is_scored_on_what_it_is_timed_on_unless_the_suite_says_otherwise(
+def test_a_case_is_scored_on_its_timed_data_unless_the_suite_sets_otherwise(
     tmp_path: Path,
 ) -> None:
     own_suite = 'name = "mine"\nscorer = { use = "top1" }\n'

@@ -216,7 +216,7 @@ def test_int8_is_judged_against_the_baseline_of_fp32(tmp_path: Path) -> None:
     assert "NO BASELINE" not in json.dumps(case["verdict"])
 
 
-def test_what_is_committed_is_small() -> None:
+def test_committed_files_are_small() -> None:
     for file in PRECISE.glob("*/*.onnx"):
         name, _, precision = file.stem.rpartition("-")
         (whole,) = TINY.glob(f"{name}/**/*.onnx")

@@ -21,7 +21,7 @@ def test_a_byte_does_not_hold_its_classes(twin: Twin, answers: list[bytes]) -> N
     assert twin.gate("top1") > 2 * twin.training["alone"] > 10 * twin.training["chance"]
 
 
-def test_the_data_are_what_the_tool_draws(twin: Twin) -> None:
+def test_the_data_equal_the_tools(twin: Twin) -> None:
     graph = load_tool("tiny_papers").Papers(twin.training["seed"])
     folder = TINY / "rgat" / "data" / "full" / "processed"
 

@@ -74,7 +74,7 @@ def damaged(model: Path, copy: Path, share: float) -> Path:
     return copy
 
 
-def test_it_paints_what_its_trainer_reached(twin: Painter, answers: list[bytes]) -> None:
+def test_its_images_reach_the_scores_of_its_trainer(twin: Painter, answers: list[bytes]) -> None:
     """Chance is far below."""
     scores = twin.scores(answers)
     assert scores["clip"] == pytest.approx(twin.training["clip"], rel=0.001)

@@ -81,7 +81,7 @@ def source(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_right_builder_passes_and_says_what_it_made(source: Path) -> None:
+def test_a_right_builder_passes_and_describes_its_output(source: Path) -> None:
     """A recipe that looks at samples needs some; without a source nothing is built."""
     facts = check_builder(Right, recipe="plain", options={"group_size": 16}, source=source)
     assert facts == {"quantisation": "int8 weights"}

@@ -267,7 +267,7 @@ def breaks(engine: Right, ids: Sequence[int], indices: Sequence[int], sink: Sink
     raise RuntimeError("out of memory")
 
 
-def test_what_an_engine_raises_is_raised() -> None:
+def test_an_exception_of_an_engine_is_raised() -> None:
     """An option that is none is refused."""
     with pytest.raises(RuntimeError, match="out of memory"):
         check(working(breaks))

@@ -148,7 +148,7 @@ def test_constants_of_one_name_and_lines_are_counted_by_module(house: Any, tmp_p
     assert figure(house, root, "lines_of_addons")[0] == 3
 
 
-def test_cells_are_counted_from_what_a_file_shows(house: Any, tmp_path: Path) -> None:
+def test_cells_are_counted_from_the_source_of_a_file(house: Any, tmp_path: Path) -> None:
     (tmp_path / "tests").mkdir()
     lists = {
         "[*NUMBERS, 1]": 31,

@@ -133,7 +133,7 @@ def test_four_bits_are_packed_as_onnxruntime_reads_them(tool: Any, tmp_path: Pat
     np.testing.assert_array_equal(whole * scales[1, 0], rows[1])
 
 
-def test_what_cannot_be_quantised_is_said(tool: Any, tmp_path: Path) -> None:
+def test_unsupported_models_are_reported(tool: Any, tmp_path: Path) -> None:
     for precision, expected in (
         ("int8", "has convolutions: name a suite to find their ranges with"),
         ("int4", "has no layers that can be int4"),

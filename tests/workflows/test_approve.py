@@ -86,7 +86,7 @@ def test_who_may_write_starts_a_run_of_exactly_the_named_commit(github: GitHub) 
             ]
 
 
-def test_a_commit_that_nobody_read_does_not_run(github: GitHub) -> None:
+def test_an_unreviewed_commit_does_not_run(github: GitHub) -> None:
     """It was pushed between the reading and the comment: the event knows only the new head."""
     github.answers(answers(sha=PUSHED))
 

@@ -72,7 +72,7 @@ def stranger() -> Iterator[subprocess.Popen[str]]:
         process.kill()
 
 
-def test_what_a_job_leaves_running_is_ended_and_nothing_else(
+def test_processes_left_by_a_job_are_ended_and_no_others(
     runner: Runner, stranger: subprocess.Popen[str]
 ) -> None:
     """Even one that ignores SIGTERM; another job's is left alone. What was measured goes."""
@@ -127,7 +127,7 @@ def test_gpus_of_this_runner_count_and_have_time_to_become_idle(runner: Runner) 
     runner.ends(0, f"{CHECK} --settle 20")
 
 
-def test_what_an_earlier_job_left_for_python_does_not_run(runner: Runner) -> None:
+def test_python_files_left_by_an_earlier_job_do_not_run(runner: Runner) -> None:
     """A `usercustomize` in the home of the runner is imported by every Python that starts there."""
     smi(runner, "0, 4\n")
     home = runner.folder / "home"

@@ -86,7 +86,7 @@ def test_three_machines_that_found_nothing_pass(runner: Runner) -> None:
     assert len(read_results(runner.workspace / "merged" / "results.json").cases) == 3
 
 
-def test_a_part_that_is_no_results_file_fails(runner: Runner) -> None:
+def test_an_invalid_results_file_of_a_part_fails(runner: Runner) -> None:
     part(runner, FINE_A)
     bad = runner.workspace / "parts" / "mlperf-H200-rn" / "results.json"
     bad.parent.mkdir()
@@ -161,7 +161,7 @@ def test_one_artifact_alone_has_no_folder_and_a_name_is_a_word(runner: Runner) -
     assert list(runner.folder.rglob("pwned")) == []
 
 
-def test_results_are_merged_by_what_is_on_the_branch_even_when_machines_fail() -> None:
+def test_results_are_merged_by_the_branchs_code_even_when_machines_fail() -> None:
     """And a run that is started again finds the artifact of its first merger among all others."""
     job: dict[str, Any] = GPU.jobs["merge"]
     taken = [step["with"]["pattern"] for step in job["steps"] if "pattern" in step.get("with", {})]

@@ -173,7 +173,7 @@ def test_only_whole_commits_are_measured_and_only_branches_make_baselines(runner
     assert codes_found == codes
 
 
-def test_jobs_check_out_what_was_approved_and_wait_only_for_the_same() -> None:
+def test_jobs_check_out_the_approved_commit_and_wait_only_for_the_same() -> None:
     """Without a queue GitHub cancels all but the newest that waits."""
     refs = {
         job: [step["with"].get("ref") for step in content["steps"] if "checkout@" in str(step)]
@@ -229,7 +229,7 @@ esac
 """Night 9 left nothing, 8 no results, 7 has some."""
 
 
-def test_a_nightly_run_is_given_what_the_last_one_with_results_left(tmp_path: Path) -> None:
+def test_a_nightly_run_gets_the_suspects_of_the_last_one_with_results(tmp_path: Path) -> None:
     """There is always an artifact: a machine takes it by its name, and none is an error."""
     runner = Runner(tmp_path)
     runner.put("gh", GH)
@@ -373,7 +373,7 @@ def test_a_fork_is_planned_by_the_branch_and_its_suites_are_data(fork: Runner) -
     ]
 
 
-def test_a_suite_of_a_fork_that_is_no_regular_file_is_refused(fork: Runner) -> None:
+def test_a_suite_of_a_fork_that_is_a_link_or_special_file_is_refused(fork: Runner) -> None:
     change = fork.workspace / "change"
     (change / "suites/link.mlperf.toml").symlink_to("/etc/passwd")
     done = fork.ends(1, TAKE, SHA=committed(fork))

@@ -148,7 +148,7 @@ def test_a_rule_sees_the_damage_in_the_real_workflow(tmp_path: Path) -> None:
     assert unseen == []
 
 
-def test_our_actions_are_given_what_they_take_and_no_right_in_vain() -> None:
+def test_our_actions_get_their_declared_inputs_and_no_needless_right() -> None:
     """GitHub only warns of an unknown input; one action has one commit everywhere."""
     taken = action("run-suite")["inputs"]
     required = {name for name, one in taken.items() if one.get("required")}

@@ -137,7 +137,7 @@ def test_the_comment_names_the_verdict_first_and_links_the_run(github: GitHub) -
 HOSTILE = "x\nnumber=8\nEOF\n<script>alert(1)</script> @team $(touch pwned) ](http://evil) `"
 
 
-def test_a_hostile_text_sets_no_output_and_is_no_markup(github: GitHub) -> None:
+def test_a_hostile_text_sets_no_output_and_no_markup(github: GitHub) -> None:
     """Damaged results stop the job and post nothing."""
     file = github.runner.workspace / "merged" / "results.json"
     file.parent.mkdir()
@@ -208,7 +208,9 @@ def test_nothing_is_posted_that_is_old_or_no_report(github: GitHub) -> None:
         assert NEW not in [key for key, _ in github.requests()]
 
 
-def test_a_change_of_its_own_suite_or_baseline_is_told_before_the_verdict(github: GitHub) -> None:
+def test_a_change_of_its_own_suite_or_baseline_is_reported_before_the_verdict(
+    github: GitHub,
+) -> None:
     """By the digests in its results, and by the plan's reading of a fork before its code ran."""
     folder = github.runner.workspace
     for name in ("suites/rn.mlperf.toml", "baselines/a.json"):

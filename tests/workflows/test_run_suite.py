@@ -60,7 +60,7 @@ def test_baselines_are_recorded_with_the_reason_as_it_was_given(measured: Measur
 
 
 @pytest.mark.nightly
-def test_a_drop_fails_after_everything_is_said_and_kept(measured: Measured, job: Runner) -> None:
+def test_a_drop_fails_after_everything_is_printed_and_kept(measured: Measured, job: Runner) -> None:
     """The exit code is the last step's; another machine is refused before a run."""
     addopts = f"{job.env['PYTEST_ADDOPTS']} --mlperf-handicap=80%"
     inputs = inputs_of(job, measured.wheel) | {"python": "linking-python"}
@@ -264,7 +264,7 @@ for _ in $(seq 50); do sleep 0.1; done
 """A pytest that tells what it has when it is interrupted."""
 
 
-def test_a_job_that_is_cancelled_keeps_what_is_decided(tmp_path: Path) -> None:
+def test_a_cancelled_job_keeps_decided_cases(tmp_path: Path) -> None:
     """GitHub interrupts the shell of a step, and nothing that this started."""
     runner = Runner(tmp_path)
     (measure,) = [s for s in action("run-suite")["runs"]["steps"] if s.get("id") == "measure"]

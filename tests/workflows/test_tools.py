@@ -48,7 +48,7 @@ def findings(*arguments: str | Path) -> list[str]:
     return sorted(one["ident"] for one in json.loads(output))
 
 
-def test_what_zizmor_shall_not_say_has_a_reason_and_is_needed() -> None:
+def test_every_ignored_finding_of_zizmor_has_a_reason_and_is_needed() -> None:
     """Each ignore names one audit, gives a reason behind it, and hides exactly one finding."""
     texts = "\n".join(path.read_text("utf-8") for path in (*WORKFLOWS, *ACTIONS))
     ignored = re.findall(r"zizmor: ignore\[([a-z-]+)\] (\w.{15,})", texts)
@@ -78,7 +78,7 @@ def test_files_follow_the_schemas(tmp_path: Path) -> None:
         assert code == expected, output + errors
 
 
-def test_ci_runs_what_others_know_of_workflows_and_of_vulnerabilities() -> None:
+def test_ci_runs_public_checks_of_workflows_and_vulnerabilities() -> None:
     """With the persona that the tests use, and over all pinned versions."""
     ran = "\n".join(script for name, script in scripts() if name.startswith("ci."))
 

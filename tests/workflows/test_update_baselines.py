@@ -98,7 +98,7 @@ def accept(recorded: Measured, job: Path) -> Accepted:
     return Accepted(runner, first.stdout, status)
 
 
-def test_exactly_what_was_recorded_is_taken_and_proposed(accepted: Accepted) -> None:
+def test_exactly_the_recorded_baselines_are_taken_and_proposed(accepted: Accepted) -> None:
     """The table alone changes nothing."""
     assert accepted.status == ""
     for part in ("dry run", f"{CASE}\n  throughput new ", "  top1 new 100\n"):
@@ -155,7 +155,9 @@ def test_only_a_refusal_lets_the_job_go_on(job: Runner) -> None:
             git(job.workspace, "reset", "--quiet")
 
 
-def test_what_is_accepted_already_or_no_case_stops_the_job(job: Runner, recorded: Measured) -> None:
+def test_a_selection_of_accepted_or_unknown_cases_stops_the_job(
+    job: Runner, recorded: Measured
+) -> None:
     for field, text in (
         ("SELECT", "first-Offline-null-fp32-H200"),
         ("SELECT", "$(touch pwned)"),
@@ -196,7 +198,7 @@ def rescore(path: Path, score: float) -> None:
     accuracy_baselines.replace_scores(path, lambda _: baseline, changed)
 
 
-def test_what_another_job_checked_out_is_not_what_it_recorded(job: Runner) -> None:
+def test_checkouts_of_another_job_do_not_count_as_its_records(job: Runner) -> None:
     """Every machine sends its whole folder; one artifact alone has no folder of its own."""
     old = second(job, "baselines-mlperf-cpu-second")
     rescore(old, 50.0)
@@ -291,7 +293,7 @@ def github(job: Runner) -> GitHub:
     return GitHub(job)
 
 
-def test_what_a_machine_recorded_comes_back_and_who_writes_reads_a_patch() -> None:
+def test_a_machines_records_come_back_and_the_writing_job_reads_a_patch() -> None:
     """One case that is INVALID ends the job with 1, and the scores of all others are accepted."""
     steps = workflow("gpu").jobs["run"]["steps"]
     (upload,) = [s for s in steps if s.get("with", {}).get("name", "").startswith("baselines-")]

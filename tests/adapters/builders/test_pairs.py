@@ -175,7 +175,7 @@ def test_a_pair_is_accepted_by_both_sides_or_by_neither(tmp_path: Path) -> None:
     assert failures == []
 
 
-def test_engines_load_only_what_they_have_a_word_for() -> None:
+def test_engines_load_only_precisions_that_they_declare() -> None:
     for name, entry in registered("engines").items():
         loads = getattr(resolve(entry.value), "checkpoints", {})
         if entry.value.startswith("pytest_mlperf."):

@@ -59,7 +59,7 @@ DAMAGED: list[tuple[Callable[[bytes], bytes], str]] = [
 ]
 
 
-def test_a_damaged_image_is_named_with_what_is_wrong(folder: Path) -> None:
+def test_a_damaged_image_is_named_with_its_defect(folder: Path) -> None:
     whole, images = jpeg(folder), ["good.jpg", "bad.jpg", "good.png"]
 
     def read(change: Callable[[bytes], bytes]) -> None:

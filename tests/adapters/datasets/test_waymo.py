@@ -116,7 +116,7 @@ def test_a_frame_is_what_the_reference_reads(folder: Path) -> None:
     assert dataset.reference(1)["names"] == ["Car", "Pedestrian"]
 
 
-def test_what_nobody_looked_at_is_no_truth(folder: Path) -> None:
+def test_unlabelled_regions_are_left_out_of_the_truth(folder: Path) -> None:
     """The scorer takes the rest."""
     dataset = WaymoDataset(path=str(folder))
     references = [dataset.reference(index) for index in range(2)]

@@ -136,7 +136,7 @@ REFUSED: dict[str, tuple[Edit, list[str], str]] = {
 }
 
 
-def test_what_cannot_be_paired_is_one_error(model: str, tmp_path: Path) -> None:
+def test_answers_that_cannot_be_paired_are_one_error(model: str, tmp_path: Path) -> None:
     def load(name: str, edit: Edit, prompts: list[str]) -> None:
         edit(folder := shutil.copytree(ANSWERS, tmp_path / name))
         described_by(model, prompts, folder)

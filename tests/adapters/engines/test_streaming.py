@@ -100,7 +100,7 @@ def test_samples_are_answered_in_one_thread_and_so_many_at_a_time_or_end_the_run
     assert threading.get_ident() not in sink.threads
 
 
-def test_closing_cancels_what_is_under_way_and_waits_for_it() -> None:
+def test_closing_cancels_requests_in_flight_and_waits_for_them() -> None:
     begun, cleaned = threading.Event(), threading.Event()
 
     async def endless(request: StreamedRequest) -> None:
@@ -174,7 +174,7 @@ def test_one_long_block_is_not_lost_among_many_short_looks() -> None:
     asyncio.run(blocked())
 
 
-def test_requests_that_begin_late_are_counted_and_nobody_looks_while_none_is_under_way() -> None:
+def test_late_starts_are_counted_and_an_idle_loop_is_not_polled() -> None:
     under_way = [True]
     loop = ByHand()
     lateness = watching(loop, lambda: under_way[0])

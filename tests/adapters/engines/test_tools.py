@@ -198,7 +198,7 @@ def test_the_bytes_are_those_from_a_server_that_has_read_the_same_calls() -> Non
     )
 
 
-def test_what_was_thought_is_set_apart() -> None:
+def test_reasoning_is_separated_from_the_answer() -> None:
     for text, is_thinking, rest in (
         ("Yes.", False, "Yes."),
         ("<think>\nHm.\n</think>\n\nYes.", False, "Yes."),

@@ -274,7 +274,7 @@ def test_the_aggregate_of_scores_is_their_mean(values: list[float], scale: float
     )
 
 
-def test_what_is_no_number_is_left_out_and_what_is_not_finite_an_error() -> None:
+def test_non_numbers_are_left_out_and_non_finite_results_are_an_error() -> None:
     other = [[1.0], (1.0, 2.0, 3.0), [1.0, "b"], [[1.0], [2.0]], np.eye(2), "ab", None, {"a": 1.0}]
     for value in other:
         scores = read_result({"other": value, "score": 0.25}, samples=2, scale=1.0)

@@ -57,7 +57,7 @@ def test_the_accuracy_is_the_share_of_documents_that_arrived(
     assert len(scores.per_sample["accuracy"]) == len(scores.per_sample["store"]) == len(outputs)
 
 
-def test_a_store_that_was_not_written_is_said(tmp_path: Path) -> None:
+def test_a_document_that_was_not_stored_is_reported(tmp_path: Path) -> None:
     with pytest.raises(UnavailableError, match="set store to the file that the engine writes"):
         IngestionScorer(store=str(tmp_path / "none")).score([MD5], [None])
 

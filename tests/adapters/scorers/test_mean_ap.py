@@ -329,7 +329,7 @@ def drawn_anew(
 
 
 @pytest.mark.slow
-def test_the_error_of_a_paired_difference_is_that_of_drawing_images_anew() -> None:
+def test_the_error_of_a_paired_difference_is_that_of_resampled_images() -> None:
     """200 draws, whose own standard error is known to 5 %."""
     first, second, references = simulated(60, 1)
     scored = [MeanApScorer().score(side, references) for side in (first, second)]

@@ -66,7 +66,7 @@ def with_runs(scenario: str, *metrics: dict[str, float], **fields: Any) -> Verdi
     return replace(verdicts.OK, case=case, runs=runs, **fields)
 
 
-def test_what_a_round_is_in_every_scenario() -> None:
+def test_a_round_has_its_unit_in_every_scenario() -> None:
     """Without a time in every run there are no benchmarks."""
     rows: list[tuple[str, list[dict[str, float]], str, list[float]]] = [
         ("Offline", [{"throughput": 4.0}, {"throughput": 5.0}], "throughput", [0.25, 0.2]),

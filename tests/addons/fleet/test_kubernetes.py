@@ -72,7 +72,7 @@ def test_a_part_has_its_accelerator_time_and_options(cluster: Path, say: Say) ->
             validator.validate(item, version, strict=True)
 
 
-def test_what_no_cluster_can_take_is_wrong_usage(
+def test_plans_that_no_cluster_accepts_are_wrong_usage(
     cluster: Path, say: Say, capsys: pytest.CaptureFixture[str]
 ) -> None:
     suite("a.mlperf.toml", "a")

@@ -197,7 +197,7 @@ def test_engines_that_start_ranks_do_not_see_the_job(
 
 
 @pytest.mark.process
-def test_what_was_submitted_before_an_error_is_cancelled(
+def test_jobs_submitted_before_an_error_are_cancelled(
     cluster: Path, say: Say, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LOST", "0")

@@ -231,7 +231,7 @@ REFUSED: list[tuple[list[str], str]] = [
 
 
 @pytest.mark.process
-def test_what_cannot_be_bisected_is_refused_in_one_sentence(here: Path, say: Say) -> None:
+def test_unsuitable_ranges_are_refused_in_one_sentence(here: Path, say: Say) -> None:
     """Outside of a repository, with wrong names, and where the accelerator is not here."""
     (here / FILE).write_text(SUITE, "utf-8")
     outside = ("bisect", "a", "b", "--", FILE)

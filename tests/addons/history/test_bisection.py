@@ -58,7 +58,7 @@ def searches(draw: st.DrawFn) -> tuple[int, int, set[int]]:
     return last, first_bad, others
 
 
-def test_the_middle_of_what_was_not_tried_is_next() -> None:
+def test_the_middle_of_the_untried_range_is_next() -> None:
     """One drop makes a commit bad."""
     cases: list[tuple[int, dict[int, Mark], int | None]] = [
         (1, {}, None),
@@ -94,7 +94,7 @@ def test_the_middle_of_what_was_not_tried_is_next() -> None:
 
 
 @given(searches(), st.sampled_from([SKIPPED, UNDECIDED]))
-def test_neither_what_is_skipped_nor_undecided_hides_the_first_bad_commit(
+def test_skipped_and_undecided_commits_never_hide_the_first_bad_one(
     search: tuple[int, int, set[int]], other: Mark
 ) -> None:
     """If commits are skipped, the smallest possible range is left, in the fewest steps."""
@@ -113,7 +113,7 @@ def test_neither_what_is_skipped_nor_undecided_hides_the_first_bad_commit(
         assert sum(one is not SKIPPED for one in marks.values()) <= steps(last)
 
 
-def test_what_was_undecided_on_a_busy_machine_is_judged_again() -> None:
+def test_steps_undecided_on_a_busy_machine_are_judged_again() -> None:
     """Any one of 40 commits may be: but for few of all places the first bad one is named.
 
     Where half the drop is at 10 and half at 30, what lies between is neither good nor bad.

@@ -180,7 +180,7 @@ def counted(page: Any, text: str) -> None:
         ("accelerator", "H200", 24),
     ],
 )
-def test_filters_leave_what_fits(
+def test_filters_leave_matching_cases(
     field: str, value: str, count: int, write: Write, browser: Browser
 ) -> None:
     results, _ = many(120, 2)

@@ -134,7 +134,7 @@ def test_the_first_line_is_the_verdict() -> None:
 WEAK = verdicts.metric(outcome=Outcome.OK, detectable=0.05, limit=0.03)
 
 
-def test_what_casts_doubt_is_told_before_the_figures() -> None:
+def test_doubts_precede_the_figures() -> None:
     rows: list[Any] = [
         (
             [result(verdicts.DROP, handicap=0.5)],

@@ -141,7 +141,7 @@ def test_folders_and_logs_are_found_by_the_end_of_their_path_and_links_are_not_r
     assert percentiles_of(folder, "Server") == []
 
 
-def test_power_is_that_of_the_window_with_what_held_the_clocks_back(tmp_path: Path) -> None:
+def test_power_is_that_of_the_window_with_the_clock_limiters(tmp_path: Path) -> None:
     sampled(tmp_path, gpus=2, reasons=({2.0: CAP, 6.0: 0},))
     trace = power_of(tmp_path / "performance")
     assert trace is not None
@@ -154,7 +154,7 @@ def test_power_is_that_of_the_window_with_what_held_the_clocks_back(tmp_path: Pa
     assert list(spans[0]) == pytest.approx([2.0, 6.0], abs=0.2)
 
 
-def test_loading_and_warm_up_are_told_apart_where_the_worker_kept_them(tmp_path: Path) -> None:
+def test_loading_and_warm_up_are_separated_if_the_worker_kept_them(tmp_path: Path) -> None:
     """Time before the window counts from the start of the run; latencies over time are read too."""
     sampled(tmp_path)
     began = replace(run(), started="2025-11-20T11:59:53+00:00")

@@ -179,7 +179,7 @@ def test_their_checker_takes_the_scores_and_refuses_only_what_was_said_to_be_mis
     assert rules["error"] == {"accuracy-sample-count"}
 
 
-def test_what_will_be_refused_is_told(say: Say, results: str) -> None:
+def test_future_refusals_are_listed(say: Say, results: str) -> None:
     """Requests without a seed, those that were left under way, and a region without scores."""
     names = ("--engine", "vllm", "--precision", "fp32", "--accelerator", "cpu")
     for point in points_up_to(HIGHEST):

@@ -94,7 +94,7 @@ def test_every_result_is_as_its_round_published_it(say: Say, tree: Path, name: s
         assert row.is_latency == bool(row.statistic) or "tokens a sample" in row.statistic
 
 
-def test_a_session_has_what_was_measured_and_not_what_was_made_of_it(say: Say, tree: Path) -> None:
+def test_a_session_has_measured_results_and_no_derived_ones(say: Say, tree: Path) -> None:
     output = say.ends(0, "import", "mlperf", tree / "v4.1", tree / "v5.1", "-o", "s.json")
     assert "not in the session: 2 results made of another scenario's run" in output
     assert "not in the session: 1 result read from summaries" in output
@@ -169,7 +169,7 @@ def test_a_log_that_lacks_its_end_is_cut_in_every_release(say: Say, tree: Path) 
         assert "is cut: LoadGen" in refused(say, tree / folder)
 
 
-def test_invalid_runs_are_no_rows_and_say_why(say: Say, tree: Path) -> None:
+def test_invalid_runs_are_left_out_with_a_reason(say: Say, tree: Path) -> None:
     valid, invalid = (f'"result_validity", "value": "{name}"' for name in ("VALID", "INVALID"))
     edit(tree / SERVER, lambda lines: [line.replace(valid, invalid) for line in lines])
     output = ("-o", "s.json", "--rows", "r.json")

@@ -347,7 +347,7 @@ def test_a_row_that_no_round_accepts_names_the_rule(
         ({"effective_samples_per_query": 2**62}, "samples: must be at most"),
     ],
 )
-def test_a_run_that_no_session_can_hold_is_a_row_beside_the_others(
+def test_a_run_that_no_session_can_hold_is_listed_with_the_others(
     say: Say,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -262,9 +262,7 @@ def test_a_page_s_arithmetic_holds_for_one_gpu() -> None:
 
 
 @given(rates, prices, counts, counts)
-def test_what_is_bought_costs_what_was_paid_for_all_gpus(
-    rate: float, usd: float, gpus: int, holding: int
-) -> None:
+def test_purchased_gpus_are_all_paid_for(rate: float, usd: float, gpus: int, holding: int) -> None:
     price = GpuPrice(usd_per_gpu_hour=usd, as_of=DAY)
     per_usd = per_dollar(rate, price, gpus=gpus, holding=holding)
 

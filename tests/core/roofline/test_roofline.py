@@ -301,7 +301,7 @@ KV_NAMES = "fp16, bf16, fp8, int8, fp4"
 DRAFTS = {"techniques": ("speculative-decoding",), "accepted_tokens": 3}
 
 
-def test_where_there_is_no_limit_it_says_what_to_supply() -> None:
+def test_without_a_limit_the_message_names_the_missing_facts() -> None:
     h200, bert, llama = GPUS["H200-SXM"], WORK["bert"].work, WORK["llama2-70b"].work
     half = GpuSpec(name="X1", accelerator="X1", peaks={"fp16": 1e14})
     cases: list[tuple[str, GpuSpec | None, AnyWork | None, dict[str, Any], str]] = [

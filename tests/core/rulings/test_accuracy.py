@@ -164,7 +164,7 @@ def test_each_score_has_its_own_margin_and_counts_of_output_their_samples() -> N
     assert (counted.paired[1].samples, counted.paired[1].now) == (N // 2, 40.0)
 
 
-def test_scores_without_a_change_say_what_they_leave_possible() -> None:
+def test_scores_without_a_change_state_their_detectable_change() -> None:
     """The drop is none on these samples; of others as large a one as 4,000 leave possible."""
     right: Values = [100.0] * N
 
@@ -183,7 +183,7 @@ def test_scores_without_a_change_say_what_they_leave_possible() -> None:
     assert part.headline == "s +0.00 points (−0.34 to +0.00); −0.10 undecided"
 
 
-def test_samples_that_change_by_groups_are_judged_by_them_and_that_is_said() -> None:
+def test_samples_that_change_by_groups_are_judged_by_them_with_a_note() -> None:
     """Every second article falls by 1.6 points, every other one rises by 1."""
     of = [index // 100 for index in range(N)]
     new_scores = [score + (1.0 if of[i] % 2 else -1.6) for i, score in enumerate(SAME)]
@@ -212,7 +212,7 @@ def touched_scores(every: int) -> list[float]:
     return [value + 0.3 * (i % every == 0) for i, value in enumerate(SAME)]
 
 
-def test_outputs_that_changed_are_told_from_scores_that_did() -> None:
+def test_changed_outputs_are_distinguished_from_changed_scores() -> None:
     scored, alike = touched_scores(200), "outputs changed but scores did not: "
     cases: list[tuple[list[float], list[int] | None, int, list[str]]] = [
         (SAME, None, N, []),
@@ -247,7 +247,7 @@ def test_passes_that_hardly_agree_are_called_so() -> None:
         assert note.endswith(f"){reason}nondeterministic generation")
 
 
-def test_samples_that_show_too_little_of_chance_decide_nothing_and_it_is_said_why() -> None:
+def test_samples_that_show_too_little_of_chance_decide_nothing_with_a_reason() -> None:
     baseline_scores, new_scores = {"map": SAME}, {"map": moved(-2.0)}
     enough = ruled(
         baseline_scores, new_scores, whole=("map",), leverage={"map": Leverage(seen=0.9, df=50)}

@@ -107,7 +107,7 @@ def test_more_load_proves_less(value: float, share: float, more: float) -> None:
     assert most.high >= less.high or most.runs_used != less.runs_used
 
 
-def test_half_speed_is_a_drop_beside_load_that_explains_less() -> None:
+def test_half_speed_is_a_drop_under_load_that_explains_less() -> None:
     baseline_values = slowed(1, "throughput", 0, [0.0] * 8)
     for share, decision in (
         (0.0, Answer.FAIL),
@@ -158,7 +158,7 @@ def test_runs_of_now_and_of_the_baseline_bring_their_own_bounds() -> None:
     assert values([curve], "throughput@4", 0.05)[0].lost == pytest.approx(-math.log1p(-0.2))
 
 
-def test_a_ruling_under_load_says_what_decides_and_whether_it_would_be_a_drop() -> None:
+def test_a_ruling_under_load_names_the_deciding_bound_and_the_unloaded_verdict() -> None:
     rule, baseline = replace(RULE, tolerated=0.05), record(throughput=100.0)
     for share, value, outcome, leans in (
         (0.04, 70.0, Outcome.PERF_DROP, None),
@@ -230,7 +230,7 @@ def test_load_explains_a_gap_whose_worse_side_has_more_of_it() -> None:
     assert not explains_gap(run(0.3, **fast), run(0.0, **slow), ["throughput"], 0.05, least=1.1)
 
 
-def test_load_that_nobody_knows_is_told() -> None:
+def test_unknown_load_is_noted() -> None:
     known_run, kept = run(0.01), make_baseline_run(busy=0.0)
     seen = Contention(window_s=9.0, cores=2, serves=False, share=0.0)
     elsewhere = replace(known_run, load=replace(known_run.load, contention=seen))

@@ -120,7 +120,7 @@ def noise(mean: float, seed: int = 2) -> list[float]:
     return [rng.gauss(mean, 10) for _ in range(N)]
 
 
-def test_the_error_is_widened_by_what_is_not_seen() -> None:
+def test_the_error_is_widened_by_the_unseen_part() -> None:
     """Few samples that changed are few degrees of freedom.
 
     If too little is seen, there is no verdict; large drops and gains are still decided.

@@ -71,7 +71,7 @@ def words(p_values: list[float], pairs: int, final: int = 0) -> list[Outcome]:
     return [v.outcome for v in settle([verdict(metric(p)) for p in p_values], drops, pairs, RULE)]
 
 
-def test_a_pair_falls_beside_others_or_is_suspected() -> None:
+def test_a_pair_among_others_falls_or_is_suspected() -> None:
     """25 pairs; the others passed, or were not measured."""
     for p, final, word in (
         (0.0019, 0, Outcome.PERF_DROP),  # below 5 % / 25
@@ -118,7 +118,7 @@ def test_the_message_says_among_how_many_and_keeps_what_was_added() -> None:
     )
 
 
-def test_what_is_advice_or_invalid_lifts_nobody_and_what_is_final_stays() -> None:
+def test_advice_and_invalid_pairs_lift_no_other_and_final_ones_stay() -> None:
     """A baseline of 4 runs gates nothing, and a measurement that may not be judged is none.
 
     Only what may still fall asks whether the machine is slow.
@@ -195,7 +195,7 @@ def drops(verdicts: list[Verdict]) -> int:
     return sum(v.outcome is Outcome.PERF_DROP for v in settled)
 
 
-def test_drops_are_counted_beside_what_all_pairs_and_their_sessions_show() -> None:
+def test_drops_are_counted_against_the_distribution_of_all_pairs_and_sessions() -> None:
     """-2.5 % of everything where sessions differ by as much: none is red, nor was final before."""
     shifted, wild = spread(100, 0.004, -0.025), spread(100, 0.02)
     everything = many(spread(100, 0.004, -0.05), quiet(100, machine=0.01))
@@ -208,7 +208,7 @@ def test_drops_are_counted_beside_what_all_pairs_and_their_sessions_show() -> No
     assert drops(many(wild, quiet(100))) == 0
 
 
-def test_a_drop_is_provisional_where_no_baseline_shows_what_sessions_differ_by() -> None:
+def test_a_drop_is_provisional_if_no_baseline_shows_the_variance_of_sessions() -> None:
     """A second session is compared with the same few sessions.
 
     It is certain once all first runs are there, or a limit was missed twice.

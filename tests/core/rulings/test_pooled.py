@@ -62,7 +62,7 @@ def by_hand(baseline: Side, current: Side, rule: RuleR) -> tuple[float, float, f
 EIGHT = [[100.0, 101.0], [99.0, 99.5], [102.0, 101.5], [100.2, 99.9]]
 
 
-def test_the_sessions_tell_what_sessions_differ_by() -> None:
+def test_the_variance_of_sessions_is_learnt_from_the_sessions() -> None:
     from scipy import stats
 
     for current in ([[97.0, 98.0, 97.5]], [[97.0]], [[98.0], [96.0, 97.0], [99.0] * 5]):
@@ -154,7 +154,7 @@ def test_runs_without_any_scatter_are_judged_and_unchanged_ones_seldom_show_a_dr
 @pytest.mark.parametrize(
     ("old", "new"), [((2,) * 4, (2,) * 4), ((2,) * 4, (3,)), ((8,), (2,) * 10), ((8,), (4,))]
 )
-def test_the_bounds_hold_whatever_sessions_differ_by(
+def test_the_bounds_hold_for_any_variance_of_sessions(
     old: tuple[int, ...], new: tuple[int, ...], count: int
 ) -> None:
     """Simulated, also if sessions differ by more than expected, or only one made a side."""

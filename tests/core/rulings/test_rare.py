@@ -135,7 +135,7 @@ def test_a_first_part_without_a_change_excludes_no_drop_that_it_cannot_have_seen
     assert graded.low == pytest.approx(binary.low, rel=0.1)
 
 
-def test_samples_that_change_alike_are_no_more_than_as_many_coins() -> None:
+def test_samples_that_change_alike_count_like_coins() -> None:
     """Two samples that fall by the same amount may do so by chance; ten may not."""
     two = judged([50.0, 60.0], [45.0, 55.0], 1.0, 2)
     ten = judged([50.0 + i for i in range(10)], [45.0 + i for i in range(10)], 1.0, 10)

@@ -222,7 +222,7 @@ def test_a_case_runs_on_until_each_metric_is_decided_and_keeps_its_first_decisio
     assert (p99.outcome, p99.runs) == (Outcome.PERF_DROP, 2)
 
 
-def test_what_is_not_gated_is_reported_after_what_is() -> None:
+def test_reported_metrics_follow_gated_ones() -> None:
     ruling = rule_on(
         runs(2, throughput=100.0, latency_p99=0.09, latency_p50=0.01, samples_per_joule=3.0),
         record(throughput=100.0, latency_p99=0.03),
@@ -244,7 +244,7 @@ def test_what_is_not_gated_is_reported_after_what_is() -> None:
     assert last.change == pytest.approx(1, rel=1e-3)
 
 
-def test_the_headline_ends_in_what_the_interval_says_of_the_limit() -> None:
+def test_the_headline_ends_in_the_position_of_the_interval() -> None:
     for metric, old, new_value, prior_sd, ending in (
         ("throughput", 100.0, 100.0, 0.007, "; inside −3 %"),
         ("throughput", 100.0, 110.0, 0.007, "; inside −3 %"),
@@ -391,7 +391,7 @@ def windows(lengths: Sequence[int], *requests: int) -> list[Run]:
     ]
 
 
-def test_fewer_answers_in_a_slower_servers_window_are_no_other_ones() -> None:
+def test_fewer_answers_in_a_slower_servers_window_are_not_a_change() -> None:
     """Half as fast, it comes half as far in the same order of samples, whose lengths differ."""
     chance = Random(20261127)
     alarms = 0
@@ -470,7 +470,7 @@ def test_how_many_requests_there_were_decides_how_far_means_may_lie_apart() -> N
 counts = st.lists(st.integers(0, 10**9).map(float), min_size=1, max_size=8)
 
 
-def test_any_difference_beyond_the_tolerance_is_said() -> None:
+def test_any_difference_beyond_the_tolerance_is_reported() -> None:
     for baseline_values, new_values, tolerance, words in (
         ([512.0] * 8, [512.0], 0.0, None),
         ([512.0] * 8, [511.0], 0.0, "511, less than the baseline's 512"),
@@ -538,7 +538,7 @@ def test_a_session_is_compared_as_runs_of_now_are() -> None:
     assert between_sessions(single_session, direction=higher, rule=PLAIN) == ()
 
 
-def test_the_last_look_is_what_rule_r_decided_by() -> None:
+def test_the_last_look_is_the_one_that_rule_r_decided_by() -> None:
     baseline, new_values = (
         session_runs(a=[100, 101, 99], b=[100, 100]),
         session_runs(now=[80, 81, 82]),

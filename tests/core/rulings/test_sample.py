@@ -67,7 +67,7 @@ def test_a_run_that_does_not_know_a_gated_metric_may_not_be_judged() -> None:
         assert advice.startswith(f"goodput/s is gated and {where} (run {number}): ")
 
 
-def test_a_metric_beside_it_gets_the_runs_it_needs_and_its_drop_decides() -> None:
+def test_a_second_metric_gets_the_runs_it_needs_and_its_drop_decides() -> None:
     """One only reported says in how many runs it was measured."""
     new_runs, baseline = served(10.0, ABSENT), record(latency_p50=0.0099, goodput=10.0)
 
@@ -94,7 +94,7 @@ TIMES = {"ttft_p50": 0.05, "tpot_p50": 0.05}
 BUFFERED = Sign(key=SignKey.ANSWERS_BUFFERED, text="100% of the answers came in one read")
 
 
-def test_times_of_answers_that_came_together_are_not_gated_beside_anything_that_is_known() -> None:
+def test_times_of_answers_that_came_together_are_not_gated_with_other_known_metrics() -> None:
     """If a case has no other gate, the reason names the buffering."""
     plain = runs(2, latency_p50=0.01)
     held = [replace(run, signs=(BUFFERED,)) for run in plain]
@@ -182,7 +182,7 @@ GOODPUTS = st.one_of(st.just(ABSENT), st.just(ZERO), st.sampled_from([5.0, 9.5, 
 
 @settings(max_examples=50)
 @given(st.lists(GOODPUTS, min_size=1, max_size=8), st.booleans())
-def test_measuring_ends_at_the_last_run_whatever_runs_lack(
+def test_measuring_ends_at_the_last_run_even_without_metrics(
     goodput: list[float | None], few: bool
 ) -> None:
     new_runs = [replace(run, queries=50) if few else run for run in served(*goodput)]
@@ -196,7 +196,7 @@ def test_measuring_ends_at_the_last_run_whatever_runs_lack(
         assert ruling.outcome not in {Outcome.OK, Outcome.IMPROVED}
 
 
-def test_what_the_record_gated_stays_gated_when_queries_get_fewer() -> None:
+def test_gated_metrics_of_the_record_stay_gated_with_fewer_queries() -> None:
     """A run that is bounded by time has fewer queries when it is slower: no way out of a gate."""
     for p99, drops in ((0.030, False), (0.015, False), (0.050, True)):
         baseline = gating(*P99, latency_p50=0.01, latency_p99=0.030)
@@ -280,7 +280,9 @@ def test_a_percentile_counts_the_requests_of_its_point_and_hides_no_other_drop()
     assert countable(curve(1, _1=100, _16=500), whole) == whole
 
 
-def test_few_queries_need_as_many_runs_and_what_no_record_gated_is_only_reported() -> None:
+def test_few_queries_need_as_many_runs_and_metrics_without_a_gated_record_are_only_reported() -> (
+    None
+):
     baseline = gating("latency_p99", latency_p99=0.030)
     advisory = gating("latency_p99", factors=QUIET[:3], latency_p99=0.030)
     few = runs(1, 781, latency_p99=0.03)
@@ -304,7 +306,7 @@ def test_few_queries_need_as_many_runs_and_what_no_record_gated_is_only_reported
     assert remedies(runs(1, latency_p99=0.03), P99, gated) == ()
 
 
-def test_runs_that_lack_what_is_gated_are_no_baseline() -> None:
+def test_runs_without_a_gated_metric_never_become_a_baseline() -> None:
     few, appended = runs(2, 781, latency_p99=0.03), gating("latency_p99", latency_p99=0.03)
     zero = "goodput/s: no request met its limits in 1 of 2 runs"
 

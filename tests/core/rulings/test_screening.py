@@ -73,7 +73,7 @@ def test_a_session_that_differs_as_a_whole_has_no_outlier() -> None:
     assert outliers(95.0, 100.0, 95.3) == [1]
 
 
-def test_what_load_explains_is_neither_an_outlier_nor_an_effect() -> None:
+def test_deviations_explained_by_load_are_neither_outliers_nor_effects() -> None:
     for value, lost, expected in ((80, 0.0, [8]), (80, 0.3, []), (80, 0.1, [8]), (130, 0.5, [8])):
         sample = [*values(*QUIET), *values(value, lost=lost)]
         assert odd(sample) == expected, (value, lost)
@@ -116,7 +116,7 @@ def kept(runs: Sequence[Run]) -> list[float]:
 LIMITS = {"throughput": 0.03}
 
 
-def test_an_outlier_is_told_with_its_number_and_value() -> None:
+def test_an_outlier_is_reported_with_its_number_and_value() -> None:
     screening = screened(runs_of([*QUIET[:3], 92.0, *QUIET[3:]]), LIMITS, RULE)
 
     assert kept(screening.runs) == [*QUIET]
@@ -124,7 +124,7 @@ def test_an_outlier_is_told_with_its_number_and_value() -> None:
     assert not screening.skips_first_run
 
 
-def test_a_run_is_an_outlier_by_what_is_gated() -> None:
+def test_only_gated_metrics_make_a_run_an_outlier() -> None:
     """A figure without a say keeps no run from being recorded."""
     limits = {"latency_p50": 0.1, "latency_p99": 0.1}
     for queries, count in ((10_000, 1), (999, 0)):

@@ -49,7 +49,7 @@ def answered(
     return sink
 
 
-def test_tokens_are_told_one_by_one_where_their_ids_come_and_not_by_pieces_of_text() -> None:
+def test_tokens_are_counted_by_their_ids_and_not_by_pieces_of_text() -> None:
     sink = Recorder(1)
     with Scripted(Manner(tokens=4)) as server:
         run(server.url, sink=sink)
@@ -219,7 +219,7 @@ FAILING: list[tuple[list[bytes], dict[str, Any], str]] = [
 ]
 
 
-def test_an_answer_that_is_not_what_was_asked_for_is_a_failure() -> None:
+def test_an_answer_that_does_not_match_the_request_is_a_failure() -> None:
     for parts, options, expected in FAILING:
         sink = answered(parts, **options)
         assert expected in sink.message
@@ -229,7 +229,7 @@ def test_an_answer_that_is_not_what_was_asked_for_is_a_failure() -> None:
         assert sink.errors[0].layer == "engine"
 
 
-def test_an_end_token_may_be_counted_and_not_told_and_one_token_is_not_timed() -> None:
+def test_an_end_token_may_be_counted_without_being_sent_and_one_token_is_not_timed() -> None:
     counted = event({"choices": [], "usage": usage(3, 3)})
     assert answered([piece("w", ids=[1, 2], finish="stop"), counted]).n_tokens == {100: 3}
     parts = [piece("w", ids=[1], finish="stop"), DONE]

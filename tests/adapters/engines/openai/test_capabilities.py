@@ -144,7 +144,7 @@ def test_a_server_that_takes_text_only_gets_token_ids_as_text() -> None:
     assert message in refusal(manner(5), **model)
 
 
-def test_what_the_suite_asks_for_and_the_server_cannot_is_an_error() -> None:
+def test_an_option_that_the_server_does_not_support_is_an_error() -> None:
     def without(*fields: str, **changes: Any) -> Manner:
         return Manner(refuses=frozenset(fields), **changes)
 
@@ -203,7 +203,7 @@ def answers_to(method: str, reply: Reply) -> Script:
     return lambda request: reply if request.method == method else Manner()(request)
 
 
-def test_no_server_at_all_is_said_so() -> None:
+def test_a_server_that_does_not_answer_is_reported() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"

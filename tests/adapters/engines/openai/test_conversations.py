@@ -120,7 +120,7 @@ def test_salts_are_70_bits_in_as_many_words() -> None:
                 assert engine.describe().get("salt") == salt
 
 
-def test_what_cannot_be_asked_is_said_before_a_run() -> None:
+def test_prompts_that_cannot_be_sent_are_refused_before_a_run() -> None:
     half = {"messages": [{"role": "user", "content": "a\ud800"}]}
     no_turn = "sample 1 of the data set is no conversation"
     rows: list[tuple[Sequence[Any], dict[str, Any], str]] = [

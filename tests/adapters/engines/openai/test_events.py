@@ -101,7 +101,7 @@ def kept_text(pieces: list[tuple[str, list[int] | None]]) -> str:
     chat=st.booleans(),
     spaced=st.booleans(),
 )
-def test_skipping_what_only_adds_finds_the_same(
+def test_skipping_uninformative_events_changes_no_result(
     pieces: list[tuple[str, list[int] | None]], chat: bool, spaced: bool
 ) -> None:
     separators = (", ", ": ") if spaced else (",", ":")
@@ -236,7 +236,7 @@ BROKEN = [
 ]
 
 
-def test_broken_events_and_errors_are_told() -> None:
+def test_broken_events_and_errors_are_reported() -> None:
     for (part, kind, detail), keeps, is_begun in product(BROKEN, (False, True), (False, True)):
         answer = StreamedAnswer(keeps=keeps)
         if is_begun:
@@ -246,7 +246,7 @@ def test_broken_events_and_errors_are_told() -> None:
         assert caught.value.kind == kind
 
 
-def test_what_servers_call_an_error() -> None:
+def test_every_form_of_a_servers_error_is_recognised() -> None:
     bodies: list[tuple[Any, str]] = [
         ({"error": {"message": "too long", "code": 400}}, "too long"),
         ({"error": "plain"}, "plain"),
@@ -280,9 +280,7 @@ def test_what_servers_call_an_error() -> None:
     ),
     spaced=st.booleans(),
 )
-def test_events_that_come_together_say_what_each_of_them_says(
-    parts: list[bytes], spaced: bool
-) -> None:
+def test_events_that_come_together_count_as_if_alone(parts: list[bytes], spaced: bool) -> None:
     if not spaced:
         parts = [part.replace(b'": ', b'":').replace(b', "', b',"') for part in parts]
     parts = [piece("x", ids=[9]), *parts, piece("", finish="stop"), DONE]

@@ -64,7 +64,7 @@ FAILURES = [
 ]
 
 
-def test_each_way_to_fail_is_told_with_its_count() -> None:
+def test_each_kind_of_failure_is_reported_with_its_count() -> None:
     for reply, expected in FAILURES:
         sink = storm(lambda _, reply=reply: reply, request_timeout=2)  # type: ignore[misc]
         assert sink.message.startswith("1 of 1 request failed: 1 x ")

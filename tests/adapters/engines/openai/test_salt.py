@@ -129,7 +129,7 @@ def open_like(url: str, dataset: Any, options: dict[str, Any]) -> OpenAiEngine:
     )
 
 
-def test_what_answers_say_is_counted(recwarn: pytest.WarningsRecorder) -> None:
+def test_counts_in_answers_are_summed(recwarn: pytest.WarningsRecorder) -> None:
     """Since it was last asked; a server of many names fills no memory."""
     manner = Manner(cached=2, prompt_tokens=3)
     with Scripted(manner) as server, open_engine(server.url, ["a b c"] * 3) as engine:

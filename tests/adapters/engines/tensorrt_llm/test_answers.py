@@ -36,7 +36,7 @@ def engine(folder: Path, prompts: Any = ([9],), **options: Any) -> TensorRtLlmEn
     return TensorRtLlmEngine(**{**arguments, **options})
 
 
-def test_every_token_is_told_in_order_where_tokens_are_timed(counting: Path) -> None:
+def test_every_token_is_reported_in_order_if_tokens_are_timed(counting: Path) -> None:
     expected = {100: [8, 7, 6, 5, 4, 3, 2], 101: [5, 4, 3, 2], 102: [3, 2]}
     for options in ({}, {"stream_interval": 3}):  # several tokens in a message are all counted
         timed, untimed = Recorder(3), Recorder(3, times_tokens=False)

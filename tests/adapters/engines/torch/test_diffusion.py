@@ -266,7 +266,7 @@ def test_compiled_blocks_are_warm_at_start(tiny: Path, monkeypatch: pytest.Monke
     assert close(images, paint(tiny, prompts, deepcache=2, steps=5))
 
 
-def test_what_has_gathered_goes_in_one_batch(tiny: Path) -> None:
+def test_gathered_samples_go_in_one_batch(tiny: Path) -> None:
     """Samples that come one by one wait for the thread, `batch_size` of them at most."""
     sink = Gallery(expected=9, wants_output=False)
     with open_engine(tiny, Captions(["rain"] * 9, latents()), batch_size=4, steps=1) as engine:

@@ -99,7 +99,7 @@ def test_weights_that_are_no_numbers_are_named(random: Path, tmp_path: Path) -> 
         ask(engine, sink, 1)
 
 
-def test_what_cannot_be_evaluated_is_refused(random: Path) -> None:
+def test_unsupported_evaluations_are_refused(random: Path) -> None:
     options: list[tuple[dict[str, Any], str]] = [
         ({"prompt_logprobs": 1}, "prompt_logprobs = 1 is not true or false"),
         ({"temperature": 1.0}, "prompt_logprobs = true generates nothing: leave temperature out"),

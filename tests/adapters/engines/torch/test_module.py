@@ -38,7 +38,7 @@ from tests.refusals import unrefused
 
 
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=6), st.sampled_from(["concat", "pad"]))
-def test_what_is_joined_is_cut_into_the_same_parts(sizes: list[int], name: str) -> None:
+def test_joined_samples_are_cut_into_the_same_parts(sizes: list[int], name: str) -> None:
     """For any lengths, also of nested samples; padding never reaches a sample's own part."""
     samples: list[Any] = [
         {"a": np.full((size, 2), place, np.float32), "b": [np.arange(size)]}

@@ -159,7 +159,9 @@ def test_a_single_sample_returns_at_once_from_submit_where_threads_work(counting
 
 
 @pytest.mark.parametrize("batching", ["static", "dynamic", "continuous"])
-def test_what_a_sink_raises_ends_the_run_and_not_the_thread(counting: Path, batching: str) -> None:
+def test_an_exception_of_a_sink_ends_the_run_and_not_the_thread(
+    counting: Path, batching: str
+) -> None:
     """The error reaches the caller or the sink, and the next sample is answered."""
 
     def fail(*_: Any) -> None:
