@@ -39,6 +39,7 @@ from pytest_mlperf.core.recording import (
     recorded,
     worsened,
 )
+from pytest_mlperf.core.rulings import sample
 from pytest_mlperf.core.rulings.disturbance import explains_miss, is_loaded, load_in_words
 from pytest_mlperf.core.rulings.multiplicity import may_fall
 from pytest_mlperf.core.rulings.ruling import (
@@ -48,14 +49,6 @@ from pytest_mlperf.core.rulings.ruling import (
     other_length,
     rule_on,
     ruling_of,
-)
-from pytest_mlperf.core.rulings.sample import (
-    countable,
-    in_part,
-    only_reported,
-    places,
-    remedies,
-    unrecordable,
 )
 from pytest_mlperf.core.rulings.screening import Screened
 from pytest_mlperf.core.verdict import MetricVerdict, Outcome, beside_accuracy
@@ -233,13 +226,13 @@ def traded(metrics: Sequence[MetricVerdict]) -> tuple[str, ...]:
 def answer_of(case: CaseRuns, ruling: Ruling, limits: Mapping[str, float]) -> Ruling:
     """Return a ruling with the accuracy it covers, and advice on metrics that it lacks."""
     unvouched = case.unchecked
-    notes = remedies(case.runs, limits, case.record) if case.runs else ()
+    notes = sample.remedies(case.runs, limits, case.record) if case.runs else ()
     return Ruling(
         outcome=ruling.outcome,
         headline=beside_accuracy(first_line(case, ruling), unvouched),
         unchecked=unvouched,
         metrics=ruling.metrics,
-        notes=(*traded(ruling.metrics), *notes, *in_part(case.record, limits)),
+        notes=(*traded(ruling.metrics), *notes, *sample.in_part(case.record, limits)),
     )
 
 
@@ -298,7 +291,7 @@ def reported(case: CaseRuns, answer: Ruling) -> tuple[str, ...]:
     if not case.runs or answer.outcome is Outcome.INCONCLUSIVE:
         return ()
     kept = None if answer.outcome is Outcome.RECORDED else case.record
-    return only_reported(case.runs, case.planned.limits, kept)
+    return sample.only_reported(case.runs, case.planned.limits, kept)
 
 
 def _other_rate(case: CaseRuns, recording: Update | None) -> Ruling | None:
@@ -390,8 +383,8 @@ def _record(case: CaseRuns, action: Update) -> Ruling:
     fresh = screen(case, least, old)
     if below := below_best(case):
         return Ruling(outcome=Outcome.GATE_FAIL, headline=f"nothing recorded: {below}")
-    if reason := unrecordable(case.runs, case.planned.limits, old):
-        notes = remedies(case.runs, case.planned.limits, old)
+    if reason := sample.unrecordable(case.runs, case.planned.limits, old):
+        notes = sample.remedies(case.runs, case.planned.limits, old)
         return invalid(case, f"nothing recorded: {reason}", *notes)
     if len(fresh.runs) < least:
         note = "the machine was disturbed; record again when it is quiet"
@@ -402,7 +395,7 @@ def _record(case: CaseRuns, action: Update) -> Ruling:
         headline = f"nothing recorded, worse than the baseline: {'; '.join(steps)}"
         return replace(judged, outcome=Outcome.PERF_DROP, headline=headline, notes=fresh.notes)
     case.record = record = write(case, action, fresh)
-    metrics = recorded(record, countable(case.runs, case.planned.limits), len(fresh.runs))
+    metrics = recorded(record, sample.countable(case.runs, case.planned.limits), len(fresh.runs))
     headline = f"{len(record.runs)} runs in {case.policy.shown(case.file)}"
     remarks = [f"recorded beside another: {case.formerly.in_words}"] if case.formerly else []
     interleaves = case.planned.engine.baseline_engine is not None
@@ -477,7 +470,7 @@ def _unfit(case: CaseRuns, limits: Collection[str]) -> Ruling | None:
         if 0 < len(lacking) < len(runs):
             run, title = runs[lacking[0] - 1], METRICS[name].title
             reason = "; ".join(_notes(run, name)) or run.energy_unknown or "its notes say why"
-            headline = f"{title}: no energy to judge by in {places(lacking, len(runs))}"
+            headline = f"{title}: no energy to judge by in {sample.places(lacking, len(runs))}"
             note = f"{run.folder}: {reason}; keep what measures it running until the end"
             return invalid(case, headline, note)
     return None

@@ -113,6 +113,11 @@ class Gate:
         return self.state in {GateState.KEPT, GateState.FAILED}
 
     @property
+    def kept(self) -> bool:
+        """Whether the gate was evaluated and no score missed it."""
+        return self.state is GateState.KEPT
+
+    @property
     def answer(self) -> str:
         """The result after a label: "kept on 50,000 samples"."""
         if self.state is GateState.NONE:

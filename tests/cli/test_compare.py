@@ -41,9 +41,9 @@ def test_an_upgrade_that_costs_most_of_the_speed_is_a_drop(lab: Lab, say: Say) -
         "verdict metric A B change interval limit runs "
         f"{CASE} PERF DROP samples/s  480  240  −50.0 % −55.0 to −45.0 % −30 % 6, 2 "
         "changed engine.acme 1.0 → 2.0 "
-        f"note {CASE}: noise as is usual, nobody calibrated this machine: 5 % a run "
-        "judged by all runs of both sides in one look, session by session: where nothing changed, "
-        "1 comparison of 100 shows a drop "
+        f"note {CASE}: default noise, 5 % per run: this machine is not calibrated "
+        "all runs of both sides judged once, session by session; false alarms: at most 1 "
+        "comparison in 100 "
         "1 case on both sides: 1 PERF DROP"
     )
     assert widest(output) <= 80
@@ -99,7 +99,7 @@ def test_two_commits_are_compared_by_their_baselines(own_lab: Lab, say: Say) -> 
     assert "left out: HASH:baselines/cpu/quick/other/Offline.x.fp32.json: schema is" in flat(output)
 
 
-def test_slowed_sessions_are_compared_with_a_note_and_never_pooled(own_lab: Lab, say: Say) -> None:
+def test_slowed_sessions_are_compared_and_said_so_but_never_pooled(own_lab: Lab, say: Say) -> None:
     edit_cases(own_lab.upgraded, lambda case: replace(case, handicap=0.5))
     output = say.ends(1, "compare", own_lab.recorded, own_lab.upgraded)
     assert f"note      {CASE}: B: measured with --mlperf-handicap" in output
@@ -107,16 +107,16 @@ def test_slowed_sessions_are_compared_with_a_note_and_never_pooled(own_lab: Lab,
     assert "ran acme==2.0; versions of acme there: 1.0" in output
 
 
-def test_an_unknown_side_lists_the_possible_ones(
+def test_a_side_that_names_nothing_says_what_it_could_be(
     lab: Lab, say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     messages = {
-        "nothing": "'nothing' is no results file, no run in .mlperf/runs, no LIBRARY==VERSION",
-        "git:nothing": "'nothing' is no commit of the git repository here",
-        "git:--help": "'--help' is no commit of the git repository here",
+        "nothing": "'nothing' is not a results file, a session in .mlperf/runs, LIBRARY==VERSION",
+        "git:nothing": "'nothing' is not a commit of this git repository",
+        "git:--help": "'--help' is not a commit of this git repository",
         "acme==9": "no session in .mlperf/runs ran acme==9; versions of acme there: 1.0, 2.0",
         "torch==2": "no session in .mlperf/runs ran torch==2; versions of torch there: none",
-        "2": "'2' fits 3 runs: ",
+        "2": "3 sessions match '2': ",
         "acme.py": "acme.py: not a results file: ",
     }
     rows: list[tuple[tuple[object, ...], int, tuple[str, ...]]] = [
@@ -124,7 +124,7 @@ def test_an_unknown_side_lists_the_possible_ones(
         for a, message in messages.items()
     ]
     folder = ("compare", "main", lab.unchanged, "--baselines")
-    rows.append(((*folder, "elsewhere"), 2, ("main holds no performance baseline in elsewhere",)))
+    rows.append(((*folder, "elsewhere"), 2, ("main has no performance baseline in elsewhere",)))
     rows.append(((*folder, "baselines"), 0, ()))
     assert differing(say, rows) == []
     monkeypatch.chdir(tmp_path)
@@ -171,7 +171,7 @@ def bert(*values: float) -> CaseResult:
 
 
 @pytest.mark.process
-def test_common_cases_of_two_files_are_judged(here: Path, say: Say) -> None:
+def test_what_two_files_have_in_common_is_judged(here: Path, say: Say) -> None:
     """The rate of Offline is not a condition, other conditions are; too few runs are advice."""
     gptj = measured(1.0, case=replace(verdicts.CASE, workload="gptj"))
     both = measured(*STEADY)
@@ -185,7 +185,7 @@ def test_common_cases_of_two_files_are_judged(here: Path, say: Say) -> None:
             ("INCONCLUSIVE samples/s", "advisory: A has 3 of 5 runs"),
         ),
         ([both, bert(1.0)], [gptj, both], 0, (*only, "1 case on both sides: 1 ok")),
-        (measured(1.0), bert(1.0), 2, ("0 cases on both sides nothing could be judged",)),
+        (measured(1.0), bert(1.0), 2, ("0 cases on both sides no case could be judged",)),
         (
             both,
             measured(-1.0),
@@ -196,7 +196,7 @@ def test_common_cases_of_two_files_are_judged(here: Path, say: Say) -> None:
             ),
         ),
     ]
-    nothing = "1 case on both sides: 1 INVALID nothing could be judged"
+    nothing = "1 case on both sides: 1 INVALID no case could be judged"
     rows += [(a, b, 2, (f" INVALID {reason}", nothing)) for a, b, reason in INVALID]
     for a, b, code, texts in rows:
         sides(a, b)
@@ -204,7 +204,7 @@ def test_common_cases_of_two_files_are_judged(here: Path, say: Say) -> None:
 
 
 @pytest.mark.process
-def test_common_notes_of_several_cases_are_printed_once(here: Path, say: Say) -> None:
+def test_what_several_cases_share_is_said_once(here: Path, say: Say) -> None:
     newer = Subject(identity=SUBJECT.identity, fingerprint={"engine.version": "1.21"})
     cases = [replace(verdicts.CASE, workload=name) for name in ("a", "b", "c")]
     sides(
@@ -335,7 +335,7 @@ def test_the_noise_is_that_of_the_calibration_beside_the_baselines(here: Path, s
     sides(measured(*STEADY), measured(*STEADY))
     line = ("compare", "a.json", "b.json")
     calibrated = ("noise as calibrated 2026-11-21: 2 cases, 16 runs on 4 days",)
-    usual = ("noise as is usual, nobody calibrated this machine",)
+    usual = ("this machine is not calibrated",)
     calibration.save(file, Calibration(accelerator="H200", machines=(machine,)))
     rows = [(line, 0, calibrated), ((*line, "--baselines", "elsewhere"), 0, usual)]
     assert differing(say, rows) == []
@@ -368,7 +368,7 @@ def test_many_cases_are_judged_together(here: Path, say: Say) -> None:
     assert "the only drop among 50 metrics judged together" in one_line(output)
 
 
-def test_percentiles_that_a_had_queries_for_stay_judged() -> None:
+def test_what_a_had_enough_queries_for_stays_judged() -> None:
     """A build that gets fewer queries done is not judged by less."""
 
     def side(queries: int, seconds: float) -> Measured:

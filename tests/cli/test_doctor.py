@@ -49,7 +49,7 @@ ALL = [
     r"tools",
     r"  ok        Python            3\.\d+\.\d+ on Linux \S+",
     r"  ok        pytest            \S+, plugin pytest-mlperf \S+ is active",
-    r"  ok        LoadGen           \S+ \(library \S+\), a trial run was VALID",
+    r"  ok        LoadGen           \S+ \(library \S+\), the test run was VALID",
     r"  ok        pytest-benchmark  \S+",
     r"machine",
     r"  (ok|note) +GPUs +.+",
@@ -67,17 +67,17 @@ SHAPE = [
     r"machine",
     r"  ok +checked +Python, pytest, LoadGen, .*",
     r"  (ok|note) +GPUs +.+",
-    r"suites, with the baselines that they have for this machine",
+    r"suites, and their baselines for this machine",
     r"  suites/first\.mlperf\.toml: first, quick",
     r"    state   case                    performance      accuracy",
     r"    ready   Offline-Acme-fp32-cpu   [567] runs on 1 day  yes",
     r"    absent  Offline-Acme-fp32-H200  none             yes",
-    r"    - H200 is not here",
+    r"    - H200 is not on this machine",
     r"1 baseline: false alarms at most 1 %; provisional: ok is final if sessions vary",
     r"less than runs \(below .* %\); to measure it, run on 3 more days with",
     r"--mlperf-update=missing",
     r"",
-    r"1 of 2 cases can run here: accelerator not here 1",
+    r"1 of 2 cases can run here: accelerator missing 1",
     r"next: pytest suites --mlperf-update=missing",
 ]
 """Lines in their order; others may stand between them."""
@@ -109,7 +109,7 @@ def test_a_page_of_many_cases_is_cut_before_its_verdict() -> None:
 
 
 @pytest.mark.process
-def test_damaged_and_disabled_parts_are_detected(
+def test_what_is_damaged_or_switched_off_is_found(
     here: Path, say: Say, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """LoadGen's library is damaged, which its child finds; the plugin is off; a suite is wrong."""
@@ -125,7 +125,7 @@ def test_damaged_and_disabled_parts_are_detected(
     assert [checks[name]["state"] for name in ("LoadGen", "pytest")] == ["broken", "broken"]
     assert "bad ELF header" in checks["LoadGen"]["text"]
     assert checks["LoadGen"]["do"] == "pip install --force-reinstall mlcommons-loadgen"
-    assert "is installed and not active in this folder" in checks["pytest"]["text"]
+    assert "is installed, but not active in this folder" in checks["pytest"]["text"]
     assert "-p no:mlperf" in checks["pytest"]["do"]
     (suite,) = document["suites"]
     assert (document["exit_code"], suite["path"]) == (2, "bad.mlperf.toml")
@@ -136,19 +136,19 @@ def test_the_last_line_is_the_command_that_helps_most() -> None:
     repair = Check(group="tools", name="LoadGen", state="broken", text="x", do="pip install it")
     with_baseline = SuiteState(path=Path("x"), cases=(replace(READY, performance="8 runs"),))
     rows: list[tuple[Check, list[SuiteState], str, str]] = [
-        (OK, [], "this machine can measure; there is no suite here yet", "pytest-mlperf init"),
+        (OK, [], "this machine can measure; no suites found", "pytest-mlperf init"),
         (repair, [state("ready")], "nothing can be measured: LoadGen broken", "pip install it"),
         (
             OK,
             [state("ready"), state(error="x")],
             "",
-            "repair the lines named above, then pytest-mlperf doctor again",
+            "fix the lines named above, then run: pytest-mlperf doctor",
         ),
         (
             OK,
             [state("absent", "missing")],
-            "0 of 2 cases can run here: accelerator not here 1, model, data or library missing 1",
-            "set what is missing above, or name other suites",
+            "0 of 2 cases can run here: accelerator missing 1, model, data or library missing 1",
+            "provide what is missing above, or name other suites",
         ),
         (OK, [state("ready")], "", "pytest 'suites/a b' --mlperf-update=missing"),
         (OK, [with_baseline], "1 of 1 case can run here", "pytest 'suites/a b'"),
@@ -251,7 +251,7 @@ def differing_states(folder: Path, rows: Iterable[tuple[dict[str, Any], str, str
 IMAGENET = 'dataset = { use = "imagenet", path = "." }'
 ONNX = b"bytes of a model"
 LACKS: list[tuple[dict[str, Any], str, str]] = [
-    ({"accelerators": '["8xH200"]'}, "absent", "8xH200 is not here"),
+    ({"accelerators": '["8xH200"]'}, "absent", "8xH200 is not on this machine"),
     (
         {"workload": 'model = "${MODELS_OF_NOBODY}/m"'},
         "missing",
@@ -282,14 +282,17 @@ LACKS: list[tuple[dict[str, Any], str, str]] = [
 ]
 
 
-def test_a_case_names_its_missing_parts(tmp_path: Path) -> None:
+def test_a_case_that_lacks_something_says_what(tmp_path: Path) -> None:
     assert state_of(tmp_path) == replace(READY, case="Offline-null-fp32-cpu")
     assert differing_states(tmp_path, LACKS) == []
     workload = 'model = "${NO_A}/m"\ndataset = { use = "synthetic", path = "${NO_B}/d" }'
     case_state = state_of(tmp_path, workload=workload)
     assert re.findall(r"\$\{(\w+)\} is not set", case_state.reason) == ["NO_A", "NO_B"]
     case_state = state_of(tmp_path, workload=IMAGENET, failures={"PIL": "bad ELF"})
-    broken = "data set imagenet needs PIL, which breaks: bad ELF: pip install 'pytest-mlperf[onnx]'"
+    broken = (
+        "data set imagenet needs PIL, which cannot be imported: bad ELF: pip install "
+        "'pytest-mlperf[onnx]'"
+    )
     assert broken in case_state.reason
 
 
@@ -317,7 +320,7 @@ UNREADY: list[tuple[dict[str, Any], str, str]] = [
 
 
 @pytest.mark.process
-def test_questions_to_a_library_run_in_a_child(tmp_path: Path) -> None:
+def test_what_only_the_library_knows_is_asked_in_a_child(tmp_path: Path) -> None:
     assert differing_states(tmp_path, UNREADY) == []
     onnxruntime = pytest.importorskip("onnxruntime")
     absent: dict[str, Any] = {"model": ONNX, "options": f'providers = ["{ABSENT}"]'}
@@ -329,7 +332,7 @@ def test_questions_to_a_library_run_in_a_child(tmp_path: Path) -> None:
             f"{', '.join(onnxruntime.get_available_providers())}. Try: a build of onnxruntime "
             f"with {ABSENT}",
         ),
-        ({**absent, "accelerators": '["H200"]'}, "absent", "H200 is not here"),
+        ({**absent, "accelerators": '["H200"]'}, "absent", "H200 is not on this machine"),
         (
             {"model": ONNX, "options": 'providers = ["Cudda"]'},
             "broken",
@@ -340,14 +343,14 @@ def test_questions_to_a_library_run_in_a_child(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-def test_a_library_that_cannot_answer_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_library_that_cannot_answer_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """onnxruntime alone brings no TensorRT; engines that have nothing to try are not asked."""
-    failure = "asking the engine's library failed: KeyError: 'given'"
+    failure = "checking the engine's library failed: KeyError: 'given'"
     assert requirements._asked("{}") == ("", failure)
     assert requirements.library_trouble("null") == ""
     with monkeypatch.context() as patch:
         patch.setattr("pytest_mlperf.cli.doctor.requirements.IMPORT_TIMEOUT_SECONDS", 0.001)
-        slow = "asking the engine's library takes longer than 0 s"
+        slow = "checking the engine's library takes longer than 0 s"
         assert requirements._asked('{"slow": 1}') == ("", slow)
     onnxruntime = pytest.importorskip("onnxruntime")
     if "TensorrtExecutionProvider" in onnxruntime.get_available_providers():
@@ -356,7 +359,7 @@ def test_a_library_that_cannot_answer_is_reported(monkeypatch: pytest.MonkeyPatc
     assert "'TensorrtExecutionProvider' is not installed" in trouble
 
 
-def test_all_missing_files_of_data_and_scorer_are_listed_at_once(tmp_path: Path) -> None:
+def test_all_files_of_data_and_scorer_are_told_at_once(tmp_path: Path) -> None:
     workload = (
         '[workload.dataset]\nuse = "coco_captions"\npath = "."\n[workload.scorer]\n'
         'use = "clip_fid"\nclip = "/no/clip"\ninception = "/no/i.pth"\nstatistics = "/no/s.npz"'
@@ -381,7 +384,7 @@ def test_only_cases_of_the_accelerators_that_are_named_are_shown() -> None:
     assert on(suites, ["H200"]) == [replace(both, cases=(gpu,)), defective]
     assert on(suites, ["8xH200", "cpu"]) == [mixed, neither, defective]
     assert exit_code([OK], on([both], ["H200"])) == 3
-    with pytest.raises(MlperfError, match="no case runs on 'H100'; these suites name: cpu, H200, "):
+    with pytest.raises(MlperfError, match="no case runs on 'H100'; the suites use: cpu, H200, "):
         on(suites, ["H100"])
 
 
@@ -391,9 +394,9 @@ def test_suites_and_accelerators_may_be_named(
     monkeypatch.setattr("pytest_mlperf.cli.doctor.look", lambda *_: ([OK], {}))
     output = say.ends(0, "doctor", "--accelerator", "cpu")
     assert "1 of 1 case can run here" in output
-    assert "H200" not in output[output.index("suites, with") :]
-    unknown = "pytest-mlperf: no case runs on 'TPU'; these suites name: cpu, H200"
-    absent = "gone.mlperf.toml is not here; name a suite file or a folder with suites"
+    assert "H200" not in output[output.index("suites, and") :]
+    unknown = "pytest-mlperf: no case runs on 'TPU'; the suites use: cpu, H200"
+    absent = "gone.mlperf.toml does not exist; name a suite file or a folder of suites"
     rows = [
         (("doctor", "--accelerator", "TPU"), 2, (unknown,)),
         (("doctor", "gone.mlperf.toml"), 2, (f"pytest-mlperf: {absent}",)),
@@ -401,9 +404,7 @@ def test_suites_and_accelerators_may_be_named(
     assert differing(say, rows) == []
 
 
-def test_damaged_baselines_and_those_of_another_machine_are_reported(
-    tmp_path: Path, lab: Lab
-) -> None:
+def test_baselines_damaged_or_of_another_machine_are_told(tmp_path: Path, lab: Lab) -> None:
     file = tmp_path / "baselines/cpu/quick/first/Offline.null.fp32.json"
     file.parent.mkdir(parents=True)
     file.write_text("{", "utf-8")
@@ -423,12 +424,12 @@ def test_power_limits_that_may_be_set(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "self").mkdir()
     for mask, text in (
         ("000001ffffffffff", "can be set"),
-        ("00000000a80425fb", "can be none but the one that is"),
+        ("00000000a80425fb", "cannot be set without root"),
     ):
         (tmp_path / "self/status").write_text(f"Name:\tpython\nCapEff:\t{mask}\n")
         (check,) = _machine.power_limits(H200, tmp_path)
         assert (check.state, text in check.text) == ("ok", True)
-        assert bool(check.do) == ("none" in text)
+        assert bool(check.do) == ("cannot" in text)
     assert list(_machine.power_limits(HERE, tmp_path)) == []
     monkeypatch.setenv("PYTEST_MLPERF_LEASES", str(tmp_path))
     note = {"uuid": "GPU-0", "was_mw": 700_000, "enforced_mw": 700_000, "set_mw": 500_000}
@@ -436,7 +437,7 @@ def test_power_limits_that_may_be_set(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "pytest-mlperf/GPU-0.power-limit.json").write_text(json.dumps(note))
     (check,) = _machine.power_limits(H200)
     assert check.state == "note"
-    assert "GPU-0 is set to 500 W for a case, and had 700 W" in check.text
+    assert "GPU-0 was set from 700 to 500 W for a case" in check.text
 
 
 def with_gpus(**fields: Any) -> Machine:
@@ -477,29 +478,28 @@ def test_the_machine_is_described_with_what_is_worth_a_note() -> None:
     ]
     alone, *others = ((check.state, check.text) for check in checks)
     assert alone[0] == "note"
-    assert re.fullmatch("none: NVML's library is not here.*; only cases on cpu run here", alone[1])
+    assert re.fullmatch("none: NVML's library is not here.*; only cases on cpu can run", alone[1])
     assert [(state, text.partition(": clocks")[0]) for state, text in others] == [
         ("ok", "H200: NVIDIA H200"),
         ("ok", "2xH200: NVIDIA H200, SYS, no P2P"),
         (
             "note",
-            "2xH200: NVIDIA H200, how they reach each other is not told; ecc is True, False on "
-            "GPU 1",
+            "2xH200: NVIDIA H200, unknown topology; ecc is True, False on GPU 1",
         ),
-        ("ok", "all that is sampled can be read"),
-        ("ok", "not sampled: nvlinks of each GPU: no; pstate of GPU 1: never"),
-        ("note", "not sampled: energy_j of GPU 1: no"),
+        ("ok", "all readable"),
+        ("ok", "not readable: nvlinks of each GPU: no; pstate of GPU 1: never"),
+        ("note", "not readable: energy_j of GPU 1: no"),
         ("ok", f"{CLOCKS} performance"),
         ("ok", f"{CLOCKS} unknown"),
         ("note", f"{CLOCKS} powersave"),
         ("note", f"{CLOCKS} schedutil"),
-        ("ok", "quiet now: other processes used 0.02 of 2 cores"),
+        ("ok", "idle: other processes used 0.02 of 2 cores"),
         (
             "note",
-            "busy now: other processes used 1.1 of 2 cores (cc1plus 1.1); not told here: waits for "
+            "busy: other processes used 1.1 of 2 cores (cc1plus 1.1); not reported: waits for "
             "a core, processor quotas, memory pressure",
         ),
-        ("note", "unknown; not told here: processor use"),
+        ("note", "unknown; not reported: processor use"),
     ]
     assert [bool(check.do) for check in checks[-3:]] == [False, True, False]
 
@@ -522,7 +522,7 @@ def test_folders_memory_and_distributions(tmp_path: Path, monkeypatch: pytest.Mo
 def test_loadgen_and_pytest_are_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     check = _machine.loadgen()
     assert (check.state, check.do) == ("ok", "")
-    assert "a trial run was VALID" in check.text
+    assert "the test run was VALID" in check.text
     monkeypatch.chdir(tmp_path)
     (tmp_path / "pytest.ini").write_text("[pytest\n")
     check = _machine.plugin()
@@ -530,7 +530,7 @@ def test_loadgen_and_pytest_are_tried(tmp_path: Path, monkeypatch: pytest.Monkey
     assert "pytest --help fails here: " in check.text
 
 
-def test_libraries_are_listed_with_the_extra_that_brings_them() -> None:
+def test_libraries_are_told_with_the_extra_that_brings_them() -> None:
     """What an extension declares is read and not imported; extras are those for users."""
     assert extras()["onnx"] == ["onnx", "onnxruntime", "pillow"]
     assert not {"dev", "train"} & set(extras())
@@ -539,7 +539,7 @@ def test_libraries_are_listed_with_the_extra_that_brings_them() -> None:
     assert declared("datasets", "imagenet") == ("PIL",)
     assert declared("engines", "package.of_the_user:Engine") == ()
     assert lacking("engines", "onnxruntime", {"onnxruntime": "OSError: x"}) == (
-        "needs onnxruntime, which breaks: OSError: x",
+        "needs onnxruntime, which cannot be imported: OSError: x",
         "pip install 'pytest-mlperf[onnx]'",
     )
     assert lacking("engines", "null", {}) is None
@@ -558,7 +558,7 @@ def test_libraries_are_imported_in_a_child_and_one_that_crashes_hides_no_other(
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     assert importing(["raising_lib", "crashing_lib", "fine_lib", "absent_lib"]) == {
         "raising_lib": "OSError: no such symbol",
-        "crashing_lib": "importing it ends the process with 7",
+        "crashing_lib": "its import ends the process with exit code 7",
         "absent_lib": "ModuleNotFoundError: No module named 'absent_lib'",
     }
     assert "fine_lib" not in sys.modules

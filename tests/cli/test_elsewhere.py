@@ -78,7 +78,7 @@ def of_onnx(folder: Path, python: Path, more: str = "") -> CaseState:
     return first(state(folder, f'python = "{python}"{more}', use="onnxruntime", workload=model))
 
 
-def test_a_complete_python_is_listed_with_its_versions(tmp_path: Path, python: Path) -> None:
+def test_a_complete_python_is_told_with_its_versions(tmp_path: Path, python: Path) -> None:
     """Once for all cases of the entry; no question stays; a command has three streams."""
     suite_report = state(tmp_path, f'python = "{python}"')
     here = ".".join(map(str, sys.version_info[:3]))
@@ -96,7 +96,7 @@ def test_a_complete_python_is_listed_with_its_versions(tmp_path: Path, python: P
     assert case.state == "ready"
 
 
-def test_a_python_or_a_command_that_starts_no_worker_is_reported(tmp_path: Path) -> None:
+def test_a_python_or_a_command_that_starts_no_worker_is_told(tmp_path: Path) -> None:
     empty = other_python.environment(tmp_path / "empty")
     next(empty.parents[1].glob("lib/python*/site-packages/shared.pth")).unlink()
     case_state = first(state(tmp_path, f'python = "{empty}"'))
@@ -122,14 +122,15 @@ def test_the_engines_library_is_looked_for_there_and_not_here(tmp_path: Path, ba
     case_state = of_onnx(tmp_path, bare)
     assert case_state.state == "missing"
     assert case_state.reason.splitlines() == [
-        f"python {bare}: needs {name}, which is not installed there: {bare} -m pip install {name}"
+        f"python {bare}: needs {name}, which is not installed: {bare} -m pip install {name}"
         for name in ("onnxruntime", "onnx")
     ]
     (packages,) = bare.parents[1].glob("lib/python*/site-packages")
     (packages / "onnxruntime.py").write_text(SHADOW, "utf-8")
     (packages / "onnx.py").touch()
     assert of_onnx(tmp_path, bare).reason == (
-        f"python {bare}: needs onnxruntime, which breaks: RuntimeError: built for another numpy"
+        f"python {bare}: needs onnxruntime, which cannot be imported: RuntimeError: built for "
+        "another numpy"
     )
 
 
@@ -149,9 +150,7 @@ def test_the_builders_python_is_asked_for_its_libraries(tmp_path: Path, bare: Pa
     )
 
 
-def test_libraries_of_options_are_looked_for_in_the_other_python(
-    tmp_path: Path, python: Path
-) -> None:
+def test_the_library_is_asked_there_for_what_the_options_name(tmp_path: Path, python: Path) -> None:
     """As it is here: which providers ONNX Runtime has only it can tell."""
     pytest.importorskip("onnxruntime")
     more = '\noptions = { providers = ["TensorrtExecutionProvider"] }\naccelerators = ["H200"]'

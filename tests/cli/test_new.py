@@ -34,7 +34,7 @@ def packages(folder: Path, *names: str) -> None:
         (folder / name / "__init__.py").touch()
 
 
-def test_without_a_package_module_and_test_are_in_one_folder(here: Path, say: Say) -> None:
+def test_without_a_package_module_and_test_are_beside_each_other(here: Path, say: Say) -> None:
     """The module is not called as a library that it may use."""
     assert say.ends(0, "new", "engine", "my-torch") == (
         "wrote my_torch_engine.py\n"
@@ -96,7 +96,7 @@ def test_here_it_becomes_part_of_this_project(checkout: Path, say: Say) -> None:
         "wrote pyproject.toml\n"
         "next: make schemas\n"
         "      pytest tests/adapters/datasets/test_rows.py\n"
-        "      docs/workloads.md, CHANGELOG.md: say what it does\n"
+        "      describe it in docs/workloads.md and CHANGELOG.md\n"
     )
     lines = (checkout / "pyproject.toml").read_text("utf-8").splitlines()
     line = 'rows = "pytest_mlperf.adapters.datasets.rows:RowsDataset"'
@@ -107,19 +107,19 @@ def test_here_it_becomes_part_of_this_project(checkout: Path, say: Say) -> None:
         '[project.entry-points."pytest_mlperf.scorers"]',
     ]
     (checkout / "pytest_mlperf/adapters/datasets/rows.py").unlink()
-    assert "'rows' is registered already" in say.ends(2, "new", "dataset", "rows", "--here")
+    assert "'rows' exists already" in say.ends(2, "new", "dataset", "rows", "--here")
 
 
-def test_impossible_names_are_refused_and_nothing_is_written(here: Path, say: Say) -> None:
+def test_what_cannot_be_is_refused_and_nothing_is_written(here: Path, say: Say) -> None:
     names = ("class", "My", "1st", "a.b", "a b", "../a", "", "é", f"{LONGEST}x")
     rows: list[tuple[tuple[object, ...], int, tuple[str, ...]]] = [
         (("new", "engine", name), 2, (f"{name!r} cannot be the name of a module",))
         for name in names
     ]
-    taken = "scorer 'rouge' is registered already, as pytest_mlperf.adapters.scorers.rouge"
+    taken = "scorer 'rouge' exists already (pytest_mlperf.adapters.scorers.rouge"
     rows += [
         (("new", "scorer", "rouge"), 2, (taken, "Choose another name")),
-        (("new", "engine", "x", "--here"), 2, ("is no checkout of pytest-mlperf",)),
+        (("new", "engine", "x", "--here"), 2, ("is not a checkout of pytest-mlperf",)),
     ]
     assert differing(say, rows) == []
     assert tree(here) == set()
@@ -129,7 +129,7 @@ def test_impossible_names_are_refused_and_nothing_is_written(here: Path, say: Sa
 
 
 def test_this_project_itself_is_changed_only_if_asked(checkout: Path, say: Say) -> None:
-    assert "own checkout; add --here" in say.ends(2, "new", "engine", "x")
+    assert "is a checkout of pytest-mlperf; add --here" in say.ends(2, "new", "engine", "x")
     assert tree(checkout) == {"pyproject.toml"}
 
 
@@ -139,7 +139,7 @@ def test_nothing_is_overwritten_and_nothing_half_written(checkout: Path, say: Sa
         (checkout / name).parent.mkdir(parents=True)
         (checkout / name).write_text("mine")
         output = say.ends(2, "new", "engine", "x", "--here")
-        assert f"{name} exists; nothing was written. Another name: pytest-mlperf new" in output
+        assert f"{name} exists; nothing was written. Choose another name: " in output
         assert tree(checkout) == {name, "pyproject.toml"}
         shutil.rmtree(checkout / name.partition("/")[0])
     (checkout / "tests").write_text("no folder")
@@ -182,7 +182,7 @@ def test_all_are_typed(here: Path, say: Say) -> None:
     assert done.returncode == 0, done.stdout
 
 
-def test_the_example_of_the_guide_equals_the_written_files(checkout: Path, say: Say) -> None:
+def test_the_example_of_the_guide_is_what_is_written(checkout: Path, say: Say) -> None:
     guide = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
     assert say.ends(0, "new", "scorer", "contains", "--here") in guide
     lines = (checkout / "pytest_mlperf/adapters/scorers/contains.py").read_text("utf-8")

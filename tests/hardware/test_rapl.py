@@ -111,4 +111,4 @@ def test_counters_reserved_for_root_are_reported_with_the_remedy(
     assert check.text == (
         f"RAPL of package-0 is not read: {folder}/intel-rapl:0/energy_uj: Permission denied"
     )
-    assert check.do.startswith("where that is permission: sudo chmod a+r ")
+    assert check.do.startswith("for permissions, at each boot: sudo chmod a+r ")

@@ -20,7 +20,6 @@ from pytest_mlperf.run.builds import Build, baseline_build
 from pytest_mlperf.run.child.process import Patience
 from pytest_mlperf.run.conditions import Conditions
 from pytest_mlperf.run.measure import ProcessResult, ProcessTask, measure
-from pytest_mlperf.run.project import new_folder
 from pytest_mlperf.suite.environments import earlier_build
 from pytest_mlperf.suite.plan import Planned, plan_suite
 from tests.jobs import job_of
@@ -109,7 +108,7 @@ def earlier(case: Planned) -> EarlierBuild:
 
 
 def run_baseline(case: Planned, folder: Path) -> ProcessResult:
-    with baseline_build(earlier(case), new_folder(folder / "runs", "build")) as build:
+    with baseline_build(earlier(case), folder / "runs", "build") as build:
         return run(case, folder, build)
 
 
@@ -196,7 +195,7 @@ def test_a_python_is_named_by_variable_home_suite_or_command(
     (tmp_path / "old").symlink_to(python.parents[1])
     for python_path in ("${OLD}/bin/python", "~/old/bin/python", "../old/bin/python"):
         case = planned(project, f'{{ python = "{python_path}" }}')
-        with baseline_build(earlier(case), tmp_path / "build") as build:
+        with baseline_build(earlier(case), tmp_path, "build") as build:
             (named,) = build.python
         assert Path(named).parent.resolve() == python.parent.resolve()
         assert Path(named).name == "python"
@@ -264,7 +263,7 @@ def test_a_wheel_of_another_version_comes_before_today_s(
     dialect.unlink()  # what was installed once is found again
     if named == dialect.name:
         dialect.write_bytes(content)
-    with baseline_build(earlier(case), inside / "runs/again") as build:
+    with baseline_build(earlier(case), inside / "runs", "again") as build:
         assert build.first == [str(path) for path in wheels.iterdir()]
     assert run(case, inside, None).subject.fingerprint["engine.dialect"] == "2.0"
 
@@ -290,7 +289,7 @@ def test_a_module_that_the_ref_lacks_is_not_taken_from_today(project: Path, tmp_
     case = planned(project, '{ git = "HEAD" }')
 
     def interrupted() -> None:
-        with baseline_build(earlier(case), tmp_path / "build"):
+        with baseline_build(earlier(case), tmp_path, "build"):
             assert len(git(project, "worktree", "list").splitlines()) == 2
             raise KeyboardInterrupt
 

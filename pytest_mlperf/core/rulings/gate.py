@@ -336,7 +336,7 @@ def combine(gated: Ruling, ruling: Ruling | None, missing: str) -> Ruling:
         notes = (f"against the baseline: {ruling.outcome} {ruling.headline}",) if ruling else ()
         return replace(gated, paired=paired, notes=(*gated.notes, *notes))
     if ruling is None:
-        kept = gated.gate is not None and gated.gate.state is GateState.KEPT
+        kept = gated.gate is not None and gated.gate.kept
         note = f"only the gate was checked: {missing}" if kept else missing
         outcome = Outcome.OK if kept else Outcome.NO_BASELINE
         return replace(gated, outcome=outcome, notes=(*gated.notes, note))

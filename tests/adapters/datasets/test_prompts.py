@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_mlperf.adapters.datasets.prompts import SampleFile, Template, TokenLists, encode, framed
+from pytest_mlperf.adapters.datasets.files import encode, framed
+from pytest_mlperf.adapters.datasets.prompts import SampleFile, Template, TokenLists
 from pytest_mlperf.core.errors import RunError
 
 SOURCE = SampleFile(file=Path("table.pkl"))

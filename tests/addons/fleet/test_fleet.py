@@ -368,7 +368,7 @@ def test_ctrl_c_ends_remote_runs_and_keeps_finished_results(
 
     assert code == pytest.ExitCode.INTERRUPTED, output_of(project)
     assert [one.verdict.case.workload for one in project.results().cases] == ["quick"]
-    assert "the same command with --mlperf-resume goes on" in output_of(project)
+    assert "to continue, repeat the command with --mlperf-resume" in output_of(project)
     assert_nobody_is_left(cluster)
 
     project.suite("suites/a.mlperf.toml", name="long", engines=serves('["cpu"]'))

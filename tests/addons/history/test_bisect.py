@@ -220,10 +220,10 @@ REFUSED: list[tuple[list[str], str]] = [
     (["c0", "c1", "--", f"{FILE}::test_performance[x]"], f"{FILE} has no case 'x'"),
     (["c0", "c1", "--", "Acne"], "no case 'Acne'; known: mine-Offline-Acme-fp32-cpu"),
     (["c0", "c1", "--", "t.mlperf.toml"], "t.mlperf.toml is not here"),
-    (["c0", "c1", "--", f"{FILE}::x"], f"{FILE}::x is no test of a suite"),
+    (["c0", "c1", "--", f"{FILE}::x"], f"{FILE}::x: not a test of a suite"),
     (
         ["c0", "c1", "--", f"{FILE}::test_accuracy[{CASE}]"],
-        "only tests of performance are bisected; a score needs no runs in turns",
+        "only performance tests can be bisected here",
     ),
     (["c0", "c1", "--versions", "a==1..2", "--", FILE], "or --versions in their place"),
     (["--versions", "a==1", "--", FILE], "'a==1' is not LIBRARY==A..B"),
@@ -246,7 +246,7 @@ def test_unsuitable_ranges_are_refused_in_one_sentence(here: Path, say: Say) -> 
     (here / FILE).write_text(
         SUITE.replace('use = "acme:Acme"', entry) + "[accelerators.Z9000]\n", "utf-8"
     )
-    message = "accelerator Z9000 is not here, so pytest leaves it out"
+    message = "accelerator Z9000 is not on this machine, so pytest deselects the test"
     assert differing(say, [(("bisect", "c0", "c1", "--", FILE), 3, (message,))]) == []
     assert not list(here.glob(".mlperf/runs/*/*"))
 

@@ -19,6 +19,7 @@ from pytest_mlperf.addons.history.bisections import BisectStore, RunPairs
 from pytest_mlperf.addons.history.commands.bisect._page import heading, log, result, step
 from pytest_mlperf.bench.case import CaseRuns
 from pytest_mlperf.bench.policy import Policy
+from pytest_mlperf.cli.turns import InterleavedCases
 from pytest_mlperf.core.untrusted_text import clean
 from pytest_mlperf.hardware.machine import detect
 from pytest_mlperf.run.conditions import Conditions
@@ -81,7 +82,7 @@ def bisected(
         key = f"{builds[good].name} {builds[bad].name} {test}"
         kept |= {key: pairs, f"{key} again": pairs}
     store.state = replace(store.state, pairs=kept)
-    return Bisection(builds, cases, conditions, store, print)
+    return Bisection(builds, InterleavedCases(conditions=conditions, cases=cases), store, print)
 
 
 def searched(search: Bisection) -> Proof:
@@ -95,7 +96,7 @@ def page_of(search: Bisection, proof: Proof) -> str:
     lines = [
         *heading(search, [TEST], 0),
         *steps,
-        *log(search, "noise as is usual", ".mlperf/runs/x"),
+        *log(search, "default noise", ".mlperf/runs/x"),
         *result(search, proof),
     ]
     return "\n".join(map(clean, lines))

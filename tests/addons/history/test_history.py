@@ -155,7 +155,7 @@ def test_each_accepted_version_is_listed_with_its_gain(
         "          sides\n"
         "          better and worse are so among all changes here: where nothing changed,\n"
         "          1 trend of 20 shows any\n"
-        "          noise as is usual, nobody calibrated this machine: 0.7 % a run\n"
+        "          default noise, 0.7 % per run: this machine is not calibrated\n"
         "total     tokens/s −5.2 % (−5.7 to −4.6 %), worse: trtllm 1.0.0 → trtllm 1.2.1,\n"
         "          2026-03-02 to 2026-10-02\n"
     )

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from pytest_mlperf.addons.html._figures import (
     accuracy,
     cost,
-    effect,
     energy,
     forest,
     heat_map,
@@ -116,25 +115,6 @@ def test_changes_are_shares_of_their_limits_and_better_to_the_right() -> None:
     figure = forest(cases(verdicts.NO_BASELINE, verdicts.ERROR, verdicts.NOT_EVALUATED))
     assert figure.rows == []
     assert "--mlperf-update=missing" in figure.without
-
-
-def test_a_change_is_written_in_one_direction_whatever_its_metric() -> None:
-    rows = [
-        ("latency_p99", 3.41, "4.41x slower"),
-        ("latency_p99", -0.8, "5.00x faster"),
-        ("throughput", -0.741, "3.86x slower"),
-        ("throughput", 1.0, "2.00x faster"),
-        ("tokens_per_second@8", -0.08, "8.0 % slower"),
-        ("latency_p99", 0.08, "8.0 % slower"),
-        ("peak_device_memory", 0.1, "10.0 % worse"),
-        ("samples_per_joule", 0.1, "10.0 % better"),
-        ("throughput", -0.0002, "0.0 %"),
-        ("tokens_per_sample", -0.5, "−50.0 %"),
-        ("throughput", -1.0, "−100 %"),
-        ("a_metric_of_another_release", 0.2, "+20.0 %"),
-    ]
-    for name, share, words in rows:
-        assert effect(name, share) == words
 
 
 @given(

@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 
 from pytest_mlperf.addons.html import _page as headline
-from pytest_mlperf.addons.html._cases import failure_groups, figures_of, shown
+from pytest_mlperf.addons.html._cases import figures_of
 from pytest_mlperf.addons.html._page import TRACES, render
 from pytest_mlperf.addons.html.model import Percentiles, RunFiles, grouped
 from pytest_mlperf.addons.html.report import page_of, sessions_of
 from pytest_mlperf.core.errors import EnvironmentFault
-from pytest_mlperf.core.results import UNVERIFIED_LABEL, Absent, CaseResult, Results
+from pytest_mlperf.core.results import UNVERIFIED_LABEL, Absent, Results
 from pytest_mlperf.core.verdict import Confirmation, InterleavedRuns, Outcome
 from pytest_mlperf.reports.formats import ReportedSession, make_report
 from pytest_mlperf.stores.database import opened
@@ -351,66 +351,6 @@ def test_a_curve_has_steps_over_the_points_that_no_other_beats() -> None:
         ["now", 1, 50.0, 100.0, 90.0, 110.0, "good", "ok +0.0 %", 1],
         ["now", 8, 40.0, 90.0, 90.0, 110.0, "fail", "PERF DROP −10.0 %", 0],
     ]
-
-
-def because(number: int, *changed: str) -> CaseResult:
-    """Return a drop of its own case with these changes since the baseline."""
-    case = replace(verdicts.CASE, workload=f"w{number}")
-    baseline = replace(verdicts.DROP.baseline, changed=changed)
-    return result(replace(verdicts.DROP, case=case, baseline=baseline))
-
-
-def invalid(number: int) -> CaseResult:
-    case = replace(verdicts.CASE, workload=f"i{number}")
-    headline = f"the machine was busy: {number}.5 of 2 cores"
-    return result(replace(verdicts.INVALID, case=case, headline=headline))
-
-
-def groups_of(*results: CaseResult) -> list[tuple[str, list[str]]]:
-    sections, _ = shown(grouped(results), RunFiles())
-    return [
-        (cause, [case["grouped"].case.workload for _, case in cases])
-        for cause, cases in failure_groups(sections)
-    ]
-
-
-def test_failures_are_grouped_by_the_cause_that_most_of_them_share() -> None:
-    """The largest group is first, cases without a cause are last."""
-    driver, weights = "machine.driver 1 → 2", "files.loaded weights.bin"
-    groups = groups_of(
-        because(1, weights),
-        because(2, driver, weights),
-        *(because(number, driver) for number in (3, 4, 5)),
-        *map(invalid, (1, 2)),
-        result(verdicts.ERROR),
-    )
-
-    assert groups == [
-        ("Likely: machine.driver 1 → 2 since the baseline", ["w2", "w3", "w4", "w5"]),
-        ("INVALID the machine was busy: … of … cores", ["i1", "i2"]),
-        ("Likely: files that the run loaded changed: weights.bin", ["w1"]),
-        ("", ["resnet50"]),
-    ]
-
-
-def test_a_failure_has_its_numbers_and_the_command_that_repeats_it() -> None:
-    rows: list[Any] = [
-        (verdicts.DROP, "24,118 → 22,598 samples/s, 6.3 % slower"),
-        (verdicts.PROVISIONAL_DROP, "24,118 → 22,598 samples/s, 6.3 % slower"),
-        (verdicts.GATE_FAIL, "76.460 → 71.650 top1, −6.3 %"),
-        (verdicts.ACC_DROP, "44.391 → 42.081 rouge1, −2.31 points"),
-        (verdicts.INVALID, ""),
-        (verdicts.ERROR, ""),
-    ]
-    for case_verdict, numbers in rows:
-        ((section,), _) = shown(grouped([result(case_verdict)]), RunFiles())
-        page = render(session(result(case_verdict)), RunFiles())
-        failed = page[page.index('id="failed"') : page.index('id="trust"')]
-        words = re.sub("</?span>", "", failed)
-        assert section["moved"] == numbers
-        assert numbers in failed
-        assert f"pytest &#34;{result(case_verdict).test}&#34;" in words
-        assert case_verdict.headline.split()[0] in failed
 
 
 def test_environments_that_read_alike_are_one_with_a_count() -> None:

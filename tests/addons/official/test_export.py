@@ -93,6 +93,9 @@ def results(say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     assert say("import", "endpoints", "day1", *names, "-o", "r.json")[0] == 0
     code, output = say("export", "endpoints", "r.json", "--about", "about.toml", "--skeleton")
     assert (code, output) == (0, "wrote about.toml: fill in what is empty\n")
+    newest = Path(".mlperf/runs/20261121-000000-abcd/results.json")
+    newest.parent.mkdir(parents=True)
+    newest.write_bytes(Path("r.json").read_bytes())
     return "r.json"
 
 
@@ -134,6 +137,11 @@ def with_scores(*points: int) -> None:
     """Write the client's files of a scored run into run folders."""
     for point in points:
         shutil.copytree(ANSWERS / "accuracy", Path(f"day1/c{point}/accuracy"))
+
+
+def test_the_default_is_the_newest_session(say: Say, results: str) -> None:
+    say.ends(0, "export", "endpoints", "--about", "newest.toml", "--skeleton")
+    assert Path("newest.toml").read_bytes() == Path("about.toml").read_bytes()
 
 
 def test_of_each_region_the_scores_of_one_point_are_handed_in(say: Say, results: str) -> None:
