@@ -138,11 +138,11 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
 
 def test_test07_is_scored_against_the_truths_of_the_data_that_it_asked(lab: Lab) -> None:
     assert lab.verdict(Kind.TEST07).outcome is Outcome.OK
-    assert lab.asked[-1] == (Kind.TEST07, 64)
+    assert lab.processes[-1] == (Kind.TEST07, 64)
     assert lab.scored[-1] == (64, 8, 64)
 
     assert lab.verdict(Kind.TEST07, SMALL).outcome is Outcome.OK
-    assert lab.asked[-1] == (Kind.TEST07, 16)
+    assert lab.processes[-1] == (Kind.TEST07, 16)
     assert lab.scored[-1] == (16, 8, 16)
 
     lab.score = 89.0
@@ -161,7 +161,7 @@ def test_test09_of_a_twin_holds_answers_against_its_own_length(lab: Lab) -> None
     count = len(lab.processes)
     with pytest.raises(UnavailableError, match=r"set timed_tokens in \[workload\] to its mean"):
         lab.verdict(Kind.TEST09)
-    assert len(lab.asked) == count
+    assert len(lab.processes) == count
 
 
 def test_runs_that_are_invalid_end_only_the_tests_that_compare_speeds(lab: Lab) -> None:

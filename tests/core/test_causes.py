@@ -310,14 +310,14 @@ def test_mean_power_is_compared_with_the_baselines() -> None:
     baseline = record(*(kept(n, **watts(690.0)) for n in range(4)))
     less = "mean power 601 W, 690 W in the baseline (−12.9 %)"
     for kind, after, expected in (
-        ("performance", 601.0, [(less, Strength.HINT)]),
-        ("efficiency", 601.0, [(less, Strength.HINT)]),
-        ("performance", 675.0, []),
-        ("accuracy", 601.0, []),
+        (Kind.PERFORMANCE, 601.0, [(less, Strength.HINT)]),
+        (Kind.EFFICIENCY, 601.0, [(less, Strength.HINT)]),
+        (Kind.PERFORMANCE, 675.0, []),
+        (Kind.ACCURACY, 601.0, []),
     ):
-        found = causes(drop(kind=kind, runs=(now(**watts(after)),)), before, ())
-        assert [(c.says, c.strength) for c in found if c.rule == "power"] == expected
-    more = causes(drop(kind=Kind.EFFICIENCY, runs=(now(**watts(768.0)),)), before, ())
+        found_causes = causes(drop(kind=kind, runs=(run_now(**watts(after)),)), baseline, ())
+        assert [(c.says, c.strength) for c in found_causes if c.rule == "power"] == expected
+    more = causes(drop(kind=Kind.EFFICIENCY, runs=(run_now(**watts(768.0)),)), baseline, ())
     assert [cause.strength for cause in more if cause.rule == "power"] == [Strength.STRONG]
 
 

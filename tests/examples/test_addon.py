@@ -91,7 +91,7 @@ def test_runs_that_cannot_be_are_refused_by_name(words: str, tmp_path: Path) -> 
     case: Any = Case(
         workload="w", scenario=Scenario.OFFLINE, engine="e", precision="fp8", accelerator="x"
     )
-    given: Any = verdicts.run()
+    run: Any = verdicts.run()
     case = replace(case, **{k: v for k, v in fields.items() if k == "scenario"})
     run = replace(run, **{k: v for k, v in fields.items() if k in ("metrics", "samples")})
     more: Any = {"limits": {"throughput": 0.03}, **fields}

@@ -269,9 +269,9 @@ def test_which_outcomes_fail(pytester: pytest.Pytester, monkeypatch: pytest.Monk
         options = [f"--mlperf-fail-on={option}"] if option else []
         plugin_session = session.of(pytester.parseconfig(*options, f"--mlperf-profile={profile}"))
         suite = Project(pytester).suite(accelerators=[accelerator])
-        (planned,) = in_profile(plan_suite(suite), own.options.profile)
+        (planned,) = in_profile(plan_suite(suite), plugin_session.options.profile)
         verdict = Verdict(case=planned.case, kind=Kind.PERFORMANCE, outcome=outcome, headline="")
-        if own.fails(planned, verdict) is not fails:
+        if plugin_session.fails(planned, verdict) is not fails:
             wrong.append((outcome, ci, option, profile, accelerator))
 
     assert wrong == []

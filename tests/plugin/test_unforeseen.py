@@ -60,7 +60,7 @@ def test_a_log_that_cannot_be_written_costs_no_verdict(project: Project) -> None
     (planned,) = plan_suite(project.suite())
     (project.path / "runs").write_text("in the way")
 
-    found = bench(project).verdict(planned, Kind.PERFORMANCE, set())
+    verdict = bench(project).verdict(planned, Kind.PERFORMANCE, set())
 
     assert (verdict.outcome, verdict.logs.file) == (Outcome.ERROR, None)
 

@@ -86,8 +86,10 @@ def scored(scored_case: Case, score: float, *pairs: PairedVerdict, **fields: Any
     }
     words = [gated(score).outcome, *(each.outcome for each in pairs)]
     word = worst([one for one in words if one is not None])
-    own = verdicts.verdict(word, "h", gated(score), case=one, kind=Kind.ACCURACY, paired=pairs)
-    return result(replace(own, runs=(), **{**given, **fields}))
+    own = verdicts.verdict(
+        word, "h", gated(score), case=scored_case, kind=Kind.ACCURACY, paired=pairs
+    )
+    return result(replace(own, runs=(), **{**verdict_fields, **fields}))
 
 
 def only(*results: CaseResult) -> Block:
@@ -170,10 +172,10 @@ def test_scenarios_accelerators_and_profiles_are_never_compared() -> None:
     int8_case = case("int8")
     results = [
         measured(case("fp32"), 1.0),
-        measured(replace(one, scenario=Scenario.SINGLE_STREAM), 2.0, metric="latency_p90"),
-        measured(replace(one, accelerator="cpu"), 3.0),
-        measured(replace(one, workload="bert-99"), 4.0),
-        measured(one, 5.0, profile="official"),
+        measured(replace(int8_case, scenario=Scenario.SINGLE_STREAM), 2.0, metric="latency_p90"),
+        measured(replace(int8_case, accelerator="cpu"), 3.0),
+        measured(replace(int8_case, workload="bert-99"), 4.0),
+        measured(int8_case, 5.0, profile="official"),
     ]
 
     blocks = blocks_of(results)
@@ -326,7 +328,7 @@ def test_invalid_runs_and_those_of_a_test_that_broke_are_not_shown() -> None:
 
 
 def test_latencies_at_different_rates_have_no_ratio() -> None:
-    one, other = case("fp32", scenario=Scenario.SERVER), case("int8", scenario=Scenario.SERVER)
+    first, other = case("fp32", scenario=Scenario.SERVER), case("int8", scenario=Scenario.SERVER)
     block = only(
         measured(first, 0.01, metric="latency_p50", target_qps=100.0),
         measured(other, 0.01, metric="latency_p50", target_qps=120.0),

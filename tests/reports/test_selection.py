@@ -51,7 +51,7 @@ def test_a_search_counts_with_its_runs() -> None:
 
 def test_the_plan_reads_as_designed() -> None:
     """It counts with the most runs allowed and says what runs in another Python."""
-    wanted: dict[tuple[Path, str], set[Kind]] = {
+    kinds_by_case: dict[tuple[Path, str], set[Kind]] = {
         (SUITE, QUICK.case.id): {Kind.PERFORMANCE, Kind.ACCURACY},
         (SUITE, OFFICIAL.case.id): {Kind.PERFORMANCE},
     }
