@@ -16,9 +16,11 @@ from pytest_mlperf.addons.html._page import render
 from pytest_mlperf.addons.html.model import TIME_PARTS, Packed, Percentiles, RunFiles
 from pytest_mlperf.bench.files import JudgedBaseline
 from pytest_mlperf.core.baseline import Record
+from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.history import CaseHistory
 from pytest_mlperf.core.measurement import moment_of
 from pytest_mlperf.core.results import Absent
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.extension import CaseResult, ReportedSession, Results, Run, parse_json
 from pytest_mlperf.run.logs import DETAIL, Detail, Timed, parse_detail
 from pytest_mlperf.run.power.doubts import THROTTLING_REASONS
@@ -259,15 +261,15 @@ def _detail(folder: Path) -> Detail | None:
     return parse_detail(path) if path else None
 
 
-def percentiles_of(folder: Path, scenario: str) -> list[Percentiles]:
+def percentiles_of(folder: Path, scenario: Scenario) -> list[Percentiles]:
     """Return the percentiles that LoadGen logged, with its limits."""
     detail = _detail(folder)
-    if detail is None or scenario == "Offline":
+    if detail is None or scenario == Scenario.OFFLINE:
         return []
     settings = _numbers_in(folder, "settings")
     percentiles = []
     for timed in _TIMED:
-        points = _logged(detail, "query_latency" if scenario == "MultiStream" else timed)
+        points = _logged(detail, "query_latency" if scenario == Scenario.MULTI_STREAM else timed)
         limit = settings.get(f"{timed}_limit_ns")
         if points:
             percentiles.append(
@@ -404,7 +406,7 @@ class _Search:
         }
         folders = {result.test: self._folders(result) for result in results.cases}
         last = {test: pairs[-1][1] for test, pairs in folders.items() if pairs}
-        speed = [r for r in results.cases if r.verdict.kind == "performance" and r.test in last]
+        speed = [r for r in results.cases if r.verdict.kind == Kind.PERFORMANCE and r.test in last]
         asked = [result for result in results.cases if result.test in records]
         # Each file takes several commands of git; failed cases come first.
         first = sorted(asked, key=lambda one: not one.failed)[:MAX_GIT_CASES]
