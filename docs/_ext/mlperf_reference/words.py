@@ -244,7 +244,7 @@ ENVIRONMENT: Mapping[str, str] = {
     "missing baseline on a named accelerator.",
     "CUDA_DEVICE_ORDER": "Set it to `PCI_BUS_ID` if `CUDA_VISIBLE_DEVICES` holds numbers and the "
     "machine has GPUs of several products.",
-    "CUDA_VISIBLE_DEVICES": "GPUs that may be used. Workers get the GPUs of their case, by number in "
+    "CUDA_VISIBLE_DEVICES": "GPUs that may be used. Workers get their case's GPUs, by number in "
     "PCI order, or by UUID if the machine has MIG.",
     "GITHUB_EVENT_NAME": "If it begins with pull_request or merge_group, the session leaves no "
     "suspects for the next one, as in other CI systems (docs/outcomes.md).",
