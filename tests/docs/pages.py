@@ -49,10 +49,12 @@ def links(text: str) -> Iterator[str]:
 def anchors(text: str) -> set[str]:
     """Return the anchors of a page's headings, as GitHub makes them."""
     text = re.sub(r"^(`{3,})[^\n]*\n.*?^\1$", "", text, flags=re.DOTALL | re.MULTILINE)
-    found: set[str] = set()
+    anchors_found: set[str] = set()
     for heading in re.findall(r"^#{1,6} +(.+?) *$", text, re.MULTILINE):
         words = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)
         slug = re.sub(r"[^\w\- ]", "", words.lower()).replace(" ", "-")
-        repeated = sum(1 for one in found if re.fullmatch(rf"{re.escape(slug)}(-\d+)?", one))
-        found.add(f"{slug}-{repeated}" if repeated else slug)
-    return found
+        repeated = sum(
+            1 for one in anchors_found if re.fullmatch(rf"{re.escape(slug)}(-\d+)?", one)
+        )
+        anchors_found.add(f"{slug}-{repeated}" if repeated else slug)
+    return anchors_found

@@ -48,8 +48,8 @@ def test_every_link_of_the_site_leads_somewhere(site: Site) -> None:
     for path in site.folder.rglob("*.html"):
         for target in _read(path).targets:
             file, anchor = urldefrag(unquote(target))
-            found = (path.parent / file.partition("?")[0]).resolve() if file else path
-            if not found.is_file() or (anchor and anchor not in _read(found).ids):
+            page_file = (path.parent / file.partition("?")[0]).resolve() if file else path
+            if not page_file.is_file() or (anchor and anchor not in _read(page_file).ids):
                 broken.append(f"{path.name}: {target}")
     assert broken == []
     foreign = [
