@@ -28,7 +28,8 @@ COMPARISON_NOTE = (
 
 HELP = """\
 Shows which share of the best official result each case reached, per GPU. A is
-given as for `compare`: results, LIBRARY==VERSION or a git ref. Nothing is judged.
+given as for `compare`: results, LIBRARY==VERSION or a git ref. Nothing is
+judged.
 
 Exit 2 if no official result is comparable.
 
