@@ -126,8 +126,7 @@ def _next_steps(suites: Path, edits: str) -> list[str]:
         ]
     return [
         f"next: pytest {suites}                            measure, without a baseline",
-        f"      pytest {suites} --mlperf-update=missing    record and commit; repeat on 3 other "
-        "days",
+        f"      pytest {suites} --mlperf-update=missing    record; repeat on 3 other days",
         f"      pytest {suites} --mlperf-handicap 50%      see what a failure looks like",
     ]
 
