@@ -66,4 +66,4 @@ def why_not_alike(a: Measured, b: Measured, *, hardware: bool = False) -> str:
     if condition := other_condition(a.fingerprint, b.fingerprint):
         return condition
     old, new = ("unknown" if rate is None else f"{rate:g}/s" for rate in (a.rate, b.rate))
-    return "" if a.rate == b.rate else f"different offered rates: {old} → {new}"
+    return "" if a.rate == b.rate else f"offered rate differs: {old} → {new}"

@@ -59,7 +59,7 @@ ALL = [
     r"  (ok|note) +runs folder +\.mlperf, \S+ GiB free",
     r"  ok +leases +\S+( can be written)?",
     r"engines",
-    r"  ok +null +can be used",
+    r"  ok +null +usable",
     r"  optional +vllm +needs vllm, which is not installed",
     r"libraries",
 ]
@@ -521,7 +521,7 @@ def test_loadgen_and_pytest_are_tried(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "pytest.ini").write_text("[pytest\n")
     found = _machine.plugin()
     assert found.state == "broken"
-    assert "pytest --help fails here: " in found.text
+    assert "pytest --help fails: " in found.text
 
 
 def test_libraries_are_told_with_the_extra_that_brings_them() -> None:

@@ -61,7 +61,7 @@ def test_a_slower_entry_is_a_drop_with_its_ratio(here: Path, say: Say) -> None:
         shown,
     )
     assert found, shown
-    assert "accuracy was not run" in one_line(shown)
+    assert "accuracy was not measured" in one_line(shown)
     assert "default noise, 5 % per run: this machine is not calibrated" in one_line(shown)
     assert shown.splitlines()[-1] == "1 PERF DROP"
     (session,) = (here / ".mlperf/runs").iterdir()
@@ -135,13 +135,13 @@ REFUSED: list[tuple[str, str, tuple[str, str], str]] = [
         ONE + OFFLINE,
         ONE + OFFLINE,
         ("schema = 1", 'schema = 1\ndivision = "open"'),
-        "A and B cannot be compared: another division, closed and open",
+        "A and B cannot be compared: different divisions: closed and open",
     ),
     (
         ONE + OFFLINE,
         ONE + OFFLINE,
         ('"v4.1"', '"v5.0"\nprofile = "official"'),
-        "another round, v4.1 and v5.0; another profile, quick and official",
+        "different rounds: v4.1 and v5.0; different profiles: quick and official",
     ),
     (
         H200 + OFFLINE,
