@@ -113,8 +113,8 @@ def _scored(text: str, engine: str, prompts: Path, suites: Path) -> str:
     table = SCORER_LINES.format(json.dumps(os.path.relpath(prompts, suites)))
     if "\nmodel = " in text:
         table = re.sub("tokenizer.*\n", "", table)
-    before, _, after = text.partition("[workload.dataset]")
-    return before + table + re.sub("ignore_eos.*\n", "", after[after.index("[[engines]]") :])
+    head, _, tail = text.partition("[workload.dataset]")
+    return head + table + re.sub("ignore_eos.*\n", "", tail[tail.index("[[engines]]") :])
 
 
 def _next_steps(suites: Path, edits: str) -> list[str]:

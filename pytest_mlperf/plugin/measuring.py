@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import time
 from collections.abc import Callable, Collection, Iterable
 from contextlib import AbstractContextManager, nullcontext
@@ -111,16 +112,16 @@ class Live:
 
     def show(self, line: str) -> None:
         """Show a line of progress when one is due."""
-        now = time.monotonic()
+        time_s = time.monotonic()
         if not isinstance(line, Waiting):
-            self._calm = now
-        elif now - self._calm >= MIN_NOTED_SECONDS and not self._on_terminal:
+            self._calm = time_s
+        elif time_s - self._calm >= MIN_NOTED_SECONDS and not self._on_terminal:
             self._calm = math.inf  # each wait is told once
             self.tell(line)
         interval = RENEWAL_SECONDS if self._on_terminal else HEARTBEAT_S
-        if self._writer is None or now - self._last < interval:
+        if self._writer is None or time_s - self._last < interval:
             return
-        self._last, line = now, visible(f"{self._position()}{line}")
+        self._last, line = time_s, visible(f"{self._position()}{line}")
         if self._on_terminal:
             width = self.columns - 1
             self._write(("\r\x1b[K" if self._shown else "\n") + line[:width])
@@ -239,36 +240,25 @@ def reproducing(arguments: Iterable[str]) -> tuple[str, ...]:
     Recording is left out: a command that is printed to be repeated must not write.
     """
     kept: list[str] = []
-    before = ""
+    option = ""  # whose value may follow
     for argument in map(str, arguments):
-        name, before = before, ""
-        takes = BARE_OPTIONS.get(name, {argument}) if name else set()
-        setting = _setting(name, argument)
-        if setting is not None:
-            kept += _override(setting)
+        name, option = option, ""
+        setting = re.fullmatch(r"(?:--override-ini=|-o=?)(.+)", argument)
+        values = BARE_OPTIONS.get(name, {argument}) if name else set()
+        if name in OVERRIDES or setting:
+            kept += _override(setting[1] if setting and name not in OVERRIDES else argument)
         elif argument in OVERRIDES:
-            before = argument
-        elif argument in takes and not argument.startswith("-"):
+            option = argument
+        elif argument in values and not argument.startswith("-"):
             kept.append(argument)
         elif argument.startswith("--mlperf-") and not argument.startswith(_NOT_REPRODUCED):
             kept.append(argument)
-            before = "" if "=" in argument else argument
+            option = "" if "=" in argument else argument
     return tuple(kept)
 
 
-def _setting(before: str, argument: str) -> str | None:
-    """Return the ini setting that an argument overrides; None: it is no override."""
-    if before in OVERRIDES:
-        return argument
-    if argument.startswith("--override-ini="):
-        return argument.removeprefix("--override-ini=")
-    if argument.startswith("-o") and argument != "-o":
-        return argument.removeprefix("-o").removeprefix("=")
-    return None
-
-
 def _override(setting: str) -> list[str]:
-    """Return an ini setting as an option, where it is one of ours that may be repeated."""
+    """Return an ini setting as an option, if it is one of ours that may be repeated."""
     recording = {option.removeprefix("--").replace("-", "_") for option in _NOT_REPRODUCED}
     name = setting.partition("=")[0].strip()
     return ["-o", setting] if name.startswith("mlperf_") and name not in recording else []

@@ -485,19 +485,19 @@ def read_options(config: pytest.Config) -> Options:
 
 
 def _value(config: pytest.Config, name: str, option: SessionOption) -> object:
-    shown = _shown(name, option)
+    label = _shown(name, option)
     setting, base = _setting(config, name, ini_only=option.ini_only)
     if setting is None:
         setting = option.default
     try:
         value = option.convert(setting) if isinstance(setting, str) else setting
     except MlperfError as error:
-        raise pytest.UsageError(f"{shown}: {error}") from None
+        raise pytest.UsageError(f"{label}: {error}") from None
     except Exception as error:  # an add-on's may raise anything
         if not isinstance(error, ValueError) and name in _OPTIONS:
             raise
         expected = f"{option.metavar}: {option.help}".replace("%%", "%")
-        raise pytest.UsageError(f"{shown}: {setting!r} is not valid; expected {expected}") from None
+        raise pytest.UsageError(f"{label}: {setting!r} is not valid; expected {expected}") from None
     return base / value if isinstance(value, Path) else value
 
 
@@ -510,13 +510,13 @@ def _setting(config: pytest.Config, name: str, *, ini_only: bool = False) -> tup
 
 
 def _reports(config: pytest.Config) -> tuple[tuple[str, Path], ...]:
-    asked, base = _setting(config, "report")
-    if not asked:
+    texts, base = _setting(config, "report")
+    if not texts:
         return ()
     from pytest_mlperf.reports.formats import parse_report
 
     files: dict[Path, str] = {}
-    for words in asked:
+    for words in texts:
         try:
             form, file = parse_report(words)
         except (ValueError, MlperfError) as error:

@@ -61,9 +61,9 @@ from pytest_mlperf.suite.pairs import PlannedPair, Testable
 from pytest_mlperf.suite.plan import Planned
 
 
-def suspects_first(items: list[pytest.Item], before: Iterable[Suspect]) -> None:
+def suspects_first(items: list[pytest.Item], suspects: Iterable[Suspect]) -> None:
     """Move the cases of SUSPECT tests to the front."""
-    tests = {suspect.test for suspect in before}
+    tests = {suspect.test for suspect in suspects}
     keys = {item: p and (p.path, p.case.id) for item in items for p in [planned_of(item)]}
     first = {key for item, key in keys.items() if key and item.nodeid in tests}
     items.sort(key=lambda item: keys[item] not in first)
