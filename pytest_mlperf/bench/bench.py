@@ -96,7 +96,7 @@ def require_power_source(case: Case) -> None:
 
 
 def broken(
-    case: Case, kind: Kind, error: RunError | BaselineError, shown: Callable[[Path], str]
+    case: Case, kind: Kind, error: RunError | BaselineError, relative: Callable[[Path], str]
 ) -> Verdict:
     """Return the verdict ERROR of a test."""
     layer, log = "baseline", None
@@ -111,8 +111,8 @@ def broken(
         headline=str(error) if str(error).startswith(f"{layer} ") else f"{layer}: {error}",
         logs=Logs(
             tail=tuple(tail),
-            file=shown(Path(log)) if log else None,
-            folder=shown(Path(log).parent) if log else None,
+            file=relative(Path(log)) if log else None,
+            folder=relative(Path(log).parent) if log else None,
         ),
     )
 

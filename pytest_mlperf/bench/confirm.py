@@ -102,8 +102,8 @@ def left_out(side: CaseRunner) -> str:
 
 
 def in_turns(
-    now: CaseRunner,
-    before: CaseRunner,
+    new: CaseRunner,
+    old: CaseRunner,
     limits: Mapping[str, float],
     rule: RuleR,
     *,
@@ -121,16 +121,16 @@ def in_turns(
         Unjudgeable: Every try of a run was INVALID.
     """
     missing = 0
-    while not (ratios := decided(now.runs, before.runs, limits, rule, missing)):
-        kept = add_pair(before, now, limits, rule.tolerated, leader=leader, check=check)
+    while not (ratios := decided(new.runs, old.runs, limits, rule, missing)):
+        kept = add_pair(old, new, limits, rule.tolerated, leader=leader, check=check)
         missing += not kept
         done()
     return ratios
 
 
 def decided(
-    now: Sequence[Run],
-    before: Sequence[Run],
+    new: Sequence[Run],
+    old: Sequence[Run],
     limits: Mapping[str, float],
     rule: RuleR,
     missing: int = 0,
@@ -140,12 +140,12 @@ def decided(
     `missing` is the number of pairs that were left out, which count towards the maximum. Raises
     NotComparable if a metric is missing or may not be judged.
     """
-    last = missing > 0 and len(now) + missing >= rule.max_runs
-    if not now:
+    last = missing > 0 and len(new) + missing >= rule.max_runs
+    if not new:
         if last:
             raise NotComparable(f"load differed between the sides of all {missing} pairs")
         return {}
-    ratios = _ratios(now, before, limits, rule)
+    ratios = _ratios(new, old, limits, rule)
     decisions = {ratio.outcome for ratio in ratios.values()}
     over = last or Answer.FAIL in decisions or Answer.MORE not in decisions
     return {name: ended(ratio) for name, ratio in ratios.items()} if over else {}

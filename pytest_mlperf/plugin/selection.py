@@ -42,7 +42,7 @@ class Selection:
 
     @property
     def machine(self) -> Machine:
-        """This machine."""
+        """Machine of this session."""
         return self._machine or detect(gpus=False)
 
     def is_here(self, planned: Testable) -> bool:

@@ -26,15 +26,15 @@ from pytest_mlperf.run.score import ACCURACY_LOG
 SCORES_SHAPE = events.record(
     aggregate=events.by_name(events.is_number),
     chance=events.by_name(events.is_number),
-    groups=events.optional(events.each(events.is_count)),
-    indices=events.each(events.is_count),
+    groups=events.optional(events.list_of(events.is_count)),
+    indices=events.list_of(events.is_count),
     leverage=events.by_name(
         events.record(seen=events.is_number, df=events.is_number, hidden=events.is_number)
     ),
-    lower=events.each(events.is_text),
-    outputs=events.each(events.is_count),
-    whole=events.each(events.is_text),
-    per_sample=events.by_name(events.each(events.optional(events.is_number))),
+    lower=events.list_of(events.is_text),
+    outputs=events.list_of(events.is_count),
+    whole=events.list_of(events.is_text),
+    per_sample=events.by_name(events.list_of(events.optional(events.is_number))),
 )
 
 

@@ -35,6 +35,7 @@ from pytest_mlperf.run import curve
 from pytest_mlperf.run.builds import Build
 from pytest_mlperf.run.child.protocol import Event
 from pytest_mlperf.run.conditions import Conditions, ControlRun
+from pytest_mlperf.run.curve import read_recorded
 from pytest_mlperf.run.figures import (
     Figures,
     Findings,
@@ -52,7 +53,6 @@ from pytest_mlperf.run.logs import DETAIL, Detail, TimedLog, parse_detail
 from pytest_mlperf.run.power.exporter import Exporter, ExporterLog, exported
 from pytest_mlperf.run.power.figures import CLOCK_SET, findings_of, metered, sampled
 from pytest_mlperf.run.power.sampling import PowerLog
-from pytest_mlperf.run.recorded import read_recorded
 from pytest_mlperf.run.roofline_share import Nearness, light_findings
 from pytest_mlperf.run.server import Answers, ServerLog, answer_findings, served
 from pytest_mlperf.run.worker.point_window import CURVE_LOG

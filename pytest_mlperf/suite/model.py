@@ -358,8 +358,8 @@ def _data(suite: Suite) -> Iterator[values.Defect]:
         yield gap
     rules = suite.rules
     for key, test in (("compliance_dataset", "TEST07"), ("timed_tokens", "TEST09")):
-        asked = rules is not None and test in rules.compliance
-        if getattr(suite.workload, key) is not None and not asked:
+        is_read = rules is not None and test in rules.compliance
+        if getattr(suite.workload, key) is not None and not is_read:
             reason = f"only {test} reads it, which {suite.round} does not ask of this workload"
             yield (*WORKLOAD, key), f"{reason}: remove it"
     if not (suite.workload.scorer or (rules and rules.scorer)):

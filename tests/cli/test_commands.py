@@ -95,7 +95,7 @@ def test_every_example_of_the_help_and_the_page_is_accepted() -> None:
     for line in (*lines, *on_page):
         parser, _ = build_parser()
         parser.parse_args(shlex.split(line.partition(" > ")[0]))
-    commands = PAGE.partition("\n## ")[0]
+    commands, _, _ = PAGE.partition("\n## ")
     assert re.findall(r"^\| `([a-z]+)", commands, re.MULTILINE) == list(NAMES)
     blocks = re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL)
     shown = [line for block in blocks for line in block.splitlines()]

@@ -11,7 +11,7 @@ import pytest
 from pytest_mlperf.builtin.synthetic import SyntheticDataset
 from pytest_mlperf.core.extension import Dataset, Engine, Sink
 from pytest_mlperf.run.worker._delivery import PerformanceSink
-from pytest_mlperf.run.worker._in_order import InOrder
+from pytest_mlperf.run.worker._handicap import InOrder
 from pytest_mlperf.testing import RecordingSink
 from tests.run.harness import RunningWorker, settings, spec
 from tests.run.test_sink import Received, give_up
@@ -54,7 +54,7 @@ def test_samples_go_round_in_ascending_order() -> None:
     timed = PerformanceSink(give_up, Received().port)
     timed.counts_tokens = True
     timed.expect([8, 9])
-    timed.answer_tokens.asked([8, 9], [2, 2])  # what LoadGen draws
+    timed.answer_tokens.record_indices([8, 9], [2, 2])  # what LoadGen draws
     ordered.submit([8, 9], [2, 2], timed)
     timed.done([8, 9], None, [3, 4])
     assert timed.answer_tokens.by_index == {5: [3], 7: [4]}

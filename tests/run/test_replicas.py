@@ -167,11 +167,11 @@ def test_a_list_in_its_order_is_told_by_its_place_and_a_long_one_numbered() -> N
     theirs, ours = Lists(), Lists()
     theirs.add(7, ids.copy())
     ours.add(7, ids)
-    places = [theirs.place(part) for part in (ids[:10], tuple(ids[10:30]), ids[31:33], ids[30:])]
+    places = [theirs.locate(part) for part in (ids[:10], tuple(ids[10:30]), ids[31:33], ids[30:])]
     assert places == [(7, 0, 10), (7, 10, 20), None, (7, 30, MIN_REMEMBERED_LENGTH - 30)]
     made = [place for place in places if place]
     assert [list(ours.ids(place)) for place in made[::-1]] == [ids[30:], ids[10:30], ids[:10]]
-    assert [theirs.place(part) for part in (ids[:10], [])] == [None, None]
+    assert [theirs.locate(part) for part in (ids[:10], [])] == [None, None]
 
     ids = list(range(5000, 5000 + MIN_REMEMBERED_LENGTH))
     ours = Lists()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_mlperf.run.worker._tally import MAX_SNAPSHOTS, SLICES, Tally, shares
+from pytest_mlperf.run.worker._replica_group import MAX_SNAPSHOTS, SLICES, Tally, shares
 
 
 def worked(seconds_per_list: float, *, lists: int, samples: int = 10, work: float = 10.0) -> Tally:

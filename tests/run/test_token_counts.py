@@ -187,7 +187,7 @@ def test_text_that_is_tokenised_again_may_have_another_length() -> None:
     sink = output_sink()
     sink.outputs_are_tokens = False
     sink.expect([1, 2])
-    sink.answer_tokens.asked([1, 2], [5, 6])
+    sink.answer_tokens.record_indices([1, 2], [5, 6])
     sink.done([1], [packed(7, 8, 2)], [30])
     sink.done([2], [packed(7, 8, 2)])
     assert sink.answer_tokens.by_index == {5: [30]}, "what the engine counts, or nothing"
@@ -210,7 +210,7 @@ def test_every_sink_keeps_the_tokens_of_each_answer_by_sample(
     sink, lengths = make(), {11: 2, 12: 3, 13: 2, 14: 4, 15: 2}
     of = {11: 7, 12: 8, 13: 7, 14: 9, 15: 7}
     sink.expect([*lengths])
-    sink.answer_tokens.asked([*of], [*of.values()])
+    sink.answer_tokens.record_indices([*of], [*of.values()])
     for ids in ([12], [11, 99, 13], [12, 14], [15]):
         counts = [lengths.get(one, 5) for one in ids]
         sink.done(ids, [packed(*range(3, 3 + n)) for n in counts], counts)
@@ -222,7 +222,7 @@ def test_an_engine_that_counts_beside_no_output_is_counted_by_its_outputs() -> N
     sink = output_sink()
     sink.counts_tokens = True
     sink.expect([1, 2, 3])
-    sink.answer_tokens.asked([1, 2, 3], [5, 6, 7])
+    sink.answer_tokens.record_indices([1, 2, 3], [5, 6, 7])
     sink.done([1, 2, 3], [packed(7, 8, 2), packed(4), b"text"])
     assert sink.answer_tokens.by_index == {5: [3]}
 

@@ -18,7 +18,7 @@ from pytest_mlperf.core.history import histories_of
 from pytest_mlperf.core.results import Results
 from pytest_mlperf.stores.database import StoreError, _backends, opened, require_url, shown_url
 from pytest_mlperf.stores.database._backends import without_secrets
-from pytest_mlperf.stores.database._schema import MIGRATIONS
+from pytest_mlperf.stores.database._store import MIGRATIONS
 from pytest_mlperf.stores.results import read_results, write_results
 
 RECORDED = Path(__file__).parents[1] / "data" / "replay" / "unchanged" / "results.json"

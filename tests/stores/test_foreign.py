@@ -115,7 +115,7 @@ EXCEPTIONS = {
                 "adapters.datasets.files.latents",
             ),
             *(
-                "adapters.datasets.files.pickle_files",
+                "adapters.datasets.files.frames",
                 "adapters.datasets.files.pickles",
                 "adapters.datasets.files.tensors",
             ),
@@ -126,7 +126,7 @@ EXCEPTIONS = {
             ),
             *(
                 "adapters.datasets.streaming",
-                "adapters.datasets.user_prompts._records",
+                "adapters.datasets.user_prompts._trace",
                 "adapters.engines",
             ),
             *(

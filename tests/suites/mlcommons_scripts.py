@@ -1,7 +1,7 @@
 """Run MLCommons' accuracy and compliance scripts on the logs of tiny twins, beside our own figures.
 
 `python -m tests.suites.mlcommons_scripts [TWIN ...]` measures twins and prints a table; `--write`
-puts it into docs/workloads.md. MLPERF_INFERENCE names a checkout of mlcommons/inference. Scripts
+puts it into docs/scoring.md. MLPERF_INFERENCE names a checkout of mlcommons/inference. Scripts
 run at their defaults. What they would download is replaced, see `run_script`: the model's
 tokenizer, the metric ROUGE of a hub, and NLTK's sentences. Of deepseek-r1 programs and mathematics
 are graded by us, as LiveCodeBench's data and PRM800K are no part of the checkout.
@@ -27,7 +27,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = ROOT / "suites" / "tiny"
-DOCS = ROOT / "docs" / "workloads.md"
+DOCS = ROOT / "docs" / "scoring.md"
 TABLE_MARKS = "<!-- mlcommons-scripts -->", "<!-- /mlcommons-scripts -->"
 LOG = "mlperf_log_accuracy.json"
 

@@ -105,8 +105,8 @@ class CocoCaptionsOptions(files.ChecksumOptions):
         )
         folder = (table or path / CAPTION_FILES[-1]).absolute().parent
         folder = (folder.parent if folder.name == "captions" else folder) / "latents"
-        latents, place = find_latents(self.latents, folder, LATENTS, ADVICE_LATENTS)
-        self.require((table is not None, f"{path}: {lacks}; {ADVICE}"), place)
+        latents, presence = find_latents(self.latents, folder, LATENTS, ADVICE_LATENTS)
+        self.require((table is not None, f"{path}: {lacks}; {ADVICE}"), presence)
         assert table is not None
         if latents:
             require_reader(latents)

@@ -61,8 +61,8 @@ class VBenchOptions(files.FileOptions):
         file = path / PROMPTS_FILE if path.is_dir() else path
         source = f"get them from {PROMPTS_SOURCE}"
         advice = f"{source}, or set the data set's latents to their path, or to false"
-        latents, place = find_latents(self.latents, file.parent, LATENTS, advice)
-        self.require((file.is_file(), f"{file}: these prompts are not here; {source}"), place)
+        latents, presence = find_latents(self.latents, file.parent, LATENTS, advice)
+        self.require((file.is_file(), f"{file}: these prompts are not here; {source}"), presence)
         if latents:
             require_reader(latents)
         return file, latents

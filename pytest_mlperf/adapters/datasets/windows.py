@@ -96,19 +96,19 @@ class WindowsDataset(files.FileDataset[TokenWindow]):
     unit = "window"
     kind = b"windows"
 
-    def _read(self, asked: WindowsOptions, path: Path) -> None:
-        files.check_file(path, asked.checksum)
-        self._documents = [*_documents(path, asked)]
+    def _read(self, options: WindowsOptions, path: Path) -> None:
+        files.check_file(path, options.checksum)
+        self._documents = [*_documents(path, options)]
         windows = [
             window
             for index, tokens in enumerate(self._documents)
-            for window in cut(index, len(tokens), asked.length, asked.stride or asked.length)
+            for window in cut(index, len(tokens), options.length, options.stride or options.length)
         ]
         if not windows:
             raise files.wrong(
                 path, "no document has two tokens", "set path to a file with documents"
             )
-        self._keep(windows, asked.count, path, f"its documents have {len(windows):,} windows")
+        self._keep(windows, options.count, path, f"its documents have {len(windows):,} windows")
 
     def input(self, index: int) -> list[int]:
         """Return the token ids of a window."""
@@ -151,9 +151,9 @@ def cut(document: int, tokens: int, length: int, stride: int) -> Iterator[TokenW
             return
 
 
-def _documents(path: Path, asked: WindowsOptions) -> Iterator[NDArray[np.int32]]:
+def _documents(path: Path, options: WindowsOptions) -> Iterator[NDArray[np.int32]]:
     source = SampleFile(file=path, row="line", whole="file")
-    tokenizer = load_tokenizer("windows", asked.tokenizer) if asked.tokenizer else None
+    tokenizer = load_tokenizer("windows", options.tokenizer) if options.tokenizer else None
     for line, column, value in _values(source):
         if column == TOKENS_KEY:
             yield token_list(source, line, column, value, "document")

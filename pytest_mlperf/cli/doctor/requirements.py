@@ -31,9 +31,9 @@ from pytest_mlperf.run.child.events import (
     Fields,
     NoEventError,
     by_name,
-    each,
     event_of,
     is_text,
+    list_of,
 )
 from pytest_mlperf.run.child.process import THIS_PYTHON
 from pytest_mlperf.run.child.protocol import import_as_parent, import_path
@@ -208,7 +208,7 @@ ANSWER_SHAPES: Mapping[str, Fields] = {
     "importing": {"library": is_text},
     "answer": {
         "lacking": by_name(is_text),
-        "error": lambda value: each(is_text)(value) and len(value) >= 2,
+        "error": lambda value: list_of(is_text)(value) and len(value) >= 2,
     },
     "error": ERROR,
 }

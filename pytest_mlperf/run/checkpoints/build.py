@@ -18,7 +18,7 @@ from pytest_mlperf.core.errors import MlperfError, RunError
 from pytest_mlperf.core.job import CheckpointBuild, Elsewhere, Job
 from pytest_mlperf.processes import log_tail
 from pytest_mlperf.run.checkpoints import _store
-from pytest_mlperf.run.child.events import Fields, by_name, each, is_count, is_text
+from pytest_mlperf.run.child.events import Fields, by_name, is_count, is_text, list_of
 from pytest_mlperf.run.child.process import Child, Patience
 from pytest_mlperf.run.child.protocol import Event
 from pytest_mlperf.run.conditions import Conditions, placed
@@ -250,7 +250,7 @@ BUILDER_ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 ABOUT: Fields = {
     "versions": by_name(is_text),
-    "missing": each(is_text),
+    "missing": list_of(is_text),
     "code": is_text,
     "python": is_text,
     "executable": is_text,

@@ -270,7 +270,7 @@ def _issue(
             if indices is not None:
                 samples = [indices[sample] for sample in samples]
             if indices is not None or sink.counts_tokens:
-                sink.answer_tokens.asked(ids, samples)
+                sink.answer_tokens.record_indices(ids, samples)
             if len(ids) <= KEPT_LIST:
                 recent.append((ids, samples))
             submit(ids, samples, sink)

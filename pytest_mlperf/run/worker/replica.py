@@ -82,7 +82,7 @@ class ReplicaSink:
         """Report completions, with outputs if they are read."""
         kept = outputs if self.wants_output else None
         self._replica.open -= len(ids)
-        done = self._replica.lists.place(ids) or [*ids]
+        done = self._replica.lists.locate(ids) or [*ids]
         self._put((wire.DONE, perf_counter(), done, kept, n_tokens))
 
     def lost(self, ids: Sequence[int]) -> None:

@@ -30,7 +30,7 @@ from pytest_mlperf.adapters.scorers.code.sandbox import (
     StepResult,
     readable_python,
     run_isolated,
-    shown,
+    visible_paths,
     why_not,
 )
 from pytest_mlperf.core.errors import EnvironmentFault
@@ -379,8 +379,8 @@ def test_a_python_below_usr_local_works_wherever_it_is_there() -> None:
     )
 
     assert printed_text(finished) == "runs"
-    assert shown("/usr/local/bin/python3", "/usr/lib/jvm") == {}
-    assert [*shown("/usr/local/python", "/usr/local/binary")] == [
+    assert visible_paths("/usr/local/bin/python3", "/usr/lib/jvm") == {}
+    assert [*visible_paths("/usr/local/python", "/usr/local/binary")] == [
         *("/usr/local/python", "/usr/local/binary"),
     ]
 

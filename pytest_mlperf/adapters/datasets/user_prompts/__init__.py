@@ -25,14 +25,13 @@ from pytest_mlperf.adapters.datasets.prompts import (
     TokenLists,
     token_list,
 )
-from pytest_mlperf.adapters.datasets.user_prompts._records import read
 from pytest_mlperf.adapters.datasets.user_prompts._synthetic import (
     MAX_LENGTH_TOKENS,
     Lengths,
     MadeUp,
     Shared,
 )
-from pytest_mlperf.adapters.datasets.user_prompts._trace import Replayed, Request, read_trace
+from pytest_mlperf.adapters.datasets.user_prompts._trace import Replayed, Request, read, read_trace
 
 ENDINGS = (".jsonl", ".csv", ".parquet")
 

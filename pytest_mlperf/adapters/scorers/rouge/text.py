@@ -71,7 +71,7 @@ class Vocabulary(dict[bytes, tuple[int, ...]]):
         self._stemmer = SimpleNamespace(stem=cache(PorterStemmer().stem))
 
     def __missing__(self, written: bytes) -> tuple[int, ...]:
-        """Number the stems of a new written word."""
+        """Return the numbers of the stems of a new word, and store them."""
         stems = self._tokenize(written.decode("utf-8", "surrogatepass"), self._stemmer)
         numbers = tuple(self.stems.setdefault(stem, len(self.stems)) for stem in stems)
         self[written] = numbers

@@ -14,8 +14,7 @@ from pytest_mlperf.adapters.engines.openai._events import StreamedAnswer
 from pytest_mlperf.core.errors import RunError, SuiteError
 from pytest_mlperf.run.worker.closed_loop import ClosedLoop, SlotSink
 from pytest_mlperf.run.worker.conversations import Conversations
-from pytest_mlperf.run.worker.point_window import REQUEST_COLUMNS
-from pytest_mlperf.run.worker.recount import NOTE
+from pytest_mlperf.run.worker.point_window import NOTE, REQUEST_COLUMNS
 from tests.adapters.engines.openai.recorder import open_engine
 from tests.adapters.engines.openai.scripted import Manner, Scripted, event
 from tests.run.harness import error_of, run_to_end, settings, spec

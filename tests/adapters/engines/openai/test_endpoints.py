@@ -24,7 +24,7 @@ from pytest_mlperf.cli import main
 from pytest_mlperf.core.errors import MlperfError, RunError, SuiteError
 from pytest_mlperf.core.job import Seeds
 from pytest_mlperf.core.reason import Key
-from pytest_mlperf.run.recorded import read_recorded
+from pytest_mlperf.run.curve import read_recorded
 from pytest_mlperf.stores.results import read_results, sealed
 from pytest_mlperf.testing import check_engine
 from tests.adapters.engines.openai.echo import echo_server

@@ -10,8 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from pytest_mlperf.adapters.engines.torch.module._neighbours import CITATION_EDGE, Neighbours
-from pytest_mlperf.adapters.engines.torch.module.rgat import Attention, Rgat, RgatSizes
+from pytest_mlperf.adapters.engines.torch.module.rgat import (
+    CITATION_EDGE,
+    Attention,
+    Neighbours,
+    Rgat,
+    RgatSizes,
+)
 from pytest_mlperf.core.errors import RunError
 from tests.adapters.engines.recording import Samples
 from tests.adapters.engines.torch import modules
