@@ -214,7 +214,7 @@ def test_what_cannot_be_calibrated_is_told_before_any_run(project: Path, say: Sa
     file = Path("baselines/calibration/cpu.json")
     file.parent.mkdir()
     file.write_text("{", "utf-8")
-    anew = ("calibrate anew: pytest-mlperf calibrate",)
+    anew = ("calibrate again: pytest-mlperf calibrate",)
     assert differing(say, [(("calibrate", "--runs", 2), 2, anew)]) == []
     file.unlink()
     suite(HEAD, engine("steady", speed=11), SCENARIOS)

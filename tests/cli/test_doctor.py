@@ -294,11 +294,11 @@ ABSENT = "DmlExecutionProvider"
 """Of another operating system."""
 UNREADY: list[tuple[dict[str, Any], str, str]] = [
     ({"model": ONNX, "options": 'providers = ["cpu"]'}, "ready", ""),
-    ({"model": b""}, "missing", "SUITE:5: DIR/m.onnx is empty (0 bytes): get it again"),
+    ({"model": b""}, "missing", "SUITE:5: DIR/m.onnx is empty (0 bytes); download it again"),
     (
         {"model": POINTER + b"\noid sha256:12\nsize 7\n"},
         "missing",
-        "SUITE:5: DIR/m.onnx is a Git LFS pointer, not the file itself: git lfs pull",
+        "SUITE:5: DIR/m.onnx is a Git LFS pointer, not the file itself; run: git lfs pull",
     ),
     (
         {"model": ONNX, "workload": '[workload.scorer]\nuse = "top1"\ndtype = "float16"'},

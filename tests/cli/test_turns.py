@@ -179,7 +179,7 @@ def test_what_proves_nothing_is_refused_before_it_is_measured(here: Path, say: S
     v = write("v", *absent, OFFLINE, "[accelerators.Z9000]\n")
     rows: list[tuple[tuple[object, ...], int, tuple[str, ...]]] = [
         (("turns", s, s), 2, ("A and B are the same engine entry",)),
-        (("turns", s, f"{s}::two"), 2, (f"{s}: no engine entry is called 'two'; known: one, one",)),
+        (("turns", s, f"{s}::two"), 2, (f"{s}: no engine entry named 'two'; known: one, one",)),
         (("turns", f"{s}@baseline", s), 2, (f"{s}: one-fp32 has no baseline_engine",)),
         (("turns", t, s), 2, (f"{t} is not here",)),
         (
