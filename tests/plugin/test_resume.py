@@ -92,7 +92,7 @@ def test_what_was_decided_is_reported_and_not_measured_again(
     ]
     assert not list(interrupted.path.glob(f".mlperf/runs/*/{JOURNAL_FILE}"))
     again = interrupted.run("suites", *PLAIN, "--mlperf-resume")
-    again.stderr.fnmatch_lines(["*--mlperf-resume: no session in * was interrupted*"])
+    again.stderr.fnmatch_lines(["*--mlperf-resume: no interrupted session in **"])
 
 
 def test_workers_of_xdist_know_what_was_decided(interrupted: Project) -> None:
