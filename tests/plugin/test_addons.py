@@ -60,7 +60,7 @@ TOLD = {
     "states no interface": "API is not declared; this version needs API = 1",
     "misspells a hook": "no hook mlperf_verdikt",
     "ends the process": "SystemExit: 0",
-    "has a hook that is no function": "mlperf_case_facts is no function",
+    "has a hook that is no function": "mlperf_case_facts is not a function",
     "takes an argument that no hook has": "colour",
 }
 
