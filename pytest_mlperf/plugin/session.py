@@ -23,7 +23,7 @@ from pytest_mlperf.bench.bench import (
 )
 from pytest_mlperf.bench.files import AcceptedBaselines
 from pytest_mlperf.bench.policy import LONE_PHASE, Phase
-from pytest_mlperf.core.case import AUDITS, Kind
+from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.causes import causes
 from pytest_mlperf.core.results import CaseResult, Results, Suspect, by_case
 from pytest_mlperf.core.rulings.criteria import with_criterion
@@ -57,8 +57,8 @@ from pytest_mlperf.reports.terminal.advice import JUDGE
 from pytest_mlperf.run.project import commit_of, ignored_in_git
 from pytest_mlperf.stores.atomic import Keeping
 from pytest_mlperf.stores.results import digest_of
+from pytest_mlperf.suite.benchmarks import PlannedBenchmark
 from pytest_mlperf.suite.pairs import PlannedPair, Testable
-from pytest_mlperf.suite.plan import Planned
 
 
 def suspects_first(items: list[pytest.Item], suspects: Iterable[Suspect]) -> None:
@@ -69,18 +69,12 @@ def suspects_first(items: list[pytest.Item], suspects: Iterable[Suspect]) -> Non
     items.sort(key=lambda item: keys[item] not in first)
 
 
-TEST_KINDS: dict[str, Kind] = {
-    "test_accuracy": "accuracy",
-    "test_performance": "performance",
-    "test_efficiency": "efficiency",
-    "test_pair": "pair",
-    **{f"test_{name.lower()}": name for name in AUDITS},
-}
+TEST_KINDS = {f"test_{kind.lower()}": kind for kind in Kind}
 
 
 def kind_of(item: pytest.Item) -> Kind:
     """Return a test's kind; tests outside of suites are benchmarks."""
-    return TEST_KINDS.get(getattr(item, "originalname", ""), "performance")
+    return TEST_KINDS.get(getattr(item, "originalname", ""), Kind.PERFORMANCE)
 
 
 def of(config: pytest.Config) -> MlperfSession:
@@ -156,7 +150,7 @@ class MlperfSession:
 
     def judge(self, planned: Testable, kind: Kind) -> Verdict:
         """Return the verdict of a test, after measuring what is missing."""
-        if kind == "efficiency" and not self.options.metered:
+        if kind == Kind.EFFICIENCY and not self.options.metered:
             if self.options.power == "off":
                 raise LeftOut("efficiency not measured: mlperf_power=off")
             require_power_source(planned.case)
@@ -268,13 +262,13 @@ class MlperfSession:
         arguments = self._orders.get("mlperf_arguments")
         if arguments is None:
             arguments = reproducing(self.config.invocation_params.args)
-        judged = isinstance(planned, Planned) and planned.benchmark
+        judged = isinstance(planned, PlannedBenchmark)
         if judged and not any(argument.startswith(JUDGE) for argument in arguments):
             arguments = (JUDGE, *arguments)  # which an ini file may ask for
         limits, suite, options, root = (
             planned.limits, planned.suite, self.options, self.config.rootpath
         )  # fmt: skip
-        if verdict.kind == "efficiency" and not isinstance(planned, PlannedPair):
+        if verdict.kind == Kind.EFFICIENCY and not isinstance(planned, PlannedPair):
             limits = planned.efficiency_limits
         files = [root / file for file in (planned.path, verdict.baseline.file) if file]
         digests = {str(file.resolve()): digest for file in files if (digest := digest_of(file))}
@@ -288,7 +282,7 @@ class MlperfSession:
             verdict=verdict,
             failed=failed,
             limits=limits,
-            scored="accuracy" in planned.kinds,
+            scored=Kind.ACCURACY in planned.kinds,
             handicap=options.handicap,
             max_runs=options.max_runs,
             arguments=tuple(arguments),
