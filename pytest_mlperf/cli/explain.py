@@ -22,7 +22,6 @@ from pytest_mlperf.cli.stored_results import (
     results_path,
 )
 from pytest_mlperf.core.baseline import Record, find
-from pytest_mlperf.core.causes import causes
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.metrics import METRICS
@@ -35,6 +34,7 @@ from pytest_mlperf.judge.decision import Answer
 from pytest_mlperf.judge.inputs import Direction, surer
 from pytest_mlperf.judge.ratio import FIRST_LOOK, judge_ratio
 from pytest_mlperf.judge.rule_r import GATING_RUNS, Judged, RuleR, judge
+from pytest_mlperf.reports.causes import causes
 from pytest_mlperf.reports.rows import section, title
 from pytest_mlperf.reports.terminal import text
 from pytest_mlperf.reports.terminal.explanation import environment, evidence, wrapped

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from pytest_mlperf.core.causes import DROPS, Strength, causes
 from pytest_mlperf.core.control import seen_in_words
 from pytest_mlperf.core.reason import ranges_of
 from pytest_mlperf.core.results import CaseResult, Results
 from pytest_mlperf.core.untrusted_text import some
 from pytest_mlperf.core.verdict import Outcome, Verdict
+from pytest_mlperf.reports.causes import DROPS, Strength, causes
 
 MIN_COMMON_TESTS = 3
 """Failed tests from which on a group is reported as one failure."""

@@ -7,7 +7,6 @@ from functools import partial
 from statistics import geometric_mean
 
 from pytest_mlperf.core.case import Case
-from pytest_mlperf.core.causes import OTHER_FILES, Cause, Strength, shortened
 from pytest_mlperf.core.control import seen_in_words
 from pytest_mlperf.core.measurement import GpuRun, ReplicaRun, Run
 from pytest_mlperf.core.metrics import METRICS
@@ -36,6 +35,7 @@ from pytest_mlperf.core.verdict import (
     Verdict,
     final_word,
 )
+from pytest_mlperf.reports.causes import OTHER_FILES, Cause, Strength, shortened
 from pytest_mlperf.reports.terminal.layout import TextTable, fold
 
 

@@ -10,11 +10,11 @@ from pathlib import Path
 from pytest_mlperf import MlperfError, Outcome
 from pytest_mlperf.addons.github import markdown
 from pytest_mlperf.addons.github.markdown import code, failure_line
-from pytest_mlperf.core.causes import EXPLAINED, Siblings, Strength, causes
 from pytest_mlperf.core.numbers import plural
 from pytest_mlperf.core.results import UNVERIFIED_LABEL
 from pytest_mlperf.core.untrusted_text import markdown_text as escape
 from pytest_mlperf.extension import CaseResult, ReportedSession, Results
+from pytest_mlperf.reports.causes import EXPLAINED, Siblings, Strength, causes
 from pytest_mlperf.reports.terminal.advice import commands, is_drop, may_be_recorded
 from pytest_mlperf.stores.foreign import read_foreign
 from pytest_mlperf.stores.results import digest_of

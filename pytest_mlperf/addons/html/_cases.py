@@ -15,13 +15,13 @@ from pytest_mlperf import Verdict
 from pytest_mlperf.addons.html._figures import effect
 from pytest_mlperf.addons.html.model import Grouped, Packed, RunFiles, gated, rounded, tone
 from pytest_mlperf.core.baseline import Record
-from pytest_mlperf.core.causes import EXPLAINED, Siblings, Strength, causes
 from pytest_mlperf.core.history import CaseHistory
 from pytest_mlperf.core.measurement import moment_of
 from pytest_mlperf.core.metrics import METRICS, RATES, at_point, point_of
 from pytest_mlperf.core.numbers import change, interval, limit, percent, plural, quantity
 from pytest_mlperf.core.verdict import MetricVerdict, final_word
 from pytest_mlperf.extension import CaseResult, Subject, some
+from pytest_mlperf.reports.causes import EXPLAINED, Siblings, Strength, causes
 from pytest_mlperf.reports.rows import all_tables, facts_of, machine, metric_notes, title
 from pytest_mlperf.reports.terminal.advice import commands
 
