@@ -13,6 +13,7 @@ from pytest_mlperf.core.results import CaseResult, Results
 from pytest_mlperf.core.untrusted_text import some
 from pytest_mlperf.core.verdict import Outcome, Verdict
 from pytest_mlperf.reports.causes import DROPS, Strength, causes
+from pytest_mlperf.reports.sentences import sentence
 
 MIN_COMMON_TESTS = 3
 """Failed tests from which on a group is reported as one failure."""
@@ -108,7 +109,7 @@ def _regressed(verdict: Verdict) -> bool:
 def _cause(verdict: Verdict) -> str:
     """Return the strongest cause of a regression; of any other failure its headline."""
     if not _regressed(verdict):
-        return verdict.headline
+        return sentence(verdict.headline)
     # Without other verdicts: that others regressed too is what the group itself says.
     explained = [one for one in causes(verdict, None, ()) if one.strength > Strength.HINT]
     return explained[0].says if explained else NO_DIFFERENCE

@@ -27,15 +27,10 @@ from pytest_mlperf.core.roofline.gpu import PerDollar
 from pytest_mlperf.core.rulings.ruling import noted_in_headline
 from pytest_mlperf.core.server.changes import QUANTITIES, points_of, server_figures
 from pytest_mlperf.core.untrusted_text import some
-from pytest_mlperf.core.verdict import (
-    MetricVerdict,
-    Outcome,
-    PairedVerdict,
-    RatioVerdict,
-    Verdict,
-    final_word,
-)
+from pytest_mlperf.core.verdict import MetricVerdict, Outcome, PairedVerdict, RatioVerdict, Verdict
 from pytest_mlperf.reports.causes import OTHER_FILES, Cause, Strength, shortened
+from pytest_mlperf.reports.promises import final_word
+from pytest_mlperf.reports.sentences import first_line, gate_result, sentence
 from pytest_mlperf.reports.terminal.layout import TextTable, fold
 
 
@@ -194,10 +189,10 @@ def metric_notes(verdict: Verdict) -> list[str]:
     """Return what is noted of metrics and the first line does not say."""
     by_note: dict[str, list[str]] = {}
     for metric in verdict.metrics:
-        by_note.setdefault(metric.note, []).append(title(metric.metric))
+        by_note.setdefault(sentence(metric.note or ""), []).append(title(metric.metric))
     deciding = noted_in_headline(verdict)
-    for note in ("", deciding.note if deciding else ""):
-        by_note.pop(note, None)
+    for note in (None, deciding.note if deciding else None):
+        by_note.pop(sentence(note or ""), None)
     return [f"{name}: {note}" for note, names in by_note.items() for name in names]
 
 
@@ -279,7 +274,7 @@ def rows(result: CaseResult) -> Iterator[dict[str, str]]:
     made the test fail, though it need not, says so under "failed".
     """
     verdict = result.verdict
-    answer = verdict.gate.answer if verdict.kind == "accuracy" and verdict.gate else ""
+    answer = gate_result(verdict.gate) if verdict.kind == "accuracy" and verdict.gate else ""
     word = str(verdict.outcome)
     for place, row in enumerate(_rows(verdict)):
         first = {"gate": answer} if answer and not place else {}
@@ -362,12 +357,12 @@ def facts_of(result: CaseResult) -> dict[str, str]:
 
 def gate(verdict: Verdict) -> str | None:
     """Return whether the gate of an accuracy test was evaluated, and on how many samples."""
-    return verdict.gate.in_words if verdict.kind == "accuracy" and verdict.gate else None
+    return sentence(verdict.gate.note) if verdict.kind == "accuracy" and verdict.gate else None
 
 
 def with_gate(verdict: Verdict) -> str:
     """Return word and first line, with what they do not tell: of the gate, and what is missing."""
-    words, gate_words = f"{verdict.outcome} {verdict.headline}", gate(verdict)
+    words, gate_words = first_line(verdict), gate(verdict)
     repeats = gate_words is None or gate_words in words or verdict.outcome is Outcome.GATE_FAIL
     if missing := final_word(verdict):
         words = f"{words}; {missing}"

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from pytest_mlperf.core.baseline import AccuracyBaseline
+from pytest_mlperf.core.notes import Note
 from pytest_mlperf.core.verdict import Outcome, Verdict
+from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.stores import accuracy_baselines
 from tests.plugin.project import OFFLINE, SUITE, Project, section
 
@@ -119,7 +121,9 @@ def test_a_pass_beside_the_baseline_of_one_pass(own: Project) -> None:
     (own.path / SUITE).write_text(other, "utf-8")
     own.run("suites", *APPEND)
     assert newest(own).outcome is Outcome.OK
-    assert newest(own).notes[-1].startswith("not kept as a repeat: it is no pass of the baseline's")
+    assert sentence(newest(own).notes[-1]).startswith(
+        "not kept as a repeat: it is no pass of the baseline's"
+    )
 
     (own.path / SUITE).write_text(text, "utf-8")
     answers(own, wrong="0 100")
@@ -152,10 +156,12 @@ def test_repeats_of_one_build_are_kept_and_say_what_is_near_the_gate(own: Projec
         ("1 12", Outcome.GATE_FAIL, "0.15 short of"),
     ):
         assert near_gate[wrong].outcome is outcome
-        assert near_gate[wrong].notes[0].startswith(f"NEAR-GATE: top1 is {side} its gate, 0.")
-        assert "re-run standard deviations (0.25 points)" in near_gate[wrong].notes[0]
+        assert sentence(near_gate[wrong].notes[0]).startswith(
+            f"NEAR-GATE: top1 is {side} its gate, 0."
+        )
+        assert "re-run standard deviations (0.25 points)" in sentence(near_gate[wrong].notes[0])
     assert (first.ret, newest(own).outcome) == (0, Outcome.RECORDED)
-    assert newest(own).headline == f"pass 3 of one build in {BASELINE}"
+    assert sentence(newest(own).headline) == f"pass 3 of one build in {BASELINE}"
     # two of 400 samples moved by 100 points, one up and one down
     assert again.rerun["top1"].sd == pytest.approx((2 * 100**2 / 399 / 800) ** 0.5)
     assert again.rerun["top1"].correlation == pytest.approx(0.897, abs=0.001)
@@ -192,5 +198,6 @@ def test_a_failure_that_comes_and_goes_is_no_news_either_way(own: Project) -> No
 
     assert (fell.ret, there) == (0, Outcome.EXPECTED)
     assert (held.ret, away.outcome) == (0, Outcome.OK)
-    assert "stayed away; it is not strict" in away.notes[-1]
+    assert isinstance(away.notes[-1], Note)
+    assert away.notes[-1].key == "expectation_missed"
     assert (strict.ret, newest(own).outcome) == (1, Outcome.UNEXPECTED_PASS)

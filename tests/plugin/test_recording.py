@@ -11,6 +11,7 @@ import pytest
 from pytest_mlperf.core.baseline import Property
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.hardware import host as cpu
+from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.stores.results import read_results
 from tests.core.made import on_day
 from tests.plugin.project import (
@@ -251,7 +252,7 @@ def test_a_baseline_that_cannot_be_read_is_an_error_before_anything_is_measured(
 
         assert last_line(result) == "5 failed"
         verdicts = {
-            each.verdict.case.workload: each.verdict.headline
+            each.verdict.case.workload: sentence(each.verdict.headline)
             for each in read_results(project.path / "all.json").cases
         }
         for name, (_, reason) in rows.items():
@@ -297,7 +298,7 @@ def test_what_is_missing_is_recorded_and_what_is_there_is_judged(project: Projec
     new = project.recorded(case(workload="new", scenario="Server"))
     assert len(new.runs) == 2
     text = " ".join(result.stdout.str().split())
-    assert "p99 latency is only reported: to be gated it needs 1,000 queries a run" in text
+    assert "p99 latency is only reported: a gate needs 1,000 queries a run" in text
     assert set(new.minimum_detectable_change) == {"latency_p50"}
     assert project.baseline_file().read_bytes() == before
     records = json.loads(path.read_text("utf-8"))["records"]

@@ -226,7 +226,7 @@ def test_a_claim_that_stays_open_says_what_would_decide_it() -> None:
 
 def test_load_is_no_reason_for_a_longer_baseline() -> None:
     for note, runs, advised in (
-        (of_load(0.7, 0.0, "now", "of the baseline"), 8, False),
+        (of_load(0.7, 0.0), 8, False),
         ("advisory: 2 of 5 baseline runs", 2, True),
     ):
         undecided = replace(

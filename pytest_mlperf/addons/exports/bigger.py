@@ -7,6 +7,7 @@ from pytest_mlperf.core.results import UNVERIFIED_LABEL
 from pytest_mlperf.core.untrusted_text import json_text, visible
 from pytest_mlperf.extension import ReportedSession
 from pytest_mlperf.judge.inputs import Direction
+from pytest_mlperf.reports.sentences import first_line
 
 
 def report(session: ReportedSession, better: Direction = Direction.HIGHER) -> str:
@@ -21,7 +22,7 @@ def report(session: ReportedSession, better: Direction = Direction.HIGHER) -> st
                 "name": f"{visible(verdict.case.id)} {definition.title}",
                 "unit": definition.unit,
                 "value": metric.now,
-                "extra": f"{verdict.outcome} {visible(verdict.headline)}\n{UNVERIFIED_LABEL}",
+                "extra": f"{visible(first_line(verdict))}\n{UNVERIFIED_LABEL}",
             }
             # Several tests of a case report the same metric.
             benchmarks.setdefault(str(benchmark["name"]), benchmark)

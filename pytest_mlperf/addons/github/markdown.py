@@ -9,9 +9,11 @@ from itertools import chain
 from pytest_mlperf.core.numbers import duration, plural
 from pytest_mlperf.core.results import UNVERIFIED_LABEL, Absent
 from pytest_mlperf.core.untrusted_text import markdown_text as escape
-from pytest_mlperf.core.verdict import SEVERITY, final_word
+from pytest_mlperf.core.verdict import SEVERITY
 from pytest_mlperf.extension import CaseResult, ReportedSession, Results, some
+from pytest_mlperf.reports.promises import final_word
 from pytest_mlperf.reports.rows import all_tables, facts_of, paired_cells, rows
+from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.reports.terminal.advice import lines_of, machine_wide, open_words, settling
 from pytest_mlperf.reports.terminal.precisions import origin, precision_section
 
@@ -107,7 +109,7 @@ def failure_line(result: CaseResult) -> str:
         if (before := row.get("baseline") or row.get("reference")) and row.get("now")
         if (row.get("outcome") or row.get("verdict")) == str(verdict.outcome)
     ]
-    text = ": ".join(filter(None, [verdict.headline, some(numbers, MAX_LISTED_METRICS)]))
+    text = ": ".join(filter(None, [sentence(verdict.headline), some(numbers, MAX_LISTED_METRICS)]))
     return f"- **{verdict.outcome}** {escape(text)} ({code(verdict.case.id)})\n"
 
 
@@ -159,7 +161,7 @@ def _with_baseline(result: CaseResult) -> Iterator[dict[str, str]]:
     scores = {score.metric: paired_cells(score)["baseline"] for score in verdict.paired}
     for row in rows(result):
         base = row.get("baseline", "") if verdict.kind != "accuracy" else ""
-        note = "" if row.get("metric") else verdict.headline
+        note = "" if row.get("metric") else sentence(verdict.headline)
         yield {**row, "baseline": base or scores.get(row.get("metric", ""), ""), "note": note}
 
 

@@ -19,10 +19,12 @@ from pytest_mlperf.core.history import CaseHistory
 from pytest_mlperf.core.measurement import moment_of
 from pytest_mlperf.core.metrics import METRICS, RATES, at_point, point_of
 from pytest_mlperf.core.numbers import change, interval, limit, percent, plural, quantity
-from pytest_mlperf.core.verdict import MetricVerdict, final_word
+from pytest_mlperf.core.verdict import MetricVerdict
 from pytest_mlperf.extension import CaseResult, Subject, some
 from pytest_mlperf.reports.causes import EXPLAINED, Siblings, Strength, causes
+from pytest_mlperf.reports.promises import final_word
 from pytest_mlperf.reports.rows import all_tables, facts_of, machine, metric_notes, title
+from pytest_mlperf.reports.sentences import gate_result, sentence
 from pytest_mlperf.reports.terminal.advice import commands
 
 MAX_TOLD_BASELINES = 10
@@ -356,7 +358,7 @@ def shown(
             {
                 "grouped": one,
                 "outcome": str(one.worst.verdict.outcome),
-                "headline": one.worst.verdict.headline,
+                "headline": sentence(one.worst.verdict.headline),
                 "moved": some(list(moved(one.worst)), MAX_LISTED_METRICS),
                 "causes": list(dict.fromkeys(text for test in tests for text in test["strong"])),
                 "tests": tests,
@@ -426,7 +428,7 @@ def _test(result: CaseResult, beside: RunFiles, others: Sequence[Verdict]) -> Pa
         "tables": [(*table.filled, table.left) for table in all_tables(verdict)],
         "causes": tuple(cause.says for cause in likely),
         "strong": [c.common or c.says for c in likely if c.strength > Strength.HINT],
-        "notes": list(dict.fromkeys([*verdict.notes, *metric_notes(verdict)])),
+        "notes": list(dict.fromkeys([*map(sentence, verdict.notes), *metric_notes(verdict)])),
         "facts": _facts(result),
         "commands": list(commands(result)),
     }
@@ -446,7 +448,7 @@ def _facts(result: CaseResult) -> list[tuple[str, str]]:
         "to settle it": final_word(verdict),
         "samples": scored and f"{scored.samples:,}{of}, {scored.source}",
         "answers": scored and scored.answers_in_words,
-        "gate": verdict.gate.answer if verdict.gate and verdict.kind == "accuracy" else None,
+        "gate": gate_result(verdict.gate) if verdict.gate and verdict.kind == "accuracy" else None,
         "baseline": verdict.baseline.source,
         "baseline file": verdict.baseline.file,
         "machine": machine(verdict),

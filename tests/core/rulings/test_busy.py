@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 from pytest_mlperf.core.contention import MAX_SHARE, Contention, lost_change
 from pytest_mlperf.core.measurement import Run, RunLoad
 from pytest_mlperf.core.metrics import METRICS
+from pytest_mlperf.core.notes import Note
 from pytest_mlperf.core.recording import baseline_run
 from pytest_mlperf.core.rulings.disturbance import (
     explains_gap,
     explains_miss,
     is_loaded,
-    load_in_words,
     load_notes,
+    load_of,
 )
 from pytest_mlperf.core.rulings.ruling import rule_on, values
 from pytest_mlperf.core.rulings.sides import judge_sides
@@ -166,8 +167,8 @@ def test_a_ruling_under_load_says_what_decides_and_whether_it_would_be_a_drop() 
         now = [run(share, throughput=value + 0.5 * (i % 2)) for i in range(5)]
         ruling = rule_on(now, before, OFFLINE, rule)
         assert (ruling.outcome, ruling.metrics[0].direction) == (outcome, leans), (share, value)
-        hidden = "load explains up to 50 % now and 0 % of the baseline" in ruling.headline
-        assert hidden is (outcome is Outcome.INCONCLUSIVE)
+        hidden = Note.of("load_explains", now=0.5, before=0.0)
+        assert (ruling.metrics[0].note == hidden) is (outcome is Outcome.INCONCLUSIVE)
 
 
 def test_two_sides_of_a_comparison_have_the_same_bounds() -> None:
@@ -186,7 +187,8 @@ def test_two_sides_of_a_comparison_have_the_same_bounds() -> None:
     ):
         (metric,) = judge_sides(a, b, OFFLINE, rule)
         assert metric.outcome is outcome, (a[0].load.contention, b[0].load.contention)
-        assert ("load explains" in metric.note) is (outcome is Outcome.INCONCLUSIVE)
+        key = metric.note.key if isinstance(metric.note, Note) else None
+        assert (key == "load_explains_sides") is (outcome is Outcome.INCONCLUSIVE)
 
 
 def test_a_limit_that_load_can_have_broken_is_not_missed() -> None:
@@ -204,9 +206,8 @@ def test_a_limit_that_load_can_have_broken_is_not_missed() -> None:
         assert explains_miss(one, limits, 0.05) is explained, one.metrics
     assert is_loaded([run(0.01), make_baseline_run(busy=0.06)], 0.05)
     assert not is_loaded([run(None), make_baseline_run(busy=0.05)], 0.05)
-    assert load_in_words([run(0.1), run(0.2)]) == (
-        "the machine was busy, which may have cost up to 20 %: other processes used 0.4 of 2 cores"
-    )
+    load = "other processes used 0.4 of 2 cores"
+    assert load_of([run(0.1), run(0.2)]) == Note.of("busy", share=0.2, load=load)
 
 
 def test_load_explains_a_gap_whose_worse_side_has_more_of_it() -> None:
@@ -234,12 +235,12 @@ def test_load_that_nobody_knows_is_told() -> None:
     elsewhere = replace(known, load=replace(known.load, contention=seen))
     for runs, before, told in (
         ([known], [kept], []),
-        ([known, run(0.3)], [kept], ["the machine was not idle"]),
-        ([known, run(None)], [], ["load unknown in 1 of 2 runs"]),
-        ([elsewhere, make_run()], [kept], ["load unknown in 2 of 2 runs"]),
-        ([known], [kept, make_baseline_run()], ["load not recorded in 1 of 2 runs"]),
+        ([known, run(0.3)], [kept], [("not_idle", None, 2)]),
+        ([known, run(None)], [], [("load_unknown", 1, 2)]),
+        ([elsewhere, make_run()], [kept], [("load_unknown", 2, 2)]),
+        ([known], [kept, make_baseline_run()], [("load_not_recorded", 1, 2)]),
     ):
         notes = load_notes(runs, before, 0.05)
-        assert len(notes) == len(told), notes
-        assert all(note.startswith(words) for note, words in zip(notes, told, strict=True)), notes
+        facts = [(note.key, note.values.get("count"), note.values["of"]) for note in notes]
+        assert facts == told
         assert load_notes(runs, before, math.inf) == ()

@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_mlperf.core.case import Case, Kind
+from pytest_mlperf.core.notes import Note
 from pytest_mlperf.core.rulings.multiplicity import (
-    FEW_SESSIONS_NOTE,
-    INTERRUPTED,
     Before,
     interrupted,
     is_certain,
@@ -29,15 +28,19 @@ from pytest_mlperf.core.verdict import (
     Outcome,
     Unchecked,
     Verdict,
+    beside_accuracy,
 )
 from pytest_mlperf.judge.formulas import t_sf
 from pytest_mlperf.judge.multiplicity import benjamini_hochberg
 from pytest_mlperf.judge.rule_r import RuleR
+from pytest_mlperf.reports.sentences import sentence
 from tests.reports.verdicts import run
 
 CASE = Case(workload="w", scenario="Offline", engine="e", precision="fp32", accelerator="cpu")
 RULE = RuleR()
-ADDED = f", {Unchecked.NOT_CHECKED.in_words}"
+ADDED = f", {sentence(Unchecked.NOT_CHECKED.note)}"
+FEW_SESSIONS_NOTE = sentence(Note.of("few_sessions", since=None))
+INTERRUPTED = sentence(Note.of("interrupted"))
 
 
 def metric(
@@ -60,7 +63,7 @@ def verdict(*metrics: MetricVerdict, kind: Kind = "performance") -> Verdict:
         case=CASE,
         kind=kind,
         outcome=ruling.outcome,
-        headline=ruling.headline + ADDED,
+        headline=beside_accuracy(ruling.headline, Unchecked.NOT_CHECKED),
         unchecked=Unchecked.NOT_CHECKED,
         metrics=metrics,
     )
@@ -105,17 +108,15 @@ def test_the_message_says_among_how_many_and_keeps_what_was_added() -> None:
         [verdict(metric(0.0001)), verdict(metric(0.0002), kind="efficiency")], [], 25, RULE
     )
 
-    assert first.headline == (
+    assert sentence(first.headline) == (
         "samples/s −10.0 % (−20.0 to +1.0 %); one of 2 drops among 25 pairs judged together, "
         "p=0.0001, accuracy not checked"
     )
     assert second.outcome is Outcome.POWER_DROP
     (alone,) = settle([verdict(metric(0.0001))], [], 25, RULE)
-    assert "; the only drop among 25 pairs judged together, p=0.0001" in alone.headline
+    assert "; the only drop among 25 pairs judged together, p=0.0001" in sentence(alone.headline)
     (suspect,) = settle([verdict(metric(0.004))], [], 25, RULE)
-    assert "; alone it would be a drop, among 25 pairs judged together it is none" in (
-        suspect.headline
-    )
+    assert suspect.metrics[0].note == Note.of("suspect_among", among=25, p=0.004)
 
 
 def test_what_is_advice_or_invalid_lifts_nobody_and_what_is_final_stays() -> None:
@@ -145,7 +146,9 @@ def test_what_is_advice_or_invalid_lifts_nobody_and_what_is_final_stays() -> Non
     assert [may_fall([one]) for one in found] == [True, False, False]
     assert not may_fall([metric(0.0, Outcome.PERF_DROP)])
     assert stopped.outcome is Outcome.INCONCLUSIVE
-    assert stopped.headline == f"samples/s −10.0 % (−20.0 to +1.0 %); {INTERRUPTED}{ADDED}"
+    assert (
+        sentence(stopped.headline) == f"samples/s −10.0 % (−20.0 to +1.0 %); {INTERRUPTED}{ADDED}"
+    )
 
 
 def many(
@@ -220,9 +223,11 @@ def test_a_drop_is_provisional_where_no_baseline_shows_what_sessions_differ_by()
     again, *_ = settle(verdicts[:1], verdicts[1:], 100, RULE, before)
 
     assert (first.outcome, first.metrics[0].direction) == (Outcome.PROVISIONAL, "drop")
-    assert first.headline.endswith(f"; drop {FEW_SESSIONS_NOTE}{ADDED}")
+    assert sentence(first.headline).endswith(f"; drop {FEW_SESSIONS_NOTE}{ADDED}")
     assert again.outcome is Outcome.PROVISIONAL
-    assert again.headline.endswith(f"; drop {FEW_SESSIONS_NOTE}, SUSPECT since 2026-11-20{ADDED}")
+    assert sentence(again.headline).endswith(
+        f"; drop {FEW_SESSIONS_NOTE}; SUSPECT since 2026-11-20{ADDED}"
+    )
 
     verdicts = many([-0.09, -0.02, *spread(98, 0.004)], quiet(100))
     shown, missed = nulls(verdicts, RULE), replace(run(1), limit_missed=True)
@@ -258,7 +263,9 @@ def test_a_suspect_of_the_last_session_is_judged_alone() -> None:
 
     words_ = [Outcome.PERF_DROP, Outcome.SUSPECT, Outcome.INCONCLUSIVE]
     assert [v.outcome for v in settled] == words_
-    assert settled[0].headline.endswith(f"; SUSPECT since 2026-11-20 and again now, p=0.004{ADDED}")
+    assert sentence(settled[0].headline).endswith(
+        f"; SUSPECT since 2026-11-20 and again now, p=0.004{ADDED}"
+    )
 
     before = {0: Before("2026-11-20", ["throughput"])}
     for p, pairs, least in (
@@ -269,6 +276,4 @@ def test_a_suspect_of_the_last_session_is_judged_alone() -> None:
     ):
         (found,) = settle([verdict(metric(p))], [], pairs, RULE, before)
         assert found.outcome is (Outcome.SUSPECT if least else Outcome.PERF_DROP)
-        assert least is None or (
-            f"; SUSPECT since 2026-11-20, a drop where p is below {least}: p=" in found.headline
-        )
+        assert least is None or (f"; a drop below p={least}, " in sentence(found.headline))

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from pytest_mlperf.core.baseline import Record
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.metrics import COUNTS, METRICS
+from pytest_mlperf.core.notes import Note
 from pytest_mlperf.core.rulings.ruling import (
     Ruling,
     between_sessions,
@@ -31,6 +32,7 @@ from pytest_mlperf.core.verdict import MetricVerdict, Outcome
 from pytest_mlperf.judge.formulas import t_sf
 from pytest_mlperf.judge.inputs import Direction, SessionNoise
 from pytest_mlperf.judge.rule_r import RuleR, Value, judge
+from pytest_mlperf.reports.sentences import sentence
 from tests.core.made import make_baseline_run, make_record, make_run, on_day
 
 RULE = RuleR(prior_sd=0.007, session_noise=SessionNoise(ratio=0.1, df=20.0))
@@ -125,42 +127,43 @@ def test_a_metric_that_one_side_lacks_is_not_judged() -> None:
 
     (metric,) = alone.metrics
     assert (alone.outcome, alone.more) == (Outcome.NO_BASELINE, False)
-    assert alone.headline == "samples/s: no record of this machine"
+    assert sentence(alone.headline) == "samples/s: no record of this machine"
     assert metric == MetricVerdict(
         metric="throughput", outcome=Outcome.NO_BASELINE, now=metric.now, limit=0.03
     )
     assert metric.now == pytest.approx(100.0)
     words = {"throughput": Outcome.OK, "tokens_per_second": Outcome.NO_BASELINE}
     assert (ruling.outcome, outcomes(ruling)) == (Outcome.NO_BASELINE, words)
-    assert ruling.headline == "tokens/s: the baseline has no such metric"
+    assert ruling.metrics[1].note == Note.of("no_metric")
     assert (missing.outcome, missing.metrics[0].now) == (Outcome.INVALID, None)
-    assert missing.headline == "p50 TTFT: not measured"
+    assert sentence(missing.headline) == "p50 TTFT: not measured"
 
 
 def test_a_drop_against_fewer_than_five_runs_is_advice() -> None:
     for count in (1, 2, 3, 4, 5):
         before = record(*QUIET[:count], throughput=100.0)
         ruling = rule_on(runs(5, throughput=50.0), before, OFFLINE, RULE)
-        note = "" if count == 5 else f"advisory: {count} of 5 baseline runs"
+        note = None if count == 5 else Note.of("advisory", runs=count, needed=5)
         word = Outcome.PERF_DROP if count == 5 else Outcome.INCONCLUSIVE
         assert (ruling.outcome, ruling.metrics[0].note) == (word, note)
-        assert count == 5 or ruling.headline.endswith(f"; {note}")
+        assert isinstance(ruling.headline, Note)
+        assert ruling.headline.values["note"] == note
 
     before = record(*QUIET[:4], throughput=100.0)
     passed = rule_on(runs(5, throughput=100.0), before, {"throughput": 0.3}, RULE)
     assert (passed.outcome, passed.metrics[0].note) == (
         Outcome.OK,
-        "advisory: 4 of 5 baseline runs",
+        Note.of("advisory", runs=4, needed=5),
     )
 
 
 def test_a_99th_percentile_is_gated_from_1000_queries_a_run() -> None:
     """The run with the fewest queries counts; what has no gated metric is not called ok."""
-    reported = "under 1,000 queries a run, only reported"
+    reported = Note.of("few_queries", needed=1000)
     for metric in ("latency_p99", "ttft_p99", "tpot_p99"):
         before = record(**{"latency_p50": 0.010, metric: 0.030})
         limits = {"latency_p50": 0.05, metric: 0.1}
-        for queries, outcome, note in ((999, None, reported), (1000, Outcome.PERF_DROP, "")):
+        for queries, outcome, note in ((999, None, reported), (1000, Outcome.PERF_DROP, None)):
             slow = runs(2, queries=queries, latency_p50=0.010, **{metric: 0.060})
             ruling = rule_on(slow, before, limits, RULE)
             assert ruling.outcome is (outcome or Outcome.OK)
@@ -173,7 +176,8 @@ def test_a_99th_percentile_is_gated_from_1000_queries_a_run() -> None:
     ruling = rule_on(runs(1, queries=662, latency_p99=0.03), before, limits, RULE)
     assert outcomes(rule_on(mixed, before, limits, RULE)) == {"latency_p99": None}
     assert (ruling.outcome, ruling.more) == (Outcome.INCONCLUSIVE, False)
-    assert ruling.headline == f"p99 latency: {reported}"
+    assert isinstance(ruling.headline, Note)
+    assert ruling.headline.values["note"] == reported
 
 
 OLD = {"latency_p50": 0.010, "latency_p99": 0.030}
@@ -256,9 +260,10 @@ def test_the_headline_ends_in_what_the_interval_says_of_the_limit() -> None:
         rule, limits = replace(RULE, prior_sd=prior_sd), {metric: METRICS[metric].limit}
         fresh: dict[str, Any] = {metric: now}
         ruling = rule_on(runs(5, **fresh), record(**{metric: old}), limits, rule)
-        assert ruling.headline.startswith(f"{METRICS[metric].title} ")
-        assert (ruling.headline.endswith(ending), ruling.more) == (True, False)
-    assert rule_on(runs(1, throughput=1.0), None, {}, RULE).headline == "nothing is gated"
+        assert sentence(ruling.headline).startswith(f"{METRICS[metric].title} ")
+        assert (sentence(ruling.headline).endswith(ending), ruling.more) == (True, False)
+    ruling = rule_on(runs(1, throughput=1.0), None, {}, RULE)
+    assert ruling.headline == Note.of("nothing_gated")
 
 
 def test_a_headline_fits_80_columns() -> None:
@@ -267,7 +272,7 @@ def test_a_headline_fits_80_columns() -> None:
     for factor, count in ((0.5, 2), (0.9, 5), (1.0, 1), (1.1, 5), (2.0, 1), (2.0, 5)):
         fresh: dict[str, Any] = {longest: 100.0 * factor}
         ruling = rule_on(runs(count, **fresh), before, limits, RULE)
-        assert len(f"{ruling.outcome} {ruling.headline}") <= 80
+        assert len(f"{ruling.outcome} {sentence(ruling.headline)}") <= 80
 
 
 def test_values_are_those_of_runs_with_the_metric_and_keep_their_sessions() -> None:
@@ -311,7 +316,7 @@ def test_among_many_a_pair_is_measured_longer_and_shown_as_if_alone() -> None:
     assert (other.outcome, other.p) == (Outcome.IMPROVED, 1.0)
     assert (other.low, other.high) == pytest.approx((one.low, one.high))
     assert (fell.outcome, fell.more) == (Outcome.PERF_DROP, False)
-    assert "; a drop whatever the other 24 pairs judged with it do, p=" in fell.headline
+    assert "; a drop whatever the other 24 pairs judged with it do, p=" in sentence(fell.headline)
 
 
 CURVE = {"throughput": 0.03, "throughput@1": 0.05, "throughput@8": 0.05}
@@ -356,15 +361,17 @@ def of_lengths(*values: float) -> list[Run]:
 def test_another_length_of_answers_is_one_that_chance_does_not_explain() -> None:
     """Of older results nobody knows how single answers differ: a tenth is no chance."""
     alike, wide = [40.0] * 4, [39.4, 40.6, 40.0, 41.0]
-    for before, now, moved in (
-        (alike, [39.1], ""),
-        (alike, [44.1], "44.1, more than the baseline's 36 to 44"),
-        ([40.0], [35.9], "35.9, less than the baseline's 36 to 44"),
-        (wide, [34.0], "34, less than the baseline's 36.2"),
+    for before, now, low in (
+        (alike, [39.1], None),
+        (alike, [44.1], 36.0),
+        ([40.0], [35.9], 36.0),
+        (wide, [34.0], 36.2),
     ):
-        told = other_length(of_lengths(*now), of_lengths(*before)) or ""
-        assert told.startswith(f"tokens/sample at 8 {moved}" if moved else "")
-        assert bool(told) is bool(moved)
+        note = other_length(of_lengths(*now), of_lengths(*before))
+        assert (note is None) is (low is None)
+        if note is not None:
+            assert note.values["metric"] == "tokens_per_sample@8"
+            assert (note.values["value"], note.values["low"]) == pytest.approx((*now, low), abs=0.1)
     chance = Random(20261123)
     drawn = [
         of_lengths(*(40 * math.exp(chance.gauss(0, 0.03)) for _ in range(5))) for _ in alike * 50
@@ -436,7 +443,7 @@ def test_answers_to_the_same_samples_are_compared_one_by_one() -> None:
     shorter = [round(0.9 * length) for length in lengths]
     found = other_length(answers(*shorter[:20]), before)
     assert found
-    assert found.startswith("tokens/sample at 8 ")
+    assert found.values["metric"] == "tokens_per_sample@8"
     assert other_length(answers(*lengths[:19], 0), before) is None  # one that chance cut
     # Below ten samples in common all answers are compared, as far as their number tells.
     assert other_length(answers(*lengths[20:37], first=20), before) is None
@@ -466,19 +473,20 @@ counts = st.lists(st.integers(0, 10**9).map(float), min_size=1, max_size=8)
 
 
 def test_any_difference_beyond_the_tolerance_is_said() -> None:
-    for before, now, tolerance, words in (
+    for before, now, tolerance, bounds in (
         ([512.0] * 8, [512.0], 0.0, None),
-        ([512.0] * 8, [511.0], 0.0, "511, less than the baseline's 512"),
-        ([512.0] * 8, [512.0, 513.0], 0.0, "513, more than the baseline's 512"),
+        ([512.0] * 8, [511.0], 0.0, (511.0, 512.0, 512.0)),
+        ([512.0] * 8, [512.0, 513.0], 0.0, (513.0, 512.0, 512.0)),
         ([500.0, 512.0], [505.0], 0.0, None),
-        ([294.1, 294.6], [250.0, 400.0], 0.0, "250, less than the baseline's 294.1 to 294.6"),
+        ([294.1, 294.6], [250.0, 400.0], 0.0, (250.0, 294.1, 294.6)),
         ([1000.0], [990.0], 0.01, None),
-        ([1000.0], [989.0], 0.01, "989, less than the baseline's 990 to 1010"),
+        ([1000.0], [989.0], 0.01, (989.0, 990.0, 1010.0)),
         ([0.0], [0.0], 0.0, None),
-        ([0.0], [1.0], 0.5, "1, more than the baseline's 0"),
+        ([0.0], [1.0], 0.5, (1.0, 0.0, 0.0)),
     ):
-        found = other_count("tokens/sample", before, now, tolerance=tolerance)
-        assert found == (words and f"tokens/sample {words}")
+        found = other_count("tokens_per_sample", before, now, tolerance=tolerance)
+        values = found and tuple(found.values[name] for name in ("value", "low", "high"))
+        assert values == bounds
     for before, now, tolerance, message in (
         ([], [1.0], 0.0, "0 baseline values and 1 now"),
         ([1.0], [], 0.0, "1 baseline values and 0 now"),
@@ -494,12 +502,12 @@ def test_any_difference_beyond_the_tolerance_is_said() -> None:
 def test_counters_are_the_same_exactly_when_each_was_seen_before(
     before: list[float], now: list[float]
 ) -> None:
-    said = other_count("tokens", before, now)
+    note = other_count("tokens", before, now)
 
     inside = all(min(before) <= value <= max(before) for value in now)
-    assert (said is None) is inside
+    assert (note is None) is inside
     assert other_count("tokens", before, before) is None
-    assert inside or any(f"tokens {value:.7g}, " in str(said) for value in now)
+    assert note is None or note.values["value"] in now
 
 
 PLAIN = RuleR()

@@ -18,6 +18,7 @@ from pytest_mlperf.cli.stored_results import case_named
 from pytest_mlperf.core.numbers import plural
 from pytest_mlperf.core.results import UNVERIFIED_LABEL, performance
 from pytest_mlperf.extension import MLC_ENDPOINTS, CaseResult, Results, Run, read_results
+from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.reports.terminal.layout import relative
 from pytest_mlperf.stores.atomic import write_folder, write_whole
 
@@ -108,7 +109,8 @@ def _curve(results: Results, name: str | None) -> CaseResult:
 def _median(verdict: Verdict) -> Run:
     """Return the median run by tokens/s, of two the slower one."""
     if not verdict.runs:
-        raise MlperfError(f"{verdict.case.id} has no run that may be judged: {verdict.headline}")
+        reason = sentence(verdict.headline)
+        raise MlperfError(f"{verdict.case.id} has no run that may be judged: {reason}")
 
     def rate(run: Run) -> float:
         rates = [v for k, v in run.metrics.items() if k.startswith("tokens_per_second@")]

@@ -18,6 +18,12 @@ from pytest_mlperf.core.verdict import MetricBaseline, MetricVerdict, Outcome
 from pytest_mlperf.judge.inputs import SessionNoise
 from pytest_mlperf.judge.robustness import Why
 from pytest_mlperf.judge.rule_r import RuleR
+from pytest_mlperf.reports.promises import (
+    guarantee_of,
+    guarantee_text,
+    renewal,
+    short_guarantee,
+)
 from tests.core.made import make_baseline_run, make_record
 
 RULE = RuleR(prior_sd=0.005, session_share=0.0)
@@ -61,9 +67,9 @@ def test_four_days_promise_what_rule_r_does_and_few_provisionally() -> None:
 
     assert (found.lacks, found.runs, found.sessions, found.days) == (None, 8, 4, 4)
     assert (found.age_days, found.final_until) == (6.0, "2026-12-07")
-    assert found.brief == "8 runs on 4 days, final until 2026-12-07"
-    assert found.ends == f", final until 2026-12-07 (then renew it: {APPEND_OPTIONS})"
-    assert found.in_words == BETWEEN + found.ends
+    assert short_guarantee(found) == "8 runs on 4 days, final until 2026-12-07"
+    assert renewal(found) == f", final until 2026-12-07 (then renew it: {APPEND_OPTIONS})"
+    assert guarantee_text(found) == BETWEEN + renewal(found)
     for days, runs, brief, cure in (
         (MONDAYS[-1:], 8, "8 runs on 1 day", "3 more days"),
         (MONDAYS[-1:] * 4, 2, "8 runs on 1 day", "3 more days"),
@@ -71,8 +77,8 @@ def test_four_days_promise_what_rule_r_does_and_few_provisionally() -> None:
         (MONDAYS[1:], 2, "6 runs on 3 days", "1 more day"),
     ):
         found = of(record(*days, runs=runs))
-        assert (found.lacks, found.brief) == ("few sessions", brief)
-        assert found.in_words == (
+        assert (found.lacks, short_guarantee(found)) == ("few sessions", brief)
+        assert guarantee_text(found) == (
             f"{RED}; provisional: ok is final if sessions vary less than runs (below "
             f"{percent(0.8 * (found.run_sd or 0))}); to measure it, run on {cure} with "
             "--mlperf-update=missing"
@@ -98,7 +104,7 @@ def test_a_verdict_says_what_sessions_it_bears() -> None:
             metric="throughput", baseline=MetricBaseline(lacks=lacks), **{**usual, **fields}
         )
         found = of(record(*days))
-        return found.of(judged.lacking_sessions, judged.robust_to, provisional=provisional)
+        return guarantee_of(found, judged, provisional=provisional)
 
     few: dict[str, Any] = {"lacks": "few sessions"}
     drop = {**few, "outcome": Outcome.PERF_DROP}
@@ -123,7 +129,7 @@ def test_a_baseline_is_old_by_what_its_sessions_span() -> None:
         (["2025-08-03"], "few sessions"),
     ):
         found = of(record(*days))
-        said = (found.brief.endswith(", old"), APPEND_OPTIONS in found.in_words)
+        said = (short_guarantee(found).endswith(", old"), APPEND_OPTIONS in guarantee_text(found))
         assert (found.lacks, said) == (lacks, (lacks == "old", lacks != "few sessions"))
 
     mondays = record(*MONDAYS)
