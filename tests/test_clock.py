@@ -69,7 +69,7 @@ def test_nothing_reads_the_wall_clock_to_measure_time() -> None:
         "plugin/benchmark_process.py",
         "addons/fleet/node.py",
         "run/checkpoints/_store.py",
-        "run/worker/_harness.py",
+        "run/worker/closed_loop.py",
         "run/worker/point_window.py",
         "stores/digests.py",
     }

@@ -6,6 +6,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from pytest_mlperf.adapters.lazy import np
+
 NEGATIVE_PROMPT = "normal quality, low quality, worst quality, low res, blurry, nsfw, nude"
 """Negative prompt of MLPerf's Stable Diffusion XL."""
 
@@ -30,8 +32,6 @@ def pack_logprobs(tokens: Sequence[int], logprobs: Sequence[float]) -> bytes:
     >>> len(pack_logprobs([1, 5], [float("nan"), -0.5]))
     16
     """
-    import numpy as np
-
     records = np.empty(len(tokens), np.dtype(list(LOGPROB_RECORD)))
     records["token"], records["logprob"] = tokens, logprobs
     return records.tobytes()

@@ -215,9 +215,9 @@ def write(
     return record
 
 
-def code_since(policy: Policy, then: str | None, now: str | None) -> str | None:
+def code_since(policy: Policy, earlier: str | None, later: str | None) -> str | None:
     """Return why two commits may hold different code, or None if they do not."""
-    return code_differs(policy.root, then, now, [policy.baselines] if policy.baselines else [])
+    return code_differs(policy.root, earlier, later, [policy.baselines] if policy.baselines else [])
 
 
 def _new_record(
@@ -246,7 +246,7 @@ def _new_record(
         metrics=(*planned.limits, *planned.efficiency_limits),
         rule=case.rule,
         runs_dir=case.policy.runs_dir,
-        same_code=lambda then, now: code_since(case.policy, then, now) is None,
+        same_code=lambda earlier, later: code_since(case.policy, earlier, later) is None,
     )
     return replace(record, session_noise=noise)
 

@@ -8,18 +8,12 @@ from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from pytest_mlperf.bench import performance
 from pytest_mlperf.bench.accuracy import CaseAccuracy
 from pytest_mlperf.bench.case import CaseRuns
 from pytest_mlperf.bench.compliance import judge_audit
 from pytest_mlperf.bench.confirm import confirm, not_made
 from pytest_mlperf.bench.pair import judge_pair
-from pytest_mlperf.bench.performance import (
-    invalid,
-    judge_efficiency,
-    judge_performance,
-    reported,
-    unjudged,
-)
 from pytest_mlperf.bench.policy import LONE_PHASE, Phase, Policy
 from pytest_mlperf.bench.runner import Unjudgeable, unforeseen
 from pytest_mlperf.bench.tree import tree_changes
@@ -103,7 +97,7 @@ def require_power_source(case: Case) -> None:
 
 
 def broken(
-    case: Case, kind: Kind, error: RunError | BaselineError, shown: Callable[[Path], str]
+    case: Case, kind: Kind, error: RunError | BaselineError, relative: Callable[[Path], str]
 ) -> Verdict:
     """Return the verdict ERROR of a test."""
     layer, log = "baseline", None
@@ -118,8 +112,8 @@ def broken(
         headline=str(error) if str(error).startswith(f"{layer} ") else f"{layer}: {error}",
         logs=Logs(
             tail=tuple(tail),
-            file=shown(Path(log)) if log else None,
-            folder=shown(Path(log).parent) if log else None,
+            file=relative(Path(log)) if log else None,
+            folder=relative(Path(log).parent) if log else None,
         ),
     )
 
@@ -298,7 +292,7 @@ class Bench:
                 return self._audited(case, kind)
             verdict = self._verdict(case, kind, answer(case, {*kinds, kind}, phase))
         except Unjudgeable as error:
-            verdict = self._verdict(case, kind, unjudged(case, error.run), error.run)
+            verdict = self._verdict(case, kind, performance.unjudged(case, error.run), error.run)
         return _expected(planned, verdict)
 
     def record(self, case: Case) -> Record | None:
@@ -353,7 +347,7 @@ class Bench:
             kind=test,
             outcome=ruling.outcome,
             headline=ruling.headline,
-            metrics=invalid(case, ruling.headline).metrics if unfit else (),
+            metrics=performance.invalid(case, ruling.headline).metrics if unfit else (),
             runs=tuple(case.runs),
             subject=case.subject,
             notes=ruling.notes,
@@ -362,12 +356,14 @@ class Bench:
         )
 
     def _performance(self, case: CaseRuns, kinds: Collection[Kind], phase: Phase) -> Ruling:
-        ruling = judge_performance(case, kinds, phase)
+        ruling = performance.judge_performance(case, kinds, phase)
         answer = self._confirmed(case, ruling, Outcome.PERF_DROP)
-        return replace(answer, notes=(*answer.notes, *reported(case, answer)))
+        return replace(answer, notes=(*answer.notes, *performance.reported(case, answer)))
 
     def _efficiency(self, case: CaseRuns, kinds: Collection[Kind], phase: Phase) -> Ruling:
-        return self._confirmed(case, judge_efficiency(case, kinds, phase), Outcome.POWER_DROP)
+        return self._confirmed(
+            case, performance.judge_efficiency(case, kinds, phase), Outcome.POWER_DROP
+        )
 
     def _confirmed(self, case: CaseRuns, answer: Ruling, failing: Outcome) -> Ruling:
         if self._policy.update == "replace":  # it is recorded, or said to be worse

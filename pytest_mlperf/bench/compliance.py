@@ -161,11 +161,7 @@ def _answers(case: CaseRuns) -> Path:
 
 
 def _findings(
-    case: CaseRuns,
-    test: str,
-    logs: _Logs,
-    data: ScoredData | None,
-    bounds: tuple[float, float],
+    case: CaseRuns, test: str, logs: _Logs, data: ScoredData | None, bounds: tuple[float, float]
 ) -> tuple[rules.Finding, ...]:
     timed = logged_answers(logs.timed / ACCURACY_LOG)
     if test in {"TEST01", "TEST08"}:

@@ -40,7 +40,7 @@ from pytest_mlperf.judge.ratio import Ratio, RelativeSpeed, judge_drop
 from pytest_mlperf.judge.rule_r import RuleR
 from pytest_mlperf.run.builds import FOLDER_LABEL, Build, baseline_build
 from pytest_mlperf.run.conditions import Conditions
-from pytest_mlperf.run.project import CHANGED_MARK, new_folder, same_code
+from pytest_mlperf.run.project import CHANGED_MARK, same_code
 from pytest_mlperf.suite.environments import earlier_build
 from pytest_mlperf.suite.plan import Planned
 
@@ -103,8 +103,8 @@ def left_out(side: CaseRunner) -> str:
 
 
 def in_turns(
-    now: CaseRunner,
-    before: CaseRunner,
+    new: CaseRunner,
+    old: CaseRunner,
     limits: Mapping[str, float],
     rule: RuleR,
     *,
@@ -122,16 +122,16 @@ def in_turns(
         Unjudgeable: Every try of a run was INVALID.
     """
     missing = 0
-    while not (ratios := decided(now.runs, before.runs, limits, rule, missing)):
-        kept = add_pair(before, now, limits, rule.tolerated, leader=leader, check=check)
+    while not (ratios := decided(new.runs, old.runs, limits, rule, missing)):
+        kept = add_pair(old, new, limits, rule.tolerated, leader=leader, check=check)
         missing += not kept
         done()
     return ratios
 
 
 def decided(
-    now: Sequence[Run],
-    before: Sequence[Run],
+    new: Sequence[Run],
+    old: Sequence[Run],
     limits: Mapping[str, float],
     rule: RuleR,
     missing: int = 0,
@@ -141,12 +141,12 @@ def decided(
     `missing` is the number of pairs that were left out, which count towards the maximum. Raises
     NotComparable if a metric is missing or may not be judged.
     """
-    last = missing > 0 and len(now) + missing >= rule.max_runs
-    if not now:
+    last = missing > 0 and len(new) + missing >= rule.max_runs
+    if not new:
         if last:
             raise NotComparable(f"load differed between the sides of all {missing} pairs")
         return {}
-    ratios = _ratios(now, before, limits, rule)
+    ratios = _ratios(new, old, limits, rule)
     decisions = {ratio.outcome for ratio in ratios.values()}
     over = last or Answer.FAIL in decisions or Answer.MORE not in decisions
     return {name: ended(ratio) for name, ratio in ratios.items()} if over else {}
@@ -219,9 +219,7 @@ def build_of_baseline(
     earlier = earlier_build(planned)
     if earlier is None:
         return contextlib.nullcontext(None)
-    return baseline_build(
-        earlier, new_folder(conditions.folder, f"{planned.case.id}.{FOLDER_LABEL}")
-    )
+    return baseline_build(earlier, conditions.folder, f"{planned.case.id}.{FOLDER_LABEL}")
 
 
 class NoBuild(Exception):
@@ -533,7 +531,7 @@ def _ended(answer: Ruling, turns: InterleavedRuns, note: Words) -> Ruling:
     return replace(answer, interleaved=turns, notes=(note, *answer.notes))
 
 
-def in_words(metric: str, ratio: Ratio) -> str:
+def in_words(metric: str, ratio: Ratio | RelativeSpeed) -> str:
     """Return the change of a metric's raw value with its interval: "−6.1 % (−7.0 to −5.2 %)"."""
     middle, low, high = raw(metric, ratio)
     return f"{change(middle)} ({interval(low, high)})"

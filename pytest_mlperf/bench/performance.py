@@ -40,6 +40,7 @@ from pytest_mlperf.core.recording import (
     recorded,
     worsened,
 )
+from pytest_mlperf.core.rulings import sample
 from pytest_mlperf.core.rulings.disturbance import explains_miss, is_loaded, load_of
 from pytest_mlperf.core.rulings.multiplicity import may_fall
 from pytest_mlperf.core.rulings.ruling import (
@@ -49,13 +50,6 @@ from pytest_mlperf.core.rulings.ruling import (
     other_length,
     rule_on,
     ruling_of,
-)
-from pytest_mlperf.core.rulings.sample import (
-    countable,
-    in_part,
-    only_reported,
-    remedies,
-    unrecordable,
 )
 from pytest_mlperf.core.rulings.screening import Screened
 from pytest_mlperf.core.verdict import MetricVerdict, Outcome, beside_accuracy
@@ -233,13 +227,13 @@ def traded(metrics: Sequence[MetricVerdict]) -> tuple[str, ...]:
 def answer_of(case: CaseRuns, ruling: Ruling, limits: Mapping[str, float]) -> Ruling:
     """Return a ruling with the accuracy it covers, and advice on metrics that it lacks."""
     unvouched = case.unchecked
-    notes = remedies(case.runs, limits, case.record) if case.runs else ()
+    notes = sample.remedies(case.runs, limits, case.record) if case.runs else ()
     return Ruling(
         outcome=ruling.outcome,
         headline=beside_accuracy(first_line(case, ruling), unvouched),
         unchecked=unvouched,
         metrics=ruling.metrics,
-        notes=(*traded(ruling.metrics), *notes, *in_part(case.record, limits)),
+        notes=(*traded(ruling.metrics), *notes, *sample.in_part(case.record, limits)),
     )
 
 
@@ -296,7 +290,7 @@ def reported(case: CaseRuns, answer: Ruling) -> tuple[Words, ...]:
     if not case.runs or answer.outcome is Outcome.INCONCLUSIVE:
         return ()
     kept = None if answer.outcome is Outcome.RECORDED else case.record
-    return only_reported(case.runs, case.planned.limits, kept)
+    return sample.only_reported(case.runs, case.planned.limits, kept)
 
 
 def _other_rate(case: CaseRuns, recording: Update | None) -> Ruling | None:
@@ -388,8 +382,8 @@ def _record(case: CaseRuns, action: Update) -> Ruling:
     fresh = screen(case, least, old)
     if below := below_best(case):
         return Ruling(outcome=Outcome.GATE_FAIL, headline=Note.of("not_recorded", note=below))
-    if reason := unrecordable(case.runs, case.planned.limits, old):
-        advice = remedies(case.runs, case.planned.limits, old)
+    if reason := sample.unrecordable(case.runs, case.planned.limits, old):
+        advice = sample.remedies(case.runs, case.planned.limits, old)
         return invalid(case, Note.of("not_recorded", note=reason), *advice)
     if len(fresh.runs) < least:
         note = "the machine was disturbed; record again when it is quiet"
@@ -400,7 +394,7 @@ def _record(case: CaseRuns, action: Update) -> Ruling:
         headline = f"nothing recorded, worse than the baseline: {'; '.join(steps)}"
         return replace(judged, outcome=Outcome.PERF_DROP, headline=headline, notes=fresh.notes)
     case.record = record = write(case, action, fresh)
-    metrics = recorded(record, countable(case.runs, case.planned.limits), len(fresh.runs))
+    metrics = recorded(record, sample.countable(case.runs, case.planned.limits), len(fresh.runs))
     headline = f"{len(record.runs)} runs in {case.policy.shown(case.file)}"
     remarks: list[Words] = []
     remarks += [f"recorded beside another: {case.formerly.in_words}"] if case.formerly else []

@@ -28,8 +28,9 @@ a first hour:
   $ pytest-mlperf explain CASE     show how a verdict was reached
   $ pytest-mlperf update           show what accepting new values would change
 
-CASE is the id of a case, or a part of it that fits one case only.
-exit codes: 0 fine, 1 a test failed, 2 usage, 3 environment, 130 interrupted
+CASE is a case id, or a part of it that matches only one case.
+RESULTS is a results.json, its folder or a session id; default: the newest session.
+exit codes: 0 ok, 1 a test failed, 2 usage, 3 environment, 130 interrupted
 more: pytest-mlperf COMMAND --help; options of pytest: pytest --help
 """
 
@@ -145,7 +146,7 @@ def _run(words: Sequence[str]) -> int:
         if error.filename is not None or error.errno not in DISK_ERRORS:
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        complain(f"the output is cut short, as it cannot be written: {error.strerror}")
+        complain(f"the output is incomplete: writing failed: {error.strerror}")
         return 2
 
 
@@ -156,7 +157,7 @@ def _code_of(parsed: argparse.Namespace) -> int:
     try:
         code = parsed.run(parsed)
         if type(code) is not int or not 0 <= code < 256:
-            raise TypeError(f"run returns {code!r}, and no exit code")
+            raise TypeError(f"run must return an exit code from 0 to 255, not {code!r}")
     except (MlperfError, BrokenPipeError):
         raise
     except (Exception, SystemExit) as error:

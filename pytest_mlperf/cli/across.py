@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from pytest_mlperf.cli.arguments import add
 from pytest_mlperf.cli.compare import add_sides, planned_here, two_sides
 from pytest_mlperf.cli.measured import Measured, why_not_alike
 from pytest_mlperf.cli.output import show, width
@@ -32,43 +33,31 @@ from pytest_mlperf.suite.tables import Price
 DEVICE_RATES = ("tokens_per_second", "throughput")
 """Rates that are divided by GPUs and dollars; the first that both sides have is used."""
 
-NO_VERDICT = (
-    "no verdict: other hardware is no regression and no progress of the code, so nothing is judged "
-    "here, and the exit code is 0"
-)
+NO_VERDICT = "no verdict: the ratios compare hardware, not code, so the exit code is always 0"
 
 COLUMNS = ("per", "metric", "A", "B", "B / A", "interval")
 
 HELP = """\
-Sets the same work on other hardware against each other: ratios of whole
-systems, and for a GPU, a watt and a dollar, with intervals. A and B are what
-`compare` takes: results, LIBRARY==VERSION or a git ref. Nothing is judged.
-Exit 2 where nothing is alike.
+Compares the same work on different hardware: ratios per system, GPU, watt and
+dollar, with confidence intervals. A and B are given as for `compare`: results,
+LIBRARY==VERSION or a git ref. Nothing is judged.
+
+Exit 2 if A and B have no workload and scenario in common.
 
 needs: two measurements of the same workload and scenario; git for refs
 
 examples:
   $ pytest-mlperf across h100.json h200.json
-      what each GPU and each watt of the other machine gives
+      work per GPU and per watt of both machines
   $ pytest-mlperf across h100.json h200.json --prices prices.toml
-      and each dollar, by prices that no suite has
+      also per dollar, at prices that the suites do not state
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the command takes."""
-    add_sides(parser, a="one machine's side", b="the other's")
-    add_prices(parser)
-
-
-def add_prices(parser: argparse.ArgumentParser) -> None:
-    """Give a parser the option that `read_prices` reads."""
-    parser.add_argument(
-        "--prices",
-        type=Path,
-        metavar="FILE",
-        help="TOML with a table [prices], as in suites; overrides the suites' prices",
-    )
+    add_sides(parser, a="results of one machine", b="results of the other")
+    add(parser, "--prices")
 
 
 def run(parsed: argparse.Namespace) -> int:
@@ -101,7 +90,7 @@ def read_prices(path: Path) -> Prices:
     raw = read_toml(path, "file of prices").get("prices")
     if not isinstance(raw, dict) or not raw:
         example = "H200 = { usd_per_gpu_hour = 3.29, as_of = 2026-11-01 }"
-        raise MlperfError(f"{path}: no table [prices]; write one with lines as {example}")
+        raise MlperfError(f"{path}: no table [prices]; add one with lines like: {example}")
     return {name: _price(path, name, table) for name, table in raw.items()}
 
 
@@ -110,9 +99,11 @@ def _price(path: Path, name: str, raw: object) -> GpuPrice:
     classes = sorted({gpu.accelerator for gpu in known_gpus().values()})
     kind = split(name)[1]
     if kind != "cpu" and find_gpu(kind) is None:
-        raise MlperfError(f"{where}: no accelerator is called {kind!r}{nearest(kind, classes)}")
+        raise MlperfError(f"{where}: unknown accelerator {kind!r}{nearest(kind, classes)}")
     if isinstance(raw, dict) and "as_of" not in raw:
-        raise MlperfError(f"{where} has no as_of: prices change, so write the day, as 2026-11-01")
+        raise MlperfError(
+            f"{where}: as_of is missing; add the day of the price: as_of = 2026-11-01"
+        )
     try:
         return GpuPrice(**Price.model_validate(raw).model_dump())
     except ValidationError as error:
@@ -123,7 +114,7 @@ def _price(path: Path, name: str, raw: object) -> GpuPrice:
 def price_in_words(name: str, price: GpuPrice) -> str:
     """Return a price (USD per GPU-hour) with its date and source."""
     source = f", {visible(price.source)}" if price.source else ""
-    return f"{name} {price.usd_per_gpu_hour:g} USD an hour, {price.as_of}{source}"
+    return f"{name} {price.usd_per_gpu_hour:g} USD per hour, {price.as_of}{source}"
 
 
 def across(
@@ -136,8 +127,8 @@ def across(
     pairs = list(_pairs(a, b))
     if not pairs:
         raise MlperfError(
-            "A and B have no workload and scenario in common; cases of other engines and "
-            "precisions are set against each other where each side has one"
+            "A and B have no workload and scenario in common; different engines or precisions are "
+            "compared only if each side has one case of that work"
         )
     return [_compared(one, other, prices, roots) for one, other in pairs]
 
@@ -164,7 +155,7 @@ def _pairs(
 
 def _compared(a: Measured, b: Measured, prices: Prices, roots: Sequence[Path]) -> Compared:
     if a.identity == b.identity and a.case.accelerator == b.case.accelerator:
-        reason = "both ran on the same hardware: pytest-mlperf compare judges them"
+        reason = "same hardware on both sides; use: pytest-mlperf compare A B"
         return Compared(a=a, b=b, rows=(), notes=(reason,))
     if reason := why_not_alike(a, b) or _other_data(a, b):
         return Compared(a=a, b=b, rows=(), notes=(f"not comparable: {reason}",))
@@ -179,13 +170,13 @@ def _compared(a: Measured, b: Measured, prices: Prices, roots: Sequence[Path]) -
         rows += [paid] if isinstance(paid, dict) else []
         notes += [paid] if isinstance(paid, str) else []
     if not EFFICIENCY & metrics.keys():
-        notes.append("per watt: no energy was measured on both sides")
+        notes.append("per watt: energy was not measured on both sides")
     return Compared(a=a, b=b, rows=tuple(rows), notes=tuple(notes))
 
 
 def _other_data(a: Measured, b: Measured) -> str:
     data_a, data_b = (side.fingerprint.get("dataset") for side in (a, b))
-    return f"other data: {data_a} → {data_b}" if data_a and data_b and data_a != data_b else ""
+    return f"different data: {data_a} → {data_b}" if data_a and data_b and data_a != data_b else ""
 
 
 def _measured(a: Measured, b: Measured) -> set[str]:
@@ -215,7 +206,7 @@ def _row(per: str, name: str, metric: MetricVerdict, factor: float = 1.0) -> Row
     assert metric.low is not None
     assert metric.high is not None
     ratio, low, high = (factor * (1 + one) for one in (metric.change, metric.low, metric.high))
-    better = "" if METRICS[name].direction is Direction.HIGHER else " (less is better)"
+    better = "" if METRICS[name].direction is Direction.HIGHER else " (lower is better)"
     return {
         "per": "watt" if name in EFFICIENCY else per,
         "metric": f"{METRICS[name].title}{better}",
@@ -247,7 +238,8 @@ def _per_dollar(
         price = prices.get(side.case.accelerator) or prices.get(kind) or side.price
         if price is None:
             return (
-                f"per dollar: no price of {kind}: give [prices] in the suite, or --prices FILE "
+                f"per dollar: no price of {kind}; add a table [prices] to the suite, or "
+                "--prices FILE, "
                 f"with {kind} = {{ usd_per_gpu_hour = ..., as_of = ... }}"
             )
         costs.append(count * price.usd_per_gpu_hour)

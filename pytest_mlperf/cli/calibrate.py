@@ -18,9 +18,9 @@ from statistics import median
 
 from pytest_mlperf.bench.case import baseline_file, baselines_root, load_checked
 from pytest_mlperf.bench.runner import INVALID_TRIES, CaseRunner, SearchState, Unjudgeable
+from pytest_mlperf.cli.arguments import REPEATABLE, RUNS_DIR, add
 from pytest_mlperf.cli.output import as_typed, progress, show, whole, width
-from pytest_mlperf.cli.stored_results import RUNS_DIR, add_runs_dir
-from pytest_mlperf.cli.suites import add_suites, find_suites, read_suites
+from pytest_mlperf.cli.suites import find_suites, read_suites
 from pytest_mlperf.core.baseline import Property, Record, find
 from pytest_mlperf.core.errors import EnvironmentFault, MlperfError, SuiteError
 from pytest_mlperf.core.job import Job
@@ -40,7 +40,7 @@ from pytest_mlperf.core.noise.calibration import (
     most_runs,
     settings_of,
 )
-from pytest_mlperf.core.numbers import change, duration, limit, percent, plural
+from pytest_mlperf.core.numbers import MAX_RUNS, change, duration, limit, percent, plural
 from pytest_mlperf.core.reason import measured_again
 from pytest_mlperf.core.rulings.ruling import values
 from pytest_mlperf.core.rulings.sample import countable
@@ -60,55 +60,47 @@ RUNS = 8
 SESSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 HELP = """\
-Runs every case that can run here N times, in turns, each run a fresh process,
-without changing anything in between, and learns what such runs vary by: inside
-a run, from run to run, from session to session. With --write this is stored
-beside the baselines, and verdicts on this machine expect that noise in place
-of the usual one. Every call is one session more; another day shows more than
-another hour. An interrupted call loses no finished run.
+Measures every case of this machine N times, interleaved, each run a new process
+of unchanged code, and estimates the noise: within a run, from run to run, from
+session to session. --write stores the estimates next to the baselines; verdicts
+on this machine then use them instead of the defaults. Each call adds a session;
+calls on different days tell more. An interrupted call keeps its finished runs.
 
-Exit 1 when a case broke, 3 when no case can run.
+Exit 1 if a case failed, 3 if no case can run.
 
-needs: suite files whose models and data are here, and a machine that is at rest
+needs: suites with their models and data, and an idle machine
 
 examples:
   $ pytest-mlperf calibrate suites
-      8 runs of every case; shows what would be learnt
+      8 runs of every case; shows the estimates
   $ pytest-mlperf calibrate suites --write
-      the same, and stores it; review and commit
+      the same, and stores the estimates; review and commit them
   $ pytest-mlperf calibrate suites --runs 0 --write
-      stores what earlier calls measured
+      stores estimates from earlier calls
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the command takes."""
-    add_suites(parser)
+    add(parser, "suites")
     parser.add_argument(
         "--runs",
-        type=whole(lambda n: n == 0 or 2 <= n <= 1000, "from 2 to 1000, or 0 to measure nothing"),
+        type=whole(2, MAX_RUNS, or_zero=True),
         default=RUNS,
         metavar="N",
-        help=f"runs of each case (default {RUNS}); 0: only learn from what is there",
+        help=f"runs of each case (default {RUNS}); 0: use stored runs only",
     )
     parser.add_argument(
-        "--session", type=_session, metavar="ID", help="go on with a session that was interrupted"
+        "--session", type=_session, metavar="ID", help="continue an interrupted session"
     )
-    parser.add_argument(
-        "--case",
-        action="append",
-        default=[],
-        metavar="TEXT",
-        help="only cases whose name holds this; repeatable",
-    )
-    parser.add_argument("--write", action="store_true", help="write; without it nothing changes")
-    parser.add_argument("--baselines", type=Path, help="folder (default: nearest to the suite)")
-    add_runs_dir(parser)
+    text = "only cases with this text in their id; repeatable"
+    add(parser, "--case", **REPEATABLE, metavar="TEXT", help=text)
+    add(parser, "--write", "--baselines", "--runs-dir")
 
 
 def _session(text: str) -> str:
     if not SESSION.fullmatch(text):
-        raise argparse.ArgumentTypeError("letters, digits, dots and dashes")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a session id")
     return text
 
 
@@ -133,9 +125,9 @@ def run(parsed: argparse.Namespace) -> int:
         samples = baseline_runs(cases, identity, parsed.baselines)
         learnt += learn_and_show(file, name, identity, parsed.runs_dir, samples, write=parsed.write)
     if learnt and parsed.write:
-        show(["review and commit it; on another day the same command adds a session"])
+        show(["review and commit it; repeat on another day to add a session"])
     elif learnt:
-        show([f"dry run; to write it: {_again(parsed)} --runs 0 --write"])
+        show([f"dry run; to write: {_again(parsed)} --runs 0 --write"])
     return int(bool(broken) or not learnt)
 
 
@@ -144,7 +136,7 @@ def _chosen(planned: Sequence[Planned], texts: Sequence[str]) -> list[Planned]:
     for text, part in zip(texts, parts, strict=True):
         if not any(part in one.case.id.lower() for one in planned):
             ids = ", ".join(one.case.id for one in planned)
-            raise MlperfError(f"no case fits {text!r}; these suites have: {ids}")
+            raise MlperfError(f"no case matches {text!r}; the suites have: {ids}")
     return [p for p in planned if not parts or any(part in p.case.id.lower() for part in parts)]
 
 
@@ -155,7 +147,8 @@ def _measure(
     show(line for text in left_out for line in fold(f"left out: {text}", width(), rest="  "))
     if not ready:
         raise EnvironmentFault(
-            f"no case can run here; here: {machine.seen}; pytest-mlperf doctor says what is missing"
+            f"no case can run on this machine ({machine.seen}); find the reason: pytest-mlperf "
+            "doctor"
         )
     folder = _folder(parsed.runs_dir, session)
     conditions = Conditions(
@@ -169,12 +162,12 @@ def _measure(
     cases = [Repeated(p, job, conditions, _rate(p, machine, parsed.baselines)) for p, job in ready]
     there = sum(len(case.kept) for case in cases)
     seconds = parsed.runs * sum(job.seconds_per_run for _, job in ready)
-    more = f", {plural(there, 'run')} of it there already" if there else ""
+    more = f", {plural(there, 'run')} done already" if there else ""
     show(
         [
-            f"{plural(len(ready), 'case')} x {plural(parsed.runs, 'run')} in turns, session "
+            f"{plural(len(ready), 'case')} x {plural(parsed.runs, 'run')} interleaved, session "
             f"{session}{more}",
-            f"{duration(seconds)} of measuring, and starting up; nothing else should run here",
+            f"about {duration(seconds)} plus start-up; keep the machine idle",
         ]
     )
     try:
@@ -182,7 +175,7 @@ def _measure(
     except KeyboardInterrupt:
         runs = "" if parsed.runs == RUNS else f" --runs {parsed.runs}"
         raise KeyboardInterrupt(
-            f"nothing was written; go on: {_again(parsed)}{runs} --session {session}"
+            f"nothing was written; continue: {_again(parsed)}{runs} --session {session}"
         ) from None
     return sum(case.broken is not None for case in cases)
 
@@ -198,7 +191,7 @@ def _in_turns(cases: Sequence[Repeated], runs: int) -> None:
         except (MlperfError, Unjudgeable) as error:
             tries = f"INVALID {INVALID_TRIES} times: " if isinstance(error, Unjudgeable) else ""
             case.broken = f"{tries}{error}"
-            text = f"given up: {case.broken}"
+            text = f"failed: {case.broken}"
         else:
             case.keep(run, number)
             text = f"{run.duration_s:.1f} s, start-up {case.start_s:.1f} s"
@@ -248,8 +241,9 @@ class Repeated(CaseRunner):
         self.start_s, self.last = max(0.0, seconds), process
         if run.limit_missed:
             raise MlperfError(
-                f"its latency limit is missed at {run.target_qps:.4g}/s; a rate that the "
-                "engine cannot hold has no steady noise: lower target_qps"
+                f"the latency limit is exceeded at {run.target_qps:.4g}/s; set a lower "
+                "target_qps in "
+                "the suite"
             )
         return process
 
@@ -298,7 +292,9 @@ def _ready(
 ) -> tuple[list[tuple[Planned, Job]], list[str]]:
     """Return the cases that can run, and why others cannot; raise SuiteError for bad options."""
     absent = Counter(p.case.accelerator for p in planned if not machine.has(p.case.accelerator))
-    left_out = [f"{plural(n, 'case')} on {name}, which is not here" for name, n in absent.items()]
+    left_out = [
+        f"{plural(n, 'case')} on {name}, which is not on this machine" for name, n in absent.items()
+    ]
     ready = []
     for one in planned:
         if one.case.accelerator in absent:
@@ -308,7 +304,7 @@ def _ready(
         if wrong := [error for error in errors if isinstance(error, SuiteError)]:
             raise wrong[0]
         if one.scenario.find:
-            left_out.append(f"{one.case.id}: a search makes no runs at one rate")
+            left_out.append(f"{one.case.id}: a throughput search has no fixed rate")
         elif isinstance(job, Problems):
             left_out.append(f"{one.case.id}: {'; also '.join(map(str, errors))}")
         else:
@@ -322,7 +318,9 @@ def _folder(runs_dir: Path, session: str) -> Path:
         ignored_in_git(runs_dir)
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise MlperfError(f"{folder} cannot be made: {error.strerror}") from None
+        raise MlperfError(
+            f"{folder} cannot be created: {error.strerror}; name another with --runs-dir"
+        ) from None
     return folder
 
 
@@ -404,7 +402,7 @@ class Page:
     def _length(self, case: CalibratedCase) -> str:
         length = median(run.duration_s for run in case.runs)
         start = median(run.start_s for run in case.runs)
-        now = f"a run is {length:.1f} s and {start:.1f} s of starting up"
+        now = f"run length {length:.1f} s, start-up {start:.1f} s"
         noise = self.learnt.noise
         lengths = [
             best_length(series.runs, noise, length_s=length, start_s=start)
@@ -412,57 +410,58 @@ class Page:
         ]
         advised = [each for each in lengths if each is not None]
         if not advised:
-            return f"{now}; what varies inside it is unknown, so no length is advised"
+            return f"{now}; best length unknown: no noise within a run was recorded"
         best = max(advised)
         right = (
-            ", as good as now"
+            " (the present one is as good)"
             if best / NEAR_BEST_FACTOR <= length <= best * NEAR_BEST_FACTOR
             else ""
         )
-        return f"{now}; best length: {duration(best)}{right}"
+        return f"{now}; best length {duration(best)}{right}"
 
     def _settings(self) -> Iterator[str]:
         usual, here = self.default, self.learnt.noise
-        head = f"learnt for {self.accelerator}"
+        head = f"estimated for {self.accelerator}"
         rows = (
             ("noise of a run, s0", percent(usual.prior_sd), percent(here.prior_sd)),
             ("its weight in runs, nu0", f"{usual.prior_df:.2g}", f"{here.prior_df:.2g}"),
             (
-                "share of the session, phi",
+                "share between sessions, phi",
                 f"{usual.session_share:.2g}",
                 f"{here.session_share:.2g}",
             ),
-            ("runs at most, K", str(USUAL_BASELINE_RUNS), str(self.settings.max_runs)),
+            ("maximum runs, K", str(USUAL_BASELINE_RUNS), str(self.settings.max_runs)),
         )
         cells = [{head: what, "usual": before, "here": now} for what, before, now in rows]
         yield from table([head, "usual", "here"], cells, self.width, left=[head])
         learnt = self.learnt
         df, sd = (f"{100 * weight:.0f} %" for weight in learnt.weights)
         text = (
-            f"learnt from {plural(learnt.cases, 'case')}, {plural(learnt.runs, 'run')} on "
-            f"{plural(learnt.sessions, 'day')}; they weigh {sd} in s0 and {df} in nu0, the "
-            f"usual figures the rest; {self._sure()}"
+            f"estimated from {plural(learnt.cases, 'case')}, {plural(learnt.runs, 'run')} on "
+            f"{plural(learnt.sessions, 'day')}; weight of these runs: {sd} in s0, {df} in nu0 "
+            f"(the defaults have the rest); {self._sure()}"
         )
         yield from fold(text, self.width)
 
     def _sure(self) -> str:
         sd, share = self.learnt.sd, self.learnt.share
         if sd is None or share is None:
-            return "phi is the usual one, so how far s0 may be off is not known"
+            return "phi is the default, so s0 has no confidence interval"
         return (
-            f"s0 lies between {percent(sd[0])} and {percent(sd[1])}, phi between {share[0]:.2g} "
-            f"and {share[1]:.2g} (90 % each)"
+            f"90 % confidence: s0 {percent(sd[0])} to {percent(sd[1])}, phi {share[0]:.2g} to "
+            f"{share[1]:.2g}"
         )
 
     def _notes(self) -> Iterator[str]:
         if self.learnt.sessions == 1:
-            yield "one day cannot show what days differ by: calibrate again on another one"
+            yield "all runs are from one day; calibrate again on another day"
         for case in self.machine.cases:
             measured = {series.metric for series in case.series}
             if lacking := [METRICS[name].title for name in case.limits if name not in measured]:
                 yield (
-                    f"{case.case}: {', '.join(lacking)} left out: not every run has it, or the "
-                    "queries for it"
+                    f"{case.case}: {', '.join(lacking)} left out: not measured, or too few "
+                    "queries, "
+                    "in some runs"
                 )
         runs = [run for case in self.machine.cases for run in case.runs]
         newest = max(runs, key=lambda run: run.started).session
@@ -471,9 +470,8 @@ class Page:
         if drifted and drifted.proven:
             way = "slower" if drifted.change < 0 else "faster"
             yield (
-                f"all cases together became {way} during session {newest} "
-                f"({change(drifted.change)} from the first round to the last): the machine was "
-                "not warm, not steady or not alone"
+                f"all cases became {way} during session {newest} ({change(drifted.change)} from "
+                "first to last round); warm up the machine, close other processes, and repeat"
             )
         limits = [
             (case.limits[series.metric], self._proves(case, series, self.learnt.noise))
@@ -483,13 +481,13 @@ class Page:
         unable = sum(proves > bound for bound, proves in limits)
         if unable:
             yield (
-                f"{unable} of {plural(len(limits), 'limit')} cannot be proven with so much noise: "
-                "quieten the machine, record more baseline runs on other days "
-                "(--mlperf-update=append), or widen the limit"
+                f"{unable} of {plural(len(limits), 'limit')} cannot be proven at this noise; "
+                "reduce "
+                "the noise, record more sessions (--mlperf-update=append), or widen the limit"
             )
         if self.settings.max_runs != USUAL_BASELINE_RUNS:
             most = self.settings.max_runs
-            yield f"K is an option of pytest, which this does not set: --mlperf-max-runs {most}"
+            yield f"K is not stored; set it in pytest: --mlperf-max-runs {most}"
 
 
 def _sd(variance: float) -> str:
@@ -518,7 +516,7 @@ def learn_and_show(
     try:
         page = _page(accelerator, machine, baselines)
     except ValueError as error:
-        show([f"{accelerator}: nothing learnt: {error}"])
+        show([f"{accelerator}: no estimate: {error}"])
         return False
     show(page.lines())
     whole = dataclasses.replace(machine, settings=page.settings)

@@ -16,22 +16,22 @@ COMMANDS = {
     "Judge": {
         "explain": "show how a verdict was reached, run by run",
         "compare": "compare two sessions, commits or versions: what regressed",
-        "across": "compare two kinds of hardware: per GPU, watt and dollar",
+        "across": "compare two types of hardware: per GPU, watt and dollar",
         "turns": "measure two engine entries or builds now, interleaved",
     },
     "Accept": {
         "update": "make a session the new baseline; measure missing runs",
-        "calibrate": "learn this machine's noise from repeats of unchanged code",
+        "calibrate": "estimate this machine's noise from runs of unchanged code",
     },
     "Several machines": {
-        "merge": "combine results of several machines, check for gaps",
+        "merge": "combine results of several machines; report missing ones",
         "report": "write results as text, HTML, Markdown, CSV and more",
     },
-    "MLPerf": {"round": "show what a round requires: gates, limits, counts"},
+    "MLPerf": {"round": "show the requirements of a round: gates, limits, counts"},
     "Reference": {
         "options": "show options of engines, data sets and scorers",
         "schema": "print a JSON Schema for editors and tools",
-        "new": "write an engine, data set, scorer or add-on to start from",
+        "new": "write a template of an engine, data set, scorer or add-on",
     },
 }
 """Summary by name and by heading, in the order of use."""

@@ -10,14 +10,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pytest_mlperf.bench.files import baseline_at, case_of
+from pytest_mlperf.cli.arguments import add
 from pytest_mlperf.cli.measured import Measured, why_not
 from pytest_mlperf.cli.output import show, width
-from pytest_mlperf.cli.stored_results import (
-    add_runs_dir,
-    calibrated_roots,
-    results_file,
-    rule_here,
-)
+from pytest_mlperf.cli.stored_results import calibrated_roots, results_file, rule_here
 from pytest_mlperf.cli.suites import find_suites, read_suites
 from pytest_mlperf.core.baseline import Baseline, Record, changed_keys, differences, unknown_facts
 from pytest_mlperf.core.contention import tolerated
@@ -42,26 +38,25 @@ from pytest_mlperf.suite.plan import Planned
 Limits = Mapping[str, float]
 
 HELP = f"""\
-Judges all runs of B against all of A in one look, session by session, by the
-limits and the noise of the tests.
-A and B are each one of
+Judges all runs of B against all runs of A once, session by session, by the
+limits and the noise of the tests. A and B are each one of
   results    r.json, .mlperf/runs/20261121-031500-ab12, or 20261121-0315
-  version    onnxruntime==1.31.1, all its runs in the runs folder pooled
-  git ref    git:v1.2, or main: the baselines that are committed there
+  version    onnxruntime==1.31.1: all its runs in the runs folder, pooled
+  git ref    git:v1.2, or main: the baselines committed there
 
-Other hardware, another offered rate or profile is INVALID, with the reason.
-With fewer than {GATING_RUNS} runs in A a drop is advice: INCONCLUSIVE. With fewer
-than 4 sessions in all it is PROVISIONAL, unless no session explains it.
-Where nothing changed at most 1 metric of 100 is a drop, and at most 1
-comparison of 20 shows any, however many cases it has.
+Different hardware, offered rates or profiles are INVALID, with the reason.
+If A has fewer than {GATING_RUNS} runs, a drop is only INCONCLUSIVE. With fewer than 4
+sessions in total it is PROVISIONAL, unless no session variance explains it.
+False alarms: at most 1 metric in 100, and at most 1 comparison in 20, whatever
+the number of cases.
 
-Exit 1 when a drop is proven, 2 when nothing could be judged.
+Exit 1 if a drop is proven, 2 if no case could be judged.
 
 needs: two measurements of the same cases; git for refs
 
 examples:
   $ pytest-mlperf compare onnxruntime==1.30.0 onnxruntime==1.31.1
-      did the upgrade make anything slower? From every session of both
+      did the upgrade make anything slower? Uses every session of both
   $ pytest-mlperf compare git:HEAD .mlperf/runs/20261121-031500-ab12
       a session against baselines
   $ pytest-mlperf compare v1.0 HEAD
@@ -71,20 +66,17 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the command takes."""
-    add_sides(parser, a="the old side", b="the new side")
+    add_sides(parser, a="the old results", b="the new results")
 
 
-def add_sides(parser: argparse.ArgumentParser, **sides: str) -> None:
+def add_sides(parser: argparse.ArgumentParser, *, optional: bool = False, **sides: str) -> None:
     """Declare the arguments A and B with their help texts, and where to look for them."""
     for name, text in sides.items():
-        parser.add_argument(name, metavar=name.upper(), help=text)
-    parser.add_argument(
-        "--baselines",
-        type=Path,
-        metavar="DIR",
-        help="for git refs: this folder only (default: every folder called baselines)",
-    )
-    add_runs_dir(parser)
+        nargs = "?" if optional else None
+        parser.add_argument(name, metavar=name.upper(), nargs=nargs, help=text)
+    text = "for git refs: only this folder (default: all folders named baselines)"
+    add(parser, "--baselines", help=text)
+    add(parser, "--runs-dir")
 
 
 def run(parsed: argparse.Namespace) -> int:
@@ -105,7 +97,7 @@ def run(parsed: argparse.Namespace) -> int:
     if any(one.outcome is Outcome.PERF_DROP for one in compared):
         return 1
     if all(one.outcome is Outcome.INVALID for one in compared):
-        show(["nothing could be judged"])
+        show(["no case could be judged"])
         return 2
     return 0
 
@@ -150,7 +142,9 @@ def compare_case(
     except ValueError as error:  # a file from elsewhere may hold what no run can measure
         return ComparedCase(case=case, outcome=Outcome.INVALID, reason=str(error))
     if len(a.runs) < GATING_RUNS:
-        notes.append(f"advisory: A has {len(a.runs)} of {GATING_RUNS} runs")
+        notes.append(
+            f"advisory: A has {len(a.runs)} of the {GATING_RUNS} runs that a verdict needs"
+        )
     changed = changes(a.fingerprint, b.fingerprint)
     if a.surroundings and b.surroundings:
         changed = (*changed, *changes(a.surroundings, b.surroundings))
@@ -179,8 +173,8 @@ def judged_how(compared: Sequence[ComparedCase]) -> list[str]:
         return []
     among, of = ("", 100) if count == 1 else (f", {count} metrics together", 20)
     return [
-        f"judged by all runs of both sides in one look, session by session{among}: where nothing "
-        f"changed, 1 comparison of {of} shows a drop"
+        f"all runs of both sides judged once, session by session{among}; false alarms: at most 1 "
+        f"comparison in {of}"
     ]
 
 
@@ -223,12 +217,12 @@ def from_git(ref: str, folder: Path | None) -> ComparedSide:
     """Return the baselines committed at a ref, or those of them in a folder."""
     commit = commit_of(ref)
     if commit is None:
-        raise MlperfError(f"{ref!r} is no commit of the git repository here")
+        raise MlperfError(f"{ref!r} is not a commit of this git repository")
     tracked = git_text("ls-tree", "-r", "-z", "--name-only", "--full-tree", commit).split("\0")
     names = [name for name in tracked if _is_baseline(name, folder)]
     if not names:
-        where = folder or "a folder called baselines"
-        raise MlperfError(f"commit {ref} holds no performance baseline in {where}")
+        where = folder or "any folder named baselines"
+        raise MlperfError(f"commit {ref} has no performance baseline in {where}")
     cases: dict[str, list[Measured]] = defaultdict(list)
     notes = []
     for name in names:
@@ -315,7 +309,7 @@ def side(text: str, runs_dir: Path, folder: Path | None) -> ComparedSide:
     if commit_of(text):
         return from_git(text, folder)
     raise MlperfError(
-        f"{text!r} is no results file, no run in {runs_dir}/runs, no LIBRARY==VERSION and no git "
+        f"{text!r} is not a results file, a session in {runs_dir}/runs, LIBRARY==VERSION or a git "
         "ref; see pytest-mlperf compare --help"
     )
 
@@ -352,8 +346,8 @@ def from_version(library: str, version: str, sessions: Sessions) -> ComparedSide
     if not pools:
         names = ", ".join(sorted(versions)) or "none"
         raise MlperfError(
-            f"no session in {sessions.folder}/runs ran {library}=={version}; versions of "
-            f"{library} there: {names}"
+            f"no session in {sessions.folder}/runs used {library}=={version}; versions there: "
+            f"{names}"
         )
     return ComparedSide(
         name=f"{library}=={version}: {plural(len(pools), 'case')} of {plural(seen, 'session')}",
@@ -380,7 +374,7 @@ def _measured(result: CaseResult) -> Measured:
     elif result.handicap:
         reason = f"measured with --mlperf-handicap {result.handicap:.0%}"
     elif result.pretended:
-        reason = f"{verdict.case.accelerator} was only pretended"
+        reason = f"measured with --mlperf-pretend {verdict.case.accelerator}"
     return Measured(
         case=verdict.case,
         profile=result.profile,

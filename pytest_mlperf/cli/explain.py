@@ -11,10 +11,9 @@ from pathlib import Path
 from pytest_mlperf.bench.case import load_checked, nearest_baselines
 from pytest_mlperf.bench.files import judged_against, suite_of
 from pytest_mlperf.bench.policy import calibrated_rule, rule_beside, rule_for
+from pytest_mlperf.cli.arguments import add
 from pytest_mlperf.cli.output import show, width
 from pytest_mlperf.cli.stored_results import (
-    add_results,
-    add_runs_dir,
     case_named,
     matching,
     not_one_case,
@@ -36,7 +35,6 @@ from pytest_mlperf.judge.ratio import FIRST_LOOK, judge_ratio
 from pytest_mlperf.judge.rule_r import GATING_RUNS, Judged, RuleR, judge
 from pytest_mlperf.reports.causes import causes
 from pytest_mlperf.reports.rows import section, title
-from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.reports.terminal import text
 from pytest_mlperf.reports.terminal.explanation import environment, evidence, wrapped
 from pytest_mlperf.reports.terminal.layout import relative, table
@@ -44,20 +42,19 @@ from pytest_mlperf.stores.results import read_results
 from pytest_mlperf.stores.sessions import Sessions
 
 HELP = """\
-Prints what pytest said about a case, then retraces it: each run, each look of
-the rule with its bounds, which one decided, what would have decided otherwise,
-the accuracy, likely causes with their evidence, the machine and engine, and
-where every file is.
+Prints the verdict on a case and how it was reached: every run, every interim
+analysis with its bounds, the change that would have altered the verdict,
+accuracy, likely causes with evidence, machine, engine and all files.
 
-needs: a session's results; the baseline in git to retrace the bounds
+needs: results of a session; the baseline in git for the interim analyses
 
 examples:
   $ pytest-mlperf explain tiny-resnet50-Offline-onnxruntime-fp32-cpu
-      both tests of the case, from the newest session that has it
+      all tests of the case, from the newest session that has it
   $ pytest-mlperf explain Offline r.json
-      a part of the id, if it fits one case; from this file
+      a part of the id that matches only one case; from this file
   $ pytest-mlperf explain .mlperf/runs/20261121-044418-1ce8
-      a session of one case; of several it lists them
+      a session of one case; if it has several, lists them
   $ pytest-mlperf explain "test_performance[demo-Offline-null-fp32-cpu]"
       only this test of the case
 """
@@ -70,12 +67,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         default="",
         metavar="CASE",
-        help="id of a case, a part of it that fits one case, or a test's id (default: the only "
-        "case of the session)",
+        help="id of a case or test, or a part that matches only one case (default: the only case "
+        "of the session)",
     )
-    add_results(parser)
+    add(parser, "results", "--runs-dir")
     parser.add_argument("--results", dest="file", help=argparse.SUPPRESS)  # its former name
-    add_runs_dir(parser)
 
 
 def run(parsed: argparse.Namespace) -> int:
@@ -166,7 +162,7 @@ def rule_of_pair(result: CaseResult, folders: Iterable[Path]) -> RuleR:
 
 INDENT = "  "
 
-PAIR_SAYS = {Answer.PASS: "proven", Answer.FAIL: "refuted", Answer.MORE: "one more"}
+PAIR_SAYS = {Answer.PASS: "proven", Answer.FAIL: "refuted", Answer.MORE: "another pair"}
 
 
 def looks(
@@ -182,10 +178,10 @@ def looks(
     before = values(record.runs, metric.metric) if record else []
     now = values(runs, metric.metric)
     if metric.outcome is None or metric.low is None or metric.limit is None:
-        note = sentence(metric.note or "") or "there is nothing to compare with"
+        note = metric.note or "no baseline"
         return [head.replace("None", "only reported"), *wrapped(f"Not judged: {note}", width)]
     if not before or not now:
-        note = "The baseline's runs are not here, so the steps cannot be retraced."
+        note = "The baseline's runs are missing, so the interim analyses cannot be repeated."
         return [head, *wrapped(note, width)]
     noise = record.noise_of(metric.metric) if record else None
     rule = replace(rule, session_noise=surer(noise, rule.session_noise))
@@ -197,14 +193,14 @@ def looks(
     last = made[-1]
     df = last.runs_baseline + last.runs_used - 2
     noise_line = (
-        f"Noise: one run differs from the next by {percent(last.sd)} (standard deviation, "
-        f"{last.df:g} degrees of freedom): {percent(rule.prior_sd)} was expected beforehand "
-        f"(weight {rule.prior_df:g}), the runs themselves weigh {df}."
+        f"Noise: standard deviation {percent(last.sd)} between runs ({last.df:g} degrees of "
+        f"freedom: {df} from these runs, {rule.prior_df:g} from the expected "
+        f"{percent(rule.prior_sd)})."
     )
     lines = [head, *wrapped(noise_line, width)]
     rows = [_look(look, metric.metric, rule) for look in made]
-    columns = ["look", "change", "at worst", "at best", "says"]
-    lines += [f"{INDENT}{line}" for line in table(columns, rows, width - 2, left=["says"])]
+    columns = ["runs", "change", "at worst", "at best", "decision"]
+    lines += [f"{INDENT}{line}" for line in table(columns, rows, width - 2, left=["decision"])]
     for remark in _remarks(metric, last, rule):
         lines += wrapped(remark, width)
     return lines
@@ -213,25 +209,25 @@ def looks(
 def _look(look: Judged, metric: str, rule: RuleR) -> dict[str, str]:
     worst, best = _ends(look, metric)
     return {
-        "look": str(look.runs_used),
+        "runs": str(look.runs_used),
         "change": change(look.change),
         "at worst": change(worst),
         "at best": change(best),
-        "says": _says(look, metric, rule),
+        "decision": _says(look, metric, rule),
     }
 
 
 def _says(look: Judged, metric: str, rule: RuleR) -> str:
     match look.outcome:
         case Answer.PASS:
-            better = "; better, proven" if look.improved else ""
-            return f"passes: at worst inside {limit(metric, look.limit)}{better}"
+            better = "; improvement proven" if look.improved else ""
+            return f"ok: worst case within the limit {limit(metric, look.limit)}{better}"
         case Answer.FAIL:
-            return "drop: even at best worse than 0"
+            return "drop: whole interval worse than 0"
         case Answer.PROVISIONAL:
             differ = percent(look.robust_to or 0.0)
-            return f"provisional {look.direction} if sessions differ < {differ}"
-    return f"open: {_open(look, metric, rule)}"
+            return f"provisional {look.direction}: holds if sessions differ < {differ}"
+    return f"undecided: {_open(look, metric, rule)}"
 
 
 def _open(look: Judged, metric: str, rule: RuleR) -> str:
@@ -239,11 +235,11 @@ def _open(look: Judged, metric: str, rule: RuleR) -> str:
     if look.robust_to is not None:
         return f"drop if sessions differ < {percent(look.robust_to)}"
     if look.runs_used == 1 and is_worse(metric, 0.0, best):
-        return "one run alone never fails"
+        return "one run is never enough to fail"
     if look.runs_used == 1 and not is_worse(metric, _signed(look.limit, metric), worst):
-        return "too fast to believe from one run"
-    last = ", no run left" if look.runs_used == rule.max_runs else ""
-    return f"neither 0 nor {limit(metric, look.limit)} excluded{last}"
+        return "improvement needs a second run"
+    last = "; no runs left" if look.runs_used == rule.max_runs else ""
+    return f"both 0 and {limit(metric, look.limit)} are possible{last}"
 
 
 def _remarks(metric: MetricVerdict, last: Judged, rule: RuleR) -> Iterator[str]:
@@ -253,28 +249,29 @@ def _remarks(metric: MetricVerdict, last: Judged, rule: RuleR) -> Iterator[str]:
     ends = ((metric.low, last.low), (metric.high, last.high))
     if not all(math.isclose(one, now, rel_tol=1e-6, abs_tol=1e-9) for one, now in ends):
         seen = interval(metric.low, metric.high)
-        yield f"The verdict's own interval was {seen}: the baseline has changed since."
+        yield f"The baseline has changed since the verdict, whose interval was {seen}."
     if last.advisory:
         yield (
-            f"The baseline has {last.runs_baseline} of the {GATING_RUNS} runs that a gate needs: a "
-            "drop is advice, not a failure."
+            f"The baseline has {last.runs_baseline} of the {GATING_RUNS} runs that a failure "
+            "needs: "
+            "a drop is only reported."
         )
     if last.outcome is Answer.PROVISIONAL and last.robust_to is not None:
         days = plural(metric.baseline.days, "day")
         shown = {
-            "few sessions": f"{days} of the baseline cannot show that they do",
-            "old": "the baseline is too old to show that they do",
-            None: "the baseline's own sessions do not show that they do",
+            "few sessions": f"the baseline has only {days}",
+            "old": "the baseline is too old",
+            None: "the baseline's sessions vary too much",
         }
         word = "a drop" if last.direction == "drop" else "ok"
         yield (
-            f"Provisional: it is {word} only if sessions differ by less than "
-            f"{percent(last.robust_to)} (standard deviation), and {shown[last.lacks]}."
+            f"Provisional: it is {word} only if the standard deviation between sessions is below "
+            f"{percent(last.robust_to)}. That is unproven: {shown[last.lacks]}."
         )
     yield _otherwise(last, metric.metric)
     yield (
-        f"At worst and at best are one-sided bounds of the change: {percent(rule.beta)} of error "
-        f"shared by {rule.max_runs} looks, {percent(rule.alpha)} by {rule.max_runs - 1}."
+        f"The bounds of the change are one-sided. Error: {percent(rule.beta)} at worst over "
+        f"{rule.max_runs} interim analyses, {percent(rule.alpha)} at best over {rule.max_runs - 1}."
     )
 
 
@@ -295,15 +292,17 @@ def _otherwise(last: Judged, metric: str) -> str:
     passes, fails = thresholds(last, metric)
     higher = METRICS[metric].direction is Direction.HIGHER
     better, worse = ("above", "below") if higher else ("below", "above")
-    text = f"Otherwise: equally noisy, it passes {better} {change(passes)}"
+    text = f"At this noise, a change {better} {change(passes)} passes"
     final = ""
     if last.outcome is Answer.PROVISIONAL or last.lacks:
-        final = ", either one final only where it stands whatever sessions differ by"
+        final = " Both are provisional until session variance cannot reverse them."
     if last.runs_used == 1:
-        return f"{text}; a drop takes two runs{final}."
+        return f"{text}; a drop needs two runs.{final}"
     if math.isclose(passes, fails):
-        return f"{text}, else it is a drop{final}."
-    return f"{text} and is a drop {worse} {change(fails)}; in between it is open{final}."
+        return f"{text}, any other is a drop.{final}"
+    return (
+        f"{text}, one {worse} {change(fails)} is a drop, and between them it is undecided.{final}"
+    )
 
 
 def _ends(look: Judged, metric: str) -> tuple[float, float]:
@@ -321,9 +320,9 @@ def turns(verdict: Verdict, ratio: RatioVerdict, rule: RuleR, width: int) -> lis
     metric = METRICS[ratio.metric]
     a, b = (values(verdict.runs[side::2], ratio.metric) for side in (0, 1))
     count = min(len(a), len(b), ratio.pairs)
-    head = f"{metric.title}: claimed >= {ratio.least:g}x in {plural(ratio.pairs, 'pair')} of runs"
+    head = f"{metric.title}: claimed >= {ratio.least:g}x; {plural(ratio.pairs, 'pair')} of runs"
     if not count:
-        return [head, f"{INDENT}The runs are not in these results."]
+        return [head, f"{INDENT}These results do not contain the runs."]
     looks = [
         judge_ratio(a[:k], b[:k], direction=metric.direction, least=ratio.least, rule=rule)
         for k in range(1, count + 1)
@@ -336,16 +335,17 @@ def turns(verdict: Verdict, ratio: RatioVerdict, rule: RuleR, width: int) -> lis
             "b": quantity(ratio.metric, other.value),
             "ratio": times(look.ratio),
             "interval": f"{times(look.low)} to {times(look.high)}" if k >= FIRST_LOOK else "",
-            "says": PAIR_SAYS.get(look.outcome, "undecided"),
+            "decision": PAIR_SAYS.get(look.outcome, "undecided"),
         }
         for k, (look, one, other) in enumerate(zip(looks, a, b, strict=False), start=1)
     ]
-    columns = ["pair", "order", "a", "b", "ratio", "interval", "says"]
-    shown = table(columns, rows, width - 2, left=["order", "says"], spare=["order", "ratio"])
+    columns = ["pair", "order", "a", "b", "ratio", "interval", "decision"]
+    shown = table(columns, rows, width - 2, left=["order", "decision"], spare=["order", "ratio"])
     noise = (
-        f"The ratio and its interval are of all pairs so far; one pair's ratio differs from the "
-        f"next by {percent(looks[-1].sd)} (standard deviation). The claim is proven when the whole "
-        f"interval reaches it, refuted when the interval ends below it, from pair {FIRST_LOOK} on."
+        f"Each row covers all pairs so far; the standard deviation between pairs is "
+        f"{percent(looks[-1].sd)}. From pair {FIRST_LOOK} on, the claim is proven if the whole "
+        "interval "
+        "reaches it, and refuted if the interval ends below it."
     )
     folders = [f"{INDENT}{run.folder}" for run in verdict.runs]
     return [head, *wrapped(noise, width), *(f"{INDENT}{line}" for line in shown), *folders]

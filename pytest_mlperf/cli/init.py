@@ -35,25 +35,25 @@ columns = {{ reference = "reference" }}
 """
 
 HELP = """\
-Writes suites/demo.mlperf.toml and baselines/README.md; what exists is never
-touched. The null engine waits and computes nothing, so its suite runs anywhere;
-the others are forms to fill in: what to change is marked edit. Those of openai,
-vllm and tensorrt_llm are curves over made-up prompts, which need no data set;
-openai's measures the server at http://127.0.0.1:8000 as it stands.
-With --accuracy they take your prompts, and answers must equal their references:
-JSONL, in each line texts "prompt" and "reference".
+Writes suites/demo.mlperf.toml and baselines/README.md; never overwrites a file.
+The null engine only waits, so its suite runs anywhere. In the suites of other
+engines, edit the lines marked "edit". The suites of openai, vllm and
+tensorrt_llm sweep the concurrency over synthetic prompts and need no data set;
+openai's measures the server at http://127.0.0.1:8000.
+--accuracy takes your prompts instead, as JSONL with "prompt" and "reference" in
+each line; answers must equal their references.
 
-needs: a folder that may be written; doctor says what the suite itself needs
+needs: a folder that you may write to; for the suite's needs run doctor
 
 examples:
   $ pytest-mlperf init
-      a suite that runs at once: pytest suites
+      a suite that runs without changes: pytest suites
   $ pytest-mlperf init --engine torch
-      a language model from a folder in Hugging Face's files
+      a language model from a folder in Hugging Face format
   $ pytest-mlperf init --engine openai
-      a running server: throughput over the speed of one user, in five minutes
+      a running server: throughput against speed per user, in five minutes
   $ pytest-mlperf init --engine openai --accuracy prompts.jsonl
-      the same over your prompts, and whether answers are still right
+      the same with your prompts, and the accuracy of the answers
   $ pytest-mlperf init ~/bench --engine onnxruntime
       an ONNX image classifier, in another folder
 """
@@ -68,13 +68,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=engines,
         default=FIRST_ENGINE,
         metavar="ENGINE",
-        help=f"what the suite runs: {', '.join(engines)} (default: {FIRST_ENGINE})",
+        help=f"engine of the suite: {', '.join(engines)} (default: {FIRST_ENGINE})",
     )
     parser.add_argument(
         "--accuracy",
         type=Path,
         metavar="FILE",
-        help="prompts with references, JSONL (engines whose first suite has made-up prompts)",
+        help="JSONL file of prompts and references, for openai, vllm and tensorrt_llm",
     )
 
 
@@ -83,7 +83,7 @@ def run(parsed: argparse.Namespace) -> int:
     folder: Path = parsed.folder
     suites = folder / "suites"
     suite, readme = suites / "demo.mlperf.toml", folder / "baselines" / "README.md"
-    require_absent((suite, readme), "Another place: pytest-mlperf init FOLDER")
+    require_absent((suite, readme), "Name another folder: pytest-mlperf init FOLDER")
     text, edits = registry.first_suites()[parsed.engine]
     if parsed.accuracy:
         text = _scored(text, parsed.engine, parsed.accuracy, suites)
@@ -101,7 +101,9 @@ def run(parsed: argparse.Namespace) -> int:
 def _scored(text: str, engine: str, prompts: Path, suites: Path) -> str:
     if not MADE_UP.search(text):
         having = [name for name, (one, _) in registry.first_suites().items() if MADE_UP.search(one)]
-        raise MlperfError(f"--accuracy needs --engine {', '.join(having)}, not {engine}")
+        raise MlperfError(
+            f"--accuracy needs an engine of {', '.join(having)}, not {engine}: add --engine NAME"
+        )
     try:
         prompts_dataset = registry.resolve(registry.target("datasets", "prompts"))
         prompts_dataset(path=str(prompts), columns={"reference": "reference"})
@@ -119,12 +121,13 @@ def _next_steps(suites: Path, edits: str) -> list[str]:
     if edits:
         return [
             f"next: edit {suites}/demo.mlperf.toml    {edits}",
-            f"      pytest-mlperf doctor {suites}     what is still missing",
-            f"      pytest {suites}                   measure; there is no baseline yet",
+            f"      pytest-mlperf doctor {suites}     check what is missing",
+            f"      pytest {suites}                   measure, without a baseline",
         ]
     return [
-        f"next: pytest {suites}                            measure; there is no baseline yet",
-        f"      pytest {suites} --mlperf-update=missing    record, commit; on 3 days more",
+        f"next: pytest {suites}                            measure, without a baseline",
+        f"      pytest {suites} --mlperf-update=missing    record and commit; repeat on 3 other "
+        "days",
         f"      pytest {suites} --mlperf-handicap 50%      see what a failure looks like",
     ]
 

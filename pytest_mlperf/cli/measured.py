@@ -56,14 +56,14 @@ def why_not_alike(a: Measured, b: Measured, *, hardware: bool = False) -> str:
     """Return why two measurements differ in work, or optionally in hardware; else ""."""
     for label, side in (("A", a), ("B", b)):
         if not side.runs:
-            return f"{label} has no run: {side.reason}"
+            return f"{label} has no runs: {side.reason}"
     if a.profile != b.profile:
-        return f"another profile: {a.profile} → {b.profile}"
+        return f"different profiles: {a.profile} → {b.profile}"
     if a.division != b.division:
-        return f"another division: {a.division} → {b.division}"
+        return f"different divisions: {a.division} → {b.division}"
     if hardware and (others := differences(a.identity, b.identity)):
-        return "other hardware: " + ", ".join(f"{d.name} {d.theirs} → {d.ours}" for d in others)
+        return "different hardware: " + ", ".join(f"{d.name} {d.theirs} → {d.ours}" for d in others)
     if condition := other_condition(a.fingerprint, b.fingerprint):
         return condition
     old, new = ("unknown" if rate is None else f"{rate:g}/s" for rate in (a.rate, b.rate))
-    return "" if a.rate == b.rate else f"offered rate differs: {old} → {new}"
+    return "" if a.rate == b.rate else f"different offered rates: {old} → {new}"

@@ -8,8 +8,9 @@ import secrets
 from collections.abc import Sequence
 from pathlib import Path
 
+from pytest_mlperf.cli.arguments import add
 from pytest_mlperf.cli.output import show, width
-from pytest_mlperf.cli.stored_results import add_verify, whole_results
+from pytest_mlperf.cli.stored_results import results_path, whole_results
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.numbers import plural
 from pytest_mlperf.core.results import Absent, Results, absent, merge
@@ -22,36 +23,32 @@ from pytest_mlperf.stores.signatures import sign
 
 MAX_LISTED_MISSING = 20
 HELP = """\
-Joins the results files of one plan's parts, judges all pairs of case and metric
-together, and says which planned tests have no result. What a part left open
-(INCONCLUSIVE, SUSPECT) gets its last word here. Parts that were run with
---mlperf-manifest fail nothing that does not fail here as well; one that was run
-without may have failed a drop that is only SUSPECT among all.
+Combines the results of the parts of a plan, judges all of them together, and
+lists planned tests without a result. Undecided verdicts of a part
+(INCONCLUSIVE, SUSPECT) are decided here. Run each part with --mlperf-manifest:
+without it, a part may fail a drop that is only SUSPECT among all parts.
 
-Exit 1 when a test failed, or when a planned test has no result: it was
-deselected or skipped, or the machine that ran it gave nothing back.
+Exit 1 if a test failed, or if a planned test has no result because it was
+deselected or skipped, or because its machine returned no results.
 
 needs: the results.json of every part (pytest --mlperf-json FILE)
 
 examples:
   $ pytest-mlperf merge parts --manifest plan.json -o all.json --junit all.xml
-      the verdict of the whole, as a results file and for a CI's list of tests
+      the final verdicts, as a results file and as JUnit XML
   $ pytest-mlperf merge results/
-      every *.json in a folder; without a manifest nothing is missing
+      every *.json in a folder; without a manifest gaps are not reported
   $ pytest-mlperf merge parts --verify .github/allowed_signers
-      only parts that machines signed whom the project knows
+      only parts signed by a machine that the project knows
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the command takes."""
-    parser.add_argument(
-        "results", nargs="+", type=Path, metavar="RESULTS", help="results files, or folders of them"
-    )
-    parser.add_argument(
-        "--manifest", type=Path, metavar="FILE", help="what `plan --format json` printed"
-    )
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write the results here")
+    text = "results files, folders of them, or session ids (default: newest session)"
+    add(parser, "results", nargs="*", help=text)
+    add(parser, "--manifest")
+    add(parser, "--output", help="results file to write")
     parser.add_argument("--junit", type=Path, metavar="FILE", help="write them as JUnit XML")
     parser.add_argument(
         "--report",
@@ -59,27 +56,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="FORMAT=FILE",
-        help="also write what `report` makes, e.g. html=page.html; repeatable",
+        help="also write a report (see `report`), e.g. html=page.html; repeatable",
     )
     parser.add_argument(
         "--fail-on",
         choices=["inconclusive", "provisional"],
-        help="also fail undecided tests, or PROVISIONAL drops on their first day",
+        help="also fail INCONCLUSIVE tests, or PROVISIONAL drops on their first day",
     )
-    add_verify(parser)
+    add(parser, "--verify", "--runs-dir")
     parser.add_argument(
-        "--sign", type=Path, metavar="KEY", help="sign what -o writes with an SSH key"
+        "--sign", type=Path, metavar="KEY", help="SSH key to sign the file of -o with"
     )
 
 
 def run(parsed: argparse.Namespace) -> int:
     """Merge and report; return 1 if a test failed or is missing."""
     if parsed.sign and not parsed.output:
-        raise MlperfError("--sign signs what -o FILE writes; name that file")
+        raise MlperfError("--sign needs the file to sign; add -o FILE")
     manifest = read_manifest(parsed.manifest) if parsed.manifest else None
     now = dt.datetime.now(dt.UTC)
     parts, signed = {}, []
-    for path in _files(parsed.results, parsed.manifest):
+    files = _files(parsed.results or [None], parsed.runs_dir, parsed.manifest)
+    for path in files:
         parts[str(path)], lines = whole_results(path, parsed.verify)
         signed += lines
     merged = merge(
@@ -90,7 +88,7 @@ def run(parsed: argparse.Namespace) -> int:
         fail_on={parsed.fail_on} - {None},
     )
     missing = absent((one.test for one in manifest.tests), merged) if manifest else []
-    beside = parsed.output or parsed.results[0]
+    beside = parsed.output or files[0]
     whole = formats.ReportedSession(results=merged, file=beside, absent=missing, columns=width())
     written, failures = _write_each(parsed, whole)
     show([*signed, *_lines(merged, missing, manifest), *written])
@@ -120,17 +118,18 @@ def _write_each(
         except MlperfError as error:
             failures.append(error)
         except Exception as error:
-            failures.append(MlperfError(unforeseen(f"{title} could not be written", error)))
+            failures.append(MlperfError(unforeseen(f"{title} cannot be written", error)))
     return written, failures
 
 
-def _files(named: Sequence[Path], manifest: Path | None) -> list[Path]:
+def _files(named: Sequence[str | None], runs_dir: Path, manifest: Path | None) -> list[Path]:
     files: list[Path] = []
-    for path in named:
-        inside = sorted(path.glob("*.json")) if path.is_dir() else [path]
-        if not inside:
-            raise MlperfError(f"{path} holds no *.json; name the results files")
-        files += inside
+    for name in named:
+        is_folder = name is not None and Path(name).is_dir()
+        inside = sorted(Path(name or "").glob("*.json")) if is_folder else []
+        if is_folder and not inside:
+            raise MlperfError(f"no *.json in {name}; name results files or another folder")
+        files += inside or [results_path(name, runs_dir)]
     of_plan = manifest.resolve() if manifest else None
     return [path for path in dict.fromkeys(files) if path.resolve() != of_plan]
 
@@ -153,7 +152,7 @@ def _lines(merged: Results, missing: Sequence[Absent], manifest: Manifest | None
     if manifest:
         planned = {one.test for one in manifest.tests}
         if unplanned := sum(result.test not in planned for result in merged.cases):
-            lines += fold(f"{plural(unplanned, 'test')} of no plan: not in the manifest", columns)
+            lines += fold(f"{plural(unplanned, 'test')} not in the manifest", columns)
     return [*lines, *text.summary(merged, columns, colour=False)]
 
 

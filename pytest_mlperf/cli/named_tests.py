@@ -31,8 +31,9 @@ def performance_tests(texts: Sequence[str]) -> tuple[dict[str, Planned], Machine
         if not here:
             names = ", ".join(dict.fromkeys(one.case.accelerator for one in cases))
             raise EnvironmentFault(
-                f"{text}: accelerator {names} is not here, so pytest leaves it out; "
-                f"here: {machine.seen}"
+                f"{text}: accelerator {names} is not on this machine, so pytest deselects the "
+                "test; "
+                f"available: {machine.seen}"
             )
         for case in here:
             tests[node_id(case, "performance", rootdir([case.path]))] = case
@@ -49,12 +50,12 @@ def _cases(text: str) -> Iterator[Planned]:
     planned = read_suites(find_suites([Path(place)]))
     match = _FUNCTION.fullmatch(rest or "test_performance")
     if match is None:
-        raise MlperfError(f"{text} is no test of a suite: FILE::test_performance[CASE]")
+        raise MlperfError(f"{text}: not a test of a suite; write FILE::test_performance[CASE]")
     kind, name = match.groups()
     if kind != "performance":
         raise MlperfError(
-            f"{text}: only tests of performance are bisected; a score needs no runs in turns: "
-            "`git bisect run pytest TEST` finds its commit"
+            f"{text}: only performance tests can be bisected here; for a score use: "
+            f"git bisect run pytest '{text}'"
         )
     ids = [one.case.id for one in planned]
     if name and name not in ids:
@@ -65,5 +66,5 @@ def _cases(text: str) -> Iterator[Planned]:
 def _timed(text: str, planned: Sequence[Planned]) -> Iterator[Planned]:
     timed = [one for one in planned if "performance" in one.kinds]
     if not timed:
-        raise MlperfError(f"{text} has no test of performance")
+        raise MlperfError(f"{text}: the suite has no performance test")
     yield from timed

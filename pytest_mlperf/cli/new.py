@@ -37,27 +37,27 @@ PROCESS_MARK = "@pytest.mark.process\n"
 """Of a test of this project: the checks import a registered extension in a process of its own."""
 
 HELP = """\
-Writes a small engine, data set, scorer or add-on that works, and a test that
-it keeps its contract; edit both. What exists is never touched. If the project
-has a package, the module goes there and the test to tests/; else both go
-beside each other, and a suite names "module:Class".
+Writes a small working engine, data set, scorer or add-on and its contract test,
+to edit; never overwrites a file. If the project has a package, the module goes
+there and the test to tests/. Otherwise both go to this folder, and a suite
+names "module:Class".
 
-needs: the project's folder as the working folder
+needs: run it in the project's folder
 
 examples:
   $ pytest-mlperf new engine my-runtime
       my_runtime_engine.py; then: pytest test_my_runtime_engine.py
   $ pytest-mlperf new scorer word_overlap --here
-      in a checkout of pytest-mlperf: part of it, with its entry point
+      in a checkout of pytest-mlperf: adds it there, with its entry point
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the command takes."""
     parser.add_argument("kind", choices=KINDS, metavar="KIND", help=", ".join(KINDS))
-    parser.add_argument("name", metavar="NAME", help="its name, as suites and messages have it")
+    parser.add_argument("name", metavar="NAME", help="its name in suites and messages")
     parser.add_argument(
-        "--here", action="store_true", help="part of pytest-mlperf itself, in its checkout"
+        "--here", action="store_true", help="add it to pytest-mlperf itself, in a checkout"
     )
 
 
@@ -88,7 +88,7 @@ def run(parsed: argparse.Namespace) -> int:
     words = {"name": name, "stem": stem, "option": stem.replace("_", "-"), "class_name": class_name}
     if parsed.here:  # imports of one package stand together
         words |= {"ours": f"import pytest\n\n{line}", "theirs": "", "mark": PROCESS_MARK}
-        steps = ["make schemas", f"pytest {test}", f"{page}, CHANGELOG.md: say what it does"]
+        steps = ["make schemas", f"pytest {test}", f"describe it in {page} and CHANGELOG.md"]
     else:
         words |= {"ours": "", "theirs": f"\n{line}", "mark": ""}
         steps = [f"pytest {test}"]
@@ -99,7 +99,7 @@ def run(parsed: argparse.Namespace) -> int:
     texts = {module: _filled(f"{kind}.txt", words), test: _filled(f"{kind}_test.txt", words)}
     if parsed.here and kind == "addon":
         texts[test.with_name("__init__.py")] = ""
-    require_absent(texts, f"Another name: pytest-mlperf new {kind} NAME")
+    require_absent(texts, f"Choose another name: pytest-mlperf new {kind} NAME")
     if parsed.here:
         texts[PYPROJECT] = _with_entry(PYPROJECT.read_text("utf-8"), heading, entry)
     write_all(texts)
@@ -115,11 +115,11 @@ def _project(*, here: bool) -> dict[str, Any]:
     ours = project.get("name") == "pytest-mlperf"
     if here and not ours:
         raise MlperfError(
-            f"{Path.cwd()} is no checkout of pytest-mlperf; nothing was written. "
-            "Change to its folder, or leave --here out"
+            f"{Path.cwd()} is not a checkout of pytest-mlperf; nothing was written. "
+            "Change to one, or remove --here"
         )
     if ours and not here:
-        raise MlperfError(f"{Path.cwd()} is pytest-mlperf's own checkout; add --here")
+        raise MlperfError(f"{Path.cwd()} is a checkout of pytest-mlperf; add --here")
     return project
 
 
@@ -127,14 +127,14 @@ def _require_free(kind: str, name: str, listed: Mapping[str, str]) -> None:
     """Raise MlperfError for an invalid identifier or a registered name."""
     if not EXTENSION_NAME.fullmatch(name) or keyword.iskeyword(name):
         raise MlperfError(
-            f"{name!r} cannot be the name of a module and a class; nothing was written. Take at "
-            "most 20 lower-case letters, digits, - and _, a letter first, and no word of Python's"
+            f"{name!r} cannot be the name of a module; nothing was written. Use a letter and up "
+            "to 19 "
+            "lower-case letters, digits, - and _, and no Python keyword"
         )
     registered = {each: entry.value for each, entry in registry.registered(KINDS[kind][0]).items()}
     if target := {**registered, **listed}.get(name):
         raise MlperfError(
-            f"{kind} {name!r} is registered already, as {target}; nothing was written. "
-            "Choose another name"
+            f"{kind} {name!r} exists already ({target}); nothing was written. Choose another name"
         )
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_mlperf import registry
+from pytest_mlperf.cli.arguments import add
 from pytest_mlperf.cli.output import show, width
 from pytest_mlperf.core.declaration import Declaration, Option, declaration_of
 from pytest_mlperf.core.errors import EnvironmentFault, MlperfError, text_of
@@ -94,18 +95,17 @@ def _libraries(names: Sequence[str]) -> Iterator[NeededLibrary]:
 
 
 HELP = """\
-Prints what a suite can tell an engine, a data set or a scorer: every option
-with its type, default and meaning, the libraries it uses, and the precisions of
-an engine. It is what the code declares, also that of other packages.
-Without a name: what there is, one line each.
+Prints the options of engines, data sets and scorers: type, default and meaning,
+as declared by their code, with the libraries they use. Includes extensions of
+other packages. Without NAME, lists all in one line each.
 
-needs: nothing; no library of an engine is loaded
+needs: nothing
 
 examples:
   $ pytest-mlperf options
       every engine, data set and scorer that is installed
   $ pytest-mlperf options imagenet onnxruntime
-      what their options mean, with units and formats
+      their options, with units and formats
   $ pytest-mlperf options clip_fid --json
       the same for programs
 """
@@ -114,9 +114,9 @@ examples:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the command takes."""
     parser.add_argument(
-        "names", metavar="NAME", nargs="*", help='what a suite writes after use, e.g. "imagenet"'
+        "names", metavar="NAME", nargs="*", help='value of use in a suite, e.g. "imagenet"'
     )
-    parser.add_argument("--json", action="store_true", help="print JSON, for programs")
+    add(parser, "--json")
 
 
 def run(parsed: argparse.Namespace) -> int:
@@ -142,7 +142,7 @@ def _named(name: str, every: Sequence[Named]) -> list[Named]:
     same = [one for one in every if one[1] == name]
     if not same:
         names = dict.fromkeys(each for _, each in every)
-        raise MlperfError(f"no engine, data set or scorer is called {name!r}{nearest(name, names)}")
+        raise MlperfError(f"no engine, data set or scorer named {name!r}{nearest(name, names)}")
     return same
 
 
@@ -228,12 +228,12 @@ def _detail(extension: Extension, columns: int) -> Iterator[str]:
         default = "optional" if option.default is None else f"default {toml(option.default)}"
         kind = ", ".join(filter(None, (option.kind, "required" if option.required else default)))
         yield from fold(f"{option.name}  ({kind})", columns, first="  ", rest=INDENT)
-        text = option.text or "its docstring says nothing about it"
+        text = option.text or "not documented"
         yield from fold(text, columns, first=INDENT, rest=INDENT)
     if extension.declaration.takes_more:
-        yield "  and others that it does not name"
+        yield "  and any other option"
     if any("None" in option.text for option in extension.options):
-        yield "None: the option is left out of the suite"
+        yield "None: the suite does not set the option"
 
 
 def _uses(extension: Extension) -> list[str]:
@@ -246,7 +246,7 @@ def _uses(extension: Extension) -> list[str]:
         f"{', '.join(names)}: pip install '{extra}'" if extra else ", ".join(names)
         for extra, names in brought.items()
     ]
-    return lines or ["nothing beyond pytest-mlperf"]
+    return lines or ["no further library"]
 
 
 def toml(value: Any) -> str:

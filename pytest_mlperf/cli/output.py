@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import re
 import shlex
 import shutil
 import sys
@@ -14,16 +15,14 @@ from pytest_mlperf.core.untrusted_text import clean
 MAX_COLUMNS = 120
 
 
-def whole(fits: Callable[[int], bool], expected: str) -> Callable[[str], int]:
-    """Return an argument type for a fitting integer; `expected` formats the error with "{!r}"."""
+def whole(minimum: int, maximum: int = 1_000_000, *, or_zero: bool = False) -> Callable[[str], int]:
+    """Return an argument type for a whole number within bounds."""
 
     def convert(text: str) -> int:
-        try:
-            number = int(text)
-        except ValueError:
-            number = None
-        if number is None or not fits(number):
-            raise argparse.ArgumentTypeError(expected.format(text))
+        number = int(text) if re.fullmatch(r"[0-9]{1,7}", text) else -1
+        if not (minimum <= number <= maximum or (or_zero and number == 0)):
+            bounds = f"{'0 or ' * or_zero}a whole number from {minimum} to {maximum:,}"
+            raise argparse.ArgumentTypeError(f"{text!r} is not {bounds}")
         return number
 
     return convert

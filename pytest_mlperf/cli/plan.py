@@ -14,13 +14,10 @@ from typing import Any
 
 from pytest_mlperf.bench.case import baseline_file, baselines_root, load_checked
 from pytest_mlperf.bench.policy import Policy, gated_pairs, rule_beside
-from pytest_mlperf.cli.across import Prices, add_prices, price_in_words, read_prices
+from pytest_mlperf.cli.across import Prices, price_in_words, read_prices
+from pytest_mlperf.cli.arguments import REPEATABLE, accelerator, add
 from pytest_mlperf.cli.output import show, whole, width
-from pytest_mlperf.cli.stored_results import add_runs_dir
 from pytest_mlperf.cli.suites import (
-    accelerator,
-    add_accelerators,
-    add_suites,
     find_suites,
     node_id,
     read_suites,
@@ -51,19 +48,19 @@ JOB_MINUTES = 5 * 24 * 60
 """GitHub's limit for a job on a self-hosted runner (minutes)."""
 
 HELP = """\
-Lists what pytest would measure, and for how long. Times come from the suites;
-where the runs folder holds earlier sessions of a case, from what those took,
-loading and accuracy pass included. All accelerators are planned for, whether
-they are here or not. For a selection by -m or -k use pytest's own plan:
+Lists the cases that pytest would measure, and their time. Times come from the
+suites, or from earlier sessions in the runs folder, which include loading and
+accuracy passes. The plan covers all accelerators, also those of other machines.
+To plan a selection by -m or -k, use pytest:
 pytest suites -m "mlperf(scenario='Offline')" --mlperf-plan
 
 needs: suite files; no accelerator, model or data set
 
 examples:
   $ pytest-mlperf plan
-      a table of every case below suites/, with the time it needs
+      every case in suites/, with its time
   $ pytest-mlperf plan suites/datacenter --accelerator H200 --format json
-      the manifest of what an H200 machine must report: every test id
+      the manifest: ids of all tests that an H200 machine must report
   $ pytest-mlperf plan --format github --profile official
       a matrix for GitHub Actions: accelerator, suite, runner, minutes
 """
@@ -71,38 +68,36 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the command takes."""
-    add_suites(parser)
+    add(parser, "suites", "--accelerator", "--prices", "--runs-dir")
     parser.add_argument(
         "--format",
         choices=["table", "json", "github"],
         default="table",
-        help="table to read, json manifest for other commands, or GitHub matrix on one line",
+        help=(
+            "table; json: manifest for other commands; github: matrix on one line (default: table)"
+        ),
     )
-    add_accelerators(parser)
     parser.add_argument(
         "--fleet",
+        **REPEATABLE,
         type=accelerator,
-        action="append",
-        default=[],
         metavar="NAME",
-        help="an accelerator that there is a runner for; repeatable: nothing is planned for others",
+        help="an accelerator with a runner, repeatable; plan only cases for these",
     )
     parser.add_argument(
         "--profile", choices=["quick", "official"], help="plan every suite in this profile"
     )
     parser.add_argument(
         "--max-runs",
-        type=whole(lambda runs: runs >= 2, "at least 2: one run alone never fails"),
+        type=whole(2),
         metavar="N",
-        help=f"most runs of a case (default {Policy.max_runs}, as pytest's --mlperf-max-runs)",
+        help=f"maximum runs of a case (default {Policy.max_runs}), as --mlperf-max-runs of pytest",
     )
-    add_prices(parser)
     parser.add_argument(
         "--compliance",
         action="store_true",
-        help="plan MLPerf's compliance tests too, as pytest --mlperf-compliance makes them",
+        help="include MLPerf's compliance tests, as pytest --mlperf-compliance",
     )
-    add_runs_dir(parser)
 
 
 def run(parsed: argparse.Namespace) -> int:
@@ -112,7 +107,7 @@ def run(parsed: argparse.Namespace) -> int:
     require_accelerators(named, (name for one in tests for name in one.accelerators))
     planned = [one for one in tests if not named or named & set(one.accelerators)]
     if parsed.prices and parsed.format != "table":
-        raise MlperfError("--prices is for the table, --format table")
+        raise MlperfError("--prices needs --format table")
     if parsed.fleet:
         planned = on_fleet(planned, parsed.fleet)
     sessions = Sessions(parsed.runs_dir)
@@ -157,7 +152,7 @@ def money(planned: Sequence[Testable], measured: Costs, max_runs: int, prices: P
             cost = (cost[0] + usd * least, cost[1] + usd * most)
     if not used:
         return [f"cost: no price of {', '.join(without)}"] if prices else []
-    rest = f"; without {', '.join(without)}, of which no price is known" if without else ""
+    rest = f"; no price of {', '.join(without)}" if without else ""
     return [f"cost: {cost[0]:,.2f} to {cost[1]:,.2f} USD{rest}", f"prices: {'; '.join(used)}"]
 
 
@@ -166,7 +161,7 @@ def on_fleet(planned: Sequence[Testable], fleet: Sequence[str]) -> list[Testable
     there = [one for one in planned if set(one.accelerators) <= set(fleet)]
     if not there:
         names = ", ".join(dict.fromkeys(name for one in planned for name in one.accelerators))
-        raise MlperfError(f"no case runs on {', '.join(fleet)}; they run on {names or 'nothing'}")
+        raise MlperfError(f"no case runs on {', '.join(fleet)}; the suites use: {names or 'none'}")
     return there
 
 
@@ -275,8 +270,9 @@ def matrix(jobs: Mapping[str, Mapping[str, int]]) -> dict[str, list[dict[str, An
     if len(rows) > MATRIX_LIMIT:
         shown = ", ".join(f"{name} {len(suites)}" for name, suites in jobs.items())
         raise MlperfError(
-            f"{len(rows)} jobs, GitHub makes {MATRIX_LIMIT} of a matrix at most ({shown}); name "
-            "fewer suites, or plan one --accelerator at a time"
+            f"{len(rows)} jobs, but a GitHub matrix has at most {MATRIX_LIMIT} ({shown}); name "
+            "fewer "
+            "suites, or one --accelerator"
         )
     return {"include": rows}
 
@@ -362,14 +358,14 @@ def in_words(planned: Iterable[Testable], held: Promises) -> str:
     parts = [f"{len(held)} for {plural(cases, 'case')}"]
     if few := lacks.count("few sessions"):
         parts.append(
-            f"{few} of fewer than {DAYS} days: verdicts are provisional, and {MISSING_OPTION} adds "
-            "one on each further day"
+            f"{few} with fewer than {DAYS} days, so verdicts are provisional: repeat "
+            f"{MISSING_OPTION} on other days"
         )
     if old := lacks.count("old"):
         parts.append(f"{old} too old for a final verdict")
     if ends := sorted(p.final_until for p in held.values() if p.final_until and not p.lacks):
         parts.append(
-            f"final until {ends[0]} or later: {APPEND_OPTIONS} with the same build renews one"
+            f"final until {ends[0]} or later; to renew one: {APPEND_OPTIONS} with the same build"
         )
     return f"baselines: {'; '.join(parts)}"
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
+from pytest_mlperf.cli.arguments import add
 from pytest_mlperf.cli.output import show, width
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.numbers import duration
@@ -33,18 +34,18 @@ SCENARIO_ABBREVIATIONS = {
 }
 
 HELP = """\
-Prints the rules of an MLPerf Inference round that suites are held to: LoadGen's
-seeds, and of each workload its data set, gates, limits, scenarios and
-compliance tests. With a workload: everything about it. The official profile
-has these figures, a quick one the limits only.
+Prints the rules of an MLPerf Inference round: LoadGen's seeds, and for each
+workload its data set, accuracy gates, latency limits, scenarios and compliance
+tests. Suites in the official profile follow all of them, those in the quick
+profile only the limits.
 
-needs: nothing; the rounds come with the package
+needs: nothing
 
 examples:
   $ pytest-mlperf round v6.1
       every workload of the round, in tables
   $ pytest-mlperf round v4.1 llama2-70b-99.9
-      one workload: every figure, and its names
+      all rules of one workload
   $ pytest-mlperf round v6.1 resnet --json
       the same for programs
 """
@@ -57,15 +58,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "workload",
         metavar="WORKLOAD",
         nargs="?",
-        help='by LoadGen\'s name ("resnet50") or the submission checker\'s ("bert-99.9")',
+        help='name in LoadGen ("resnet50") or in the submission checker ("bert-99.9")',
     )
-    parser.add_argument("--json", action="store_true", help="print JSON, for programs")
+    add(parser, "--json")
 
 
 def run(parsed: argparse.Namespace) -> int:
     """Print a round, or one workload of it."""
     if parsed.name not in ROUNDS:
-        raise MlperfError(f"there is no round {parsed.name!r}{nearest(parsed.name, ROUNDS)}")
+        raise MlperfError(f"no round {parsed.name!r}{nearest(parsed.name, ROUNDS)}")
     round_ = load_round(parsed.name)
     one = None if parsed.workload is None else _one(round_, parsed.workload)
     if parsed.json:
@@ -79,7 +80,9 @@ def _one(round_: Round, name: str) -> RoundWorkload:
     """Return a workload by name, with one target if the name states it, else with all."""
     workload = round_.find(name)
     if workload is None:
-        raise MlperfError(f"{name!r} is no workload of {round_.name}{nearest(name, round_.names)}")
+        raise MlperfError(
+            f"round {round_.name} has no workload {name!r}{nearest(name, round_.names)}"
+        )
     whole = name in (workload.name, workload.checker)
     return round_.workloads[workload.name] if whole else workload
 
@@ -171,8 +174,8 @@ def _overview(round_: Round, columns: int) -> Iterator[str]:
     yield from table(names, rows, columns, left=names)
     yield ""
     letters = ", ".join(f"{short} {name}" for name, short in SCENARIO_ABBREVIATIONS.items())
-    yield from fold(f"limits: latency, or TTFT / TPOT; {letters}; optional in brackets", columns)
-    yield from fold("tests: compliance tests of a closed submission, TEST01 as 01", columns)
+    yield from fold(f"limits: latency, or TTFT / TPOT; {letters}; brackets: optional", columns)
+    yield from fold("tests: compliance tests of a closed submission (01: TEST01)", columns)
     by: dict[tuple[str, ...], list[str]] = {}
     for workload in round_.workloads.values():
         by.setdefault(workload.harnesses, []).append(workload.name)
@@ -276,7 +279,7 @@ def detail(round_: Round, workload: RoundWorkload, columns: int) -> Iterator[str
 def _facts(round_: Round, workload: RoundWorkload) -> dict[str, str]:
     adapter, ungated = ADAPTERS.get(workload.name), UNSUPPORTED
     if scorer := workload.ungated_scorer:
-        ungated = f"{scorer}, by a tool or a judge of yours; decides no gate of MLPerf's"
+        ungated = f"{scorer}, with your own tool or judge model; not for MLPerf's gate"
     return {
         "task": workload.task,
         "names": ", ".join(round_.workloads[workload.name].names),
@@ -298,10 +301,9 @@ def _answers(workload: RoundWorkload) -> dict[str, str]:
         return {}
     reference, twin = (workload.temperatures[name] for name in ("reference", "twin"))
     return {
-        "answers": f"drawn at temperature {reference:g}, so that passes differ by "
-        "chance; without a stated margin (limits.accuracy) a drop below twice the reach of the "
-        "lower bound passes; the tiny twin "
-        + (f"draws at temperature {twin:g}" if twin else "takes the likeliest token")
+        "answers": f"sampled at temperature {reference:g}, so scores vary; without "
+        "limits.accuracy, a drop below twice the confidence bound passes; the tiny twin "
+        + (f"samples at temperature {twin:g}" if twin else "uses greedy decoding")
     }
 
 
@@ -329,7 +331,7 @@ def _data(workload: RoundWorkload) -> Iterator[str]:
         yield f"{workload.accuracy_samples:,} in accuracy runs"
     for name, scenario in workload.scenarios.items():
         if scenario.accuracy_samples is not None:
-            yield f"{scenario.accuracy_samples:,} of its own in {name}"
+            yield f"{scenario.accuracy_samples:,} in {name}"
     if workload.equal_issue:
         yield "every sample issued equally often"
 
@@ -338,18 +340,18 @@ def _tokens(workload: RoundWorkload) -> Iterator[str]:
     if workload.lengths.max_output_tokens is not None:
         minimum = workload.lengths.min_output_tokens
         prefix = f"{minimum} to " if minimum else "at most "
-        yield f"{prefix}{workload.lengths.max_output_tokens:,} an answer"
+        yield f"{prefix}{workload.lengths.max_output_tokens:,} per answer"
     if workload.lengths.accuracy_output_tokens is not None:
         yield f"at most {workload.lengths.accuracy_output_tokens:,} in accuracy runs"
     if workload.tokens:
         yield "counted and timed"
     if workload.lengths.inferred_tokens is not None:
-        yield f"counted as {workload.lengths.inferred_tokens} a sample"
+        yield f"counted as {workload.lengths.inferred_tokens} per sample"
 
 
 def _systems(workload: RoundWorkload) -> Iterator[str]:
     if not workload.systems:
-        yield "none: the checker lists it, but neither for the datacenter nor for the edge"
+        yield "none: the checker lists it neither for datacenter nor for edge"
     for kind, system in workload.systems.items():
         text = f"{kind} {', '.join(system.required)}"
         if system.optional:

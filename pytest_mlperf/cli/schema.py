@@ -75,16 +75,16 @@ def published(name: str) -> Path:
 
 
 HELP = """\
-Prints the JSON Schema of suite files or of results files. An editor that knows
-TOML completes and checks a suite whose first line names the schema.
+Prints the JSON Schema of suite files or of results files. Editors for TOML
+complete and check a suite whose first line names the schema.
 
 needs: nothing
 
 examples:
   $ pytest-mlperf schema > suite.schema.json
-      then begin a suite with: "#:schema ./suite.schema.json"
+      first line of a suite: #:schema ./suite.schema.json
   $ pytest-mlperf schema results
-      what a program that reads results.json can rely on
+      the format of results.json, for programs
 """
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import configparser
 import contextlib
 import os
@@ -18,7 +17,6 @@ from pytest_mlperf.core.case import Kind, Profile
 from pytest_mlperf.core.errors import MlperfError, SuiteError
 from pytest_mlperf.suite.pairs import Testable
 from pytest_mlperf.suite.plan import Planned, in_profile, plan_suite
-from pytest_mlperf.suite.values import checked_accelerator
 
 SUFFIX = ".mlperf.toml"
 
@@ -35,44 +33,13 @@ OTHER_FILES = {"pyproject.toml": "tool", "tox.ini": "pytest", "setup.cfg": "tool
 """Files that have a table or section for pytest, or none."""
 
 
-def add_suites(parser: argparse.ArgumentParser) -> None:
-    """Add the argument that `find_suites` takes."""
-    parser.add_argument(
-        "suites",
-        nargs="*",
-        type=Path,
-        metavar="SUITES",
-        help="suite files or folders with them (default: suites/, else those directly here)",
-    )
-
-
-def add_accelerators(parser: argparse.ArgumentParser) -> None:
-    """Add the option `--accelerator`, which `require_accelerators` checks."""
-    parser.add_argument(
-        "--accelerator",
-        type=accelerator,
-        action="append",
-        default=[],
-        metavar="NAME",
-        help='only cases of this accelerator ("H200", "8xH100", "cpu"); repeatable',
-    )
-
-
-def accelerator(text: str) -> str:
-    """Return the accelerator of an argument, with its standard spelling."""
-    try:
-        return checked_accelerator(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
 def require_accelerators(named: Iterable[str], accelerators: Iterable[str]) -> None:
     """Raise MlperfError for a name that is no accelerator of the cases."""
     names = dict.fromkeys(accelerators)
     for name in named:
         if name not in names:
             raise MlperfError(
-                f"no case runs on {name!r}; these suites name: {', '.join(names) or 'none'}"
+                f"no case runs on {name!r}; the suites use: {', '.join(names) or 'none'}"
             )
 
 
@@ -89,19 +56,18 @@ def find_suites(named: Sequence[Path]) -> list[Path]:
     # Not below this folder: it may be a home directory, or the root of a disk.
     if not named and not DEFAULT.is_dir() and not (named := sorted(Path().glob(f"*{SUFFIX}"))):
         raise MlperfError(
-            f"no suites/ and no *{SUFFIX} in {Path.cwd()}; name a suite or a folder, or write a "
-            "first one: pytest-mlperf init"
+            f"no suites/ and no *{SUFFIX} in {Path.cwd()}; write a first suite: pytest-mlperf init"
         )
     files: dict[Path, None] = {}
     for place in places(named):
         if not place.exists():
-            raise MlperfError(f"{place} is not here; name a suite file or a folder with suites")
+            raise MlperfError(f"{place} does not exist; name a suite file or a folder of suites")
         if place.is_file() and not place.name.endswith(SUFFIX):
-            raise MlperfError(f"{place} is no suite: its name must end with {SUFFIX}")
+            raise MlperfError(f"{place} is not a suite: its name must end with {SUFFIX}")
         inside = [place] if place.is_file() else sorted(_below(place))
         if not inside:
             raise MlperfError(
-                f"no *{SUFFIX} in {place.absolute()}; `pytest-mlperf init` writes a first one"
+                f"no *{SUFFIX} in {place.absolute()}; write a first suite: pytest-mlperf init"
             )
         files |= dict.fromkeys(inside)
     root, settings = _configuration(named)

@@ -14,8 +14,9 @@ from pytest_mlperf.bench.case import CaseRuns
 from pytest_mlperf.bench.confirm import NotComparable, build_of_baseline, in_turns, left_out
 from pytest_mlperf.bench.policy import Policy
 from pytest_mlperf.bench.runner import CaseRunner, Unjudgeable
-from pytest_mlperf.cli.output import progress, show, whole, width
-from pytest_mlperf.cli.stored_results import add_runs_dir, case_named, not_calibrated
+from pytest_mlperf.cli.arguments import add
+from pytest_mlperf.cli.output import progress, show, width
+from pytest_mlperf.cli.stored_results import case_named, not_calibrated
 from pytest_mlperf.cli.suites import find_suites
 from pytest_mlperf.core.errors import EnvironmentFault, MlperfError
 from pytest_mlperf.core.metrics import METRICS
@@ -58,18 +59,18 @@ class TurnsResult:
 
 
 HELP = """\
-Measures the cases of A and B in pairs of runs, each run a fresh process, in an
-order that chance draws, and judges B against A by the limits of B: what the
-machine does meanwhile it does to both.
+Measures the cases of A and B in pairs of interleaved runs, each run a new
+process, in random order, and judges B against A by the limits of B. Changes of
+the machine affect both sides alike.
 A and B are each one of
   FILE             a suite's only engine entry
   FILE::LABEL      an engine entry: torch, torch-fp32 or torch-fp32-H200
-  ...@baseline     the build that the entry's baseline_engine names
+  ...@baseline     the build named by the entry's baseline_engine
 
-Accuracy is not run. What proves nothing, as another workload, data set or
-number of GPUs, is refused with the reason.
+Accuracy is not measured. Sides with different workloads, data sets or numbers
+of GPUs are refused.
 
-Exit 1 when a drop is proven, 2 when nothing could be judged.
+Exit 1 if a drop is proven, 2 if no case could be judged.
 
 needs: two engine entries that can run here, with models and data
 
@@ -77,49 +78,34 @@ examples:
   $ pytest-mlperf turns a.mlperf.toml b.mlperf.toml
       measure both now: is B worse?
   $ pytest-mlperf turns s.mlperf.toml@baseline s.mlperf.toml
-      this build beside the one that baseline_engine names
+      this build against the one named by baseline_engine
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the command takes."""
-    parser.add_argument("a", metavar="A", help="the side that is compared with")
-    parser.add_argument("b", metavar="B", help="the side that may be worse")
-    parser.add_argument(
-        "--case", metavar="CASE", help="only this case: id, or a part of it that fits one case"
-    )
-    add_pairs(parser, "most pairs of runs", PAIRS)
-    add_runs_dir(parser)
-
-
-def add_pairs(parser: argparse.ArgumentParser, meaning: str, default: int) -> None:
-    """Add the option for the maximum number of pairs of runs."""
-    parser.add_argument(
-        "--pairs",
-        type=whole(lambda pairs: pairs >= 2, "{!r} is no whole number of at least 2"),
-        default=default,
-        metavar="N",
-        help=f"{meaning}, at least 2 (default {default})",
-    )
+    parser.add_argument("a", metavar="A", help="the reference side")
+    parser.add_argument("b", metavar="B", help="the side to judge")
+    add(parser, "--case")
+    text = f"maximum pairs of runs, at least 2 (default {PAIRS})"
+    add(parser, "--pairs", default=PAIRS, help=text)
+    add(parser, "--runs-dir")
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Measure two sides in turns; return 1 when a drop is proven, 2 when nothing was judged."""
+    """Interleave runs of two sides; return 1 for a proven drop, 2 if no case was judged."""
     a, b = argument(parsed.a), argument(parsed.b)
     pairs = list(cases(a, b, parsed.case))
-    folder = _folder(parsed.runs_dir, new_id())
+    folder = parsed.runs_dir / "runs" / new_id()
     machine = detect(gpus=any(split(x.case.accelerator)[1] != "cpu" for x, _ in pairs))
-    conditions = conditions_in(folder, machine)
-    policy = Policy(max_runs=parsed.pairs, accuracy=parsed.runs_dir / "accuracy", root=Path.cwd())
     results = []
     with ExitStack() as stack:
         for x, y in pairs:
-            runs = [CaseRuns(planned, conditions, policy, progress) for planned in (x, y)]
-            first = _side(stack, a, runs[0], conditions)
-            second = _side(stack, b, runs[1], conditions)
-            noisier = max(runs, key=lambda case: case.rule.prior_sd)
-            noise = noisier.noise or not_calibrated(noisier.rule)
-            results.append(measured(first, second, noisier.rule, noise))
+            both = interleaved({"A": x, "B": y}, machine, folder, parsed.pairs)
+            both.begin()
+            first = _side(stack, a, both.cases["A"], both.conditions)
+            second = _side(stack, b, both.cases["B"], both.conditions)
+            results.append(measured(first, second, both.noisiest.rule, both.noise))
     progress("")
     show(_page(results, (a.text, b.text), folder))
     outcomes = [word for one in results for word in one.outcomes]
@@ -128,9 +114,43 @@ def run(parsed: argparse.Namespace) -> int:
     return 2 if all(one.reason for one in results) else 0
 
 
-def conditions_in(folder: Path, machine: Machine) -> Conditions:
-    """Return conditions for interleaved runs; what affects both sides alike is not measured."""
-    return Conditions(
+@dataclass(frozen=True, kw_only=True)
+class InterleavedCases:
+    """Cases whose runs are interleaved in one folder of runs."""
+
+    conditions: Conditions
+    cases: Mapping[str, CaseRuns]
+
+    @property
+    def noisiest(self) -> CaseRuns:
+        """The case whose runs vary most."""
+        return max(self.cases.values(), key=lambda case: case.rule.prior_sd)
+
+    @property
+    def noise(self) -> str:
+        """Source of the noise of the noisiest case, in words."""
+        return self.noisiest.noise or not_calibrated(self.noisiest.rule)
+
+    def begin(self) -> None:
+        """Create the folder of runs; raise EnvironmentFault if it cannot be written."""
+        folder = self.conditions.folder
+        try:
+            ignored_in_git(folder.parents[1])
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise EnvironmentFault(f"{folder} cannot be written: {error.strerror}") from None
+
+
+def interleaved(
+    planned: Mapping[str, Planned], machine: Machine, folder: Path, pairs: int
+) -> InterleavedCases:
+    """Return cases to interleave, by name; what affects both sides alike is not measured.
+
+    Args:
+        folder: Folder of these runs, two levels below the folder of results and logs.
+        pairs: Maximum number of pairs of runs.
+    """
+    conditions = Conditions(
         folder=folder,
         session=folder.name,
         machine=machine,
@@ -139,6 +159,9 @@ def conditions_in(folder: Path, machine: Machine) -> Conditions:
         watched=True,
         warmups=WarmUps("auto", folder / WARM_FOLDER),
     )
+    policy = Policy(max_runs=pairs, accuracy=folder.parents[1] / "accuracy", root=Path.cwd())
+    cases = {name: CaseRuns(case, conditions, policy, progress) for name, case in planned.items()}
+    return InterleavedCases(conditions=conditions, cases=cases)
 
 
 def measured(a: CaseRunner, b: CaseRunner, rule: RuleR, noise: str) -> TurnsResult:
@@ -173,16 +196,6 @@ def _side(
     return CaseRunner(case.planned, conditions, progress, rate=case.rate, build=build, job=job)
 
 
-def _folder(runs_dir: Path, run_id: str) -> Path:
-    folder = runs_dir / "runs" / run_id
-    try:
-        ignored_in_git(runs_dir)
-        folder.mkdir(parents=True)
-    except OSError as error:
-        raise EnvironmentFault(f"{runs_dir} cannot be written: {error.strerror}") from None
-    return folder
-
-
 def _page(results: Sequence[TurnsResult], names: tuple[str, str], folder: Path) -> list[str]:
     columns = width()
     lines = [*paragraph("A", names[0], columns), *paragraph("B", names[1], columns)]
@@ -208,9 +221,8 @@ def _page(results: Sequence[TurnsResult], names: tuple[str, str], folder: Path) 
         lines.append(f"  {text}")
         lines += fold(one.reason, columns, first="    ", rest="    ") if one.reason else []
     notes = [
-        "ratio is how many times better B is than A, from pairs of runs, each a fresh "
-        "process; the ends of the interval decide",
-        "accuracy was not run: a fast wrong answer shows only in pytest -k accuracy",
+        "ratio: how many times better B is than A; the ends of its interval decide",
+        "accuracy was not measured; check it: pytest -k accuracy",
         *dict.fromkeys(one.noise for one in results if one.ratios),
     ]
     lines += paragraphs("note", notes, columns)
@@ -274,19 +286,26 @@ def argument(text: str) -> TurnsArgument:
     file, _, label = text.removesuffix(BASELINE).partition("::")
     (path, *more) = find_suites([Path(file)])
     if more:
-        raise MlperfError(f"{file} holds {len(more) + 1} suites; name one of them")
+        raise MlperfError(f"{file} has {len(more) + 1} suites; name one of them")
     planned = plan_suite(path)
     suite = planned[0].suite
     if not label and len(suite.entries) > 1:
         names = ", ".join(entry.full_label for entry in suite.entries)
-        raise MlperfError(f"{file} has several engine entries: write {file}::LABEL, of {names}")
+        raise MlperfError(
+            f"{file} has {len(suite.entries)} engine entries; write {file}::LABEL with one of: "
+            f"{names}"
+        )
     try:
         entry = side_of(suite, label) if label else (suite.entries[0], None)
     except LookupError as error:
         raise MlperfError(f"{file}: {error.args[0]}") from None
     baseline = text.endswith(BASELINE)
     if baseline and entry[0].baseline_engine is None:
-        raise MlperfError(f"{file}: {entry[0].full_label} has no baseline_engine")
+        raise MlperfError(
+            f"{file}: engine entry {entry[0].full_label} has no baseline_engine; add one, or "
+            "leave out "
+            "@baseline"
+        )
     return TurnsArgument(text=text, planned=planned, entry=entry, baseline=baseline)
 
 
@@ -298,7 +317,7 @@ def cases(
         raise MlperfError(f"A and B cannot be compared: {reason}")
     same_file = a.planned[0].path.samefile(b.planned[0].path)
     if same_file and (a.entry, a.baseline) == (b.entry, b.baseline):
-        raise MlperfError("A and B are one and the same: there is nothing to compare")
+        raise MlperfError("A and B are the same engine entry; name two different ones")
     scenarios = {one.case.scenario: None for one in a.planned}
     of_b = {one.case.scenario for one in b.planned}
     both = [
@@ -328,18 +347,20 @@ def _accelerators(a: TurnsArgument, b: TurnsArgument) -> list[tuple[str, str]]:
     if not named:
         raise MlperfError(
             f"A runs on {', '.join(a.entry[0].accelerators)}, B on "
-            f"{', '.join(b.entry[0].accelerators)}: name one, FILE::LABEL-ACCELERATOR"
+            f"{', '.join(b.entry[0].accelerators)}; name one each: FILE::LABEL-ACCELERATOR"
         )
     for first, second in named:
         if split(first)[0] != split(second)[0]:
             raise MlperfError(
-                f"A and B cannot be compared: {first} and {second} are other numbers of GPUs"
+                f"A and B cannot be compared: {first} and {second} are different numbers of GPUs"
             )
     machine = detect(gpus=any(split(name)[1] != "cpu" for two in named for name in two))
     here = [two for two in named if all(map(machine.has, two))]
     if not here:
         names = ", ".join(dict.fromkeys(name for two in named for name in two))
-        raise EnvironmentFault(f"accelerator {names} is not here; here: {machine.seen}")
+        raise EnvironmentFault(
+            f"accelerator {names} is not on this machine; available: {machine.seen}"
+        )
     return here
 
 
@@ -347,19 +368,20 @@ def _suites_differ(a: TurnsArgument, b: TurnsArgument) -> str:
     """Return why cases of two suites are not comparable, or ""."""
     one, other = (side.planned[0].suite for side in (a, b))
     settings = {
-        "another workload": (one.workload.name, other.workload.name),
-        "another MLPerf workload": (one.workload.twin_of, other.workload.twin_of),
-        "another division": (one.division, other.division),
-        "another round": (one.round, other.round),
-        "another profile": (one.profile, other.profile),
+        "workloads": (one.workload.name, other.workload.name),
+        "MLPerf workloads": (one.workload.twin_of, other.workload.twin_of),
+        "divisions": (one.division, other.division),
+        "rounds": (one.round, other.round),
+        "profiles": (one.profile, other.profile),
     }
-    return "; ".join(f"{name}, {x} and {y}" for name, (x, y) in settings.items() if x != y)
+    pairs = ((name, x, y) for name, (x, y) in settings.items() if x != y)
+    return "; ".join(f"different {name}: {x} and {y}" for name, x, y in pairs)
 
 
 def _cases_differ(x: Planned, y: Planned) -> str:
     """Return why two cases of one workload are not comparable, or ""."""
     if dataset_of(x) != dataset_of(y):
-        return "another data set, or other options of it"
+        return "different data sets, or different options of them"
     one, other = (
         {**dataclasses.asdict(settings_of(each)), "min_duration": each.scenario.min_duration}
         for each in (x, y)
@@ -367,11 +389,11 @@ def _cases_differ(x: Planned, y: Planned) -> str:
     # How long a run takes follows from its rate, too.
     unlike = [name for name in one if one[name] != other[name] and name != "fixed_work_s"]
     if unlike:
-        return "; ".join(f"{name} {one[name]} and {other[name]}" for name in unlike)
+        return "; ".join(f"different {name}: {one[name]} and {other[name]}" for name in unlike)
     finds = [each.scenario.find.in_words if each.scenario.find else "" for each in (x, y)]
     if finds[0] != finds[1]:
-        return f"find {' and '.join(repr(text) for text in finds)}"
+        return f"different find: {' and '.join(map(repr, finds))}"
     rates = [each.scenario.rate_on(each.case.accelerator) for each in (x, y)]
     if x.case.rate_is_condition and None not in rates and rates[0] != rates[1]:
-        return f"offered rate {rates[0]:g}/s and {rates[1]:g}/s"
+        return f"different offered rates: {rates[0]:g}/s and {rates[1]:g}/s"
     return ""

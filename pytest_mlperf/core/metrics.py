@@ -52,6 +52,16 @@ class Metric:
     shown: bool = True
 
     @property
+    def falls(self) -> bool:
+        """Whether a smaller value is better."""
+        return self.direction is Direction.LOWER
+
+    @property
+    def is_neutral(self) -> bool:
+        """Whether neither a larger nor a smaller value is better."""
+        return self.direction is Direction.NEITHER
+
+    @property
     def limit_key(self) -> str:
         """Its limit key in a suite file: max_drop if higher is better, else max_rise."""
         return "max_drop" if self.direction is Direction.HIGHER else "max_rise"

@@ -110,6 +110,11 @@ class Gate:
         return self.state in {GateState.KEPT, GateState.FAILED}
 
     @property
+    def kept(self) -> bool:
+        """Whether the gate was evaluated and no score missed it."""
+        return self.state is GateState.KEPT
+
+    @property
     def note(self) -> Note:
         """The result as a note."""
         counts = {"samples": self.samples, "total": self.total, "unscored": self.unscored}

@@ -77,11 +77,7 @@ GPU = ControlSizes(
 
 
 PEERS = ControlSizes(
-    matrix=0,
-    copied_bytes=(256 * MIB, 64 * MIB),
-    batch=4,
-    warm_s=0.05,
-    measured_s=0.1,
+    matrix=0, copied_bytes=(256 * MIB, 64 * MIB), batch=4, warm_s=0.05, measured_s=0.1
 )
 """1 GiB per repeat between two GPUs; 256 MiB of memory on each."""
 

@@ -37,16 +37,16 @@ class MemoryTaken(TypedDict):
     processes: list[list[int | None]]
 
 
-def taken(before: Mapping[str, int | None], limit_s: float) -> dict[str, MemoryTaken]:
+def taken(earlier_use: Mapping[str, int | None], limit_s: float) -> dict[str, MemoryTaken]:
     """Return the memory use of GPUs when they are free, or when the time is over, by UUID.
 
     Args:
-        before: Earlier use by UUID [bytes]; None if unknown.
+        earlier_use: Earlier use by UUID [bytes]; None if unknown.
 
     Returns:
         {} if NVML cannot be queried.
     """
-    gpus = [uuid if used is None else f"{uuid}={used}" for uuid, used in before.items()]
+    gpus = [uuid if used is None else f"{uuid}={used}" for uuid, used in earlier_use.items()]
     command = [sys.executable, "-m", __name__, str(limit_s), *gpus]
     try:
         answer = answer_of(
@@ -60,20 +60,21 @@ def taken(before: Mapping[str, int | None], limit_s: float) -> dict[str, MemoryT
 
 def wait(
     nvml: Any,
-    before: Mapping[str, int | None],
+    earlier_use: Mapping[str, int | None],
     limit_s: float,
     *,
     sleep: Callable[[float], None] = time.sleep,
 ) -> dict[str, MemoryTaken]:
     """Poll until all GPUs are free, or the time is over; see `taken`."""
     with contextlib.closing(_nvml.NvmlLibrary(nvml)) as library:
-        devices = {uuid: _device(library, uuid) for uuid in before}
+        devices = {uuid: _device(library, uuid) for uuid in earlier_use}
         last: Mapping[str, int | None] = {}
         until_s = time.monotonic() + limit_s
         while True:
             earlier, last = last, {uuid: _read(d, "memory_used") for uuid, d in devices.items()}
             free = {
-                uuid: _free(used, before[uuid], earlier.get(uuid)) for uuid, used in last.items()
+                uuid: _free(used, earlier_use[uuid], earlier.get(uuid))
+                for uuid, used in last.items()
             }
             if all(free.values()) or time.monotonic() > until_s:
                 break

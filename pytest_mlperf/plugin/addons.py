@@ -104,7 +104,7 @@ class AddOns:
             try:
                 others = [one for one in entries if one.name == entry.name and one != entry]
                 if others and not _is_ours(entry):
-                    raise AddOnError(f"{_title(others[0])} has this name too")
+                    raise AddOnError(f"{_title(others[0])} has the same name")
                 with self._watched(addon, "loading"):
                     plugin = entry.load()
                 self._register(addon, plugin)
@@ -119,13 +119,13 @@ class AddOns:
         addon.hooks = frozenset(name for name in dir(plugin) if name.startswith("mlperf_"))
         for name in sorted(addon.hooks):
             if not inspect.isroutine(getattr(plugin, name)):
-                raise AddOnError(f"{name} is no function")
+                raise AddOnError(f"{name} is not a function")
         built_for = getattr(plugin, "API", None)
         if built_for != hookspecs.API:
-            stated = "states no API" if built_for is None else f"is built for API {built_for!r}"
-            raise AddOnError(f"it {stated}, and this is API {hookspecs.API}")
+            stated = "not declared" if built_for is None else repr(built_for)
+            raise AddOnError(f"API is {stated}; this version needs API = {hookspecs.API}")
         if unknown := sorted(addon.hooks - set(vars(hookspecs))):
-            raise AddOnError(f"there is no hook {unknown[0]}")
+            raise AddOnError(f"no hook {unknown[0]}")
         self._manager.register(plugin, addon.name)
         self._loaded[plugin] = addon
 
@@ -137,7 +137,7 @@ class AddOns:
                 with self._watched(addon, "mlperf_addoptions"):
                     one.function(options)
                 if taken := sorted(self.options.keys() & options.declared.keys()):
-                    raise ValueError(f"another add-on has an option {taken[0]!r}")
+                    raise ValueError(f"another add-on has the option {taken[0]!r}")
             except FAULTS as error:
                 self._fault(addon, "raised in mlperf_addoptions", error, critical=True)
             else:
@@ -187,9 +187,9 @@ class AddOns:
                     yield
         finally:
             if text := printed.getvalue().strip():
-                self._warn(f"{addon.title} prints ({moment}): {text.splitlines()[0]}")
+                self._warn(f"{addon.title} printed in {moment}: {text.splitlines()[0]}")
             if (seconds := time.monotonic() - began) > SLOW_S and moment != "mlperf_runtestloop":
-                self._warn(f"{addon.title} is slow: {moment} took {seconds:.0f} s")
+                self._warn(f"{addon.title} is slow: {seconds:.0f} s in {moment}")
 
     def _fault(self, addon: AddOn, event: str, error: BaseException, critical: object) -> str:
         if isinstance(error, EnvironmentFault):  # what the user asked for cannot be done
@@ -198,7 +198,7 @@ class AddOns:
             return message
         named = isinstance(error, (AddOnError, pluggy.PluginValidationError))
         reason = text_of(error) if named else f"{type(error).__name__}: {text_of(error)}"
-        cure = f"fix or remove it, or leave it out with -p no:mlperf-{addon.name}"
+        cure = f"fix or uninstall it, or disable it: -p no:mlperf-{addon.name}"
         message = f"{addon.title} {event}: {reason}{_place(error)}; {cure}"
         if critical:
             self.errors[message] = None
@@ -267,7 +267,7 @@ def as_facts(value: object) -> dict[str, str]:
     facts: Mapping[Any, Any] = value if isinstance(value, Mapping) else {None: None}
     words = [word for pair in facts.items() for word in pair]
     if not all(isinstance(word, str) for word in words) or len(facts) > MAX_FACTS:
-        raise TypeError(f"it gives {value!r:.80}, and no mapping of at most {MAX_FACTS} texts")
+        raise TypeError(f"returned {value!r:.80}, not a mapping of at most {MAX_FACTS} strings")
     return {title[:80]: fact[:MAX_FACT_CHARACTERS] for title, fact in facts.items()}
 
 
@@ -281,24 +281,24 @@ def as_criterion(value: object) -> Criterion:
     from pytest_mlperf.core.verdict import Outcome  # which no project without suites loads
 
     if not isinstance(value, Criterion):
-        raise TypeError(f"it gives {value!r:.80}, and no Criterion")
+        raise TypeError(f"returned {value!r:.80}, not a Criterion")
     texts: tuple[object, ...] = (value.headline, *value.notes)
     if not all(isinstance(text, str) and text for text in texts):
-        raise TypeError("a criterion's headline and notes are texts")
+        raise TypeError("headline and notes of a Criterion must be strings")
     if value.fails and not Outcome(value.outcome).fails:
-        raise ValueError(f"a criterion cannot fail a test by {value.outcome!r}")
+        raise ValueError(f"a Criterion cannot fail a test with outcome {value.outcome!r}")
     return value
 
 
 def as_collector(value: object) -> pytest.Collector:
     """Check the value of `mlperf_collect_file`."""
     if not isinstance(value, pytest.Collector):
-        raise TypeError(f"it gives {value!r:.80}, and no collector of pytest")
+        raise TypeError(f"returned {value!r:.80}, not a pytest.Collector")
     return value
 
 
 def as_true(value: object) -> bool:
     """Check the value of `mlperf_runtestloop`."""
     if value is not True:
-        raise TypeError(f"it gives {value!r:.80}; True if it ran the tests, else None")
+        raise TypeError(f"returned {value!r:.80}, not True or None")
     return True

@@ -128,11 +128,11 @@ class _OneTest:
         if not self._call:
             raise RunError(
                 LAYER,
-                f"a pytest of its own does not run {self._test} (exit code {code}): what else is "
-                "collected, or another plugin, decides whether it is there",
+                f"{self._test} does not run alone (exit code {code}): another test or plugin "
+                f"decides about it; try: pytest '{self._test}'",
             )
         if self._stats is None or not self._stats.stats.data:
-            raise RunError(LAYER, "the test passed, and its benchmark fixture timed nothing")
+            raise RunError(LAYER, "the test passed without using its benchmark fixture")
         stats, iterations = self._stats.stats, self._stats.iterations
         return {
             "times": {

@@ -78,7 +78,7 @@ def take_over(config: pytest.Config, items: list[pytest.Item], options: Options)
         taken = files.setdefault(one_file(f"{planned.path}/{planned.case.id}"), item.nodeid)
         if taken != item.nodeid:
             raise pytest.UsageError(
-                visible(f"{item.nodeid} and {taken} would share one baseline: rename one")
+                visible(f"{item.nodeid} and {taken} would share a baseline; rename one")
             )
         item.stash[PLANNED] = planned
         # In place of those of the test, which belong to the processes of its runs.
@@ -142,8 +142,8 @@ def _marked(item: pytest.Function) -> Mapping[str, Any]:
     for marker in item.iter_markers(BENCHMARK_MARKER):
         keys = ("max_rise", "metric", "accelerator", "precision")
         if marker.args:
-            raise SuiteError(f'{BENCHMARK_MARKER} takes keywords alone, as max_rise="5%"')
+            raise SuiteError(f'{BENCHMARK_MARKER}: use keyword arguments only, e.g. max_rise="5%"')
         for key in [key for key in marker.kwargs if key not in keys]:
-            raise SuiteError(f"{BENCHMARK_MARKER} has unknown {key!r}{nearest(key, keys)}")
+            raise SuiteError(f"{BENCHMARK_MARKER}: unknown argument {key!r}{nearest(key, keys)}")
         marked = {**marker.kwargs, **marked}
     return marked

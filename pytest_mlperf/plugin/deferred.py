@@ -41,7 +41,7 @@ from pytest_mlperf.stores import atomic
 from pytest_mlperf.suite.pairs import Testable
 from pytest_mlperf.suite.plan import Planned
 
-CRASH_NOTE = "worker: pytest's worker process ended before this was decided"
+CRASH_NOTE = "worker: the pytest-xdist worker crashed before the verdict"
 
 HELD_FOLDER = "held"
 """Folder, within that of a session, of what workers of xdist hold, should they crash."""
@@ -188,7 +188,7 @@ class Holding:
         if queue and reporter and not self._worker and self._config.get_verbosity() >= 0:
             tests = plural(len(queue), "test")
             reporter.ensure_newline()
-            reporter.write_line(f"mlperf: each case ran once; {tests} not decided yet, run again")
+            reporter.write_line(f"mlperf: each case ran once; repeating {tests} for a verdict")
         for held, following in zip(queue, [*queue[1:], None], strict=False):
             if session.shouldfail or session.shouldstop or (self._folder / "stop").exists():
                 return

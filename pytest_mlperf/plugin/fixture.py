@@ -147,7 +147,7 @@ class Mlperf:
         reason, options = visible(str(error), keep="\n"), self._session.options
         usual = bool(os.environ.get("CI"))
         if fails_on("skips", options.fail_on, usual=usual) or options.energy.power == "require":
-            rule = "a skip becomes a failure under CI and --mlperf-fail-on=skips"
+            rule = "skips fail in CI; allow them: --mlperf-fail-on=no:skips"
             raise pytest.fail.Exception(f"{reason} ({rule})", pytrace=False) from None
         raise LeftOut(reason) from None
 
@@ -174,7 +174,7 @@ class Mlperf:
         marker = self._request.node.get_closest_marker("mlperf")
         if marker is None:
             raise SuiteError(
-                'mlperf.run needs @pytest.mark.mlperf(workload="...", scenario="...") on the test'
+                'mlperf.run needs a marker; add @pytest.mark.mlperf(workload="...", scenario="...")'
             )
         require_json("options", options)
         require_json("dataset_options", dataset_options)
@@ -220,7 +220,7 @@ class Mlperf:
             place = ".".join(map(str, where)) or "mlperf marker"
             raise SuiteError(f"{self._request.node.nodeid}: {place}: {message}") from None
         for key in [key for key in marked if key not in {*MARKER_DEFAULTS, "kind"}]:
-            message = f"the marker has unknown {key!r}{nearest(key, MARKER_DEFAULTS)}"
+            message = f"mlperf marker: unknown argument {key!r}{nearest(key, MARKER_DEFAULTS)}"
             raise SuiteError(f"{self._request.node.nodeid}: {message}")
         return suite
 
@@ -233,8 +233,8 @@ def importable(thing: type | Callable[..., Any] | str) -> str:
     name = getattr(thing, "__qualname__", "")
     if not (inspect.isclass(thing) or inspect.isfunction(thing)) or not name.isidentifier():
         raise SuiteError(
-            f"{thing!r} cannot be built in the worker process: give a class, a module-level "
-            'function or "package.module:name"; instances, lambdas and local classes are refused'
+            f"{thing!r} cannot be created in the worker process; pass a class or function of a "
+            'module, or "package.module:name"'
         )
     return f"{thing.__module__}:{name}"
 
@@ -247,6 +247,6 @@ def require_json(name: str, options: Mapping[str, Any] | None) -> None:
             json.dumps(value)
         except (TypeError, ValueError):
             raise SuiteError(
-                f"{name}[{key!r}] = {value!r} cannot travel to the worker process: give numbers, "
-                "texts, lists and dictionaries of them"
+                f"{name}[{key!r}] = {value!r} cannot be sent to the worker process; use numbers, "
+                "strings, lists and dictionaries"
             ) from None

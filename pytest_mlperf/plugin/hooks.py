@@ -66,13 +66,12 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
         "mlperf(workload, scenario, engine, precision, accelerator, power_limit_w, kind, round): "
-        "a measured case; "
-        "select exactly with -m \"mlperf(scenario='Offline')\"",
+        "a measured case; select with -m \"mlperf(scenario='Offline')\"",
     )
     config.addinivalue_line(
         "markers",
-        "mlperf_benchmark(max_rise, metric, accelerator, precision): how a test with "
-        "pytest-benchmark is judged under --mlperf-judge-benchmarks",
+        "mlperf_benchmark(max_rise, metric, accelerator, precision): options of a test with "
+        "pytest-benchmark for --mlperf-judge-benchmarks",
     )
     if read_options(config).plan and hasattr(config.option, "dist"):
         config.option.dist = "no"  # a plan runs nothing, so there is nothing to distribute
@@ -182,7 +181,7 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
         ran = addons.first("mlperf_runtestloop", **named)
         reports: _Reports | None = session.config.pluginmanager.getplugin(REPORTS)
         if ran and session.items and not (reports and reports.any_seen):
-            raise AddOnError("an add-on took the tests of this session, and ran none")
+            raise AddOnError("an add-on took over the tests of this session, but ran none")
     except AddOnError as error:
         addons.errors[str(error)] = None
         late("session_end").refuse_broken_addons(addons)

@@ -33,10 +33,10 @@ def misspelt(expression: str, markers: Collection[str]) -> Iterator[str]:
         if word not in known_words and (
             near := closest(word.lower(), MARKER_WORDS, MIN_SIMILARITY)
         ):
-            yield f"-m: no test is marked {word}; did you mean {MARKER_WORDS[near]}?"
+            yield f"-m: no test has the marker {word}; did you mean {MARKER_WORDS[near]}?"
     for key, value in re.findall(r"""(\w+)\s*=\s*['"]([^'"]*)['"]""", " ".join(calls)):
         if key not in MARKER_KEYS and (near := closest(key, MARKER_KEYS, MIN_SIMILARITY)):
-            yield f"-m: the marker mlperf has no {key}; did you mean {near}?"
+            yield f"-m: the marker mlperf has no argument {key}; did you mean {near}?"
         elif value not in VALUES.get(key, (value,)) and (
             near := closest(value, VALUES[key], MIN_SIMILARITY)
         ):

@@ -82,7 +82,7 @@ class Live:
         if not self.seconds:
             return []
         about = duration(sum(self.seconds.values()))
-        return [f"mlperf: {plural(len(self.seconds), 'case')}, about {about} if nothing waits"]
+        return [f"mlperf: {plural(len(self.seconds), 'case')}, about {about}"]
 
     def begin(self, planned: Testable) -> None:
         """Note that the measurement of a case begins."""
@@ -214,8 +214,9 @@ def planned_pairs(manifest: Path, tests: Collection[str], pairs: int) -> int:
     if unplanned := [test for test in tests if test not in planned]:
         more = f" and {len(unplanned) - 1} more" if len(unplanned) > 1 else ""
         raise pytest.UsageError(
-            f"--mlperf-manifest: {manifest} does not plan {unplanned[0]}{more}; make it anew for "
-            "these suites: pytest-mlperf plan SUITES --format json"
+            f"--mlperf-manifest: {manifest} does not contain {unplanned[0]}{more}; create it "
+            "again: "
+            f"pytest-mlperf plan SUITES --format json > {manifest}"
         )
     return max(pairs, plan.pairs)
 

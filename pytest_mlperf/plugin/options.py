@@ -133,14 +133,13 @@ class AcceptedOptions:
 
     accept_regression: Literal["no", "yes"] = _set_by(
         "no|yes",
-        "let --mlperf-update=replace record values that are worse than the baseline's",
+        "allow --mlperf-update=replace to record values worse than the baseline",
         "no",
         bare="yes",
     )
     accept_cut: Literal["no", "yes"] = _set_by(
         "no|yes",
-        "record first scores although many answers are empty or cut at max_new_tokens; the "
-        "baseline keeps their number",
+        "record first scores even if many answers are empty or truncated at max_new_tokens",
         "no",
         bare="yes",
         group="mlperf",
@@ -154,21 +153,20 @@ class EnergyOptions:
     power: str = _set_by(
         "auto|require|off",
         "judge energy efficiency (samples or tokens per joule of GPU boards): auto: if NVML reads "
-        "it; require: fail if it does not; off: never",
+        "it; require: fail if NVML does not; off: never",
         "auto",
         ini_only=True,
     )
     meter: Path | None = _set_by(
         "FILE",
-        "also read the log of a wall power meter (lines of time and watts, or an spl.txt); gives "
+        "also read the log of a wall power meter (lines of time and watts, or spl.txt) for "
         "samples_per_joule_wall and tokens_per_joule_wall",
         convert=Path,
         group="mlperf",
     )
     meter_offset: float = _set_by(
         "SECONDS",
-        "how far the clock of --mlperf-meter is ahead of UTC, if its log has no time zone "
-        "(default 0)",
+        "offset of the clock of --mlperf-meter from UTC, if its log has no time zone (default 0)",
         0.0,
         convert=checked(float, lambda offset: abs(offset) < 1e9),
         ini_only=True,
@@ -176,12 +174,12 @@ class EnergyOptions:
     dcgm: str | None = _set_by(
         "URL",
         "also read the energy of a server's GPUs from a DCGM exporter, e.g. "
-        "http://gpu-box:9400/metrics; gives samples_per_joule_dcgm and tokens_per_joule_dcgm",
+        "http://gpu-box:9400/metrics, for samples_per_joule_dcgm and tokens_per_joule_dcgm",
         group="mlperf",
     )
     dcgm_gpus: tuple[str, ...] = _set_by(
         "GPU[,GPU...]",
-        "GPUs of --mlperf-dcgm that count, by UUID or host name (default: all)",
+        "GPUs of --mlperf-dcgm to read, by UUID or host name (default: all)",
         (),
         convert=lambda text: tuple(text.replace(",", " ").split()),
         ini_only=True,
@@ -194,8 +192,8 @@ class BenchmarkOptions:
 
     judge_benchmarks: Literal["no", "yes"] = _set_by(
         "no|yes",
-        "judge tests that use pytest-benchmark's fixture: run each several times, every time in a "
-        "new process, and compare its time with a baseline in git",
+        "judge tests that use pytest-benchmark's fixture: run each several times, each in a new "
+        "process, and compare its time with a baseline in git",
         "no",
         bare="yes",
     )
@@ -208,7 +206,7 @@ class BenchmarkOptions:
     )
     benchmark_metric: str = _set_by(
         "median|min|mean",
-        "which time of a benchmark's rounds is judged (default median)",
+        "statistic of a benchmark's rounds to judge (default median)",
         "median",
         ini_only=True,
     )
@@ -227,16 +225,15 @@ class ConditionOptions:
 
     control: str = _set_by(
         "auto|off",
-        "auto: measure the machine by a short fixed benchmark before each run, and watch other "
-        "processes; a drop on a machine that is busy or differs from the baseline's is INVALID; "
-        "off: do neither",
+        "auto: before each run, check the machine with a short fixed benchmark, and watch other "
+        "processes; a drop on a busy or different machine is INVALID; off: no checks",
         "auto",
         ini_only=True,
     )
     warmup: Literal["auto", "always", "never"] = _set_by(
         "auto|always|never",
-        "before the first run on an accelerator in a session, make a run of at most 60 s that does "
-        "not count: on GPUs (auto, the default), on every accelerator, or never",
+        "warm up each accelerator before its first run of a session, for at most 60 s: only GPUs "
+        "(auto, the default), always, or never",
         "auto",
         ini_only=True,
     )
@@ -250,7 +247,7 @@ class ConditionOptions:
     )
     lease_timeout: float = _set_by(
         "SECONDS",
-        "longest wait for an accelerator that another process is measuring on (default 21600)",
+        "longest wait for an accelerator in use by another measurement (default 21600)",
         21_600.0,
         convert=checked(float, _is_time),
         ini_only=True,
@@ -258,8 +255,7 @@ class ConditionOptions:
     )
     wait_idle: float = _set_by(
         "SECONDS",
-        "longest wait in a session for an idle processor before timed runs (default 15; 0: do not "
-        "wait)",
+        "longest wait per session for an idle CPU before timed runs (default 15; 0: no wait)",
         15.0,
         convert=checked(float, lambda seconds: seconds == 0 or _is_time(seconds)),
         ini_only=True,
@@ -276,14 +272,14 @@ class Options:
     )
     accelerator: str | None = _set_by(
         "NAME",
-        'run only the cases of this accelerator ("H200", "8xH100", "cpu"); exit 3 before any test '
-        "if it is not here. Set it in every CI job",
+        'run only cases on this accelerator ("H200", "8xH100", "cpu"); exit 3 if the machine '
+        "lacks it. Set it in every CI job",
         convert=accelerator_name,
         group="ci",
     )
     pretend: str | None = _set_by(
         "NAME",
-        "pretend that this accelerator is here, for plans and tests; nothing is recorded",
+        "pretend that this machine has this accelerator, to try plans; nothing is recorded",
         convert=accelerator_name,
         group="ci",
     )
@@ -294,37 +290,35 @@ class Options:
     )
     update: Literal["missing", "append", "replace"] | None = _set_by(
         "missing|append|replace",
-        "record baselines: missing ones and further sessions of the same build, up to four days "
-        "(missing, also the bare option); a further session of any commit (append); new values "
-        "(replace). append and replace need --mlperf-reason",
+        "record baselines. missing (also without a value): new ones, and further sessions of the "
+        "same build, up to four days; append: a further session of any commit; replace: new "
+        "values. append and replace need --mlperf-reason",
         bare="missing",
         attached=True,
     )
     baseline_runs: int = _set_by(
         "N",
-        "runs of a recorded baseline (default 8; gates from 5)",
+        "runs of a recorded baseline (default 8; failures need 5)",
         8,
         convert=checked(int, lambda runs: runs >= 1),
         ini_only=True,
     )
-    reason: str | None = _set_by(
-        "TEXT", "why a baseline is recorded; kept in its history", beside=True
-    )
+    reason: str | None = _set_by("TEXT", "why a baseline is recorded; stored in it", beside=True)
     fail_on: frozenset[str] = _set_by(
         "WORD[,WORD...]",
-        "further conditions that fail a test: skips (its model or data set is missing; always on "
-        "in CI), inconclusive (INCONCLUSIVE, SUSPECT or PROVISIONAL after the last run), "
-        "provisional (a PROVISIONAL drop from a baseline of 4 days, on its first day, not only on "
-        "the second day in a row), no-baseline (no baseline of this machine; always on in CI for "
-        "named accelerators). no:WORD disables a condition, even in CI",
+        "more conditions that fail a test. skips: model or data set missing (default in CI); "
+        "inconclusive: INCONCLUSIVE, SUSPECT or PROVISIONAL after the last run; provisional: a "
+        "PROVISIONAL drop from a baseline of 4 days already on its first day, not only on its "
+        "second; no-baseline: none for this machine (default in CI for named accelerators). "
+        "no:WORD disables a condition, even in CI",
         frozenset(),
         convert=fail_on,
         group="ci",
     )
     max_runs: int = _set_by(
         "N",
-        f"most performance runs of a case, 2 to {MAX_RUNS} (default 5): false alarms stay at most "
-        "1%%, missed drops of the limit at most 5%%",
+        f"maximum performance runs of a case, 2 to {MAX_RUNS} (default 5); false alarms stay at "
+        "most 1%%, missed drops as large as the limit at most 5%%",
         5,
         convert=checked(int, lambda runs: 2 <= runs <= MAX_RUNS),
     )
@@ -333,10 +327,10 @@ class Options:
     conditions: ConditionOptions = ConditionOptions()
     confirm: Literal["auto", "always", "never"] = _set_by(
         "auto|always|never",
-        "measure a drop again, interleaved with runs of the baseline's build, if the suite defines "
-        "baseline_engine: a PROVISIONAL drop, and a drop or PROVISIONAL ok from a baseline of "
-        "fewer than 4 days (auto, the default); every drop and PROVISIONAL ok (always, also the "
-        "bare option); or never",
+        "confirm a drop by interleaved runs of the baseline's build, if the suite defines "
+        "baseline_engine. auto (default): PROVISIONAL drops, and drops and PROVISIONAL ok from a "
+        "baseline of fewer than 4 days; always (also without a value): all drops and PROVISIONAL "
+        "ok; never",
         "auto",
         convert=auto_always_never,
         bare="always",
@@ -351,24 +345,24 @@ class Options:
     )
     requests: Literal["no", "yes"] = _set_by(
         "no|yes",
-        "keep a record of each request of Concurrency and OpenLoop (requests.jsonl.gz in the run's "
-        "folder): times, tokens, why it ended; no prompts and no answers",
+        "log each request of Concurrency and OpenLoop in the run's folder (requests.jsonl.gz): "
+        "times, tokens, why it ended; without prompts and answers",
         "no",
         bare="yes",
         group="mlperf",
     )
     compliance: Literal["no", "yes"] = _set_by(
         "no|yes",
-        "also run the compliance tests that the MLPerf round requires of a closed submission "
-        "(TEST01, TEST04, TEST06 and others), one run each",
+        "also run the compliance tests of a closed submission (TEST01, TEST04, TEST06 and others), "
+        "one run each",
         "no",
         bare="yes",
         group="mlperf",
     )
     handicap: float = _set_by(
         "PERCENT",
-        "slow every engine down by a share from 0%% to below 100%%, to see what a failure looks "
-        "like (50%%: work takes twice as long); nothing is recorded",
+        "slow every engine down, from 0%% to below 100%%, to see a failure (50%%: work takes twice "
+        "as long); nothing is recorded",
         0.0,
         convert=handicap,
     )
@@ -376,23 +370,24 @@ class Options:
     neighbours: Literal["no", "yes"] = _set_by(
         "no|yes",
         "yes: cases may run on several GPUs of this machine at the same time (-n 4, or several "
-        "runners). Baselines are then those of a shared host, and never compared with those of a "
-        "host that one case had alone",
+        "runners); they have separate baselines, never compared with those of a host in exclusive "
+        "use",
         "no",
         ini_only=True,
     )
     manifest: Path | None = _set_by(
         "FILE",
-        "judge this session as a part of a plan (pytest-mlperf plan --format json): corrects for "
-        "multiple comparisons over the whole plan; pytest-mlperf merge joins the parts",
+        "judge this session as part of a plan (from pytest-mlperf plan --format json): corrects "
+        "for "
+        "multiple comparisons over the whole plan; pytest-mlperf merge combines the parts",
         convert=Path,
         group="ci",
     )
     suspects: Path | None = _set_by(
         "FILE|DIR",
-        "results of the last session, or a folder of results: cases that were SUSPECT are measured "
-        "first and judged alone; a PROVISIONAL drop that was there on an earlier day fails. Not "
-        "needed for sessions with the same --mlperf-runs-dir",
+        "results of the last session, or a folder of results: measure SUSPECT cases first and "
+        "judge them alone; fail a PROVISIONAL drop that an earlier day had too. Not needed if "
+        "sessions share --mlperf-runs-dir",
         convert=Path,
         beside=True,
         group="ci",
@@ -402,8 +397,8 @@ class Options:
     )
     resume: str | None = _set_by(
         "last|RUN",
-        "continue an interrupted session: the last one, or the one of this id. Tests that it "
-        "decided are not measured again; options, code and machine must be the same",
+        "continue an interrupted session, the last one or one by its id, without repeating "
+        "finished tests; options, code and machine must be the same",
         convert=str,
         bare="last",
         beside=True,
@@ -456,7 +451,7 @@ _OPTIONS: dict[str, SessionOption] = {
 }
 OPTION_NAMES = frozenset({*_OPTIONS, "plan", "report"})
 
-PLAN = "list the cases and the time that they need; measure nothing"
+PLAN = "list the cases and their time; measure nothing"
 
 REPORT = (
     "also write a report at the end of the session, e.g. html=report.html, markdown=summary.md, "
@@ -485,7 +480,7 @@ def add_options(parser: pytest.Parser, added: Mapping[str, SessionOption]) -> No
     group.addoption(
         "--mlperf-report", metavar="FORMAT=FILE", action="append", default=None, help=REPORT
     )
-    parser.addini("mlperf_report", f"{REPORT}; one a line", type="linelist", default=[])
+    parser.addini("mlperf_report", f"{REPORT}; one per line", type="linelist", default=[])
 
 
 def settings_of(options: Options) -> dict[str, str]:
@@ -563,7 +558,7 @@ def _value(config: pytest.Config, name: str, option: SessionOption) -> object:
         from pytest_mlperf.core.untrusted_text import nearest
 
         meant = nearest(error.word, error.words)
-        raise pytest.UsageError(f"{shown}: {error.word!r} is not known{meant}") from None
+        raise pytest.UsageError(f"{shown}: unknown word {error.word!r}{meant}") from None
     except MlperfError as error:
         raise pytest.UsageError(f"{shown}: {error}") from None
     except Exception as error:  # an add-on's may raise anything
@@ -595,23 +590,28 @@ def _reports(config: pytest.Config) -> tuple[tuple[str, Path], ...]:
         except (ValueError, MlperfError) as error:
             raise pytest.UsageError(f"--mlperf-report: {error}") from None
         if (path := base / file) in files:
-            raise pytest.UsageError(f"--mlperf-report: {files[path]} and {form} both go to {file}")
+            raise pytest.UsageError(
+                f"--mlperf-report: {files[path]} and {form} have the same file {file}"
+            )
         files[path] = form
     return tuple((form, path) for path, form in files.items())
 
 
 def _check(config: pytest.Config, options: Options) -> None:
     if options.reason is not None and not options.reason.strip(" ."):
-        raise pytest.UsageError("--mlperf-reason: write why the value is accepted; it is kept")
+        raise pytest.UsageError(
+            '--mlperf-reason is empty; write --mlperf-reason "why this value is accepted"'
+        )
     if options.update and (options.handicap or options.pretend):
         which = "--mlperf-handicap" if options.handicap else "--mlperf-pretend"
-        raise pytest.UsageError(f"--mlperf-update with {which}: such a run is never recorded")
+        raise pytest.UsageError(
+            f"--mlperf-update cannot record runs with {which}; remove one of them"
+        )
     if options.metered and not options.plan:
         _read_once(options)
     if options.distributed and getattr(config.option, "dist", "no") != "no":
         raise pytest.UsageError(
-            f"{_as_option(options.added.elsewhere)} with -n: one of them can distribute; "
-            "leave -n away"
+            f"{_as_option(options.added.elsewhere)} cannot be combined with -n; remove -n"
         )
     words = set(_OPTIONS["update"].metavar.split("|"))
     for word in words & set(config.args) if options.update else ():

@@ -54,7 +54,9 @@ class SessionProgress:
             name = self._options.resume
             run = journal.newest(runs, self._folder.name) if name == "last" else name
             if run is None:
-                raise MlperfError(f"no session in {runs} was interrupted")
+                raise MlperfError(
+                    f"no interrupted session in {runs}; start without --mlperf-resume"
+                )
             path_part("session", str(run))
             with journal.left(runs / str(run)) as file:
                 begun, results = journal.read(runs / str(run))
@@ -78,7 +80,7 @@ class SessionProgress:
         result = self._before.get(test)
         if result is None or (result.verdict.case, result.verdict.kind) != (case, kind):
             return None
-        note = f"decided by session {self.resumes}, which was interrupted; not measured again"
+        note = f"result of interrupted session {self.resumes}, not measured again"
         notes = tuple(dict.fromkeys((note, *result.verdict.notes)))
         return replace(result, verdict=replace(result.verdict, notes=notes))
 
@@ -121,7 +123,7 @@ class SessionProgress:
         self, begun: Begun, results: Mapping[str, CaseResult], machine: Machine
     ) -> None:
         differing = [
-            f"{name} was {begun.settings.get(name, 'not set')}, and is {ours.get(name, 'not set')}"
+            f"{name} was {begun.settings.get(name, 'not set')}, is {ours.get(name, 'not set')}"
             for ours in (self._settings(),)
             for name in dict.fromkeys((*begun.settings, *ours))
             if begun.settings.get(name) != ours.get(name)
@@ -138,7 +140,7 @@ class SessionProgress:
             if (subject := result.verdict.subject) and not result.pretended:
                 here = machine.as_in(subject.identity).identity(result.verdict.case.accelerator)
                 differing += [
-                    f"{name} of the machine was {subject.identity[name]}, and is {here[name]}"
+                    f"{name} of the machine was {subject.identity[name]}, is {here[name]}"
                     for name in subject.identity.keys() & here.keys()
                     if subject.identity[name] != here[name]
                 ]
@@ -147,9 +149,9 @@ class SessionProgress:
                 f", and {len(differing) - MAX_LISTED} more differ" if differing[MAX_LISTED:] else ""
             )
             raise MlperfError(
-                f"session {begun.run} cannot go on here: "
+                f"session {begun.run} cannot be resumed: "
                 f"{'; '.join(differing[:MAX_LISTED])}{more}; "
-                "start it as it was, or anew without --mlperf-resume"
+                "restore that, or start without --mlperf-resume"
             )
 
 

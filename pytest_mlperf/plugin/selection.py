@@ -42,7 +42,7 @@ class Selection:
 
     @property
     def machine(self) -> Machine:
-        """This machine."""
+        """Machine of this session."""
         return self._machine or detect(gpus=False)
 
     def is_here(self, planned: Testable) -> bool:
@@ -69,8 +69,9 @@ class Selection:
         if not self.look_for({name}).has(name) and name != self._options.pretend:
             kind, classes = whole_class(split(name)[1]), known_classes().values()
             pytest.exit(
-                f"mlperf: accelerator {name} is required and not here; here: {self.machine.seen}"
-                f"{'' if kind in classes else meant(kind, classes) or '; no such class is known'}",
+                f"mlperf: accelerator {name} is required, but not on this machine "
+                f"({self.machine.seen})"
+                f"{'' if kind in classes else meant(kind, classes) or '; unknown accelerator'}",
                 returncode=EXIT_ENVIRONMENT,
             )
 

@@ -150,7 +150,7 @@ class MlperfSession:
         """Return the verdict of a test, after measuring what is missing."""
         if kind == "efficiency" and not self.options.metered:
             if self.options.energy.power == "off":
-                raise LeftOut("mlperf_power=off: efficiency is left out")
+                raise LeftOut("efficiency not measured: mlperf_power=off")
             require_power_source(planned.case)
         tests = self.kinds.get((planned.path, planned.case.id), {kind})
         self.live.begin(planned)
@@ -208,7 +208,7 @@ class MlperfSession:
             except OSError as error:
                 pytest.exit(
                     f"mlperf: {self.options.runs_dir} cannot be written ({error.strerror}); "
-                    "name another folder with --mlperf-runs-dir",
+                    "name another folder: --mlperf-runs-dir DIR",
                     returncode=EXIT_ENVIRONMENT,
                 )
             self._bench = bench_for(

@@ -71,7 +71,7 @@ def _write(
             for line in lines:
                 state.notice(line)
     remember = partial(state.suspicion.remember, state.results)
-    state.keeping.keep("what the next session has to know", remember)
+    state.keeping.keep("the suspects for the next session", remember)
     if reason := state.suspicion.line(state.results):
         state.notice(reason)
     if reports:
@@ -82,8 +82,8 @@ def _write_results(state: MlperfSession, path: Path, summary: Results) -> None:
     """Write them also where they are too large to be read: they are nowhere else."""
     if reason := write_results(path, summary, readable=False):
         state.notice(
-            f"WARNING {relative(path)} is whole, but no command will read it: {reason}; "
-            "measure fewer tests in a session"
+            f"WARNING {relative(path)} is complete, but commands will not read it: {reason}; "
+            "measure fewer tests per session"
         )
 
 
@@ -93,7 +93,7 @@ def _close_journal(state: MlperfSession, session: pytest.Session) -> None:
     over = session.exitstatus in {pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED}
     state.progress.end(over=over and not stopped)
     if state.results and not (over and not stopped):
-        state.notice("interrupted: the same command with --mlperf-resume goes on")
+        state.notice("interrupted; to continue, repeat the command with --mlperf-resume")
 
 
 def _write_reports(
@@ -136,7 +136,7 @@ def fold_failures(state: MlperfSession, reporter: Any) -> None:
         groups = failure_groups(state.summary)
         lines = [t for one in group_sentences(groups) for t in fold(one, reporter._tw.fullwidth)]
     except Exception as error:  # pytest's own summary must follow all the same
-        state.notice(unforeseen("failures could not be grouped", error))
+        state.notice(unforeseen("failures cannot be grouped", error))
         return
     alike = repeated(groups) if state.config.get_verbosity() < 1 else ()
     for report in reports:
@@ -146,7 +146,9 @@ def fold_failures(state: MlperfSession, reporter: Any) -> None:
             entry.lines[0] = f"\x1b[1;31m{entry.lines[0]}\x1b[0m"
     if lines:
         reporter.write_sep("=", "mlperf: common causes")
-        lines += [f"{plural(len(alike), 'message')} not printed below; -v prints all"] * bool(alike)
+        lines += [f"{plural(len(alike), 'similar message')} left out below; -v prints all"] * bool(
+            alike
+        )
     for line in lines:
         reporter.write_line(line)
 
@@ -158,7 +160,7 @@ def summarise(state: MlperfSession, reporter: Any) -> None:
         width, colour = reporter._tw.fullwidth, reporter._tw.hasmarkup
         lines = _lines(state, width, colour=colour, failures_shown=shown)
     except Exception as error:  # pytest's own summary must follow all the same
-        lines = [unforeseen("the summary could not be made", error), *state.keeping.lines]
+        lines = [unforeseen("the summary cannot be printed", error), *state.keeping.lines]
         session = reporter._session
         session.exitstatus = session.exitstatus or EXIT_ENVIRONMENT
     if lines:
@@ -183,7 +185,7 @@ def _lines(state: MlperfSession, width: int, *, colour: bool, failures_shown: bo
             idle_s=options.conditions.wait_idle,
         )
     if resumes := state.progress.resumes:
-        lines.append(f"goes on with session {resumes}, which was interrupted")
+        lines.append(f"continues interrupted session {resumes}")
     if state.results:
         summary = state.summary
         if _is_trial(state):  # nothing of it is to be committed

@@ -61,13 +61,16 @@ class Suspicion:
         """Return why an earlier session's PROVISIONAL drops are unknown, or None."""
         left, reason = self._left, self._left.defect
         if left.tests and left.tests.isdisjoint(result.test for result in results):
-            reason = reason or f"{self._named} is of other tests"
+            reason = reason or f"{self._named} has results of other tests"
         if self._named and not left.tests:
-            reason = reason or f"{self._named} holds no results of a session"
+            reason = reason or f"{self._named} has no results of a session"
         if not left.is_any and os.environ.get("CI"):
-            reason = reason or "no results of the last session are here (--mlperf-suspects)"
+            reason = (
+                reason
+                or "results of the last session are missing (name them: --mlperf-suspects FILE)"
+            )
         judged = any(result.verdict.baseline.id for result in results)
-        return f"{reason}: a PROVISIONAL drop counts as the first" if reason and judged else None
+        return f"{reason}; PROVISIONAL drops count as new" if reason and judged else None
 
     def marked(self, result: CaseResult) -> CaseResult:
         """Return a result with the earlier sessions' suspicion of its test."""

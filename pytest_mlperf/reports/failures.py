@@ -1,60 +1,111 @@
-"""Failed tests of a session, grouped by their common cause."""
+"""Failed tests of a session, grouped by their common cause: the source of every report."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
+from pytest_mlperf.core.baseline import Record
 from pytest_mlperf.core.control import seen_in_words
 from pytest_mlperf.core.reason import ranges_of
-from pytest_mlperf.core.results import CaseResult, Results
+from pytest_mlperf.core.results import IMPORTED, CaseResult, Results
 from pytest_mlperf.core.untrusted_text import some
 from pytest_mlperf.core.verdict import Outcome, Verdict
-from pytest_mlperf.reports.causes import DROPS, Strength, causes
-from pytest_mlperf.reports.sentences import sentence
+from pytest_mlperf.reports.causes import (
+    DROPS,
+    EXPLAINED,
+    NO_CAUSE,
+    Cause,
+    Siblings,
+    Strength,
+    causes,
+)
+from pytest_mlperf.reports.rows import all_tables
+from pytest_mlperf.reports.sentences import first_line
+from pytest_mlperf.reports.terminal.advice import again
 
 MIN_COMMON_TESTS = 3
 """Failed tests from which on a group is reported as one failure."""
 
+MAX_LISTED_METRICS = 3
 NO_DIFFERENCE = "no recorded difference (engine, weights, options, data)"
 
 _JUDGED = DROPS | {Outcome.OK, Outcome.IMPROVED, Outcome.PROVISIONAL, Outcome.INCONCLUSIVE}
 
 
 @dataclass(frozen=True, kw_only=True)
-class FailureGroup:
-    """Failed tests of one kind that have the same outcome and the same likely cause.
+class Failure:
+    """A failed test.
 
     Attributes:
-        cause: Their likely cause; figures that differ between them are ranges.
-        results: The failed tests, in the order of the session.
-        compared: Number of the session's tests of this kind that were judged.
+        causes: Its likely causes, strongest first; empty if nothing regressed.
+    """
+
+    result: CaseResult
+    causes: tuple[Cause, ...] = ()
+
+    @property
+    def regressed(self) -> bool:
+        """Whether it failed because of a change against the baseline."""
+        return self.result.verdict.outcome in DROPS | {Outcome.PROVISIONAL}
+
+    @property
+    def changes(self) -> str:
+        """The changes of its first metrics: "24,118 → 22,598 samples/s, 6.3 % slower"."""
+        return some(list(_changes(self.result.verdict)), MAX_LISTED_METRICS)
+
+    @property
+    def reproduce(self) -> str | None:
+        """The command that repeats it, or None if it was imported."""
+        return None if self.result.suite == IMPORTED else again(self.result)
+
+    @property
+    def labels(self) -> list[str]:
+        """The texts by which it is grouped: likely causes of a regression, else its headline."""
+        verdict = self.result.verdict
+        if not self.regressed:
+            return [first_line(verdict)]
+        # That other cases regressed too is what the group itself says.
+        likely = [c for c in self.causes if c.strength > Strength.HINT and c.rule != "siblings"]
+        recorded = verdict.baseline.changed or verdict.baseline.unknown
+        return [c.common or c.says for c in likely] or [NO_CAUSE if recorded else NO_DIFFERENCE]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FailureGroup:
+    """Failed tests that have the same likely cause or, if nothing regressed, the same headline.
+
+    Attributes:
+        cause: What they share; figures that differ between them are ranges. "" if nothing.
+        failures: The failed tests, in the order of the session.
+        compared: Number of the session's tests of their kinds that were judged.
     """
 
     cause: str
-    results: tuple[CaseResult, ...]
+    failures: tuple[Failure, ...]
     compared: int
 
     @property
     def is_common(self) -> bool:
         """Whether it has enough tests to be reported as one failure."""
-        return len(self.results) >= MIN_COMMON_TESTS
+        return bool(self.cause) and len(self.failures) >= MIN_COMMON_TESTS
 
     @property
-    def cases(self) -> list[str]:
-        """The ids of the failed cases."""
-        return [result.verdict.case.id for result in self.results]
+    def title(self) -> str:
+        """The heading of the group: "Likely: engine.version 1.2 → 1.3 since the baseline"."""
+        if not self.cause or self.cause in {NO_CAUSE, NO_DIFFERENCE}:
+            return "No common cause" if not self.cause else self.cause.capitalize()
+        return f"Likely: {self.cause}" if self.failures[0].regressed else self.cause
 
     @property
     def sentence(self) -> str:
         """One sentence: "19 of 19 cases regressed; likely: engine.version 1.2.0 → 1.3.0; ..."."""
-        outcome = self.results[0].verdict.outcome
-        counts = f"{len(self.results)} of {self.compared} cases"
-        if not _regressed(self.results[0].verdict):
-            return f"{counts}: {outcome} {self.cause}"
-        machines = [result.verdict.machine for result in self.results]
+        counts = f"{len(self.failures)} of {self.compared} cases"
+        if not self.failures[0].regressed:
+            return f"{counts}: {self.cause}"
+        machines = [failure.result.verdict.machine for failure in self.failures]
         check = "not run"
         if all(machines):
             worst = max(chain(*machines), key=lambda difference: difference.deviations)
@@ -62,54 +113,73 @@ class FailureGroup:
         return f"{counts} regressed; likely: {self.cause}; machine self-check: {check}"
 
 
-def failure_groups(results: Results) -> list[FailureGroup]:
-    """Return the failed tests of a session by their common cause, the largest group first.
+def failure_groups(
+    results: Results, records: Mapping[str, Record] | None = None
+) -> list[FailureGroup]:
+    """Return the failed tests of a session by the cause that most of them share.
 
-    Tests that share no cause are groups of one.
+    The largest group is first. Tests without a likely cause that share nothing are one last group.
+
+    Args:
+        records: The baseline's record by test id, as far as it is at hand.
     """
-    failed: dict[tuple[str, str], list[CaseResult]] = defaultdict(list)
-    for result in results.cases:
-        if result.failed:
-            failed[result.verdict.kind, str(result.verdict.outcome)].append(result)
-    groups = [
-        _group(cause, [same[int(place)] for place in places], results)
-        for same in failed.values()
-        for places, cause in ranges_of(
-            [(str(place), _cause(one.verdict)) for place, one in enumerate(same)]
-        )
-    ]
-    return sorted(groups, key=lambda group: -len(group.results))
+    failures = _explained(results, records or {})
+    labels = [(str(place), text) for place, one in enumerate(failures) for text in one.labels]
+    shared: dict[int, list[tuple[int, str]]] = defaultdict(list)
+    for names, text in ranges_of(labels):
+        for name in names:
+            shared[int(name)].append((len(names), text))
+    groups: dict[str, list[Failure]] = defaultdict(list)
+    for place, failure in enumerate(failures):
+        count, cause = max(shared[place], key=lambda label: label[0])
+        groups[cause if count > 1 or failure.regressed else ""].append(failure)
+    ordered = sorted(groups.items(), key=lambda group: (not group[0], -len(group[1])))
+    return [_group(cause, members, results) for cause, members in ordered]
 
 
 def repeated(groups: Sequence[FailureGroup]) -> set[str]:
     """Return the tests, by node id, that fail like the first test of their group."""
-    return {one.test for group in groups if group.is_common for one in group.results[1:]}
+    common = chain.from_iterable(group.failures[1:] for group in groups if group.is_common)
+    return {failure.result.test for failure in common}
 
 
 def group_sentences(groups: Sequence[FailureGroup]) -> list[str]:
     """Return a sentence for each group of several tests, with the ids of its first cases."""
-    return [f"{one.sentence}. Cases: {some(one.cases)}" for one in groups if one.is_common]
-
-
-def _group(cause: str, failed: Sequence[CaseResult], results: Results) -> FailureGroup:
-    verdict = failed[0].verdict
-    compared = [
-        result
-        for result in results.cases
-        if result.verdict.kind == verdict.kind
-        and (not _regressed(verdict) or result.verdict.outcome in _JUDGED)
+    return [
+        f"{group.sentence}. Cases: {some([f.result.verdict.case.id for f in group.failures])}"
+        for group in groups
+        if group.is_common
     ]
-    return FailureGroup(cause=cause, results=tuple(failed), compared=len(compared))
 
 
-def _regressed(verdict: Verdict) -> bool:
-    return verdict.outcome in DROPS | {Outcome.PROVISIONAL}
+def _explained(results: Results, records: Mapping[str, Record]) -> list[Failure]:
+    verdicts = Siblings(result.verdict for result in results.cases)
+    failed = [result for result in results.cases if result.failed]
+    return [
+        Failure(
+            result=result,
+            causes=causes(
+                result.verdict,
+                records.get(result.test),
+                verdicts if place < EXPLAINED else (),
+            ),
+        )
+        for place, result in enumerate(failed)
+    ]
 
 
-def _cause(verdict: Verdict) -> str:
-    """Return the strongest cause of a regression; of any other failure its headline."""
-    if not _regressed(verdict):
-        return sentence(verdict.headline)
-    # Without other verdicts: that others regressed too is what the group itself says.
-    explained = [one for one in causes(verdict, None, ()) if one.strength > Strength.HINT]
-    return explained[0].says if explained else NO_DIFFERENCE
+def _group(cause: str, failures: Sequence[Failure], results: Results) -> FailureGroup:
+    regressed = failures[0].regressed
+    kinds = {failure.result.verdict.kind for failure in failures}
+    verdicts = [result.verdict for result in results.cases if result.verdict.kind in kinds]
+    compared = sum(not regressed or verdict.outcome in _JUDGED for verdict in verdicts)
+    return FailureGroup(cause=cause, failures=tuple(failures), compared=compared)
+
+
+def _changes(verdict: Verdict) -> Iterator[str]:
+    for row in chain.from_iterable(table.rows for table in all_tables(verdict)):
+        start = row.get("baseline") or row.get("reference")
+        outcome = row.get("outcome") or row.get("verdict")
+        if start and row.get("now") and outcome == str(verdict.outcome):
+            effect = row.get("effect") or row.get("change")
+            yield ", ".join(filter(None, [f"{start} → {row['now']} {row['metric']}", effect]))

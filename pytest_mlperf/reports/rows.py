@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from statistics import geometric_mean
 
-from pytest_mlperf.core.case import Case
+from pytest_mlperf.core.case import Case, Kind
 from pytest_mlperf.core.control import seen_in_words
 from pytest_mlperf.core.measurement import GpuRun, ReplicaRun, Run
 from pytest_mlperf.core.metrics import METRICS
@@ -27,7 +28,14 @@ from pytest_mlperf.core.roofline.gpu import PerDollar
 from pytest_mlperf.core.rulings.ruling import noted_in_headline
 from pytest_mlperf.core.server.changes import QUANTITIES, points_of, server_figures
 from pytest_mlperf.core.untrusted_text import some
-from pytest_mlperf.core.verdict import MetricVerdict, Outcome, PairedVerdict, RatioVerdict, Verdict
+from pytest_mlperf.core.verdict import (
+    MetricVerdict,
+    Outcome,
+    PairedVerdict,
+    RatioVerdict,
+    Verdict,
+)
+from pytest_mlperf.judge.inputs import Direction
 from pytest_mlperf.reports.causes import OTHER_FILES, Cause, Strength, shortened
 from pytest_mlperf.reports.promises import final_word
 from pytest_mlperf.reports.sentences import first_line, gate_result, sentence
@@ -185,15 +193,16 @@ def _sides(case: Case, ratio: RatioVerdict) -> Iterator[dict[str, str]]:
     }
 
 
-def metric_notes(verdict: Verdict) -> list[str]:
-    """Return what is noted of metrics and the first line does not say."""
+def notes_of(verdict: Verdict) -> list[str]:
+    """Return the notes of a verdict, then those of its metrics that the first line leaves out."""
     by_note: dict[str, list[str]] = {}
     for metric in verdict.metrics:
         by_note.setdefault(sentence(metric.note or ""), []).append(title(metric.metric))
     deciding = noted_in_headline(verdict)
     for note in (None, deciding.note if deciding else None):
         by_note.pop(sentence(note or ""), None)
-    return [f"{name}: {note}" for note, names in by_note.items() for name in names]
+    of_metrics = (f"{name}: {note}" for note, names in by_note.items() for name in names)
+    return list(dict.fromkeys([*map(sentence, verdict.notes), *of_metrics]))
 
 
 def shown(value: float | None, write: Callable[[float], str] = "{:.3f}".format) -> str:
@@ -208,11 +217,13 @@ def span(low: float | None, high: float | None, write: Callable[[float], str]) -
 
 def paired_cells(metric: PairedVerdict) -> dict[str, str]:
     """Return the texts of a score that was compared sample by sample."""
+    worse = metric.change > 0 if metric.lower else metric.change < 0
     return {
         "metric": metric.metric,
         "baseline": shown(metric.baseline),
         "now": shown(metric.now),
         "points": points(metric.change),
+        "effect": f"{points(metric.change)[1:]} points {'worse' if worse else 'better'}",
         "interval": span(metric.low, metric.high, points),
         "margin": shown(metric.bound, points),
         "verdict": str(metric.outcome or "reported"),
@@ -258,8 +269,37 @@ def metric_cells(metric: MetricVerdict) -> dict[str, str]:
         "interval": interval(metric.low or 0.0, metric.high or 0.0) if bounds else "",
         "limit": shown(metric.limit, partial(limit, metric.metric)),
         "verdict": metric.word,
+        "effect": shown(metric.change, partial(effect, metric.metric)),
         "outcome": str(metric.outcome or ""),
     }
+
+
+MIN_TIMES = 1.5
+"""Ratios from this on are written as "4.41x slower", smaller changes in per cent."""
+
+
+def effect(metric: str, share: float) -> str:
+    """Return a relative change in words: "4.41x slower", "6.3 % faster", "2.0 % worse".
+
+    Rates and times are slower or faster, other metrics worse or better; the factor is that of the
+    time, also for a rate.
+    """
+    definition, ratio = METRICS.get(metric), 1 + share
+    if definition is None or definition.direction is Direction.NEITHER or not 0 < ratio < math.inf:
+        return change(share)
+    factor, percents = max(ratio, 1 / ratio), change(abs(share))[1:]
+    if float(percents.split()[0]) == 0:
+        return percents
+    worse, better = ("slower", "faster") if definition.unit in {"s", "1/s"} else ("worse", "better")
+    word = worse if (ratio > 1) is definition.falls else better
+    return f"{times(factor) if factor >= MIN_TIMES else percents} {word}"
+
+
+def cells_of(metric: MetricVerdict | PairedVerdict, kind: Kind = "performance") -> dict[str, str]:
+    """Return the texts of a metric of a test of this kind, by column."""
+    if isinstance(metric, PairedVerdict):
+        return paired_cells(metric)
+    return score_cells(metric) if kind == "accuracy" else metric_cells(metric)
 
 
 def title(metric: str) -> str:
@@ -343,14 +383,28 @@ def declared(result: CaseResult) -> dict[str, str]:
 
 
 def facts_of(result: CaseResult) -> dict[str, str]:
-    """Return what is known of how a case ran, by what it is about; of several searches the last."""
+    """Return what is known of a test, by what it is about; of several searches the last."""
     verdict = result.verdict
+    judged = next((m for m in verdict.metrics if m.baseline.runs and m.outcome), None)
+    scored = verdict.accuracy if verdict.kind == "accuracy" else None
+    of = f" of {scored.total:,}" if scored and scored.total else ""
     facts = {
         **declared(result),
         "search": next(iter(searched(verdict)[-1:]), None),
         "invalid": invalid_runs(verdict),
         "physics": light(verdict),
         "cost": cost(verdict),
+        "runs": judged and f"{judged.runs} now, {judged.baseline.runs} in the baseline",
+        "to settle it": final_word(verdict),
+        "samples": scored and f"{scored.samples:,}{of}, {scored.source}",
+        "answers": scored and scored.answers_in_words,
+        "gate": gate_result(verdict.gate) if verdict.gate and verdict.kind == "accuracy" else None,
+        "baseline": verdict.baseline.source,
+        "baseline file": verdict.baseline.file,
+        "machine": machine(verdict),
+        "files": verdict.logs.folder,
+        "log": verdict.logs.file,
+        **result.facts,
     }
     return {name: text for name, text in facts.items() if text}
 

@@ -10,7 +10,9 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.roofline.work import AnyWork, Decode, Diffusion, Encoder, Fixed, Parts
+from pytest_mlperf.core.untrusted_text import nearest
 from pytest_mlperf.rounds import ROUNDS, load_round
 
 WORK_KINDS: Mapping[str, type[AnyWork]] = {
@@ -47,6 +49,14 @@ def find_work(name: str) -> WorkloadWork | None:
         if workload is not None and workload.name in known_work():
             return known_work()[workload.name]
     return None
+
+
+def work_named(name: str) -> WorkloadWork:
+    """Return a workload's work by any of its names; raise MlperfError if it is not in the table."""
+    about = find_work(name)
+    if about is None:
+        raise MlperfError(f"nobody counted the work of {name!r}{nearest(name, known_work())}")
+    return about
 
 
 def parse_work(figures: Mapping[str, Any]) -> AnyWork:

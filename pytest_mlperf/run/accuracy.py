@@ -18,31 +18,23 @@ from pytest_mlperf.core.job import Factory, Job
 from pytest_mlperf.core.measurement import Accuracy, Scored, Subject
 from pytest_mlperf.core.search import CONDITIONS
 from pytest_mlperf.judge.inputs import Leverage
-from pytest_mlperf.run.child.events import (
-    NoEventError,
-    by_name,
-    each,
-    is_count,
-    is_number,
-    is_text,
-    optional,
-    read_json,
-    record,
-)
+from pytest_mlperf.run.child import events
 from pytest_mlperf.run.child.process import Child, Designed, Patience, WorkerProcess
 from pytest_mlperf.run.logs import DETAIL, parse_detail
 from pytest_mlperf.run.score import ACCURACY_LOG
 
-SCORES_SHAPE = record(
-    aggregate=by_name(is_number),
-    chance=by_name(is_number),
-    groups=optional(each(is_count)),
-    indices=each(is_count),
-    leverage=by_name(record(seen=is_number, df=is_number, hidden=is_number)),
-    lower=each(is_text),
-    outputs=each(is_count),
-    whole=each(is_text),
-    per_sample=by_name(each(optional(is_number))),
+SCORES_SHAPE = events.record(
+    aggregate=events.by_name(events.is_number),
+    chance=events.by_name(events.is_number),
+    groups=events.optional(events.list_of(events.is_count)),
+    indices=events.list_of(events.is_count),
+    leverage=events.by_name(
+        events.record(seen=events.is_number, df=events.is_number, hidden=events.is_number)
+    ),
+    lower=events.list_of(events.is_text),
+    outputs=events.list_of(events.is_count),
+    whole=events.list_of(events.is_text),
+    per_sample=events.by_name(events.list_of(events.optional(events.is_number))),
 )
 
 
@@ -190,8 +182,8 @@ def score_logs(
 
 def _scores_in(path: Path) -> Any:
     try:
-        value = read_json(path.read_bytes())
-    except (OSError, NoEventError) as error:
+        value = events.read_json(path.read_bytes())
+    except (OSError, events.NoEventError) as error:
         raise RunError("scorer", f"cannot read {path}: {error}", str(path)) from None
     if not SCORES_SHAPE(value):
         raise RunError("scorer", f"{path} does not hold what the scoring process wrote", str(path))

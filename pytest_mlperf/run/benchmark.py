@@ -11,16 +11,7 @@ from pytest_mlperf.core.job import Job
 from pytest_mlperf.core.measurement import Run, Subject
 from pytest_mlperf.core.metrics import METRICS, OF_BENCHMARKS
 from pytest_mlperf.core.numbers import MAX_RATE, MIN_RATE
-from pytest_mlperf.run.child.events import (
-    CONTENTION,
-    by_name,
-    is_count,
-    is_duration,
-    is_number,
-    is_text,
-    optional,
-    record,
-)
+from pytest_mlperf.run.child import events
 from pytest_mlperf.run.child.process import Child
 from pytest_mlperf.run.conditions import Conditions
 from pytest_mlperf.run.figures import (
@@ -36,16 +27,16 @@ from pytest_mlperf.run.reading import Evidence, Spell, energy_findings
 CHILD_SCRIPT, TASK = "plugin/benchmark_process", "benchmark"
 
 ANSWER_SHAPE = {
-    "times": record(**dict.fromkeys(OF_BENCHMARKS, is_duration)),
-    "within_se": by_name(is_duration),
-    "rounds": is_count,
-    "iterations": is_count,
-    "total_s": is_duration,
-    "window_s": record(begin=is_duration, end=is_duration),
-    "ended_s": is_duration,
-    "contention": optional(CONTENTION),
-    "clock_moved_s": is_number,
-    "facts": by_name(is_text),
+    "times": events.record(**dict.fromkeys(OF_BENCHMARKS, events.is_duration)),
+    "within_se": events.by_name(events.is_duration),
+    "rounds": events.is_count,
+    "iterations": events.is_count,
+    "total_s": events.is_duration,
+    "window_s": events.record(begin=events.is_duration, end=events.is_duration),
+    "ended_s": events.is_duration,
+    "contention": events.optional(events.CONTENTION),
+    "clock_moved_s": events.is_number,
+    "facts": events.by_name(events.is_text),
 }
 
 

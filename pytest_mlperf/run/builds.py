@@ -18,7 +18,7 @@ from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.imports import is_installed
 from pytest_mlperf.core.job import EarlierBuild, Elsewhere
 from pytest_mlperf.run.child.protocol import PACKAGE, import_path
-from pytest_mlperf.run.project import CHECKOUT_S, ignored_in_git, run_git
+from pytest_mlperf.run.project import CHECKOUT_S, ignored_in_git, new_folder, run_git
 
 INSTALL_S = 1800.0
 """Time limit of an installation, as a wheel may have gigabytes."""
@@ -148,8 +148,9 @@ def build_for(named: Elsewhere, folder: Path, suite: Path | None) -> Iterator[Bu
 
 
 @contextlib.contextmanager
-def baseline_build(earlier: EarlierBuild, folder: Path) -> Iterator[Build]:
-    """Yield the build of a case's `baseline_engine`, and remove its files afterwards."""
+def baseline_build(earlier: EarlierBuild, parent: Path, name: str) -> Iterator[Build]:
+    """Yield an earlier build in a new folder of this name, and remove its files afterwards."""
+    folder = new_folder(parent, name)
     code = folder / "code"
     try:
         _copy_package(code)

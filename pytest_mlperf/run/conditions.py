@@ -457,7 +457,7 @@ class WarmUps:
     mode: Mode
     folder: Path
 
-    def before(self, job: Job, names: Sequence[str], make: Callable[[], object]) -> bool:
+    def ensure(self, job: Job, names: Sequence[str], make: Callable[[], object]) -> bool:
         """Warm an accelerator up if needed, ignoring errors; return whether it has worked."""
         if self.used(names):
             return True

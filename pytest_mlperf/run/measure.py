@@ -436,7 +436,7 @@ def _warmed(
         label=WARM_UP,
         warmup=True,
     )
-    return conditions.warmups.before(job, names, lambda: measure(job, alone, show, warmup))
+    return conditions.warmups.ensure(job, names, lambda: measure(job, alone, show, warmup))
 
 
 @contextlib.contextmanager

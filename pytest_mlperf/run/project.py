@@ -103,26 +103,26 @@ def changes_digest(folder: Path, recorded: Sequence[Path] = ()) -> str:
 
 
 def code_differs(
-    folder: Path, then: str | None, now: str | None, recorded: Sequence[Path] = ()
+    folder: Path, earlier: str | None, later: str | None, recorded: Sequence[Path] = ()
 ) -> str | None:
     """Return why two measured commits may have different code, or None.
 
     Baselines do not count. Outside git, where neither has a commit, nothing can differ.
     """
-    if then is None and now is None:
+    if earlier is None and later is None:
         return None
-    if then is None or now is None:
-        return f"commit {then or 'unknown'} → {now or 'unknown'}"
-    if unclear := next((one for one in (then, now) if one.endswith(CHANGED_MARK)), None):
+    if earlier is None or later is None:
+        return f"commit {earlier or 'unknown'} → {later or 'unknown'}"
+    if unclear := next((one for one in (earlier, later) if one.endswith(CHANGED_MARK)), None):
         return f"files were changed and not committed ({unclear})"
-    if then == now:
+    if earlier == later:
         return None
     diff = None
-    if _COMMIT.fullmatch(then):  # it is from a file, and must not be a git option
-        diff = _done(folder, "diff", "--quiet", then, now, *_code(folder, recorded))
+    if _COMMIT.fullmatch(earlier):  # it is from a file, and must not be a git option
+        diff = _done(folder, "diff", "--quiet", earlier, later, *_code(folder, recorded))
     if diff is None or diff.returncode > 1:
-        return f"commit {then} is not in this clone"
-    return f"commit {then} → {now}" if diff.returncode else None
+        return f"commit {earlier} is not in this clone"
+    return f"commit {earlier} → {later}" if diff.returncode else None
 
 
 def files_since(

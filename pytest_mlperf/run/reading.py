@@ -31,18 +31,11 @@ from pytest_mlperf.core.server.changes import HIDDEN_SHARE
 from pytest_mlperf.hardware.clock import MIN_MOVE_SECONDS
 from pytest_mlperf.hardware.machine import Machine, split
 from pytest_mlperf.hardware.rapl import CLOCK_STEP_S
+from pytest_mlperf.run import curve
 from pytest_mlperf.run.builds import Build
 from pytest_mlperf.run.child.protocol import Event
 from pytest_mlperf.run.conditions import Conditions, ControlRun
-from pytest_mlperf.run.curve import (
-    CurveLog,
-    curve_figures,
-    curve_finishes,
-    curve_lateness,
-    curve_validity,
-    lengths_within,
-    read_curve,
-)
+from pytest_mlperf.run.curve import read_recorded
 from pytest_mlperf.run.figures import (
     Figures,
     Findings,
@@ -60,7 +53,6 @@ from pytest_mlperf.run.logs import DETAIL, Detail, TimedLog, parse_detail
 from pytest_mlperf.run.power.exporter import Exporter, ExporterLog, exported
 from pytest_mlperf.run.power.figures import CLOCK_SET, findings_of, metered, sampled
 from pytest_mlperf.run.power.sampling import PowerLog
-from pytest_mlperf.run.recorded import read_recorded
 from pytest_mlperf.run.roofline_share import Nearness, light_findings
 from pytest_mlperf.run.server import Answers, ServerLog, answer_findings, served
 from pytest_mlperf.run.worker.point_window import CURVE_LOG
@@ -183,9 +175,9 @@ def read_run(evidence: Evidence, job: Job, conditions: Conditions) -> Run | None
     timed: TimedLog
     if evidence.settings.points:
         log, seen = _read_curve(finished, evidence.loaded["engine"], job)
-        timed, figures = log, curve_figures(log, job.accelerator)
+        timed, figures = log, curve.curve_figures(log, job.accelerator)
         validity = Validity(**together(seen))
-        finishes = curve_finishes(log)
+        finishes = curve.curve_finishes(log)
     else:
         timed, figures = read_figures(finished, evidence.settings.scenario, job.accelerator)
         validity = _validity(timed, evidence.settings)
@@ -193,7 +185,7 @@ def read_run(evidence: Evidence, job: Job, conditions: Conditions) -> Run | None
     moved_s = result["clock_moved_s"]
     energy = energy_findings(evidence, job, conditions, timed, figures, moved_s)
     notes = (*evidence.control.notes, *evidence.notes)
-    if energy and isinstance(timed, CurveLog) and timed.scored:
+    if energy and isinstance(timed, curve.CurveLog) and timed.scored:
         # The energy of scoring between the points belongs to no request that counts.
         energy, notes = [replace(one, metrics={}) for one in energy], (*notes, SCORED_BETWEEN)
     noted = Findings(notes=notes)
@@ -202,7 +194,9 @@ def read_run(evidence: Evidence, job: Job, conditions: Conditions) -> Run | None
     unlike = Findings.signed([Sign(key=SignKey.GPUS_DIFFER, text=text)] if differing else [])
     client = client_findings(figures.metrics, result["client"], job)
     load = load_findings(job, result["contention"])
-    windows_s = [one.duration_s for one in timed.points] if isinstance(timed, CurveLog) else ()
+    windows_s = (
+        [one.duration_s for one in timed.points] if isinstance(timed, curve.CurveLog) else ()
+    )
     clock = clock_findings(job, moved_s, min(windows_s, default=result["duration_s"]))
     witnesses = [validity, figures, *energy, noted, unlike, client, load, clock]
     used = replace(evidence.settings, target_qps=evidence.target_qps)
@@ -211,7 +205,7 @@ def read_run(evidence: Evidence, job: Job, conditions: Conditions) -> Run | None
     witnesses += [_resources(evidence, result, timed), _stages(result, evidence.settings)]
     shared = evidence.loaded["dataset"].get("sizes", {}).get("prefix_share")
     answers: Answers = {None: result["answer_counts"]}
-    if isinstance(timed, CurveLog):
+    if isinstance(timed, curve.CurveLog):
         answers = {point.point: point.answer_counts for point in timed.points}
     server = served(evidence.server or ServerLog(), timed, shared, job.limits, answers)
     witnesses += [server, answer_findings(answers, evidence.subject.fingerprint, server)]
@@ -224,8 +218,8 @@ def read_run(evidence: Evidence, job: Job, conditions: Conditions) -> Run | None
     # Differences between a curve's points are not scatter.
     within = {"throughput": result["within_se"]} if result["within_se"] else {}
     late = result["client"]
-    if isinstance(timed, CurveLog):
-        within, late = lengths_within(timed), curve_lateness(timed, late)
+    if isinstance(timed, curve.CurveLog):
+        within, late = curve.lengths_within(timed), curve.curve_lateness(timed, late)
     about = grouped(
         **fields,
         client=late,
@@ -249,7 +243,7 @@ def read_run(evidence: Evidence, job: Job, conditions: Conditions) -> Run | None
 def hidden_shares(timed: TimedLog, result: Mapping[str, Any]) -> dict[str, float]:
     """Return the share of hidden tokens, of a curve at each point; {} if unknown."""
     shares = {HIDDEN_SHARE: result["hidden_share"]}
-    if isinstance(timed, CurveLog):
+    if isinstance(timed, curve.CurveLog):
         shares = {at_point(HIDDEN_SHARE, one.point): one.hidden_share for one in timed.points}
     return {name: share for name, share in shares.items() if share is not None}
 
@@ -297,17 +291,17 @@ def _stages(result: Event, settings: LoadGenSettings) -> Findings:
 
 def _read_curve(
     finished: Event, described: Mapping[str, str], job: Job
-) -> tuple[CurveLog, Findings]:
+) -> tuple[curve.CurveLog, Findings]:
     path = Path(finished["folder"]) / CURVE_LOG
     if "harness" in described:
         return read_recorded(path, version_of(described))
-    log = read_curve(path)
+    log = curve.read_curve(path)
     _require_all(finished, log.path)
     most = str(described.get("concurrency", ""))
     at_a_time = int(most) if most.isdigit() else None
     client, may_fail = finished["result"]["client"], job.settings.max_failed or 0.0
     load = load_findings(job, finished["result"]["contention"])
-    return log, curve_validity(log, job.limits, client, at_a_time, may_fail, load.contention)
+    return log, curve.curve_validity(log, job.limits, client, at_a_time, may_fail, load.contention)
 
 
 @dataclass(frozen=True)

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from statistics import geometric_mean
-from typing import Any
+from typing import Any, ClassVar
 
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.job import Job
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.reason import Key, Reason, Sign, SignKey
-from pytest_mlperf.core.roofline import Light, lights
-from pytest_mlperf.core.roofline.gpu import PRECISIONS, GpuSpec, PerDollar, fewest_gpus, per_dollar
-from pytest_mlperf.core.roofline.work import AnyWork, Circumstances
+from pytest_mlperf.core.roofline import Light, Limit, lights, share_of_limit
+from pytest_mlperf.core.roofline.bounds import decode_rate, hardware, prefill_rate
+from pytest_mlperf.core.roofline.gpu import (
+    PRECISIONS,
+    GpuSpec,
+    PerDollar,
+    fewest_gpus,
+    peak,
+    per_dollar,
+)
+from pytest_mlperf.core.roofline.work import AnyWork, Circumstances, Decode
 from pytest_mlperf.hardware.machine import split
-from pytest_mlperf.hardware.specs import gpu_in
-from pytest_mlperf.rounds.work import find_work
+from pytest_mlperf.hardware.specs import find_gpu, gpu_in
+from pytest_mlperf.rounds.work import WorkloadWork, find_work
 from pytest_mlperf.run.figures import Figures, Findings
 
 SIZES = ("input_tokens", "tokens", "tokens_squared", "parts", "cached_tokens")
@@ -170,3 +178,100 @@ def _holding(job: Job, identity: Mapping[str, object]) -> int:
     if work is None or gpu is None or gpu.memory is None or about is None or job.techniques:
         return 1
     return fewest_gpus(work.parameters * about.weight, gpu.memory)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkloadLimit:
+    """The physical limit of a workload of MLPerf on GPUs, and what it is computed from.
+
+    Attributes:
+        gpu: The GPU's figures, or None if the table lacks it.
+    """
+
+    about: WorkloadWork
+    gpu: GpuSpec | None
+    seen: Circumstances
+    limit: Limit
+
+    FIGURES: ClassVar = tuple(
+        own.name
+        for own in fields(Circumstances)
+        if own.name not in ("gpus", "precision", "techniques")
+    )
+    """Figures of a run that `of` takes."""
+
+    @classmethod
+    def of(
+        cls,
+        workload: str,
+        accelerator: str,
+        *,
+        metric: str | None = None,
+        value: float | None = None,
+        gpus: int = 1,
+        precision: str | None = None,
+        techniques: Sequence[str] = (),
+        figures: Mapping[str, Any],
+    ) -> WorkloadLimit | None:
+        """Return the limit of a workload by any of its names, or None if its work is unknown.
+
+        Args:
+            metric: Metric of `value`; default: the rate of tokens if it generates any, else of
+                samples.
+            precision: Default: the GPU's fastest.
+            figures: Figures of the run by name; the typical ones of the data set where not given.
+
+        Raises:
+            ValueError: A figure or the precision is impossible.
+        """
+        about = find_work(workload)
+        if about is None:
+            return None
+        gpu = find_gpu(accelerator) if accelerator else None
+        seen = Circumstances(
+            gpus=gpus,
+            precision=precision,
+            techniques=tuple(techniques),
+            **{**about.typical, **figures},
+        )
+        rate = "tokens_per_second" if isinstance(about.work, Decode) else "throughput"
+        limit = share_of_limit(
+            metric or rate, value, accelerator=accelerator, gpu=gpu, work=about.work, seen=seen
+        )
+        return cls(about=about, gpu=gpu, seen=seen, limit=limit)
+
+    @property
+    def peak(self) -> float:
+        """Dense peak of one GPU [FLOP/s]; 0 if unknown."""
+        return (peak(self.gpu, self.seen.precision) if self.gpu else None) or 0.0
+
+    @property
+    def weight_bytes(self) -> float | None:
+        """Bytes of one weight; None without a precision."""
+        weights = self.seen.weights or self.seen.precision
+        return PRECISIONS[weights].weight if weights else None
+
+    @property
+    def prompt_rate(self) -> float | None:
+        """Tokens per second while only prompts are read; None if it reads none."""
+        if not (self.gpu and isinstance(self.about.work, Decode) and self.seen.input_tokens):
+            return None
+        has = hardware(self.gpu, self.seen)
+        return prefill_rate(self.about.work, has, length=self.seen.input_tokens)
+
+    @property
+    def decode_context(self) -> float | None:
+        """Mean number of tokens of a sequence that decodes; None if it is unknown."""
+        seen = self.seen
+        if not (isinstance(self.about.work, Decode) and seen.input_tokens and seen.output_tokens):
+            return None
+        return seen.input_tokens + seen.output_tokens / 2
+
+    @property
+    def decode_rate(self) -> float | None:
+        """Tokens per second while only full batches decode; None if length or batch is unknown."""
+        work, context = self.about.work, self.decode_context
+        if not (self.gpu and isinstance(work, Decode) and context and self.seen.batch):
+            return None
+        has = hardware(self.gpu, self.seen)
+        return decode_rate(work, has, batch=self.seen.batch, context=context)

@@ -49,7 +49,7 @@ class LockedFolder:
     unfinished: int
 
 
-def write_bytes(path: Path, content: bytes, place: LockedFolder | None = None) -> None:
+def write_bytes(path: Path, content: bytes, locked: LockedFolder | None = None) -> None:
     """Replace the file's content atomically: readers see the old or the new content.
 
     Missing folders are created. On error the old file stays and nothing is left next to it; on
@@ -57,21 +57,21 @@ def write_bytes(path: Path, content: bytes, place: LockedFolder | None = None) -
     system lacks unnamed files or an older file existed; the next write removes it.
 
     Args:
-        place: Locked folder of the file; None writes without a lock.
+        locked: Locked folder of the file; None writes without a lock.
     """
     with naming_disk(path), contextlib.ExitStack() as stack:
-        if place is None:
+        if locked is None:
             path.parent.mkdir(parents=True, exist_ok=True)
             if not _has_descriptors():
                 _replace(path, content)
                 return
             folder = stack.enter_context(opened_folder(path.parent, follow=True))
             _remove_stale(folder)
-            place = LockedFolder(path.parent, folder, folder)
-        if not _write(path.name, content, place, unnamed=True):
-            _write(path.name, content, place, unnamed=False)
+            locked = LockedFolder(path.parent, folder, folder)
+        if not _write(path.name, content, locked, unnamed=True):
+            _write(path.name, content, locked, unnamed=False)
         with contextlib.suppress(OSError):  # see sync_folder
-            os.fsync(place.folder)
+            os.fsync(locked.folder)
 
 
 def _replace(path: Path, content: bytes) -> None:

@@ -82,12 +82,12 @@ class Document(Generic[T]):
                 f"{self._anew}"
             ) from defect
 
-    def read(self, content: bytes, place: str) -> T:
+    def read(self, content: bytes, source: str) -> T:
         """Return the content of bytes that come from elsewhere; raise BaselineError like `load`."""
         try:
             return self._parse(content)
         except ValueError as defect:
-            raise BaselineError(f"{place}: {defect}") from None
+            raise BaselineError(f"{source}: {defect}") from None
 
     def save(self, path: Path, content: T) -> None:
         """Write a file, one value per line; on BaselineError the old file is unchanged."""
@@ -125,7 +125,7 @@ class Document(Generic[T]):
         with held:
             yield locked
 
-    def put(self, path: Path, content: T, place: LockedFolder) -> None:
+    def put(self, path: Path, content: T, locked: LockedFolder) -> None:
         """Write a file in a folder locked by `alone`; follow a link to its target."""
         text = json.dumps(
             dataclasses.asdict(cast(Any, content)), sort_keys=True, indent=2, ensure_ascii=False
@@ -138,7 +138,7 @@ class Document(Generic[T]):
         except ValueError as defect:
             raise BaselineError(f"{path}: not written: {defect}") from defect
         try:
-            atomic.write_bytes(written_to(path), written, place)
+            atomic.write_bytes(written_to(path), written, locked)
         except OSError as error:
             raise _not_written(path, error) from error
 

@@ -75,9 +75,9 @@ def as_bytes(results: Results) -> bytes:
 CURE = "take the results.json that pytest wrote, or measure again: pytest suites"
 
 
-def from_bytes(place: str, content: bytes, title: str = TITLE, cure: str = CURE) -> Results:
+def from_bytes(source: str, content: bytes, title: str = TITLE, cure: str = CURE) -> Results:
     """Return the session of bytes that `as_bytes` made; raise MlperfError for others."""
-    return _checked(place, foreign.json_of(place, title, content), title, cure)
+    return _checked(source, foreign.json_of(source, title, content), title, cure)
 
 
 DIGEST = "digest"

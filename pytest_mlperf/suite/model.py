@@ -10,13 +10,7 @@ from pydantic import Field, StrictStr, WithJsonSchema, model_validator
 from pytest_mlperf import registry
 from pytest_mlperf.core.case import NAME_PATTERN, Phase, Profile
 from pytest_mlperf.core.errors import SuiteError
-from pytest_mlperf.core.metrics import (
-    LOOPS,
-    METRICS,
-    SERVER_METRICS,
-    at_point,
-    gated_metrics,
-)
+from pytest_mlperf.core.metrics import LOOPS, METRICS, SERVER_METRICS, at_point, gated_metrics
 from pytest_mlperf.core.roofline.gpu import PEAKS, GpuPrice, GpuSpec, parse_gpu
 from pytest_mlperf.core.roofline.work import AnyWork
 from pytest_mlperf.core.rulings.accuracy import Margin
@@ -26,6 +20,7 @@ from pytest_mlperf.rounds import ROUNDS, RoundWorkload, load_round
 from pytest_mlperf.rounds.endpoints import points_up_to, seed_sets
 from pytest_mlperf.rounds.published import benchmarks, official_results
 from pytest_mlperf.rounds.work import find_work, parse_work
+from pytest_mlperf.suite import values
 from pytest_mlperf.suite.find import find_defects, limits_of
 from pytest_mlperf.suite.limits import limit_defects, margin_of, of_server
 from pytest_mlperf.suite.tables import (
@@ -40,14 +35,6 @@ from pytest_mlperf.suite.tables import (
     Table,
     Workload,
     limits_schema,
-)
-from pytest_mlperf.suite.values import (
-    MAX_CONCURRENCY,
-    MIG_INSTANCE,
-    Accelerator,
-    Defect,
-    KeyPath,
-    share,
 )
 
 Figures = Mapping[str, Mapping[str, Any]]
@@ -75,7 +62,7 @@ FIGURES_SCHEMA: dict[str, Any] = {
 }
 
 
-WORKLOAD: KeyPath = ("workload",)
+WORKLOAD: values.KeyPath = ("workload",)
 
 PHASES: tuple[Phase, ...] = ("performance", "accuracy")
 
@@ -90,7 +77,7 @@ EXAMPLES = {"latency_limit": "15ms", "ttft_limit": "2s", "tpot_limit": "200ms"}
 class Inconsistent(ValueError):
     """Values that are valid alone but not together; pydantic cannot name their location."""
 
-    def __init__(self, defects: list[Defect]) -> None:
+    def __init__(self, defects: list[values.Defect]) -> None:
         super().__init__("; ".join(message for _, message in defects))
         self.defects = defects
 
@@ -116,7 +103,7 @@ class Suite(Table):
     limits: Annotated[dict[str, Any], WithJsonSchema(limits_schema(accuracy=True))] = Field(
         default_factory=dict, description="The smallest change that matters, by metric."
     )
-    prices: dict[Accelerator, Price] = Field(
+    prices: dict[values.Accelerator, Price] = Field(
         default_factory=dict, json_schema_extra={"additionalProperties": False}
     )
     accelerators: Annotated[dict[StrictStr, dict[str, Any]], WithJsonSchema(FIGURES_SCHEMA)] = (
@@ -207,7 +194,9 @@ class Suite(Table):
             "here by LoadGen; its figures are no result of the round"
         )
 
-    def data_of(self, scenario: ScenarioEntry, phase: Phase) -> tuple[KeyPath, DatasetSource]:
+    def data_of(
+        self, scenario: ScenarioEntry, phase: Phase
+    ) -> tuple[values.KeyPath, DatasetSource]:
         """Return the data set of a phase of a scenario, and its key.
 
         A scenario's `dataset` is for both phases, unless it has an `accuracy_dataset`.
@@ -228,7 +217,7 @@ class Suite(Table):
         )
 
     @property
-    def data_gap(self) -> tuple[KeyPath, str] | None:
+    def data_gap(self) -> tuple[values.KeyPath, str] | None:
         """Key and message of a data set of MLPerf that the suite lacks, or None.
 
         A quick suite that uses a part of one data set does not need others.
@@ -296,7 +285,7 @@ class Suite(Table):
     @property
     def of_best(self) -> float | None:
         """Smallest share of the best official result that passes; None if any does."""
-        return share(self.limits[OF_BEST]) if OF_BEST in self.limits else None
+        return values.share(self.limits[OF_BEST]) if OF_BEST in self.limits else None
 
     def judged(self, scenario: ScenarioEntry) -> list[str]:
         """Return the metrics that a scenario gates: its usual ones, and those in its `limits`.
@@ -321,7 +310,7 @@ class Suite(Table):
 
         def limit_of(name: str) -> float:
             if name in limits:
-                return share(limits[name][METRICS[name].limit_key])
+                return values.share(limits[name][METRICS[name].limit_key])
             mean = name.partition("@")[0]
             default = METRICS[name].limit
             if mean in SERVER_METRICS and mean in limits:  # there is no mean over the points
@@ -331,7 +320,7 @@ class Suite(Table):
         return {name: limit_of(name) for name in self.judged(scenario)}
 
 
-def _workload(suite: Suite) -> Iterator[Defect]:
+def _workload(suite: Suite) -> Iterator[values.Defect]:
     workload, workloads = suite.workload, load_round(suite.round).names
     twin = workload.twin_of
     if twin is not None and twin not in workloads:
@@ -364,13 +353,13 @@ def _workload(suite: Suite) -> Iterator[Defect]:
         yield ("workload", "target"), "a gate above 100 % of the reference cannot be meant"
 
 
-def _data(suite: Suite) -> Iterator[Defect]:
+def _data(suite: Suite) -> Iterator[values.Defect]:
     if gap := suite.data_gap:
         yield gap
     rules = suite.rules
     for key, test in (("compliance_dataset", "TEST07"), ("timed_tokens", "TEST09")):
-        asked = rules is not None and test in rules.compliance
-        if getattr(suite.workload, key) is not None and not asked:
+        is_read = rules is not None and test in rules.compliance
+        if getattr(suite.workload, key) is not None and not is_read:
             reason = f"only {test} reads it, which {suite.round} does not ask of this workload"
             yield (*WORKLOAD, key), f"{reason}: remove it"
     if not (suite.workload.scorer or (rules and rules.scorer)):
@@ -381,7 +370,7 @@ def _data(suite: Suite) -> Iterator[Defect]:
                 yield (*where, "accuracy_dataset"), "nothing scores it: give [workload] a scorer"
 
 
-def _scenarios(suite: Suite) -> Iterator[Defect]:
+def _scenarios(suite: Suite) -> Iterator[values.Defect]:
     rules, names = suite.rules, set()
     for index, scenario in enumerate(suite.scenarios):
         where = ("scenarios", index, "name")
@@ -425,16 +414,10 @@ OF_LOOPS: Mapping[str, Sequence[str]] = {
 """Keys that only our own load loops use, with the scenarios that do."""
 
 MAX_FAILED_SHARE = 0.1
-NOT_OF_LOOPS = (
-    "target_qps",
-    "min_query_count",
-    "latency_limit",
-    "ttft_limit",
-    "tpot_limit",
-)
+NOT_OF_LOOPS = ("target_qps", "min_query_count", "latency_limit", "ttft_limit", "tpot_limit")
 
 
-def _loop(scenario: ScenarioEntry, index: int) -> Iterator[Defect]:
+def _loop(scenario: ScenarioEntry, index: int) -> Iterator[values.Defect]:
     where, is_open = ("scenarios", index), scenario.name == "OpenLoop"
     if scenario.points is None and scenario.find is None:
         needs = "how many arrive in a second" if is_open else "how many requests are kept under way"
@@ -442,7 +425,7 @@ def _loop(scenario: ScenarioEntry, index: int) -> Iterator[Defect]:
     elif not is_open and (parts := [x for x in scenario.run_points if type(x) is not int]):
         defect = f"{list(scenario.run_points)} are no points; write numbers of requests: [1, 8, 64]"
         if parts == [x for x in parts if x < 1]:
-            defect = f"a point is a number of requests from 1 to {MAX_CONCURRENCY:,}"
+            defect = f"a point is a number of requests from 1 to {values.MAX_CONCURRENCY:,}"
         yield (*where, "points"), defect
     if scenario.max_concurrency and scenario.points != points_up_to(scenario.max_concurrency):
         yield (
@@ -465,7 +448,7 @@ def _loop(scenario: ScenarioEntry, index: int) -> Iterator[Defect]:
         )
 
 
-def _latency_limits(suite: Suite, scenario: ScenarioEntry, index: int) -> Iterator[Defect]:
+def _latency_limits(suite: Suite, scenario: ScenarioEntry, index: int) -> Iterator[values.Defect]:
     needed = ("ttft_limit", "tpot_limit") if suite.tokens else ("latency_limit",)
     written = [
         name
@@ -492,7 +475,7 @@ def _latency_limits(suite: Suite, scenario: ScenarioEntry, index: int) -> Iterat
         )
 
 
-def _rates(suite: Suite) -> Iterator[Defect]:
+def _rates(suite: Suite) -> Iterator[values.Defect]:
     used = dict.fromkeys(name for engine in suite.engines for name in engine.accelerators)
     for index, scenario in enumerate(suite.scenarios):
         start = scenario.find.start if scenario.find else None
@@ -504,7 +487,7 @@ def _rates(suite: Suite) -> Iterator[Defect]:
                     yield ("scenarios", index, *where), message
 
 
-def _limits(suite: Suite) -> Iterator[Defect]:
+def _limits(suite: Suite) -> Iterator[values.Defect]:
     judged = {name for scenario in suite.scenarios for name in suite.judged(scenario)}
     yield from limit_defects(suite.limits, suite.scenarios, suite.engines, judged)
     name, where = suite.workload.name, ("limits", OF_BEST)
@@ -517,7 +500,7 @@ def _limits(suite: Suite) -> Iterator[Defect]:
         yield where, f"no official result is of workload {name!r}{nearest(name, sorted(closed))}"
 
 
-def _physics(suite: Suite) -> Iterator[Defect]:
+def _physics(suite: Suite) -> Iterator[values.Defect]:
     kinds = dict.fromkeys(split(name)[1] for entry in suite.engines for name in entry.accelerators)
     for name, peaks in suite.accelerators.items():
         if name not in kinds:
@@ -542,7 +525,7 @@ def _physics(suite: Suite) -> Iterator[Defect]:
         yield ("workload", "work"), str(error)
 
 
-def _engines(suite: Suite) -> Iterator[Defect]:
+def _engines(suite: Suite) -> Iterator[values.Defect]:
     index_by_case: dict[str, int] = {}
     for index, entry in enumerate(suite.engines):
         where = ("engines", index)
@@ -572,13 +555,13 @@ def _engines(suite: Suite) -> Iterator[Defect]:
                 yield (*where, "on", name), message + ", ".join(entry.accelerators)
 
 
-def _power_limits(entry: EngineEntry, index: int) -> Iterator[Defect]:
+def _power_limits(entry: EngineEntry, index: int) -> Iterator[values.Defect]:
     """Check that every accelerator with `power_limit_w` has a power limit of its own."""
     for name in dict.fromkeys(entry.accelerators):
         override = entry.on[name].power_limit_w if name in entry.on else None
         kind = split(name)[1]
         lack = "has no power limit to set" if kind == "cpu" else ""
-        if MIG_INSTANCE.search(kind):
+        if values.MIG_INSTANCE.search(kind):
             lack = "is a part of a GPU, whose power limit is that of all its parts"
         if lack and entry.limits_on(name):
             where = ("on", name, "power_limit_w") if override else ("power_limit_w",)
@@ -589,7 +572,7 @@ def _power_limits(entry: EngineEntry, index: int) -> Iterator[Defect]:
             )
 
 
-def _failures(suite: Suite) -> Iterator[Defect]:
+def _failures(suite: Suite) -> Iterator[values.Defect]:
     """Check that each expected failure can match: otherwise it contains a typing error."""
     reference = suite.workload.reference or (suite.rules.metrics if suite.rules else {})
     choices: dict[str, list[str]] = {

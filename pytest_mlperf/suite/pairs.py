@@ -101,10 +101,7 @@ def plan_pairs(planned: Sequence[Planned]) -> list[PlannedPair]:
         a, b = side_of(suite, entry.a), side_of(suite, entry.b)
         scenario = scenario_of(suite, entry)
         for on_a, on_b in accelerators_of(a, b):
-            case_a, case_b = (
-                cases[id(a[0]), on_a, scenario],
-                cases[id(b[0]), on_b, scenario],
-            )
+            case_a, case_b = (cases[id(a[0]), on_a, scenario], cases[id(b[0]), on_b, scenario])
             pairs.append(
                 PlannedPair(
                     case=_pair_case(entry, case_a.case, case_b.case),

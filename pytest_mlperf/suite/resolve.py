@@ -14,23 +14,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pytest_mlperf import registry
+from pytest_mlperf.core import job
 from pytest_mlperf.core.answer_forms import TOKEN_CODES
 from pytest_mlperf.core.case import Phase
 from pytest_mlperf.core.errors import EnvironmentFault, SuiteError, UnavailableError
-from pytest_mlperf.core.job import (
-    CalibrationData,
-    CaseProblem,
-    CheckpointBuild,
-    Elsewhere,
-    Factory,
-    Job,
-    LoadGenSettings,
-    Part,
-    ScoredData,
-    ScoringPlan,
-    Search,
-    Seeds,
-)
 from pytest_mlperf.hardware.machine import split
 from pytest_mlperf.rounds import load_round
 from pytest_mlperf.rounds.endpoints import seed_sets
@@ -53,35 +40,35 @@ SAMPLES_IN_MEMORY = 1024
 class Problems:
     """Problems in the order in which a user would fix them, and the build, if it is known."""
 
-    problems: tuple[CaseProblem, ...]
-    build: CheckpointBuild | None
+    problems: tuple[job.CaseProblem, ...]
+    build: job.CheckpointBuild | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class _ResolvedParts:
     """Resolved parts of a case; None if a problem prevents it, or if it is not needed."""
 
-    elsewhere: Elsewhere | None
+    elsewhere: job.Elsewhere | None
     model: str | None
-    dataset: Factory | None
-    accuracy: ScoredData | None
-    build: CheckpointBuild | None
-    engine: Factory | None
-    scorer: Factory | None
+    dataset: job.Factory | None
+    accuracy: job.ScoredData | None
+    build: job.CheckpointBuild | None
+    engine: job.Factory | None
+    scorer: job.Factory | None
 
 
-def resolve(planned: Planned, *, scorer: bool) -> Job | Problems:
+def resolve(planned: Planned, *, scorer: bool) -> job.Job | Problems:
     """Return the job of a case, else everything that prevents it from running.
 
     With `scorer`, accuracy is resolved too; problems of accuracy alone are part of the job.
     """
     if planned.benchmark:
         return benchmark_job(planned)
-    problems: list[CaseProblem] = []
+    problems: list[job.CaseProblem] = []
     parts = _parts(planned, problems, scorer=scorer)
     for part, group, use, scoring in needing(planned, scorer=scorer):
         _attempt(problems, part, functools.partial(require_libraries, group, use), scoring=scoring)
-    once: dict[str, CaseProblem] = {}
+    once: dict[str, job.CaseProblem] = {}
     for problem in problems:  # parts share libraries
         once.setdefault(str(problem.error), problem)
     problems = list(once.values())
@@ -91,7 +78,7 @@ def resolve(planned: Planned, *, scorer: bool) -> Job | Problems:
     return _job(planned, parts, problems)
 
 
-def _parts(planned: Planned, problems: list[CaseProblem], *, scorer: bool) -> _ResolvedParts:
+def _parts(planned: Planned, problems: list[job.CaseProblem], *, scorer: bool) -> _ResolvedParts:
     other_python = None
     if planned.elsewhere:
         other_python = _attempt(problems, "python", lambda: elsewhere(planned))
@@ -115,27 +102,31 @@ def _parts(planned: Planned, problems: list[CaseProblem], *, scorer: bool) -> _R
 
 
 def _attempt(
-    problems: list[CaseProblem], part: Part, work: Callable[[], Value], *, scoring: bool = False
+    problems: list[job.CaseProblem],
+    part: job.Part,
+    work: Callable[[], Value],
+    *,
+    scoring: bool = False,
 ) -> Value | None:
     """Return the result of `work`; if it fails, add the problem and return None."""
     try:
         return work()
     except (SuiteError, UnavailableError, EnvironmentFault) as error:
-        problems.append(CaseProblem(part=part, error=error, scoring=scoring))
+        problems.append(job.CaseProblem(part=part, error=error, scoring=scoring))
         return None
 
 
-def _job(planned: Planned, parts: _ResolvedParts, problems: Sequence[CaseProblem]) -> Job:
+def _job(planned: Planned, parts: _ResolvedParts, problems: Sequence[job.CaseProblem]) -> job.Job:
     assert parts.engine is not None
     assert parts.dataset is not None
     suite, accelerator = planned.suite, planned.case.accelerator
-    return Job(
+    return job.Job(
         case=planned.case,
         engine=parts.engine,
         dataset=parts.dataset,
         engine_use=planned.engine.use,
         model=parts.model,
-        scoring=ScoringPlan(
+        scoring=job.ScoringPlan(
             data=parts.accuracy,
             scorer=parts.scorer,
             written_scorer=planned.scorer,
@@ -160,11 +151,11 @@ def _job(planned: Planned, parts: _ResolvedParts, problems: Sequence[CaseProblem
     )
 
 
-def _search(planned: Planned) -> Search | None:
+def _search(planned: Planned) -> job.Search | None:
     find = planned.scenario.find
     if find is None:
         return None
-    return Search(
+    return job.Search(
         conditions=find.subject_to,
         precision=find.precision,
         max_runs=find.max_runs,
@@ -204,7 +195,9 @@ def points_in_words(scenario: ScenarioEntry) -> str:
     return f"{points} {times} {scenario.arrivals or 'poisson'}{shape}"
 
 
-def needing(planned: Planned, *, scorer: bool) -> Iterator[tuple[Part, registry.Group, str, bool]]:
+def needing(
+    planned: Planned, *, scorer: bool
+) -> Iterator[tuple[job.Part, registry.Group, str, bool]]:
     """Yield each extension that needs libraries here, and whether only scoring needs it."""
     step, scores = planned.engine.build, scorer and bool(planned.scorer_name)
     is_here = not planned.elsewhere
@@ -223,7 +216,7 @@ def needing(planned: Planned, *, scorer: bool) -> Iterator[tuple[Part, registry.
 # --- LoadGen ---------------------------------------------------------------------------------
 
 
-def settings_of(planned: Planned, *, target_qps: float | None = None) -> LoadGenSettings:
+def settings_of(planned: Planned, *, target_qps: float | None = None) -> job.LoadGenSettings:
     """Return LoadGen's settings for a case; the worker finds `target_qps` if it is None."""
     constants, rules = planned.round_scenario, planned.suite.rules
     quick = planned.suite.profile == "quick"
@@ -232,7 +225,7 @@ def settings_of(planned: Planned, *, target_qps: float | None = None) -> LoadGen
     seconds = planned.seconds_per_run
     shortest_ms = 1 if quick else constants.min_duration_ms
     ramp = planned.scenario.ramp
-    return LoadGenSettings(
+    return job.LoadGenSettings(
         scenario="Server" if scenario == "Interactive" else scenario,
         seeds=_seeds(planned),
         target_qps=target_qps,
@@ -255,15 +248,15 @@ def settings_of(planned: Planned, *, target_qps: float | None = None) -> LoadGen
     )
 
 
-def _seeds(planned: Planned) -> Seeds:
+def _seeds(planned: Planned) -> job.Seeds:
     """Return the round's seeds, or those of MLPerf Endpoints that the suite names."""
     rules, published = load_round(planned.suite.round), planned.scenario.seed_set
     if published is None:
-        return Seeds(
+        return job.Seeds(
             qsl=rules.qsl_seed, sample_index=rules.sample_index_seed, schedule=rules.schedule_seed
         )
     seeds = seed_sets()[published]
-    return Seeds(
+    return job.Seeds(
         qsl=rules.qsl_seed,
         sample_index=seeds.sample_index,
         schedule=seeds.scheduler,
@@ -287,7 +280,7 @@ def _model_key(planned: Planned) -> KeyPath:
     return (*planned.engine_key, "model")
 
 
-def dataset_of(planned: Planned, phase: Phase = "performance") -> Factory:
+def dataset_of(planned: Planned, phase: Phase = "performance") -> job.Factory:
     """Return the data set of a phase for the worker; a registered one looks for its files.
 
     Raises:
@@ -307,26 +300,26 @@ def dataset_of(planned: Planned, phase: Phase = "performance") -> Factory:
     if look := registry.look(source.use):
         with _placed(planned, key, set(options) - {"path"}):
             look(**options)
-    return Factory(target=registry.target("datasets", source.use), options=options)
+    return job.Factory(target=registry.target("datasets", source.use), options=options)
 
 
-def _scored_data(planned: Planned) -> ScoredData | None:
+def _scored_data(planned: Planned) -> job.ScoredData | None:
     """Return the data of the accuracy pass; None if they are the timed data."""
     if planned.data.shared:
         return None
     return data_of(planned, "accuracy")
 
 
-def data_of(planned: Planned, phase: Phase) -> ScoredData:
+def data_of(planned: Planned, phase: Phase) -> job.ScoredData:
     """Return the data of a phase with what they must be; raises what `dataset_of` does."""
-    return ScoredData(
+    return job.ScoredData(
         dataset=dataset_of(planned, phase),
         expected=planned.data.expected(phase),
         facts=_data_facts(planned, phase),
     )
 
 
-def scorer_of(planned: Planned, model: str | None) -> Factory | None:
+def scorer_of(planned: Planned, model: str | None) -> job.Factory | None:
     """Return the scorer for its process; a registered one checks its requirements.
 
     Raises:
@@ -345,14 +338,14 @@ def scorer_of(planned: Planned, model: str | None) -> Factory | None:
     return scorer
 
 
-def built_scorer(planned: Planned) -> Factory | None:
+def built_scorer(planned: Planned) -> job.Factory | None:
     """Return the scorer with variables and paths resolved; UnavailableError if one is unset."""
     scorer = planned.scorer
     if scorer is None:
         return None
     expanded = available(planned.path, ("workload", "scorer"), scorer.options)
     options = {name: near(planned.path, value) for name, value in expanded.items()}
-    return Factory(target=scorer.target, options=options)
+    return job.Factory(target=scorer.target, options=options)
 
 
 def _answer_forms(planned: Planned) -> tuple[str, ...]:
@@ -385,7 +378,7 @@ def _require_scores(planned: Planned, left_out: Mapping[str, str]) -> None:
 
 def engine_of(
     planned: Planned, model: str | None, others: Mapping[str, Any] | None = None
-) -> Factory:
+) -> job.Factory:
     """Return the engine for the worker; a registered one checks its options.
 
     Args:
@@ -413,7 +406,7 @@ def engine_of(
     except EnvironmentFault:
         if not planned.elsewhere:
             raise
-    return Factory(target=registry.target("engines", entry.use), options=options)
+    return job.Factory(target=registry.target("engines", entry.use), options=options)
 
 
 def engine_place(planned: Planned, at_fault: Iterable[str]) -> str:
@@ -423,8 +416,8 @@ def engine_place(planned: Planned, at_fault: Iterable[str]) -> str:
 
 
 def build_of(
-    planned: Planned, model: str | None, dataset: Factory | None
-) -> CheckpointBuild | None:
+    planned: Planned, model: str | None, dataset: job.Factory | None
+) -> job.CheckpointBuild | None:
     """Return the build of a case's checkpoint; None if its entry has none.
 
     It is also None if the model or the data set is missing, which is reported separately.
@@ -442,7 +435,7 @@ def build_of(
         raise SuiteError(f"{planned.place(key)}: {error}") from None
     if dataset is None and isinstance(table.calibration, int):
         return None
-    return CheckpointBuild(
+    return job.CheckpointBuild(
         use=table.use,
         target=registry.target("builders", table.use),
         recipe=table.recipe,
@@ -457,15 +450,15 @@ def build_of(
 
 
 def _calibration(
-    planned: Planned, table: BuildStep, dataset: Factory | None
-) -> CalibrationData | None:
+    planned: Planned, table: BuildStep, dataset: job.Factory | None
+) -> job.CalibrationData | None:
     source, dataset_name = table.calibration, planned.data.source("performance").use
     if source is None:
         return None
     data_sets = registry.registered("datasets")
     if not isinstance(source, CalibrationSource):
         assert dataset is not None
-        return CalibrationData(
+        return job.CalibrationData(
             dataset=dataset, count=source, title=dataset_name, registered=dataset_name in data_sets
         )
     key = (*planned.engine_key, "build", "calibration")
@@ -476,8 +469,8 @@ def _calibration(
             look(**options)
         except (SuiteError, UnavailableError) as error:
             raise type(error)(f"{planned.place(key)}: {error}") from None
-    return CalibrationData(
-        dataset=Factory(target=registry.target("datasets", source.use), options=options),
+    return job.CalibrationData(
+        dataset=job.Factory(target=registry.target("datasets", source.use), options=options),
         count=None,
         title=source.use,
         registered=source.use in data_sets,

@@ -14,15 +14,9 @@ from pytest_mlperf.core.job import STREAMS
 from pytest_mlperf.core.untrusted_text import meant, nearest, shown
 from pytest_mlperf.hardware.machine import detect, split
 from pytest_mlperf.hardware.specs import known_classes
+from pytest_mlperf.suite import tables
 from pytest_mlperf.suite.model import Suite
 from pytest_mlperf.suite.places import expand, unset_in
-from pytest_mlperf.suite.tables import (
-    BuildStep,
-    CalibrationSource,
-    DatasetSource,
-    EngineEntry,
-    title_of,
-)
 from pytest_mlperf.suite.trial import ABSENT, try_engine, written, wrong_values
 from pytest_mlperf.suite.values import Defect, KeyPath, whole_class
 
@@ -85,7 +79,7 @@ def _extension_defects(
         yield (*where, name), message
 
 
-def _dataset_defects(source: DatasetSource, key: KeyPath) -> Iterator[Defect]:
+def _dataset_defects(source: tables.DatasetSource, key: KeyPath) -> Iterator[Defect]:
     look, options = registry.look(source.use), source.options
     if look is None or unset_in(options):
         return
@@ -152,11 +146,11 @@ def _engine_defects(
     yield from _idle_defects(suite, entry, index, accelerator)
 
 
-def _harness_defects(suite: Suite, entry: EngineEntry, index: int) -> Iterator[Defect]:
+def _harness_defects(suite: Suite, entry: tables.EngineEntry, index: int) -> Iterator[Defect]:
     """Yield the defects of an entry that has a harness of its own."""
     if not (harness := registry.harness(entry.use)):
         return
-    if not title_of(entry) and "client" not in entry.options:
+    if not tables.title_of(entry) and "client" not in entry.options:
         yield (
             ("engines", index, "use"),
             f"{entry.use} needs the Python that has the client of {harness}: add "
@@ -175,7 +169,7 @@ def _harness_defects(suite: Suite, entry: EngineEntry, index: int) -> Iterator[D
         )
 
 
-def _answer_defects(suite: Suite, entry: EngineEntry, index: int) -> Iterator[Defect]:
+def _answer_defects(suite: Suite, entry: tables.EngineEntry, index: int) -> Iterator[Defect]:
     """Yield a defect if an entry has only recorded answers, and nothing scores them."""
     scored = suite.workload.scorer or (suite.rules and suite.rules.scorer)
     if not scored and not registry.is_timed(entry.use):
@@ -186,7 +180,7 @@ def _answer_defects(suite: Suite, entry: EngineEntry, index: int) -> Iterator[De
 
 
 def _gpu_defects(
-    entry: EngineEntry, index: int, accelerator: str, options: Mapping[str, Any]
+    entry: tables.EngineEntry, index: int, accelerator: str, options: Mapping[str, Any]
 ) -> Iterator[Defect]:
     """Yield a defect if an engine does not use exactly the GPUs of an accelerator."""
     replicas, override = entry.replicas_on(accelerator), entry.on.get(accelerator)
@@ -230,7 +224,7 @@ def _wrong_device(accelerator: str, replicas: int, option: str, device: str) -> 
 
 
 def _count_defects(
-    entry: EngineEntry,
+    entry: tables.EngineEntry,
     index: int,
     accelerator: str,
     options: Mapping[str, Any],
@@ -254,7 +248,7 @@ def _count_defects(
 
 
 def _idle_defects(
-    suite: Suite, entry: EngineEntry, index: int, accelerator: str
+    suite: Suite, entry: tables.EngineEntry, index: int, accelerator: str
 ) -> Iterator[Defect]:
     """Yield a defect if a scenario would leave all replicas but one idle."""
     alone = [each.name for each in suite.scenarios if each.name in STREAMS]
@@ -318,7 +312,7 @@ def build_defects(suite: Suite) -> Iterator[Defect]:
                 yield ("engines", index, "build", *where), message
 
 
-def _defects(suite: Suite, entry: EngineEntry, step: BuildStep) -> Iterator[Defect]:
+def _defects(suite: Suite, entry: tables.EngineEntry, step: tables.BuildStep) -> Iterator[Defect]:
     """Yield the defects of one build step; key paths are relative to it."""
     if entry.model is None and suite.workload.model is None:
         yield (), "there is nothing to quantise: set workload.model to the model's folder"
@@ -333,7 +327,7 @@ def _defects(suite: Suite, entry: EngineEntry, step: BuildStep) -> Iterator[Defe
         yield from _fit(entry, step, builder)
 
 
-def _built(step: BuildStep) -> Generator[Defect, None, Builder | None]:
+def _built(step: tables.BuildStep) -> Generator[Defect, None, Builder | None]:
     """Yield the objections of a registered builder; return the builder if there are none."""
     entry, options = registry.registered("builders").get(step.use), step.options
     if entry is None:
@@ -353,7 +347,7 @@ def _built(step: BuildStep) -> Generator[Defect, None, Builder | None]:
     return built if isinstance(built, Builder) else None
 
 
-def _fit(entry: EngineEntry, step: BuildStep, builder: Builder) -> Iterator[Defect]:
+def _fit(entry: tables.EngineEntry, step: tables.BuildStep, builder: Builder) -> Iterator[Defect]:
     if builder.precision not in {None, entry.precision}:
         yield (
             ("recipe",),
@@ -372,7 +366,7 @@ def _fit(entry: EngineEntry, step: BuildStep, builder: Builder) -> Iterator[Defe
         yield ("calibration",), f"recipe = {step.recipe!r} looks at no samples: leave it out"
 
 
-def _unread(use: str, step: BuildStep, builder: Builder) -> str:
+def _unread(use: str, step: tables.BuildStep, builder: Builder) -> str:
     """Return why an engine cannot load a recipe's checkpoint; "" if it can, or does not say."""
     if not builder.format or _reads(use, builder):
         return ""
@@ -390,8 +384,8 @@ def _reads(use: str, builder: Builder, *, stated: bool = False) -> bool:
     return not stated if formats is None else builder.precision in formats.get(builder.format, ())
 
 
-def _calibration_defects(source: CalibrationSource | int | None) -> Iterator[Defect]:
-    if not isinstance(source, CalibrationSource):
+def _calibration_defects(source: tables.CalibrationSource | int | None) -> Iterator[Defect]:
+    if not isinstance(source, tables.CalibrationSource):
         return
     path = {} if source.path is None else {"path": ABSENT}
     try:

@@ -21,38 +21,13 @@ from pydantic import (
     model_validator,
 )
 
+from pytest_mlperf.core import metrics
 from pytest_mlperf.core.case import Arrivals, SuiteScenario
-from pytest_mlperf.core.metrics import (
-    AT_POINTS,
-    METRICS,
-    OF_BENCHMARKS,
-    POINT,
-    SERVER_METRICS,
-    UNGATED,
-)
 from pytest_mlperf.core.untrusted_text import shown
 from pytest_mlperf.hardware.machine import split
 from pytest_mlperf.rounds.endpoints import points_up_to, seed_sets
+from pytest_mlperf.suite import values
 from pytest_mlperf.suite.find import FindEntry
-from pytest_mlperf.suite.values import (
-    SHARE_SCHEMA,
-    Accelerator,
-    Day,
-    Maximum,
-    Name,
-    Points,
-    PowerLimits,
-    Rate,
-    Rates,
-    Replicas,
-    Seconds,
-    Share,
-    Technique,
-    Times,
-    git_ref,
-    is_maximum,
-    pinned,
-)
 
 Options = dict[str, Any]
 
@@ -112,7 +87,9 @@ class BuildStep(ExtensionTable):
     """A build of a quantised checkpoint, made once; other keys are options of the builder."""
 
     use: StrictStr = Field(description="Registered builder, or package.module:name.")
-    recipe: Name = Field(description="How it quantises, in the builder's words; part of test ids.")
+    recipe: values.Name = Field(
+        description="How it quantises, in the builder's words; part of test ids."
+    )
     calibration: Annotated[CalibrationSource | Count | None, BeforeValidator(_calibration)] = Field(
         default=None,
         description="What it looks at: a number of samples of the workload's data set, or a data "
@@ -179,8 +156,8 @@ class DatasetSource(ExtensionTable):
 class Workload(Table):
     """Model, data and scoring of a suite."""
 
-    name: Name = Field(description="An MLPerf workload of the round, or a name of your own.")
-    twin_of: Name | None = Field(
+    name: values.Name = Field(description="An MLPerf workload of the round, or a name of your own.")
+    twin_of: values.Name | None = Field(
         default=None,
         description="The MLPerf workload whose rules (latency limits, scorer) this one follows.",
     )
@@ -203,15 +180,15 @@ class Workload(Table):
     scorer: ExtensionTable | None = Field(
         default=None, description="Scores the accuracy pass; MLPerf workloads bring their own."
     )
-    reference: dict[StrictStr, Rate] | None = Field(
+    reference: dict[StrictStr, values.Rate] | None = Field(
         default=None, description="This suite's own reference scores by metric; never MLPerf's."
     )
-    timed_tokens: Rate | None = Field(
+    timed_tokens: values.Rate | None = Field(
         default=None,
         description="Mean tokens of this suite's own reference answers to the timed data, for "
         "compliance test TEST09; default: tokens_per_sample of its reference.",
     )
-    target: Share = Field(
+    target: values.Share = Field(
         default=0.99, description='Share of the reference score that is the gate, e.g. "99%".'
     )
     work: dict[StrictStr, Any] | None = Field(
@@ -238,11 +215,11 @@ class BaselineEngine(Table):
         description="What starts a Python elsewhere, e.g. in a container: the script and its "
         "arguments are appended, stdin and stdout must reach it; ${VAR} is expanded.",
     )
-    git: Annotated[StrictStr, AfterValidator(git_ref)] | None = Field(
+    git: Annotated[StrictStr, AfterValidator(values.git_ref)] | None = Field(
         default=None,
         description="Tag, branch or commit of the tested project, checked out beside it.",
     )
-    wheel: Annotated[StrictStr, AfterValidator(pinned)] | None = Field(
+    wheel: Annotated[StrictStr, AfterValidator(values.pinned)] | None = Field(
         default=None,
         description="Another version of a package, name==version or the path of a .whl file, "
         "installed beside today's by pip; several are separated by spaces; ${VAR} is expanded.",
@@ -258,10 +235,10 @@ class BaselineEngine(Table):
 class OnAccelerator(Table):
     """Settings of an engine entry for one of its accelerators."""
 
-    replicas: Replicas | None = Field(
+    replicas: values.Replicas | None = Field(
         default=None, description="Processes on this accelerator; default: those of the entry."
     )
-    power_limit_w: PowerLimits | None = Field(
+    power_limit_w: values.PowerLimits | None = Field(
         default=None, description="Power limits on this accelerator; default: those of the entry."
     )
     options: Options = Field(
@@ -276,16 +253,16 @@ class EngineEntry(Table):
     model_config = ConfigDict(json_schema_extra={"not": {"required": ["python", "command"]}})
 
     use: StrictStr = Field(description="Registered engine, or package.module:name.")
-    name: Name | None = Field(
+    name: values.Name | None = Field(
         default=None, description="Tells entries with other options apart; default: use."
     )
-    precision: Name = "fp32"
-    accelerators: list[Accelerator] = Field(default=["cpu"], min_length=1)
+    precision: values.Name = "fp32"
+    accelerators: list[values.Accelerator] = Field(default=["cpu"], min_length=1)
     model: StrictStr | None = Field(
         default=None,
         description="This entry's own model, e.g. one that is quantised; default: the workload's.",
     )
-    techniques: list[Technique] = Field(
+    techniques: list[values.Technique] = Field(
         default_factory=list,
         description="What the open division allows and this entry does; shown in every result.",
     )
@@ -306,18 +283,18 @@ class EngineEntry(Table):
         default=None,
         description="The build of the baseline: --mlperf-confirm measures a drop again beside it.",
     )
-    replicas: Replicas = Field(
+    replicas: values.Replicas = Field(
         default=1,
         description="Processes that each load the engine, with equal shares of the accelerator's "
         'GPUs and one LoadGen before them; "all": one for each GPU.',
     )
-    power_limit_w: PowerLimits | None = Field(
+    power_limit_w: values.PowerLimits | None = Field(
         default=None,
         description="Watts that each GPU is set to while a case has it, where this user may; of a "
         "list each makes a case of its own. Default: as the GPU is.",
     )
     options: Options = Field(default_factory=dict)
-    on: dict[Accelerator, OnAccelerator] = Field(
+    on: dict[values.Accelerator, OnAccelerator] = Field(
         default_factory=dict,
         description='What holds on one accelerator only: [engines.on."8xH100"].',
         json_schema_extra={"additionalProperties": False},
@@ -414,7 +391,7 @@ class AccuracyLimit(Table):
         pattern=r"^\s*([0-9]+(\.[0-9]+)?|\.[0-9]+)\s*(%|points?)\s*$",
         description='Of the baseline score: "0.5%", or absolute: "0.5 points".',
     )
-    reference: Name | None = Field(
+    reference: values.Name | None = Field(
         default=None,
         description="Engine entry whose scores all are compared with, e.g. torch-fp32.",
     )
@@ -429,28 +406,28 @@ def limits_schema(*, accuracy: bool) -> dict[str, Any]:
     table: dict[str, Any] = {
         name: {
             "type": "object",
-            "properties": {metric.limit_key: SHARE_SCHEMA},
+            "properties": {metric.limit_key: values.SHARE_SCHEMA},
             "required": [metric.limit_key],
             "additionalProperties": False,
             "description": f"{metric.title}, {metric.direction} is better; "
             f"default {metric.limit:.0%} where it is gated.",
         }
-        for name, metric in METRICS.items()
-        if name not in UNGATED.union(OF_BENCHMARKS)
+        for name, metric in metrics.METRICS.items()
+        if name not in metrics.UNGATED.union(metrics.OF_BENCHMARKS)
     }
     if accuracy:
         table["accuracy"] = AccuracyLimit.model_json_schema()
         table[OF_BEST] = {
-            **SHARE_SCHEMA,
+            **values.SHARE_SCHEMA,
             "description": "Smallest share of the best official result of MLPerf on this GPU.",
         }
     at_points: dict[str, Any] = {}
     for key in ("max_drop", "max_rise"):
-        points = AT_POINTS | SERVER_METRICS
-        names = "|".join(sorted(n for n in points if METRICS[n].limit_key == key))
-        at_points[f"^({names})@({POINT})$"] = {
+        points = metrics.AT_POINTS | metrics.SERVER_METRICS
+        names = "|".join(sorted(n for n in points if metrics.METRICS[n].limit_key == key))
+        at_points[f"^({names})@({metrics.POINT})$"] = {
             "type": "object",
-            "properties": {key: SHARE_SCHEMA},
+            "properties": {key: values.SHARE_SCHEMA},
             "required": [key],
             "additionalProperties": False,
             "description": "A metric at one point of a curve: tokens_per_second@64.",
@@ -467,7 +444,7 @@ class ScenarioEntry(Table):
     """A scenario; lengths apply to the quick profile."""
 
     name: SuiteScenario
-    target_qps: Rates | None = Field(
+    target_qps: values.Rates | None = Field(
         default=None,
         description="Offered samples/s (Offline: expected); one number or one per accelerator.",
     )
@@ -475,20 +452,20 @@ class ScenarioEntry(Table):
         default=None,
         description="In place of target_qps or points: searches the highest load within limits.",
     )
-    min_duration: Seconds | None = Field(
+    min_duration: values.Seconds | None = Field(
         default=None, description='Length of a quick run, e.g. "6s" (default 60 s).'
     )
     min_query_count: Annotated[StrictInt, Field(gt=0)] | None = Field(
         default=None, description="Fewest queries of a quick run."
     )
-    latency_limit: Seconds | None = Field(
+    latency_limit: values.Seconds | None = Field(
         default=None, description="Server: latency that 99 % of queries must meet; default: round."
     )
-    ttft_limit: Seconds | None = Field(
+    ttft_limit: values.Seconds | None = Field(
         default=None,
         description="Server, language models: time to the first token that 99 % must meet.",
     )
-    tpot_limit: Seconds | None = Field(
+    tpot_limit: values.Seconds | None = Field(
         default=None,
         description="Server, language models: time per further token that 99 % must meet.",
     )
@@ -501,13 +478,13 @@ class ScenarioEntry(Table):
         default=None, description="Data of this scenario's accuracy pass alone, likewise."
     )
 
-    points: Points | None = Field(
+    points: values.Points | None = Field(
         default=None,
         description="Concurrency: how many requests are kept under way; OpenLoop: how many arrive "
         "in a second, or how many times as fast as recorded a trace is replayed. Ascending; each "
         "for min_duration.",
     )
-    max_concurrency: Maximum | None = Field(
+    max_concurrency: values.Maximum | None = Field(
         default=None,
         description="Concurrency, in place of points: the maximum that is declared for MLPerf "
         "Endpoints; seven points are made of it that meet its region rules.",
@@ -518,7 +495,7 @@ class ScenarioEntry(Table):
         "the round's.",
         json_schema_extra={"enum": [*seed_sets(), None]},
     )
-    ramp: Seconds | None = Field(
+    ramp: values.Seconds | None = Field(
         default=None,
         description="Concurrency: the first requests of a point are spread over this time; "
         "default: as long as a lone request takes. OpenLoop: requests arrive for so long before "
@@ -529,11 +506,11 @@ class ScenarioEntry(Table):
         description="OpenLoop: when requests arrive; default poisson. trace: when the data set's "
         "recorded trace says.",
     )
-    burstiness: Rate | None = Field(
+    burstiness: values.Rate | None = Field(
         default=None,
         description="OpenLoop with arrivals gamma: its shape; 1 is Poisson, less is burstier.",
     )
-    max_failed: Share | None = Field(
+    max_failed: values.Share | None = Field(
         default=None,
         description="Concurrency, OpenLoop: share of each point's requests that may fail, 10 % at "
         "most; default: the first that fails ends the run as ERROR.",
@@ -551,7 +528,7 @@ class ScenarioEntry(Table):
         if not isinstance(raw, dict) or "points" in raw:
             return raw
         highest = raw.get("max_concurrency")
-        return {**raw, "points": points_up_to(highest)} if is_maximum(highest) else raw
+        return {**raw, "points": points_up_to(highest)} if values.is_maximum(highest) else raw
 
     @property
     def run_points(self) -> tuple[float, ...]:
@@ -567,8 +544,8 @@ class ScenarioEntry(Table):
 class Price(Table):
     """Price of an accelerator, for tokens per dollar."""
 
-    usd_per_gpu_hour: Rate
-    as_of: Day
+    usd_per_gpu_hour: values.Rate
+    as_of: values.Day
     source: StrictStr = Field(default="", description="Where the price was read.")
 
 
@@ -576,12 +553,12 @@ class ExpectedFailure(Table):
     """A known failure; it matches by the fields that are set."""
 
     scenario: SuiteScenario | None = None
-    engine: Name | None = None
-    precision: Name | None = None
-    accelerator: Accelerator | None = None
+    engine: values.Name | None = None
+    precision: values.Name | None = None
+    accelerator: values.Accelerator | None = None
     metric: StrictStr | None = None
     reason: Annotated[StrictStr, Field(min_length=1)]
-    until: Day = Field(description="The last day on which the failure is expected.")
+    until: values.Day = Field(description="The last day on which the failure is expected.")
     strict: StrictBool = Field(
         default=True,
         description="Whether the test fails when the failure stays away; false for one that comes "
@@ -597,8 +574,8 @@ class PairEntry(Table):
         "accelerators."
     )
     b: StrictStr = Field(description="The engine entry that `a` is set against, likewise.")
-    expect: Times = Field(description='How many times better a must be than b: ">= 1.2x".')
-    name: Name | None = Field(
+    expect: values.Times = Field(description='How many times better a must be than b: ">= 1.2x".')
+    name: values.Name | None = Field(
         default=None, description="Its name in test ids; default: a-vs-b with what differs."
     )
     scenario: SuiteScenario | None = Field(

@@ -267,9 +267,7 @@ PowerLimits = Annotated[
     ),
 ]
 Seconds = Annotated[
-    float,
-    BeforeValidator(seconds),
-    WithJsonSchema({"type": "string", "pattern": f"^{_DURATION}$"}),
+    float, BeforeValidator(seconds), WithJsonSchema({"type": "string", "pattern": f"^{_DURATION}$"})
 ]
 Share = Annotated[float, BeforeValidator(share), WithJsonSchema(SHARE_SCHEMA)]
 Rate = Annotated[float, BeforeValidator(_rate), WithJsonSchema(_RATE_SCHEMA)]
@@ -293,9 +291,7 @@ Day = Annotated[
     dt.date, BeforeValidator(_day), WithJsonSchema({"type": "string", "format": "date"})
 ]
 Times = Annotated[
-    float,
-    BeforeValidator(_times),
-    WithJsonSchema({"type": "string", "pattern": f"^{_TIMES}$"}),
+    float, BeforeValidator(_times), WithJsonSchema({"type": "string", "pattern": f"^{_TIMES}$"})
 ]
 Technique = Annotated[
     StrictStr,

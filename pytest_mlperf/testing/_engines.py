@@ -17,7 +17,7 @@ from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.extension import Dataset, Engine
 from pytest_mlperf.core.rulings.ruling import miscounted
 from pytest_mlperf.run.worker import samples as data_sets
-from pytest_mlperf.run.worker.stages import stages_of
+from pytest_mlperf.run.worker.samples import stages_of
 from pytest_mlperf.testing._checks import check_factory, demand, name_of, short
 from pytest_mlperf.testing._sink import RecordingSink
 

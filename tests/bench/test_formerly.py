@@ -37,10 +37,10 @@ def test_what_a_baseline_applied_to_is_said_with_what_is_here() -> None:
         ),
     ]
     for changed, words in cases:
-        found = present(formerly(baseline(record(BOARD)), {**BOARD, **changed}))
+        board_before = present(formerly(baseline(record(BOARD)), {**BOARD, **changed}))
         text = f"baseline of 2026-11-19 is for another machine: {words}"
         first = text.split("; ", maxsplit=1)[0] + (" and 1 more" if len(changed) > 1 else "")
-        assert (found.in_words, found.brief) == (text, first)
+        assert (board_before.in_words, board_before.brief) == (text, first)
     assert formerly(baseline(), BOARD) is None
 
 
@@ -50,10 +50,10 @@ def accept(root: Path, accelerator: str, identity: dict[str, Property]) -> None:
     baselines.save(baseline_file(root, case, "quick"), kept)
 
 
-def before(root: Path) -> str | None:
+def commit_before(root: Path) -> str | None:
     file = baseline_file(root, CASE, "quick")
-    found = applied_before(baselines.load(file), BOARD, root, file, CASE)
-    return found.in_words if found else None
+    applied = applied_before(baselines.load(file), BOARD, root, file, CASE)
+    return applied.in_words if applied else None
 
 
 def test_another_count_of_the_accelerator_is_named_where_there_is_nothing_nearer(
@@ -61,15 +61,15 @@ def test_another_count_of_the_accelerator_is_named_where_there_is_nothing_nearer
 ) -> None:
     """A damaged file of another count costs nothing."""
     applied = "baseline of 2026-11-19 is for another machine:"
-    assert before(tmp_path / "none") is None
+    assert commit_before(tmp_path / "none") is None
     accept(tmp_path, "H200", BOARD)
-    assert before(tmp_path) is None
+    assert commit_before(tmp_path) is None
     accept(tmp_path, "H100", BOARD)
-    assert before(tmp_path) == f"{applied} accelerator H100, here 2xH100"
+    assert commit_before(tmp_path) == f"{applied} accelerator H100, here 2xH100"
     accept(tmp_path, "4xH100", BOARD)
     baseline_file(tmp_path, replace(CASE, accelerator="4xH100"), "quick").write_text("{", "utf-8")
-    assert before(tmp_path) == f"{applied} accelerator H100, here 2xH100"
+    assert commit_before(tmp_path) == f"{applied} accelerator H100, here 2xH100"
 
     accept(tmp_path, "2xH100", {**BOARD, "ecc": False})
 
-    assert before(tmp_path) == f"{applied} ecc False, here True"
+    assert commit_before(tmp_path) == f"{applied} ecc False, here True"

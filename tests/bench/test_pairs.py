@@ -68,29 +68,29 @@ class Side(CaseRunner):
 
 def sides(
     job: Job,
-    before: Sequence[tuple[float, float]],
-    now: Sequence[tuple[float, float]],
+    old_values: Sequence[tuple[float, float]],
+    new_values: Sequence[tuple[float, float]],
     session: str = "s",
 ) -> tuple[Side, Side]:
     log: list[str] = []
-    return Side("before", job, log, before, session), Side("now", job, log, now, session)
+    return Side("before", job, log, old_values, session), Side("now", job, log, new_values, session)
 
 
 def orders(job: Job, session: str, leader: bool) -> list[bool]:
     """Return for each of eight pairs whether the baseline's side ran first."""
-    before, now = sides(job, [(100.0, 0.0)] * 8, [(100.0, 0.0)] * 8, session)
+    old_side, new_side = sides(job, [(100.0, 0.0)] * 8, [(100.0, 0.0)] * 8, session)
     for _ in range(8):
-        add_pair(before, now, LIMITS, 0.05, leader=now if leader else None)
-    return [name == "before" for name in before.log[::2]]
+        add_pair(old_side, new_side, LIMITS, 0.05, leader=new_side if leader else None)
+    return [name == "before" for name in old_side.log[::2]]
 
 
 def test_chance_draws_the_order_and_a_drift_cancels(job: Job) -> None:
-    found = [orders(job, f"session {number}", leader=False) for number in range(40)]
-    for order in found:
+    drawn_orders = [orders(job, f"session {number}", leader=False) for number in range(40)]
+    for order in drawn_orders:
         assert order[1::2] == [not first for first in order[::2]]
     for pair in range(8):
-        assert 8 <= sum(order[pair] for order in found) <= 32, pair
-    assert found[0] == orders(job, "session 0", leader=False)
+        assert 8 <= sum(order[pair] for order in drawn_orders) <= 32, pair
+    assert drawn_orders[0] == orders(job, "session 0", leader=False)
     led = [orders(job, f"session {number}", leader=True) for number in range(40)]
     assert all(order[:2] == [False, True] for order in led)
     assert 8 <= sum(order[2] for order in led) <= 32
@@ -99,7 +99,7 @@ def test_chance_draws_the_order_and_a_drift_cancels(job: Job) -> None:
 def test_a_pair_that_load_may_explain_is_measured_again_then_left_out(job: Job) -> None:
     """Load explains that its side is worse. It does not explain that the other side is worse."""
     alike, hidden = (100.0, 0.3), (99.0, 0.36)
-    for before, now, repeats in (
+    for old_value, new_value, repeats in (
         (alike, (50.0, 0.3), 0),
         (alike, (50.0, 0.34), 0),
         (alike, (50.0, 0.0), 0),
@@ -108,9 +108,9 @@ def test_a_pair_that_load_may_explain_is_measured_again_then_left_out(job: Job) 
         (hidden, (100.0, 0.3), REPEATS + 1),
         ((100.0, 0.04), (99.0, 0.0), 0),
     ):
-        a, b = sides(job, [before] * 3, [now] * 3)
+        a, b = sides(job, [old_value] * 3, [new_value] * 3)
         kept = add_pair(a, b, LIMITS, 0.05)
-        assert kept is (repeats == 0), (before, now)
+        assert kept is (repeats == 0), (old_value, new_value)
         assert len(a.left_out) == len(b.left_out) == repeats
         assert len(a.runs) == len(b.runs) == kept
     a, b = sides(job, [alike] * 2, [(99.0, 0.36), (99.0, 0.3)])

@@ -159,14 +159,14 @@ def test_a_recorded_session_is_judged_as_it_was(name: str) -> None:
 def test_a_recorded_claim_is_judged_as_it_was() -> None:
     """The recorded sessions end in all that matters."""
     outcomes: dict[str, list[str]] = {}
-    for one in STORED.values():
-        outcomes.setdefault(one.session, []).append(one.verdict.outcome)
+    for stored_claim in STORED.values():
+        outcomes.setdefault(stored_claim.session, []).append(stored_claim.verdict.outcome)
     (stored,) = PAIRS.values()
     again = claim(stored)
-    before = {name: getattr(stored.verdict.ratio, name) for name in again}
+    stored_ratio = {name: getattr(stored.verdict.ratio, name) for name in again}
 
     assert outcomes == OUTCOMES_STORED
-    assert json.dumps(again) == json.dumps({**before, "outcome": stored.verdict.outcome})
+    assert json.dumps(again) == json.dumps({**stored_ratio, "outcome": stored.verdict.outcome})
     assert claim(stored.with_throughput(1 + 1e-9)) != again
 
 

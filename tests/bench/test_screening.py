@@ -120,9 +120,9 @@ class Lab:
 
 @pytest.fixture
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
-    found = Lab(tmp_path)
-    monkeypatch.setattr("pytest_mlperf.bench.runner.measure", found.measure)
-    return found
+    screening_lab = Lab(tmp_path)
+    monkeypatch.setattr("pytest_mlperf.bench.runner.measure", screening_lab.measure)
+    return screening_lab
 
 
 def noted(verdict: Verdict, text: str) -> bool:
@@ -205,13 +205,13 @@ def test_first_runs_of_older_sessions_are_left_out_once_they_are_seen_to_differ(
     """With two runs each it takes three sessions; the last one makes a further run."""
     for first, later in ((94.0, 100.0), (94.2, 100.1)):
         lab.session(first, *[later] * 4, baseline_runs=2)
-    before = lab.record
+    record = lab.record
 
     last = lab.session(93.8, 99.9, 99.8, 100.1, 100.0)
 
     assert last.outcome is Outcome.RECORDED
-    assert noted(last, "the first run of a session differs by")
-    assert not before.skips_first_run
+    assert noted(last, "recorded without it")
+    assert not record.skips_first_run
     assert lab.record.skips_first_run
     assert [lab.kept(session) for session in range(3)] == [[100.0], [100.1], [99.9, 99.8]]
 
@@ -219,7 +219,7 @@ def test_first_runs_of_older_sessions_are_left_out_once_they_are_seen_to_differ(
 def test_replace_records_a_worse_value_only_where_that_is_accepted(lab: Lab) -> None:
     """Worse is what `pytest-mlperf update` calls so: by more than a tenth of the limit."""
     lab.session(*QUIET)
-    before = lab.record
+    record = lab.record
     slower = [rate * 0.96 for rate in QUIET]
 
     refused = lab.session(*slower, update="replace")
@@ -227,7 +227,7 @@ def test_replace_records_a_worse_value_only_where_that_is_accepted(lab: Lab) -> 
     assert refused.outcome is Outcome.PERF_DROP
     step = "throughput 100 -> 96 (−4.0 %)"
     assert refused.headline == f"nothing recorded, worse than the baseline: {step}"
-    assert (lab.record, len(refused.runs)) == (before, 8)
+    assert (lab.record, len(refused.runs)) == (record, 8)
     for rates, accepts in (
         (slower, True),
         ([rate * 0.98 for rate in slower], False),

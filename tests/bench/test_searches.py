@@ -122,8 +122,8 @@ def record(*rates: float, find: str | None = "latency_p90 < 1 s") -> Record:
     )
 
 
-def made(bench: Bench, before: Record | None = None) -> Searches:
-    return present(searches(bench.job, bench.conditions, before))
+def made(bench: Bench, record: Record | None = None) -> Searches:
+    return present(searches(bench.job, bench.conditions, record))
 
 
 def test_one_search_gives_one_value(tmp_path: Path) -> None:
@@ -132,11 +132,11 @@ def test_one_search_gives_one_value(tmp_path: Path) -> None:
     Further searches start where those before ended; the folder of each holds those of its runs.
     """
     bench = Bench(tmp_path, planned(tmp_path))
-    own = made(bench)
+    own_searches = made(bench)
 
-    run = own.run(bench, bench.attempt)
+    run = own_searches.run(bench, bench.attempt)
     count, search = len(bench.asked), present(run.search)
-    second = own.run(bench, bench.attempt)
+    second = own_searches.run(bench, bench.attempt)
 
     assert run.metrics["throughput"] == search.rate == pytest.approx(CAPACITY, rel=0.01)
     assert run.within_se == {"throughput": search.standard_error}
@@ -147,15 +147,15 @@ def test_one_search_gives_one_value(tmp_path: Path) -> None:
     assert bench.rates[count] == pytest.approx(search.rate)
     assert len(bench.asked) - count <= 4
     assert second.metrics["throughput"] == pytest.approx(CAPACITY, rel=0.01)
-    for number, found in enumerate((run, second), start=1):
+    for number, searched_run in enumerate((run, second), start=1):
         folder = tmp_path / f"{bench.job.case.id}.search-{number}"
-        assert Path(found.folder) == folder
-        assert {Path(one.folder).parent for one in present(found.search).tried} == {folder}
+        assert Path(searched_run.folder) == folder
+        assert {Path(one.folder).parent for one in present(searched_run.search).tried} == {folder}
 
 
 def test_a_search_starts_at_the_baseline_else_the_suites_start_else_a_probe(tmp_path: Path) -> None:
     """And steps by two limits from a rate that was found, by a quarter from any other."""
-    for find, before, first, second in (
+    for find, record_before, first, second in (
         ("", None, None, 100.0),
         (", start = 70", None, 70.0, 87.5),
         (", start = { cpu = 70 }", None, 70.0, 87.5),
@@ -166,7 +166,7 @@ def test_a_search_starts_at_the_baseline_else_the_suites_start_else_a_probe(tmp_
         shutil.rmtree(tmp_path)
         tmp_path.mkdir()
         bench = Bench(tmp_path, planned(tmp_path, find, '["cpu", "H200"]'))
-        made(bench, before).run(bench, bench.attempt)
+        made(bench, record_before).run(bench, bench.attempt)
         assert bench.rates[0] == (first and pytest.approx(first))
         assert bench.rates[1] == pytest.approx(second)
 
@@ -181,11 +181,11 @@ def test_a_search_over_requests_in_flight_gives_the_figures_of_the_number_found(
     bench = Bench(
         tmp_path, planned(tmp_path, ', precision = "0.1%", max_runs = 16', scenario="Concurrency")
     )
-    own = made(bench)
+    own_searches = made(bench)
 
-    run = own.run(bench, bench.attempt)
+    run = own_searches.run(bench, bench.attempt)
     count, search = len(bench.asked), present(run.search)
-    own.run(bench, bench.attempt)
+    own_searches.run(bench, bench.attempt)
 
     assert (search.rate, search.low, search.high, search.whole) == (99, 99, 100, True)
     assert run.metrics == {
@@ -207,7 +207,7 @@ def test_a_search_over_requests_in_flight_starts_at_the_baseline_else_the_suites
         *(make_baseline_run(metrics={"concurrency": 90.0, "throughput": 7.0}) for _ in range(2)),
         fingerprint={"find": "latency_p90 < 1 s"},
     )
-    for find, before, first, second in (
+    for find, record, first, second in (
         ("", None, 14, 28),
         (", start = 70", None, 70, 88),
         (", start = 70", earlier, 90, 99),
@@ -215,7 +215,7 @@ def test_a_search_over_requests_in_flight_starts_at_the_baseline_else_the_suites
         shutil.rmtree(tmp_path)
         tmp_path.mkdir()
         bench = Bench(tmp_path, planned(tmp_path, find, scenario="Concurrency"))
-        made(bench, before).run(bench, bench.attempt)
+        made(bench, record).run(bench, bench.attempt)
         assert bench.rates[:2] == [first, second]
 
 
@@ -296,7 +296,7 @@ def test_a_latency_that_the_engine_does_not_report_is_an_error(tmp_path: Path) -
 def test_a_baseline_of_another_condition_says_nothing(tmp_path: Path) -> None:
     """Rates that are given are not searched."""
     job, differs = planned(tmp_path), "condition differs: suite finds a rate at latency_p90 < 1 s"
-    for before, words in (
+    for record_before, words in (
         (record(90.0), None),
         (
             record(90.0, find="latency_p90 < 2 s"),
@@ -304,7 +304,7 @@ def test_a_baseline_of_another_condition_says_nothing(tmp_path: Path) -> None:
         ),
         (record(90.0, find=None), f"{differs}, baseline was offered 90/s"),
     ):
-        assert condition_differs(job, before) == words
+        assert condition_differs(job, record_before) == words
     over = planned(tmp_path, scenario="Concurrency")
     curve = make_record(make_baseline_run(), fingerprint={"points": "1, 8"})
     assert condition_differs(over, curve) == (

@@ -161,7 +161,7 @@ def test_other_answers_beat_a_drop_and_every_invalid_verdict_has_its_figures(
     length = {"tokens_per_sample@16": 20.0}
     case = case_of(tmp_path, [run_of({**SLOW, **length}, lengths={"16": shorter})] * 2, [])
     assert case.record
-    before = [
+    slower_runs = [
         replace(
             run,
             metrics={**run.metrics, "tokens_per_sample@16": 40.0},
@@ -169,7 +169,7 @@ def test_other_answers_beat_a_drop_and_every_invalid_verdict_has_its_figures(
         )
         for run in case.record.runs
     ]
-    case.record = replace(case.record, runs=tuple(before))
+    case.record = replace(case.record, runs=tuple(slower_runs))
 
     ruling = judged(case)
 
@@ -187,9 +187,11 @@ def test_other_answers_beat_a_drop_and_every_invalid_verdict_has_its_figures(
         headline=ruling.headline,
         metrics=ruling.metrics,
     )
-    told: CaseResult = result(verdict)
+    case_result: CaseResult = result(verdict)
     (line,) = (
-        one for one in failure(verdict, told, 140).split("\n") if one.startswith("samples/s at 16")
+        one
+        for one in failure(verdict, case_result, 140).split("\n")
+        if one.startswith("samples/s at 16")
     )
     assert line.split() == [
         "samples/s",

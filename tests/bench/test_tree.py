@@ -44,7 +44,7 @@ def project(tmp_path: Path) -> tuple[Path, Job, str]:
     return tmp_path, whole, present(commit_of(tmp_path))
 
 
-def told(
+def changed_files(
     root: Path, job: Job, commit: str | None, imported: tuple[str, ...] = ()
 ) -> tuple[list[str], list[str]]:
     policy = Policy(accuracy=root, root=root, baselines=root / "accepted")
@@ -56,13 +56,13 @@ def test_what_a_run_imports_or_its_case_names_comes_apart(
 ) -> None:
     """In a later commit or in none; baselines are no code, and a folder around all says nothing."""
     root, whole, commit = project
-    assert told(root, whole, commit) == ([], [])
+    assert changed_files(root, whole, commit) == ([], [])
     for name in FILES:
         (root / name).write_text("second")
         if name == "README.md":
             git(root, "commit", "--quiet", "--all", "--message=second")
 
-    (loaded, others), unknown = told(root, whole, commit, (str(root / "data.py"),))
+    (loaded, others), unknown = changed_files(root, whole, commit, (str(root / "data.py"),))
 
     since = f"in git since {commit}"
     names = "adapter.bin, data.py, files/labels.txt"
@@ -70,10 +70,10 @@ def test_what_a_run_imports_or_its_case_names_comes_apart(
     assert others == f"files.other 2 {since}: README.md, tests/run/harness.py"
     assert unknown == []
     around = replace(whole, model=str(root))
-    assert told(root, around, commit)[0][0].split(":")[0] == f"files.loaded 4 {since}"
+    assert changed_files(root, around, commit)[0][0].split(":")[0] == f"files.loaded 4 {since}"
     scorer = Factory(target="data:Scorer", options={"table": "../README.md"})
     scored = replace(whole, scoring=ScoringPlan(scorer=scorer))
-    assert told(root, scored, commit)[0][0].split(":")[0] == f"files.loaded 6 {since}"
+    assert changed_files(root, scored, commit)[0][0].split(":")[0] == f"files.loaded 6 {since}"
 
 
 def test_data_beside_a_model_counts_as_loaded_and_compiled_python_as_no_file(
@@ -90,7 +90,9 @@ def test_data_beside_a_model_counts_as_loaded_and_compiled_python_as_no_file(
     for name in names[1:]:
         (root / name).write_text("second")
 
-    (loaded, others), unknown = told(root, replace(whole, model=str(root / "m.onnx")), commit)
+    (loaded, others), unknown = changed_files(
+        root, replace(whole, model=str(root / "m.onnx")), commit
+    )
 
     assert loaded == f"files.loaded 2 in git since {commit}: m.onnx.data, m.onnx_data"
     assert others == f"files.other 1 in git since {commit}: n.onnx"
@@ -108,10 +110,10 @@ def test_lines_are_bounded(project: tuple[Path, Job, str]) -> None:
     git(root, "add", "--all")
     git(root, "commit", "--quiet", "--message=many")
 
-    ((line,), _) = told(root, whole, commit)
+    ((line,), _) = changed_files(root, whole, commit)
 
-    shown = ", ".join(f"{number}.py" for number in (0, 1, 10))
-    assert line == f"files.other 300 in git since {commit}: {shown} and 297 more"
+    names = ", ".join(f"{number}.py" for number in (0, 1, 10))
+    assert line == f"files.other 300 in git since {commit}: {names} and 297 more"
 
 
 def test_nothing_is_claimed_of_what_git_does_not_know(
@@ -125,17 +127,17 @@ def test_nothing_is_claimed_of_what_git_does_not_know(
     (root / "ignored.py").write_text("a = 1")
     outside = tmp_path_factory.mktemp("outside")
 
-    assert told(root, whole, None) == ([], [])
+    assert changed_files(root, whole, None) == ([], [])
     for folder, then in ((root, "0123456789ab"), (root, "--output=a"), (outside, commit)):
         text = f"files: not known, there is no clone here that has commit {then}"
-        assert told(folder, whole, then) == ([], [text])
+        assert changed_files(folder, whole, then) == ([], [text])
     assert not (root / "a").exists()
     dirty = f"files: not known, the baseline has changes without a commit ({commit}+)"
-    assert told(root, whole, f"{commit}+") == ([], [dirty])
+    assert changed_files(root, whole, f"{commit}+") == ([], [dirty])
     imported = (str(new), str(root / "ignored.py"), str(outside / "elsewhere.py"))
-    lines, unknown = told(root, whole, commit, imported)
+    lines, unknown = changed_files(root, whole, commit, imported)
     assert [line.split(" ")[0] for line in lines] == ["files.other"]
     assert unknown == ["files: not in git, so not known whether they changed: new.py"]
     too_many = tuple(str(root / f"{number:0200}") for number in range(15_000))
-    _, unknown = told(root, whole, commit, too_many)
+    _, unknown = changed_files(root, whole, commit, too_many)
     assert unknown == ["files: not known whether all are in git, which cannot list them"]

@@ -92,8 +92,8 @@ def test_ratios_are_of_systems_gpus_and_dollars_and_nothing_is_judged(say: Say) 
     assert by["dollar"][1:4] == ["samples/USD", "90,000", "360,000"]
     assert "4.00x" in by["dollar"]
     assert NO_VERDICT in one_line(shown)
-    assert "H200 4 USD an hour, 2026-11-01, list of a cloud" in one_line(shown)
-    assert "per watt: no energy was measured on both sides" in one_line(shown)
+    assert "H200 4 USD per hour, 2026-11-01, list of a cloud" in one_line(shown)
+    assert "per watt: energy was not measured on both sides" in one_line(shown)
     assert widest(shown) <= 80
 
 
@@ -110,7 +110,7 @@ def test_a_watt_is_that_of_the_energy_that_both_sides_measured(say: Say) -> None
     rows = [line.split() for line in both.splitlines()]
     (watt,) = [row for row in rows if row[:1] == ["watt"]]
     assert watt[:5] == ["watt", "samples/J", "0.5", "1.25", "2.50x"]
-    assert "per watt: no energy was measured on both sides" in one_line(one)
+    assert "per watt: energy was not measured on both sides" in one_line(one)
 
 
 @pytest.mark.process
@@ -122,10 +122,10 @@ def test_what_cannot_be_set_against_each_other_is_said(say: Say) -> None:
     official = replace(h200, profile="official")
     line = ("across", "a.json", "b.json")
     for a, b, code, note in (
-        (on("H200", *STEADY), h200, 0, "both ran on the same hardware"),
+        (on("H200", *STEADY), h200, 0, "same hardware on both sides"),
         (h100, official, 0, "not comparable: another profile: quick → official"),
         (slower, server, 0, "not comparable: offered rate differs: 1/s → 2/s"),
-        (h100, h200, 0, "per dollar: no price of H100: give [prices] in the suite"),
+        (h100, h200, 0, "per dollar: no price of H100; add a table [prices] to the suite"),
         (bert, h200, 2, "no workload and scenario in common"),
     ):
         sides(a, b)
@@ -134,9 +134,9 @@ def test_what_cannot_be_set_against_each_other_is_said(say: Say) -> None:
 
 def test_a_price_that_nobody_can_use_is_one_error() -> None:
     for text, message in {
-        "[prices]\nH200 = { usd_per_gpu_hour = 3 }": "prices.H200 has no as_of",
+        "[prices]\nH200 = { usd_per_gpu_hour = 3 }": "prices.H200: as_of is missing",
         "[prices]\nH20O = { usd_per_gpu_hour = 3, as_of = 2026-11-01 }": (
-            "prices.H20O: no accelerator is called 'H20O'; did you mean"
+            "prices.H20O: unknown accelerator 'H20O'; did you mean"
         ),
         "[prices]\nH200 = { usd_per_gpu_hour = -3, as_of = 2026-11-01 }": (
             "prices.H200.usd_per_gpu_hour: "

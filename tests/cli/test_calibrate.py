@@ -88,13 +88,13 @@ def test_two_sessions_are_made_in_turns_learnt_from_and_stored(project: Path, sa
     """The whole way: dry run, second session written, the judge's rule."""
     shown = say.ends(0, "calibrate", "--runs", 2)
     assert list(Path("baselines").iterdir()) == []
-    assert "left out: 2 cases on H200, which is not here\n" in shown
+    assert "left out: 2 cases on H200, which is not on this machine\n" in shown
     assert re.search(r"\n4 of 4  first-SingleStream-steady-fp32-cpu  \d+\.\d s, start-up", shown)
     assert re.search(r"learnt from 2 cases, 4 runs on 1 day; they weigh \d+ % in s0", shown)
-    assert "note: one day cannot show what days differ by" in one_line(shown)
+    assert "note: all runs are from one day; calibrate again on another day" in one_line(shown)
     assert shown.endswith(
         "would write baselines/calibration/cpu.json\n"
-        "dry run; to write it: pytest-mlperf calibrate --runs 0 --write\n"
+        "dry run; to write: pytest-mlperf calibrate --runs 0 --write\n"
     )
     assert max(map(len, shown.splitlines())) <= 80
     assert Path(".mlperf/.gitignore").read_text("utf-8") == "*\n"
@@ -184,11 +184,11 @@ def test_an_interrupted_session_keeps_its_runs_and_goes_on(project: Path, say: S
     assert child.returncode == 130, shown
     assert list(Path("baselines").iterdir()) == []
     again = re.search(
-        r"interrupted; nothing was written; go on: pytest-mlperf (.*--session \S+)\n", shown
+        r"interrupted; nothing was written; continue: pytest-mlperf (.*--session \S+)\n", shown
     )
     assert again is not None
     shown = say.ends(0, *shlex.split(again[1]), "--write")
-    assert "1 run of it there already" in shown
+    assert "1 run done already" in shown
     assert "\n1 of 2" not in shown
     (case,) = stored().cases
     assert [run.number for run in case.runs] == [1, 2]
@@ -199,7 +199,7 @@ def test_an_interrupted_session_keeps_its_runs_and_goes_on(project: Path, say: S
 def test_what_cannot_be_calibrated_is_told_before_any_run(project: Path, say: Say) -> None:
     """No runs to learn from, wrong usage, a damaged file, wrong options, and no accelerator."""
     nothing = "cpu: nothing learnt: noise needs two runs of one case in one session"
-    case = "no case fits 'Server'; these suites have: first-Offline-"
+    case = "no case matches 'Server'; the suites have: first-Offline-"
     rows: list[tuple[tuple[object, ...], int, tuple[str, ...]]] = [
         (("calibrate", "--runs", 0), 1, (nothing,)),
         (("calibrate", "--case", "Server"), 2, (case,)),
@@ -218,7 +218,10 @@ def test_what_cannot_be_calibrated_is_told_before_any_run(project: Path, say: Sa
     suite(HEAD, engine("steady", speed=11), SCENARIOS)
     assert differing(say, [(("calibrate",), 2, ("speed",))]) == []
     suite(HEAD, engine("steady", '["H200"]', latency_s=0.001), SCENARIOS)
-    texts = ("2 cases on H200, which is not here", "no case can run here; here: cpu")
+    texts = (
+        "2 cases on H200, which is not on this machine",
+        "no case can run on this machine (cpu",
+    )
     assert differing(say, [(("calibrate",), 3, texts)]) == []
     assert not list(Path().glob(".mlperf/runs/*/*"))
 
@@ -259,6 +262,6 @@ def test_a_metric_that_some_runs_lack_is_left_out_aloud() -> None:
 
     shown = " ".join("\n".join(page.lines()).split())
 
-    assert "note: a-Server-e-fp16-H200: p99 latency left out: not every run has it" in shown
-    assert "phi is the usual one, so how far s0 may be off is not known" in shown
+    assert "note: a-Server-e-fp16-H200: p99 latency left out: not measured" in shown
+    assert "phi is the default, so s0 has no confidence interval" in shown
     assert "(90 %" not in shown

@@ -39,9 +39,9 @@ def test_an_upgrade_that_costs_most_of_the_speed_is_a_drop(lab: Lab, say: Say) -
         "verdict metric A B change interval limit runs "
         f"{CASE} PERF DROP samples/s  480  240  −50.0 % −55.0 to −45.0 % −30 % 6, 2 "
         "changed engine.acme 1.0 → 2.0 "
-        f"note {CASE}: noise as is usual, nobody calibrated this machine: 5 % a run "
-        "judged by all runs of both sides in one look, session by session: where nothing changed, "
-        "1 comparison of 100 shows a drop "
+        f"note {CASE}: default noise, 5 % per run: this machine is not calibrated "
+        "all runs of both sides judged once, session by session; false alarms: at most 1 "
+        "comparison in 100 "
         "1 case on both sides: 1 PERF DROP"
     )
     assert widest(shown) <= 80
@@ -109,12 +109,12 @@ def test_a_side_that_names_nothing_says_what_it_could_be(
     lab: Lab, say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     messages = {
-        "nothing": "'nothing' is no results file, no run in .mlperf/runs, no LIBRARY==VERSION",
-        "git:nothing": "'nothing' is no commit of the git repository here",
-        "git:--help": "'--help' is no commit of the git repository here",
+        "nothing": "'nothing' is not a results file, a session in .mlperf/runs, LIBRARY==VERSION",
+        "git:nothing": "'nothing' is not a commit of this git repository",
+        "git:--help": "'--help' is not a commit of this git repository",
         "acme==9": "no session in .mlperf/runs ran acme==9; versions of acme there: 1.0, 2.0",
         "torch==2": "no session in .mlperf/runs ran torch==2; versions of torch there: none",
-        "2": "'2' fits 3 runs: ",
+        "2": "3 sessions match '2': ",
         "acme.py": "acme.py: not a results file: ",
     }
     rows: list[tuple[tuple[object, ...], int, tuple[str, ...]]] = [
@@ -122,7 +122,7 @@ def test_a_side_that_names_nothing_says_what_it_could_be(
         for a, message in messages.items()
     ]
     folder = ("compare", "main", lab.unchanged, "--baselines")
-    rows.append(((*folder, "elsewhere"), 2, ("main holds no performance baseline in elsewhere",)))
+    rows.append(((*folder, "elsewhere"), 2, ("main has no performance baseline in elsewhere",)))
     rows.append(((*folder, "baselines"), 0, ()))
     assert differing(say, rows) == []
     monkeypatch.chdir(tmp_path)
@@ -183,7 +183,7 @@ def test_what_two_files_have_in_common_is_judged(here: Path, say: Say) -> None:
             ("INCONCLUSIVE samples/s", "advisory: A has 3 of 5 runs"),
         ),
         ([both, bert(1.0)], [gptj, both], 0, (*only, "1 case on both sides: 1 ok")),
-        (measured(1.0), bert(1.0), 2, ("0 cases on both sides nothing could be judged",)),
+        (measured(1.0), bert(1.0), 2, ("0 cases on both sides no case could be judged",)),
         (
             both,
             measured(-1.0),
@@ -194,7 +194,7 @@ def test_what_two_files_have_in_common_is_judged(here: Path, say: Say) -> None:
             ),
         ),
     ]
-    nothing = "1 case on both sides: 1 INVALID nothing could be judged"
+    nothing = "1 case on both sides: 1 INVALID no case could be judged"
     rows += [(a, b, 2, (f" INVALID {reason}", nothing)) for a, b, reason in INVALID]
     for a, b, code, texts in rows:
         sides(a, b)
@@ -333,7 +333,7 @@ def test_the_noise_is_that_of_the_calibration_beside_the_baselines(here: Path, s
     sides(measured(*STEADY), measured(*STEADY))
     line = ("compare", "a.json", "b.json")
     calibrated = ("noise as calibrated 2026-11-21: 2 cases, 16 runs on 4 days",)
-    usual = ("noise as is usual, nobody calibrated this machine",)
+    usual = ("this machine is not calibrated",)
     calibration.save(place, Calibration(accelerator="H200", machines=(machine,)))
     rows = [(line, 0, calibrated), ((*line, "--baselines", "elsewhere"), 0, usual)]
     assert differing(say, rows) == []

@@ -49,7 +49,7 @@ ALL = [
     r"tools",
     r"  ok        Python            3\.\d+\.\d+ on Linux \S+",
     r"  ok        pytest            \S+, plugin pytest-mlperf \S+ is active",
-    r"  ok        LoadGen           \S+ \(library \S+\), a trial run was VALID",
+    r"  ok        LoadGen           \S+ \(library \S+\), the test run was VALID",
     r"  ok        pytest-benchmark  \S+",
     r"machine",
     r"  (ok|note) +GPUs +.+",
@@ -67,17 +67,17 @@ SHAPE = [
     r"machine",
     r"  ok +checked +Python, pytest, LoadGen, .*",
     r"  (ok|note) +GPUs +.+",
-    r"suites, with the baselines that they have for this machine",
+    r"suites, and their baselines for this machine",
     r"  suites/first\.mlperf\.toml: first, quick",
     r"    state   case                    performance      accuracy",
     r"    ready   Offline-Acme-fp32-cpu   [567] runs on 1 day  yes",
     r"    absent  Offline-Acme-fp32-H200  none             yes",
-    r"    - H200 is not here",
+    r"    - H200 is not on this machine",
     r"1 baseline: false alarms at most 1 %; provisional: ok is final if sessions vary",
     r"less than runs \(below .* %\); to measure it, run on 3 more days with",
     r"--mlperf-update=missing",
     r"",
-    r"1 of 2 cases can run here: accelerator not here 1",
+    r"1 of 2 cases can run here: accelerator missing 1",
     r"next: pytest suites --mlperf-update=missing",
 ]
 """Lines in their order; others may stand between them."""
@@ -125,7 +125,7 @@ def test_what_is_damaged_or_switched_off_is_found(
     assert [checks[name]["state"] for name in ("LoadGen", "pytest")] == ["broken", "broken"]
     assert "bad ELF header" in checks["LoadGen"]["text"]
     assert checks["LoadGen"]["do"] == "pip install --force-reinstall mlcommons-loadgen"
-    assert "is installed and not active in this folder" in checks["pytest"]["text"]
+    assert "is installed, but not active in this folder" in checks["pytest"]["text"]
     assert "-p no:mlperf" in checks["pytest"]["do"]
     (suite,) = document["suites"]
     assert (document["exit_code"], suite["path"]) == (2, "bad.mlperf.toml")
@@ -136,19 +136,19 @@ def test_the_last_line_is_the_command_that_helps_most() -> None:
     repair = Check(group="tools", name="LoadGen", state="broken", text="x", do="pip install it")
     with_baseline = SuiteState(path=Path("x"), cases=(replace(READY, performance="8 runs"),))
     rows: list[tuple[Check, list[SuiteState], str, str]] = [
-        (OK, [], "this machine can measure; there is no suite here yet", "pytest-mlperf init"),
+        (OK, [], "this machine can measure; no suites found", "pytest-mlperf init"),
         (repair, [state("ready")], "nothing can be measured: LoadGen broken", "pip install it"),
         (
             OK,
             [state("ready"), state(error="x")],
             "",
-            "repair the lines named above, then pytest-mlperf doctor again",
+            "fix the lines named above, then run: pytest-mlperf doctor",
         ),
         (
             OK,
             [state("absent", "missing")],
-            "0 of 2 cases can run here: accelerator not here 1, model, data or library missing 1",
-            "set what is missing above, or name other suites",
+            "0 of 2 cases can run here: accelerator missing 1, model, data or library missing 1",
+            "provide what is missing above, or name other suites",
         ),
         (OK, [state("ready")], "", "pytest 'suites/a b' --mlperf-update=missing"),
         (OK, [with_baseline], "1 of 1 case can run here", "pytest 'suites/a b'"),
@@ -245,7 +245,7 @@ def differing_states(folder: Path, rows: Iterable[tuple[dict[str, Any], str, str
 IMAGENET = 'dataset = { use = "imagenet", path = "." }'
 ONNX = b"bytes of a model"
 LACKS: list[tuple[dict[str, Any], str, str]] = [
-    ({"accelerators": '["8xH200"]'}, "absent", "8xH200 is not here"),
+    ({"accelerators": '["8xH200"]'}, "absent", "8xH200 is not on this machine"),
     (
         {"workload": 'model = "${MODELS_OF_NOBODY}/m"'},
         "missing",
@@ -283,7 +283,10 @@ def test_a_case_that_lacks_something_says_what(tmp_path: Path) -> None:
     found = one(tmp_path, workload=workload)
     assert re.findall(r"\$\{(\w+)\} is not set", found.reason) == ["NO_A", "NO_B"]
     found = one(tmp_path, workload=IMAGENET, failures={"PIL": "bad ELF"})
-    broken = "data set imagenet needs PIL, which breaks: bad ELF: pip install 'pytest-mlperf[onnx]'"
+    broken = (
+        "data set imagenet needs PIL, which cannot be imported: bad ELF: pip install "
+        "'pytest-mlperf[onnx]'"
+    )
     assert broken in found.reason
 
 
@@ -323,7 +326,7 @@ def test_what_only_the_library_knows_is_asked_in_a_child(tmp_path: Path) -> None
             f"{', '.join(onnxruntime.get_available_providers())}. Try: a build of onnxruntime "
             f"with {ABSENT}",
         ),
-        ({**absent, "accelerators": '["H200"]'}, "absent", "H200 is not here"),
+        ({**absent, "accelerators": '["H200"]'}, "absent", "H200 is not on this machine"),
         (
             {"model": ONNX, "options": 'providers = ["Cudda"]'},
             "broken",
@@ -336,12 +339,12 @@ def test_what_only_the_library_knows_is_asked_in_a_child(tmp_path: Path) -> None
 @pytest.mark.process
 def test_a_library_that_cannot_answer_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """onnxruntime alone brings no TensorRT; engines that have nothing to try are not asked."""
-    failure = "asking the engine's library failed: KeyError: 'given'"
+    failure = "checking the engine's library failed: KeyError: 'given'"
     assert requirements._asked("{}") == ("", failure)
     assert requirements.library_trouble("null") == ""
     with monkeypatch.context() as patch:
         patch.setattr("pytest_mlperf.cli.doctor.requirements.IMPORT_TIMEOUT_SECONDS", 0.001)
-        slow = "asking the engine's library takes longer than 0 s"
+        slow = "checking the engine's library takes longer than 0 s"
         assert requirements._asked('{"slow": 1}') == ("", slow)
     onnxruntime = pytest.importorskip("onnxruntime")
     if "TensorrtExecutionProvider" in onnxruntime.get_available_providers():
@@ -375,7 +378,7 @@ def test_only_cases_of_the_accelerators_that_are_named_are_shown() -> None:
     assert on(suites, ["H200"]) == [replace(both, cases=(gpu,)), defective]
     assert on(suites, ["8xH200", "cpu"]) == [mixed, neither, defective]
     assert exit_code([OK], on([both], ["H200"])) == 3
-    with pytest.raises(MlperfError, match="no case runs on 'H100'; these suites name: cpu, H200, "):
+    with pytest.raises(MlperfError, match="no case runs on 'H100'; the suites use: cpu, H200, "):
         on(suites, ["H100"])
 
 
@@ -385,9 +388,9 @@ def test_suites_and_accelerators_may_be_named(
     monkeypatch.setattr("pytest_mlperf.cli.doctor.look", lambda *_: ([OK], {}))
     shown = say.ends(0, "doctor", "--accelerator", "cpu")
     assert "1 of 1 case can run here" in shown
-    assert "H200" not in shown[shown.index("suites, with") :]
-    unknown = "pytest-mlperf: no case runs on 'TPU'; these suites name: cpu, H200"
-    absent = "gone.mlperf.toml is not here; name a suite file or a folder with suites"
+    assert "H200" not in shown[shown.index("suites, and") :]
+    unknown = "pytest-mlperf: no case runs on 'TPU'; the suites use: cpu, H200"
+    absent = "gone.mlperf.toml does not exist; name a suite file or a folder of suites"
     rows = [
         (("doctor", "--accelerator", "TPU"), 2, (unknown,)),
         (("doctor", "gone.mlperf.toml"), 2, (f"pytest-mlperf: {absent}",)),
@@ -415,12 +418,12 @@ def test_power_limits_that_may_be_set(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "self").mkdir()
     for mask, text in (
         ("000001ffffffffff", "can be set"),
-        ("00000000a80425fb", "can be none but the one that is"),
+        ("00000000a80425fb", "cannot be set without root"),
     ):
         (tmp_path / "self/status").write_text(f"Name:\tpython\nCapEff:\t{mask}\n")
         (check,) = _machine.power_limits(H200, tmp_path)
         assert (check.state, text in check.text) == ("ok", True)
-        assert bool(check.do) == ("none" in text)
+        assert bool(check.do) == ("cannot" in text)
     assert list(_machine.power_limits(HERE, tmp_path)) == []
     monkeypatch.setenv("PYTEST_MLPERF_LEASES", str(tmp_path))
     note = {"uuid": "GPU-0", "was_mw": 700_000, "enforced_mw": 700_000, "set_mw": 500_000}
@@ -428,7 +431,7 @@ def test_power_limits_that_may_be_set(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "pytest-mlperf/GPU-0.power-limit.json").write_text(json.dumps(note))
     (check,) = _machine.power_limits(H200)
     assert check.state == "note"
-    assert "GPU-0 is set to 500 W for a case, and had 700 W" in check.text
+    assert "GPU-0 was set from 700 to 500 W for a case" in check.text
 
 
 def with_gpus(**fields: Any) -> Machine:
@@ -469,29 +472,28 @@ def test_the_machine_is_described_with_what_is_worth_a_note() -> None:
     ]
     alone, *others = ((check.state, check.text) for check in found)
     assert alone[0] == "note"
-    assert re.fullmatch("none: NVML's library is not here.*; only cases on cpu run here", alone[1])
+    assert re.fullmatch("none: NVML's library is not here.*; only cases on cpu can run", alone[1])
     assert [(state, text.partition(": clocks")[0]) for state, text in others] == [
         ("ok", "H200: NVIDIA H200"),
         ("ok", "2xH200: NVIDIA H200, SYS, no P2P"),
         (
             "note",
-            "2xH200: NVIDIA H200, how they reach each other is not told; ecc is True, False on "
-            "GPU 1",
+            "2xH200: NVIDIA H200, unknown topology; ecc is True, False on GPU 1",
         ),
-        ("ok", "all that is sampled can be read"),
-        ("ok", "not sampled: nvlinks of each GPU: no; pstate of GPU 1: never"),
-        ("note", "not sampled: energy_j of GPU 1: no"),
+        ("ok", "all readable"),
+        ("ok", "not readable: nvlinks of each GPU: no; pstate of GPU 1: never"),
+        ("note", "not readable: energy_j of GPU 1: no"),
         ("ok", f"{CLOCKS} performance"),
         ("ok", f"{CLOCKS} unknown"),
         ("note", f"{CLOCKS} powersave"),
         ("note", f"{CLOCKS} schedutil"),
-        ("ok", "quiet now: other processes used 0.02 of 2 cores"),
+        ("ok", "idle: other processes used 0.02 of 2 cores"),
         (
             "note",
-            "busy now: other processes used 1.1 of 2 cores (cc1plus 1.1); not told here: waits for "
+            "busy: other processes used 1.1 of 2 cores (cc1plus 1.1); not reported: waits for "
             "a core, processor quotas, memory pressure",
         ),
-        ("note", "unknown; not told here: processor use"),
+        ("note", "unknown; not reported: processor use"),
     ]
     assert [bool(check.do) for check in found[-3:]] == [False, True, False]
 
@@ -514,7 +516,7 @@ def test_folders_memory_and_distributions(tmp_path: Path, monkeypatch: pytest.Mo
 def test_loadgen_and_pytest_are_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = _machine.loadgen()
     assert (found.state, found.do) == ("ok", "")
-    assert "a trial run was VALID" in found.text
+    assert "the test run was VALID" in found.text
     monkeypatch.chdir(tmp_path)
     (tmp_path / "pytest.ini").write_text("[pytest\n")
     found = _machine.plugin()
@@ -531,7 +533,7 @@ def test_libraries_are_told_with_the_extra_that_brings_them() -> None:
     assert declared("datasets", "imagenet") == ("PIL",)
     assert declared("engines", "package.of_the_user:Engine") == ()
     assert lacking("engines", "onnxruntime", {"onnxruntime": "OSError: x"}) == (
-        "needs onnxruntime, which breaks: OSError: x",
+        "needs onnxruntime, which cannot be imported: OSError: x",
         "pip install 'pytest-mlperf[onnx]'",
     )
     assert lacking("engines", "null", {}) is None
@@ -550,7 +552,7 @@ def test_libraries_are_imported_in_a_child_and_one_that_crashes_hides_no_other(
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     assert importing(["raising_lib", "crashing_lib", "fine_lib", "absent_lib"]) == {
         "raising_lib": "OSError: no such symbol",
-        "crashing_lib": "importing it ends the process with 7",
+        "crashing_lib": "its import ends the process with exit code 7",
         "absent_lib": "ModuleNotFoundError: No module named 'absent_lib'",
     }
     assert "fine_lib" not in sys.modules

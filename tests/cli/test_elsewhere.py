@@ -122,14 +122,15 @@ def test_the_engines_library_is_looked_for_there_and_not_here(tmp_path: Path, ba
     found = of_onnx(tmp_path, bare)
     assert found.state == "missing"
     assert found.reason.splitlines() == [
-        f"python {bare}: needs {name}, which is not installed there: {bare} -m pip install {name}"
+        f"python {bare}: needs {name}, which is not installed: {bare} -m pip install {name}"
         for name in ("onnxruntime", "onnx")
     ]
     (packages,) = bare.parents[1].glob("lib/python*/site-packages")
     (packages / "onnxruntime.py").write_text(SHADOW, "utf-8")
     (packages / "onnx.py").touch()
     assert of_onnx(tmp_path, bare).reason == (
-        f"python {bare}: needs onnxruntime, which breaks: RuntimeError: built for another numpy"
+        f"python {bare}: needs onnxruntime, which cannot be imported: RuntimeError: built for "
+        "another numpy"
     )
 
 

@@ -64,7 +64,7 @@ def test_a_drop_is_retraced_run_by_run_and_look_by_look(lab: Lab, say: Say) -> N
     assert widest(shown) <= 80
     found = performance(lab.upgraded).verdict
     (metric, *_) = found.metrics
-    last = next(line for line in shown.splitlines() if "drop: even at best" in line)
+    last = next(line for line in shown.splitlines() if "drop: whole interval" in line)
     look, *bounds, _ = re.split(r" {2,}", last.strip())
     assert look == str(metric.runs) == "2"
     assert bounds == [change(x or 0.0) for x in (metric.change, metric.low, metric.high)]
@@ -126,12 +126,12 @@ def test_a_baseline_that_changed_since_is_noticed(own_lab: Lab, say: Say) -> Non
     for old in {run["metrics"]["throughput"] for run in content["records"][0]["runs"]}:
         text = text.replace(repr(old), repr(old * 1.1))
     file.write_text(text, "utf-8")
-    changed = ("The verdict's own interval was −", "the baseline has changed since")
+    changed = ("The baseline has changed since the verdict, whose interval was −",)
     assert differing(say, [(("explain", PERFORMANCE), 0, changed)]) == []
     file.unlink()
     rest = (
         "2. Compared with nothing: the baseline file is not here",
-        "The baseline's runs are not here, so the steps cannot be retraced.",
+        "The baseline's runs are missing, so the interim analyses cannot be repeated.",
     )
     assert differing(say, [(("explain", PERFORMANCE), 0, rest)]) == []
 
@@ -148,7 +148,7 @@ def test_other_tests_and_sessions_are_explained(
         "top1: 32 samples in pairs, 0 of them scored otherwise",
         "p = 1 by the plain paired test",
     )
-    passed = ("passes: at worst inside −30 %", "Otherwise: equally noisy, it passes above −")
+    passed = ("ok: worst case within the limit −30 %", "At this noise, a change above −")
     rows: list[tuple[tuple[object, ...], int, tuple[str, ...]]] = [
         (("explain", ACCURACY), 0, accuracy),
         (("explain", PERFORMANCE, "--results", lab.unchanged), 0, passed),
@@ -193,9 +193,9 @@ def test_a_case_that_is_not_clear_is_answered_with_the_candidates(here: Path, sa
     both = " resnet50-Offline-ort-fp16-H200, resnet50-Server-ort-fp16-H200\n"
     ok = "; known: resnet50-Offline-ort-fp16-H200\n"
     rows: list[tuple[str, tuple[Verdict, ...], str]] = [
-        ("resnet50", (verdicts.OK, verdicts.INVALID), f"'resnet50' fits 2 cases of r.json:{both}"),
-        ("r.json", (verdicts.OK, verdicts.INVALID), f"name one of 2 cases of r.json:{both}"),
-        ("", (verdicts.OK, verdicts.INVALID), f"name one of 2 cases of r.json:{both}"),
+        ("resnet50", (verdicts.OK, verdicts.INVALID), f"2 cases of r.json match 'resnet50':{both}"),
+        ("r.json", (verdicts.OK, verdicts.INVALID), f"2 cases of r.json, name one:{both}"),
+        ("", (verdicts.OK, verdicts.INVALID), f"2 cases of r.json, name one:{both}"),
         ("bert", (verdicts.OK,), f"no case 'bert'{ok}"),
         ("x::test_accuracy[resnet50]", (verdicts.OK,), "no case 'x::test_accuracy[resnet50]'"),
         ("x", (), "no results to explain; measure first: pytest suites\n"),
@@ -298,4 +298,4 @@ def test_every_pair_is_shown_with_what_it_says() -> None:
     verdict = pair(*(1.5, 1.0, 1.51, 1.0) * 2, 1.5, 1.0)
     assert verdict.ratio is not None
     rows = [line for line in turns(verdict, verdict.ratio, RuleR(), 80) if "," in line[:12]]
-    assert [row.split("  ")[-1] for row in rows] == ["one more"] * 4 + ["undecided"]
+    assert [row.split("  ")[-1] for row in rows] == ["another pair"] * 4 + ["undecided"]

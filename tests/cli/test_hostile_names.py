@@ -124,7 +124,11 @@ def test_a_name_that_leads_elsewhere_is_refused_with_its_reason(
         ((*case, "precision"), "../../../escaped", "cannot be part of a file's path"),
         ((*case, "workload"), "/etc/x", "workload '/etc/x' cannot be part of a "),
         ((*case, "engine"), "a\nb", r"engine 'a\nb' cannot be part of a file's path"),
-        (("suite",), "{outside}/suite.mlperf.toml", "suite.mlperf.toml is not here: run this in "),
+        (
+            ("suite",),
+            "{outside}/suite.mlperf.toml",
+            "suite.mlperf.toml does not exist; run this in ",
+        ),
     ]
     for field, text, reason in fields:
         Path("r.json").write_text(document({field: text}, tmp_path), "utf-8")

@@ -24,8 +24,8 @@ def test_the_suite_runs_anywhere_as_written(here: Path, say: Say) -> None:
     assert say.ends(0, "init") == (
         "wrote suites/demo.mlperf.toml\n"
         "wrote baselines/README.md\n"
-        "next: pytest suites                            measure; there is no baseline yet\n"
-        "      pytest suites --mlperf-update=missing    record, commit; on 3 days more\n"
+        "next: pytest suites                            measure, without a baseline\n"
+        "      pytest suites --mlperf-update=missing    record; repeat on 3 other days\n"
         "      pytest suites --mlperf-handicap 50%      see what a failure looks like\n"
     )
     assert tree(here) == {"suites/demo.mlperf.toml", "baselines/README.md"}
@@ -58,8 +58,8 @@ def test_every_engine_has_a_first_suite_that_marks_what_to_edit(here: Path, say:
     for engine in ("onnxruntime", "torch"):
         assert re.search(
             rf"next: edit {engine}/suites/demo.mlperf.toml +model, data, accelerator\n"
-            rf" +pytest-mlperf doctor {engine}/suites +what is still missing\n"
-            rf" +pytest {engine}/suites +measure; there is no baseline yet\n$",
+            rf" +pytest-mlperf doctor {engine}/suites +check what is missing\n"
+            rf" +pytest {engine}/suites +measure, without a baseline\n$",
             said[engine],
         )
 
@@ -96,7 +96,9 @@ def test_nothing_is_overwritten_and_nothing_half_written(here: Path, say: Say) -
     for name in ("suites/demo.mlperf.toml", "baselines/README.md", "suites", "baselines"):
         (here / name).parent.mkdir(exist_ok=True)
         (here / name).write_text("mine")
-        exists = f"{name} exists; nothing was written. Another place: pytest-mlperf init FOLDER"
+        exists = (
+            f"{name} exists; nothing was written. Name another folder: pytest-mlperf init FOLDER"
+        )
         shown = say.ends(2, "init")
         assert (exists if "/" in name else "cannot be written: ") in shown
         assert tree(here) == {name}
@@ -145,7 +147,7 @@ def test_prompts_that_cannot_be_scored_are_refused_before_anything_is_written(
         assert tree(here) == {"p.jsonl"}
     assert needs in say.ends(2, "init", "--engine", "openai", "--accuracy", "gone.jsonl")
     shown = say.ends(2, "init", "--engine", "torch", "--accuracy", "p.jsonl")
-    assert "--accuracy needs --engine openai, tensorrt_llm, vllm, not torch" in shown
+    assert "--accuracy needs an engine of openai, tensorrt_llm, vllm, not torch" in shown
 
 
 def test_a_missing_library_is_named_with_what_installs_it(

@@ -62,6 +62,12 @@ def test_all_parts_of_a_plan_give_its_verdict(here: Path, say: Say) -> None:
     shown = say.ends(1, "merge", "h100.json", "--manifest", "plan.json")
     assert shown.splitlines()[0] == "INCOMPLETE: 1 of 2 planned tests have no result"
     assert FELL.test in shown.replace("\n    ", "")
+    newest = here / ".mlperf/runs/20261121-000000-abcd/results.json"
+    newest.parent.mkdir(parents=True)
+    newest.write_bytes((here / "h100.json").read_bytes())
+    of_newest = (("merge",), ("merge", "20261121"), ("merge", newest.parent))
+    alone = say.ends(0, "merge", "h100.json")
+    assert [say.ends(0, *line) for line in of_newest] == [alone] * 3
 
 
 def test_results_that_could_not_be_read_back_are_not_written(
@@ -153,7 +159,7 @@ def test_what_is_no_manifest_no_results_or_no_report_is_refused(
     (here / "empty").mkdir()
     assert say("merge", "empty") == (
         2,
-        "pytest-mlperf: empty holds no *.json; name the results files\n",
+        "pytest-mlperf: no *.json in empty; name results files or another folder\n",
     )
     with monkeypatch.context() as patch:
         patch.setattr(foreign, "MAX_FILE_BYTES", 100)

@@ -96,7 +96,7 @@ def test_here_it_becomes_part_of_this_project(checkout: Path, say: Say) -> None:
         "wrote pyproject.toml\n"
         "next: make schemas\n"
         "      pytest tests/adapters/datasets/test_rows.py\n"
-        "      docs/workloads.md, CHANGELOG.md: say what it does\n"
+        "      describe it in docs/workloads.md and CHANGELOG.md\n"
     )
     lines = (checkout / "pyproject.toml").read_text("utf-8").splitlines()
     line = 'rows = "pytest_mlperf.adapters.datasets.rows:RowsDataset"'
@@ -104,7 +104,7 @@ def test_here_it_becomes_part_of_this_project(checkout: Path, say: Say) -> None:
     assert lines[:place] + lines[place + 1 :] == before
     assert lines[place + 1 : place + 3] == ["", '[project.entry-points."pytest_mlperf.scorers"]']
     (checkout / "pytest_mlperf/adapters/datasets/rows.py").unlink()
-    assert "'rows' is registered already" in say.ends(2, "new", "dataset", "rows", "--here")
+    assert "'rows' exists already" in say.ends(2, "new", "dataset", "rows", "--here")
 
 
 def test_what_cannot_be_is_refused_and_nothing_is_written(here: Path, say: Say) -> None:
@@ -113,10 +113,10 @@ def test_what_cannot_be_is_refused_and_nothing_is_written(here: Path, say: Say) 
         (("new", "engine", name), 2, (f"{name!r} cannot be the name of a module",))
         for name in names
     ]
-    taken = "scorer 'rouge' is registered already, as pytest_mlperf.adapters.scorers.rouge"
+    taken = "scorer 'rouge' exists already (pytest_mlperf.adapters.scorers.rouge"
     rows += [
         (("new", "scorer", "rouge"), 2, (taken, "Choose another name")),
-        (("new", "engine", "x", "--here"), 2, ("is no checkout of pytest-mlperf",)),
+        (("new", "engine", "x", "--here"), 2, ("is not a checkout of pytest-mlperf",)),
     ]
     assert differing(say, rows) == []
     assert tree(here) == set()
@@ -126,7 +126,7 @@ def test_what_cannot_be_is_refused_and_nothing_is_written(here: Path, say: Say) 
 
 
 def test_this_project_itself_is_changed_only_if_asked(checkout: Path, say: Say) -> None:
-    assert "own checkout; add --here" in say.ends(2, "new", "engine", "x")
+    assert "is a checkout of pytest-mlperf; add --here" in say.ends(2, "new", "engine", "x")
     assert tree(checkout) == {"pyproject.toml"}
 
 
@@ -136,7 +136,7 @@ def test_nothing_is_overwritten_and_nothing_half_written(checkout: Path, say: Sa
         (checkout / name).parent.mkdir(parents=True)
         (checkout / name).write_text("mine")
         shown = say.ends(2, "new", "engine", "x", "--here")
-        assert f"{name} exists; nothing was written. Another name: pytest-mlperf new" in shown
+        assert f"{name} exists; nothing was written. Choose another name: " in shown
         assert tree(checkout) == {name, "pyproject.toml"}
         shutil.rmtree(checkout / name.partition("/")[0])
     (checkout / "tests").write_text("no folder")

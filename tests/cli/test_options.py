@@ -168,7 +168,7 @@ def test_an_unknown_name_is_one_sentence_with_the_nearest(say: Say) -> None:
         "zzz": "; known: endpoints, null, onnxruntime,",
     }.items():
         code, shown = say("options", "imagenet", name)
-        expected = f"pytest-mlperf: no engine, data set or scorer is called '{name}'{message}"
+        expected = f"pytest-mlperf: no engine, data set or scorer named '{name}'{message}"
         assert (code, shown[: len(expected)], shown.count("\n")) == (2, expected, 1)
 
 

@@ -54,7 +54,7 @@ def test_without_history_times_come_from_the_suites(here: Path, say: Say) -> Non
 
 def test_with_history_times_are_those_of_earlier_sessions(own_lab: Lab, say: Say) -> None:
     """A damaged results file is left out and told."""
-    assert "fewer than 4 days" not in say.ends(0, "plan")
+    assert "with fewer than 4 days" not in say.ends(0, "plan")
     own_lab.of_one_session()
     shown = say.ends(0, "plan", "--accelerator", "cpu")
     assert flat(shown) == flat(
@@ -64,8 +64,8 @@ def test_with_history_times_are_those_of_earlier_sessions(own_lab: Lab, say: Say
         "2 s if one run decides each, 6 s if all 5 are needed; with "
         "loading and accuracy passes where sessions are named "
         "accelerator-hours: cpu 0.00056 to 0.0017 "
-        "baselines: 1 for 1 case; 1 of fewer than 4 days: verdicts are provisional, "
-        "and --mlperf-update=missing adds one on each further day"
+        "baselines: 1 for 1 case; 1 with fewer than 4 days, so verdicts are provisional: "
+        "repeat --mlperf-update=missing on other days"
     )
     assert widest(shown) <= 80
     _, official = say("plan", "--accelerator", "cpu", "--profile", "official")
@@ -180,12 +180,12 @@ def test_what_cannot_be_planned_is_said(
         suite(f"s{number}", "H200", "H100")
     assert say("plan", "--format", "github") == (
         2,
-        "pytest-mlperf: 6 jobs, GitHub makes 4 of a matrix at most (H100 3, H200 3); name "
-        "fewer suites, or plan one --accelerator at a time\n",
+        "pytest-mlperf: 6 jobs, but a GitHub matrix has at most 4 (H100 3, H200 3); name "
+        "fewer suites, or one --accelerator\n",
     )
     shown = say.ends(0, "plan", "--format", "github", "--accelerator", "H100")
     assert len(json.loads(shown)["include"]) == 3
-    absent = "pytest-mlperf: no case runs on 'B200'; these suites name: H200, H100"
+    absent = "pytest-mlperf: no case runs on 'B200'; the suites use: H200, H100"
     assert differing(say, [(("plan", "--accelerator", "B200"), 2, (absent,))]) == []
     Path("suites/b.mlperf.toml").write_text("schema = 1\nrond = 2\n", "utf-8")
     defect = "suites/b.mlperf.toml:2: rond: unknown key 'rond'; did you mean 'round'?"
@@ -212,8 +212,9 @@ def test_the_first_day_on_which_a_baseline_ends_is_told_with_what_renews_it() ->
     shown = in_words([], {(Path(f"{n}"), ""): one for n, one in enumerate(ends)})
 
     assert shown == (
-        "baselines: 3 for 0 cases; 1 too old for a final verdict; final until 2026-12-05 or later: "
-        f"{APPEND_OPTIONS} with the same build renews one"
+        "baselines: 3 for 0 cases; 1 too old for a final verdict; final until 2026-12-05 or later; "
+        "to renew one: "
+        f"{APPEND_OPTIONS} with the same build"
     )
 
 
@@ -236,11 +237,11 @@ def test_the_price_is_that_of_a_file_else_of_the_suite(here: Path, say: Say) -> 
     }
     of_file = read_prices(Path("prices.toml"))
     assert money(planned, measured, 5, of_file) == [
-        "cost: 24.00 to 48.00 USD; without cpu, of which no price is known",
-        "prices: H100 2.5 USD an hour, 2026-11-01, our contract; H200 4 USD an hour, 2026-10-01",
+        "cost: 24.00 to 48.00 USD; no price of cpu",
+        "prices: H100 2.5 USD per hour, 2026-11-01, our contract; H200 4 USD per hour, 2026-10-01",
     ]
     assert money(planned[:1], measured, 5, of_file) == ["cost: no price of cpu"]
     assert money(planned[:1], measured, 5, {}) == []
     assert "our contract" in say("plan", "--prices", "prices.toml")[1]
     refused = say("plan", "--prices", "prices.toml", "--format", "json")
-    assert refused == (2, "pytest-mlperf: --prices is for the table, --format table\n")
+    assert refused == (2, "pytest-mlperf: --prices needs --format table\n")

@@ -44,7 +44,7 @@ def test_files_that_the_branch_does_not_have_are_first(lab: Lab, say: Say, tmp_p
     code, shown = say("report", lab.unchanged, "--branch", tmp_path)
     assert (code, shown) == (
         2,
-        "pytest-mlperf: --branch and --judged-by are for --format comment\n",
+        "pytest-mlperf: --branch and --judged-by need --format comment\n",
     )
 
 

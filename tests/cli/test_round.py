@@ -37,18 +37,24 @@ def test_what_is_out_of_the_ordinary_is_in_words(say: Say) -> None:
         ("v6.1", ("run by MLPerf Endpoints: qwen3-vl-235b-a22b, qwen3.6-27b",)),
         ("v6.0 qwen3-vl-235b-a22b", ("harness LoadGen",)),
         ("v6.1 gpt-oss-120b", ("harness LoadGen or MLPerf Endpoints",)),
-        ("v6.1 qwen3-vl-235b-a22b", ("8,000 of its own in Interactive", "Interactive: f1")),
+        ("v6.1 qwen3-vl-235b-a22b", ("8,000 in Interactive", "Interactive: f1")),
         ("v6.1", ("Interactive: f1 ≥ 0.779922",)),
         ("v6.1 gpt-oss-120b", ("at most 110 % of the reference passes", "at most 32,768")),
-        ("v4.1 gptj", ("at least 90 % of the reference passes", "counted as 69 a sample")),
+        ("v4.1 gptj", ("at least 90 % of the reference passes", "counted as 69 per sample")),
         ("v4.1 bert", ("edge Offline, SingleStream (only 99 %)",)),
         ("v6.0 retinanet", ("systems none: the checker lists it",)),
         ("v5.1 whisper", ("dev-other.tar.gz md5:c8d0bcc9cca99d4f8b62fcc847357931",)),
         ("v5.1 llama3.1-8b", ("llama3_1-8b of MLPerf Inference", "scorer rouge")),
-        ("v6.1 e2e-rag-qna", ("scorer judged, by a tool or a judge of yours; decides no gate",)),
-        ("v6.0 wan-2.2-t2v-a14b", ("scorer vbench, by a tool",)),
-        ("v6.1 gpt-oss-120b", ("answers drawn at temperature 1,", "the tiny twin draws at temp")),
-        ("v6.1 qwen3-vl-235b-a22b", ("temperature 0.7,", "the tiny twin takes the likeliest")),
+        (
+            "v6.1 e2e-rag-qna",
+            ("scorer judged, with your own tool or judge model; not for MLPerf's gate",),
+        ),
+        ("v6.0 wan-2.2-t2v-a14b", ("scorer vbench, with your own tool",)),
+        (
+            "v6.1 gpt-oss-120b",
+            ("answers sampled at temperature 1,", "the tiny twin samples at temp"),
+        ),
+        ("v6.1 qwen3-vl-235b-a22b", ("temperature 0.7,", "the tiny twin uses greedy decoding")),
         ("v5.1 deepseek-r1", ("options graded scorer deepseek_r1",)),
         ("v4.1 mixtral-8x7b", ("adapter mixtral: pytest-mlperf options mixtral scorer",)),
         ("v5.1 pointpainting", ("SingleStream 100 10 min - 99.9",)),
@@ -194,11 +200,11 @@ def test_json_of_one_workload_is_that_one(say: Say) -> None:
 
 def test_a_wrong_name_is_one_sentence_with_the_nearest(say: Say) -> None:
     lines = {
-        "v6.2": "there is no round 'v6.2'; did you mean 'v6.1'?",
-        "2026": "there is no round '2026'; known: v4.1, v5.0, v5.1, v6.0, v6.1",
-        "v6.1 lama2-70b": "'lama2-70b' is no workload of v6.1; did you mean 'llama2-70b'?",
-        "v6.1 llama2-70b-99": "'llama2-70b-99' is no workload of v6.1; did you mean",
-        "v4.1 whisper": "'whisper' is no workload of v4.1; ",
+        "v6.2": "no round 'v6.2'; did you mean 'v6.1'?",
+        "2026": "no round '2026'; known: v4.1, v5.0, v5.1, v6.0, v6.1",
+        "v6.1 lama2-70b": "round v6.1 has no workload 'lama2-70b'; did you mean 'llama2-70b'?",
+        "v6.1 llama2-70b-99": "round v6.1 has no workload 'llama2-70b-99'; did you mean",
+        "v4.1 whisper": "round v4.1 has no workload 'whisper'; ",
     }
     shown = {line: say.ends(2, "round", *line.split()) for line in lines}
     assert [text.count("\n") for text in shown.values()] == [1] * len(lines)

@@ -118,8 +118,8 @@ def test_a_case_is_named_by_its_id_by_a_part_of_it_or_by_a_test() -> None:
         "SERVER": IDS[2],
         f"suites/x.mlperf.toml::test_accuracy[{IDS[0]}]": IDS[0],
         "test_performance[b-Server]": IDS[2],
-        "offline": f"'offline' fits 2 cases in r.json: {IDS[0]}, {IDS[1]}",
-        "": f"name one of 3 cases in r.json: {', '.join(IDS)}",
+        "offline": f"2 cases in r.json match 'offline': {IDS[0]}, {IDS[1]}",
+        "": f"3 cases in r.json, name one: {', '.join(IDS)}",
         "b-Serfer": "no case 'b-Serfer' in r.json; did you mean 'b-Server'?",
         "x": f"no case 'x' in r.json; known: {', '.join(IDS)}",
         "test_performance[b]": "no case 'test_performance[b]' in r.json; known: ",
@@ -133,14 +133,14 @@ def test_a_case_is_named_by_its_id_by_a_part_of_it_or_by_a_test() -> None:
 
     assert {n: t for n, t in rows.items() if not named(n).startswith(t)} == {}
     many = [f"case-{number:02}" for number in range(40)]
-    with pytest.raises(MlperfError, match=r"fits 40 cases: case-00, .* and 35 more"):
+    with pytest.raises(MlperfError, match=r"40 cases match 'case': case-00, .* and 35 more"):
         case_named("case", many)
     assert matching("case", many) == many
 
 
 def test_results_are_named_by_file_folder_or_id_and_default_to_the_newest(tmp_path: Path) -> None:
     old, new = (tmp_path / "runs" / f"2026112{n}-000000-abcd" / "results.json" for n in (0, 1))
-    with pytest.raises(MlperfError, match=r"no results in .*: measure first"):
+    with pytest.raises(MlperfError, match=r"no results in .*; measure first"):
         results_path(None, tmp_path)
     write_results(old, session(result(verdicts.OK)))
     write_results(new, session())
@@ -148,5 +148,5 @@ def test_results_are_named_by_file_folder_or_id_and_default_to_the_newest(tmp_pa
     assert {text: results_path(text, tmp_path) for text in rows} == rows
     assert results_path(None, tmp_path, [CASE.id]) == old
     assert results_path(None, tmp_path, ["none"]) == new
-    with pytest.raises(MlperfError, match="'2026' fits 2 runs: "):
+    with pytest.raises(MlperfError, match="2 sessions match '2026': "):
         results_path("2026", tmp_path)

@@ -61,8 +61,8 @@ def test_what_holds_no_suite_is_named() -> None:
     write("a.toml", "empty/nothing")
     for argument, message in {
         "": "no suites/ and no *.mlperf.toml in ",
-        "gone": "gone is not here; name a suite file or a folder with suites",
-        "a.toml": "a.toml is no suite: its name must end with .mlperf.toml",
+        "gone": "gone does not exist; name a suite file or a folder of suites",
+        "a.toml": "a.toml is not a suite: its name must end with .mlperf.toml",
         "empty": "no *.mlperf.toml in ",
     }.items():
         with pytest.raises(MlperfError) as caught:

@@ -62,7 +62,7 @@ def test_a_slower_entry_is_a_drop_with_its_ratio(here: Path, say: Say) -> None:
     )
     assert found, shown
     assert "accuracy was not run" in one_line(shown)
-    assert "noise as is usual, nobody calibrated this machine: 5 % a run" in one_line(shown)
+    assert "default noise, 5 % per run: this machine is not calibrated" in one_line(shown)
     assert shown.splitlines()[-1] == "1 PERF DROP"
     (session,) = (here / ".mlperf/runs").iterdir()
     assert f"runs      .mlperf/runs/{session.name}" in shown
@@ -104,7 +104,7 @@ def test_versions_are_compared_through_the_baseline_s_build(
 
 @pytest.mark.process
 def test_only_the_case_that_is_named_is_measured(here: Path, say: Say) -> None:
-    """Here one that has too few queries for its only metric: nothing could be judged."""
+    """Here one that has too few queries for its only metric: no case could be judged."""
     both = MULTI + OFFLINE
     a, b = (write(name, null(name, 0), both) for name in "ab")
     shown = say.ends(2, "turns", a, b, "--case", "mine-MultiStream-b-fp32-cpu", "--pairs", "2")
@@ -129,8 +129,8 @@ def test_both_sides_are_offered_one_rate(here: Path, say: Say) -> None:
 ONE, H200 = null("one"), null("one", more='accelerators = ["H200"]')
 SERVED = ONE + SERVER.format(30)
 REFUSED: list[tuple[str, str, tuple[str, str], str]] = [
-    (ONE + OFFLINE, ONE + OFFLINE, ('"mine"', '"yours"'), "another workload, mine and yours"),
-    (ONE + OFFLINE, ONE + OFFLINE, ("32", "64"), "another data set, or other options of it"),
+    (ONE + OFFLINE, ONE + OFFLINE, ('"mine"', '"yours"'), "different workloads: mine and yours"),
+    (ONE + OFFLINE, ONE + OFFLINE, ("32", "64"), "different data sets, or different options"),
     (
         ONE + OFFLINE,
         ONE + OFFLINE,
@@ -147,22 +147,22 @@ REFUSED: list[tuple[str, str, tuple[str, str], str]] = [
         H200 + OFFLINE,
         H200 + OFFLINE,
         ("H200", "2xH200"),
-        "H200 and 2xH200 are other numbers of GPUs",
+        "H200 and 2xH200 are different numbers of GPUs",
     ),
-    (SERVED, SERVED, ("qps = 30", "qps = 40"), "compared: offered rate 30/s and 40/s"),
-    (SERVED, SERVED, ("1s", "2s"), "latency_limit_ns 1000000000 and 2000000000"),
+    (SERVED, SERVED, ("qps = 30", "qps = 40"), "compared: different offered rates: 30/s and 40/s"),
+    (SERVED, SERVED, ("1s", "2s"), "latency_limit_ns: 1000000000 and 2000000000"),
     (ONE + OFFLINE, SERVED, ("", ""), "A and B have no scenario in common"),
     (
         ONE + ONE.replace("one", "two") + OFFLINE,
         ONE + OFFLINE,
         ("", ""),
-        "several engine entries: write a.mlperf.toml::LABEL, of one-fp32, two-fp32",
+        "2 engine entries; write a.mlperf.toml::LABEL with one of: one-fp32, two-fp32",
     ),
     (
         H200.replace('"H200"]', '"H200", "H100"]') + OFFLINE,
         ONE + OFFLINE,
         ("", ""),
-        "A runs on H200, H100, B on cpu: name one, FILE::LABEL-ACCELERATOR",
+        "A runs on H200, H100, B on cpu: name one each: FILE::LABEL-ACCELERATOR",
     ),
 ]
 
@@ -178,7 +178,7 @@ def test_what_proves_nothing_is_refused_before_it_is_measured(here: Path, say: S
     absent = [null(name, more='accelerators = ["Z9000"]') for name in ("one", "two")]
     v = write("v", *absent, OFFLINE, "[accelerators.Z9000]\n")
     rows: list[tuple[tuple[object, ...], int, tuple[str, ...]]] = [
-        (("turns", s, s), 2, ("A and B are one and the same: there is nothing to compare",)),
+        (("turns", s, s), 2, ("A and B are the same engine entry",)),
         (("turns", s, f"{s}::two"), 2, (f"{s}: no engine entry is called 'two'; known: one, one",)),
         (("turns", f"{s}@baseline", s), 2, (f"{s}: one-fp32 has no baseline_engine",)),
         (("turns", t, s), 2, (f"{t} is not here",)),

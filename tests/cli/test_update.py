@@ -130,7 +130,7 @@ def test_a_session_that_was_added_elsewhere_is_added_here(say: Say) -> None:
     assert [len(record.runs), len(record.sessions)] == [10, 2]
     assert [entry.action for entry in record.history] == ["record", "append"]
     assert record.session_noise["throughput"].df == 1.0
-    assert "  kept: these very runs are in the baseline already\n" in say.ends(
+    assert "  kept: the baseline has these runs already\n" in say.ends(
         0, "update", *WRITE, "--no-runs"
     )
 
@@ -150,7 +150,7 @@ def test_outliers_and_unlike_first_runs_are_left_out_and_told(say: Say) -> None:
     FILE.unlink()
     save(measured(90.0, *usual, outcome=Outcome.RECORDED))
     assert "  the first run of a session is −10.3 % off the later" in say.ends(0, "update", *WRITE)
-    assert "these very runs" in say.ends(0, "update", *WRITE)
+    assert "has these runs already" in say.ends(0, "update", *WRITE)
     chosen = ("--case", CASE.id)
     save(measured(*(value + 0.01 for value in usual), outcome=Outcome.OK))
     say.ends(0, "update", *WRITE, *chosen)
@@ -162,7 +162,7 @@ def test_outliers_and_unlike_first_runs_are_left_out_and_told(say: Say) -> None:
 
     FILE.unlink()
     save(measured(100.0, 100.1, 60.0, 100.2, 100.1))
-    assert "only 4 of 5 runs belong together; run it again" in say.ends(1, "update", *WRITE)
+    assert "only 4 of 5 runs are consistent; run it again" in say.ends(1, "update", *WRITE)
     assert not FILE.exists()
 
 
@@ -171,8 +171,8 @@ def test_a_baseline_that_stays_is_replaced_by_better_values_and_keeps_its_histor
     again = measured(100.2, outcome=Outcome.OK)
     save(again)
     assert (
-        "it stays (--case replaces it); 1 of 4 days: on another day "
-        f'pytest "{again.test}" --mlperf-update=missing adds one'
+        f"to replace it: --case {CASE.id}; 1 of 4 days; to add one on another day: "
+        f'pytest "{again.test}" --mlperf-update=missing'
     ) in one_line(say.ends(0, "update"))
     save(measured(*(110.0,) * 8, outcome=Outcome.IMPROVED))
     assert "  throughput 100.5 -> 110 (+9.5 %)\n" in say.ends(
@@ -186,7 +186,7 @@ def test_a_baseline_that_stays_is_replaced_by_better_values_and_keeps_its_histor
     ]
     assert record.history[1].old["throughput"] == pytest.approx(100.499, abs=0.01)
     before = FILE.read_bytes()
-    assert "  kept: these very runs are in the baseline already\n" in say.ends(0, "update", *WRITE)
+    assert "  kept: the baseline has these runs already\n" in say.ends(0, "update", *WRITE)
     assert FILE.read_bytes() == before
 
 
@@ -214,15 +214,16 @@ def test_scores_are_kept_where_their_session_looked_for_them_by_a_pass_of_the_en
     assert say.ends(0, "update", "--no-runs").endswith("nothing to write, 0 refused\n")
     assert say.ends(1, "update").splitlines()[1:] == [
         f"{CASE.id} accuracy",
-        "  refused: scores are kept of a whole data set, and H200 is not here; where it is: "
+        "  refused: scores need the whole data set; H200 is not on this machine; run on one "
+        "that has it: "
         f'pytest "{SUITE}::test_accuracy[{CASE.id}]" --mlperf-update=replace '
         '--mlperf-reason "..."',
         "nothing to write, 1 refused",
     ]
     for file, expected in (
-        ("kept/accuracy/resnet50/ort.fp16.json", "  refused: it was judged against kept/"),
-        ("baselines/accuracy/resnet50/ort.fp32.json", "  kept: held against the scores of a ref"),
-        ("baselines/accuracy/resnet50/ort.fp16.json", "scores are kept of a whole data set, and"),
+        ("kept/accuracy/resnet50/ort.fp16.json", "  refused: judged against kept/"),
+        ("baselines/accuracy/resnet50/ort.fp32.json", "  kept: compared with the scores of a ref"),
+        ("baselines/accuracy/resnet50/ort.fp16.json", "scores need the whole data set; "),
     ):
         scores = {
             "kind": "accuracy",
@@ -259,7 +260,7 @@ def test_baselines_of_another_folder_must_be_named(say: Say) -> None:
     used = "kept/H200/quick/resnet50/Offline.ort.fp16.json"
     kept = measured(verdict={"baseline": BaselineReference(file=used)})
     assert refusal(kept, say) == (
-        f"it was judged against {used}, not {FILE}; name that folder of baselines with --baselines"
+        f"judged against {used}, not {FILE}; name the baselines folder: --baselines DIR"
     )
     shown = say.ends(0, "update", "--baselines", "kept", *WRITE)
     assert shown.endswith("; review and commit: git add kept\n")
@@ -276,7 +277,7 @@ def test_a_record_that_was_changed_meanwhile_is_not_written_over(say: Say) -> No
     proposal = PerformanceProposal(
         result=measured(), file=FILE, old=other, new=record, limits={"throughput": 0.03}
     )
-    with pytest.raises(BaselineError, match="was changed while this was measured"):
+    with pytest.raises(BaselineError, match="changed during the measurement"):
         proposal.write()
     assert stored().records == (record,)
 
@@ -310,7 +311,8 @@ def refusal(found: CaseResult, say: Say, *arguments: str) -> str:
 
 TEST = f"{SUITE}::test_performance[{CASE.id}]"
 FEW = (
-    f'runs, a baseline needs 5, and H200 is not here; where it is: pytest "{TEST}" --mlperf-update='
+    "runs; a baseline needs 5; H200 is not on this machine; run on one that has it: "
+    f'pytest "{TEST}" --mlperf-update='
 )
 KEPT = f"kept/{FILE.relative_to('baselines')}"
 
@@ -324,7 +326,10 @@ REFUSED: list[tuple[CaseResult, str]] = [
     (measured(outcome=Outcome.EXPECTED, verdict=GATE), "accuracy: gate failed on 9 samples"),
     (measured(verdict={"runs": ()}), "nothing was measured"),
     (measured(verdict={"subject": None}), "nothing was measured"),
-    (measured(scored=True), f'accuracy was not checked; run pytest "{SUITE}" without selecting'),
+    (
+        measured(scored=True),
+        f'accuracy was not checked; run all tests of the suite: pytest "{SUITE}"',
+    ),
     (measured(*(100.0,) * 4), f"4 {FEW}missing"),
     (
         measured(*(100.0,) * 2, outcome=Outcome.IMPROVED),
@@ -335,7 +340,7 @@ REFUSED: list[tuple[CaseResult, str]] = [
             outcome=Outcome.RECORDED,
             verdict={"baseline": BaselineReference(file=f".mlperf/update-x1/{KEPT}")},
         ),
-        f"it was judged against {KEPT}, not {FILE}; name that folder of baselines with --baselines",
+        f"judged against {KEPT}, not {FILE}; name the baselines folder: --baselines DIR",
     ),
     *(
         (
@@ -402,8 +407,8 @@ def test_worse_values_need_to_be_accepted_by_name(say: Say) -> None:
         accept(*before)
         save(*after)
         refused = say.ends(1, "update", *WRITE)
-        assert f"  refused: gets worse ({reason}" in refused
-        assert f"; to accept it: --accept-regression {CASE.id}" in refused
+        assert f"  refused: worse: {reason}" in refused
+        assert f"; to accept: --accept-regression {CASE.id}" in refused
         assert update("--accept-regression", CASE.id, *WRITE) == 0
         runs = [run.metrics for run in after[0].verdict.runs]
         assert [run.metrics for run in stored().records[0].runs] == runs
@@ -429,15 +434,15 @@ def test_what_does_not_fit_the_files_here_is_refused(
     FILE.unlink()
 
     assert refusal(measured(*(100.0,) * 4), say, "--no-runs") == (
-        f'4 runs, a baseline needs 5; record them with: pytest "{TEST}" --mlperf-update=missing'
+        f'4 runs; a baseline needs 5; record them: pytest "{TEST}" --mlperf-update=missing'
     )
     FILE.write_text('{"schema": 1}')
     assert refusal(measured(), say).startswith(f"{FILE.resolve()}: ")
     Path("elsewhere/baselines").mkdir(parents=True)
     monkeypatch.chdir("elsewhere")
     assert refusal(measured(), say) == (
-        f"{SUITE} is not here: run this in pytest's root folder, which that path begins in, "
-        "or name the folder of its baselines with --baselines"
+        f"{SUITE} does not exist; run this in pytest's root folder, or name the baselines "
+        "folder: --baselines DIR"
     )
 
 
@@ -446,14 +451,11 @@ def complaint(say: Say, *arguments: str) -> str:
 
 
 def test_wrong_usage_is_one_sentence(say: Say) -> None:
-    none = (
-        "no results in .mlperf/runs: measure first (pytest suites), or run this in pytest's root "
-    )
-    assert complaint(say) == f"{none}folder, where it keeps them"
+    assert complaint(say).startswith("no results in .mlperf/runs; measure first (pytest suites)")
     save(measured(), measured(case=replace(CASE, engine="trt")))
-    reason = 'update --write needs --reason "why these values are accepted"'
+    reason = '--write needs a reason: add --reason "why these values are accepted"'
     both = f"{CASE.id}, resnet50-Offline-trt-fp16-H200"
-    several = f"'resnet50' fits 2 cases in {RESULTS}: {both}"
+    several = f"2 cases in {RESULTS} match 'resnet50': {both}"
     unknown = f"no case 'bert' in {RESULTS}; known: {both}"
     rows = [
         (("gone.json",), "gone.json: cannot be read: No such file or directory"),

@@ -78,9 +78,9 @@ def test_another_machine_or_a_dry_run_measures_nothing(own_lab: Lab, update: Say
     before = content()
     shown = update.ends(0, "update", own_lab.upgraded, *ACCEPT)
     runs = len(performance(own_lab.upgraded).verdict.runs)
-    assert f"{CASE}\n  to measure: {runs} runs, a baseline needs 5\n" in shown
-    assert f"{CASE} accuracy\n  to measure: scores are kept of a whole data set\n" in shown
-    assert "dry run: 0 to write, 2 to measure first (8 runs a case, about " in one_line(shown)
+    assert f"{CASE}\n  to measure: {runs} runs; a baseline needs 5\n" in shown
+    assert f"{CASE} accuracy\n  to measure: scores need the whole data set\n" in shown
+    assert "dry run: 0 to write, 2 to measure first (8 runs per case, about " in one_line(shown)
     assert " s and up to 15 s waiting for an idle machine), " in one_line(shown)
     assert content() == before
     data = json.loads(own_lab.upgraded.read_text("utf-8"))
@@ -88,8 +88,8 @@ def test_another_machine_or_a_dry_run_measures_nothing(own_lab: Lab, update: Say
         case["verdict"]["subject"]["identity"]["cores"] = 192
     own_lab.upgraded.write_text(json.dumps(sealed(data)), "utf-8")
     shown = update.ends(1, "update", own_lab.upgraded, *ACCEPT, "--case", CASE)
-    assert "and it was measured on another machine (cores 192 there," in one_line(shown)
-    assert f'there: pytest "{PERFORMANCE}" --mlperf-update=replace' in one_line(shown)
+    assert "; measured on another machine (cores 192 there," in one_line(shown)
+    assert f'run there: pytest "{PERFORMANCE}" --mlperf-update=replace' in one_line(shown)
 
 
 @pytest.mark.process
@@ -107,8 +107,8 @@ def test_a_suite_that_nobody_here_measured_or_tracks_is_not_run(own_lab: Lab, up
     foreign.write_text(json.dumps(sealed(data)), "utf-8")
     words = ("update", foreign, *ACCEPT, *WRITE, "--baselines", "baselines")
     shown = one_line(update.ends(1, *words))
-    assert f"{evil} is not run: git does not track it, and no results in .mlperf rest on" in shown
-    assert shown.count("or take what was measured: --no-runs") == 2
+    assert f"{evil} is not run, because git does not track it and no session" in shown
+    assert shown.count("or use --no-runs") == 2
     assert not Path("RAN").exists()
 
     subprocess.run(["git", "init", "-q"], check=True)
@@ -123,10 +123,10 @@ def test_what_stays_and_what_must_be_accepted_first_is_not_measured(
 ) -> None:
     """What is ok with its baseline's build stays unless its case is named."""
     shown = update.ends(0, "update", own_lab.unchanged)
-    assert shown.count("  kept: ok, and the build is the baseline's: ") == 2
+    assert shown.count("  kept: ok, same build as the baseline") == 2
     assert shown.endswith("nothing to write, 0 refused\n")
     chosen = ("dry run: 0 to write, 2 to measure first",)
-    worse = ("refused: gets worse (PERF DROP samples/s −", f"it: --accept-regression {CASE}")
+    worse = ("refused: worse: PERF DROP samples/s −", f"to accept: --accept-regression {CASE}")
     rows = [
         (("update", own_lab.unchanged, "--case", CASE), 0, chosen),
         (("update", own_lab.upgraded, "--case", CASE), 1, worse),
@@ -147,7 +147,7 @@ def test_runs_of_another_build_are_not_taken_for_the_session_s(own_lab: Lab) -> 
     )
     with pytest.raises(BaselineError, match=r"engine\.acme 2\.0 → 1\.0; run pytest again"):
         taken(wanted, made, Path("baselines"), terms)
-    with pytest.raises(BaselineError, match="pytest did not measure it: see above"):
+    with pytest.raises(BaselineError, match="pytest did not measure it; see its output above"):
         taken(wanted, None, Path("baselines"), terms)
 
 
@@ -181,5 +181,5 @@ def test_a_suite_that_is_gone_refuses_and_writes_nothing(own_lab: Lab, update: S
     suite = Path("suites/first.mlperf.toml")
     suite.write_text(suite.read_text("utf-8").replace('"first"', '"second"'), "utf-8")
     shown = update.ends(2, "update", own_lab.upgraded, *ACCEPT, *WRITE)
-    assert "pytest ended with exit code 4, see above; nothing was written" in one_line(shown)
+    assert "pytest ended with exit code 4 (output above); nothing was written" in one_line(shown)
     assert content() == before

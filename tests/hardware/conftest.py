@@ -21,14 +21,14 @@ def pynvml() -> ModuleType:
 @pytest.fixture
 def fake(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Fake]:
     """The scenario of the module, for the library in this process."""
-    found = Fake(tmp_path)
-    found.write(*getattr(request.module, "SCENARIO", ["device"]))
-    with found.here():
-        yield found
+    fake_gpu = Fake(tmp_path)
+    fake_gpu.write(*getattr(request.module, "SCENARIO", ["device"]))
+    with fake_gpu.here():
+        yield fake_gpu
 
 
 @pytest.fixture
 def opened(fake: Fake, pynvml: ModuleType) -> Iterator[NvmlLibrary]:
-    found = NvmlLibrary(pynvml)
-    yield found
-    found.close()
+    library = NvmlLibrary(pynvml)
+    yield library
+    library.close()

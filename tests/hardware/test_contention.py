@@ -63,10 +63,10 @@ class Tree:
         began: int = 7,
     ) -> None:
         ticks = f"{round(used_s / CLOCK_TICK_SECONDS)} 0 {round(reaped_s / CLOCK_TICK_SECONDS)} 0"
-        own = group or pid
+        pgid = group or pid
         self.write(
             f"proc/{pid}/stat",
-            f"{pid} ({name}) S {parent} {own} {own} 0 -1 0 0 0 {faults} 0 {ticks} 20 0 1 0 "
+            f"{pid} ({name}) S {parent} {pgid} {pgid} 0 -1 0 0 0 {faults} 0 {ticks} 20 0 1 0 "
             f"{began} 0\n",
         )
 
@@ -123,11 +123,11 @@ def test_own_and_others_use_are_told_apart(tree: Tree) -> None:
         tree.process(OTHER + 1, name="idle", used_s=77)
 
     state(0)
-    found = between(tree, lambda: state(1))
+    usage = between(tree, lambda: state(1))
 
-    assert found.own_s == pytest.approx(8)
-    assert found.foreign_s == pytest.approx(7)
-    assert found.others == {"a) b (c": pytest.approx(0.5)}
+    assert usage.own_s == pytest.approx(8)
+    assert usage.foreign_s == pytest.approx(7)
+    assert usage.others == {"a) b (c": pytest.approx(0.5)}
 
 
 PORT = 8000
@@ -155,10 +155,10 @@ def test_the_server_at_a_port_of_this_machine_is_the_runs_own(
 
     state(0)
     tree.listen(OTHER, PORT, table=table)
-    found = between(tree, lambda: state(1), port=port)
+    usage = between(tree, lambda: state(1), port=port)
 
-    assert found.serves is serves
-    assert found.own_s == pytest.approx(own_s)
+    assert usage.serves is serves
+    assert usage.own_s == pytest.approx(own_s)
     assert between(tree).serves is None
 
 
@@ -171,9 +171,9 @@ def test_the_session_that_a_run_belongs_to_is_no_neighbour(tree: Tree) -> None:
             tree.process(pid, parent=parent, used_s=factor)
 
     state(0)
-    found = between(tree, lambda: state(1), session=50)
+    usage = between(tree, lambda: state(1), session=50)
 
-    assert found.own_s == pytest.approx(4)
+    assert usage.own_s == pytest.approx(4)
 
 
 def test_a_url_of_this_machine_has_a_port() -> None:
@@ -212,10 +212,10 @@ def test_a_child_that_came_and_went_counts_once(tree: Tree) -> None:
         tree.process(ENGINE, used_s=1, reaped_s=8)
         tree.process(OTHER, name="new", used_s=5, began=8)
 
-    found = between(tree, meanwhile)
+    usage = between(tree, meanwhile)
 
-    assert found.own_s == pytest.approx(3)
-    assert found.others == {"new": pytest.approx(0.5)}
+    assert usage.own_s == pytest.approx(3)
+    assert usage.others == {"new": pytest.approx(0.5)}
 
 
 def test_threads_wait_beyond_what_scheduling_takes(tree: Tree) -> None:
@@ -229,18 +229,18 @@ def test_threads_wait_beyond_what_scheduling_takes(tree: Tree) -> None:
         tree.thread(SERVER, 101, waited_s=9.001, turns=1010)  # many turns, each at once
         tree.thread(SERVER, 109, waited_s=0.25, turns=0, switches=2)  # born meanwhile
 
-    found = between(tree, meanwhile)
+    usage = between(tree, meanwhile)
 
-    assert found.waited_s == pytest.approx(0.5 - 100 * SCHEDULING_S + 0.25)
-    assert found.switches == 22
+    assert usage.waited_s == pytest.approx(0.5 - 100 * SCHEDULING_S + 0.25)
+    assert usage.switches == 22
 
 
 def test_cores_that_are_not_ours_do_not_matter(tree: Tree) -> None:
     """Of stolen time the part of ours counts."""
     tree.process(ENGINE)
     tree.cores(0, count=4)
-    found = between(tree, lambda: tree.cores(6, count=4))
-    assert found.foreign_s == pytest.approx(6)
+    usage = between(tree, lambda: tree.cores(6, count=4))
+    assert usage.foreign_s == pytest.approx(6)
 
     elsewhere = Watch(ENGINE, root=tree.root, cores={2, 3}, clock=lambda: tree.time_s)
     start = elsewhere.read()
@@ -277,8 +277,8 @@ def test_a_processor_quota_is_seen(tree: Tree, files: dict[str, str]) -> None:
 
     for periods, held_s, throttled_s in ((0, 0.0, 0.0), (30, 1.2, 1.2), (30, 90.0, 3.0)):
         state(5, 70.0)
-        found = between(tree, lambda n=5 + periods, s=70.0 + held_s: state(n, s))  # type: ignore[misc]
-        assert found.throttled_s == pytest.approx(throttled_s)
+        usage = between(tree, lambda n=5 + periods, s=70.0 + held_s: state(n, s))  # type: ignore[misc]
+        assert usage.throttled_s == pytest.approx(throttled_s)
 
 
 def test_pressure_is_that_of_our_group_where_it_tells(tree: Tree) -> None:
@@ -297,21 +297,21 @@ def test_pressure_is_that_of_our_group_where_it_tells(tree: Tree) -> None:
 
     tree.write("proc/self/cgroup", "0::/job\n")
     both(0, 100)
-    found = between(tree, lambda: both(1, 164))
+    usage = between(tree, lambda: both(1, 164))
 
-    assert (found.memory_some_s, found.memory_full_s, found.pressure_s) == (0.5, 0.25, 2.0)
-    assert (found.faults, found.swapped_in) == (20, 64)
+    assert (usage.memory_some_s, usage.memory_full_s, usage.pressure_s) == (0.5, 0.25, 2.0)
+    assert (usage.faults, usage.swapped_in) == (20, 64)
 
 
 @given(st.dictionaries(st.integers(2, 30), st.integers(1, 30), max_size=25))
 def test_a_family_is_closed_and_no_more(parents: dict[int, int]) -> None:
-    found = {
+    families = {
         (pid, 0): ProcessUsage(
             name="x", parent=parent, groups=(pid, pid), used_s=0, reaped_s=0, faults=0
         )
         for pid, parent in parents.items()
     }
-    inside = family(found, 5)
+    inside = family(families, 5)
 
     for pid, parent in parents.items():
         assert (pid in inside) == (pid == 5 or parent in inside)
@@ -355,16 +355,16 @@ def test_a_process_that_shares_its_core_waits_and_is_seen_to() -> None:
         watch = Watch(mine, cores={core})
         start = watch.read()
         time.sleep(0.6)
-        found = Contention(**watch.between(start, watch.read()))
-        own, theirs = (family(processes(Path("/")), pid) for pid in (mine, other))
+        usage = Contention(**watch.between(start, watch.read()))
+        own_family, theirs = (family(processes(Path("/")), pid) for pid in (mine, other))
 
-    assert own == {mine}
+    assert own_family == {mine}
     assert theirs == {other}
-    assert found.waited_s is not None
-    assert found.waited_s > found.window_s / 3
-    assert found.own_s is not None
-    assert found.own_s < 2 * found.window_s / 3
-    assert found.foreign_s is None or found.foreign_s > found.window_s / 4
+    assert usage.waited_s is not None
+    assert usage.waited_s > usage.window_s / 3
+    assert usage.own_s is not None
+    assert usage.own_s < 2 * usage.window_s / 3
+    assert usage.foreign_s is None or usage.foreign_s > usage.window_s / 4
 
 
 def test_the_peak_of_memory_is_that_of_a_worker_and_all_that_it_started(tree: Tree) -> None:

@@ -23,14 +23,14 @@ LIMIT_S = 60.0
 
 def test_the_cpu_is_measured_with_numpy_and_with_torch() -> None:
     """Torch by the same code on every device: here on the CPU, with its clock for events."""
-    found = control.on_cpu(TINY)
-    assert list(found) == [MATMUL, COPY, LIBRARY]
-    assert all(value > 0 for value in found.values())
+    speeds = control.on_cpu(TINY)
+    assert list(speeds) == [MATMUL, COPY, LIBRARY]
+    assert all(value > 0 for value in speeds.values())
 
     pytest.importorskip("torch")
-    found = control.with_torch("cpu", TINY)
-    assert list(found) == [MATMUL, COPY, LIBRARY]
-    assert all(value > 0 for value in found.values())
+    speeds = control.with_torch("cpu", TINY)
+    assert list(speeds) == [MATMUL, COPY, LIBRARY]
+    assert all(value > 0 for value in speeds.values())
 
 
 def test_a_figure_is_the_median_of_five_repeats_or_more_after_a_warm_up(

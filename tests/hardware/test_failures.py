@@ -82,9 +82,9 @@ def sampled(fake: Fake, *gpus: str, seconds: float = 0.3, hz: float = 50.0) -> P
     return running.log
 
 
-def faults(given: Doubts) -> tuple[str, ...]:
+def faults(gpu_doubts: Doubts) -> tuple[str, ...]:
     """Return why a run is invalid, but for the idle GPU that all of these are."""
-    return tuple(str(why) for why in given.invalid if why.key is not Key.GPU_UNUSED)
+    return tuple(str(why) for why in gpu_doubts.invalid if why.key is not Key.GPU_UNUSED)
 
 
 @pytest.mark.usefixtures("children")
@@ -100,7 +100,7 @@ def test_a_quantity_that_is_refused_costs_that_quantity_and_nothing_else(fake: F
     for (name, code), gpu in zip(refused, log.gpus, strict=True):
         missing = together_with(name)
         begin_s, end_s = gpu.states[0]["time"] + 0.3, gpu.states[-1]["time"] - 0.3
-        found = gpu.energy(begin_s, end_s)
+        energy = gpu.energy(begin_s, end_s)
         read = {key for state in gpu.states for key, value in state.items() if value is not None}
         series = {"power_w": gpu.trace, "energy_j": gpu.counter, "reasons": gpu.reasons}
         assert set(gpu.missing) == missing, name
@@ -110,14 +110,14 @@ def test_a_quantity_that_is_refused_costs_that_quantity_and_nothing_else(fake: F
         assert {*STATE, *SLOW_QUANTITIES} - read == missing - set(series), name
         assert faults(doubts(gpu, begin_s, end_s, warm_s=begin_s)) == (), name
         if name == "energy_j":
-            assert (found.method, found.peak_w) == (None if code == 4 else "trace", 250.0)
+            assert (energy.method, energy.peak_w) == (None if code == 4 else "trace", 250.0)
         else:
-            assert found.method == "counter"
-        if found.method is None:
-            assert (found.joules, found.uncertainty_j, found.gated) == (None, None, False)
-            assert f"{COUNTER}: Insufficient Permissions (4)" in found.notes
+            assert energy.method == "counter"
+        if energy.method is None:
+            assert (energy.joules, energy.uncertainty_j, energy.gated) == (None, None, False)
+            assert f"{COUNTER}: Insufficient Permissions (4)" in energy.notes
         else:
-            assert found.joules == pytest.approx(250 * (end_s - begin_s), rel=0.03), name
+            assert energy.joules == pytest.approx(250 * (end_s - begin_s), rel=0.03), name
 
 
 SEVERAL = ("power_w", "energy_j", "reasons", "sm_mhz", "processes", "xids", "nvlink_bytes")
@@ -129,11 +129,11 @@ def test_energy_that_is_forbidden_in_mid_run_is_not_known(fake: Fake) -> None:
     """As where an administrator takes the right away: the trace does not stand in for it."""
     fake.write(f"fail {COUNTER} 4 calls=45", "device", "wave const 250")
     (gpu,) = sampled(fake, seconds=1.5).gpus
-    found = gpu.energy(gpu.trace[5].time_s, gpu.trace[-5].time_s)
+    energy = gpu.energy(gpu.trace[5].time_s, gpu.trace[-5].time_s)
 
     assert gpu.forbidden == {"energy_j"}
     assert len(gpu.counter) > 5
-    assert (found.joules, found.peak_w) == (None, 250.0)
+    assert (energy.joules, energy.peak_w) == (None, 250.0)
 
 
 def test_a_property_that_is_not_told_is_none_and_the_others_stand(
@@ -301,11 +301,11 @@ def test_an_instance_whose_handle_tells_the_whole_gpus_energy_is_given_none_of_i
     whole = pynvml.nvmlDeviceGetTotalEnergyConsumption(find(opened, "MIG-0-1").handle)
     assert pynvml.nvmlDeviceGetTotalEnergyConsumption(instance) == pytest.approx(whole, rel=1e-3)
     opened.close()
-    asked = len(fake.log.read_text().splitlines())
+    calls_so_far = len(fake.log.read_text().splitlines())
     (gpu,) = sampled(fake, "MIG-0-1").gpus
-    lines = [line.split() for line in fake.log.read_text().splitlines()[asked:]]
-    given = doubts(gpu, gpu.trace[0].time_s, gpu.trace[-1].time_s, warm_s=0.0)
+    lines = [line.split() for line in fake.log.read_text().splitlines()[calls_so_far:]]
+    gpu_doubts = doubts(gpu, gpu.trace[0].time_s, gpu.trace[-1].time_s, warm_s=0.0)
 
     assert {dev for _, _, function, dev, _ in lines if function == COUNTER} == {"0"}
-    assert given.energy == ("2 MIG instances share this GPU and its energy",)
-    assert faults(given) == ()
+    assert gpu_doubts.energy == ("2 MIG instances share this GPU and its energy",)
+    assert faults(gpu_doubts) == ()

@@ -58,11 +58,11 @@ READINGS: list[tuple[dict[str, str], str, str | None]] = [
 
 def test_each_is_read_where_linux_tells_it(tmp_path: Path) -> None:
     """A kernel that names no model leaves the architecture."""
-    found = [
+    values = [
         (files, name, host.read(tree(tmp_path / str(number), files), {}).get(name))
         for number, (files, name, _) in enumerate(READINGS)
     ]
-    assert found == READINGS
+    assert values == READINGS
 
     expected = {XEON: "Intel(R) Xeon(R) Platinum 8480+", ARM: os.uname().machine}
     expected[""] = os.uname().machine
@@ -95,24 +95,24 @@ CONTAINERS: list[tuple[dict[str, str], dict[str, str], str | None]] = [
 
 def test_a_container_is_known_by_its_image_else_by_its_kind(tmp_path: Path) -> None:
     """Never by what names a host, a user or the very container."""
-    found = []
+    containers = []
     for number, (files, environ, _) in enumerate(CONTAINERS):
         root = tree(tmp_path / str(number), files)
-        found.append((files, environ, host.read(root, environ).get("container")))
+        containers.append((files, environ, host.read(root, environ).get("container")))
 
-    assert found == CONTAINERS
+    assert containers == CONTAINERS
 
 
 def test_this_machine_is_read_without_naming_its_host_or_its_user(tmp_path: Path) -> None:
-    found = host.read()
-    assert found["python"].endswith(platform.python_version())
-    assert set(found) <= {"kernel", "microcode", "smt", "boost", "numa", "container", "python"}
+    facts = host.read()
+    assert facts["python"].endswith(platform.python_version())
+    assert set(facts) <= {"kernel", "microcode", "smt", "boost", "numa", "container", "python"}
     # A name as short as "root" or "vm" may be part of anything.
     names = {os.uname().nodename, os.environ.get("USER") or getpass.getuser()}
-    assert not [n for n in names for value in found.values() if len(n) > 4 and n in value]
+    assert not [n for n in names for value in facts.values() if len(n) > 4 and n in value]
 
-    found = host.read(tmp_path, {})
-    assert found == {"python": f"{platform.python_implementation()} {platform.python_version()}"}
+    facts = host.read(tmp_path, {})
+    assert facts == {"python": f"{platform.python_implementation()} {platform.python_version()}"}
 
 
 XEON = "processor\t: 0\nmodel name\t: Intel(R) Xeon(R)  Platinum 8480+\nflags\t: avx\n"

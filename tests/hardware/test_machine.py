@@ -59,9 +59,9 @@ def test_an_accelerator_is_here_when_enough_of_its_class_are() -> None:
         "8xH200, cpu": (EIGHT, accelerators[:4]),
         "H200, 2xH200_1g.18gb, cpu": (SLICED, ["cpu", "H200", "H200_1g.18gb"]),
     }
-    for names, (here, found) in expected.items():
+    for names, (here, accelerators_here) in expected.items():
         assert here.names == names
-        assert [name for name in accelerators if here.has(name)] == found
+        assert [name for name in accelerators if here.has(name)] == accelerators_here
     assert SLICED.classes == Counter({"H200": 1, "H200_1g.18gb": 2})
     assert [split(name) for name in ("8xH100", "2xH200_1g.18gb")] == [
         (8, "H100"),
@@ -71,14 +71,14 @@ def test_an_accelerator_is_here_when_enough_of_its_class_are() -> None:
 
 def test_an_identity_is_that_of_the_gpus_that_are_used() -> None:
     """Their count is part of it, their UUIDs are not, and links matter to several only."""
-    one: dict[str, Property] = {"gpu": "NVIDIA H200", "mig": False, "power_limit_w": 700}
+    identity: dict[str, Property] = {"gpu": "NVIDIA H200", "mig": False, "power_limit_w": 700}
     profile: dict[str, Property] = {"gpu": "NVIDIA H200 MIG 1g.18gb", "mig": "1g.18gb"}
 
-    assert EIGHT.identity("H200") == {"gpus": 1, **one}
-    assert EIGHT.identity("2xH200") == {"gpus": 2, **one, "topology": None}
+    assert EIGHT.identity("H200") == {"gpus": 1, **identity}
+    assert EIGHT.identity("2xH200") == {"gpus": 2, **identity, "topology": None}
     assert NUMBERED.identity("2xH200") == EIGHT.identity("2xH200")
     assert EIGHT.identity("cpu") == CPU
-    assert SLICED.identity("H200_1g.18gb") == {"gpus": 1, **one, **profile}
+    assert SLICED.identity("H200_1g.18gb") == {"gpus": 1, **identity, **profile}
 
     shared = replace(EIGHT, shared=True)
     assert shared.identity("H200") == {**EIGHT.identity("H200"), "shared_host": True}
@@ -227,13 +227,13 @@ TWO = ("device", "mig 0", "device", "mig 0", "limit 500")
 
 @pytest.fixture
 def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
-    found = Fake(tmp_path)
-    found.write(*TWO)
+    fake_gpu = Fake(tmp_path)
+    fake_gpu.write(*TWO)
     for name in ("LD_LIBRARY_PATH", "FAKE_NVML_SCENARIO"):
-        monkeypatch.setenv(name, found.environment[name])
+        monkeypatch.setenv(name, fake_gpu.environment[name])
     for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"):
         monkeypatch.delenv(name, raising=False)
-    return found
+    return fake_gpu
 
 
 def look() -> Machine:
@@ -247,14 +247,14 @@ def test_a_machine_is_looked_at_through_a_child(fake: Fake) -> None:
     assert (cpu.gpus, cpu.nvml_trouble, fake.log.exists()) == ((), None, False)
     assert cpu.surroundings("cpu")["machine.python"]
 
-    found = look()
-    assert (found.names, found.nvml_trouble) == ("2xH200, cpu", None)
-    assert found.identity("H200")["power_limit_w"] == 700
-    assert found.identity("2xH200")["power_limit_w"] == "500, 700"
-    assert found.identity("2xH200")["topology"] == "NV18 NVSwitch"
-    told = found.surroundings("H200")
-    assert (told["machine.driver"], told["machine.cuda"]) == ("595.45.04", "13.0")
-    assert told["machine.card"] == hashed("GPU-0")
+    machine_seen = look()
+    assert (machine_seen.names, machine_seen.nvml_trouble) == ("2xH200, cpu", None)
+    assert machine_seen.identity("H200")["power_limit_w"] == 700
+    assert machine_seen.identity("2xH200")["power_limit_w"] == "500, 700"
+    assert machine_seen.identity("2xH200")["topology"] == "NV18 NVSwitch"
+    surroundings = machine_seen.surroundings("H200")
+    assert (surroundings["machine.driver"], surroundings["machine.cuda"]) == ("595.45.04", "13.0")
+    assert surroundings["machine.card"] == hashed("GPU-0")
     code = "import sys; from pytest_mlperf.hardware.machine import detect; detect(gpus=True);"
     code += "assert 'pynvml' not in sys.modules and 'ctypes' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
@@ -272,24 +272,26 @@ def test_only_visible_gpus_are_here(fake: Fake, monkeypatch: pytest.MonkeyPatch)
         ("7", [], nothing),
     ):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
-        found = look()
-        assert [gpu["uuid"] for gpu in found.gpus] == uuids
-        assert found.uuids("H200") == uuids[:1]
-        assert list(found.cards) == uuids
-        assert found.nvml_trouble == (trouble and f"CUDA_VISIBLE_DEVICES={value!r} {trouble}")
+        machine_seen = look()
+        assert [gpu["uuid"] for gpu in machine_seen.gpus] == uuids
+        assert machine_seen.uuids("H200") == uuids[:1]
+        assert list(machine_seen.cards) == uuids
+        assert machine_seen.nvml_trouble == (
+            trouble and f"CUDA_VISIBLE_DEVICES={value!r} {trouble}"
+        )
 
 
 def test_a_worker_gets_the_number_that_the_driver_counts(
     fake: Fake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-1")
-    found = look()
-    assert found.environment("H200") == {
+    machine_seen = look()
+    assert machine_seen.environment("H200") == {
         "CUDA_VISIBLE_DEVICES": "1",
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
     }
-    assert found.leases("H200") == found.uuids("H200") == ["GPU-1"]
-    assert "index" not in found.identity("H200")
+    assert machine_seen.leases("H200") == machine_seen.uuids("H200") == ["GPU-1"]
+    assert "index" not in machine_seen.identity("H200")
 
     fake.write("device", "mig 2", "device", "mig 0")
     assert look().environment("H200")["CUDA_VISIBLE_DEVICES"] == "GPU-1"
@@ -305,14 +307,16 @@ def test_a_number_that_may_mean_another_gpu_is_not_guessed(
     fake.write("device", "name NVIDIA A100-PCIE-40GB", "device", "mig 2")
     assert look().names == "A100, 2xH200_1g.18gb, cpu"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-GPU-1/2/0")
-    found = look()
-    assert found.environment("H200_1g.18gb")["CUDA_VISIBLE_DEVICES"] == "MIG-1-1"
-    assert found.identity("H200_1g.18gb")["mig"] == "1g.18gb"
+    machine_seen = look()
+    assert machine_seen.environment("H200_1g.18gb")["CUDA_VISIBLE_DEVICES"] == "MIG-1-1"
+    assert machine_seen.identity("H200_1g.18gb")["mig"] == "1g.18gb"
 
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    found = look()
-    assert found.gpus == ()
-    assert "products differ (NVIDIA A100-PCIE-40GB, NVIDIA H200)" in (found.nvml_trouble or "")
+    machine_seen = look()
+    assert machine_seen.gpus == ()
+    assert "products differ (NVIDIA A100-PCIE-40GB, NVIDIA H200)" in (
+        machine_seen.nvml_trouble or ""
+    )
     monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     assert look().names == "A100, cpu"
 
@@ -329,10 +333,10 @@ def test_a_library_that_crashes_is_no_gpu(
     library = ["-shared", "-fPIC", f"-Wl,-soname,{SONAME}", "-o", str(tmp_path / SONAME)]
     subprocess.run([compiler, *library, str(tmp_path / "crash.c")], check=True)
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
-    found = look()
+    machine_seen = look()
 
-    assert found.names == "cpu"
-    assert found.nvml_trouble == (
+    assert machine_seen.names == "cpu"
+    assert machine_seen.nvml_trouble == (
         "NVIDIA's library crashed when it was asked for GPUs: Segmentation fault"
     )
 
@@ -349,9 +353,9 @@ def test_a_driver_that_does_not_work_or_hangs_is_no_gpu_and_says_why(
         ),
     ):
         fake.write(*rules, *TWO)
-        found = ask_nvml(limit_s=1 if "latency" in rules[0] else 60)
-        assert found["gpus"] == []
-        assert (found["trouble"] or "").startswith(trouble)
+        answer = ask_nvml(limit_s=1 if "latency" in rules[0] else 60)
+        assert answer["gpus"] == []
+        assert (answer["trouble"] or "").startswith(trouble)
 
     (tmp_path / SONAME).write_text("no library")
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))

@@ -38,8 +38,8 @@ def test_it_waits_until_every_gpu_has_as_much_as_before(fake: Fake, pynvml: Modu
     fake.write(*gpu(70_000), *gpu(70_000))
     sleep, slept = looks(fake, gpu(500) + gpu(70_000), gpu(500) + gpu(40_000), gpu(500) + gpu(600))
     last = memory.wait(pynvml, {"GPU-0": 400 * MIB, "GPU-1": 400 * MIB}, 60.0, sleep=sleep)
-    found = [(each["used"], each["free"]) for each in last.values()]
-    assert (len(slept), found) == (3, [(500 * MIB, True), (600 * MIB, True)])
+    memory_of_gpus = [(each["used"], each["free"]) for each in last.values()]
+    assert (len(slept), memory_of_gpus) == (3, [(500 * MIB, True), (600 * MIB, True)])
 
     fake.write(*gpu(70_000))
     sleep, slept = looks(fake, gpu(40_000), gpu(2_000), gpu(2_000))

@@ -40,9 +40,9 @@ PLAIN = ("mig 0", "limit 699.4", "pci 233510DE 16C110DE")
 SCENARIO = scenario(*PLAIN)
 
 
-def only(found: NvmlReport) -> GpuState:
-    assert found["trouble"] is None
-    (gpu,) = found["gpus"]
+def only(nvml_report: NvmlReport) -> GpuState:
+    assert nvml_report["trouble"] is None
+    (gpu,) = nvml_report["gpus"]
     return gpu
 
 
@@ -157,10 +157,12 @@ def test_how_gpus_reach_each_other_is_told_by_pairs(fake: Fake, pynvml: ModuleTy
         fake.write(*lines.split(" | "))
         seen = {gpu["uuid"]: gpu["paths"] for gpu in nvidia.read(pynvml)["gpus"]}
 
-        found = {f"{u[-1]}{v[-1]}": p for u, to in seen.items() for v, p in to.items() if u < v}
-        assert found == {pair: path for pairs, path in paths.items() for pair in pairs.split()}, (
-            name
-        )
+        paths_by_pair = {
+            f"{u[-1]}{v[-1]}": p for u, to in seen.items() for v, p in to.items() if u < v
+        }
+        assert paths_by_pair == {
+            pair: path for pairs, path in paths.items() for pair in pairs.split()
+        }, name
         assert all(seen[v][u] == path for u, to in seen.items() for v, path in to.items()), name
 
 
@@ -177,14 +179,14 @@ def test_what_cannot_be_sampled_is_said_before_a_run(fake: Fake, pynvml: ModuleT
         "fail field:138 3 | device | arch 9": {"nvlink_bytes"},
         "fail field:16* 3 | device | arch 9": set(),
     }
-    found = {}
+    unread_by_rules = {}
     for lines in expected:
         fake.write(*lines.split(" | "))
         (gpu,) = nvidia.read(pynvml)["gpus"]
-        found[lines] = set(gpu["unread"])
+        unread_by_rules[lines] = set(gpu["unread"])
         assert all(reason.endswith((" (3)", " (4)")) for reason in gpu["unread"].values())
 
-    assert found == expected
+    assert unread_by_rules == expected
 
 
 def test_what_is_only_shown_when_it_changed(fake: Fake, pynvml: ModuleType) -> None:
@@ -207,9 +209,9 @@ def test_what_is_only_shown_when_it_changed(fake: Fake, pynvml: ModuleType) -> N
     assert hashed("GPU-1") != hashed("GPU-0")
     for function, name in SHOWN.items():
         fake.write(f"fail {function} 4", *lines)
-        found = only(nvidia.read(pynvml))
-        assert found["surroundings"] == {n: value for n, value in whole.items() if n != name}
-        assert found["identity"] == H200
+        state = only(nvidia.read(pynvml))
+        assert state["surroundings"] == {n: value for n, value in whole.items() if n != name}
+        assert state["identity"] == H200
 
 
 SHOWN = {
@@ -233,8 +235,8 @@ def test_a_gpu_with_mig_is_its_instances(fake: Fake, pynvml: ModuleType) -> None
         ("MIG-0-1", 0, "MIG-GPU-0/2/0"),
         ("GPU-1", 1, None),
     ]
-    own: dict[str, Property] = {"gpu": "NVIDIA H200 MIG 1g.18gb", "mig": "1g.18gb"}
-    assert gpus[1]["identity"] == {**H200, **own}
+    instance: dict[str, Property] = {"gpu": "NVIDIA H200 MIG 1g.18gb", "mig": "1g.18gb"}
+    assert gpus[1]["identity"] == {**H200, **instance}
     assert {gpu["surroundings"]["card"] for gpu in gpus[:2]} == {hashed("GPU-0")}
     calls = fake.calls()
     assert set(calls) & set(library.setters()) == set()
@@ -253,9 +255,9 @@ def test_an_instance_whose_gpu_may_not_be_asked_is_there_all_the_same(
     gpu = only(nvidia.read(pynvml))
 
     assert (gpu["uuid"], gpu["parent"], gpu["address"]) == ("MIG-0-0", None, None)
-    known = {"gpu": "NVIDIA H200 MIG 1g.18gb", "memory_gib": 140, "mig": "1g.18gb"}
+    identity = {"gpu": "NVIDIA H200 MIG 1g.18gb", "memory_gib": 140, "mig": "1g.18gb"}
     still = {"clocks": "free", "virtualization": "none"}
-    assert gpu["identity"] == {**dict.fromkeys(H200), **known, **still}
+    assert gpu["identity"] == {**dict.fromkeys(H200), **identity, **still}
 
 
 def test_an_instance_that_is_not_told_is_no_whole_gpu(fake: Fake, pynvml: ModuleType) -> None:
@@ -271,8 +273,8 @@ def test_an_instance_that_is_not_told_is_no_whole_gpu(fake: Fake, pynvml: Module
     for code in (6, 2):
         fake.write(f"fail nvmlDeviceGetMigDeviceHandleByIndex {code}", *scenario(*PLAIN, "mig 1"))
         trouble = "GPU 0: MIG is on and it has no instance: create one, or turn MIG off"
-        found = nvidia.read(pynvml)
-        assert (found["gpus"], found["trouble"]) == ([], trouble)
+        answer = nvidia.read(pynvml)
+        assert (answer["gpus"], answer["trouble"]) == ([], trouble)
 
 
 INSTANCES: dict[tuple[str, Property], str] = {
@@ -292,10 +294,12 @@ INSTANCES: dict[tuple[str, Property], str] = {
 
 def test_products_and_instances_have_class_names_that_suites_may_use() -> None:
     """A legal accelerator of a suite, and a legal part of a case's id."""
-    found = {known: nvidia.instance_class(*known) for known in INSTANCES}
+    class_names = {known: nvidia.instance_class(*known) for known in INSTANCES}
 
-    assert found == INSTANCES
-    assert all(re.fullmatch(_ACCELERATOR, n) and NAME_PATTERN.fullmatch(n) for n in found.values())
+    assert class_names == INSTANCES
+    assert all(
+        re.fullmatch(_ACCELERATOR, n) and NAME_PATTERN.fullmatch(n) for n in class_names.values()
+    )
     classes = {name: {nvidia.accelerator_class(one) for one in PRODUCTS[name]} for name in PRODUCTS}
     assert classes == {name: {name} for name in PRODUCTS}
 
@@ -303,8 +307,8 @@ def test_products_and_instances_have_class_names_that_suites_may_use() -> None:
 def test_garbage_is_unknown_in_an_identity_too(fake: Fake, pynvml: ModuleType) -> None:
     """No function shows what a board cannot have; a limit that cannot be is set by nobody."""
     for blank in (2**32 - 1, 2**63 - 14):
-        shown = [f"show {function} {blank}" for function in GARBAGE]
-        fake.write(*shown, "device", "application 1500 1980")
+        garbage_rules = [f"show {function} {blank}" for function in GARBAGE]
+        fake.write(*garbage_rules, "device", "application 1500 1980")
         gpu = only(nvidia.read(pynvml))
         identity = gpu["identity"]
         assert identity["power_limit_w"] is None
@@ -348,9 +352,9 @@ def test_without_a_gpu_there_is_a_reason_and_one_that_is_broken_leaves_the_other
         ("fail nvmlDeviceGetCount_v2 4 | device", "GPUs may not be counted: this user may "),
     ):
         fake.write(*lines.split(" | "))
-        found = nvidia.read(pynvml)
-        assert found["gpus"] == []
-        assert (found["trouble"] or "").startswith(reason)
+        answer = nvidia.read(pynvml)
+        assert answer["gpus"] == []
+        assert (answer["trouble"] or "").startswith(reason)
 
     for rule, reason in (
         (
@@ -362,10 +366,10 @@ def test_without_a_gpu_there_is_a_reason_and_one_that_is_broken_leaves_the_other
         ("nvmlDeviceGetUUID 999 dev=1", "GPU 1: it does not tell its UUID"),
     ):
         fake.write(f"fail {rule}", *["device", *PLAIN] * 3)
-        found = nvidia.read(pynvml)
-        gpus = [(gpu["uuid"], gpu["index"]) for gpu in found["gpus"]]
+        answer = nvidia.read(pynvml)
+        gpus = [(gpu["uuid"], gpu["index"]) for gpu in answer["gpus"]]
         assert gpus == [("GPU-0", 0), ("GPU-2", 2)]
-        assert (found["trouble"] or "").startswith(reason)
+        assert (answer["trouble"] or "").startswith(reason)
 
 
 def test_the_child_process_prints_what_nvml_tells(fake: Fake) -> None:
@@ -373,9 +377,9 @@ def test_the_child_process_prints_what_nvml_tells(fake: Fake) -> None:
     done = subprocess.run(
         command, capture_output=True, text=True, check=True, env=fake.environment, timeout=60
     )
-    found: NvmlReport = json.loads(done.stdout)
+    printed: NvmlReport = json.loads(done.stdout)
 
-    assert only(found)["identity"] == H200
+    assert only(printed)["identity"] == H200
     assert done.stderr == ""
 
 

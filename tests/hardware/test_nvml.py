@@ -118,14 +118,14 @@ READS: list[tuple[str, str, str | None, int | None]] = [
 def test_each_failure_has_its_reaction(fake: Fake, opened: NvmlLibrary) -> None:
     with pytest.raises(UnavailableNvml, match="there is no GPU GPU-7 here"):
         find(opened, "GPU-7")
-    found = []
+    reactions = []
     for rules, reads, way, calls in READS:
         fake.write(*(f"fail {COUNTER} {rule}" for rule in rules.split(" | ") if rule), "device")
-        counter, before = probe(opened), fake.calls().count(COUNTER)
+        counter, calls_at_start = probe(opened), fake.calls().count(COUNTER)
         read = "".join("-" if counter.read() is None else "." for _ in reads)
         counter.settle()
-        asked = fake.calls().count(COUNTER) - before
-        found.append((rules, read, counter.way, calls and asked))
+        calls_of_read = fake.calls().count(COUNTER) - calls_at_start
+        reactions.append((rules, read, counter.way, calls and calls_of_read))
         if way:
             assert counter.missed == (reads.count("-") if reads[0] == "." else 0), rules
         elif rules == "4":
@@ -133,7 +133,7 @@ def test_each_failure_has_its_reaction(fake: Fake, opened: NvmlLibrary) -> None:
         else:
             assert counter.failure == f"{COUNTER} never answered, last with: Unknown Error (999)"
 
-    assert found == READS
+    assert reactions == READS
 
 
 def test_a_gpu_that_is_gone_is_lost_and_never_asked_again(fake: Fake, opened: NvmlLibrary) -> None:
@@ -174,16 +174,16 @@ def test_a_quantity_that_is_not_supported_leaves_the_others(
     assert set(all_probes(find(opened, "GPU-0"))) == set(REFUSED)
     for name, functions in REFUSED.items():
         fake.write(*(f"fail {function} 3" for function in functions), "device")
-        found = all_probes(find(opened, "GPU-0"))
-        for quantity in found.values():
+        probes = all_probes(find(opened, "GPU-0"))
+        for quantity in probes.values():
             for _ in range(20):
                 quantity.read()
             quantity.settle()
 
-        missing = {other for other, quantity in found.items() if quantity.failure}
+        missing = {other for other, quantity in probes.items() if quantity.failure}
         assert missing == together_with(name)
-        assert "Not Supported (3)" in str(found[name].failure)
-        assert all(found[other].way for other in found.keys() - missing), name
+        assert "Not Supported (3)" in str(probes[name].failure)
+        assert all(probes[other].way for other in probes.keys() - missing), name
 
 
 ERRORS = ("linkerror 2 7 12", "linkerror 1 3 1", "linkerror 0 7 2")
@@ -276,9 +276,9 @@ def test_only_sensors_known_to_see_all_of_the_time_are_witnesses() -> None:
         ("NVIDIA B200", 10): (False, True),
         ("Something new", None): (False, False),
     }
-    known = {key: {"name": key[0], "architecture": key[1]} for key in witnesses}
+    gpus_by_name = {key: {"name": key[0], "architecture": key[1]} for key in witnesses}
 
-    assert {key: (covers(gpu), averages(gpu)) for key, gpu in known.items()} == witnesses
+    assert {key: (covers(gpu), averages(gpu)) for key, gpu in gpus_by_name.items()} == witnesses
 
 
 def test_power_is_of_the_module_where_the_counter_or_nothing_else_is(
@@ -288,10 +288,10 @@ def test_power_is_of_the_module_where_the_counter_or_nothing_else_is(
     for name, first in (("NVIDIA GH200 480GB", "of the module"), ("NVIDIA H200", "POWER_")):
         fake.write("device", f"name {name}", "module here")
         for quantity in ("power_w", "average_w"):
-            found = probe(opened, quantity)
-            assert found.read() == pytest.approx(300)
-            assert first in (found.way or "")
-            assert ("module" in (found.way or "")) == (first == "of the module")
+            probe_found = probe(opened, quantity)
+            assert probe_found.read() == pytest.approx(300)
+            assert first in (probe_found.way or "")
+            assert ("module" in (probe_found.way or "")) == (first == "of the module")
     fake.write("device", "name NVIDIA GB200", "module only", "wave const 900")
     device = find(opened, "GPU-0")
     power = all_probes(device)["power_w"]
@@ -314,8 +314,8 @@ def test_slowdowns_are_counted_whatever_the_number_of_their_field(
     )
     for driver in ("575.51.03", "580.65.06", "580.82.07", "595.45.04"):
         fake.write(f"driver {driver}", "device", *events)
-        found = probe(opened, "throttle_ns").read()
-        assert {name: ns / 1e9 for name, ns in found.items() if ns} == pytest.approx(
+        slowdowns = probe(opened, "throttle_ns").read()
+        assert {name: ns / 1e9 for name, ns in slowdowns.items() if ns} == pytest.approx(
             {
                 "sw_power_cap": 1.0,
                 "thermal": 0.5,
@@ -326,9 +326,9 @@ def test_slowdowns_are_counted_whatever_the_number_of_their_field(
         ), driver
     fake.write("device", "counters none", events[0], events[3])
     counted = probe(opened, "throttle_ns")
-    found = [counted.read() for _ in range(3)][-1]
+    slowdowns = [counted.read() for _ in range(3)][-1]
     assert counted.way == "nvmlDeviceGetViolationStatus"
-    assert (found["thermal"], found["sw_power_cap"]) == pytest.approx((5e8, 1e9))
+    assert (slowdowns["thermal"], slowdowns["sw_power_cap"]) == pytest.approx((5e8, 1e9))
 
 
 def test_event_reasons_and_processes_are_read_as_they_are_and_nothing_is_ever_set(
@@ -351,14 +351,14 @@ def test_event_reasons_and_processes_are_read_as_they_are_and_nothing_is_ever_se
 
 def test_an_identity_tells_what_decides_speed(fake: Fake, opened: NvmlLibrary) -> None:
     fake.write("device", "limit 500 default=700 max=700", "ecc 1 0", "mig 0", "fail x 3")
-    found = identity(find(opened, "GPU-0"))
+    gpu_identity = identity(find(opened, "GPU-0"))
 
-    assert found["name"] == "NVIDIA H200"
-    assert (found["limit_w"], found["default_limit_w"]) == (500.0, 700.0)
-    assert found["limit_range_mw"] == [100_000, 700_000]
-    assert (found["ecc"], found["mig"]) == ([1, 0], [0, 0])
-    assert found["memory_gib"] == 140
-    assert found["pci_device"] == 0x233510DE
+    assert gpu_identity["name"] == "NVIDIA H200"
+    assert (gpu_identity["limit_w"], gpu_identity["default_limit_w"]) == (500.0, 700.0)
+    assert gpu_identity["limit_range_mw"] == [100_000, 700_000]
+    assert (gpu_identity["ecc"], gpu_identity["mig"]) == ([1, 0], [0, 0])
+    assert gpu_identity["memory_gib"] == 140
+    assert gpu_identity["pci_device"] == 0x233510DE
 
 
 def test_an_instance_is_read_as_the_whole_gpu(fake: Fake, opened: NvmlLibrary) -> None:
@@ -381,9 +381,9 @@ def test_an_instance_in_a_container_has_no_energy(fake: Fake, opened: NvmlLibrar
     device = find(opened, "MIG-0-0")
 
     assert (device.instances, device.shared) == (None, None)
-    found = all_probes(device)
-    assert [found[name].read() for name in ("energy_j", "power_w")] == [None, None]
-    assert "Insufficient Permissions (4)" in str(found["energy_j"].failure)
+    probes = all_probes(device)
+    assert [probes[name].read() for name in ("energy_j", "power_w")] == [None, None]
+    assert "Insufficient Permissions (4)" in str(probes["energy_j"].failure)
 
     fake.write("fail nvmlDeviceGetDeviceHandleFromMigDeviceHandle 4", "device", "mig 2")
     with pytest.raises(UnavailableNvml, match="the GPU of instance MIG-0-1 may not be asked"):

@@ -30,9 +30,9 @@ SCENARIO = TWO
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PYTEST_MLPERF_LEASES", str(tmp_path))
-    place = tmp_path / "pytest-mlperf"
-    place.mkdir()
-    return place
+    note_folder = tmp_path / "pytest-mlperf"
+    note_folder.mkdir()
+    return note_folder
 
 
 def set_to(opened: NvmlLibrary, folder: Path, watts: int, uuid: str = "GPU-0") -> None:
@@ -46,9 +46,9 @@ NOTE = LimitNote(**USUAL)
 
 def leave(folder: Path, **changes: Any) -> Path:
     """Write a note as a guard that was killed leaves it."""
-    place = folder / "GPU-0.power-limit.json"
-    place.write_text(json.dumps({**USUAL, **changes}))
-    return place
+    note = folder / "GPU-0.power-limit.json"
+    note.write_text(json.dumps({**USUAL, **changes}))
+    return note
 
 
 def test_the_limit_before_is_noted_and_given_back(
@@ -117,23 +117,23 @@ def test_what_cannot_be_given_back_says_how_to(
         set_to(opened, folder, 500, uuid)
     fake.write(f"fail {SET} 4 dev=0", *TWO)
 
-    said = power_limit.restore_all(opened, ["GPU-0", "GPU-1"], folder)
+    restored = power_limit.restore_all(opened, ["GPU-0", "GPU-1"], folder)
 
-    (trouble,) = said["troubles"]
+    (trouble,) = restored["troubles"]
     assert trouble.startswith("GPU-0 still has the power limit of 500 W that a case set, and had")
     assert trouble.endswith("sudo nvidia-smi -i GPU-0 -pl 700")
     assert (fake.limit_w(0), fake.limit_w(1)) == (500, 700)
     assert noted(folder).keys() == {"GPU-0"}
 
 
-def link(place: Path) -> None:
-    place.rename(place.with_name("elsewhere"))
-    place.symlink_to(place.with_name("elsewhere"))
+def link(note: Path) -> None:
+    note.rename(note.with_name("elsewhere"))
+    note.symlink_to(note.with_name("elsewhere"))
 
 
-def pipe(place: Path) -> None:
-    place.unlink()
-    os.mkfifo(place)
+def pipe(note: Path) -> None:
+    note.unlink()
+    os.mkfifo(note)
 
 
 def test_what_is_no_note_is_none(folder: Path) -> None:
@@ -142,7 +142,7 @@ def test_what_is_no_note_is_none(folder: Path) -> None:
         pipe,
         *(partial(Path.write_text, data=text) for text in ("{", "[" * 4000, '"text"')),
         *(
-            lambda place, change=change: leave(place.parent, **change)
+            lambda note, change=change: leave(note.parent, **change)
             for change in (
                 {"was_mw": "700000"},
                 {"was_mw": -1},
@@ -153,12 +153,12 @@ def test_what_is_no_note_is_none(folder: Path) -> None:
         ),
     ]
     for number, spoil in enumerate(spoils):
-        own = folder / str(number)
-        own.mkdir()
-        place = leave(own)
-        assert noted(own) == {"GPU-0": NOTE}
-        spoil(place)
-        assert noted(own) == {}, number
+        own_folder = folder / str(number)
+        own_folder.mkdir()
+        note = leave(own_folder)
+        assert noted(own_folder) == {"GPU-0": NOTE}
+        spoil(note)
+        assert noted(own_folder) == {}, number
 
 
 def test_a_note_of_another_user_or_limit_is_none(
@@ -203,12 +203,12 @@ def test_the_limit_lasts_until_the_process_is_to_end(
     """By the end of its stdin, as where its parent died, and by each signal that asks for it."""
     guard = Guard(fake, folder, 500, "GPU-0", "GPU-1")
     during = fake.limit_w(0), fake.limit_w(1)
-    code, said = guard.end(number)
+    code, ending = guard.end(number)
 
     assert guard.first == {}
     assert during == (500, 500)
     assert (fake.limit_w(0), fake.limit_w(1), noted(folder)) == (700, 700, {})
-    assert said["troubles"] == []
+    assert ending["troubles"] == []
     assert code == (128 + number if number else 0)
 
 
@@ -246,8 +246,8 @@ def test_a_session_sees_the_limit_that_a_gpu_will_have_again(
     guard = Guard(fake, folder, 500, "GPU-0")
     seen = []
     for _ in ("set", "restored"):
-        found = machine.detect.__wrapped__(gpus=True)
-        seen.append((fake.limit_w(), [gpu["power_limit_w"] for gpu in found.gpus]))
+        machine_seen = machine.detect.__wrapped__(gpus=True)
+        seen.append((fake.limit_w(), [gpu["power_limit_w"] for gpu in machine_seen.gpus]))
         guard.end()
 
     assert seen == [(500, [700, 700]), (700, [700, 700])]

@@ -19,13 +19,13 @@ RANGE_UJ = 65_532_610_987
 def zones(folder: Path, **named: str) -> Path:
     """Write zones as the kernel has them: intel_rapl_0_1="dram" is intel-rapl:0:1."""
     for key, name in named.items():
-        place = folder / key.replace("intel_rapl_mmio_", "intel-rapl-mmio:").replace(
+        zone = folder / key.replace("intel_rapl_mmio_", "intel-rapl-mmio:").replace(
             "intel_rapl_", "intel-rapl:"
         ).replace("_", ":")
-        place.mkdir(parents=True)
-        (place / "name").write_text(f"{name}\n")
-        (place / "energy_uj").write_text("1000000\n")
-        (place / "max_energy_range_uj").write_text(f"{RANGE_UJ}\n")
+        zone.mkdir(parents=True)
+        (zone / "name").write_text(f"{name}\n")
+        (zone / "energy_uj").write_text("1000000\n")
+        (zone / "max_energy_range_uj").write_text(f"{RANGE_UJ}\n")
     return folder
 
 
@@ -111,4 +111,4 @@ def test_counters_that_are_for_root_alone_are_said_with_the_remedy(
     assert check.text == (
         f"RAPL of package-0 is not read: {folder}/intel-rapl:0/energy_uj: Permission denied"
     )
-    assert check.do.startswith("where that is permission: sudo chmod a+r ")
+    assert check.do.startswith("for permissions, at each boot: sudo chmod a+r ")

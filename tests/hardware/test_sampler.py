@@ -24,9 +24,9 @@ COUNTER = "nvmlDeviceGetTotalEnergyConsumption"
 
 @pytest.fixture
 def fake(tmp_path: Path) -> Fake:
-    found = Fake(tmp_path)
-    found.write(*scenario("wave square 80 620 0.7"))
-    return found
+    fake_gpu = Fake(tmp_path)
+    fake_gpu.write(*scenario("wave square 80 620 0.7"))
+    return fake_gpu
 
 
 def sampled(fake: Fake, seconds: float = 0.3, *gpus: str, watch_s: float = 0.02) -> Child:
@@ -107,9 +107,9 @@ def test_a_slow_call_is_not_timed_at_length(fake: Fake) -> None:
     slow = "nvmlDeviceGetPerformanceState"
     fake.write(f"latency {slow} 30000", "device")
     with Child(fake, watch_s=0.02) as child:
-        asked = fake.calls().count(slow)
+        slow_calls = fake.calls().count(slow)
 
-    assert 2 <= asked < 10
+    assert 2 <= slow_calls < 10
     assert child.ready["gpus"][0]["cost_us"]["pstate"][0] > 30_000
 
 
@@ -155,8 +155,8 @@ def test_several_gpus_are_told_apart(fake: Fake) -> None:
     child = sampled(fake, 0.3, "GPU-1", "GPU-9", "GPU-0", "MIG-2-0", "MIG-2-1")
     first, missing, last, _, second = child.ready["gpus"]
 
-    why = "there is no GPU GPU-9 here"
-    assert missing == {"index": 1, "uuid": "GPU-9", "unavailable": why, "lost": True}
+    reason = "there is no GPU GPU-9 here"
+    assert missing == {"index": 1, "uuid": "GPU-9", "unavailable": reason, "lost": True}
     assert [(gpu["uuid"], gpu["index"]) for gpu in (first, last)] == [("GPU-1", 0), ("GPU-0", 2)]
     assert "same GPU as MIG-2-0" in second["unavailable"]
     powers = {t[1]: t[2] for t in child.of("t")}

@@ -58,9 +58,9 @@ def test_what_is_dear_is_read_less_often_and_the_rest_as_before() -> None:
 
 @given(costs, st.integers(1, 16), st.sampled_from([100.0, 50.0, 20.0]))
 def test_the_budget_is_kept_or_every_rate_is_at_its_floor(
-    paid: dict[str, ReadCost], gpus: int, wanted: float
+    paid: dict[str, ReadCost], gpus: int, asked_hz: float
 ) -> None:
-    rates = choose(paid, gpus, trace_hz=wanted)
+    rates = choose(paid, gpus, trace_hz=asked_hz)
 
     at_floor = (
         rates.trace_hz == FLOORS_HZ["trace"]
@@ -69,7 +69,7 @@ def test_the_budget_is_kept_or_every_rate_is_at_its_floor(
     )
     assert at_floor or rates.cpu_share <= cpu_allowed(gpus)
     assert FLOORS_HZ["counter"] <= rates.counter_hz
-    assert rates.trace_hz <= wanted
+    assert rates.trace_hz <= asked_hz
     assert rates.counter_hz <= rates.trace_hz
     assert rates.trace_hz / rates.counter_hz == pytest.approx(
         round(rates.trace_hz / rates.counter_hz)

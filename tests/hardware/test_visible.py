@@ -62,11 +62,11 @@ def test_each_form_means_what_it_means_to_cuda() -> None:
     for table in (FORMS, ENDED):
         expected |= {form: gpus for gpus, forms in table.items() for form in forms}
     for order in ({}, {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}):
-        found = {
+        visible_by_form = {
             form: tuple(visible(THREE, {"CUDA_VISIBLE_DEVICES": form, **order}))
             for form in expected
         }
-        assert found == expected
+        assert visible_by_form == expected
 
 
 def test_instances_are_named_by_their_uuid_or_their_older_address() -> None:
@@ -113,12 +113,12 @@ def test_without_the_variable_all_are_visible() -> None:
 @given(st.text(alphabet="0123GPUMI-,/ 89fabx", max_size=40))
 def test_whatever_is_set_gives_gpus_that_are_here_each_once(value: str) -> None:
     """And a longer list only adds behind, unless it names one twice."""
-    found = visible(SLICED, {"CUDA_VISIBLE_DEVICES": value})
+    visible_uuids = visible(SLICED, {"CUDA_VISIBLE_DEVICES": value})
 
-    assert len(set(found)) == len(found)
-    assert set(found) <= {device.uuid for device in SLICED}
+    assert len(set(visible_uuids)) == len(visible_uuids)
+    assert set(visible_uuids) <= {device.uuid for device in SLICED}
     longer = visible(SLICED, {"CUDA_VISIBLE_DEVICES": f"{value},MIG-c0"})
-    assert longer in ([], found, [*found, "MIG-c0"])
+    assert longer in ([], visible_uuids, [*visible_uuids, "MIG-c0"])
 
 
 @given(st.lists(st.text("0123456789abcdef", min_size=4, max_size=4), min_size=1, unique=True))
@@ -129,5 +129,5 @@ def test_every_gpu_has_a_beginning_that_names_it_and_no_shorter_one_does(ids: li
         for end in range(len("GPU-"), len(device.uuid) + 1):
             beginning = device.uuid[:end]
             alone = not any(other.startswith(beginning) for other in others)
-            found = visible(devices, {"CUDA_VISIBLE_DEVICES": beginning})
-            assert found == ([device.uuid] if alone else [])
+            visible_uuids = visible(devices, {"CUDA_VISIBLE_DEVICES": beginning})
+            assert visible_uuids == ([device.uuid] if alone else [])

@@ -22,19 +22,19 @@ def noise(count: int, seed: int = 0, sd: float = 0.009) -> list[float]:
     return [100 * math.exp(rng.gauss(0, sd)) for _ in range(count)]
 
 
-def stepped(before: int, after: int, share: float, seed: int = 0) -> list[float]:
-    values = noise(before + after, seed)
-    return [value * (1 + share * (n >= before)) for n, value in enumerate(values)]
+def stepped(left: int, after: int, share: float, seed: int = 0) -> list[float]:
+    values = noise(left + after, seed)
+    return [value * (1 + share * (n >= left)) for n, value in enumerate(values)]
 
 
 def test_a_step_is_found_where_it_is_and_so_is_a_slow_ramp() -> None:
     """Down and up again are two changes."""
     for share in (-0.05, -0.03, 0.03, 0.08):
-        (found,) = level_changes(stepped(40, 20, share))
-        assert abs(found.index - 40) <= 2
-        assert found.low < share < found.high
-        assert found.low < found.change < found.high
-        assert found.p < 1e-6
+        (change,) = level_changes(stepped(40, 20, share))
+        assert abs(change.index - 40) <= 2
+        assert change.low < share < change.high
+        assert change.low < change.change < change.high
+        assert change.p < 1e-6
 
     values = [v * (0.95 if 60 <= n < 90 else 1) for n, v in enumerate(noise(150, 3))]
     ramp = [v * 0.997 ** (max(0, n - 30) / 5) for n, v in enumerate(noise(80, 5))]
@@ -78,11 +78,11 @@ def test_single_sessions_few_ones_ties_and_tiny_steps_prove_nothing() -> None:
 
 @given(st.lists(st.floats(1e-6, 1e6), max_size=60), st.sampled_from([0.25, 2.0, 1024.0]))
 def test_units_change_nothing(values: list[float], unit: float) -> None:
-    found = level_changes(values)
+    changes = level_changes(values)
     scaled = level_changes([value * unit for value in values])
 
-    assert [one.index for one in scaled] == [one.index for one in found]
-    assert all(0 < one.index < len(values) for one in found)
+    assert [one.index for one in scaled] == [one.index for one in changes]
+    assert all(0 < one.index < len(values) for one in changes)
 
 
 def test_the_chance_of_a_split_is_exact() -> None:
@@ -90,6 +90,6 @@ def test_the_chance_of_a_split_is_exact() -> None:
 
     for m, n in ((4, 6), (5, 30), (8, 8), (12, 20)):
         for seed in range(5):
-            before, after = noise(m, seed), [v * 0.99 for v in noise(n, seed + 1000)]
-            exact = mannwhitneyu(before, after, method="exact").pvalue
-            assert math.isclose(_p_of(before, after), exact, rel_tol=1e-9)
+            left, after = noise(m, seed), [v * 0.99 for v in noise(n, seed + 1000)]
+            exact = mannwhitneyu(left, after, method="exact").pvalue
+            assert math.isclose(_p_of(left, after), exact, rel_tol=1e-9)

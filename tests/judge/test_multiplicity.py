@@ -71,14 +71,14 @@ def test_step_up_is_that_of_scipy_between_bonferroni_and_no_correction(
     """
     from scipy.stats import false_discovery_control
 
-    found = benjamini_hochberg(named(p_values), share)
+    rejected = benjamini_hochberg(named(p_values), share)
     adjusted = false_discovery_control(p_values) if p_values else []
     near = [abs(p - share) < 1e-12 for p in adjusted]
 
-    assert any(near) or found == {i for i, p in enumerate(adjusted) if p <= share}
-    assert {i for i, p in enumerate(p_values) if p <= share / len(p_values)} <= found
-    assert all(p_values[i] <= share for i in found)
-    assert found <= benjamini_hochberg(named([p * better for p in p_values]), share)
+    assert any(near) or rejected == {i for i, p in enumerate(adjusted) if p <= share}
+    assert {i for i, p in enumerate(p_values) if p <= share / len(p_values)} <= rejected
+    assert all(p_values[i] <= share for i in rejected)
+    assert rejected <= benjamini_hochberg(named([p * better for p in p_values]), share)
 
 
 def test_few_pairs_are_each_judged_alone_and_among_many_a_drop_must_stand_out() -> None:
@@ -91,12 +91,12 @@ def test_few_pairs_are_each_judged_alone_and_among_many_a_drop_must_stand_out() 
         assert answers(p_values) == {
             i: Answer.INCONCLUSIVE if i else Answer.FAIL for i in range(count)
         }
-    found = answers({"drop": 0.001, "doubt": 0.009} | named([1.0] * (MANY - 2)))
+    outcomes = answers({"drop": 0.001, "doubt": 0.009} | named([1.0] * (MANY - 2)))
     few = {"x": 0.009} | named([0.001] * 2 + [1.0] * 37)
     more = {"x": 0.009} | named([0.001] * 9 + [1.0] * 30)
 
-    assert [found["drop"], found["doubt"]] == [Answer.FAIL, Answer.SUSPECT]
-    assert {found[i] for i in range(MANY - 2)} == {Answer.INCONCLUSIVE}
+    assert [outcomes["drop"], outcomes["doubt"]] == [Answer.FAIL, Answer.SUSPECT]
+    assert {outcomes[i] for i in range(MANY - 2)} == {Answer.INCONCLUSIVE}
     assert answers(few)["x"] is Answer.SUSPECT
     assert answers(more)["x"] is Answer.FAIL
     assert answers({"passed": 1.0} | named([1e-9] * MANY))["passed"] is Answer.INCONCLUSIVE
@@ -108,17 +108,17 @@ def test_many_pairs_are_measured_until_they_stand_out() -> None:
     Two runs at -3.5 % are a drop of a pair alone; among 600 its p value asks for more.
     """
     for pairs, alpha in ((1, 0.01), (MAX_LONE_PAIRS, 0.01), (MANY, 0.005 / 21), (600, 0.005 / 600)):
-        found = rule_among(RULE, pairs)
-        assert found.alpha == pytest.approx(alpha)
-        assert (found.beta, found.max_runs) == (RULE.beta, RULE.max_runs)
+        rule = rule_among(RULE, pairs)
+        assert rule.alpha == pytest.approx(alpha)
+        assert (rule.beta, rule.max_runs) == (RULE.beta, RULE.max_runs)
 
     runs = values(96.0, 97.0, 96.4, 96.6, 96.5)
 
     def at(pairs: int, k: int) -> tuple[Answer, float]:
-        found = judge(
+        judged = judge(
             WAVY, runs[:k], direction=Direction.HIGHER, limit=0.03, rule=rule_among(RULE, pairs)
         )
-        return found.outcome, found.p
+        return judged.outcome, judged.p
 
     assert at(1, 2)[0] is Answer.PROVISIONAL
     assert at(600, 2)[0] is Answer.MORE
@@ -198,19 +198,19 @@ def test_pairs_as_expected_are_judged_as_alone_and_few_show_nothing() -> None:
 
 def test_drops_do_not_widen_it_and_are_larger_than_what_nothing_did() -> None:
     """One in 300 of the baselines' sessions fell by 12 standard errors."""
-    rng, before = random.Random(2), baselines()
+    rng, baseline_runs = random.Random(2), baselines()
     for fell in (30, PAIRS // 2, PAIRS):
         firsts = [(c - 0.03 * (n < fell), se, df) for n, (c, se, df) in enumerate(normal(rng))]
 
-        null = estimate(firsts, before, RULE)
+        null = estimate(firsts, baseline_runs, RULE)
 
         assert null.scale < 1.15
         assert null.p_value(looks(-0.03), RULE) < 1e-4
 
-    before = baselines()
-    for looks_ in before.values():
+    baseline_runs = baselines()
+    for looks_ in baseline_runs.values():
         looks_[:2] = [(-0.1, SE, DF)] * 2
-    null = estimate(normal(random.Random(2)), before, RULE)
+    null = estimate(normal(random.Random(2)), baseline_runs, RULE)
 
     assert null.p_value(looks(-0.04), RULE) >= 8 / (2 * 4 * PAIRS)
     assert null.p_value(looks(-0.08), RULE) < 8 / (2 * 4 * PAIRS)
@@ -259,9 +259,9 @@ def test_a_drop_that_is_alone_lies_farther_out_where_tails_are_heavy() -> None:
     assert wild.p_value(away(wild, 1.1), RULE) == FEWEST
     assert wild.p_value(away(wild, 1.6), RULE) < FEWEST
 
-    before = baselines()
-    before["a"][0] = (-8 * SE, SE, DF)
-    null = estimate(normal(random.Random(2)), before, RULE)
+    baseline_runs = baselines()
+    baseline_runs["a"][0] = (-8 * SE, SE, DF)
+    null = estimate(normal(random.Random(2)), baseline_runs, RULE)
 
     p = null.p_value(away(null, 0.99), RULE)
 

@@ -24,8 +24,10 @@ positive = st.floats(0.5, 2.0)
 paired = st.lists(st.tuples(positive, positive), min_size=1, max_size=7)
 
 
-def judged(a: Sequence[float], b: Sequence[float], least: float = 1.2, **given: object) -> Ratio:
-    options = {"direction": HIGHER, "rule": RULE, **given}
+def judged(
+    a: Sequence[float], b: Sequence[float], least: float = 1.2, **more_options: object
+) -> Ratio:
+    options = {"direction": HIGHER, "rule": RULE, **more_options}
     return judge_ratio(values(*a), values(*b), least=least, **options)  # type: ignore[arg-type]
 
 
@@ -39,9 +41,11 @@ def test_the_interval_is_that_of_the_rule() -> None:
                                0.014844375823497903)),
     ):  # fmt: skip
         a, b = (values(*side, within_se=within_se) for side in sides)
-        found = judge_ratio(a, b, direction=direction, least=1.3, rule=RULE)
-        assert (found.ratio, found.low, found.high, found.sd) == pytest.approx(expected, rel=1e-6)
-        assert found.outcome is Answer.MORE
+        verdict = judge_ratio(a, b, direction=direction, least=1.3, rule=RULE)
+        assert (verdict.ratio, verdict.low, verdict.high, verdict.sd) == pytest.approx(
+            expected, rel=1e-6
+        )
+        assert verdict.outcome is Answer.MORE
 
 
 def test_nothing_is_decided_from_one_pair_and_the_first_decision_is_final() -> None:
@@ -58,9 +62,9 @@ def test_nothing_is_decided_from_one_pair_and_the_first_decision_is_final() -> N
 
     drift = [0.9**turn for turn in range(4)]
 
-    found = judged([1.5 * drift[0], 1.5 * drift[3]], [drift[1], drift[2]], least=1.1)
+    verdict = judged([1.5 * drift[0], 1.5 * drift[3]], [drift[1], drift[2]], least=1.1)
 
-    assert found.ratio == pytest.approx(1.5)
+    assert verdict.ratio == pytest.approx(1.5)
 
 
 @settings(max_examples=50)
@@ -72,20 +76,20 @@ def test_the_interval_holds_the_ratio_and_decides_and_only_ratios_matter(
     a, b = zip(*pairs, strict=True)
     other = [unit * (1 + 0.1 * index) for index in range(len(a))]
     scaled = [[x * f for x, f in zip(side, other, strict=True)] for side in (a, b)]
-    found = judged(a, b, least, direction=direction)
+    verdict = judged(a, b, least, direction=direction)
     turned = judged(b, a, least, direction=LOWER if direction is HIGHER else HIGHER)
 
-    assert found.low < found.ratio < found.high
-    assert 1 <= found.pairs <= min(len(pairs), RULE.max_runs)
-    if found.outcome is Answer.PASS:
-        assert found.low >= least
-    if found.outcome is Answer.FAIL:
-        assert found.high < least
-    if found.outcome in (Answer.PASS, Answer.FAIL):
-        assert found.pairs >= FIRST_LOOK
+    assert verdict.low < verdict.ratio < verdict.high
+    assert 1 <= verdict.pairs <= min(len(pairs), RULE.max_runs)
+    if verdict.outcome is Answer.PASS:
+        assert verdict.low >= least
+    if verdict.outcome is Answer.FAIL:
+        assert verdict.high < least
+    if verdict.outcome in (Answer.PASS, Answer.FAIL):
+        assert verdict.pairs >= FIRST_LOOK
     for same in (turned, judged(scaled[0], scaled[1], least, direction=direction)):
-        assert (same.outcome, same.pairs) == (found.outcome, found.pairs)
-        assert (same.ratio, same.low) == pytest.approx((found.ratio, found.low))
+        assert (same.outcome, same.pairs) == (verdict.outcome, verdict.pairs)
+        assert (same.ratio, same.low) == pytest.approx((verdict.ratio, verdict.low))
 
 
 anything = st.floats(min_value=5e-324, max_value=1.7e308)
@@ -103,10 +107,10 @@ def test_any_positive_numbers_are_judged(
 ) -> None:
     a, b = zip(*pairs, strict=True)
 
-    for found in (judged(a, b, direction=direction), drop(a, b, direction=direction)):
-        assert all(0 < x < math.inf for x in (found.low, found.ratio, found.high))
-        assert found.low <= found.ratio <= found.high
-        assert all(map(math.isfinite, (*raw("throughput", found), *raw("latency_p50", found))))
+    for verdict in (judged(a, b, direction=direction), drop(a, b, direction=direction)):
+        assert all(0 < x < math.inf for x in (verdict.low, verdict.ratio, verdict.high))
+        assert verdict.low <= verdict.ratio <= verdict.high
+        assert all(map(math.isfinite, (*raw("throughput", verdict), *raw("latency_p50", verdict))))
 
 
 @pytest.mark.parametrize("count", [100, pytest.param(1500, marks=pytest.mark.nightly)])
@@ -132,26 +136,28 @@ def test_its_errors_are_as_rare_as_it_promises(session: float, count: int) -> No
 
 
 def drop(
-    now: Sequence[float],
-    before: Sequence[float],
+    current: Sequence[float],
+    baseline: Sequence[float],
     limit: float = 0.03,
     direction: Direction = HIGHER,
     rule: RuleR = RULE,
 ) -> Ratio:
-    return judge_drop(values(*now), values(*before), direction=direction, limit=limit, rule=rule)
+    return judge_drop(
+        values(*current), values(*baseline), direction=direction, limit=limit, rule=rule
+    )
 
 
 def test_a_drop_is_proven_or_one_of_the_limit_excluded() -> None:
     """By the words of rule R: below no change it fails, above the limit it passes."""
-    for now, before, decision, improved in (
+    for current, baseline, decision, improved in (
         ([80, 80.2], [100, 100], Answer.FAIL, False),
         ([100.1] * 5, [100] * 5, Answer.PASS, False),
         ([130, 130.2], [100, 100], Answer.PASS, True),
         ([97, 103, 97, 103, 97], [100] * 5, Answer.INCONCLUSIVE, False),
         ([80], [100], Answer.MORE, False),
     ):
-        for found in (drop(now, before), drop(before, now, direction=LOWER)):
-            assert (found.outcome, found.improved) == (decision, improved)
+        for verdict in (drop(current, baseline), drop(baseline, current, direction=LOWER)):
+            assert (verdict.outcome, verdict.improved) == (decision, improved)
 
 
 def test_what_cannot_be_judged_is_refused() -> None:
@@ -178,15 +184,15 @@ def test_what_cannot_be_judged_is_refused() -> None:
 def test_the_two_bounds_decide_about_a_drop(
     pairs: list[tuple[float, float]], limit: float, direction: Direction
 ) -> None:
-    now, before = zip(*pairs, strict=True)
-    found = drop(now, before, limit, direction)
+    current, baseline = zip(*pairs, strict=True)
+    verdict = drop(current, baseline, limit, direction)
     bound = 1 - limit if direction is HIGHER else 1 / (1 + limit)
 
-    assert (found.low >= bound * (1 - 1e-12)) or found.outcome is not Answer.PASS
-    assert found.high < 1 or found.outcome is not Answer.FAIL
-    assert found.outcome is Answer.PASS or not found.improved
-    if found.improved:
-        assert found.low > 1
+    assert (verdict.low >= bound * (1 - 1e-12)) or verdict.outcome is not Answer.PASS
+    assert verdict.high < 1 or verdict.outcome is not Answer.FAIL
+    assert verdict.outcome is Answer.PASS or not verdict.improved
+    if verdict.improved:
+        assert verdict.low > 1
 
 
 @pytest.mark.parametrize("count", [200, pytest.param(1500, marks=pytest.mark.nightly)])
@@ -196,15 +202,15 @@ def test_a_drop_is_confirmed_and_excluded_as_wrongly_as_it_promises(count: int) 
     rng = random.Random(20261121)
 
     def share(level: float, decision: Answer, noise: float) -> float:
-        found = 0
+        hits = 0
         for _ in range(count):
             common = rng.gauss(0, 0.03)
-            now, before = (
+            current, baseline = (
                 [math.exp(math.log(x) + common + rng.gauss(0, noise)) for _ in range(5)]
                 for x in (level, 1.0)
             )
-            found += drop(now, before).outcome is decision
-        return found / count
+            hits += drop(current, baseline).outcome is decision
+        return hits / count
 
     for noise in (0.002, 0.007, 0.014, 0.035):
         assert share(1.0, Answer.FAIL, noise) <= 0.01

@@ -28,11 +28,11 @@ FOUR, ONE = "aabbccdd", "aaaaaaaa"
 
 
 def stands(
-    *sessions: list[float], now: list[float], noise: SessionNoise | None = None
+    *sessions: list[float], current: list[float], noise: SessionNoise | None = None
 ) -> Robustness:
     sample = Sample(
         baseline=sessions,
-        now=now,
+        now=current,
         expected=0.75 * 0.007**2,
         prior_df=4.0,
         ratio=1 / 3,
@@ -44,11 +44,15 @@ def stands(
 
 
 def judged(
-    before: list[float], now: list[float], sessions: str, rule: RuleR = RULE, age: float = 0.0
+    baseline_logs: list[float],
+    current: list[float],
+    sessions: str,
+    rule: RuleR = RULE,
+    age: float = 0.0,
 ) -> Judged:
-    runs = zip(before, sessions, strict=True)
+    runs = zip(baseline_logs, sessions, strict=True)
     baseline = [Value(value=math.exp(x), session=s, day=100.0 + ord(s) - ord("a")) for x, s in runs]
-    later = [Value(value=math.exp(x), session="now", day=103.0 + age) for x in now]
+    later = [Value(value=math.exp(x), session="now", day=103.0 + age) for x in current]
     return judge(baseline, later, direction=Direction.HIGHER, limit=0.03, rule=rule)
 
 
@@ -60,7 +64,7 @@ WIDE = [0.02, 0.021, -0.02, -0.021, 0.01, 0.011, -0.01, -0.011]
 def test_a_word_is_final_where_sessions_cannot_turn_it() -> None:
     """Of four sessions that agree or differ, and of one, whose differences are not known."""
     few, provisional = "few sessions", Answer.PROVISIONAL
-    for before, now, sessions, rule, decision, leans, lacking in (
+    for baseline, current, sessions, rule, decision, leans, lacking in (
         (FLAT, [0.0], FOUR, RULE, Answer.PASS, None, None),
         (FLAT, [0.0], ONE, RULE, provisional, "ok", few),
         (FLAT, [-0.05, -0.05], FOUR, RULE, provisional, "drop", few),
@@ -72,8 +76,10 @@ def test_a_word_is_final_where_sessions_cannot_turn_it() -> None:
         (WIDE, [-0.09, -0.09], FOUR, RULE, provisional, "drop", few),
         (WIDE, [0.015], FOUR, RULE, provisional, "ok", None),
     ):
-        found = judged(before, now, sessions, rule)
-        assert (found.outcome, found.direction, found.lacks) == (decision, leans, lacking), now
+        verdict = judged(baseline, current, sessions, rule)
+        assert (verdict.outcome, verdict.direction, verdict.lacks) == (decision, leans, lacking), (
+            current
+        )
 
 
 def test_a_baseline_is_old_by_its_age_and_what_its_sessions_span() -> None:
@@ -117,29 +123,29 @@ def test_a_baseline_is_final_for_twice_its_span_and_less_with_a_trend() -> None:
     st.sampled_from([1, 2, 4]),
 )
 def test_what_holds_to_some_difference_of_sessions_is_what_is_said(
-    now: list[float], away: float, sessions: int
+    current: list[float], away: float, sessions: int
 ) -> None:
     runs = [[0.001, -0.001]] * sessions
-    found = stands(*runs, now=[x - away for x in now])
+    verdict = stands(*runs, current=[x - away for x in current])
 
-    assert found.failing.robust_to >= 0 <= found.passing.robust_to
-    assert not (found.failing.robust and found.passing.robust)
+    assert verdict.failing.robust_to >= 0 <= verdict.passing.robust_to
+    assert not (verdict.failing.robust and verdict.passing.robust)
     if sessions == 1:
         # One session says nothing of the others: only the widest may decide.
         run = np.var([0.001, -0.001], ddof=1)
-        scatter = 4 * 0.75 * 0.007**2 + run + np.var(now, ddof=1) * (len(now) - 1)
-        widest = MAX_SPREAD_RATIO * math.sqrt(scatter / (4 + 1 + len(now) - 1))
-        assert found.failing.robust == (found.failing.robust_to >= widest)
-        assert found.passing.robust == (found.passing.robust_to >= widest)
+        scatter = 4 * 0.75 * 0.007**2 + run + np.var(current, ddof=1) * (len(current) - 1)
+        widest = MAX_SPREAD_RATIO * math.sqrt(scatter / (4 + 1 + len(current) - 1))
+        assert verdict.failing.robust == (verdict.failing.robust_to >= widest)
+        assert verdict.passing.robust == (verdict.passing.robust_to >= widest)
 
 
 @settings(max_examples=50)
 @given(st.floats(0.0, 0.2), st.floats(0.0, 0.2))
-def test_a_larger_drop_stands_where_a_smaller_does(one: float, other: float) -> None:
+def test_a_larger_drop_stands_where_a_smaller_does(first_drop: float, other: float) -> None:
     runs = [[0.002, -0.002], [0.001, 0.0], [-0.001, 0.001], [0.0, 0.002]]
     small, large = (
-        stands(*runs, now=[0.001 - drop, -0.001 - drop]).failing.robust
-        for drop in sorted((one, other))
+        stands(*runs, current=[0.001 - drop, -0.001 - drop]).failing.robust
+        for drop in sorted((first_drop, other))
     )
 
     assert large or not small
@@ -209,14 +215,14 @@ def test_a_larger_ratio_of_sessions_never_makes_a_drop_final(data: st.DataObject
     """What rule R says with what was learnt of sessions: the runs are the same."""
     sd = data.draw(st.floats(0.0005, 0.01))
     deviations = st.floats(-2.0, 2.0).map(lambda x: sd * x)
-    before = data.draw(st.lists(deviations, min_size=8, max_size=8))
+    baseline = data.draw(st.lists(deviations, min_size=8, max_size=8))
     drop, df = data.draw(st.floats(0.0, 0.2)), data.draw(st.floats(3.0, 30.0))
-    now = [x - drop for x in data.draw(st.lists(deviations, min_size=5, max_size=5))]
+    current = [x - drop for x in data.draw(st.lists(deviations, min_size=5, max_size=5))]
     small, large = sorted(data.draw(st.tuples(st.floats(0.0, 20.0), st.floats(0.0, 20.0))))
 
     def decision(ratio: float, df: float) -> Answer:
         noise = SessionNoise(ratio=ratio, df=df)
-        return judged(before, now, FOUR, replace(RULE, session_noise=noise)).outcome
+        return judged(baseline, current, FOUR, replace(RULE, session_noise=noise)).outcome
 
     if decision(large, df) is Answer.FAIL:
         assert decision(small, df) is Answer.FAIL
@@ -225,18 +231,18 @@ def test_a_larger_ratio_of_sessions_never_makes_a_drop_final(data: st.DataObject
 
 def test_sessions_known_to_be_alike_prove_a_drop_after_two_runs() -> None:
     """Ten sessions of two runs that do not differ, -3.5 %: it was provisional after five runs."""
-    before, ten = [0.004, -0.004] * 10, "".join(2 * name for name in "abcdefghij")
-    now = [-0.035 + x for x in (0.003, -0.003, 0.002, -0.002, 0.0)]
+    baseline, ten = [0.004, -0.004] * 10, "".join(2 * name for name in "abcdefghij")
+    current = [-0.035 + x for x in (0.003, -0.003, 0.002, -0.002, 0.0)]
     for ratio in (0.0, 1 / 3, 1.0):
         noise = SessionNoise(ratio=ratio, df=9.0)
-        found = judged(before, now, ten, replace(RULE, session_noise=noise))
-        assert (found.outcome, found.runs_used) == (Answer.FAIL, 2), ratio
+        verdict = judged(baseline, current, ten, replace(RULE, session_noise=noise))
+        assert (verdict.outcome, verdict.runs_used) == (Answer.FAIL, 2), ratio
 
 
 def test_new_runs_that_scatter_more_widen_their_own_share() -> None:
     noise = SessionNoise(ratio=0.1, df=20.0)
     alike, wide = (
-        stands(*[[0.001, -0.001]] * 4, now=now, noise=noise).failing.robust
+        stands(*[[0.001, -0.001]] * 4, current=now, noise=noise).failing.robust
         for now in ([-0.04, -0.04, -0.04], [-0.01, -0.07, -0.04])
     )
 

@@ -25,25 +25,27 @@ def graded(
     """Return ROUGE-like scores of two passes: mean 44, standard deviation 22, correlated."""
     shared, alone = math.sqrt(correlation) * 22, math.sqrt(1 - correlation) * 22
     common = rng.normal(44, shared, samples)
-    before = rng.normal(common, alone)
-    return before.tolist(), (rng.normal(common, alone) - drop).tolist()
+    baseline = rng.normal(common, alone)
+    return baseline.tolist(), (rng.normal(common, alone) - drop).tolist()
 
 
-def judged(before: Sequence[float], now: Sequence[float], margin: float, *at: int) -> Paired:
-    pairs = {"x": ScorePairs(before=before, now=now, margin=margin)}
-    return judge_pairs(pairs, at or (len(before),))["x"]
+def judged(baseline: Sequence[float], current: Sequence[float], margin: float, *at: int) -> Paired:
+    pairs = {"x": ScorePairs(before=baseline, now=current, margin=margin)}
+    return judge_pairs(pairs, at or (len(baseline),))["x"]
 
 
-def decide(before: list[float], now: list[float], margin: float, *, sequential: bool) -> Answer:
-    return judged(before, now, margin, *looks(len(before), sequential=sequential)).outcome
+def decide(
+    baseline: list[float], current: list[float], margin: float, *, sequential: bool
+) -> Answer:
+    return judged(baseline, current, margin, *looks(len(baseline), sequential=sequential)).outcome
 
 
 def test_looks_grow_and_end_with_the_whole_data_set() -> None:
     """A margin must allow something, and scores need a partner."""
-    found = [looks(samples, sequential=True) for samples in (500, 1024, 1025, 24_576)]
+    sizes = [looks(samples, sequential=True) for samples in (500, 1024, 1025, 24_576)]
 
     whole = (1024, 3072, 8192, 16_384, 24_576)
-    assert found == [(500,), (1024,), (1024, 1025), whole]
+    assert sizes == [(500,), (1024,), (1024, 1025), whole]
     assert looks(24_576, sequential=False) == (24_576,)
     assert tuple(sorted(LOOK_SAMPLES)) == LOOK_SAMPLES
 
@@ -62,11 +64,11 @@ def test_the_same_scores_pass_and_bounds_enclose_a_change_whatever_the_order(
 ) -> None:
     """A fall of every sample alike is certain."""
     rng = random.Random(seed)
-    order, now = list(range(len(scores))), [rng.uniform(0, 100) for _ in scores]
+    order, current = list(range(len(scores))), [rng.uniform(0, 100) for _ in scores]
     rng.shuffle(order)
     fell = judged(scores, [score - fall for score in scores], margin)
-    first = judged(scores, now, 1.0)
-    again = judged([scores[i] for i in order], [now[i] for i in order], 1.0)
+    first = judged(scores, current, 1.0)
+    again = judged([scores[i] for i in order], [current[i] for i in order], 1.0)
 
     assert judged(scores, scores, margin).outcome is Answer.PASS
     # Rounding keeps equal differences from being equal; where they are, nothing is left to chance.
@@ -75,7 +77,7 @@ def test_the_same_scores_pass_and_bounds_enclose_a_change_whatever_the_order(
     assert fell.outcome is not Answer.MORE
     assert fell.change == pytest.approx(-fall, abs=1e-6)
     assert first.low <= first.change <= first.high
-    assert first.change == pytest.approx(fmean(now) - fmean(scores), abs=1e-9)
+    assert first.change == pytest.approx(fmean(current) - fmean(scores), abs=1e-9)
     assert again.outcome is first.outcome
     assert (again.low, again.high) == pytest.approx((first.low, first.high))
     assert first.changed == first.down + first.up
@@ -120,19 +122,19 @@ def test_a_drop_of_two_points_is_seen_where_an_unpaired_test_sees_nothing() -> N
 def test_a_broken_model_is_found_at_the_first_look_and_unchanged_code_in_a_tenth() -> None:
     """What is not decided yet asks for more, and at the end stays open."""
     rng, at = np.random.default_rng(4), looks(24_576, sequential=True)
-    before, now = graded(np.random.default_rng(3), 24_576, drop=10.0)
+    baseline, current = graded(np.random.default_rng(3), 24_576, drop=10.0)
 
-    found = judged(before[:1024], now[:1024], 0.2, *at)
+    verdict = judged(baseline[:1024], current[:1024], 0.2, *at)
     used = [judged(*graded(rng, 24_576), 0.5, *at).samples for _ in range(8)]
 
-    assert (found.outcome, found.samples) == (Answer.FAIL, 1024)
+    assert (verdict.outcome, verdict.samples) == (Answer.FAIL, 1024)
     assert fmean(used) < 4000
 
-    before, now = graded(np.random.default_rng(5), 4000, drop=0.2)
+    baseline, current = graded(np.random.default_rng(5), 4000, drop=0.2)
     at = looks(4000, sequential=True)
 
-    assert judged(before[:1024], now[:1024], 0.25, *at).outcome is Answer.MORE
-    assert judged(before, now, 0.25, *at).outcome is Answer.INCONCLUSIVE
+    assert judged(baseline[:1024], current[:1024], 0.25, *at).outcome is Answer.MORE
+    assert judged(baseline, current, 0.25, *at).outcome is Answer.INCONCLUSIVE
 
 
 def test_mid_p_is_that_of_the_binomial_and_intervals_are_newcombes() -> None:
@@ -158,9 +160,9 @@ def test_mid_p_is_that_of_the_binomial_and_intervals_are_newcombes() -> None:
 
 
 def binary(right: int, lost: int, won: int, wrong: int) -> tuple[list[float], list[float]]:
-    before = [100.0] * right + [100.0] * lost + [0.0] * won + [0.0] * wrong
-    now = [100.0] * right + [0.0] * lost + [100.0] * won + [0.0] * wrong
-    return before, now
+    baseline = [100.0] * right + [100.0] * lost + [0.0] * won + [0.0] * wrong
+    current = [100.0] * right + [0.0] * lost + [100.0] * won + [0.0] * wrong
+    return baseline, current
 
 
 def test_right_and_wrong_answers_are_judged_by_their_flips() -> None:
@@ -174,27 +176,27 @@ def test_right_and_wrong_answers_are_judged_by_their_flips() -> None:
         (400, 80, 13, 7): Answer.FAIL,
     }
     for counts, expected in cases.items():
-        found = judged(*binary(*counts), 0.49)
-        assert (found.down, found.up) == counts[1:3]
-        assert found.outcome is expected
+        verdict = judged(*binary(*counts), 0.49)
+        assert (verdict.down, verdict.up) == counts[1:3]
+        assert verdict.outcome is expected
 
-    before, now = binary(900, MIN_NORMAL_FLIPS // 2, 0, 50)
-    found = judged(before, now, 1.0)
-    share = (MIN_NORMAL_FLIPS // 2) / len(now)
-    normal = 100 * (-share - 1.645 * math.sqrt(share * (1 - share) / len(now)))
+    baseline, current = binary(900, MIN_NORMAL_FLIPS // 2, 0, 50)
+    verdict = judged(baseline, current, 1.0)
+    share = (MIN_NORMAL_FLIPS // 2) / len(current)
+    normal = 100 * (-share - 1.645 * math.sqrt(share * (1 - share) / len(current)))
 
-    assert found.low < found.change < found.high < 0
-    assert found.low == pytest.approx(normal, rel=0.25)
+    assert verdict.low < verdict.change < verdict.high < 0
+    assert verdict.low == pytest.approx(normal, rel=0.25)
 
 
 @given(st.dictionaries(st.text(max_size=3), st.floats(0, 1), max_size=6), st.floats(0.001, 0.2))
 def test_holm_steps_down_and_rejects_at_least_what_bonferroni_does(
     p: dict[str, float], alpha: float
 ) -> None:
-    found = holm(p, alpha)
+    rejected = holm(p, alpha)
 
-    assert {name for name, value in p.items() if value <= alpha / max(1, len(p))} <= found
-    assert found <= {name for name, value in p.items() if value <= alpha}
+    assert {name for name, value in p.items() if value <= alpha / max(1, len(p))} <= rejected
+    assert rejected <= {name for name, value in p.items() if value <= alpha}
     for values, names in (
         ((0.001, 0.5, 0.6), {"a"}),
         ((0.004, 0.5, 0.6), set()),
@@ -234,9 +236,9 @@ def test_three_unchanged_metrics_fail_as_seldom_as_one(passes: int) -> None:
     for _ in range(passes):
         metrics = {}
         for name in "abc":
-            before, now = graded(rng, 600, correlation=0.9)
-            metrics[name] = ScorePairs(before=before, now=now, margin=0.3)
-        found = judge_pairs(metrics, (100, 300, 600))
-        wrong += any(one.outcome is Answer.FAIL for one in found.values())
+            baseline, current = graded(rng, 600, correlation=0.9)
+            metrics[name] = ScorePairs(before=baseline, now=current, margin=0.3)
+        verdicts_by_metric = judge_pairs(metrics, (100, 300, 600))
+        wrong += any(one.outcome is Answer.FAIL for one in verdicts_by_metric.values())
 
     assert wrong <= 0.02 * passes

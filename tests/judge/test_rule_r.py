@@ -100,12 +100,14 @@ def test_minimum_detectable_change_follows_its_formula_and_p_values_count_every_
 
     One run is no evidence, and neither is a pass, also after an open first run.
     """
-    found = [minimum_detectable_change(sample, rule=RULE) for sample in (WAVY, SLOWER, values(50))]
-    one = minimum_detectable_change(values(*[9.0] * 8), rule=RULE)
+    changes = [
+        minimum_detectable_change(sample, rule=RULE) for sample in (WAVY, SLOWER, values(50))
+    ]
+    change = minimum_detectable_change(values(*[9.0] * 8), rule=RULE)
 
     expected = [0.0351309044824909, 0.040186931520978963, 0.04605056225771775]
-    assert found == pytest.approx(expected, rel=1e-9)
-    assert minimum_detectable_change(quiet(9.0), rule=RULE) < one
+    assert changes == pytest.approx(expected, rel=1e-9)
+    assert minimum_detectable_change(quiet(9.0), rule=RULE) < change
 
     times = values(0.0104, 0.0106, within_se=0.004)
     for baseline, runs, direction, p_value in (
@@ -224,14 +226,14 @@ def test_what_cannot_be_judged_is_refused_by_name() -> None:
     for name, value in rules.items():
         with pytest.raises(ValueError, match=name):
             RuleR(**{name: value})  # type: ignore[arg-type]
-    for before, now, limit, direction, message in (
+    for baseline, current, limit, direction, message in (
         *((quiet(1), quiet(1), limit, HIGHER, "largest drop is") for limit in (0.0, 1.0)),
         *((quiet(1), quiet(1), x, LOWER, "largest rise is") for x in (-0.1, math.nan, math.inf)),
         ([], quiet(1), 0.03, HIGHER, "nothing to compare"),
         (quiet(1), [], 0.03, HIGHER, "nothing to compare"),
     ):
         with pytest.raises(ValueError, match=message):
-            judge(before, now, direction=direction, limit=limit, rule=RULE)
+            judge(baseline, current, direction=direction, limit=limit, rule=RULE)
     twice = judge(quiet(1), values(2.0), direction=LOWER, limit=1.5, rule=RULE)
     assert twice.outcome is Answer.PASS
 
@@ -260,9 +262,9 @@ def simulate(direction: Direction, limit: float, change: float, count: int) -> l
     return outcomes
 
 
-def share(found: Sequence[Judged], decision: Answer, leans: str = "") -> float:
+def share(verdicts: Sequence[Judged], decision: Answer, leans: str = "") -> float:
     """Return how often it was this decision, or a provisional one that leans this way."""
-    return fmean(one.outcome is decision or (one.direction or "-") == leans for one in found)
+    return fmean(one.outcome is decision or (one.direction or "-") == leans for one in verdicts)
 
 
 @pytest.mark.parametrize("count", [200, pytest.param(3000, marks=pytest.mark.nightly)])
@@ -295,16 +297,16 @@ def test_one_run_is_believed_up_to_a_bound() -> None:
     """Zero variance: the prior keeps s at half its value, so two runs at -2 % are inside 3 %."""
     for baseline in (quiet(100), values(100)):
         for of, decision in ((0.9999, Answer.PASS), (1.0001, Answer.MORE)):
-            now = values(100 * math.exp(of * math.log(too_fast(baseline))))
-            found = judge(baseline, now, direction=HIGHER, limit=0.2, rule=RULE)
-            assert found.outcome is decision
+            current = values(100 * math.exp(of * math.log(too_fast(baseline))))
+            verdict = judge(baseline, current, direction=HIGHER, limit=0.2, rule=RULE)
+            assert verdict.outcome is decision
 
-    found = judge(quiet(100), values(98, 98), direction=HIGHER, limit=0.03, rule=RULE)
+    verdict = judge(quiet(100), values(98, 98), direction=HIGHER, limit=0.03, rule=RULE)
 
-    assert (found.outcome, found.runs_used) == (Answer.PASS, 2)
-    assert found.sd == pytest.approx(0.007 * math.sqrt(4 / 12))
-    assert found.change == pytest.approx(-0.02)
-    assert -0.03 < found.low < -0.02 < found.high
+    assert (verdict.outcome, verdict.runs_used) == (Answer.PASS, 2)
+    assert verdict.sd == pytest.approx(0.007 * math.sqrt(4 / 12))
+    assert verdict.change == pytest.approx(-0.02)
+    assert -0.03 < verdict.low < -0.02 < verdict.high
 
 
 def test_a_baseline_of_one_run_rests_on_the_prior_and_of_fewer_than_five_advises() -> None:
@@ -314,12 +316,12 @@ def test_a_baseline_of_one_run_rests_on_the_prior_and_of_fewer_than_five_advises
         ([90, 90], Answer.PROVISIONAL),
         ([80, 80], Answer.FAIL),
     ):
-        found = judge(values(100), values(*runs), direction=HIGHER, limit=0.03, rule=RULE)
-        assert (found.outcome, found.advisory, found.runs_baseline) == (decision, True, 1)
-        assert found.mde > 0.03
+        verdict = judge(values(100), values(*runs), direction=HIGHER, limit=0.03, rule=RULE)
+        assert (verdict.outcome, verdict.advisory, verdict.runs_baseline) == (decision, True, 1)
+        assert verdict.mde > 0.03
     for count, advisory in ((4, True), (5, False), (8, False)):
-        found = judge(quiet(7.0)[:count], values(7.0), direction=HIGHER, limit=0.05, rule=RULE)
-        assert (found.advisory, found.runs_baseline) == (advisory, count)
+        verdict = judge(quiet(7.0)[:count], values(7.0), direction=HIGHER, limit=0.05, rule=RULE)
+        assert (verdict.advisory, verdict.runs_baseline) == (advisory, count)
 
 
 @settings(max_examples=20)
@@ -330,11 +332,11 @@ def test_a_baseline_of_one_run_rests_on_the_prior_and_of_fewer_than_five_advises
 def test_no_spread_is_too_small_to_judge_by(spread: float, rule: RuleR) -> None:
     baseline = values(*(100 * (1 + spread * i) for i in range(8)), sessions=SESSIONS)
 
-    found = judge(baseline, values(95, 95), direction=HIGHER, limit=0.03, rule=rule)
+    verdict = judge(baseline, values(95, 95), direction=HIGHER, limit=0.03, rule=rule)
 
-    assert found.outcome is Answer.FAIL
-    assert found.sd >= rule.floor_sd
-    assert found.low < found.change < found.high < 0
+    assert verdict.outcome is Answer.FAIL
+    assert verdict.sd >= rule.floor_sd
+    assert verdict.low < verdict.change < verdict.high < 0
 
 
 @pytest.mark.parametrize(("prior_sd", "runs"), [(0.007, 8), (0.007, 5), (0.05, 8)])
@@ -347,15 +349,15 @@ def test_the_drop_that_fails_on_the_first_day_does_so_19_times_in_20(
     baseline = values(*map(math.exp, logs))
     drop = drop_final_at_once(baseline, rule=rule)
     sd = math.sqrt((4 * 0.75 * prior_sd**2 + squares(logs)) / (4 + runs - 1))
-    found = dict.fromkeys((0.9, 1.0, 1.1), 0)
-    for times in found:
+    failures = dict.fromkeys((0.9, 1.0, 1.1), 0)
+    for times in failures:
         for _ in range(400):
             mean = fmean(logs) + -times * drop
-            now = values(*(math.exp(noise.gauss(mean, sd)) for _ in range(RULE.max_runs)))
-            judged = judge(baseline, now, direction=HIGHER, limit=0.03, rule=rule)
-            found[times] += judged.outcome is Answer.FAIL
+            current = values(*(math.exp(noise.gauss(mean, sd)) for _ in range(RULE.max_runs)))
+            judged = judge(baseline, current, direction=HIGHER, limit=0.03, rule=rule)
+            failures[times] += judged.outcome is Answer.FAIL
 
-    assert found[0.9] < 0.9 * 400 < 0.93 * 400 <= found[1.0] <= 0.98 * 400 < found[1.1]
+    assert failures[0.9] < 0.9 * 400 < 0.93 * 400 <= failures[1.0] <= 0.98 * 400 < failures[1.1]
 
 
 def test_the_drop_that_fails_on_the_first_day_follows_its_formula() -> None:

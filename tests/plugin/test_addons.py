@@ -15,7 +15,7 @@ pytestmark = pytest.mark.process
 
 CRITICAL = "def mlperf_verdict(verdict): return None\n"
 REPORTING = "def mlperf_session_finished(results): return None\n"
-CURE = "fix or remove it, or leave it out with -p no:mlperf-acme"
+CURE = "fix or uninstall it, or disable it: -p no:mlperf-acme"
 
 
 @pytest.fixture
@@ -56,8 +56,8 @@ FAULTS = {
 }
 TOLD = {
     "raises while it is loaded": "RuntimeError: no licence (acme_tools.py:1)",
-    "is built for another interface": "it is built for API 2, and this is API 1",
-    "states no interface": "it states no API, and this is API 1",
+    "is built for another interface": "API is 2; this version needs API = 1",
+    "states no interface": "API is not declared; this version needs API = 1",
     "misspells a hook": "there is no hook mlperf_verdikt",
     "ends the process": "SystemExit: 0",
     "has a hook that is no function": "mlperf_case_facts is no function",
@@ -246,14 +246,17 @@ def test_a_hook_that_raises_ends_with_3_where_it_may_have_changed_something(
 NO_TEXT = "import pytest_mlperf.extension as e; return e.Criterion(headline=None)"
 WRONG = {
     "mlperf_verdict(verdict): return 'bad'": (3, "it gives 'bad', and no Criterion"),
-    f"mlperf_verdict(verdict): {NO_TEXT}": (3, "a criterion's headline and notes are texts"),
+    f"mlperf_verdict(verdict): {NO_TEXT}": (3, "headline and notes of a Criterion must be strings"),
     "mlperf_verdict(verdict): raise SystemExit(0)": (3, "SystemExit: 0"),
     "mlperf_verdict(verdict): import pytest; pytest.skip('no')": (3, "Skipped: no"),
-    "mlperf_case_facts(result): return 7": (0, "it gives 7, and no mapping"),
-    "mlperf_case_facts(result): return {'a': 1}": (0, "it gives {'a': 1}, and no mapping"),
-    "mlperf_collect_file(path): return 3": (3, "it gives 3, and no collector"),
-    "mlperf_runtestloop(session): return False": (3, "it gives False; True if it ran the tests"),
-    "mlperf_runtestloop(session): return True": (3, "took the tests of this session, and ran none"),
+    "mlperf_case_facts(result): return 7": (0, "returned 7, not a mapping"),
+    "mlperf_case_facts(result): return {'a': 1}": (0, "returned {'a': 1}, not a mapping"),
+    "mlperf_collect_file(path): return 3": (3, "returned 3, not a pytest.Collector"),
+    "mlperf_runtestloop(session): return False": (3, "returned False, not True or None"),
+    "mlperf_runtestloop(session): return True": (
+        3,
+        "took over the tests of this session, but ran none",
+    ),
     "mlperf_session_finished(results): return 7": (0, "'int' object is not iterable"),
     "mlperf_session_finished(results): print('psst')": (0, "_session_finished): psst"),
     "mlperf_addoptions(group): group.add('half', 'X', '50 % of it')": (3, "write %% for a percent"),

@@ -80,7 +80,8 @@ def test_results_too_large_to_be_read_are_written_all_the_same(
     reason = f"{size:,} bytes, and 1 KiB are read back at most"
     result.stdout.fnmatch_lines(
         [
-            f"WARNING out.json is whole, but no command will read it: {reason}; measure fewer*",
+            f"WARNING out.json is complete, but commands will not read it: {reason}; measure "
+            "fewer*",
             "results: out.json",
             "store: results not sent: s.db: session * is not kept: *",
         ]

@@ -170,7 +170,7 @@ def test_a_suspect_passes_is_first_in_the_next_session_and_falls_beside_others(
     common = " ".join(str(result.stdout).split())
     assert "3 of 5 cases regressed; likely: dataset absent → " in common
     assert "; machine self-check: not run. Cases: " in common
-    assert "2 messages not printed below; -v prints all" in common
+    assert "2 similar messages left out below; -v prints all" in common
     failed = {"clear1", "clear2", "clear3"}
     assert {engine for engine, (fell, _) in junit(many).items() if fell} == failed
     assert last_failed(many) == {test_id(engine) for engine in failed}
@@ -297,7 +297,7 @@ def test_what_a_crashed_worker_held_is_an_error(many: Project) -> None:
     assert code == pytest.ExitCode.TESTS_FAILED
     assert words(many) == {"fine": Outcome.OK, "doubt": Outcome.ERROR}
     assert sentence(of(many, "doubt").verdict.headline).startswith(
-        "worker: pytest's worker process ended"
+        "worker: the pytest-xdist worker crashed"
     )
 
 

@@ -15,12 +15,20 @@ EXPRESSIONS = {
     "mlperf(scenario='Offline') or mlperf(kind='accuracy', engine='mine')": [],
     "offline_docs": [],
     "network or db(scenario='Ofline')": [],
-    "mlperf and offlin": ["no test is marked offlin; did you mean mlperf(scenario='Offline')?"],
-    "mlperf and Offline": ["no test is marked Offline; did you mean mlperf(scenario='Offline')?"],
-    "mlprf": ["no test is marked mlprf; did you mean mlperf?"],
-    "not mlperf_benchmrk": ["no test is marked mlperf_benchmrk; did you mean mlperf_benchmark?"],
-    "acuracy": ["no test is marked acuracy; did you mean mlperf(kind='accuracy')?"],
-    "mlperf(scenaro='Offline')": ["the marker mlperf has no scenaro; did you mean scenario?"],
+    "mlperf and offlin": [
+        "no test has the marker offlin; did you mean mlperf(scenario='Offline')?"
+    ],
+    "mlperf and Offline": [
+        "no test has the marker Offline; did you mean mlperf(scenario='Offline')?"
+    ],
+    "mlprf": ["no test has the marker mlprf; did you mean mlperf?"],
+    "not mlperf_benchmrk": [
+        "no test has the marker mlperf_benchmrk; did you mean mlperf_benchmark?"
+    ],
+    "acuracy": ["no test has the marker acuracy; did you mean mlperf(kind='accuracy')?"],
+    "mlperf(scenaro='Offline')": [
+        "the marker mlperf has no argument scenaro; did you mean scenario?"
+    ],
     'mlperf(scenario="SingelStream")': [
         "no case has scenario='SingelStream'; did you mean 'SingleStream'?"
     ],
@@ -38,4 +46,6 @@ def test_a_session_says_so_and_goes_on(project: Project) -> None:
     project.suite()
     result = project.run("suites", "-m", "mlperf and offlin")
     assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
-    result.stdout.fnmatch_lines(["-m: no test is marked offlin; did you mean mlperf(*Offline')[?]"])
+    result.stdout.fnmatch_lines(
+        ["-m: no test has the marker offlin; did you mean mlperf(*Offline')[?]"]
+    )

@@ -38,7 +38,9 @@ def interrupted(project: Project) -> Project:
     (project.path / "stop").touch()
     result = project.run_process("suites", *PLAIN)
     assert result.ret == pytest.ExitCode.INTERRUPTED
-    result.stdout.fnmatch_lines(["interrupted: the same command with --mlperf-resume goes on"])
+    result.stdout.fnmatch_lines(
+        ["interrupted; to continue, repeat the command with --mlperf-resume"]
+    )
     (project.path / "stop").unlink()
     return project
 
@@ -60,7 +62,7 @@ def test_what_was_decided_is_reported_and_not_measured_again(
     refused = interrupted.run("suites", *PLAIN, "--mlperf-resume", "--mlperf-max-runs=3")
     assert refused.ret == pytest.ExitCode.USAGE_ERROR
     refused.stderr.fnmatch_lines(
-        [f"*session {first.parent.name} cannot go on here: --mlperf-max-runs was 5, and is 3; *"]
+        [f"*session {first.parent.name} cannot be resumed: --mlperf-max-runs was 5, is 3; *"]
     )
 
     suite = interrupted.path / SUITE
@@ -68,7 +70,7 @@ def test_what_was_decided_is_reported_and_not_measured_again(
     suite.write_text(f"{text}# changed\n", "utf-8")
     refused = interrupted.run("suites", *PLAIN, "--mlperf-resume")
     assert refused.ret == pytest.ExitCode.USAGE_ERROR
-    refused.stderr.fnmatch_lines(["*cannot go on here: suites/first.mlperf.toml was changed; *"])
+    refused.stderr.fnmatch_lines(["*cannot be resumed: suites/first.mlperf.toml was changed; *"])
     suite.write_text(text, "utf-8")
 
     for name in ("numpy", "vendored"):
@@ -79,7 +81,7 @@ def test_what_was_decided_is_reported_and_not_measured_again(
     result = interrupted.run("suites", *PLAIN, "--mlperf-resume")
 
     assert result.ret == pytest.ExitCode.OK
-    result.stdout.fnmatch_lines([f"goes on with session {first.parent.name}, *"])
+    result.stdout.fnmatch_lines([f"continues interrupted session {first.parent.name}"])
     results = last_results(interrupted)
     one, two = results.cases
     assert results.resumes == first.parent.name

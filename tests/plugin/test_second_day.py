@@ -14,7 +14,7 @@ from tests.plugin.project import RATE, Project, a_day_earlier, near, section
 
 pytestmark = pytest.mark.process
 
-FORGOTTEN = "a PROVISIONAL drop counts as the first"
+FORGOTTEN = "PROVISIONAL drops count as new"
 DROP_ONLY = ("suites", "-o", "mlperf_control=off", "-o", "mlperf_wait_idle=0")
 
 
@@ -50,7 +50,10 @@ def test_the_second_day_fails_by_the_memory_of_the_runs_folder_or_of_named_resul
     assert first.ret == pytest.ExitCode.OK, first.stdout.str()
     shown = " ".join(section(first))
     assert "warning   first-Offline-null-fp32-cpu: the test fails if the next session, on" in shown
-    assert f"no results of the last session are here (--mlperf-suspects): {FORGOTTEN}" in shown
+    assert (
+        f"results of the last session are missing (name them: --mlperf-suspects FILE); {FORGOTTEN}"
+        in shown
+    )
     same = dropped.run(*DROP_ONLY)
     assert (same.ret, FORGOTTEN in same.stdout.str()) == (0, False)
 

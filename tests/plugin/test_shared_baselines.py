@@ -70,5 +70,5 @@ def test_cases_whose_files_differ_by_case_alone_are_an_error_on_every_system(
         assert done.ret != 0
     judged = project.run("test_bench.py", "--mlperf-judge-benchmarks")
     text = judged.stdout.str() + judged.stderr.str()
-    assert "test_fast and test_bench.py::test_Fast would share one baseline: rename one" in text
+    assert "test_fast and test_bench.py::test_Fast would share a baseline; rename one" in text
     assert project.run_folders() == []

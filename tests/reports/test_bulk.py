@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import html
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import pytest
 
+from pytest_mlperf.addons.exports import junit
+from pytest_mlperf.addons.github import comment, markdown
+from pytest_mlperf.addons.html._page import render
+from pytest_mlperf.addons.html.model import RunFiles
 from pytest_mlperf.core.reason import Key, Reason, ranges_of
 from pytest_mlperf.core.results import CaseResult, Results
 from pytest_mlperf.core.verdict import Outcome, Verdict
-from pytest_mlperf.reports.failures import failure_groups, group_sentences, repeated
+from pytest_mlperf.reports.failures import NO_DIFFERENCE, failure_groups, group_sentences, repeated
 from pytest_mlperf.reports.rows import invalid_runs
+from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.reports.terminal.text import failure_message, report, summary
 from tests.reports import verdicts
 from tests.reports.verdicts import reported, result, session
@@ -101,13 +107,13 @@ def test_groups_have_one_cause_and_one_outcome_each_the_largest_first() -> None:
 
     groups = failure_groups(results)
 
-    assert [(len(one.results), one.compared) for one in groups] == [
+    assert [(len(group.failures), group.compared) for group in groups] == [
         (5, 11),
         (4, 15),
         (3, 11),
         (1, 11),
     ]
-    assert [one.is_common for one in groups] == [True, True, True, False]
+    assert [group.is_common for group in groups] == [True, True, True, False]
     assert [re.split("[:;] ", text)[0] for text in group_sentences(groups)] == [
         "5 of 11 cases regressed",
         "4 of 15 cases",
@@ -115,7 +121,7 @@ def test_groups_have_one_cause_and_one_outcome_each_the_largest_first() -> None:
     ]
     assert "4 of 15 cases: ERROR engine: RuntimeError: CUDA out of memory" in groups[1].sentence
     assert len(repeated(groups)) == 4 + 3 + 2
-    assert not repeated(groups) & {one.results[0].test for one in groups}
+    assert not repeated(groups) & {group.failures[0].result.test for group in groups}
 
 
 def test_failures_without_a_recorded_difference_are_a_group_too() -> None:
@@ -127,6 +133,97 @@ def test_failures_without_a_recorded_difference_are_a_group_too() -> None:
         "3 of 4 cases regressed; likely: no recorded difference (engine, weights, options, data); "
         "machine self-check: not run"
     )
+
+
+def because(number: int, *changed: str) -> CaseResult:
+    """Return a drop of its own case with these changes since the baseline."""
+    case = replace(verdicts.CASE, workload=f"w{number}")
+    baseline = replace(verdicts.DROP.baseline, changed=changed)
+    return result(replace(verdicts.DROP, case=case, baseline=baseline))
+
+
+def invalid(number: int) -> CaseResult:
+    case = replace(verdicts.CASE, workload=f"i{number}")
+    headline = f"the machine was busy: {number}.5 of 2 cores"
+    return result(replace(verdicts.INVALID, case=case, headline=headline))
+
+
+def test_failures_are_grouped_by_the_cause_that_most_of_them_share() -> None:
+    """The largest group is first, failures that share nothing are last."""
+    driver, weights = "machine.driver 1 → 2", "files.loaded weights.bin"
+    results = session(
+        because(1, weights),
+        because(2, driver, weights),
+        *(because(number, driver) for number in (3, 4, 5)),
+        because(6),
+        because(7, "files.other 1 in git: a.py"),
+        *map(invalid, (1, 2)),
+        result(verdicts.ERROR),
+    )
+
+    groups = failure_groups(results)
+
+    assert [
+        (group.title, [failure.result.verdict.case.workload for failure in group.failures])
+        for group in groups
+    ] == [
+        ("Likely: machine.driver 1 → 2 since the baseline", ["w2", "w3", "w4", "w5"]),
+        ("INVALID the machine was busy: 1.5 to 2.5 of 2 cores", ["i1", "i2"]),
+        ("Likely: files that the run loaded changed: weights.bin", ["w1"]),
+        (NO_DIFFERENCE.capitalize(), ["w6"]),
+        ("No cause found", ["w7"]),
+        ("No common cause", ["resnet50"]),
+    ]
+    assert [group.is_common for group in groups] == [True, *[False] * 5]
+
+
+CHANGES: list[tuple[Verdict, str]] = [
+    (verdicts.DROP, "24,118 → 22,598 samples/s, 6.3 % slower"),
+    (verdicts.PROVISIONAL_DROP, "24,118 → 22,598 samples/s, 6.3 % slower"),
+    (verdicts.GATE_FAIL, "76.460 → 71.650 top1, −6.3 %"),
+    (verdicts.ACC_DROP, "44.391 → 42.081 rouge1, 2.31 points worse"),
+    (verdicts.INVALID, ""),
+    (verdicts.ERROR, ""),
+]
+
+
+@pytest.mark.parametrize("form", ["html", "comment", "markdown", "terminal", "junit"])
+@pytest.mark.parametrize(("verdict", "changes"), CHANGES, ids=lambda v: getattr(v, "outcome", ""))
+def test_every_report_names_a_failure_alike(verdict: Verdict, changes: str, form: str) -> None:
+    failed = result(verdict)
+    results = session(failed)
+    (group,) = failure_groups(results)
+    (failure,) = group.failures
+
+    page = PAGES[form](results)
+
+    assert failure.changes == changes
+    assert failure.reproduce == f'pytest "{failed.test}"'
+    assert failure.reproduce in page
+    assert sentence(verdict.headline).split()[0] in page
+    if form in {"html", "comment", "markdown"}:
+        assert changes in page
+    if group.cause and form in {"html", "comment", "markdown"}:
+        assert group.title in page
+
+
+def page_of(results: Results) -> str:
+    page = render(results, RunFiles())
+    return re.sub("</?span>", "", page[page.index('id="failed"') : page.index('id="trust"')])
+
+
+def unescaped(write: Callable[[Results], str]) -> Callable[[Results], str]:
+    """Return a writer whose text has no Markdown or HTML escapes."""
+    return lambda results: html.unescape(re.sub(r"\\(?=[^\w\s])", "", write(results)))
+
+
+PAGES: dict[str, Callable[[Results], str]] = {
+    "html": unescaped(page_of),
+    "comment": unescaped(lambda results: comment.report(reported(results))),
+    "markdown": unescaped(lambda results: markdown.report(reported(results))),
+    "terminal": lambda results: failure_message(results, 200)(results.cases[0]),
+    "junit": unescaped(lambda results: junit.report(reported(results))),
+}
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from pytest_mlperf.addons.exports import csv_table, junit, prometheus
 from pytest_mlperf.addons.github import annotations as workflow_commands
 from pytest_mlperf.addons.github import comment, markdown
 from pytest_mlperf.addons.html._cases import shown
-from pytest_mlperf.addons.html.model import RunFiles, grouped
+from pytest_mlperf.addons.html.model import grouped
 from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.core.verdict import Gate, GateState
 from pytest_mlperf.reports.for_pytest import entry
@@ -28,7 +28,7 @@ FELL = result(verdicts.ACC_DROP)
 
 
 def in_html(one: CaseResult) -> str:
-    cases, _ = shown(grouped(session(one).cases), RunFiles())
+    cases, _ = shown(grouped(session(one).cases), {})
     return str(cases[0]["tests"][0]["facts"])
 
 

@@ -379,6 +379,22 @@ def test_two_engines_in_two_precisions_each_are_told_apart() -> None:
     assert "workload" in table.filled[0]
 
 
+def test_a_table_that_can_be_sorted_names_everything_in_each_row() -> None:
+    """Its columns have the names of the terminal's, and it repeats what that leaves out."""
+    (whole,), remarks = precision_section(RESULTS.cases, whole=True)
+    (folded,), same_remarks = precision_section(RESULTS.cases)
+
+    assert [name for name in whole.filled[0] if name not in ("workload", "against")] == (
+        folded.filled[0]
+    )
+    assert whole.columns == folded.columns
+    assert remarks == same_remarks
+    assert [[row[name] for name in ("workload", "precision", "against")] for row in whole.rows] == [
+        ["resnet50 Offline on H200", precision, "ort-fp32"]
+        for precision in ("fp32", "bf16", "int8", "int4")
+    ]
+
+
 def test_a_session_compares_precisions_only_where_it_is_asked_to() -> None:
     lines = text.summary(RESULTS, 100, colour=False, precisions=False)
 

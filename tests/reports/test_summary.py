@@ -10,6 +10,7 @@ from typing import Any
 from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.core.rulings.ruling import of_load
 from pytest_mlperf.core.verdict import BaselineReference, Outcome, Verdict
+from pytest_mlperf.reports.rows import effect
 from pytest_mlperf.reports.terminal.advice import what_decides
 from pytest_mlperf.reports.terminal.text import summary
 from tests.reports import verdicts
@@ -260,3 +261,22 @@ def test_more_cases_are_not_compared_with_each_other() -> None:
         return counted.passes
 
     assert passes(200) == passes(20)
+
+
+def test_a_change_is_written_in_one_direction_whatever_its_metric() -> None:
+    rows = [
+        ("latency_p99", 3.41, "4.41x slower"),
+        ("latency_p99", -0.8, "5.00x faster"),
+        ("throughput", -0.741, "3.86x slower"),
+        ("throughput", 1.0, "2.00x faster"),
+        ("tokens_per_second@8", -0.08, "8.0 % slower"),
+        ("latency_p99", 0.08, "8.0 % slower"),
+        ("peak_device_memory", 0.1, "10.0 % worse"),
+        ("samples_per_joule", 0.1, "10.0 % better"),
+        ("throughput", -0.0002, "0.0 %"),
+        ("tokens_per_sample", -0.5, "−50.0 %"),
+        ("throughput", -1.0, "−100 %"),
+        ("a_metric_of_another_release", 0.2, "+20.0 %"),
+    ]
+    for name, share, words in rows:
+        assert effect(name, share) == words

@@ -412,8 +412,8 @@ class ReadsStdin(Sound):
     """Asks a question that nobody answers, and has a process ask it too."""
 
     def __enter__(self) -> Self:
-        asked = subprocess.run(["cat"], stdout=subprocess.PIPE, check=True)
-        threading.Thread(target=self.read, args=(asked.stdout,)).start()
+        child = subprocess.run(["cat"], stdout=subprocess.PIPE, check=True)
+        threading.Thread(target=self.read, args=(child.stdout,)).start()
         return self
 
     def read(self, other: bytes) -> None:

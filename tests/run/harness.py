@@ -40,7 +40,7 @@ FAILING = "tests.run.engines_that_fail:"
 
 def settings(scenario: str = "Offline", **changes: Any) -> LoadGenSettings:
     """Return settings of a run that takes a few tenths of a second."""
-    given: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "scenario": scenario,
         "seeds": SEEDS,
         "target_qps": 5000.0,
@@ -51,7 +51,7 @@ def settings(scenario: str = "Offline", **changes: Any) -> LoadGenSettings:
         "latency_limit_ns": 1_000_000_000 if scenario == "Server" else None,
         "latency_percentile": 0.9 if scenario == "SingleStream" else 0.99,
     }
-    return LoadGenSettings(**{**given, **changes})
+    return LoadGenSettings(**{**fields, **changes})
 
 
 def spec(

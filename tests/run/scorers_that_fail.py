@@ -55,9 +55,9 @@ class Exact:
         self._how = how
 
     def score(self, outputs: Sequence[bytes], references: Sequence[Any]) -> Scores:
-        found = list(outputs)
+        output_list = list(outputs)
         getattr(self, self._how)()
-        same = [float(a == b"%d" % b) for a, b in zip(found, references, strict=True)]
+        same = [float(a == b"%d" % b) for a, b in zip(output_list, references, strict=True)]
         return Scores(
             per_sample={"same": same},
             aggregate={"same": sum(same) / len(same)},

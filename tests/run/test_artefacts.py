@@ -75,7 +75,7 @@ def test_what_is_no_artefact_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
     ]
     for attached, problem in cases:
         sink = OutputSink(give_up, Received().port, ArtefactWriter(Path("/nowhere")))
-        sink.answer_tokens.asked([1], [0])
+        sink.answer_tokens.record_indices([1], [0])
         with pytest.raises(RunError, match=problem) as raised:
             sink.attach([1], attached)
         assert raised.value.layer == "engine"
@@ -109,7 +109,7 @@ def test_an_archive_that_cannot_be_written_or_was_cut_or_is_too_large_is_an_erro
 def test_artefacts_belong_to_samples_that_are_outstanding_and_come_once(tmp_path: Path) -> None:
     sink = OutputSink(give_up, Received().port, ArtefactWriter(tmp_path / ARTEFACTS))
     sink.expect([11, 12, 13])
-    sink.answer_tokens.asked([11, 12, 13], [4, 2, 7])
+    sink.answer_tokens.record_indices([11, 12, 13], [4, 2, 7])
     sink.attach([11, 12], [{"text": b"four"}, {"text": b"two"}])
     sink.attach([11], [{"text": b"again"}])
     sink.done([11, 12, 13], [b"a", b"b", b"c"])
@@ -163,7 +163,7 @@ def scored(folder: Path, texts: Mapping[int, bytes]) -> dict[str, Any]:
     for index, text in texts.items():
         writer.add(index, {"text": text})
     writer.close()
-    asked = {
+    scoring_spec = {
         "dataset": {"target": "tests.run.scorers_that_fail:Slow", "options": {"samples": 3}},
         "scorer": {"target": "tests.run.test_artefacts:Lengths", "options": {}},
         "model": None,
@@ -171,4 +171,4 @@ def scored(folder: Path, texts: Mapping[int, bytes]) -> dict[str, Any]:
         "blocks": [{"log": str(log), "indices": [0, 1, 2]}],
     }
     with Path(os.devnull).open("wb") as nowhere:
-        return score(asked, Reporter(os.dup(nowhere.fileno())))
+        return score(scoring_spec, Reporter(os.dup(nowhere.fileno())))

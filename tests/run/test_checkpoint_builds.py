@@ -84,12 +84,12 @@ class Lab:
         return planned
 
     def build(self, recipe: str = "int8", more: str = "", *, progress_s: float = 60) -> Checkpoint:
-        planned, shown = self.planned(recipe, more), list[str]()
+        planned, messages = self.planned(recipe, more), list[str]()
         conditions = self.conditions(progress_s)
         folder = new_folder(conditions.folder, "case")
-        found = checkpoint_for(job_of(planned), conditions, folder, shown.append)
-        assert found is not None
-        return found
+        checkpoint = checkpoint_for(job_of(planned), conditions, folder, messages.append)
+        assert checkpoint is not None
+        return checkpoint
 
     def conditions(self, progress_s: float = 60) -> Conditions:
         return Conditions(
@@ -128,9 +128,9 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
     (tmp_path / "model" / "config.json").write_text('{"vocab_size": 64}', "utf-8")
     (tmp_path / "model" / "model.safetensors").write_bytes(NO_WEIGHTS)
     (tmp_path / "model" / "tokenizer.json").write_text("{}", "utf-8")
-    found = Lab(tmp_path)
-    found.version("1.0")
-    return found
+    checkpoint_lab = Lab(tmp_path)
+    checkpoint_lab.version("1.0")
+    return checkpoint_lab
 
 
 def test_whatever_decides_a_checkpoint_makes_another_one(lab: Lab) -> None:
@@ -249,16 +249,18 @@ def test_a_builder_does_not_outlive_its_parent(lab: Lab) -> None:
 
 @pytest.mark.usefixtures("interpreter")  # filelock refuses a fork beside its locks
 def test_two_at_once_build_one(lab: Lab) -> None:
-    planned, found = lab.planned(), list[Checkpoint | None]()
+    planned, checkpoints = lab.planned(), list[Checkpoint | None]()
     folders = [new_folder(lab.conditions().folder, "case") for _ in range(2)]
 
     def build(folder: Path) -> None:
-        found.append(checkpoint_for(job_of(planned), lab.conditions(), folder, lambda _: None))
+        checkpoints.append(
+            checkpoint_for(job_of(planned), lab.conditions(), folder, lambda _: None)
+        )
 
     in_threads(partial(build, folder) for folder in folders)
 
     assert lab.times_built == 1
-    assert found[0] == found[1] is not None
+    assert checkpoints[0] == checkpoints[1] is not None
 
 
 def test_a_damaged_checkpoint_is_built_again(lab: Lab) -> None:

@@ -32,11 +32,11 @@ class Asked(Answers):
 
 def checked(engine: Engine, **changes: Any) -> float | None:
     """Return what the client reaches at a point, in windows of 50 ms."""
-    told = replace(settings("Offline"), scenario="Concurrency", tokens=True)
-    given = asdict(point(**{"client_busy": MAX_IDLE_CORES, **changes}))
-    (one,) = with_reach([given], engine, LOADED, told, refuse, lasts_ms=50)
-    assert {**given, "client_reach": one["client_reach"]} == one
-    reach: float | None = one["client_reach"]
+    curve_settings = replace(settings("Offline"), scenario="Concurrency", tokens=True)
+    log_point = asdict(point(**{"client_busy": MAX_IDLE_CORES, **changes}))
+    (checked_point,) = with_reach([log_point], engine, LOADED, curve_settings, refuse, lasts_ms=50)
+    assert {**log_point, "client_reach": checked_point["client_reach"]} == checked_point
+    reach: float | None = checked_point["client_reach"]
     return reach
 
 

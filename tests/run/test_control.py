@@ -58,8 +58,8 @@ def test_a_cpu_is_measured_and_this_process_stays_light() -> None:
         [sys.executable, "-c", code], capture_output=True, timeout=LIMIT_S, check=True
     )
 
-    values, why, heavy = json.loads(done.stdout)
-    assert (why, heavy) == (None, [])
+    values, trouble, heavy = json.loads(done.stdout)
+    assert (trouble, heavy) == (None, [])
     assert 1e8 < values[MATMUL] < 1e15
     assert 1e8 < values[COPY] < 1e13
 
@@ -77,12 +77,12 @@ def test_gpus_are_named_to_cuda_as_to_an_engine(
             for uuid, number in zip(("GPU-2", "GPU-5"), numbers, strict=True)
         )
         here = Conditions(folder=tmp_path, session="s", machine=Machine(cpu={}, gpus=gpus))
-        why = f"the control ended with exit code 1: {named}"
-        assert Placement(conditions=here).control("2xH200") == ControlRun(unavailable=why)
+        reason = f"the control ended with exit code 1: {named}"
+        assert Placement(conditions=here).control("2xH200") == ControlRun(unavailable=reason)
 
     without = instead(tmp_path, "torch", "raise ImportError")
-    why = "no library here that multiplies matrices on the GPU: pip install torch"
-    assert control(1, environment=without) == ({}, why)
+    reason = "no library here that multiplies matrices on the GPU: pip install torch"
+    assert control(1, environment=without) == ({}, reason)
 
 
 BUSY = {"window_s": 1.0, "cores": 2, "own_s": 1.0, "foreign_s": 1.0, "waited_s": 0.5}
@@ -115,8 +115,8 @@ def test_a_child_is_ended_by_its_limit_and_with_its_parent(tmp_path: Path) -> No
     """Even one that hangs in a library with the interpreter's lock."""
     started = tmp_path / "started"
     variables = {**instead(tmp_path, "numpy", HANG_WITH_A_CHILD), "STARTED": str(started)}
-    why = "the control was not done within 3 s"
-    assert control(0, limit_s=3, environment=variables) == ({}, why)
+    reason = "the control was not done within 3 s"
+    assert control(0, limit_s=3, environment=variables) == ({}, reason)
     assert len(pids(started)) == 2
     assert all(map(is_gone, pids(started)))
 

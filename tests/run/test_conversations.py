@@ -69,21 +69,21 @@ def test_turns_follow_each_other_to_the_end_of_their_conversation() -> None:
     assert "" not in engine.asked
     assert len(engine.asked) > 6
     whole = [[0, 1, 2], [3], [4, 5]]
-    for place, turns in enumerate(engine.asked.values()):
+    for slot, turns in enumerate(engine.asked.values()):
         (recorded,) = (one for one in whole if turns[0] in one)
-        if place >= 3:  # the first of each slot begin anywhere
+        if slot >= 3:  # the first of each slot begin anywhere
             assert turns[0] == recorded[0]
         begin = recorded.index(turns[0])
         assert turns == recorded[begin : begin + len(turns)]
     ended = [turns for turns in engine.asked.values() if turns[-1] in (2, 3, 5)]
     assert len(ended) >= len(engine.asked) - 3, "at most one of each slot is broken off at the end"
 
-    one, other = Seen(), Seen()
-    run(one, [1])
+    first, other = Seen(), Seen()
+    run(first, [1])
     run(other, [1])
-    assert one.asked.keys().isdisjoint(other.asked)
-    both = min(len(one.seen), len(other.seen))
-    assert one.seen[:both] == other.seen[:both], "what is asked is the same"
+    assert first.asked.keys().isdisjoint(other.asked)
+    both = min(len(first.seen), len(other.seen))
+    assert first.seen[:both] == other.seen[:both], "what is asked is the same"
 
 
 def test_a_turn_is_asked_when_its_pause_is_over_and_pauses_hold_a_slot(tmp_path: Path) -> None:
@@ -93,10 +93,12 @@ def test_a_turn_is_asked_when_its_pause_is_over_and_pauses_hold_a_slot(tmp_path:
     ends: dict[tuple[int, int], float] = {}
     assert sink.records
     for record in sink.records:
-        one = dict(zip(REQUEST_COLUMNS, record, strict=True))
-        if (before := ends.get((one["conversation"], one["turn"] - 1))) is not None:
-            assert one["issued_s"] >= before + pause_s
-        ends[one["conversation"], one["turn"]] = one["last_token_s"]
+        record_fields = dict(zip(REQUEST_COLUMNS, record, strict=True))
+        if (
+            end_of_last_turn := ends.get((record_fields["conversation"], record_fields["turn"] - 1))
+        ) is not None:
+            assert record_fields["issued_s"] >= end_of_last_turn + pause_s
+        ends[record_fields["conversation"], record_fields["turn"]] = record_fields["last_token_s"]
     assert len(ends) == len(sink.records)
 
     log, _ = run(Answers(), [3], [None, 0.02, 0.02, 0.02, 0.02], ms=300)
@@ -164,9 +166,9 @@ def test_a_note_sets_first_turns_beside_later_ones() -> None:
 
 def test_turns_count_from_their_conversations_begin() -> None:
     """All turns are asked, however few samples a run holds."""
-    asked = conversations(Recorded(PAUSES_S), range(2))
-    assert [asked.turn(index) for index in asked.indices] == [1, 2, 3, 1, 1, 2]
-    assert asked.begins == [0, 3, 4]
+    loaded = conversations(Recorded(PAUSES_S), range(2))
+    assert [loaded.turn(index) for index in loaded.indices] == [1, 2, 3, 1, 1, 2]
+    assert loaded.begins == [0, 3, 4]
     assert Conversations(range(6)).turn(3) is None
     assert conversations(Samples(["x"] * 6), range(2)).indices == range(2)
 
@@ -185,33 +187,33 @@ def test_turns_count_from_their_conversations_begin() -> None:
 def test_slots_ask_whole_conversations(pauses_s: list[float | None], seed: int) -> None:
     """Whatever is recorded; a pause is always that of the turn that comes next."""
     everything = [None, *pauses_s]
-    asked = Conversations(range(len(everything)), everything)
-    slots = Slots(asked, random.Random(seed), 0)
-    before = slots.next(0)
+    loaded = Conversations(range(len(everything)), everything)
+    slots = Slots(loaded, random.Random(seed), 0)
+    last_turn = slots.next(0)
     for step in range(60):
         pause_s = slots.pause(0, float(step))
         if pause_s:
             assert slots.due_s == step + pause_s
             assert slots.pop() == 0
-        now = slots.next(0)
-        if now.conversation == before.conversation:
-            assert now.index == before.index + 1
-            assert everything[now.index] == pause_s
+        turn = slots.next(0)
+        if turn.conversation == last_turn.conversation:
+            assert turn.index == last_turn.index + 1
+            assert everything[turn.index] == pause_s
         else:
-            assert now.turn == 1
+            assert turn.turn == 1
             assert pause_s == 0
-        before = now
+        last_turn = turn
 
 
 def test_slots_are_due_in_the_order_of_their_pauses_and_only_turns_have_a_session() -> None:
-    asked = Conversations(range(4), [None, 3.0, None, 1.0])
-    slots = Slots(asked, random.Random(1), 0)
+    loaded = Conversations(range(4), [None, 3.0, None, 1.0])
+    slots = Slots(loaded, random.Random(1), 0)
     first = {}
     for slot in range(8):
         first[slot] = slots.next(slot)
         slots.pause(slot, 10.0)
     due = [slots.pop() for _ in range(slots.waiting)]
-    assert due == sorted(due, key=lambda slot: (asked.pause_s(first[slot].index), slot))
+    assert due == sorted(due, key=lambda slot: (loaded.pause_s(first[slot].index), slot))
     assert {first[slot].index for slot in due} == {0, 2}
     assert slots.waiting == 0
 

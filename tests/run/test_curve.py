@@ -108,8 +108,8 @@ def test_every_point_keeps_its_number_under_way_and_no_more() -> None:
     assert sorted(log["order"]) == [1, 3, 8]
     assert engine.most == 8
     for point in log["points"]:
-        asked = point["point"]
-        assert 0 < point["under_way"] <= asked * 1.001
+        in_flight = point["point"]
+        assert 0 < point["under_way"] <= in_flight * 1.001
         assert point["requests"] == sum(requests for requests, _, _ in point["parts"])
         assert point["metrics"]["throughput"] == point["requests"] / point["duration_s"]
 
@@ -174,21 +174,26 @@ def test_a_wall_clock_that_jumps_moves_no_figure(monkeypatch: pytest.MonkeyPatch
 
     log = run(Answers(tokens=5), [1, 3], tokens=True)
 
-    for one in log["points"]:
-        assert one["end_s"] - one["begin_s"] == pytest.approx(one["duration_s"])
-        assert one["duration_s"] >= 0.06
-        assert one["metrics"]["throughput"] == one["requests"] / one["duration_s"]
+    for curve_point in log["points"]:
+        assert curve_point["end_s"] - curve_point["begin_s"] == pytest.approx(
+            curve_point["duration_s"]
+        )
+        assert curve_point["duration_s"] >= 0.06
+        assert (
+            curve_point["metrics"]["throughput"]
+            == curve_point["requests"] / curve_point["duration_s"]
+        )
     assert next(hours) > 1
 
 
 def test_runs_draw_the_same_samples_and_order_their_points_anew() -> None:
-    one, other = Answers(), Answers()
-    run(one, [2])
+    first, other = Answers(), Answers()
+    run(first, [2])
     run(other, [2])
     points = replace(settings("Offline"), points=[1, 2, 4, 8, 16])
 
-    both = min(len(one.seen), len(other.seen))
-    assert one.seen[:both] == other.seen[:both]
+    both = min(len(first.seen), len(other.seen))
+    assert first.seen[:both] == other.seen[:both]
     assert len({tuple(order(points, f"run {n}")) for n in range(5)}) > 1
     assert order(points, "run 1") == order(points, "run 1")
 
@@ -232,15 +237,23 @@ def test_requests_that_may_fail_free_their_slots_and_count_as_failed(tmp_path: P
 
     (tmp_path / CURVE_LOG).write_text(json.dumps(log))
     curve = read_curve(tmp_path / CURVE_LOG)
-    (one,) = curve.points
+    (curve_point,) = curve.points
     assert sink.records is not None
     assert (
-        [r[REQUEST_COLUMNS.index("status")] for r in sink.records].count("failed") >= one.failed > 0
+        [r[REQUEST_COLUMNS.index("status")] for r in sink.records].count("failed")
+        >= curve_point.failed
+        > 0
     )
-    assert one.tokens == 5 * one.requests == 5 * sum(requests for requests, _, _ in one.parts)
+    assert (
+        curve_point.tokens
+        == 5 * curve_point.requests
+        == 5 * sum(requests for requests, _, _ in curve_point.parts)
+    )
     assert sink.outstanding == sink.under_way == 0
     (note,) = [text for text in curve_figures(curve, "cpu").notes if "failed" in text]
-    assert note.startswith(f"at 4: {one.failed} of {one.failed + one.requests} requests failed")
+    assert note.startswith(
+        f"at 4: {curve_point.failed} of {curve_point.failed + curve_point.requests} requests failed"
+    )
     failed = [
         [r.key for r in curve_validity(curve, may_fail=share).invalid].count(Key.REQUESTS_FAILED)
         for share in (0.0, 0.01, 0.3)
@@ -349,8 +362,10 @@ def test_a_log_that_is_none_is_named(tmp_path: Path) -> None:
         with pytest.raises(RunError, match=words):
             read_curve(tmp_path / CURVE_LOG)
 
-    told = {key: value for key, value in asdict(point()).items() if "client" not in key}
+    point_of_older_log = {
+        key: value for key, value in asdict(point()).items() if "client" not in key
+    }
     rest = {"schema": 2, "samples": 1, "arrivals": "", "burstiness": None}
-    (tmp_path / CURVE_LOG).write_text(json.dumps({**rest, "points": [told]}))
+    (tmp_path / CURVE_LOG).write_text(json.dumps({**rest, "points": [point_of_older_log]}))
     (read,) = read_curve(tmp_path / CURVE_LOG).points
     assert read.client_reach is None

@@ -103,7 +103,7 @@ def read_all(detail: Detail) -> None:
         *(partial(detail.metrics, scenario) for scenario in ("Offline", "Server", "MultiStream")),
         *(partial(detail.percentile_ns, timed, 0.9) for timed in get_args(Timed)),
     ]
-    refused = [found for ask in asks if isinstance(found := attempt(ask), RunError)]
+    refused = [error for ask in asks if isinstance(error := attempt(ask), RunError)]
     assert {error.log for error in refused} <= {detail.path}
 
 
@@ -151,8 +151,8 @@ def test_a_value_of_another_type_is_refused_with_file_and_line(tmp_path: Path) -
         path = written(tmp_path, "".join(entry(k, v) for k, v in {**VALUES, key: value}.items()))
         with pytest.raises(RunError) as raised:
             parse_detail(path)
-        place = f"{path}:{list(VALUES).index(key) + 1} is damaged: {key} is "
-        assert place in str(raised.value)
+        message = f"{path}:{list(VALUES).index(key) + 1} is damaged: {key} is "
+        assert message in str(raised.value)
         assert words in str(raised.value)
 
     for rate in (float("inf"), float("nan"), 0):
@@ -189,11 +189,11 @@ def test_a_damaged_detail_log_is_never_another_error(
     tmp_path_factory: pytest.TempPathFactory, text: bytes
 ) -> None:
     path = written(tmp_path_factory.getbasetemp(), text)
-    found = attempt(lambda: parse_detail(path))
-    if isinstance(found, Detail):
-        read_all(found)
+    outcome = attempt(lambda: parse_detail(path))
+    if isinstance(outcome, Detail):
+        read_all(outcome)
     else:
-        assert found.log == str(path)
+        assert outcome.log == str(path)
 
 
 def test_no_value_of_any_key_and_no_other_part_of_a_line_is_another_error(tmp_path: Path) -> None:
@@ -202,21 +202,21 @@ def test_no_value_of_any_key_and_no_other_part_of_a_line_is_another_error(tmp_pa
         changed = lines[number].replace(f'"value": {json.dumps(value)}', f'"value": {nasty}')
         assert changed != lines[number] or json.dumps(value) == nasty, key
         path = written(tmp_path, "\n".join([*lines[:number], changed, *lines[number + 1 :], ""]))
-        found = attempt(partial(parse_detail, path))
-        if isinstance(found, Detail):
-            read_all(found)
+        outcome = attempt(partial(parse_detail, path))
+        if isinstance(outcome, Detail):
+            read_all(outcome)
         else:
-            assert f"{path}:{number + 1} " in str(found) or "is cut" in str(found)
+            assert f"{path}:{number + 1} " in str(outcome) or "is cut" in str(outcome)
 
     usual = {"key": '"error_runtime"', "value": "1", "metadata": '{"is_error": true}'}
     for part, nasty in itertools.product(("key", "metadata"), NASTY):
         text = ", ".join(f'"{name}": {value}' for name, value in {**usual, part: nasty}.items())
         path = written(tmp_path, f":::MLLOG {{{text}}}\n{WHOLE}")
-        found = attempt(partial(parse_detail, path))
-        if isinstance(found, Detail):
-            read_all(found)
+        outcome = attempt(partial(parse_detail, path))
+        if isinstance(outcome, Detail):
+            read_all(outcome)
         else:
-            assert f"{path}:1 is no log entry of LoadGen" in str(found)
+            assert f"{path}:1 is no log entry of LoadGen" in str(outcome)
 
 
 def test_a_log_that_a_full_disk_cut_short_is_blamed_on_the_disk(
@@ -269,8 +269,8 @@ def test_a_damaged_accuracy_log_is_never_another_error(
     tmp_path_factory: pytest.TempPathFactory, text: bytes
 ) -> None:
     path = accuracy(tmp_path_factory.getbasetemp(), text)
-    found = attempt(lambda: answers([{"log": path, "indices": [7, 8, 9]}]))
-    if isinstance(found, RunError):
-        assert found.log in {str(path), None}
+    outcome = attempt(lambda: answers([{"log": path, "indices": [7, 8, 9]}]))
+    if isinstance(outcome, RunError):
+        assert outcome.log in {str(path), None}
     else:
-        assert [type(log[position]) for log, position in found.values()] == [bytes] * 3
+        assert [type(log[position]) for log, position in outcome.values()] == [bytes] * 3

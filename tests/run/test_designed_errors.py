@@ -77,32 +77,32 @@ def test_an_error_of_our_own_is_one_sentence_without_log_and_traceback(tmp_path:
     for number, (changes, headline) in enumerate(cases):
         folder = tmp_path / str(number)
         folder.mkdir()
-        error, told = verdict(spec(folder, **changes))
+        error, error_verdict = verdict(spec(folder, **changes))
         assert isinstance(error, Designed)
-        assert (told.headline, told.notes) == (headline, ())
-        assert told.logs.file == str(folder / "engine.log")
+        assert (error_verdict.headline, error_verdict.notes) == (headline, ())
+        assert error_verdict.logs.file == str(folder / "engine.log")
     assert "Traceback" in (tmp_path / "0" / "engine.log").read_text("utf-8")
 
 
 def test_an_exception_of_an_engine_or_the_end_of_a_replica_keeps_the_end_of_its_log(
     tmp_path: Path,
 ) -> None:
-    error, told = verdict(spec(tmp_path, engine=f"{FAILING}RaisesOnEnter"))
+    error, error_verdict = verdict(spec(tmp_path, engine=f"{FAILING}RaisesOnEnter"))
     assert not isinstance(error, Designed)
-    assert sentence(told.headline).startswith(
+    assert sentence(error_verdict.headline).startswith(
         "engine: RuntimeError: example failure (in __enter__, "
     )
-    assert sentence(told.headline).endswith(" (during load)")
-    assert "Traceback (most recent call last):" in told.logs.tail
-    assert told.logs.tail[-1] == "RuntimeError: example failure"
+    assert sentence(error_verdict.headline).endswith(" (during load)")
+    assert "Traceback (most recent call last):" in error_verdict.logs.tail
+    assert error_verdict.logs.tail[-1] == "RuntimeError: example failure"
 
     three = [ReplicaSpec(name=f"replica {number} (GPU {number + 4})") for number in range(3)]
     engine = f"{OneFails.__module__}:OneFails"
-    given = spec(tmp_path, replicas=three, engine=engine, options={"how": "dies"})
-    _, told = verdict(given)
-    assert told.headline == (
+    replica_spec = spec(tmp_path, replicas=three, engine=engine, options={"how": "dies"})
+    _, error_verdict = verdict(replica_spec)
+    assert error_verdict.headline == (
         "engine: replica 1 (GPU 5) was killed by SIGKILL; if nobody killed it, the machine ran out "
         f"of memory (see dmesg); replica-1.log ends: {WORD} (during the performance run)"
     )
-    assert told.logs.tail[-2:] == ("and before", WORD)
-    assert told.logs.file == str(tmp_path / "replica-1.log")
+    assert error_verdict.logs.tail[-2:] == ("and before", WORD)
+    assert error_verdict.logs.file == str(tmp_path / "replica-1.log")

@@ -187,20 +187,22 @@ def test_event_reasons_have_the_verdicts_of_their_shares(fake: Fake) -> None:
         f"fail nvmlDeviceGetCurrentClocks* 3 dev={n}" for n, case in enumerate(cases) if case[2]
     ]
     gpus = [[f"event {bit:#x} after=2 until={2 + s:.4f}"] for bit, s, *_ in cases]
-    found = Watched(fake, sampled(fake, general, *gpus))
+    watched_gpus = Watched(fake, sampled(fake, general, *gpus))
 
-    for gpu, (bit, seconds, blind, words, verdict) in zip(found.log.gpus, cases, strict=True):
-        given = found.judged(gpu)
-        invalid = [str(reason) for reason in given.invalid]
-        signs = [sign.in_words() for sign in given.signs]
-        assert given.energy == (), bit
-        assert (len(invalid), len(signs)) == (verdict == "invalid", verdict == "told"), given
+    for gpu, (bit, seconds, blind, words, verdict) in zip(
+        watched_gpus.log.gpus, cases, strict=True
+    ):
+        gpu_doubts = watched_gpus.judged(gpu)
+        invalid = [str(reason) for reason in gpu_doubts.invalid]
+        signs = [sign.in_words() for sign in gpu_doubts.signs]
+        assert gpu_doubts.energy == (), bit
+        assert (len(invalid), len(signs)) == (verdict == "invalid", verdict == "told"), gpu_doubts
         for sentence in (*invalid, *signs):
             assert sentence.startswith(words)
             assert "% of the window" in sentence
             assert not blind or f"for {seconds:.2f} s" in sentence
         if blind:
-            held_s = gpu.held_back_s(found.at(BEGIN_S), found.at(END_S))
+            held_s = gpu.held_back_s(watched_gpus.at(BEGIN_S), watched_gpus.at(END_S))
             assert max(held_s.values()) == pytest.approx(seconds, abs=0.001)
 
 
@@ -250,11 +252,11 @@ def test_a_gpu_lost_in_mid_run_makes_the_run_invalid(watched: Watched) -> None:
     """The energy of the others stands; XID 79 is a loss whatever NVML answers by then."""
     for name, code in (("lost", 15), ("needs reset", 16)):
         run, gpu = watched.run("steady", name), watched.gpu(name)
-        (why,) = run.invalid
-        assert why.key is Key.GPU_LOST
-        assert why.text.startswith(f"{watched.title(name)} was lost at ")
-        assert f"({code})" in why.text
-        moment = re.search(r" at \d\d:\d\d:\d\d UTC, (.*) s into the run: ", why.text)
+        (invalid_reason,) = run.invalid
+        assert invalid_reason.key is Key.GPU_LOST
+        assert invalid_reason.text.startswith(f"{watched.title(name)} was lost at ")
+        assert f"({code})" in invalid_reason.text
+        moment = re.search(r" at \d\d:\d\d:\d\d UTC, (.*) s into the run: ", invalid_reason.text)
         assert moment
         assert float(moment[1]) == pytest.approx(2 - BEGIN_S, abs=0.2)
         energy = gpu.energy(watched.at(BEGIN_S), watched.at(END_S))
@@ -360,7 +362,7 @@ def test_a_run_keeps_what_each_witness_says_and_its_log_is_read_once(
         duration_s=END_S - BEGIN_S,
         client={"issue_p99": 0.0, "loop_p99": 0.0},
     )
-    told = evidence(
+    run_evidence = evidence(
         path.parent,
         result,
         settings=settings("Offline"),
@@ -386,7 +388,7 @@ def test_a_run_keeps_what_each_witness_says_and_its_log_is_read_once(
 
     monkeypatch.setattr(reading, "parse_detail", counted)
 
-    run = reading.read_run(told, job(tmp_path, suite), conditions)
+    run = reading.read_run(run_evidence, job(tmp_path, suite), conditions)
 
     assert run is not None
     assert reads == [path]
@@ -467,9 +469,9 @@ def test_a_power_limit_that_changes_in_mid_run_makes_it_invalid(watched: Watched
     """So does a process that comes in; one that is there to the warm-up's end is ours."""
     run = watched.run("capped", "narrowed")
     capped, narrowed = (f"GPU {watched.names.index(name)}" for name in ("capped", "narrowed"))
-    (why,) = run.invalid
-    assert why.key is Key.POWER_LIMIT_CHANGED
-    assert f"{capped}: the power limit changed from 700 to 500 W" in why.text
+    (reason,) = run.invalid
+    assert reason.key is Key.POWER_LIMIT_CHANGED
+    assert f"{capped}: the power limit changed from 700 to 500 W" in reason.text
     assert run.notes == (f"{narrowed}: the PCIe link fell from x16 to x8 in the run",)
 
     text = (
@@ -498,10 +500,10 @@ def test_one_of_two_gpus_that_only_holds_a_context_is_named(fake: Fake) -> None:
     )
 
     assert working.invalid == ()
-    (why,) = idle.invalid
-    assert why.key is Key.GPU_UNUSED
-    assert "no utilisation in any of" in why.text
-    assert "115 W, 80 W before the engine was loaded" in why.text
+    (reason,) = idle.invalid
+    assert reason.key is Key.GPU_UNUSED
+    assert "no utilisation in any of" in reason.text
+    assert "115 W, 80 W before the engine was loaded" in reason.text
 
 
 def test_an_instance_in_a_container_has_a_speed_and_no_energy(fake: Fake) -> None:
@@ -540,10 +542,10 @@ def test_without_nvml_the_run_stands_and_says_why_it_has_no_energy(fake: Fake) -
         (None, "GPU-5", "there is no GPU GPU-5 here"),
     ):
         fails = [f"fail nvmlInitWithFlags {code}"] if code else []
-        found = started(fake, *fails, "device", gpus=[gpu])
-        run = found.run()
+        watched_gpu = started(fake, *fails, "device", gpus=[gpu])
+        run = watched_gpu.run()
 
-        assert words in str(found.log.unavailable)
+        assert words in str(watched_gpu.log.unavailable)
         assert (run.energy.get(Source.NVML), run.metrics) == (
             None,
             {},
@@ -556,9 +558,9 @@ def test_without_nvml_the_run_stands_and_says_why_it_has_no_energy(fake: Fake) -
             == [f"the GPU was lost: {run.energy_unknown}"] * (code in (9, 15))
         )
         assert words in str(run.energy_unknown)
-        assert found.log.suspect == (code == 18)
+        assert watched_gpu.log.suspect == (code == 18)
         assert run.notes == ((SUSPECT,) if code == 18 else ())
-        for each in found.log.gpus:
-            energy = each.energy(0.0, 10.0)
+        for gpu_log in watched_gpu.log.gpus:
+            energy = gpu_log.energy(0.0, 10.0)
             assert (energy.joules, energy.mean_w, energy.peak_w) == (None, None, None)
             assert energy.notes

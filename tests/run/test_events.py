@@ -109,8 +109,8 @@ class Pipe:
 
 @pytest.fixture
 def pipe() -> Iterator[Pipe]:
-    with closing(Pipe()) as found:
-        yield found
+    with closing(Pipe()) as event_pipe:
+        yield event_pipe
 
 
 def test_an_event_has_its_fields_and_no_other_of_their_types() -> None:
@@ -160,8 +160,8 @@ def test_a_line_that_is_no_event_is_refused_with_its_reason() -> None:
         ),
         (b'{"event": "warmed", "takes_s": null, "warmup_s": true}', "wrong value of warmup_s"),
     ]
-    for line, why in lines:
-        with pytest.raises(NoEventError, match=why):
+    for line, message in lines:
+        with pytest.raises(NoEventError, match=message):
             event_of(line, OF_WORKER)
         with closing(Pipe()) as pipe:
             pipe.write(line[:60_000] + b"\n")
@@ -193,10 +193,10 @@ json_values = st.recursive(
 def test_no_field_is_another_error(name: str, data: st.DataObject) -> None:
     fields = data.draw(st.fixed_dictionaries(dict.fromkeys(EXAMPLES[name], json_values)))
     try:
-        found = event_of(line_of(name, **fields), OF_WORKER)
+        event = event_of(line_of(name, **fields), OF_WORKER)
     except NoEventError:
         return
-    assert found["event"] == name
+    assert event["event"] == name
 
 
 def test_events_come_in_order_and_one_out_of_turn_is_refused() -> None:
@@ -208,7 +208,7 @@ def test_events_come_in_order_and_one_out_of_turn_is_refused() -> None:
         pipe.write(line_of(name) + b"\n")
         assert pipe.events.next(0) is not None
 
-    for names, why in (
+    for names, message in (
         (["ready"], "out of turn, after no other"),
         (["started", "loading", "loading"], "out of turn, after loading"),
         (["started", "finished"], "out of turn, after started"),
@@ -219,7 +219,7 @@ def test_events_come_in_order_and_one_out_of_turn_is_refused() -> None:
                 pipe.write(line_of(name) + b"\n")
                 assert pipe.events.next(0) is not None
             pipe.write(line_of(names[-1]) + b"\n")
-            with pytest.raises(RunError, match=why):
+            with pytest.raises(RunError, match=message):
                 pipe.events.next(0)
 
 
@@ -235,12 +235,12 @@ def test_lines_are_put_together_and_taken_apart_and_a_closed_pipe_is_the_end(pip
     ours, theirs = os.pipe()
     os.write(theirs, b'{"event": "rea')
     os.close(theirs)
-    found = ChildEvents(
+    child_events = ChildEvents(
         ours, OF_WORKER, layer="worker", whose="engine", log="", ended=lambda: False
     )
-    assert found.next(0) is None
+    assert child_events.next(0) is None
     with pytest.raises(EOFError):
-        found.next(0)
+        child_events.next(0)
     os.close(ours)
 
 

@@ -20,8 +20,10 @@ DIGEST = hashlib.sha256(b"synthetic 32 0").hexdigest()
 
 @pytest.mark.process
 def test_what_is_asked_for_passes_and_another_digest_ends_the_worker(tmp_path: Path) -> None:
-    asked = Expected(samples=32, whose="MLPerf's resnet50", digest=DIGEST)
-    events, code = run_to_end(spec(tmp_path, dataset_options={"samples": 32}, expected=asked))
+    expected_inputs = Expected(samples=32, whose="MLPerf's resnet50", digest=DIGEST)
+    events, code = run_to_end(
+        spec(tmp_path, dataset_options={"samples": 32}, expected=expected_inputs)
+    )
     assert code == 0
     assert {event["event"] for event in events} >= {"loaded", "finished"}
 

@@ -36,16 +36,16 @@ def result(notes: dict[str, str] | None = None, **ours: float) -> dict[str, Any]
 
 
 def test_loadgens_figures_count_where_it_has_them() -> None:
-    found = figures(result(latency_p99=0.049, goodput=12.0), detail(), "Server")
+    run_figures = figures(result(latency_p99=0.049, goodput=12.0), detail(), "Server")
 
     latencies = dict.fromkeys(("latency_p50", "latency_p90", "latency_p99"), 0.05)
-    assert found.metrics == {"throughput": 12.5, "goodput": 12.0, **latencies}
-    assert (found.zero, found.notes) == ((), ())
+    assert run_figures.metrics == {"throughput": 12.5, "goodput": 12.0, **latencies}
+    assert (run_figures.zero, run_figures.notes) == ((), ())
     with pytest.raises(RunError, match=r"tpot_p50 is 0.0 by our stamps; it must be positive"):
         figures(result(tpot_p50=0.0), detail(), "Server")
     for accelerator, expected in (("H200", 100.0), ("8xH100", 12.5), ("cpu", None)):
-        each = per_gpu({"tokens_per_second": 100.0}, accelerator)
-        assert each.get("tokens_per_second_per_gpu") == expected
+        metrics = per_gpu({"tokens_per_second": 100.0}, accelerator)
+        assert metrics.get("tokens_per_second_per_gpu") == expected
 
 
 def test_goodput_of_0_is_no_goodput_that_is_not_known() -> None:
@@ -58,11 +58,11 @@ def test_goodput_of_0_is_no_goodput_that_is_not_known() -> None:
     ]
     for latency_s, goodput, zeros, note in cases:
         ours = {"latency_p99": latency_s, "goodput": goodput}
-        found = figures(result({"in_one_piece": "before"}, **ours), detail(), "Server")
-        assert "goodput" not in found.metrics
-        assert found.zero == zeros
-        assert found.notes == ("before", note)
-        assert [sign.text for sign in found.signs] == ["before", note][: 2 - len(zeros)]
+        run_figures = figures(result({"in_one_piece": "before"}, **ours), detail(), "Server")
+        assert "goodput" not in run_figures.metrics
+        assert run_figures.zero == zeros
+        assert run_figures.notes == ("before", note)
+        assert [sign.text for sign in run_figures.signs] == ["before", note][: 2 - len(zeros)]
 
 
 @pytest.fixture
@@ -75,33 +75,33 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def test_only_samples_that_met_the_limit_count(clock: Clock) -> None:
     """In any order of completion, one by one or many at once; a repeated one does not."""
-    found = LimitedSink(give_up, Received().port, limit_s=1.0)
-    found.expect([1, 2, 3])
+    sink = LimitedSink(give_up, Received().port, limit_s=1.0)
+    sink.expect([1, 2, 3])
     clock.now_s = 0.5
-    found.expect([4])
-    found.done([2])
+    sink.expect([4])
+    sink.done([2])
     clock.now_s = 1.5
-    found.done([4, 3, 2])
+    sink.done([4, 3, 2])
     clock.now_s = 2.0
-    found.done([1])
+    sink.done([1])
 
-    assert found.token_metrics["goodput"] == 2 / 2.0  # 2 after 0.5 s, 4 after 1.0 s
-    assert found.token_metrics["latency_p50"] == pytest.approx(1.5)
-    assert found.faults.count == 1
+    assert sink.token_metrics["goodput"] == 2 / 2.0  # 2 after 0.5 s, 4 after 1.0 s
+    assert sink.token_metrics["latency_p50"] == pytest.approx(1.5)
+    assert sink.faults.count == 1
 
 
 def test_goodput_of_a_language_model_counts_answers_in_time(clock: Clock) -> None:
     """Late ones wait for their first token, the others do not."""
     for late in (0, 12, 40):
         clock.now_s = 0.0
-        found = TokenSink(give_up, Received().port, needs_first=True, limits_s=(0.5, 10.0))
-        found.expect(range(40))
-        found.first_tokens(range(late, 40))
+        sink = TokenSink(give_up, Received().port, needs_first=True, limits_s=(0.5, 10.0))
+        sink.expect(range(40))
+        sink.first_tokens(range(late, 40))
         clock.now_s = 1.0
-        found.first_tokens(range(late))
+        sink.first_tokens(range(late))
         clock.now_s = 4.0
-        found.done(range(40), None, [4] * 40)
-        assert found.token_metrics["goodput"] == (40 - late) / 4.0
+        sink.done(range(40), None, [4] * 40)
+        assert sink.token_metrics["goodput"] == (40 - late) / 4.0
 
     unlimited = TokenSink(give_up, Received().port, needs_first=False)
     unlimited.expect([1])
@@ -162,9 +162,9 @@ def test_a_late_client_is_told(tmp_path: Path) -> None:
     served = job(tmp_path, SERVED)
     for loop_s, noted in ((0.65, True), (0.1, True), (1e-3, False)):
         client = {"issue_p99": 0.0, "loop_p99": loop_s}
-        found = client_findings({"latency_p99": 0.712}, client, served)
-        assert found.invalid == ()
-        assert bool(found.notes) is bool(found.signs) is noted
+        findings = client_findings({"latency_p99": 0.712}, client, served)
+        assert findings.invalid == ()
+        assert bool(findings.notes) is bool(findings.signs) is noted
 
 
 SEEN = {
@@ -198,17 +198,17 @@ def test_what_others_took_depends_on_where_the_engine_computes(
     if engine == "openai":
         pytest.importorskip("httptools", reason="needs pytest-mlperf[openai]")
     entry = f'use = "{engine}"\naccelerators = ["{accelerator}"]\n{options}'
-    asked = job(tmp_path, SERVED.replace('use = "null"', entry))
+    asked_job = job(tmp_path, SERVED.replace('use = "null"', entry))
 
     here = False if "localhost" in options else None
-    found = load_findings(asked, {**SEEN, "serves": here})
+    findings = load_findings(asked_job, {**SEEN, "serves": here})
 
-    assert found.contention is not None
-    assert found.contention.serves is (False if "url" in options else None)
+    assert findings.contention is not None
+    assert findings.contention.serves is (False if "url" in options else None)
     if here is False:
-        known = load_findings(asked, {**SEEN, "serves": True})
-        assert known.contention is not None
-        assert known.contention.share == pytest.approx(0.594, abs=1e-3)
-    assert found.contention.share == (None if share is None else pytest.approx(share, abs=1e-3))
-    assert found == Load(contention=found.contention)
-    assert load_findings(asked, None) == Load()
+        findings_of_server = load_findings(asked_job, {**SEEN, "serves": True})
+        assert findings_of_server.contention is not None
+        assert findings_of_server.contention.share == pytest.approx(0.594, abs=1e-3)
+    assert findings.contention.share == (None if share is None else pytest.approx(share, abs=1e-3))
+    assert findings == Load(contention=findings.contention)
+    assert load_findings(asked_job, None) == Load()

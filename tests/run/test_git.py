@@ -19,11 +19,11 @@ def test_a_changed_file_whose_name_is_no_utf8_costs_no_commit(tmp_path: Path) ->
     git(tmp_path, "config", "core.quotePath", "false")
     git(tmp_path, "add", ".")
     git(tmp_path, "commit", "--quiet", "--message=first")
-    before = commit_of(tmp_path)
+    commit = commit_of(tmp_path)
     file.write_text("changed")
 
-    assert before
-    assert commit_of(tmp_path) == f"{before}+"
+    assert commit
+    assert commit_of(tmp_path) == f"{commit}+"
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, s
     folder = tmp_path_factory.mktemp("project")
     git(folder, "init", "--quiet")
     commits = {}
-    for what, name in (
+    for message, name in (
         ("suite", "suites/a.mlperf.toml"),
         ("baseline", "baselines/cpu/quick/a/Offline.null.fp32.json"),
         ("elsewhere", "accepted/cpu.json"),
@@ -40,12 +40,12 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, s
     ):
         file = folder / name
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(what)
+        file.write_text(message)
         git(folder, "add", ".")
-        git(folder, "commit", "--quiet", f"--message={what}")
-        found = commit_of(folder)
-        assert found
-        commits[what] = found
+        git(folder, "commit", "--quiet", f"--message={message}")
+        commit = commit_of(folder)
+        assert commit
+        commits[message] = commit
     return folder, commits
 
 
@@ -60,10 +60,10 @@ def test_a_commit_of_baselines_holds_the_same_code(history: tuple[Path, dict[str
         ("elsewhere", "code", ("accepted",), True),
         ("code", "suite", (), True),
     ]
-    for then, now, recorded, differs in cases:
+    for then, current, recorded, differs in cases:
         others = [folder / name for name in recorded]
-        expected = f"commit {commits[then]} → {commits[now]}" if differs else None
-        assert code_differs(folder, commits[then], commits[now], others) == expected
+        expected = f"commit {commits[then]} → {commits[current]}" if differs else None
+        assert code_differs(folder, commits[then], commits[current], others) == expected
 
     a, code = "0123456789ab", commits["code"]
     unknown: dict[tuple[str | None, str | None], str | None] = {

@@ -30,11 +30,11 @@ def test_the_next_load_waits_for_the_memory_of_the_last(fake: Fake, tmp_path: Pa
     fake.write("device", MEM)
     require_free(["GPU-0"], tmp_path)
     fake.restart("device", f"{MEM} more={70 * GIB} after=0 until=1")
-    shown: list[str] = []
+    messages: list[str] = []
 
-    require_free(["GPU-0"], tmp_path, waiting=shown.append)
+    require_free(["GPU-0"], tmp_path, waiting=messages.append)
 
-    assert shown == ["waiting for memory that the last process on GPU-0 had"]
+    assert messages == ["waiting for memory that the last process on GPU-0 had"]
     fake.write("device", f"{MEM} more={20 * GIB} after=0")
     with pytest.raises(RunError, match=r"had 0\.5 GiB before"):  # it is never given back
         require_free(["GPU-0"], tmp_path, limit_s=0.0)

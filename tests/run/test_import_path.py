@@ -167,9 +167,9 @@ def command(*words: str) -> tuple[int, str]:
     ],
 )
 def test_every_command_finds_them(project: Path, words: list[str], printed: str) -> None:
-    shown = command(*words)[1]
-    assert printed in shown, shown
-    assert "cannot be imported" not in shown, shown
+    output = command(*words)[1]
+    assert printed in output, output
+    assert "cannot be imported" not in output, output
 
 
 @pytest.mark.process

@@ -11,7 +11,7 @@ import pytest
 from pytest_mlperf.builtin.synthetic import SyntheticDataset
 from pytest_mlperf.core.extension import Dataset, Engine, Sink
 from pytest_mlperf.run.worker._delivery import PerformanceSink
-from pytest_mlperf.run.worker._in_order import InOrder
+from pytest_mlperf.run.worker._handicap import InOrder
 from pytest_mlperf.testing import RecordingSink
 from tests.run.harness import RunningWorker, settings, spec
 from tests.run.test_sink import Received, give_up
@@ -54,7 +54,7 @@ def test_samples_go_round_in_ascending_order() -> None:
     timed = PerformanceSink(give_up, Received().port)
     timed.counts_tokens = True
     timed.expect([8, 9])
-    timed.answer_tokens.asked([8, 9], [2, 2])  # what LoadGen draws
+    timed.answer_tokens.record_indices([8, 9], [2, 2])  # what LoadGen draws
     ordered.submit([8, 9], [2, 2], timed)
     timed.done([8, 9], None, [3, 4])
     assert timed.answer_tokens.by_index == {5: [3], 7: [4]}
@@ -66,11 +66,11 @@ def test_loadgens_draw_does_not_matter_for_speed_and_does_for_accuracy(
     tmp_path: Path, scenario: str
 ) -> None:
     """The accuracy log has each sample's own answer under LoadGen's index."""
-    place = "tests.run.test_in_order:"
+    module = "tests.run.test_in_order:"
     case = spec(
         tmp_path,
-        engine=f"{place}Remembers",
-        dataset=f"{place}Ordered",
+        engine=f"{module}Remembers",
+        dataset=f"{module}Ordered",
         dataset_options={"samples": SAMPLES},
         settings=settings(scenario, performance_samples=SAMPLES),
     )
@@ -80,11 +80,13 @@ def test_loadgens_draw_does_not_matter_for_speed_and_does_for_accuracy(
         folder = Path(worker.wait_for("finished")["folder"])
         worker.wait_for("ready")
     lines = (tmp_path / "engine.log").read_text("utf-8").splitlines()
-    asked = [json.loads(line.partition(" ")[2]) for line in lines if line.startswith("asked")]
+    indices_of_runs = [
+        json.loads(line.partition(" ")[2]) for line in lines if line.startswith("asked")
+    ]
     log = json.loads((folder / "mlperf_log_accuracy.json").read_text("utf-8"))
 
-    measured = asked[-2]
+    measured = indices_of_runs[-2]
     assert measured == [number % SAMPLES for number in range(len(measured))]
     assert len(measured) >= 700
-    found = {row["qsl_idx"]: int(bytes.fromhex(row["data"])) for row in log}
-    assert found == dict(enumerate(range(SAMPLES)))
+    answers = {row["qsl_idx"]: int(bytes.fromhex(row["data"])) for row in log}
+    assert answers == dict(enumerate(range(SAMPLES)))

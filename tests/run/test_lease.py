@@ -116,7 +116,9 @@ def four_gpus(*, shared: bool) -> Machine:
 def test_gpus_that_are_taken_are_those_that_the_baseline_applies_to(tmp_path: Path) -> None:
     """One of four has another power limit; what is free and does not fit is given back."""
     here = four_gpus(shared=True)
-    asked = conditions.Conditions(folder=tmp_path, session="s", machine=here, lease_limit_s=0.0)
+    session_conditions = conditions.Conditions(
+        folder=tmp_path, session="s", machine=here, lease_limit_s=0.0
+    )
     cases: list[tuple[tuple[str, ...], str, list[str] | None]] = [
         ((), "H200", ["GPU-0"]),
         (("GPU-0",), "H200", ["GPU-2"]),
@@ -131,10 +133,14 @@ def test_gpus_that_are_taken_are_those_that_the_baseline_applies_to(tmp_path: Pa
                 stack.enter_context(hold(uuid, alone=False))
             if taken is None:
                 with pytest.raises(RunError, match=f"for {busy[0]}, held by"):
-                    stack.enter_context(conditions.placed(accelerator, asked, lambda _: None))
+                    stack.enter_context(
+                        conditions.placed(accelerator, session_conditions, lambda _: None)
+                    )
             else:
-                place = stack.enter_context(conditions.placed(accelerator, asked, pytest.fail))
-                used = place.conditions.machine
+                placement = stack.enter_context(
+                    conditions.placed(accelerator, session_conditions, pytest.fail)
+                )
+                used = placement.conditions.machine
                 assert used.uuids(accelerator) == taken
                 assert used.identity(accelerator) == here.identity(accelerator)
             for uuid in LIMITS_W.keys() - {*busy, *(taken or ())}:
@@ -155,17 +161,23 @@ def test_a_gpu_that_the_session_lost_is_passed_over(tmp_path: Path, *, shared: b
         lost.note({gone: f"{gone} was lost"})
         lost.note({gone: "lost twice"})
         here = four_gpus(shared=shared)
-        asked = conditions.Conditions(folder=tmp_path, session="s", machine=here, lost=lost)
+        session_conditions = conditions.Conditions(
+            folder=tmp_path, session="s", machine=here, lost=lost
+        )
         with contextlib.ExitStack() as stack:
             if taken is None:
                 expected = f"{accelerator} cannot be measured .* in this session: {gone} was lost; "
                 with pytest.raises(RunError, match=expected) as error:
-                    stack.enter_context(conditions.placed(accelerator, asked, pytest.fail))
+                    stack.enter_context(
+                        conditions.placed(accelerator, session_conditions, pytest.fail)
+                    )
                 assert error.value.layer == "gpu"
                 continue
-            place = stack.enter_context(conditions.placed(accelerator, asked, pytest.fail))
-            assert place.conditions.machine.uuids(accelerator) == taken
-            assert place.notes == (f"passed over, earlier in this session: {gone} was lost",)
+            placement = stack.enter_context(
+                conditions.placed(accelerator, session_conditions, pytest.fail)
+            )
+            assert placement.conditions.machine.uuids(accelerator) == taken
+            assert placement.notes == (f"passed over, earlier in this session: {gone} was lost",)
 
 
 @pytest.mark.process
@@ -213,12 +225,12 @@ def test_links_are_not_followed_and_names_cannot_leave_the_folder(folder: Path) 
             ".._.._etc_passwd.lock",
         }
 
-    before = os.umask(0o077)
+    umask = os.umask(0o077)
     try:
         with hold():
             pass
     finally:
-        os.umask(before)
+        os.umask(umask)
     assert stat.S_IMODE(folder.stat().st_mode) == 0o1777
     assert stat.S_IMODE((folder / "cpu.lock").stat().st_mode) == 0o666
 
@@ -304,27 +316,27 @@ def test_others_are_waited_for_until_they_are_done_or_the_sessions_time_is_over(
         (15.0, [unknown, busy], 1, 0.0, []),
         (0.0, [busy], 1, 0.0, []),
     ):
-        coming, shown = iter(looks), list[str]()
-        waited = IdleWait(limit_s, partial(next, coming)).wait(shown.append)
-        assert (len(list(coming)), shown) == (left, lines)
+        coming, messages = iter(looks), list[str]()
+        waited = IdleWait(limit_s, partial(next, coming)).wait(messages.append)
+        assert (len(list(coming)), messages) == (left, lines)
         assert waited == pytest.approx(waited_s)
-        assert all(isinstance(line, Waiting) for line in shown)
+        assert all(isinstance(line, Waiting) for line in messages)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
 @pytest.mark.parametrize("whose", ["", "pytest-mlperf"])
 def test_a_folder_that_another_user_may_change_is_refused(tmp_path: Path, whose: str) -> None:
     """Its owner could remove a lease; the sticky bit, root and this user are trusted."""
-    place = tmp_path / whose
+    folder = tmp_path / whose
     lease_folder()
-    os.chown(place, 65534, 65534)
-    place.chmod(0o777)
+    os.chown(folder, 65534, 65534)
+    folder.chmod(0o777)
 
     with pytest.raises(
-        RunError, match=rf"^{place} belongs to user 65534, .* chmod \+t {place}, or"
+        RunError, match=rf"^{folder} belongs to user 65534, .* chmod \+t {folder}, or"
     ):
         lease_folder()
-    place.chmod(0o1777)
+    folder.chmod(0o1777)
     assert lease_folder() == tmp_path / "pytest-mlperf"
 
 
@@ -350,12 +362,12 @@ def test_a_lease_is_opened_in_the_folder_that_was_checked(
     """Another user swaps the folder for a link after the check."""
     target = tmp_path / "target"
     target.mkdir()
-    place = lease_folder()
+    folder = lease_folder()
 
     def swap(name: str) -> str:
-        if not place.is_symlink():
-            place.rename(tmp_path / "moved")
-            place.symlink_to(target)
+        if not folder.is_symlink():
+            folder.rename(tmp_path / "moved")
+            folder.symlink_to(target)
         return file_name(name)
 
     monkeypatch.setattr("pytest_mlperf.run.conditions.file_name", swap)

@@ -67,12 +67,12 @@ def test_errors_of_loadgen_are_counted_and_a_run_is_valid_where_loadgen_says_so(
     with pytest.raises(RunError, match=f"{path} is not UTF-8"):
         parse_detail(path)
 
-    why = "Reduce target QPS."
+    reason = "Reduce target QPS."
     for values, valid, reasons in (
         ({"result_validity": "VALID"}, True, ()),
         ({"result_validity": "INVALID"}, False, ()),
         ({}, False, ()),
-        ({"result_validity": "INVALID", "result_invalid_reason": f"{why} "}, False, (why,)),
+        ({"result_validity": "INVALID", "result_invalid_reason": f"{reason} "}, False, (reason,)),
     ):
         detail = parsed(tmp_path, values)
         assert (detail.valid, detail.invalid_reasons) == (valid, reasons)

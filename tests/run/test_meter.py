@@ -31,10 +31,10 @@ def test_a_file_that_reaches_far_enough_is_not_waited_for_and_a_cut_line_is_left
     """What there is comes back; `wall_energy` says that it does not reach."""
     path = write(tmp_path / "meter.csv", "time,watts\n" + lines(0, 30))
     began = time.monotonic()
-    found = read_meter(path, until_s=BEGIN_S + 28.5, patience_s=60.0)
+    readings = read_meter(path, until_s=BEGIN_S + 28.5, patience_s=60.0)
     assert time.monotonic() - began < 30.0
-    assert [reading.watts for reading in found] == [400.0 + i for i in range(30)]
-    assert found[-1].time_s == BEGIN_S + 29
+    assert [reading.watts for reading in readings] == [400.0 + i for i in range(30)]
+    assert readings[-1].time_s == BEGIN_S + 29
     began = time.monotonic()
     assert len(read_meter(path, until_s=BEGIN_S + 99, patience_s=0.1)) == 30
     assert time.monotonic() - began >= 0.1
@@ -43,9 +43,9 @@ def test_a_file_that_reaches_far_enough_is_not_waited_for_and_a_cut_line_is_left
     for length in range(len(whole)):
         (tmp_path / "meter.csv").write_bytes(whole[:length])
 
-        found = read_meter(tmp_path / "meter.csv", until_s=BEGIN_S + 99, patience_s=0.0)
+        readings = read_meter(tmp_path / "meter.csv", until_s=BEGIN_S + 99, patience_s=0.0)
 
-        assert len(found) == max(whole[:length].count(b"\n") - 1, 0)
+        assert len(readings) == max(whole[:length].count(b"\n") - 1, 0)
 
 
 LOGGER = """
@@ -67,19 +67,19 @@ def test_a_logger_is_waited_for_until_it_is_past_the_window(tmp_path: Path) -> N
     path = write(tmp_path / "meter.csv", "time,watts\n")
     logger = subprocess.Popen([sys.executable, "-c", LOGGER, str(path), str(BEGIN_S), "20"])
     try:
-        found = read_meter(path, until_s=BEGIN_S + 17.5, patience_s=60.0)
+        readings = read_meter(path, until_s=BEGIN_S + 17.5, patience_s=60.0)
     finally:
         logger.wait()
 
-    assert len(found) in {19, 20}
-    assert [reading.watts for reading in found] == [400.0 + i for i in range(len(found))]
+    assert len(readings) in {19, 20}
+    assert [reading.watts for reading in readings] == [400.0 + i for i in range(len(readings))]
 
 
 def test_what_cannot_be_read_is_said_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "wide.csv").write_bytes("time,watts\n".encode("utf-16") + b"\n")
     began = time.monotonic()
-    for name, why in (
+    for name, message in (
         ("meter.csv", "cannot be read: No such file or directory; start the meter's logger first"),
         (".", "is no file; name the one it logs to"),
         ("pipe", "is no file; name the one it logs to"),
@@ -87,7 +87,7 @@ def test_what_cannot_be_read_is_said_at_once(tmp_path: Path) -> None:
     ):
         with pytest.raises(SuiteError) as caught:
             read_meter(tmp_path / name, until_s=0.0, patience_s=60.0)
-        assert str(caught.value).startswith(f"the wall meter's file {tmp_path / name} {why}")
+        assert str(caught.value).startswith(f"the wall meter's file {tmp_path / name} {message}")
     assert time.monotonic() - began < 30.0
 
     path = write(tmp_path / "meter.csv", "time,watts\n" + lines(0, 2) + "now,400\n")
@@ -96,5 +96,5 @@ def test_what_cannot_be_read_is_said_at_once(tmp_path: Path) -> None:
 
     line = "Time,11-20-2025 13:00:00.000,Watts,400.0,Volts,230\n"
     path = write(tmp_path / "spl.txt", line)
-    (found,) = read_meter(path, until_s=0.0, local_offset_s=3600)
-    assert found.time_s == BEGIN_S
+    (reading,) = read_meter(path, until_s=0.0, local_offset_s=3600)
+    assert reading.time_s == BEGIN_S

@@ -35,8 +35,8 @@ def _nothing_hashed(monkeypatch: pytest.MonkeyPatch) -> None:
 def facts(model: Path, options: Mapping[str, Any] | None = None) -> dict[str, str]:
     """Return what a fingerprint has, of an engine that hashes its weights by itself."""
     digests.HASHED.clear()
-    own = weights_fact(model) if model.is_dir() else {}
-    return {**own, **model_files_facts(str(model), options or {})}
+    weights_facts = weights_fact(model) if model.is_dir() else {}
+    return {**weights_facts, **model_files_facts(str(model), options or {})}
 
 
 def flipped(files: list[Path]) -> Iterator[Path]:
@@ -54,17 +54,17 @@ def test_one_byte_of_any_file_of_a_model_folder_is_another_fingerprint(tmp_path:
     for name, content in ADDED.items():
         (model / name).parent.mkdir(exist_ok=True)
         (model / name).write_bytes(content)
-    before = facts(model)
+    facts_at_start = facts(model)
     weights = set(weight_files(model))
     others = [file for file in model.rglob("*") if file.is_file() and file not in weights]
 
     assert len(others) == len(ADDED) + 4
-    assert [file.name for file in flipped(others) if facts(model) == before] == []
-    assert facts(model) == before
+    assert [file.name for file in flipped(others) if facts(model) == facts_at_start] == []
+    assert facts(model) == facts_at_start
     for name in ("README.md", ".gitattributes", "__pycache__/model.pyc"):
         (model / name).parent.mkdir(exist_ok=True)
         (model / name).write_text("not loaded", "utf-8")
-    assert facts(model) == before
+    assert facts(model) == facts_at_start
 
 
 def test_files_named_in_options_are_part_of_the_fingerprint(tmp_path: Path) -> None:
@@ -77,10 +77,12 @@ def test_files_named_in_options_are_part_of_the_fingerprint(tmp_path: Path) -> N
         "serve": ["vllm", "serve", "{model}", f"--lora-modules=a={adapter}", "--log=/tmp/x.log"],
         "engine": {"table": str(table), "cache": str(tmp_path)},
     }
-    before = facts(tmp_path / "served-name", options)
+    facts_at_start = facts(tmp_path / "served-name", options)
 
-    assert before.keys() == {"option_files_sha256"}
-    same = [f.name for f in flipped(files) if facts(tmp_path / "served-name", options) == before]
+    assert facts_at_start.keys() == {"option_files_sha256"}
+    same = [
+        f.name for f in flipped(files) if facts(tmp_path / "served-name", options) == facts_at_start
+    ]
     assert same == []
 
 
@@ -95,10 +97,10 @@ def test_a_folder_that_is_no_model_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_a_digest_that_one_side_lacks_is_unknown() -> None:
-    before = {"engine": "torch", "engine.weights_sha256": "1"}
-    now = {**before, "engine.model_files_sha256": "2"}
+    old_facts = {"engine": "torch", "engine.weights_sha256": "1"}
+    new_facts = {**old_facts, "engine.model_files_sha256": "2"}
 
-    assert changed_keys(before, now) == changed_keys(now, before) == []
-    other = {**now, "engine.model_files_sha256": "3"}
-    assert changed_keys(now, other) == ["engine.model_files_sha256"]
-    assert changed_keys(before, {**now, "options": "{}"}) == ["options"]
+    assert changed_keys(old_facts, new_facts) == changed_keys(new_facts, old_facts) == []
+    other = {**new_facts, "engine.model_files_sha256": "3"}
+    assert changed_keys(new_facts, other) == ["engine.model_files_sha256"]
+    assert changed_keys(old_facts, {**new_facts, "options": "{}"}) == ["options"]

@@ -51,7 +51,7 @@ from tests.run.test_curve import Answers, refuse
 ARRIVALS = ("poisson", "constant", "gamma")
 
 
-def asked(
+def open_loop_settings(
     points: Sequence[float], arrivals: str = "poisson", *, ms: int = 200, **changes: Any
 ) -> LoadGenSettings:
     return replace(
@@ -65,11 +65,15 @@ def asked(
 
 
 def run(
-    engine: Engine, told: LoadGenSettings, *, tokens: bool = False, trace: Sequence[float] = ()
+    engine: Engine,
+    loop_settings: LoadGenSettings,
+    *,
+    tokens: bool = False,
+    trace: Sequence[float] = (),
 ) -> dict[str, Any]:
     sink = SlotSink(refuse, tokens=tokens)
     loaded = Conversations(range(len(trace) or 10))
-    log = OpenLoop(engine, sink, loaded, told, trace).run("run", 0.004, lambda: None)
+    log = OpenLoop(engine, sink, loaded, loop_settings, trace).run("run", 0.004, lambda: None)
     assert sink.outstanding == sink.under_way == sink.closed.left == 0
     assert sink.faults.count == 0
     return log
@@ -91,22 +95,22 @@ class OneByOne(Engine):
 
     def work(self) -> None:
         answered = 0
-        while (one := self.queue.get()) is not None:
+        while (query := self.queue.get()) is not None:
             time.sleep(self.stall[1] if answered == self.stall[0] else self.takes_s)
-            one[1].done([one[0]])
+            query[1].done([query[0]])
             answered += 1
 
 
 @FEWER
 @given(st.sampled_from(ARRIVALS), st.floats(0.01, 500), st.integers(0, 9))
 def test_a_window_offers_what_belongs_to_its_rate(arrivals: str, rate: float, seed: int) -> None:
-    told = asked([rate], arrivals, ms=2000)
-    times = window(told, rate, random.Random(seed))
+    window_settings = open_loop_settings([rate], arrivals, ms=2000)
+    times = window(window_settings, rate, random.Random(seed))
 
     assert len(times) == max(1, round(2 * rate))
     assert times == sorted(times)
     assert 0 <= times[0] <= times[-1] <= 2
-    assert times == window(told, rate, random.Random(seed))
+    assert times == window(window_settings, rate, random.Random(seed))
 
 
 def test_times_between_arrivals_vary_as_asked_and_no_more_of_a_trace_is_loaded() -> None:
@@ -116,41 +120,41 @@ def test_times_between_arrivals_vary_as_asked_and_no_more_of_a_trace_is_loaded()
         ("gamma", 0.25, 2.0),
         ("gamma", 4.0, 0.5),
     ):
-        settings = asked([1000], arrivals, ms=20_000, burstiness=shape)
+        settings = open_loop_settings([1000], arrivals, ms=20_000, burstiness=shape)
         times = window(settings, 1000, random.Random(7))
         between = [after - before for before, after in pairwise(times)]
         assert stdev(between) / fmean(between) == pytest.approx(expected, abs=0.06)
 
     dataset: Any = Trace()
-    assert recorded(dataset, asked([1.0], "trace")) == [0.0]
-    assert recorded(dataset, asked([1.0], "trace", ms=60_000)) == [0.0, 100.0]
-    assert recorded(dataset, asked([10.0], "trace")) == [0.0]
+    assert recorded(dataset, open_loop_settings([1.0], "trace")) == [0.0]
+    assert recorded(dataset, open_loop_settings([1.0], "trace", ms=60_000)) == [0.0, 100.0]
+    assert recorded(dataset, open_loop_settings([10.0], "trace")) == [0.0]
     match = "the trace has 300 s, and its first 900 s do not count"
     with pytest.raises(RunError, match=match):
-        recorded(dataset, asked([1.0], "trace", ramp_ms=900_000))
+        recorded(dataset, open_loop_settings([1.0], "trace", ramp_ms=900_000))
     nothing: Any = [1, 2]
     with pytest.raises(RunError, match="needs a data set that says when each request arrives"):
-        recorded(nothing, asked([1.0], "trace"))
+        recorded(nothing, open_loop_settings([1.0], "trace"))
 
 
 def test_every_run_offers_the_same_samples_at_the_same_times() -> None:
     """The window begins when twice as many were answered as are under way."""
-    one, other = Answers(), Answers()
-    first, second = (run(each, asked([100])) for each in (one, other))
+    first_engine, other = Answers(), Answers()
+    first, second = (run(each, open_loop_settings([100])) for each in (first_engine, other))
     assert first["points"][0]["requests"] == second["points"][0]["requests"] == 20
-    assert one.seen[:20] == other.seen[:20]
+    assert first_engine.seen[:20] == other.seen[:20]
 
     edges: list[int] = []
     sink = SlotSink(refuse, tokens=False)
-    told = asked([200], "constant", ms=100, ramp_ms=None)
-    loop = OpenLoop(Answers(), sink, Conversations(range(10)), told)
+    loop_settings = open_loop_settings([200], "constant", ms=100, ramp_ms=None)
+    loop = OpenLoop(Answers(), sink, Conversations(range(10)), loop_settings)
     loop.run("run", 0.004, lambda: edges.append(sink.completed))
     assert edges[0] >= 2
 
 
 @pytest.mark.parametrize("arrivals", ARRIVALS)
 def test_what_arrives_in_the_window_counts_however_long_it_takes(arrivals: str) -> None:
-    log = run(Answers(tokens=4, takes_s=0.15), asked([50], arrivals), tokens=True)
+    log = run(Answers(tokens=4, takes_s=0.15), open_loop_settings([50], arrivals), tokens=True)
 
     (point,) = log["points"]
     assert point["requests"] == sum(part[0] for part in point["parts"]) == 10
@@ -163,12 +167,14 @@ def test_what_arrives_in_the_window_counts_however_long_it_takes(arrivals: str) 
 
 def test_a_stall_and_an_overload_show(tmp_path: Path) -> None:
     """Latencies count from when a request was due: what came meanwhile waited as well."""
-    (point,) = run(OneByOne(stall=(20, 0.3)), asked([150], "constant", ms=600))["points"]
+    (point,) = run(OneByOne(stall=(20, 0.3)), open_loop_settings([150], "constant", ms=600))[
+        "points"
+    ]
     assert point["requests"] == 90
     assert point["metrics"]["latency_p99"] > 0.27
     assert point["metrics"]["latency_p90"] > 0.2
 
-    log = run(OneByOne(takes_s=0.005), asked([800], "constant", ms=200))
+    log = run(OneByOne(takes_s=0.005), open_loop_settings([800], "constant", ms=200))
     reasons = reasons_of(tmp_path, log)[1]
     assert "at 800: overloaded, the queue grew through the window" in reasons[Key.OVERLOADED]
 
@@ -176,8 +182,8 @@ def test_a_stall_and_an_overload_show(tmp_path: Path) -> None:
 def reasons_of(folder: Path, log: dict[str, Any]) -> tuple[CurveLog, dict[Key, str]]:
     """Return a log as it is read, and why it is invalid."""
     (folder / CURVE_LOG).write_text(json.dumps(log))
-    found = read_curve(folder / CURVE_LOG)
-    return found, {reason.key: reason.text for reason in curve_validity(found).invalid}
+    curve = read_curve(folder / CURVE_LOG)
+    return curve, {reason.key: reason.text for reason in curve_validity(curve).invalid}
 
 
 def test_a_client_that_is_held_up_counts_from_when_requests_were_due(tmp_path: Path) -> None:
@@ -189,7 +195,7 @@ def test_a_client_that_is_held_up_counts_from_when_requests_were_due(tmp_path: P
             time.sleep(0.02)
             sink.done(list(ids))
 
-    log, reasons = reasons_of(tmp_path, run(Inline(), asked([100], "constant")))
+    log, reasons = reasons_of(tmp_path, run(Inline(), open_loop_settings([100], "constant")))
 
     latency_s = log.points[0].metrics["latency_p90"]
     assert latency_s > 0.1
@@ -203,13 +209,15 @@ def test_a_trace_is_asked_for_in_its_order_at_its_times_and_faster() -> None:
     """One that ends early ends the window, and its ramp does not count."""
     engine = OneByOne()
     trace = [0.0, 0.01, 0.02, 0.1, 0.15, 0.5]
-    (point,) = run(engine, asked([2], "trace", ms=200), trace=trace)["points"]
+    (point,) = run(engine, open_loop_settings([2], "trace", ms=200), trace=trace)["points"]
     assert engine.seen[:5] == [0, 1, 2, 3, 4], "0.5 s at twice the speed is past the window"
     assert point["requests"] == 5
     assert point["duration_s"] > 0.199
 
     trace = [0, 0.04, 0.05, 0.1, 0.2]
-    (point,) = run(OneByOne(), asked([1], "trace", ms=60_000, ramp_ms=50), trace=trace)["points"]
+    (point,) = run(
+        OneByOne(), open_loop_settings([1], "trace", ms=60_000, ramp_ms=50), trace=trace
+    )["points"]
     assert point["requests"] == 3
     assert 0.199 < point["duration_s"] < 60
 
@@ -229,8 +237,14 @@ QUIET = {"issue_p50": 1e-4, "issue_p90": 1e-4, "issue_p99": 1e-3}
 
 def point(rate: float = 4, **changes: Any) -> PointWindow:
     """Return a steady point of 240 requests in 60 s."""
-    beside: dict[str, Any] = {"before": 8, "after": 9, "most": 20, "unanswered": 6, "late": QUIET}
-    beside |= {name: changes.pop(name) for name in set(changes) & set(beside)}
+    window_fields: dict[str, Any] = {
+        "before": 8,
+        "after": 9,
+        "most": 20,
+        "unanswered": 6,
+        "late": QUIET,
+    }
+    window_fields |= {name: changes.pop(name) for name in set(changes) & set(window_fields)}
     usual: dict[str, Any] = {
         "point": rate,
         "begin_s": 100.0 * rate,
@@ -241,7 +255,7 @@ def point(rate: float = 4, **changes: Any) -> PointWindow:
         "under_way": 8.0,
         "metrics": {"latency_p50": 2.0, "latency_p99": 5.0, "throughput": 4.0},
         "parts": [(24, 0, 2.0 + 0.1 * (n % 3)) for n in range(WINDOW_PARTS)],
-        "open": OpenWindow(**beside),
+        "open": OpenWindow(**window_fields),
     }
     return PointWindow(**{**usual, **changes})
 
@@ -316,9 +330,9 @@ def lines_of(folder: Path) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("loop", [OpenLoop, ClosedLoop])
 def test_a_record_of_each_request_that_counts(tmp_path: Path, loop: type[Loop]) -> None:
     sink = SlotSink(refuse, tokens=True, records=True)
-    told = asked([50] if loop is OpenLoop else [2])
+    loop_settings = open_loop_settings([50] if loop is OpenLoop else [2])
     loaded = Conversations(range(10))
-    log = loop(Told(tokens=5), sink, loaded, told).run("run", 0.004, lambda: None)
+    log = loop(Told(tokens=5), sink, loaded, loop_settings).run("run", 0.004, lambda: None)
     assert sink.records is not None
 
     write_requests(tmp_path, sink.records)

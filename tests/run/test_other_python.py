@@ -20,7 +20,6 @@ from pytest_mlperf.run.builds import Build, baseline_build
 from pytest_mlperf.run.child.process import Patience
 from pytest_mlperf.run.conditions import Conditions
 from pytest_mlperf.run.measure import ProcessResult, ProcessTask, measure
-from pytest_mlperf.run.project import new_folder
 from pytest_mlperf.suite.environments import earlier_build
 from pytest_mlperf.suite.plan import Planned, plan_suite
 from tests.jobs import job_of
@@ -72,11 +71,11 @@ def committed(project: Path) -> None:
 
 
 def planned(
-    project: Path, baseline_engine: str, own: str = "", *, use: str = "acme:Acme"
+    project: Path, baseline_engine: str, entry: str = "", *, use: str = "acme:Acme"
 ) -> Planned:
     """Return the case; `own` is what the engine entry says of where every run of it is."""
     file = project / "s.mlperf.toml"
-    named = f"baseline_engine = {baseline_engine}\n{own}"
+    named = f"baseline_engine = {baseline_engine}\n{entry}"
     file.write_text(SUITE.format(named).replace("acme:Acme", use), "utf-8")
     (only,) = plan_suite(file)
     return only
@@ -109,7 +108,7 @@ def earlier(case: Planned) -> EarlierBuild:
 
 
 def run_baseline(case: Planned, folder: Path) -> ProcessResult:
-    with baseline_build(earlier(case), new_folder(folder / "runs", "build")) as build:
+    with baseline_build(earlier(case), folder / "runs", "build") as build:
         return run(case, folder, build)
 
 
@@ -117,18 +116,18 @@ def test_the_other_python_runs_with_a_copy_of_this_package(
     project: Path, tmp_path: Path, python: Path
 ) -> None:
     """Its prefix is in the fingerprint; the project's own code is found; the copy is gone after."""
-    found = run_baseline(planned(project, f'{{ python = "{python}" }}'), tmp_path)
+    outcome = run_baseline(planned(project, f'{{ python = "{python}" }}'), tmp_path)
 
-    facts = found.subject.fingerprint
+    facts = outcome.subject.fingerprint
     assert facts["python.prefix"] == placeless(str(python.parents[1])) != sys.prefix
     assert facts["python"] == ".".join(map(str, sys.version_info[:3]))
     assert facts["python.numpy"] == version("numpy")
     assert facts["build"] == placeless(f"python {python}")
     assert facts["engine.file"] == placeless(str(project / "acme.py"))
     assert facts["engine.plugin"] == "code"
-    assert found.run is not None
-    assert found.run.metrics["throughput"] == pytest.approx(500, rel=0.5)
-    assert Path(found.run.folder).parent.name == "mine-Offline-Acme-fp32-cpu.baseline-build.1"
+    assert outcome.run is not None
+    assert outcome.run.metrics["throughput"] == pytest.approx(500, rel=0.5)
+    assert Path(outcome.run.folder).parent.name == "mine-Offline-Acme-fp32-cpu.baseline-build.1"
     assert not (tmp_path / "runs/build").exists()
 
 
@@ -136,12 +135,12 @@ def test_every_run_of_an_entry_that_names_a_python_is_there(
     project: Path, tmp_path: Path, python: Path
 ) -> None:
     """A run of no other build says nothing of its Python."""
-    own = run(planned(project, '{ python = "/there/is/none" }'), tmp_path / "own", None)
-    assert not {"build", "python", "python.prefix"} & set(own.subject.fingerprint)
+    own_entry_run = run(planned(project, '{ python = "/there/is/none" }'), tmp_path / "own", None)
+    assert not {"build", "python", "python.prefix"} & set(own_entry_run.subject.fingerprint)
 
-    found = run(planned(project, '{ git = "v1" }', f'python = "{python}"'), tmp_path, None)
+    outcome = run(planned(project, '{ git = "v1" }', f'python = "{python}"'), tmp_path, None)
 
-    facts = dict(found.subject.fingerprint)
+    facts = dict(outcome.subject.fingerprint)
     assert facts["python"] == ".".join(map(str, sys.version_info[:3]))
     for name in ("numpy", "mlcommons-loadgen"):
         assert facts[f"python.{name}"] == version(name)
@@ -149,8 +148,8 @@ def test_every_run_of_an_entry_that_names_a_python_is_there(
     assert facts.pop("engine.plugin") == "code"
     assert facts.pop("engine.file") == placeless(str(project / "acme.py"))
     assert [path for path in (tmp_path, python.parents[2]) if str(path) in str(facts)] == []
-    assert found.run is not None
-    folder = Path(found.run.folder).parent
+    assert outcome.run is not None
+    folder = Path(outcome.run.folder).parent
     assert folder.name == "mine-Offline-Acme-fp32-cpu.1"
     assert not (folder / "code").exists()
 
@@ -160,16 +159,16 @@ def test_the_build_of_the_baseline_is_stronger_than_the_entry(
 ) -> None:
     """Another environment of a baseline's own; a ref in git is run where the entry runs."""
     committed(project)
-    own = other_python.environment(tmp_path / "own")
+    own_python = other_python.environment(tmp_path / "own")
     for build, prefix, acme in (
         (f'{{ python = "{python}" }}', python, "2.0"),
-        ('{ git = "HEAD" }', own, "1.0"),
+        ('{ git = "HEAD" }', own_python, "1.0"),
     ):
-        case = planned(project, build, f'python = "{own}"')
+        case = planned(project, build, f'python = "{own_python}"')
         facts = run_baseline(case, tmp_path).subject.fingerprint
         assert facts["engine.prefix"] == placeless(str(prefix.parents[1]))
         assert facts["engine.acme"] == acme
-    assert facts["build"].endswith(placeless(f") in python {own}"))
+    assert facts["build"].endswith(placeless(f") in python {own_python}"))
 
 
 def test_a_python_that_is_too_old_says_so_in_one_sentence(project: Path, tmp_path: Path) -> None:
@@ -194,9 +193,9 @@ def test_a_python_is_named_by_variable_home_suite_or_command(
     monkeypatch.setenv("OLD", str(tmp_path / "old"))
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "old").symlink_to(python.parents[1])
-    for place in ("${OLD}/bin/python", "~/old/bin/python", "../old/bin/python"):
-        case = planned(project, f'{{ python = "{place}" }}')
-        with baseline_build(earlier(case), tmp_path / "build") as build:
+    for python_path in ("${OLD}/bin/python", "~/old/bin/python", "../old/bin/python"):
+        case = planned(project, f'{{ python = "{python_path}" }}')
+        with baseline_build(earlier(case), tmp_path, "build") as build:
             (named,) = build.python
         assert Path(named).parent.resolve() == python.parent.resolve()
         assert Path(named).name == "python"
@@ -204,8 +203,8 @@ def test_a_python_is_named_by_variable_home_suite_or_command(
     wrapper = tmp_path / "wrapper.py"
     wrapper.write_text(PASSES_ON_NOTHING, "utf-8")
     command = json.dumps([sys.executable, str(wrapper), str(python)])
-    found = run_baseline(planned(project, f"{{ command = {command} }}"), tmp_path)
-    assert found.subject.fingerprint["python.prefix"] == placeless(str(python.parents[1]))
+    outcome = run_baseline(planned(project, f"{{ command = {command} }}"), tmp_path)
+    assert outcome.subject.fingerprint["python.prefix"] == placeless(str(python.parents[1]))
 
 
 def test_a_git_ref_is_run_from_a_tree_of_its_own(project: Path, tmp_path: Path) -> None:
@@ -264,7 +263,7 @@ def test_a_wheel_of_another_version_comes_before_today_s(
     dialect.unlink()  # what was installed once is found again
     if named == dialect.name:
         dialect.write_bytes(content)
-    with baseline_build(earlier(case), inside / "runs/again") as build:
+    with baseline_build(earlier(case), inside / "runs", "again") as build:
         assert build.first == [str(path) for path in wheels.iterdir()]
     assert run(case, inside, None).subject.fingerprint["engine.dialect"] == "2.0"
 
@@ -290,7 +289,7 @@ def test_a_module_that_the_ref_lacks_is_not_taken_from_today(project: Path, tmp_
     case = planned(project, '{ git = "HEAD" }')
 
     def interrupted() -> None:
-        with baseline_build(earlier(case), tmp_path / "build"):
+        with baseline_build(earlier(case), tmp_path, "build"):
             assert len(git(project, "worktree", "list").splitlines()) == 2
             raise KeyboardInterrupt
 
@@ -333,8 +332,8 @@ def test_the_other_environment_needs_numpy_and_loadgen_only(project: Path, tmp_p
         run_baseline(case, tmp_path)
 
     for pattern in ("numpy", "numpy.libs", "mlperf_loadgen*"):
-        for found in Path(sysconfig.get_path("platlib")).glob(pattern):
-            (packages / found.name).symlink_to(found)
+        for module_path in Path(sysconfig.get_path("platlib")).glob(pattern):
+            (packages / module_path.name).symlink_to(module_path)
     facts = run_baseline(case, tmp_path).subject.fingerprint
 
     assert facts["python.prefix"] == placeless(str(bare.parents[1]))

@@ -47,8 +47,8 @@ def test_queries_of_any_length_completed_in_nearly_any_order_are_all_taken_once(
     rng = random.Random(seed)
     order = list(issued)
     for _ in range(swaps):
-        one, other = rng.randrange(len(order)), rng.randrange(len(order))
-        order[one], order[other] = order[other], order[one]
+        index, other = rng.randrange(len(order)), rng.randrange(len(order))
+        order[index], order[other] = order[other], order[index]
 
     assert len(outstanding) == len(issued)
     for number, piece in enumerate(pieces(order, cuts)):
@@ -87,7 +87,7 @@ def test_racing_threads_share_a_list_without_loss_or_repeat(threads: int) -> Non
     outstanding = Outstanding()
     outstanding.add(range(40_000))
     gate = threading.Barrier(threads)
-    found: list[int] = []
+    claimed: list[int] = []
 
     def race(number: int) -> None:
         gate.wait()
@@ -96,11 +96,11 @@ def test_racing_threads_share_a_list_without_loss_or_repeat(threads: int) -> Non
             first = start if number % 2 else 39_960 - start
             piece = range(first, first + 40)
             if number < 2:
-                found.extend(taken(outstanding, list(piece)))
+                claimed.extend(taken(outstanding, list(piece)))
             else:
-                found.extend(sample for sample in piece if outstanding.claim_late(sample))
+                claimed.extend(sample for sample in piece if outstanding.claim_late(sample))
 
     in_threads(partial(race, number) for number in range(threads))
 
-    assert sorted(found) == list(range(40_000))
+    assert sorted(claimed) == list(range(40_000))
     assert len(outstanding) == 0

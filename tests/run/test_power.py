@@ -47,15 +47,15 @@ def test_energy_is_within_one_per_cent_of_the_exact_joules(fake: Fake) -> None:
         if last or max(map(longest_gap_s, log.gpus)) < 1.5 / 50:
             break
     for index, (name, gpu) in enumerate(zip(LOADS, log.gpus, strict=True)):
-        found = gpu.energy(begin_s, end_s)
+        energy = gpu.energy(begin_s, end_s)
         exact = fake.joules(begin_s, end_s, index)
-        assert found.joules is not None
-        assert found.uncertainty_j is not None
-        off = found.joules / exact - 1
-        print(f"{name}: {off:+.3%} of {exact:.1f} J, ± {found.uncertainty_j / exact:.1%}")
-        assert found.method == "counter"
+        assert energy.joules is not None
+        assert energy.uncertainty_j is not None
+        off = energy.joules / exact - 1
+        print(f"{name}: {off:+.3%} of {exact:.1f} J, ± {energy.uncertainty_j / exact:.1%}")
+        assert energy.method == "counter"
         assert abs(off) <= ALLOWED, name
-        assert found.invalid == ()
+        assert energy.invalid == ()
     assert log.cpu_share is not None
     print(f"{log.cpu_share:.2%} of a core for {len(LOADS)} GPUs")
 

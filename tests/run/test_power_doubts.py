@@ -55,16 +55,16 @@ def log(mask: int = 0, seconds: float = 0.0, last: Any = None, **facts: Any) -> 
     )
 
 
-def found(gpu: GpuLog, allowed: tuple[int, ...] = ()) -> Doubts:
+def doubts_of(gpu: GpuLog, allowed: tuple[int, ...] = ()) -> Doubts:
     return doubts(gpu, BEGIN_S, END_S, warm_s=WARM_S, allowed=allowed)
 
 
-def texts(given: Doubts) -> tuple[str, ...]:
-    return tuple(map(str, given.invalid))
+def texts(gpu_doubts: Doubts) -> tuple[str, ...]:
+    return tuple(map(str, gpu_doubts.invalid))
 
 
-def notes(given: Doubts) -> tuple[str, ...]:
-    return tuple(sign.in_words() for sign in given.signs)
+def notes(gpu_doubts: Doubts) -> tuple[str, ...]:
+    return tuple(sign.in_words() for sign in gpu_doubts.signs)
 
 
 def happened(**changes: Any) -> GpuLog:
@@ -76,24 +76,24 @@ def happened(**changes: Any) -> GpuLog:
 LAST = log().states[3:]
 
 
-def told(**changes: Any) -> GpuLog:
+def gpu_with(**changes: Any) -> GpuLog:
     """A log of a GPU that tells something else of itself."""
     return log(identity={**FACTS["identity"], **changes})
 
 
 def test_each_event_reason_has_its_verdict_and_what_only_the_gpu_counted_too() -> None:
     for seconds, (bit, name) in itertools.product((0.9, 1.1, 21.0), REASONS.items()):
-        given = found(log(bit, seconds))
+        gpu_doubts = doubts_of(log(bit, seconds))
         if name in THROTTLING_REASONS:
-            assert bool(given.invalid) == (seconds > 1), name
-            assert bool(notes(given)) == (seconds < 1), name
+            assert bool(gpu_doubts.invalid) == (seconds > 1), name
+            assert bool(notes(gpu_doubts)) == (seconds < 1), name
         elif name == "gpu_idle":
-            assert (given.invalid, bool(notes(given))) == ((), seconds > 20), name
+            assert (gpu_doubts.invalid, bool(notes(gpu_doubts))) == ((), seconds > 20), name
         else:
-            (note,) = notes(given)
-            assert given.invalid == (), name
+            (note,) = notes(gpu_doubts)
+            assert gpu_doubts.invalid == (), name
             assert note.startswith(NOTED_REASONS[name])
-    both = found(log(0x4 | 0x20, 5.0))
+    both = doubts_of(log(0x4 | 0x20, 5.0))
     assert len(both.invalid) == len(notes(both)) == 1
 
     for name, coarse, invalid in (
@@ -105,8 +105,8 @@ def test_each_event_reason_has_its_verdict_and_what_only_the_gpu_counted_too() -
         names = {name} if coarse else {name, "sw_thermal_slowdown", "hw_thermal_slowdown"}
         counts = [dict.fromkeys(names, 0), {**dict.fromkeys(names, 0), name: 3_000_000_000}]
         states = [state(8.0, throttle_ns=counts[0]), state(112.0, throttle_ns=counts[1])]
-        given = found(replace(log(), states=tuple(states)))
-        assert (bool(given.invalid), bool(notes(given))) == (invalid, not invalid), name
+        gpu_doubts = doubts_of(replace(log(), states=tuple(states)))
+        assert (bool(gpu_doubts.invalid), bool(notes(gpu_doubts))) == (invalid, not invalid), name
 
 
 WAITS = "a change of the ECC mode waits for a reboot"
@@ -129,10 +129,10 @@ def test_what_a_log_shows_is_invalid_or_told_or_neither() -> None:
         (log(last={"pcie_replays": 12}), "3 replays on the PCIe link during the run"),
         (log(memory_used=3 * 2**30), UNLISTED),
         (log(memory_used=3 * 2**30, ways={"memory_used": "nvmlDeviceGetMemoryInfo"}), UNLISTED),
-        (told(ecc=[1, 0]), WAITS),
-        (told(remapped_rows_pending=True), REMAPS),
-        (told(max_pcie_width=32), "the PCIe link ran at x16, not x32"),
-        (told(max_pcie_generation=6), "the PCIe link ran at generation 5, not generation 6"),
+        (gpu_with(ecc=[1, 0]), WAITS),
+        (gpu_with(remapped_rows_pending=True), REMAPS),
+        (gpu_with(max_pcie_width=32), "the PCIe link ran at x16, not x32"),
+        (gpu_with(max_pcie_generation=6), "the PCIe link ran at generation 5, not generation 6"),
         (happened(temperature_c=95), "95 °C at most; it slows down at 92 °C"),
         (warm, "90 °C at most"),
         (happened(pcie_width=8), "the PCIe link fell from x16 to x8 in the run"),
@@ -151,21 +151,25 @@ def test_what_a_log_shows_is_invalid_or_told_or_neither() -> None:
     cases: list[tuple[GpuLog, tuple[str, ...], tuple[str, ...]]] = []
     cases += [(gpu, (text,), ()) for gpu, text in invalid]
     cases += [(gpu, (), (text,)) for gpu, text in noted]
-    found_of = [(gpu, found(gpu)) for gpu, *_ in cases]
+    found_of = [(gpu, doubts_of(gpu)) for gpu, *_ in cases]
     assert [(gpu, texts(x), notes(x)) for gpu, x in found_of] == cases
     assert {x.energy for _, x in found_of} == {()}
-    assert [found(gpu) for gpu in clean] == [Doubts()] * len(clean)
+    assert [doubts_of(gpu) for gpu in clean] == [Doubts()] * len(clean)
 
 
 def test_processes_of_others_are_invalid_unless_allowed() -> None:
     """A GPU that is shared or cannot be read has no energy and is not blamed."""
-    before = log(processes=[[42, 2 * 2**30], [43, None]])
+    other_before = log(processes=[[42, 2 * 2**30], [43, None]])
     meanwhile = log(last={"processes": [[1, 10**9], [666, 2**30]]})
-    assert texts(found(before)) == (
+    assert texts(doubts_of(other_before)) == (
         "in use before the engine was loaded: process 42 (2.0 GiB), process 43",
     )
-    assert texts(found(meanwhile)) == ("used by others during the run: process 666 (1.0 GiB)",)
-    assert found(before, allowed=(42, 43)) == found(meanwhile, allowed=(666,)) == Doubts()
+    assert texts(doubts_of(meanwhile)) == ("used by others during the run: process 666 (1.0 GiB)",)
+    assert (
+        doubts_of(other_before, allowed=(42, 43))
+        == doubts_of(meanwhile, allowed=(666,))
+        == Doubts()
+    )
 
     unseen = "which MIG instances share this GPU and its energy may not be seen here"
     for gpu, energy in (
@@ -174,16 +178,16 @@ def test_processes_of_others_are_invalid_unless_allowed() -> None:
         (log(shared=False, instances=1), ()),
         (GpuLog(uuid="GPU-0", unavailable="no driver"), ("no driver",)),
     ):
-        assert found(gpu) == Doubts(energy=energy)
+        assert doubts_of(gpu) == Doubts(energy=energy)
 
 
 ALL_UP = {str(link): True for link in range(18)}
 
 
-def linked(before: dict[str, Any], after: dict[str, Any], product: str = "NVIDIA H200") -> Doubts:
+def linked(at_start: dict[str, Any], after: dict[str, Any], product: str = "NVIDIA H200") -> Doubts:
     """What is said of NVLinks that were read before and after the window."""
     gpu = log(identity={**FACTS["identity"], "name": product})
-    states = (state(8.0, **before), state(60.0, **before), state(112.0, **after))
+    states = (state(8.0, **at_start), state(60.0, **at_start), state(112.0, **after))
     return doubts(replace(gpu, states=states), BEGIN_S, END_S, warm_s=WARM_S, linked=True)
 
 
@@ -214,10 +218,13 @@ def test_links_and_switches_that_fail_in_the_run_are_invalid_and_the_rest_is_tol
         ("fabric_health", 0b10101010, 0b10010110, ILL, ""),
         ("fabric_health", 0b10101001, 0b10101010, "", DEGRADED),
     ]
-    for name, before, after, invalid, note in cases:
-        given = linked({name: before}, {name: after})
-        assert (texts(given), notes(given)) == ((invalid,) * bool(invalid), (note,) * bool(note))
-        assert name != "nvlinks" or given.invalid[0].key is Key.NVLINK_DOWN
+    for name, at_start, after, invalid, note in cases:
+        gpu_doubts = linked({name: at_start}, {name: after})
+        assert (texts(gpu_doubts), notes(gpu_doubts)) == (
+            (invalid,) * bool(invalid),
+            (note,) * bool(note),
+        )
+        assert name != "nvlinks" or gpu_doubts.invalid[0].key is Key.NVLINK_DOWN
 
 
 def test_links_that_are_down_are_named_and_a_power_limit_of_another_key_is_invalid() -> None:
@@ -232,9 +239,9 @@ def test_links_that_are_down_are_named_and_a_power_limit_of_another_key_is_inval
         (None, "NVIDIA H200", ""),
     ]
     for links, product, note in cases:
-        given = linked({"nvlinks": links}, {"nvlinks": links}, product)
-        assert given == Doubts(signs=given.signs)
-        assert notes(given) == (note,) * bool(note)
+        gpu_doubts = linked({"nvlinks": links}, {"nvlinks": links}, product)
+        assert gpu_doubts == Doubts(signs=gpu_doubts.signs)
+        assert notes(gpu_doubts) == (note,) * bool(note)
 
     limits: list[tuple[dict[str, float], float | None, str]] = [
         ({"limit_w": 500.0}, None, "700 to 500"),
@@ -264,7 +271,7 @@ def idle(watts: float = 500.0, **changes: Any) -> GpuLog:
 
 
 def test_one_sign_of_work_is_enough() -> None:
-    assert texts(found(idle())) == (
+    assert texts(doubts_of(idle())) == (
         "the GPU did not do the work: 500 W, 500 W before the engine was loaded, no utilisation, "
         "no process, no memory taken",
     )
@@ -274,10 +281,10 @@ def test_one_sign_of_work_is_enough() -> None:
         {"processes": [[7, None]]},
         {"memory_used": 6 * 10**8},
     ]
-    assert [texts(found(idle(**changes))) for changes in signs] == [()] * 4
+    assert [texts(doubts_of(idle(**changes))) for changes in signs] == [()] * 4
     silent = replace(idle(utilization_percent=None), trace=())
     states = tuple({**one, "utilization_percent": None} for one in silent.states)
-    assert texts(found(replace(silent, states=states))) == (), "nothing is known of work"
+    assert texts(doubts_of(replace(silent, states=states))) == (), "nothing is known of work"
 
 
 def watched(utilization: Sequence[int | None], watts: float, **facts: Any) -> GpuLog:
@@ -295,9 +302,9 @@ def watched(utilization: Sequence[int | None], watts: float, **facts: Any) -> Gp
 def test_a_context_alone_does_no_work() -> None:
     """Utilisation of 0 convicts only where enough readings over long enough say it."""
     plain = watched([0] * 500, 515.0)
-    (why,) = found(plain).invalid
-    assert why.key is Key.GPU_UNUSED
-    assert why.text == (
+    (reason,) = doubts_of(plain).invalid
+    assert reason.key is Key.GPU_UNUSED
+    assert reason.text == (
         "the GPU did not do the work: no utilisation in any of 501 readings over 99.8 s, "
         "515 W, 500 W before the engine was loaded"
     )

@@ -69,8 +69,8 @@ def test_energy_is_told_in_all_for_each_token_and_for_each_gpu() -> None:
         GpuRun(uuid="GPU-2", name="GPU 5"),
     )
     made = run({"GPU-0": 6000.0, "GPU-1": 4000.0}, tokens_per_joule=2.5)
-    told = energy_notes([replace(made, hardware=replace(made.hardware, gpus=gpus))])
-    assert told == [
+    notes = energy_notes([replace(made, hardware=replace(made.hardware, gpus=gpus))])
+    assert notes == [
         "10,000 J (± 12) in 20.0 s, 500 W, 700 W at most of one GPU, 0.4 J/token: GPU board energy "
         "by NVML, not MLPerf Power",
         "by GPU: GPU 3 6,000 J (± 5), GPU-1 4,000 J, GPU 5 not known",
@@ -141,8 +141,8 @@ def test_what_was_noted_of_any_run_is_told_once() -> None:
         waiting(SignKey.NOT_WATCHED, f"not watched from {s} s on", f"it broke {s} s into the run")
         for s in (1.0, 2.5)
     ]
-    told = [note for note in energy_notes([*resets, *broken]) if "NVML" not in note]
-    assert told == [
+    notes = [note for note in energy_notes([*resets, *broken]) if "NVML" not in note]
+    assert notes == [
         "in 1 of 4 runs: the ECC mode waits",
         "in 1 of 4 runs: the MIG mode waits",
         "in 2 of 4 runs: not watched from 2.5 s on",

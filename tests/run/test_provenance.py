@@ -75,10 +75,10 @@ ALIKE: list[tuple[Any, Any]] = [
 
 
 def test_inputs_have_one_digest_exactly_where_they_are_equal() -> None:
-    found = [digests(value) for value in APART]
+    digests_of_inputs = [digests(value) for value in APART]
 
-    assert all(one.keys() == {"inputs.first", "inputs.first_16"} for one in found)
-    assert len({one["inputs.first"] for one in found}) == len(APART)
+    assert all(one.keys() == {"inputs.first", "inputs.first_16"} for one in digests_of_inputs)
+    assert len({one["inputs.first"] for one in digests_of_inputs}) == len(APART)
     assert [pair for pair in ALIKE if digests(pair[0]) != digests(pair[1])] == []
 
 
@@ -87,10 +87,10 @@ def test_a_sample_after_the_first_counts_and_one_behind_the_last_does_not() -> N
     whole = fed(Given(lambda index: index), range(20))[0]
 
     for changed, samples in ((1, 20), (DIGESTED_SAMPLES - 1, 20), (2, 3)):
-        before = fed(Given(lambda index: index), range(samples))[0]
-        now = fed(Given(partial(negated, changed)), range(samples))
-        assert now[0]["inputs.first"] == before["inputs.first"]
-        assert now[0]["inputs.first_16"] != before["inputs.first_16"]
+        original = fed(Given(lambda index: index), range(samples))[0]
+        changed_inputs = fed(Given(partial(negated, changed)), range(samples))
+        assert changed_inputs[0]["inputs.first"] == original["inputs.first"]
+        assert changed_inputs[0]["inputs.first_16"] != original["inputs.first_16"]
     assert (
         fed(Given(lambda index: index if index < DIGESTED_SAMPLES else None), range(20))[0] == whole
     )

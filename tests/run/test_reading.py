@@ -83,8 +83,8 @@ def read(
     result = result_of(peak_bytes=3 * 2**30, **seen)
     here = detect(gpus=False)
     conditions = Conditions(folder=folder, session="s", machine=here, watched=True)
-    told = evidence(folder, result, host=host or {}, build_s=build_s, input_s=input_s)
-    run = read_run(told, job(folder, SERVED), conditions)
+    run_evidence = evidence(folder, result, host=host or {}, build_s=build_s, input_s=input_s)
+    run = read_run(run_evidence, job(folder, SERVED), conditions)
     assert run is not None
     return run
 
@@ -150,13 +150,13 @@ def test_every_witness_fills_in_fields_of_the_run(tmp_path: Path) -> None:
 
 def test_preprocessing_that_nobody_times_is_told_from_a_tenth_of_a_sample_on() -> None:
     """Of a batch, a query of several samples or a curve by what one sample takes; never of µs."""
-    one, batch, many = {"latency_p50": 0.002}, {"throughput": 12.5}, {"latency_p50": 0.08}
+    single, batch, many = {"latency_p50": 0.002}, {"throughput": 12.5}, {"latency_p50": 0.08}
     server = {"latency_p50": 0.05, "throughput": 1000.0}
     curve = {"latency_p50@1": 0.1, "latency_p50@64": 0.9}
     cases: list[tuple[str, dict[str, float], float | None, str]] = [
-        ("SingleStream", one, 1.1e-3, "1.1 ms a sample, untimed; the engine 2 ms"),
-        ("SingleStream", one, 0.19e-3, ""),
-        ("SingleStream", one, None, ""),
+        ("SingleStream", single, 1.1e-3, "1.1 ms a sample, untimed; the engine 2 ms"),
+        ("SingleStream", single, 0.19e-3, ""),
+        ("SingleStream", single, None, ""),
         ("SingleStream", {"latency_p50": 1e-6}, 9e-6, ""),
         ("Server", server, 5.1e-3, "the engine 50 ms"),
         ("Server", server, 4.9e-3, ""),
@@ -169,9 +169,9 @@ def test_preprocessing_that_nobody_times_is_told_from_a_tenth_of_a_sample_on() -
     ]
     for scenario, metrics, input_s, text in cases:
         figures = Figures(metrics=metrics, samples=125, queries=125, duration_s=10.0)
-        found = untimed_input(input_s, settings(scenario), figures)
-        assert [text in note for note in found.notes] == [True] * bool(text)
-        assert found.notes == tuple(sign.text for sign in found.signs)
+        findings_of_input = untimed_input(input_s, settings(scenario), figures)
+        assert [text in note for note in findings_of_input.notes] == [True] * bool(text)
+        assert findings_of_input.notes == tuple(sign.text for sign in findings_of_input.signs)
 
 
 def test_untimed_preprocessing_is_noted_once_for_all_runs(tmp_path: Path) -> None:
@@ -226,24 +226,24 @@ def test_no_energy_is_known_of_a_window_in_which_the_wall_clock_was_set_or_slewe
     figures = Figures(samples=10, queries=10, duration_s=30.0)
 
     def findings(moved_s: float) -> list[Any]:
-        asked = load.seen, job(tmp_path, SERVED), conditions, load.timed, figures
-        return energy_findings(*asked, moved_s)
+        arguments = load.seen, job(tmp_path, SERVED), conditions, load.timed, figures
+        return energy_findings(*arguments, moved_s)
 
-    power, host, shown, wall = findings(moved_s)
+    power, host, displayed, wall = findings(moved_s)
     text = "the wall clock was set during the run"
 
     assert (power.energy.get(Source.NVML), power.energy_unknown.startswith(text)) == (None, True)
-    for one in (host, shown, wall):
-        (energy,) = one.energy.values()
+    for finding in (host, displayed, wall):
+        (energy,) = finding.energy.values()
         assert (energy.joules, text in energy.notes[0]) == (None, True)
-    assert not any(one.metrics for one in (power, host, shown, wall))
+    assert not any(one.metrics for one in (power, host, displayed, wall))
 
     load = Load(tmp_path, 0.0)
-    power, host, shown, _ = findings(0.01)
+    power, host, displayed, _ = findings(0.01)
 
     assert power.energy[Source.NVML].joules == pytest.approx(9000)
     assert host.energy[Source.HOST].joules == pytest.approx(9000)
-    assert shown.energy[Source.EXPORTER].joules == pytest.approx(9000)
+    assert displayed.energy[Source.EXPORTER].joules == pytest.approx(9000)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.extension import Sink
 from pytest_mlperf.run.worker.closed_loop import SlotSink
-from pytest_mlperf.run.worker.recount import NOTE, Ended, parts_of, recounted
+from pytest_mlperf.run.worker.point_window import NOTE, Ended, parts_of, recounted
 from tests.run.test_curve import Answers, closed, refuse
 
 METRICS = {

@@ -86,8 +86,8 @@ def test_accuracy_gets_the_outputs_and_artefacts_of_all(tmp_path: Path) -> None:
     answers = {row["qsl_idx"]: int.from_bytes(bytes.fromhex(row["data"]), "little") for row in log}
     assert answers == {index: index for index in range(200)}
     archive = ArtefactArchive(Path(event["folder"]) / ARTEFACTS)
-    found = {index: archive.read(index) for index in sorted(archive.names)}
-    assert found == {index: {"index": b"%d" % index} for index in range(200)}
+    outputs = {index: archive.read(index) for index in sorted(archive.names)}
+    assert outputs == {index: {"index": b"%d" % index} for index in range(200)}
 
 
 @pytest.mark.process
@@ -167,11 +167,11 @@ def test_a_list_in_its_order_is_told_by_its_place_and_a_long_one_numbered() -> N
     theirs, ours = Lists(), Lists()
     theirs.add(7, ids.copy())
     ours.add(7, ids)
-    places = [theirs.place(part) for part in (ids[:10], tuple(ids[10:30]), ids[31:33], ids[30:])]
+    places = [theirs.locate(part) for part in (ids[:10], tuple(ids[10:30]), ids[31:33], ids[30:])]
     assert places == [(7, 0, 10), (7, 10, 20), None, (7, 30, MIN_REMEMBERED_LENGTH - 30)]
     made = [place for place in places if place]
     assert [list(ours.ids(place)) for place in made[::-1]] == [ids[30:], ids[10:30], ids[:10]]
-    assert [theirs.place(part) for part in (ids[:10], [])] == [None, None]
+    assert [theirs.locate(part) for part in (ids[:10], [])] == [None, None]
 
     ids = list(range(5000, 5000 + MIN_REMEMBERED_LENGTH))
     ours = Lists()
@@ -198,8 +198,8 @@ def sent(*messages: Message) -> list[tuple[Any, ...]]:
 
 
 def test_what_was_so_within_a_moment_is_told_at_once() -> None:
-    def placed(at_s: float, *place: int) -> Message:
-        return (DONE, at_s, place, None, None)
+    def placed(at_s: float, *ids: int) -> Message:
+        return (DONE, at_s, ids, None, None)
 
     at_once: list[tuple[Message, Message, Message]] = [
         (done(1, 5), done(9, 7), done(9, 5, 7)),
@@ -243,12 +243,14 @@ def test_nothing_is_lost_or_told_in_another_order_or_far_from_its_time(
           for kind, at_s, ids in events)
     )  # fmt: skip
 
-    each = [(kind, at_s, sample) for kind, at_s, ids in events for sample in ids]
+    single_events = [(kind, at_s, sample) for kind, at_s, ids in events for sample in ids]
     heard = [(kind, at_s, x) for kind, at_s, ids, *_ in heard_of for x in ids]
-    assert [(kind, x) for kind, _, x in heard] == [(kind, x) for kind, _, x in each]
-    assert all(0 <= b[1] - a[1] <= GATHER_SECONDS for a, b in zip(each, heard, strict=True))
+    assert [(kind, x) for kind, _, x in heard] == [(kind, x) for kind, _, x in single_events]
+    assert all(
+        0 <= b[1] - a[1] <= GATHER_SECONDS for a, b in zip(single_events, heard, strict=True)
+    )
     counted = [n for kind, *_, tokens in heard_of if kind == DONE for n in tokens]
-    assert len(counted) == sum(kind == DONE for kind, *_ in each)
+    assert len(counted) == sum(kind == DONE for kind, *_ in single_events)
 
 
 def test_messages_come_whole_and_in_order_however_they_are_cut() -> None:

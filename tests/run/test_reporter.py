@@ -85,26 +85,28 @@ def test_every_exception_has_a_description_that_names_its_type() -> None:
         (Text("x" * 10**6), "Text: " + "x" * (KEPT_MESSAGE - 6) + "…"),
     ]
     for error, message in cases:
-        found = described("engine", error)
-        assert found["message"] == message
-        assert (found["layer"], found["kind"]) == ("engine", type(error).__name__)
-        assert len(found["traceback"]) <= KEPT_TRACEBACK
-        assert json.loads(json.dumps(found)) == found
+        description = described("engine", error)
+        assert description["message"] == message
+        assert (description["layer"], description["kind"]) == ("engine", type(error).__name__)
+        assert len(description["traceback"]) <= KEPT_TRACEBACK
+        assert json.loads(json.dumps(description)) == description
 
-    found = described("engine", type("x" * 10**6, (RuntimeError,), {})("why"))
-    assert (found["kind"], found["designed"]) == ("x" * KEPT_NAME, False)
-    assert len(json.dumps(found)) < 2 * (KEPT_MESSAGE + KEPT_TRACEBACK)
+    description = described("engine", type("x" * 10**6, (RuntimeError,), {})("why"))
+    assert (description["kind"], description["designed"]) == ("x" * KEPT_NAME, False)
+    assert len(json.dumps(description)) < 2 * (KEPT_MESSAGE + KEPT_TRACEBACK)
 
-    found = described("engine", caused(Text(ValueError()), Text(SystemExit())))
-    assert found["message"].startswith("Text: (no text: its __str__ raised ValueError) (in caused,")
-    assert "in caused" in found["traceback"]
+    description = described("engine", caused(Text(ValueError()), Text(SystemExit())))
+    assert description["message"].startswith(
+        "Text: (no text: its __str__ raised ValueError) (in caused,"
+    )
+    assert "in caused" in description["traceback"]
 
-    found = described("engine", grown())
-    assert found["message"].startswith("RecursionError: maximum recursion depth exceeded")
-    assert found["traceback"].rstrip().split("\n")[-1].startswith("RecursionError")
+    description = described("engine", grown())
+    assert description["message"].startswith("RecursionError: maximum recursion depth exceeded")
+    assert description["traceback"].rstrip().split("\n")[-1].startswith("RecursionError")
 
-    found = described("engine", RunError("dataset", "the data set is empty"))
-    assert (found["layer"], found["message"], found["designed"]) == (
+    description = described("engine", RunError("dataset", "the data set is empty"))
+    assert (description["layer"], description["message"], description["designed"]) == (
         "dataset",
         "the data set is empty",
         True,
@@ -121,11 +123,14 @@ def test_what_never_ends_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None
             over.wait()
             return ""
 
-    found, raised = described("engine", Hangs()), described("engine", caused(Hangs(), Hangs()))
+    description, raised = (
+        described("engine", Hangs()),
+        described("engine", caused(Hangs(), Hangs())),
+    )
     over.set()
 
     message = "Hangs: no more is known, because describing it failed or took 0.05 s"
-    assert found["message"] == message
+    assert description["message"] == message
     assert raised["message"].startswith(f"{message} (in caused, ")
 
 
@@ -168,13 +173,13 @@ def test_where_nothing_can_be_described_the_spare_event_goes_out(
         (5, f"sink.failed() was given int{takes}"),
         (ValueError, f"sink.failed() was given the class ValueError{takes}"),
     ]
-    for given, message in cases:
-        told: list[BaseException] = []
-        CountingSink(told.append).failed(given)
-        (error,) = told
+    for failure, message in cases:
+        errors: list[BaseException] = []
+        CountingSink(errors.append).failed(failure)
+        (error,) = errors
         assert isinstance(error, RunError)
         assert (error.layer, text_of(error)) == ("engine", message)
     exception = ValueError("x")
-    told = []
-    CountingSink(told.append).failed(exception)
-    assert told == [exception]
+    errors = []
+    CountingSink(errors.append).failed(exception)
+    assert errors == [exception]

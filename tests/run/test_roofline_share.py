@@ -46,9 +46,9 @@ def planned(folder: Path, *techniques: str, accelerator: str = "H200") -> Job:
 
 
 def share(measured: Nearness) -> float:
-    found = measured.light[0].share
-    assert found is not None
-    return found
+    share_of_roofline = measured.light[0].share
+    assert share_of_roofline is not None
+    return share_of_roofline
 
 
 def figures(**metrics: Any) -> Figures:
@@ -78,9 +78,9 @@ def test_declared_techniques_are_less_work_and_a_speed_beyond_the_limit_is_none(
     undeclared = planned(tmp_path)
     assert share(lit(undeclared, {"generation.steps": "1"})) == share(lit(undeclared, {}))
 
-    found = lit(planned(tmp_path), {}, throughput=1e6)
-    assert found.light[0].impossible
-    assert len(found.invalid) == 1
+    figures_too_fast = lit(planned(tmp_path), {}, throughput=1e6)
+    assert figures_too_fast.light[0].impossible
+    assert len(figures_too_fast.invalid) == 1
     assert may_have_light(planned(tmp_path), H200)
     assert not may_have_light(planned(tmp_path), {**H200, "pretended": True})
     assert not may_have_light(planned(tmp_path, accelerator="cpu"), {})
@@ -165,8 +165,8 @@ def decoded(
         latency_p90=ANSWER / claim.value,
         latency_p99=ANSWER / claim.value,
     )
-    told = {"input_tokens": 290.0}
-    return light_findings(measured, job(folder, text), identity, engine=engine, sizes=told)
+    input_sizes = {"input_tokens": 290.0}
+    return light_findings(measured, job(folder, text), identity, engine=engine, sizes=input_sizes)
 
 
 def invalid(measured: Nearness) -> str:
@@ -216,11 +216,11 @@ def test_what_is_possible_is_not_called_impossible_and_what_cannot_be_is_an_erro
         ("SingleStream", {"work.accepted_tokens": "5"}, ("speculative-decoding",)),
         ("Offline", {"work.batch": "1"}, ("speculative-decoding",)),
     ]
-    found = [
+    messages = [
         invalid(decoded(tmp_path, DECODING[0], scenario, engine, *techniques))
         for scenario, engine, techniques in cases
     ]
-    assert found == [""] * len(cases)
+    assert messages == [""] * len(cases)
 
     for engine, message in (
         ({"work.batch": "many"}, "says work.batch = 'many': no number"),
@@ -232,15 +232,15 @@ def test_what_is_possible_is_not_called_impossible_and_what_cannot_be_is_an_erro
 
 
 def drafted(
-    folder: Path, *techniques: str, accepted: int | None, said: str = "work.drafts"
+    folder: Path, *techniques: str, accepted: int | None, key: str = "work.drafts"
 ) -> Nearness:
     """Return what is to be said of 100 answers of 101 tokens, with batches of 4."""
     case = job(folder, DRAFTING.format(techniques=[*techniques]))
     rates = {"tokens_per_second": FAST, "throughput": FAST / 101, "tokens_per_sample": 101}
-    found = Figures(metrics=rates, samples=100, queries=1, duration_s=100 * 101 / FAST)
-    engine = {"work.batch": "4", said: "true"}
+    rate_figures = Figures(metrics=rates, samples=100, queries=1, duration_s=100 * 101 / FAST)
+    engine = {"work.batch": "4", key: "true"}
     sizes = {"input_tokens": 290.0}
-    return light_findings(found, case, H200, engine=engine, sizes=sizes, drafts=accepted)
+    return light_findings(rate_figures, case, H200, engine=engine, sizes=sizes, drafts=accepted)
 
 
 DRAFTING = (
@@ -265,13 +265,13 @@ def test_accepted_drafts_raise_the_limit_where_they_are_declared_and_are_else_no
     assert not half.light[0].impossible
     assert half.light[0].certain == pytest.approx(2 * (none.light[0].certain or 0))
     assert half.notes == ("drafts gave 2.00 tokens a step",)
-    for found in (uncounted, too_many):
-        assert (found.light[0].binds, found.notes) == ("compute", ())
+    for figures in (uncounted, too_many):
+        assert (figures.light[0].binds, figures.notes) == ("compute", ())
 
-    for said in ("work.drafts", "server"):
-        found = drafted(tmp_path, accepted=5000, said=said)
-        assert not found.light[0].impossible
-        assert found.notes == (
+    for key in ("work.drafts", "server"):
+        figures = drafted(tmp_path, accepted=5000, key=key)
+        assert not figures.light[0].impossible
+        assert figures.notes == (
             "drafts gave 2.00 tokens a step, which the entry does not declare: techniques = "
             '["speculative-decoding"]',
         )

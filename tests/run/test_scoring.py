@@ -31,7 +31,7 @@ def scored(
     how: str = "well",
     *,
     patience: Patience = Patience(progress_s=60),  # noqa: B008 - a frozen value
-    shown: list[str] | None = None,
+    messages: list[str] | None = None,
     **data: Any,
 ) -> tuple[Accuracy, Scored]:
     """Score 8 right answers, which no engine had to give."""
@@ -50,19 +50,19 @@ def scored(
         model=None,
         suite=None,
         patience=patience,
-        show=(shown if shown is not None else []).append,
+        show=(messages if messages is not None else []).append,
     )
     return score_logs(scoring, [{"log": str(log), "indices": list(range(8))}], 8)
 
 
 def test_scores_are_those_of_the_scorer_and_what_it_prints_is_in_its_log(tmp_path: Path) -> None:
     """They come with the groups of their samples."""
-    accuracy, own = scored(tmp_path, "speaks", grouped=True)
+    accuracy, samples = scored(tmp_path, "speaks", grouped=True)
 
     assert (dict(accuracy.scores), accuracy.samples, accuracy.full) == ({"same": 1.0}, 8, True)
-    assert dict(own.per_sample) == {"same": [1.0] * 8}
-    assert own.leverage == {"same": LEVERAGE}
-    assert own.groups == (0, 0, 0, 0, 1, 1, 1, 1)
+    assert dict(samples.per_sample) == {"same": [1.0] * 8}
+    assert samples.leverage == {"same": LEVERAGE}
+    assert samples.groups == (0, 0, 0, 0, 1, 1, 1, 1)
     assert '{"event": "done"}' in (tmp_path / "score.log").read_text("utf-8")
 
 
@@ -89,15 +89,15 @@ def test_what_hangs_in_scoring_is_ended_by_the_limit_of_no_progress(
 def test_scoring_that_goes_on_may_take_longer_than_the_limit_of_no_progress(
     tmp_path: Path, how: str, takes_s: float
 ) -> None:
-    shown: list[str] = []
+    messages: list[str] = []
 
-    accuracy, own = scored(
-        tmp_path, how, patience=Patience(progress_s=4), shown=shown, takes_s=takes_s
+    accuracy, samples = scored(
+        tmp_path, how, patience=Patience(progress_s=4), messages=messages, takes_s=takes_s
     )
 
-    assert (accuracy.scores, own.groups) == ({"same": 1.0}, None)
-    assert shown[0] == "scoring"
-    assert any(" of 16 outputs and references read, " in line for line in shown)
+    assert (accuracy.scores, samples.groups) == ({"same": 1.0}, None)
+    assert messages[0] == "scoring"
+    assert any(" of 16 outputs and references read, " in line for line in messages)
 
 
 def test_a_scorer_that_breaks_is_one_error_of_the_scorer(tmp_path: Path) -> None:

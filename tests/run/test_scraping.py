@@ -54,9 +54,9 @@ def test_looks_go_over_one_connection_and_are_kept_in_the_runs_folder(tmp_path: 
 def test_without_a_page_or_with_a_clock_that_was_set_nothing_is_known(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = threading.active_count()
+    threads_at_start = threading.active_count()
     with watched_server([], tmp_path) as absent:
-        assert threading.active_count() == before
+        assert threading.active_count() == threads_at_start
     assert [*tmp_path.iterdir()] == []
     assert served(absent, Window(0.0, 1.0)).notes == (
         "the server shows no metrics at /metrics: its queue and its caches are not known",
@@ -140,16 +140,16 @@ def test_a_server_that_is_gone_fails_and_a_look_that_hangs_is_ended() -> None:
     with pytest.raises(PageError, match=r"does not answer: .*refused"):
         MetricsPage(url).read()
 
-    asked = threading.Event()
+    answered = threading.Event()
 
     def show(handler: BaseHTTPRequestHandler) -> None:
-        asked.set()
+        answered.set()
         silent(handler)
 
     with exporting(show) as exporter:
         scraper = Scraper([exporter.url], lambda *_: None, period_s=0.01)
         with scraper:
-            assert asked.wait(30)
+            assert answered.wait(30)
         assert not scraper._thread.is_alive()
 
 
@@ -242,12 +242,12 @@ def test_stages_of_a_server_are_metrics_of_the_run_without_a_limit() -> None:
     ids=["no client", "no page", "failures", "no counters", "no drafts", "one look"],
 )
 def test_a_gated_metric_that_the_server_does_not_show_is_told(log: ServerLog, cause: str) -> None:
-    shown = served(log, Window(9.5, 12.5), None, ["throughput", "draft_length"])
+    figures = served(log, Window(9.5, 12.5), None, ["throughput", "draft_length"])
 
-    assert "draft_length" not in {*shown.metrics, *shown.zero}
+    assert "draft_length" not in {*figures.metrics, *figures.zero}
     start = f"acceptance length is gated and was not measured: {cause}"
-    assert [note for note in shown.notes if note.startswith(start)] == [shown.notes[-1]]
-    assert shown.notes[-1].endswith(", or drop the limit")
+    assert [note for note in figures.notes if note.startswith(start)] == [figures.notes[-1]]
+    assert figures.notes[-1].endswith(", or drop the limit")
 
 
 def test_hits_are_held_against_what_prompts_share() -> None:

@@ -148,15 +148,17 @@ def test_every_output_stays_with_its_sample_also_beside_unknown_ids(
 ) -> None:
     received = Received()
     sink = output(received)
-    known = list(range(100, 100 + len(outputs)))
-    sink.expect(known)
-    order = [(sample, data) for sample, data in zip(known, outputs, strict=True)]
+    sample_ids = list(range(100, 100 + len(outputs)))
+    sink.expect(sample_ids)
+    order = [(sample, data) for sample, data in zip(sample_ids, outputs, strict=True)]
     order += [(sample, b"unknown") for sample in range(3)]
     random.Random(seed).shuffle(order)
 
     sink.done([sample for sample, _ in order], [data for _, data in order])
 
-    assert sorted(call[:2] for call in received.calls) == list(zip(known, outputs, strict=True))
+    assert sorted(call[:2] for call in received.calls) == list(
+        zip(sample_ids, outputs, strict=True)
+    )
 
 
 def test_ids_may_be_many_and_come_in_any_sequence_type() -> None:
@@ -282,8 +284,8 @@ def test_batch_means_are_the_standard_error_over_batches_and_tell_the_spread_of_
     rates = [len(run) / sum(run) for run in runs]
     mean = sum(rates) / len(rates)
     spread = (sum((rate - mean) ** 2 for rate in rates) / (len(rates) - 1)) ** 0.5 / mean
-    told = sum(batch_means_error(stamps_of(run)) for run in runs) / len(runs)
-    assert told == pytest.approx(spread, rel=0.1)
+    mean_error = sum(batch_means_error(stamps_of(run)) for run in runs) / len(runs)
+    assert mean_error == pytest.approx(spread, rel=0.1)
 
 
 def test_samples_that_wait_are_called_twins_where_their_index_was_answered() -> None:
@@ -299,9 +301,9 @@ def test_samples_that_wait_are_called_twins_where_their_index_was_answered() -> 
     for row in (1, 20):  # a long list is kept in another way
         for indices, waiting, twins in cases:
             sink = CountingSink(give_up)
-            before = [index + 100 * n for n in range(1, row) for index in indices]
-            wide = [*before, *indices]
-            ids = list(range(1 - len(before), len(indices) + 1))
+            earlier_indices = [index + 100 * n for n in range(1, row) for index in indices]
+            wide = [*earlier_indices, *indices]
+            ids = list(range(1 - len(earlier_indices), len(indices) + 1))
             sink.expect(ids)
             sink.recent.append((ids, wide))
             sink.done([i for i in ids if i not in waiting])

@@ -47,7 +47,7 @@ def drive(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[int, int], flo
     return make
 
 
-def asked(scenario: str, rate: float | None, planned_s: float = 3.0) -> LoadGenSettings:
+def loadgen_settings(scenario: str, rate: float | None, planned_s: float = 3.0) -> LoadGenSettings:
     more = {"latency_limit_ns": 10**9} if scenario == "Server" else {}
     made = settings(scenario, target_qps=rate, min_query_count=1, **more)
     return replace(made, fixed_work_s=planned_s, performance_samples=1024)
@@ -56,19 +56,19 @@ def asked(scenario: str, rate: float | None, planned_s: float = 3.0) -> LoadGenS
 def test_a_warm_up_lasts_until_lists_become_no_faster(drive: Any) -> None:
     """Falling times, a plateau with and without a rate, noise, one list that takes too long."""
 
-    def steady(size: int, before: int) -> float:
+    def steady(size: int, done: int) -> float:
         return 0.01
 
-    def falling(size: int, before: int) -> float:
-        return max(0.1 * 0.9**before, 0.001)
+    def falling(size: int, done: int) -> float:
+        return max(0.1 * 0.9**done, 0.001)
 
-    def plateau(size: int, before: int) -> float:
-        return 0.06 if before < 40 else 0.0001
+    def plateau(size: int, done: int) -> float:
+        return 0.06 if done < 40 else 0.0001
 
-    def noise(size: int, before: int) -> float:
-        return 0.01 * (1 + 0.3 * math.sin(before))
+    def noise(size: int, done: int) -> float:
+        return 0.01 * (1 + 0.3 * math.sin(done))
 
-    def long(size: int, before: int) -> float:
+    def long(size: int, done: int) -> float:
         return 40.0
 
     for list_s, rate, least_s, most_s, reached in (
@@ -80,28 +80,30 @@ def test_a_warm_up_lasts_until_lists_become_no_faster(drive: Any) -> None:
         (long, 0.02, 40, 40, 0.025),
     ):
         driver = drive(list_s)
-        took_s, rate_reached = worker.warm_up(driver, asked("SingleStream", rate), WARMUP_S)
+        took_s, rate_reached = worker.warm_up(
+            driver, loadgen_settings("SingleStream", rate), WARMUP_S
+        )
         assert least_s <= took_s <= most_s, list_s
         assert rate_reached == pytest.approx(reached, rel=0.3), list_s
     driver = drive(steady)
-    worker.warm_up(driver, asked("Offline", 1e4), WARMUP_S, least=100)
+    worker.warm_up(driver, loadgen_settings("Offline", 1e4), WARMUP_S, least=100)
     assert driver.lists >= 100
     driver = drive(falling)
-    took_s, _ = worker.warm_up(driver, asked("Offline", None, planned_s=600.0), WARMUP_S)
+    took_s, _ = worker.warm_up(driver, loadgen_settings("Offline", None, planned_s=600.0), WARMUP_S)
     assert 30.0 <= took_s <= 30.5
 
 
 def test_an_engine_that_seems_too_slow_is_asked_for_more_before_it_is_refused(drive: Any) -> None:
     """What works on many samples at once needs longer lists, a slow beginning only time."""
 
-    def parallel(size: int, before: int) -> float:
+    def parallel(size: int, done: int) -> float:
         return 2.0 if size <= 1024 else size / 512
 
-    def serial(size: int, before: int) -> float:
+    def serial(size: int, done: int) -> float:
         return 0.01 * size
 
-    def slow_start(size: int, before: int) -> float:
-        return size * (0.01 if before < 2 else 1e-5)
+    def slow_start(size: int, done: int) -> float:
+        return size * (0.01 if done < 2 else 1e-5)
 
     for list_s, scenario, reached, enough, full in (
         (parallel, "Offline", 32.0, 1e6, 512.0),
@@ -111,7 +113,9 @@ def test_an_engine_that_seems_too_slow_is_asked_for_more_before_it_is_refused(dr
         (slow_start, "Offline", 100.0, 5000.0, 1e5),
         (slow_start, "SingleStream", 100.0, 5000.0, 1e5),
     ):
-        rate = worker.full_rate(drive(list_s), reached, enough, asked(scenario, 1e5), 10**6)
+        rate = worker.full_rate(
+            drive(list_s), reached, enough, loadgen_settings(scenario, 1e5), 10**6
+        )
         assert rate == pytest.approx(full), (list_s, scenario)
 
 
@@ -144,15 +148,15 @@ def test_a_beginning_unlike_the_second_half_is_named_with_what_it_adds() -> None
 @pytest.mark.parametrize("sd", [0.02, 0.3, 1.0])
 def test_runs_of_one_distribution_have_no_slow_start(sd: float) -> None:
     """At most 3 in 100, of which few add much; also with bursts that last for a while."""
-    chance, told = random.Random(7), 0
+    chance, alarms = random.Random(7), 0
     for number in range(300):
         burst = chance.randrange(1000) if number % 2 else 1000
         costs = [
             math.exp(chance.gauss(0.0, sd)) * (2.0 if burst <= n < burst + 100 else 1.0)
             for n in range(1000)
         ]
-        told += bool(slow_start(costs, "latency")) and burst > 100
-    assert told <= 9
+        alarms += bool(slow_start(costs, "latency")) and burst > 100
+    assert alarms <= 9
 
 
 @pytest.fixture
@@ -189,7 +193,10 @@ def test_a_slow_start_is_told_or_makes_a_run_invalid_by_what_it_explains(job: Jo
 
 
 def test_a_run_far_shorter_or_longer_than_planned_is_named() -> None:
-    quick, official = asked("Offline", 10.0), replace(asked("Offline", 10.0), fixed_work_s=None)
+    quick, official = (
+        loadgen_settings("Offline", 10.0),
+        replace(loadgen_settings("Offline", 10.0), fixed_work_s=None),
+    )
     for chosen, lasted_s, probed, keys, notes in (
         (quick, 1.4, True, [Key.TOO_SHORT], 0),
         (quick, 1.6, True, [], 0),

@@ -17,7 +17,7 @@ from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.extension import Engine
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.run.child.protocol import ReplicaSpec
-from pytest_mlperf.run.worker.stages import MAX_STAGES, stages_of
+from pytest_mlperf.run.worker.samples import MAX_STAGES, stages_of
 from tests.run.harness import FEWER, error_of, only, run_to_end, settings, spec
 from tests.run.test_reading import MISSED, read
 

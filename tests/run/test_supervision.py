@@ -129,7 +129,7 @@ def test_a_broken_engine_is_one_run_error_that_names_layer_cause_and_log(
 
 def test_what_an_engine_writes_to_the_descriptor_of_events_is_one_error(tmp_path: Path) -> None:
     """Stdin is empty for an engine and its processes."""
-    for number, (text, why) in enumerate(
+    for number, (text, message) in enumerate(
         (
             ("x" * 65_536, "bytes without the end of a line"),
             ("[]\n", "no object that names an event"),
@@ -137,7 +137,7 @@ def test_what_an_engine_writes_to_the_descriptor_of_events_is_one_error(tmp_path
     ):
         folder = tmp_path / str(number)
         folder.mkdir()
-        with pytest.raises(RunError, match=why) as raised:
+        with pytest.raises(RunError, match=message) as raised:
             supervise(spec(folder, engine=f"{FAILING}WritesToEvents", options={"text": text}))
         assert raised.value.layer == "worker"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_mlperf.run.worker._tally import MAX_SNAPSHOTS, SLICES, Tally, shares
+from pytest_mlperf.run.worker._replica_group import MAX_SNAPSHOTS, SLICES, Tally, shares
 
 
 def worked(seconds_per_list: float, *, lists: int, samples: int = 10, work: float = 10.0) -> Tally:
@@ -46,17 +46,17 @@ def test_rate_and_mean_latency_are_those_of_the_time_with_work() -> None:
 def test_a_slow_one_is_a_share_of_the_median_in_every_part(*, lists: bool) -> None:
     fast, other, slow = worked(0.1, lists=300), worked(0.1, lists=300), worked(0.125, lists=240)
 
-    found = shares([fast, other, slow], lists=lists)
+    shares_of_slices = shares([fast, other, slow], lists=lists)
 
-    assert [len(each) for each in found] == [SLICES] * 3
-    assert found[0] == pytest.approx([1.0] * SLICES)
-    assert found[2] == pytest.approx([0.8] * SLICES, rel=0.02)
+    assert [len(each) for each in shares_of_slices] == [SLICES] * 3
+    assert shares_of_slices[0] == pytest.approx([1.0] * SLICES)
+    assert shares_of_slices[2] == pytest.approx([0.8] * SLICES, rel=0.02)
 
 
 def test_lists_of_larger_samples_count_by_their_work() -> None:
     long, short = worked(0.2, lists=100, work=20.0), worked(0.1, lists=200, work=10.0)
-    found = shares([long, short], lists=True)
-    assert found[0] == pytest.approx([1.0] * SLICES, rel=0.02)
+    shares_of_slices = shares([long, short], lists=True)
+    assert shares_of_slices[0] == pytest.approx([1.0] * SLICES, rel=0.02)
 
     tally = Tally()
     assert (tally.samples, tally.throughput, tally.latency_s) == (0, 0.0, 0.0)

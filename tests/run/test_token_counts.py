@@ -44,8 +44,8 @@ from tests.run.test_sink import Received, give_up
 COUNTING = "tests.run.engines_that_count:"
 
 
-def read(given: WorkerSpec, events: list[Event]) -> Figures:
-    return read_figures(only(events, "finished"), given.settings.scenario, "cpu")[1]
+def read(worker_spec: WorkerSpec, events: list[Event]) -> Figures:
+    return read_figures(only(events, "finished"), worker_spec.settings.scenario, "cpu")[1]
 
 
 @pytest.mark.process
@@ -60,14 +60,14 @@ def test_counts_of_the_engine_give_tokens_per_second_in_every_scenario(
     tmp_path: Path, scenario: str
 ) -> None:
     """Equal to the engine's own sum, in the run's own tokens per sample, never by 69."""
-    given = spec(tmp_path, engine=f"{COUNTING}Counts", settings=settings(scenario))
-    events, code = run_to_end(given)
-    run = read(given, events)
+    worker_spec = spec(tmp_path, engine=f"{COUNTING}Counts", settings=settings(scenario))
+    events, code = run_to_end(worker_spec)
+    run = read(worker_spec, events)
 
     assert code == 0
     lines = (tmp_path / "engine.log").read_text("utf-8").splitlines()
-    (said,) = (line.split() for line in lines if line.startswith("counted "))
-    samples, tokens = int(said[1]), int(said[2])
+    (counted_line,) = (line.split() for line in lines if line.startswith("counted "))
+    samples, tokens = int(counted_line[1]), int(counted_line[2])
     assert run.samples == samples
     assert run.metrics["tokens_per_sample"] == tokens / samples
     samples_per_s = run.metrics.get("throughput", samples / run.duration_s)
@@ -84,15 +84,15 @@ def test_an_engine_that_leaves_out_counts_has_no_tokens_and_0_is_an_error(tmp_pa
     """Those of its first batch."""
     forgets = tmp_path / "forgets"
     forgets.mkdir()
-    given = spec(forgets, engine=f"{COUNTING}Forgets")
-    run = read(given, run_to_end(given)[0])
+    worker_spec = spec(forgets, engine=f"{COUNTING}Forgets")
+    run = read(worker_spec, run_to_end(worker_spec)[0])
     assert run.metrics
     assert not [name for name in run.metrics if "token" in name]
 
-    given = spec(tmp_path, engine=f"{COUNTING}SaysNothing")
-    events, _ = run_to_end(given)
+    worker_spec = spec(tmp_path, engine=f"{COUNTING}SaysNothing")
+    events, _ = run_to_end(worker_spec)
     with pytest.raises(RunError, match=r"^tokens_per_sample is 0\.0 .* 0 for every sample"):
-        read(given, events)
+        read(worker_spec, events)
 
 
 @FEWER
@@ -125,9 +125,9 @@ def test_the_token_rate_is_by_the_runs_own_counts() -> None:
         ({"throughput": 10.0}, None),
         ({"latency_p90": 0.5}, None),
     ):
-        found = with_token_rate(metrics, samples=100, duration_s=50.0)
-        assert found.get("tokens_per_second") == expected
-        assert {name: found[name] for name in metrics} == metrics
+        metrics_with_rate = with_token_rate(metrics, samples=100, duration_s=50.0)
+        assert metrics_with_rate.get("tokens_per_second") == expected
+        assert {name: metrics_with_rate[name] for name in metrics} == metrics
 
 
 def packed(*ids: int, kind: str = "q") -> bytes:
@@ -187,7 +187,7 @@ def test_text_that_is_tokenised_again_may_have_another_length() -> None:
     sink = output_sink()
     sink.outputs_are_tokens = False
     sink.expect([1, 2])
-    sink.answer_tokens.asked([1, 2], [5, 6])
+    sink.answer_tokens.record_indices([1, 2], [5, 6])
     sink.done([1], [packed(7, 8, 2)], [30])
     sink.done([2], [packed(7, 8, 2)])
     assert sink.answer_tokens.by_index == {5: [30]}, "what the engine counts, or nothing"
@@ -210,7 +210,7 @@ def test_every_sink_keeps_the_tokens_of_each_answer_by_sample(
     sink, lengths = make(), {11: 2, 12: 3, 13: 2, 14: 4, 15: 2}
     of = {11: 7, 12: 8, 13: 7, 14: 9, 15: 7}
     sink.expect([*lengths])
-    sink.answer_tokens.asked([*of], [*of.values()])
+    sink.answer_tokens.record_indices([*of], [*of.values()])
     for ids in ([12], [11, 99, 13], [12, 14], [15]):
         counts = [lengths.get(one, 5) for one in ids]
         sink.done(ids, [packed(*range(3, 3 + n)) for n in counts], counts)
@@ -222,7 +222,7 @@ def test_an_engine_that_counts_beside_no_output_is_counted_by_its_outputs() -> N
     sink = output_sink()
     sink.counts_tokens = True
     sink.expect([1, 2, 3])
-    sink.answer_tokens.asked([1, 2, 3], [5, 6, 7])
+    sink.answer_tokens.record_indices([1, 2, 3], [5, 6, 7])
     sink.done([1, 2, 3], [packed(7, 8, 2), packed(4), b"text"])
     assert sink.answer_tokens.by_index == {5: [3]}
 

@@ -103,10 +103,10 @@ def test_tokens_that_come_together_were_lost_or_invented_are_told(clock: Clock) 
     for waits_s, per_user, gaps, notes in cases:
         times = TokenTimes()
         answer(times, clock, [1], waits_s)
-        found = times.metrics()
+        metrics = times.metrics()
         expected = None if per_user is None else pytest.approx(per_user, rel=1e-5)
-        assert found.get("tokens_per_second_per_user") == expected
-        assert ("itl_p50" in found) is gaps
+        assert metrics.get("tokens_per_second_per_user") == expected
+        assert ("itl_p50" in metrics) is gaps
         assert [note.partition(":")[0] for note in times.notes.values()] == notes
 
     times = TokenTimes()
@@ -134,9 +134,9 @@ def test_the_median_user_decides_and_a_sample_has_met_its_limits_where_it_met_bo
     times = TokenTimes()
     for sample, gap_s in enumerate([0.5, 0.25, 0.125]):
         answer(times, clock, [sample], [1.0, gap_s, gap_s])
-    found = times.metrics()
-    assert found["tokens_per_second_per_user"] == pytest.approx(4)
-    assert found["tokens_per_second_per_user"] == pytest.approx(1 / found["tpot_p50"])
+    metrics = times.metrics()
+    assert metrics["tokens_per_second_per_user"] == pytest.approx(4)
+    assert metrics["tokens_per_second_per_user"] == pytest.approx(1 / metrics["tpot_p50"])
 
     expected = {(1.0, 0.25): 2, (1.0, 0.125): 1, (0.375, 0.25): 1, (0.375, 0.125): 0, (9, 9): 3}
     met = {}

@@ -38,13 +38,13 @@ def planned(folder: Path, *, scenario: str = "Offline", seconds: int = 600) -> J
 def test_a_gpu_that_does_real_work_is_warmed_up_once_in_a_session(tmp_path: Path) -> None:
     """Also by several workers of it, which know each other by the folder alone."""
     case, made = planned(tmp_path), []
-    one, other = (WarmUps("auto", tmp_path / ".warm") for _ in range(2))
+    first, other = (WarmUps("auto", tmp_path / ".warm") for _ in range(2))
 
-    def before(warmups: WarmUps, *names: str) -> bool:
-        return warmups.before(case, names, lambda: made.append(names))
+    def warm_up(warmups: WarmUps, *names: str) -> bool:
+        return warmups.ensure(case, names, lambda: made.append(names))
 
-    assert [before(one, "GPU-a"), before(other, "GPU-a"), before(one, "GPU-b")] == [True] * 3
-    assert before(other, "GPU-a", "GPU-b", "GPU-c/d") is True
+    assert [warm_up(first, "GPU-a"), warm_up(other, "GPU-a"), warm_up(first, "GPU-b")] == [True] * 3
+    assert warm_up(other, "GPU-a", "GPU-b", "GPU-c/d") is True
     assert made == [("GPU-a",), ("GPU-b",), ("GPU-a", "GPU-b", "GPU-c/d")]
 
     cases: dict[tuple[str, str, Mode], bool] = {
@@ -63,9 +63,9 @@ def test_without_a_warm_up_the_first_run_says_so_and_one_is_no_longer_than_neede
 ) -> None:
     case, made = planned(tmp_path), []
     never, auto = (WarmUps(mode, tmp_path / mode) for mode in MODES)
-    found = [never.before(case, ["GPU-a"], lambda: made.append(1)) for _ in range(3)]
-    auto.before(case, ["cpu"], lambda: made.append(1))  # what is only pretended
-    assert (found, made) == ([False, True, True], [])
+    warmed = [never.ensure(case, ["GPU-a"], lambda: made.append(1)) for _ in range(3)]
+    auto.ensure(case, ["cpu"], lambda: made.append(1))  # what is only pretended
+    assert (warmed, made) == ([False, True, True], [])
 
     scenarios = ("Offline", "Server", "SingleStream", "MultiStream")
     for scenario, (seconds, expected) in itertools.product(
@@ -96,9 +96,9 @@ def test_a_warm_up_that_breaks_says_nothing_and_a_folder_without_rights_is_an_er
     def interrupted() -> None:
         raise KeyboardInterrupt
 
-    assert WarmUps("auto", tmp_path / "one").before(case, ["GPU-a"], breaks) is True
+    assert WarmUps("auto", tmp_path / "one").ensure(case, ["GPU-a"], breaks) is True
     with pytest.raises(KeyboardInterrupt):
-        WarmUps("auto", tmp_path / "two").before(case, ["GPU-a"], interrupted)
+        WarmUps("auto", tmp_path / "two").ensure(case, ["GPU-a"], interrupted)
 
     (tmp_path / "file").write_text("", "utf-8")
     with pytest.raises(RunError, match=r"file/.warm/GPU-a cannot be written: Not a directory"):

@@ -63,8 +63,8 @@ def test_every_scenario_completes_its_samples_once_in_a_performance_run_and_in_a
         w.send(command="stop")
         assert w.exit_code() == 0
 
-    before = ["started", "loading", "loaded", "warmed", "running", "finished", "ready"]
-    assert names(events) == before
+    events_to_ready = ["started", "loading", "loaded", "warmed", "running", "finished", "ready"]
+    assert names(events) == events_to_ready
     detail, result = parse_detail(tmp_path / "performance" / DETAIL), finished(events)
     assert (detail.valid, detail.num_errors, result.faults) == (True, 0, [])
     assert result.issued == result.completed == samples

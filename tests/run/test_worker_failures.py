@@ -133,13 +133,13 @@ def test_files_that_cannot_be_kept_are_an_error_of_who_writes_them(tmp_path: Pat
     (tmp_path / "in the way" / "performance").touch()
     deletes = {"folder": str(tmp_path / "deleted" / "performance")}
     deleting = {"engine": f"{FAILING}DeletesFolder", "options": deletes}
-    for name, given, layer, message in (
+    for name, changes, layer, message in (
         ("deleted", deleting, "loadgen", "cannot r"),
         ("full", {"engine": f"{FAILING}FillsDisk"}, "loadgen", "is cut"),
         ("in the way", {}, "worker", "performance"),
     ):
         (tmp_path / name).mkdir(exist_ok=True)
-        events, code = run_to_end(spec(tmp_path / name, **given))
+        events, code = run_to_end(spec(tmp_path / name, **changes))
         error = error_of(events)
         assert (code, error["layer"]) == (70, layer)
         assert message in error["message"]

@@ -19,8 +19,8 @@ def update(folder: str, *, prepare: bool = False) -> None:
     if prepare:
         baselines.save(path, performance.BASELINE)
         return
-    own = replace(performance.RECORD, identity={"gpus": 2})
-    baselines.update(path, lambda old: with_record(old or performance.EMPTY, own))
+    record = replace(performance.RECORD, identity={"gpus": 2})
+    baselines.update(path, lambda old: with_record(old or performance.EMPTY, record))
 
 
 def accept(folder: str, *, prepare: bool = False) -> None:

@@ -262,12 +262,12 @@ def fuzz_livecodebench(rnd: random.Random, here: Path) -> None:
 @cache
 def good_store() -> bytes:
     with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder)
-        files = [put(place / f"{n}.json", content) for n, content in enumerate(RESULTS)]
-        command("store", "import", *files, "--store", place / "s.db")
-        with contextlib.closing(sqlite3.connect(place / "s.db")) as connection:
+        store_folder = Path(folder)
+        files = [put(store_folder / f"{n}.json", content) for n, content in enumerate(RESULTS)]
+        command("store", "import", *files, "--store", store_folder / "s.db")
+        with contextlib.closing(sqlite3.connect(store_folder / "s.db")) as connection:
             connection.execute("PRAGMA journal_mode = DELETE")
-        return (place / "s.db").read_bytes()
+        return (store_folder / "s.db").read_bytes()
 
 
 def changed_store(rnd: random.Random, file: Path) -> None:
@@ -314,7 +314,7 @@ def defects(reader: str, seeds: range) -> tuple[Counter[str], list[str]]:
     """Return how many files were read or refused, and each other end with its seed."""
     counts: Counter[str] = Counter()
     ends = []
-    before = Path.cwd()
+    working_folder = Path.cwd()
     for seed in seeds:
         with tempfile.TemporaryDirectory() as folder:
             os.chdir(folder)
@@ -331,16 +331,16 @@ def defects(reader: str, seeds: range) -> tuple[Counter[str], list[str]]:
                 ends.append(f"{reader} {seed}: {type(error).__name__} {name}:{where.lineno}")
                 counts["TRACEBACK"] += 1
             finally:
-                os.chdir(before)
+                os.chdir(working_folder)
     return counts, ends
 
 
 def every(files: int) -> list[str]:
     """Fuzz all readers with so many files in all, a fifth of them stores."""
-    each = -(-files * 4 // 5 // (len(READERS) - 1))
+    count_per_reader = -(-files * 4 // 5 // (len(READERS) - 1))
     ends = []
     for reader in READERS:
-        count = files // 5 if reader == "store" else each
+        count = files // 5 if reader == "store" else count_per_reader
         counts, more = defects(reader, range(count))
         ends += more
         print(f"{reader}: {count} files, {dict(counts)}", flush=True)

@@ -51,7 +51,7 @@ while True:
 """
 
 
-def deaths(module: str, function: str, *given: str | Path) -> Iterator[bool]:
+def deaths(module: str, function: str, *arguments: str | Path) -> Iterator[bool]:
     """Let an action die before its first, second, ... file operation; at last it lives.
 
     The action is called once more with `prepare=True`, so that what it needs is imported.
@@ -60,7 +60,7 @@ def deaths(module: str, function: str, *given: str | Path) -> Iterator[bool]:
         Whether it was killed. What is on the disk then stays as it is until the next is asked for.
     """
     script = DRIVER.replace("{operations!r}", repr(OPERATIONS))
-    command = [sys.executable, "-c", script, module, function, *map(str, given)]
+    command = [sys.executable, "-c", script, module, function, *map(str, arguments)]
     process = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path.cwd()
     )
@@ -91,8 +91,8 @@ def git(folder: Path, *command: str) -> str:
 
 
 def taken(folder: Path) -> list[str]:
-    shown = git(folder, "status", "--porcelain", "--untracked-files=all", "-z")
-    return sorted(entry[3:] for entry in shown.split("\0") if entry)
+    status = git(folder, "status", "--porcelain", "--untracked-files=all", "-z")
+    return sorted(entry[3:] for entry in status.split("\0") if entry)
 
 
 def started(function: Callable[..., None], *calls: tuple[Any, ...]) -> list[Any]:

@@ -7,8 +7,8 @@ from operator import getitem
 from typing import Any
 
 
-def changed(document: Any, place: str, value: object) -> Any:
+def changed(document: Any, path: str, value: object) -> Any:
     """Put a value at a dotted place of a document, and return the document."""
-    *folders, last = (int(key) if key.isdigit() else key for key in place.split("."))
+    *folders, last = (int(key) if key.isdigit() else key for key in path.split("."))
     reduce(getitem, folders, document)[last] = value
     return document

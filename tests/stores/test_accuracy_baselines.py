@@ -84,11 +84,11 @@ def test_what_is_read_is_what_a_new_pass_is_compared_in(values: list[float | Non
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "a.json"
         written = save(path, replace(BASELINE, samples=len(values)), {"x": values})
-        found = present(load(path))
+        baseline = present(load(path))
 
-    assert found == (written, {"x": kept(values, written.steps["x"])})
+    assert baseline == (written, {"x": kept(values, written.steps["x"])})
     step = 1 / steps_per_point(values)
-    for read, value in zip(found[1]["x"], values, strict=True):
+    for read, value in zip(baseline[1]["x"], values, strict=True):
         assert (read is None) == (value is None)
         assert read is None or value is None or abs(read - value) <= step / 2 + 1e-9
 
@@ -185,8 +185,8 @@ def test_committed_baselines_are_read() -> None:
     committed = [*(Path(__file__).parents[2] / "baselines" / "accuracy").glob("*/*.json")]
     assert committed
     for file in committed:
-        found, scores = present(load(file))
-        assert {len(values) for values in scores.values()} == {found.samples}, file
+        baseline, scores = present(load(file))
+        assert {len(values) for values in scores.values()} == {baseline.samples}, file
 
 
 def header(shape: str, dtype: str = "<u2") -> bytes:
@@ -256,7 +256,7 @@ def test_a_pass_comes_back_and_one_of_an_older_release_lacks_what_came_later(
 ) -> None:
     passes = AccuracyPasses(tmp_path / "accuracy")
     passes.save("key", ACCURACY, SCORED)
-    found = passes.load("key")
+    stored = passes.load("key")
 
     file = tmp_path / "accuracy" / "key.json"
     content = json.loads(file.read_text("utf-8"))
@@ -266,7 +266,7 @@ def test_a_pass_comes_back_and_one_of_an_older_release_lacks_what_came_later(
         del content["scored"][name]
     file.write_text(json.dumps(content), "utf-8")
 
-    assert found == (replace(ACCURACY, source="stored"), SCORED)
+    assert stored == (replace(ACCURACY, source="stored"), SCORED)
     assert passes.load("key") == (replace(ACCURACY, source="stored", lower=(), whole=()), PLAIN)
     passes.save("plain", ACCURACY, PLAIN)
     assert present(passes.load("plain"))[1] == PLAIN

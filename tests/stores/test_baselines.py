@@ -128,7 +128,7 @@ records = st.builds(
 )
 
 
-def known(record: Record) -> frozenset[tuple[str, Property]]:
+def identity_of(record: Record) -> frozenset[tuple[str, Property]]:
     return frozenset((k, v) for k, v in record.identity.items() if v is not None)
 
 
@@ -137,7 +137,7 @@ def types(baseline: Baseline) -> list[dict[str, type]]:
 
 
 @settings(max_examples=25)
-@given(st.builds(Baseline, records=st.lists(records, max_size=3, unique_by=known).map(tuple)))
+@given(st.builds(Baseline, records=st.lists(records, max_size=3, unique_by=identity_of).map(tuple)))
 def test_what_is_saved_is_loaded_exactly(baseline: Baseline) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "b.json")
@@ -392,6 +392,6 @@ def test_processes_that_update_one_file_at_once_lose_nothing(path: Path) -> None
 
     assert exit_codes(workers) == [0, 0]
     held = present(load(path))
-    found = {(record.identity["worker"], record.identity["number"]) for record in held.records}
-    assert found == {(worker, number) for worker in range(2) for number in range(25)}
+    numbers = {(record.identity["worker"], record.identity["number"]) for record in held.records}
+    assert numbers == {(worker, number) for worker in range(2) for number in range(25)}
     assert list(path.parent.iterdir()) == [path]

@@ -109,8 +109,8 @@ def test_a_defect_is_named_with_its_place_and_the_cure(path: Path) -> None:
 
     A verdict must not silently rest on other noise than was reviewed.
     """
-    for place, value, message in DEFECTS:
-        write(path, changed(document(), place, value))
+    for path_of_value, value, message in DEFECTS:
+        write(path, changed(document(), path_of_value, value))
         with pytest.raises(BaselineError, match=f"^{re.escape(str(path))}.*{message}") as caught:
             load(path, "H200")
         assert str(caught.value).endswith(

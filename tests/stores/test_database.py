@@ -18,7 +18,7 @@ from pytest_mlperf.core.history import histories_of
 from pytest_mlperf.core.results import Results
 from pytest_mlperf.stores.database import StoreError, _backends, opened, require_url, shown_url
 from pytest_mlperf.stores.database._backends import without_secrets
-from pytest_mlperf.stores.database._schema import MIGRATIONS
+from pytest_mlperf.stores.database._store import MIGRATIONS
 from pytest_mlperf.stores.results import read_results, write_results
 
 RECORDED = Path(__file__).parents[1] / "data" / "replay" / "unchanged" / "results.json"
@@ -64,11 +64,11 @@ def test_histories_are_those_of_the_results_files(session: Results, url: str) ->
 
     with opened(url) as store:
         histories, latest = store.histories(), store.latest()
-        (one,) = store.histories(histories[0].series.case.id, "throughput")
+        (history,) = store.histories(histories[0].series.case.id, "throughput")
 
     by_key = {each.series.key: each for each in histories_of(sessions)}
     assert {each.series.key: each for each in histories} == by_key
-    assert [point.run for point in one.points] == ["run-1", "run-2", "run-3"]
+    assert [point.run for point in history.points] == ["run-1", "run-2", "run-3"]
     assert {one.run for one in latest} == {"run-3"}
     assert {one.test for one in latest} == {case.test for case in session.cases}
     assert not histories_of([replace(session, cases=(*slowed, *pretended))])
@@ -137,15 +137,15 @@ def test_what_is_no_store_is_refused_and_stays(tmp_path: Path, session: Results)
     for number, (reason, damage) in enumerate(damages.items()):
         file = tmp_path / f"{number}.db"
         damage(file)
-        before = file.read_bytes() if file.is_file() else None
+        content = file.read_bytes() if file.is_file() else None
         with pytest.raises(StoreError, match=reason):
             add(str(file), numbered(session, 1))
-        assert (file.read_bytes() if file.is_file() else None) == before
+        assert (file.read_bytes() if file.is_file() else None) == content
 
 
 def test_a_password_is_never_shown_and_a_url_of_no_store_is_refused(url: str) -> None:
     """Reading makes no store."""
-    shown = {
+    urls = {
         "postgresql://ci:secret@db:5432/perf": "postgresql://ci@db:5432/perf",
         "postgres://ci@db/perf?password=secret&sslmode=off": "postgres://ci@db/perf?sslmode=off",
         "mysql://a:secret@c/d": "mysql://a@c/d",
@@ -168,7 +168,7 @@ def test_a_password_is_never_shown_and_a_url_of_no_store_is_refused(url: str) ->
         "some/results.db": "some/results.db",
     }
 
-    assert {url: shown_url(url) for url in shown} == shown
+    assert {url: shown_url(url) for url in urls} == urls
     message = without_secrets(
         "no \"postgresql://ci:sec%20ret@h/d?token=a%2Fb\": 'sec ret', sec%20ret, a/b",
         "postgresql://ci:sec%20ret@h/d?token=a%2Fb",
@@ -195,11 +195,13 @@ def test_a_url_typed_without_its_slashes_is_refused_and_keeps_its_secret() -> No
         "db/perf?user=ci&Password=secret&a=secret": "db/perf?user=ci&Password=***",
         "host=db password='sec ret' dbname=perf": "host=db password=***",
     }
-    for url, shown in typed.items():
-        assert shown_url(url) == shown
+    for url, url_shown in typed.items():
+        assert shown_url(url) == url_shown
         with pytest.raises(MlperfError) as caught:
             require_url(url)
-        assert str(caught.value).startswith(f"{shown!r} is no store: sqlite:///FILE, postgresql://")
+        assert str(caught.value).startswith(
+            f"{url_shown!r} is no store: sqlite:///FILE, postgresql://"
+        )
     for file in (
         "/srv/a:1/b@2/results.db",
         "/srv/token=1/results.db",
@@ -222,12 +224,12 @@ def test_what_a_locked_store_missed_it_gets_after_the_next_session(
 ) -> None:
     monkeypatch.setattr(_backends, "LOCK_TIMEOUT_SECONDS", 0.05)
     monkeypatch.chdir(tmp_path)
-    one, two = numbered(session, 1), numbered(session, 2)
+    first, two = numbered(session, 1), numbered(session, 2)
     add("results.db", session)
     other = sqlite3.connect("results.db", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
 
-    missed = deliver("results.db", tmp_path, one, written(tmp_path, one))
+    missed = deliver("results.db", tmp_path, first, written(tmp_path, first))
     other.close()
     after = deliver("results.db", tmp_path, two, written(tmp_path, two))
 
@@ -256,8 +258,8 @@ def test_a_full_disk_costs_the_store_its_session_and_not_its_content(
         return connection
 
     monkeypatch.setattr(sqlite3, "connect", full)
-    one = numbered(session, 1)
-    delivery = deliver("results.db", tmp_path, one, written(tmp_path, one))
+    session_results = numbered(session, 1)
+    delivery = deliver("results.db", tmp_path, session_results, written(tmp_path, session_results))
     monkeypatch.setattr(sqlite3, "connect", connect)
 
     assert re.fullmatch(
@@ -277,8 +279,8 @@ def test_a_waiting_file_that_is_damaged_is_set_aside(tmp_path: Path, session: Re
     (folder / "run-0.json").write_text("{", "utf-8")
 
     first = deliver(url, tmp_path, session, written(tmp_path, session))
-    one = numbered(session, 1)
-    second = deliver(url, tmp_path, one, tmp_path / "never" / "results.json")
+    first_session = numbered(session, 1)
+    second = deliver(url, tmp_path, first_session, tmp_path / "never" / "results.json")
 
     assert first.sent == 1
     assert "can never be sent" in first.line

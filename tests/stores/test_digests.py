@@ -63,9 +63,9 @@ def test_a_file_that_has_just_changed_or_changes_while_read_is_not_remembered(
     reading = digests._hashed
 
     def changing(paths: list[Path]) -> str:
-        found = reading(paths)
+        digests_read = reading(paths)
         weights.write_bytes(b"somebody's else")
-        return found
+        return digests_read
 
     monkeypatch.setattr(digests, "_hashed", changing)
     sha256([weights])
@@ -81,8 +81,8 @@ def test_small_files_and_a_cache_that_cannot_be_written_or_read_change_nothing(
 ) -> None:
     """A container may run as a number that no user has. Hashing for long shows progress."""
     assert sha256([weights])
-    (place,) = [path for path in kept(tmp_path) if path.is_file()]
-    place.write_text("nonsense", "ascii")
+    (cache_file,) = [path for path in kept(tmp_path) if path.is_file()]
+    cache_file.write_text("nonsense", "ascii")
     assert sha256([weights]) == digest(b"12345678")
     monkeypatch.setenv("XDG_CACHE_HOME", str(weights))  # no folder
     assert sha256([weights]) == digest(b"12345678")

@@ -115,7 +115,7 @@ EXCEPTIONS = {
                 "adapters.datasets.files.latents",
             ),
             *(
-                "adapters.datasets.files.pickle_files",
+                "adapters.datasets.files.frames",
                 "adapters.datasets.files.pickles",
                 "adapters.datasets.files.tensors",
             ),
@@ -126,7 +126,7 @@ EXCEPTIONS = {
             ),
             *(
                 "adapters.datasets.streaming",
-                "adapters.datasets.user_prompts._records",
+                "adapters.datasets.user_prompts._trace",
                 "adapters.engines",
             ),
             *(
@@ -288,9 +288,9 @@ def check_within_400_mb(kind: str, file: Path, *, is_read: bool) -> None:
     """Read a file in a process of its own, and require that it is read or refused in words."""
     command = [sys.executable, "-c", LIMITED, kind, str(file)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    said, peak_kb = done.stdout.strip().rsplit("\n", 1)
+    printed, peak_kb = done.stdout.strip().rsplit("\n", 1)
     assert int(peak_kb) < 400_000
-    assert said.startswith("read " if is_read else f"{file}: ")
+    assert printed.startswith("read " if is_read else f"{file}: ")
 
 
 def largest_results() -> bytes:
@@ -319,8 +319,8 @@ BOMBS = {
 
 
 def bomb(begin: bytes, piece: bytes, count: int, end: bytes) -> bytes:
-    each = map(piece.__mod__, range(count)) if b"%" in piece else (piece * count,)
-    return begin + b"".join(each) + end
+    items = map(piece.__mod__, range(count)) if b"%" in piece else (piece * count,)
+    return begin + b"".join(items) + end
 
 
 @pytest.mark.nightly
@@ -336,13 +336,13 @@ def test_results_at_the_limit_are_read_within_400_mb(name: str, tmp_path: Path) 
 def test_baselines_at_the_limit_are_read_within_400_mb(tmp_path: Path) -> None:
     """Of 2,000 runs; of one long text, alone too; with 200,000 keys that no baseline has."""
     recorded = ROOT / "tests/data/replay/baselines/cpu/quick/speed/Offline.today.fp32.json"
-    one = json.loads(recorded.read_text("utf-8"))
-    many = copy.deepcopy(one)
+    document = json.loads(recorded.read_text("utf-8"))
+    many = copy.deepcopy(document)
     many["records"][0]["runs"] *= 1000
     keys = {f"key of no baseline {number:012}": 0 for number in range(200_000)}
     text = {"workload": "\U0001f600" + "x" * (MAX_PART_BYTES - 5000)}
-    short = {"schema": one["schema"], **text}
-    rows = ((many, True), (one | text, True), (one | keys, False), (short, False))
+    short = {"schema": document["schema"], **text}
+    rows = ((many, True), (document | text, True), (document | keys, False), (short, False))
     for content, is_read in rows:
         file = tmp_path / "b.json"
         file.write_text(json.dumps(content, indent=1, ensure_ascii=False), "utf-8")

@@ -46,9 +46,9 @@ def test_no_name_leads_out_of_its_folder(names: list[str], hostile: str) -> None
         (lambda names: calibration.path_for(ROOT, names[0]), 2),
         (lambda names: calibration.file_in(ROOT, names[0]), 1),
     ]
-    for place, depth in places:
+    for function, depth in places:
         try:
-            path = place(names)
+            path = function(names)
         except BaselineError:
             continue
         assert path.resolve().is_relative_to(ROOT)

@@ -17,7 +17,7 @@ from pytest_mlperf.core.history import histories_of
 from pytest_mlperf.core.results import Results
 from pytest_mlperf.stores.database import StoreError, opened
 from pytest_mlperf.stores.database._backends import MAX_ROW_BYTES
-from pytest_mlperf.stores.database._schema import MIGRATIONS
+from pytest_mlperf.stores.database._store import MIGRATIONS
 from pytest_mlperf.stores.results import read_results
 from tests.stores.test_database import RECORDED, add, check_writers, numbered, written
 

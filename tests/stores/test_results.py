@@ -113,11 +113,11 @@ def test_a_run_of_pytest_writes_what_the_schema_says(
 
     content = strict(pytester.path / "r.json")
     validate(content)
-    found = read_results(pytester.path / "r.json")
-    assert [c.verdict.kind for c in found.cases] == ["accuracy", "performance"]
-    assert found.cases[1].verdict.runs[0].metrics["throughput"] > 0
-    (beside,) = pytester.path.glob(".mlperf/runs/*/results.json")
-    assert read_results(beside) == found
+    results = read_results(pytester.path / "r.json")
+    assert [c.verdict.kind for c in results.cases] == ["accuracy", "performance"]
+    assert results.cases[1].verdict.runs[0].metrics["throughput"] > 0
+    (session_file,) = pytester.path.glob(".mlperf/runs/*/results.json")
+    assert read_results(session_file) == results
 
 
 def test_a_damaged_or_newer_file_is_named_with_the_place(file: Path) -> None:
@@ -129,11 +129,11 @@ def test_a_damaged_or_newer_file_is_named_with_the_place(file: Path) -> None:
     ]
     write_results(file, EVERY)
     whole = json.loads(file.read_text("utf-8"))
-    for change, place in changes:
+    for change, message_place in changes:
         file.write_text(json.dumps({**whole, **change}), "utf-8")
         with pytest.raises(MlperfError) as caught:
             read_results(file)
-        assert str(caught.value).startswith(f"{file}: not a results file: {place}")
+        assert str(caught.value).startswith(f"{file}: not a results file: {message_place}")
         with pytest.raises(jsonschema.ValidationError):
             validate({**whole, **change})
 
@@ -145,11 +145,11 @@ def test_a_damaged_or_newer_file_is_named_with_the_place(file: Path) -> None:
         write_results(file / "results.json", session())
 
 
-def numbers(schema: Any, place: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], set[str]]]:
+def numbers(schema: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], set[str]]]:
     """Yield the place of every number of a schema, with what bounds it."""
     items = schema.items() if isinstance(schema, dict) else enumerate(schema)
     if isinstance(schema, dict) and schema.get("type") in {"number", "integer"}:
-        yield place, {key.lower()[-7:] for key in schema if key.lower().endswith("imum")}
+        yield path, {key.lower()[-7:] for key in schema if key.lower().endswith("imum")}
     for key, inside in items:
         if isinstance(inside, dict | list):
-            yield from numbers(inside, (*place, str(key)))
+            yield from numbers(inside, (*path, str(key)))

@@ -26,8 +26,8 @@ A = Suspect(
 B = replace(A, test="b")
 
 
-def put(path: Path, *found: Suspect) -> None:
-    suspects.update(path, lambda _: found)
+def put(path: Path, *suspect_list: Suspect) -> None:
+    suspects.update(path, lambda _: suspect_list)
 
 
 def test_what_is_written_is_read_and_a_damaged_file_is_started_anew(tmp_path: Path) -> None:

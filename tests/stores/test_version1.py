@@ -67,11 +67,11 @@ def test_older_schemas_lose_nothing() -> None:
     assert first == second
     assert first.schema == SCHEMA_VERSION == 3
 
-    now = Counter(repr(value) for _, value in leaves(json.loads(as_text(first))))
+    values_read = Counter(repr(value) for _, value in leaves(json.loads(as_text(first))))
     for file in EVERY:
         content = leaves(json.loads(file.read_text("utf-8")))
         then = Counter(repr(value) for key, value in content if key not in DERIVED)
-        assert not then - now
+        assert not then - values_read
 
     full = first.cases[-1].verdict
     run = full.runs[0]
@@ -114,11 +114,11 @@ def test_a_defect_of_an_older_file_is_named(key: str) -> None:
         content = json.loads(file.read_text("utf-8"))
         (case,) = content["cases"] = content["cases"][-1:]
         verdict = case["verdict"]
-        for place in (verdict, *verdict["metrics"], *verdict["runs"]):
-            place[key] = value
+        for table in (verdict, *verdict["metrics"], *verdict["runs"]):
+            table[key] = value
             if key == "energy":  # that of the present schema, and none of the older one
                 for name in ("power", "wall", "exported", "host"):
-                    place.pop(name, None)
+                    table.pop(name, None)
         with suppress(MlperfError):
             from_bytes("r.json", json.dumps(content).encode())
             continue

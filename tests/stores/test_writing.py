@@ -86,8 +86,8 @@ def test_writers_of_one_pair_lose_nothing_and_a_reader_always_sees_a_pair(tmp_pa
         assert accuracy_baselines.load(path) is not None
 
     assert exit_codes(workers) == [0, 0]
-    found, _ = present(accuracy_baselines.load(path))
-    reasons = {entry.reason for entry in found.history}
+    baseline, _ = present(accuracy_baselines.load(path))
+    reasons = {entry.reason for entry in baseline.history}
     assert reasons == {str(n) for n in (0, *range(100, 125), *range(200, 225))}
     assert len(list(tmp_path.iterdir())) == 2
 
@@ -101,10 +101,10 @@ def test_the_layout_of_older_releases_is_read_and_replaced(tmp_path: Path) -> No
     for name in ("torch.fp32.b.scores.npz", "atorch.fp32.scores.npz"):
         shutil.copy(older, path.with_name(name))
 
-    found = accuracy_baselines.load(path)
+    baseline = accuracy_baselines.load(path)
     acting.accept(str(tmp_path))
 
-    assert present(found)[1] == acting.OLD
+    assert present(baseline)[1] == acting.OLD
     assert not older.exists()
     assert len(list(path.parent.iterdir())) == 4
 
@@ -132,8 +132,8 @@ def test_without_unnamed_files_the_lock_is_made_another_way(
     ):
         with monkeypatch.context() as patch:
             patch.setattr(os, name, value)
-            with atomic.alone_in(tmp_path, timeout_s=1) as place:
-                assert (place.path / ".gitignore").read_text() == "*\n"
+            with atomic.alone_in(tmp_path, timeout_s=1) as lock_folder:
+                assert (lock_folder.path / ".gitignore").read_text() == "*\n"
                 with busy, atomic.alone_in(tmp_path, timeout_s=0):
                     pass
         assert list(tmp_path.iterdir()) == []
@@ -141,9 +141,10 @@ def test_without_unnamed_files_the_lock_is_made_another_way(
     shared = tmp_path / "shared"
     shared.mkdir()
     shared.chmod(0o2770)
-    with atomic.alone_in(shared, timeout_s=1) as place:
+    with atomic.alone_in(shared, timeout_s=1) as lock_folder:
         modes = [
-            stat.S_IMODE(one.stat().st_mode) for one in (place.path, place.path / ".gitignore")
+            stat.S_IMODE(one.stat().st_mode)
+            for one in (lock_folder.path, lock_folder.path / ".gitignore")
         ]
     assert modes == [0o2770, 0o660]
 
@@ -152,12 +153,12 @@ def test_what_another_writer_has_is_not_removed(tmp_path: Path) -> None:
     """The folder of the first is gone before its end: `git clean`, or a folder that moved."""
     unfinished = f".{'0' * 16}.tmp"
     with contextlib.ExitStack() as second:
-        with atomic.alone_in(tmp_path, timeout_s=1) as place:
-            shutil.rmtree(place.path)
+        with atomic.alone_in(tmp_path, timeout_s=1) as lock_folder:
+            shutil.rmtree(lock_folder.path)
             second.enter_context(atomic.alone_in(tmp_path, timeout_s=1))
-            (place.path / unfinished).touch()
+            (lock_folder.path / unfinished).touch()
 
-        assert sorted(one.name for one in place.path.iterdir()) == [unfinished, ".gitignore"]
+        assert sorted(one.name for one in lock_folder.path.iterdir()) == [unfinished, ".gitignore"]
     assert list(tmp_path.iterdir()) == []
 
 
@@ -228,7 +229,7 @@ def test_nothing_is_removed_or_written_through_a_name_that_another_user_swapped(
         (victim / "thesis").mkdir(parents=True)
         (victim / ".gitignore").write_text("")
         (victim / f".{'0' * 16}.tmp").touch()
-        before = sorted(victim.rglob("*"))
+        victims_files = sorted(victim.rglob("*"))
         path = tmp_path / "team" / "x.json"
         baselines.save(path, EMPTY)
 
@@ -243,7 +244,7 @@ def test_nothing_is_removed_or_written_through_a_name_that_another_user_swapped(
             with contextlib.suppress(BaselineError):
                 baselines.save(path, BASELINE)
 
-        assert sorted(victim.rglob("*")) == before
+        assert sorted(victim.rglob("*")) == victims_files
         assert (victim / ".gitignore").read_text() == ""
         for folder in (victim, tmp_path / "moved"):
             shutil.rmtree(folder)
@@ -266,10 +267,10 @@ def test_a_folder_that_another_user_renamed_to_the_place_of_the_lock_keeps_its_f
 def test_a_lock_that_is_no_file_of_its_own_is_refused(
     tmp_path: Path, make: Callable[[Path], object] | str
 ) -> None:
-    victim, place = tmp_path / "victim", tmp_path / "team" / atomic.PLACE
+    victim, lock_folder = tmp_path / "victim", tmp_path / "team" / atomic.PLACE
     victim.touch()
-    place.mkdir(parents=True)
-    lock = place / ".gitignore"
+    lock_folder.mkdir(parents=True)
+    lock = lock_folder / ".gitignore"
     if callable(make):
         make(lock)
     elif make == "link":
@@ -279,7 +280,7 @@ def test_a_lock_that_is_no_file_of_its_own_is_refused(
 
     with pytest.raises(BaselineError, match="cannot be written: "):
         baselines.save(tmp_path / "team" / "x.json", EMPTY)
-    assert (victim.read_text(), list(place.parent.iterdir())) == ("", [place])
+    assert (victim.read_text(), list(lock_folder.parent.iterdir())) == ("", [lock_folder])
 
 
 def test_without_descriptors_of_folders_nothing_is_locked(
@@ -317,8 +318,8 @@ def test_unfinished_files_of_the_living_and_of_others_stay(
     monkeypatch.setattr(socket, "gethostname", lambda: "b")
     elsewhere = tmp_path / atomic._temporary_name()
     monkeypatch.setattr(socket, "gethostname", lambda: "a")
-    for one in (dead, living, elsewhere):
-        one.touch()
+    for unfinished_file in (dead, living, elsewhere):
+        unfinished_file.touch()
     link.symlink_to(living)
     os.mkfifo(pipe)
 

@@ -49,6 +49,6 @@ KITS19_MD5: str = _TABLES["kits19"]["md5"]
 
 def rows(table: str) -> dict[str, list[str]]:
     """Return the cells of a table by workload; a backslash continues a row."""
-    found = [line.split() for line in table.strip().splitlines()]
-    assert len({row[0] for row in found}) == len(found)
-    return {row[0]: row[1:] for row in found}
+    row_list = [line.split() for line in table.strip().splitlines()]
+    assert len({row[0] for row in row_list}) == len(row_list)
+    return {row[0]: row[1:] for row in row_list}

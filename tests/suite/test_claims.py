@@ -13,8 +13,8 @@ from tests.suite.texts import CLAIMS
 
 
 def pair(a: str, b: str, expect: str = ">= 1.2x", **more: str) -> str:
-    given = {"a": a, "b": b, "expect": expect, **more}
-    return "[[pairs]]\n" + "".join(f'{key} = "{value}"\n' for key, value in given.items())
+    values = {"a": a, "b": b, "expect": expect, **more}
+    return "[[pairs]]\n" + "".join(f'{key} = "{value}"\n' for key, value in values.items())
 
 
 def pairs(tmp_path: Path, *tables: str) -> list[tuple[str, str, str, str, float]]:
@@ -39,12 +39,12 @@ def test_a_pair_runs_where_both_sides_run(tmp_path: Path) -> None:
     file = tmp_path / "s.mlperf.toml"
     file.write_text(CLAIMS + pair("trt-fp8-H200", "trt-fp16-A100"), "utf-8")
 
-    (found,) = plan_pairs(plan_suite(file))
-    assert found.line == CLAIMS.count("\n") + 1
-    assert found.accelerators == ("H200", "A100")
-    assert found.techniques == ("pruning",)
-    assert found.kinds == ("pair",)
-    assert found.seconds_per_run == 120
+    (planned_pair,) = plan_pairs(plan_suite(file))
+    assert planned_pair.line == CLAIMS.count("\n") + 1
+    assert planned_pair.accelerators == ("H200", "A100")
+    assert planned_pair.techniques == ("pruning",)
+    assert planned_pair.kinds == ("pair",)
+    assert planned_pair.seconds_per_run == 120
 
 
 def test_sides_scenario_and_metric_can_be_named(tmp_path: Path) -> None:
@@ -61,12 +61,12 @@ def test_sides_scenario_and_metric_can_be_named(tmp_path: Path) -> None:
             "Server-trt-fp8-vs-fp16-H200 latency_p90"
         ),
     }
-    found = {
+    pairs_by_table = {
         table: [f"{name} {metric}" for name, _, _, metric, _ in pairs(tmp_path, table)]
         for table in of_table
     }
 
-    assert found == {table: [f"mine-{text}"] for table, text in of_table.items()}
+    assert pairs_by_table == {table: [f"mine-{text}"] for table, text in of_table.items()}
 
 
 def test_an_engine_entry_may_have_a_model_of_its_own(tmp_path: Path) -> None:

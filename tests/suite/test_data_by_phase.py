@@ -48,12 +48,12 @@ def plan(
 def test_a_case_is_scored_on_what_it_is_timed_on_unless_the_suite_says_otherwise(
     tmp_path: Path,
 ) -> None:
-    own = 'name = "mine"\nscorer = { use = "top1" }\n'
-    (planned,) = plan(tmp_path, own + TIMED, ("Offline", ""))
+    own_suite = 'name = "mine"\nscorer = { use = "top1" }\n'
+    (planned,) = plan(tmp_path, own_suite + TIMED, ("Offline", ""))
     assert planned.data.shared
     assert dataset_of(planned) == dataset_of(planned, "accuracy")
 
-    (planned,) = plan(tmp_path, f"{own}{TIMED}\n{SCORED}", ("Offline", ""))
+    (planned,) = plan(tmp_path, f"{own_suite}{TIMED}\n{SCORED}", ("Offline", ""))
     assert not planned.data.shared
     assert dataset_of(planned).options["samples"] == 64
     assert dataset_of(planned, "accuracy").options["samples"] == 32
@@ -67,13 +67,13 @@ def test_a_scenarios_own_data_come_before_the_workloads(tmp_path: Path) -> None:
         f"{ITS_OWN}\n{SCORED}": (16, 32),
         SCORED.replace("32", "8"): (64, 8),
     }
-    found = {}
+    samples_by_text = {}
     for text in samples:
         (planned,) = plan(tmp_path, workload, ("Offline", text))
         both = (planned.data.source("performance"), planned.data.source("accuracy"))
-        found[text] = tuple(source.options["samples"] for source in both)
+        samples_by_text[text] = tuple(source.options["samples"] for source in both)
 
-    assert found == samples
+    assert samples_by_text == samples
 
 
 def test_an_official_gpt_oss_has_mlperfs_count_of_either_data_set(tmp_path: Path) -> None:

@@ -41,10 +41,10 @@ def test_a_mistake_is_told_at_its_line(rule: str, monkeypatch: pytest.MonkeyPatc
     monkeypatch.delenv("MLPERF_NOWHERE", raising=False)
     of_rule = [defect for defect in DEFECTS if defect.rule == rule]
 
-    assert [told(each) for each in of_rule] == [each.messages for each in of_rule]
+    assert [messages_of(each) for each in of_rule] == [each.messages for each in of_rule]
 
 
-def told(defect: Defect) -> list[str]:
+def messages_of(defect: Defect) -> list[str]:
     """Return what is told of a suite, without what the expected messages leave out."""
     if not defect.messages:
         FILE.write_text(defect.text, "utf-8")
@@ -153,10 +153,12 @@ OPEN = CURVE.replace('"Concurrency"', '"OpenLoop"').replace("[1, 8]", "[0.5, 2.0
 def test_an_open_loop_is_judged_by_its_times() -> None:
     (defect,) = defects(OPEN + '\n[scenarios.limits]\n"throughput@2" = { max_drop = "5%" }\n')
 
-    refused, _, known = defect.partition("throughput@2 cannot be gated in OpenLoop; known: ")
+    refused, _, known_metrics = defect.partition(
+        "throughput@2 cannot be gated in OpenLoop; known: "
+    )
     assert refused.endswith("limits.'throughput@2': ")
-    assert "itl_p50, itl_p50@0.5, itl_p50@2, itl_p90" in known
-    assert "throughput" not in known
+    assert "itl_p50, itl_p50@0.5, itl_p50@2, itl_p90" in known_metrics
+    assert "throughput" not in known_metrics
     more = '[scenarios.limits]\n"latency_p90@0.5" = { max_rise = "9%" }\n'
     FILE.write_text(OPEN.replace("\n[limits]", f"{more}\n[limits]"))
 

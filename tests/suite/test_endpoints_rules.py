@@ -81,11 +81,17 @@ def test_a_suite_has_these_points_and_the_published_seeds(
 )
 @pytest.mark.process
 def test_their_checker_divides_as_we_do() -> None:
-    asked = {highest: [*points_up_to(highest), highest + 1, 2 * highest] for highest in EVERY}
+    points_asked = {
+        highest: [*points_up_to(highest), highest + 1, 2 * highest] for highest in EVERY
+    }
     python = os.environ["MLPERF_SUBMISSION_PYTHON"]
-    found = subprocess.run(
-        [python, "-c", THEIRS], input=json.dumps(asked), capture_output=True, check=True, text=True
+    answer = subprocess.run(
+        [python, "-c", THEIRS],
+        input=json.dumps(points_asked),
+        capture_output=True,
+        check=True,
+        text=True,
     )
 
-    ours = {str(h): [region_of(p, points, h) for p in points] for h, points in asked.items()}
-    assert json.loads(found.stdout) == ours
+    ours = {str(h): [region_of(p, points, h) for p in points] for h, points in points_asked.items()}
+    assert json.loads(answer.stdout) == ours

@@ -46,10 +46,10 @@ def test_what_is_named_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("WORD", "run")
     (tmp_path / "python").symlink_to(sys.executable)
 
-    found = elsewhere(planned(tmp_path, 'python = "./python"'))
+    python = elsewhere(planned(tmp_path, 'python = "./python"'))
     started = elsewhere(planned(tmp_path, f'command = ["{sys.executable}", "${{WORD}}"]'))
-    assert found is not None
-    assert (found.command, found.key) == ((str(tmp_path / "python"),), "engines[0].python")
+    assert python is not None
+    assert (python.command, python.key) == ((str(tmp_path / "python"),), "engines[0].python")
     assert started is not None
     assert (started.command, started.key) == ((sys.executable, "run"), "engines[0].command")
     assert elsewhere(planned(tmp_path, "")) is None
@@ -68,9 +68,9 @@ class Needy:
         raise EnvironmentFault("needs a library; pip install it")
 
 
-@pytest.mark.parametrize(("lines", "asked"), [("", 1), (f'python = "{sys.executable}"', 0)])
+@pytest.mark.parametrize(("lines", "problem_count"), [("", 1), (f'python = "{sys.executable}"', 0)])
 def test_what_an_engine_lacks_here_does_not_matter_elsewhere(
-    lines: str, asked: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lines: str, problem_count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     point = EntryPoint("needy", f"{__name__}:Needy", "pytest_mlperf.engines")
     monkeypatch.setitem(registry.registered("engines"), "needy", point)
@@ -81,4 +81,4 @@ def test_what_an_engine_lacks_here_does_not_matter_elsewhere(
     job = resolve(case, scorer=False)
 
     problems = job.problems if isinstance(job, Problems) else ()
-    assert [problem.part for problem in problems] == ["engine"] * asked
+    assert [problem.part for problem in problems] == ["engine"] * problem_count

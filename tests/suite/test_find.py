@@ -27,20 +27,22 @@ def write(
     more: str = "",
 ) -> Path:
     """Write a suite whose only scenario has this search."""
-    own = 'ttft_limit = "2s"\ntpot_limit = "200ms"' if tokens else 'latency_limit = "2s"\n'
+    default_limits = (
+        'ttft_limit = "2s"\ntpot_limit = "200ms"' if tokens else 'latency_limit = "2s"\n'
+    )
     file = folder / FILE
     file.write_text(
         'schema = 1\nround = "v4.1"\n'
         f'[workload]\nname = "mine"\ntokens = {str(tokens).lower()}\n'
         '[[engines]]\nuse = "null"\naccelerators = ["cpu", "H200"]\n'
-        f'[[scenarios]]\nname = "{scenario}"\n{limits or own}\nfind = {find}\n{more}\n',
+        f'[[scenarios]]\nname = "{scenario}"\n{limits or default_limits}\nfind = {find}\n{more}\n',
         "utf-8",
     )
     return file
 
 
-def planned(folder: Path, find: str, **given: Any) -> Planned:
-    return plan_suite(write(folder, find, **given))[0]
+def planned(folder: Path, find: str, **arguments: Any) -> Planned:
+    return plan_suite(write(folder, find, **arguments))[0]
 
 
 def table(subject_to: str, more: str = "") -> str:
@@ -81,11 +83,11 @@ def test_a_search_is_planned_with_its_runs_and_precision(tmp_path: Path) -> None
 def test_the_rate_found_is_gated_and_the_latencies_are_not(tmp_path: Path) -> None:
     """By the table's limit, else by the suite's own, or the scenario's; pairs can claim it."""
     find = table('"ttft_p99 < 1 s"')
-    own = 'limits = { throughput = { max_drop = "7%" } }'
+    own_limits = 'limits = { throughput = { max_drop = "7%" } }'
     suite = '[limits]\nthroughput = { max_drop = "5%" }'
     assert planned(tmp_path, find).limits == {"throughput": 0.03}
     assert planned(tmp_path, find, more=suite).limits == {"throughput": 0.05}
-    assert planned(tmp_path, find, more=f"{own}\n{suite}").limits == {"throughput": 0.07}
+    assert planned(tmp_path, find, more=f"{own_limits}\n{suite}").limits == {"throughput": 0.07}
     with pytest.raises(SuiteError, match=r"ttft_p99 cannot be gated in Server with find; known: "):
         planned(
             tmp_path,
@@ -94,5 +96,5 @@ def test_the_rate_found_is_gated_and_the_latencies_are_not(tmp_path: Path) -> No
         )
     pair = '[[pairs]]\na = "null-H200"\nb = "null-cpu"\nexpect = ">= 1.2x"'
 
-    (found,) = plan_pairs(plan_suite(write(tmp_path, table('"ttft_p99 < 1 s"'), more=pair)))
-    assert found.metric == "throughput"
+    (planned_pair,) = plan_pairs(plan_suite(write(tmp_path, table('"ttft_p99 < 1 s"'), more=pair)))
+    assert planned_pair.metric == "throughput"

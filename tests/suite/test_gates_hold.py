@@ -120,9 +120,9 @@ def test_interactive_has_its_own_limits_though_the_log_says_server(
 
     assert [limits.get(name) for name in ("ttft_p99", "tpot_p99", "latency_p99")] == ms
     assert all(limits[name] < server.latency_limits[name] for name in limits)
-    told = settings_of(interactive, target_qps=1.0)
-    assert told.scenario == "Server"
-    assert told.equal_issue == workload.loadgen
+    loadgen_settings = settings_of(interactive, target_qps=1.0)
+    assert loadgen_settings.scenario == "Server"
+    assert loadgen_settings.equal_issue == workload.loadgen
     assert list(interactive.limits) == list(gated_metrics("Interactive", tokens=workload.tokens))
 
 
@@ -153,9 +153,9 @@ def test_the_rounds_scorer_by_its_place_is_the_rounds(tmp_path: Path) -> None:
     file.write_text(alone("whisper", "Offline"), "utf-8")
     (planned,) = plan_suite(file)
 
-    for use, own in ("word_accuracy", True), ("ingestion", False):
-        place = registry.target("scorers", use)
-        assert bool(with_scorer(planned.suite, place).scorer_gap) is not own
+    for use, is_of_round in ("word_accuracy", True), ("ingestion", False):
+        target = registry.target("scorers", use)
+        assert bool(with_scorer(planned.suite, target).scorer_gap) is not is_of_round
 
 
 def with_scorer(suite: Suite, use: str) -> Suite:

@@ -53,10 +53,10 @@ def documents(draw: st.DrawFn) -> tuple[str, list[tuple[tuple[str | int, ...], i
                 name = quoted(str(table[0]))
                 lines.append((f"[[ {name} ]]" if count else f"[{name}]") + noise)
             for key in draw(st.lists(st.sampled_from(KEYS), unique=True, max_size=3)):
-                own = f"own {key}" if not table else key
-                places.append(((*path, own), len(lines) + 1))
+                own_key = f"own {key}" if not table else key
+                places.append(((*path, own_key), len(lines) + 1))
                 value = draw(st.sampled_from(VALUES))
-                lines += f"{quoted(own)} = {value}{noise}".split("\n")
+                lines += f"{quoted(own_key)} = {value}{noise}".split("\n")
             lines += draw(st.sampled_from([[], [""], ["# name = 1", "   "]]))
     return "\n".join(lines), places
 
@@ -131,9 +131,9 @@ def loads(file: Path, content: bytes) -> None:
     except SuiteError as error:
         lines = content.count(b"\n") + 1
         for line in str(error).split("\n"):
-            place = line.removeprefix(f"{file}:").split(":")[0]
+            line_number = line.removeprefix(f"{file}:").split(":")[0]
             assert line.startswith(f"{file}:")
-            assert not place.isdigit() or 1 <= int(place) <= lines
+            assert not line_number.isdigit() or 1 <= int(line_number) <= lines
             assert line.isprintable()
 
 

@@ -39,6 +39,6 @@ def test_a_suite_can_say_whatever_the_table_says() -> None:
     raw = tomllib.loads(files("pytest_mlperf.rounds").joinpath("work.toml").read_text("utf-8"))
     about = ("parameters", "typical", "source")
     for name in rows:
-        own = raw.get(raw[name].get("model"), raw[name])
-        figures = {key: value for key, value in own.items() if key not in about}
+        own_sizes = raw.get(raw[name].get("model"), raw[name])
+        figures = {key: value for key, value in own_sizes.items() if key not in about}
         assert parse_work(figures) == known_work()[name].work, name

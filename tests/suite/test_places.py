@@ -76,9 +76,9 @@ def test_a_path_that_is_not_there_is_told_with_the_nearest_that_is(
         ("${MLPERF_A}/data/sqad", "did you mean ${MLPERF_A}/data/squad?"),
         ("${MLPERF_B}", none_is_near),
     ):
-        head, _, said = missing(suite, DATA, text).rpartition("); ")
+        head, _, nearest = missing(suite, DATA, text).rpartition("); ")
         assert head.startswith(f"6: the dataset {text} is not here (looked at {suite.parent}/")
-        assert said == advice
+        assert nearest == advice
 
 
 def test_a_model_that_is_empty_or_a_pointer_is_not_here(suite: Path) -> None:

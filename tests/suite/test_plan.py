@@ -47,7 +47,7 @@ def seeds(round_name: str) -> Seeds:
 
 
 def quick(scenario: str, **changes: Any) -> LoadGenSettings:
-    given = {
+    fields = {
         "scenario": scenario,
         "seeds": seeds("v4.1"),
         "target_qps": 50.0,
@@ -56,7 +56,7 @@ def quick(scenario: str, **changes: Any) -> LoadGenSettings:
         "fixed_work_s": 60.0,
         "performance_samples": 1024,
     }
-    return LoadGenSettings(**{**given, **changes})
+    return LoadGenSettings(**{**fields, **changes})
 
 
 def official(scenario: str, **changes: Any) -> LoadGenSettings:
@@ -182,9 +182,9 @@ def test_the_margin_is_a_share_of_the_baselines_score_or_points_or_the_rounds(fi
     ):
         scored = ('"mine"', f'"{workload}"\nscorer = {{ use = "top1" }}')
         (official,) = plan(file, scored)
-        (own,) = plan(file, scored, more='accuracy = { margin = "3 points" }\n')
+        (own_margin,) = plan(file, scored, more='accuracy = { margin = "3 points" }\n')
         assert official.margin(metric).points(100.0) == pytest.approx(points)
-        assert own.margin(metric).points(100.0) == 3.0
+        assert own_margin.margin(metric).points(100.0) == 3.0
 
 
 TWO = """
@@ -282,9 +282,9 @@ def test_the_target_is_the_one_that_the_name_says(file: Path) -> None:
 
     def bounds(name: str) -> Mapping[str, GateWindow]:
         (planned,) = plan(file, ('"mine"', f'"{name}"'), *changes)
-        found = planned.bounds(())
-        assert found is not None
-        return found
+        bounds_of_score = planned.bounds(())
+        assert bounds_of_score is not None
+        return bounds_of_score
 
     assert bounds("bert-99")["f1"].low == pytest.approx(89.96526)
     assert bounds("bert-99.9")["f1"].low == pytest.approx(90.783126)
@@ -386,8 +386,10 @@ def test_paths_are_relative_to_the_suite_and_variables_are_expanded(
     monkeypatch.setenv("LATENCY", "0.5")
     monkeypatch.chdir("/")
 
-    own = ('use = "null"', 'use = "own:Engine"')
-    (planned,) = plan(file, WITH_PATHS, own, ("0.001", '["${LATENCY}", { a = "x${LATENCY}" }]'))
+    own_engine = ('use = "null"', 'use = "own:Engine"')
+    (planned,) = plan(
+        file, WITH_PATHS, own_engine, ("0.001", '["${LATENCY}", { a = "x${LATENCY}" }]')
+    )
     job = job_of(planned)
     engine, dataset = job.engine, job.dataset
 

@@ -56,8 +56,12 @@ def test_two_limits_make_two_cases_of_one_entry(file: Path) -> None:
     assert first.accuracy_reference is second.accuracy_reference
     assert first.accuracy_reference.label == "null"
     pair = '\n[[pairs]]\na = "null-700W"\nb = "null-400W"\nexpect = ">= 1.1x"\n'
-    known = '[[expected_failures]]\nengine = "null-400W"\nreason = "slow"\nuntil = 2027-01-31\n'
-    planned = plan(file, 'accelerators = ["H200"]\npower_limit_w = [400, 700]', pair + known)
+    expected_failure = (
+        '[[expected_failures]]\nengine = "null-400W"\nreason = "slow"\nuntil = 2027-01-31\n'
+    )
+    planned = plan(
+        file, 'accelerators = ["H200"]\npower_limit_w = [400, 700]', pair + expected_failure
+    )
     (claim,) = plan_pairs(planned)
     assert (claim.a.limit_w, claim.b.limit_w) == (700, 400)
     planned = plan(file, 'accelerators = ["H200"]\npower_limit_w = [700, 400]')
@@ -70,7 +74,7 @@ def test_two_limits_make_two_cases_of_one_entry(file: Path) -> None:
 def test_entries_are_compared_also_when_their_limits_were_asked_for() -> None:
     rows: list[Any] = [None, [400, 700]]
     for limits in rows:
-        one, other = (EngineEntry(use="null", power_limit_w=limits) for _ in range(2))
-        assert [each.limit_w for each in one.at_limits] == (limits or [None])
-        assert one == other
-        assert other.at_limits == one.at_limits
+        entry, other = (EngineEntry(use="null", power_limit_w=limits) for _ in range(2))
+        assert [each.limit_w for each in entry.at_limits] == (limits or [None])
+        assert entry == other
+        assert other.at_limits == entry.at_limits

@@ -83,13 +83,13 @@ def test_a_score_that_the_gate_must_have_is_asked_for_before_anything_is_measure
             "utf-8",
         )
         (planned,) = plan_suite(file)
-        found = [str(p.error) for p in problems(planned, scorer=True) if p.part == "scorer"]
-        told = [text for text in found if "leaves out" in text]
-        assert len(told) == bool(metric)
+        scorer_errors = [str(p.error) for p in problems(planned, scorer=True) if p.part == "scorer"]
+        missing_metrics = [text for text in scorer_errors if "leaves out" in text]
+        assert len(missing_metrics) == bool(metric)
         if metric:
-            assert f"scorer {use} leaves out {metric}, which " in told[0]
-            assert f"set {options[metric]}" in told[0]
-            assert told[0].startswith(f"{file}:")
+            assert f"scorer {use} leaves out {metric}, which " in missing_metrics[0]
+            assert f"set {options[metric]}" in missing_metrics[0]
+            assert missing_metrics[0].startswith(f"{file}:")
 
 
 def test_a_variable_in_the_place_of_a_number_is_told_once(
@@ -128,10 +128,10 @@ def test_everything_that_is_missing_is_one_message(
         'use = "clip_fid"\nclip = "/no/clip"\ninception = "/no/i.pth"\nstatistics = "/no/s.npz"'
     )
 
-    told = refusal(plan(tmp_path, workload, 'use = "null"'))
-    assert told.startswith(f"5: {tmp_path}/coco: has neither captions/captions.tsv nor ")
-    assert f"; also {tmp_path}/coco/latents: has neither latents.pt nor latents.npy; " in told
-    scorer = told[told.index("8: /no/clip") :]
+    message = refusal(plan(tmp_path, workload, 'use = "null"'))
+    assert message.startswith(f"5: {tmp_path}/coco: has neither captions/captions.tsv nor ")
+    assert f"; also {tmp_path}/coco/latents: has neither latents.pt nor latents.npy; " in message
+    scorer = message[message.index("8: /no/clip") :]
     assert scorer.startswith("8: /no/clip: this folder lacks config.json and ")
     assert "; also /no/i.pth: the weights of the Inception network are not here; " in scorer
     assert "; also /no/s.npz: the statistics of real images are not here; " in scorer
@@ -165,9 +165,9 @@ def test_a_folder_that_is_no_model_is_told_by_the_engine_that_would_load_it(tmp_
     (tmp_path / "llama").mkdir()
     planned = plan(tmp_path, 'model = "llama"', 'use = "torch-diffusion"')
 
-    told = refusal(planned)
+    message = refusal(planned)
 
-    assert told == (
+    assert message == (
         f"5: {tmp_path}/llama: this folder has no model_index.json, so it is no model; set "
         "workload.model to the folder that has it"
     )
@@ -185,12 +185,12 @@ def test_what_a_scorer_needs_beside_files_does_not_stop_a_run_of_performance(
     monkeypatch.setattr(Top1Scorer, "require", sandbox, raising=False)
     planned = plan(tmp_path, 'scorer = { use = "top1" }', 'use = "null"')
 
-    found = problems(planned, scorer=True)
+    problem_list = problems(planned, scorer=True)
 
-    assert [(p.part, str(p.error)) for p in found] == [("scorer", "no namespaces here")]
-    require(found)
+    assert [(p.part, str(p.error)) for p in problem_list] == [("scorer", "no namespaces here")]
+    require(problem_list)
     with pytest.raises(RunError, match="no namespaces here") as caught:
-        require(replace(p, part="engine") for p in found)
+        require(replace(p, part="engine") for p in problem_list)
     assert caught.value.layer == "engine"
 
 
@@ -222,7 +222,7 @@ print(*sys.modules, sep="\\n")
 
 @pytest.mark.process
 def test_asking_engines_imports_none_of_their_libraries() -> None:
-    told = subprocess.run(
+    modules = subprocess.run(
         [sys.executable, "-c", BUILD], capture_output=True, text=True, check=True, timeout=60
     ).stdout.splitlines()
 
@@ -231,6 +231,6 @@ def test_asking_engines_imports_none_of_their_libraries() -> None:
         "asked torch",
         "asked torch-module",
         "asked torch-diffusion",
-    } < set(told)
+    } < set(modules)
     heavy = {"onnxruntime", "torch", "transformers", "diffusers", "safetensors"}
-    assert not {*heavy, "httptools", "tritonclient", "tensorrt_llm", "vllm"} & set(told)
+    assert not {*heavy, "httptools", "tritonclient", "tensorrt_llm", "vllm"} & set(modules)

@@ -60,10 +60,10 @@ def test_every_registered_extension_can_be_imported() -> None:
         "pytest_mlperf.builders.torchao:TorchAoBuilder": "torchao",
     }
     of: dict[str, Group] = {"synthetic": "datasets", "torchao": "builders"}
-    for place, name in former.items():
+    for target_path, name in former.items():
         group = of.get(name, "engines")
-        assert target(group, place) == target(group, name)
-        assert resolve(place) is registered(group)[name].load()
+        assert target(group, target_path) == target(group, name)
+        assert resolve(target_path) is registered(group)[name].load()
 
 
 def only_given(*, dataset: Any, model: Any, precision: str) -> None: ...

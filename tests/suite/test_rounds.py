@@ -69,13 +69,13 @@ def workload(round_name: str, name: str) -> RoundWorkload:
     return load_round(round_name).workloads[name]
 
 
-def same(found: Ends, expected: Ends) -> bool:
+def same(our_ends: Ends, expected: Ends) -> bool:
     """Compare ends of a window: as far as two ways to multiply agree."""
     return all(
         theirs is None
         if ours is None
         else theirs is not None and math.isclose(ours, theirs, rel_tol=1e-12)
-        for ours, theirs in zip(found, expected, strict=True)
+        for ours, theirs in zip(our_ends, expected, strict=True)
     )
 
 
@@ -83,9 +83,13 @@ def test_every_round_has_its_tables_and_seeds() -> None:
     """KiTS19's cases have MLPerf's checksums; an unknown round is a key error."""
     assert tuple(SEEDS) == tuple(SIZES) == tuple(RUNS) == tuple(GATES) == ROUNDS
     for name in ROUNDS:
-        own = load_round(name)
-        assert own.name == name
-        assert (own.qsl_seed, own.sample_index_seed, own.schedule_seed) == SEEDS[name]
+        loaded_round = load_round(name)
+        assert loaded_round.name == name
+        assert (
+            loaded_round.qsl_seed,
+            loaded_round.sample_index_seed,
+            loaded_round.schedule_seed,
+        ) == SEEDS[name]
     assert OFFICIAL_MD5.split() == KITS19_MD5.split()
     assert len(OFFICIAL_MD5.split()) == 2 * workload("v4.1", "3d-unet").dataset_samples
     with pytest.raises(KeyError, match=r"v4\.2"):
@@ -101,32 +105,34 @@ def test_names_sizes_and_tests_are_the_rounds() -> None:
         tables = load_round(round_name)
         assert len(tables.names) == len(set(tables.names))
         for name in tables.names:
-            own = tables.find(name)
-            assert own is not None, name
-            assert name in own.names or name in tables.workloads[own.name].names, name
-    found = {}
+            round_workload = tables.find(name)
+            assert round_workload is not None, name
+            assert (
+                name in round_workload.names or name in tables.workloads[round_workload.name].names
+            ), name
+    meanings = {}
     for key in MEANING:
         round_name, _, name = key.partition(" ")
-        own = load_round(round_name).find(name)
-        found[key] = [own.name, *own.targets] if own else []
-    assert found == MEANING
+        round_workload = load_round(round_name).find(name)
+        meanings[key] = [round_workload.name, *round_workload.targets] if round_workload else []
+    assert meanings == MEANING
 
 
-def _sizes(own: RoundWorkload) -> list[str]:
+def _sizes(workload: RoundWorkload) -> list[str]:
     traits = [
-        "e" if own.equal_issue else "",
-        "t" if own.tokens else "",
-        f"i{own.lengths.inferred_tokens}" if own.lengths.inferred_tokens else "",
+        "e" if workload.equal_issue else "",
+        "t" if workload.tokens else "",
+        f"i{workload.lengths.inferred_tokens}" if workload.lengths.inferred_tokens else "",
     ]
     return [
-        own.checker,
-        str(own.dataset_samples),
-        str(own.performance_samples),
-        str(own.accuracy_samples or "-"),
-        _output_tokens(own.lengths),
+        workload.checker,
+        str(workload.dataset_samples),
+        str(workload.performance_samples),
+        str(workload.accuracy_samples or "-"),
+        _output_tokens(workload.lengths),
         ",".join(filter(None, traits)) or "-",
-        own.interactive_checker or "-",
-        ",".join(test.removeprefix("TEST") for test in own.compliance) or "-",
+        workload.interactive_checker or "-",
+        ",".join(test.removeprefix("TEST") for test in workload.compliance) or "-",
     ]
 
 
@@ -134,8 +140,8 @@ def _output_tokens(lengths: AnswerLengths) -> str:
     if lengths.max_output_tokens is None:
         return "-"
     most = lengths.accuracy_output_tokens
-    shown = f"{lengths.min_output_tokens or ''}-{lengths.max_output_tokens}"
-    return shown + (f"/{most}" if most else "")
+    lengths_shown = f"{lengths.min_output_tokens or ''}-{lengths.max_output_tokens}"
+    return lengths_shown + (f"/{most}" if most else "")
 
 
 def test_systems_are_the_rounds() -> None:
@@ -155,8 +161,8 @@ def test_systems_are_the_rounds() -> None:
         }
         for key, own in EVERY.items()
     } == expected
-    for (round_name, _), own in EVERY.items():
-        for system in own.systems.values():
+    for (round_name, _), tables in EVERY.items():
+        for system in tables.systems.values():
             assert system.one_optional == (round_name == "v6.1" and bool(system.optional))
 
 
@@ -228,16 +234,18 @@ def test_gates_are_the_rounds() -> None:
     assert {*EVERY} == {*expected_rows(GATES)}
     for (round_name, name), (targets, *cells) in expected_rows(GATES).items():
         where = f"{round_name} {name}"
-        own = EVERY[round_name, name]
+        workload = EVERY[round_name, name]
         shares = tuple(float(text) / 100 for text in targets.strip("()").split(","))
         keys, texts = cells[::2], cells[1::2]
         names = {NAMES_OF_WORKLOADS.get(f"{name} {key}", NAMES[key]): key for key in keys}
 
-        assert own.targets == pytest.approx(shares, abs=1e-12), where
-        assert own.suffixed == (not targets.startswith("(")), where
-        assert {metric.name: metric.checker for metric in own.metrics.values()} == names, where
-        assert list(own.metrics) == [metric.name for metric in own.metrics.values()], where
-        for metric, text in zip(own.metrics.values(), texts, strict=True):
+        assert workload.targets == pytest.approx(shares, abs=1e-12), where
+        assert workload.suffixed == (not targets.startswith("(")), where
+        assert {metric.name: metric.checker for metric in workload.metrics.values()} == names, where
+        assert list(workload.metrics) == [metric.name for metric in workload.metrics.values()], (
+            where
+        )
+        for metric, text in zip(workload.metrics.values(), texts, strict=True):
             reference, _ = _gate(text, 1)
             assert metric.reference == reference, where
             assert metric.better == _better(metric.name, text), where
@@ -282,14 +290,14 @@ def _better(name: str, text: str) -> str:
 
 
 def test_workloads_have_words_scorers_harnesses_and_checksums() -> None:
-    for (round_name, name), own in EVERY.items():
+    for (round_name, name), workload in EVERY.items():
         where = f"{round_name} {name}"
-        assert own.checksums == CHECKSUMS.get(where, CHECKSUMS.get(name, {})), where
-        assert own.scorer == SCORERS.get(name, ""), where
-        assert own.title, where
-        assert own.dataset, where
-        assert " " not in own.task, where
-        assert list(own.harnesses) == HARNESSES.get(where, [LOADGEN]), where
+        assert workload.checksums == CHECKSUMS.get(where, CHECKSUMS.get(name, {})), where
+        assert workload.scorer == SCORERS.get(name, ""), where
+        assert workload.title, where
+        assert workload.dataset, where
+        assert " " not in workload.task, where
+        assert list(workload.harnesses) == HARNESSES.get(where, [LOADGEN]), where
 
 
 INT32_LOGS = {"deepseek-r1", "gpt-oss-120b", "e2e-rag-qna"}
@@ -298,9 +306,9 @@ TEST09. The others' --dtype is int64 unless told otherwise, at every tag since v
 
 
 def test_logs_have_the_type_that_mlperfs_scripts_read_by_default() -> None:
-    for (_, name), own in EVERY.items():
-        generates = own.tokens or name in {"gptj", *INT32_LOGS}
-        assert own.log_dtype == ("int32" if name in INT32_LOGS else "int64" * generates)
+    for (_, name), workload in EVERY.items():
+        generates = workload.tokens or name in {"gptj", *INT32_LOGS}
+        assert workload.log_dtype == ("int32" if name in INT32_LOGS else "int64" * generates)
 
 
 def test_bounds_are_the_window_else_the_target() -> None:
@@ -315,8 +323,8 @@ def test_bounds_are_the_window_else_the_target() -> None:
         ({"better": "neither"}, (None, None)),
     ]
     for metric, expected in cases:
-        own = RoundMetric(name="x", checker="X", reference=100.0, **metric)
-        assert same(own.bounds(0.99), expected), metric
+        metric_of_round = RoundMetric(name="x", checker="X", reference=100.0, **metric)
+        assert same(metric_of_round.bounds(0.99), expected), metric
 
 
 @given(st.floats(0.5, 1), st.floats(1e-3, 1e9), st.sampled_from(["higher", "lower"]))
@@ -367,26 +375,26 @@ json.dump(found, sys.stdout)
 def of_v6_1() -> Iterator[tuple[RoundWorkload, str, RoundScenario, dict[str, Any]]]:
     """Yield every scenario of the round with what LoadGen is told for it."""
     # In a process of its own: LoadGen never comes into pytest's.
-    wanted = [
+    scenarios = [
         (own, name, scenario)
         for own in load_round("v6.1").workloads.values()
         if own.name != "qwen3.6-27b"
         for name, scenario in own.scenarios.items()
         if (own.name, name) != ("qwen3-vl-235b-a22b", "Interactive")
     ]
-    asked = [
+    names = [
         (f"{own.name}-interactive", "Server") if name == "Interactive" else (own.name, name)
-        for own, name, _ in wanted
+        for own, name, _ in scenarios
     ]
     done = subprocess.run(
         [sys.executable, "-c", ASK],
-        input=json.dumps(asked),
+        input=json.dumps(names),
         capture_output=True,
         text=True,
         check=True,
     )
-    for (own, name, scenario), theirs in zip(wanted, json.loads(done.stdout), strict=True):
-        yield own, name, scenario, theirs
+    for (workload, name, scenario), theirs in zip(scenarios, json.loads(done.stdout), strict=True):
+        yield workload, name, scenario, theirs
 
 
 @pytest.mark.process
@@ -395,25 +403,27 @@ def test_v6_1_is_what_the_installed_loadgen_carries() -> None:
     ours = load_round("v6.1")
     seen = set()
 
-    for own, name, scenario, theirs in of_v6_1():
-        where = f"{own.name} {name}"
-        seen.add(own.name)
+    for workload, name, scenario, theirs in of_v6_1():
+        where = f"{workload.name} {name}"
+        seen.add(workload.name)
         assert theirs["qsl_rng_seed"] == ours.qsl_seed, where
         assert theirs["sample_index_rng_seed"] == ours.sample_index_seed, where
         assert theirs["schedule_rng_seed"] == ours.schedule_seed, where
         # 0 is every sample.
-        held = 0 if own.name == "3d-unet" else own.performance_samples
-        held = NOT_IN_MLPERF_CONF.get(f"{own.name} performance_samples", held)
+        held = 0 if workload.name == "3d-unet" else workload.performance_samples
+        held = NOT_IN_MLPERF_CONF.get(f"{workload.name} performance_samples", held)
         assert theirs["performance_sample_count_override"] == held, where
-        assert theirs["accuracy_sample_count_override"] == (own.accuracy_samples or 0), where
+        assert theirs["accuracy_sample_count_override"] == (workload.accuracy_samples or 0), where
         fewest = NOT_IN_MLPERF_CONF.get(where, scenario.min_query_count)
         assert theirs["min_query_count"] == fewest, where
         # e2e-rag's user.conf takes the shortest run away; qwen3.6-27b is not LoadGen's.
         shortest = scenario.min_duration_ms or 600_000
         assert theirs["min_duration_ms"] == shortest, where
-        assert theirs["sample_concatenate_permutation"] == own.equal_issue, where
-        assert theirs["use_token_latencies"] == own.tokens, where
-        assert theirs["infer_token_latencies"] == (own.lengths.inferred_tokens is not None), where
+        assert theirs["sample_concatenate_permutation"] == workload.equal_issue, where
+        assert theirs["use_token_latencies"] == workload.tokens, where
+        assert theirs["infer_token_latencies"] == (workload.lengths.inferred_tokens is not None), (
+            where
+        )
         for key, value in limits(name, scenario).items():
             assert theirs[key] == value, f"{where}: {key}"
 
@@ -431,12 +441,14 @@ def limits(name: str, scenario: RoundScenario) -> dict[str, float]:
         }
     if name == "Offline":
         return {}
-    found: dict[str, float] = {"server_target_latency_percentile": scenario.latency_percentile}
+    limits_by_key: dict[str, float] = {
+        "server_target_latency_percentile": scenario.latency_percentile
+    }
     if scenario.ttft_limit_ms is not None and scenario.tpot_limit_ms is not None:
-        found["ttft_latency"] = scenario.ttft_limit_ms * 1e6
-        found["tpot_latency"] = scenario.tpot_limit_ms * 1e6
-        found["server_target_latency_ns"] = 0
+        limits_by_key["ttft_latency"] = scenario.ttft_limit_ms * 1e6
+        limits_by_key["tpot_latency"] = scenario.tpot_limit_ms * 1e6
+        limits_by_key["server_target_latency_ns"] = 0
     else:
         assert scenario.latency_limit_ms is not None
-        found["server_target_latency_ns"] = scenario.latency_limit_ms * 1e6
-    return found
+        limits_by_key["server_target_latency_ns"] = scenario.latency_limit_ms * 1e6
+    return limits_by_key

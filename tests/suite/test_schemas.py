@@ -120,11 +120,15 @@ def test_the_schema_refuses_the_structure_that_the_loader_refuses() -> None:
     refused = [defect for defect in DEFECTS if defect.by_schema]
     assert len(refused) > 80
     assert [defect.text for defect in refused if not errors(defect.text)] == []
-    told = {
+    errors_by_engine = {
         use: errors(with_(('use = "null"', f'use = "{use}"'), ("latency_s", "batchsize_")))
         for use in registered("engines")
     }
-    assert [use for use in told if "'batchsize_' was unexpected" not in " ".join(told[use])] == []
+    assert [
+        use
+        for use in errors_by_engine
+        if "'batchsize_' was unexpected" not in " ".join(errors_by_engine[use])
+    ] == []
 
 
 def test_the_schema_refuses_the_options_that_a_plan_refuses(tmp_path: Path) -> None:

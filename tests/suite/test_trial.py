@@ -97,8 +97,8 @@ GROUPS: tuple[Group, ...] = ("engines", "datasets", "scorers")
 
 
 def test_the_defaults_of_every_registered_extension_fit_their_own_annotations() -> None:
-    for group, use, found in ((g, *each) for g in GROUPS for each in registered(g).items()):
-        factory = resolve(found.value)
+    for group, use, extension in ((g, *each) for g in GROUPS for each in registered(g).items()):
+        factory = resolve(extension.value)
         defaults = {
             name: option.default
             for name, option in declaration_of(factory).options.items()

@@ -1,7 +1,7 @@
 """Run MLCommons' accuracy and compliance scripts on the logs of tiny twins, beside our own figures.
 
 `python -m tests.suites.mlcommons_scripts [TWIN ...]` measures twins and prints a table; `--write`
-puts it into docs/workloads.md. MLPERF_INFERENCE names a checkout of mlcommons/inference. Scripts
+puts it into docs/scoring.md. MLPERF_INFERENCE names a checkout of mlcommons/inference. Scripts
 run at their defaults. What they would download is replaced, see `run_script`: the model's
 tokenizer, the metric ROUGE of a hub, and NLTK's sentences. Of deepseek-r1 programs and mathematics
 are graded by us, as LiveCodeBench's data and PRM800K are no part of the checkout.
@@ -27,7 +27,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = ROOT / "suites" / "tiny"
-DOCS = ROOT / "docs" / "workloads.md"
+DOCS = ROOT / "docs" / "scoring.md"
 TABLE_MARKS = "<!-- mlcommons-scripts -->", "<!-- /mlcommons-scripts -->"
 LOG = "mlperf_log_accuracy.json"
 
@@ -142,14 +142,23 @@ def compared(name: str, checkout: Path, folder: Path) -> Iterator[Row]:
             yield Row(twin=name, script=script.path, figure=metric, theirs=theirs, ours=ours)
     for test in script.tests:
         verdict = verdicts[test]
-        place, (figures, said) = f"compliance/{test}", session.verification(test)
+        compliance_script, (figures, their_verdict) = (
+            f"compliance/{test}",
+            session.verification(test),
+        )
         judged = "pass" if verdict["outcome"] == "ok" else "fail"
         file = "verify_output_len.txt" if test == "TEST09" else "verify_accuracy.txt"
         written = (folder / verdict["folder"] / file).read_text("utf-8")
-        yield Row(twin=name, script=place, figure="verdict", theirs=said, ours=judged)
+        yield Row(
+            twin=name, script=compliance_script, figure="verdict", theirs=their_verdict, ours=judged
+        )
         for figure, pattern in figures.items():
-            theirs, own = (float(re.findall(pattern, side)[0]) for side in (session.said, written))
-            yield Row(twin=name, script=place, figure=figure, theirs=theirs, ours=own)
+            theirs, our_figure = (
+                float(re.findall(pattern, side)[0]) for side in (session.said, written)
+            )
+            yield Row(
+                twin=name, script=compliance_script, figure=figure, theirs=theirs, ours=our_figure
+            )
 
 
 def measured(name: str, folder: Path) -> dict[str, dict[str, Any]]:
@@ -195,8 +204,8 @@ class _Session:
 
     @property
     def answers(self) -> Path:
-        place = str(self.verdicts["accuracy"]["accuracy"]["folder"])
-        return self.folder / place / "accuracy" / "block-0" / LOG
+        accuracy_folder = str(self.verdicts["accuracy"]["accuracy"]["folder"])
+        return self.folder / accuracy_folder / "accuracy" / "block-0" / LOG
 
     def script(self, log: Path, arguments: str) -> str:
         return self._run(self.command(log, arguments))
@@ -211,8 +220,8 @@ class _Session:
 
     def verification(self, test: str) -> tuple[dict[str, str], str]:
         """Return the patterns of figures that both sides print, and the script's verdict."""
-        own, script = self.verdicts[test]["folder"], SCRIPTS[self.name]
-        log = self.folder / own / "performance" / LOG
+        log_folder, script = self.verdicts[test]["folder"], SCRIPTS[self.name]
+        log = self.folder / log_folder / "performance" / LOG
         path = str(self.checkout / "compliance" / test / "run_verification.py")
         command = [sys.executable, path, "-c", str(log.parent), "-o", str(self.folder / "theirs")]
         figures: dict[str, str] = {}
@@ -340,20 +349,20 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("twins", nargs="*", choices=[*SCRIPTS, []], help="default: all")
     parser.add_argument("--write", action="store_true", help="put the table into the docs")
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     checkout = os.environ.get("MLPERF_INFERENCE")
     if not checkout:
         parser.error("set MLPERF_INFERENCE to a checkout of mlcommons/inference")
     rows: list[Row] = []
-    for name in asked.twins or SCRIPTS:
+    for name in arguments.twins or SCRIPTS:
         with tempfile.TemporaryDirectory() as folder:
             rows += compared(name, Path(checkout).resolve(), Path(folder))
     print(table(rows))
-    if asked.write:
+    if arguments.write:
         text = DOCS.read_text("utf-8")
-        (before, rest), mark = text.split(TABLE_MARKS[0]), TABLE_MARKS[1]
+        (head, rest), mark = text.split(TABLE_MARKS[0]), TABLE_MARKS[1]
         after = rest.partition(mark)[2]
-        content = f"{before}{TABLE_MARKS[0]}\n\n{table(rows)}\n\n{mark}{after}"
+        content = f"{head}{TABLE_MARKS[0]}\n\n{table(rows)}\n\n{mark}{after}"
         DOCS.write_text(content, "utf-8")
     return int(not all(row.agrees for row in rows))
 

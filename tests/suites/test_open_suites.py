@@ -109,8 +109,8 @@ def test_a_model_stands_to_the_gate_as_its_readme_says(name: str) -> None:
     met = all(reached[kind] >= (bounds[kind].low or 0) for kind in ROUGES)
     assert met is (reached["share_of_dense"] >= 0.99)
     figures = " | ".join(f"{reached[kind]:.4f}" for kind in ROUGES)
-    said = f"{reached['share_of_dense']:.2%}, {'met' if met else 'missed'}"
-    assert f"| `{name}/` | {reached['parameters']:,} | {figures} | {said} |" in README
+    figures_of_gate = f"{reached['share_of_dense']:.2%}, {'met' if met else 'missed'}"
+    assert f"| `{name}/` | {reached['parameters']:,} | {figures} | {figures_of_gate} |" in README
     if name == "sparse":
         assert facts["zeros"] == "50.00% of the weights of 28 linear layers"
 
@@ -121,8 +121,8 @@ def run(planned: Planned) -> tuple[dict[str, float], dict[str, str]]:
     engine, source = job.engine, job.dataset
     dataset = registry.resolve(source.target)(**source.options)
     indices, sink = range(len(dataset)), RecordingSink(len(dataset))
-    given = {"dataset": dataset, "model": str(job.model), "precision": "fp32"}
-    with registry.resolve(engine.target)(**given, **engine.options) as opened:
+    engine_options = {"dataset": dataset, "model": str(job.model), "precision": "fp32"}
+    with registry.resolve(engine.target)(**engine_options, **engine.options) as opened:
         opened.load_samples(indices)
         opened.submit(indices, indices, sink)
         sink.wait_for_end()

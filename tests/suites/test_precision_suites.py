@@ -92,8 +92,10 @@ def test_suites_compare_precisions_with_fp32_by_the_gate_of_their_twins() -> Non
             f"{first.engine}.fp32.json",
             scores_path(folder / f"{first.engine}.fp32.json").name,
         }
-    found = {name: " ".join(case.case.precision for case in cases(name)) for name in EXPECTED}
-    assert found == EXPECTED
+    precisions_by_suite = {
+        name: " ".join(case.case.precision for case in cases(name)) for name in EXPECTED
+    }
+    assert precisions_by_suite == EXPECTED
 
 
 class Entry:
@@ -109,13 +111,13 @@ class Entry:
         self.dataset = registry.resolve(source.target)(**source.options)
         count = min(len(self.dataset), SAMPLES.get(name, len(self.dataset)))
         indices, sink = range(count), RecordingSink(count)
-        given = {
+        engine_options = {
             "dataset": self.dataset,
             "model": job.model,
             "precision": case.case.precision,
             **engine.options,
         }
-        with registry.resolve(engine.target)(**given) as opened:
+        with registry.resolve(engine.target)(**engine_options) as opened:
             opened.load_samples(indices)
             opened.submit(indices, indices, sink)
             sink.wait_for_end()
@@ -127,8 +129,8 @@ class Entry:
         references = [self.dataset.reference(index) for index in range(len(self.answers))]
         built = built_scorer(self.case)
         assert built is not None
-        given = {"model": model_of(self.case)} if "rouge" in built.target else {}
-        scores: Scores = registry.resolve(built.target)(**built.options, **given).score(
+        scorer_options = {"model": model_of(self.case)} if "rouge" in built.target else {}
+        scores: Scores = registry.resolve(built.target)(**built.options, **scorer_options).score(
             self.answers, references
         )
         return scores
@@ -142,21 +144,21 @@ def entry(name: str, number: int) -> Entry:
 @pytest.mark.parametrize(("name", "number"), ENTRIES)
 def test_an_entry_answers_otherwise_than_fp32_but_keeps_its_scores(name: str, number: int) -> None:
     """Where all samples are answered, by the gate; another machine rounds otherwise."""
-    usual, found = entry(name, 0), entry(name, number)
-    precision = found.case.case.precision
-    every = len(found.answers) == len(found.dataset)
+    usual, reduced = entry(name, 0), entry(name, number)
+    precision = reduced.case.case.precision
+    every = len(reduced.answers) == len(reduced.dataset)
 
-    assert found.described != usual.described or number == 0
-    changed = sum(a != b for a, b in zip(found.answers, usual.answers, strict=True))
+    assert reduced.described != usual.described or number == 0
+    changed = sum(a != b for a, b in zip(reduced.answers, usual.answers, strict=True))
     # Of a class or a few voxels, small errors may change none.
     coarse = {"resnet50", "3d-unet"} | ({"llama2-70b"} if precision == "fp16" else set())
     assert (changed > 0) is (number > 0) or name in coarse
-    scores, before = found.score().aggregate, usual.score().aggregate
-    bounds = found.case.bounds(())
+    scores, usual_scores = reduced.score().aggregate, usual.score().aggregate
+    bounds = reduced.case.bounds(())
     assert bounds is not None
     for metric, bound in bounds.items():
         allowed = 0.01 if every else 0.2
-        assert scores[metric] >= (1 - allowed) * before[metric]
+        assert scores[metric] >= (1 - allowed) * usual_scores[metric]
         if every and bound.low is not None:
             assert scores[metric] >= bound.low
 

@@ -83,8 +83,8 @@ def test_suites_are_mlperfs_own_in_every_scenario_of_their_kind() -> None:
         scenarios = OF_ONE_SCENARIO.get(file.stem, {*systems.required, *systems.optional})
         assert {case.case.scenario for case in planned} == scenarios, file
         assert planned[0].data.expected().samples == suite.rules.dataset_samples, file
-        known = datacenter if kind == "datacenter" else {*EDGE, "cpu"}
-        assert {case.case.accelerator for case in planned} <= known, file
+        accelerators = datacenter if kind == "datacenter" else {*EDGE, "cpu"}
+        assert {case.case.accelerator for case in planned} <= accelerators, file
 
 
 def test_the_official_profile_has_mlperfs_gate() -> None:
@@ -247,9 +247,9 @@ def test_what_is_not_here_is_said_with_what_to_set(
         case = planned_of(file)[0]
         path = case.suite.workload.dataset.path
         assert path is not None
-        place = Path(path.replace("${MLPERF_DATA}", str(tmp_path)))
-        if not place.suffix:
-            place.mkdir(parents=True, exist_ok=True)
+        data_path = Path(path.replace("${MLPERF_DATA}", str(tmp_path)))
+        if not data_path.suffix:
+            data_path.mkdir(parents=True, exist_ok=True)
             with pytest.raises(UnavailableError) as caught:
                 dataset_of(case)
             lacking[workload_of(case)] = str(caught.value)

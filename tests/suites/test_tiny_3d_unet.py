@@ -24,10 +24,12 @@ def test_chance_is_far_below(twin: Twin, answers: list[bytes]) -> None:
         "shuffled": [rng.permutation(np.frombuffer(each, np.uint8)).tobytes() for each in answers],
     }
 
-    found = {name: twin.score(guess).aggregate["dice"] for name, guess in guesses.items()}
-    assert max(found.values()) < 0.2 < 0.8 < twin.score(answers).aggregate["dice"]
-    assert found["background"] == pytest.approx(0, abs=1e-6)
-    assert found["shuffled"] == pytest.approx(twin.training["dice_of_shuffled_voxels"], abs=0.01)
+    dice_of_guesses = {name: twin.score(guess).aggregate["dice"] for name, guess in guesses.items()}
+    assert max(dice_of_guesses.values()) < 0.2 < 0.8 < twin.score(answers).aggregate["dice"]
+    assert dice_of_guesses["background"] == pytest.approx(0, abs=1e-6)
+    assert dice_of_guesses["shuffled"] == pytest.approx(
+        twin.training["dice_of_shuffled_voxels"], abs=0.01
+    )
     scores = twin.score(answers)
     assert scores.aggregate["dice_kidney"] > 0.9
     assert scores.aggregate["dice_tumor"] > 0.6
@@ -40,8 +42,8 @@ def test_windows_slide_over_its_volumes(twin: Twin) -> None:
     assert len(shapes) >= 6
     assert twin.planned.engine.options["roi_shape"] == [WINDOW] * 3
     assert all(length >= 1.5 * WINDOW for shape in shapes for length in shape)
-    for each in twin.references:
-        assert set(np.unique(each["label"])) == {0, 1, 2}
+    for reference in twin.references:
+        assert set(np.unique(reference["label"])) == {0, 1, 2}
 
 
 def test_overlapping_windows_are_better_than_windows_side_by_side(
@@ -63,7 +65,7 @@ def test_overlapping_windows_are_better_than_windows_side_by_side(
         engine.submit(chosen, chosen, sink)
 
     references = [twin.references[index] for index in chosen]
-    beside = DiceScorer().score([sink.outputs[index] for index in chosen], references)
+    without_overlap = DiceScorer().score([sink.outputs[index] for index in chosen], references)
     slid = DiceScorer().score([answers[index] for index in chosen], references)
     assert len(chosen) >= 2
-    assert slid.aggregate["dice"] > beside.aggregate["dice"] + 0.005
+    assert slid.aggregate["dice"] > without_overlap.aggregate["dice"] + 0.005

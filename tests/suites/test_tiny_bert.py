@@ -21,8 +21,8 @@ METRICS = ("f1", "exact_match")
 def articles() -> list[dict[str, Any]]:
     """What the committed file in SQuAD's layout holds."""
     file = TINY / "bert" / "data" / "squad" / "dev-v1.1.json"
-    found: list[dict[str, Any]] = json.loads(file.read_text("utf-8"))["data"]
-    return found
+    article_list: list[dict[str, Any]] = json.loads(file.read_text("utf-8"))["data"]
+    return article_list
 
 
 def test_chance_is_far_below_and_many_paragraphs_need_several_windows(
@@ -33,14 +33,14 @@ def test_chance_is_far_below_and_many_paragraphs_need_several_windows(
     # Logits of another feature, where that has as many pieces.
     last: dict[int, bytes] = {}
     others = []
-    for each in answers:
-        others.append(last.get(len(each), bytes(len(each))))
-        last[len(each)] = each
+    for answer in answers:
+        others.append(last.get(len(answer), bytes(len(answer))))
+        last[len(answer)] = answer
 
-    found = twin.score(answers).aggregate["f1"]
+    f1 = twin.score(answers).aggregate["f1"]
     assert twin.score(guesses).aggregate["f1"] < 15
     assert twin.score(others).aggregate["f1"] < 30
-    assert twin.training["chance"]["same_fact"]["f1"] < 70 < 95 < found
+    assert twin.training["chance"]["same_fact"]["f1"] < 70 < 95 < f1
     shares = {reference["id"]: reference["features"] for reference in twin.references}
     scores = twin.score(answers).per_sample["f1"]
     of_long = [
@@ -56,7 +56,7 @@ def test_chance_is_far_below_and_many_paragraphs_need_several_windows(
 def test_the_question_decides(twin: Twin, answers: list[bytes], articles: list[Any]) -> None:
     """A paragraph's questions are answered from the same text, each with another span."""
     paragraphs = [paragraph for article in articles for paragraph in article["paragraphs"]]
-    asked = [question["question"] for paragraph in paragraphs for question in paragraph["qas"]]
+    questions = [question["question"] for paragraph in paragraphs for question in paragraph["qas"]]
     spans: dict[str, set[tuple[int, int]]] = {}
     for answer, reference in zip(answers, twin.references, strict=True):
         start, end = np.frombuffer(answer, "<f4").reshape(-1, 2).argmax(axis=0)
@@ -65,8 +65,8 @@ def test_the_question_decides(twin: Twin, answers: list[bytes], articles: list[A
             words = " ".join(reference["words"])
             spans.setdefault(words, set()).add((int(start) + shift, int(end) + shift))
 
-    assert len(asked) == twin.training["questions"] == 448
-    assert sum(map(len, spans.values())) >= 0.95 * len(asked)
+    assert len(questions) == twin.training["questions"] == 448
+    assert sum(map(len, spans.values())) >= 0.95 * len(questions)
 
 
 def test_answers_lie_where_the_file_says(articles: list[Any]) -> None:
@@ -104,10 +104,12 @@ def test_the_same_weights_answer_alike_in_torch(twin: Twin, answers: list[bytes]
         engine.load_samples(indices)
         engine.submit(indices, indices, sink)
 
-    found = [sink.outputs[index] for index in indices]
-    for one, other in zip(found, answers, strict=True):
-        assert np.frombuffer(one, "<f4") == pytest.approx(np.frombuffer(other, "<f4"), abs=1e-3)
+    torch_answers = [sink.outputs[index] for index in indices]
+    for torch_answer, other in zip(torch_answers, answers, strict=True):
+        assert np.frombuffer(torch_answer, "<f4") == pytest.approx(
+            np.frombuffer(other, "<f4"), abs=1e-3
+        )
     for metric in METRICS:
-        assert twin.score(found).aggregate[metric] == pytest.approx(
+        assert twin.score(torch_answers).aggregate[metric] == pytest.approx(
             twin.training["torch"][metric], abs=0.5
         )

@@ -65,8 +65,8 @@ def test_the_data_are_what_the_model_of_clicks_draws(twin: Twin, clicks: Any) ->
     assert np.array_equal(labels, drawn.clicked)
     assert labels.sum() == twin.training["clicked"]
     for feature, rows in enumerate(drawn.sparse):
-        found = np.concatenate([each["sparse"][feature] for each in samples])
-        assert np.array_equal(found, rows)
+        rows_drawn = np.concatenate([each["sparse"][feature] for each in samples])
+        assert np.array_equal(rows_drawn, rows)
 
 
 def test_its_layers_are_those_of_the_real_one_but_smaller() -> None:
@@ -78,6 +78,6 @@ def test_its_layers_are_those_of_the_real_one_but_smaller() -> None:
     assert sizes.dcn_num_layers == official.dcn_num_layers
     assert sizes.dcn_low_rank_dim < official.dcn_low_rank_dim
     for name in ("num_embeddings_per_feature", "hotness"):
-        own, theirs = getattr(sizes, name), getattr(official, name)
-        assert len(own) == len(theirs) == 26
-        assert all(few <= many for few, many in zip(own, theirs, strict=True))
+        tiny_tables, theirs = getattr(sizes, name), getattr(official, name)
+        assert len(tiny_tables) == len(theirs) == 26
+        assert all(few <= many for few, many in zip(tiny_tables, theirs, strict=True))

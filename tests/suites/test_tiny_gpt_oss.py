@@ -51,12 +51,12 @@ def test_what_it_says_in_the_channel_final_is_graded(twin: Twin, answers: list[b
 
     whole = scores_of(twin, answers)
     thought = scores_of(twin, [packed(r[:at] or r[:1]) for r, at in zip(rows, second, strict=True)])
-    said = scores_of(twin, [packed(r[at:]) for r, at in zip(rows, second, strict=True)])
+    final_scores = scores_of(twin, [packed(r[at:]) for r, at in zip(rows, second, strict=True)])
     later = scores_of(twin, [packed(row[1:]) for row in rows])
 
     assert Counter(row.count(channel) for row in rows).most_common(1)[0][0] == 2
     assert thought["exact_match"] == 0
-    assert said["exact_match"] == whole["exact_match"] == later["exact_match"]
+    assert final_scores["exact_match"] == whole["exact_match"] == later["exact_match"]
     assert later["tokens_per_sample"] == pytest.approx(whole["tokens_per_sample"] - 1)
 
 
@@ -111,10 +111,10 @@ def test_its_tables_are_laid_out_as_mlperfs(twin: Twin) -> None:
     data = TINY / twin.name / "data" / "gpt-oss"
     scored = pd.read_parquet(data / "acc_eval_tiny.parquet")
     timed = pd.read_parquet(data / "perf_eval_tiny.parquet")
-    asked = scored["input_tokens"].map(tuple)
+    scored_inputs = scored["input_tokens"].map(tuple)
 
     assert list(scored) == list(timed) == ["input_tokens", "dataset", "ground_truth"]
     for part, repeats in REPEATS.items():
-        counts = Counter(asked[scored["dataset"] == part])
+        counts = Counter(scored_inputs[scored["dataset"] == part])
         assert set(counts.values()) <= {repeats}
-    assert not {*asked} & {*timed["input_tokens"].map(tuple)}
+    assert not {*scored_inputs} & {*timed["input_tokens"].map(tuple)}

@@ -28,8 +28,8 @@ SOME = 32
 def articles() -> list[dict[str, Any]]:
     """What the committed file in the layout of MLPerf's holds."""
     file = TINY / "gptj" / "data" / "cnn-daily-mail" / "cnn_eval.json"
-    found: list[dict[str, Any]] = json.loads(file.read_text("utf-8"))
-    return found
+    article_list: list[dict[str, Any]] = json.loads(file.read_text("utf-8"))
+    return article_list
 
 
 def score(twin: Twin, answers: Sequence[bytes]) -> dict[str, float]:
@@ -50,10 +50,10 @@ def likelihood(model: Any, prompt: list[int], answer: list[int]) -> float:
 def test_chance_is_far_below(twin: Twin, answers: list[bytes]) -> None:
     """Each article gets its neighbour's answer; the trainer also took one of the same topic."""
     others = score(twin, [*answers[1:], answers[0]])
-    reached, known = twin.training["scores"], twin.training["chance"]
+    reached, chance = twin.training["scores"], twin.training["chance"]
 
     for metric in ROUGES:
-        assert others[metric] == pytest.approx(known[metric], abs=8)
+        assert others[metric] == pytest.approx(chance[metric], abs=8)
         assert others[metric] < reached[metric] - 40
         assert twin.training["chance_same_topic"][metric] < reached[metric] - 20
     ids = [ids_of(answer) for answer in answers]
@@ -67,23 +67,23 @@ def test_the_beginning_of_an_article_is_no_summary(
 ) -> None:
     leads = [". ".join(article["input"].split(". ")[:2]) for article in articles]
 
-    found = score(twin, [packed(tokenizer.encode(lead).ids) for lead in leads])
+    lead_scores = score(twin, [packed(tokenizer.encode(lead).ids) for lead in leads])
 
     for metric in ROUGES:
-        assert found[metric] == pytest.approx(twin.training["lead"][metric], abs=0.01)
-        assert found[metric] < twin.gate(metric) - 20
+        assert lead_scores[metric] == pytest.approx(twin.training["lead"][metric], abs=0.01)
+        assert lead_scores[metric] < twin.gate(metric) - 20
 
 
 def test_it_states_the_right_facts(twin: Twin, answers: list[bytes], tokenizer: Any) -> None:
     facts = re.compile(r"\d+|[A-Z]\w+")
-    right = asked = 0
+    right = facts_asked = 0
     for answer, reference in zip(answers, twin.references, strict=True):
         expected = set(facts.findall(reference)) - {"After", "For", "In", "It", "On", "Over", "The"}
         right += len(expected & set(facts.findall(tokenizer.decode(ids_of(answer)))))
-        asked += len(expected)
+        facts_asked += len(expected)
 
-    assert asked > 2 * len(answers)
-    assert right > 0.9 * asked
+    assert facts_asked > 2 * len(answers)
+    assert right > 0.9 * facts_asked
 
 
 def test_four_beams_find_likelier_answers_than_one(twin: Twin, answers: list[bytes]) -> None:
@@ -140,12 +140,12 @@ def test_its_articles_are_laid_out_as_mlperfs(
     assert len({article["input"] for article in articles}) == len(articles)
     assert len(articles) == twin.training["held_out_samples"] == 160
     assert all(3 <= len(re.findall(r"\.", article["input"])) <= 6 for article in articles)
-    before, after = ALPACA.replace("{instruction}", articles[0]["instruction"]).split("{input}")
-    ends = [tokenizer.token_to_id(text) for text in (before, after)]
+    head, after = ALPACA.replace("{instruction}", articles[0]["instruction"]).split("{input}")
+    ends = [tokenizer.token_to_id(text) for text in (head, after)]
     lengths = []
     for index, article in enumerate(articles):
         text = twin.dataset.input(index)
-        assert text == before + article["input"] + after
+        assert text == head + article["input"] + after
         ids = tokenizer.encode(text).ids
         assert ids == [ends[0], *tokenizer.encode(article["input"]).ids, ends[1]]
         lengths.append(len(ids))

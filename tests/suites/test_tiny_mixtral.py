@@ -54,31 +54,33 @@ def test_nothing_is_run_unless_asked_for(twin: Twin, answers: list[bytes]) -> No
 
 
 def test_other_answers_of_the_same_kind_are_far_worse(twin: Twin, answers: list[bytes]) -> None:
-    known = twin.training["chance"]
-    found: dict[str, float] = {}
+    chance = twin.training["chance"]
+    wrong_scores: dict[str, float] = {}
     for part in ("OpenOrca", "GSM8K"):
         samples = of_part(twin, part)
         others = [answers[sample] for sample in samples[1:] + samples[:1]]
-        found |= score(twin, others, samples)
+        wrong_scores |= score(twin, others, samples)
     reached = score(twin, answers, range(len(answers)))
 
     for metric in ROUGES:
-        assert found[metric] == pytest.approx(known[metric], abs=8)
-        assert found[metric] + 25 < reached[metric]
-    assert found["gsm8k"] < 20
-    assert known["gsm8k"] < 10
+        assert wrong_scores[metric] == pytest.approx(chance[metric], abs=8)
+        assert wrong_scores[metric] + 25 < reached[metric]
+    assert wrong_scores["gsm8k"] < 20
+    assert chance["gsm8k"] < 10
     assert reached["gsm8k"] > 80
 
 
 def test_sums_are_worked_out_and_answers_end(twin: Twin, answers: list[bytes]) -> None:
     written = [twin.texts(answers)[sample] for sample in of_part(twin, "GSM8K")]
     steps = {"+": int.__add__, "-": int.__sub__, "*": int.__mul__}
-    found = [re.findall(r"(\d+) ([-+*]) (\d+) = (\d+)\.", text) for text in written]
-    right = [steps[sign](int(a), int(b)) == int(c) for each in found for a, sign, b, c in each]
+    sums_by_text = [re.findall(r"(\d+) ([-+*]) (\d+) = (\d+)\.", text) for text in written]
+    right = [
+        steps[sign](int(a), int(b)) == int(c) for each in sums_by_text for a, sign, b, c in each
+    ]
     assert len(right) > len(written)
     assert sum(right) > 0.9 * len(right)
-    for text, each in zip(written, found, strict=True):
-        assert number_of(text) == each[-1][-1]
+    for text, sums_of_text in zip(written, sums_by_text, strict=True):
+        assert number_of(text) == sums_of_text[-1][-1]
     ids = [ids_of(answer) for answer in answers]
     assert sum(one[-1] == END for one in ids) == twin.training["scores"]["ended"] == len(ids)
     for sample in of_part(twin, "MBXP"):
@@ -89,13 +91,13 @@ def test_sums_are_worked_out_and_answers_end(twin: Twin, answers: list[bytes]) -
 def test_its_suite_says_how_programs_are_scored_too(twin: Twin, tmp_path: Path) -> None:
     text = twin.file.read_text("utf-8")
     comment = " ".join(line.strip("# ") for line in text.splitlines() if line.startswith("#"))
-    found = re.search(r"add (run_\S+ = true) here, and (mbxp = [\d.]+) to the reference", comment)
-    assert found is not None
+    match = re.search(r"add (run_\S+ = true) here, and (mbxp = [\d.]+) to the reference", comment)
+    assert match is not None
     (tmp_path / twin.name).symlink_to(TINY / twin.name)
     changed = tmp_path / twin.file.name
     changed.write_text(
-        text.replace('use = "mixtral" }\nref', f'use = "mixtral", {found[1]} }}\nref').replace(
-            "reference = { ", f"reference = {{ {found[2]}, "
+        text.replace('use = "mixtral" }\nref', f'use = "mixtral", {match[1]} }}\nref').replace(
+            "reference = { ", f"reference = {{ {match[2]}, "
         ),
         "utf-8",
     )
@@ -113,10 +115,10 @@ def test_its_suite_says_how_programs_are_scored_too(twin: Twin, tmp_path: Path) 
 def test_most_of_its_programs_pass(twin: Twin, answers: list[bytes]) -> None:
     samples = of_part(twin, "MBXP")
 
-    found = score(twin, [answers[sample] for sample in samples], samples, runs=True)
+    program_scores = score(twin, [answers[sample] for sample in samples], samples, runs=True)
 
-    assert found["mbxp"] == pytest.approx(twin.training["scores"]["mbxp"], abs=2)
-    assert found["mbxp"] > 80
+    assert program_scores["mbxp"] == pytest.approx(twin.training["scores"]["mbxp"], abs=2)
+    assert program_scores["mbxp"] > 80
 
 
 @isolated
@@ -129,9 +131,9 @@ def test_other_programs_fail_even_under_the_right_name(twin: Twin, answers: list
     ]
     ids = [twin.tokenizer().encode(other, add_special_tokens=False).ids for other in others]
 
-    found = score(twin, [packed(one) for one in ids], samples, runs=True)
+    program_scores = score(twin, [packed(one) for one in ids], samples, runs=True)
 
-    assert found["mbxp"] < 25
+    assert program_scores["mbxp"] < 25
     assert twin.training["chance"]["mbxp"] < 15
 
 

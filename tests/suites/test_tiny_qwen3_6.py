@@ -64,9 +64,11 @@ class Replaced:
 
     def __init__(self, twin: Twin, subset: str) -> None:
         indices = [i for i, one in enumerate(twin.references) if one["subset"] == subset]
-        asked = [twin.dataset.input(index) for index in indices]
-        others = [one["tools"] for one in asked[1:] + asked[:1]]
-        self.samples = [{**one, "tools": tools} for one, tools in zip(asked, others, strict=True)]
+        requests = [twin.dataset.input(index) for index in indices]
+        others = [one["tools"] for one in requests[1:] + requests[:1]]
+        self.samples = [
+            {**one, "tools": tools} for one, tools in zip(requests, others, strict=True)
+        ]
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -122,15 +124,15 @@ def test_it_is_of_qwen3_6s_class(twin: Twin) -> None:
 
 def test_its_prompts_are_those_it_was_trained_on(twin: Twin, calls: Any) -> None:
     tool = load_tool("train_tiny_qwen3_6")
-    requests = sorted(tool.held_out(), key=lambda one: one.subset)
+    requests = sorted(tool.held_out(), key=lambda sample: sample.subset)
     trained = tool.as_rows(requests, tool.train_tokenizer())
     tokenizer = pytest.importorskip("transformers").AutoTokenizer.from_pretrained(twin.model)
 
     for index, row in enumerate(trained):
-        asked = twin.dataset.input(index)
+        request = twin.dataset.input(index)
         ids = tokenizer.apply_chat_template(
-            asked["messages"],
-            tools=asked["tools"],
+            request["messages"],
+            tools=request["tools"],
             add_generation_prompt=True,
             tokenize=True,
             return_dict=False,
@@ -143,10 +145,12 @@ def test_its_prompts_are_those_it_was_trained_on(twin: Twin, calls: Any) -> None
 def test_its_requests_are_drawn_by_its_script(twin: Twin, calls: Any) -> None:
     """Nothing in its files comes from elsewhere, and all subsets of the scorer are there."""
     random = calls.Random(f"{twin.training['seed']} held out")
-    each = len(twin.references) // len(calls.CALLS)
-    drawn = [calls.draw(random, subset) for subset in calls.CALLS for _ in range(each)]
+    count_per_subset = len(twin.references) // len(calls.CALLS)
+    drawn = [calls.draw(random, subset) for subset in calls.CALLS for _ in range(count_per_subset)]
 
     for name, content in calls.files(drawn).items():
         file = TINY / twin.name / "data" / "bfcl_eval" / "data" / name
         assert file.read_text("utf-8") == content
-    assert Counter(one["subset"] for one in twin.references) == dict.fromkeys(calls.CALLS, each)
+    assert Counter(one["subset"] for one in twin.references) == dict.fromkeys(
+        calls.CALLS, count_per_subset
+    )

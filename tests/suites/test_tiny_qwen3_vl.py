@@ -33,13 +33,13 @@ def test_answers_to_other_products_are_far_worse(twin: Twin, answers: list[bytes
 def test_its_answers_are_the_json_that_is_asked_for(twin: Twin, answers: list[bytes]) -> None:
     """Nearly each names a category that its prompt lists, and all the brand of its title."""
     fields = [json.loads(text) for text in twin.texts(answers)]
-    asked = [
+    instructions = [
         twin.dataset.input(index)["messages"][1]["content"][0]["text"]
         for index in range(len(fields))
     ]
 
     assert all(list(each) == ["category", "brand", "is_secondhand"] for each in fields)
-    pairs = list(zip(fields, asked, strict=True))
+    pairs = list(zip(fields, instructions, strict=True))
     assert sum(json.dumps(each["category"]) in text for each, text in pairs) > 0.97 * len(pairs)
     assert all(each["brand"] in text for each, text in pairs)
 
@@ -54,10 +54,10 @@ class Swapped:
         return self._count
 
     def input(self, index: int) -> dict[str, Any]:
-        asked = self._dataset.input(index)
+        request = self._dataset.input(index)
         other = self._dataset.input((index + 1) % self._count)
-        text, picture = asked["messages"][1]["content"][0], other["messages"][1]["content"][1]
-        return {"messages": [asked["messages"][0], {"role": "user", "content": [text, picture]}]}
+        text, picture = request["messages"][1]["content"][0], other["messages"][1]["content"][1]
+        return {"messages": [request["messages"][0], {"role": "user", "content": [text, picture]}]}
 
 
 @pytest.mark.nightly

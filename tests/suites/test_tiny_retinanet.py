@@ -38,11 +38,11 @@ def at_random(images: int) -> Iterator[bytes]:
 
 
 def test_chance_is_far_below(twin: Twin, answers: list[bytes]) -> None:
-    found = twin.score(answers).aggregate["map"]
+    map_score = twin.score(answers).aggregate["map"]
     another = twin.score(list(of_the_image_before(answers))).aggregate["map"]
     random = twin.score(list(at_random(len(answers)))).aggregate["map"]
 
-    assert max(another, random) < 5 < 60 < found
+    assert max(another, random) < 5 < 60 < map_score
     assert another == pytest.approx(twin.training["map_of_another_image"], abs=0.5)
 
 
@@ -70,12 +70,12 @@ def test_its_graph_gives_the_boxes_of_one_image_as_mlperfs_does(
         assert (np.diff(rows[:, 5]) <= 0).all()
         assert 0 <= rows[:, 1:5].min() <= rows[:, 1:5].max() <= 1
         for kind in range(6):
-            own = rows[rows[:, 6] == kind, 1:5].astype(float)
-            low = np.maximum(own[:, None, :2], own[None, :, :2])
-            high = np.minimum(own[:, None, 2:], own[None, :, 2:])
+            boxes_of_kind = rows[rows[:, 6] == kind, 1:5].astype(float)
+            low = np.maximum(boxes_of_kind[:, None, :2], boxes_of_kind[None, :, :2])
+            high = np.minimum(boxes_of_kind[:, None, 2:], boxes_of_kind[None, :, 2:])
             common = (high - low).clip(0).prod(2)
-            areas = (own[:, 2:] - own[:, :2]).prod(1)
+            areas = (boxes_of_kind[:, 2:] - boxes_of_kind[:, :2]).prod(1)
             shares = common / (areas[:, None] + areas[None] - common)
-            assert (shares[~np.eye(len(own), dtype=bool)] <= 0.5001).all()
-            some += int((common > 0).sum()) - len(own)
+            assert (shares[~np.eye(len(boxes_of_kind), dtype=bool)] <= 0.5001).all()
+            some += int((common > 0).sum()) - len(boxes_of_kind)
     assert some > 0

@@ -38,8 +38,8 @@ class Painter(Twin):
         scorer = built_scorer(self.planned)
         assert scorer is not None
         built = registry.resolve(scorer.target)(model=str(self.model), **scorer.options)
-        found: Mapping[str, float] = built.score(answers, self.references).aggregate
-        return found
+        aggregate: Mapping[str, float] = built.score(answers, self.references).aggregate
+        return aggregate
 
     def missed(self, answers: Sequence[bytes]) -> set[str]:
         """Return the scores that do not keep the suite's gate."""
@@ -56,7 +56,7 @@ def twin() -> Painter:
 
 
 @pytest.fixture(autouse=True)
-def found(monkeypatch: pytest.MonkeyPatch) -> None:
+def clip_fid_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """What conftest.py does beside the suite."""
     monkeypatch.syspath_prepend(TINY / NAME)
 

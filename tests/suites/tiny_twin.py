@@ -167,8 +167,8 @@ class Twin:
 def load_tool(name: str) -> Any:
     """Return a script of the folder twins, or of research."""
     places = (ROOT / folder / f"{name}.py" for folder in ("twins", "research"))
-    place = next(place for place in places if place.is_file())
-    spec = importlib.util.spec_from_file_location(name, place)
+    tool_file = next(place for place in places if place.is_file())
+    spec = importlib.util.spec_from_file_location(name, tool_file)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

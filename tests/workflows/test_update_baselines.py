@@ -130,7 +130,7 @@ def test_values_that_get_worse_are_only_taken_by_name(job: Runner, recorded: Mea
     refused, named = job.run(TABLE), job.run(TABLE, ACCEPT=CASE)
 
     assert (refused.returncode, named.returncode) == (0, 0)
-    assert "refused: gets worse (throughput" in refused.stdout
+    assert "refused: worse: throughput" in refused.stdout
     assert "refused" not in named.stdout.replace("0 refused", "")
 
 

@@ -51,7 +51,7 @@ TABLES: Mapping[str, tuple[str, str]] = {
         "Each metric has a table with one key: `max_drop` where higher is better, `max_rise` where "
         'lower is, a share such as `"3%"`. `accuracy` has the keys further below.',
     ),
-    "limits.accuracy": ("`[limits.accuracy]`", "See [accuracy](outcomes.md#accuracy)."),
+    "limits.accuracy": ("`[limits.accuracy]`", "See [accuracy](accuracy.md)."),
     "prices": (
         "`[prices.NAME]`",
         "A table for each accelerator, by class (`H200`) or with its count (`8xH100`).",

@@ -6,13 +6,17 @@ import json
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pytest_mlperf import UnavailableError
-from pytest_mlperf.adapters.datasets.files import FileDataset, FileOptions, check_file, wrong
-from pytest_mlperf.adapters.datasets.prompts import encode, hash_of
+from pytest_mlperf.adapters.datasets.files import (
+    FileDataset,
+    FileOptions,
+    check_file,
+    encode,
+    wrong,
+)
 
 DATA = "bfcl_eval/data"
 WHEEL = "bfcl_eval-2026.3.23-py3-none-any.whl"
@@ -88,6 +92,7 @@ class BfclDataset(FileDataset[_Question]):
 
     options = BfclOptions
     unit = "question"
+    kind = b"bfcl"
 
     def _read(self, options: BfclOptions, source: Path) -> None:
         if source.suffix == ".whl":
@@ -105,11 +110,8 @@ class BfclDataset(FileDataset[_Question]):
     def reference(self, index: int) -> dict[str, Any]:
         return self._sample(index).reference
 
-    @cached_property
-    def digest(self) -> str:
-        return hash_of(
-            b"bfcl", ([encode(json.dumps(part)) for part in each] for each in self._samples)
-        ).hexdigest()
+    def _content(self, index: int) -> list[bytes]:
+        return [encode(json.dumps(part)) for part in self._samples[index]]
 
 
 def _file(source: Path, subset: str, folder: str = "") -> Any:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from pytest_mlperf import SuiteError
-from pytest_mlperf.adapters.datasets.files import ChecksumOptions, check_file, find_file
+from pytest_mlperf.adapters.datasets.files import ChecksumOptions, check_file, encode, find_file
 from pytest_mlperf.adapters.datasets.files.json_records import read_records
 from pytest_mlperf.adapters.datasets.prompts import (
     PromptDataset,
@@ -18,9 +17,8 @@ from pytest_mlperf.adapters.datasets.prompts import (
     Template,
     TextPrompts,
     TokenLists,
-    encode,
-    hash_of,
 )
+from pytest_mlperf.adapters.lazy import np
 
 OFFICIAL_FILES = ("cnn_eval.json", "sample_cnn_eval_5000.json")
 """GPT-J and Llama 3.1 8B with 13,368 samples; Llama 3.1 8B on the edge with 5,000."""
@@ -111,6 +109,7 @@ class CnnDailyMailDataset(PromptDataset):
         keys = (TOKENS_COLUMN,) if template is None else sorted(template.fields)
         columns = _columns(source, (*keys, SUMMARY_COLUMN), options.count)
         source.check_size(len(columns[SUMMARY_COLUMN]), options.count)
+        self.kind = b"cnn_dailymail tokens" if template is None else b"cnn_dailymail text"
         self._prompts = (
             TokenLists(source, TOKENS_COLUMN, columns[TOKENS_COLUMN])
             if template is None
@@ -118,17 +117,8 @@ class CnnDailyMailDataset(PromptDataset):
         )
         self._samples = columns[SUMMARY_COLUMN]
 
-    @cached_property
-    def digest(self) -> str:
-        """Hex SHA-256 over prompts and summaries, independent of the file's layout."""
-        kind = b"text" if isinstance(self._prompts, TextPrompts) else b"tokens"
-        return hash_of(
-            b"cnn_dailymail " + kind,
-            (
-                (self._prompts.content(index), encode(summary))
-                for index, summary in enumerate(self._samples)
-            ),
-        ).hexdigest()
+    def _content(self, index: int) -> tuple[bytes, bytes]:
+        return self._prompts.content(index), encode(self._samples[index])
 
 
 def _columns(source: SampleFile, keys: Sequence[str], count: int | None) -> dict[str, list[Any]]:
@@ -152,8 +142,6 @@ def _value(source: SampleFile, row: int, key: str, value: Any) -> Any:
 
 
 def _packed(value: Any) -> Any:
-    import numpy as np
-
     if not isinstance(value, list) or not value or any(type(token) is not int for token in value):
         return value
     if min(value) < 0 or max(value) >= 2**31:

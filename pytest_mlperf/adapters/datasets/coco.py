@@ -5,14 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from pytest_mlperf.adapters.datasets.files.annotated import AnnotatedImages, AnnotatedOptions
 from pytest_mlperf.adapters.datasets.files.images import decode, neighbours
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+from pytest_mlperf.adapters.lazy import NDArray, np
 
 ANNOTATIONS = "annotations/instances_val2017.json"
 IMAGES = "val2017_safe"
@@ -87,8 +84,6 @@ class CocoDataset(AnnotatedImages):
         padding, scale, and original width and height, in pixels, float32. `categories`: category id
         of each of the model's classes, in ascending order.
         """
-        import numpy as np
-
         pixels, frame = letterbox(
             decode(self._folder / self._sample(index)[0]), self._size, square=self._square
         )
@@ -101,8 +96,6 @@ class CocoDataset(AnnotatedImages):
 
     @cached_property
     def _category_ids(self) -> NDArray[np.int64]:
-        import numpy as np
-
         return np.array(sorted(self._categories), np.int64)
 
 
@@ -110,8 +103,6 @@ def letterbox(
     pixels: NDArray[np.uint8], size: int, *, square: bool
 ) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
     """Return a resized, padded image, and left, top, scale, old width and height to undo it."""
-    import numpy as np
-
     height, width, _ = pixels.shape
     scale = min(size / height, size / width)
     inner = max(round(width * scale), 1), max(round(height * scale), 1)
@@ -125,8 +116,6 @@ def letterbox(
 
 def resize(pixels: NDArray[np.uint8], width: int, height: int) -> NDArray[np.uint8]:
     """Resize an image, bit for bit as OpenCV's uint8 INTER_LINEAR: weights are whole 2048ths."""
-    import numpy as np
-
     if pixels.shape[:2] == (height, width):
         return pixels
     left, right, along = neighbours(pixels.shape[1], width, single=True)

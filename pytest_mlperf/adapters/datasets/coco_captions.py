@@ -5,14 +5,17 @@ from __future__ import annotations
 import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from pytest_mlperf import RunError, SuiteError
 from pytest_mlperf.adapters.datasets import files
-from pytest_mlperf.adapters.datasets.files.latents import read_latents, require_reader
-from pytest_mlperf.adapters.datasets.prompts import encode, hash_of
+from pytest_mlperf.adapters.datasets.files.latents import (
+    LatentDataset,
+    find_latents,
+    read_latents,
+    require_reader,
+)
 
 CAPTION_FILES = (
     "captions/captions.tsv",
@@ -93,32 +96,24 @@ class CocoCaptionsOptions(files.ChecksumOptions):
 
     def find(self) -> tuple[Path, Path | None]:
         """Return the files of captions and of latents; None for latents that the engine draws."""
-        path, option, latents = Path(self.path), self.latents, None
+        path = Path(self.path)
         table = path if path.is_file() else files.first_file(path / name for name in CAPTION_FILES)
         lacks = (
             f"has neither {' nor '.join(CAPTION_FILES[:2])}"
             if path.is_dir()
             else "this folder or table of captions is not here"
         )
-        needed = [(table is not None, f"{path}: {lacks}; {ADVICE}")]
-        if option is None:
-            folder = (table or path / CAPTION_FILES[-1]).absolute().parent
-            folder = (folder.parent if folder.name == "captions" else folder) / "latents"
-            latents = files.first_file(folder / name for name in LATENTS)
-            lacks = f"{folder}: has neither {' nor '.join(LATENTS)}"
-            needed.append((latents is not None, f"{lacks}; {ADVICE_LATENTS}"))
-        elif isinstance(option, str) and option != "none":
-            latents = Path(option)
-            lacks = f"{option}: these latents are not here"
-            needed.append((latents.is_file(), f"{lacks}; {ADVICE_LATENTS}"))
-        self.require(*needed)
+        folder = (table or path / CAPTION_FILES[-1]).absolute().parent
+        folder = (folder.parent if folder.name == "captions" else folder) / "latents"
+        latents, presence = find_latents(self.latents, folder, LATENTS, ADVICE_LATENTS)
+        self.require((table is not None, f"{path}: {lacks}; {ADVICE}"), presence)
         assert table is not None
         if latents:
             require_reader(latents)
         return table, latents
 
 
-class CocoCaptionsDataset(files.FileDataset[Row]):
+class CocoCaptionsDataset(LatentDataset[Row]):
     """Captions in the order of the table, and the initial latents that all images share.
 
     All files are read and checked when the data set is built, in less than a second for the
@@ -126,8 +121,8 @@ class CocoCaptionsDataset(files.FileDataset[Row]):
     Source: Coco in text_to_image/coco.py of https://github.com/mlcommons/inference.
     """
 
-    optional_libraries = ("torch",)
     options = CocoCaptionsOptions
+    kind = b"coco_captions"
 
     def _read(self, options: CocoCaptionsOptions, places: tuple[Path, Path | None]) -> None:
         file, latents = places
@@ -152,15 +147,9 @@ class CocoCaptionsDataset(files.FileDataset[Row]):
         """Return the "image_id" of a caption, or None if the table has no such column."""
         return self._sample(index)[2]
 
-    @cached_property
-    def digest(self) -> str:
-        """Hex SHA-256 over ids and captions in order, and the shape and numbers of the latents."""
-        rows = ((encode(str(identity)), encode(caption)) for identity, caption, _ in self._samples)
-        total = hash_of(b"coco_captions", rows)
-        if self._latents is not None:
-            total.update(repr(self._latents.shape).encode())
-            total.update(self._latents.astype("<f4").tobytes())
-        return total.hexdigest()
+    def _content(self, index: int) -> tuple[bytes, bytes]:
+        identity, caption, _ = self._samples[index]
+        return files.encode(str(identity)), files.encode(caption)
 
 
 def _read_table(file: Path) -> list[Row]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 from pytest_mlperf import RunError
 from pytest_mlperf.adapters.datasets import files
 from pytest_mlperf.adapters.datasets.files.json_lines import objects
-from pytest_mlperf.adapters.datasets.prompts import SampleFile, encode, hash_of
+from pytest_mlperf.adapters.datasets.prompts import SampleFile
 
 NEXT = {
     "": ("user",),
@@ -83,7 +82,7 @@ class Conversation:
 
     def add(self, messages: Sequence[dict[str, Any]]) -> None:
         self.messages += messages
-        self.sizes += [len(encode(json.dumps(each, ensure_ascii=False))) for each in messages]
+        self.sizes += [len(files.encode(json.dumps(each, ensure_ascii=False))) for each in messages]
 
 
 @dataclass(kw_only=True, slots=True)
@@ -114,6 +113,7 @@ class ConversationsDataset(files.FileDataset[Turn]):
     """
 
     options = ConversationsOptions
+    kind = b"conversations"
 
     def _read(self, options: ConversationsOptions, file: Path) -> None:
         self._delays, self.repeat = options.delays, options.repeat
@@ -136,21 +136,12 @@ class ConversationsDataset(files.FileDataset[Turn]):
                 "nowhere",
             )
 
-    @cached_property
-    def digest(self) -> str:
-        """Hex SHA-256 over the requests in order, with delays, lengths and recorded answers."""
-        return hash_of(
-            b"conversations",
-            (
-                (
-                    encode(json.dumps(turn.conversation.messages[turn.begun : turn.end])),
-                    encode(json.dumps(turn.tools)),
-                    encode(repr((turn.begun, self._delay_s(turn), turn.output_tokens))),
-                    encode(repr(turn.answer)),
-                )
-                for turn in self._samples
-            ),
-        ).hexdigest()
+    def _content(self, index: int) -> list[bytes]:
+        turn = self._samples[index]
+        messages = turn.conversation.messages[turn.begun : turn.end]
+        about = (turn.begun, self._delay_s(turn), turn.output_tokens)
+        texts = json.dumps(messages), json.dumps(turn.tools), repr(about), repr(turn.answer)
+        return list(map(files.encode, texts))
 
     def input(self, index: int) -> dict[str, Any]:
         """Return the fields of OpenAI's chat: "messages", and "tools" if the turn has any."""

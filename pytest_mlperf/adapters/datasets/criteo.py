@@ -10,15 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from pytest_mlperf import RunError, SuiteError
 from pytest_mlperf.adapters.datasets import files
 from pytest_mlperf.adapters.datasets.files.arrays import StoredArray, damaged, find_npy, find_npz
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+from pytest_mlperf.adapters.lazy import NDArray, np
 
 HOTNESS = (
     *(3, 2, 1, 2, 6, 1, 1, 1, 1, 7, 3, 8, 1),
@@ -163,7 +160,7 @@ class CriteoDataset(files.FileDataset[int]):
         )
         self._ends: NDArray[np.int64] = ends[: options.count]
         self._places = places
-        self._digest = self._check_values(options.hotness)
+        self.digest = self._check_values(options.hotness)
 
     def __len__(self) -> int:
         return len(self._ends)
@@ -186,22 +183,13 @@ class CriteoDataset(files.FileDataset[int]):
 
     def reference(self, index: int) -> NDArray[np.float32]:
         """Read the labels of one sample: 1 for a clicked item, else 0; shape (pairs,)."""
-        import numpy as np
-
         return self._labels.read(*self._bounds(index)).reshape(-1).astype(np.float32)
-
-    @property
-    def digest(self) -> str:
-        """Hex SHA-256 over sample ends, lookups, labels, and the checked blocks of values only."""
-        return self._digest
 
     def _bounds(self, index: int) -> tuple[int, int]:
         end = int(self._ends[self._checked(index)])
         return int(self._ends[index - 1]) if index else 0, end
 
     def _check_values(self, hotness: Sequence[int]) -> str:
-        import numpy as np
-
         rows = int(self._ends[-1])
         total = hashlib.sha256(b"criteo" + repr(tuple(hotness)).encode())
         total.update(self._ends.astype("<i8").tobytes())
@@ -221,8 +209,6 @@ class CriteoDataset(files.FileDataset[int]):
         return total.hexdigest()
 
     def _check_block(self, start: int, stop: int, total: hashlib._Hash) -> None:
-        import numpy as np
-
         dense = self._dense.read(start, stop)
         if not np.isfinite(dense).all():
             raise files.wrong(self._places.dense, "a dense feature is not finite", PREPROCESSED)
@@ -256,8 +242,6 @@ def drawn_ends(rows: int) -> NDArray[np.int64]:
     The 89,137,319 official rows give 330,067 samples; MLPerf publishes the MD5 of their trace,
     3db90209564316f2506c99cc994ad0b2.
     """
-    import numpy as np
-
     # NumPy never changes the numbers of this generator (NEP 19).
     draws = np.random.RandomState(NUMPY_SEED).randint(
         0, len(TWENTIETH_PAIRS), -(-rows // TWENTIETH_PAIRS[0])
@@ -268,15 +252,11 @@ def drawn_ends(rows: int) -> NDArray[np.int64]:
 
 def even_ends(rows: int, pairs: int) -> NDArray[np.int64]:
     """Return the ends of samples with an equal number of pairs; the last may have fewer."""
-    import numpy as np
-
     return np.arange(pairs, rows + pairs, pairs, dtype=np.int64).clip(max=rows)
 
 
 def read_ends(path: Path, rows: int) -> NDArray[np.int64]:
     """Read the ends, exclusive, from a trace with a line "START, END, PAIRS" per sample."""
-    import numpy as np
-
     ends, last = [], 0
     with path.open(encoding="ascii", errors="replace") as file:
         for number, line in enumerate(file, start=1):
@@ -318,8 +298,6 @@ class Rows:
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """Return rows, shape (stop - start, ...); thread-safe."""
-        import numpy as np
-
         values = np.empty((stop - start, *self._array.shape[1:]), self._array.dtype)
         left = values.reshape(-1).view(np.uint8).data
         offset = self._array.offset + start * self._width

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import csv
-import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,6 @@ from pytest_mlperf import UnavailableError
 from pytest_mlperf.adapters.datasets import files
 from pytest_mlperf.adapters.datasets.files.columns import places
 from pytest_mlperf.adapters.datasets.files.json_lines import broken_line, lines_of
-from pytest_mlperf.adapters.datasets.prompts import encode, framed, hash_of
 
 OFFICIAL_FILE = "frames_dataset.tsv"
 QUESTION_COLUMN, ANSWER_COLUMN, LINK_PREFIX = "Prompt", "Answer", "wikipedia_link_"
@@ -56,6 +53,7 @@ class FramesDataset(files.FileDataset[Mapping[str, Any]]):
 
     options = FramesOptions
     unit = "question"
+    kind = b"frames"
 
     def _read(self, options: FramesOptions, table: Path) -> None:
         files.check_file(table, options.checksum)
@@ -70,15 +68,9 @@ class FramesDataset(files.FileDataset[Mapping[str, Any]]):
     def reference(self, index: int) -> Mapping[str, Any]:
         return self._sample(index)
 
-    @cached_property
-    def digest(self) -> str:
-        return hash_of(
-            b"frames",
-            (
-                tuple(map(encode, (one["question"], one["answer"], *one["links"])))
-                for one in self._samples
-            ),
-        ).hexdigest()
+    def _content(self, index: int) -> list[bytes]:
+        sample = self._samples[index]
+        return list(map(files.encode, (sample["question"], sample["answer"], *sample["links"])))
 
 
 def _questions(table: Path) -> Iterator[dict[str, Any]]:
@@ -135,6 +127,7 @@ class PagesDataset(files.FileDataset[Path]):
 
     options = PagesOptions
     unit = "page"
+    kind = b"frames-pages"
 
     def _read(self, options: PagesOptions, pages: Sequence[Path]) -> None:
         self._keep(pages, options.count, pages[0].parent, f"the folder has {len(pages)} pages")
@@ -146,11 +139,6 @@ class PagesDataset(files.FileDataset[Path]):
     def reference(self, index: int) -> str:
         return self._sample(index).name
 
-    @cached_property
-    def digest(self) -> str:
-        """Hex SHA-256 over names and contents, in order; all files are read once."""
-        total = hashlib.sha256(b"frames-pages")
-        for page in self._samples:
-            for part in framed((encode(page.name), page.read_bytes())):
-                total.update(part)
-        return total.hexdigest()
+    def _content(self, index: int) -> tuple[bytes, bytes]:
+        page = self._samples[index]
+        return files.encode(page.name), page.read_bytes()

@@ -9,7 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from pytest_mlperf.adapters.datasets import prompts
-from pytest_mlperf.adapters.datasets.files import ChecksumOptions, check_file
+from pytest_mlperf.adapters.datasets.files import ChecksumOptions, check_file, encode
 from pytest_mlperf.adapters.datasets.files.frames import find_table, read_frame
 
 OFFICIAL_TABLES = (
@@ -73,6 +73,7 @@ class GradedDataset(prompts.PromptDataset):
 
     optional_libraries = ("pyarrow",)
     options = GradedOptions
+    kind = b"graded"
 
     def _read(self, options: GradedOptions, table: Path) -> None:
         template = options.filled
@@ -88,7 +89,7 @@ class GradedDataset(prompts.PromptDataset):
             prompts.TokenLists(source, TOKENS_COLUMNS[0], cells)
             if template is None
             else prompts.TextPrompts(
-                template, {TEXT_COLUMN: list(map(prompts.encode, source.texts(TEXT_COLUMN, cells)))}
+                template, {TEXT_COLUMN: list(map(encode, source.texts(TEXT_COLUMN, cells)))}
             )
         )
         names = source.texts(METRIC[0], metrics)
@@ -115,12 +116,5 @@ class GradedDataset(prompts.PromptDataset):
             for index, digest in enumerate(digests)
         ]
 
-    @cached_property
-    def digest(self) -> str:
-        return prompts.hash_of(
-            b"graded",
-            (
-                (self._prompts.content(index), prompts.encode(metric), prompts.encode(target))
-                for index, (metric, target) in enumerate(self._samples)
-            ),
-        ).hexdigest()
+    def _content(self, index: int) -> list[bytes]:
+        return [self._prompts.content(index), *map(encode, self._samples[index])]

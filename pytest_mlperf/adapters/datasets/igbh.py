@@ -6,15 +6,12 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pytest_mlperf.adapters.datasets.files import FileDataset, FileOptions, wrong
 from pytest_mlperf.adapters.datasets.files.arrays import damaged, find_npy
 from pytest_mlperf.adapters.datasets.files.tensors import read_tensor
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+from pytest_mlperf.adapters.lazy import NDArray, np
 
 ADVICE = "get the data as README.md of MLPerf's R-GAT reference says"
 
@@ -89,8 +86,6 @@ class IgbhDataset(FileDataset[int]):
     edges: Mapping[tuple[str, str, str], NDArray[Any]]
 
     def _read(self, options: IgbhOptions, files: Path) -> None:
-        import numpy as np
-
         self.features = {
             kind: _mapped(files / kind / "node_feat.npy", options.features) for kind in NODE_KINDS
         }
@@ -117,7 +112,7 @@ class IgbhDataset(FileDataset[int]):
                 file, f"has label {used_labels.max():g} of {options.classes} classes", ADVICE
             )
         self._labels = used_labels.astype(np.int64).tolist()
-        self._digest = self._checked_digest()
+        self.digest = self._checked_digest()
 
     def input(self, index: int) -> dict[str, int]:
         return {"paper": self._sample(index)}
@@ -125,14 +120,7 @@ class IgbhDataset(FileDataset[int]):
     def reference(self, index: int) -> int:
         return int(self._labels[self._checked(index)])
 
-    @property
-    def digest(self) -> str:
-        """Hex SHA-256 over papers, labels, sizes, and 1,000 evenly spaced rows of each file."""
-        return self._digest
-
     def _checked_digest(self) -> str:
-        import numpy as np
-
         total = hashlib.sha256(b"igbh" + repr((self._samples, self._labels)).encode())
         for name, rows in (*self.features.items(), *self.edges.items()):
             values = np.ascontiguousarray(rows[_spread(len(rows))])
@@ -148,8 +136,6 @@ def _spread(count: int) -> list[int]:
 
 
 def _mapped(file: Path, width: int, *, whole: bool = False) -> NDArray[Any]:
-    import numpy as np
-
     with file.open("rb") as opened:
         begin = opened.read(len(MAGIC))
     size = file.stat().st_size
@@ -172,8 +158,6 @@ def _mapped(file: Path, width: int, *, whole: bool = False) -> NDArray[Any]:
 
 
 def _papers(file: Path, labelled: int) -> NDArray[np.int64]:
-    import numpy as np
-
     papers = read_tensor(file)
     if not len(papers) or not 0 <= papers.min() <= papers.max() < labelled:
         raise wrong(file, f"it has a paper that is none of the {labelled:,} with a label", ADVICE)

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pytest_mlperf import UnavailableError
 from pytest_mlperf.adapters.datasets.files import FileDataset, FileOptions, first_file, wrong
@@ -16,10 +15,7 @@ from pytest_mlperf.adapters.datasets.files.images import (
     hash_of_images,
     require_images,
 )
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+from pytest_mlperf.adapters.lazy import NDArray, np
 
 VGG_MEAN = (123.68, 116.78, 103.94)
 """Mean of red, green and blue over ImageNet in MLPerf's ResNet-50 reference."""
@@ -103,8 +99,6 @@ class ImageNetDataset(FileDataset[tuple[str, int]]):
 
     def input(self, index: int) -> NDArray[np.float32]:
         """Return one image as RGB, shape (3, size, size), C-contiguous."""
-        import numpy as np
-
         pixels = resize_shorter_side(
             decode(self._folder / self._sample(index)[0]), self._shorter_side
         )
@@ -131,8 +125,6 @@ def resize_shorter_side(pixels: NDArray[np.uint8], target: int) -> NDArray[np.ui
     Each new pixel is the mean of the area that it covers, also in enlarging; lengths are rounded
     down. Equals the reference's OpenCV INTER_AREA up to one grey level.
     """
-    import numpy as np
-
     height, width, _ = pixels.shape
     shorter = min(height, width)
     if shorter == target:
@@ -148,8 +140,6 @@ def resize_shorter_side(pixels: NDArray[np.uint8], target: int) -> NDArray[np.ui
 
 def _area_weights(old: int, new: int) -> NDArray[np.float32]:
     """Return the share of new pixel i that old pixel j covers, shape (new, old)."""
-    import numpy as np
-
     edges = np.arange(new + 1) * (old / new)
     pixel = np.arange(old)
     overlap = np.minimum(edges[1:, None], pixel + 1) - np.maximum(edges[:-1, None], pixel)

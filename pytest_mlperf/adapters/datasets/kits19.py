@@ -11,16 +11,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from pytest_mlperf import UnavailableError
 from pytest_mlperf.adapters.datasets import files
 from pytest_mlperf.adapters.datasets.files.arrays import StoredArray, damaged, find_npy, find_npz
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
+from pytest_mlperf.adapters.lazy import NDArray, np
 
 OFFICIAL_MD5 = """
 00000 470ec60377be417a9c271ffd81c1d610 00003 a5536433cf1c01aaa8c4293ef59a826c
@@ -172,8 +168,6 @@ class Kits19Dataset(files.FileDataset[_Case]):
 
     def input(self, index: int) -> NDArray[np.float32]:
         """Read the normalised intensities of one case, shape (1, depth, height, width)."""
-        import numpy as np
-
         return np.ascontiguousarray(self._sample(index).image.load())
 
     def sizes(self, indices: Sequence[int]) -> dict[str, float]:
@@ -184,8 +178,6 @@ class Kits19Dataset(files.FileDataset[_Case]):
 
     def reference(self, index: int) -> dict[str, Any]:
         """Read the name as "case", and "label", uint8: 0 background, 1 kidney, 2 tumor."""
-        import numpy as np
-
         case = self._sample(index)
         label = np.ascontiguousarray(case.label.load()[0])
         if (highest := int(label.max())) > 2:
@@ -198,8 +190,6 @@ class Kits19Dataset(files.FileDataset[_Case]):
 
     @cached_property
     def digest(self) -> str:
-        import numpy as np
-
         total = hashlib.sha256(b"kits19")
         for case in self._samples:
             total.update(f"{case.name} {case.image.shape}\n".encode())

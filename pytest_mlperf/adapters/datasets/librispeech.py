@@ -7,7 +7,6 @@ import re
 import wave
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path, PurePosixPath
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -15,7 +14,7 @@ from typing import Any, NamedTuple
 from pytest_mlperf import RunError, UnavailableError
 from pytest_mlperf.adapters.datasets import files
 from pytest_mlperf.adapters.datasets.files.json_records import read_records
-from pytest_mlperf.adapters.datasets.prompts import encode, hash_of
+from pytest_mlperf.adapters.lazy import np
 
 OFFICIAL_LISTS = ("dev-all-repack.json",)
 
@@ -73,6 +72,7 @@ class LibriSpeechDataset(files.FileDataset[_Clip]):
 
     options = LibriSpeechOptions
     unit = "clip"
+    kind = b"librispeech"
 
     def _read(self, options: LibriSpeechOptions, file: Path) -> None:
         files.check_file(file, options.checksum)
@@ -91,8 +91,6 @@ class LibriSpeechDataset(files.FileDataset[_Clip]):
             _check_header(clip)
 
     def input(self, index: int) -> dict[str, Any]:
-        import numpy as np
-
         stored = np.frombuffer(_pcm(self._sample(index)), "<i2")
         return {"audio": stored.astype(np.float32) / np.float32(32768), "sampling_rate": RATE}
 
@@ -108,16 +106,9 @@ class LibriSpeechDataset(files.FileDataset[_Clip]):
         """Return "audio_s", the mean length of these clips; features always cover 30 s."""
         return {"audio_s": fmean(self._sample(index).samples / RATE for index in indices)}
 
-    @cached_property
-    def digest(self) -> str:
-        """Hex SHA-256 over decoded audio and transcripts of all clips, in order."""
-        return hash_of(
-            b"librispeech",
-            (
-                (hashlib.sha256(_pcm(clip)).digest(), encode(clip.transcript))
-                for clip in self._samples
-            ),
-        ).hexdigest()
+    def _content(self, index: int) -> tuple[bytes, bytes]:
+        clip = self._samples[index]
+        return hashlib.sha256(_pcm(clip)).digest(), files.encode(clip.transcript)
 
 
 def _clips(file: Path) -> Iterator[_Clip]:

@@ -6,12 +6,11 @@ import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from pytest_mlperf.adapters.datasets import prompts
-from pytest_mlperf.adapters.datasets.files import FileOptions, check_file
+from pytest_mlperf.adapters.datasets.files import FileOptions, check_file, encode
 from pytest_mlperf.adapters.datasets.files.frames import TABLE_LIMIT, find_table, read_frame
 
 OFFICIAL_TABLES = ("09292024_mixtral_15k_mintoken2_v1.pkl", "2024.06.06_mixtral_15k_v4.pkl")
@@ -64,6 +63,7 @@ class MixtralDataset(prompts.PromptDataset):
     optional_libraries = ("pyarrow",)
     _prompts: prompts.TokenLists
     options = MixtralDataOptions
+    kind = b"mixtral"
 
     def _read(self, options: MixtralDataOptions, table: Path) -> None:
         check_file(table, options.checksum)
@@ -111,19 +111,9 @@ class MixtralDataset(prompts.PromptDataset):
         problem = self._sample(index).get("entry_point")
         return None if problem is None else problem.replace("_", "").casefold()
 
-    @cached_property
-    def digest(self) -> str:
-        return prompts.hash_of(
-            b"mixtral",
-            (
-                (
-                    self._prompts.content(index),
-                    self._stops.content(index),
-                    prompts.encode(json.dumps(reference, sort_keys=True)),
-                )
-                for index, reference in enumerate(self._samples)
-            ),
-        ).hexdigest()
+    def _content(self, index: int) -> tuple[bytes, bytes, bytes]:
+        reference = encode(json.dumps(self._samples[index], sort_keys=True))
+        return self._prompts.content(index), self._stops.content(index), reference
 
 
 def _reference(

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from pytest_mlperf.adapters.datasets.files.annotated import AnnotatedImages, AnnotatedOptions
 from pytest_mlperf.adapters.datasets.files.images import decode, neighbours
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
+from pytest_mlperf.adapters.lazy import NDArray, np
 
 ANNOTATIONS = "annotations/openimages-mlperf.json"
 IMAGES = "validation/data"
@@ -52,8 +48,6 @@ class OpenImagesDataset(AnnotatedImages):
 
     def input(self, index: int) -> NDArray[np.float32]:
         """Return one image as RGB from 0 to 1, shape (3, size, size), C-contiguous."""
-        import numpy as np
-
         pixels = stretch(decode(self._folder / self._sample(index)[0]), self._size)
         return np.ascontiguousarray((pixels / np.float32(255)).transpose(2, 0, 1))
 
@@ -64,8 +58,6 @@ def stretch(pixels: NDArray[np.uint8], size: int) -> NDArray[np.float32]:
     Equals OpenCV's float32 INTER_LINEAR up to rounding: positions in double precision, rows first,
     no smoothing when the image shrinks. The scale of values stays.
     """
-    import numpy as np
-
     height, width, _ = pixels.shape
     top, bottom, down = neighbours(height, size)
     left, right, along = neighbours(width, size)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from pytest_mlperf.adapters.datasets import prompts
-from pytest_mlperf.adapters.datasets.files import FileOptions
+from pytest_mlperf.adapters.datasets.files import FileOptions, encode
 from pytest_mlperf.adapters.datasets.files.frames import TABLE_LIMIT, find_table, read_frame
 
 OFFICIAL_TABLE = "open_orca_gpt4_tokenized_llama.sampled_24576.pkl"
@@ -73,7 +72,7 @@ class OpenOrcaDataset(prompts.PromptDataset):
         source.check_size(len(columns[ANSWER_COLUMN]), options.count)
         columns = {name: cells[: options.count] for name, cells in columns.items()}
         self._identities = [str(identity) for identity in columns[ROW_ID_COLUMN]]
-        self._kind = b"_TokenPrompts" if template is None else b"_TextPrompts"
+        self.kind = b"_TokenPrompts" if template is None else b"_TextPrompts"
         self._prompts = (
             prompts.TokenLists(source, PROMPT_COLUMN, columns[PROMPT_COLUMN])
             if template is None
@@ -82,17 +81,9 @@ class OpenOrcaDataset(prompts.PromptDataset):
         self._samples = source.texts(ANSWER_COLUMN, columns[ANSWER_COLUMN])
         self._check_repeats(source)
 
-    @cached_property
-    def digest(self) -> str:
-        return prompts.hash_of(
-            self._kind,
-            (
-                (prompts.encode(identity), self._prompts.content(index), prompts.encode(answer))
-                for index, (identity, answer) in enumerate(
-                    zip(self._identities, self._samples, strict=True)
-                )
-            ),
-        ).hexdigest()
+    def _content(self, index: int) -> tuple[bytes, bytes, bytes]:
+        identity, answer = encode(self._identities[index]), encode(self._samples[index])
+        return identity, self._prompts.content(index), answer
 
     def _check_repeats(self, source: prompts.SampleFile) -> None:
         """Raise RunError for a repeated id, because scores are compared sample by sample."""
@@ -112,4 +103,4 @@ def _texts(
     for row, question in enumerate(texts["question"]):
         if not question:
             raise source.wrong(row, "question", "the prompt is empty")
-    return {name: list(map(prompts.encode, cells)) for name, cells in texts.items()}
+    return {name: list(map(encode, cells)) for name, cells in texts.items()}

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 import string
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pytest_mlperf import RunError, SuiteError
-from pytest_mlperf.adapters.datasets.files import FileDataset, require_enough, wrong
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+from pytest_mlperf.adapters.datasets.files import FileDataset, encode, require_enough, wrong
+from pytest_mlperf.adapters.lazy import NDArray, np
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,8 +53,6 @@ class TokenLists:
     def __init__(
         self, source: SampleFile, column: str, cells: Sequence[Any], *, kind: str = "prompt"
     ) -> None:
-        import numpy as np
-
         for row, cell in enumerate(cells):
             if defect := token_defect(cell, kind):
                 raise source.wrong(row, column, defect)
@@ -117,15 +111,6 @@ class PromptDataset(FileDataset[Any]):
         return self._sample(index)
 
 
-def hash_of(kind: bytes, samples: Iterable[Sequence[bytes]]) -> hashlib._Hash:
-    """Return the SHA-256 over `kind` and the parts of all samples, in order."""
-    total = hashlib.sha256(kind)
-    for parts in samples:
-        for part in framed(parts):
-            total.update(part)
-    return total
-
-
 class Template:
     """Fixed text of a prompt with fields; field values are not filled in again.
 
@@ -162,22 +147,8 @@ class Template:
         return self._text.format_map(values)
 
 
-def encode(text: str) -> bytes:
-    """Return text as UTF-8 for a digest, even if it is not valid Unicode."""
-    return text.encode("utf-8", "surrogatepass")
-
-
-def framed(parts: Sequence[bytes]) -> Iterator[bytes]:
-    """Yield each part after its length, so that digests of ("ab", "") and ("a", "b") differ."""
-    for part in parts:
-        yield len(part).to_bytes(8, "little")
-        yield part
-
-
 def token_defect(cell: Any, kind: str) -> str | None:
     """Return the defect of a list of token ids, or None."""
-    import numpy as np
-
     if isinstance(cell, list | np.ndarray) and len(cell) == 0:
         return f"the {kind} is empty"
     if not isinstance(cell, np.ndarray) or cell.dtype.kind not in "iu":
@@ -187,8 +158,6 @@ def token_defect(cell: Any, kind: str) -> str | None:
 
 def token_list(source: SampleFile, row: int, column: str, cell: Any, kind: str) -> Any:
     """Return a list of token ids as an array, or refuse it; `kind` is for messages."""
-    import numpy as np
-
     listed = isinstance(cell, list) and cell and all(type(token) is int for token in cell)
     if listed and 0 <= min(cell) <= max(cell) < 2**31:
         cell = np.array(cell, np.int32)
@@ -203,8 +172,6 @@ def token_list(source: SampleFile, row: int, column: str, cell: Any, kind: str) 
 
 
 def _describe(cell: Any) -> str:
-    import numpy as np
-
     if isinstance(cell, np.ndarray):
         return f"an array of {cell.dtype}"
     if isinstance(cell, list):

@@ -7,15 +7,14 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
 from pytest_mlperf import UnavailableError
-from pytest_mlperf.adapters.datasets.files import FileDataset, FileOptions, check_files
+from pytest_mlperf.adapters.datasets.files import FileDataset, FileOptions, check_files, encode
 from pytest_mlperf.adapters.datasets.files.frames import find_table, read_frame
 from pytest_mlperf.adapters.datasets.files.images import check_encoded, encode_again
-from pytest_mlperf.adapters.datasets.prompts import SampleFile, encode, hash_of
+from pytest_mlperf.adapters.datasets.prompts import SampleFile
 
 TITLE_COLUMN, DESCRIPTION_COLUMN, IMAGE_COLUMN = (
     "product_title",
@@ -191,6 +190,7 @@ class ShopifyDataset(FileDataset[str]):
     def _read(self, options: ShopifyOptions, files: list[Path]) -> None:
         check_files(files, options.checksum)
         self._asked = options
+        self.kind = f"shopify {options.prompts} {options.guided}".encode()
         self._sources: list[tuple[SampleFile, int]] = []
         self._columns: dict[str, list[Any]] = {name: [] for name in TABLE_COLUMNS}
         for file in files:
@@ -225,16 +225,9 @@ class ShopifyDataset(FileDataset[str]):
     def reference(self, index: int) -> str:
         return self._sample(index)
 
-    @cached_property
-    def digest(self) -> str:
-        kind = f"shopify {self._asked.prompts} {self._asked.guided}".encode()
-        return hash_of(
-            kind,
-            (
-                (encode(self._text(place)), self._columns[IMAGE_COLUMN][place], encode(category))
-                for place, category in enumerate(self._samples)
-            ),
-        ).hexdigest()
+    def _content(self, index: int) -> tuple[bytes, bytes, bytes]:
+        text, category = encode(self._text(index)), encode(self._samples[index])
+        return text, self._columns[IMAGE_COLUMN][index], category
 
     def _text(self, row: int) -> str:
         title, description, choices = (

@@ -12,13 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from pytest_mlperf.adapters.datasets.files import FileDataset, FileOptions, wrong
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+from pytest_mlperf.adapters.lazy import NDArray, np
 
 ADVICE = "get the data as README.md of MLPerf's dlrm_v3 reference says"
 
@@ -111,7 +108,7 @@ class StreamingDataset(FileDataset[tuple[int, int, int]]):
         steps = range(options.first_step, options.steps)
         requests = [(step, *each) for step in steps for each in self._requests_of(step)]
         self._keep(requests, options.count, files, f"the data set has {len(requests)} requests")
-        self._digest = self._checked_digest()
+        self.digest = self._checked_digest()
 
     def input(self, index: int) -> dict[str, Any]:
         """Read one request.
@@ -140,11 +137,6 @@ class StreamingDataset(FileDataset[tuple[int, int, int]]):
         """Return "parts", the mean number of candidates of the first of these requests."""
         looked = list(indices)[:LOOK_REQUESTS]
         return {"parts": fmean(len(self.input(index)["candidates"]) for index in looked)}
-
-    @property
-    def digest(self) -> str:
-        """Hex SHA-256 over options, the requests' users, and the rows of 1,000 of them."""
-        return self._digest
 
     def _requests_of(self, step: int) -> list[tuple[int, int]]:
         users, ends = self._stream[step]
@@ -188,8 +180,6 @@ class StreamingDataset(FileDataset[tuple[int, int, int]]):
         return self._rows[number].whole(int(self._places[number][row]))
 
     def _parsed(self, line: bytes, step: int, user: int) -> list[NDArray[Any]]:
-        import numpy as np
-
         fields, options = _fields(line), self._asked
         source = f"{self._folder}: user {user}"
         if len(fields) != STEP_FIELDS * (options.steps + EXTRA_TIME_STEPS):
@@ -291,8 +281,6 @@ def _lists(file: Path) -> list[list[int]]:
 
 
 def _offsets(folder: Path) -> list[NDArray[np.int64]]:
-    import numpy as np
-
     offsets = [np.array(row, np.int64) for row in _lists(folder / FILES[0])]
     if not offsets or not len(offsets[0]) or len({len(row) for row in offsets}) > 1:
         counts = [len(row) for row in offsets[:3]]

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from pytest_mlperf import SuiteError
 from pytest_mlperf.adapters.datasets import files
 from pytest_mlperf.adapters.datasets.files.json_lines import lines_of
-from pytest_mlperf.adapters.datasets.files.latents import read_latents, require_reader
-from pytest_mlperf.adapters.datasets.prompts import encode, hash_of
+from pytest_mlperf.adapters.datasets.files.latents import (
+    LatentDataset,
+    find_latents,
+    read_latents,
+    require_reader,
+)
 
 PROMPTS_FILE = "vbench_prompts.txt"
 LATENTS = ("fixed_latent.pt", "fixed_latent.npy")
@@ -54,36 +57,25 @@ class VBenchOptions(files.FileOptions):
 
     def find(self) -> tuple[Path, Path | None]:
         """Return the files of prompts and of latents; None for latents that the engine draws."""
-        path, latents = Path(self.path), None
+        path = Path(self.path)
         file = path / PROMPTS_FILE if path.is_dir() else path
-        needed = [
-            (file.is_file(), f"{file}: these prompts are not here; get them from {PROMPTS_SOURCE}")
-        ]
-        if self.latents is None:
-            latents = files.first_file(file.parent / name for name in LATENTS)
-            lacks = f"{file.parent}: has neither {' nor '.join(LATENTS)}"
-        elif isinstance(self.latents, str) and self.latents != "none":
-            latents = Path(self.latents) if Path(self.latents).is_file() else None
-            lacks = f"{self.latents}: these latents are not here"
-        if self.latents not in (False, "none"):
-            advice = "or set the data set's latents to their path, or to false"
-            needed.append(
-                (latents is not None, f"{lacks}; get them from {PROMPTS_SOURCE}, {advice}")
-            )
-        self.require(*needed)
+        source = f"get them from {PROMPTS_SOURCE}"
+        advice = f"{source}, or set the data set's latents to their path, or to false"
+        latents, presence = find_latents(self.latents, file.parent, LATENTS, advice)
+        self.require((file.is_file(), f"{file}: these prompts are not here; {source}"), presence)
         if latents:
             require_reader(latents)
         return file, latents
 
 
-class VBenchDataset(files.FileDataset[str]):
+class VBenchDataset(LatentDataset[str]):
     """Prompts in the order of the file, and the initial latents that all videos share.
 
     Lines are stripped, and blank ones skipped, as in MLPerf's reference.
     """
 
-    optional_libraries = ("torch",)
     options = VBenchOptions
+    kind = b"vbench"
     unit = "prompt"
 
     def _read(self, options: Any, places: tuple[Path, Path | None]) -> None:
@@ -103,10 +95,5 @@ class VBenchDataset(files.FileDataset[str]):
     def reference(self, index: int) -> str:
         return self._sample(index)
 
-    @cached_property
-    def digest(self) -> str:
-        total = hash_of(b"vbench", ((encode(prompt),) for prompt in self._samples))
-        if self._latents is not None:
-            total.update(repr(self._latents.shape).encode())
-            total.update(self._latents.astype("<f4").tobytes())
-        return total.hexdigest()
+    def _content(self, index: int) -> tuple[bytes]:
+        return (files.encode(self._samples[index]),)

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pytest_mlperf import RunError
 from pytest_mlperf.adapters.datasets.files import FileDataset, FileOptions, check_file, wrong
+from pytest_mlperf.adapters.datasets.files.frames import read_records
 from pytest_mlperf.adapters.datasets.files.images import decode
-from pytest_mlperf.adapters.datasets.files.pickle_files import read_records
-from pytest_mlperf.adapters.datasets.prompts import framed
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+from pytest_mlperf.adapters.lazy import NDArray, np
 
 FRAMES = "waymo_infos_val.pkl"
 CAMERAS = range(5)
@@ -55,9 +49,7 @@ class WaymoOptions(FileOptions):
         if not (folder / FRAMES).is_file() and (folder / "kitti_format").is_dir():
             folder /= "kitti_format"
         needed = [(folder / name).exists() for name in (FRAMES, "training")]
-        self.require(
-            (all(needed), f"{folder}: {FRAMES} and training/ are not both here; {ADVICE}"),
-        )
+        self.require((all(needed), f"{folder}: {FRAMES} and training/ are not both here; {ADVICE}"))
         return folder
 
 
@@ -89,6 +81,7 @@ class WaymoDataset(FileDataset[DrivenFrame]):
 
     options = WaymoOptions
     unit = "frame"
+    kind = b"waymo"
 
     def _read(self, options: WaymoOptions, folder: Path) -> None:
         self._folder = folder
@@ -124,25 +117,18 @@ class WaymoDataset(FileDataset[DrivenFrame]):
         """
         return self._sample(index).truth
 
-    @cached_property
-    def digest(self) -> str:
-        total = hashlib.sha256(b"waymo")
-        for frame in self._samples:
-            truth, matrices = frame.truth, frame.calibration
-            parts = [
-                f"{frame.name} {frame.points.stat().st_size} {truth['names']}".encode(),
-                f"{truth['difficulty']}".encode(),
-                truth["boxes"].astype("<f4").tobytes(),
-                *(matrices[name].astype("<f4").tobytes() for name in MATRICES),
-            ]
-            for part in framed(parts):
-                total.update(part)
-        return total.hexdigest()
+    def _content(self, index: int) -> list[bytes]:
+        frame = self._samples[index]
+        truth, matrices = frame.truth, frame.calibration
+        return [
+            f"{frame.name} {frame.points.stat().st_size} {truth['names']}".encode(),
+            f"{truth['difficulty']}".encode(),
+            truth["boxes"].astype("<f4").tobytes(),
+            *(matrices[name].astype("<f4").tobytes() for name in MATRICES),
+        ]
 
 
 def _frame(folder: Path, number: int, record: Any) -> DrivenFrame:
-    import numpy as np
-
     try:
         noted, annotated = record["calib"], record["annos"]
         name = str(record["image"]["image_idx"])
@@ -174,8 +160,6 @@ def _wrong(folder: Path, number: int, defect: str) -> RunError:
 
 
 def _points(file: Path) -> NDArray[np.float32]:
-    import numpy as np
-
     try:
         raw = np.fromfile(file, "<f4")
     except OSError as error:

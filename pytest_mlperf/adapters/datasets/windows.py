@@ -5,31 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from pytest_mlperf import SuiteError
-from pytest_mlperf.adapters.datasets.files import (
-    ChecksumOptions,
-    FileDataset,
-    check_file,
-    find_file,
-    json_lines,
-    wrong,
-)
+from pytest_mlperf.adapters.datasets import files
+from pytest_mlperf.adapters.datasets.files import json_lines
 from pytest_mlperf.adapters.datasets.files.tokenizer import load_tokenizer, require_tokenizer
-from pytest_mlperf.adapters.datasets.prompts import (
-    SampleFile,
-    encode,
-    hash_of,
-    token_list,
-)
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+from pytest_mlperf.adapters.datasets.prompts import SampleFile, token_list
+from pytest_mlperf.adapters.lazy import NDArray, np
 
 JSON_LINES = ".jsonl"
 TEXT_KEY, TOKENS_KEY = "text", "tokens"
@@ -54,7 +39,7 @@ class TokenWindow(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class WindowsOptions(ChecksumOptions):
+class WindowsOptions(files.ChecksumOptions):
     """Documents, and how they are cut.
 
     Attributes:
@@ -90,7 +75,7 @@ class WindowsOptions(ChecksumOptions):
     def find(self) -> Path:
         if self.tokenizer is not None:
             require_tokenizer(self.tokenizer)
-        return find_file(
+        return files.find_file(
             Path(self.path),
             official=(),
             endings=(JSON_LINES, ".txt", ".raw", ".tokens"),
@@ -100,7 +85,7 @@ class WindowsOptions(ChecksumOptions):
         )
 
 
-class WindowsDataset(FileDataset[TokenWindow]):
+class WindowsDataset(files.FileDataset[TokenWindow]):
     """Windows of documents as token ids, for scorer perplexity; windows of a document are a group.
 
     Documents, or rests of them, of less than two tokens have none.
@@ -109,18 +94,21 @@ class WindowsDataset(FileDataset[TokenWindow]):
     optional_libraries = ("transformers",)
     options = WindowsOptions
     unit = "window"
+    kind = b"windows"
 
-    def _read(self, asked: WindowsOptions, path: Path) -> None:
-        check_file(path, asked.checksum)
-        self._documents = [*_documents(path, asked)]
+    def _read(self, options: WindowsOptions, path: Path) -> None:
+        files.check_file(path, options.checksum)
+        self._documents = [*_documents(path, options)]
         windows = [
             window
             for index, tokens in enumerate(self._documents)
-            for window in cut(index, len(tokens), asked.length, asked.stride or asked.length)
+            for window in cut(index, len(tokens), options.length, options.stride or options.length)
         ]
         if not windows:
-            raise wrong(path, "no document has two tokens", "set path to a file with documents")
-        self._keep(windows, asked.count, path, f"its documents have {len(windows):,} windows")
+            raise files.wrong(
+                path, "no document has two tokens", "set path to a file with documents"
+            )
+        self._keep(windows, options.count, path, f"its documents have {len(windows):,} windows")
 
     def input(self, index: int) -> list[int]:
         """Return the token ids of a window."""
@@ -139,16 +127,9 @@ class WindowsDataset(FileDataset[TokenWindow]):
         """Return the mean number of tokens of these windows, "input_tokens"."""
         return {"input_tokens": fmean(len(self._tokens(self._sample(i))) for i in indices)}
 
-    @cached_property
-    def digest(self) -> str:
-        """Hex SHA-256 over tokens, documents and scored tokens of all windows, in order."""
-        return hash_of(
-            b"windows",
-            (
-                (self._tokens(each).astype("<i4").tobytes(), encode(repr(tuple(each))))
-                for each in self._samples
-            ),
-        ).hexdigest()
+    def _content(self, index: int) -> tuple[bytes, bytes]:
+        window = self._samples[index]
+        return self._tokens(window).astype("<i4").tobytes(), files.encode(repr(tuple(window)))
 
     def _tokens(self, window: TokenWindow) -> NDArray[np.int32]:
         return self._documents[window.document][window.start : window.end]
@@ -170,11 +151,9 @@ def cut(document: int, tokens: int, length: int, stride: int) -> Iterator[TokenW
             return
 
 
-def _documents(path: Path, asked: WindowsOptions) -> Iterator[NDArray[np.int32]]:
-    import numpy as np
-
+def _documents(path: Path, options: WindowsOptions) -> Iterator[NDArray[np.int32]]:
     source = SampleFile(file=path, row="line", whole="file")
-    tokenizer = load_tokenizer("windows", asked.tokenizer) if asked.tokenizer else None
+    tokenizer = load_tokenizer("windows", options.tokenizer) if options.tokenizer else None
     for line, column, value in _values(source):
         if column == TOKENS_KEY:
             yield token_list(source, line, column, value, "document")

@@ -64,9 +64,9 @@ def engine_error(message: str, log: str | None = None) -> RunError:
     return RunError("engine", message, log)
 
 
-def broken(place: Path | str, problem: str) -> RunError:
+def broken(source: Path | str, problem: str) -> RunError:
     """Return the error of a file, a folder or a server: its name and its problem."""
-    return engine_error(f"{place}: {problem}")
+    return engine_error(f"{source}: {problem}")
 
 
 def refused_sample(index: int, problem: object) -> RunError:

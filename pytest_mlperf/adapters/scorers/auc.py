@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from pytest_mlperf import RunError, Scores, SuiteError
+from pytest_mlperf.adapters.lazy import NDArray, np
 from pytest_mlperf.adapters.scorers import ModelFreeScorer, require_outputs, scorer_error
 from pytest_mlperf.adapters.scorers.leverage import Shares
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 PIECE_PAIRS = 2**22
 """Pairs ranked at a time; the intermediate arrays take about 200 MB."""
@@ -58,8 +55,6 @@ class AucScorer(ModelFreeScorer[AucOptions]):
         Outputs are float32, little-endian; references are labels 0 or 1, shape (pairs,). A sample's
         score is its pseudo-value, auc + samples x influence.
         """
-        import numpy as np
-
         require_outputs("auc", outputs, references)
         pairs = self._gather(outputs, references)
         clicked = int(pairs.clicked.sum())
@@ -84,8 +79,6 @@ class AucScorer(ModelFreeScorer[AucOptions]):
 
     def _gather(self, outputs: Sequence[bytes], references: Sequence[Any]) -> UserItemPairs:
         """Join all samples in buffers that grow in place; a list of arrays doubles the memory."""
-        import numpy as np
-
         predictions, clicked = bytearray(), bytearray()
         ends = np.empty(len(outputs), np.int64)
         for sample in range(len(outputs)):
@@ -105,8 +98,6 @@ class AucScorer(ModelFreeScorer[AucOptions]):
         return pairs
 
     def _predictions(self, sample: int, output: bytes, clicked: NDArray[np.bool_]) -> bytes:
-        import numpy as np
-
         width = 2 if self._asked.interleaved else 1
         if not len(clicked):
             raise _error(sample, "has no user-item pairs; correct the data set")
@@ -150,8 +141,6 @@ class UserItemPairs:
 
     def require_finite(self) -> None:
         """Raise if a prediction is not finite."""
-        import numpy as np
-
         for start in range(0, len(self.predictions), PIECE_PAIRS):
             invalid = np.flatnonzero(~np.isfinite(self.predictions[start : start + PIECE_PAIRS]))
             if len(invalid):
@@ -166,8 +155,6 @@ class UserItemPairs:
 
     def pieces(self) -> Iterator[tuple[slice, slice]]:
         """Yield slices of samples and of their pairs, about PIECE_PAIRS pairs at a time."""
-        import numpy as np
-
         first, start = 0, 0
         while first < len(self.ends):
             last = int(np.searchsorted(self.ends, start + PIECE_PAIRS, side="right"))
@@ -178,15 +165,11 @@ class UserItemPairs:
 
     def clicked_of_samples(self) -> NDArray[np.int64]:
         """Return the number of clicked pairs of each sample, shape (samples,)."""
-        import numpy as np
-
         starts = np.concatenate([np.zeros(1, np.int64), self.ends[:-1]])
         return np.add.reduceat(self.clicked, starts, dtype=np.int64)
 
     def starts(self, samples: slice) -> NDArray[np.int64]:
         """Return the start of each of these samples, relative to the first of them."""
-        import numpy as np
-
         begin = self.ends[samples.start - 1] if samples.start else 0
         inner = self.ends[samples.start : samples.stop - 1] - begin
         return np.concatenate([np.zeros(1, np.int64), inner])
@@ -202,8 +185,6 @@ def auc(pairs: UserItemPairs) -> tuple[float, NDArray[np.float64]]:
     Source: structural components of DeLong, DeLong and Clarke-Pearson, Biometrics 44 (1988) 837,
     which are the infinitesimal jackknife of AUC.
     """
-    import numpy as np
-
     levels, counts = np.unique(pairs.predictions[pairs.clicked], return_counts=True)
     clicked = int(counts.sum())
     others = len(pairs.clicked) - clicked
@@ -234,8 +215,6 @@ def _rank_others(
     number of other pairs just below and on each level in turn, then above all levels, shape (2
     levels + 2,).
     """
-    import numpy as np
-
     cumulative = np.concatenate([[0], np.cumsum(counts)])
     pair_losses = np.repeat(2 * (cumulative[-1] - cumulative), 2)
     pair_losses[1:-1:2] -= counts

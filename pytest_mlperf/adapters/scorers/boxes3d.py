@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pytest_mlperf import RunError, Scores
+from pytest_mlperf.adapters.lazy import NDArray, np
 from pytest_mlperf.adapters.scorers import ModelFreeScorer, NoOptions, require_outputs, scorer_error
 from pytest_mlperf.adapters.scorers.leverage import Shares, influences
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 DETECTION_COLUMNS = 14
 """Width, height, length; x, y, z; rotation; a box in the image (4); label; score; image."""
@@ -51,8 +48,6 @@ class Frame:
 
 def overlaps_of(truths: NDArray[np.float32], detected: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return intersection over union, (truths, detections), of boxes as in the references."""
-    import numpy as np
-
     left, right = truths[:, None], detected[None]
     bottom = np.maximum(left[..., 1] - left[..., 4], right[..., 1] - right[..., 4])
     height = np.maximum(np.minimum(left[..., 1], right[..., 1]) - bottom, np.float32(0))
@@ -84,8 +79,6 @@ def _common_area(
     added where an edge crosses a side, then corners beyond the side move onto it. Edges that run to
     and fro on a side enclose no area.
     """
-    import numpy as np
-
     a, b = left.astype(np.float64), right.astype(np.float64)
     half = np.abs(a[:, 2:] - a[:, :2]) / 2
     limits = np.abs(b[:, 2:] - b[:, :2]) / 2
@@ -111,8 +104,6 @@ def _common_area(
 
 
 def _turned(points: NDArray[np.float64], angle: NDArray[np.float64]) -> NDArray[np.float64]:
-    import numpy as np
-
     cosine, sine = np.cos(angle)[:, None], np.sin(angle)[:, None]
     x, y = points[..., 0], points[..., 1]
     return np.stack([x * cosine - y * sine, x * sine + y * cosine], axis=-1)
@@ -142,8 +133,6 @@ class ClassFrame:
 
 def of_class(frame: Frame, label: int, name: str) -> ClassFrame:
     """Select the boxes and detections of a class."""
-    import numpy as np
-
     min_overlap, neutral_name = CLASSES[name]
     is_candidate = frame.neutral | (frame.labels == label)
     truths = []
@@ -203,8 +192,6 @@ def count(frame: ClassFrame, threshold: float) -> tuple[int, int]:
 
 def average_precision(frames: Sequence[ClassFrame]) -> float:
     """Return KITTI's average precision, 0 to 1."""
-    import numpy as np
-
     scores = [frame.scores[each] for frame in frames for each in first_match(frame)[0]]
     thresholds = thresholds_of(scores, sum(frame.boxes for frame in frames))
     valid = np.sort(np.concatenate([np.array(each.scores)[each.valid] for each in frames]))
@@ -228,8 +215,6 @@ def wrong(sample: int, defect: str) -> RunError:
 
 def read_frame(sample: int, output: bytes, reference: Mapping[str, Any]) -> Frame:
     """Read a sample's detections and annotated boxes, and compute their overlaps."""
-    import numpy as np
-
     try:
         image = int(reference["image_id"])
         names = [str(name) for name in reference["names"]]
@@ -257,8 +242,6 @@ def read_frame(sample: int, output: bytes, reference: Mapping[str, Any]) -> Fram
 
 
 def _read_rows(sample: int, output: bytes, image: int) -> NDArray[np.float32]:
-    import numpy as np
-
     if not output or len(output) % (4 * DETECTION_COLUMNS):
         raise wrong(
             sample,
@@ -305,8 +288,6 @@ class PointPaintingScorer(ModelFreeScorer[NoOptions]):
         height, length, rotation, in the camera's frame. A sample's score is its pseudo-value, as in
         scorer map.
         """
-        import numpy as np
-
         require_outputs("pointpainting", outputs, references)
         frames = [
             read_frame(sample, output, references[sample]) for sample, output in enumerate(outputs)
@@ -341,8 +322,6 @@ class PointPaintingScorer(ModelFreeScorer[NoOptions]):
 def _ranked(
     parts: Sequence[ClassFrame], images: Sequence[int]
 ) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-    import numpy as np
-
     rows = []
     for sample, part in enumerate(parts):
         right, matched = first_match(part)

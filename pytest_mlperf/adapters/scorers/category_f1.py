@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from pytest_mlperf import Scores
+from pytest_mlperf.adapters.lazy import np
 from pytest_mlperf.adapters.scorers import require_choice, require_outputs, require_texts
 from pytest_mlperf.adapters.scorers.leverage import ratio_scores
 from pytest_mlperf.adapters.scorers.text import TOKEN_DTYPES, DecoderOptions, TextScorer
@@ -63,8 +64,6 @@ class CategoryF1Scorer(TextScorer[CategoryF1Options]):
 
         Returns "f1", 0 to 1. A sample's score is its pseudo-value, f1 + samples x influence.
         """
-        import numpy as np
-
         require_outputs("category_f1", outputs, references)
         targets = require_texts("category_f1", references, "the category")
         category = _reader()

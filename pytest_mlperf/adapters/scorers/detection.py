@@ -7,16 +7,12 @@ import io
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pytest_mlperf import EnvironmentFault, RunError, Scores
+from pytest_mlperf.adapters.lazy import NDArray, np
 from pytest_mlperf.adapters.scorers import ModelFreeScorer, NoOptions, require_outputs, scorer_error
 from pytest_mlperf.adapters.scorers.leverage import Shares, influences
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
 
 DETECTION_COLUMNS = 7
 MAX_VALUE = 1e9
@@ -67,8 +63,6 @@ def gather(outputs: Sequence[bytes], references: Sequence[Any]) -> tuple[Detecti
     `height`, `width`, `annotations` with `category_id`, `bbox`, `area`, `iscrowd`, and optionally
     `index`, which each row must have, as data set openimages gives them.
     """
-    import numpy as np
-
     content, counts, boxes = bytearray(), [], []
     images: dict[int, int] = {}
     for sample in range(len(outputs)):
@@ -106,8 +100,6 @@ def gather(outputs: Sequence[bytes], references: Sequence[Any]) -> tuple[Detecti
 
 def _read_output(sample: int, output: bytes, index: int | None) -> NDArray[np.float32]:
     """Return rows, shape (detections, DETECTION_COLUMNS), writable."""
-    import numpy as np
-
     if len(output) % (4 * DETECTION_COLUMNS):
         raise wrong(
             sample,
@@ -194,8 +186,6 @@ def match_classes(detections: Detections, truths: Truths) -> Iterator[Matched]:
     COCOeval matches the images that have both boxes and detections of a class; other detections are
     wrong. As in COCOeval, ties of scores are ranked by image id, then by order in the output.
     """
-    import numpy as np
-
     counted = ~truths.crowds & (truths.areas >= 0) & (truths.areas <= MAX_AREA_PIXELS)
     images = np.argsort(np.argsort(truths.images))
     order = np.lexsort((-detections.scores, images[detections.samples], detections.labels))
@@ -215,8 +205,6 @@ def match_classes(detections: Detections, truths: Truths) -> Iterator[Matched]:
 
 
 def _limit_per_image(order: NDArray[np.int64], samples: NDArray[np.int32]) -> NDArray[np.int64]:
-    import numpy as np
-
     images = samples[order]
     starts = np.flatnonzero(np.diff(images, prepend=-1))
     ranks = np.arange(len(images)) - np.repeat(starts, np.diff(starts, append=len(images)))
@@ -224,14 +212,9 @@ def _limit_per_image(order: NDArray[np.int64], samples: NDArray[np.int32]) -> ND
 
 
 def _evaluate(
-    detections: Detections,
-    truths: Truths,
-    chosen: NDArray[np.int64],
-    of_class: NDArray[np.int64],
+    detections: Detections, truths: Truths, chosen: NDArray[np.int64], of_class: NDArray[np.int64]
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Return which detections are right and which are ignored, shapes (THRESHOLDS, chosen)."""
-    import numpy as np
-
     boxes = detections.boxes[chosen].astype(np.float64)
     areas = boxes[:, 2] * boxes[:, 3]
     outside = (areas < 0) | (areas > MAX_AREA_PIXELS)
@@ -319,8 +302,6 @@ def interpolated(right: NDArray[np.bool_], boxes: int) -> float:
     COCOeval.accumulate, rounding included. `right` has shape (detections,), best score first;
     `boxes`, at least 1, is the number of boxes to be detected.
     """
-    import numpy as np
-
     ranks = np.flatnonzero(right) + 1.0
     hits = np.arange(1.0, len(ranks) + 1)
     precision = hits / (ranks + np.spacing(1))
@@ -353,8 +334,6 @@ class MeanApScorer(ModelFreeScorer[NoOptions]):
         steps and no derivative. In simulations the standard error of paired differences is 0.9 to
         1.25 times that of resampled images.
         """
-        import numpy as np
-
         require_outputs("map", outputs, references)
         detections, truths = gather(outputs, references)
         precisions: list[float] = []

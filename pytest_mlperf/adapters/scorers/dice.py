@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from pytest_mlperf import Scores
+from pytest_mlperf.adapters.lazy import NDArray, np
 from pytest_mlperf.adapters.scorers import (
     ModelFreeScorer,
     require_choice,
     require_outputs,
     scorer_error,
 )
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 CLASS_DTYPES = {"uint8": "|u1", "int8": "|i1", "int16": "<i2", "int32": "<i4", "int64": "<i8"}
 CLASSES = 3
@@ -85,8 +82,6 @@ class DiceScorer(ModelFreeScorer[DiceOptions]):
     def _score_case(
         self, sample: int, output: bytes, reference: Mapping[str, Any]
     ) -> tuple[float, float]:
-        import numpy as np
-
         label = np.asarray(reference["label"])
         where = f"sample {sample} ({reference['case']})"
         dtype = np.dtype(CLASS_DTYPES[self._asked.dtype])
@@ -111,8 +106,6 @@ class DiceScorer(ModelFreeScorer[DiceOptions]):
 
 def dice(predicted: NDArray[np.integer[Any]], label: NDArray[np.integer[Any]]) -> list[float]:
     """Return the Dice scores of kidney and tumor, for classes of shape (voxels,)."""
-    import numpy as np
-
     common, total = [0] * CLASSES, [0] * CLASSES
     for start in range(0, len(label), PIECE_VOXELS):
         part = slice(start, start + PIECE_VOXELS)

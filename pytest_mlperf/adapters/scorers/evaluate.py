@@ -79,9 +79,7 @@ class EvaluateScorer:
         self._decoder: Decoder | None = None
         if chosen.outputs == "text":
             self._decoder = Decoder.of(
-                "evaluate",
-                model,
-                DecoderOptions(tokenizer=chosen.tokenizer, dtype=chosen.dtype),
+                "evaluate", model, DecoderOptions(tokenizer=chosen.tokenizer, dtype=chosen.dtype)
             )
 
     def require(self) -> None:

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from pytest_mlperf import Leverage
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+from pytest_mlperf.adapters.lazy import NDArray, np
 
 MIN_VARIANCE_SHARE = 1e-9
 """Minimum share of a part's variance that samples must show; below, one sample decides the part."""
@@ -28,8 +23,6 @@ class Shares:
     """
 
     def __init__(self, samples: int) -> None:
-        import numpy as np
-
         self._parts = 0
         self._alone = False
         self._variance = 0.0
@@ -48,8 +41,6 @@ class Shares:
 
     def leverage(self, largest: float) -> Leverage:
         """Return the leverage of all parts; `largest` is the maximum change of a part [points]."""
-        import numpy as np
-
         visible, squares = float(self._of_samples.sum()), float(np.square(self._of_samples).sum())
         return Leverage(
             seen=min(1.0, max(0.0, visible / self._variance)),
@@ -92,8 +83,6 @@ def influences(
     `right` (best score first) and the positions `samples` have shape (detections,); `boxes`, the
     number of boxes in each sample, shape (samples,), at least 1 in all.
     """
-    import numpy as np
-
     total = boxes.sum()
     ranks = np.flatnonzero(right) + 1.0
     hits = np.arange(1.0, len(ranks) + 1)

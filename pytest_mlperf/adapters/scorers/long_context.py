@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from pytest_mlperf import Scores
+from pytest_mlperf.adapters.lazy import np
 from pytest_mlperf.adapters.scorers import require_outputs, scorer_error
 from pytest_mlperf.adapters.scorers import text as language
 from pytest_mlperf.adapters.scorers.rouge.punkt import SentenceOptions, SentenceScorer
@@ -124,7 +125,5 @@ class LongContextScorer(SentenceScorer[LongContextOptions]):
 
 def _mean(row: Sequence[float | None]) -> float:
     """Return the mean of the values, rounded as in pandas, which adds 0 for missing values."""
-    import numpy as np
-
     total = np.array([value or 0.0 for value in row]).sum()
     return float(total / sum(value is not None for value in row))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from pytest_mlperf import Scores
+from pytest_mlperf.adapters.lazy import np
 from pytest_mlperf.adapters.scorers import require_outputs, scorer_error
 from pytest_mlperf.adapters.scorers import text as language
 from pytest_mlperf.adapters.scorers.code import programs
@@ -14,11 +15,7 @@ from pytest_mlperf.adapters.scorers.code.sandbox import require_sandbox
 from pytest_mlperf.adapters.scorers.rouge.text import ROUGE_METRICS, f_measures
 from pytest_mlperf.extension import usable_cores
 
-PART_FIELDS = {
-    "OpenOrca": ("target",),
-    "GSM8K": ("target",),
-    "MBXP": programs.REFERENCE_FIELDS,
-}
+PART_FIELDS = {"OpenOrca": ("target",), "GSM8K": ("target",), "MBXP": programs.REFERENCE_FIELDS}
 
 Row = list[float | None]
 Part = tuple[dict[str, Row], dict[str, float]]
@@ -94,8 +91,6 @@ class MixtralScorer(language.TextScorer[MixtralOptions]):
         return language.scores_and_lengths(decoded, per_sample, aggregate)
 
     def _open_orca(self, texts: Sequence[str], references: Sequence[programs.Reference]) -> Part:
-        import numpy as np
-
         samples = _samples("OpenOrca", references)
         if not samples:
             return {}, {}

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pytest_mlperf import Scores
 from pytest_mlperf.adapters.conventions import LOGPROB_RECORD
+from pytest_mlperf.adapters.lazy import NDArray, np
 from pytest_mlperf.adapters.scorers import ModelFreeScorer, NoOptions, require_outputs, scorer_error
 from pytest_mlperf.adapters.scorers.leverage import ratio_scores
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 MAX_MEAN_NATS = 700.0
 """Maximum mean negative log-probability; beyond, its exponential overflows."""
@@ -44,8 +41,6 @@ class PerplexityScorer(ModelFreeScorer[NoOptions]):
         log-probability given all previous tokens, float32; NaN for the first. A reference is a
         table with "tokens", the ids, and "scored", the number of final tokens that are scored.
         """
-        import numpy as np
-
         require_outputs("perplexity", outputs, references)
         counts = [
             _scored(sample, output, references[sample]) for sample, output in enumerate(outputs)
@@ -70,8 +65,6 @@ class PerplexityScorer(ModelFreeScorer[NoOptions]):
 
 def _scored(sample: int, output: bytes, reference: Any) -> tuple[float, int]:
     """Return the summed negative log-probabilities of the scored tokens, and their number."""
-    import numpy as np
-
     tokens, scored = _reference(sample, reference)
     dtype = np.dtype(list(LOGPROB_RECORD))
     where = f"scorer perplexity: the output of sample {sample}"
@@ -98,8 +91,6 @@ def _scored(sample: int, output: bytes, reference: Any) -> tuple[float, int]:
 
 
 def _difference(records: NDArray[Any], tokens: NDArray[np.int64]) -> str:
-    import numpy as np
-
     if len(records) != len(tokens):
         return f"{len(records)} in place of {len(tokens)}"
     position = int(np.flatnonzero(records["token"] != tokens)[0])
@@ -107,8 +98,6 @@ def _difference(records: NDArray[Any], tokens: NDArray[np.int64]) -> str:
 
 
 def _reference(sample: int, reference: Any) -> tuple[NDArray[np.int64], int]:
-    import numpy as np
-
     table = reference if isinstance(reference, Mapping) else {}
     tokens, scored = table.get("tokens"), table.get("scored")
     try:

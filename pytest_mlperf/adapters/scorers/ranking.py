@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pytest_mlperf import RunError, Scores
+from pytest_mlperf.adapters.lazy import NDArray, np
 from pytest_mlperf.adapters.scorers import ModelFreeScorer, NoOptions, require_outputs, scorer_error
 from pytest_mlperf.adapters.scorers.leverage import ratio_scores
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 MIN_DISTANCE = 1e-12
 """Minimum distance of predictions and of the mean label from 0 and 1."""
@@ -66,8 +63,6 @@ class RankingScorer(ModelFreeScorer[NoOptions]):
         those of the output. The first two metrics of a sample are pseudo-values, score + samples x
         influence.
         """
-        import numpy as np
-
         require_outputs("ranking", outputs, references)
         requests = [
             _ranked(sample, outputs[sample], references[sample]) for sample in range(len(outputs))
@@ -103,8 +98,6 @@ class RankingScorer(ModelFreeScorer[NoOptions]):
 
 
 def _ranked(sample: int, output: bytes, reference: Any) -> Ranked:
-    import numpy as np
-
     if len(output) % 4 or len(output) < 12:
         raise _wrong(sample, f"is {len(output)} bytes, which are no row of {FORM}")
     row = np.frombuffer(output, "<f4")
@@ -134,8 +127,6 @@ def _ranked(sample: int, output: bytes, reference: Any) -> Ranked:
 
 
 def _compare(sample: int, row: NDArray[Any], labels: NDArray[Any], reference: Any) -> None:
-    import numpy as np
-
     if reference is None:
         return
     if not isinstance(reference, Mapping):
@@ -157,8 +148,6 @@ def _compare(sample: int, row: NDArray[Any], labels: NDArray[Any], reference: An
 def _auc(
     predictions: NDArray[np.float32], labels: NDArray[np.float32], weights: NDArray[np.float32]
 ) -> float | None:
-    import numpy as np
-
     if ((predictions == predictions[0]) | (predictions == 0)).all():
         return None
     order = np.argsort(predictions, kind="stable")

@@ -7,9 +7,10 @@ import string
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from pytest_mlperf import Scores
+from pytest_mlperf.adapters.lazy import NDArray, np
 from pytest_mlperf.adapters.scorers import (
     ModelFreeScorer,
     require_choice,
@@ -17,11 +18,6 @@ from pytest_mlperf.adapters.scorers import (
     scorer_error,
 )
 from pytest_mlperf.extension import Rule, require_options
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
@@ -189,8 +185,6 @@ class SquadScorer(ModelFreeScorer[SquadScorerOptions]):
     def _logits(
         self, output: bytes, reference: Mapping[str, Any], sample: int
     ) -> NDArray[np.float64]:
-        import numpy as np
-
         dtype = np.dtype(LOGIT_DTYPES[self._asked.dtype])
         shortest = reference["first"] + reference["length"] + 1
         longest = self._asked.max_seq_length
@@ -218,8 +212,6 @@ class SquadScorer(ModelFreeScorer[SquadScorerOptions]):
     def _improve(
         self, best: _BestSpan, logits: NDArray[np.float64], reference: Mapping[str, Any]
     ) -> None:
-        import numpy as np
-
         shift = reference["first"] - reference["start"]
         end = reference["start"] + reference["length"]
         starts = _highest(logits[0], self._asked.n_best)
@@ -235,10 +227,7 @@ class SquadScorer(ModelFreeScorer[SquadScorerOptions]):
         rank = (float(sums[pair]), -reference["start"])
         if best.span is None or rank > best.rank:
             best.reference, best.rank = reference, rank
-            best.span = (
-                int(starts[rows[pair]]) - shift,
-                int(ends[columns[pair]]) - shift,
-            )
+            best.span = (int(starts[rows[pair]]) - shift, int(ends[columns[pair]]) - shift)
 
 
 def _judge(questions: Sequence[_BestSpan], samples: int) -> Scores:
@@ -262,8 +251,6 @@ def _judge(questions: Sequence[_BestSpan], samples: int) -> Scores:
 
 
 def _highest(logits: NDArray[np.float64], count: int) -> NDArray[np.intp]:
-    import numpy as np
-
     if count >= len(logits):
         return np.argsort(-logits, kind="stable")
     positions = np.flatnonzero(logits >= np.partition(logits, -count)[-count])
@@ -272,8 +259,6 @@ def _highest(logits: NDArray[np.float64], count: int) -> NDArray[np.intp]:
 
 def _inside(pieces: NDArray[np.intp], runs: Sequence[Sequence[int]]) -> NDArray[np.bool_]:
     """Return which pieces lie in one of the runs [begin, end)."""
-    import numpy as np
-
     inside = np.zeros(len(pieces), bool)
     for begin, end in runs:
         inside |= (pieces >= begin) & (pieces < end)

@@ -8,15 +8,11 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from pytest_mlperf import EnvironmentFault, Scores, SuiteError, UnavailableError
+from pytest_mlperf.adapters.lazy import NDArray, np
 from pytest_mlperf.adapters.scorers import require_choice, scorer_error
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
 
 NEXT_QUESTION = "\nQ:"
 """End of the answer; a model may continue with a question of its own."""
@@ -117,8 +113,7 @@ def require_tables(
     for sample, reference in enumerate(tables):
         if defect := text_defect(reference, fields):
             raise scorer_error(
-                f"scorer {scorer}: the reference of sample {sample} {defect}; use data set "
-                f"{advice}",
+                f"scorer {scorer}: the reference of sample {sample} {defect}; use data set {advice}"
             )
     return tables
 
@@ -141,8 +136,6 @@ def scores_and_lengths(
 
 def token_ids(scorer: str, dtype: str, outputs: Sequence[bytes]) -> list[NDArray[np.int64]]:
     """Return the token ids in each output."""
-    import numpy as np
-
     kind = np.dtype(TOKEN_DTYPES[dtype])
     for sample, output in enumerate(outputs):
         if len(output) % kind.itemsize:
@@ -233,8 +226,6 @@ class Decoder:
         )
 
     def _require_known(self, ids: Sequence[NDArray[np.int64]], tokenizer: Tokenizer) -> None:
-        import numpy as np
-
         tokens, valid = np.concatenate(ids), np.fromiter(tokenizer.ids, np.int64)
         wrong = np.flatnonzero(~np.isin(tokens, valid))
         if len(wrong):

@@ -9,9 +9,10 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from pytest_mlperf import RunError, Scores, UnavailableError
+from pytest_mlperf.adapters.lazy import NDArray, np
 from pytest_mlperf.adapters.scorers import (
     ModelFreeScorer,
     require_outputs,
@@ -19,10 +20,6 @@ from pytest_mlperf.adapters.scorers import (
     scorer_error,
 )
 from pytest_mlperf.extension import require_options
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 DIMENSIONS = (
     *("subject_consistency", "dynamic_degree", "motion_smoothness", "appearance_style"),
@@ -102,7 +99,6 @@ class VBenchScorer(ModelFreeScorer[VBenchScorerOptions]):
 
     def _write(self, sample: int, file: Path, output: bytes) -> None:
         import imageio_ffmpeg
-        import numpy as np
 
         height, width = self._asked.height, self._asked.width
         if not output or len(output) % (height * width * 3):
@@ -177,8 +173,6 @@ def _name(sample: int, prompt: str, prompts: Sequence[str]) -> str:
 
 
 def _scores(results: Mapping[str, Any], names: Sequence[str]) -> Scores:
-    import numpy as np
-
     means = {name: _mean(name, results) for name in DIMENSIONS}
     rows = {name: list(_row(results[name], names)) for name in DIMENSIONS}
     aggregate = {name: 100.0 * mean for name, mean in means.items()}
@@ -195,8 +189,6 @@ def _scores(results: Mapping[str, Any], names: Sequence[str]) -> Scores:
 
 def _share(row: Sequence[float | None], samples: int) -> NDArray[np.float64]:
     """Return each sample's contribution to a dimension's mean, times the number of samples."""
-    import numpy as np
-
     is_scored = np.array([value is not None for value in row])
     values = np.array([value or 0.0 for value in row])
     if not is_scored.any():

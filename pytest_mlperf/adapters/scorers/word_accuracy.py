@@ -8,6 +8,7 @@ from typing import Any, cast
 from pytest_mlperf import EnvironmentFault, RunError, Scores
 from pytest_mlperf.adapters import scorers
 from pytest_mlperf.adapters.conventions import SPEECH_LABELS
+from pytest_mlperf.adapters.lazy import np
 from pytest_mlperf.adapters.scorers import scorer_error
 from pytest_mlperf.adapters.scorers.leverage import ratio_scores
 
@@ -44,8 +45,6 @@ class WordAccuracyScorer(scorers.ModelFreeScorer[scorers.NoOptions]):
         Each character of an answer is an int64, little-endian: its index in `SPEECH_LABELS`. A
         sample's score is its pseudo-value, accuracy + samples x influence, in per cent.
         """
-        import numpy as np
-
         scorers.require_outputs("word_accuracy", outputs, references)
         normalise = normaliser()
         spoken = scorers.require_texts("word_accuracy", references, "the transcript")
@@ -94,8 +93,6 @@ def normaliser() -> Callable[[str], str]:
 
 
 def _answer(sample: int, output: bytes) -> str:
-    import numpy as np
-
     if len(output) % 8 or len(output) > 8 * MAX_ANSWER_CHARACTERS:
         raise _wrong(
             sample,

@@ -5,24 +5,25 @@ from typing import Any
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.results import UNVERIFIED_LABEL
 from pytest_mlperf.core.untrusted_text import json_text, visible
-from pytest_mlperf.extension import ReportedSession
-from pytest_mlperf.judge.inputs import Direction
-from pytest_mlperf.reports.sentences import first_line
+from pytest_mlperf.extension import ReportedSession, sentence
 
 
-def report(session: ReportedSession, better: Direction = Direction.HIGHER) -> str:
-    """Return the metrics of one direction as JSON."""
+def report(session: ReportedSession, *, smaller: bool = False) -> str:
+    """Return the metrics of which larger values are better, or smaller ones, as JSON."""
     benchmarks: dict[str, Any] = {}
     for verdict in (result.verdict for result in session.results.cases):
+        headline = visible(sentence(verdict.headline))
         for metric in verdict.metrics:
             definition = METRICS.get(metric.metric)
-            if definition is None or definition.direction is not better or metric.now is None:
+            if definition is None or metric.now is None:
+                continue
+            if definition.is_neutral or definition.falls is not smaller:
                 continue
             benchmark = {
                 "name": f"{visible(verdict.case.id)} {definition.title}",
                 "unit": definition.unit,
                 "value": metric.now,
-                "extra": f"{visible(first_line(verdict))}\n{UNVERIFIED_LABEL}",
+                "extra": f"{verdict.outcome} {headline}\n{UNVERIFIED_LABEL}",
             }
             # Several tests of a case report the same metric.
             benchmarks.setdefault(str(benchmark["name"]), benchmark)

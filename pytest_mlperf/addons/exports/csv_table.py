@@ -10,8 +10,7 @@ from typing import Any
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.untrusted_text import csv_cell
 from pytest_mlperf.core.verdict import MetricVerdict
-from pytest_mlperf.extension import CaseResult, ReportedSession, Results
-from pytest_mlperf.reports.sentences import sentence
+from pytest_mlperf.extension import CaseResult, ReportedSession, Results, sentence
 
 CASE = ("workload", "scenario", "engine", "precision", "accelerator")
 

@@ -6,9 +6,9 @@ import xml.etree.ElementTree as ET
 from collections.abc import Iterable
 
 from pytest_mlperf.core.untrusted_text import visible
-from pytest_mlperf.extension import ReportedSession
+from pytest_mlperf.extension import ReportedSession, sentence
+from pytest_mlperf.reports.failures import failure_groups, group_sentences
 from pytest_mlperf.reports.for_pytest import properties
-from pytest_mlperf.reports.sentences import first_line
 from pytest_mlperf.reports.terminal import text
 from pytest_mlperf.reports.terminal.advice import machine_wide
 
@@ -21,13 +21,16 @@ def report(session: ReportedSession) -> str:
     suite = ET.SubElement(root, "testsuite", name="pytest-mlperf", timestamp=when)
     without = {absent.test for absent in missing}
     skipped = {test: reason for test, reason in results.skipped.items() if test not in without}
-    if wide := machine_wide(results):
-        _properties(suite, [("mlperf.machine_wide", absent) for absent in wide])
+    common = group_sentences(failure_groups(results))
+    pairs = [("mlperf.machine_wide", text) for text in machine_wide(results)]
+    pairs += [("mlperf.common_cause", text) for text in common]
+    if pairs:
+        _properties(suite, pairs)
     for result in results.cases:
         node = _test(suite, result.test, sum(run.duration_s for run in result.verdict.runs))
         _properties(node, properties(result))
         if result.failed:
-            first = _clean(first_line(result.verdict))
+            first = _clean(f"{result.verdict.outcome} {sentence(result.verdict.headline)}")
             ET.SubElement(node, "failure", message=first).text = _clean(message(result))
     for test, reason in skipped.items():
         ET.SubElement(_test(suite, test), "skipped", message=_clean(reason))

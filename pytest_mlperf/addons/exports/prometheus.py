@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from pytest_mlperf.addons.exports.csv_table import CASE, figures
 from pytest_mlperf.core.results import UNVERIFIED_LABEL
 from pytest_mlperf.core.untrusted_text import visible
-from pytest_mlperf.core.verdict import GateState
 from pytest_mlperf.extension import CaseResult, ReportedSession
 
 GAUGES = {
@@ -45,7 +44,7 @@ def _samples(result: CaseResult) -> Iterator[tuple[str, dict[str, str], float]]:
     yield "mlperf_failed", labels, result.failed
     if verdict.kind == "accuracy" and (gate := verdict.gate):
         if gate.evaluated:
-            yield "mlperf_gate_kept", labels, gate.state is GateState.KEPT
+            yield "mlperf_gate_kept", labels, gate.kept
         yield "mlperf_gate_samples", labels, gate.samples
         yield "mlperf_gate_total_samples", labels, gate.total
     for metric in figures(result):

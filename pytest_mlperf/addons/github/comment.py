@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
 from pathlib import Path
 
 from pytest_mlperf import MlperfError, Outcome
 from pytest_mlperf.addons.github import markdown
-from pytest_mlperf.addons.github.markdown import code, failure_line
+from pytest_mlperf.addons.github.markdown import code
 from pytest_mlperf.core.numbers import plural
 from pytest_mlperf.core.results import UNVERIFIED_LABEL
-from pytest_mlperf.core.untrusted_text import markdown_text as escape
-from pytest_mlperf.extension import CaseResult, ReportedSession, Results
-from pytest_mlperf.reports.causes import EXPLAINED, Siblings, Strength, causes
-from pytest_mlperf.reports.terminal.advice import commands, is_drop, may_be_recorded
+from pytest_mlperf.extension import ReportedSession, Results
+from pytest_mlperf.reports.terminal.advice import commands
 from pytest_mlperf.stores.foreign import read_foreign
 from pytest_mlperf.stores.results import digest_of
 
@@ -44,7 +40,7 @@ def report(session: ReportedSession) -> str:
     quiet = [result for result in results.cases if result.verdict.outcome in FOLDED_OUTCOMES]
     blocks = [
         *markdown.opening(session, f"{MARKER}\n{_judged_by(own_files(session))}**", "**"),
-        *markdown.section("What failed", _failures(results)),
+        *markdown.section("What failed", markdown.failures(results, MAX_LISTED_FAILURES)),
         *markdown.results_table("Not ok", loud, open_=True),
         *markdown.settling_lines(results),
         *_accepting(results),
@@ -95,37 +91,8 @@ def _judged_by(paths: Sequence[str]) -> str:
     )
 
 
-def _failures(results: Results) -> Iterator[str]:
-    """Yield failed tests with their numbers and commands, those of the commonest cause first."""
-    verdicts = Siblings(result.verdict for result in results.cases)
-    failed = [result for result in results.cases if result.failed]
-    strong: dict[str, list[str]] = {}
-    for result in failed[:EXPLAINED]:
-        likely = causes(result.verdict, None, verdicts)
-        strong[result.test] = [c.common or c.says for c in likely if c.strength > Strength.HINT]
-    common = Counter(chain.from_iterable(strong.values()))
-    groups: dict[str, list[CaseResult]] = {}
-    for result in failed:
-        cause = max(strong.get(result.test, ()), key=common.__getitem__, default="")
-        groups.setdefault(cause, []).append(result)
-    for cause, tests in sorted(groups.items(), key=lambda group: (not group[0], -len(group[1]))):
-        if cause or len(groups) > 1:
-            label = f"Likely: {cause}" if cause else "No common cause"
-            yield f"**{escape(label)}** ({plural(len(tests), 'test')})\n\n"
-        for result in tests[:MAX_LISTED_FAILURES]:
-            yield failure_line(result)
-            yield from (
-                f"  - {name}: {code(text)}\n"
-                for name, text in commands(result)
-                if name == "reproduce"
-            )
-        if len(tests) > MAX_LISTED_FAILURES:
-            yield f"- and {len(tests) - MAX_LISTED_FAILURES} more, listed below\n"
-        yield "\n"
-
-
 def _accepting(results: Results) -> Iterator[str]:
-    fell = [r for r in results.cases if r.failed and is_drop(r.verdict) and may_be_recorded(r)]
+    fell = [r for r in results.cases if r.failed and "accept" in dict(commands(r))]
     if fell:
         yield "\nA drop that is meant is accepted by recording it, with a reason, for review:\n\n"
     for suite in sorted({result.suite for result in fell}):

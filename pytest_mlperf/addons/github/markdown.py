@@ -4,24 +4,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
 
 from pytest_mlperf.core.numbers import duration, plural
 from pytest_mlperf.core.results import UNVERIFIED_LABEL, Absent
 from pytest_mlperf.core.untrusted_text import markdown_text as escape
 from pytest_mlperf.core.verdict import SEVERITY
-from pytest_mlperf.extension import CaseResult, ReportedSession, Results, some
-from pytest_mlperf.reports.promises import final_word
-from pytest_mlperf.reports.rows import all_tables, facts_of, paired_cells, rows
-from pytest_mlperf.reports.sentences import sentence
-from pytest_mlperf.reports.terminal.advice import lines_of, machine_wide, open_words, settling
+from pytest_mlperf.extension import CaseResult, ReportedSession, Results, sentence
+from pytest_mlperf.reports.failures import failure_groups
+from pytest_mlperf.reports.rows import cells_of, facts_of, notes_of, rows
+from pytest_mlperf.reports.terminal.advice import machine_wide, open_words, settling
 from pytest_mlperf.reports.terminal.precisions import origin, precision_section
 
 SUMMARY_LIMIT = 1_048_576
 """Bytes of a step's summary on GitHub."""
 
 COLUMNS = ("test", "verdict", "metric", "baseline", "now", "vs base", "interval", "limit")
-MAX_LISTED_METRICS = 3
+MAX_LISTED_NOTES = 3
 
 
 def report(session: ReportedSession, *, limit: int = SUMMARY_LIMIT) -> str:
@@ -32,7 +30,7 @@ def report(session: ReportedSession, *, limit: int = SUMMARY_LIMIT) -> str:
     results = session.results
     blocks = [
         *opening(session, "## "),
-        *section("What failed", _failures(results)),
+        *section("What failed", failures(results, len(results.cases), notes=True)),
         *settling_lines(results),
         *_precisions(results),
         *section("Facts", _facts(results)),
@@ -100,29 +98,36 @@ def section(title: str, lines: Iterable[str]) -> Iterator[str]:
         yield line
 
 
-def failure_line(result: CaseResult) -> str:
-    """Return a failed test with what its metrics were and are, as an item of a list."""
+def failures(results: Results, most: int, *, notes: bool = False) -> Iterator[str]:
+    """Yield the failed tests by their common cause, with their numbers and commands.
+
+    Args:
+        most: Number of tests of a cause that are listed; the others are counted.
+        notes: Add what would settle each verdict, its first notes, and what changed.
+    """
+    groups = failure_groups(results)
+    for group in groups:
+        if group.cause or len(groups) > 1:
+            yield f"**{escape(group.title)}** ({plural(len(group.failures), 'test')})\n\n"
+        for failure in group.failures[:most]:
+            verdict = failure.result.verdict
+            text = ": ".join(filter(None, [sentence(verdict.headline), failure.changes]))
+            yield f"- **{verdict.outcome}** {escape(text)} ({code(verdict.case.id)})\n"
+            if failure.reproduce:
+                yield f"  - reproduce: {code(failure.reproduce)}\n"
+            for note in _notes(failure.result) if notes else ():
+                yield f"  - {escape(note)}\n"
+        if len(group.failures) > most:
+            yield f"- and {len(group.failures) - most} more, listed below\n"
+        yield "\n"
+
+
+def _notes(result: CaseResult) -> list[str]:
     verdict = result.verdict
-    numbers = [
-        f"{before} → {row['now']} {row['metric']}"
-        for row in chain.from_iterable(table.rows for table in all_tables(verdict))
-        if (before := row.get("baseline") or row.get("reference")) and row.get("now")
-        if (row.get("outcome") or row.get("verdict")) == str(verdict.outcome)
-    ]
-    text = ": ".join(filter(None, [sentence(verdict.headline), some(numbers, MAX_LISTED_METRICS)]))
-    return f"- **{verdict.outcome}** {escape(text)} ({code(verdict.case.id)})\n"
-
-
-def _failures(results: Results) -> Iterator[str]:
-    for result in (result for result in results.cases if result.failed):
-        verdict = result.verdict
-        yield failure_line(result)
-        if missing := final_word(verdict):
-            yield f"  - {escape(missing)}\n"
-        for note in lines_of(verdict)[:3]:
-            yield f"  - {escape(note)}\n"
-        if verdict.baseline.changed:
-            yield f"  - changed: {escape('; '.join(verdict.baseline.changed))}\n"
+    changed = "; ".join(verdict.baseline.changed)
+    lines = [*notes_of(verdict), *(f"log: {line}" for line in verdict.logs.tail)]
+    notes = [facts_of(result).get("to settle it"), *lines[:MAX_LISTED_NOTES]]
+    return [note for note in (*notes, changed and f"changed: {changed}") if note]
 
 
 def settling_lines(results: Results) -> Iterator[str]:
@@ -158,7 +163,7 @@ def results_table(title: str, results: Iterable[CaseResult], *, open_: bool) -> 
 def _with_baseline(result: CaseResult) -> Iterator[dict[str, str]]:
     """Yield the rows of a test with its baseline, and with its headline where none has a metric."""
     verdict = result.verdict
-    scores = {score.metric: paired_cells(score)["baseline"] for score in verdict.paired}
+    scores = {score.metric: cells_of(score)["baseline"] for score in verdict.paired}
     for row in rows(result):
         base = row.get("baseline", "") if verdict.kind != "accuracy" else ""
         note = "" if row.get("metric") else sentence(verdict.headline)

@@ -23,9 +23,9 @@ from pytest_mlperf.addons.history.bisection import (
     speed_of,
 )
 from pytest_mlperf.addons.history.bisections import BisectStore, RunPairs
-from pytest_mlperf.bench.case import CaseRuns
 from pytest_mlperf.bench.confirm import NotComparable, decided, in_turns
 from pytest_mlperf.bench.runner import CaseRunner, Unjudgeable
+from pytest_mlperf.cli.turns import InterleavedCases
 from pytest_mlperf.core.metrics import METRICS, point_of
 from pytest_mlperf.core.paths import placeless
 from pytest_mlperf.extension import Run
@@ -33,10 +33,7 @@ from pytest_mlperf.judge.decision import Answer
 from pytest_mlperf.judge.ratio import Ratio, RelativeSpeed
 from pytest_mlperf.run.accuracy import Ask
 from pytest_mlperf.run.builds import baseline_build
-from pytest_mlperf.run.conditions import Conditions
 from pytest_mlperf.run.lineage import BuildAt
-from pytest_mlperf.run.project import new_folder
-from pytest_mlperf.suite.environments import elsewhere
 
 MetricOf = tuple[str, str]
 """Test and one of its metrics."""
@@ -136,12 +133,12 @@ class Bisection:
     def __init__(
         self,
         builds: Sequence[BuildAt],
-        cases: Mapping[str, CaseRuns],
-        conditions: Conditions,
+        plan: InterleavedCases,
         store: BisectStore,
         show: Callable[[str], None],
     ) -> None:
-        self.builds = builds
+        self.builds, self.plan = builds, plan
+        cases = plan.cases
         self.last = len(builds) - 1
         self.log: list[Comparison] = []
         self.measured, self.seconds = 0, 0.0
@@ -155,7 +152,7 @@ class Bisection:
         )
         self._rules = {t: shared(case.rule, self.last, metrics) for t, case in cases.items()}
         self._cases = cases
-        self._conditions = replace(conditions, control=False)
+        self._conditions = replace(plan.conditions, control=False)
         self._store = store
         self._show = show
         self._broken = 0
@@ -292,10 +289,10 @@ class Bisection:
     def _side(self, stack: ExitStack, test: str, index: int, *, later: bool) -> CaseRunner:
         """Return one side; its build exists until the stack is left."""
         case, build_at = self._cases[test], self.builds[index]
-        earlier = build_at.earlier(case.planned.path, elsewhere(case.planned))
-        folder = new_folder(self._conditions.folder, f"{FOLDER_LABEL}-{build_at.title}")
+        earlier = build_at.earlier(case.planned.path, case.job.elsewhere)
+        label = f"{FOLDER_LABEL}-{build_at.title}"
         try:
-            build = stack.enter_context(baseline_build(earlier, folder))
+            build = stack.enter_context(baseline_build(earlier, self._conditions.folder, label))
         except RunError as error:
             if later:
                 raise _Broke(str(error)) from None
@@ -306,7 +303,7 @@ class Bisection:
             self._show,
             rate=case.rate,
             build=build,
-            label=f"{FOLDER_LABEL}-{build_at.title}",
+            label=label,
             job=case.job,
         )
         side.later = later

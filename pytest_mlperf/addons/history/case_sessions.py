@@ -7,7 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from pytest_mlperf import MlperfError
-from pytest_mlperf.cli.stored_results import STORE, case_named, store_here
+from pytest_mlperf.cli.arguments import STORE
+from pytest_mlperf.cli.stored_results import case_named, store_here
 from pytest_mlperf.core.history import CaseHistory, histories_of
 from pytest_mlperf.core.numbers import plural
 from pytest_mlperf.stores.database import opened

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import math
-import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import chain
 from statistics import geometric_mean
 from typing import Any
 
-from pytest_mlperf import Verdict
-from pytest_mlperf.addons.html._figures import effect
 from pytest_mlperf.addons.html.model import Grouped, Packed, RunFiles, gated, rounded, tone
 from pytest_mlperf.core.baseline import Record
 from pytest_mlperf.core.history import CaseHistory
@@ -21,17 +17,14 @@ from pytest_mlperf.core.metrics import METRICS, RATES, at_point, point_of
 from pytest_mlperf.core.numbers import change, interval, limit, percent, plural, quantity
 from pytest_mlperf.core.verdict import MetricVerdict
 from pytest_mlperf.extension import CaseResult, Subject, some
-from pytest_mlperf.reports.causes import EXPLAINED, Siblings, Strength, causes
-from pytest_mlperf.reports.promises import final_word
-from pytest_mlperf.reports.rows import all_tables, facts_of, machine, metric_notes, title
-from pytest_mlperf.reports.sentences import gate_result, sentence
+from pytest_mlperf.reports.rows import all_tables, facts_of, notes_of, title
 from pytest_mlperf.reports.terminal.advice import commands
 
 MAX_TOLD_BASELINES = 10
 """Accepted baselines, the newest, whose reason is told; of those before them only the value."""
 
 MAX_REASON_CHARACTERS = 160
-MAX_LISTED_METRICS, MAX_LISTED_VALUES = 3, 8
+MAX_LISTED_VALUES = 8
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 
 _DAY_S = 86_400
@@ -338,12 +331,10 @@ def _moments(moments: Sequence[Sequence[float]]) -> Packed:
 
 
 def shown(
-    cases: Sequence[Grouped], beside: RunFiles
+    cases: Sequence[Grouped], causes: Mapping[str, Sequence[str]]
 ) -> tuple[list[Packed], dict[str, list[Subject]]]:
     """Return what the template writes of each case, and the environments by `in_words`."""
     environments: dict[str, list[Subject]] = defaultdict(list)
-    verdicts = Siblings(result.verdict for one in cases for result in one.results)
-    failed = frozenset([r.test for one in cases for r in one.results if r.failed][:EXPLAINED])
     listed = []
     for one in cases:
         subject = next((r.verdict.subject for r in one.results if r.verdict.subject), None)
@@ -351,57 +342,20 @@ def shown(
         if subject:
             environments[machine].append(subject)
         tests = [
-            _test(result, beside, verdicts if result.test in failed else ())
+            _test(result, causes.get(result.test, ()))
             for result in sorted(one.results, key=lambda result: not result.failed)
         ]
         listed.append(
             {
                 "grouped": one,
                 "outcome": str(one.worst.verdict.outcome),
-                "headline": sentence(one.worst.verdict.headline),
-                "moved": some(list(moved(one.worst)), MAX_LISTED_METRICS),
-                "causes": list(dict.fromkeys(text for test in tests for text in test["strong"])),
+                "headline": one.worst.verdict.headline,
                 "tests": tests,
                 "environment": list(environments).index(machine) + 1 if subject else 0,
                 "words": "|".join(dict.fromkeys(str(r.verdict.outcome) for r in one.results)),
             }
         )
     return listed, environments
-
-
-def moved(result: CaseResult) -> Iterator[str]:
-    """Yield what fell of a failed test: "24 118 → 22 598 samples/s, 6.3 % slower"."""
-    words = {title(m.metric): effect(m.metric, m.change or 0.0) for m in gated(result)}
-    for row in chain.from_iterable(table.rows for table in all_tables(result.verdict)):
-        start = row.get("baseline") or row.get("reference")
-        outcome = row.get("outcome") or row.get("verdict")
-        if start and row.get("now") and outcome == str(result.verdict.outcome):
-            points = f"{row['points']} points" if row.get("points") else row.get("change")
-            by = words.get(row["metric"], points)
-            yield ", ".join(filter(None, [f"{start} → {row['now']} {row['metric']}", by]))
-
-
-def failure_groups(listed: Sequence[Packed]) -> list[tuple[str, list[tuple[int, Packed]]]]:
-    """Return failed cases with their places, by the cause that most of them share.
-
-    Causes of most cases come first. Cases without a measured change are grouped by their headline
-    without its numbers; those that have no group are last, without a cause.
-    """
-    failed = [(place, case) for place, case in enumerate(listed) if case["grouped"].tone == "fail"]
-    shared = Counter(cause for _, case in failed for cause in case["causes"])
-    alike = Counter(_alike(case) for _, case in failed)
-    groups: dict[str, list[tuple[int, Packed]]] = defaultdict(list)
-    for place, case in failed:
-        cause = max(case["causes"], key=shared.__getitem__, default="")
-        if not (cause or case["moved"]) and alike[_alike(case)] > 1:
-            cause = _alike(case)
-        groups[cause].append((place, case))
-    ordered = sorted(groups.items(), key=lambda group: (not group[0], -len(group[1])))
-    return [(f"Likely: {cause}" if cause in shared else cause, cases) for cause, cases in ordered]
-
-
-def _alike(case: Packed) -> str:
-    return f"{case['outcome']} {re.sub(r'[0-9][0-9., ]*', '… ', case['headline'])}"
 
 
 def common_facts(subjects: Sequence[Subject]) -> list[tuple[str, str]]:
@@ -419,40 +373,14 @@ def in_words(subject: Subject) -> str:
     return ", ".join([*filter(None, [engine_version(subject.fingerprint)]), *parts])
 
 
-def _test(result: CaseResult, beside: RunFiles, others: Sequence[Verdict]) -> Packed:
+def _test(result: CaseResult, causes: Sequence[str]) -> Packed:
     verdict = result.verdict
-    likely = causes(verdict, beside.records.get(result.test), others) if others else ()
     return {
         "verdict": verdict,
         "tone": tone(verdict.outcome, failed=result.failed),
         "tables": [(*table.filled, table.left) for table in all_tables(verdict)],
-        "causes": tuple(cause.says for cause in likely),
-        "strong": [c.common or c.says for c in likely if c.strength > Strength.HINT],
-        "notes": list(dict.fromkeys([*map(sentence, verdict.notes), *metric_notes(verdict)])),
-        "facts": _facts(result),
+        "causes": causes,
+        "notes": notes_of(verdict),
+        "facts": list(facts_of(result).items()),
         "commands": list(commands(result)),
     }
-
-
-# --- words -----------------------------------------------------------------------------------
-
-
-def _facts(result: CaseResult) -> list[tuple[str, str]]:
-    verdict = result.verdict
-    judged = next((m for m in verdict.metrics if m.baseline.runs and m.outcome), None)
-    scored = verdict.accuracy if verdict.kind == "accuracy" else None
-    of = f" of {scored.total:,}" if scored and scored.total else ""
-    facts = {
-        **facts_of(result),
-        "runs": judged and f"{judged.runs} now, {judged.baseline.runs} in the baseline",
-        "to settle it": final_word(verdict),
-        "samples": scored and f"{scored.samples:,}{of}, {scored.source}",
-        "answers": scored and scored.answers_in_words,
-        "gate": gate_result(verdict.gate) if verdict.gate and verdict.kind == "accuracy" else None,
-        "baseline": verdict.baseline.source,
-        "baseline file": verdict.baseline.file,
-        "machine": machine(verdict),
-        "files": verdict.logs.folder,
-        "log": verdict.logs.file,
-    }
-    return [*((name, text) for name, text in facts.items() if text), *result.facts.items()]

@@ -21,19 +21,19 @@ from pytest_mlperf.addons.html.model import (
     tone,
 )
 from pytest_mlperf.core.metrics import METRICS
-from pytest_mlperf.core.numbers import change, duration, percent, points, quantity, times
+from pytest_mlperf.core.numbers import duration, percent, quantity
 from pytest_mlperf.core.verdict import MetricVerdict, PairedVerdict
 from pytest_mlperf.extension import CaseResult
-from pytest_mlperf.judge.inputs import Direction
-from pytest_mlperf.reports.rows import metric_cells, paired_cells, price_of, score_cells, title
+from pytest_mlperf.reports.rows import (
+    cells_of,
+    price_of,
+    title,
+)
 
 _TITLES = {metric.title for metric in METRICS.values()}
 
 MAX_DRAWN_LIMITS = 4
 """Changes of more limits than this are drawn at the edge, so that they leave room for others."""
-
-MIN_TIMES = 1.5
-"""Ratios from this on are written as "4.41x slower", smaller changes in per cent."""
 
 
 def forest(cases: Sequence[Grouped]) -> Figure:
@@ -74,7 +74,7 @@ def _whole(verdict: Verdict, metric: MetricVerdict) -> Outcome | None:
 
 
 def _change(place: int, metric: MetricVerdict, outcome: Outcome | None, *, failed: bool) -> Row:
-    cells = metric_cells(metric)
+    cells = cells_of(metric)
     return {
         "case": place,
         "row": title(metric.metric),
@@ -82,16 +82,15 @@ def _change(place: int, metric: MetricVerdict, outcome: Outcome | None, *, faile
         "outcome": str(outcome),
         **_shares(metric, metric.limit, falls=_falls(metric.metric)),
         "change": cells["change"],
-        "effect": effect(metric.metric, metric.change or 0.0),
+        "effect": cells["effect"],
         "interval": cells["interval"],
         "allowed": cells["limit"],
     }
 
 
 def _paired_change(place: int, paired: PairedVerdict, *, failed: bool) -> Row:
-    cells = paired_cells(paired)
+    cells = cells_of(paired)
     fails = failed and paired.outcome is not None and paired.outcome.fails
-    worse = paired.change > 0 if paired.lower else paired.change < 0
     return {
         "case": place,
         "row": paired.metric,
@@ -99,14 +98,14 @@ def _paired_change(place: int, paired: PairedVerdict, *, failed: bool) -> Row:
         "outcome": cells["verdict"],
         **_shares(paired, paired.margin, falls=paired.lower),
         "change": f"{cells['points']} points",
-        "effect": f"{cells['points'][1:]} points {'worse' if worse else 'better'}",
+        "effect": cells["effect"],
         "interval": cells["interval"],
         "allowed": cells["margin"],
     }
 
 
 def _falls(metric: str) -> bool:
-    return metric in METRICS and METRICS[metric].direction is Direction.LOWER
+    return metric in METRICS and METRICS[metric].falls
 
 
 def _shares(
@@ -119,23 +118,6 @@ def _shares(
         for share in (change.change, change.low, change.high)
     )
     return {"used": used, "low": high if falls else low, "high": low if falls else high}
-
-
-def effect(metric: str, share: float) -> str:
-    """Return a relative change in words: "4.41x slower", "6.3 % faster", "2.0 % worse".
-
-    Rates and times are slower or faster, other metrics worse or better; the factor is that of the
-    time, also for a rate.
-    """
-    definition, ratio = METRICS.get(metric), 1 + share
-    if definition is None or definition.direction is Direction.NEITHER or not 0 < ratio < math.inf:
-        return change(share)
-    factor, percents = max(ratio, 1 / ratio), change(abs(share))[1:]
-    if float(percents.split()[0]) == 0:
-        return percents
-    worse, better = ("slower", "faster") if definition.unit in {"s", "1/s"} else ("worse", "better")
-    word = worse if (ratio > 1) is _falls(metric) else better
-    return f"{times(factor) if factor >= MIN_TIMES else percents} {word}"
 
 
 # --- workload x accelerator ------------------------------------------------------------------
@@ -251,7 +233,7 @@ def _scores(place: int, one: Grouped) -> Iterator[Row]:
         for metric in verdict.metrics:
             if not metric.baseline.value or metric.now is None:
                 continue
-            cells, beside = score_cells(metric), paired.get(metric.metric)
+            cells, beside = cells_of(metric, "accuracy"), paired.get(metric.metric)
             low, high = _around(metric.baseline.value, beside)
             outcome = metric.outcome if metric.outcome is Outcome.GATE_FAIL else verdict.outcome
             yield {
@@ -264,7 +246,7 @@ def _scores(place: int, one: Grouped) -> Iterator[Row]:
                 "low": low,
                 "high": high,
                 **{name: cells[name] for name in ("now", "reference", "needed")},
-                "points": f"{points(beside.change)} points" if beside else "",
+                "points": f"{cells_of(beside)['points']} points" if beside else "",
             }
 
 

@@ -16,7 +16,7 @@ from itertools import islice
 from typing import Any
 
 from pytest_mlperf import Outcome
-from pytest_mlperf.addons.html._cases import common_facts, failure_groups, figures_of, shown
+from pytest_mlperf.addons.html._cases import common_facts, figures_of, shown
 from pytest_mlperf.addons.html._figures import (
     accuracy,
     cost,
@@ -28,7 +28,7 @@ from pytest_mlperf.addons.html._figures import (
     spread,
     strip,
 )
-from pytest_mlperf.addons.html._precisions import precision_table, precisions
+from pytest_mlperf.addons.html._precisions import precisions
 from pytest_mlperf.addons.html.model import Figure, Grouped, Packed, RunFiles, Tone, grouped, tone
 from pytest_mlperf.core.control import seen_in_words
 from pytest_mlperf.core.notes import Note
@@ -36,9 +36,10 @@ from pytest_mlperf.core.numbers import duration, plural
 from pytest_mlperf.core.results import UNVERIFIED_LABEL, Absent
 from pytest_mlperf.core.untrusted_text import every_text, visible
 from pytest_mlperf.core.verdict import SEVERITY
-from pytest_mlperf.extension import Results
-from pytest_mlperf.reports.sentences import sentence
+from pytest_mlperf.extension import Results, sentence
+from pytest_mlperf.reports.failures import FailureGroup, failure_groups
 from pytest_mlperf.reports.terminal.advice import machine_wide, open_words
+from pytest_mlperf.reports.terminal.precisions import precision_section
 from pytest_mlperf.stores.cache import kept_text
 
 
@@ -203,19 +204,29 @@ def render(
         "doubts": list(doubts(results)),
     }
     cases, page = grouped(results.cases), ""
+    failures = failure_groups(results, beside.records)
     for points, listed in CUTS:
-        page = template.render(**fixed, **_of_cases(cases, beside, points, listed))
+        page = template.render(**fixed, **_of_cases(cases, failures, beside, points, listed))
         if len(page.encode()) <= largest:
             break
     return page
 
 
 def _of_cases(
-    every: Sequence[Grouped], beside: RunFiles, points: int, listed: int
+    every: Sequence[Grouped],
+    groups: Sequence[FailureGroup],
+    beside: RunFiles,
+    points: int,
+    listed: int,
 ) -> dict[str, Any]:
     """Return what the template writes of cases: the first so many, those that failed first."""
     cases = every[:listed]
-    sections, environments = shown(cases, beside)
+    causes = {
+        failure.result.test: [cause.says for cause in failure.causes]
+        for group in groups
+        for failure in group.failures
+    }
+    sections, environments = shown(cases, causes)
     drawn, left_out = _case_figures(cases, beside, points)
     figures = [
         *(forest(cases), heat_map(cases), relative(cases), accuracy(cases), precisions(cases)),
@@ -224,8 +235,9 @@ def _of_cases(
     ]
     return {
         "cases": sections,
-        "failures": failure_groups(sections),
-        "precisions": precision_table(cases),
+        "failures": groups,
+        "places": {r.test: (place, one) for place, one in enumerate(cases) for r in one.results},
+        "precisions": _precisions(cases),
         "unlisted": len(every) - len(cases),
         "environments": [
             (machine, len(subjects), common_facts(subjects))
@@ -241,6 +253,11 @@ def _of_cases(
         "left_out": left_out,
         "points": points if points < CUTS[0][0] else 0,
     }
+
+
+def _precisions(cases: Sequence[Grouped]) -> tuple[list[tuple[Any, ...]], list[str]]:
+    tables, remarks = precision_section((r for one in cases for r in one.results), whole=True)
+    return [(*table.filled, table.left) for table in tables], remarks
 
 
 # --- figures ---------------------------------------------------------------------------------

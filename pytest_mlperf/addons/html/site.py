@@ -10,12 +10,11 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
 from pytest_mlperf import MlperfError, Outcome
-from pytest_mlperf.addons.html._figures import effect
 from pytest_mlperf.addons.html._page import (
     as_json,
     bundled,
@@ -31,7 +30,7 @@ from pytest_mlperf.core.numbers import change, interval, quantity
 from pytest_mlperf.core.results import UNVERIFIED_LABEL
 from pytest_mlperf.core.verdict import SEVERITY
 from pytest_mlperf.judge.drift import LevelChange
-from pytest_mlperf.reports.rows import shown, title
+from pytest_mlperf.reports.rows import effect, title
 from pytest_mlperf.reports.terminal.sessions import sparkline
 from pytest_mlperf.run.project import git_text
 from pytest_mlperf.stores.database import opened, shown_url
@@ -250,7 +249,7 @@ def _row(one: SiteCase) -> dict[str, Any]:
 
 def _value(history: CaseHistory, value: float) -> str:
     metric = history.series.metric
-    return f"{shown(value, partial(quantity, metric))} {title(metric)}"
+    return f"{quantity(metric, value)} {title(metric)}"
 
 
 def _of_case(one: SiteCase) -> dict[str, Any]:
@@ -306,7 +305,7 @@ def _table(history: CaseHistory) -> tuple[list[str], list[list[str]]]:
                 point.started[:16].replace("T", " "),
                 (point.commit or "")[:12],
                 versions[place],
-                shown(point.value, partial(quantity, history.series.metric)),
+                quantity(history.series.metric, point.value),
                 point.outcome,
                 "; ".join(marks),
             ]

@@ -15,17 +15,11 @@ from typing import Any, Literal
 from pytest_mlperf.bench.accuracy import file_of
 from pytest_mlperf.bench.case import baseline_file, baselines_root, load_checked
 from pytest_mlperf.bench.policy import Policy, rule_beside
+from pytest_mlperf.cli.arguments import RUNS_DIR, add
 from pytest_mlperf.cli.doctor import requirements
 from pytest_mlperf.cli.doctor._machine import Check, look
 from pytest_mlperf.cli.output import show, width
-from pytest_mlperf.cli.stored_results import RUNS_DIR, add_runs_dir
-from pytest_mlperf.cli.suites import (
-    DEFAULT,
-    add_accelerators,
-    add_suites,
-    find_suites,
-    require_accelerators,
-)
+from pytest_mlperf.cli.suites import DEFAULT, find_suites, require_accelerators
 from pytest_mlperf.core.baseline import find
 from pytest_mlperf.core.errors import BaselineError, MlperfError, SuiteError
 from pytest_mlperf.core.guarantees import Guarantee, guarantee
@@ -171,7 +165,7 @@ def _readiness(
         return "broken", "\n".join(missing), there
     if not here:
         # Model and data can be made ready before the accelerator is there.
-        return "absent", "\n".join([f"{accelerator} is not here", *missing]), there
+        return "absent", "\n".join([f"{accelerator} is not on this machine", *missing]), there
     return ("missing", "\n".join(missing), there) if missing else ("ready", "", there)
 
 
@@ -232,59 +226,52 @@ FINE_EXIT_CODE, DEFECT_EXIT_CODE, UNABLE_EXIT_CODE = 0, 2, 3
 
 JSON_VERSION = 1
 STATE_WORDS = {
-    "absent": "accelerator not here",
+    "absent": "accelerator missing",
     "missing": "model, data or library missing",
     "broken": "broken",
 }
 
 HELP = """\
-Looks at Python, pytest and the plugin, runs LoadGen for a moment, finds the
-accelerators, space, leases and optional libraries, and says of every case
-whether it can run here and which baselines it has for this machine.
-Of a case it checks the options of engine, data set and scorer, that the files
-they name are here, that the model is neither empty nor a Git LFS pointer, that
-their libraries are installed and can be imported, that onnxruntime has the
-providers and the loader NVIDIA's libraries, that torch sees the CUDA device,
-that the program which serve starts is here, and that a server listens at url.
-Code of your own is imported in a process of its own. No data file is read and
-no model loaded: what is wrong inside of these is found by the first run. An
-engine that runs in another Python or a container (python or command in its
-entry) is asked there for the same.
-Without --all it shows what these suites need, in at most 25 lines.
-ok works; note works, read it; optional is not here and not needed; broken
-stops everything.
+Checks Python, pytest, the plugin, LoadGen (by a short run), accelerators, disk
+space, device locks and libraries, and shows for every case whether it can run
+on this machine and which baselines it has.
+For each case it checks
+  - the options of engine, data set and scorer, and that their files exist
+  - the model: neither empty nor a Git LFS pointer
+  - libraries: installed, importable, with NVIDIA's libraries and CUDA devices
+  - the program of serve, and that a server listens at url
+It does not load models or read data files; the first run finds errors there.
+It imports your code in separate processes, and checks engines with python or
+command in their entry in that Python or container.
+Without --all it shows only the needs of these suites, in at most 25 lines.
+States: ok; note: works, but read it; optional: missing and not needed;
+broken: nothing can be measured.
 
-Exit 2 when a suite or a baseline is defective, 3 when LoadGen or the plugin is
-broken or no case can run here, else 0.
+Exit 2 if a suite or a baseline is defective, 3 if LoadGen or the plugin is
+broken or no case can run on this machine.
 
-needs: nothing; suites are looked at where there are some
+needs: nothing
 
 examples:
   $ pytest-mlperf doctor
       this machine and every suite below suites/
   $ pytest-mlperf doctor suites/datacenter
-      what is missing for these: variables, data, GPUs
+      what these suites miss: variables, data, GPUs
   $ pytest-mlperf doctor --accelerator cpu
       only cases on the CPU
   $ pytest-mlperf doctor --all
       all cases, engines and optional libraries
   $ pytest-mlperf doctor --json
-      the same for a program, e.g. before a CI job
+      the same as JSON, e.g. before a CI job
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the command takes."""
-    add_suites(parser)
-    add_accelerators(parser)
+    add(parser, "suites", "--accelerator", "--json", "--baselines", "--runs-dir")
     parser.add_argument(
-        "--all", action="store_true", help="show everything, engines and libraries not used too"
+        "--all", action="store_true", help="show all checks, including unused engines and libraries"
     )
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument(
-        "--baselines", type=Path, metavar="DIR", help="folder (default: nearest to each suite)"
-    )
-    add_runs_dir(parser)
 
 
 def run(parsed: argparse.Namespace) -> int:
@@ -385,7 +372,7 @@ def lines(
             yield from fold(check.text, width(), first=head, rest=" " * len(head))
             yield from fold(check.do, width(), first=" " * len(head), rest=" " * len(head))
     if suites:
-        yield "suites, with the baselines that they have for this machine"
+        yield "suites, and their baselines for this machine"
     for suite in suites:
         yield from _suite(suite)
     for held in dict.fromkeys(_held(suites)):
@@ -433,7 +420,7 @@ def _verdict(checks: Sequence[Check], suites: Sequence[SuiteState]) -> str:
     defective = sum(bool(suite.error) for suite in suites)
     cases = _cases(suites)
     if not suites:
-        return "this machine can measure; there is no suite here yet"
+        return "this machine can measure; no suites found"
     counts = Counter(case.state for case in cases)
     reasons = [f"{words} {counts[state]}" for state, words in STATE_WORDS.items() if counts[state]]  # type: ignore[index]
     if defective:
@@ -447,13 +434,13 @@ def _next(
 ) -> str:
     broken = next((check for check in checks if check.state == "broken"), None)
     if broken:
-        return broken.do or "repair what is broken above"
+        return broken.do or "fix the broken check above"
     if not suites:
         return "pytest-mlperf init"
     if code == DEFECT_EXIT_CODE:
-        return "repair the lines named above, then pytest-mlperf doctor again"
+        return "fix the lines named above, then run: pytest-mlperf doctor"
     if code == UNABLE_EXIT_CODE:
-        return "set what is missing above, or name other suites"
+        return "provide what is missing above, or name other suites"
     places = " ".join(shlex.quote(str(place)) for place in named)
     places = places or str(DEFAULT if DEFAULT.is_dir() else ".")
     ready = [case for case in _cases(suites) if case.state == "ready"]

@@ -97,14 +97,14 @@ def gpus(machine: Machine) -> Check:
         text = "; ".join(filter(None, (*about, *differing, machine.nvml_trouble)))
         return Check("machine", "GPUs", "note" if machine.nvml_trouble or differing else "ok", text)
     text = f"none: {machine.nvml_trouble or 'NVML finds no driver or no GPU'}"
-    do = "where there should be one: nvidia-smi must list it, in this container too"
-    return Check("machine", "GPUs", "note", f"{text}; only cases on cpu run here", do)
+    do = "if this machine has one, check that it is listed: nvidia-smi -L"
+    return Check("machine", "GPUs", "note", f"{text}; only cases on cpu can run", do)
 
 
 def _gpu_facts(identity: Mapping[str, Property]) -> Iterator[str]:
     yield str(identity.get("gpu"))
     if "topology" in identity:
-        yield str(identity["topology"] or "how they reach each other is not told")
+        yield str(identity["topology"] or "unknown topology")
 
 
 def gpu_sensors(machine: Machine) -> Iterator[Check]:
@@ -121,7 +121,7 @@ def gpu_sensors(machine: Machine) -> Iterator[Check]:
         for (quantity, why), gpus in whose.items()
     ]
     blind = any(quantity in ENERGY_QUANTITIES for quantity, _ in whose)
-    text = f"not sampled: {'; '.join(lacks)}" if lacks else "all that is sampled can be read"
+    text = f"not readable: {'; '.join(lacks)}" if lacks else "all readable"
     yield Check("machine", "GPU sensors", "note" if blind else "ok", text)
 
 
@@ -131,17 +131,13 @@ def power_limits(machine: Machine, proc: Path = Path("/proc")) -> Iterator[Check
         return
     notes = power_limit.noted(lease_place())
     left = [
-        f"{note.uuid} is set to {note.set_mw / 1000:g} W for a case, and had "
-        f"{note.was_mw / 1000:g} W: the next case on it restores that, if none has it now"
+        f"{note.uuid} was set from {note.was_mw / 1000:g} to {note.set_mw / 1000:g} W for a case; "
+        "the next case on it restores the limit"
         for note in notes.values()
         if note.uuid in {gpu["uuid"] for gpu in machine.gpus}
     ]
     may = power_limit.may_set(proc)
-    text = (
-        "power_limit_w of a suite can be set: this user has CAP_SYS_ADMIN, as far as is told here"
-    )
-    if not may:
-        text = "power_limit_w of a suite can be none but the one that is set: it needs root"
+    text = "power_limit_w can be set" if may else "power_limit_w cannot be set without root"
     do = "" if may else "run as root, or: sudo nvidia-smi -pl WATTS"
     text = "; ".join((text, *left))
     yield Check("machine", "power limits", "note" if left else "ok", text, do)
@@ -156,7 +152,7 @@ def cpu(machine: Machine) -> Check:
     text = f"{machine.cpu['cpu']}, {machine.cpu['cores']} cores, governor {governor}"
     if governor not in {"powersave", "ondemand", "conservative", "schedutil"}:
         return Check("machine", "CPU", "ok", text)
-    text += ": clocks follow the load, so figures vary more"
+    text += ": clocks follow the load, which adds noise"
     return Check("machine", "CPU", "note", text, "sudo cpupower frequency-set -g performance")
 
 
@@ -164,10 +160,11 @@ def int8_products(root: Path = host.LINUX) -> Iterator[Check]:
     """Yield a note if int8 products can saturate on this CPU and lower scores."""
     if host.int8_can_saturate(root):
         text = (
-            "no VNNI: ONNX Runtime adds int8 products in 16 bits here, so a model with 8-bit "
-            "weights can score lower than on a CPU with VNNI"
+            "no VNNI: ONNX Runtime adds int8 products in 16 bits, so a model with 8-bit weights "
+            "can "
+            "score lower than on a CPU with VNNI"
         )
-        do = "quantise with 7-bit weights (reduce_range), or measure int8 on a CPU with VNNI"
+        do = "quantise with reduce_range=True (7-bit weights), or measure int8 on a CPU with VNNI"
         yield Check("machine", "int8", "note", text, do)
 
 
@@ -175,15 +172,15 @@ def host_energy(folder: Path = rapl.POWERCAP_FOLDER) -> Check:
     """Check the RAPL counters of the host's energy and their permissions."""
     name, counters = "host energy", rapl.domains(folder)
     if not counters:
-        text = "no RAPL here, as in most virtual machines and containers"
+        text = "no RAPL, as in most virtual machines and containers"
         return Check("machine", name, "missing", text)
     broken = [one for one in counters if one.trouble]
     if not broken:
         text = f"RAPL of {', '.join(one.name for one in counters)}"
         return Check("machine", name, "ok", text)
     text = "; ".join(f"{one.file}: {one.trouble}" for one in broken)
-    do = f"where that is permission: sudo chmod a+r {folder}/intel-rapl:*/energy_uj, at each boot"
-    return Check("machine", name, "note", f"RAPL of {broken[0].name} is not read: {text}", do)
+    do = f"for permissions, at each boot: sudo chmod a+r {folder}/intel-rapl:*/energy_uj"
+    return Check("machine", name, "note", f"RAPL of {broken[0].name} cannot be read: {text}", do)
 
 
 def load(seen: Contention) -> Check:
@@ -198,14 +195,14 @@ def load(seen: Contention) -> Check:
     if not seen.is_told:
         return Check("machine", "load", "note", NOT_MEASURED)
     hidden = [name for name, value in figures.items() if value is None]
-    beside = f"; not told here: {', '.join(hidden)}" if hidden else ""
+    beside = f"; not reported: {', '.join(hidden)}" if hidden else ""
     if seen.foreign_s is None or not seen.window_s:
         return Check("machine", "load", "note", f"unknown{beside}")
     others = f"{in_words(replace(seen, waited_s=None))}{beside}"
     if seen.foreign_s / (seen.cores * seen.window_s) <= TOLERATED_SHARE:
-        return Check("machine", "load", "ok", f"quiet now: {others}")
-    do = "measure when it is quiet: a run that others held up is INVALID"
-    return Check("machine", "load", "note", f"busy now: {others}", do)
+        return Check("machine", "load", "ok", f"idle: {others}")
+    do = "close other processes: a run that they slow down is INVALID"
+    return Check("machine", "load", "note", f"busy: {others}", do)
 
 
 def memory() -> Check:
@@ -225,7 +222,7 @@ def space(runs_dir: Path) -> Check:
     name, place = "runs folder", runs_dir.absolute()
     folder = next(parent for parent in (place, *place.parents) if parent.exists())
     if not folder.is_dir() or not os.access(folder, os.W_OK):
-        do = "name another with --mlperf-runs-dir"
+        do = "name another: --mlperf-runs-dir DIR"
         return Check("machine", name, "broken", f"{runs_dir} cannot be written", do)
     free = shutil.disk_usage(folder).free / 2**30
     state: Literal["ok", "note"] = "ok" if free >= ENOUGH_GIB else "note"
@@ -237,7 +234,7 @@ def leases() -> Check:
     try:
         folder = lease_folder()
     except (RunError, OSError) as error:
-        do = "set PYTEST_MLPERF_LEASES to a folder that all users share"
+        do = "export PYTEST_MLPERF_LEASES=/path/shared/by/all/users"
         return Check("machine", "leases", "broken", str(error), do)
     if os.access(folder, os.W_OK | os.X_OK):
         return Check("machine", "leases", "ok", f"{folder} can be written")
@@ -258,19 +255,19 @@ def plugin() -> Check:
     try:
         done = requirements.finished(command, limit_s)
     except subprocess.TimeoutExpired:
-        return Check("tools", "pytest", "broken", f"does not answer within {limit_s} s")
+        return Check("tools", "pytest", "broken", f"no answer within {limit_s} s")
     versions = f"{version('pytest')}, plugin pytest-mlperf {version('pytest-mlperf')}"
     if "--mlperf-plan" in done.stdout:
         return Check("tools", "pytest", "ok", f"{versions} is active")
     if done.returncode:
         last = (done.stderr or done.stdout).strip().splitlines()[-1:]
-        text, do = f"fails here: {' '.join(last)}", "repair this folder's configuration of pytest"
-        return Check("tools", "pytest", "broken", f"pytest --help {text}", do)
+        text, do = f"pytest --help fails: {' '.join(last)}", "fix the configuration of pytest here"
+        return Check("tools", "pytest", "broken", text, do)
     do = (
         'remove "-p no:mlperf" from addopts, PYTEST_ADDOPTS or PYTEST_PLUGINS, and unset '
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD"
     )
-    text = f"{versions} is installed and not active in this folder"
+    text = f"{versions} is installed, but not active in this folder"
     return Check("tools", "pytest", "broken", text, do)
 
 
@@ -300,9 +297,9 @@ def loadgen() -> Check:
             built = _trial(Path(folder))
     except (MlperfError, OSError) as error:
         layer = f"{error.layer}: " if isinstance(error, RunError) else ""
-        text = f"wheel {release}: a trial run failed: {layer}{error}"
+        text = f"{release}: the test run failed: {layer}{error}"
         return Check("tools", "LoadGen", "broken", text, REINSTALL)
-    text = f"{release} (library {built}), a trial run was VALID"
+    text = f"{release} (library {built}), the test run was VALID"
     return Check("tools", "LoadGen", "ok", text)
 
 
@@ -325,7 +322,7 @@ def _trial(folder: Path) -> str:
     detail = parse_detail(Path(run["folder"]) / DETAIL)
     detail.require_no_errors()
     if not detail.valid:
-        raise RunError("loadgen", f"it is INVALID: {'; '.join(detail.invalid_reasons)}")
+        raise RunError("loadgen", f"the run is INVALID: {'; '.join(detail.invalid_reasons)}")
     return str(detail.values.get("loadgen_version", "unknown")).split(" @ ")[0]
 
 
@@ -341,7 +338,7 @@ def _engine(name: str, failures: requirements.Failures) -> Check:
     if lack := requirements.lacking("engines", name, failures):
         return Check("engines", name, "missing", *lack)
     trouble = requirements.library_trouble(name)
-    return Check("engines", name, "missing" if trouble else "ok", trouble or "can be used")
+    return Check("engines", name, "missing" if trouble else "ok", trouble or "usable")
 
 
 def _extra(name: str, needed: list[str]) -> Check:

@@ -31,9 +31,9 @@ from pytest_mlperf.run.child.events import (
     Fields,
     NoEventError,
     by_name,
-    each,
     event_of,
     is_text,
+    list_of,
 )
 from pytest_mlperf.run.child.process import THIS_PYTHON
 from pytest_mlperf.run.child.protocol import import_as_parent, import_path
@@ -124,7 +124,7 @@ def library_trouble(use: str) -> str:
 
 
 @lru_cache(maxsize=256)
-def _asked(question: str, title: str = "asking the engine's library") -> tuple[str, ...]:
+def _asked(question: str, title: str = "checking the engine's library") -> tuple[str, ...]:
     """Return class, message and options of an error, or "" and ""."""
     command = [sys.executable, "-m", "pytest_mlperf.cli.doctor.requirements"]
     try:
@@ -132,7 +132,7 @@ def _asked(question: str, title: str = "asking the engine's library") -> tuple[s
     except subprocess.TimeoutExpired:
         return "", f"{title} takes longer than {IMPORT_TIMEOUT_SECONDS:.0f} s"
     if done.returncode:
-        last = (done.stderr.strip().splitlines() or [f"it ends with {done.returncode}"])[-1]
+        last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
         return "", f"{title} failed: {last}"
     return tuple(json.loads(done.stdout.splitlines()[-1]))
 
@@ -186,7 +186,7 @@ def importing(modules: Sequence[str]) -> dict[str, str]:
         failures |= {name: reason for name, reason in answers.items() if reason}
         left = [name for name in left if name not in answers]
         if left:
-            failures[left.pop(0)] = f"importing it ends the process with {done.returncode}"
+            failures[left.pop(0)] = f"its import ends the process with exit code {done.returncode}"
     return failures
 
 
@@ -197,7 +197,7 @@ def lacking(group: registry.Group, use: str, failures: Failures) -> tuple[str, s
         if not is_here(library):
             trouble = "is not installed"
         elif library in failures:
-            trouble = f"breaks: {failures[library]}"
+            trouble = f"cannot be imported: {failures[library]}"
         if trouble:
             return f"needs {library}, which {trouble}", cure(group, use, [library])
     return None
@@ -208,7 +208,7 @@ ANSWER_SHAPES: Mapping[str, Fields] = {
     "importing": {"library": is_text},
     "answer": {
         "lacking": by_name(is_text),
-        "error": lambda value: each(is_text)(value) and len(value) >= 2,
+        "error": lambda value: list_of(is_text)(value) and len(value) >= 2,
     },
     "error": ERROR,
 }
@@ -254,16 +254,18 @@ def _trouble(planned: Planned, answers: Sequence[Mapping[str, Any]]) -> Iterator
     if last["event"] == "error":
         yield EnvironmentFault(str(last["message"]))
     elif last["event"] == "importing":
-        yield EnvironmentFault(f"{title}: importing {last['library']} ends the process")
+        yield EnvironmentFault(f"{title}: the import of {last['library']} ends the process")
     elif last["event"] != "answer":
-        yield EnvironmentFault(f"{title}: it does not start, or does not pass on stdout")
+        yield EnvironmentFault(
+            f"{title}: does not start, or its stdout does not reach pytest-mlperf"
+        )
     else:
         python = planned.engine.python
         for library, reason in last["lacking"].items():
-            helps = "start an image or environment that has it, or install it there"
+            helps = "install it there, or use an image that has it"
             if python is not None:
                 helps = f"{python} -m pip install {distribution(library)}"
-            state = f"breaks: {reason}" if reason else f"is not installed there: {helps}"
+            state = f"cannot be imported: {reason}" if reason else f"is not installed: {helps}"
             yield EnvironmentFault(f"{title}: needs {library}, which {state}")
         if error := _error(planned, last["error"], f" (in {title})"):
             yield error
@@ -292,14 +294,16 @@ def _answers(build: Build, folder: Path, question: Mapping[str, Any]) -> list[Ma
     try:
         done = finished(build.command(file), limit_s, stdin=subprocess.DEVNULL, env=environment)
     except subprocess.TimeoutExpired:
-        raise EnvironmentFault(f"{build.title} does not answer within {limit_s:.0f} s") from None
+        raise EnvironmentFault(f"{build.title}: no answer within {limit_s:.0f} s") from None
     except OSError as error:
         raise EnvironmentFault(f"{build.title} cannot be started: {error.strerror}") from None
     try:
         events = [event_of(line, ANSWER_SHAPES) for line in done.stdout.encode().splitlines()]
     except NoEventError as error:
         printed = broken(repr(done.stdout[:80]))
-        raise EnvironmentFault(f"{build.title} is no Python: {printed} ({error})") from None
+        raise EnvironmentFault(
+            f"{build.title} is not a Python: it prints {printed} ({error})"
+        ) from None
     if not events:
         last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
         raise EnvironmentFault(f"{build.title} does not start: {last}")

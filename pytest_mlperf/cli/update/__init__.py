@@ -18,6 +18,7 @@ from pathlib import Path
 
 from pytest_mlperf.bench.policy import Policy
 from pytest_mlperf.cli import stored_results
+from pytest_mlperf.cli.arguments import REPEATABLE, RUNS_DIR, add
 from pytest_mlperf.cli.output import as_typed, show, whole
 from pytest_mlperf.cli.update._proposals import (
     COPY,
@@ -37,7 +38,7 @@ from pytest_mlperf.cli.update._proposals import (
 from pytest_mlperf.core.baseline import differences
 from pytest_mlperf.core.case import Case, Kind
 from pytest_mlperf.core.errors import BaselineError, EnvironmentFault, MlperfError
-from pytest_mlperf.core.numbers import duration, plural
+from pytest_mlperf.core.numbers import MAX_RUNS, duration, plural
 from pytest_mlperf.core.recording import changes
 from pytest_mlperf.core.results import CaseResult, Results
 from pytest_mlperf.core.verdict import Outcome
@@ -75,12 +76,15 @@ def elsewhere(test: ToMeasure, machine: Machine) -> str | None:
     accelerator = verdict.case.accelerator
     there, command = verdict.subject.identity, recording(test.result)
     if not machine.has(accelerator):
-        return f"{test.reason}, and {accelerator} is not here; where it is: {command}"
+        return (
+            f"{test.reason}; {accelerator} is not on this machine; run on one that has it: "
+            f"{command}"
+        )
     apart = differences(there, machine.as_in(there).identity(accelerator))
     if not apart or verdict.kind == "accuracy":  # scores hold on every machine
         return None
     shown = ", ".join(f"{one.name} {one.theirs} there, {one.ours} here" for one in apart[:3])
-    return f"{test.reason}, and it was measured on another machine ({shown}); there: {command}"
+    return f"{test.reason}; measured on another machine ({shown}); run there: {command}"
 
 
 def measured(
@@ -119,7 +123,7 @@ def _made(
     code = _run([sys.executable, "-m", "pytest", *options, *tests])
     if not file.exists() and code in {PYTEST_ENVIRONMENT, PYTEST_USAGE}:
         kind = EnvironmentFault if code == PYTEST_ENVIRONMENT else MlperfError
-        raise kind(f"pytest ended with exit code {code}, see above; nothing was written")
+        raise kind(f"pytest ended with exit code {code} (output above); nothing was written")
     cases = read_results(file).cases if file.exists() else ()
     return {_key(result): result for result in cases}
 
@@ -129,7 +133,9 @@ def _beside(runs_dir: Path) -> tempfile.TemporaryDirectory[str]:
         parent = ignored_in_git(runs_dir).resolve()
         return tempfile.TemporaryDirectory(dir=parent, prefix=COPY)
     except OSError as error:
-        raise MlperfError(f"{runs_dir} cannot be written: {error.strerror}") from None
+        raise MlperfError(
+            f"{runs_dir} cannot be written: {error.strerror}; name another with --runs-dir"
+        ) from None
 
 
 def _place(root: Path) -> Path:
@@ -176,15 +182,16 @@ def _run(command: Sequence[str]) -> int:
 def taken(one: ToMeasure, made: CaseResult | None, copy: Path, terms: Terms) -> Proposal | Kept:
     """Return the proposal of new runs; raise BaselineError if they are refused."""
     if made is None:
-        raise BaselineError("pytest did not measure it: see above what it says")
+        raise BaselineError("pytest did not measure it; see its output above")
     require_fit(made)
     then, now = one.result.verdict.subject, made.verdict.subject
     assert then is not None
     assert now is not None
     if apart := changes(then.fingerprint, now.fingerprint):
         raise BaselineError(
-            f"changed since that session: {', '.join(apart[:3])}; run pytest again, look at its "
-            "verdict, and accept that session"
+            f"changed since that session: {', '.join(apart[:3])}; run pytest again, then accept "
+            "the "
+            "new session"
         )
     if made.verdict.outcome is not Outcome.RECORDED:
         if made.verdict.kind == "accuracy":
@@ -251,69 +258,59 @@ class Acceptance:
 
 
 HELP = f"""\
-Shows what accepting a session would change in the baselines; --write with
---reason TEXT changes them. pytest measures a case with fewer than {GATING_RUNS} runs
-first: all runs of the baseline, and the scores of the whole data set. Cases
-that are ok and have the build of their baseline stay as they are. Worse values
-need --accept-regression CASE. Slowed, pretended and invalid measurements,
-scores below the gate, and runs of another build are refused.
+Shows how accepting a session would change the baselines; with --write and
+--reason TEXT, changes them. For a case with fewer than {GATING_RUNS} runs, pytest first
+measures all runs of the baseline and the scores of the whole data set. Cases
+that are ok and have the build of their baseline are kept. Worse values need
+--accept-regression CASE. INVALID results, results with --mlperf-handicap or
+--mlperf-pretend, scores below the gate and other builds are refused.
 
-Exit 1 if a case was refused, 2 on wrong usage, 3 if pytest cannot run here. If
-the runs are interrupted, nothing is written.
+Exit 1 if a case was refused, 2 on wrong usage, 3 if pytest cannot run. An
+interruption leaves all baselines unchanged.
 
-needs: a session's results; run it where pytest ran
+needs: results of a session; run it in the folder where pytest ran
 
 examples:
   $ pytest-mlperf update
-      a dry run: what would be written, and what must be measured before
+      dry run: shows what would be written, and what must be measured first
   $ pytest-mlperf update --write --reason "ORT 1.32, #455"
-      measures what is missing, writes baselines/; review and commit them
+      measures missing runs, writes baselines/; review and commit them
   $ pytest-mlperf update r.json --write --no-runs --reason "from CI"
-      only speed that this file has enough runs of
+      only performance, and only cases with enough runs in this file
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the command takes."""
-    stored_results.add_results(parser)
-    parser.add_argument("--write", action="store_true", help="write; without it nothing changes")
-    parser.add_argument("--reason", help="why the values are accepted; kept in the history")
+    add(parser, "results", "--write")
+    parser.add_argument("--reason", help="why the values are accepted; stored in the baseline")
     parser.add_argument(
         "--accept-regression",
-        action="append",
-        default=[],
+        **REPEATABLE,
         metavar="CASE",
-        help="accept worse values of this case: its id, or a part of it that fits one case; "
+        help="accept worse values of this case: its id, or a part that matches only one case; "
         "repeatable",
     )
-    parser.add_argument(
-        "--case",
-        action="append",
-        default=[],
-        metavar="CASE",
-        help="accept only this case, named likewise; repeatable",
-    )
+    add(parser, "--case", **REPEATABLE, help="accept only this case (id or part of it); repeatable")
     parser.add_argument(
         "--runs",
-        type=whole(lambda runs: GATING_RUNS <= runs <= 1000, f"from {GATING_RUNS} to 1000"),
+        type=whole(GATING_RUNS, MAX_RUNS),
         metavar="N",
-        help=f"runs of a measured baseline, from {GATING_RUNS} (default: pytest's, "
-        f"{USUAL_BASELINE_RUNS})",
+        help=f"runs of a measured baseline, from {GATING_RUNS} (default: {USUAL_BASELINE_RUNS}, or "
+        "mlperf_baseline_runs of pytest)",
     )
     parser.add_argument(
         "--no-runs",
         action="store_true",
-        help="measure nothing: only cases with enough runs, and no scores",
+        help="measure nothing: accept only cases with enough runs, and no scores",
     )
-    parser.add_argument("--baselines", type=Path, help="folder (default: nearest to the suite)")
-    stored_results.add_verify(parser)
-    stored_results.add_runs_dir(parser)
+    add(parser, "--baselines", "--verify", "--runs-dir")
 
 
 def run(parsed: argparse.Namespace) -> int:
     """Show, and with --write accept, a results file; return 1 if a case is refused."""
     if parsed.write and not (parsed.reason or "").strip(" ."):
-        raise MlperfError('update --write needs --reason "why these values are accepted"')
+        raise MlperfError('--write needs a reason: add --reason "why these values are accepted"')
     names = [*parsed.case, *parsed.accept_regression]
     path = stored_results.results_path(parsed.results, parsed.runs_dir, names)
     results, signed = stored_results.whole_results(path, parsed.verify)
@@ -330,7 +327,7 @@ def run(parsed: argparse.Namespace) -> int:
     acceptance = _considered(results, terms, parsed.runs_dir)
     if parsed.write and acceptance.to_measure:
         tests, acceptance.to_measure = acceptance.to_measure, []
-        show([f"measuring {plural(len(tests), 'test')}; nothing else should run here"])
+        show([f"measuring {plural(len(tests), 'test')}; keep the machine idle"])
         try:
             for one, outcome in measured(tests, terms, parsed.runs_dir, parsed.runs):
                 acceptance.take(one.result, outcome)
@@ -349,8 +346,8 @@ def foreign_suite(test: ToMeasure, runs_dir: Path) -> str | None:
         if any(digest and case.rests_on.get(suite) == digest for case in results.cases):
             return None
     return (
-        f"{test.reason}, and {suite} is not run: git does not track it, and no results in "
-        f"{runs_dir} rest on it as it is; add it to git, or take what was measured: --no-runs"
+        f"{test.reason}; {suite} is not run, because git does not track it and no session in "
+        f"{runs_dir} used this version; run: git add {suite}, or use --no-runs"
     )
 
 
@@ -395,7 +392,7 @@ def _missing(path: Path, results: Results, tests: Sequence[ToMeasure], runs: int
     ]
     all_timed = len(seconds) == len(kinds)
     about = f", about {duration(sum(seconds))}{idle_in_words()}" if all_timed else ""
-    return f"{len(tests)} to measure first ({runs} runs a case{about}), "
+    return f"{len(tests)} to measure first ({runs} runs per case{about}), "
 
 
 def again(parsed: argparse.Namespace) -> str:
@@ -406,7 +403,7 @@ def again(parsed: argparse.Namespace) -> str:
         "--runs": parsed.runs,
         "--no-runs": parsed.no_runs,
         "--baselines": parsed.baselines,
-        "--runs-dir": parsed.runs_dir if parsed.runs_dir != stored_results.RUNS_DIR else None,
+        "--runs-dir": parsed.runs_dir if parsed.runs_dir != RUNS_DIR else None,
     }
     return as_typed("update", [parsed.results] if parsed.results else [], options)
 

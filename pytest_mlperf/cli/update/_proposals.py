@@ -25,7 +25,7 @@ from pytest_mlperf.core.errors import BaselineError
 from pytest_mlperf.core.guarantees import ACCEPT_OPTIONS, MISSING_OPTION, REPLACE_OPTIONS
 from pytest_mlperf.core.noise.calibration import USUAL_BASELINE_RUNS
 from pytest_mlperf.core.notes import Words
-from pytest_mlperf.core.numbers import points
+from pytest_mlperf.core.numbers import plural, points
 from pytest_mlperf.core.recording import (
     Action,
     baseline_run,
@@ -125,11 +125,12 @@ def root_of(result: CaseResult, folder: Path | None) -> Path:
     if folder:
         return folder
     if result.suite == IMPORTED:
-        raise BaselineError("imported: name the folder of its baselines with --baselines")
+        raise BaselineError("imported results; name their baselines folder: --baselines DIR")
     if not in_project(result.suite):
         raise BaselineError(
-            f"{result.suite} is not here: run this in pytest's root folder, which that path begins "
-            "in, or name the folder of its baselines with --baselines"
+            f"{result.suite} does not exist; run this in pytest's root folder, or name the "
+            "baselines "
+            "folder: --baselines DIR"
         )
     return baselines_root(None, Path(result.suite), "closed")
 
@@ -159,7 +160,7 @@ def _speed(
     file, old = recorded(root, result)
     fresh = tuple(map(baseline_run, verdict.runs))
     if old and any(run in old.runs for run in fresh):
-        return Kept(reason="these very runs are in the baseline already")
+        return Kept(reason="the baseline has these runs already")
     if not terms.baselines:
         _same_place(result, file)
     if _stands(result, old, energy) and case.id not in terms.chosen:
@@ -174,10 +175,10 @@ def _speed(
         return _to_measure(result, root, terms, limits)
     if result.scored and verdict.accuracy is None:
         raise BaselineError(
-            f'accuracy was not checked; run pytest "{result.suite}" without selecting tests'
+            f'accuracy was not checked; run all tests of the suite: pytest "{result.suite}"'
         )
     if unfit := unrecordable(verdict.runs, result.limits, None):
-        raise BaselineError(f"{unfit}; run it again, or take the metric from the limits")
+        raise BaselineError(f"{unfit}; run it again, or remove the metric from [limits]")
     action: Action = "replace" if old else "record"
     proposal = record_of(result, file, old, limits, action=action, reason=terms.reason)
     require_accepted(result, "; ".join(proposal.worse), terms)
@@ -198,20 +199,18 @@ def _grows(result: CaseResult, old: Record) -> bool:
 
 def _stays(result: CaseResult, old: Record | None) -> str:
     word = result.verdict.outcome
-    reason = f"{word}, and the build is the baseline's: it stays (--case replaces it)"
+    reason = f"{word}, same build as the baseline; to replace it: --case {result.verdict.case.id}"
     if old is None or old.days >= DAYS:
         return reason
     more = f'pytest "{result.test}" {MISSING_OPTION}'
-    return f"{reason}; {old.days} of {DAYS} days: on another day {more} adds one"
+    return f"{reason}; {old.days} of {DAYS} days; to add one on another day: {more}"
 
 
 def require_accepted(result: CaseResult, worse: str, terms: Terms) -> None:
     """Raise BaselineError for worse values of a case without --accept-regression."""
     case = result.verdict.case.id
     if worse and case not in terms.regressions:
-        raise BaselineError(
-            f"gets worse ({worse}); to accept it: --accept-regression {shlex.quote(case)}"
-        )
+        raise BaselineError(f"worse: {worse}; to accept: --accept-regression {shlex.quote(case)}")
 
 
 def _stands(result: CaseResult, old: Record | None, energy: CaseResult | None) -> bool:
@@ -237,8 +236,8 @@ def _same_place(result: CaseResult, file: Path) -> None:
         same = False
     if not same:
         raise BaselineError(
-            f"it was judged against {used}, not {relative(file)}; name that folder of baselines "
-            "with --baselines"
+            f"judged against {used}, not {relative(file)}; name the baselines folder: "
+            "--baselines DIR"
         )
 
 
@@ -247,7 +246,7 @@ def _scores(result: CaseResult, root: Path, terms: Terms) -> ToMeasure | Kept:
     assert verdict.subject is not None
     file = scores_file(root, result)
     if verdict.baseline.file and Path(verdict.baseline.file).name != file.name:
-        return Kept(reason=f"held against the scores of a reference, {verdict.baseline.file}")
+        return Kept(reason=f"compared with the scores of a reference, {verdict.baseline.file}")
     if not terms.baselines:
         _same_place(result, file)
     old = accuracy_baselines.ACCURACY_DOCUMENT.load(file)
@@ -256,7 +255,7 @@ def _scores(result: CaseResult, root: Path, terms: Terms) -> ToMeasure | Kept:
     elif old and not (
         changed_keys(old.fingerprint, verdict.subject.fingerprint) or case.id in terms.chosen
     ):
-        return Kept(reason="ok, and the build is the baseline's: its scores stay")
+        return Kept(reason="ok, same build as the baseline")
     return _to_measure(result, root, terms, {})
 
 
@@ -276,16 +275,15 @@ def _to_measure(
     result: CaseResult, root: Path, terms: Terms, limits: Mapping[str, float]
 ) -> ToMeasure:
     runs = len(result.verdict.runs)
-    few = f"{runs} run{'' if runs == 1 else 's'}, a baseline needs {GATING_RUNS}"
-    reason = few if result.verdict.kind == "performance" else "scores are kept of a whole data set"
+    few = f"{plural(runs, 'run')}; a baseline needs {GATING_RUNS}"
+    reason = few if result.verdict.kind == "performance" else "scores need the whole data set"
     if result.suite == IMPORTED:
-        raise BaselineError(f"{reason}: import that many sessions together")
+        raise BaselineError(f"{reason}; import more sessions together")
     if not terms.measure:
-        raise BaselineError(f"{reason}; record them with: {recording(result)}")
+        raise BaselineError(f"{reason}; record them: {recording(result)}")
     if not in_project(result.suite):
         raise BaselineError(
-            f"{reason}, and {result.suite} is not here: run this in pytest's root folder, which "
-            "that path begins in"
+            f"{reason}; {result.suite} does not exist; run this in pytest's root folder"
         )
     return ToMeasure(result=result, root=root, reason=reason, limits=limits)
 
@@ -298,9 +296,7 @@ def recording(result: CaseResult) -> str:
     return f'pytest "{result.test}" {options}'
 
 
-CHANGED_NOTE = (
-    "the baseline was changed while this was measured; look at it, and run the command again"
-)
+CHANGED_NOTE = "the baseline changed during the measurement; check it, then run the command again"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -400,7 +396,7 @@ def record_of(
     extended = old if action == "append" else None
     fresh = screened(verdict.runs, result.limits, rule, extended)
     if extended is None and len(fresh.runs) < GATING_RUNS:
-        few = f"only {len(fresh.runs)} of {len(verdict.runs)} runs belong together"
+        few = f"only {len(fresh.runs)} of {len(verdict.runs)} runs are consistent"
         raise BaselineError(f"{few}; run it again")
     # A session that was judged has left out its own first run already.
     skipped = old is not None and old.skips_first_run and verdict.outcome is not Outcome.RECORDED

@@ -332,7 +332,7 @@ def combine(gated: Ruling, ruling: Ruling | None, missing: Words) -> Ruling:
         notes = (*gated.notes, ruling.quoted("against_baseline"))
         return replace(gated, paired=paired, notes=notes)
     if ruling is None:
-        kept = gated.gate is not None and gated.gate.state is GateState.KEPT
+        kept = gated.gate is not None and gated.gate.kept
         note = Note.of("only_gate", note=missing) if kept else missing
         outcome = Outcome.OK if kept else Outcome.NO_BASELINE
         return replace(gated, outcome=outcome, notes=(*gated.notes, note))

@@ -5,6 +5,7 @@ Ratios of speed are shown and never judged: a claim about one is tested by [[pai
 
 from __future__ import annotations
 
+import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,6 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import PurePath
 from statistics import geometric_mean
+from typing import Any
 
 from pytest_mlperf.core.case import Case
 from pytest_mlperf.core.metrics import COUNTS, METRICS, gated_metrics
@@ -130,14 +132,21 @@ Tests = Mapping[str, CaseResult]
 """The tests of one case by their kind."""
 
 
-def precision_section(results: Iterable[CaseResult]) -> tuple[list[TextTable], list[str]]:
-    """Return one table of the blocks in which an engine has several precisions, and remarks."""
+def precision_section(
+    results: Iterable[CaseResult], *, whole: bool = False
+) -> tuple[list[TextTable], list[str]]:
+    """Return one table of the blocks in which an engine has several precisions, and remarks.
+
+    Args:
+        whole: Name workload, engine, precision and reference in every row, so that rows can be
+            sorted.
+    """
     blocks = [
         block
         for block in blocks_of(results)
         if len({entry.case.engine for entry in block.entries}) < len(block.entries)
     ]
-    return [precision_table(blocks)] if blocks else [], remarks(blocks)
+    return [precision_table(blocks, whole=whole)] if blocks else [], remarks(blocks)
 
 
 def blocks_of(results: Iterable[CaseResult]) -> list[Block]:
@@ -345,34 +354,38 @@ SPEED = (
 SPREAD_NOTE = "spread: lowest and highest ratio of two runs; it is no confidence interval"
 
 
-def precision_table(blocks: Sequence[Block]) -> TextTable:
+def precision_table(blocks: Sequence[Block], *, whole: bool = False) -> TextTable:
     """Return the table of all blocks: a row per score, at least one per entry."""
     several = len(blocks) > 1
     about = "their reference" if several else f"{blocks[0].against}: {blocks[0].workload}"
     return TextTable(
         heading=f"Precisions against {about}",
         columns=(*COLUMNS, *dict.fromkeys(title(one.metric) for one in blocks), "speed", "spread"),
-        rows=[row for block in blocks for row in _rows(block, several=several)],
+        rows=[row for block in blocks for row in _rows(block, several=several, whole=whole)],
         left=("workload", "engine", "precision", "against", "metric", "accuracy"),
         spare=("needed", "samples", "spread", "interval", "against"),
     )
 
 
-def _rows(block: Block, *, several: bool) -> Iterator[Row]:
+def _rows(block: Block, *, several: bool, whole: bool) -> Iterator[Row]:
     for entry in block.entries:
         words = {score.outcome for score in entry.scores}
-        whole = str(entry.accuracy or "") if entry.accuracy not in words else ""
-        first: Row = {
-            "workload": block.workload if several and entry is block.entries[0] else "",
-            "against": block.reference.name if several and entry is not block.reference else "",
+        of_test = str(entry.accuracy or "") if entry.accuracy not in words else ""
+        is_reference = entry is block.reference and not whole
+        names: Row = {
+            "workload": block.workload if whole or (several and entry is block.entries[0]) else "",
+            "against": block.reference.name if (whole or several) and not is_reference else "",
             "engine": entry.case.engine,
             "precision": entry.case.precision,
-            **_speed_cells(entry, block),
         }
         for index, score in enumerate(entry.scores or (None,)):
-            word = whole if whole and not index else str(score.outcome or "") if score else ""
-            cells = _score_cells(score, entry) if score else {}
-            yield {**cells, "accuracy": word, **({} if index else first)}
+            word = str(score.outcome or "") if score else ""
+            yield {
+                **(_score_cells(score, entry) if score else {}),
+                "accuracy": word if index else of_test or word,
+                **(names if whole or not index else {}),
+                **({} if index else _speed_cells(entry, block)),
+            }
 
 
 def _score_cells(score: Score, entry: PrecisionEntry) -> Row:
@@ -452,3 +465,100 @@ def precision_lines(results: Results, width: int) -> list[str]:
         lines += paragraphs("measured", [origin(results)], width)
     lines += paragraphs("note", notes, width)
     return lines
+
+
+# --- the plot --------------------------------------------------------------------------------
+
+
+def precision_points(
+    results: Iterable[CaseResult],
+) -> tuple[list[tuple[Case, dict[str, Any]]], list[str]]:
+    """Return score over speed of each precision, in shares of the reference's, as values by field.
+
+    A workload has points if it has two. The second list names the entries without a point.
+    """
+    points, absent = list[tuple[Case, dict[str, Any]]](), list[str]()
+    for block in blocks_of(results):
+        of_block, without = _points(block)
+        if len(of_block) > 1:
+            points += of_block
+            absent += without
+    return points, absent
+
+
+def _points(block: Block) -> tuple[list[tuple[Case, dict[str, Any]]], list[str]]:
+    """Return the points of a block, the reference first, and what has none with the reason."""
+    base = deciding(block)
+    if base is None:
+        return [], []
+    drawn, absent = [], []
+    for entry in sorted(block.entries, key=lambda entry: entry is not block.reference):
+        point = _point(block, entry, base)
+        if isinstance(point, str):
+            absent.append(f"{block.label(entry)}: {point}")
+        else:
+            drawn.append((entry.case, point))
+    return drawn, absent
+
+
+def deciding(block: Block) -> Score | None:
+    """Return the reference's score that comes closest to its gate in any entry, or falls deepest.
+
+    None where the reference has no score above 0.
+    """
+    nearest: list[tuple[float, Score]] = []
+    for base in block.reference.scores:
+        if base.value > 0 and base.metric not in COUNTS:
+            scores = filter(None, (_score_of(entry, base.metric) for entry in block.entries))
+            shares = (_share(s.value, s.needed or s.value, lower=s.lower) for s in scores)
+            nearest.append((min(shares), base))
+    return min(nearest, key=lambda score: score[0])[1] if nearest else None
+
+
+def _share(value: float, base: float, *, lower: bool) -> float:
+    """Return a score in per cent of another; above 100 it is better, whatever its direction."""
+    over, under = (base, value) if lower else (value, base)
+    return 100 * over / under if under > 0 else math.nan
+
+
+def _score_of(entry: PrecisionEntry, metric: str) -> Score | None:
+    return next((score for score in entry.scores if score.metric == metric), None)
+
+
+def _point(block: Block, entry: PrecisionEntry, against: Score) -> dict[str, Any] | str:
+    """Return the point of an entry, or why it has none."""
+    words = [str(word) for word in (entry.accuracy, entry.performance) if word and word.fails]
+    reason = ", ".join(dict.fromkeys(words))
+    score = _score_of(entry, against.metric)
+    if score is None:
+        return reason or "no score"
+    change = 0.0 if entry is block.reference else score.change
+    if change is None:
+        return "no comparable score"
+    if entry.speed is None or entry.speed.ratio is None:
+        return reason or "no comparable speed"
+    base, lower = score.value - change, score.lower
+    y = _share(score.value, base, lower=lower)
+    if not math.isfinite(y):
+        return "no comparable score"
+    ends: list[float] = []
+    if score.low is not None and score.high is not None:
+        ends = sorted(_share(base + end, base, lower=lower) for end in (score.low, score.high))
+    gate = None
+    if against.needed is not None:
+        gate = _share(against.needed, against.value, lower=against.lower)
+    return {
+        "precision": entry.case.precision,
+        "speed": entry.speed.ratio,
+        "score": round(y, 3),
+        "low": round(ends[0], 3) if ends else None,
+        "high": round(ends[1], 3) if ends else None,
+        "gate": None if gate is None else round(gate, 3),
+        "accuracy": "failed" if entry.accuracy and entry.accuracy.fails else "kept or not judged",
+        "against": block.against,
+        "of": title(against.metric),
+        "score_text": f"{y:.3f} %",
+        "interval": f"{ends[0]:.3f} to {ends[1]:.3f} %" if ends else "",
+        "gate_text": "" if gate is None else f"{gate:.3f} %",
+        "speed_text": times(entry.speed.ratio),
+    }

@@ -30,7 +30,7 @@ from pytest_mlperf.reports.rows import (
     gate,
     invalid_runs,
     light,
-    metric_notes,
+    notes_of,
     rows,
     searched,
     strongest,
@@ -122,7 +122,7 @@ def failure_message(results: Results, columns: int) -> Callable[[CaseResult], st
 def _reasons(
     verdict: Verdict, result: CaseResult, width: int, likely_causes: Sequence[Cause]
 ) -> Iterator[list[str]]:
-    yield paragraphs("note", [*map(sentence, verdict.notes), *metric_notes(verdict)], width)
+    yield paragraphs("note", notes_of(verdict), width)
     yield paragraphs("invalid", [text for text in (invalid_runs(verdict),) if text], width)
     yield paragraphs("search", searched(verdict), width)
     if text := light(verdict):

@@ -17,19 +17,8 @@ from typing import Any
 from pytest_mlperf.core.errors import MlperfError, RunError
 from pytest_mlperf.core.job import CheckpointBuild, Elsewhere, Job
 from pytest_mlperf.processes import log_tail
-from pytest_mlperf.run.checkpoints._store import (
-    CONFIGURATIONS,
-    PROVENANCE_VERSION,
-    SHARED,
-    WEIGHTS_SUFFIX,
-    Built,
-    CheckpointStore,
-    Memory,
-    digests,
-    hash_of,
-    model_files,
-)
-from pytest_mlperf.run.child.events import Fields, by_name, each, is_count, is_text
+from pytest_mlperf.run.checkpoints import _store
+from pytest_mlperf.run.child.events import Fields, by_name, is_count, is_text, list_of
 from pytest_mlperf.run.child.process import Child, Patience
 from pytest_mlperf.run.child.protocol import Event
 from pytest_mlperf.run.conditions import Conditions, placed
@@ -70,7 +59,7 @@ class Checkpoint:
 
 def builds_folder(runs: Path) -> Path:
     """Return PYTEST_MLPERF_BUILDS, else `builds` in the folder of all results."""
-    if shared := os.environ.get(SHARED):
+    if shared := os.environ.get(_store.SHARED):
         return Path(shared).expanduser().absolute()
     return (runs.parent.parent if runs.parent.name == "runs" else runs.parent) / "builds"
 
@@ -92,7 +81,7 @@ def state_of(step: CheckpointBuild | None, runs_dir: Path) -> str:
     if step is None or not step.registered:
         return ""
     with contextlib.suppress(MlperfError, OSError):
-        store = CheckpointStore(builds_folder(runs_dir / "runs" / "any"))
+        store = _store.CheckpointStore(builds_folder(runs_dir / "runs" / "any"))
         key = _memory(step, store, about_builder(step)).recall()
         if key and (built := store.find(key)):
             return f"{step.title}: built {built.provenance['built']}"
@@ -110,7 +99,7 @@ class _Making:
 
     def __post_init__(self) -> None:
         self._machine = self.conditions.machine
-        self._store = CheckpointStore(builds_folder(self.conditions.folder))
+        self._store = _store.CheckpointStore(builds_folder(self.conditions.folder))
         self._prompts: Path | None = None
         self._calibration: dict[str, Any] = {}
 
@@ -121,14 +110,14 @@ class _Making:
         remembered = memory.recall()
         if remembered and (built := store.find(remembered)):
             return _checkpoint(built)
-        source = digests(step.source, model_files(step.source), self.show)
+        source = _store.digests(step.source, _store.model_files(step.source), self.show)
         self._calibrate()
         made_of = {
             **_decided(step, about),
             "source": source,
             "calibration": self._calibration.get("digest"),
         }
-        key = hash_of(made_of)[:KEY_DIGITS]
+        key = _store.hash_of(made_of)[:KEY_DIGITS]
         limit_s = self.conditions.lease_limit_s
         if (built := store.find(key)) is None:
             with store.alone(key, limit_s=limit_s, waiting=self.show):
@@ -152,7 +141,7 @@ class _Making:
         samples = int(done["samples"])
         self._calibration = {"use": calibration.title, "samples": samples, "digest": done["digest"]}
 
-    def _make(self, key: str, about: Event, source: Mapping[str, str]) -> Built:
+    def _make(self, key: str, about: Event, source: Mapping[str, str]) -> _store.Built:
         """Run the builder, while it alone uses the accelerator."""
         step, conditions = self.step, self.conditions
         # One build serves all power limits of its entry.
@@ -164,8 +153,8 @@ class _Making:
         ):
             self._machine = placement.conditions.machine
             # A builder writes all files in a pipeline's folders.
-            its_own = {*CONFIGURATIONS, *(name for name in source if "/" in name)}
-            weights = (WEIGHTS_SUFFIX, f"{WEIGHTS_SUFFIX}.index.json")
+            its_own = {*_store.CONFIGURATIONS, *(name for name in source if "/" in name)}
+            weights = (_store.WEIGHTS_SUFFIX, f"{_store.WEIGHTS_SUFFIX}.index.json")
             spec = {
                 "target": step.target,
                 "recipe": step.recipe,
@@ -210,13 +199,13 @@ class _Making:
         ).run()
 
 
-def _checkpoint(built: Built) -> Checkpoint:
+def _checkpoint(built: _store.Built) -> Checkpoint:
     made = built.provenance
     facts = {
         "use": made["use"],
         "recipe": made["recipe"],
         "options": json.dumps(made["options"], sort_keys=True),
-        "source_sha256": hash_of(made["source"])[:SHOWN_DIGITS],
+        "source_sha256": _store.hash_of(made["source"])[:SHOWN_DIGITS],
         "code": made["code"][:SHOWN_DIGITS],
         **made["versions"],
         **made["facts"],
@@ -235,7 +224,7 @@ def _checkpoint(built: Built) -> Checkpoint:
 def _decided(step: CheckpointBuild, about: Event) -> dict[str, Any]:
     """Return what determines the result, besides file contents."""
     return {
-        "schema": PROVENANCE_VERSION,
+        "schema": _store.PROVENANCE_VERSION,
         "use": step.use,
         "recipe": step.recipe,
         "options": dict(step.options),
@@ -244,15 +233,15 @@ def _decided(step: CheckpointBuild, about: Event) -> dict[str, Any]:
     }
 
 
-def _memory(step: CheckpointBuild, store: CheckpointStore, about: Event) -> Memory:
+def _memory(step: CheckpointBuild, store: _store.CheckpointStore, about: Event) -> _store.Memory:
     """Return the memory of a build; it remembers nothing for a user's calibration data."""
-    prompts, files = step.calibration, model_files(step.source)
+    prompts, files = step.calibration, _store.model_files(step.source)
     calibration = [asdict(prompts.dataset), prompts.count] if prompts else None
     if prompts and (path := prompts.dataset.options.get("path")):
         files.append(Path(path))
     sure = prompts is None or prompts.registered
     decided = {**_decided(step, about), "calibration": calibration}
-    return Memory(store.folder if sure else None, decided, files)
+    return _store.Memory(store.folder if sure else None, decided, files)
 
 
 IMPORT_TIMEOUT_SECONDS = 300.0
@@ -261,7 +250,7 @@ BUILDER_ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 ABOUT: Fields = {
     "versions": by_name(is_text),
-    "missing": each(is_text),
+    "missing": list_of(is_text),
     "code": is_text,
     "python": is_text,
     "executable": is_text,

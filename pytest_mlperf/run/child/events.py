@@ -64,7 +64,7 @@ def optional(check: Check) -> Check:
     return lambda value: value is None or check(value)
 
 
-def each(check: Check) -> Check:
+def list_of(check: Check) -> Check:
     """Return the check of a list."""
     return lambda value: type(value) is list and all(map(check, value))
 
@@ -110,11 +110,11 @@ _TIMES = "own_s foreign_s waited_s stolen_s throttled_s pressure_s memory_some_s
 
 REPLICA = record(
     name=is_text,
-    gpus=each(is_text),
+    gpus=list_of(is_text),
     samples=is_count,
     throughput=is_duration,
     latency_s=is_duration,
-    shares=each(is_duration),
+    shares=list_of(is_duration),
 )
 
 CONTENTION = record(
@@ -146,9 +146,9 @@ OF_WORKER: Mapping[str, Fields] = {
             inputs=by_name(is_text),
             input_s=optional(is_duration),
         ),
-        "files": each(is_text),
+        "files": list_of(is_text),
         "load_s": is_duration,
-        "pages": optional(each(is_text)),
+        "pages": optional(list_of(is_text)),
     },
     "warmed": {"warmup_s": is_duration, "takes_s": optional(is_duration)},
     "probed": {"target_qps": is_rate},
@@ -170,20 +170,20 @@ OF_WORKER: Mapping[str, Fields] = {
             within_se=is_duration,
             token_metrics=by_name(is_number),
             notes=_are_notes,
-            faults=each(is_text),
+            faults=list_of(is_text),
             completing_threads=is_count,
             client=by_name(is_duration),
             accepted_drafts=optional(is_count),
             contention=optional(CONTENTION),
             finishes=by_name(is_count),
-            replicas=each(REPLICA),
+            replicas=list_of(REPLICA),
             peak_bytes=optional(is_count),
             clock_moved_s=is_number,
             slow_start=by_name(is_number),
             corrected=is_flag,
             hidden_share=optional(is_duration),
             answer_counts=by_name(is_count),
-            answer_forms=each(is_text),
+            answer_forms=list_of(is_text),
             salt=is_text,
             stages=by_name(is_duration),
         ),

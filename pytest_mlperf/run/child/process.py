@@ -19,15 +19,7 @@ from pytest_mlperf.core.errors import EnvironmentFault, RunError, UnavailableErr
 from pytest_mlperf.core.untrusted_text import broken
 from pytest_mlperf.processes import ChildProcess, ended
 from pytest_mlperf.run.builds import Build
-from pytest_mlperf.run.child.events import (
-    ERROR,
-    NEXT_EVENTS,
-    OF_WORKER,
-    ChildEvents,
-    Fields,
-    is_count,
-    is_text,
-)
+from pytest_mlperf.run.child import events
 from pytest_mlperf.run.child.protocol import PACKAGE, Command, Event, WorkerSpec, import_path
 
 KILL_GRACE_SECONDS = 2.0
@@ -38,7 +30,11 @@ MAX_STOPPED_SECONDS = 30.0
 THIS_PYTHON = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
 """Variables of this Python that another one does not inherit."""
 
-PROGRESS: Fields = {"done": is_count, "total": is_count, "what": is_text}
+PROGRESS: events.Fields = {
+    "done": events.is_count,
+    "total": events.is_count,
+    "what": events.is_text,
+}
 
 
 class Designed(RunError):
@@ -77,7 +73,7 @@ class EventProcess(ChildProcess):
         self,
         command: Sequence[str],
         log: IO[bytes],
-        kinds: Mapping[str, Fields],
+        kinds: Mapping[str, events.Fields],
         *,
         layer: str,
         whose: str,
@@ -101,7 +97,7 @@ class EventProcess(ChildProcess):
             raise
         finally:
             os.close(end)
-        self._events = ChildEvents(
+        self._events = events.ChildEvents(
             self._pipe,
             kinds,
             layer=layer,
@@ -149,7 +145,7 @@ class Child:
     folder: Path
     script: str
     spec: Mapping[str, Any]
-    answer: Fields
+    answer: events.Fields
     patience: Patience
     show: Callable[[str], None]
     python: Sequence[str] | None = None
@@ -203,7 +199,7 @@ class Child:
         return EventProcess(
             command,
             log,
-            {"progress": PROGRESS, "done": self.answer, "error": ERROR},
+            {"progress": PROGRESS, "done": self.answer, "error": events.ERROR},
             layer=self.layer,
             whose=self.whose,
             environment=self.environment,
@@ -335,13 +331,13 @@ class WorkerProcess:
         return EventProcess(
             build.command(spec) if build else command,
             log,
-            OF_WORKER,
+            events.OF_WORKER,
             layer="worker",
             whose="engine",
             environment=self._environment,
             other_python=build is not None,
             on_stdout=build is not None,
-            follows=NEXT_EVENTS,
+            follows=events.NEXT_EVENTS,
         )
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:

@@ -50,7 +50,7 @@ class ClientProcesses(ReplicatedEngine):
             counts.update(client_counts)
         return counts
 
-    def each(self) -> list[dict[str, Any]]:
+    def replica_runs(self) -> list[dict[str, Any]]:
         """Return nothing, because differences between clients are not the server's."""
         return []
 

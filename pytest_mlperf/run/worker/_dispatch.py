@@ -14,9 +14,8 @@ from typing import Any
 from pytest_mlperf.core.extension import Sink
 from pytest_mlperf.core.job import STREAMS
 from pytest_mlperf.run.worker import _pipe as wire
-from pytest_mlperf.run.worker._replica_group import ReplicaProcess
+from pytest_mlperf.run.worker._replica_group import ReplicaProcess, shares
 from pytest_mlperf.run.worker._sink import GuardedSink
-from pytest_mlperf.run.worker._tally import shares
 
 REPLICA_PARTS = 4
 """First parts of a list per replica; later parts shrink, so that all replicas end together."""

@@ -1,14 +1,16 @@
-"""Slow an engine down by a known share, to demonstrate a failure."""
+"""Wrap an engine, to slow it down by a known share or to submit samples in a fixed order."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from itertools import cycle, islice
 from typing import Any, Self
 
 from pytest_mlperf.core.extension import Counts, Engine, Outputs, Sink
+from pytest_mlperf.run.worker._sink import GuardedSink
 
 
 class EngineAround(Engine):
@@ -165,3 +167,26 @@ class SlowSink:
                 time.sleep(left - SPIN_BELOW_S / 2)
         # The next wait compensates for an overlong sleep.
         self._thread.owed_s = end_s - time.perf_counter()
+
+
+class InOrder(EngineAround):
+    """Submit the loaded samples in ascending order, in a cycle.
+
+    MLPerf's reference of DLRM v3 does this, as its requests are a stream in time. It applies to
+    performance runs only: an accuracy run uses each sample once, under LoadGen's index.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine)
+        self._next: Iterator[int] = iter(())
+
+    def load_samples(self, indices: Sequence[int]) -> None:
+        super().load_samples(indices)
+        self._next = cycle(sorted(indices))
+
+    def submit(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        """Submit the next samples of the cycle; one thread calls."""
+        next_indices = list(islice(self._next, len(indices)))
+        if isinstance(sink, GuardedSink) and sink.counts_tokens:
+            sink.answer_tokens.record_indices(ids, next_indices)
+        super().submit(ids, next_indices, sink)

@@ -15,15 +15,7 @@ from typing import Any, Literal
 from pytest_mlperf.core.errors import REINSTALL, TO_MEASURE, EnvironmentFault, RunError
 from pytest_mlperf.core.extension import Engine
 from pytest_mlperf.core.job import STREAMS, LoadGenSettings
-from pytest_mlperf.run.worker._delivery import (
-    AuditSink,
-    AuditTokenSink,
-    LimitedSink,
-    OutputSink,
-    PerformanceSink,
-    Port,
-    TokenSink,
-)
+from pytest_mlperf.run.worker import _delivery
 from pytest_mlperf.run.worker._sink import KEPT_LIST, Fail, GuardedSink
 from pytest_mlperf.stores import atomic
 from pytest_mlperf.stores.artefacts import ARTEFACTS, ArtefactWriter
@@ -203,13 +195,13 @@ def make_sink(plan: LoadGenPlan, fail: Fail, folder: Path) -> GuardedSink:
     except ImportError as error:
         raise EnvironmentFault(f"LoadGen cannot be imported: {error}; try: {REINSTALL}") from None
 
-    port = Port(
+    port = _delivery.Port(
         response=mlperf_loadgen.QuerySampleResponse,
         complete=mlperf_loadgen.QuerySamplesComplete,
         first_token=mlperf_loadgen.FirstTokenComplete,
     )
     if plan.phase == "accuracy":
-        return OutputSink(fail, port, ArtefactWriter(folder / ARTEFACTS))
+        return _delivery.OutputSink(fail, port, ArtefactWriter(folder / ARTEFACTS))
     limits_s = {
         name: plan.attributes[name] / 1e9
         for name in ("ttft_latency", "tpot_latency", "server_target_latency_ns")
@@ -217,17 +209,19 @@ def make_sink(plan: LoadGenPlan, fail: Fail, folder: Path) -> GuardedSink:
     }
     if plan.attributes.get("use_token_latencies"):
         both = limits_s.get("ttft_latency"), limits_s.get("tpot_latency")
-        return (AuditTokenSink if plan.logs_answers else TokenSink)(
+        return (_delivery.AuditTokenSink if plan.logs_answers else _delivery.TokenSink)(
             fail,
             port,
             needs_first=plan.scenario != "Offline",
             limits_s=None if both[0] is None or both[1] is None else (both[0], both[1]),
         )
     if plan.logs_answers:
-        return AuditSink(fail, port, ArtefactWriter(folder / ARTEFACTS))
+        return _delivery.AuditSink(fail, port, ArtefactWriter(folder / ARTEFACTS))
     limit_s = limits_s.get("server_target_latency_ns")
     return (
-        PerformanceSink(fail, port) if limit_s is None else LimitedSink(fail, port, limit_s=limit_s)
+        _delivery.PerformanceSink(fail, port)
+        if limit_s is None
+        else _delivery.LimitedSink(fail, port, limit_s=limit_s)
     )
 
 
@@ -276,7 +270,7 @@ def _issue(
             if indices is not None:
                 samples = [indices[sample] for sample in samples]
             if indices is not None or sink.counts_tokens:
-                sink.answer_tokens.asked(ids, samples)
+                sink.answer_tokens.record_indices(ids, samples)
             if len(ids) <= KEPT_LIST:
                 recent.append((ids, samples))
             submit(ids, samples, sink)

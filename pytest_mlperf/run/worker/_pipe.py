@@ -139,7 +139,7 @@ class Lists:
             self._lists[number], self._left[number] = ids, len(ids)
             self._expected[ids[0]] = (number, 0)
 
-    def place(self, ids: Sequence[int]) -> Place | None:
+    def locate(self, ids: Sequence[int]) -> Place | None:
         """Return the place of ids if they continue a list, else None."""
         if not len(ids) or (expected := self._expected.pop(ids[0], None)) is None:
             return None
@@ -164,8 +164,8 @@ class Lists:
         listed = self._lists.get(number, ())
         return listed[position] if position < len(listed) else sample
 
-    def ids(self, place: Place) -> Sequence[int]:
-        number, start, count = place
+    def ids(self, span: Place) -> Sequence[int]:
+        number, start, count = span
         ids = self._lists[number][start : start + count]
         self._left[number] -= count  # places may arrive out of order
         if not self._left[number]:

@@ -91,7 +91,7 @@ class ReplicatedEngine(Engine):
         """Return the facts that all replicas share, and the number of replicas."""
         return self._facts
 
-    def each(self) -> list[dict[str, Any]]:
+    def replica_runs(self) -> list[dict[str, Any]]:
         return self._dispatcher.runs()
 
     def _batch_of(self, batch: int) -> int:

@@ -227,14 +227,14 @@ class AnswerTokens:
     """Count tokens by data set index.
 
     Attributes:
-        by_index: Tokens of each answer by data set index; -1 if `asked` was not called.
+        by_index: Tokens of each answer by data set index; -1 if `record_indices` was not called.
     """
 
     def __init__(self) -> None:
         self.by_index: dict[int, list[int]] = {}
         self._index_of: dict[int, int] = {}
 
-    def asked(self, ids: Sequence[int], indices: Sequence[int]) -> None:
+    def record_indices(self, ids: Sequence[int], indices: Sequence[int]) -> None:
         self._index_of.update(zip(ids, indices, strict=True))
 
     def index_of(self, sample: int) -> int | None:

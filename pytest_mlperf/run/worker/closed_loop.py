@@ -1,4 +1,7 @@
-"""Keep a fixed number of requests in flight at each point, and share code with the open loop."""
+"""Keep a fixed number of requests in flight at each point, or let a harness measure the points.
+
+The open loop shares its code.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,9 @@ import random
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
+from operator import attrgetter
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from time import perf_counter
 from typing import Any, Protocol
@@ -16,11 +21,13 @@ from typing import Any, Protocol
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.extension import Counts, Engine
 from pytest_mlperf.core.job import LoadGenSettings
+from pytest_mlperf.rounds.endpoints import scored_points
 from pytest_mlperf.run.worker._delivery import count_fault, token_fault
-from pytest_mlperf.run.worker._sink import MAX_FINISH_CHARACTERS, Clock, Fail, GuardedSink
+from pytest_mlperf.run.worker._sink import MAX_FINISH_CHARACTERS, Clock, Fail, Faults, GuardedSink
 from pytest_mlperf.run.worker.clocks import TokenTimes
 from pytest_mlperf.run.worker.conversations import Asked, Conversations, Slots
 from pytest_mlperf.run.worker.point_window import (
+    NOTE,
     REFERENCE,
     SCHEMA_VERSION,
     PointRequest,
@@ -28,8 +35,9 @@ from pytest_mlperf.run.worker.point_window import (
     Record,
     WindowMeter,
     lengths,
+    parts_of,
+    recounted,
 )
-from pytest_mlperf.run.worker.recount import NOTE, parts_of, recounted
 
 WARMUP_TURNS = 2
 """Requests that every slot completes before a point's window begins."""
@@ -81,12 +89,12 @@ class SlotSink(GuardedSink):
         """Requests in flight."""
         return len(self._under_way)
 
-    def take_slot(self, sample: int, asked: Asked, slot: int) -> None:
+    def take_slot(self, sample: int, request: Asked, slot: int) -> None:
         """Record a request that is about to be submitted."""
         self.expect([sample])
         with self._lock:
             now_s = perf_counter()
-            self._under_way[sample] = PointRequest(asked, now_s, now_s, slot, counts=True)
+            self._under_way[sample] = PointRequest(request, now_s, now_s, slot, counts=True)
 
     def pause(self, begin_s: float, lasts_s: float) -> None:
         """Record that a conversation pauses before its next turn."""
@@ -250,13 +258,13 @@ class Loop:
         self,
         engine: Engine,
         sink: SlotSink,
-        asked: Conversations,
+        conversations: Conversations,
         settings: LoadGenSettings,
         trace: Sequence[float] = (),
     ) -> None:
         """Drive `engine` with loaded samples; `trace` has arrival times [s], () for none."""
         self._engine, self._sink, self._trace = engine, sink, trace
-        self._asked, self._settings = asked, settings
+        self._asked, self._settings = conversations, settings
         self._ids = itertools.count(1)
 
     def run(self, name: str, alone_s: float, at_edges: Callable[[], None]) -> dict[str, Any]:
@@ -289,7 +297,7 @@ class Loop:
             "order": ordered_points,
             "arrivals": self._settings.arrivals,
             "burstiness": self._settings.burstiness,
-            "points": [asdict(one) for one in sorted(points, key=lambda one: one.point)],
+            "points": [asdict(row) for row in sorted(points, key=attrgetter("point"))],
         }
 
     def _point(self, point: float, alone_s: float, edge: Edge) -> PointWindow:
@@ -386,6 +394,41 @@ class ClosedLoop(Loop):
         return None
 
     def _issue(self, slot: int) -> None:
-        sample, asked = next(self._ids), self._slots.next(slot)
-        self._sink.take_slot(sample, asked, slot)
-        self._engine.submit([sample], [asked.index], self._sink)
+        sample, request = next(self._ids), self._slots.next(slot)
+        self._sink.take_slot(sample, request, slot)
+        self._engine.submit([sample], [request.index], self._sink)
+
+
+@dataclass
+class Pulse:
+    """Count a harness's signs of life as progress."""
+
+    completed: int = 0
+    outstanding: int = 0
+    faults: Faults = field(default_factory=Faults)
+
+    def repeated(self) -> None:
+        """Return None, as there are no indices."""
+
+    def beat(self) -> None:
+        """Count a sign of life."""
+        self.completed += 1
+
+
+def measured(
+    engine: Engine,
+    settings: LoadGenSettings,
+    folder: Path,
+    pulse: Pulse,
+    at_edges: Callable[[], None],
+) -> dict[str, Any]:
+    """Let the harness measure all points in folders below `folder`, and return the log."""
+    offsets_s, points = dict[str, float](), order(settings, folder.parent.name)
+    at_edges()
+    for point in points:
+        name = f"c{point:g}"
+        scored = round(point) in scored_points([round(each) for each in points])
+        engine.measure_point(round(point), settings, folder / name, pulse.beat, scored=scored)
+        offsets_s[name] = time.time() - time.monotonic()
+    at_edges()
+    return {"schema": SCHEMA_VERSION, "order": points, "recorded": offsets_s}

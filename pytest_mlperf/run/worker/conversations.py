@@ -83,11 +83,11 @@ def conversations(dataset: Dataset, alone: Sequence[int]) -> Conversations:
 class Slots:
     """Choose the next request of each slot, and hold the slots that pause before a turn."""
 
-    def __init__(self, asked: Conversations, draw: random.Random, first: int) -> None:
+    def __init__(self, pool: Conversations, draw: random.Random, first: int) -> None:
         """Draw conversations with replacement, and number them from `first`."""
-        self._all, self._draw = asked, draw
+        self._all, self._draw = pool, draw
         # A separate generator, so that later draws do not depend on when slots were filled.
-        self._young = random.Random(draw.random()) if asked.has_turns else draw
+        self._young = random.Random(draw.random()) if pool.has_turns else draw
         self._now: dict[int, Asked] = {}
         self._due: list[tuple[float, int]] = []
         self.count = first

@@ -27,12 +27,7 @@ from pytest_mlperf.run.worker import _pipe as wire
 from pytest_mlperf.run.worker.clocks import QUANTILES, percentile
 from pytest_mlperf.run.worker.provenance import imported_files
 from pytest_mlperf.run.worker.samples import as_dataset
-from pytest_mlperf.run.worker.worker import (
-    SWITCH_INTERVAL_S,
-    build,
-    built_engine,
-    described_by,
-)
+from pytest_mlperf.run.worker.worker import SWITCH_INTERVAL_S, build, built_engine, described_by
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
@@ -87,7 +82,7 @@ class ReplicaSink:
         """Report completions, with outputs if they are read."""
         kept = outputs if self.wants_output else None
         self._replica.open -= len(ids)
-        done = self._replica.lists.place(ids) or [*ids]
+        done = self._replica.lists.locate(ids) or [*ids]
         self._put((wire.DONE, perf_counter(), done, kept, n_tokens))
 
     def lost(self, ids: Sequence[int]) -> None:

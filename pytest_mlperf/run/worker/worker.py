@@ -37,13 +37,11 @@ from pytest_mlperf.run.worker import _loadgen as loadgen
 from pytest_mlperf.run.worker import clocks as over_time
 from pytest_mlperf.run.worker._client_check import with_reach
 from pytest_mlperf.run.worker._clients import ClientProcesses
-from pytest_mlperf.run.worker._handicap import HandicapEngine
-from pytest_mlperf.run.worker._harness import Pulse, measured
-from pytest_mlperf.run.worker._in_order import InOrder
+from pytest_mlperf.run.worker._handicap import HandicapEngine, InOrder
 from pytest_mlperf.run.worker._replicas import ReplicatedEngine
 from pytest_mlperf.run.worker._sink import CountingSink, Fail, Faults, GuardedSink
 from pytest_mlperf.run.worker.clocks import RUN_FILE
-from pytest_mlperf.run.worker.closed_loop import ClosedLoop, SlotSink
+from pytest_mlperf.run.worker.closed_loop import ClosedLoop, Pulse, SlotSink, measured
 from pytest_mlperf.run.worker.conversations import Conversations, conversations
 from pytest_mlperf.run.worker.model_files import model_files_facts
 from pytest_mlperf.run.worker.open_loop import OpenLoop, recorded
@@ -57,8 +55,8 @@ from pytest_mlperf.run.worker.samples import (
     fixed_lengths,
     require_same,
     sizes,
+    stages_of,
 )
-from pytest_mlperf.run.worker.stages import stages_of
 from pytest_mlperf.stores import atomic
 
 # --- to bring an engine to speed without LoadGen, and find the rate to offer it --------------
@@ -596,7 +594,7 @@ def result_of(
         answer_forms=sink.answer_forms if sink.wants_output else (),
         salt=sink.run,
         finishes=dict(sink.ends.most_common(MAX_FINISH_REASONS)),
-        replicas=engine.each() if isinstance(engine, ReplicatedEngine) else (),
+        replicas=engine.replica_runs() if isinstance(engine, ReplicatedEngine) else (),
     )
     return dataclasses.asdict(finished)
 

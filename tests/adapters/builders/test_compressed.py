@@ -98,12 +98,12 @@ def test_modelopts_fp8_weights_are_the_models(tmp_path: Path) -> None:
     target, variable = tmp_path / "built", "PYTEST_MLPERF_MODELOPT_PYTHON"
     facts = build(variable, "modelopt", "ModelOptBuilder", (source, target), "fp8")
 
-    own, built = (load_file(folder / "model.safetensors") for folder in (source, target))
-    for name, weight in own.items():
+    source_weights, built = (load_file(folder / "model.safetensors") for folder in (source, target))
+    for name, weight in source_weights.items():
         if name.endswith("proj.weight"):
             scale = built[name.replace(".weight", ".weight_scale")]
             error = (built[name].float() * scale - weight).norm()
             assert float(error) <= 0.04 * float(weight.norm())
     assert facts["quantised"] == "14 of 14 linear layers"
-    said = json.loads((target / "hf_quant_config.json").read_text("utf-8"))
-    assert said["quantization"]["quant_algo"] == "FP8"
+    quantization_config = json.loads((target / "hf_quant_config.json").read_text("utf-8"))
+    assert quantization_config["quantization"]["quant_algo"] == "FP8"

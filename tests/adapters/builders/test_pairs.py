@@ -130,8 +130,8 @@ TABLE = dict(rows())
 def complaint(folder: Path, engine: str, builder: str, recipe: str, precision: str) -> str:
     """Return what is said of a suite when it is read; "" where nothing is wrong."""
     calibration = ", calibration = 16" if TABLE[builder, recipe].calibrates else ""
-    given: dict[str, Any] = {"engine": engine, "builder": builder, "recipe": recipe}
-    text = SUITE.format(**given, precision=precision, calibration=calibration)
+    fields: dict[str, Any] = {"engine": engine, "builder": builder, "recipe": recipe}
+    text = SUITE.format(**fields, precision=precision, calibration=calibration)
     file = folder / "s.mlperf.toml"
     file.write_text(text, "utf-8")
     try:

@@ -63,15 +63,15 @@ def test_weights_are_the_models_own_up_to_rounding(tmp_path: Path) -> None:
     """Read again from the files, each linear layer but the last is near its source, not equal."""
     source = models.random_model(tmp_path / "source")
     load = transformers.AutoModelForCausalLM.from_pretrained
-    own = dict(load(source).requires_grad_(False).named_parameters())
+    source_weights = dict(load(source).requires_grad_(False).named_parameters())
 
     for recipe, rounding in (("int8", 0.01), ("int8-dynamic", 0.01), ("int4", 0.15), ("fp8", 0.04)):
         build(source, tmp_path / recipe, recipe)
         built = dict(load(tmp_path / recipe).requires_grad_(False).named_parameters())
-        for name, weight in own.items():
+        for name, weight in source_weights.items():
             small = hasattr(built[name], "dequantize") and "proj" in name
-            found = built[name].dequantize() if small else built[name]
-            error = float((found - weight).norm() / weight.norm())
+            weight_built = built[name].dequantize() if small else built[name]
+            error = float((weight_built - weight).norm() / weight.norm())
             assert small is name.endswith("proj.weight")
             assert 0 < error < rounding if small else error == 0, (recipe, name)
 

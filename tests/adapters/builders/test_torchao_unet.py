@@ -162,7 +162,7 @@ def test_a_convolution_is_the_product_of_what_was_rounded(recipe: str) -> None:
         product.weight, product.bias = matrix.weight, matrix.bias
 
         with torch.inference_mode():
-            found = product(inputs)
+            outputs = product(inputs)
 
         kernel = convolution.kernel_size
         weights = matrix.weight.dequantize().unflatten(1, (*kernel, -1)).permute(0, 3, 1, 2)
@@ -170,8 +170,8 @@ def test_a_convolution_is_the_product_of_what_was_rounded(recipe: str) -> None:
             seen_as_floats(matrix.weight, inputs), weights, convolution.bias,
             convolution.stride, convolution.padding,
         )  # fmt: skip
-        assert torch.allclose(found, rounded, rtol=1e-4, atol=1e-4), shape
-        assert 0 < float((found - exact).norm() / exact.norm()) < 0.05, shape
+        assert torch.allclose(outputs, rounded, rtol=1e-4, atol=1e-4), shape
+        assert 0 < float((outputs - exact).norm() / exact.norm()) < 0.05, shape
 
 
 def seen_as_floats(weight: Any, inputs: Any) -> Any:
@@ -189,10 +189,10 @@ def test_convolutions_that_are_no_such_product_are_left() -> None:
         {"groups": 2}, {"dilation": 2}, {"out_channels": 24}, {"in_channels": 3},
         {"padding": "same"},
     ]  # fmt: skip
-    for place, changes in enumerate(table):
+    for index, changes in enumerate(table):
         block = torch.nn.Module()
         block.add_module("conv1", torch.nn.Conv2d(**{**CONVOLUTIONS[0], **changes}))
-        unet.add_module(f"block{place}", block)
+        unet.add_module(f"block{index}", block)
 
     assert quantised_layers(unet) == {}
 

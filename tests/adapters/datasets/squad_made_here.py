@@ -55,30 +55,30 @@ def squad(
         odd: Share of words that tokenizers treat differently.
     """
     rng = random.Random(seed)
-    known = sorted({"".join(rng.choices(SYLLABLES, k=rng.randint(1, 3))) for _ in range(3000)})
-    lines = vocabulary(rng, known)
+    word_list = sorted({"".join(rng.choices(SYLLABLES, k=rng.randint(1, 3))) for _ in range(3000)})
+    lines = vocabulary(rng, word_list)
 
     def word() -> str:
         if rng.random() < odd:
             return rng.choice(ODDITIES)
-        plain = rng.choice(known)
+        plain = rng.choice(word_list)
         return rng.choice((plain, plain, plain, plain.capitalize(), f"{plain},", f"{plain}."))
 
     def text(length: int) -> str:
         return "".join(word() + rng.choice(SPACES) for _ in range(length))
 
     def answers(context: str) -> list[dict[str, Any]]:
-        found = []
+        answers = []
         for _ in range(rng.randint(1, 4)):
             start = rng.randrange(len(context))
             end = start + rng.choice((1, 8, 20))
-            found.append({"answer_start": start, "text": context[start:end]})
-        return [*found, rng.choice(found)]
+            answers.append({"answer_start": start, "text": context[start:end]})
+        return [*answers, rng.choice(answers)]
 
     entries = []
     for number in range(paragraphs):
         context = text(words * (4 if number % 50 == 7 else 1))
-        asked = [
+        questions_of_context = [
             {
                 "id": f"{number}-{nth}",
                 "question": text(rng.choice((0, 8, 12, 12, 12, 90))) + "?",
@@ -86,7 +86,7 @@ def squad(
             }
             for nth in range(questions)
         ]
-        entries.append({"context": context, "qas": asked})
+        entries.append({"context": context, "qas": questions_of_context})
     articles = [
         {"title": f"Article {first}", "paragraphs": entries[first : first + 40]}
         for first in range(0, len(entries), 40)

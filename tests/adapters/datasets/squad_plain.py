@@ -42,15 +42,17 @@ def word_pieces(text: str, vocabulary: Mapping[str, int]) -> list[str]:
     """Take the longest piece, and the longest piece of the rest; else the word is unknown."""
     pieces = []
     for token in basic_tokens(text):
-        found, rest = list[str](), token
+        pieces_so_far, rest = list[str](), token
         while rest and len(token) <= 100:
-            heads = [("##" if found else "") + rest[:size] for size in range(len(rest), 0, -1)]
-            known = [head for head in heads if head in vocabulary]
-            if not known:
+            heads = [
+                ("##" if pieces_so_far else "") + rest[:size] for size in range(len(rest), 0, -1)
+            ]
+            heads_in_vocabulary = [head for head in heads if head in vocabulary]
+            if not heads_in_vocabulary:
                 break
-            rest = rest[len(known[0]) - (2 if found else 0) :]
-            found.append(known[0])
-        pieces += ["[UNK]"] if rest else found
+            rest = rest[len(heads_in_vocabulary[0]) - (2 if pieces_so_far else 0) :]
+            pieces_so_far.append(heads_in_vocabulary[0])
+        pieces += ["[UNK]"] if rest else pieces_so_far
     return pieces
 
 
@@ -78,7 +80,7 @@ def features(
 ) -> list[Plain]:
     """Return all features of a file's content, without the zeros at their ends."""
     vocabulary = {line: number for number, line in enumerate(lines)}
-    found = []
+    rows = []
     for article in content["data"]:
         for paragraph in article["paragraphs"]:
             words = split_words(paragraph["context"])
@@ -87,16 +89,16 @@ def features(
                 for number, word in enumerate(words)
                 for piece in word_pieces(word, vocabulary)
             ]
-            for asked in paragraph["qas"]:
-                head = ["[CLS]", *word_pieces(asked["question"], vocabulary)[:query], "[SEP]"]
+            for question in paragraph["qas"]:
+                head = ["[CLS]", *word_pieces(question["question"], vocabulary)[:query], "[SEP]"]
                 spans = windows(len(whole), longest - len(head) - 1, stride)
                 for number, (start, end) in enumerate(spans):
                     tokens = [*head, *(piece for piece, _ in whole[start:end]), "[SEP]"]
                     places = dict(enumerate(range(start, end), start=len(head)))
                     ids = [vocabulary.get(token, vocabulary["[UNK]"]) for token in tokens]
-                    found.append(
+                    rows.append(
                         Plain(
-                            identity=asked["id"],
+                            identity=question["id"],
                             tokens=tokens,
                             token_to_orig_map={k: whole[piece][1] for k, piece in places.items()},
                             token_is_max_context={
@@ -107,17 +109,17 @@ def features(
                             segment_ids=[0] * len(head) + [1] * (len(tokens) - len(head)),
                         )
                     )
-    return found
+    return rows
 
 
 def windows(pieces: int, room: int, stride: int) -> list[tuple[int, int]]:
     """Return [start, end) of each window."""
-    found, start = list[tuple[int, int]](), 0
-    while not found or found[-1][1] < pieces:
+    spans, start = list[tuple[int, int]](), 0
+    while not spans or spans[-1][1] < pieces:
         end = min(start + room, pieces)
-        found.append((start, end))
+        spans.append((start, end))
         start += min(end - start, stride)
-    return found
+    return spans
 
 
 def best_window(spans: list[tuple[int, int]], piece: int) -> int:

@@ -107,8 +107,8 @@ def test_mlperf_asks_the_first_rows_of_each_subset_and_small_ones_whole(wheel: P
     references = [dataset.reference(index) for index in range(len(dataset))]
     subsets = [reference["subset"] for reference in references]
 
-    asked = Counter(subsets)
-    assert asked == {
+    rows_of_subset = Counter(subsets)
+    assert rows_of_subset == {
         **dict.fromkeys(SUBSET_PERCENTAGES, 10),
         "simple_python": 31,
         "live_parallel": 16,
@@ -118,8 +118,8 @@ def test_mlperf_asks_the_first_rows_of_each_subset_and_small_ones_whole(wheel: P
     assert subsets == sorted(subsets)
     first = subsets.index("simple_python")
     for row in range(31):
-        said = dataset.input(first + row)["messages"]
-        assert [message["content"] for message in said] == [
+        messages = dataset.input(first + row)["messages"]
+        assert [message["content"] for message in messages] == [
             "",
             f"Order lamp {row} of simple_python.",
         ]
@@ -130,11 +130,11 @@ def test_mlperf_asks_the_first_rows_of_each_subset_and_small_ones_whole(wheel: P
 def test_functions_become_tools_as_openais_api_takes_them(wheel: Path) -> None:
     """Names without dots, JSON's types as deep as bfcl-eval goes; scorers get them as they are."""
     dataset = load(wheel)
-    asked = dataset.input(0)
-    (tool,) = asked["tools"]
+    request = dataset.input(0)
+    (tool,) = request["tools"]
     made = tool["function"]["parameters"]
 
-    assert asked["tool_choice"] == "auto"
+    assert request["tool_choice"] == "auto"
     assert (tool["type"], tool["function"]["name"]) == ("function", "shop_lamps_irrelevance")
     assert made["type"] == "object"
     assert made["required"] == ["height"]

@@ -104,11 +104,11 @@ def test_the_table_that_the_reference_makes_comes_before_its_source(
     dataset = build(path=str(folder / "captions"))
     assert captions(dataset) == ["A dog."]
     np.testing.assert_array_equal(dataset.input(0)["latents"], NOISE)
-    own = folder / "own.tsv"
-    own.write_text("caption\tid\nA dog.\t5\n", "utf-8-sig")
+    table_of_reference = folder / "own.tsv"
+    table_of_reference.write_text("caption\tid\nA dog.\t5\n", "utf-8-sig")
     np.save(folder / "noise.npy", NOISE.astype(np.float64) * 2)
 
-    dataset = build(path=str(own), latents=str(folder / "noise.npy"))
+    dataset = build(path=str(table_of_reference), latents=str(folder / "noise.npy"))
     assert dataset.reference(0) == {"caption": "A dog.", "id": 5}
     np.testing.assert_array_equal(dataset.input(0)["latents"], NOISE * 2)
 

@@ -24,8 +24,8 @@ TOOLS = [{"type": "function", "function": {"name": "bash"}}]
 
 
 def turn(conversation: str, number: int, role: str, content: Any = None, **more: Any) -> Any:
-    said = {} if content is None else {"content": content}
-    return {"conversation_id": conversation, "turn": number, "role": role, **said, **more}
+    text = {} if content is None else {"content": content}
+    return {"conversation_id": conversation, "turn": number, "role": role, **text, **more}
 
 
 AGENT = [
@@ -142,23 +142,23 @@ def test_every_part_of_a_turn_counts_in_the_digest(path: str, tmp_path: Path) ->
     for change in changes:
         lines = [*AGENT, {**CHAT[0], **change}, *CHAT[1:]]
         digests.add(ConversationsDataset(path=written(tmp_path, lines)).digest)
-    for place, change in ((1, {"content": "Ho."}), (4, {"delay_seconds": 3})):
-        changed = [{**line, **change} if n == place else line for n, line in enumerate(CHAT)]
+    for number, change in ((1, {"content": "Ho."}), (4, {"delay_seconds": 3})):
+        changed = [{**line, **change} if n == number else line for n, line in enumerate(CHAT)]
         digests.add(ConversationsDataset(path=written(tmp_path, [*AGENT, *changed])).digest)
 
     assert len(digests) == 7
 
 
-def changed(place: int, **change: Any) -> list[Any]:
+def changed(index: int, **change: Any) -> list[Any]:
     """Return a conversation with something else in one line; ... leaves a key out."""
     lines = [dict(line) for line in CHAT]
-    lines[place] = {k: v for k, v in {**lines[place], **change}.items() if v is not ...}
+    lines[index] = {k: v for k, v in {**lines[index], **change}.items() if v is not ...}
     return lines
 
 
-def agent(place: int, **change: Any) -> list[Any]:
+def agent(index: int, **change: Any) -> list[Any]:
     """Return the beginning of an agent's conversation, something else in its last line."""
-    return [*AGENT[:place], {**AGENT[place], **change}]
+    return [*AGENT[:index], {**AGENT[index], **change}]
 
 
 HOSTILE = "\x1b[2J\n" * 9

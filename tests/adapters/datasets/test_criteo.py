@@ -86,9 +86,9 @@ def same(dataset: CriteoDataset, data: Data, ends: list[int]) -> None:
         np.testing.assert_array_equal(sample["dense"], data.dense[start:stop])
         assert sample["dense"].dtype == labels.dtype == np.float32
         assert len(sample["sparse"]) == 26
-        for found, wanted in zip(sample["sparse"], data.sparse, strict=True):
-            np.testing.assert_array_equal(found, wanted[start:stop])
-            assert found.dtype == np.int32
+        for column, source_column in zip(sample["sparse"], data.sparse, strict=True):
+            np.testing.assert_array_equal(column, source_column[start:stop])
+            assert column.dtype == np.int32
         np.testing.assert_array_equal(labels, data.labels[start:stop].ravel())
 
 
@@ -237,10 +237,10 @@ def with_feature(number: int, change: Change) -> Change:
     return lambda arrays: [change(x) if n == number else x for n, x in enumerate(arrays)]
 
 
-def with_value(place: Any, value: float) -> Change:
+def with_value(index: Any, value: float) -> Change:
     def change(values: NDArray[Any]) -> NDArray[Any]:
         changed = values.copy()
-        changed[place] = value
+        changed[index] = value
         return changed
 
     return change

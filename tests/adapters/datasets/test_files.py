@@ -316,8 +316,8 @@ def test_a_checksum_is_compared_before_anything_is_read(made: Made) -> None:
     file.write_bytes(b"nonsense")
 
     error = refusal(RunError, made.build, checksum=f"sha256:{digits}")
-    found = hashlib.sha256(b"nonsense").hexdigest()
-    assert f"{file}: sha256 is {found}, not the {digits} asked for" in str(error)
+    digest = hashlib.sha256(b"nonsense").hexdigest()
+    assert f"{file}: sha256 is {digest}, not the {digits} asked for" in str(error)
     assert error.layer == "dataset"
     for checksum in ("", "78823c13", "md5:12", f"md4:{32 * '0'}", "crc:1"):
         error = refusal(SuiteError, made.look, checksum=checksum)
@@ -353,9 +353,9 @@ def remove(path: Path) -> None:
 @pytest.mark.parametrize("name", SETS)
 def test_files_that_are_missing_are_named(tmp_path: Path, name: str) -> None:
     """By `look` as by the data set, but for those that only a list in another file names."""
-    for number, (place, message) in enumerate(SETS[name].places.items()):
+    for number, (file, message) in enumerate(SETS[name].places.items()):
         made = make(name, tmp_path / str(number))
-        remove(made.folder / place)
+        remove(made.folder / file)
         errors = {str(refusal(UnavailableError, ask)) for ask in (made.look, made.build)}
         assert len(errors) == 1
         assert errors.pop().startswith(str(made.folder))
@@ -370,8 +370,8 @@ def test_files_that_are_missing_are_named(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("made", sorted(SEVERAL_PLACES), indirect=True)
 def test_files_that_are_missing_are_named_together(made: Made) -> None:
     places = [place for place in made.rules.places if place]
-    for place in places:
-        remove(made.folder / place)
+    for file in places:
+        remove(made.folder / file)
     expected = [made.rules.places[place].format(folder=made.folder) for place in places]
 
     for ask in (made.look, made.build):

@@ -22,8 +22,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_mlperf.adapters.datasets.files.frames import TABLE_LIMIT, read_frame
-from pytest_mlperf.adapters.datasets.files.pickle_files import UNPACKED_LIMIT
+from pytest_mlperf.adapters.datasets.files.frames import TABLE_LIMIT, UNPACKED_LIMIT, read_frame
 from pytest_mlperf.adapters.datasets.files.pickled import PICKLE_NAMES, PickledFrame
 from pytest_mlperf.adapters.datasets.files.pickles import Name, PickledObject, PickleError, parse
 from pytest_mlperf.core.errors import EnvironmentFault, RunError, UnavailableError
@@ -149,9 +148,11 @@ def test_what_pandas_writes_is_read(
 
     frame = PickledFrame(file, max_bytes=2**20)
 
-    found = {name: frame.column(place) for place, name in enumerate(frame.labels)}
+    columns_read = {name: frame.column(place) for place, name in enumerate(frame.labels)}
     for name in names:
-        assert [listed(cell) for cell in found[name]] == [listed(cell) for cell in values[name]]
+        assert [listed(cell) for cell in columns_read[name]] == [
+            listed(cell) for cell in values[name]
+        ]
 
 
 def listed(cell: object) -> object:
@@ -181,9 +182,9 @@ PLAIN = st.recursive(
 @given(value=PLAIN, protocol=st.integers(2, 5))
 def test_plain_objects_are_read_as_python_reads_them(value: object, protocol: int) -> None:
     """Text, numbers, lists, tuples and dictionaries come back, apart from the packing of lists."""
-    found = parsed(pickle.dumps([value, value], protocol=protocol))
+    parsed_value = parsed(pickle.dumps([value, value], protocol=protocol))
 
-    assert unpacked(found) == [value, value]
+    assert unpacked(parsed_value) == [value, value]
 
 
 def unpacked(value: object) -> object:
@@ -401,9 +402,9 @@ def test_an_admitted_name_is_only_a_label() -> None:
     """Nothing is looked up: the description of a call is what stays of the call."""
     call = named("builtins", "bytearray") + pickle.BININT + struct.pack("<i", 2**31 - 1)
 
-    found = parsed(written(call, pickle.TUPLE1, pickle.REDUCE))
+    call_parsed = parsed(written(call, pickle.TUPLE1, pickle.REDUCE))
 
-    assert (found.name, found.args) == ("bytearray", (2**31 - 1,))
+    assert (call_parsed.name, call_parsed.args) == ("bytearray", (2**31 - 1,))
     assert parsed(written(named("pandas", "NA"))) == Name("NA")
 
 
@@ -499,12 +500,12 @@ def test_a_damaged_file_is_refused_or_read_but_nothing_else(
 ) -> None:
     """Bytes inserted, replaced or cut out lead to no error but ours."""
     data = bytearray(SMALL)
-    for place, inserted, removed in changes:
-        data[place : place + removed] = inserted
+    for start, inserted, removed in changes:
+        data[start : start + removed] = inserted
     try:
         frame = PickledFrame(io.BytesIO(bytes(data)), max_bytes=2**20)
-        for place in range(len(frame.labels)):
-            frame.column(place)
+        for start in range(len(frame.labels)):
+            frame.column(start)
     except PickleError:
         pass
 

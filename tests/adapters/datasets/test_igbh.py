@@ -37,32 +37,32 @@ def edges_of(relation: tuple[str, str, str]) -> Any:
 
 def written(folder: Path, *, headers: bool = False) -> Path:
     """Write a graph as IGBH-full has it, or with the headers of the smaller ones."""
-    place = folder / "full" / "processed"
+    data_folder = folder / "full" / "processed"
     for kind in NODE_KINDS:
-        (place / kind).mkdir(parents=True)
-        file = place / kind / "node_feat.npy"
+        (data_folder / kind).mkdir(parents=True)
+        file = data_folder / kind / "node_feat.npy"
         if kind in ("paper", "author") and not headers:
             file.write_bytes(rows_of(kind).tobytes())
         else:
             np.save(file, rows_of(kind))
     for relation in RELATIONS:
-        (place / "__".join(relation)).mkdir()
-        np.save(place / "__".join(relation) / "edge_index.npy", edges_of(relation))
+        (data_folder / "__".join(relation)).mkdir()
+        np.save(data_folder / "__".join(relation) / "edge_index.npy", edges_of(relation))
     labels = np.arange(12, dtype="<f4") * 10
     if headers:
-        np.save(place / "paper" / "node_label_2K.npy", labels)
+        np.save(data_folder / "paper" / "node_label_2K.npy", labels)
     else:
-        (place / "paper" / "node_label_2K.npy").write_bytes(labels.tobytes())
-    torch.save(torch.tensor([11, 3, 7, 5, 0])[1:4], place / "val_idx.pt")
-    return place
+        (data_folder / "paper" / "node_label_2K.npy").write_bytes(labels.tobytes())
+    torch.save(torch.tensor([11, 3, 7, 5, 0])[1:4], data_folder / "val_idx.pt")
+    return data_folder
 
 
 @pytest.mark.parametrize("headers", [False, True])
 def test_papers_are_those_of_val_idx_with_their_labels(tmp_path: Path, headers: bool) -> None:
     """A part of a tensor is saved with all of it; its offset counts."""
-    place = written(tmp_path, headers=headers)
+    data_folder = written(tmp_path, headers=headers)
 
-    for path in (tmp_path, place):
+    for path in (tmp_path, data_folder):
         data = IgbhDataset(path=str(path), features=FEATURES)
         assert [data.input(n)["paper"] for n in range(len(data))] == [3, 7, 5]
         assert [data.reference(n) for n in range(len(data))] == [30, 70, 50]
@@ -74,29 +74,29 @@ def test_papers_are_those_of_val_idx_with_their_labels(tmp_path: Path, headers: 
 
 
 def test_its_digest_tells_other_data_apart(tmp_path: Path) -> None:
-    place = written(tmp_path)
+    data_folder = written(tmp_path)
 
     def digest(**options: Any) -> str:
         return IgbhDataset(path=str(tmp_path), features=FEATURES, **options).digest
 
-    before = digest()
-    assert digest() == before != digest(count=2)
-    (place / "fos" / "node_feat.npy").write_bytes(
-        (place / "fos" / "node_feat.npy").read_bytes()[:-4] + b"\0\0\0\1"
+    digest_at_start = digest()
+    assert digest() == digest_at_start != digest(count=2)
+    (data_folder / "fos" / "node_feat.npy").write_bytes(
+        (data_folder / "fos" / "node_feat.npy").read_bytes()[:-4] + b"\0\0\0\1"
     )
-    assert digest() != before
+    assert digest() != digest_at_start
 
 
 def saved(values: Any) -> Callable[[Path], object]:
-    return lambda place: torch.save(values, place / "val_idx.pt")
+    return lambda folder: torch.save(values, folder / "val_idx.pt")
 
 
 def cut(name: str, length: int) -> Callable[[Path], object]:
-    return lambda place: (place / name).write_bytes((place / name).read_bytes()[:length])
+    return lambda folder: (folder / name).write_bytes((folder / name).read_bytes()[:length])
 
 
-def hostile(place: Path) -> None:
-    with zipfile.ZipFile(place / "val_idx.pt", "w") as archive:
+def hostile(folder: Path) -> None:
+    with zipfile.ZipFile(folder / "val_idx.pt", "w") as archive:
         archive.writestr("val_idx/data.pkl", pickle.dumps(Touch(Path("executed"), shell=False), 2))
 
 
@@ -132,8 +132,8 @@ def test_what_is_damaged_is_one_error_and_nothing_is_executed(
 
 
 def test_edges_and_labels_that_cannot_be_are_named(tmp_path: Path) -> None:
-    place = written(tmp_path)
-    file = place / "paper__topic__fos" / "edge_index.npy"
+    data_folder = written(tmp_path)
+    file = data_folder / "paper__topic__fos" / "edge_index.npy"
     np.save(file, np.array([[0, 3]]))
     with pytest.raises(RunError, match=r"topic.*joins fos 3 of 3"):
         IgbhDataset(path=str(tmp_path), features=FEATURES)

@@ -43,10 +43,10 @@ def test_a_sample_is_channels_first_rgb_minus_the_means_of_the_reference(build: 
 def test_the_map_may_be_elsewhere(build: Build, folder: Path) -> None:
     """It is also found beside the folder; images beyond count are not read."""
     source = folder / "val_map.txt"
-    for place in ("labels/mine.txt", "../far/away.txt", "../val_map.txt"):
-        (folder / place).parent.mkdir(exist_ok=True)
-        source = source.rename(folder / place)
-        assert len(build(map=place)) == 3
+    for map_file in ("labels/mine.txt", "../far/away.txt", "../val_map.txt"):
+        (folder / map_file).parent.mkdir(exist_ok=True)
+        source = source.rename(folder / map_file)
+        assert len(build(map=map_file)) == 3
         assert len(build(map=str(source.resolve()))) == 3
     assert len(build()) == 3
     (folder / "c.png").write_bytes(b"")

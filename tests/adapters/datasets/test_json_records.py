@@ -59,9 +59,9 @@ def test_any_list_reads_as_json_reads_it_whole(
 
 def test_what_is_not_asked_for_is_not_read(tmp_path: Path) -> None:
     """The first records are there although the file is damaged further on; a mark is none."""
-    found = read_records(write(tmp_path, '[{"a": 1}, {"a": 2}, nonsense'))
+    records = read_records(write(tmp_path, '[{"a": 1}, {"a": 2}, nonsense'))
 
-    assert [next(found), next(found)] == [{"a": 1}, {"a": 2}]
+    assert [next(records), next(records)] == [{"a": 1}, {"a": 2}]
     assert list(read_records(write(tmp_path, b'\xef\xbb\xbf[{"a": 1}]'))) == [{"a": 1}]
 
 

@@ -67,12 +67,12 @@ def same(dataset: Kits19Dataset, names: list[str]) -> None:
     assert len(dataset) == len(names)
     for index, name in enumerate(names):
         image, label = volumes(name)
-        found, reference = dataset.input(index), dataset.reference(index)
-        np.testing.assert_array_equal(found, image)
+        volume, reference = dataset.input(index), dataset.reference(index)
+        np.testing.assert_array_equal(volume, image)
         np.testing.assert_array_equal(reference["label"], label[0])
-        assert found.dtype == np.float32
+        assert volume.dtype == np.float32
         assert reference["label"].dtype == np.uint8
-        assert found.flags.c_contiguous
+        assert volume.flags.c_contiguous
         assert reference["label"].flags.c_contiguous
         assert set(reference) == {"case", "label"}
         assert reference["case"] == name

@@ -63,14 +63,14 @@ def entry(name: str, text: str, samples: int) -> dict[str, Any]:
 
 
 def write_clips(
-    folder: Path, change: Change = lambda _: None, *, place: str = "/data/dev-all-repack"
+    folder: Path, change: Change = lambda _: None, *, path_in_list: str = "/data/dev-all-repack"
 ) -> Path:
     """Write three clips, and a list of them that names them as on the machine it was made on."""
     entries = []
     for number, (sound, text) in enumerate(zip(SOUNDS, TEXTS, strict=True)):
         name = f"84-121123_{number}.wav"
         write_wav(folder / "dev-all-repack" / name, sound)
-        entries.append(entry(f"{place}/{name}", text, len(sound)))
+        entries.append(entry(f"{path_in_list}/{name}", text, len(sound)))
     change(entries[1])
     path = folder / OFFICIAL_LISTS[0]
     path.write_text(json.dumps(entries, indent=2), "utf-8")
@@ -94,8 +94,8 @@ def load(path: Path, **options: Any) -> LibriSpeechDataset:
 def test_clips_are_those_of_the_list_wherever_it_was_made(write: Write) -> None:
     """As librosa gives them: the sixteen bits of a sample over 32768."""
     rows = ["/data/dev-all-repack", "./data/dev-all-repack", "dev-all-repack"]
-    for place in rows:
-        dataset = load(write(place=place).parent)
+    for path_in_list in rows:
+        dataset = load(write(path_in_list=path_in_list).parent)
         assert [dataset.reference(index) for index in range(len(dataset))] == TEXTS
         for index, sound in enumerate(SOUNDS):
             clip = dataset.input(index)
@@ -122,7 +122,7 @@ def test_the_digest_is_of_sound_and_text_not_of_files(write: Write, tmp_path: Pa
     digest = load(write()).digest
     (tmp_path / "dev-all-repack").rename(tmp_path / "clips")
 
-    moved = load(write(place="clips"))
+    moved = load(write(path_in_list="clips"))
     other_text = load(write(lambda clip: clip.update(transcript="he is here")))
 
     assert moved.digest == digest

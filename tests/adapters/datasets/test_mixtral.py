@@ -118,9 +118,9 @@ def test_the_digest_stays_what_it_was(write: Write) -> None:
     for part in (b"\1\0\0\0", b"\2\0\0\0", b'{"dataset": "GSM8K", "target": "14000"}'):
         expected.update(len(part).to_bytes(8, "little") + part)
 
-    found = load(write(tok_input=[[1], [1], [1], [1]]), count=1).digest
+    digest = load(write(tok_input=[[1], [1], [1], [1]]), count=1).digest
 
-    assert found == expected.hexdigest()
+    assert digest == expected.hexdigest()
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [

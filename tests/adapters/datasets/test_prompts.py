@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_mlperf.adapters.datasets.prompts import SampleFile, Template, TokenLists, encode, framed
+from pytest_mlperf.adapters.datasets.files import encode, framed
+from pytest_mlperf.adapters.datasets.prompts import SampleFile, Template, TokenLists
 from pytest_mlperf.core.errors import RunError
 
 SOURCE = SampleFile(file=Path("table.pkl"))
@@ -33,10 +34,10 @@ def test_lists_of_tokens_come_back_as_they_were(
     lists: list[list[int]], kind: type[np.integer]
 ) -> None:
     """Whatever integers they were stored as; their bytes are little-endian int32."""
-    found = TokenLists(SOURCE, "tokens", [np.array(one, kind) for one in lists])
+    token_lists = TokenLists(SOURCE, "tokens", [np.array(one, kind) for one in lists])
 
-    assert [found.prompt(index) for index in range(len(lists))] == lists
-    assert [found.content(index) for index in range(len(lists))] == [
+    assert [token_lists.prompt(index) for index in range(len(lists))] == lists
+    assert [token_lists.content(index) for index in range(len(lists))] == [
         b"".join(token.to_bytes(4, "little") for token in one) for one in lists
     ]
 

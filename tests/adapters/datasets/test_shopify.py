@@ -227,4 +227,4 @@ def test_cells_and_options_that_mean_nothing_are_refused(write: Write) -> None:
         ({"guided": "yes"}, "guided = 'yes' is not true or false"),
     ]
     path = write()
-    assert not_refused(SuiteError, options, lambda given: load(path, **given)) == []
+    assert not_refused(SuiteError, options, lambda options: load(path, **options)) == []

@@ -28,8 +28,8 @@ CONTEXT = "Mozart  sang\tthe aria\u202fin Cafés.\n"
 def content(context: str = CONTEXT, question: str = "Who sang?") -> dict[str, Any]:
     """Return a file with one question."""
     answers = [{"text": "Mozart", "answer_start": 0}, {"text": "Cafés.", "answer_start": 25}]
-    asked = [{"id": "q1", "question": question, "answers": answers}]
-    paragraphs = [{"context": context, "qas": asked}]
+    questions = [{"id": "q1", "question": question, "answers": answers}]
+    paragraphs = [{"context": context, "qas": questions}]
     return {"version": "1.1", "data": [{"title": "Opera", "paragraphs": paragraphs}]}
 
 
@@ -55,16 +55,16 @@ def test_a_feature_is_the_question_between_two_marks_then_the_paragraph_and_a_ma
     build: Build,
 ) -> None:
     """It is filled up with zeros unless pad is false."""
-    padded, own = build(max_seq_length=80).input(0), build(pad=False).input(0)
+    padded, unpadded = build(max_seq_length=80).input(0), build(pad=False).input(0)
 
     pieces = listed("[CLS] who sang ? [SEP] mo ##zart sang the aria in cafe ##s . [SEP]")
-    assert own["input_ids"].tolist() == [LINES.index(piece) for piece in pieces]
-    assert own["segment_ids"].tolist() == [0] * 5 + [1] * 10
-    assert own["input_mask"].tolist() == [1] * 15
-    assert {array.dtype for array in own.values()} == {np.dtype(np.int64)}
+    assert unpadded["input_ids"].tolist() == [LINES.index(piece) for piece in pieces]
+    assert unpadded["segment_ids"].tolist() == [0] * 5 + [1] * 10
+    assert unpadded["input_mask"].tolist() == [1] * 15
+    assert {array.dtype for array in unpadded.values()} == {np.dtype(np.int64)}
     for name, array in padded.items():
         assert array.shape == (80,)
-        assert array.tolist() == own[name].tolist() + [0] * 65
+        assert array.tolist() == unpadded[name].tolist() + [0] * 65
     assert build().input(0)["input_ids"].shape == (384,)
 
 
@@ -106,10 +106,10 @@ def test_features_are_those_of_the_reference(build: Build, odd: float) -> None:
         plain = squad_plain.features(made, lines, longest=longest, stride=stride, query=query)
         assert len(plain) == len(dataset) > 36
         for index, expected in enumerate(plain):
-            found, reference = dataset.input(index), dataset.reference(index)
-            assert found["input_ids"].tolist() == expected.input_ids
-            assert found["segment_ids"].tolist() == expected.segment_ids
-            assert found["input_mask"].tolist() == [1] * len(expected.input_ids)
+            features, reference = dataset.input(index), dataset.reference(index)
+            assert features["input_ids"].tolist() == expected.input_ids
+            assert features["segment_ids"].tolist() == expected.segment_ids
+            assert features["input_mask"].tolist() == [1] * len(expected.input_ids)
             assert reference["id"] == expected.identity
             first, size = reference["first"], reference["length"]
             shift, window = reference["start"] - first, range(first, first + size)

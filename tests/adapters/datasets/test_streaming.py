@@ -23,9 +23,9 @@ USERS = [
 OPTIONS: dict[str, Any] = {"steps": 4, "first_step": 2}
 
 
-def written(folder: Path, place: str = "sampled_data") -> Path:
+def written(folder: Path, folder_name: str = "sampled_data") -> Path:
     """Write a data set of three users, as Python's csv writes it."""
-    data = folder / place
+    data = folder / folder_name
     data.mkdir(parents=True, exist_ok=True)
     starts = np.cumsum([0, *map(len, USERS)])[:-1]
     (data / "0.csv").write_bytes("".join(USERS).encode())
@@ -42,8 +42,8 @@ def test_requests_come_in_the_order_of_their_time(tmp_path: Path) -> None:
 
     samples = [data.input(index) for index in range(len(data))]
 
-    asked = [(each["step"], each["query"], each["user"]) for each in samples]
-    assert asked == [(0, 0, 0), (0, 1, 2), (1, 0, 0), (1, 1, 1)]
+    request_ids = [(each["step"], each["query"], each["user"]) for each in samples]
+    assert request_ids == [(0, 0, 0), (0, 1, 2), (1, 0, 0), (1, 1, 1)]
     assert StreamingDataset.in_order
     files = str(written(tmp_path))
     half = StreamingDataset(path=files, share=0.5, **OPTIONS)
@@ -78,9 +78,9 @@ def test_users_of_several_files_are_found_by_their_numbers(tmp_path: Path) -> No
     (data / "requests_per_ts_offset.csv").write_text('"[0, 3, 6, 9]"\n', "utf-8")
     (data / "users_cumsum_per_ts.csv").write_text('"1,1"\n"0,1"\n"1,1"\n"1,2"\n', "utf-8")
 
-    found = StreamingDataset(path=str(tmp_path), **OPTIONS)
+    dataset = StreamingDataset(path=str(tmp_path), **OPTIONS)
 
-    assert [found.input(n)["candidates"].tolist() for n in range(3)] == [[20, 21], [22, 23], [24]]
+    assert [dataset.input(n)["candidates"].tolist() for n in range(3)] == [[20, 21], [22, 23], [24]]
 
 
 def edit(name: str, old: bytes, new: bytes) -> Callable[[Path], None]:

@@ -37,11 +37,11 @@ def test_prompts_are_lines_as_the_reference_strips_them(folder: Path) -> None:
 
 def test_latents_of_torch_are_the_same(folder: Path) -> None:
     torch = pytest.importorskip("torch")
-    before = VBenchDataset(path=str(folder), shape=SHAPE).digest
+    digest = VBenchDataset(path=str(folder), shape=SHAPE).digest
     torch.save(torch.from_numpy(NOISE), folder / "fixed_latent.pt")
     (folder / "fixed_latent.npy").unlink()
 
-    assert VBenchDataset(path=str(folder), shape=SHAPE).digest == before
+    assert VBenchDataset(path=str(folder), shape=SHAPE).digest == digest
 
 
 def test_the_digest_knows_prompts_and_latents(folder: Path) -> None:

@@ -103,12 +103,12 @@ def test_a_frame_is_what_the_reference_reads(folder: Path) -> None:
     np.testing.assert_array_equal(
         sample["calibration"]["P2"], record(IMAGES[1])["calib"]["P2"].astype(np.float32)
     )
-    one = record(IMAGES[0])
-    for name, column in one["annos"].items():
-        one["annos"][name] = column[:0]
+    frame = record(IMAGES[0])
+    for name, column in frame["annos"].items():
+        frame["annos"][name] = column[:0]
     other = record(IMAGES[1])
     other["annos"]["name"] = other["annos"]["name"].astype(object)
-    write(folder, [one, other])
+    write(folder, [frame, other])
 
     dataset = WaymoDataset(path=str(folder))
     assert dataset.reference(0)["names"] == []
@@ -142,10 +142,10 @@ def test_the_digest_knows_every_part(folder: Path) -> None:
         digests.add(WaymoDataset(path=str(folder / "kitti_format")).digest)
     assert len(digests) == 1
     changes: list[Change] = [
-        lambda one: one["annos"]["location"].__setitem__((0, 0), 1.5),
-        lambda one: one["annos"]["difficulty"].__setitem__(0, 1),
-        lambda one: one["annos"]["name"].__setitem__(0, "Van"),
-        lambda one: one["calib"]["P0"].__setitem__((0, 0), 7.0),
+        lambda frame: frame["annos"]["location"].__setitem__((0, 0), 1.5),
+        lambda frame: frame["annos"]["difficulty"].__setitem__(0, 1),
+        lambda frame: frame["annos"]["name"].__setitem__(0, "Van"),
+        lambda frame: frame["calib"]["P0"].__setitem__((0, 0), 7.0),
     ]
     for change in changes:
         tree = [record(image) for image in IMAGES]
@@ -167,23 +167,26 @@ def test_a_record_that_is_not_as_it_should_be_is_named(folder: Path, tmp_path: P
         WaymoDataset(path=str(folder))
     assert not (tmp_path / "mark").exists()
     rows: list[Any] = [
-        (lambda one: one.pop("calib"), r"frame 1: is not as MLPerf's \(KeyError: 'calib'\)"),
-        (lambda one: one["calib"].pop("P4"), "KeyError: 'P4'"),
-        (lambda one: one["annos"].update(name=np.array(["Car"])), "frame 1: is not as MLPerf's"),
+        (lambda frame: frame.pop("calib"), r"frame 1: is not as MLPerf's \(KeyError: 'calib'\)"),
+        (lambda frame: frame["calib"].pop("P4"), "KeyError: 'P4'"),
         (
-            lambda one: one["annos"].update(difficulty=np.array([0, 0])),
+            lambda frame: frame["annos"].update(name=np.array(["Car"])),
             "frame 1: is not as MLPerf's",
         ),
         (
-            lambda one: one["point_cloud"].update(velodyne_path="../../secret.bin"),
+            lambda frame: frame["annos"].update(difficulty=np.array([0, 0])),
+            "frame 1: is not as MLPerf's",
+        ),
+        (
+            lambda frame: frame["point_cloud"].update(velodyne_path="../../secret.bin"),
             "frame 1: names a file outside of the data set's folder",
         ),
         (
-            lambda one: one["point_cloud"].update(velodyne_path="/etc/passwd"),
+            lambda frame: frame["point_cloud"].update(velodyne_path="/etc/passwd"),
             "frame 1: names a file outside of the data set's folder",
         ),
-        (lambda one: one["image"].update(image_idx="../1"), "frame 1: is not as MLPerf's"),
-        (lambda one: one["image"].update(image_idx=-1), "frame 1: names a file outside"),
+        (lambda frame: frame["image"].update(image_idx="../1"), "frame 1: is not as MLPerf's"),
+        (lambda frame: frame["image"].update(image_idx=-1), "frame 1: names a file outside"),
     ]
 
     def read(change: Change) -> None:

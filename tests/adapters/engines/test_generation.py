@@ -28,8 +28,8 @@ TOKENS = st.integers(0, 9)
 
 
 def generation(**changes: Any) -> Generation:
-    given = {"max_new_tokens": 8, "min_new_tokens": 1, "num_beams": 1, "ignore_eos": False}
-    return Generation(**{**given, **changes})
+    fields = {"max_new_tokens": 8, "min_new_tokens": 1, "num_beams": 1, "ignore_eos": False}
+    return Generation(**{**fields, **changes})
 
 
 @given(row=st.lists(TOKENS), eos=st.sets(TOKENS, max_size=3))
@@ -92,17 +92,17 @@ def test_each_sample_has_a_seed_of_its_own_that_every_library_takes() -> None:
     assert of_all.generation("mine").seed_of(3) is None
 
     drawn = TextOptions(**DRAWN).generation("any")
-    for asked in (of_vllm(drawn, None, index=3), of_tensorrt_llm(drawn, index=3)):
-        assert {name: asked[name] for name in DRAWN} == {**DRAWN, "seed": 8}
-    asked = of_vllm(greedy.generation("vllm"), None, index=3)
-    assert asked["temperature"] == 0
-    assert not {"top_p", "top_k", "seed"} & set(asked)
-    asked = of_tensorrt_llm(of_all.generation("tensorrt_llm"))
-    assert (asked["top_k"], asked["temperature"]) == (0, 1.0)
-    assert "seed" not in asked
-    asked = of_tensorrt_llm(greedy.generation("tensorrt_llm"), index=3)
-    assert asked["top_k"] == 1
-    assert "temperature" not in asked
+    for sampling in (of_vllm(drawn, None, index=3), of_tensorrt_llm(drawn, index=3)):
+        assert {name: sampling[name] for name in DRAWN} == {**DRAWN, "seed": 8}
+    sampling = of_vllm(greedy.generation("vllm"), None, index=3)
+    assert sampling["temperature"] == 0
+    assert not {"top_p", "top_k", "seed"} & set(sampling)
+    sampling = of_tensorrt_llm(of_all.generation("tensorrt_llm"))
+    assert (sampling["top_k"], sampling["temperature"]) == (0, 1.0)
+    assert "seed" not in sampling
+    sampling = of_tensorrt_llm(greedy.generation("tensorrt_llm"), index=3)
+    assert sampling["top_k"] == 1
+    assert "temperature" not in sampling
     made = SamplingByPrompt(make=dict, generation=drawn)
     assert [made.of([1, 2], None, index)["seed"] for index in (0, 4)] == [5, 9]
 
@@ -121,10 +121,10 @@ def test_a_server_is_told_of_each_sample() -> None:
 
     bodies.load([0, 2], "tokens", {"model": "m", **DRAWN})
 
-    asked = [json.loads(bodies[index].data) for index in (0, 2)]
-    assert [one.pop("seed") for one in asked] == [5, 7]
+    requests = [json.loads(bodies[index].data) for index in (0, 2)]
+    assert [one.pop("seed") for one in requests] == [5, 7]
     shared = {name: value for name, value in DRAWN.items() if name != "seed"}
-    assert asked[0] == asked[1] == {"prompt": [7, 8], "model": "m", **shared}
+    assert requests[0] == requests[1] == {"prompt": [7, 8], "model": "m", **shared}
 
 
 @given(st.text())

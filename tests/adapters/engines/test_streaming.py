@@ -142,24 +142,24 @@ class ByHand:
 
 
 def watching(loop: Any, under_way: Callable[[], bool] = lambda: True) -> Lateness:
-    found = Lateness(loop, under_way, loop.time)
-    found.begun(found.now())
-    return found
+    lateness = Lateness(loop, under_way, loop.time)
+    lateness.begun(lateness.now())
+    return lateness
 
 
 def test_one_long_block_is_not_lost_among_many_short_looks() -> None:
     """Two seconds of ten are a fifth of all moments, though they are one look of hundreds."""
     loop = ByHand()
-    found = watching(loop)
+    lateness = watching(loop)
     for _ in range(round(8 / PROBE_PERIOD_SECONDS)):
         loop.fire(late_s=RESOLUTION_S / 2)
-    assert set(found.take().values()) == {0.0}
+    assert set(lateness.take().values()) == {0.0}
     loop = ByHand()
-    found = watching(loop)
+    lateness = watching(loop)
     for _ in range(round(8 / PROBE_PERIOD_SECONDS)):
         loop.fire()
     loop.fire(late_s=2.0 + RESOLUTION_S)
-    taken = found.take()
+    taken = lateness.take()
     assert taken["loop_p50"] == 0.0
     assert taken["loop_p90"] == pytest.approx(1.0, abs=2 * PROBE_PERIOD_SECONDS)
     assert taken["loop_p99"] == pytest.approx(1.9, abs=2 * PROBE_PERIOD_SECONDS)
@@ -177,19 +177,19 @@ def test_one_long_block_is_not_lost_among_many_short_looks() -> None:
 def test_requests_that_begin_late_are_counted_and_nobody_looks_while_none_is_under_way() -> None:
     under_way = [True]
     loop = ByHand()
-    found = watching(loop, lambda: under_way[0])
+    lateness = watching(loop, lambda: under_way[0])
     for late_s in (*[0.0] * 97, 0.3, 0.3):
-        found.begun(loop.now_s - late_s)
+        lateness.begun(loop.now_s - late_s)
     loop.fire()
-    taken = found.take()
+    taken = lateness.take()
     assert taken["issue_p50"] == 0.0
     assert taken["issue_p99"] == pytest.approx(0.3)
-    assert found.take() == {}
+    assert lateness.take() == {}
 
     under_way[0] = False
     loop.fire()
     assert not loop.timers
-    found.begun(loop.now_s)
+    lateness.begun(loop.now_s)
     assert len(loop.timers) == 1
 
 

@@ -230,9 +230,9 @@ class Letters:
     ) -> str:
         assert add_generation_prompt
         assert not tokenize
-        said = [message["content"] for message in messages]
+        contents = [message["content"] for message in messages]
         names = [tool["function"]["name"] for tool in tools or ()]
-        return "|".join([*names, *said, *map(str, more.values())]) + self.thinks
+        return "|".join([*names, *contents, *map(str, more.values())]) + self.thinks
 
     def __call__(self, text: str, *, add_special_tokens: bool) -> dict[str, list[int]]:
         assert not add_special_tokens

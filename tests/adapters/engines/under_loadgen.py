@@ -60,14 +60,14 @@ class Ran:
 def token_settings(scenario: str, samples: int, **changes: Any) -> LoadGenSettings:
     """Return settings of a run whose tokens are timed."""
     limits = {"ttft_limit_ns": LIMIT_NS, "tpot_limit_ns": LIMIT_NS}
-    given: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "tokens": True,
         "performance_samples": samples,
         "equal_issue": scenario == "Offline",
         "latency_limit_ns": None,
         **(limits if scenario == "Server" else {}),
     }
-    return settings(scenario, **{**given, **changes})
+    return settings(scenario, **{**fields, **changes})
 
 
 def run(

@@ -11,15 +11,15 @@ def save_model(folder: Path, numbers: int) -> Path:
     import tokenizers
     import transformers
 
-    known = ["?", "<end>", "The", "answer", "is", *map(str, range(numbers))]
+    words = ["?", "<end>", "The", "answer", "is", *map(str, range(numbers))]
     made = tokenizers.Tokenizer(
-        tokenizers.models.WordLevel({word: n for n, word in enumerate(known)}, unk_token="?")
+        tokenizers.models.WordLevel({word: n for n, word in enumerate(words)}, unk_token="?")
     )
     made.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
     transformers.PreTrainedTokenizerFast(
         tokenizer_object=made, unk_token="?", eos_token="<end>"
     ).save_pretrained(folder)
     (folder / "config.json").write_text(
-        json.dumps({"eos_token_id": 1, "vocab_size": len(known)}), "utf-8"
+        json.dumps({"eos_token_id": 1, "vocab_size": len(words)}), "utf-8"
     )
     return folder

@@ -25,10 +25,12 @@ WIDTH = 16
 
 def tokens(caption: str) -> list[int]:
     """Return the tokens of ASCII words without punctuation: one per letter, words end marked."""
-    found = [START]
+    token_ids = [START]
     for word in caption.lower().split():
-        found += [WORDS.index(letter) for letter in word[:-1]] + [WORDS.index(f"{word[-1]}</w>")]
-    return [*found, END] if len(found) < CONTEXT else [*found[: CONTEXT - 1], END]
+        token_ids += [WORDS.index(letter) for letter in word[:-1]] + [
+            WORDS.index(f"{word[-1]}</w>")
+        ]
+    return [*token_ids, END] if len(token_ids) < CONTEXT else [*token_ids[: CONTEXT - 1], END]
 
 
 def write_clip(folder: Path) -> dict[str, Floats]:

@@ -39,10 +39,12 @@ def captions(*, model: str | None, device: str) -> Callable[[Images, Sequence[st
     return fit
 
 
-def told(*, model: str | None, device: str) -> Callable[[Images, Sequence[str]], list[float]]:
+def score_captions(
+    *, model: str | None, device: str
+) -> Callable[[Images, Sequence[str]], list[float]]:
     """Scores say what the factory was given, and each caption's last character."""
-    given = 1000.0 * len(model or "") + 100_000 * len(device)
-    return lambda _, captions: [given + ord(caption[-1]) for caption in captions]
+    base_score = 1000.0 * len(model or "") + 100_000 * len(device)
+    return lambda _, captions: [base_score + ord(caption[-1]) for caption in captions]
 
 
 def narrow(*, model: str | None, device: str) -> Callable[[Images], Floats]:
@@ -62,9 +64,9 @@ def broken(value: float) -> Callable[..., Callable[..., Floats]]:
         del model, device
 
         def network(images: Images, *captions: Any) -> Floats:
-            found = fit(images, *captions) if captions else describe(images)
-            found[images[:, 0, 0, 0] == 7] = value
-            return found
+            features = fit(images, *captions) if captions else describe(images)
+            features[images[:, 0, 0, 0] == 7] = value
+            return features
 
         return network
 

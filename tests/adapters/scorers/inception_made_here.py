@@ -19,14 +19,14 @@ CONVOLUTIONS = Path(__file__).with_name("inception_convolutions.txt")
 
 def layout() -> dict[str, tuple[int, ...]]:
     """Return name and shape of every weight in the official file, the counters left out."""
-    found: dict[str, tuple[int, ...]] = {}
+    shapes_by_name: dict[str, tuple[int, ...]] = {}
     for line in CONVOLUTIONS.read_text("utf-8").splitlines():
         name, made, taken, kernel = line.split()
         height, width = kernel.split("x")
-        found[f"{name}.conv.weight"] = (int(made), int(taken), int(height), int(width))
+        shapes_by_name[f"{name}.conv.weight"] = (int(made), int(taken), int(height), int(width))
         for part in ("weight", "bias", "running_mean", "running_var"):
-            found[f"{name}.bn.{part}"] = (int(made),)
-    return found | {"fc.weight": (1008, 2048), "fc.bias": (1008,)}
+            shapes_by_name[f"{name}.bn.{part}"] = (int(made),)
+    return shapes_by_name | {"fc.weight": (1008, 2048), "fc.bias": (1008,)}
 
 
 LAYOUT = layout()
@@ -36,16 +36,16 @@ def random_weights(seed: int = 0) -> dict[str, Any]:
     """Return weights that keep the size of what goes through, as trained ones do."""
     torch = pytest.importorskip("torch")
     drawn = torch.Generator().manual_seed(seed)
-    found = {}
+    weights = {}
     for name, shape in LAYOUT.items():
         noise = torch.randn(shape, generator=drawn)
         if name.endswith("conv.weight"):
-            found[name] = noise * (2 / noise[0].numel()) ** 0.5
+            weights[name] = noise * (2 / noise[0].numel()) ** 0.5
         elif name.endswith(("bn.weight", "running_var")):
-            found[name] = (0.2 * noise).exp()
+            weights[name] = (0.2 * noise).exp()
         else:
-            found[name] = 0.1 * noise
-    return found
+            weights[name] = 0.1 * noise
+    return weights
 
 
 def conv(x: Pixels, weights: Weights, name: str, *, stride: int = 1, pad: bool = True) -> Pixels:

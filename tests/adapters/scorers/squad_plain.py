@@ -30,20 +30,20 @@ def evaluate(
         identity: nbest(found, n_best, longest)[0] for identity, found in by_question.items()
     }
     f1 = exact = 0.0
-    for identity, found in by_question.items():
-        accepted = found[0][1]["answers"]
+    for identity, predictions in by_question.items():
+        accepted = predictions[0][1]["answers"]
         exact += max(normalize(answers[identity]) == normalize(text) for text in accepted)
         f1 += max(f1_score(answers[identity], text) for text in accepted)
     total = len(by_question)
     return {"exact_match": 100.0 * exact / total, "f1": 100.0 * f1 / total}, answers
 
 
-def nbest(found: Sequence[tuple[Logits, Feature]], n_best: int, longest: int) -> list[str]:
+def nbest(windows: Sequence[tuple[Logits, Feature]], n_best: int, longest: int) -> list[str]:
     """Return up to `n_best` different texts, the best first."""
     candidates: list[Candidate] = []
-    for output, feature in found:
+    for output, feature in windows:
         candidates += spans(output, feature, n_best, longest)
-    candidates.sort(key=lambda each: each[0], reverse=True)
+    candidates.sort(key=lambda candidate: candidate[0], reverse=True)
     texts: dict[str, float] = {}
     for total, start, end, feature in candidates:
         if len(texts) >= n_best:
@@ -88,16 +88,16 @@ def final_text(start: int, end: int, feature: Feature) -> str:
     pieces = feature["pieces"][start + shift : end + shift + 1]
     low, high = feature["word_of_piece"][start + shift], feature["word_of_piece"][end + shift]
     written = " ".join(feature["words"][low : high + 1])
-    wanted = " ".join(" ".join(pieces).replace(" ##", "").replace("##", "").split())
+    joined_text = " ".join(" ".join(pieces).replace(" ##", "").replace("##", "").split())
     tokenized = " ".join(basic_tokens(written))
-    at = tokenized.find(wanted)
+    at = tokenized.find(joined_text)
     if at == -1:
         return written
     theirs = {place: rank for rank, place in enumerate(marks(tokenized))}
     ours = dict(enumerate(marks(written)))
     if len(theirs) != len(ours):
         return written
-    left, right = theirs.get(at), theirs.get(at + len(wanted) - 1)
+    left, right = theirs.get(at), theirs.get(at + len(joined_text) - 1)
     if left is None or right is None:
         return written
     return written[ours[left] : ours[right] + 1]

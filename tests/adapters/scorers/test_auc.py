@@ -36,8 +36,8 @@ def labels(samples: list[Sample]) -> list[NDArray[np.float32]]:
     return [np.array([label for _, label in sample], np.float32) for sample in samples]
 
 
-def wins(one: float, other: float) -> float:
-    return 1.0 if one > other else 0.5 if one == other else 0.0
+def wins(score: float, other: float) -> float:
+    return 1.0 if score > other else 0.5 if score == other else 0.0
 
 
 def by_hand(samples: list[Sample]) -> tuple[float, list[float]]:
@@ -49,12 +49,12 @@ def by_hand(samples: list[Sample]) -> tuple[float, list[float]]:
     pseudo = []
     for sample in samples:
         influence = 0.0
-        for one, label in sample:
+        for score, label in sample:
             if label:
-                share = math.fsum(wins(one, other) for other in others) / len(others)
+                share = math.fsum(wins(score, other) for other in others) / len(others)
                 influence += (share - area) / len(clicked)
             else:
-                share = math.fsum(wins(other, one) for other in clicked) / len(clicked)
+                share = math.fsum(wins(other, score) for other in clicked) / len(clicked)
                 influence += (share - area) / len(others)
         pseudo.append(100 * (area + len(samples) * influence))
     return 100 * area, pseudo
@@ -115,12 +115,12 @@ def test_auc_has_the_digits_of_scikit_learn() -> None:
     for digits in (9, 3, 1):
         samples = drawn(np.random.default_rng(digits), [40] * 200, digits=digits)
 
-        found = AucScorer().score(outputs(samples), labels(samples)).aggregate["auc"]
+        auc = AucScorer().score(outputs(samples), labels(samples)).aggregate["auc"]
 
         predictions = np.concatenate([np.frombuffer(output, "<f4") for output in outputs(samples)])
         expected = 100.0 * metrics.roc_auc_score(np.concatenate(labels(samples)), predictions)
-        assert found == pytest.approx(expected, abs=1e-10)
-        assert f"AUC={found:.3f}%" == f"AUC={expected:.3f}%"
+        assert auc == pytest.approx(expected, abs=1e-10)
+        assert f"AUC={auc:.3f}%" == f"AUC={expected:.3f}%"
 
 
 def test_with_one_pair_per_sample_the_standard_error_is_that_of_delong() -> None:
@@ -139,11 +139,11 @@ def test_with_one_pair_per_sample_the_standard_error_is_that_of_delong() -> None
 def weighted(samples: list[Sample], weights: NDArray[np.float64]) -> float:
     """Return AUC by its definition, in percent, where each pair counts as its sample does."""
     predictions, clicked = np.array([pair for sample in samples for pair in sample]).T
-    each = np.repeat(weights, [len(sample) for sample in samples])
+    weight_of_row = np.repeat(weights, [len(sample) for sample in samples])
     ours, others = clicked == 1, clicked == 0
     gaps = predictions[ours][:, None] - predictions[others]
-    won = each[ours] @ ((np.sign(gaps) + 1) / 2) @ each[others]
-    return float(100 * won / each[ours].sum() / each[others].sum())
+    won = weight_of_row[ours] @ ((np.sign(gaps) + 1) / 2) @ weight_of_row[others]
+    return float(100 * won / weight_of_row[ours].sum() / weight_of_row[others].sum())
 
 
 def test_the_influence_of_a_sample_is_the_derivative_by_its_weight() -> None:
@@ -181,7 +181,7 @@ GOOD: Sample = [(0.25, 0), (0.5, 1)]
 
 
 def test_wrong_inputs_and_options_are_refused() -> None:
-    one, two, mixed = outputs([GOOD]), outputs([GOOD, GOOD]), [(0.25, 1), (0.5, 0)]
+    one_sample, two, mixed = outputs([GOOD]), outputs([GOOD, GOOD]), [(0.25, 1), (0.5, 0)]
     per_pair = "sample 0 has 2 user-item pairs, but its output has"
     rows: list[tuple[bool, list[bytes], list[Any], str]] = [
         *(
@@ -206,7 +206,7 @@ def test_wrong_inputs_and_options_are_refused() -> None:
         ),
         (
             False,
-            [*one, b""],
+            [*one_sample, b""],
             [*labels([GOOD]), []],
             "sample 1 has no user-item pairs; correct the data set",
         ),

@@ -57,25 +57,25 @@ def score(rows: Sequence[Sequence[float]], reference: dict[str, Any]) -> float:
 
 
 def test_precision_is_read_at_every_fourth_threshold_and_divided_by_eleven() -> None:
-    one = truth(CAR)
+    one_car = truth(CAR)
     van = truth(CAR, moved(9), names=("Car", "Van"))
     rows = {
-        "one threshold of eleven": ([row()], one, 1 / 11),
-        "nothing detected": ([NOTHING], one, 0),
-        "another class": ([row(label=CYCLIST)], one, 0),
-        "a label's fraction is cut off": ([row(label=2.9)], one, 1 / 11),
-        "beside it": ([row(moved(3))], one, 0),
-        "a wrong one": ([row(), row(moved(9), score=0.95)], one, 0.5 / 11),
-        "wrong, but below": ([row(), row(moved(9), score=0.8)], one, 1 / 11),
-        "twice, the better counts": ([row(), row(score=0.95)], one, 1 / 11),
-        "upside down: neutral": ([row(), row(moved(9), tall=-2)], one, 1 / 11),
+        "one threshold of eleven": ([row()], one_car, 1 / 11),
+        "nothing detected": ([NOTHING], one_car, 0),
+        "another class": ([row(label=CYCLIST)], one_car, 0),
+        "a label's fraction is cut off": ([row(label=2.9)], one_car, 1 / 11),
+        "beside it": ([row(moved(3))], one_car, 0),
+        "a wrong one": ([row(), row(moved(9), score=0.95)], one_car, 0.5 / 11),
+        "wrong, but below": ([row(), row(moved(9), score=0.8)], one_car, 1 / 11),
+        "twice, the better counts": ([row(), row(score=0.95)], one_car, 1 / 11),
+        "upside down: neutral": ([row(), row(moved(9), tall=-2)], one_car, 1 / 11),
         "a van is no wrong car": ([row(), row(moved(9), score=0.95)], van, 1 / 11),
-        "no score of -1 is ever right": ([row(score=-1)], one, 0),
+        "no score of -1 is ever right": ([row(score=-1)], one_car, 0),
     }
-    found = {name: score(boxes, reference) for name, (boxes, reference, _) in rows.items()}
+    scores = {name: score(boxes, reference) for name, (boxes, reference, _) in rows.items()}
 
     expected = {name: 100 * figure / 3 for name, (*_, figure) in rows.items()}
-    assert found == pytest.approx(expected, abs=1e-9)
+    assert scores == pytest.approx(expected, abs=1e-9)
 
 
 def seeded_log(seed: int) -> tuple[list[bytes], list[dict[str, Any]]]:
@@ -120,8 +120,8 @@ def test_the_score_is_that_of_mlperfs_script() -> None:
         outputs, references = seeded_log(seed)
         scores = PointPaintingScorer().score(outputs, references)
         assert scores.aggregate["map"] == pytest.approx(total, abs=1e-9)
-        each = [value for value in scores.per_sample["map"] if value is not None]
-        assert sum(each) / len(outputs) == pytest.approx(total)
+        per_sample = [value for value in scores.per_sample["map"] if value is not None]
+        assert sum(per_sample) / len(outputs) == pytest.approx(total)
 
 
 @pytest.mark.process
@@ -136,41 +136,41 @@ places = st.floats(-3, 3)
 boxes_in_space = st.tuples(places, places, places, sizes, sizes, sizes, st.floats(-4, 4))
 
 
-def overlap(one: Sequence[float], other: Sequence[float]) -> float:
-    return float(overlaps_of(np.array([one], np.float32), np.array([other], np.float32))[0, 0])
+def overlap(box: Sequence[float], other: Sequence[float]) -> float:
+    return float(overlaps_of(np.array([box], np.float32), np.array([other], np.float32))[0, 0])
 
 
 @given(boxes_in_space, boxes_in_space, st.floats(-3, 3))
 def test_overlap_is_of_the_two_boxes_alone(
-    one: tuple[float, ...], other: tuple[float, ...], turn: float
+    box: tuple[float, ...], other: tuple[float, ...], turn: float
 ) -> None:
-    share = overlap(one, other)
-    assert overlap(one, one) == pytest.approx(1, abs=1e-5)
+    share = overlap(box, other)
+    assert overlap(box, box) == pytest.approx(1, abs=1e-5)
     assert 0 <= share <= 1 + 1e-5
-    assert overlap(other, one) == pytest.approx(share, abs=1e-5)
+    assert overlap(other, box) == pytest.approx(share, abs=1e-5)
     half_turned = (*other[:6], other[6] + np.pi)
-    assert overlap(one, half_turned) == pytest.approx(share, abs=1e-4)
+    assert overlap(box, half_turned) == pytest.approx(share, abs=1e-4)
     swapped = (*other[:3], other[5], other[4], other[3], other[6] + np.pi / 2)
-    assert overlap(one, swapped) == pytest.approx(share, abs=1e-4)
+    assert overlap(box, swapped) == pytest.approx(share, abs=1e-4)
     cosine, sine = np.cos(turn), np.sin(turn)
     together = [
         (x * cosine + z * sine, y, z * cosine - x * sine, *rest, angle + turn)
-        for x, y, z, *rest, angle in (one, other)
+        for x, y, z, *rest, angle in (box, other)
     ]
     assert overlap(*together) == pytest.approx(share, abs=1e-4)
 
 
 @given(boxes_in_space, boxes_in_space)
 def test_unturned_boxes_have_in_common_what_their_sides_have(
-    one: tuple[float, ...], other: tuple[float, ...]
+    box: tuple[float, ...], other: tuple[float, ...]
 ) -> None:
     def common(axis: int, size: int, low: float, high: float) -> float:
-        ends = [(box[axis] + low * box[size], box[axis] + high * box[size]) for box in (one, other)]
+        ends = [(box[axis] + low * box[size], box[axis] + high * box[size]) for box in (box, other)]
         return max(0.0, min(end for _, end in ends) - max(start for start, _ in ends))
 
     inside = common(0, 3, -0.5, 0.5) * common(1, 4, -1, 0) * common(2, 5, -0.5, 0.5)
-    both = np.prod(one[3:6]) + np.prod(other[3:6])
-    share = overlap((*one[:6], 0), (*other[:6], 0))
+    both = np.prod(box[3:6]) + np.prod(other[3:6])
+    share = overlap((*box[:6], 0), (*other[:6], 0))
     assert share == pytest.approx(inside / (both - inside), abs=1e-4)
 
 

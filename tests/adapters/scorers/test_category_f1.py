@@ -38,8 +38,8 @@ def test_f1_is_the_references() -> None:
         ([("A  >  B ", "A > B")], 1.0),  # levels are stripped
         ([("", "A")], 0.0),
     ):
-        found = f1(*((answer(path), target) for path, target in pairs))
-        assert found == pytest.approx(expected), pairs
+        figure = f1(*((answer(path), target) for path, target in pairs))
+        assert figure == pytest.approx(expected), pairs
 
 
 def test_answers_are_read_as_pydantic_reads_them() -> None:
@@ -81,7 +81,7 @@ def test_wrong_options_are_refused() -> None:
         ({"dtype": "utf8"}, "dtype = 'utf8' is unknown; valid are int32, int64, text"),
     ]
 
-    assert differences(lambda one: CategoryF1Scorer(**one), SuiteError, options) == []
+    assert differences(lambda arguments: CategoryF1Scorer(**arguments), SuiteError, options) == []
 
 
 def test_token_ids_are_decoded_by_the_models_tokenizer(tmp_path: Path) -> None:

@@ -50,10 +50,10 @@ def test_the_score_is_a_hundred_times_the_cosine_and_not_clipped(
         cosine = left @ right / np.linalg.norm(left) / np.linalg.norm(right)
         expected.append(100 * cosine)
 
-    found = ClipScores(made[0], device="cpu")(images, CAPTIONS)
+    scores = ClipScores(made[0], device="cpu")(images, CAPTIONS)
 
-    assert found.dtype == np.float64
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-3)
+    assert scores.dtype == np.float64
+    np.testing.assert_allclose(scores, expected, rtol=1e-4, atol=1e-3)
     assert min(expected) < -1
     assert max(expected) > 1
 
@@ -63,11 +63,11 @@ def test_scores_are_repeatable_and_do_not_depend_on_the_batch(
 ) -> None:
     clip, images = ClipScores(made[0], device="cpu"), noise(5, 20, 14)
 
-    found = clip(images, CAPTIONS)
+    scores = clip(images, CAPTIONS)
 
-    np.testing.assert_array_equal(clip(images, CAPTIONS), found)
+    np.testing.assert_array_equal(clip(images, CAPTIONS), scores)
     alone = [clip(images[i : i + 1], CAPTIONS[i : i + 1])[0] for i in range(5)]
-    np.testing.assert_allclose(alone, found, atol=1e-3)
+    np.testing.assert_allclose(alone, scores, atol=1e-3)
 
 
 def test_captions_are_read_as_open_clip_does(made: tuple[Path, dict[str, Any]]) -> None:
@@ -94,12 +94,12 @@ def test_images_are_resized_by_the_shorter_side_and_cropped_at_the_centre() -> N
         cut = Image.fromarray(image).resize(resized, Image.Resampling.BICUBIC)
         cut = cut.crop((left, top, left + 224, top + 224))
 
-        found = preprocess(image, 224)
+        pixels = preprocess(image, 224)
 
-        assert found.shape == (3, 224, 224)
-        assert found.dtype == np.float32
+        assert pixels.shape == (3, 224, 224)
+        assert pixels.dtype == np.float32
         expected = ((np.asarray(cut) / 255 - MEAN) / STD).transpose(2, 0, 1)
-        np.testing.assert_allclose(found, expected, atol=1e-6)
+        np.testing.assert_allclose(pixels, expected, atol=1e-6)
 
 
 def test_a_folder_that_lacks_files_says_which(folder: Path) -> None:
@@ -151,12 +151,12 @@ def test_damaged_files_and_models_of_another_kind_are_refused(folder: Path) -> N
     ]
 
     def load(name: str, content: bytes) -> None:
-        before = (folder / name).read_bytes()
+        original = (folder / name).read_bytes()
         (folder / name).write_bytes(content)
         try:
             ClipScores(folder, device="cpu")
         finally:
-            (folder / name).write_bytes(before)
+            (folder / name).write_bytes(original)
 
     assert differences(load, RunError, rows) == []
 
@@ -171,8 +171,8 @@ def test_weights_in_a_pickle_are_read_and_code_in_it_never_run(folder: Path) -> 
     torch = pytest.importorskip("torch")
     torch.save(weights, folder / "pytorch_model.bin")
     # Weights that lie elsewhere in memory may be added up in another order.
-    found = ClipScores(folder, device="cpu")(image, ["a cat"])
-    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    scores = ClipScores(folder, device="cpu")(image, ["a cat"])
+    np.testing.assert_allclose(scores, expected, rtol=1e-6)
 
     torch.save({"a": Trap(folder / "run")}, folder / "pytorch_model.bin")
     with pytest.raises(RunError, match="is no complete CLIP model"):

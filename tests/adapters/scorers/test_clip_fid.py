@@ -61,17 +61,17 @@ def test_scores_are_those_of_the_networks_whatever_the_batch(
     """CLIP's aggregate is the mean; FID's is the distance, and the mean of its pseudo-values."""
     images, captions = draw(count, seed), ["a" * (index % 5 + 1) for index in range(count)]
 
-    found = scorer(real, batch_size=batch_size).score(
+    scores = scorer(real, batch_size=batch_size).score(
         outputs(images), [{"caption": caption, "id": 1} for caption in captions]
     )
 
-    assert found.per_sample["clip"] == fit(images, captions).tolist()
-    assert found.aggregate["clip"] == pytest.approx(fit(images, captions).mean(), rel=1e-12)
+    assert scores.per_sample["clip"] == fit(images, captions).tolist()
+    assert scores.aggregate["clip"] == pytest.approx(fit(images, captions).mean(), rel=1e-12)
     expected = frechet(describe(images), REAL)
-    assert found.aggregate["fid"] == expected.distance
-    assert found.per_sample["fid"] == expected.pseudo_values.tolist()
-    assert found.lower == found.whole == frozenset({"fid"})
-    assert all(type(value) is float for values in found.per_sample.values() for value in values)
+    assert scores.aggregate["fid"] == expected.distance
+    assert scores.per_sample["fid"] == expected.pseudo_values.tolist()
+    assert scores.lower == scores.whole == frozenset({"fid"})
+    assert all(type(value) is float for values in scores.per_sample.values() for value in values)
 
 
 def test_outputs_are_read_once_and_in_order(real: Path) -> None:
@@ -88,18 +88,18 @@ def test_code_of_your_own_is_given_the_model_and_the_device_and_captions_as_they
     real: Path,
 ) -> None:
     """Unicode and escapes included: what to do with them is its own choice."""
-    found = scorer(real, clip=f"{HERE}:told", model="four", device="cpu").score(
+    scores = scorer(real, clip=f"{HERE}:score_captions", model="four", device="cpu").score(
         outputs(draw(3)), ["é 🐱", "a &amp;", " b "]
     )
 
-    assert found.per_sample["clip"] == [304_000.0 + ord(last) for last in "🐱; "]
+    assert scores.per_sample["clip"] == [304_000.0 + ord(last) for last in "🐱; "]
 
 
 def test_equal_images_have_a_distance_too(real: Path) -> None:
-    found = scorer(real).score([bytes([90]) * HEIGHT * LENGTH * 3] * 5, ["a"] * 5)
+    scores = scorer(real).score([bytes([90]) * HEIGHT * LENGTH * 3] * 5, ["a"] * 5)
 
-    assert found.aggregate["fid"] == pytest.approx(np.trace(REAL.covariance))
-    assert found.per_sample["fid"] == [found.aggregate["fid"]] * 5
+    assert scores.aggregate["fid"] == pytest.approx(np.trace(REAL.covariance))
+    assert scores.per_sample["fid"] == [scores.aggregate["fid"]] * 5
 
 
 def test_wrong_outputs_and_references_name_their_sample(real: Path) -> None:
@@ -143,7 +143,10 @@ def test_networks_must_be_there_and_give_one_finite_row_for_each_image(real: Pat
         built = scorer(real, batch_size=2, **{option: name})
         built.score(outputs(images), ["a"] * 9)
 
-    assert differences(lambda option, one: score(option, f"{HERE}:{one}"), RunError, rows) == []
+    assert (
+        differences(lambda option, function: score(option, f"{HERE}:{function}"), RunError, rows)
+        == []
+    )
     assert differences(score, SuiteError, missing) == []
 
 
@@ -164,7 +167,7 @@ def test_wrong_options_and_files_that_are_not_here_are_refused_at_once(real: Pat
         ("statistics", r"/no/x: the statistics .* get MLPerf's val2014\.npz .*scorer's statistics"),
     ]
 
-    assert differences(lambda one: scorer(real, **one), SuiteError, options) == []
+    assert differences(lambda options: scorer(real, **options), SuiteError, options) == []
     assert (
         differences(lambda option: scorer(real, **{option: "/no/x"}), UnavailableError, files) == []
     )
@@ -226,7 +229,7 @@ def test_the_official_networks_score_images_from_their_files(tmp_path: Path) -> 
     np.savez(tmp_path / "val.npz", mu=np.zeros(2048), sigma=np.eye(2048))
     images, captions = draw(3), ["a cat", "a dog", "two birds"]
 
-    found = ClipFidScorer(
+    scores = ClipFidScorer(
         clip=str(folder),
         inception=str(weights),
         statistics=str(tmp_path / "val.npz"),
@@ -235,11 +238,11 @@ def test_the_official_networks_score_images_from_their_files(tmp_path: Path) -> 
     ).score(outputs(images), captions)
 
     expected = ClipScores(folder, device="cpu")(images, captions)
-    assert found.per_sample["clip"] == expected.tolist()
+    assert scores.per_sample["clip"] == expected.tolist()
     features = InceptionFeatures(weights, device="cpu")(images)
     centred = features - features.mean(axis=0)
     # With statistics 0 and 1 the roots are those of three samples' covariance.
     values = np.linalg.eigvalsh(centred @ centred.T / 2).clip(0)
     distance = (features.mean(axis=0) ** 2).sum() + values.sum() + 2048 - 2 * np.sqrt(values).sum()
-    assert found.aggregate["fid"] == pytest.approx(distance, rel=1e-6)
+    assert scores.aggregate["fid"] == pytest.approx(distance, rel=1e-6)
     weights.unlink()

@@ -218,4 +218,4 @@ def test_a_folder_without_a_tokenizer_is_unavailable_and_wrong_options_are_refus
 
     assert decoder(tmp_path / "gone", tokenizer=str(folder)).folder == folder
     assert differences(decoder, UnavailableError, folders) == []
-    assert differences(lambda one: decoder(tmp_path, **one), SuiteError, options) == []
+    assert differences(lambda options: decoder(tmp_path, **options), SuiteError, options) == []

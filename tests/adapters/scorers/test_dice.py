@@ -25,17 +25,17 @@ Case = tuple[Volume, Volume]
 def cases(draw: st.DrawFn) -> Case:
     shape = draw(st.tuples(*[st.integers(1, 4)] * 3))
     classes = st.lists(st.integers(0, 2), min_size=math.prod(shape), max_size=math.prod(shape))
-    found, wanted = (np.array(draw(classes), np.uint8).reshape(shape) for _ in range(2))
-    return found, wanted
+    predicted, truth = (np.array(draw(classes), np.uint8).reshape(shape) for _ in range(2))
+    return predicted, truth
 
 
 def reference(label: Volume, name: str = "case_00000") -> dict[str, Any]:
     return {"case": name, "label": label}
 
 
-def one_hot(found: Volume, wanted: Volume) -> NDArray[np.float64]:
+def one_hot(predicted: Volume, truth: Volume) -> NDArray[np.float64]:
     """Return Dice of kidney and tumor in the way of MLPerf's script: as sums over masks."""
-    masks = [np.eye(3)[volume.ravel()][:, 1:] for volume in (found, wanted)]
+    masks = [np.eye(3)[volume.ravel()][:, 1:] for volume in (predicted, truth)]
     common = (masks[0] * masks[1]).sum(axis=0)
     both = masks[0].sum(axis=0) + masks[1].sum(axis=0)
     scores: NDArray[np.float64] = (2.0 * common + 1e-6) / (both + 1e-6)
@@ -59,14 +59,14 @@ def test_dice_has_the_digits_of_the_sums_over_masks(volumes: list[Case]) -> None
     mean = math.fsum(value or 0 for value in scores.per_sample["dice"]) / len(volumes)
     assert scores.aggregate["dice"] == pytest.approx(mean, rel=1e-12)
     assert scores.whole == scores.lower == frozenset()
-    found, _ = volumes[0]
-    same = DiceScorer().score([found.tobytes()], [reference(found)])
+    predicted, _ = volumes[0]
+    same = DiceScorer().score([predicted.tobytes()], [reference(predicted)])
     assert same.aggregate == {"dice": 1, "dice_kidney": 1, "dice_tumor": 1}
 
 
 def test_dice_counted_by_hand() -> None:
     """Twice the common voxels, by the voxels of both; no voxel in either is a full score."""
-    for found, wanted, kidney, tumor in (
+    for predicted, truth, kidney, tumor in (
         ([1, 1, 2, 0], [1, 2, 2, 0], 2 / 3, 2 / 3),
         ([0, 0, 0, 0], [1, 1, 2, 2], 0, 0),
         ([2, 2, 1, 1], [1, 1, 2, 2], 0, 0),
@@ -74,8 +74,8 @@ def test_dice_counted_by_hand() -> None:
         ([1, 0, 0, 0], [1, 1, 1, 0], 1 / 2, 1),
         ([1, 1, 1, 2], [1, 1, 1, 0], 1, 0),
     ):
-        label = np.array(wanted, np.uint8).reshape(1, 2, 2)
-        scores = DiceScorer().score([bytes(found)], [reference(label)])
+        label = np.array(truth, np.uint8).reshape(1, 2, 2)
+        scores = DiceScorer().score([bytes(predicted)], [reference(label)])
 
         expected = {"dice": (kidney + tumor) / 2, "dice_kidney": kidney, "dice_tumor": tumor}
         assert scores.aggregate == pytest.approx(expected, abs=1e-6)
@@ -83,13 +83,13 @@ def test_dice_counted_by_hand() -> None:
 
 def test_pieces_and_types_of_whole_numbers_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(1)
-    found, wanted = rng.integers(0, 3, (2, 5, 7, 11), dtype=np.uint8)
-    whole = DiceScorer().score([found.tobytes()], [reference(wanted)])
+    predicted, truth = rng.integers(0, 3, (2, 5, 7, 11), dtype=np.uint8)
+    whole = DiceScorer().score([predicted.tobytes()], [reference(truth)])
     monkeypatch.setattr(module, "PIECE_VOXELS", 50)
 
     for dtype, numbers in CLASS_DTYPES.items():
-        output = found.astype(numbers).tobytes()
-        assert DiceScorer(dtype=dtype).score([output], [reference(wanted)]) == whole
+        output = predicted.astype(numbers).tobytes()
+        assert DiceScorer(dtype=dtype).score([output], [reference(truth)]) == whole
 
 
 LABEL = np.zeros((2, 3, 4), np.uint8)
@@ -106,13 +106,13 @@ def test_wrong_sizes_classes_and_types_are_refused() -> None:
         pair = [reference(LABEL), reference(LABEL, "case_00003")]
         rows.append((dtype, [bytes(needed), bytes(size)], pair, text))
     for dtype, wrong in (("uint8", 3), ("uint8", 255), ("int8", -1)):
-        found = LABEL.astype(CLASS_DTYPES[dtype])
-        found[1, 2, 3] = wrong
+        volume = LABEL.astype(CLASS_DTYPES[dtype])
+        volume[1, 2, 3] = wrong
         text = (
             rf"^scorer dice: the output of sample 0 \(case_00000\) holds the class {wrong}; valid "
             "are 0 background, 1 kidney and 2 tumor$"
         )
-        rows.append((dtype, [found.tobytes()], [reference(LABEL)], text))
+        rows.append((dtype, [volume.tobytes()], [reference(LABEL)], text))
     text = r"the label of sample 0 \(case_7\) holds the class 3;"
     rows.append(("uint8", [bytes(24)], [reference(LABEL + 3, "case_7")], text))
 

@@ -93,12 +93,12 @@ def cases(folder: Path, model: Path) -> dict[str, dict[str, Any]]:
     labels = [1, -7, 2**40, 5]
 
     def local(name: str, **options: Any) -> dict[str, Any]:
-        given = {"metric": f"evaluate:{folder}/{name}.py", "outputs": "number", **options}
-        return {"options": given, "outputs": numbers, "references": labels}
+        local_options = {"metric": f"evaluate:{folder}/{name}.py", "outputs": "number", **options}
+        return {"options": local_options, "outputs": numbers, "references": labels}
 
     def text(**options: Any) -> dict[str, Any]:
-        given = {"metric": f"evaluate:{folder}/lengths", "model": str(model), **options}
-        return {"options": given, "outputs": outputs, "references": ["The fox", "JUMPS"]}
+        text_options = {"metric": f"evaluate:{folder}/lengths", "model": str(model), **options}
+        return {"options": text_options, "outputs": outputs, "references": ["The fox", "JUMPS"]}
 
     def hub(revision: str) -> dict[str, Any]:
         return local("right", metric=f"evaluate:org/right@{revision}")
@@ -130,7 +130,7 @@ def cases(folder: Path, model: Path) -> dict[str, dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
+def evaluated(tmp_path_factory: pytest.TempPathFactory) -> Found:
     """Score every case with the real library, in one process, with no network."""
     if find_spec("evaluate") is None:
         pytest.skip("the extra [evaluate] is not installed")
@@ -142,11 +142,11 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
     (folder / "lengths").mkdir()
     (folder / "lengths.py").rename(folder / "lengths" / "lengths.py")
     model = write(folder / "model", byte_level(), {"tokenizer_class": "TokenizersBackend", **NAMES})
-    given, answer = folder / "cases.json", folder / "found.json"
-    given.write_text(json.dumps(cases(folder, model)), "utf-8")
+    cases_file, answer = folder / "cases.json", folder / "found.json"
+    cases_file.write_text(json.dumps(cases(folder, model)), "utf-8")
     kept = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
     done = subprocess.run(
-        [sys.executable, str(Path(__file__).with_name("evaluate_driver.py")), given, answer],
+        [sys.executable, str(Path(__file__).with_name("evaluate_driver.py")), cases_file, answer],
         env={
             **kept,
             "HF_HOME": str(home),
@@ -165,7 +165,9 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
 
 
 @pytest.mark.process
-def test_numbers_are_aggregates_and_lists_of_one_number_per_sample_are_scores(found: Found) -> None:
+def test_numbers_are_aggregates_and_lists_of_one_number_per_sample_are_scores(
+    evaluated: Found,
+) -> None:
     """Of text, scaled, with arguments, of 32 bits, pinned; random numbers are the same again."""
     plain = {
         "per_sample": {"exact": [1.0, 0.0], "length": [7.0, 5.0]},
@@ -183,14 +185,14 @@ def test_numbers_are_aggregates_and_lists_of_one_number_per_sample_are_scores(fo
         "numbers": number,
         "numbers, 32 bits": number,
         "pinned": number,
-        "random": found["random again"],
+        "random": evaluated["random again"],
     }
 
-    assert {name: found[name] for name in expected} == expected
+    assert {name: evaluated[name] for name in expected} == expected
 
 
 @pytest.mark.process
-def test_a_metric_that_gives_no_score_is_an_error(found: Found) -> None:
+def test_a_metric_that_gives_no_score_is_an_error(evaluated: Found) -> None:
     """evaluate itself would take whatever commit of the metric it finds in its cache."""
     elsewhere = f"right at {REVISION[::-1]} is not on this machine"
     for name, error, message in (
@@ -200,8 +202,8 @@ def test_a_metric_that_gives_no_score_is_an_error(found: Found) -> None:
         ("vague", "RunError", "the metric's 'f1' is not finite: nan"),
         ("pinned elsewhere", "UnavailableError", elsewhere),
     ):
-        assert found[name]["error"] == error
-        assert message in found[name]["message"]
+        assert evaluated[name]["error"] == error
+        assert message in evaluated[name]["message"]
 
 
 def test_metrics_that_could_change_and_wrong_options_are_refused(
@@ -241,7 +243,10 @@ def test_metrics_that_could_change_and_wrong_options_are_refused(
         differences(lambda name: numbers(f"evaluate:{tmp_path / name}"), UnavailableError, scripts)
         == []
     )
-    assert differences(lambda one: EvaluateScorer(metric=here, **one), SuiteError, options) == []
+    assert (
+        differences(lambda options: EvaluateScorer(metric=here, **options), SuiteError, options)
+        == []
+    )
     with pytest.raises(SuiteError, match="needs the option 'metric'"):
         check_call("scorer 'evaluate'", EvaluateScorer, {})
     with pytest.raises(RunError, match=r"\(4 bytes\) of sample 1 is no number of type int64"):
@@ -283,4 +288,6 @@ def test_what_is_no_number_is_left_out_and_what_is_not_finite_an_error() -> None
         np.array([-math.inf, 1]),
     ]
     rows = [({"f1": value}, "'f1' is not finite") for value in endless]
-    assert differences(lambda one: read_result(one, samples=2, scale=1.0), RunError, rows) == []
+    assert (
+        differences(lambda result: read_result(result, samples=2, scale=1.0), RunError, rows) == []
+    )

@@ -67,14 +67,14 @@ def test_the_distance_is_that_of_the_reference_and_the_mean_of_the_pseudo_values
     features = draw(samples, width, seed, scale=scale, shift=0.3)
     given_statistics = statistics(draw(real, width, seed + 100, scale=scale))
 
-    found = frechet(features, given_statistics)
+    distance = frechet(features, given_statistics)
 
     expected = reference_distance(features, given_statistics)
-    assert found.distance == pytest.approx(expected, rel=1e-6, abs=1e-6 * scale**2)
-    assert found.pseudo_values.shape == (samples,)
-    assert np.isfinite(found.pseudo_values).all()
-    mean = found.pseudo_values.mean()
-    assert mean == pytest.approx(found.distance, rel=1e-12, abs=1e-12 * scale**2)
+    assert distance.distance == pytest.approx(expected, rel=1e-6, abs=1e-6 * scale**2)
+    assert distance.pseudo_values.shape == (samples,)
+    assert np.isfinite(distance.pseudo_values).all()
+    mean = distance.pseudo_values.mean()
+    assert mean == pytest.approx(distance.distance, rel=1e-12, abs=1e-12 * scale**2)
 
 
 def test_the_distance_is_that_of_the_reference_to_the_digit() -> None:
@@ -87,10 +87,10 @@ def test_the_distance_is_that_of_the_reference_to_the_digit() -> None:
         features = draw(samples, width, 1, shift=0.2)
         given_statistics = statistics(draw(real, width, 2, scale=1.3))
 
-        found = frechet(features, given_statistics).distance
+        distance = frechet(features, given_statistics).distance
 
         expected = reference_distance(features, given_statistics)
-        assert f"{found:.{digits}f}" == f"{expected:.{digits}f}"
+        assert f"{distance:.{digits}f}" == f"{expected:.{digits}f}"
 
 
 def test_distances_by_hand() -> None:
@@ -123,10 +123,10 @@ def test_the_diagonals_are_offset_where_each_side_has_a_constant_feature_of_its_
         features[:, constant], other[:, constant_real] = 0.25, 0.0
         real = statistics(other)
 
-        found = frechet(features, real).distance
+        distance = frechet(features, real).distance
 
-        assert found == pytest.approx(reference_distance(features, real, offset), abs=1e-6)
-        assert not offset or abs(found - reference_distance(features, real)) > 1e-4
+        assert distance == pytest.approx(reference_distance(features, real, offset), abs=1e-6)
+        assert not offset or abs(distance - reference_distance(features, real)) > 1e-4
 
 
 def weighted_distance(features: Floats, weights: Floats, real: Statistics) -> float:
@@ -145,7 +145,7 @@ def test_a_pseudo_value_is_the_derivative_in_the_direction_of_the_sample() -> No
     """Checked against central differences of the distance with one sample's weight changed."""
     for width in (1, 2, 5):
         features, real = draw(25, width, 5, shift=0.4), statistics(draw(40, width, 6, scale=1.5))
-        found, step, even = frechet(features, real), 1e-5, np.full(25, 1 / 25)
+        result, step, even = frechet(features, real), 1e-5, np.full(25, 1 / 25)
         derivatives = []
         for sample in range(25):
             towards = step * (np.eye(25)[sample] - even)
@@ -155,7 +155,7 @@ def test_a_pseudo_value_is_the_derivative_in_the_direction_of_the_sample() -> No
             derivatives.append(change / (2 * step))
 
         np.testing.assert_allclose(
-            found.pseudo_values - found.distance, derivatives, rtol=1e-5, atol=1e-6
+            result.pseudo_values - result.distance, derivatives, rtol=1e-5, atol=1e-6
         )
 
 
@@ -167,9 +167,11 @@ def test_influences_with_fewer_samples_than_features_are_those_within_their_span
         mean=real.mean(axis=0) @ turn, covariance=turn.T @ np.cov(real, rowvar=False) @ turn
     )
 
-    found = frechet(narrow @ turn, wide_real).pseudo_values
+    pseudo_values = frechet(narrow @ turn, wide_real).pseudo_values
 
-    np.testing.assert_allclose(found, frechet(narrow, statistics(real)).pseudo_values, atol=1e-5)
+    np.testing.assert_allclose(
+        pseudo_values, frechet(narrow, statistics(real)).pseudo_values, atol=1e-5
+    )
 
 
 def test_the_order_of_samples_and_the_axes_do_not_matter() -> None:
@@ -177,13 +179,13 @@ def test_the_order_of_samples_and_the_axes_do_not_matter() -> None:
     features, real = draw(30, 5, 1, shift=0.3), draw(50, 5, 2)
     order = np.random.default_rng(3).permutation(30)
     turn = np.linalg.qr(np.random.default_rng(4).normal(size=(5, 5)))[0]
-    found = frechet(features, statistics(real))
+    result = frechet(features, statistics(real))
 
     moved = frechet(features[order], statistics(real))
     turned = frechet(features @ turn, statistics(real @ turn))
 
-    np.testing.assert_allclose(moved.pseudo_values, found.pseudo_values[order], rtol=1e-9)
-    np.testing.assert_allclose(turned.pseudo_values, found.pseudo_values, rtol=1e-9)
+    np.testing.assert_allclose(moved.pseudo_values, result.pseudo_values[order], rtol=1e-9)
+    np.testing.assert_allclose(turned.pseudo_values, result.pseudo_values, rtol=1e-9)
 
 
 def test_a_set_is_at_no_distance_from_itself_and_copies_of_one_image_are_at_one() -> None:
@@ -191,28 +193,28 @@ def test_a_set_is_at_no_distance_from_itself_and_copies_of_one_image_are_at_one(
     same = np.ones((7, 6))
 
     assert frechet(real, statistics(real)).distance == pytest.approx(0, abs=1e-6)
-    found = frechet(same, statistics(real))
+    result = frechet(same, statistics(real))
     expected = ((1 - real.mean(axis=0)) ** 2).sum() + np.trace(np.cov(real, rowvar=False))
-    assert found.distance == pytest.approx(expected)
-    np.testing.assert_allclose(found.pseudo_values, found.distance)
+    assert result.distance == pytest.approx(expected)
+    np.testing.assert_allclose(result.pseudo_values, result.distance)
 
 
 def test_the_standard_error_of_a_paired_change_is_that_of_the_bootstrap() -> None:
     """Rule A's paired t-test takes it from pseudo-values; both engines answer the same samples."""
     real = statistics(draw(4000, 6, 1))
-    before = draw(600, 6, 2, shift=0.3)
-    after = 0.95 * before + np.random.default_rng(3).normal(size=before.shape) * 0.25
-    pairs = frechet(after, real).pseudo_values - frechet(before, real).pseudo_values
+    features = draw(600, 6, 2, shift=0.3)
+    after = 0.95 * features + np.random.default_rng(3).normal(size=features.shape) * 0.25
+    pairs = frechet(after, real).pseudo_values - frechet(features, real).pseudo_values
     rng = np.random.default_rng(4)
 
     again = [
-        frechet(after[drawn], real).distance - frechet(before[drawn], real).distance
+        frechet(after[drawn], real).distance - frechet(features[drawn], real).distance
         for drawn in (rng.integers(0, 600, 600) for _ in range(400))
     ]
 
     error = pairs.std(ddof=1) / np.sqrt(600)
     assert error == pytest.approx(np.std(again, ddof=1), rel=0.25)
-    unpaired = np.sqrt(2) * frechet(before, real).pseudo_values.std(ddof=1) / np.sqrt(600)
+    unpaired = np.sqrt(2) * frechet(features, real).pseudo_values.std(ddof=1) / np.sqrt(600)
     assert error < 0.7 * unpaired
 
 
@@ -226,14 +228,14 @@ def test_every_damaged_byte_of_statistics_is_an_error_of_the_file_or_harmless(
     whole = path.read_bytes()
 
     refused = 0
-    for place in range(0, len(whole), 3):
-        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x55]) + whole[place + 1 :])
+    for index in range(0, len(whole), 3):
+        path.write_bytes(whole[:index] + bytes([whole[index] ^ 0x55]) + whole[index + 1 :])
         try:
-            found = read_statistics(path)
+            read = read_statistics(path)
         except RunError:
             refused += 1
         else:
-            np.testing.assert_array_equal(found.covariance, np.eye(3))
+            np.testing.assert_array_equal(read.covariance, np.eye(3))
     assert refused > len(whole) / 3 / 4
 
 

@@ -97,9 +97,9 @@ CASES = [
 
 
 def test_arguments_are_right_as_bfcl_says() -> None:
-    found = [accuracy(answer(("a_b", given)), reference) for given, reference, _ in CASES]
+    accuracies = [accuracy(answer(("a_b", given)), reference) for given, reference, _ in CASES]
 
-    assert found == [100 * right for *_, right in CASES]
+    assert accuracies == [100 * right for *_, right in CASES]
     assert accuracy(answer(("a.b", {"x": 5})), INT) == 0, "a point becomes an underscore"
 
 
@@ -118,12 +118,12 @@ def test_the_number_of_calls_must_agree() -> None:
 
 def test_parallel_calls_may_come_in_any_order_and_are_matched_without_looking_back() -> None:
     reference = table({"x": [1]}, {"x": "integer"}, subset="parallel")
-    both, one = [{"a.b": {"x": [1, 2]}}, {"a.b": {"x": [1]}}], ("a_b", {"x": 1})
+    both, one_call = [{"a.b": {"x": [1, 2]}}, {"a.b": {"x": [1]}}], ("a_b", {"x": 1})
     two = ("a_b", {"x": 2})
 
-    assert accuracy(answer(two, one), {**reference, "ground_truth": both}) == 100
-    assert accuracy(answer(one, two), {**reference, "ground_truth": both}) == 0
-    assert accuracy(answer(one, two), {**reference, "ground_truth": both[::-1]}) == 100
+    assert accuracy(answer(two, one_call), {**reference, "ground_truth": both}) == 100
+    assert accuracy(answer(one_call, two), {**reference, "ground_truth": both}) == 0
+    assert accuracy(answer(one_call, two), {**reference, "ground_truth": both[::-1]}) == 100
 
 
 def test_where_nothing_is_to_be_called_only_tool_calls_are_wrong() -> None:

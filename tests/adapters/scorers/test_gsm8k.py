@@ -103,8 +103,10 @@ def test_answers_are_read_and_compared_as_numbers() -> None:
 def plainly(text: str) -> str:
     """Return the number of an answer by the words of the rule, one character at a time."""
     text = text.partition("\nQ:")[0]
-    if "The answer is" in text and (found := numbers(text.split("The answer is")[-1])):
-        return found[0].replace(",", "")
+    if "The answer is" in text and (
+        numbers_after_delimiter := numbers(text.split("The answer is")[-1])
+    ):
+        return numbers_after_delimiter[0].replace(",", "")
     return numbers(text)[-1].replace(",", "") if numbers(text) else ""
 
 
@@ -113,22 +115,22 @@ def numbers(text: str) -> list[str]:
 
     A number is perhaps a minus, then digits and commas, perhaps a point, and digits at the end.
     """
-    found, at = [], 0
+    number_texts, at = [], 0
     while at < len(text):
         ends = [
             end for end in range(len(text), at, -1) if is_number(text[at:end].removeprefix("-"))
         ]
         if ends:
-            found.append(text[at : ends[0]])
+            number_texts.append(text[at : ends[0]])
         at = ends[0] if ends else at + 1
-    return found
+    return number_texts
 
 
 def is_number(text: str) -> bool:
-    before, point, after = text.rpartition(".")
+    head, point, after = text.rpartition(".")
     if not point:
-        before, after = text[:-1], text[-1:]
-    return bool(re.fullmatch(r"\d+", after)) and all(c == "," or re.match(r"\d", c) for c in before)
+        head, after = text[:-1], text[-1:]
+    return bool(re.fullmatch(r"\d+", after)) and all(c == "," or re.match(r"\d", c) for c in head)
 
 
 parts = st.sampled_from(
@@ -156,16 +158,16 @@ def test_any_text_gives_the_number_that_the_words_of_the_rule_give(text: str) ->
 @given(st.text())
 @settings(max_examples=40)
 def test_an_answer_is_a_number_or_nothing(text: str) -> None:
-    found = answer(text)
+    number = answer(text)
 
-    assert found == "" or np.isfinite(float(found)) or len(found) > 300
+    assert number == "" or np.isfinite(float(number)) or len(number) > 300
 
 
 @given(st.floats(-1e12, 1e12), st.text("abc \n,.", max_size=20))
-def test_a_number_after_the_delimiter_is_found(number: float, before: str) -> None:
+def test_a_number_after_the_delimiter_is_found(number: float, prefix: str) -> None:
     text = f"{number:.4f}"
 
-    assert is_right(f"{before} 17 The answer is {text}", text)
+    assert is_right(f"{prefix} 17 The answer is {text}", text)
 
 
 def test_each_sample_is_100_or_0_and_the_aggregate_their_mean(build: Build) -> None:
@@ -204,7 +206,7 @@ def test_wrong_inputs_and_options_are_refused(build: Build, tmp_path: Path) -> N
     ]
     score = build().score
 
-    assert differences(lambda one, two: score([b"", one], ["1", two]), RunError, rows) == []
+    assert differences(lambda output, two: score([b"", output], ["1", two]), RunError, rows) == []
     with pytest.raises(SuiteError, match="scorer gsm8k: dtype = 'float' is unknown"):
         build(dtype="float")
     with pytest.raises(UnavailableError, match="scorer gsm8k: the folder"):

@@ -59,10 +59,12 @@ def noise(*shape: int, seed: int = 0) -> Any:
 
 def test_the_weights_are_those_of_the_official_file_by_name_and_shape() -> None:
     """94 convolutions with five weights each."""
-    found, channels = shapes(NETWORK, 3)
+    network_shapes, channels = shapes(NETWORK, 3)
 
-    assert found == {name: shape for name, shape in LAYOUT.items() if not name.startswith("fc.")}
-    assert (len(found), channels) == (470, 2048)
+    assert network_shapes == {
+        name: shape for name, shape in LAYOUT.items() if not name.startswith("fc.")
+    }
+    assert (len(network_shapes), channels) == (470, 2048)
 
 
 def first(fork: Fork) -> str:
@@ -89,9 +91,9 @@ def test_what_comes_before_the_blocks_and_each_block_computes_its_formulas(
 
     for steps, x, expected in parts:
         with torch.inference_mode():
-            found = compute(steps, torch.from_numpy(x).float(), weights).numpy()
+            outputs = compute(steps, torch.from_numpy(x).float(), weights).numpy()
 
-        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(outputs, expected, rtol=1e-4, atol=1e-4)
 
 
 def resized(image: Any, side: int = 299) -> Any:
@@ -118,10 +120,10 @@ def test_images_are_resized_without_smoothing_and_scaled_to_one(
             x = torch.from_numpy(pixels.transpose(2, 0, 1)[None]).float()
             expected = compute(NETWORK, x, weights).numpy().mean(axis=(2, 3))
 
-        found = features(images)
-        assert found.shape == (1, 2048)
-        assert found.dtype == np.float64
-        np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3 * np.abs(expected).max())
+        vectors = features(images)
+        assert vectors.shape == (1, 2048)
+        assert vectors.dtype == np.float64
+        np.testing.assert_allclose(vectors, expected, rtol=1e-3, atol=1e-3 * np.abs(expected).max())
 
 
 def test_features_are_repeatable_and_do_not_depend_on_the_batch(
@@ -131,12 +133,12 @@ def test_features_are_repeatable_and_do_not_depend_on_the_batch(
     images = (noise(2, 40, 40, 3) * 255).astype(np.uint8)
     images[1] = 7
 
-    found = features(images)
+    vectors = features(images)
 
-    np.testing.assert_array_equal(features(images), found)
+    np.testing.assert_array_equal(features(images), vectors)
     alone = np.concatenate([features(image[None]) for image in images])
-    np.testing.assert_allclose(alone, found, rtol=1e-4, atol=1e-5 * np.abs(found).max())
-    assert np.ptp(found, axis=0).max() > 0.01 * np.abs(found).max()
+    np.testing.assert_allclose(alone, vectors, rtol=1e-4, atol=1e-5 * np.abs(vectors).max())
+    assert np.ptp(vectors, axis=0).max() > 0.01 * np.abs(vectors).max()
 
 
 @pytest.fixture
@@ -159,8 +161,10 @@ def test_both_forms_of_torch_files_are_read_and_counters_are_passed_over(
     counter = {"Mixed_5b.branch1x1.bn.num_batches_tracked": torch.tensor(3)}
 
     for older in (False, True):
-        found = load_weights(save(older=older, **counter))
-        assert {name: tuple(value.shape) for name, value in found.items()} == shapes(NETWORK, 3)[0]
+        weights = load_weights(save(older=older, **counter))
+        assert {name: tuple(value.shape) for name, value in weights.items()} == shapes(NETWORK, 3)[
+            0
+        ]
 
 
 def test_other_files_say_what_differs_and_code_in_them_is_never_run(
@@ -197,7 +201,10 @@ def test_other_files_say_what_differs_and_code_in_them_is_never_run(
         (tmp_path / "weights.pth").write_bytes(content)
         load_weights(tmp_path / "weights.pth")
 
-    assert differences(lambda one: load_weights(save(**one)), RunError, [*network, *traps]) == []
+    assert (
+        differences(lambda changes: load_weights(save(**changes)), RunError, [*network, *traps])
+        == []
+    )
     assert not (tmp_path / "run").exists()
     assert differences(load, RunError, contents) == []
     torch.save([torch.zeros(1)], tmp_path / "weights.pth")

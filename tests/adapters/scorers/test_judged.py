@@ -49,9 +49,9 @@ def judge() -> Iterator[str]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            question, truth, answer = asked["messages"][0]["content"].split("|")
-            if question == "down" or asked["temperature"] != 0.0:
+            request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            question, truth, answer = request["messages"][0]["content"].split("|")
+            if question == "down" or request["temperature"] != 0.0:
                 self.send_error(500)
                 return
             content = json.dumps({"correct": truth == answer})
@@ -133,10 +133,10 @@ def hostile(pieces: Sequence[bytes]) -> Iterator[str]:
 
     def answer(connection: socket.socket) -> None:
         with connection, suppress(OSError):
-            asked = b""
-            while b"{" not in asked or not asked.endswith(b"}"):
-                asked += connection.recv(65_536)
-            bad = b"b|x|x" in asked
+            received = b""
+            while b"{" not in received or not received.endswith(b"}"):
+                received += connection.recv(65_536)
+            bad = b"b|x|x" in received
             for piece in pieces if bad else [HEAD + b"\r\n" + GOOD]:
                 connection.sendall(piece)
                 if over.wait(0.01):

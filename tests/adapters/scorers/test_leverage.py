@@ -25,27 +25,27 @@ def leverage(*parts: list[int]) -> Leverage:
 
 def test_equal_samples_show_all_but_one_of_them() -> None:
     for count in (2, 3, 10, 1000):
-        found = leverage([3] * count)
+        sample_leverage = leverage([3] * count)
 
-        assert found.seen == pytest.approx(1 - 1 / count)
-        assert found.df == pytest.approx(max(1, count - 1))
-        assert found.hidden == 0
+        assert sample_leverage.seen == pytest.approx(1 - 1 / count)
+        assert sample_leverage.df == pytest.approx(max(1, count - 1))
+        assert sample_leverage.hidden == 0
 
 
 def test_a_class_of_one_sample_shows_nothing_and_its_change_stays_hidden() -> None:
     assert leverage([0, 4, 0]) == Leverage(seen=0, df=1, hidden=100)
-    found = leverage([1, 1, 1, 1], [0, 2, 0, 0])
-    assert found.seen == pytest.approx((1 / 4 * 3 / 4) / (1 / 4 + 1))
-    assert found.hidden == 50
+    sample_leverage = leverage([1, 1, 1, 1], [0, 2, 0, 0])
+    assert sample_leverage.seen == pytest.approx((1 / 4 * 3 / 4) / (1 / 4 + 1))
+    assert sample_leverage.hidden == 50
 
 
 @given(st.lists(st.integers(0, 50), min_size=2, max_size=12).filter(any))
 def test_the_share_that_is_seen_is_that_of_independent_samples(sizes: list[int]) -> None:
     h = np.array(sizes) / sum(sizes)
     residual = np.eye(len(h)) - np.outer(np.ones(len(h)), h)
-    shown = float(np.sum(np.diag(h) @ residual @ residual.T @ np.diag(h) * np.eye(len(h))))
+    seen_part = float(np.sum(np.diag(h) @ residual @ residual.T @ np.diag(h) * np.eye(len(h))))
 
-    assert leverage(sizes).seen == pytest.approx(shown / float((h**2).sum()), abs=1e-9)
+    assert leverage(sizes).seen == pytest.approx(seen_part / float((h**2).sum()), abs=1e-9)
 
 
 def test_few_huge_samples_count_as_few() -> None:
@@ -68,19 +68,19 @@ def image(index: int, labels: list[int]) -> dict[str, Any]:
 def test_map_tells_how_many_images_its_classes_have() -> None:
     images = [image(0, [1, 2]), image(1, [1]), image(2, [1]), image(3, [1])]
 
-    found = MeanApScorer().score([b""] * 4, images).leverage["map"]
+    map_leverage = MeanApScorer().score([b""] * 4, images).leverage["map"]
 
-    assert found == leverage([1, 1, 1, 1], [1, 0, 0, 0])
+    assert map_leverage == leverage([1, 1, 1, 1], [1, 0, 0, 0])
 
 
 def test_auc_tells_how_many_pairs_its_samples_have() -> None:
     labels = [np.array([1, 0, 0]), np.array([1, 1, 0]), np.array([0])]
     outputs = [np.linspace(0, 1, len(own)).astype("<f4").tobytes() for own in labels]
 
-    found = AucScorer().score(outputs, labels).leverage["auc"]
+    auc_leverage = AucScorer().score(outputs, labels).leverage["auc"]
 
-    assert found == leverage([1, 2, 0], [2, 1, 1])
-    assert found.hidden == 0
+    assert auc_leverage == leverage([1, 2, 0], [2, 1, 1])
+    assert auc_leverage.hidden == 0
 
 
 def test_figures_out_of_range_are_refused() -> None:

@@ -260,7 +260,7 @@ def test_a_program_without_tests_or_an_answer_without_a_program_is_wrong(
     right = "print(int(input()) + 1)"
     answers = [("a", right), ("b", right), ("a", None), ("a", "print(4)")]
 
-    found = passed_tests("deepseek_r1", write([row("a", PRIVATE)]), answers, processes=2)
+    passed = passed_tests("deepseek_r1", write([row("a", PRIVATE)]), answers, processes=2)
 
-    assert found == [True, False, False, False]
+    assert passed == [True, False, False, False]
     assert "deepseek_r1: 1 programs have no tests" in capsys.readouterr().out

@@ -117,7 +117,7 @@ def test_each_key_is_the_mean_of_the_samples_that_have_it(build: Build) -> None:
     rng = np.random.default_rng(5)
     words = ["the", "cats", "were", "running", "over", "Paris", "and", "roofs"]
     texts = [" ".join(rng.choice(words, rng.integers(12))) for _ in range(150)]
-    known = [
+    references = [
         reference("rouge", " ".join(rng.choice(words, 9)))
         if n % 3
         else reference("qa_em", str(rng.choice(words)))
@@ -128,12 +128,12 @@ def test_each_key_is_the_mean_of_the_samples_that_have_it(build: Build) -> None:
             {"rougeL": 100 * rouge.score(one["target"], text)["rougeL"].fmeasure}
             if one["metric"] == "rouge"
             else {"exact_match": qa_em(one["target"], text)}
-            for text, one in zip(texts, known, strict=True)
+            for text, one in zip(texts, references, strict=True)
         ]
     )
     outputs = tokens(texts)
 
-    scores = build().score(outputs, known)
+    scores = build().score(outputs, references)
 
     assert scores.aggregate == {
         **table.describe().loc["mean"].to_dict(),
@@ -192,9 +192,10 @@ def test_wrong_tokens_references_and_options_are_refused(build: Build) -> None:
     score = build().score
 
     assert (
-        differences(lambda one, two: score([b"", one], [REFERENCES[0], two]), RunError, rows) == []
+        differences(lambda output, two: score([b"", output], [REFERENCES[0], two]), RunError, rows)
+        == []
     )
-    assert differences(lambda one: build(**one), SuiteError, options) == []
+    assert differences(lambda options: build(**options), SuiteError, options) == []
     with pytest.raises(UnavailableError, match="context: the Punkt model in /nowhere lacks"):
         build(punkt="/nowhere")
     narrow = build(dtype="int32").score(tokens(TEXTS, "<i4"), REFERENCES)

@@ -162,14 +162,14 @@ def test_no_home_folder_is_shown_and_a_program_of_the_system_needs_nothing_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    for program, shown in {
+    for program, readable in {
         "home/bin/php": "home/bin/php",
         "home/php8/bin/php": "home/php8",
     }.items():
         path = tmp_path / program
         install(path.parent, "php")
         monkeypatch.setenv("PATH", str(path.parent))
-        assert set(toolchain("php").readable) - {"/etc/php"} == {str(tmp_path / shown)}
+        assert set(toolchain("php").readable) - {"/etc/php"} == {str(tmp_path / readable)}
 
     monkeypatch.setenv("PATH", "/usr/bin")
     if shutil.which("g++") is not None:
@@ -307,9 +307,9 @@ def test_other_programs_pass_if_they_end_with_0_and_write_text() -> None:
     if reason := toolchains()["javascript"]:
         pytest.skip(reason)
 
-    found = outcomes(list(JAVASCRIPT), "javascript", "")
+    passed = outcomes(list(JAVASCRIPT), "javascript", "")
 
-    assert dict(zip(JAVASCRIPT, found, strict=True)) == JAVASCRIPT
+    assert dict(zip(JAVASCRIPT, passed, strict=True)) == JAVASCRIPT
 
 
 @pytest.mark.process

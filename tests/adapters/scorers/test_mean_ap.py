@@ -34,10 +34,10 @@ def packed(*rows: Row) -> bytes:
     return np.array(rows, "<f4").tobytes()
 
 
-def box(place: Place, *, label: int = 0, crowd: int = 0) -> dict[str, Any]:
+def box(corners: Place, *, label: int = 0, crowd: int = 0) -> dict[str, Any]:
     """Return an annotation."""
-    area = place[2] * place[3]
-    return {"category_id": label, "bbox": list(place), "area": area, "iscrowd": crowd}
+    area = corners[2] * corners[3]
+    return {"category_id": label, "bbox": list(corners), "area": area, "iscrowd": crowd}
 
 
 def image(*boxes: Any, index: int = 0, identity: int | None = None) -> Reference:
@@ -51,9 +51,9 @@ def image(*boxes: Any, index: int = 0, identity: int | None = None) -> Reference
     }
 
 
-def row(place: Place, score: float = 0.5, *, label: float = 0, index: float = 0) -> Row:
+def row(corners: Place, score: float = 0.5, *, label: float = 0, index: float = 0) -> Row:
     """Return a detection."""
-    left, top, width, height = place
+    left, top, width, height = corners
     bottom, right = (top + height) / HEIGHT, (left + width) / WIDTH
     return [index, top / HEIGHT, left / WIDTH, bottom, right, score, label]
 
@@ -110,9 +110,9 @@ CASES = BY_HAND.items()
 
 
 def test_map_is_that_of_coco() -> None:
-    found = {name: mean_ap([packed(*rows)], [image(*boxes)]) for name, (boxes, rows, _) in CASES}
+    scores = {name: mean_ap([packed(*rows)], [image(*boxes)]) for name, (boxes, rows, _) in CASES}
 
-    assert found == pytest.approx({name: figure for name, (_, _, figure) in CASES}, abs=1e-9)
+    assert scores == pytest.approx({name: figure for name, (_, _, figure) in CASES}, abs=1e-9)
 
 
 def test_only_the_best_hundred_of_a_class_count_in_an_image() -> None:
@@ -124,11 +124,11 @@ def test_only_the_best_hundred_of_a_class_count_in_an_image() -> None:
 
 
 def test_equal_scores_rank_by_the_id_of_the_image_not_by_the_order_of_samples() -> None:
-    found, wrong = packed(row(A)), packed(row(B))
+    right_output, wrong = packed(row(A)), packed(row(B))
 
     def ranked(first: int, second: int) -> float:
         references = [image(box(A), identity=first), image(box(A), identity=second)]
-        return mean_ap([found, wrong], references)
+        return mean_ap([right_output, wrong], references)
 
     assert ranked(1, 2) == pytest.approx(100 * 51 / 101)
     assert ranked(2, 1) == pytest.approx(50 * 51 / 101)
@@ -139,7 +139,7 @@ def plainly(outputs: Sequence[bytes], references: Sequence[Reference]) -> Any:
     from pycocotools.coco import COCO
     from pycocotools.cocoeval import COCOeval
 
-    found = []
+    detections = []
     for output, reference in zip(outputs, references, strict=True):
         height, width = np.float32(reference["height"]), np.float32(reference["width"])
         rows = np.frombuffer(output, "<f4").reshape(-1, 7)
@@ -148,7 +148,7 @@ def plainly(outputs: Sequence[bytes], references: Sequence[Reference]) -> Any:
             size = (right * width - left * width, bottom * height - top * height)
             bbox = [float(number) for number in (*corner, *size)]
             detection = {"category_id": int(label), "bbox": bbox, "score": float(score)}
-            found.append({"image_id": reference["image_id"], **detection})
+            detections.append({"image_id": reference["image_id"], **detection})
     annotations = [
         {"image_id": one["image_id"], **each} for one in references for each in one["annotations"]
     ]
@@ -161,7 +161,7 @@ def plainly(outputs: Sequence[bytes], references: Sequence[Reference]) -> Any:
     }
     with contextlib.redirect_stdout(io.StringIO()):
         truths.createIndex()
-        evaluation = COCOeval(truths, truths.loadRes(copy.deepcopy(found)), iouType="bbox")
+        evaluation = COCOeval(truths, truths.loadRes(copy.deepcopy(detections)), iouType="bbox")
         evaluation.params.imgIds = [one["image_id"] for one in references]
         evaluation.evaluate()
         evaluation.accumulate()
@@ -179,19 +179,21 @@ places = st.tuples(
 )
 labels = st.integers(0, 2)
 truths = st.builds(
-    lambda place, label, crowd: box(place, label=label, crowd=crowd),
+    lambda corners, label, crowd: box(corners, label=label, crowd=crowd),
     places,
     labels,
     st.sampled_from([0, 0, 0, 1]),
 )
-found = st.builds(
-    lambda place, score, label: row(place, score=score, label=label),
+detected_rows = st.builds(
+    lambda corners, score, label: row(corners, score=score, label=label),
     places,
     st.sampled_from([0.1, 0.25, 0.25, 0.5, 0.9]),
     labels,
 )
 samples = st.lists(
-    st.tuples(st.lists(truths, max_size=4), st.lists(found, max_size=6)), min_size=1, max_size=6
+    st.tuples(st.lists(truths, max_size=4), st.lists(detected_rows, max_size=6)),
+    min_size=1,
+    max_size=6,
 ).filter(
     lambda made: (
         any(not each["iscrowd"] for boxes, _ in made for each in boxes)
@@ -234,11 +236,11 @@ right_and_images = st.lists(
 def weighted(ranked: Sequence[tuple[bool, int]], boxes: Any, weights: Any) -> float:
     """Return average precision without interpolation, of images with weights."""
     hits = ranks = total = 0.0
-    for right, own in ranked:
-        ranks += weights[own]
+    for right, images_of_rank in ranked:
+        ranks += weights[images_of_rank]
         if right:
-            hits += weights[own]
-            total += weights[own] * hits / ranks
+            hits += weights[images_of_rank]
+            total += weights[images_of_rank] * hits / ranks
     return total / float(np.dot(weights, boxes))
 
 
@@ -249,28 +251,28 @@ def test_an_influence_is_the_derivative_by_the_weight_of_an_image(
 ) -> None:
     boxes = [sum(right for right, own in ranked if own == i) + more[i] for i in range(5)]
 
-    found = influences(
+    derivatives = influences(
         np.array([right for right, _ in ranked]),
         np.array([own for _, own in ranked]),
         np.array(boxes),
     )
 
     step = 1e-5
-    for one in range(5):
+    for image in range(5):
         up, down = np.ones(5), np.ones(5)
-        up[one] += step
-        down[one] -= step
+        up[image] += step
+        down[image] -= step
         change = weighted(ranked, boxes, up) - weighted(ranked, boxes, down)
-        assert found[one] == pytest.approx(change / (2 * step), abs=1e-7)
-    assert found.sum() == pytest.approx(0, abs=1e-12)
+        assert derivatives[image] == pytest.approx(change / (2 * step), abs=1e-7)
+    assert derivatives.sum() == pytest.approx(0, abs=1e-12)
 
 
 def test_without_detections_no_image_has_influence() -> None:
     nothing = np.zeros(0, np.bool_)
 
-    found = influences(nothing, np.zeros(0, np.int64), np.array([2, 0, 1]))
+    derivatives = influences(nothing, np.zeros(0, np.int64), np.array([2, 0, 1]))
 
-    assert found.tolist() == [0, 0, 0]
+    assert derivatives.tolist() == [0, 0, 0]
     assert interpolated(nothing, 3) == 0
 
 
@@ -352,9 +354,9 @@ def test_parts_of_a_data_set_never_prove_that_the_whole_is_below_its_own_score()
     parts = []
     for _ in range(20):
         chosen = draw.choice(400, 40, replace=False).tolist()
-        found = score([outputs[n] for n in chosen], [references[n] for n in chosen])
-        parts.append(found.aggregate["map"])
-        values = [value for value in found.per_sample["map"] if value is not None]
+        scores = score([outputs[n] for n in chosen], [references[n] for n in chosen])
+        parts.append(scores.aggregate["map"])
+        values = [value for value in scores.per_sample["map"] if value is not None]
         assert below_by_influence(values, whole, 100.0) > 0.01
         assert below_by_influence([value - parts[-1] for value in values], 90.0, 100.0) < 0.01
 

@@ -109,10 +109,10 @@ def reference_script(
 
 def number(text: str) -> float | None:
     """Return the number that an answer made of WORDS gives."""
-    known = {"12": 12.0, "1,080": 1080.0}
+    values = {"12": 12.0, "1,080": 1080.0}
     _, delimiter, after = text.rpartition("The answer is")
-    first = [known[word] for word in after.split() if delimiter and word in known]
-    last = [known[word] for word in text.split() if word in known]
+    first = [values[word] for word in after.split() if delimiter and word in values]
+    last = [values[word] for word in text.split() if word in values]
     return first[0] if first else last[-1] if last else None
 
 
@@ -124,15 +124,15 @@ def test_aggregates_are_the_figures_that_the_reference_script_prints(
     """To the digit, on 150 seeded answers of all three parts."""
     rng = random.Random(8)
     texts = [" ".join(rng.choices(WORDS, k=rng.randint(0, 30))) for _ in range(150)]
-    known = [
+    references = [
         (orca(" ".join(rng.choices(WORDS, k=20))), gsm8k(rng.choice(["12", "1080"])), mbxp())[n % 3]
         for n in range(150)
     ]
     outputs = tokens(texts)
 
-    scores = build(processes=2).score(outputs, known)
+    scores = build(processes=2).score(outputs, references)
 
-    assert scores.aggregate == reference_script(model, outputs, known)
+    assert scores.aggregate == reference_script(model, outputs, references)
     assert 0 < scores.aggregate["gsm8k"] < 100
     assert 0 < scores.aggregate["rouge2"] < 100
 
@@ -179,13 +179,13 @@ def test_programs_that_count_are_run_each_with_its_own_test(build: Build) -> Non
         ("def add\\_one():\n    return 1", mbxp(name="add_one")),
         ("func f() int { return 1 }", mbxp("go")),
     ]
-    outputs, known = tokens([text for text, _ in samples]), [one for _, one in samples]
+    outputs, references = tokens([text for text, _ in samples]), [one for _, one in samples]
 
-    scores = build(run_generated_code=True).score(outputs, known)
+    scores = build(run_generated_code=True).score(outputs, references)
 
     assert scores.per_sample["mbxp"] == [100.0, None, 0.0, 100.0, None]
     assert scores.aggregate["mbxp"] == 100.0 * 2 / 3
-    without = build().score(outputs, known)
+    without = build().score(outputs, references)
     assert {**without.per_sample, "mbxp": scores.per_sample["mbxp"]} == scores.per_sample
 
 
@@ -197,8 +197,8 @@ def test_a_metric_that_applies_to_no_sample_is_left_out(build: Build) -> None:
         scores = build().score(tokens([text for text, _ in some]), [one for _, one in some])
 
         assert set(scores.aggregate) == set(scores.per_sample) == {*metrics, "tokens_per_sample"}
-    for known in (gsm8k("8"), mbxp("go"), mbxp("Python")):
-        scores = build(run_generated_code=True).score(tokens(["It is 8"]), [known])
+    for reference in (gsm8k("8"), mbxp("go"), mbxp("Python")):
+        scores = build(run_generated_code=True).score(tokens(["It is 8"]), [reference])
         assert "mbxp" not in {*scores.aggregate, *scores.per_sample}
 
 
@@ -256,8 +256,11 @@ def test_references_of_something_else_and_wrong_options_are_refused(
     ]
 
     assert (
-        differences(lambda one: build().score([b"", b""], [gsm8k("1"), one]), RunError, rows) == []
+        differences(
+            lambda reference: build().score([b"", b""], [gsm8k("1"), reference]), RunError, rows
+        )
+        == []
     )
-    assert differences(lambda one: build(**one), SuiteError, options) == []
+    assert differences(lambda options: build(**options), SuiteError, options) == []
     with pytest.raises(UnavailableError, match="scorer mixtral: the folder"):
         build(tokenizer=str(tmp_path))

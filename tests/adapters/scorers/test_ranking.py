@@ -68,13 +68,13 @@ requests = st.lists(labels, min_size=1, max_size=8)
 @settings(deadline=None, max_examples=50)
 def test_gauc_without_ties_is_the_share_of_pairs_in_order(lists: list[Any], random: Any) -> None:
     outputs, shares = [], []
-    for one in lists:
-        places = random.sample(range(1, 100), len(one))
-        outputs.append(row([place / 100 for place in places], one))
+    for labels in lists:
+        places = random.sample(range(1, 100), len(labels))
+        outputs.append(row([place / 100 for place in places], labels))
         pairs = [
             high > low
-            for high, yes in zip(places, one, strict=True)
-            for low, no in zip(places, one, strict=True)
+            for high, yes in zip(places, labels, strict=True)
+            for low, no in zip(places, labels, strict=True)
             if yes and not no
         ]
         shares += [sum(pairs) / len(pairs)] if pairs else []
@@ -88,14 +88,16 @@ def test_gauc_without_ties_is_the_share_of_pairs_in_order(lists: list[Any], rand
 def test_pseudo_values_follow_the_change_of_one_sample(lists: list[Any]) -> None:
     outputs = [row(np.linspace(0.2, 0.7, len(one)).tolist(), one) for one in lists]
     many, step = len(outputs), 2**-12
-    before = score(*outputs)
+    scores = score(*outputs)
 
     for name in ("normalized_entropy", "accuracy"):
-        values = [value for value in before.per_sample[name] if value is not None]
-        base = before.aggregate[name]
+        values = [value for value in scores.per_sample[name] if value is not None]
+        base = scores.aggregate[name]
         assert math.fsum(values) / many == pytest.approx(base)
-        for sample, one in enumerate(lists):
-            heavier = row(np.linspace(0.2, 0.7, len(one)).tolist(), one, [1 + step] * len(one))
+        for sample, labels in enumerate(lists):
+            heavier = row(
+                np.linspace(0.2, 0.7, len(labels)).tolist(), labels, [1 + step] * len(labels)
+            )
             moved = score(*outputs[:sample], heavier, *outputs[sample + 1 :]).aggregate[name] - base
             influence = (values[sample] - base) / many
             assert moved / step == pytest.approx(influence, rel=5e-3, abs=5e-3)

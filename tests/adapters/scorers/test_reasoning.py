@@ -175,9 +175,9 @@ PAIRS = [
 @pytest.mark.slow
 @pytest.mark.usefixtures("sympy")
 def test_answers_are_the_same_as_prm800k_has_it() -> None:
-    found = [(target, answer, mathematics.same(target, answer)) for target, answer, _ in PAIRS]
+    judged = [(target, answer, mathematics.same(target, answer)) for target, answer, _ in PAIRS]
 
-    assert found == PAIRS
+    assert judged == PAIRS
 
 
 @pytest.mark.slow
@@ -313,7 +313,10 @@ def test_wrong_options_and_inputs_are_refused(model: Path) -> None:
         DeepSeekScorer(model=str(model)).score([b"", output], [good, reference])
 
     assert (
-        differences(lambda one: DeepSeekScorer(model=str(model), **one), SuiteError, options) == []
+        differences(
+            lambda options: DeepSeekScorer(model=str(model), **options), SuiteError, options
+        )
+        == []
     )
     assert (
         differences(

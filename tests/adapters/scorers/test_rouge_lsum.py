@@ -18,8 +18,10 @@ anything = st.text(max_size=40)
 
 
 def expected(prediction: str, reference: str) -> float:
-    found: float = originals.rouge("rougeLsum").score(reference, prediction)["rougeLsum"].fmeasure
-    return found
+    f_measure: float = (
+        originals.rouge("rougeLsum").score(reference, prediction)["rougeLsum"].fmeasure
+    )
+    return f_measure
 
 
 @given(st.one_of(texts, anything), st.one_of(texts, anything))
@@ -35,24 +37,24 @@ def test_any_pair_of_texts_scores_as_rouge_score_scores_it(prediction: str, refe
 @given(st.lists(st.tuples(texts, texts), max_size=4))
 @settings(max_examples=50)
 def test_pairs_do_not_see_each_other(pairs: list[tuple[str, str]]) -> None:
-    found = summary_f_measures([p for p, _ in pairs], [r for _, r in pairs])
+    f_measures = summary_f_measures([p for p, _ in pairs], [r for _, r in pairs])
 
-    assert found.tolist() == [expected(*pair) for pair in pairs]
+    assert f_measures.tolist() == [expected(*pair) for pair in pairs]
 
 
 def test_long_summaries_score_as_rouge_score_scores_them() -> None:
     """Sentences of up to 60 words, of which many are common."""
     rng = random.Random(3)
-    known = [f"word{number}" for number in range(25)]
+    words = [f"word{number}" for number in range(25)]
     pairs = []
     for _ in range(10):
-        lines = [" ".join(rng.choices(known, k=rng.randint(1, 60))) for _ in range(10)]
+        lines = [" ".join(rng.choices(words, k=rng.randint(1, 60))) for _ in range(10)]
         pairs.append(("\n".join(lines[:5]), "\n".join(lines[3:8])))
 
-    found = summary_f_measures([p for p, _ in pairs], [r for _, r in pairs])
+    f_measures = summary_f_measures([p for p, _ in pairs], [r for _, r in pairs])
 
-    assert found.tolist() == [expected(*pair) for pair in pairs]
-    assert len(set(found.tolist())) == 10
+    assert f_measures.tolist() == [expected(*pair) for pair in pairs]
+    assert len(set(f_measures.tolist())) == 10
 
 
 def test_scores_by_hand() -> None:

@@ -42,7 +42,7 @@ def expected(pairs: Pairs) -> list[list[float]]:
     return [[score[name].fmeasure for score in scores] for name in ROUGE_METRICS]
 
 
-def found(pairs: Pairs, processes: int = 1) -> list[list[float]]:
+def rouge_scores(pairs: Pairs, processes: int = 1) -> list[list[float]]:
     """Return what this module gives, in the same shape."""
     predictions, references = [p for p, _ in pairs], [r for _, r in pairs]
     rows: list[list[float]] = f_measures(predictions, references, processes=processes).tolist()
@@ -72,13 +72,13 @@ def long_texts(count: int, size: int) -> Pairs:
 @example([("the cat the cat the cat", "the cat sat the cat"), ("... !", "- _ -")])
 @settings(max_examples=150)
 def test_f_measures_are_those_of_rouge_score_to_the_last_bit(pairs: Pairs) -> None:
-    assert found(pairs) == expected(pairs)
+    assert rouge_scores(pairs) == expected(pairs)
 
 
 @pytest.mark.slow
 def test_long_texts_and_pairs_of_several_batches_give_the_same_too() -> None:
     for pairs in (long_texts(5, size=700), long_texts(2 * rouge_text.BATCH_PAIRS + 3, size=12)):
-        assert found(pairs) == expected(pairs)
+        assert rouge_scores(pairs) == expected(pairs)
 
 
 @given(st.lists(sentences, min_size=1, max_size=4), st.sampled_from(["\n", "  ", "\n\n", "\t"]))
@@ -87,7 +87,7 @@ def test_white_space_between_sentences_does_not_count(texts: list[str], space: s
     prediction, reference = ". ".join(texts), "the cats ran. Happily."
     split = re.sub(r"(?<=[.!?])\s+", space, prediction)
 
-    assert found([(split, reference)]) == found([(prediction, reference)])
+    assert rouge_scores([(split, reference)]) == rouge_scores([(prediction, reference)])
 
 
 @pytest.mark.slow
@@ -134,7 +134,7 @@ def test_the_number_of_processes_changes_nothing(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(subprocess, "Popen", count)
     pairs = [*long_texts(1, size=60), ("", ""), ("one", "")]
 
-    assert found(pairs, 50) == found(pairs)
+    assert rouge_scores(pairs, 50) == rouge_scores(pairs)
     assert len(started) == len(pairs) - 1
 
 

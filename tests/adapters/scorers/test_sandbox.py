@@ -30,7 +30,7 @@ from pytest_mlperf.adapters.scorers.code.sandbox import (
     StepResult,
     readable_python,
     run_isolated,
-    shown,
+    visible_paths,
     why_not,
 )
 from pytest_mlperf.core.errors import EnvironmentFault
@@ -86,7 +86,7 @@ def run(*codes: str | SandboxStep, **options: Any) -> StepResult:
     return run_isolated(*steps, readable=readable, **{"files": {}, **options})
 
 
-def said(finished: StepResult) -> str:
+def printed_text(finished: StepResult) -> str:
     """Return what a program printed, which has ended well."""
     assert finished.returncode == 0, finished.stderr.decode()
     return finished.stdout.decode().strip()
@@ -118,7 +118,7 @@ for attempt in {attempts!r}:
 
 def not_refused(attempts: Iterable[str], **options: Any) -> list[str]:
     """Return the attempts that do not end with an error, each tried in a process of its own."""
-    return said(run(ATTEMPTS.format(attempts=list(attempts)), **options)).splitlines()
+    return printed_text(run(ATTEMPTS.format(attempts=list(attempts)), **options)).splitlines()
 
 
 @isolated
@@ -162,7 +162,7 @@ def test_a_step_runs_only_after_an_exit_code_that_it_goes_on_from() -> None:
     on = run(python(leave, goes_on=frozenset({2})), find)
     off = run(leave, find)
 
-    assert said(on) == "by the first True"
+    assert printed_text(on) == "by the first True"
     assert (on.step, off.step, off.returncode) == (1, 0, 2)
 
 
@@ -224,7 +224,7 @@ def test_as_many_processes_start_as_the_limit_says() -> None:
     """
 
     for processes in (1, 4, 20):
-        assert said(run(python(code, processes=processes))) == str(processes)
+        assert printed_text(run(python(code, processes=processes))) == str(processes)
 
 
 @isolated
@@ -307,21 +307,23 @@ def test_nothing_can_be_written_but_the_own_folder(public: Path) -> None:
 
 @isolated
 def test_a_program_can_destroy_its_own_folder_only(tmp_path: Path) -> None:
-    shown = tmp_path / "kept"
-    shown.mkdir()
-    (shown / "file").write_text("here")
+    folder = tmp_path / "kept"
+    folder.mkdir()
+    (folder / "file").write_text("here")
     code = f"""
     import os, shutil
     os.symlink("/", "root")
     os.symlink("/usr", "file")
-    for path in ("/box", "/usr/bin", "/etc", "{shown}", "root/usr/bin"):
+    for path in ("/box", "/usr/bin", "/etc", "{folder}", "root/usr/bin"):
         shutil.rmtree(path, ignore_errors=True)
     """
 
-    run(code, readable={str(shown): str(shown)})
+    run(code, readable={str(folder): str(folder)})
 
-    assert (shown / "file").read_text() == "here"
-    assert said(run("import os; print(os.listdir(), os.path.isdir('/usr/bin'))")) == "[] True"
+    assert (folder / "file").read_text() == "here"
+    assert (
+        printed_text(run("import os; print(os.listdir(), os.path.isdir('/usr/bin'))")) == "[] True"
+    )
 
 
 @isolated
@@ -349,9 +351,9 @@ def test_a_program_sees_the_system_and_nothing_of_this_process(
 
     with (tmp_path / "open").open("w") as file:
         os.set_inheritable(file.fileno(), True)
-        found = json.loads(said(run(code, environment={"GIVEN": "1"})))
+        report = json.loads(printed_text(run(code, environment={"GIVEN": "1"})))
 
-    folders, variables, streams, entered = found
+    folders, variables, streams, entered = report
     assert {*folders["/"]} <= system | {path.split("/")[1] for path in readable}
     assert {*folders["/etc"]} <= {"alternatives", "ld.so.cache"}
     places = {*USR, *readable}  # no settings: /usr/local/etc/npmrc may hold a token
@@ -376,9 +378,9 @@ def test_a_python_below_usr_local_works_wherever_it_is_there() -> None:
         readable={"/usr/local/python": str(prefix)},
     )
 
-    assert said(finished) == "runs"
-    assert shown("/usr/local/bin/python3", "/usr/lib/jvm") == {}
-    assert [*shown("/usr/local/python", "/usr/local/binary")] == [
+    assert printed_text(finished) == "runs"
+    assert visible_paths("/usr/local/bin/python3", "/usr/lib/jvm") == {}
+    assert [*visible_paths("/usr/local/python", "/usr/local/binary")] == [
         *("/usr/local/python", "/usr/local/binary"),
     ]
 
@@ -443,7 +445,7 @@ def test_no_privilege_is_had_or_gained() -> None:
     code = "import ctypes, os; print(ctypes.CDLL(None).prctl(39, 0, 0, 0, 0), os.getresuid())"
 
     assert not_refused(attempts) == []
-    assert said(run(code)) == "1 (1000, 1000, 1000)"
+    assert printed_text(run(code)) == "1 (1000, 1000, 1000)"
 
 
 @pytest.fixture
@@ -547,16 +549,16 @@ def test_where_no_namespace_can_be_had_nothing_is_run() -> None:
     if unshare is None or ask(*command, "true").returncode:
         pytest.skip("user namespaces cannot be switched off for a process here")
 
-    asked = ask(*command, sys.executable, "-c", ASK)
+    reply = ask(*command, sys.executable, "-c", ASK)
 
-    reason, refusal = asked.stdout.splitlines()
+    reason, refusal = reply.stdout.splitlines()
     assert "cannot make a user namespace with its own network, processes and mounts: " in reason
     assert refusal.startswith("generated code cannot be isolated here: ")
     assert refusal.endswith(
         "; allow unprivileged user namespaces on this machine (on Ubuntu also for AppArmor), or "
         "run in a container that allows them, or leave MBXP out with run_generated_code = false"
     )
-    assert asked.returncode == 0
+    assert reply.returncode == 0
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")

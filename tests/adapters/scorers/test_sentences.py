@@ -35,11 +35,11 @@ def test_texts_are_split_as_nltk_splits_them_with_the_same_model(folder: Path) -
     model.sent_starters |= {"he", "then"}
     model.ortho_context.update({"he": 46, "of": 32, "cars": 32})
 
-    found = Punkt(scorer="rouge", folder=folder).load()(TEXT)
+    sentences = Punkt(scorer="rouge", folder=folder).load()(TEXT)
 
-    assert found == nltk_punkt.PunktSentenceTokenizer(model).tokenize(TEXT)
-    assert found[0] == "Dr. No met Mr. Smith at 5 p.m. in the U.S. capital."
-    assert found != nltk_punkt.PunktSentenceTokenizer().tokenize(TEXT)
+    assert sentences == nltk_punkt.PunktSentenceTokenizer(model).tokenize(TEXT)
+    assert sentences[0] == "Dr. No met Mr. Smith at 5 p.m. in the U.S. capital."
+    assert sentences != nltk_punkt.PunktSentenceTokenizer().tokenize(TEXT)
 
 
 def test_every_file_of_the_model_counts(folder: Path) -> None:
@@ -50,12 +50,12 @@ def test_every_file_of_the_model_counts(folder: Path) -> None:
         ("sent_starters.txt", "At 5 p.m. Then he left.", 2),
     ):
         content = (folder / name).read_text("utf-8")
-        known = Punkt(scorer="rouge", folder=folder).load()(text)
+        sentence_list = Punkt(scorer="rouge", folder=folder).load()(text)
         (folder / name).write_text("", "utf-8")
         without = Punkt(scorer="rouge", folder=folder).load()(text)
         (folder / name).write_text(content, "utf-8")
 
-        assert (len(known), len(without)) == (sentences, 3 - sentences), name
+        assert (len(sentence_list), len(without)) == (sentences, 3 - sentences), name
     assert Punkt(scorer="rouge", folder=folder).load()("") == []
 
 
@@ -78,12 +78,12 @@ def test_files_that_are_missing_or_of_something_else_are_refused(folder: Path) -
     ]
 
     def load(name: str, content: bytes) -> None:
-        before = (folder / name).read_bytes()
+        original = (folder / name).read_bytes()
         (folder / name).write_bytes(content)
         try:
             Punkt(scorer="rouge", folder=folder).load()
         finally:
-            (folder / name).write_bytes(before)
+            (folder / name).write_bytes(original)
 
     def check(name: str) -> None:
         aside = (folder / name).rename(folder / "aside")

@@ -66,7 +66,7 @@ def output(
     return pairs.tobytes()
 
 
-def found(outputs: Sequence[bytes], references: Sequence[Reference], **options: Any) -> Any:
+def predictions(outputs: Sequence[bytes], references: Sequence[Reference], **options: Any) -> Any:
     """Return (F1, exact match) of each sample, rounded to a tenth."""
     per_sample = SquadScorer(**options).score(outputs, references).per_sample
     return [
@@ -116,7 +116,7 @@ SPANS: list[tuple[Logits, Logits, dict[str, Any], dict[str, Any], tuple[float, f
 
 def test_a_span_is_chosen_by_the_rules_of_the_reference() -> None:
     assert [
-        found([output(starts, ends)], [reference(**changes)], **options)
+        predictions([output(starts, ends)], [reference(**changes)], **options)
         for starts, ends, changes, options, _ in SPANS
     ] == [[score] for *_, score in SPANS]
 
@@ -137,21 +137,21 @@ def test_the_best_span_of_all_features_of_a_question_counts_once() -> None:
     ):
         outputs = [output(*first, positions=11), output(*second, positions=11)]
 
-        assert found(outputs, WINDOWS) == [score, None]
-        assert found(outputs[::-1], WINDOWS[::-1]) == [score, None]
+        assert predictions(outputs, WINDOWS) == [score, None]
+        assert predictions(outputs[::-1], WINDOWS[::-1]) == [score, None]
 
 
 def test_a_question_with_some_of_its_features_has_no_score_yet() -> None:
     right, wrong = output({4: 5}, {5: 5}, positions=11), output({3: 5}, {3: 9}, positions=11)
     other, third = reference(id="r"), output({8: 9}, {9: 9})
 
-    assert found([wrong, third, right], [WINDOWS[0], other, WINDOWS[1]]) == [
+    assert predictions([wrong, third, right], [WINDOWS[0], other, WINDOWS[1]]) == [
         (66.7, 0),
         (100, 100),
         None,
     ]
-    assert found([third, right], [other, WINDOWS[1]]) == [(100, 100), None]
-    assert found([right], [WINDOWS[1]]) == [(100, 100)], "no question is complete"
+    assert predictions([third, right], [other, WINDOWS[1]]) == [(100, 100), None]
+    assert predictions([right], [WINDOWS[1]]) == [(100, 100)], "no question is complete"
 
 
 def test_what_was_found_is_cut_from_what_was_written_if_the_characters_match() -> None:
@@ -189,7 +189,7 @@ def test_a_word_of_which_nothing_is_left_does_not_part_those_beside_it() -> None
         answers=["\ud55c \u200b\u200b x"],
     )
 
-    assert found([output({3: 9}, {4: 9})], [given_words]) == [(100, 100)]
+    assert predictions([output({3: 9}, {4: 9})], [given_words]) == [(100, 100)]
     assert squad_plain.final_text(3, 4, given_words) == given_words["answers"][0]
 
 
@@ -311,7 +311,9 @@ def test_outputs_have_the_type_and_the_layout_that_is_said() -> None:
         pairs[3, 0] = pairs[4, 1] = 9
         for transposed, layout in ((False, pairs), (True, np.ascontiguousarray(pairs.T))):
             options = {"dtype": dtype, "transposed": transposed}
-            assert found([layout.tobytes()], [reference()], **options) == [(100, 100)], options
+            assert predictions([layout.tobytes()], [reference()], **options) == [(100, 100)], (
+                options
+            )
 
 
 def test_outputs_are_read_once_in_their_order() -> None:
@@ -366,9 +368,12 @@ def test_wrong_inputs_and_options_are_refused() -> None:
     ]
     score = SquadScorer().score
 
-    assert differences(lambda one: score([good, one], [reference()] * 2), RunError, outputs) == []
-    assert differences(lambda one: score([good], [one]), RunError, references) == []
-    assert differences(lambda one: SquadScorer(**one), SuiteError, options) == []
+    assert (
+        differences(lambda output: score([good, output], [reference()] * 2), RunError, outputs)
+        == []
+    )
+    assert differences(lambda reference: score([good], [reference]), RunError, references) == []
+    assert differences(lambda options: SquadScorer(**options), SuiteError, options) == []
 
 
 def test_a_shorter_output_is_filled_up_as_the_reference_does() -> None:
@@ -377,6 +382,6 @@ def test_a_shorter_output_is_filled_up_as_the_reference_does() -> None:
     low[3, 0] = low[4, 1] = -15000
 
     answers = {"answers": ["empty"]}
-    assert found([low.tobytes()], [reference(**answers)]) == [(100, 100)]
-    assert found([low.tobytes()], [reference()], max_seq_length=16) == [(100, 100)]
+    assert predictions([low.tobytes()], [reference(**answers)]) == [(100, 100)]
+    assert predictions([low.tobytes()], [reference()], max_seq_length=16) == [(100, 100)]
     assert squad_plain.evaluate([low], [reference(**answers)])[1] == {"q": "empty"}

@@ -38,7 +38,7 @@ def test_the_aggregate_is_the_figure_that_the_reference_script_prints() -> None:
 
 
 def test_an_output_is_one_little_endian_number_whose_fraction_is_cut_off() -> None:
-    for dtype, output, found in (
+    for dtype, output, value in (
         ("int64", int64(7), 7),
         ("int64", int64(-1), -1),
         ("int64", b"\0\0\0\0\1\0\0\0", 2**32),
@@ -49,7 +49,7 @@ def test_an_output_is_one_little_endian_number_whose_fraction_is_cut_off() -> No
         ("float32", struct.pack("<f", 7.9), 7),
         ("float32", struct.pack("<f", -0.5), 0),
     ):
-        scores = Top1Scorer(dtype=dtype).score([output, output], [found, found + 1])
+        scores = Top1Scorer(dtype=dtype).score([output, output], [value, value + 1])
         assert scores.per_sample == {"top1": [100.0, 0.0]}, (dtype, output)
 
 

@@ -133,4 +133,4 @@ def test_what_is_no_video_of_a_prompt_and_wrong_options_are_refused() -> None:
     scorer = VBenchScorer(command=["true", "{videos}", "{output}"], **SIZE)
 
     assert differences(scorer.score, RunError, rows) == []
-    assert differences(lambda one: VBenchScorer(**one), SuiteError, options) == []
+    assert differences(lambda options: VBenchScorer(**options), SuiteError, options) == []

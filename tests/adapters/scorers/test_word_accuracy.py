@@ -127,7 +127,9 @@ def test_an_output_that_is_no_text_names_its_sample() -> None:
     rows = [(output, f"output of sample 1 {defect}") for output, defect in defects]
 
     score = WordAccuracyScorer().score
-    assert differences(lambda one: score([answer("a"), one], ["a", "a"]), RunError, rows) == []
+    assert (
+        differences(lambda output: score([answer("a"), output], ["a", "a"]), RunError, rows) == []
+    )
 
 
 def test_a_hostile_answer_is_scored_at_once() -> None:

@@ -22,22 +22,26 @@ from tests.reports.verdicts import reported, result, run, session
 
 
 def benchmarks(say: Say, results: Path) -> list[dict[str, Any]]:
-    shown = say.ends(0, "report", results, "--format", "pytest-benchmark")
-    found: list[dict[str, Any]] = json.loads(shown)["benchmarks"]
-    return found
+    output = say.ends(0, "report", results, "--format", "pytest-benchmark")
+    benchmark_list: list[dict[str, Any]] = json.loads(output)["benchmarks"]
+    return benchmark_list
 
 
 def test_a_case_is_one_benchmark_with_a_round_per_run(lab: Lab, say: Say) -> None:
     """The baseline stands beside the values; a test that failed is no benchmark."""
-    (found,) = benchmarks(say, lab.recorded)
+    (benchmark,) = benchmarks(say, lab.recorded)
     verdict = performance(lab.recorded).verdict
     rates = [one.metrics["throughput"] for one in verdict.runs]
-    assert found["fullname"] == PERFORMANCE
-    assert found["name"] == f"test_performance[{CASE}]"
-    assert (found["group"], found["param"], found["params"]) == ("first", CASE, {"case": CASE})
-    assert found["stats"]["data"] == [1 / rate for rate in rates]
-    assert found["stats"]["rounds"] == len(rates) >= 5
-    about = found["extra_info"]["mlperf"]
+    assert benchmark["fullname"] == PERFORMANCE
+    assert benchmark["name"] == f"test_performance[{CASE}]"
+    assert (benchmark["group"], benchmark["param"], benchmark["params"]) == (
+        "first",
+        CASE,
+        {"case": CASE},
+    )
+    assert benchmark["stats"]["data"] == [1 / rate for rate in rates]
+    assert benchmark["stats"]["rounds"] == len(rates) >= 5
+    about = benchmark["extra_info"]["mlperf"]
     assert about["round"] == "seconds per sample: 1 / throughput of a run"
     assert (about["case"], about["outcome"], about["runs"]) == (CASE, "recorded", len(rates))
     assert about["accuracy"] == {"top1": 100.0}
@@ -46,20 +50,20 @@ def test_a_case_is_one_benchmark_with_a_round_per_run(lab: Lab, say: Say) -> Non
         "mean": pytest.approx(math.prod(rates) ** (1 / len(rates))),
         "unit": "1/s",
     }
-    (found,) = benchmarks(say, lab.unchanged)
+    (benchmark,) = benchmarks(say, lab.unchanged)
     judged = performance(lab.unchanged).verdict.metrics
-    assert found["extra_info"]["mlperf"]["baseline"] == {
+    assert benchmark["extra_info"]["mlperf"]["baseline"] == {
         one.metric: one.baseline.value for one in judged if one.baseline.value is not None
     }
-    assert "throughput" in found["extra_info"]["mlperf"]["baseline"]
+    assert "throughput" in benchmark["extra_info"]["mlperf"]["baseline"]
     assert performance(lab.upgraded).failed
     assert benchmarks(say, lab.upgraded) == []
 
 
 def with_runs(scenario: str, *metrics: dict[str, float], **fields: Any) -> Verdict:
     case = replace(verdicts.CASE, scenario=scenario)  # type: ignore[arg-type]
-    found: tuple[Run, ...] = tuple(run(n, case=case, **m) for n, m in enumerate(metrics, start=1))
-    return replace(verdicts.OK, case=case, runs=found, **fields)
+    runs: tuple[Run, ...] = tuple(run(n, case=case, **m) for n, m in enumerate(metrics, start=1))
+    return replace(verdicts.OK, case=case, runs=runs, **fields)
 
 
 def test_what_a_round_is_in_every_scenario() -> None:
@@ -72,10 +76,10 @@ def test_what_a_round_is_in_every_scenario() -> None:
         ("MultiStream", [{"latency_p50": 0.008}], "latency_p50", [0.008]),
     ]
     for scenario, metrics, metric, rounds in rows:
-        found = entry(with_runs(scenario, *metrics))
-        assert found is not None
-        about = found[1]["extra_info"]["mlperf"]["round"]
-        assert (found[0], about) == (rounds, ROUNDS[metric])
+        benchmark_entry = entry(with_runs(scenario, *metrics))
+        assert benchmark_entry is not None
+        about = benchmark_entry[1]["extra_info"]["mlperf"]["round"]
+        assert (benchmark_entry[0], about) == (rounds, ROUNDS[metric])
     without_times = [
         *(verdicts.ERROR, verdicts.INVALID, verdicts.UNGATED),
         with_runs("Server", {"throughput": 9.0}),
@@ -87,16 +91,16 @@ def test_what_a_round_is_in_every_scenario() -> None:
 @pytest.mark.process
 def test_the_machine_and_the_commit_are_described_as_pytest_benchmark_does(lab: Lab) -> None:
     """Then `--benchmark-compare` finds the same machine, and does not warn."""
-    found = machine_info(session(result(verdicts.OK)))
-    assert found == {"H200": verdicts.SUBJECT.identity}
-    found = machine_info(read_results(lab.recorded))
-    assert {"node", "machine", "python_version", "cpu"} <= set(found)
+    described_machine = machine_info(session(result(verdicts.OK)))
+    assert described_machine == {"H200": verdicts.SUBJECT.identity}
+    described_machine = machine_info(read_results(lab.recorded))
+    assert {"node", "machine", "python_version", "cpu"} <= set(described_machine)
     nothing = json.loads(report(reported(session())))
     assert nothing["benchmarks"] == []
     assert set(nothing) == {"machine_info", "commit_info", "benchmarks", "datetime", "version"}
-    for commit, known, dirty in (("9d0e77a+", "9d0e77a", True), ("9d0e77a", "9d0e77a", False)):
+    for commit, commit_id, dirty in (("9d0e77a+", "9d0e77a", True), ("9d0e77a", "9d0e77a", False)):
         info = commit_info(replace(session(), commit=commit))
-        assert (info["id"], info["dirty"]) == (known, dirty)
+        assert (info["id"], info["dirty"]) == (commit_id, dirty)
     assert commit_info(replace(session(), commit=None))["id"] == "unversioned"
 
 
@@ -115,6 +119,6 @@ def test_pytest_benchmark_compares_two_reports(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", ["pytest-benchmark", "compare", *files])
     main()  # type: ignore[no-untyped-call]
-    shown = capsys.readouterr().out
-    lines = [line for line in shown.splitlines() if line.startswith("test_performance")]
+    output = capsys.readouterr().out
+    lines = [line for line in output.splitlines() if line.startswith("test_performance")]
     assert {line.partition(" (")[2][:3] for line in lines} == {"new", "old"}

@@ -58,9 +58,9 @@ def running(folder: Path) -> Iterator[dict[str, str]]:
     for name in ("munge", "state", "spool"):
         (folder / name).mkdir(parents=True)
     # munged wants the way to its socket open for everybody, and its key for nobody.
-    for place in (keys, folder, *folder.parents[:-2]):
-        if place.owner() == getpass.getuser():
-            place.chmod(place.stat().st_mode | 0o111)
+    for path in (keys, folder, *folder.parents[:-2]):
+        if path.owner() == getpass.getuser():
+            path.chmod(path.stat().st_mode | 0o111)
     (keys / "key").write_bytes(secrets.token_bytes(1024))
     (keys / "key").chmod(0o400)
     configuration = folder / "slurm.conf"
@@ -92,11 +92,11 @@ def state_of(job: str) -> str:
     """Wait until a job is over, and return its state."""
     deadline = time.monotonic() + 2 * LIMIT_S
     while True:
-        shown = _asked(dict(os.environ), "scontrol", "show", "job", job)
-        states = set(re.findall(r"JobState=(\w+)", shown))
+        job_description = _asked(dict(os.environ), "scontrol", "show", "job", job)
+        states = set(re.findall(r"JobState=(\w+)", job_description))
         if states and states <= OVER:
             return "/".join(sorted(states))
-        assert time.monotonic() < deadline, shown
+        assert time.monotonic() < deadline, job_description
         time.sleep(0.3)
 
 

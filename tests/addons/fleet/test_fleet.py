@@ -153,11 +153,11 @@ def output_of(project: Project) -> str:
     return (project.path / "output.txt").read_text("utf-8", "replace")
 
 
-def wait_until_measured(project: Project, process: subprocess.Popen[str], place: Path) -> None:
+def wait_until_measured(project: Project, process: subprocess.Popen[str], folder: Path) -> None:
     """Wait until LoadGen runs on a node."""
     deadline = time.monotonic() + LIMIT_S
     logs = f"{project.path.name}-*/.mlperf/runs/*/long-*/performance/mlperf_log_detail.txt"
-    while not any(place.glob(logs)):
+    while not any(folder.glob(logs)):
         assert process.poll() is None, output_of(project)
         assert time.monotonic() < deadline, output_of(project)
         time.sleep(0.05)
@@ -217,8 +217,8 @@ def test_cases_go_where_they_fit_and_are_one_session(
         "nice": 0,
         "times": None,
     }
-    for one in project.results().cases:  # the logs of each run came back
-        for run in one.verdict.runs:
+    for case_result in project.results().cases:  # the logs of each run came back
+        for run in case_result.verdict.runs:
             assert (project.path / run.folder / "mlperf_log_detail.txt").is_file()
     failed = next(test for test, outcome in outcomes.items() if outcome is Outcome.PERF_DROP)
     again = project.run_process("suites", "--lf", "--mlperf-on", cluster.address)
@@ -270,10 +270,10 @@ def test_a_case_on_a_gpu_sees_the_one_that_it_was_given(
         cluster.remove("h200")
 
     assert last_line(result) == "1 no baseline", result.stdout.str()
-    (one,) = project.results().cases
-    assert one.verdict.subject is not None
-    assert one.verdict.subject.identity["gpu"] == "NVIDIA H200"
-    assert not one.pretended
+    (case_result,) = project.results().cases
+    assert case_result.verdict.subject is not None
+    assert case_result.verdict.subject.identity["gpu"] == "NVIDIA H200"
+    assert not case_result.pretended
 
 
 def test_what_no_node_has_is_an_error_at_once_that_lists_what_there_is(
@@ -298,7 +298,7 @@ def test_what_no_node_has_is_an_error_at_once_that_lists_what_there_is(
 def test_a_lost_node_is_one_error_and_the_rest_is_reported(
     project: Project, cluster: RayCluster
 ) -> None:
-    place = cluster.add("doomed", 1, "L40S")
+    node_folder = cluster.add("doomed", 1, "L40S")
     long_suite(project, "L40S")
     project.suite("suites/b.mlperf.toml", name="next", accelerators=["L40S"])
     project.suite(SUITE)
@@ -307,17 +307,17 @@ def test_a_lost_node_is_one_error_and_the_rest_is_reported(
         project, "suites", "--mlperf-on", cluster.address, "-k", "long or next",
         "--mlperf-pretend=L40S", "--junitxml=junit.xml",
     ) as process:  # fmt: skip
-        wait_until_measured(project, process, place)
+        wait_until_measured(project, process, node_folder)
         cluster.remove("doomed")
         code = process.wait(LIMIT_S)
 
-    told = output_of(project)
-    assert code == 1, told
+    output = output_of(project)
+    assert code == 1, output
     lost, later = (one.verdict for one in project.results().cases)
     assert re.match(
         r"infrastructure: node .* was lost while this case ran: ", sentence(lost.headline)
-    ), told
-    assert (lost.outcome, later.outcome) == (Outcome.ERROR, Outcome.NO_BASELINE), told
+    ), output
+    assert (lost.outcome, later.outcome) == (Outcome.ERROR, Outcome.NO_BASELINE), output
     assert 'errors="0" failures="1"' in (project.path / "junit.xml").read_text("utf-8")
     assert_nobody_is_left(cluster)
 
@@ -341,8 +341,8 @@ def test_whatever_is_killed_there_is_an_error_and_an_end(
             other for other in children_of_cases(cluster) if "fleet.child" in str(other.cmdline())
         ]
         others = [pytest_there, pytest_there.parent(), *psutil.Process(process.pid).children()]
-        (one,) = [other for other in others if other and words in str(other.cmdline())]
-        one.kill()
+        (victim,) = [other for other in others if other and words in str(other.cmdline())]
+        victim.kill()
         code = process.wait(LIMIT_S)
 
     assert code == 1, output_of(project)
@@ -369,7 +369,7 @@ def test_ctrl_c_ends_what_runs_on_nodes_and_keeps_what_is_known(
 
     assert code == pytest.ExitCode.INTERRUPTED, output_of(project)
     assert [one.verdict.case.workload for one in project.results().cases] == ["quick"]
-    assert "the same command with --mlperf-resume goes on" in output_of(project)
+    assert "to continue, repeat the command with --mlperf-resume" in output_of(project)
     assert_nobody_is_left(cluster)
 
     project.suite("suites/a.mlperf.toml", name="long", engines=serves('["cpu"]'))
@@ -433,9 +433,9 @@ def test_a_session_ends_when_the_head_is_lost(
     long_suite(project)
     project.suite("suites/b.mlperf.toml", name="next")
     with RayCluster(tmp_path / "cluster") as cluster:
-        place = cluster.add("only")
+        node_folder = cluster.add("only")
         with session(project, "suites", "--mlperf-on", cluster.address) as process:
-            wait_until_measured(project, process, place)
+            wait_until_measured(project, process, node_folder)
             cluster.tell(command, "head")
             code = process.wait(LIMIT_S)
         assert_nobody_is_left(cluster)

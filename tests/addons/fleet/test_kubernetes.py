@@ -49,11 +49,11 @@ def test_a_part_has_its_accelerator_time_and_options(cluster: Path, say: Say) ->
     assert pod["nodeSelector"] == {"pytest-mlperf/accelerator": "8xH100"}
     assert pod["activeDeadlineSeconds"] >= 1800
     of = {job["metadata"]["name"].rpartition("-2")[0]: job for job in (gpus, mig, cpu)}
-    asked = {
+    resources = {
         name: job["spec"]["template"]["spec"]["containers"][0]["resources"]
         for name, job in of.items()
     }
-    assert list(asked.values()) == [
+    assert list(resources.values()) == [
         {"limits": {"nvidia.com/gpu": 8}},
         {"limits": {"nvidia.com/mig-1g.18gb": 1}},
         {},

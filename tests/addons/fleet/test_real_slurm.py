@@ -72,7 +72,10 @@ def test_a_node_without_its_gpu_fails_the_last_job(project: Path, say: Say) -> N
     script(say)
     state = submitted()
     assert state == "FAILED", logs()
-    told = (project / "out/merge.log").read_text("utf-8")
-    assert "INCOMPLETE: 1 of 2 planned tests have no result" in told
-    assert "[a-Offline-null-fp32-H200]" in told
-    assert "accelerator H200 is required and not here" in (project / "out/H200.0.log").read_text()
+    merge_log = (project / "out/merge.log").read_text("utf-8")
+    assert "INCOMPLETE: 1 of 2 planned tests have no result" in merge_log
+    assert "[a-Offline-null-fp32-H200]" in merge_log
+    assert (
+        "accelerator H200 is required, but not on this machine"
+        in (project / "out/H200.0.log").read_text()
+    )

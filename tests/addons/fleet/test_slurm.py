@@ -215,8 +215,8 @@ def test_what_was_submitted_before_an_error_is_cancelled(
 
 @pytest.mark.process
 def test_shellcheck_passes_the_script(cluster: Path, say: Say) -> None:
-    beside = str(Path(sys.executable).parent)
-    shellcheck = shutil.which("shellcheck", path=f"{beside}{os.pathsep}{os.environ['PATH']}")
+    bin_folder = str(Path(sys.executable).parent)
+    shellcheck = shutil.which("shellcheck", path=f"{bin_folder}{os.pathsep}{os.environ['PATH']}")
     if shellcheck is None:
         pytest.skip("shellcheck is not installed")
     suite("a.mlperf.toml", "a", '["H200", "cpu"]')

@@ -40,8 +40,10 @@ COMMENT = f"""\
 
 ### What failed
 
-- **PERF DROP** samples/s −6.3 % \\(−6.9 to −5.7 %\\); −3 % exceeded: 24,118 → 22,598 samples/s \
-(`resnet50-Offline-ort-fp16-H200`)
+**No recorded difference \\(engine, weights, options, data\\)** (1 test)
+
+- **PERF DROP** samples/s −6.3 % \\(−6.9 to −5.7 %\\); −3 % exceeded: 24,118 → 22,598 samples/s, \
+6.3 % slower (`resnet50-Offline-ort-fp16-H200`)
   - reproduce: `pytest "suites/rn.mlperf.toml::test_performance[resnet50-Offline-ort-fp16-H200]"`
 
 
@@ -92,9 +94,9 @@ def test_a_comment_names_the_strongest_cause_once_for_the_tests_that_share_it() 
     )
     shared = many(result(changed), 5)
 
-    shown = commented(*shared, result(OK))
+    comment_text = commented(*shared, result(OK))
 
-    section = shown.partition("### What failed\n\n")[2].partition("\n\n\n")[0]
+    section = comment_text.partition("### What failed\n\n")[2].partition("\n\n\n")[0]
     assert section.startswith(
         "**Likely: engine.version 1 → 2 since the baseline** (5 tests)\n\n- **P"
     )
@@ -122,19 +124,19 @@ def test_a_table_has_the_baseline_and_a_sentence_only_in_its_notes() -> None:
     head, _, *table = text.partition("### Every test\n\n")[2].partition("\n\n")[0].splitlines()
     names = [name.strip() for name in head.strip("|").split("|")]
     assert names[-1] == "note"
-    for (one, *expected), line in zip(rows, table, strict=True):
+    for (case_result, *expected), line in zip(rows, table, strict=True):
         cells = dict(zip(names, (cell.strip() for cell in line.strip("|").split("|")), strict=True))
-        assert cells["verdict"] == one.outcome
+        assert cells["verdict"] == case_result.outcome
         assert [cells[name] for name in ("metric", "baseline", "note")] == expected
     assert "| note |" not in summary(result(DROP))
 
 
 def test_a_run_that_was_measured_again_is_told() -> None:
     again = replace(OK, invalid_runs=(replace(run(1), invalid=(TOO_SHORT,)),))
-    told = "`: 1 run INVALID, measured again: LoadGen: the run was too short\n"
+    sentence = "`: 1 run INVALID, measured again: LoadGen: the run was too short\n"
 
-    assert told in commented(result(again))
-    assert told in summary(result(again))
+    assert sentence in commented(result(again))
+    assert sentence in summary(result(again))
     assert "easured again" not in summary(result(OK))
 
 
@@ -169,7 +171,7 @@ def test_the_first_line_says_what_decides() -> None:
     text = summary(result(DROP), result(OK), absent=GONE)
     assert (
         "- **PERF DROP** samples/s −6.3 % \\(−6.9 to −5.7 %\\); −3 % exceeded: "
-        "24,118 → 22,598 samples/s (`resnet50-" in text
+        "24,118 → 22,598 samples/s, 6.3 % slower (`resnet50-" in text
     )
     assert "  - changed: engine.version 1.20.0 → 1.20.1" in text
     assert "- `s.mlperf.toml::test_performance[x]`: the runner was lost" in text
@@ -178,10 +180,12 @@ def test_the_first_line_says_what_decides() -> None:
 
 def test_foreign_text_is_words_and_nothing_else() -> None:
     """No HTML, no markup, no mention, no new cell, no new line; links are plain https."""
-    shown = markdown_text(HOSTILE)
-    assert not set("<>@\n") & set(shown)
-    assert shown.startswith("&lt;/details&gt;&lt;script&gt;alert\\(1\\)&lt;/script&gt; &#64;every")
-    assert "\\|" in shown
+    escaped_text = markdown_text(HOSTILE)
+    assert not set("<>@\n") & set(escaped_text)
+    assert escaped_text.startswith(
+        "&lt;/details&gt;&lt;script&gt;alert\\(1\\)&lt;/script&gt; &#64;every"
+    )
+    assert "\\|" in escaped_text
     bad = replace(DROP, headline=HOSTILE, notes=(HOSTILE,), case=replace(CASE, engine=HOSTILE))
     for text in (commented(result(bad))), summary(result(bad)):
         outside = re.sub(r"(`+).*?\1", "", text)  # code is shown as it stands
@@ -202,14 +206,14 @@ def test_foreign_text_is_words_and_nothing_else() -> None:
 @given(text=st.text(max_size=60))
 def test_code_cannot_be_left(text: str) -> None:
     """Whatever backticks it holds: no run of them is as long as the fence."""
-    shown = code(text)
+    markdown = code(text)
 
-    opening, *inside, closing = re.findall("`+", shown)
-    assert shown.startswith(opening)
-    assert shown.endswith(closing)
+    opening, *inside, closing = re.findall("`+", markdown)
+    assert markdown.startswith(opening)
+    assert markdown.endswith(closing)
     assert opening == closing
     assert all(len(run) < len(opening) for run in inside)
-    assert "\n" not in shown
+    assert "\n" not in markdown
 
 
 def test_a_comment_and_a_summary_never_exceed_their_limits() -> None:
@@ -236,10 +240,13 @@ def test_what_is_provisional_is_counted_apart_and_says_what_settles_it() -> None
     passed = session(*(result(one) for one in [*others, verdicts.NO_BASELINE]))
     missing = "baseline has 1 of 4 days: run its build with "
 
-    shown = comment.report(reported(passed))
+    comment_text = comment.report(reported(passed))
 
-    assert "no drop proven in 5 tests, 4 provisional, 1 undecided or without a baseline" in shown
-    assert shown.count(missing) == shown.count(f"\n- 4 cases: {missing}") == 1
+    assert (
+        "no drop proven in 5 tests, 4 provisional, 1 undecided or without a baseline"
+        in comment_text
+    )
+    assert comment_text.count(missing) == comment_text.count(f"\n- 4 cases: {missing}") == 1
     failed = summary(result(verdicts.PROVISIONAL_DROP))
     assert "failed: 1 PROVISIONAL" in failed
     assert "\n  - 4 days of baseline do not show the day-to-day" in failed

@@ -76,20 +76,20 @@ def test_the_commit_is_named_past_one_that_does_not_import(here: Path, say: Say)
     """Whatever the working folder holds: the code is each commit's, the question today's."""
     commits = repository(here, [0.002, 0.008, BROKEN, 0.008])
     (here / "acme.py").write_text("what somebody works on", "utf-8")
-    shown = say.ends(0, "bisect", "c0", "main", "--", TEST)
-    assert f"first bad {commits[1]}\nsubject   change 1 \\x1b[31m\nauthor    test, 20" in shown
-    assert re.search(r"change    samples/s −\d\d\.\d % \(.*\) against its parent\n", shown)
-    assert f"see       git show {commits[1][:12]}\n" in shown
-    assert f"{commits[2][:12]} skipped: engine: ZeroDivisionError: " in shown
-    assert "(in __init__, acme.py:6)" in one_line(shown)
-    assert "1 skipped" in one_line(shown)
-    assert widest(shown) <= 80
+    output = say.ends(0, "bisect", "c0", "main", "--", TEST)
+    assert f"first bad {commits[1]}\nsubject   change 1 \\x1b[31m\nauthor    test, 20" in output
+    assert re.search(r"change    samples/s −\d\d\.\d % \(.*\) against its parent\n", output)
+    assert f"see       git show {commits[1][:12]}\n" in output
+    assert f"{commits[2][:12]} skipped: engine: ZeroDivisionError: " in output
+    assert "(in __init__, acme.py:6)" in one_line(output)
+    assert "1 skipped" in one_line(output)
+    assert widest(output) <= 80
     assert nothing_is_left(here)
     assert str(here) not in next(here.glob(".mlperf/bisect/*/state.json")).read_text("utf-8")
-    before = set(here.glob(".mlperf/runs/*/*/spec.json"))
+    specs_at_start = set(here.glob(".mlperf/runs/*/*/spec.json"))
     again = ("runs that are kept", f"first bad {commits[1]}")
     assert differing(say, [(("bisect", "c0", "main", "--", CASE), 0, again)]) == []
-    assert set(here.glob(".mlperf/runs/*/*/spec.json")) == before
+    assert set(here.glob(".mlperf/runs/*/*/spec.json")) == specs_at_start
 
 
 @pytest.mark.process
@@ -128,9 +128,9 @@ def test_interruptions_leave_nothing_and_go_on(
     assert nothing_is_left(here)
     assert children_of(here) == []
 
-    shown = say.ends(0, "bisect", "c0", "c1", "--", FILE)
-    assert re.search(r"goes on with [24] runs that are kept", one_line(shown)), shown
-    assert f"first bad {commits[1]}" in shown
+    output = say.ends(0, "bisect", "c0", "c1", "--", FILE)
+    assert re.search(r"goes on with [24] runs that are kept", one_line(output)), output
+    assert f"first bad {commits[1]}" in output
 
 
 def wait_for(done: Callable[[], bool], limit_s: float = 60.0) -> None:
@@ -171,11 +171,11 @@ def test_versions_of_a_library_are_searched_in_the_same_way(
     (here / FILE).write_text(SUITE, "utf-8")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(wheels))
-    shown = say.ends(0, "bisect", "--versions", "dialect==0.9.0..1.0", "--", FILE)
-    assert "first bad dialect==0.10\nchange    samples/s −" in shown
-    assert "1 version in between" in shown
-    shown = say.ends(2, "bisect", "--versions", "dialect==0.9..2.0", "--", FILE)
-    assert "pip sees no dialect==2.0" in shown
+    output = say.ends(0, "bisect", "--versions", "dialect==0.9.0..1.0", "--", FILE)
+    assert "first bad dialect==0.10\nchange    samples/s −" in output
+    assert "1 version in between" in output
+    output = say.ends(2, "bisect", "--versions", "dialect==0.9..2.0", "--", FILE)
+    assert "pip sees no dialect==2.0" in output
 
 
 @pytest.mark.process
@@ -202,9 +202,9 @@ def test_every_commit_is_offered_the_rate_of_the_good_one(here: Path, say: Say) 
     limits = '[limits]\nlatency_p99 = { max_rise = "30%" }\n'
     commits = repository(here, [0.001, 0.008], f"{ACME}{server}{limits}")
     (here / "acme.py").write_text("what somebody works on", "utf-8")
-    shown = say.ends(0, "bisect", "c0", "main", "--", FILE)
-    assert f"first bad {commits[1]}\nsubject   change 1 \\x1b[31m\nauthor    test, 20" in shown
-    assert f"see       git show {commits[1][:12]}\n" in shown
+    output = say.ends(0, "bisect", "c0", "main", "--", FILE)
+    assert f"first bad {commits[1]}\nsubject   change 1 \\x1b[31m\nauthor    test, 20" in output
+    assert f"see       git show {commits[1][:12]}\n" in output
     assert nothing_is_left(here)
     specs = [json.loads(file.read_bytes()) for file in here.glob(".mlperf/runs/*/*/spec.json")]
     rates = Counter(spec["settings"]["target_qps"] for spec in specs)
@@ -220,10 +220,10 @@ REFUSED: list[tuple[list[str], str]] = [
     (["c0", "c1", "--", f"{FILE}::test_performance[x]"], f"{FILE} has no case 'x'"),
     (["c0", "c1", "--", "Acne"], "no case 'Acne'; known: mine-Offline-Acme-fp32-cpu"),
     (["c0", "c1", "--", "t.mlperf.toml"], "t.mlperf.toml is not here"),
-    (["c0", "c1", "--", f"{FILE}::x"], f"{FILE}::x is no test of a suite"),
+    (["c0", "c1", "--", f"{FILE}::x"], f"{FILE}::x: not a test of a suite"),
     (
         ["c0", "c1", "--", f"{FILE}::test_accuracy[{CASE}]"],
-        "only tests of performance are bisected; a score needs no runs in turns",
+        "only performance tests can be bisected here",
     ),
     (["c0", "c1", "--versions", "a==1..2", "--", FILE], "or --versions in their place"),
     (["--versions", "a==1", "--", FILE], "'a==1' is not LIBRARY==A..B"),
@@ -246,7 +246,7 @@ def test_what_cannot_be_bisected_is_refused_in_one_sentence(here: Path, say: Say
     (here / FILE).write_text(
         SUITE.replace('use = "acme:Acme"', entry) + "[accelerators.Z9000]\n", "utf-8"
     )
-    message = "accelerator Z9000 is not here, so pytest leaves it out"
+    message = "accelerator Z9000 is not on this machine, so pytest deselects the test"
     assert differing(say, [(("bisect", "c0", "c1", "--", FILE), 3, (message,))]) == []
     assert not list(here.glob(".mlperf/runs/*/*"))
 
@@ -268,6 +268,6 @@ def test_a_merge_counts_as_one_step(here: Path) -> None:
     git(here, "checkout", "-q", "main")
     git(here, "merge", "-q", "--no-edit", "side")
     head = git(here, "rev-parse", "HEAD")
-    found = [(one.name, one.merged, one.parent) for one in lineage.commits(here, "c0", "main")]
+    steps = [(one.name, one.merged, one.parent) for one in lineage.commits(here, "c0", "main")]
     first, second = commits
-    assert found == [(first, False, ""), (second, False, first), (head, True, second)]
+    assert steps == [(first, False, ""), (second, False, first), (head, True, second)]

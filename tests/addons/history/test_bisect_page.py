@@ -16,6 +16,7 @@ from pytest_mlperf.addons.history.bisections import BisectStore, RunPairs
 from pytest_mlperf.addons.history.commands.bisect._page import heading, log, result, step
 from pytest_mlperf.bench.case import CaseRuns
 from pytest_mlperf.bench.policy import Policy
+from pytest_mlperf.cli.turns import InterleavedCases
 from pytest_mlperf.core.untrusted_text import clean
 from pytest_mlperf.hardware.machine import detect
 from pytest_mlperf.run.conditions import Conditions
@@ -67,18 +68,18 @@ def bisected(
     store = BisectStore(folder, {}, restart=False)
     chance = random.Random(1)
     kept: dict[str, RunPairs] = {}
-    for test, before, now in (
+    for test, good, bad in (
         (test, *ends) for test in tests for ends in combinations(range(len(speeds)), 2)
     ):
         sides = [
             tuple(run(throughput=speed * chance.gauss(1, NOISE)) for _ in range(6)) if speed else ()
-            for speed in (tests[test][before], tests[test][now])
+            for speed in (tests[test][good], tests[test][bad])
         ]
         pairs = RunPairs(before=sides[0], now=sides[1], reason="" if all(sides) else "it broke")
-        key = f"{builds[before].name} {builds[now].name} {test}"
+        key = f"{builds[good].name} {builds[bad].name} {test}"
         kept |= {key: pairs, f"{key} again": pairs}
     store.state = replace(store.state, pairs=kept)
-    return Bisection(builds, cases, conditions, store, print)
+    return Bisection(builds, InterleavedCases(conditions=conditions, cases=cases), store, print)
 
 
 def searched(search: Bisection) -> Proof:
@@ -87,12 +88,12 @@ def searched(search: Bisection) -> Proof:
     return search.proof()
 
 
-def shown(search: Bisection, proof: Proof) -> str:
+def page_of(search: Bisection, proof: Proof) -> str:
     steps = [line for one in search.log for line in step(search, one)]
     lines = [
         *heading(search, [TEST], 0),
         *steps,
-        *log(search, "noise as is usual", ".mlperf/runs/x"),
+        *log(search, "default noise", ".mlperf/runs/x"),
         *result(search, proof),
     ]
     return "\n".join(map(clean, lines))
@@ -110,7 +111,7 @@ def test_any_commit_is_named_with_its_change(tmp_path: Path) -> None:
         assert (proof.before, proof.now, proof.named) == (first_bad - 1, first_bad, True)
         assert proof.speed.low < 0.66 < proof.speed.high
         assert proof.rest == []
-        text = shown(search, proof)
+        text = page_of(search, proof)
         for words in (
             f"first bad {first_bad:02x}{first_bad:02x}",
             "samples/s −3",
@@ -127,7 +128,7 @@ def test_of_a_drop_in_two_steps_one_is_named_and_the_other_is_said(tmp_path: Pat
         search = bisected(tmp_path, [500.0, 500.0, *[second] * 3, *[last] * 3])
         proof = searched(search)
         assert (proof.named, proof.now, list(proof.rest)) == (True, first_bad, rest)
-        text = one_line(shown(search, proof))
+        text = one_line(page_of(search, proof))
         assert "by its size this is a part of the drop only: once it is mended" in text
         assert ("a part of the drop lies elsewhere, between" in text) == bool(rest)
 
@@ -139,7 +140,7 @@ def test_a_drop_in_many_steps_is_the_smallest_range_that_is_proven(tmp_path: Pat
     assert not proof.named
     assert 1 < proof.now - proof.before < 24
     assert proof.speed.high < 1
-    text = one_line(shown(search, proof))
+    text = one_line(page_of(search, proof))
     assert "no commit is named: none is proven to be worse than the one before it" in text
     assert f"see git log {search.builds[proof.before].title}.." in text
 
@@ -148,7 +149,7 @@ def test_what_was_skipped_before_the_first_bad_one_stays_in_the_range(tmp_path: 
     search = bisected(tmp_path, [500.0, 500.0, None, None, None, 330.0, 330.0, 330.0])
     proof = searched(search)
     assert (proof.before, proof.now, proof.named, proof.direct) == (1, 5, False, True)
-    text = shown(search, proof)
+    text = page_of(search, proof)
     assert (
         "no commit is named: it is one of these 4, of which all but the last were skipped or "
         "undecided" in one_line(text)
@@ -161,7 +162,7 @@ def test_versions_of_a_library_are_searched_as_commits_are(tmp_path: Path) -> No
     """What comes next after the good one needs no further comparison."""
     versions = [BuildAt(name=name, wheel=f"dialect=={name}") for name in ("0.9", "0.10", "1.0")]
     search = bisected(tmp_path, [500.0, 330.0, 330.0], builds=versions)
-    text = shown(search, searched(search))
+    text = page_of(search, searched(search))
     assert "first bad dialect==0.10\nchange    samples/s −" in text
     assert "1 version in between" in text
     assert [(one.before, one.now) for one in search.log] == [(0, 2), (0, 1)]
@@ -170,7 +171,7 @@ def test_versions_of_a_library_are_searched_as_commits_are(tmp_path: Path) -> No
 def test_a_hostile_subject_is_text_and_a_merge_is_told(tmp_path: Path) -> None:
     hostile = "\x1b[2Jgone\u202e ::error::x"
     search = bisected(tmp_path, [500.0, 500.0, 330.0], subject=hostile, merged=2)
-    text = shown(search, searched(search))
+    text = page_of(search, searched(search))
     assert "\x1b" not in text
     assert "\u202e" not in text
     assert "subject   \\x1b[2Jgone\\u202e ::error::x" in text
@@ -216,5 +217,5 @@ def test_a_disturbed_last_comparison_is_made_again(tmp_path: Path) -> None:
     disturbed(search, " again")
     proof = searched(search)
     assert (proof.before, proof.now, proof.named) == (4, 5, False)
-    text = one_line(shown(search, proof))
+    text = one_line(page_of(search, proof))
     assert "no commit is named: it seems to be this one, which differs from GOOD by more" in text

@@ -76,10 +76,10 @@ def test_the_middle_of_what_was_not_tried_is_next() -> None:
         (3, {1: SKIPPED, 2: SKIPPED}, None),
         (60, dict.fromkeys(range(1, 60), SKIPPED), None),
     ]
-    found = [search_range(last, marks).next for last, marks, _ in cases]
+    next_builds = [search_range(last, marks).next for last, marks, _ in cases]
     most = {1: 0, 2: 1, 3: 2, 4: 2, 40: 6, 41: 6}
 
-    assert found == [index for *_, index in cases]
+    assert next_builds == [index for *_, index in cases]
     assert {last: steps(last) for last in most} == most
     assert {last: most_comparisons(last) - SPARE_COMPARISONS - 2 for last in most} == most
 
@@ -194,8 +194,8 @@ def whole_search(chance: random.Random, first_bad: int, drop: float, sd: float) 
     last = 40
     rule = shared(RuleR(max_runs=6), last, 1)
 
-    def compared(before: int, now: int, limit: float) -> Ratio:
-        fall = math.log1p(-drop) if before < first_bad <= now else 0.0
+    def compared(good: int, bad: int, limit: float) -> Ratio:
+        fall = math.log1p(-drop) if good < first_bad <= bad else 0.0
         runs = [
             [Value(value=math.exp(chance.gauss(level, sd))) for _ in range(rule.max_runs)]
             for level in (fall, 0.0)
@@ -207,8 +207,8 @@ def whole_search(chance: random.Random, first_bad: int, drop: float, sd: float) 
         return None
     limit = excluded_by_good(LIMIT, speed_of(end), Direction.HIGHER)
 
-    def mark(before: int, now: int) -> Mark:
-        return mark_of([compared(before, now, limit).outcome])
+    def mark(good: int, bad: int) -> Mark:
+        return mark_of([compared(good, bad, limit).outcome])
 
     good, bad, marks = searched(last, lambda index: mark(0, index))
     direct = marks.get(bad, BAD) if good == 0 else mark(good, bad)

@@ -41,10 +41,12 @@ def test_it_names_no_place_of_this_machine_and_a_damaged_file_says_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    one = replace(RUN, folder=str(tmp_path / ".mlperf/runs/x"), notes=(f"see {Path.home()}/log",))
+    foreign_run = replace(
+        RUN, folder=str(tmp_path / ".mlperf/runs/x"), notes=(f"see {Path.home()}/log",)
+    )
     store = BisectStore(tmp_path, SETTINGS, restart=False)
 
-    store.keep("a b test", RunPairs(before=(one,), now=(one,)))
+    store.keep("a b test", RunPairs(before=(foreign_run,), now=(foreign_run,)))
 
     text = store.path.read_text("utf-8")
     assert '"folder": ".mlperf/runs/x"' in text

@@ -55,27 +55,27 @@ def accepted(*values: float) -> None:
         accept(FILE, day, day, measured(day, value))
 
 
-def judged(one: Verdict, mode: str = "fail", since: str = "") -> Verdict:
-    baselines = AcceptedBaselines(one, Path())
-    criterion = drift_of(one, baselines, mode, since, RuleR())  # type: ignore[arg-type]
-    return with_criterion(one, criterion) if criterion else one
+def judged(accepted: Verdict, mode: str = "fail", since: str = "") -> Verdict:
+    baselines = AcceptedBaselines(accepted, Path())
+    criterion = drift_of(accepted, baselines, mode, since, RuleR())  # type: ignore[arg-type]
+    return with_criterion(accepted, criterion) if criterion else accepted
 
 
 def test_steps_within_the_limit_fail_together(here: Path) -> None:
     """A warning leaves the word, a drop keeps its own, and a day begins anew."""
     accepted(20_000.0, 19_600.0, 19_200.0)
 
-    found, warned = judged(verdict()), judged(verdict(), "warn")
+    failed, warned = judged(verdict()), judged(verdict(), "warn")
     fell = judged(verdict(-0.06, Outcome.PERF_DROP))
 
-    assert (found.outcome, found.fails) == (Outcome.PERF_DROP, True)
-    assert sentence(found.headline).startswith("tokens/s −4.")
-    assert "over 3 accepted baselines since 2026-03-02; −3 % exceeded" in sentence(found.headline)
-    assert sentence(found.notes[0]) == "against the baseline alone: ok tokens/s −0.5 %"
+    assert (failed.outcome, failed.fails) == (Outcome.PERF_DROP, True)
+    assert sentence(failed.headline).startswith("tokens/s −4.")
+    assert "over 3 accepted baselines since 2026-03-02; −3 % exceeded" in sentence(failed.headline)
+    assert sentence(failed.notes[0]) == "against the baseline alone: ok tokens/s −0.5 %"
     assert warned.outcome is Outcome.OK
-    assert sentence(warned.notes[0]).startswith("drift: tokens/s −4.")
+    assert sentence(sentence(warned.notes[0])).startswith("drift: tokens/s −4.")
     assert sentence(fell.headline) == "tokens/s −0.5 %"
-    assert sentence(fell.notes[0]).startswith("drift: ")
+    assert sentence(sentence(fell.notes[0])).startswith("drift: ")
     assert judged(verdict(), since="2026-05-11") == verdict()
 
 

@@ -86,14 +86,14 @@ def accept(
     identity = fields.pop("identity", {"gpu": "H200", "power_limit_w": 700})
     # A record begins its own history: of another machine, or in a file of another case.
     kept = old if not fields or action or set(fields) == {"engine"} else None
-    before = find(kept, identity) if kept else None
+    old_record = find(kept, identity) if kept else None
     entry = HistoryEntry(
         date=date,
         commit="9d0e77a",
         reason=f"trtllm {version}",
-        action=action or ("replace" if before else "record"),
+        action=action or ("replace" if old_record else "record"),
         runs=len(runs),
-        old=geometric_means(before.runs) if before else {},
+        old=geometric_means(old_record.runs) if old_record else {},
         new=geometric_means(runs),
     )
     fingerprint = {"engine": "trtllm", "engine.version": version, "engine.cuda": "12.9"}
@@ -104,9 +104,9 @@ def accept(
         fingerprint={**fingerprint, **fields.pop("fingerprint", {})},
         runs=runs,
         minimum_detectable_change={next(iter(runs[0].metrics)): 0.02},
-        history=(*(before.history if before else ()), entry),
+        history=(*(old_record.history if old_record else ()), entry),
     )
-    given: dict[str, Any] = {
+    baseline_fields: dict[str, Any] = {
         "round": "v4.1",
         "profile": "quick",
         "workload": "llama",
@@ -116,7 +116,7 @@ def accept(
         "accelerator": "H200",
         "records": (record,),
     }
-    made = Baseline(**{**given, **fields})
+    made = Baseline(**{**baseline_fields, **fields})
     baselines.save(file, made)
     if commit:
         git(Path(), "add", ".")
@@ -129,9 +129,9 @@ def history(versions: Iterable[tuple[str, str, float]] = VERSIONS) -> None:
         accept(FILE, date, version, measured(date, value))
 
 
-def rows(shown: str) -> list[list[str]]:
+def rows(table: str) -> list[list[str]]:
     """Return the cells of the table's rows."""
-    lines = shown.splitlines()
+    lines = table.splitlines()
     start = next(n for n, line in enumerate(lines) if line.startswith("date"))
     return [line.split("  ") for line in lines[start + 1 : lines.index("", start)]]
 
@@ -141,8 +141,8 @@ def test_each_accepted_version_is_told_with_what_it_gained(
 ) -> None:
     """Wide terminals show commits; a baseline that is not committed is the newest point."""
     history()
-    shown = say.ends(0, "history", CASE)
-    assert shown == (
+    output = say.ends(0, "history", CASE)
+    assert output == (
         "llama-Offline-trtllm-fp8-H200\n"
         "\n"
         "date        engine        tokens/s   change          interval  says\n"
@@ -155,25 +155,25 @@ def test_each_accepted_version_is_told_with_what_it_gained(
         "          sides\n"
         "          better and worse are so among all changes here: where nothing changed,\n"
         "          1 trend of 20 shows any\n"
-        "          noise as is usual, nobody calibrated this machine: 0.7 % a run\n"
+        "          default noise, 0.7 % per run: this machine is not calibrated\n"
         "total     tokens/s −5.2 % (−5.7 to −4.6 %), worse: trtllm 1.0.0 → trtllm 1.2.1,\n"
         "          2026-03-02 to 2026-10-02\n"
     )
 
     accept(FILE, "2026-11-01", "1.3.0", measured("2026-11-01", 19_500.0), commit=False)
     monkeypatch.setenv("COLUMNS", "120")
-    _, shown = say("history", CASE)
+    _, output = say("history", CASE)
     commits = git(here, "log", "--format=%h", "--abbrev=9", "--reverse").split()
-    assert [row[1] for row in rows(shown)] == [*commits, "not committed"]
+    assert [row[1] for row in rows(output)] == [*commits, "not committed"]
 
 
 def test_a_baseline_of_one_session_bounds_little_and_it_is_said(here: Path, say: Say) -> None:
     for date, name, value in (VERSIONS[0], ("2026-05-11", "1.1.0", 20_600.0)):
         runs = measured(date, value)
         accept(FILE, date, name, tuple(replace(run, session=date) for run in runs))
-    _, shown = say("history", CASE)
-    assert rows(shown)[1][-1] == "not proven"
-    assert "with fewer than 4 sessions on both sides nothing shows what" in one_line(shown)
+    _, output = say("history", CASE)
+    assert rows(output)[1][-1] == "not proven"
+    assert "with fewer than 4 sessions on both sides nothing shows what" in one_line(output)
 
 
 def test_a_case_is_named_by_its_file_or_a_part_of_its_id(here: Path, say: Say) -> None:
@@ -195,12 +195,12 @@ def test_a_folder_below_the_top_of_the_repository_or_outside_of_it_will_do(
     for number in (0, 1):
         version(number, Path("project") / FILE)
     monkeypatch.chdir(here / "project")
-    code, shown = say("history", "llama")
-    assert (code, len(rows(shown))) == (0, 2)
+    code, output = say("history", "llama")
+    assert (code, len(rows(output))) == (0, 2)
     (tmp_path / "r.json").write_bytes(FILE.read_bytes())
     monkeypatch.chdir(tmp_path)
-    code, shown = say("history", "r.json")
-    assert (code, len(rows(shown))) == (0, 2)
+    code, output = say("history", "r.json")
+    assert (code, len(rows(output))) == (0, 2)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     assert say("history", "x") == (
         2,
@@ -215,16 +215,16 @@ def test_appended_untouched_and_damaged_records_are_no_new_version(here: Path, s
     FILE.write_text(f"{FILE.read_text('utf-8')}\n", "utf-8")
     git(here, "commit", "-q", "-a", "-m", "a blank line")
     version(1)
-    _, shown = say("history", CASE)
-    assert [row[0] for row in rows(shown)] == ["2026-03-09", "2026-05-11"]
+    _, output = say("history", CASE)
+    assert [row[0] for row in rows(output)] == ["2026-03-09", "2026-05-11"]
     whole = FILE.read_bytes()
     FILE.write_text("{}", "utf-8")
     git(here, "commit", "-q", "-a", "-m", "damaged")
     FILE.write_bytes(whole)
     version(2)
-    shown = say.ends(0, "history", CASE)
-    assert len(rows(shown)) == 3
-    assert f":{FILE}: schema is None" in one_line(shown)
+    output = say.ends(0, "history", CASE)
+    assert len(rows(output)) == 3
+    assert f":{FILE}: schema is None" in one_line(output)
 
 
 def test_where_git_has_no_runs_the_files_own_history_gives_the_change(
@@ -234,12 +234,12 @@ def test_where_git_has_no_runs_the_files_own_history_gives_the_change(
     history()
     git(here, "clone", "-q", "--depth", "1", f"file://{here}", str(tmp_path / "shallow"))
     monkeypatch.chdir(tmp_path / "shallow")
-    shown = say.ends(0, "history", CASE)
-    assert [row[-1].strip() for row in rows(shown)][1:] == ["runs not here"] * 3
-    assert "+7.4 %" in shown
-    assert " to −" not in shown
-    assert "git fetch --unshallow" in one_line(shown)
-    assert "total     tokens/s −5.2 %: not known → trtllm 1.2.1" in shown
+    output = say.ends(0, "history", CASE)
+    assert [row[-1].strip() for row in rows(output)][1:] == ["runs not here"] * 3
+    assert "+7.4 %" in output
+    assert " to −" not in output
+    assert "git fetch --unshallow" in one_line(output)
+    assert "total     tokens/s −5.2 %: not known → trtllm 1.2.1" in output
 
 
 NO_RATIO: list[tuple[dict[str, Any], str]] = [
@@ -262,20 +262,20 @@ NO_RATIO: list[tuple[dict[str, Any], str]] = [
 def test_a_ratio_of_what_cannot_be_compared_is_refused(here: Path, say: Say) -> None:
     """The step is refused with the reason, and the total starts after it."""
     history(VERSIONS[:2])
-    for number, (given, reason) in enumerate(NO_RATIO):
+    for number, (changed_fields, reason) in enumerate(NO_RATIO):
         git(here, "checkout", "-q", "-B", f"other{number}", "main")
-        fields = {**given}
+        fields = {**changed_fields}
         name = fields.pop("name", "tokens_per_second")
         for date, release, value in (VERSIONS[2], ("2026-10-02", "1.2.1", 22_000.0)):
             accept(FILE, date, release, measured(date, value, name=name), **fields)
-        shown = say.ends(0, "history", FILE)
-        text = one_line(shown)
+        output = say.ends(0, "history", FILE)
+        text = one_line(output)
         assert f"no ratio 2026-05-11 to 2026-08-20: {reason}" in text
         expected = 4 if "metric" in reason else 2
         assert text.count("no ratio") == expected, "one a row, one a reason"
         assert "better: trtllm 1.2.0 → trtllm 1.2.1" in text
         assert "2026-08-20 to 2026-10-02; 2 baselines before that not comparable" in text
-        assert widest(shown) <= 80
+        assert widest(output) <= 80
 
 
 def test_renamed_files_are_followed(here: Path, say: Say) -> None:
@@ -283,14 +283,14 @@ def test_renamed_files_are_followed(here: Path, say: Say) -> None:
     history(VERSIONS[:2])
     renamed = FILE.with_name("Offline.tensorrt-llm.fp8.json")
     git(here, "mv", str(FILE), str(renamed))
-    found = baselines.load(renamed)
-    assert found is not None
-    baselines.save(renamed, replace(found, engine="tensorrt-llm"))
+    baseline = baselines.load(renamed)
+    assert baseline is not None
+    baselines.save(renamed, replace(baseline, engine="tensorrt-llm"))
     git(here, "commit", "-q", "-a", "-m", "another name")
     version(2, renamed, engine="tensorrt-llm")
-    _, shown = say("history", "tensorrt")
-    assert [row[0] for row in rows(shown)] == [date for date, *_ in VERSIONS[:3]]
-    assert "no ratio" not in shown
+    _, output = say("history", "tensorrt")
+    assert [row[0] for row in rows(output)] == [date for date, *_ in VERSIONS[:3]]
+    assert "no ratio" not in output
 
 
 def test_files_are_one_history_where_they_are_named_together(here: Path, say: Say) -> None:
@@ -303,14 +303,14 @@ def test_files_are_one_history_where_they_are_named_together(here: Path, say: Sa
     version(0)
     version(1, other, engine="trtllm-next")
     version(1, eight, accelerator="8xH200")
-    shown = say.ends(0, "history", CASE, "llama-Offline-trtllm-next-fp8-H200")
-    assert "no ratio" not in shown
-    assert "better: trtllm 1.0.0 → trtllm 1.1.0" in one_line(shown)
+    output = say.ends(0, "history", CASE, "llama-Offline-trtllm-next-fp8-H200")
+    assert "no ratio" not in output
+    assert "better: trtllm 1.0.0 → trtllm 1.1.0" in one_line(output)
     assert len(rows(say("history", other)[1])) == 1
-    shown = say.ends(2, "history", FILE, eight)
-    assert "%" not in shown
-    assert "another number of accelerators: 1 → 8" in shown
-    assert "total     no ratio to the last baseline may be formed" in shown
+    output = say.ends(2, "history", FILE, eight)
+    assert "%" not in output
+    assert "another number of accelerators: 1 → 8" in output
+    assert "total     no ratio to the last baseline may be formed" in output
 
 
 def test_a_name_that_is_not_clear_lists_the_candidates(here: Path, say: Say) -> None:
@@ -324,8 +324,8 @@ def test_a_name_that_is_not_clear_lists_the_candidates(here: Path, say: Say) -> 
 
 
 def test_one_recorded_baseline_of_a_real_session_has_nothing_before_it(lab: Lab, say: Say) -> None:
-    shown = say.ends(0, "history", LAB_CASE)
-    assert [row[2].strip() for row in rows(shown)] == ["acme 1.0"]
-    baselines, _, sessions = shown.partition("\nsessions  ")
+    output = say.ends(0, "history", LAB_CASE)
+    assert [row[2].strip() for row in rows(output)] == ["acme 1.0"]
+    baselines, _, sessions = output.partition("\nsessions  ")
     assert baselines.endswith("total     one accepted baseline: nothing to compare it with yet\n")
     assert "3 sessions" in one_line(sessions)

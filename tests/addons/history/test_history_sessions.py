@@ -37,7 +37,7 @@ def sessions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Results]:
         metric = replace(
             metric, now=value, baseline=replace(metric.baseline, value=100.0 if n < 10 else 101.0)
         )
-        one = replace(result, verdict=replace(result.verdict, metrics=(metric,)))
+        case_result = replace(result, verdict=replace(result.verdict, metrics=(metric,)))
         day = f"2026-{1 + n // 28:02}-{1 + n % 28:02}"
         made.append(
             replace(
@@ -45,7 +45,7 @@ def sessions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Results]:
                 run=f"run-{n:02}",
                 started=f"{day}T06:00:00+00:00",
                 commit=f"{n:02}aaaaaaaaaa",
-                cases=(one,),
+                cases=(case_result,),
             )
         )
     return made
@@ -57,30 +57,32 @@ def name(sessions: list[Results]) -> str:
 
 def test_a_store_tells_the_history_of_a_case(sessions: list[Results], say: Say) -> None:
     with opened(".mlperf/results.db", write=True) as store:
-        for one in sessions:
-            store.add(one)
-    shown = say.ends(0, "history", name(sessions), "--rows", "12")
-    assert f"samples/s, {COUNT} sessions," in one_line(shown)
-    rows = [line for line in shown.splitlines() if line.startswith("2026-")]
+        for session in sessions:
+            store.add(session)
+    output = say.ends(0, "history", name(sessions), "--rows", "12")
+    assert f"samples/s, {COUNT} sessions," in one_line(output)
+    rows = [line for line in output.splitlines() if line.startswith("2026-")]
     assert len(rows) == 12
     assert [row for row in rows if "from here on" in row] == [rows[2]]
-    assert any(set(line.strip()) <= set("▁▂▃▄▅▆▇█") and line.strip() for line in shown.splitlines())
-    assert "A baseline accepted, ^ level changed" in shown
-    (changed,) = [line for line in shown.splitlines() if line.startswith("changed ")]
+    assert any(
+        set(line.strip()) <= set("▁▂▃▄▅▆▇█") and line.strip() for line in output.splitlines()
+    )
+    assert "A baseline accepted, ^ level changed" in output
+    (changed,) = [line for line in output.splitlines() if line.startswith("changed ")]
     assert "worse: 2026-02-02 → 2026-02-03, 29aaaaaaa → 30aaaaaaa" in changed
-    assert max(map(len, shown.splitlines())) <= 90
+    assert max(map(len, output.splitlines())) <= 90
 
 
 def test_without_a_store_results_files_tell_it(sessions: list[Results], say: Say) -> None:
     """A part of a name that is none, and a store that is not there, say so."""
-    for one in sessions:
-        write_results(Path(".mlperf/runs") / one.run / "results.json", one)
+    for session in sessions:
+        write_results(Path(".mlperf/runs") / session.run / "results.json", session)
     (Path(".mlperf/runs/run-05/results.json")).write_text("{", "utf-8")
-    shown = say.ends(0, "history", name(sessions))
-    assert f"samples/s, {COUNT - 1} sessions," in one_line(shown)
-    assert "note      left out: .mlperf/runs/run-05/results.json: not a results file" in shown
+    output = say.ends(0, "history", name(sessions))
+    assert f"samples/s, {COUNT - 1} sessions," in one_line(output)
+    assert "note      left out: .mlperf/runs/run-05/results.json: not a results file" in output
     with opened("s.db", write=True) as store:
         store.add(read_results(RECORDED))
-    shown = say.ends(2, "history", "speed-Offline", "--store", "s.db")
-    assert "no case 'speed-Offline' with a baseline in git or a session here" in shown
+    output = say.ends(2, "history", "speed-Offline", "--store", "s.db")
+    assert "no case 'speed-Offline' with a baseline in git or a session here" in output
     assert say("history", "x", "--store", "none.db")[0] == 2

@@ -26,24 +26,35 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
 
 def test_what_is_imported_is_exported_byte_for_byte(files: list[Path], say: Say) -> None:
-    assert say("store", "import", *files) == (0, ".mlperf/results.db: 3 sessions more\n")
+    assert say("store", "import", *files) == (0, ".mlperf/results.db: imported 3 sessions\n")
     assert say("store", "import", *files) == (
         0,
-        ".mlperf/results.db: 0 sessions more, 3 were there already\n",
+        ".mlperf/results.db: imported 0 sessions, 3 already there\n",
     )
-    assert say("store", "export", "-o", "out") == (0, "wrote 3 sessions below out\n")
+    assert say("store", "export", "-o", "out") == (0, "wrote 3 sessions to out\n")
     for file in files:
         assert (Path("out") / file.parent.name / file.name).read_bytes() == file.read_bytes()
+
+
+def test_the_default_is_the_newest_session(files: list[Path], say: Say) -> None:
+    """A session may also be named by its folder or its id."""
+    for number in (1, 2):
+        session = replace(read_results(files[0]), run=f"2026112{number}-000000-abcd")
+        write_results(Path(f".mlperf/runs/{session.run}/results.json"), session)
+    assert say("store", "import") == (0, ".mlperf/results.db: imported 1 session\n")
+    with opened(".mlperf/results.db") as store:
+        assert list(store.sessions()) == ["20261122-000000-abcd"]
+    assert say("store", "import", "20261121") == (0, ".mlperf/results.db: imported 1 session\n")
 
 
 def test_a_file_that_cannot_be_imported_costs_no_other(files: list[Path], say: Say) -> None:
     """The id of a session leads nowhere else."""
     Path("broken.json").write_text("{", "utf-8")
     write_results(Path("other.json"), replace(read_results(files[0]), seconds=1.0))
-    shown = say.ends(2, "store", "import", "broken.json", files[0], "other.json", files[1])
-    assert ".mlperf/results.db: 2 sessions more\n" in shown
-    assert "not imported: broken.json: not a results file" in shown
-    assert "session run-1 is in it with other results, which stay" in shown
+    output = say.ends(2, "store", "import", "broken.json", files[0], "other.json", files[1])
+    assert ".mlperf/results.db: imported 2 sessions\n" in output
+    assert "not imported: broken.json: not a results file" in output
+    assert "session run-1 is in it with other results, which stay" in output
     write_results(files[2], replace(read_results(files[2]), run="../../away"))
     say("store", "import", files[2])
     assert "cannot be part of a file's path" in say.ends(2, "store", "export", "-o", "out")
@@ -60,5 +71,5 @@ def test_a_store_is_named_by_its_file(files: list[Path], say: Say) -> None:
     shutil.copy(files[0], "results.db")
     export = ("store", "export", "-o", "out", "--store")
     message = "pytest-mlperf: results.db: the file is no SQLite database; name another\n"
-    assert say(*export, "empty.db") == (0, "wrote 0 sessions below out\n")
+    assert say(*export, "empty.db") == (0, "wrote 0 sessions to out\n")
     assert say(*export, "results.db") == (2, message)

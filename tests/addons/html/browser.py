@@ -55,25 +55,25 @@ class Opened:
 
     def tables(self, inside: Any) -> list[list[list[str]]]:
         """Unfold the tables of an element; return each one's rows of text."""
-        found = []
+        tables = []
         for folded in inside.query_selector_all("details.table"):
             folded.evaluate("one => { one.open = true; }")
             self.page.wait_for_function("one => one.querySelector('table')", arg=folded)
-            found.append(
+            tables.append(
                 folded.evaluate(
                     "one => [...one.querySelectorAll('tr')]"
                     ".map(row => [...row.cells].map(cell => cell.textContent))"
                 )
             )
-        return found
+        return tables
 
     def visible_cases(self) -> list[str]:
         """Return the labels of the cases that the filters leave."""
-        found: list[str] = self.page.evaluate(
+        headings: list[str] = self.page.evaluate(
             "[...document.querySelectorAll('details.case:not([hidden]) h3')]"
             ".map(head => head.textContent)"
         )
-        return found
+        return headings
 
 
 class Browser:
@@ -98,24 +98,28 @@ class Browser:
             java_script_enabled=scripts,
         )
         try:
-            found = Opened(context.new_page())
-            found.page.on(
+            opened_page = Opened(context.new_page())
+            opened_page.page.on(
                 "console",
-                lambda said: (
-                    found.said.append(f"{said.type}: {said.text}") if said.type != "log" else None
+                lambda message: (
+                    opened_page.said.append(f"{message.type}: {message.text}")
+                    if message.type != "log"
+                    else None
                 ),
             )
-            found.page.on("pageerror", lambda error: found.said.append(f"error: {error}"))
-            found.page.on("request", lambda asked: _note(found, asked.url, file))
-            found.page.goto(file.as_uri())
-            yield found
+            opened_page.page.on(
+                "pageerror", lambda error: opened_page.said.append(f"error: {error}")
+            )
+            opened_page.page.on("request", lambda request: _note(opened_page, request.url, file))
+            opened_page.page.goto(file.as_uri())
+            yield opened_page
         finally:
             context.close()
 
 
-def _note(found: Opened, url: str, file: Path) -> None:
+def _note(opened_page: Opened, url: str, file: Path) -> None:
     if url != file.as_uri():
-        found.said.append(f"asked for {url}")
+        opened_page.said.append(f"asked for {url}")
 
 
 @contextmanager

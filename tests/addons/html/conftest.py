@@ -12,5 +12,5 @@ from tests.addons.html.browser import Browser, started
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
     """A real Chromium."""
-    with started() as found:
-        yield found
+    with started() as running_browser:
+        yield running_browser

@@ -69,14 +69,14 @@ def _past(entries: int, value: float, reason: str, chance: random.Random) -> Ite
     means: dict[str, float] = {}
     day = START
     for number in range(entries):
-        before, means = means, {"throughput": value * chance.uniform(0.8, 1.2)}
+        old_means, means = means, {"throughput": value * chance.uniform(0.8, 1.2)}
         yield HistoryEntry(
             date=day.isoformat(),
             commit=f"{chance.randrange(16**7):07x}",
             reason=f"{reason} {number}",
             action="replace" if number else "record",
             runs=8,
-            old=before,
+            old=old_means,
             new=means,
         )
         day += dt.timedelta(days=chance.randrange(1, 6))
@@ -84,7 +84,7 @@ def _past(entries: int, value: float, reason: str, chance: random.Random) -> Ite
 
 def many(cases: int, entries: int) -> tuple[Results, dict[str, Record]]:
     """Return a session of so many cases, one in ten of which fell, and their baselines by test."""
-    found: list[CaseResult] = []
+    case_results: list[CaseResult] = []
     records: dict[str, Record] = {}
     for number in range(cases):
         case = Case(
@@ -95,31 +95,36 @@ def many(cases: int, entries: int) -> tuple[Results, dict[str, Record]]:
             accelerator=ACCELERATORS[number // 6 % len(ACCELERATORS)],
         )
         kept = record(entries, value=1000.0 + 7 * number, seed=number)
-        found.append(_one(case, kept, fell=number % 10 == 0, number=number))
-        records[found[-1].test] = kept
-    return verdicts.session(*found, pairs=cases), records
+        case_results.append(_one(case, kept, fell=number % 10 == 0, number=number))
+        records[case_results[-1].test] = kept
+    return verdicts.session(*case_results, pairs=cases), records
 
 
 def _one(case: Case, kept: Record, *, fell: bool, number: int) -> CaseResult:
     base = kept.history[-1].new["throughput"]
     share = -0.063 if fell else 0.002 * (number % 5)
-    now = base * (1 + share)
+    current = base * (1 + share)
     runs = tuple(
-        replace(run(place, case=case, throughput=now * (1 + place / 1000)), started=started)
+        replace(run(place, case=case, throughput=current * (1 + place / 1000)), started=started)
         for place, started in ((1, "2026-11-20T10:11:12+00:00"), (2, "2026-11-20T10:15:12+00:00"))
     )
     outcome = Outcome.PERF_DROP if fell else Outcome.OK
     judged = metric(
-        outcome=outcome, now=now, baseline=base, change=share, low=share - 0.006, high=share + 0.006
+        outcome=outcome,
+        now=current,
+        baseline=base,
+        change=share,
+        low=share - 0.006,
+        high=share + 0.006,
     )
-    said = f"samples/s {share:+.1%}; " + ("−3 % exceeded" if fell else "inside −3 %")
+    headline = f"samples/s {share:+.1%}; " + ("−3 % exceeded" if fell else "inside −3 %")
     file = f"baselines/{case.accelerator}/quick/{case.workload}/Offline.{case.engine}.fp8.json"
     return result(
         replace(
-            verdict(outcome, said, judged, case=case),
+            verdict(outcome, headline, judged, case=case),
             runs=runs,
             baseline=replace(
-                verdict(outcome, said, judged, case=case).baseline,
+                verdict(outcome, headline, judged, case=case).baseline,
                 file=file,
                 source=set_by(kept.history),
                 changed=("engine.version 1.20.0 → 1.20.1",) if fell else (),
@@ -132,7 +137,7 @@ def _one(case: Case, kept: Record, *, fell: bool, number: int) -> CaseResult:
 
 def hostile() -> tuple[Results, RunFiles]:
     """Return a session in which every text that a file can hold is hostile."""
-    found = []
+    case_results = []
     for number, text in enumerate(HOSTILE):
         case = Case(
             workload=text,
@@ -141,7 +146,7 @@ def hostile() -> tuple[Results, RunFiles]:
             precision=text,
             accelerator=f"{text}{number}",
         )
-        told = replace(
+        hostile_verdict = replace(
             verdicts.DROP,
             case=case,
             headline=text,
@@ -152,11 +157,13 @@ def hostile() -> tuple[Results, RunFiles]:
                 verdicts.SUBJECT, identity={text: text}, fingerprint={"engine": text, text: text}
             ),
         )
-        found.append(
-            result(told, test=f"{text}{number}", suite=text, arguments=(text,), round=text)
+        case_results.append(
+            result(
+                hostile_verdict, test=f"{text}{number}", suite=text, arguments=(text,), round=text
+            )
         )
-    records = {one.test: record(30, reason=one.test) for one in found}
-    results = verdicts.session(*found, skipped={text: text for text in HOSTILE})
+    records = {one.test: record(30, reason=one.test) for one in case_results}
+    results = verdicts.session(*case_results, skipped={text: text for text in HOSTILE})
     results = replace(results, run=HOSTILE[0], started=HOSTILE[1], commit=HOSTILE[2])
     return results, RunFiles(records=records, notes=HOSTILE)
 
@@ -195,7 +202,7 @@ def history(name: str, *, drop: float = 0.0, sessions: int = 40) -> CaseHistory:
 
 def everything() -> tuple[Results, RunFiles]:
     """Return a session with every kind of verdict and every figure."""
-    found = [
+    case_results = [
         result(replace(one, case=replace(one.case, engine=f"{one.case.engine}{number}")))
         for number, one in enumerate(verdicts.ALL)
     ]
@@ -204,23 +211,25 @@ def everything() -> tuple[Results, RunFiles]:
         case=replace(verdicts.CASE, engine="hungry"),
         runs=tuple(run(n, throughput=90.0, samples_per_joule=0.5 + n / 100) for n in (1, 2)),
     )
-    found += [result(_served()), result(hungry), result(_curve()), result(_open())]
-    fallen, test = found[0].test, found[-3].test
+    case_results += [result(_served()), result(hungry), result(_curve()), result(_open())]
+    fallen, test = case_results[0].test, case_results[-3].test
     logged = [(0.0, 0.004), (0.5, 0.02), (0.9, 0.03), (0.99, 0.06), (0.999, 0.08)]
     moments = [(n / 2, 0.02, 0.05, n % 4) for n in range(60)]
     took = {"before": 3.0, "measured": 4.0, "accuracy pass": 1.5}
-    beside = RunFiles(
+    files = RunFiles(
         records={fallen: record(30), test: record(2)},
         percentiles={
             test: [Percentiles(timed="latency", points=logged, limit_s=0.1, limit_share=0.99)]
         },
         moments={test: moments},
         power={test: _trace()},
-        spent={one.test: [took] for one in found[:9]},
-        sessions={found[0].verdict.case.id: [history("x", drop=0.05)]},
+        spent={one.test: [took] for one in case_results[:9]},
+        sessions={case_results[0].verdict.case.id: [history("x", drop=0.05)]},
         folder=True,
     )
-    return verdicts.session(*found, skipped={"suites/x.toml::test_accuracy[y]": "no model"}), beside
+    return verdicts.session(
+        *case_results, skipped={"suites/x.toml::test_accuracy[y]": "no model"}
+    ), files
 
 
 def _served() -> Verdict:

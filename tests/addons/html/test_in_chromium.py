@@ -28,17 +28,17 @@ Write = Callable[..., Path]
 def write(tmp_path: Path) -> Write:
     """Write a session's page and return the file."""
 
-    def made(results: Results, beside: RunFiles | None = None) -> Path:
+    def made(results: Results, run_files: RunFiles | None = None) -> Path:
         file = tmp_path / "report.html"
-        file.write_text(render(results, beside or RunFiles()), "utf-8")
+        file.write_text(render(results, run_files or RunFiles()), "utf-8")
         return file
 
     return made
 
 
 def label(opened: Opened, number: int) -> str:
-    found: str = opened.page.inner_text(f"#case-{number} h3")
-    return found
+    heading: str = opened.page.inner_text(f"#case-{number} h3")
+    return heading
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -119,8 +119,8 @@ def test_the_table_of_precisions_says_which_score_it_is(write: Write, browser: B
         opened.unfold()
         ((head, *rows),) = opened.tables(opened.page.query_selector("[data-figure=precisions]"))
 
-        found = [dict(zip(head, row, strict=True)) for row in rows]
-        assert [(one["score of"], one["score"]) for one in found] == [
+        cells = [dict(zip(head, row, strict=True)) for row in rows]
+        assert [(one["score of"], one["score"]) for one in cells] == [
             ("top1", "100.000 %"),
             ("top1", "99.079 %"),
         ]
@@ -133,8 +133,8 @@ def test_every_run_is_a_dot_beside_those_of_the_baseline(write: Write, browser: 
         opened.unfold()
         ((_, *rows),) = opened.tables(opened.page.query_selector("[data-figure=strip]"))
 
-        now = [float(row[5].replace("−", "-")) for row in rows if row[2] == "now"]
-        assert now == pytest.approx([0.938, 0.939, 1.003, 1.004], abs=0.0011)
+        current_values = [float(row[5].replace("−", "-")) for row in rows if row[2] == "now"]
+        assert current_values == pytest.approx([0.938, 0.939, 1.003, 1.004], abs=0.0011)
         assert [row[2] for row in rows].count("baseline") == 16
 
 
@@ -161,10 +161,10 @@ def test_a_cases_history_is_told_in_words(write: Write, browser: Browser) -> Non
         ]
 
 
-def counted(page: Any, said: str) -> None:
+def counted(page: Any, text: str) -> None:
     """Wait until the page says so many cases."""
     page.wait_for_function(
-        "said => document.getElementById('count').textContent === said", arg=said
+        "said => document.getElementById('count').textContent === said", arg=text
     )
 
 
@@ -233,9 +233,12 @@ def test_a_failure_leads_to_its_case(write: Write, browser: Browser) -> None:
     results, _ = many(2, 2)
     with browser.opened(write(results)) as opened:
         ground = "getComputedStyle(document.body).backgroundColor"
-        before = opened.page.evaluate(ground)
+        colour_at_start = opened.page.evaluate(ground)
         opened.page.click("#theme")
-        assert (before, opened.page.evaluate(ground)) == ("rgb(255, 255, 255)", "rgb(20, 23, 26)")
+        assert (colour_at_start, opened.page.evaluate(ground)) == (
+            "rgb(255, 255, 255)",
+            "rgb(20, 23, 26)",
+        )
 
 
 def test_hostile_names_stay_inert(write: Write, browser: Browser) -> None:
@@ -246,15 +249,15 @@ def test_hostile_names_stay_inert(write: Write, browser: Browser) -> None:
         for number in range(len(HOSTILE)):
             opened.open_case(number)
         opened.tables(page)
-        shown = page.inner_text("main")
+        text = page.inner_text("main")
 
         assert opened.said == []
         assert page.title().startswith("Failed: 6 PERF DROP")
         assert page.query_selector("img, iframe, object, embed, [onerror], [onload], [src]") is None
         assert page.evaluate("document.scripts.length") == 4
-        assert HOSTILE[0] in shown
-        assert HOSTILE[1] in shown
-        assert "{{ 7 * 7 }}" in shown
+        assert HOSTILE[0] in text
+        assert HOSTILE[1] in text
+        assert "{{ 7 * 7 }}" in text
 
 
 def test_the_policy_lets_no_other_script_run(write: Write, browser: Browser) -> None:
@@ -291,11 +294,11 @@ def test_axe_finds_nothing_serious(
         for number in range(6):
             opened.open_case(number)
         opened.tables(opened.page)
-        found = axe.Axe().run(opened.page).response["violations"]
+        violations = axe.Axe().run(opened.page).response["violations"]
 
         serious = {
             one["id"]: [node["html"][:200] for node in one["nodes"][:3]]
-            for one in found
+            for one in violations
             if one["impact"] in {"serious", "critical"}
         }
         assert serious == {}
@@ -333,8 +336,8 @@ def test_a_page_that_is_printed_too_early_shows_tables(write: Write, browser: Br
         page.evaluate("window.vegaEmbed = undefined; dispatchEvent(new Event('beforeprint'))")
         page.emulate_media(media="print")
 
-        shown = "details.figure[open] details.table.printed[open] td"
-        assert page.is_visible(shown)
+        cells = "details.figure[open] details.table.printed[open] td"
+        assert page.is_visible(cells)
         page.evaluate("dispatchEvent(new Event('afterprint'))")
         assert page.query_selector("details.table[open]") is None
 

@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 
 from pytest_mlperf.addons.html import _page as headline
-from pytest_mlperf.addons.html._cases import failure_groups, figures_of, shown
+from pytest_mlperf.addons.html._cases import figures_of
 from pytest_mlperf.addons.html._page import TRACES, render
 from pytest_mlperf.addons.html.model import Percentiles, RunFiles, grouped
 from pytest_mlperf.addons.html.report import page_of, sessions_of
 from pytest_mlperf.core.errors import EnvironmentFault
-from pytest_mlperf.core.results import UNVERIFIED_LABEL, Absent, CaseResult, Results
+from pytest_mlperf.core.results import UNVERIFIED_LABEL, Absent, Results
 from pytest_mlperf.core.verdict import Confirmation, InterleavedRuns, Outcome
 from pytest_mlperf.reports.formats import ReportedSession, make_report
 from pytest_mlperf.stores.database import opened
@@ -59,14 +59,14 @@ class Elements(HTMLParser):
 
 def data_of(page: str) -> dict[str, Any]:
     """Return what the page's script reads."""
-    found: dict[str, Any] = json.loads(Elements(page).inside["script"][0])
-    return found
+    data: dict[str, Any] = json.loads(Elements(page).inside["script"][0])
+    return data
 
 
 def test_the_policy_names_exactly_what_stands_in_the_page() -> None:
     """Nothing is loaded, and hostile texts come through as text, not as markup."""
-    results, beside = hostile()
-    text = render(results, beside)
+    results, run_files = hostile()
+    text = render(results, run_files)
     page, data = Elements(text), data_of(text)
     (policy,) = [a["content"] for t, a in page.found if t == "meta" and "http-equiv" in a]
     assert policy is not None
@@ -122,11 +122,11 @@ def test_the_first_line_is_the_verdict() -> None:
         (session(result(verdicts.OK)), 2, ("fail", "Failed: 2 planned tests without a result")),
         (session(), 0, ("open", "Nothing was judged")),
     ]
-    for results, absent, said in rows:
+    for results, absent, first_line in rows:
         missing = [Absent(test=f"t{n}", reason="the machine was lost") for n in range(absent)]
-        assert headline.verdict(results, missing) == said
+        assert headline.verdict(results, missing) == first_line
         page = render(results, RunFiles(), missing)
-        assert page.index(said[1]) < page.index("<h1")
+        assert page.index(first_line[1]) < page.index("<h1")
         assert page.count("the machine was lost") == absent
         assert page.count(UNVERIFIED_LABEL) == 2
 
@@ -156,8 +156,8 @@ def test_what_casts_doubt_is_told_before_the_figures() -> None:
     ]
     certain = [text for _, text in headline.doubts(session(result(verdicts.GATE_FAIL)))]
     for results, tone, words in rows:
-        told = headline.doubts(session(*results))
-        assert tone in {of_text for of_text, text in told if words in text}
+        doubts = headline.doubts(session(*results))
+        assert tone in {of_text for of_text, text in doubts if words in text}
         assert words == "Profile quick" or not any(words in text for text in certain)
 
 
@@ -177,8 +177,8 @@ def test_a_drop_has_its_commands_and_a_handicapped_one_none_to_accept_it() -> No
         judged = replace(
             verdicts.DROP.metrics[0], change=value, low=-value, high=value, limit=value
         )
-        told = replace(verdicts.DROP, metrics=(judged,), runs=(run(throughput=value),))
-        data = data_of(render(session(result(told)), RunFiles()))
+        dropped = replace(verdicts.DROP, metrics=(judged,), runs=(run(throughput=value),))
+        data = data_of(render(session(result(dropped)), RunFiles()))
         (row,) = data["figures"]["forest"]["rows"]
         used = row[data["figures"]["forest"]["fields"].index("used")]
         assert used is None or math.isfinite(used)
@@ -186,17 +186,19 @@ def test_a_drop_has_its_commands_and_a_handicapped_one_none_to_accept_it() -> No
 
 def test_a_history_has_every_accepted_value_and_the_newest_reasons() -> None:
     kept = record(30)
-    one = result(verdicts.DROP)
-    (found,) = figures_of(grouped([one])[0], RunFiles(records={one.test: kept}), 200)
-
-    assert found["value"] == [round(entry.new["throughput"]) for entry in kept.history]
-    assert sum(int(step) for step in found["step"]) == 19_723 + sum(
-        int(step) for step in found["step"][1:]
+    case_result = result(verdicts.DROP)
+    (history,) = figures_of(
+        grouped([case_result])[0], RunFiles(records={case_result.test: kept}), 200
     )
-    assert found["told"] == [
+
+    assert history["value"] == [round(entry.new["throughput"]) for entry in kept.history]
+    assert sum(int(step) for step in history["step"]) == 19_723 + sum(
+        int(step) for step in history["step"][1:]
+    )
+    assert history["told"] == [
         [8, f"{entry.action} at {entry.commit}: {entry.reason}"] for entry in kept.history[-10:]
     ]
-    assert [text for _, text in found["marks"]] == [
+    assert [text for _, text in history["marks"]] == [
         "onnxruntime 1.20.0",
         "; ".join(verdicts.DROP.baseline.changed),
     ]
@@ -210,11 +212,11 @@ def test_sessions_of_a_store_are_drawn_with_this_one_among_them(tmp_path: Path) 
             value = 80.0 if number < 12 else 100.0
             there.add(_session(number, value + number % 3 / 10))
             there.add(_session(100 + number, 7.0, subject=elsewhere))
-    now = _session(24, 100.0)
+    newest = _session(24, 100.0)
 
-    remembered = sessions_of(now, store)
+    remembered = sessions_of(newest, store)
     (history,) = remembered[verdicts.OK.case.id]
-    drawn = figures_of(grouped(now.cases)[0], RunFiles(sessions=remembered), 200)
+    drawn = figures_of(grouped(newest.cases)[0], RunFiles(sessions=remembered), 200)
 
     assert [point.run for point in history.points] == [f"run-{n:03}" for n in range(25)]
     (figure,) = [one for one in drawn if one["plot"] == "sessions"]
@@ -227,9 +229,9 @@ def test_sessions_of_a_store_are_drawn_with_this_one_among_them(tmp_path: Path) 
 
 def _session(number: int, value: float, **changes: Any) -> Results:
     judged = verdicts.metric("throughput", Outcome.OK, now=value, baseline=90.0)
-    one = replace(verdicts.OK, metrics=(judged,), **changes)
+    case_verdict = replace(verdicts.OK, metrics=(judged,), **changes)
     started = f"2026-05-{1 + number % 100:02}T06:00:00+00:00"
-    return replace(session(result(one)), run=f"run-{number:03}", started=started)
+    return replace(session(result(case_verdict)), run=f"run-{number:03}", started=started)
 
 
 def test_a_store_that_cannot_be_read_costs_the_sessions_alone(tmp_path: Path) -> None:
@@ -251,13 +253,13 @@ def test_latencies_have_the_limits_that_they_must_keep() -> None:
         metrics=(judged,),
         runs=(run(throughput=9.0, latency_p50=0.02, latency_p90=0.03, latency_p99=0.06),),
     )
-    one = result(served)
+    case_result = result(served)
     logged = Percentiles(timed="latency", points=[(0.5, 0.02)], limit_s=0.1, limit_share=0.99)
     by_name = {
-        name: figures_of(grouped([one])[0], beside, 200)[-1]["rows"]
+        name: figures_of(grouped([case_result])[0], beside, 200)[-1]["rows"]
         for name, beside in {
             "results alone": RunFiles(),
-            "with logs": RunFiles(percentiles={one.test: [logged]}),
+            "with logs": RunFiles(percentiles={case_result.test: [logged]}),
         }.items()
     }
 
@@ -291,10 +293,10 @@ def test_figures_over_time_are_left_out_where_the_page_would_be_too_large() -> N
 def test_a_page_that_would_be_too_large_is_cut_and_says_so() -> None:
     """Older history goes first, then cases; those that failed stay longest."""
     results, records = many(110, 60)
-    beside = RunFiles(records=records)
-    whole = render(results, beside)
-    shorter = render(results, beside, largest=len(whole.encode()) - 1)
-    shortest = render(results, beside, largest=1000)
+    run_files = RunFiles(records=records)
+    whole = render(results, run_files)
+    shorter = render(results, run_files, largest=len(whole.encode()) - 1)
+    shortest = render(results, run_files, largest=1000)
 
     for page, points, listed in ((whole, 60, 110), (shorter, 50, 110), (shortest, 2, 100)):
         data = data_of(page)
@@ -321,8 +323,8 @@ def drawn_as(plot: str, outcomes: dict[str, Outcome], scenario: Any, **values: A
         for name, outcome in outcomes.items()
     )
     case = replace(verdicts.OK.case, scenario=scenario)
-    one = result(replace(verdicts.OK, case=case, metrics=judged, runs=(run(**values),)))
-    drawn = figures_of(grouped([one])[0], RunFiles(), 200)
+    case_result = result(replace(verdicts.OK, case=case, metrics=judged, runs=(run(**values),)))
+    drawn = figures_of(grouped([case_result])[0], RunFiles(), 200)
     (figure,) = [figure for figure in drawn if figure["plot"] == plot]
     return figure
 
@@ -351,80 +353,20 @@ def test_a_curve_has_steps_over_the_points_that_no_other_beats() -> None:
     ]
 
 
-def because(number: int, *changed: str) -> CaseResult:
-    """Return a drop of its own case with these changes since the baseline."""
-    case = replace(verdicts.CASE, workload=f"w{number}")
-    baseline = replace(verdicts.DROP.baseline, changed=changed)
-    return result(replace(verdicts.DROP, case=case, baseline=baseline))
-
-
-def invalid(number: int) -> CaseResult:
-    case = replace(verdicts.CASE, workload=f"i{number}")
-    headline = f"the machine was busy: {number}.5 of 2 cores"
-    return result(replace(verdicts.INVALID, case=case, headline=headline))
-
-
-def groups_of(*results: CaseResult) -> list[tuple[str, list[str]]]:
-    sections, _ = shown(grouped(results), RunFiles())
-    return [
-        (cause, [case["grouped"].case.workload for _, case in cases])
-        for cause, cases in failure_groups(sections)
-    ]
-
-
-def test_failures_are_grouped_by_the_cause_that_most_of_them_share() -> None:
-    """The largest group is first, cases without a cause are last."""
-    driver, weights = "machine.driver 1 → 2", "files.loaded weights.bin"
-    found = groups_of(
-        because(1, weights),
-        because(2, driver, weights),
-        *(because(number, driver) for number in (3, 4, 5)),
-        *map(invalid, (1, 2)),
-        result(verdicts.ERROR),
-    )
-
-    assert found == [
-        ("Likely: machine.driver 1 → 2 since the baseline", ["w2", "w3", "w4", "w5"]),
-        ("INVALID the machine was busy: … of … cores", ["i1", "i2"]),
-        ("Likely: files that the run loaded changed: weights.bin", ["w1"]),
-        ("", ["resnet50"]),
-    ]
-
-
-def test_a_failure_has_its_numbers_and_the_command_that_repeats_it() -> None:
-    rows: list[Any] = [
-        (verdicts.DROP, "24,118 → 22,598 samples/s, 6.3 % slower"),
-        (verdicts.PROVISIONAL_DROP, "24,118 → 22,598 samples/s, 6.3 % slower"),
-        (verdicts.GATE_FAIL, "76.460 → 71.650 top1, −6.3 %"),
-        (verdicts.ACC_DROP, "44.391 → 42.081 rouge1, −2.31 points"),
-        (verdicts.INVALID, ""),
-        (verdicts.ERROR, ""),
-    ]
-    for one, numbers in rows:
-        ((section,), _) = shown(grouped([result(one)]), RunFiles())
-        page = render(session(result(one)), RunFiles())
-        failed = page[page.index('id="failed"') : page.index('id="trust"')]
-        words = re.sub("</?span>", "", failed)
-        assert section["moved"] == numbers
-        assert numbers in failed
-        assert f"pytest &#34;{result(one).test}&#34;" in words
-        assert one.headline.split()[0] in failed
-
-
 def test_environments_that_read_alike_are_one_with_a_count() -> None:
     """What differs between their cases has all its values."""
     weights = ("a" * 8, "b" * 8)
-    found = []
+    case_results = []
     for number, digest in enumerate((*weights, weights[0])):
         fingerprint = {**verdicts.SUBJECT.fingerprint, "engine.weights_sha256": digest}
-        one = replace(
+        case_verdict = replace(
             verdicts.OK,
             case=replace(verdicts.CASE, workload=f"w{number}"),
             subject=replace(verdicts.SUBJECT, fingerprint=fingerprint),
         )
-        found.append(result(one))
+        case_results.append(result(case_verdict))
 
-    page = render(session(*found), RunFiles())
+    page = render(session(*case_results), RunFiles())
 
     assert page.count('class="environment"') == 1
     assert "ecc True: 3 cases" in page
@@ -435,9 +377,9 @@ def test_environments_that_read_alike_are_one_with_a_count() -> None:
 def test_interleaved_and_repeated_runs_count_as_time() -> None:
     turns = InterleavedRuns(state=Confirmation.PROVEN, pairs=11, runs=22)
     again = replace(run(3), invalid=(verdicts.TOO_SHORT,))
-    one = replace(verdicts.DROP, interleaved=turns, invalid_runs=(again,))
+    case_verdict = replace(verdicts.DROP, interleaved=turns, invalid_runs=(again,))
 
-    facts = dict(headline.about(session(result(one))))
+    facts = dict(headline.about(session(result(case_verdict))))
 
     assert facts["took"] == "3 min 20 s, 25 runs, 22 of them interleaved"
     assert dict(headline.about(session(result(verdicts.DROP))))["took"] == "3 min 20 s, 2 runs"

@@ -65,7 +65,7 @@ def sampled(
         wall_at_end: By how much the wall clock was set meanwhile.
     """
     identity = {"name": "NVIDIA H200", "limit_w": 700.0}
-    told = [{"index": i, "uuid": f"GPU-{i}", "identity": identity} for i in range(gpus)]
+    gpu_facts = [{"index": i, "uuid": f"GPU-{i}", "identity": identity} for i in range(gpus)]
     offset = WALL_S - 1000.0
     clocks = {"time": 980.0, "wall": 980.0 + offset}
     records: list[Any] = [
@@ -74,18 +74,18 @@ def sampled(
                 "version": 1,
                 "driver": "595.45.04",
                 "rates": {"trace_hz": 5.0},
-                "gpus": told,
+                "gpus": gpu_facts,
                 **clocks,
             }
         }
     ]
     for step in range(34 * 5):
         after_s = step / 5 - 12.0
-        for place in range(gpus):
-            mine = reasons[place] if place < len(reasons) else {}
+        for gpu in range(gpus):
+            mine = reasons[gpu] if gpu < len(reasons) else {}
             mask = next((m for t, m in sorted(mine.items(), reverse=True) if t <= after_s), 0)
-            records.append({"t": [1000.0 + after_s, place, 650.0 + place, mask]})
-            state = {"time": 1000.0 + after_s, "gpu": place, "sm_mhz": 1980, "temperature_c": 50}
+            records.append({"t": [1000.0 + after_s, gpu, 650.0 + gpu, mask]})
+            state = {"time": 1000.0 + after_s, "gpu": gpu, "sm_mhz": 1980, "temperature_c": 50}
             records.append({"s": state})
     end = {"time": 1022.0, "wall": 1022.0 + offset + wall_at_end, "ticks": 170, "planned": 170}
     records.append({"end": {**end, "elapsed_s": 34.0, "cpu_s": 0.1, "gpus": []}})
@@ -96,42 +96,42 @@ def sampled(
 
 
 def read_power(folder: Path) -> dict[str, Any]:
-    found = power_of(folder / "performance")
-    assert found is not None
-    return found
+    power = power_of(folder / "performance")
+    assert power is not None
+    return power
 
 
 def test_times_count_from_the_windows_begin(tmp_path: Path) -> None:
     """5 s stand before and after a short window; the loading before that would only squeeze it."""
-    found = read_power(sampled(tmp_path / "first-Offline-null-fp32-H200.1"))
+    power = read_power(sampled(tmp_path / "first-Offline-null-fp32-H200.1"))
 
-    assert found["says"] == (
+    assert power["says"] == (
         "NVIDIA H200, driver 595.45.04; the window began 2025-11-20 12:00:00 UTC. LoadGen's window "
         "is shaded. By NVML, not MLPerf Power."
     )
-    assert found["window"] == pytest.approx(10.0)
-    (gpu,) = found["gpus"]
+    assert power["window"] == pytest.approx(10.0)
+    (gpu,) = power["gpus"]
     assert gpu["limit"] == 700.0
     for series in ("power", "clock", "temperature"):
         times, values = gpu[series]
         assert len(times) == len(values)
         assert times[0] == pytest.approx(-5.0, abs=0.2)
         assert times[-1] == pytest.approx(15.0, abs=0.2)
-    assert found["held"] == []
+    assert power["held"] == []
 
 
 def test_each_reason_has_its_lane_and_its_share_of_the_window(tmp_path: Path) -> None:
     masks = {-9.1: HEAT, -8.1: IDLE, -0.1: 0, 1.9: CAP, 4.9: CAP | HEAT, 5.3: 0x800, 5.5: 0}
 
-    found = read_power(sampled(tmp_path / "run", reasons=[masks]))
+    power = read_power(sampled(tmp_path / "run", reasons=[masks]))
 
-    assert [(label, tone) for label, tone, _ in found["held"]] == [
+    assert [(label, tone) for label, tone, _ in power["held"]] == [
         ("heat (hardware) 4 %", "fail"),
         ("power cap 34 %", "open"),
         ("idle 0 %", "note"),
         ("unknown 0x800 2 %", "note"),
     ]
-    spans = [span for _, _, spans in found["held"] for span in spans]
+    spans = [span for _, _, spans in power["held"] for span in spans]
     for span, at_s in zip(spans, [(5.0, 5.4), (2.0, 5.4), (-5.0, 0.0), (5.4, 5.6)], strict=True):
         assert span == pytest.approx(at_s, abs=0.01)
 
@@ -145,11 +145,11 @@ def test_a_lane_names_the_gpus_if_they_are_not_all(tmp_path: Path) -> None:
     ]
     for number, (held, label) in enumerate(rows):
         masks = [{0.9: HEAT, 2.9: 0} if place in held else {} for place in range(4)]
-        found = read_power(sampled(tmp_path / str(number), gpus=4, reasons=masks))
-        assert [lane[0] for lane in found["held"]] == [label]
-        assert [gpu["name"] for gpu in found["gpus"]] == ["GPU 0", "GPU 1", "GPU 2", "GPU 3"]
-        assert found["says"].startswith("4 x NVIDIA H200, ")
-        assert f"so is where clocks were held back: {label}. By NVML" in found["says"]
+        power = read_power(sampled(tmp_path / str(number), gpus=4, reasons=masks))
+        assert [lane[0] for lane in power["held"]] == [label]
+        assert [gpu["name"] for gpu in power["gpus"]] == ["GPU 0", "GPU 1", "GPU 2", "GPU 3"]
+        assert power["says"].startswith("4 x NVIDIA H200, ")
+        assert f"so is where clocks were held back: {label}. By NVML" in power["says"]
 
 
 READINGS, LOG = "power.jsonl", "performance/mlperf_log_detail.txt"
@@ -256,11 +256,13 @@ SPANS = st.lists(
 def test_merged_spans_cover_all_and_stand_apart(
     spans: list[tuple[float, float]], apart_s: float
 ) -> None:
-    found = merged(spans, apart_s)
+    spans_merged = merged(spans, apart_s)
 
-    assert all(any(b <= s[0] and s[1] <= e for b, e in found) for s in spans)
-    assert all(later[0] - earlier[1] >= apart_s for earlier, later in pairwise(found))
-    assert all(any(b == s[0] for s in spans) and any(e == s[1] for s in spans) for b, e in found)
+    assert all(any(b <= s[0] and s[1] <= e for b, e in spans_merged) for s in spans)
+    assert all(later[0] - earlier[1] >= apart_s for earlier, later in pairwise(spans_merged))
+    assert all(
+        any(b == s[0] for s in spans) and any(e == s[1] for s in spans) for b, e in spans_merged
+    )
 
 
 def test_a_line_is_broken_where_readings_are_missing() -> None:
@@ -276,9 +278,9 @@ def test_a_line_is_broken_where_readings_are_missing() -> None:
     assert broken([], []) == []
     holed = [r for r in readings(*[400.0, 401.0] * 500, every_s=0.02) if not 5.0 < r.time_s < 8.0]
     points = broken(decimate(holed, 50), holed)
-    (place,) = [i for i, (_, value) in enumerate(points) if value is None]
-    assert points[place][0] <= 5.0
-    assert points[place + 1][0] >= 8.0
+    (gap,) = [i for i, (_, value) in enumerate(points) if value is None]
+    assert points[gap][0] <= 5.0
+    assert points[gap + 1][0] >= 8.0
 
 
 def test_a_long_run_of_eight_gpus_that_never_rest_is_small(tmp_path: Path) -> None:

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from pytest_mlperf.addons.html._page import render
-from pytest_mlperf.addons.html._precisions import deciding, precision_table, precisions
+from pytest_mlperf.addons.html._precisions import precisions
 from pytest_mlperf.addons.html.model import RunFiles, grouped
 from pytest_mlperf.core.verdict import MetricBaseline, MetricVerdict, Outcome
+from pytest_mlperf.reports.terminal.precisions import deciding
 from tests.reports.test_precisions import (
     RESULTS,
     case,
@@ -58,11 +59,11 @@ def lower(value: float, metric: str = "fid") -> MetricVerdict:
 def test_better_is_up_also_where_lower_is_better() -> None:
     results = []
     for precision, value in (("fp32", 20.0), ("int8", 25.0)):
-        own = scored(case(precision), 76.0, metrics=(lower(value),))
-        assert own.verdict.accuracy is not None
-        accuracy = replace(own.verdict.accuracy, scores={"fid": value}, lower=("fid",))
+        scored_result = scored(case(precision), 76.0, metrics=(lower(value),))
+        assert scored_result.verdict.accuracy is not None
+        accuracy = replace(scored_result.verdict.accuracy, scores={"fid": value}, lower=("fid",))
         results += [
-            replace(own, verdict=replace(own.verdict, accuracy=accuracy)),
+            replace(scored_result, verdict=replace(scored_result.verdict, accuracy=accuracy)),
             measured(case(precision), 1.0),
         ]
 
@@ -107,37 +108,6 @@ def test_the_figure_has_a_row_for_each_point_of_every_workload() -> None:
     assert precisions(grouped(alone)).rows == precisions(grouped(unscored)).rows == []
 
 
-def test_all_precisions_are_one_table_that_names_engine_and_reference() -> None:
-    """Two engines with the same precisions are told apart in each row."""
-    section = precision_table(grouped(RESULTS.cases))
-    columns, rows, words = section["table"]
-    assert columns == [
-        *("workload", "reference", "engine", "precision", "metric", "score", "needed", "points"),
-        *("interval", "accuracy", "measured", "speed", "spread"),
-    ]
-    assert {(row[0], row[1], row[2]) for row in rows} == {
-        ("resnet50 Offline on H200", "fp32", "ort")
-    }
-    assert [row[3] for row in rows] == ["fp32", "bf16", "int8", "int4"]
-    assert [row[columns.index("measured")] for row in rows][::3] == ["1,005 samples/s", "ERROR"]
-    assert "score" not in words
-    assert section["remarks"][0] == "resnet50-Offline-ort-int4-H200: ERROR engine: no int4 | here"
-
-    engines = [
-        measured(replace(case(precision), engine=engine), 100.0)
-        for engine in ("alpha", "beta")
-        for precision in ("fp32", "int8")
-    ]
-    columns, rows, _ = precision_table(grouped(engines))["table"]
-    places = [columns.index(name) for name in ("engine", "precision", "reference")]
-    assert [tuple(row[place] for place in places) for row in rows] == [
-        ("alpha", "fp32", "fp32"),
-        ("alpha", "int8", "fp32"),
-        ("beta", "fp32", "fp32"),
-        ("beta", "int8", "fp32"),
-    ]
-
-
 def test_the_section_stands_where_an_engine_ran_in_several_precisions() -> None:
     pytest.importorskip("jinja2")
     pytest.importorskip("vl_convert")
@@ -146,4 +116,4 @@ def test_the_section_stands_where_an_engine_ran_in_several_precisions() -> None:
         page = render(session(*results), RunFiles())
         assert ('<section id="precisions"' in page) is there
         assert ('href="#precisions"' in page) is there
-        assert ("<td>resnet50 Offline on H200</td><td>fp32</td>" in page) is there
+        assert ("<td>resnet50 Offline on H200</td><td>ort</td><td>fp32</td>" in page) is there

@@ -34,10 +34,10 @@ pytest.importorskip("vl_convert", reason="the HTML report needs pytest-mlperf[ht
 def test_the_page_of_a_real_drop(lab: Lab, say: Say, tmp_path: Path) -> None:
     """It has the baseline from git's folder, its runs, and where the time went by the logs."""
     file = tmp_path / "report.html"
-    code, shown = say("report", lab.upgraded, "--format", "html", "-o", file)
+    code, output = say("report", lab.upgraded, "--format", "html", "-o", file)
     data = data_of(file.read_text("utf-8"))
     verdict = performance(lab.upgraded).verdict
-    assert (code, shown) == (0, f"wrote {file}\n")
+    assert (code, output) == (0, f"wrote {file}\n")
     (history,) = [one for one in data["drawn"][0] if one["plot"] == "history"]
     (record,) = json.loads((lab.path / BASELINE).read_text("utf-8"))["records"]
     assert len(history["base"]) == len(record["runs"]) >= 5
@@ -80,14 +80,14 @@ def test_runs_and_baselines_are_read_only_from_where_they_belong(lab: Lab, tmp_p
 def test_git_knows_when_each_engine_version_was_accepted(own_lab: Lab) -> None:
     """The record in the file knows the last one alone; another one since is told and not shown."""
     (file,) = Path("baselines").rglob("Offline.*.json")
-    told = json.loads(file.read_text("utf-8"))
-    (record,) = told["records"]
+    document = json.loads(file.read_text("utf-8"))
+    (record,) = document["records"]
     first = record["history"][0]
     record["fingerprint"]["engine.acme"] = "1.5"
-    for one in record["runs"]:
-        one |= {"session": "another", "started": f"2031{one['started'][4:]}"}
+    for run_record in record["runs"]:
+        run_record |= {"session": "another", "started": f"2031{run_record['started'][4:]}"}
     record["history"].append({**first, "date": "2031-02-03", "reason": "acme 1.5"})
-    file.write_text(json.dumps(told), "utf-8")
+    file.write_text(json.dumps(document), "utf-8")
     git(own_lab.path, "commit", "-qam", "acme 1.5")
     results = read_results(own_lab.upgraded)
     at = f" at {first['commit']}" if first["commit"] else ""
@@ -102,8 +102,8 @@ def test_git_knows_when_each_engine_version_was_accepted(own_lab: Lab) -> None:
     marks = [text for _, text in data_of(page)["drawn"][0][0]["marks"]]
     assert marks == ["acme 1.0", "acme 1.5", "engine.acme 1.0 → 2.0"]
 
-    told["records"][0]["history"][-1]["reason"] = "another one"
-    file.write_text(json.dumps(told), "utf-8")
+    document["records"][0]["history"][-1]["reason"] = "another one"
+    file.write_text(json.dumps(document), "utf-8")
     page = page_of(read_results(own_lab.upgraded), own_lab.upgraded)
     assert "another baseline was accepted since; it is not shown" in page
     assert data_of(page)["drawn"][0][0]["base"] == []
@@ -113,8 +113,8 @@ def test_a_missing_library_is_a_fault_of_the_environment(
     lab: Lab, say: Say, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "vl_convert", None)
-    shown = say.ends(3, "report", lab.upgraded, "--format", "html")
-    assert "pip install 'pytest-mlperf[html]'" in shown
+    output = say.ends(3, "report", lab.upgraded, "--format", "html")
+    assert "pip install 'pytest-mlperf[html]'" in output
 
 
 def test_folders_and_logs_are_found_by_the_end_of_their_path_and_links_are_not_read(
@@ -159,12 +159,12 @@ def test_loading_and_warm_up_are_told_apart_where_the_worker_kept_them(tmp_path:
     """Time before the window counts from the start of the run; latencies over time are read too."""
     sampled(tmp_path)
     began = replace(run(), started="2025-11-20T11:59:53+00:00")
-    found = spent_of(tmp_path / "performance", began)
-    assert list(found.values()) == [7.0, 0.0, 0.0, 10.0, 0.0]
+    seconds_by_part = spent_of(tmp_path / "performance", began)
+    assert list(seconds_by_part.values()) == [7.0, 0.0, 0.0, 10.0, 0.0]
     content = {"settings": {}, "spent": {"load_s": 4.0, "warmup_s": 1.0}}
     (tmp_path / "performance" / "run.json").write_text(json.dumps(content))
-    found = spent_of(tmp_path / "performance", began)
-    assert [found[part] for part in ("before", "load", "warm-up")] == [2.0, 4.0, 1.0]
+    seconds_by_part = spent_of(tmp_path / "performance", began)
+    assert [seconds_by_part[part] for part in ("before", "load", "warm-up")] == [2.0, 4.0, 1.0]
 
     (tmp_path / "latencies.json").write_text(
         json.dumps({"moments": [[0.5, 0.01, 0.02, 3], [1.5, 0.011, float("inf"), 0]]})

@@ -32,8 +32,8 @@ SIZES = pytest.mark.parametrize("size", [WIDE, PHONE], ids=["desktop", "phone"])
 SCHEMES = pytest.mark.parametrize("scheme", ["light", "dark"])
 
 
-def latest(one: CaseHistory) -> LatestVerdict:
-    case, point = one.series.case, one.points[-1]
+def latest(history: CaseHistory) -> LatestVerdict:
+    case, point = history.series.case, history.points[-1]
     return LatestVerdict(
         test=f"suites/{case.workload}.mlperf.toml::test_performance[{case.id}]",
         case=case.id,
@@ -74,8 +74,8 @@ def drawn(opened: Opened) -> None:
 
 def asked_elsewhere(opened: Opened, index: Path) -> list[str]:
     """Return what the page said in its console, and asked for beyond its own folder."""
-    own = f"asked for {index.parent.as_uri()}/"
-    return [text for text in opened.said if not text.startswith(own)]
+    own_request = f"asked for {index.parent.as_uri()}/"
+    return [text for text in opened.said if not text.startswith(own_request)]
 
 
 def test_the_first_page_tells_what_failed_and_what_changed(index: Path) -> None:
@@ -256,8 +256,8 @@ def test_the_search_leaves_what_has_all_words(index: Path, browser: Browser) -> 
         opened.page.fill("#text", "drop FALLEN")
 
         assert opened.page.inner_text("#count") == "1 of 2 cases"
-        shown = opened.page.query_selector_all(".cases tbody tr:not([hidden])")
-        assert ["fallen" in row.inner_text() for row in shown] == [True]
+        rows = opened.page.query_selector_all(".cases tbody tr:not([hidden])")
+        assert ["fallen" in row.inner_text() for row in rows] == [True]
 
 
 @pytest.mark.process

@@ -80,12 +80,12 @@ def test_each_end_of_the_checker(check: Callable[[Path], tuple[int, str]], tmp_p
         main = checkout / "tools/submission/submission_checker/main.py"
         main.parent.mkdir(parents=True)
         main.write_text(START + script, "utf-8")
-        ended, shown = check(checkout)
+        ended, output = check(checkout)
         (folder,) = tmp_path.glob("pytest-mlperf-checker-*")
         folder.rename(f"kept{number}")
         files = [path.name for path in main.parent.iterdir()]
-        if ended != code or words.format(folder=folder) not in shown or files != ["main.py"]:
-            failures.append((script, ended, shown, files))
+        if ended != code or words.format(folder=folder) not in output or files != ["main.py"]:
+            failures.append((script, ended, output, files))
     assert failures == []
 
 
@@ -102,9 +102,9 @@ def test_the_checker_of_v4_1_is_one_file_and_logs_in_another_format(
         "log.error('%s %s', *os.listdir(), os.environ.get('INFER_SYSTEM_FILE'))\n" + ERRORS,
         "utf-8",
     )
-    code, shown = check(Path("old"))
+    code, output = check(Path("old"))
     assert code == 1
-    assert shown.splitlines()[1] == "error: closed None"
-    code, shown = check(Path("tree"))
+    assert output.splitlines()[1] == "error: closed None"
+    code, output = check(Path("tree"))
     assert code == 3
-    assert "tree has no tools/submission with MLCommons' submission checker: get it with" in shown
+    assert "tree has no tools/submission with MLCommons' submission checker: get it with" in output

@@ -22,9 +22,11 @@ def left_by(folder: Path, sent: Any = None, **changes: Any) -> Run:
     """Write what a run of one point leaves, whose requests had further fields, and return it."""
     performance = folder / "performance"
     performance.mkdir()
-    told = dataclasses.replace(settings(), points=[4], min_duration_ms=10_000)
+    curve_settings = dataclasses.replace(settings(), points=[4], min_duration_ms=10_000)
     options = {} if sent is None else {"extra": sent}
-    spec = json.dumps({"settings": dataclasses.asdict(told), "engine": {"options": options}})
+    spec = json.dumps(
+        {"settings": dataclasses.asdict(curve_settings), "engine": {"options": options}}
+    )
     (folder / "spec.json").write_text(spec, "utf-8")
     points = [dataclasses.asdict(point(4, **changes))]
     log = {"samples": 100, "points": points, "arrivals": "", "burstiness": None}
@@ -44,11 +46,11 @@ def test_a_point_of_our_own_loop_carries_our_name_and_the_seed_of_requests(tmp_p
     for number, (fields, seed) in enumerate(sent):
         folder = tmp_path / str(number)
         folder.mkdir()
-        (one,) = points_of(left_by(folder, fields), OK, folder)
-        assert (one.concurrency, one.tokens_per_second) == (4, 100.0)
-        assert one.settings["load_pattern"] == "concurrency"
-        assert one.settings["runtime"] == {**schedule, **seed}
-        assert all(b"pytest-mlperf" in content for content in one.files.values())
+        (curve_point,) = points_of(left_by(folder, fields), OK, folder)
+        assert (curve_point.concurrency, curve_point.tokens_per_second) == (4, 100.0)
+        assert curve_point.settings["load_pattern"] == "concurrency"
+        assert curve_point.settings["runtime"] == {**schedule, **seed}
+        assert all(b"pytest-mlperf" in content for content in curve_point.files.values())
 
 
 def test_a_curve_of_conversations_is_not_written_as_one_of_prompts(tmp_path: Path) -> None:

@@ -49,13 +49,13 @@ data_source = "the same prompts"
 """
 
 
-def fill(file: Path, said: dict[str, Any], more: str = "") -> None:
+def fill(file: Path, answers: dict[str, Any], more: str = "") -> None:
     """Fill in a skeleton as a person does."""
     lines = file.read_text("utf-8").splitlines()
     for number, line in enumerate(lines):
         key = line.partition(" = ")[0]
-        if key in said:
-            lines[number] = f"{key} = {json.dumps(said[key])}"
+        if key in answers:
+            lines[number] = f"{key} = {json.dumps(answers[key])}"
     at = lines.index("[system]" + next(x for x in lines if x.startswith("[system]"))[8:])
     file.write_text("\n".join([*lines[:at], *more.splitlines(), "", *lines[at:]]) + "\n", "utf-8")
 
@@ -89,14 +89,17 @@ def results(say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     measured(Path("day1"))
     names = ("--engine", "vllm", "--precision", "fp32", "--accelerator", "cpu")
     assert say("import", "endpoints", "day1", *names, "-o", "r.json")[0] == 0
-    code, shown = say("export", "endpoints", "r.json", "--about", "about.toml", "--skeleton")
-    assert (code, shown) == (0, "wrote about.toml: fill in what is empty\n")
+    code, output = say("export", "endpoints", "r.json", "--about", "about.toml", "--skeleton")
+    assert (code, output) == (0, "wrote about.toml: fill in what is empty\n")
+    newest = Path(".mlperf/runs/20261121-000000-abcd/results.json")
+    newest.parent.mkdir(parents=True)
+    newest.write_bytes(Path("r.json").read_bytes())
     return "r.json"
 
 
 def exported(say: Say, *more: object) -> tuple[int, str]:
-    code, shown = say("export", "endpoints", "r.json", "--about", "about.toml", *more)
-    return code, one_line(shown)
+    code, output = say("export", "endpoints", "r.json", "--about", "about.toml", *more)
+    return code, one_line(output)
 
 
 def exports(say: Say, *more: object) -> str:
@@ -105,13 +108,13 @@ def exports(say: Say, *more: object) -> str:
 
 def test_every_point_is_a_folder_with_what_the_client_wrote(say: Say, results: str) -> None:
     fill(Path("about.toml"), SAID, WARMUP)
-    shown = exports(say, "-o", "bundle")
-    assert f"wrote bundle: 7 points, the median of 1 run by tokens/s: day1 {'will'}" in shown
+    output = exports(say, "-o", "bundle")
+    assert f"wrote bundle: 7 points, the median of 1 run by tokens/s: day1 {'will'}" in output
     assert (
         "will be refused: no scores by MLCommons' client (accuracy_results.json) at a point in "
         "low_latency, low_concurrency, med_concurrency, high_concurrency"
-    ) in shown
-    assert shown.endswith(UNVERIFIED_LABEL)
+    ) in output
+    assert output.endswith(UNVERIFIED_LABEL)
     folders = sorted(int(path.name[1:]) for path in CURVE.iterdir())
     assert tuple(folders) == points_up_to(HIGHEST)
     theirs = Path("day1/c4", SUMMARY).read_bytes()
@@ -134,12 +137,17 @@ def with_scores(*points: int) -> None:
         shutil.copytree(ANSWERS / "accuracy", Path(f"day1/c{point}/accuracy"))
 
 
+def test_the_default_is_the_newest_session(say: Say, results: str) -> None:
+    say.ends(0, "export", "endpoints", "--about", "newest.toml", "--skeleton")
+    assert Path("newest.toml").read_bytes() == Path("about.toml").read_bytes()
+
+
 def test_of_each_region_the_scores_of_one_point_are_handed_in(say: Say, results: str) -> None:
     with_scores(*points_up_to(HIGHEST))
     fill(Path("about.toml"), SAID, WARMUP)
-    shown = exports(say, "-o", "bundle")
-    assert "will be refused" not in shown
-    assert "scores left out, of each region one counts: r3, r7, r19" in shown
+    output = exports(say, "-o", "bundle")
+    assert "will be refused" not in output
+    assert "scores left out, of each region one counts: r3, r7, r19" in output
     written = sorted(int(path.parent.name[1:]) for path in CURVE.glob("r*/accuracy_results.json"))
     assert written == [1, 4, 11, 33]
     theirs = (ANSWERS / "accuracy/accuracy_results.json").read_bytes()
@@ -152,8 +160,8 @@ def judged_by_their_checker() -> dict[str, set[str]]:
     command = [python, "-m", "endpoints_submission_cli", "check-submission", "bundle", "--json"]
     judged = subprocess.run(command, check=False, capture_output=True, text=True)
     rules: dict[str, set[str]] = {}
-    for each in json.loads(judged.stdout)["results"]:
-        rules.setdefault(each["severity"], set()).add(each["rule"])
+    for finding in json.loads(judged.stdout)["results"]:
+        rules.setdefault(finding["severity"], set()).add(finding["rule"])
     return rules
 
 
@@ -189,10 +197,10 @@ def test_what_will_be_refused_is_told(say: Say, results: str) -> None:
     with_scores(1, 4, 33)
     assert say("import", "endpoints", "day1", *names, "-o", "r.json")[0] == 0
     fill(Path("about.toml"), SAID, WARMUP)
-    _, shown = exported(say, "-o", "b")
-    assert "will be refused: requests had no seed to sample by" in shown
-    assert "left requests under way, which count as lost" in shown
-    assert "(accuracy_results.json) at a point in med_concurrency" in shown
+    _, output = exported(say, "-o", "b")
+    assert "will be refused: requests had no seed to sample by" in output
+    assert "left requests under way, which count as lost" in output
+    assert "(accuracy_results.json) at a point in med_concurrency" in output
 
 
 def test_nothing_is_made_up_and_nothing_is_written_over(say: Say, results: str) -> None:
@@ -210,11 +218,11 @@ def test_nothing_is_made_up_and_nothing_is_written_over(say: Say, results: str) 
         ({"system": "../up"}, "", "submission.system is '../up', which names no folder"),
         ({}, "concurrency = 5", "point.concurrency is known from the run: leave it out"),
     ]
-    for said, more, message in rows:
+    for answers, more, message in rows:
         about.write_text(skeleton, "utf-8")
-        fill(about, {**SAID, **said}, more)
-        code, shown = exported(say, "-o", "bundle")
-        assert (code, message in shown) == (2, True), shown
+        fill(about, {**SAID, **answers}, more)
+        code, output = exported(say, "-o", "bundle")
+        assert (code, message in output) == (2, True), output
         assert not Path("bundle").exists()
     about.unlink()
     message = "pytest-mlperf: about.toml is not there; --skeleton writes one to fill in"
@@ -222,8 +230,8 @@ def test_nothing_is_made_up_and_nothing_is_written_over(say: Say, results: str) 
 
     about.write_text(skeleton, "utf-8")
     fill(Path("about.toml"), SAID)
-    shown = exports(say, "-o", "bundle")
-    assert "nobody recorded the warm-up: no events.jsonl; write point.warmup" in shown
+    output = exports(say, "-o", "bundle")
+    assert "nobody recorded the warm-up: no events.jsonl; write point.warmup" in output
     assert "warmup:" not in (CURVE / "r4/point.yaml").read_text("utf-8").splitlines()
     shutil.rmtree("bundle")
     Path("bundle").mkdir()

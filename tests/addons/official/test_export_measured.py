@@ -76,8 +76,8 @@ def test_a_curve_of_their_client_passes_their_checker(pytester: pytest.Pytester,
     """Short points are a warning there; all that the checker calls an error is as it asks."""
     save_tokenizer(pytester.path / "tokenizer")
     prompts = [{"prompt": f"Count on, {number}."} for number in range(8)]
-    asked = [{"prompt": f"Count {number}.", "answer": ANSWER} for number in range(QUESTIONS)]
-    for name, rows in (("prompts", prompts), ("questions", asked)):
+    questions = [{"prompt": f"Count {number}.", "answer": ANSWER} for number in range(QUESTIONS)]
+    for name, rows in (("prompts", prompts), ("questions", questions)):
         Path(f"{name}.jsonl").write_text("".join(json.dumps(x) + "\n" for x in rows), "utf-8")
     with echo_server(TOKENS, SERVICE_MS, PACE_MS, SCORED_TOKENS) as url:
         text = SUITE.format(
@@ -91,10 +91,10 @@ def test_a_curve_of_their_client_passes_their_checker(pytester: pytest.Pytester,
         pytester.runpytest_subprocess("s.mlperf.toml", "--mlperf-json=r.json")
     assert say("export", "endpoints", "r.json", "--about", "about.toml", "--skeleton")[0] == 0
     fill(Path("about.toml"), SAID)
-    code, shown = exported(say, "-o", "bundle")
+    code, output = exported(say, "-o", "bundle")
 
-    assert code == 0, shown
-    assert "will be refused" not in shown
+    assert code == 0, output
+    assert "will be refused" not in output
     rules = judged_by_their_checker()
     assert "error" not in rules, rules
     print("MLCommons' checker warns of", sorted(rules.get("warning", ())))

@@ -139,9 +139,9 @@ def test_the_metrics_of_the_points_are_judged(say: Say, session: Make) -> None:
     for point in ("c1", "c4"):
         change(folder / point, lambda raw: raw.update(tps=None, output_sequence_lengths={}))
     change(folder / "c4", lambda raw: raw["tpot"]["percentiles"].update(IMPOSSIBLE))
-    shown = reads(say, 0, folder)
-    assert shown.count("left out: day2") == 1
-    assert "left out: day2/logs, which is no run folder" in shown
+    output = reads(say, 0, folder)
+    assert output.count("left out: day2") == 1
+    assert "left out: day2/logs, which is no run folder" in output
     assert set(only().limits) == {"throughput", "throughput@1", "throughput@4"}
     verdict = only().verdict
     assert not {"tpot_p50@4", "tpot_p99@4"} & set(verdict.runs[0].metrics)
@@ -169,12 +169,12 @@ OTHER_RELEASES: list[Change] = [
 def test_what_other_releases_write_is_read_alike(say: Say, session: Make) -> None:
     """And an import that is made again is the same session."""
     imported(say, session("day0"))
-    before = only().verdict.runs
+    first_runs = only().verdict.runs
     for number, edit in enumerate(OTHER_RELEASES, start=1):
         assert imported(say, edited(session, number, edit))[0] == 0, number
-        assert only().verdict.runs[0].metrics == before[0].metrics, number
+        assert only().verdict.runs[0].metrics == first_runs[0].metrics, number
     imported(say, "day0")
-    assert only().verdict.runs == before
+    assert only().verdict.runs == first_runs
 
 
 def test_a_session_began_by_its_files_where_the_client_does_not_say(
@@ -235,13 +235,13 @@ INVALID: list[tuple[Change, Key, str]] = [
 def test_invalid_points_make_their_session_invalid(say: Say, session: Make) -> None:
     good, failures = session("day0", 1.01), []
     for number, (edit, key, words) in enumerate(INVALID, start=1):
-        code, shown = imported(say, good, edited(session, number, edit))
+        code, output = imported(say, good, edited(session, number, edit))
         verdict = only().verdict
-        found = (code, verdict.outcome, len(verdict.runs), len(verdict.invalid_runs))
+        outcome = (code, verdict.outcome, len(verdict.runs), len(verdict.invalid_runs))
         keys = {reason.key for reason in verdict.reasons}
-        texts = "at 4: " in shown and words in shown and "imported::" not in shown
-        if found != (1, Outcome.INVALID, 1, 1) or key not in keys or not texts:
-            failures.append((number, found, keys, shown))
+        texts = "at 4: " in output and words in output and "imported::" not in output
+        if outcome != (1, Outcome.INVALID, 1, 1) or key not in keys or not texts:
+            failures.append((number, outcome, keys, output))
     assert failures == []
     assert "INVALID" in say("update", "r.json", "--baselines", "b")[1]
 
@@ -252,10 +252,10 @@ def test_every_session_that_is_invalid_is_named(say: Say, session: Make) -> None
     folders = [session("day1"), session("day2", 0.99)]
     for failed, folder in enumerate(folders, start=3):
         change(folder / "c4", partial(dict.update, n_samples_failed=failed))
-    shown = reads(say, 1, *folders)
-    assert "2 of 2 sessions, day1: at 4: 3 of 240 requests failed" in shown
-    assert "day2: at 4: 4 of 240 requests failed" in shown
-    assert "measured again" not in shown
+    output = reads(say, 1, *folders)
+    assert "2 of 2 sessions, day1: at 4: 3 of 240 requests failed" in output
+    assert "day2: at 4: 4 of 240 requests failed" in output
+    assert "measured again" not in output
     runtime = "settings.runtime"
     folder = session("day3")
     change(folder / "c4", put(f"{runtime}.n_samples_to_issue", 5000), CONFIG)
@@ -386,10 +386,10 @@ def test_one_sentence_says_what_is_refused_and_where(say: Say, session: Make) ->
     files = {file: (folder / "c4" / file).read_bytes() for file in (SUMMARY, CONFIG)}
 
     def check(row: object, words: str = "day1/c4") -> None:
-        code, shown = imported(say, folder)
-        complete = words in shown and "day1/c4" in shown and shown.count("\n") == 1
+        code, output = imported(say, folder)
+        complete = words in output and "day1/c4" in output and output.count("\n") == 1
         if (code, complete) != (2, True):
-            failures.append((row, code, shown))
+            failures.append((row, code, output))
         for file, content in files.items():
             (folder / "c4" / file).write_bytes(content)
 
@@ -462,16 +462,16 @@ def test_a_baseline_in_git_and_a_drop_against_it(say: Say, session: Make) -> Non
     imported(say, *days(session))
     write = ("--baselines", "baselines", "--no-runs", "--write", "--reason", "first")
     assert "wrote 1, refused 0" in say.ends(0, "update", "r.json", *write)
-    assert "these very runs are in the baseline already" in say("update", "r.json", *write)[1]
+    assert "the baseline has these runs already" in say("update", "r.json", *write)[1]
     git(Path(), "init", "-q", "-b", "main")
     git(Path(), "add", "baselines")
     git(Path(), "commit", "-q", "-m", "a curve")
     imported(say, *days(session, 1.001, "same"))
     assert "PERF DROP" not in say.ends(0, "compare", "git:HEAD", "r.json")
     imported(say, *days(session, 1.08, "slow"))
-    shown = say.ends(1, "compare", "git:HEAD", "r.json")
-    assert "PERF DROP" in shown
-    assert "tokens/s at 4" in shown
+    output = say.ends(1, "compare", "git:HEAD", "r.json")
+    assert "PERF DROP" in output
+    assert "tokens/s at 4" in output
 
 
 def shorter(raw: Any) -> None:
@@ -504,8 +504,8 @@ def test_the_results_lie_with_other_sessions_unless_named(say: Say, session: Mak
     assert (code, only(file).suite, only(file).verdict.case.engine) == (0, "imported", "openai")
     assert say("report", file, "--format", "html", "-o", "page.html")[0] == 0
     assert "tokens/s" in Path("page.html").read_text("utf-8")
-    _, shown = imported(say, "day1")
-    assert "a baseline needs 5 sessions" in shown
-    shown = say.ends(1, "update", "r.json", "--baselines", "b", "--write", "--reason", "first")
-    assert "import that many sessions together" in shown
-    assert "name the folder of its baselines with --baselines" in say("update", "r.json")[1]
+    _, output = imported(say, "day1")
+    assert "a baseline needs 5 sessions" in output
+    output = say.ends(1, "update", "r.json", "--baselines", "b", "--write", "--reason", "first")
+    assert "import more sessions together" in output
+    assert "name their baselines folder: --baselines DIR" in say("update", "r.json")[1]

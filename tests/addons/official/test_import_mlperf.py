@@ -54,17 +54,17 @@ def tree(unpacked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
 
 def rows(say: Say, *folders: Path, code: int = 0) -> list[OfficialResult]:
     """Import folders; return their rows."""
-    returned, shown = say("import", "mlperf", *folders, "-o", "s.json", "--rows", "r.json")
-    assert returned == code, shown
+    returned, output = say("import", "mlperf", *folders, "-o", "s.json", "--rows", "r.json")
+    assert returned == code, output
     results_in.cache_clear()
     return list(results_in(Path("r.json").absolute()))
 
 
 def refused(say: Say, *arguments: Any) -> str:
-    shown = say.ends(2, "import", "mlperf", *arguments, "-o", "s.json")
+    output = say.ends(2, "import", "mlperf", *arguments, "-o", "s.json")
     assert not Path("s.json").exists()
-    assert len(shown.splitlines()) == 1
-    return shown
+    assert len(output.splitlines()) == 1
+    return output
 
 
 def edit(folder: Path, change: Callable[[list[str]], list[str]]) -> None:
@@ -95,9 +95,9 @@ def test_every_result_is_as_its_round_published_it(say: Say, tree: Path, name: s
 
 
 def test_a_session_has_what_was_measured_and_not_what_was_made_of_it(say: Say, tree: Path) -> None:
-    shown = say.ends(0, "import", "mlperf", tree / "v4.1", tree / "v5.1", "-o", "s.json")
-    assert "not in the session: 2 results made of another scenario's run" in shown
-    assert "not in the session: 1 result read from summaries" in shown
+    output = say.ends(0, "import", "mlperf", tree / "v4.1", tree / "v5.1", "-o", "s.json")
+    assert "not in the session: 2 results made of another scenario's run" in output
+    assert "not in the session: 1 result read from summaries" in output
     by_id = {one.verdict.case.id: one for one in read_results(Path("s.json")).cases}
     assert len(by_id) == 10
     server = by_id["llama2-70b-99.9-Server-tensorrt-fp16-8xH200"]
@@ -123,9 +123,9 @@ def test_a_part_of_a_tree_is_read_alike_and_listed_alike(say: Say, tree: Path) -
         read = rows(say, tree / "v4.1" / part)
         assert [row.value for row in read if row.scenario == "Server"] == [29228.2], part
     rows(say, tree / "v4.1")
-    shown = say.ends(0, "published", "--from", "r.json", "llama2-70b", "--accelerator", "H200")
-    assert "29,228.2" in shown
-    assert "r.json: Result not verified by MLCommons Association." in one_line(shown)
+    output = say.ends(0, "published", "--from", "r.json", "llama2-70b", "--accelerator", "H200")
+    assert "29,228.2" in output
+    assert "r.json: Result not verified by MLCommons Association." in one_line(output)
     assert say("published", "--from", "s.json")[0] == 2
     result = tree / SERVER
     for name in ("accuracy", "TEST06/performance/run_1", "performance/ranging"):
@@ -142,10 +142,10 @@ def test_a_part_of_a_tree_is_read_alike_and_listed_alike(say: Say, tree: Path) -
 
 def test_logs_on_their_own_are_read_of_any_release(say: Say, tree: Path) -> None:
     """Of 2019 the detail log is no JSON: figures are the summary's, times the detail log's."""
-    shown = say.ends(
+    output = say.ends(
         0, *("import", "mlperf", tree / "v0.5", *NAMES, "-o", "s.json", "--rows", "r.json")
     )
-    assert "of no round that is here" in shown
+    assert "of no round that is here" in output
     (row,) = results_in(Path("r.json").absolute())
     assert (row.scenario, row.value, row.unit, row.round) == ("Server", 296.14, "queries/s", "")
     (case,) = read_results(Path("s.json")).cases
@@ -170,8 +170,8 @@ def test_invalid_runs_are_no_rows_and_say_why(say: Say, tree: Path) -> None:
     valid, invalid = (f'"result_validity", "value": "{name}"' for name in ("VALID", "INVALID"))
     edit(tree / SERVER, lambda lines: [line.replace(valid, invalid) for line in lines])
     output = ("-o", "s.json", "--rows", "r.json")
-    shown = say.ends(1, "import", "mlperf", tree / SERVER, tree / OFFLINE, *output)
-    assert "llama2-70b-99.9/Server: LoadGen calls it INVALID" in shown
+    printed = say.ends(1, "import", "mlperf", tree / SERVER, tree / OFFLINE, *output)
+    assert "llama2-70b-99.9/Server: LoadGen calls it INVALID" in printed
     assert [row.scenario for row in results_in(Path("r.json").absolute())] == ["Offline"]
     failed = {one.verdict.case.scenario: one.failed for one in read_results(Path("s.json")).cases}
     assert failed == {"Server": True, "Offline": False}
@@ -212,16 +212,16 @@ def test_a_description_that_is_hostile_or_a_link_that_leads_out_is_refused(
     _system(tree).unlink()
     _system(tree).symlink_to(secret)
     (tree / "v4.1" / "again").symlink_to(tree / "v4.1")
-    shown = refused(say, tree / SERVER)
-    assert "a link that leads out of" in shown
-    assert "s3cret" not in shown
+    output = refused(say, tree / SERVER)
+    assert "a link that leads out of" in output
+    assert "s3cret" not in output
     _system(tree).unlink()
     escapes = '{"accelerators_per_node": "\\u001b[2Jmany"}'
     for content in ("", "[]", "[" * 100_000, " " * 2**21, escapes):  # what can be read is kept
         _system(tree).write_text(content, "utf-8")
-        shown = refused(say, tree / SERVER)
-        assert "H200-SXM-141GBx8_TRT.json" in shown
-        assert "\x1b" not in shown
+        output = refused(say, tree / SERVER)
+        assert "H200-SXM-141GBx8_TRT.json" in output
+        assert "\x1b" not in output
 
 
 def test_hostile_names_reach_no_terminal(say: Say, tree: Path) -> None:
@@ -230,6 +230,6 @@ def test_hostile_names_reach_no_terminal(say: Say, tree: Path) -> None:
     described["framework"] = "\x1b]0;x\x07::error::"
     _system(tree).write_text(json.dumps(described), "utf-8")
     output = ("-o", "s.json", "--rows", "r.json")
-    shown = say.ends(0, "import", "mlperf", tree / SERVER, *output)
+    printed = say.ends(0, "import", "mlperf", tree / SERVER, *output)
     listed = say("published", "--from", "r.json")[1]
-    assert "\x1b" not in shown + listed + Path("r.json").read_text("utf-8")
+    assert "\x1b" not in printed + listed + Path("r.json").read_text("utf-8")

@@ -126,8 +126,8 @@ def submission(
 
 
 def result_of(root: Path, logged: Mapping[str, Any], **about: Any) -> RecordedResult:
-    (place,) = result_folders(submission(root, logged, **about))
-    return read_result(place)
+    (result_folder,) = result_folders(submission(root, logged, **about))
+    return read_result(result_folder)
 
 
 @pytest.mark.parametrize(
@@ -357,8 +357,8 @@ def test_a_run_that_no_session_can_hold_is_a_row_beside_the_others(
     monkeypatch.chdir(tmp_path)
     submission(tmp_path / "tree/a", values("Server", "v2.1", **changed))
     submission(tmp_path / "tree/b", values("Offline", "v2.1"))
-    shown = say.ends(0, "import", "mlperf", "tree", "-o", "s.json", "--rows", "r.json")
-    (line,) = [line for line in shown.splitlines() if line.startswith("not in the session")]
+    output = say.ends(0, "import", "mlperf", "tree", "-o", "s.json", "--rows", "r.json")
+    (line,) = [line for line in output.splitlines() if line.startswith("not in the session")]
     assert message in line
     results_in.cache_clear()
     assert len(results_in(Path("r.json").absolute())) == 2
@@ -377,8 +377,8 @@ def test_a_run_that_ends_before_it_begins_is_a_row_with_a_note_and_no_case(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     submission(tmp_path / "tree", values("Offline", "v2.1", power_end=after(seconds)))
-    shown = say.ends(0, "import", "mlperf", "tree", "-o", "s.json", "--rows", "r.json")
-    assert "not in the session: 1 result whose logs end before they begin" in shown
+    output = say.ends(0, "import", "mlperf", "tree", "-o", "s.json", "--rows", "r.json")
+    assert "not in the session: 1 result whose logs end before they begin" in output
     assert not Path("s.json").exists()
     results_in.cache_clear()
     assert [row.value for row in results_in(Path("r.json").absolute())] == [1234.5]
@@ -432,9 +432,9 @@ def test_accelerators_of_several_kinds_of_nodes_are_not_counted(
     monkeypatch.chdir(tmp_path)
     log = values("Offline", "v2.1")
     submission(tmp_path / "tree", log, accelerators_per_node="(8,4)", number_of_nodes=6)
-    shown = say.ends(0, "import", "mlperf", "tree", "-o", "s.json", "--rows", "r.json")
-    assert "its accelerators are not counted: '(8,4)'" in shown
-    assert "not in the session: 1 result whose accelerators are not counted" in shown
+    output = say.ends(0, "import", "mlperf", "tree", "-o", "s.json", "--rows", "r.json")
+    assert "its accelerators are not counted: '(8,4)'" in output
+    assert "not in the session: 1 result whose accelerators are not counted" in output
     results_in.cache_clear()
     (row,) = results_in(Path("r.json").absolute())
     assert (row.count, row.nodes, row.accelerator) == (0, 6, "NVIDIA T4")
@@ -459,8 +459,8 @@ def test_a_description_may_have_a_key_twice(tmp_path: Path) -> None:
     folder = submission(tmp_path, values("Offline", "v2.1"))
     described = '{"accelerators_per_node": 4, "accelerators_per_node": 8}'
     (folder.parents[3] / "systems/box.json").write_text(described, "utf-8")
-    (place,) = result_folders(folder)
-    assert read_result(place).row.count == 8
+    (result_folder,) = result_folders(folder)
+    assert read_result(result_folder).row.count == 8
 
 
 def test_a_result_keeps_no_list_of_its_log(tmp_path: Path) -> None:
@@ -527,8 +527,8 @@ def test_summaries_of_the_first_rounds_have_the_same_figures(
     settings = {"samples": 8, "seed": SEEDS["v0.7"], "duration": 60_000}
     about = {"scenario": scenario, "mode": mode, "result": result, **settings}
     (run / "mlperf_log_summary.txt").write_text(SUMMARY.format(**about), "utf-8")
-    (place,) = result_folders(folder)
-    recorded = read_result(place)
+    (result_folder,) = result_folders(folder)
+    recorded = read_result(result_folder)
     row = recorded.row
     assert (row.round, row.value, row.unit, row.statistic) == ("v0.7", value, unit, statistic)
     assert recorded.unmeasured.startswith("read from summaries")

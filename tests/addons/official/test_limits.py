@@ -104,6 +104,6 @@ def test_the_pages_show_what_is_printed(say: Say) -> None:
         text = (ROOT / "docs" / name).read_text("utf-8")
         blocks = re.findall(r"```console\n\$ pytest-mlperf limits(.*?)\n(.*?)```", text, re.DOTALL)
         assert blocks
-        for options, shown in blocks:
+        for options, lines_of_page in blocks:
             printed = {*say("limits", *options.split())[1].splitlines(), "..."}
-            assert [line for line in shown.splitlines() if line not in printed] == []
+            assert [line for line in lines_of_page.splitlines() if line not in printed] == []

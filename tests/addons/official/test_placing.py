@@ -29,13 +29,13 @@ def test_it_is_the_best_per_gpu_of_the_closed_division_on_that_kind_of_gpu() -> 
         if each.accelerator.startswith("NVIDIA H200-SXM") and each.availability == "available"
     ]
 
-    one, eight = present(placing_of(of())), present(placing_of(of(accelerator="8xH200")))
+    single, eight = present(placing_of(of())), present(placing_of(of(accelerator="8xH200")))
 
-    assert one.best.value / one.best.count == max(alike)
+    assert single.best.value / single.best.count == max(alike)
     rate = DROP.runs[-1].metrics["throughput"]
-    assert one.share == pytest.approx(rate / max(alike), rel=0.05)
-    assert eight.share == pytest.approx(one.share / 8)
-    assert eight.best == one.best
+    assert single.share == pytest.approx(rate / max(alike), rel=0.05)
+    assert eight.share == pytest.approx(single.share / 8)
+    assert eight.best == single.best
 
 
 def test_what_is_unlike_every_official_result_stands_beside_none() -> None:

@@ -45,15 +45,15 @@ def test_every_result_of_four_rounds_is_in_the_package_as_published() -> None:
         ("v6.0", "87xMI355X_22xEPYC_9575F", "llama2-70b-99", "Server"): (1016380.0, "tokens/s"),
         ("v6.1", "8xMI350X_2xEPYC_9575F", "dlrm-v3", "Server"): (9297.78, "queries/s"),
     }
-    found = [
+    published = [
         (key, (own.value, own.unit))
         for own in official_results()
         if (key := (own.round, own.system, own.model, own.scenario)) in values
     ]
-    assert sorted(found) == sorted(values.items())
+    assert sorted(published) == sorted(values.items())
     groups: dict[tuple[str, ...], list[OfficialResult]] = {}
-    for own in official_results():
-        groups.setdefault(own.kind, []).append(own)
+    for official in official_results():
+        groups.setdefault(official.kind, []).append(official)
     for results in groups.values():
         for name in ("scenario", "unit", "statistic", "harness"):
             assert len({getattr(own, name) for own in results}) == 1

@@ -36,17 +36,21 @@ def placed(say: Say, *results: CaseResult, of: str = "v4.1") -> tuple[int, str]:
 def test_a_share_is_of_one_gpu_and_of_the_asked_round(say: Say) -> None:
     eight = replace(CASE, accelerator="8xH200")
     single = replace(CASE, scenario="SingleStream")
-    code, shown = placed(
+    code, output = placed(
         say, on("NVIDIA H200", BEST / 2, case=eight), on("NVIDIA H200", 1.0, case=single)
     )
-    joined = one_line(shown)
+    joined = one_line(output)
     assert code == 0
-    assert widest(shown) <= 80
+    assert widest(output) <= 80
     assert "published v4.1 " in joined
     assert " 6.25 % samples/s v4.1 " in joined
     assert f"unlike {single.id}: the value of SingleStream is a latency" in joined
     assert "No verdict: nothing is judged here" in joined
     assert "Result not verified by MLCommons Association." in joined
+    Path(".mlperf/runs/20261121-000000-abcd").mkdir(parents=True)
+    Path(".mlperf/runs/20261121-000000-abcd/results.json").write_bytes(Path("a.json").read_bytes())
+    newest = one_line(say.ends(0, "share", "--of", "v4.1"))
+    assert newest.partition("published")[2] == joined.partition("published")[2]
     of_all = placed(say, on("NVIDIA H200", BEST / 2, case=eight), of="")[1]
     assert "published v4.1, v5.1, v6.0, v6.1 " in one_line(of_all)
 
@@ -56,8 +60,8 @@ def test_what_is_no_round_no_table_or_nothing_alike_is_refused(say: Say) -> None
     rows = [
         (CASE, "v4.2", none),
         (CASE, "a.json", "a.json: not a table of published results"),
-        (replace(CASE, workload="mine"), "v4.1", "nothing is like a published result\n"),
+        (replace(CASE, workload="mine"), "v4.1", "no case is comparable with an official result\n"),
     ]
-    for case, asked, message in rows:
-        code, shown = placed(say, on("NVIDIA H200", 5.0, case=case), of=asked)
-        assert (code, message in shown) == (2, True)
+    for case, round_asked, message in rows:
+        code, output = placed(say, on("NVIDIA H200", 5.0, case=case), of=round_asked)
+        assert (code, message in output) == (2, True)

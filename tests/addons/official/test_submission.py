@@ -121,13 +121,13 @@ def changed(change: Change) -> None:
 @pytest.mark.process
 def test_a_rehearsal_has_the_logs_and_lists_what_is_not_allowed(project: Path, say: Say) -> None:
     """LoadGen reads the settings of the run from the files of the tree."""
-    code, shown = say(*EXPORT, "--rehearsal")
-    assert [line for line in shown.splitlines() if line.startswith("not allowed: ")] == [
+    code, output = say(*EXPORT, "--rehearsal")
+    assert [line for line in output.splitlines() if line.startswith("not allowed: ")] == [
         f"not allowed: 3d-unet-99 Offline{run}: min_duration_ms is 0; at least 600,000 are needed"
         for run in ("", ", TEST01")
     ]
     assert code == 0
-    assert "a rehearsal, and no submission" in shown
+    assert "a rehearsal, and no submission" in output
     assert (project / "tree/REHEARSAL.md").is_file()
     (run,) = project.glob(".mlperf/runs/*/3d-unet-99-*.1/performance")
     leaf = project / "tree" / LEAF
@@ -155,13 +155,13 @@ def test_a_rehearsal_has_the_logs_and_lists_what_is_not_allowed(project: Path, s
     assert (project / "tree/closed/Acme/src/README.md").is_file()
 
     (file,) = project.glob(".mlperf/runs/*/3d-unet-99-*.1/performance/run.json")
-    told = json.loads(file.read_text("utf-8"))["settings"]["loadgen"]
+    loadgen_settings = json.loads(file.read_text("utf-8"))["settings"]["loadgen"]
     files = [str(leaf / name) for name in ("mlperf.conf", "user.conf")]
     rate, *settings, permutation = finished(sys.executable, "-c", CONF, *files).stdout.split()
-    assert float(rate) == pytest.approx(told["offline_expected_qps"])
+    assert float(rate) == pytest.approx(loadgen_settings["offline_expected_qps"])
     names = ("min_query_count", "min_duration_ms", "performance_sample_count_override")
-    assert settings == [str(told[name]) for name in names]
-    assert permutation == str(told["sample_concatenate_permutation"])
+    assert settings == [str(loadgen_settings[name]) for name in names]
+    assert permutation == str(loadgen_settings["sample_concatenate_permutation"])
 
 
 def edited(path: Path, **values: object) -> None:
@@ -185,9 +185,9 @@ def official() -> None:
         file.write_text("TEST PASS\n", "utf-8")
     for file in Path().glob(".mlperf/runs/*/*/performance/run.json"):
         text = file.read_text("utf-8")
-        told = '"sample_concatenate_permutation": '
-        file.write_text(text.replace(f"{told}false", f"{told}true"), "utf-8")
-    changed(lambda one: replace(one, profile="official"))
+        setting = '"sample_concatenate_permutation": '
+        file.write_text(text.replace(f"{setting}false", f"{setting}true"), "utf-8")
+    changed(lambda case_result: replace(case_result, profile="official"))
 
 
 NOT_ALLOWED: Mapping[str, tuple[object, str]] = {
@@ -211,33 +211,33 @@ def test_export_refuses_what_no_checker_can_read(project: Path, say: Say) -> Non
         text = log.read_text("utf-8")
         for key, (value, words) in NOT_ALLOWED.items():
             edited(log, **{key: value})
-            code, shown = say(*EXPORT)
+            code, output = say(*EXPORT)
             log.write_text(text, "utf-8")
             assert code == 1
-            assert shown.startswith(f"not allowed: 3d-unet-99 Offline{title}: {words}")
-            assert shown.count("not allowed: ") == 1
-            assert "\nnothing was written" in shown
+            assert output.startswith(f"not allowed: 3d-unet-99 Offline{title}: {words}")
+            assert output.count("not allowed: ") == 1
+            assert "\nnothing was written" in output
             assert not (project / "tree").exists()
 
     (answers,) = project.glob(f".mlperf/runs/*/*/accuracy/block-0/{DETAIL_LOG}")
     edited(answers, is_error=True)
     edited(project / "form/system.json", accelerators_per_node="many", cooling="FILL IN")
     (project / "form/src/a b.py").write_text("", "utf-8")
-    shown = say.ends(1, *EXPORT)
-    assert "not allowed: 1 blank left: grep -r 'FILL IN' form\n" in shown
-    assert "accelerators_per_node is 'many'; it must be a whole number" in shown
-    assert "closed/Acme/src/a b.py: rename it, names must have no spaces" in shown
-    assert "3d-unet-99 Offline, accuracy run: LoadGen logged" in shown
-    assert shown.count("not allowed: ") == 4
+    output = say.ends(1, *EXPORT)
+    assert "not allowed: 1 blank left: grep -r 'FILL IN' form\n" in output
+    assert "accelerators_per_node is 'many'; it must be a whole number" in output
+    assert "closed/Acme/src/a b.py: rename it, names must have no spaces" in output
+    assert "3d-unet-99 Offline, accuracy run: LoadGen logged" in output
+    assert output.count("not allowed: ") == 4
 
 
 @pytest.mark.process
 def test_audits_have_the_answers_that_their_round_asks_for(project: Path, say: Say) -> None:
     """Up to v5.1 those of closed; TEST06 has its whole log of answers and no others."""
 
-    def as_test06(one: CaseResult) -> CaseResult:
-        kind = "TEST06" if one.verdict.kind == "TEST01" else one.verdict.kind
-        return replace(one, verdict=replace(one.verdict, kind=kind))
+    def as_test06(case_result: CaseResult) -> CaseResult:
+        kind = "TEST06" if case_result.verdict.kind == "TEST01" else case_result.verdict.kind
+        return replace(case_result, verdict=replace(case_result.verdict, kind=kind))
 
     whole = Path("r.json").read_bytes()
     changed(as_test06)
@@ -251,7 +251,7 @@ def test_audits_have_the_answers_that_their_round_asks_for(project: Path, say: S
     (log,) = project.glob(".mlperf/runs/*/*.TEST01.2/performance/mlperf_log_accuracy.json")
     log.rename(project / "log")
     assert say(*EXPORT)[0] == 0
-    changed(lambda one: replace(one, round="v4.1"))
+    changed(lambda case_result: replace(case_result, round="v4.1"))
     v4 = (*EXPORT[:5], "--round", "v4.1", "-o", "other")
     assert "TEST01: the folder of its run has no" in say.ends(1, *v4)
     filled(project / "form", division="open")
@@ -261,24 +261,27 @@ def test_audits_have_the_answers_that_their_round_asks_for(project: Path, say: S
 
 
 def without(kind: str) -> Change:
-    return lambda one: None if one.verdict.kind == kind else one
+    return lambda case_result: None if case_result.verdict.kind == kind else case_result
 
 
 def judged(**fields: Any) -> Change:
-    return lambda one: replace(one, verdict=replace(one.verdict, **fields))
+    return lambda case_result: replace(case_result, verdict=replace(case_result.verdict, **fields))
 
 
-def partly(one: CaseResult) -> CaseResult:
-    accuracy = one.verdict.accuracy
+def partly(case_result: CaseResult) -> CaseResult:
+    accuracy = case_result.verdict.accuracy
     part = replace(accuracy, full=False, samples=10) if accuracy else None
-    return replace(one, verdict=replace(one.verdict, accuracy=part))
+    return replace(case_result, verdict=replace(case_result.verdict, accuracy=part))
 
 
 BAD: list[tuple[Change, str]] = [
-    (lambda one: replace(one, handicap=0.5), "was slowed by a handicap"),
-    (lambda one: replace(one, pretended=True), "only pretends its accelerator"),
-    (lambda one: replace(one, round="v5.1"), "was measured by the rules of v5.1"),
-    (lambda one: replace(one, division="open"), "a suite of the open division is in these results"),
+    (lambda case_result: replace(case_result, handicap=0.5), "was slowed by a handicap"),
+    (lambda case_result: replace(case_result, pretended=True), "only pretends its accelerator"),
+    (lambda case_result: replace(case_result, round="v5.1"), "was measured by the rules of v5.1"),
+    (
+        lambda case_result: replace(case_result, division="open"),
+        "a suite of the open division is in these results",
+    ),
     (without("performance"), "no performance test is in these results"),
     (judged(accuracy=None), "has no accuracy run: a submission needs one over the whole data set"),
     (partly, "has an accuracy run over 10 of 43 samples"),
@@ -302,17 +305,17 @@ def test_what_can_be_in_no_submission_is_one_error(project: Path, say: Say) -> N
     detail.write_text(detail.read_text("utf-8")[:2000], "utf-8")
     assert "mlperf_log_detail.txt" in say.ends(2, *EXPORT, "--rehearsal")
     shutil.rmtree(detail.parents[1])
-    code, shown = say(*EXPORT, "--rehearsal")
-    assert (code, "the run's folder must be there" in one_line(shown)) == (2, True)
+    code, output = say(*EXPORT, "--rehearsal")
+    assert (code, "the run's folder must be there" in one_line(output)) == (2, True)
     assert not (project / "tree").exists()
 
 
 @pytest.mark.process
 def test_bad_input_is_one_error_that_says_what_to_do(project: Path, say: Say) -> None:
     def error(*arguments: str) -> str:
-        shown = say.ends(2, *arguments)
+        output = say.ends(2, *arguments)
         assert not (project / "tree").exists()
-        return one_line(shown)
+        return one_line(output)
 
     assert "is of the quick profile" in error(*EXPORT)
     assert "there is no round 'v9.9'" in error(*EXPORT, "--round", "v9.9")
@@ -340,10 +343,10 @@ def test_bad_input_is_one_error_that_says_what_to_do(project: Path, say: Say) ->
 
 
 def test_init_marks_what_the_machine_does_not_tell(here: Path, say: Say) -> None:
-    code, shown = say(*INIT)
+    code, output = say(*INIT)
     system = json.loads((here / "form/system.json").read_text("utf-8"))
     assert code == 0
-    assert "blanks to fill in, each begins with FILL IN" in shown
+    assert "blanks to fill in, each begins with FILL IN" in output
     assert system["division"] == "closed"
     assert system["submitter"] == "Acme"
     assert system["accelerators_per_node"] == "0"
@@ -513,7 +516,7 @@ def test_mlcommons_own_checker_judges_the_tree_and_damaged_copies(
     official()
     assert say(*INIT)[0] == 0
     filled(Path("form"))
-    shown = say.ends(0, *EXPORT[:2], file, *EXPORT[3:6], round_name, *EXPORT[7:])
+    output = say.ends(0, *EXPORT[:2], file, *EXPORT[3:6], round_name, *EXPORT[7:])
     leaf = Leaf(
         round=round_name,
         top="closed/Acme",
@@ -535,15 +538,15 @@ def test_mlcommons_own_checker_judges_the_tree_and_damaged_copies(
     }
     checker = checkout(tmp_path / "checker", round_name)
     check = ("submission", "check", "tree", "--round", round_name, "--checker", checker)
-    code, shown = say(*check)
-    assert (code, shown.splitlines()[-1]) == (0, "SUMMARY: submission looks OK"), shown
+    code, output = say(*check)
+    assert (code, output.splitlines()[-1]) == (0, "SUMMARY: submission looks OK"), output
     expected, codes = {}, {}
-    for place, change, *both in DAMAGES:
-        if "{test05}" in place and round_name != "v4.1":
+    for path_in_tree, change, *both in DAMAGES:
+        if "{test05}" in path_in_tree and round_name != "v4.1":
             continue
         shutil.copytree("tree", "whole")
-        damage(Path("tree", place.format(**places)), change)
-        title = f"{place}: {change}"
+        damage(Path("tree", path_in_tree.format(**places)), change)
+        title = f"{path_in_tree}: {change}"
         expected[title], codes[title] = both[round_name == "v4.1"], say(*check)[0]
         shutil.rmtree("tree")
         Path("whole").rename("tree")

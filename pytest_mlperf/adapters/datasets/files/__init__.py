@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -83,6 +85,7 @@ class FileDataset(Generic[S]):
     options: ClassVar[type[FileOptions]]
     unit: ClassVar[str] = "sample"
     repeat: bool = True
+    kind: bytes
 
     _samples: Sequence[S]
 
@@ -100,6 +103,20 @@ class FileDataset(Generic[S]):
     def __len__(self) -> int:
         return len(self._samples)
 
+    @cached_property
+    def digest(self) -> str:
+        """Hex SHA-256 over `kind` and the content of all samples, in order."""
+        return self._hash().hexdigest()
+
+    def _hash(self) -> hashlib._Hash:
+        total = hashlib.sha256(self.kind)
+        for part in chain.from_iterable(framed(self._content(n)) for n in range(len(self))):
+            total.update(part)
+        return total
+
+    def _content(self, index: int) -> Sequence[bytes]:
+        raise NotImplementedError
+
     def _keep(self, samples: Sequence[S], count: int | None, source: object, holds: str) -> None:
         require_enough(source, count, len(samples), holds)
         self._samples = samples[:count]
@@ -111,6 +128,18 @@ class FileDataset(Generic[S]):
         if not 0 <= index < len(self):
             raise IndexError(f"{self.unit} {index!r} of {len(self)}")
         return index
+
+
+def encode(text: str) -> bytes:
+    """Return text as UTF-8 for a digest, even if it is not valid Unicode."""
+    return text.encode("utf-8", "surrogatepass")
+
+
+def framed(parts: Sequence[bytes]) -> Iterator[bytes]:
+    """Yield each part after its length, so that digests of ("ab", "") and ("a", "b") differ."""
+    for part in parts:
+        yield len(part).to_bytes(8, "little")
+        yield part
 
 
 def check_file(path: Path, checksum: str | None) -> None:

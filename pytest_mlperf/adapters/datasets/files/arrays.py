@@ -18,14 +18,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BufferedIOBase
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 from pytest_mlperf import RunError
 from pytest_mlperf.adapters.datasets.files import wrong
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+from pytest_mlperf.adapters.lazy import NDArray, np
 
 _PIECE = 2**20
 
@@ -71,8 +68,6 @@ class StoredArray:
         return math.prod(self.shape) * int(self.dtype[2:])
 
     def load(self) -> NDArray[Any]:
-        import numpy as np
-
         try:
             values = np.empty(math.prod(self.shape), self.dtype)
         except MemoryError:

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING
 
 from pytest_mlperf import EnvironmentFault, UnavailableError
 from pytest_mlperf.adapters.datasets.files import wrong
+from pytest_mlperf.adapters.lazy import NDArray, np
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
     from PIL import Image
 
 END_BYTES = {"JPEG": b"\xff\xd9", "PNG": b"\0\0\0\0IEND\xae\x42\x60\x82"}
@@ -40,7 +39,6 @@ def hash_of_images(start: bytes, folder: Path, images: Iterable[tuple[str, bytes
 def decode(path: Path) -> NDArray[np.uint8]:
     """Decode an image file to RGB of shape (height, width, 3), rotated by its EXIF data."""
     require_pillow()
-    import numpy as np
     from PIL import Image, ImageOps
 
     try:
@@ -60,7 +58,6 @@ def _eight_bit(opened: Image.Image, image: Image.Image) -> Image.Image:
     32-bit pixels are refused, as their white level is undefined. `opened` is the image before
     rotation, which alone has the file's format.
     """
-    import numpy as np
     from PIL import Image
 
     if image.mode.startswith("I;16") or (image.mode == "I" and opened.format == "PNG"):
@@ -78,8 +75,6 @@ def neighbours(
     At borders both are the same pixel. `single` rounds positions to float32, as OpenCV does for
     uint8.
     """
-    import numpy as np
-
     position = (np.arange(new) + 0.5) * (old / new) - 0.5
     position = position.astype(np.float32) if single else position
     lower = np.floor(position).astype(np.int64)

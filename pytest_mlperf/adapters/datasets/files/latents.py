@@ -3,17 +3,45 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pytest_mlperf import EnvironmentFault, RunError
-from pytest_mlperf.adapters.datasets.files import wrong
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+from pytest_mlperf.adapters.datasets.files import FileDataset, S, first_file, wrong
+from pytest_mlperf.adapters.lazy import NDArray, np
 
 TORCH = frozenset({".pt", ".pth"})
+
+
+class LatentDataset(FileDataset[S]):
+    """Base of data sets whose samples share initial latents; None if the engine draws them."""
+
+    optional_libraries = ("torch",)
+    _latents: NDArray[np.float32] | None
+
+    @cached_property
+    def digest(self) -> str:
+        """Hex SHA-256 over all samples in order, and the shape and numbers of the latents."""
+        total = self._hash()
+        if self._latents is not None:
+            total.update(repr(self._latents.shape).encode())
+            total.update(self._latents.astype("<f4").tobytes())
+        return total.hexdigest()
+
+
+def find_latents(
+    option: str | bool | None, folder: Path, names: Sequence[str], advice: str
+) -> tuple[Path | None, tuple[bool, str]]:
+    """Return the file of latents, None if the engine draws them, and its place for `require`."""
+    if option in (False, "none"):
+        return None, (True, "")
+    if option is None:
+        file = first_file(folder / name for name in names)
+        return file, (file is not None, f"{folder}: has neither {' nor '.join(names)}; {advice}")
+    file = Path(str(option))
+    return file, (file.is_file(), f"{option}: these latents are not here; {advice}")
 
 
 def require_reader(file: Path) -> None:
@@ -30,8 +58,6 @@ def read_latents(file: Path, shape: tuple[int, ...], of: str) -> NDArray[np.floa
 
     They must have `shape`; `of` names the source of that shape in messages.
     """
-    import numpy as np
-
     try:
         array = (
             _read_torch(file)

@@ -82,10 +82,7 @@ _CHUNK = 2**16
 OUTLINE_LIMIT = 2**20
 """Maximum bytes of a pickle without its byte strings."""
 _MAX_TEXT_BYTES = 2**16
-_DAMAGED = (
-    *(AttributeError, IndexError, KeyError, TypeError, ValueError),
-    pickle.UnpicklingError,
-)
+_DAMAGED = (*(AttributeError, IndexError, KeyError, TypeError, ValueError), pickle.UnpicklingError)
 
 
 class _Window:

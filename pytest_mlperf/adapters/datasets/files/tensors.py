@@ -10,13 +10,10 @@ import io
 import pickle
 import zipfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pytest_mlperf.adapters.datasets.files.arrays import damaged
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+from pytest_mlperf.adapters.lazy import NDArray, np
 
 MAX_PICKLE_BYTES = 4096
 """Maximum size of the pickle, in bytes; too small for deep nesting."""
@@ -49,8 +46,6 @@ class TensorUnpickler(pickle.Unpickler):
 
 def read_tensor(file: Path) -> NDArray[np.int64]:
     """Return the numbers of a one-dimensional int64 tensor; raise RunError for other files."""
-    import numpy as np
-
     try:
         with zipfile.ZipFile(file) as archive:
             (pickled,) = (name for name in archive.namelist() if name.endswith("/data.pkl"))

@@ -10,15 +10,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pytest_mlperf import SuiteError
 from pytest_mlperf.adapters.datasets import files
 from pytest_mlperf.adapters.datasets.squad import _features
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+from pytest_mlperf.adapters.lazy import NDArray, np
 
 OFFICIAL_FILE = "dev-v1.1.json"
 VOCABULARY = "vocab.txt"
@@ -100,8 +97,6 @@ class SquadDataset(files.FileDataset[_features.Feature]):
     options = SquadOptions
 
     def _read(self, options: SquadOptions, places: tuple[Path, Path]) -> None:
-        import numpy as np
-
         file, vocabulary = places
         files.check_file(file, options.checksum)
         pieces = _features.WordPieces(_features.read_vocabulary(vocabulary))
@@ -128,8 +123,6 @@ class SquadDataset(files.FileDataset[_features.Feature]):
         "input_ids": ids of word pieces; "input_mask": 1 for each piece; "segment_ids": 0 for the
         question, 1 for the window. Padding is 0.
         """
-        import numpy as np
-
         feature = self._sample(index)
         numbers = self._numbers(feature)
         arrays = np.zeros((3, max(self._padded, len(numbers))), np.int64)
@@ -188,8 +181,6 @@ class SquadDataset(files.FileDataset[_features.Feature]):
         return total.hexdigest()
 
     def _numbers(self, feature: _features.Feature) -> NDArray[np.int32]:
-        import numpy as np
-
         window = feature.paragraph.numbers[feature.start : feature.start + feature.length]
         return np.concatenate((feature.numbers, window, self._last))
 

@@ -15,14 +15,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from pytest_mlperf.adapters.datasets.files import wrong
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
+from pytest_mlperf.adapters.lazy import NDArray, np
 
 SQUAD_VERSION = "1.1"
 FILE_ADVICE = "correct the file, or get dev-v1.1.json again"
@@ -298,8 +294,6 @@ class FeatureBuilder:
     max_query_length: int
 
     def features(self, passage: Passage) -> Iterator[Feature]:
-        import numpy as np
-
         if not passage.questions:
             return
         paragraph = self._paragraph(passage)
@@ -320,8 +314,6 @@ class FeatureBuilder:
                 )
 
     def _paragraph(self, passage: Passage) -> Paragraph:
-        import numpy as np
-
         words = [self.pieces.word(text) for text in _SPACES.split(passage.context) if text]
         pieces = [piece for word in words for piece in word.pieces]
         if not pieces:
@@ -356,8 +348,6 @@ def max_contexts(windows: list[tuple[int, int]], pieces: int) -> list[list[list[
     Context is the smaller number of pieces on either side, plus 0.01 of the window's length; the
     first window wins a tie.
     """
-    import numpy as np
-
     if len(windows) == 1:
         return [[[0, pieces]]]
     piece = np.arange(pieces)

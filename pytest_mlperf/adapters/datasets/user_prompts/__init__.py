@@ -14,7 +14,7 @@ from statistics import fmean
 from typing import Any
 
 from pytest_mlperf import RunError, SuiteError
-from pytest_mlperf.adapters.datasets.files import FileOptions, find_file, require_enough
+from pytest_mlperf.adapters.datasets.files import FileOptions, encode, find_file, require_enough
 from pytest_mlperf.adapters.datasets.files.frames import no_pyarrow
 from pytest_mlperf.adapters.datasets.files.tokenizer import require_tokenizer
 from pytest_mlperf.adapters.datasets.prompts import (
@@ -23,18 +23,15 @@ from pytest_mlperf.adapters.datasets.prompts import (
     Template,
     TextPrompts,
     TokenLists,
-    encode,
-    hash_of,
     token_list,
 )
-from pytest_mlperf.adapters.datasets.user_prompts._records import read
 from pytest_mlperf.adapters.datasets.user_prompts._synthetic import (
     MAX_LENGTH_TOKENS,
     Lengths,
     MadeUp,
     Shared,
 )
-from pytest_mlperf.adapters.datasets.user_prompts._trace import Replayed, Request, read_trace
+from pytest_mlperf.adapters.datasets.user_prompts._trace import Replayed, Request, read, read_trace
 
 ENDINGS = (".jsonl", ".csv", ".parquet")
 
@@ -236,14 +233,13 @@ class UserPromptsDataset(PromptDataset):
         """Hex SHA-256 over prompts, references and lengths in order, or over synthetic settings."""
         if self._made_up is not None:
             return self._made_up.digest(len(self))
-        kind = b"text" if isinstance(self._prompts, TextPrompts) else b"tokens"
-        return hash_of(
-            b"prompts " + kind,
-            (
-                (self._prompts.content(index), encode(repr((reference, self.output_tokens(index)))))
-                for index, reference in enumerate(self._samples)
-            ),
-        ).hexdigest()
+        is_text = isinstance(self._prompts, TextPrompts)
+        self.kind = b"prompts text" if is_text else b"prompts tokens"
+        return self._hash().hexdigest()
+
+    def _content(self, index: int) -> tuple[bytes, bytes]:
+        about = repr((self._samples[index], self.output_tokens(index)))
+        return self._prompts.content(index), encode(about)
 
     def input(self, index: int) -> list[int] | str:
         if self._made_up is not None:

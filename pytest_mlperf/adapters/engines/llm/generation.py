@@ -481,6 +481,5 @@ def too_short(generation: Generation, index: int, tokens: int, advice: str) -> R
     if generation.max_new_tokens < 2:
         cause = "max_new_tokens is 1; set it to at least 2"
     return refused_sample(
-        index,
-        f"has {tokens} output token, but LoadGen needs at least 2 to time tokens: {cause}",
+        index, f"has {tokens} output token, but LoadGen needs at least 2 to time tokens: {cause}"
     )

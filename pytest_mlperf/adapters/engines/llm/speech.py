@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pytest_mlperf import Dataset, SuiteError
 from pytest_mlperf.adapters.conventions import SPEECH_LABELS
 from pytest_mlperf.adapters.engines import broken, refused_sample
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+from pytest_mlperf.adapters.lazy import NDArray, np
 
 RATE = 16_000
 TRANSCRIPT_START = ("<|startoftranscript|>", "<|en|>", "<|transcribe|>", "<|notimestamps|>")
@@ -35,8 +32,6 @@ def spelled(text: str) -> bytes:
 
 def clip_of(dataset: Dataset, index: int, seconds: float) -> NDArray[Any]:
     """Return a clip as float32 at 16 kHz; raise if it is no sound, or longer than `seconds`."""
-    import numpy as np
-
     sample = dataset.input(index)
     if not isinstance(sample, Mapping) or {"audio", "sampling_rate"} - sample.keys():
         raise refused_sample(

@@ -14,16 +14,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from pytest_mlperf import EnvironmentFault, SuiteError
 from pytest_mlperf.adapters.engines import not_installed
 from pytest_mlperf.adapters.engines.tasks.graph import Graph, Tensor
+from pytest_mlperf.adapters.lazy import NDArray
 from pytest_mlperf.extension import PrecisionName
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
 
 CPU_PROVIDER = "CPUExecutionProvider"
 CUDA_PROVIDER = "CUDAExecutionProvider"

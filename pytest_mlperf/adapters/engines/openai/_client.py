@@ -284,7 +284,7 @@ class Body:
         length: Length of the answer, or None.
         offers_tools: Whether calls of tools are the answer.
         salt: Salt of the prompt, or None.
-        place: Bytes of `data` that the salt replaces.
+        salt_place: Bytes of `data` that the salt replaces.
     """
 
     data: bytes
@@ -294,14 +294,14 @@ class Body:
     length: int | None = None
     offers_tools: bool = False
     salt: Salt | None = None
-    place: SaltPlace | None = None
+    salt_place: SaltPlace | None = None
 
     def of(self, key: str) -> bytes:
         """Return the request with the salt of a key; "" leaves it unchanged."""
-        if not key or self.salt is None or self.place is None:
+        if not key or self.salt is None or self.salt_place is None:
             return self.data
-        salt = self.salt.text(key, self.place.words)
-        return self.data[: self.place.begin] + salt + self.data[self.place.end :]
+        salt = self.salt.text(key, self.salt_place.words)
+        return self.data[: self.salt_place.begin] + salt + self.data[self.salt_place.end :]
 
     def tokens_of(self, key: str) -> int | None:
         """Return the number of prompt tokens with the salt of a key."""
@@ -381,7 +381,7 @@ class Bodies:
                 exact=index not in counts,
                 length=length,
                 salt=salt,
-                place=salt.place_in(data) if salt else None,
+                salt_place=salt.place_in(data) if salt else None,
             )
         if changed:
             raise engine_error(

@@ -132,7 +132,7 @@ class TurnBodies(Bodies):
                     length=length,
                     offers_tools=tools,
                     salt=PART_SALT if self.salted else None,
-                    place=SaltPlace(begin=at, end=at),
+                    salt_place=SaltPlace(begin=at, end=at),
                 )
             raise refused_sample(index, "is a conversation in which no user says anything")
         user = dict(messages[first])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 from pytest_mlperf import Dataset, Engine, Sink, SuiteError, WorkQueue
 from pytest_mlperf.adapters.engines import number_of
@@ -23,10 +23,8 @@ from pytest_mlperf.adapters.engines.tasks.graph import (
     stack,
     take,
 )
+from pytest_mlperf.adapters.lazy import NDArray, np
 from pytest_mlperf.extension import PrecisionName, require_options
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,8 +109,6 @@ class Answerer(TaskRunner):
         return iter([list(range(len(samples)))]) if self.masked else super().groups(samples)
 
     def _logits(self, feed: Mapping[str, NDArray[Any]], expected: tuple[int, int]) -> NDArray[Any]:
-        import numpy as np
-
         results = self.graph.run(self.outputs, feed)
         shape = expected if len(results) == 2 else (*expected, 2)
         if any(each.shape != shape for each in results):
@@ -126,8 +122,6 @@ class Answerer(TaskRunner):
 
 def pad(arrays: Sequence[NDArray[Any]], width: int) -> NDArray[Any]:
     """Join arrays of shape (length,) to (number, width), padded with zeros."""
-    import numpy as np
-
     if all(len(array) == width for array in arrays):
         return stack(arrays)
     padded = np.zeros((len(arrays), width), arrays[0].dtype)
@@ -201,8 +195,6 @@ class TensorRunner(TaskRunner):
         return tuple(array.shape[1:] for array in sample.values())
 
     def call(self, outputs: Sequence[str], samples: Sequence[Sample]) -> Sequence[NDArray[Any]]:
-        import numpy as np
-
         if len(samples) == 1:
             return self.graph.run(outputs, samples[0])
         feed = {name: np.concatenate([each[name] for each in samples]) for name in samples[0]}

@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pytest_mlperf.adapters.engines import number_of, one_of
 from pytest_mlperf.adapters.engines.tasks import graph as graphs
+from pytest_mlperf.adapters.lazy import NDArray, np
 from pytest_mlperf.extension import require_options
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
 
 CLASS_TYPES = {"tensor(int32)", "tensor(int64)"}
 
@@ -47,8 +43,6 @@ class Classifier(graphs.TaskRunner):
     def run_batch(
         self, _indices: Sequence[int], samples: Sequence[graphs.Sample]
     ) -> Iterable[bytes]:
-        import numpy as np
-
         (result,) = self.call([self.output.name], samples)
         best = result if self.output.type in CLASS_TYPES else result.argmax(axis=-1)
         classes = np.empty(len(samples), "<i8")
@@ -175,8 +169,6 @@ class Detector(graphs.TaskRunner):
         scores: NDArray[Any],
         size: tuple[int, int],
     ) -> NDArray[Any]:
-        import numpy as np
-
         # Keep scores that are not numbers, so that the scorer sees them.
         kept = np.flatnonzero(~(scores < self.options.score_threshold))
         most = self.options.max_detections
@@ -299,8 +291,6 @@ class Segmenter(graphs.TaskRunner):
 
     def _segment(self, volume: NDArray[Any]) -> NDArray[np.uint8]:
         """Return the class of each voxel; takes classes + 1 float32 volumes of memory."""
-        import numpy as np
-
         total: NDArray[np.float32] | None = None
         weight = np.zeros(volume.shape[1:], np.float32)
         starts = self._starts(volume.shape[1:])
@@ -316,8 +306,6 @@ class Segmenter(graphs.TaskRunner):
         return highest(total, weight)
 
     def _scores(self, windows: NDArray[Any]) -> NDArray[np.float32]:
-        import numpy as np
-
         (scores,) = self.graph.run([self.output], {self.graph.inputs[0].name: windows})
         if (
             scores.ndim != 5
@@ -345,8 +333,6 @@ class Segmenter(graphs.TaskRunner):
 
 def importance(shape: Sequence[int]) -> NDArray[np.float32]:
     """Return the weights of a window's voxels: geometric mean of three Gaussians, at most 1."""
-    import numpy as np
-
     lines = []
     for length in shape:
         distance = np.arange(length) - (length - 1.0) / 2.0
@@ -358,8 +344,6 @@ def importance(shape: Sequence[int]) -> NDArray[np.float32]:
 
 def highest(total: NDArray[np.float32], weight: NDArray[np.float32]) -> NDArray[np.uint8]:
     """Return the class of the highest mean, the first of equal ones; overwrite `total`."""
-    import numpy as np
-
     classes = np.empty(weight.shape, np.uint8)
     # Rounding in the division decides between nearly equal means, so it must stay.
     # Slices save memory, since argmax needs 8 bytes per voxel.

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pytest_mlperf.adapters.engines import number_of
 from pytest_mlperf.adapters.engines.tasks.graph import Graph, Sample, TaskRunner, check_batch
+from pytest_mlperf.adapters.lazy import NDArray, np
 from pytest_mlperf.extension import require_options
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 SUPPRESSED_COLUMNS = 6
 CORNERS = 4
@@ -102,8 +99,6 @@ class YoloDetector(TaskRunner):
             yield self._rows(index, sample, of_image).tobytes()
 
     def _rows(self, index: int, sample: Sample, boxes: NDArray[Any]) -> NDArray[np.float32]:
-        import numpy as np
-
         corners, scores, classes = _read(boxes.astype(np.float32, copy=False))
         # Keep scores that are not numbers, so that the scorer sees them.
         some = np.flatnonzero(~(scores <= self.options.score_threshold))
@@ -138,8 +133,6 @@ def _read(
     boxes: NDArray[np.float32],
 ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.int64]]:
     """Return left, top, right and bottom of every box, its score and its class."""
-    import numpy as np
-
     if boxes.shape[-1] == SUPPRESSED_COLUMNS:
         return boxes[:, :CORNERS], boxes[:, CORNERS], boxes[:, CORNERS + 1].astype(np.int64)
     centres, halves = boxes[:2].T, boxes[2:CORNERS].T / 2
@@ -159,8 +152,6 @@ def suppress(
 
     `corners` has shape (boxes, 4). `overlap` is the largest IoU of two boxes; `most` are kept.
     """
-    import numpy as np
-
     low, high = corners[order, :2], corners[order, 2:]
     areas, kinds = (high - low).prod(axis=1), classes[order]
     left = np.ones(len(order), np.bool_)

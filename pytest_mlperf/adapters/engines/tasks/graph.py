@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pytest_mlperf import RunError
 from pytest_mlperf.adapters.engines import engine_error
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+from pytest_mlperf.adapters.lazy import NDArray, np
 
 NUMPY = {
     "tensor(float)": "float32",
@@ -175,8 +172,6 @@ def _by_name(graph: Graph, raw: Mapping[str, Any], index: int) -> dict[str, Any]
 
 
 def _convert(graph: Graph, tensor: Tensor, raw: Any, index: int) -> NDArray[Any]:
-    import numpy as np
-
     # A mapped file would be read during a run.
     array = np.array(raw) if isinstance(raw, np.memmap) else np.asarray(raw)
     dtype = np.dtype(NUMPY[tensor.type])
@@ -263,8 +258,6 @@ class TaskRunner:
 
 def stack(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
     """Join arrays of equal shape to (number, *shape); a single one is not copied."""
-    import numpy as np
-
     if len(arrays) == 1:
         return arrays[0][None]
     shape = arrays[0].shape

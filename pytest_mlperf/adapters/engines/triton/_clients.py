@@ -11,17 +11,14 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import Any, Protocol, Self
 from urllib.parse import quote
 
 from pytest_mlperf import SuiteError
 from pytest_mlperf.adapters.engines import one_of
 from pytest_mlperf.adapters.engines.serving import MAX_PAGE_BYTES, parse_json
+from pytest_mlperf.adapters.lazy import NDArray
 from pytest_mlperf.extension import require_options
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
 
 PORTS = {"http": 8000, "grpc": 8001}
 """Protocols, and Triton's default port of each."""

@@ -10,17 +10,15 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from pytest_mlperf import RunError, SuiteError
 from pytest_mlperf.adapters.engines import broken, engine_error, serving
 from pytest_mlperf.adapters.engines.tasks import TaskOptions
 from pytest_mlperf.adapters.engines.tasks.graph import NUMPY, Graph, Tensor, fits
 from pytest_mlperf.adapters.engines.triton import _clients
+from pytest_mlperf.adapters.lazy import NDArray
 from pytest_mlperf.extension import sha256
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 TYPES = {
     "BOOL": "tensor(bool)",

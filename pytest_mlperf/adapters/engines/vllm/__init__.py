@@ -11,22 +11,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from pytest_mlperf.adapters.engines import check_words
-from pytest_mlperf.adapters.engines.llm import tools
+from pytest_mlperf.adapters.engines.llm import model_folder, tools
 from pytest_mlperf.adapters.engines.llm.engine import (
     GenerateTask,
     LibraryEngine,
     LibraryOptions,
     check_names,
-)
-from pytest_mlperf.adapters.engines.llm.model_folder import (
-    TORCH_DTYPES,
-    Config,
-    picture_chats,
-    read_config,
-    read_quantisation,
-    speech_clips,
-    weights_fact,
-    with_ends,
 )
 from pytest_mlperf.adapters.engines.llm.model_folder import check_agrees as check_weights
 from pytest_mlperf.adapters.engines.llm.pictures import PictureChats, has_chats
@@ -170,9 +160,11 @@ class VllmOptions(LibraryOptions, tools.ToolOptions):
             )
 
 
-def check_agrees(folder: Path, precision: str, quantization: str | None, config: Config) -> None:
+def check_agrees(
+    folder: Path, precision: str, quantization: str | None, config: model_folder.Config
+) -> None:
     """Raise for a precision that the weights in a folder do not have."""
-    weights = read_quantisation(folder, config)
+    weights = model_folder.read_quantisation(folder, config)
     if weights.method is None and quantization is not None:
         return
     check_weights(
@@ -189,7 +181,7 @@ def engine_arguments(folder: Path, precision: str, options: VllmOptions) -> dict
     """Return the arguments of AsyncEngineArgs and LLM that the suite sets."""
     arguments = {
         "model": str(folder),
-        "dtype": TORCH_DTYPES.get(precision, "auto"),
+        "dtype": model_folder.TORCH_DTYPES.get(precision, "auto"),
         **{name: getattr(options, name) for name in PASSED_OPTIONS},
         # Prompts and answers are token ids; a tokenizer might add its own end token.
         "skip_tokenizer_init": True,
@@ -290,14 +282,16 @@ class VllmEngine(LibraryEngine):
         if pictures or sound or config.sees:
             arguments |= media_arguments(self._options, pictures=pictures, sees=config.sees)
         dummy = self._options.dummy
-        self._generation = with_ends(self._generation, self._folder, config, dummy=dummy)
+        self._generation = model_folder.with_ends(
+            self._generation, self._folder, config, dummy=dummy
+        )
         # Without the folder, so that facts are equal on every machine.
         self._facts |= {
             name: str(value).lower() if isinstance(value, bool) else str(value)
             for name, value in arguments.items()
             if name != "model"
         }
-        self._facts |= weights_fact(self._folder, dummy=dummy, option="load_format")
+        self._facts |= model_folder.weights_fact(self._folder, dummy=dummy, option="load_format")
         log = _library.Log()
         with _library.loading(version, log):
             backend = self._load(config, arguments, log, undo)
@@ -307,16 +301,16 @@ class VllmEngine(LibraryEngine):
             self._facts["work.drafts"] = "true"
             self._drafts = _library.AcceptedDrafts() if self._options.request_metrics else None
 
-    def _prepare(self) -> tuple[str, Config, dict[str, Any]]:
+    def _prepare(self) -> tuple[str, model_folder.Config, dict[str, Any]]:
         version = _library.find_version()
-        config = read_config(self._folder)
+        config = model_folder.read_config(self._folder)
         check_agrees(self._folder, self._precision, self._options.quantization, config)
         arguments = engine_arguments(self._folder, self._precision, self._options)
         valid = [field.name for field in dataclasses.fields(_library.find("AsyncEngineArgs"))]
         check_names(self._options, arguments, valid, f"vLLM {version}", "engine argument")
         return version, config, arguments
 
-    def _make_media_task(self, config: Config) -> GenerateTask:
+    def _make_media_task(self, config: model_folder.Config) -> GenerateTask:
         tokenizer, options = self._load_tokenizer(), self._options
         chats: PictureChats | tools.ToolChats | None = None
         clips = None
@@ -324,10 +318,10 @@ class VllmEngine(LibraryEngine):
             chats, facts = tools.tool_chats("vllm", self._folder, tokenizer, options)
             self._facts |= facts
         elif has_chats(self._dataset):
-            chats = picture_chats("vllm", self._folder, tokenizer, processes=False)
+            chats = model_folder.picture_chats("vllm", self._folder, tokenizer, processes=False)
         elif is_speech(self._dataset):
             limits = [n for n in (config.context, options.max_model_len) if n is not None]
-            clips = speech_clips(
+            clips = model_folder.speech_clips(
                 "vllm",
                 self._folder,
                 self._dataset,
@@ -339,7 +333,7 @@ class VllmEngine(LibraryEngine):
 
     def _load(
         self,
-        config: Config,
+        config: model_folder.Config,
         arguments: Mapping[str, Any],
         log: _library.Log,
         undo: contextlib.ExitStack,

@@ -1,4 +1,4 @@
-"""Import vLLM, check its version and arguments, and keep it from the network."""
+"""Import vLLM, check its version and arguments, prepare prompts, and keep it from the network."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ from typing import Any
 from pytest_mlperf import EnvironmentFault, MlperfError, RunError, Sink, WorkQueue
 from pytest_mlperf.adapters.engines import engine_error
 from pytest_mlperf.adapters.engines.llm.engine import GenerateTask, StampGaps, impossible
-from pytest_mlperf.adapters.engines.llm.generation import Generation, logprobs_output
+from pytest_mlperf.adapters.engines.llm.generation import Generation, TokenPrompts, logprobs_output
+from pytest_mlperf.adapters.engines.llm.pictures import PictureChats
+from pytest_mlperf.adapters.engines.llm.speech import RATE
 from pytest_mlperf.adapters.engines.llm.streaming import StreamedRequest, Streams
-from pytest_mlperf.adapters.engines.vllm._prompts import Prompts
 from pytest_mlperf.extension import text_of
 
 ERROR_STREAM = 2
@@ -92,7 +93,7 @@ class Started:
     def __init__(self) -> None:
         self._earlier = below(os.getpid())
 
-    def now(self) -> set[int]:
+    def pids(self) -> set[int]:
         """Return the ids of the running ones, without Python's own helper for shared memory."""
         # The helper ends with this process, and reports an error if it is killed.
         helper = getattr(getattr(resource_tracker, "_resource_tracker", None), "_pid", None)
@@ -101,7 +102,7 @@ class Started:
     def end(self, grace_s: float = EXIT_GRACE_SECONDS) -> Collection[int]:
         """Wait for them to end, kill the others, and return the ids of the killed ones."""
         left = {}
-        for pid in self.now():
+        for pid in self.pids():
             with contextlib.suppress(ProcessLookupError):
                 left[pid] = os.pidfd_open(pid)
         _wait(left, grace_s)
@@ -494,3 +495,35 @@ async def _open(kind: Any, engine_args: Any) -> Any:
 
 async def _shut_down(llm: Any) -> None:
     llm.shutdown()
+
+
+class Prompts:
+    def __init__(self, prompts: TokenPrompts, as_rendered: Any = None) -> None:
+        self._prompts = prompts
+        self._as_rendered = as_rendered
+
+    @property
+    def has_media(self) -> bool:
+        return isinstance(self._prompts.chats, PictureChats) or self._prompts.clips is not None
+
+    def of(self, index: int) -> dict[str, Any]:
+        """Return a prompt for LLM.generate; clips go to the encoder, all tokens to the decoder."""
+        tokens = list(self._prompts[index])
+        chats, clips = self._prompts.chats, self._prompts.clips
+        if clips is not None:
+            sound = _prompt([], {"audio": (clips[index], RATE)})
+            return {"encoder_prompt": sound, "decoder_prompt": _prompt(tokens, {})}
+        pictures = chats.pictures(index) if chats is not None else []
+        return _prompt(tokens, {"image": pictures} if pictures else {})
+
+    async def rendered(self, llm: Any, index: int) -> Any:
+        """Return a prompt for AsyncLLM.generate; threads prepare media, not to block the loop."""
+        if not self.has_media:
+            return self._as_rendered(self._prompts[index])
+        prompt = await asyncio.to_thread(self.of, index)
+        (rendered,) = await llm.renderer.render_cmpl_async([prompt])
+        return rendered
+
+
+def _prompt(tokens: list[int], media: Mapping[str, Any]) -> dict[str, Any]:
+    return {"prompt_token_ids": tokens, **({"multi_modal_data": media} if media else {})}

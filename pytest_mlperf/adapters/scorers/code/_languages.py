@@ -20,7 +20,7 @@ from pytest_mlperf.adapters.scorers.code.sandbox import (
     MIB,
     SandboxStep,
     readable_python,
-    shown,
+    visible_paths,
 )
 
 RUN_SECONDS = 20.0
@@ -171,14 +171,14 @@ def _tool(name: str) -> tuple[str, dict[str, str]]:
     if path is None:
         raise MissingError(f"{name} is not on PATH")
     real = os.path.realpath(path)
-    if not shown(real):
+    if not visible_paths(real):
         return path, {}
     prefix = Path(real).parents[1]
     private = (Path.home(), Path.cwd(), Path(tempfile.gettempdir()))
     whole = Path(real).parent.name == "bin" and not any(
         folder.resolve().is_relative_to(prefix) for folder in private
     )
-    return real, shown(str(prefix) if whole else real)
+    return real, visible_paths(str(prefix) if whole else real)
 
 
 def _run(*command: str, wall_s: float = RUN_SECONDS) -> SandboxStep:

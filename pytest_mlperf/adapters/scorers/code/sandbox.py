@@ -71,7 +71,7 @@ ADVICE = (
 
 
 class UnisolatedError(EnvironmentFault):
-    """This machine cannot isolate programs.
+    """Report that this machine cannot isolate programs.
 
     Attributes:
         reason: The reason, without the advice.
@@ -133,10 +133,12 @@ class StepResult:
 def readable_python() -> tuple[str, dict[str, str]]:
     """Return this process's Python, outside its venv, and the paths that commands need for it."""
     program = os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
-    return program, shown(program, os.path.realpath(Path(sysconfig.get_path("stdlib")).parent))
+    return program, visible_paths(
+        program, os.path.realpath(Path(sysconfig.get_path("stdlib")).parent)
+    )
 
 
-def shown(*paths: str) -> dict[str, str]:
+def visible_paths(*paths: str) -> dict[str, str]:
     """Return the paths outside `USR`, in the form of `readable`."""
     return {path: path for path in paths if not any(map(Path(path).is_relative_to, USR))}
 

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pytest_mlperf import Scores
+from pytest_mlperf.adapters.lazy import NDArray, np
 from pytest_mlperf.adapters.scorers import ModelFreeScorer, NoOptions, require_outputs, scorer_error
 from pytest_mlperf.adapters.scorers.function_calls._check import is_right
 from pytest_mlperf.adapters.scorers.function_calls._extract import calls_in, tool_calls
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 SIMPLE_SUBSETS = ("simple_python", "simple_java", "simple_javascript")
 LIVE_SUBSETS = ("live_simple", "live_multiple", "live_parallel", "live_parallel_multiple")
@@ -49,8 +46,6 @@ class FunctionCallsScorer(ModelFreeScorer[NoOptions]):
         function's name and its arguments' allowed values. Both lists may be JSON. The "normalized"
         score of a sample is its pseudo-value, normalized + samples x influence.
         """
-        import numpy as np
-
         require_outputs("function_calls", outputs, references)
         subsets, right = [], []
         for sample in range(len(outputs)):
@@ -104,8 +99,6 @@ def _reference(sample: int, reference: Any) -> tuple[str, Any, Any]:
 
 def _weights(subsets: NDArray[np.str_]) -> NDArray[np.float64]:
     """Return each sample's weight in the normalised score, shape (samples,), sum 1."""
-    import numpy as np
-
     weights = np.zeros(len(subsets))
     groups = [
         [[[name] for name in part if name in subsets] for part in NON_LIVE],

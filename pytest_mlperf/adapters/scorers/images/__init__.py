@@ -8,18 +8,15 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
+from typing import Any, ClassVar, Protocol, cast
 
 from pytest_mlperf import EnvironmentFault, Scores, SuiteError, UnavailableError
+from pytest_mlperf.adapters.lazy import NDArray, np
 from pytest_mlperf.adapters.scorers import require_choice, scorer_error
 from pytest_mlperf.adapters.scorers.images._clip import ClipScores, look_for_clip
 from pytest_mlperf.adapters.scorers.images._frechet import frechet, read_statistics
 from pytest_mlperf.adapters.scorers.images._inception import ADVICE, InceptionFeatures, check_device
 from pytest_mlperf.extension import require_options
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 CODE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 """Your own code instead of a model's files: "package.module:factory"."""
@@ -123,8 +120,6 @@ class ClipFidScorer:
         A reference is a caption, as text or under "caption". "clip" is 100 x the cosine and its
         mean; "fid" is the distance, lower is better, and a sample's "fid" is its pseudo-value.
         """
-        import numpy as np
-
         if len(outputs) != len(references) or len(outputs) < 2:
             raise scorer_error(
                 f"scorer clip_fid: got {len(outputs)} outputs for {len(references)} references; it "
@@ -163,8 +158,6 @@ class ClipFidScorer:
         return score, describe
 
     def _image(self, output: bytes, sample: int) -> NDArray[np.uint8]:
-        import numpy as np
-
         height, width = self._size
         if len(output) != height * width * 3:
             raise scorer_error(
@@ -191,8 +184,6 @@ def _build(option: str, name: str, arguments: Mapping[str, Any]) -> Any:
 def _checked(
     option: str, values: Any, samples: range, shape: tuple[int, ...]
 ) -> NDArray[np.float64]:
-    import numpy as np
-
     numbers = np.asarray(values, np.float64)
     if numbers.shape != (len(samples), *shape):
         expected = f"{(len(samples), *shape)}" + (" as in the statistics" if shape else "")

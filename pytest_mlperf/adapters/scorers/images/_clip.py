@@ -6,14 +6,11 @@ import html
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pytest_mlperf import EnvironmentFault, RunError, UnavailableError
+from pytest_mlperf.adapters.lazy import NDArray, np
 from pytest_mlperf.adapters.scorers import scorer_error
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 MODEL = "openai/clip-vit-base-patch32"
 """Name on the Hugging Face Hub of the weights that open_clip calls ViT-B-32 "openai"."""
@@ -86,7 +83,6 @@ class ClipScores:
 
     def __call__(self, images: NDArray[np.uint8], captions: Sequence[str]) -> NDArray[np.float64]:
         """Score RGB images (images, height, width, 3) by captions: (images,), -100 to 100."""
-        import numpy as np
         import torch
 
         texts = self._tokenizer(
@@ -113,7 +109,6 @@ def preprocess(image: NDArray[np.uint8], side: int) -> NDArray[np.float32]:
     The shorter side is resized to `side` pixels by Pillow's bicubic filter, the longer one in
     proportion, rounded down; then the image is cropped at the centre and normalised.
     """
-    import numpy as np
     from PIL import Image
 
     height, width, _ = image.shape

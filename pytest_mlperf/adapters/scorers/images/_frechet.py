@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pytest_mlperf import RunError
+from pytest_mlperf.adapters.lazy import NDArray, np
 from pytest_mlperf.adapters.scorers import scorer_error
 from pytest_mlperf.extension import read_arrays
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 OFFSET = 1e-6
 """Added by the reference to the diagonals of covariances whose product it finds singular."""
@@ -51,8 +47,6 @@ class Frechet:
 
 def read_statistics(path: Path) -> Statistics:
     """Read "mu" and "sigma" from a file as MLPerf's val2014.npz; refuse pickles."""
-    import numpy as np
-
     try:
         mean, covariance = (
             np.asarray(array, np.float64)
@@ -91,8 +85,6 @@ def frechet(features: NDArray[np.float64], real: Statistics) -> Frechet:
         features: Shape (samples, features), at least two samples, all finite.
         real: Statistics of as many features.
     """
-    import numpy as np
-
     samples, width = features.shape
     mean = features.mean(axis=0)
     centred = features - mean
@@ -119,8 +111,6 @@ def frechet(features: NDArray[np.float64], real: Statistics) -> Frechet:
 
 def _root(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return R with R Rᵀ = matrix; Cholesky's, ten times faster, if the matrix is regular."""
-    import numpy as np
-
     try:
         return np.asarray(np.linalg.cholesky(matrix), np.float64)
     except np.linalg.LinAlgError:

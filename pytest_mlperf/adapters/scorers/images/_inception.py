@@ -8,14 +8,11 @@ import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pytest_mlperf import EnvironmentFault
+from pytest_mlperf.adapters.lazy import NDArray, np
 from pytest_mlperf.adapters.scorers import scorer_error
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -255,7 +252,6 @@ class InceptionFeatures:
 
     def __call__(self, images: NDArray[np.uint8]) -> NDArray[np.float64]:
         """Return the features (images, 2048) of RGB images (images, height, width, 3)."""
-        import numpy as np
         import torch
         from torch.nn import functional
 

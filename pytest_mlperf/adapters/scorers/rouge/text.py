@@ -22,15 +22,10 @@ from contextlib import ExitStack
 from functools import cache
 from itertools import chain
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 from pytest_mlperf import EnvironmentFault, RunError
+from pytest_mlperf.adapters.lazy import NDArray, np
 from pytest_mlperf.adapters.scorers import scorer_error
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
 
 ROUGE_METRICS = ("rouge1", "rouge2", "rougeL")
 
@@ -76,7 +71,7 @@ class Vocabulary(dict[bytes, tuple[int, ...]]):
         self._stemmer = SimpleNamespace(stem=cache(PorterStemmer().stem))
 
     def __missing__(self, written: bytes) -> tuple[int, ...]:
-        """Number the stems of a new written word."""
+        """Return the numbers of the stems of a new word, and store them."""
         stems = self._tokenize(written.decode("utf-8", "surrogatepass"), self._stemmer)
         numbers = tuple(self.stems.setdefault(stem, len(self.stems)) for stem in stems)
         self[written] = numbers
@@ -96,8 +91,6 @@ def _lacks(library: str) -> EnvironmentFault:
 
 
 def _score_here(pairs: Sequence[Pair]) -> NDArray[np.float64]:
-    import numpy as np
-
     vocabulary = Vocabulary()
     batches = [
         _score_batch(pairs[start : start + BATCH_PAIRS], vocabulary)
@@ -107,8 +100,6 @@ def _score_here(pairs: Sequence[Pair]) -> NDArray[np.float64]:
 
 
 def _score_batch(pairs: Sequence[Pair], vocabulary: Vocabulary) -> NDArray[np.float64]:
-    import numpy as np
-
     try:
         from rapidfuzz.distance import LCSseq
     except ImportError as error:
@@ -141,8 +132,6 @@ def _shared_ngrams(
     `lengths` (pairs, 2). Words are below 2**bits. A pair's number in its batch and two words must
     fit 62 bits, which allows 2**27 different stems.
     """
-    import numpy as np
-
     numbers = np.fromiter(words, np.int64, len(words))
     text = np.repeat(np.arange(lengths.size), lengths.ravel())
     neighbours = text[1:] == text[:-1]
@@ -157,8 +146,6 @@ def _shared(
     text: NDArray[np.int64], grams: NDArray[np.int64], bits: int, pairs: int
 ) -> NDArray[np.float64]:
     """Return the number of n-grams below 2**bits that both texts share, by pair, with repeats."""
-    import numpy as np
-
     keys = (text >> 1 << bits | grams) << 1 | text & 1
     keys.sort()
     kinds = keys >> 1
@@ -171,8 +158,6 @@ def _shared(
 
 def _f_measure(shared: NDArray[np.float64], lengths: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return F-measures with `rouge_score`'s rounding; `lengths` are (pairs, 2)."""
-    import numpy as np
-
     precision, recall = (shared[:, None] / np.maximum(lengths, 1)).T
     total = precision + recall
     measures = np.zeros(len(total))
@@ -182,8 +167,6 @@ def _f_measure(shared: NDArray[np.float64], lengths: NDArray[np.int64]) -> NDArr
 
 def _share(pairs: Sequence[tuple[str, str]], processes: int) -> NDArray[np.float64]:
     """Score every n-th pair here and the others in helpers, which end with this process."""
-    import numpy as np
-
     command = [sys.executable, "-m", "pytest_mlperf.adapters.scorers.rouge.text"]
     pipe = subprocess.PIPE
     measures = np.empty((len(ROUGE_METRICS), len(pairs)))
@@ -212,8 +195,6 @@ def _send(helper: subprocess.Popen[bytes], pairs: Sequence[Pair]) -> None:
 
 
 def _receive(helper: subprocess.Popen[bytes], shape: tuple[int, ...]) -> NDArray[np.float64]:
-    import numpy as np
-
     assert helper.stdout is not None
     answer = helper.stdout.read()
     if len(answer) != math.prod(shape) * np.dtype(np.float64).itemsize:
@@ -257,8 +238,6 @@ def summary_f_measures(
 
     Equal to `rouge_score.rouge_scorer.RougeScorer(["rougeLsum"], use_stemmer=True)`.
     """
-    import numpy as np
-
     vocabulary = Vocabulary()
     return np.array(
         [

@@ -9,10 +9,9 @@ from pathlib import Path
 from pytest_mlperf import MlperfError
 from pytest_mlperf.addons.history.case_sessions import histories_here, of_metric
 from pytest_mlperf.bench.files import case_of, points_of
+from pytest_mlperf.cli.arguments import STORE, add
 from pytest_mlperf.cli.output import show, whole, width
 from pytest_mlperf.cli.stored_results import (
-    STORE,
-    add_runs_dir,
     calibrated_roots,
     case_named,
     rule_here,
@@ -63,25 +62,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="default: the first that the newest baseline gates",
     )
-    parser.add_argument(
-        "--baselines",
-        type=Path,
-        metavar="DIR",
-        help="folder of the calibration (default: those of the files and in git)",
-    )
-    parser.add_argument(
-        "--store",
-        metavar="URL",
-        help=f"sessions of this store (default {STORE} where it is, else the results files)",
-    )
+    text = "folder of the calibration (default: those of the files and in git)"
+    add(parser, "--baselines", help=text)
+    text = f"results database of the sessions (default {STORE}, else the results files)"
+    add(parser, "--store", default=None, help=text)
     parser.add_argument(
         "--rows",
-        type=whole(lambda rows: rows > 0, "{!r} is no number of sessions"),
+        type=whole(1),
         default=ROWS,
         metavar="N",
         help=f"sessions that a table lists, the newest (default {ROWS})",
     )
-    add_runs_dir(parser)
+    add(parser, "--runs-dir")
 
 
 def run(parsed: argparse.Namespace) -> int:

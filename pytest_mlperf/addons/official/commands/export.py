@@ -13,60 +13,57 @@ from pytest_mlperf import MlperfError, Verdict
 from pytest_mlperf.addons.official.about import read_about
 from pytest_mlperf.addons.official.curve_points import points_of
 from pytest_mlperf.addons.official.endpoints import bundle, shortfalls, unused_scores
+from pytest_mlperf.cli.arguments import add
 from pytest_mlperf.cli.output import show
-from pytest_mlperf.cli.stored_results import case_named
+from pytest_mlperf.cli.stored_results import case_named, results_path
 from pytest_mlperf.core.numbers import plural
 from pytest_mlperf.core.results import UNVERIFIED_LABEL, performance
-from pytest_mlperf.extension import MLC_ENDPOINTS, CaseResult, Results, Run, read_results
-from pytest_mlperf.reports.sentences import sentence
+from pytest_mlperf.extension import MLC_ENDPOINTS, CaseResult, Results, Run, read_results, sentence
 from pytest_mlperf.reports.terminal.layout import relative
 from pytest_mlperf.stores.atomic import write_folder, write_whole
 
 HELP = f"""\
-Writes the folder of results that MLPerf Endpoints v1.0 asks for, of the median
-run of a curve: results/, src/ and docs/. What MLCommons' client measured
-(engine endpoints, or an import) is copied as it is; what our own loop measured
-carries our name, and is no submission. What no measurement tells comes from a
-TOML, of which --skeleton writes one to fill in. Nothing is sent. MLCommons'
-own checker judges: endpoints-submission-cli check-submission FOLDER.
+Writes the folder for a submission to MLPerf Endpoints v1.0 (results/, src/ and
+docs/) from the median run of a concurrency sweep. Measurements of MLCommons'
+client (engine endpoints, or an import) are copied unchanged; those of this
+package's own client are marked and cannot be submitted. Facts that are not
+measured come from a TOML file; --skeleton writes a template of it. Nothing is
+sent. To check the folder: endpoints-submission-cli check-submission FOLDER.
 
 {UNVERIFIED_LABEL}
 
 needs: pip install 'pytest-mlperf[endpoints]'; the runs' folders
 
 examples:
-  $ pytest-mlperf export endpoints r.json --about about.toml --skeleton
-      what is to be said of the submission, as far as the run did not tell
+  $ pytest-mlperf export endpoints --about about.toml --skeleton
+      a template for the facts of the newest session that are not measured
   $ pytest-mlperf export endpoints r.json --about about.toml -o submission
-      the folder, and what is known to be missing in it
+      the folder, and a list of what it lacks
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""
-    parser.add_argument("format", choices=["endpoints"], help="what is written")
-    parser.add_argument("results", type=Path, help="results.json with a curve")
+    parser.add_argument("format", choices=["endpoints"], help="format of the submission")
+    add(parser, "results", "--runs-dir")
     parser.add_argument(
         "--about",
         type=Path,
         required=True,
         metavar="FILE",
-        help="TOML with what no measurement tells",
+        help="TOML file with facts that are not measured",
     )
     parser.add_argument(
         "--skeleton", action="store_true", help="write a template TOML (must not exist) and exit"
     )
-    parser.add_argument(
-        "--case", metavar="CASE", help="which curve: id, or a part that fits one case"
-    )
-    parser.add_argument(
-        "-o", "--output", type=Path, metavar="FOLDER", help="a new folder for the submission"
-    )
+    add(parser, "--case")
+    add(parser, "--output", metavar="FOLDER", help="new folder for the submission")
 
 
 def run(parsed: argparse.Namespace) -> int:
     """Write a submission, or the skeleton of its description."""
-    verdict = _curve(read_results(parsed.results), parsed.case).verdict
+    results = read_results(results_path(parsed.results, parsed.runs_dir))
+    verdict = _curve(results, parsed.case).verdict
     median = _median(verdict)
     if parsed.skeleton:
         if os.path.lexists(parsed.about):
@@ -75,7 +72,7 @@ def run(parsed: argparse.Namespace) -> int:
         show([f"wrote {relative(parsed.about)}: fill in what is empty"])
         return 0
     if parsed.output is None:
-        raise MlperfError("name a new folder for the submission with -o")
+        raise MlperfError("no folder for the submission; name a new one: -o FOLDER")
     about = read_about(parsed.about)
     points = points_of(median, verdict, Path())
     write_folder(parsed.output, bundle(points, about, verdict))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from pytest_mlperf import MlperfError
@@ -13,15 +13,12 @@ from pytest_mlperf.cli.output import show, width
 from pytest_mlperf.cli.round import SCENARIO_ABBREVIATIONS
 from pytest_mlperf.core.case import TECHNIQUES
 from pytest_mlperf.core.numbers import plural, rounded
-from pytest_mlperf.core.roofline import Limit, share_of_limit
-from pytest_mlperf.core.roofline.bounds import Term, decode_rate, hardware, prefill_rate
-from pytest_mlperf.core.roofline.gpu import PRECISIONS, GpuSpec, peak
-from pytest_mlperf.core.roofline.work import Circumstances, Decode
 from pytest_mlperf.core.untrusted_text import nearest
-from pytest_mlperf.hardware.specs import find_gpu, known_gpus
-from pytest_mlperf.reports.terminal.layout import Row, fold, paragraph, table
+from pytest_mlperf.hardware.specs import known_gpus
+from pytest_mlperf.reports.terminal.layout import fold, paragraph, table
 from pytest_mlperf.rounds.published import SECONDS, OfficialResult, official_results
-from pytest_mlperf.rounds.work import WorkloadWork, find_work, known_work
+from pytest_mlperf.rounds.work import work_named
+from pytest_mlperf.run.roofline_share import WorkloadLimit
 
 ROUND = "v4.1"
 """Round whose results are listed."""
@@ -66,20 +63,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         dest="figures",
         metavar="NAME=NUMBER",
-        help="a figure of the run: " + ", ".join(sorted(FIGURES)),
+        help="a figure of the run: " + ", ".join(sorted(WorkloadLimit.FIGURES)),
     )
 
 
 def run(parsed: argparse.Namespace) -> int:
     """Print the table of results, or one limit."""
-    about = None if parsed.workload is None else find_work(parsed.workload)
-    if parsed.workload is not None and about is None:
-        near = nearest(parsed.workload, known_work())
-        raise MlperfError(f"nobody counted the work of {parsed.workload!r}{near}")
+    about = None if parsed.workload is None else work_named(parsed.workload)
     if parsed.gpu is not None:
         if about is None:
             raise MlperfError("--gpu asks for one limit: say --workload too")
-        show(_single_limit(parsed, about, width()))
+        show(_single_limit(parsed, width()))
         return 0
     if parsed.precision or parsed.count != 1 or parsed.technique or parsed.figures:
         raise MlperfError("--precision, --count, --technique and --set are of one limit: say --gpu")
@@ -87,8 +81,7 @@ def run(parsed: argparse.Namespace) -> int:
     return 0
 
 
-def _single_limit(parsed: argparse.Namespace, about: WorkloadWork, columns: int) -> Iterable[str]:
-    gpu = find_gpu(parsed.gpu)
+def _single_limit(parsed: argparse.Namespace, columns: int) -> Iterable[str]:
     for name in parsed.technique:
         if name not in TECHNIQUES:
             raise MlperfError(
@@ -96,16 +89,17 @@ def _single_limit(parsed: argparse.Namespace, about: WorkloadWork, columns: int)
                 f"known: {', '.join(TECHNIQUES)}"
             )
     try:
-        figures = {**about.typical, **_figures(parsed.figures)}
-        seen = Circumstances(
+        bound = WorkloadLimit.of(
+            parsed.workload,
+            parsed.gpu,
             gpus=parsed.count,
             precision=parsed.precision,
-            techniques=tuple(parsed.technique),
-            **figures,
+            techniques=parsed.technique,
+            figures=_figures(parsed.figures),
         )
     except ValueError as defect:
         raise MlperfError(f"{defect}") from None
-    return bound(parsed.gpu, gpu, about, seen, columns)
+    return _bound(parsed.gpu, bound, columns) if bound else ()
 
 
 def _figures(texts: Iterable[str]) -> dict[str, Any]:
@@ -113,8 +107,10 @@ def _figures(texts: Iterable[str]) -> dict[str, Any]:
     figures: dict[str, Any] = {}
     for text in texts:
         name, equals, value = text.partition("=")
-        if name not in FIGURES or not equals:
-            raise MlperfError(f"--set {text}: must be NAME=NUMBER{nearest(name, sorted(FIGURES))}")
+        if name not in WorkloadLimit.FIGURES or not equals:
+            raise MlperfError(
+                f"--set {text}: must be NAME=NUMBER{nearest(name, sorted(WorkloadLimit.FIGURES))}"
+            )
         if name in ("weights", "kv"):
             figures[name] = value
             continue
@@ -134,9 +130,12 @@ class ResultRow:
     """Official result with the limit of its accelerator."""
 
     result: OfficialResult
-    workload: str
-    gpu: GpuSpec
-    limit: Limit
+    bound: WorkloadLimit
+
+    @property
+    def limit(self) -> Any:
+        """Limit of the result."""
+        return self.bound.limit
 
 
 def result_rows(name: str = ROUND) -> tuple[list[ResultRow], Mapping[str, int]]:
@@ -144,41 +143,33 @@ def result_rows(name: str = ROUND) -> tuple[list[ResultRow], Mapping[str, int]]:
     rows: list[ResultRow] = []
     others: Counter[str] = Counter()
     for result in official_results(name):
-        about = find_work(result.model)
-        gpu = find_gpu(result.accelerator) if result.accelerator else None
-        if about is None:
+        bound = _limit(result)
+        if bound is None:
             others["other models"] += 1
-        elif gpu is None:
+        elif bound.gpu is None:
             others[result.accelerator or "CPUs"] += 1
         else:
-            limit = _limit(result, about, gpu)
-            rows.append(ResultRow(result=result, workload=about.name, gpu=gpu, limit=limit))
+            rows.append(ResultRow(result=result, bound=bound))
     return sorted(rows, key=lambda row: -(row.limit.of_certain or 0.0)), others
 
 
-def _limit(result: OfficialResult, about: WorkloadWork, gpu: GpuSpec) -> Limit:
+def _limit(result: OfficialResult) -> WorkloadLimit | None:
     """Return the limit of a result, at the GPU's fastest precision: its own is not published."""
-    figures: dict[str, Any] = dict(about.typical)
-    if result.tokens_per_sample:
-        figures["output_tokens"] = result.tokens_per_sample
     metric = "tokens_per_second" if result.unit == "tokens/s" else "throughput"
     value = result.value
     if result.is_latency:
         metric, value = _METRICS[result.scenario], result.value * SECONDS[result.unit]
-    return share_of_limit(
-        metric,
-        value,
-        accelerator=result.accelerator,
-        gpu=gpu,
-        work=about.work,
-        seen=Circumstances(gpus=result.count, techniques=result.techniques, **figures),
+    length = result.tokens_per_sample
+    return WorkloadLimit.of(
+        result.model,
+        result.accelerator,
+        metric=metric,
+        value=value,
+        gpus=result.count or 1,
+        techniques=result.techniques,
+        figures={"output_tokens": length} if length else {},
     )
 
-
-FIGURES = tuple(
-    own.name for own in fields(Circumstances) if own.name not in ("gpus", "precision", "techniques")
-)
-"""Values of a run that `--set` accepts."""
 
 BINDS = {
     "compute": "compute: the matrix units are busy all the time",
@@ -192,7 +183,7 @@ _SI = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1.0, ""))
 def results_table(workload: str | None, columns: int) -> Iterator[str]:
     """Yield the official results with their limits, nearest first, and a summary."""
     every, others = result_rows()
-    rows = [row for row in every if workload in (None, row.workload)]
+    rows = [row for row in every if workload in (None, row.bound.about.name)]
     yield from fold(
         f"MLPerf Inference {ROUND}, official results on known GPUs: share of the speed of light, "
         "which is the dense peak at the GPU's fastest precision",
@@ -231,7 +222,7 @@ def _summary(rows: Sequence[ResultRow], columns: int) -> Iterator[str]:
             yield from fold(text, columns)
 
 
-def _row(row: ResultRow) -> Row:
+def _row(row: ResultRow) -> dict[str, str]:
     result, limit = row.result, row.limit
     certain = limit.certain
     if certain is not None:
@@ -239,7 +230,7 @@ def _row(row: ResultRow) -> Row:
     return {
         "workload": result.model + ("*" if result.division == "open" else ""),
         "run": SCENARIO_ABBREVIATIONS[result.scenario],
-        "GPUs": f"{result.count}x{row.gpu.name}",
+        "GPUs": f"{result.count}x{row.bound.gpu.name if row.bound.gpu else ''}",
         "submitter": result.submitter.replace("_", " "),
         "value": f"{result.value:,.6g}",
         "unit": result.unit,
@@ -255,75 +246,61 @@ def _percent(share: float | None) -> str:
     return f"{100 * share:.1f}" if share < 10 else f"{100 * share:,.0f}"
 
 
-def bound(
-    accelerator: str, gpu: GpuSpec | None, about: WorkloadWork, seen: Circumstances, columns: int
-) -> Iterator[str]:
+def _bound(accelerator: str, bound: WorkloadLimit, columns: int) -> Iterator[str]:
     """Yield one limit with its derivation."""
-    decodes = isinstance(about.work, Decode)
-    metric = "tokens_per_second" if decodes else "throughput"
-    limit = share_of_limit(
-        metric, None, accelerator=accelerator, gpu=gpu, work=about.work, seen=seen
-    )
-    title = f"{about.name} on {seen.gpus}x{gpu.name if gpu else accelerator}"
+    gpu, limit = bound.gpu, bound.limit
+    title = f"{bound.about.name} on {bound.seen.gpus}x{gpu.name if gpu else accelerator}"
     if limit.why_unknown or gpu is None:
         yield from fold(f"{title}: {limit.why_unknown}", columns)
         return
     yield title
-    for label, text in _made_of(limit, gpu, about, seen, "tokens/s" if decodes else "samples/s"):
+    unit = "tokens/s" if limit.metric == "tokens_per_second" else "samples/s"
+    for label, text in _made_of(bound, unit):
         yield from paragraph(label, text, columns)
+    yield from paragraph("GPU", gpu.source, columns)
+    yield from paragraph("workload", bound.about.source, columns)
 
 
-def _made_of(
-    limit: Limit, gpu: GpuSpec, about: WorkloadWork, seen: Circumstances, unit: str
-) -> Iterator[tuple[str, str]]:
-    yield "precision", _precision(gpu, seen)
+def _made_of(bound: WorkloadLimit, unit: str) -> Iterator[tuple[str, str]]:
+    limit, seen = bound.limit, bound.seen
+    yield "precision", _precision(bound)
     if limit.certain is not None and limit.term:
-        yield "certain", _level(limit.certain, limit.term, unit)
+        term = limit.term
+        yield "certain", _level(limit.certain, term.resource, term.capacity, term.amount, unit)
     ceiling = rounded(limit.ceiling or 0.0)
     yield "invalid", f"above {ceiling} {unit}: the highest clock, a cache full of weights"
     if limit.estimated is None:
         yield "estimated", limit.why_no_estimate or ""
-    elif limit.estimated_term:
-        yield "estimated", _level(limit.estimated, limit.estimated_term, unit)
+    elif best := limit.estimated_term:
+        yield "estimated", _level(limit.estimated, best.resource, best.capacity, best.amount, unit)
     yield "binds", BINDS[limit.binds]
-    if isinstance(about.work, Decode):
-        yield from _phases(gpu, about.work, seen)
-    figures = {name: getattr(seen, name) for name in FIGURES}
-    texts = [f"{name} {value}" for name, value in figures.items() if value is not None]
-    if texts:
-        typical = " (typical of the data set where not set)" if about.typical else ""
-        yield "figures", ", ".join(texts) + typical
-    yield "GPU", gpu.source
-    yield "workload", about.source
-
-
-def _phases(gpu: GpuSpec, work: Decode, seen: Circumstances) -> Iterator[tuple[str, str]]:
-    has = hardware(gpu, seen)
-    if seen.input_tokens:
-        rate = prefill_rate(work, has, length=seen.input_tokens)
+    if (rate := bound.prompt_rate) is not None:
         text = f"{rounded(rate)} tokens/s while only prompts of {seen.input_tokens:g} are read"
         yield "prompts", text
-    if seen.input_tokens and seen.output_tokens and seen.batch:
-        context = seen.input_tokens + seen.output_tokens / 2
-        rate = decode_rate(work, has, batch=seen.batch, context=context)
+    if (rate := bound.decode_rate) is not None:
         yield (
             "decoding",
-            f"{rounded(rate)} tokens/s while only {plural(round(seen.batch), 'sequence')} of "
-            f"{context:.4g} tokens decode in each copy of the model",
+            f"{rounded(rate)} tokens/s while only {plural(round(seen.batch or 0), 'sequence')} of "
+            f"{bound.decode_context:.4g} tokens decode in each copy of the model",
         )
+    figures = {name: getattr(seen, name) for name in WorkloadLimit.FIGURES}
+    texts = [f"{name} {value}" for name, value in figures.items() if value is not None]
+    if texts:
+        typical = " (typical of the data set where not set)" if bound.about.typical else ""
+        yield "figures", ", ".join(texts) + typical
 
 
-def _precision(gpu: GpuSpec, seen: Circumstances) -> str:
-    name = seen.precision or "none said: the fastest"
-    text = f"{name}, {_scaled(peak(gpu, seen.precision) or 0.0, 'FLOP/s')} dense for each GPU"
-    weights = seen.weights or seen.precision
-    return text + (f", {PRECISIONS[weights].weight:.4g} B a weight" if weights else "")
+def _precision(bound: WorkloadLimit) -> str:
+    name = bound.seen.precision or "none said: the fastest"
+    text = f"{name}, {_scaled(bound.peak, 'FLOP/s')} dense for each GPU"
+    weight = bound.weight_bytes
+    return text + (f", {weight:.4g} B a weight" if weight else "")
 
 
-def _level(rate: float, term: Term, unit: str) -> str:
-    kind = "FLOP" if term.resource == "compute" else "B"
-    capacity, amount = _scaled(term.capacity, kind + "/s"), _scaled(term.amount, kind)
-    return f"{rounded(rate)} {unit} = {capacity} / {amount} for each {unit.removesuffix('s/s')}"
+def _level(rate: float, resource: str, capacity: float, amount: float, unit: str) -> str:
+    kind = "FLOP" if resource == "compute" else "B"
+    quotient = f"{_scaled(capacity, kind + '/s')} / {_scaled(amount, kind)}"
+    return f"{rounded(rate)} {unit} = {quotient} for each {unit.removesuffix('s/s')}"
 
 
 def _scaled(value: float, unit: str) -> str:

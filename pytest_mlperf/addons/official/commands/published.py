@@ -95,7 +95,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--most",
-        type=whole(lambda number: number > 0, "{!r} is no count: a whole number from 1 on"),
+        type=whole(1),
         default=MAX_GROUP_RESULTS,
         metavar="N",
         help=f"results of each group in a table; default: {MAX_GROUP_RESULTS}",

@@ -12,6 +12,7 @@ from pytest_mlperf.addons.official.published_table import results_in, rounds_wit
 from pytest_mlperf.bench.official import Placing, placed
 from pytest_mlperf.cli.compare import add_sides, side
 from pytest_mlperf.cli.output import show, width
+from pytest_mlperf.cli.stored_results import results_path
 from pytest_mlperf.core.numbers import rounded
 from pytest_mlperf.core.results import UNVERIFIED_LABEL
 from pytest_mlperf.core.untrusted_text import nearest
@@ -26,25 +27,27 @@ COMPARISON_NOTE = (
 )
 
 HELP = """\
-Shows what share of the best official result each case reached, GPU by GPU.
-A is what `compare` takes: results, LIBRARY==VERSION or a git ref. Nothing is
-judged. Exit 2 where no official result is like a case.
+Shows which share of the best official result each case reached, per GPU. A is
+given as for `compare`: results, LIBRARY==VERSION or a git ref. Nothing is
+judged.
+
+Exit 2 if no official result is comparable.
 
 needs: one measurement; git for refs
 
 examples:
   $ pytest-mlperf share .mlperf/runs/20261121-031500-ab12
-      a session beside the results of all rounds
+      a session against the results of all rounds
   $ pytest-mlperf share vllm==0.11.0 --of v6.1
-      all sessions of a version beside one round
+      all sessions of a version against one round
   $ pytest-mlperf share a.json --of rows.json
-      beside what `import mlperf --rows rows.json` wrote
+      against the output of `import mlperf --rows rows.json`
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""
-    add_sides(parser, a="what was measured")
+    add_sides(parser, optional=True, a="measured results (default: newest session)")
     parser.add_argument(
         "--of", metavar="ROUND", help="a round, or a file with rows (default: all rounds)"
     )
@@ -53,7 +56,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(parsed: argparse.Namespace) -> int:
     """Print the share of each case; return 2 if no official result is comparable."""
     results = results_of(parsed.of)
-    a = side(parsed.a, parsed.runs_dir, parsed.baselines)
+    path = parsed.a or str(results_path(None, parsed.runs_dir))
+    a = side(path, parsed.runs_dir, parsed.baselines)
     standing = [
         (
             case,
@@ -69,7 +73,7 @@ def run(parsed: argparse.Namespace) -> int:
     show(lines(standing, a.name, source_names, a.notes, width()))
     if any(isinstance(placing, Placing) for _, placing in standing):
         return 0
-    show(["nothing is like a published result"])
+    show(["no case is comparable with an official result"])
     return 2
 
 

@@ -26,7 +26,9 @@ from pytest_mlperf.addons.official.submission.form import (
 from pytest_mlperf.addons.official.submission.gather import gather
 from pytest_mlperf.addons.official.submission.refusals import refusals
 from pytest_mlperf.addons.official.submission.tree import tree_of
+from pytest_mlperf.cli.arguments import add
 from pytest_mlperf.cli.output import show
+from pytest_mlperf.cli.stored_results import results_path
 from pytest_mlperf.core.numbers import plural
 from pytest_mlperf.core.results import UNVERIFIED_LABEL
 from pytest_mlperf.core.untrusted_text import nearest
@@ -71,11 +73,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", choices=ACTIONS, help="what to do")
     parser.add_argument(
         "paths",
-        nargs="+",
-        type=Path,
+        nargs="*",
         metavar="PATH",
-        help="init: a new folder; export: results files; check: a tree",
+        help="init: a new folder; export: results files or session ids (default: newest session); "
+        "check: a tree",
     )
+    add(parser, "--runs-dir")
     parser.add_argument("--round", metavar="ROUND", help="export, check: v4.1 to v6.1")
     parser.add_argument("--form", type=Path, metavar="FOLDER", help="export: what init made")
     parser.add_argument(
@@ -170,8 +173,9 @@ def _export(parsed: argparse.Namespace, rules: Round) -> int:
     if os.path.lexists(parsed.output):
         raise MlperfError(f"{parsed.output} exists; nothing was written: name a new folder")
     form = read_form(parsed.form)
+    files = [results_path(text, parsed.runs_dir) for text in parsed.paths or [None]]
     entries = gather(
-        [(path, read_results(path)) for path in parsed.paths],
+        [(path, read_results(path)) for path in files],
         rules,
         _benchmarks(parsed.benchmark),
         rehearsal=parsed.rehearsal,
@@ -228,7 +232,7 @@ def _check(parsed: argparse.Namespace, rules: Round) -> int:
     return code
 
 
-def _only(paths: list[Path], title: str) -> list[Path]:
+def _only(paths: list[str], title: str) -> list[Path]:
     if len(paths) != 1:
         raise MlperfError(f"name one {title}, not {len(paths)}")
-    return paths
+    return [Path(paths[0])]

@@ -261,8 +261,8 @@ def pairs(index: int) -> dict[str, Any]:
 
 def probabilities(sample: Mapping[str, Any]) -> NDArray[np.float32]:
     """Return what the recommender gives for one sample, (pairs,)."""
-    found = sum(WORDS[lookups, 0].sum(axis=1) for lookups in sample["sparse"])
-    sums = sample["dense"].astype(float).sum(axis=1) + found
+    sparse_sum = sum(WORDS[lookups, 0].sum(axis=1) for lookups in sample["sparse"])
+    sums = sample["dense"].astype(float).sum(axis=1) + sparse_sum
     return np.asarray(1 / (1 + np.exp(-sums)), np.float32)
 
 

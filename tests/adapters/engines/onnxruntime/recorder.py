@@ -29,8 +29,8 @@ class Listed:
 
 def engine(model: str, inputs: Any, **options: Any) -> OnnxRuntimeEngine:
     """Return an engine for a list of inputs, not entered."""
-    given = {"dataset": Listed(inputs), "model": model, "precision": "fp32", **options}
-    return OnnxRuntimeEngine(**given)
+    arguments = {"dataset": Listed(inputs), "model": model, "precision": "fp32", **options}
+    return OnnxRuntimeEngine(**arguments)
 
 
 def answers(model: str, inputs: Sequence[Any], **options: Any) -> list[bytes]:

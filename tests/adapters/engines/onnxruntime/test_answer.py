@@ -19,21 +19,21 @@ QUESTIONS = [question(index) for index in range(40)]
 PLAIN = [logits(each["input_ids"], each["segment_ids"]) for each in QUESTIONS]
 
 
-def found(model: str, inputs: Any = QUESTIONS, **options: Any) -> list[Any]:
+def answers_of(model: str, inputs: Any = QUESTIONS, **options: Any) -> list[Any]:
     raw = answers(model, inputs, task="answer", **options)
     return [np.frombuffer(each, "<f4").reshape(-1, 2) for each in raw]
 
 
-def same(one: Any, other: Any) -> bool:
+def same(answers: Any, other: Any) -> bool:
     return all(
         a.shape == b.shape and np.allclose(a, b, rtol=1e-4, atol=1e-4)
-        for a, b in zip(one, other, strict=True)
+        for a, b in zip(answers, other, strict=True)
     )
 
 
 def test_padding_changes_no_answer(tmp_path: Path) -> None:
     for batch_size, workers in product([1, 7, 64], [0, 2]):
-        together = found(encoder(tmp_path), batch_size=batch_size, workers=workers)
+        together = answers_of(encoder(tmp_path), batch_size=batch_size, workers=workers)
         assert same(together, PLAIN)
         assert [len(each) for each in together] == [len(each["input_ids"]) for each in QUESTIONS]
 
@@ -59,12 +59,12 @@ def test_encoders_of_many_forms_give_the_same_logits(tmp_path: Path) -> None:
         {"width": 24},
         {"names": ("input_ids", "segment_ids")},  # without a mask it is given no padding
     ]
-    others = [form for form in forms if not same(found(encoder(tmp_path, **form)), PLAIN)]
+    others = [form for form in forms if not same(answers_of(encoder(tmp_path, **form)), PLAIN)]
     assert others == []
-    swapped = found(encoder(tmp_path, outputs=("END:0", "START:0")))
+    swapped = answers_of(encoder(tmp_path, outputs=("END:0", "START:0")))
     assert same(swapped, [each[:, ::-1] for each in PLAIN])
     named = [question(i, mask="attention_mask", sides="token_type_ids") for i in range(40)]
-    assert same(found(encoder(tmp_path), named), PLAIN)
+    assert same(answers_of(encoder(tmp_path), named), PLAIN)
 
 
 @given(lengths=st.lists(st.integers(1, 9), min_size=1, max_size=6), more=st.integers(0, 3))

@@ -216,16 +216,18 @@ def test_samples_are_decoded_once_and_never_while_work_is_submitted(tmp_path: Pa
 
 
 def test_unloading_frees_samples_and_keeps_the_others(tmp_path: Path) -> None:
-    sink, given, kept = Tokenless(), {}, []
+    sink, images_by_index, kept = Tokenless(), {}, []
 
     class Watched(Colours):
         def input(self, index: int) -> NDArray[np.float32]:
             image = super().input(index)
-            given[index] = weakref.ref(image)
+            images_by_index[index] = weakref.ref(image)
             return image
 
     def look() -> None:
-        kept.append(sorted(index for index, image in given.items() if image() is not None))
+        kept.append(
+            sorted(index for index, image in images_by_index.items() if image() is not None)
+        )
 
     with tiny(Watched(), model=colour_model(tmp_path)) as engine:
         engine.load_samples([7, 8, 9])

@@ -35,11 +35,11 @@ def test_questions_of_squad_are_answered_and_scored(tmp_path: Path) -> None:
     dataset = SquadDataset(path=str(write(tmp_path, content, lines)), pad=False)
     features = [dataset.input(index) for index in range(len(dataset))]
 
-    found = answers(encoder(tmp_path, words=words), features, task="answer", batch_size=4)
+    outputs = answers(encoder(tmp_path, words=words), features, task="answer", batch_size=4)
 
     plain = [logits(each["input_ids"], each["segment_ids"], words).tobytes() for each in features]
     references = [dataset.reference(index) for index in range(len(dataset))]
-    assert SquadScorer().score(found, references) == SquadScorer().score(plain, references)
+    assert SquadScorer().score(outputs, references) == SquadScorer().score(plain, references)
 
 
 def test_detections_are_scored(tmp_path: Path) -> None:
@@ -48,10 +48,10 @@ def test_detections_are_scored(tmp_path: Path) -> None:
     for image in photos:  # Boxes are to have an area.
         image[0, :, 2:4] += image[0, :, :2] + 1
 
-    found = answers(detector(tmp_path), photos, task="detect", batch_size=1)
+    outputs = answers(detector(tmp_path), photos, task="detect", batch_size=1)
 
     references = []
-    for index, raw in enumerate(found):
+    for index, raw in enumerate(outputs):
         boxes: list[Any] = []
         for _, top, left, bottom, right, _, label in np.frombuffer(raw, "<f4").reshape(-1, 7):
             box = [float(each) for each in (left * 45, top * 60)]
@@ -60,23 +60,23 @@ def test_detections_are_scored(tmp_path: Path) -> None:
             boxes.append({"category_id": int(label), "bbox": box, "area": area, "iscrowd": 0})
         of_image = {"index": index, "image_id": 100 + index, "height": 60, "width": 45}
         references.append({**of_image, "annotations": boxes})
-    assert MeanApScorer().score(found, references).aggregate["map"] == pytest.approx(100)
+    assert MeanApScorer().score(outputs, references).aggregate["map"] == pytest.approx(100)
 
 
 def test_segmented_volumes_are_scored(tmp_path: Path) -> None:
     volumes = [volume(index) for index in range(2)]
 
-    found = answers(segmenter(tmp_path), volumes, task="segment", roi_shape=[4, 4, 4])
+    outputs = answers(segmenter(tmp_path), volumes, task="segment", roi_shape=[4, 4, 4])
 
-    labels = [np.frombuffer(raw, np.uint8).reshape(12, 8, 16) for raw in found]
+    labels = [np.frombuffer(raw, np.uint8).reshape(12, 8, 16) for raw in outputs]
     references = [{"case": f"case_{n}", "label": label} for n, label in enumerate(labels)]
-    assert DiceScorer().score(found, references).aggregate["dice"] == 1.0
+    assert DiceScorer().score(outputs, references).aggregate["dice"] == 1.0
 
 
 def test_click_predictions_are_scored(tmp_path: Path) -> None:
     samples = [pairs(index) for index in range(12)]
 
-    found = answers(recommender(tmp_path), samples, task="tensor", output="probability")
+    outputs = answers(recommender(tmp_path), samples, task="tensor", output="probability")
 
     labels = [(probabilities(each) > 0.5).astype(np.float32) for each in samples]
-    assert AucScorer().score(found, labels).aggregate["auc"] == 100.0
+    assert AucScorer().score(outputs, labels).aggregate["auc"] == 100.0

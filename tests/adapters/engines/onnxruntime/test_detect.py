@@ -28,16 +28,16 @@ def plain(index: int, image: NDArray[np.float32], threshold: float) -> list[list
 
 
 def rows(raw: bytes) -> list[list[float]]:
-    found: list[list[float]] = np.frombuffer(raw, "<f4").reshape(-1, 7).tolist()
-    return found
+    row_list: list[list[float]] = np.frombuffer(raw, "<f4").reshape(-1, 7).tolist()
+    return row_list
 
 
 def test_rows_are_those_of_a_plain_computation(tmp_path: Path) -> None:
     model = detector(tmp_path)
     for threshold, least in ((None, 0.05), (0.0, 0.0), (0.12, 0.12)):
-        found = answers(model, PHOTOS, task="detect", batch_size=1, score_threshold=threshold)
+        outputs = answers(model, PHOTOS, task="detect", batch_size=1, score_threshold=threshold)
         expected = [plain(index, image, least) for index, image in enumerate(PHOTOS)]
-        assert [rows(each) for each in found] == [
+        assert [rows(each) for each in outputs] == [
             np.array(each, np.float32).reshape(-1, 7).tolist() for each in expected
         ]
         assert min(map(len, expected)) == 0 < 5 < max(map(len, expected))
@@ -57,8 +57,8 @@ def test_a_batched_model_gives_the_same_rows(tmp_path: Path) -> None:
     assert [rows(each) for each in answers(model, mixed, task="detect", batch_size=5)] == [
         np.array(each, np.float32).reshape(-1, 7).tolist() for each in expected
     ]
-    (found,) = answers(model, [image_of((1, 1, 2, 2, math.nan, 1))], task="detect")
-    assert math.isnan(rows(found)[0][5])
+    (output,) = answers(model, [image_of((1, 1, 2, 2, math.nan, 1))], task="detect")
+    assert math.isnan(rows(output)[0][5])
 
 
 def image_of(*boxes: tuple[float, ...]) -> NDArray[np.float32]:
@@ -87,5 +87,5 @@ def test_options_say_how_boxes_are_read_and_which_are_kept(tmp_path: Path) -> No
     ]
     model, image = detector(tmp_path), image_of(FIRST, SECOND, THIRD)
     for options, expected in cases:
-        (found,) = answers(model, [image], task="detect", batch_size=1, **options)
-        assert rows(found) == np.array([[0, *row] for row in expected], np.float32).tolist()
+        (output,) = answers(model, [image], task="detect", batch_size=1, **options)
+        assert rows(output) == np.array([[0, *row] for row in expected], np.float32).tolist()

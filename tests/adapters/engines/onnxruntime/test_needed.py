@@ -96,7 +96,7 @@ def test_what_nvidia_s_wheel_of_tensorrt_brought_is_found(tmp_path: Path, wheel:
     (tmp_path / "onnx.py").touch()
     if wheel:
         (libs / "__init__.py").write_text(TENSORRT_LIBS, "utf-8")
-    for place, text, more in (
+    for library, text, more in (
         (libs / "libofwheel.so", "int of_wheel(void) { return 1; }", ["-Wl,-soname,libofwheel.so"]),
         (
             capi / "libonnxruntime_providers_tensorrt.so",
@@ -104,7 +104,7 @@ def test_what_nvidia_s_wheel_of_tensorrt_brought_is_found(tmp_path: Path, wheel:
             [f"-L{libs}", "-lofwheel"],
         ),
     ):
-        command = [compiler, "-shared", "-fPIC", "-o", str(place), "-x", "c", "-", "-x", "none"]
+        command = [compiler, "-shared", "-fPIC", "-o", str(library), "-x", "c", "-", "-x", "none"]
         subprocess.run([*command, *more], input=text, text=True, check=True)
     code = (
         "from pytest_mlperf.adapters.engines.onnxruntime._session import Providers\n"

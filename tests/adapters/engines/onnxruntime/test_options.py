@@ -85,10 +85,14 @@ def test_options_are_given_to_onnxruntime_as_text_in_the_order_of_the_providers(
         short = Providers.of(providers, None, None)
         assert (short.names, short.describe()) == (names, {"providers": ",".join(names)})
     options = {"cuda": {"device_id": 1, "do_copy_in_default_stream": True}}
-    found = Providers.of(["tensorrt", "cuda", "cpu"], options, None)
+    chosen_providers = Providers.of(["tensorrt", "cuda", "cpu"], options, None)
     texts = {"device_id": "1", "do_copy_in_default_stream": "True"}
-    assert found.arguments("0" * 64) == [(TENSORRT_PROVIDER, {}), (CUDA, texts), (CPU_PROVIDER, {})]
-    assert json.loads(found.describe()["provider_options"]) == {CUDA: texts}
+    assert chosen_providers.arguments("0" * 64) == [
+        (TENSORRT_PROVIDER, {}),
+        (CUDA, texts),
+        (CPU_PROVIDER, {}),
+    ]
+    assert json.loads(chosen_providers.describe()["provider_options"]) == {CUDA: texts}
     # Baselines hold no names of users: a path is described by its last part.
     paths = {"tensorrt": {"trt_engine_cache_path": "/home/someone/engines", "trt_fp16_enable": 1}}
     described = json.loads(Providers.of(["tensorrt"], paths, None).describe()["provider_options"])
@@ -100,10 +104,10 @@ def test_options_are_given_to_onnxruntime_as_text_in_the_order_of_the_providers(
 def test_engines_of_tensorrt_are_kept_by_model(tmp_path: Path) -> None:
     cache = tmp_path / "new" / "engines"
     options = {"tensorrt": {"trt_fp16_enable": True, "trt_timing_cache_enable": False}}
-    found = Providers.of(["tensorrt", "cpu"], options, str(cache))
+    providers = Providers.of(["tensorrt", "cpu"], options, str(cache))
 
-    (_, first), _ = found.arguments("a" * 16)
-    (_, second), _ = found.arguments("b" * 16)
+    (_, first), _ = providers.arguments("a" * 16)
+    (_, second), _ = providers.arguments("b" * 16)
 
     assert first == {
         "trt_engine_cache_enable": "True",
@@ -114,16 +118,19 @@ def test_engines_of_tensorrt_are_kept_by_model(tmp_path: Path) -> None:
     }
     assert second["trt_engine_cache_path"] == str(cache / ("b" * 16))
     assert sorted(each.name for each in cache.iterdir()) == ["a" * 16, "b" * 16]
-    assert found.describe()["engine_cache"] == "yes"
+    assert providers.describe()["engine_cache"] == "yes"
     (tmp_path / "file").write_text("", "utf-8")
     with pytest.raises(EnvironmentFault, match=r"cannot be made \(Not a directory\); set engine_"):
         Providers.of(["tensorrt"], None, str(tmp_path / "file")).arguments("a" * 16)
 
 
 def test_a_provider_that_is_not_installed_says_what_has_it(tmp_path: Path) -> None:
-    gpu, own = "pip install onnxruntime-gpu in place of onnxruntime", "QNNExecutionProvider"
+    gpu, qnn = (
+        "pip install onnxruntime-gpu in place of onnxruntime",
+        "QNNExecutionProvider",
+    )
     hints = {"cuda": gpu, "tensorrt": gpu, "openvino": gpu.replace("-gpu", "-openvino")}
-    hints[own] = f"a build of onnxruntime with {own}"
+    hints[qnn] = f"a build of onnxruntime with {qnn}"
     for name, hint in hints.items():
         full = PROVIDER_NAMES.get(name, name)
         if full in onnxruntime.get_available_providers():
@@ -149,7 +156,7 @@ def test_onnxruntime_takes_options_as_they_are_given(tmp_path: Path) -> None:
     inputs = [{"dense": np.ones(3), "sparse_0": np.ones(2, int), "sparse_1": np.ones(1, int)}]
     options: dict[str, Any] = {"task": "tensor", "output": "logit"}
 
-    found = answers(
+    outputs = answers(
         recommender(tmp_path),
         inputs,
         providers=[first, "cpu"],
@@ -157,4 +164,4 @@ def test_onnxruntime_takes_options_as_they_are_given(tmp_path: Path) -> None:
         **options,
     )
 
-    assert found == answers(recommender(tmp_path), inputs, **options)
+    assert outputs == answers(recommender(tmp_path), inputs, **options)

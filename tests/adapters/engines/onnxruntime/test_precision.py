@@ -130,34 +130,36 @@ def made(folder: Path, name: str) -> str:
 
 def test_a_model_is_only_of_the_precision_that_it_holds(tmp_path: Path) -> None:
     """It changes the arithmetic: more with fewer bits, and never beyond what rounding can do."""
-    sample, found = [drawn(8, 8)], {}
+    sample, outputs = [drawn(8, 8)], {}
     for name, (*_, holds) in MODELS.items():
-        model, own = made(tmp_path, name), name.split(maxsplit=1)[0]
+        model, own_precision = made(tmp_path, name), name.split(maxsplit=1)[0]
 
         def enter(word: str, model: str = model) -> None:
             engine(model, sample, task="tensor", precision=word).__enter__()
 
-        with engine(model, sample, task="tensor", precision=own) as opened:
+        with engine(model, sample, task="tensor", precision=own_precision) as opened:
             quantised = opened.describe().get("quantised")
         assert quantised == (holds if "operators (" in holds else None)
         rows = []
-        for word in set(PRECISIONS) - {own}:
+        for word in set(PRECISIONS) - {own_precision}:
             expected = (
                 f"{model}: precision is {word!r}, but the file holds {holds}; correct precision or"
             )
-            if (own, word) in {("fp32", "fp16"), ("bf16", "fp16")}:
+            if (own_precision, word) in {("fp32", "fp16"), ("bf16", "fp16")}:
                 expected = "'x' is tensor(float), not tensor(float16); correct precision or the"
             rows.append((word, expected))
         assert unrefused(enter, RunError, rows) == []
-        (raw,) = answers(model, sample, task="tensor", precision=own)
-        found[name] = np.frombuffer(raw, np.float32)
+        (raw,) = answers(model, sample, task="tensor", precision=own_precision)
+        outputs[name] = np.frombuffer(raw, np.float32)
     with pytest.raises(
         SuiteError, match="'w8a8' is not one of fp64, fp32, bf16, fp16, fp8, int8, "
     ):
         engine(model, [], task="tensor", precision="w8a8")
 
-    size = np.abs(found["fp32"]).max()
-    apart = {name: float(np.abs(each - found["fp32"]).max() / size) for name, each in found.items()}
+    size = np.abs(outputs["fp32"]).max()
+    apart = {
+        name: float(np.abs(each - outputs["fp32"]).max() / size) for name, each in outputs.items()
+    }
     assert apart.pop("fp32") == 0
     assert all(0 < each < 0.3 for each in apart.values())
     assert apart["fp16"] < apart["bf16"] < apart["int4"]
@@ -176,14 +178,16 @@ def test_a_file_is_read_as_the_library_of_onnx_reads_it() -> None:
     paths = sorted(TINY.glob("*/**/*.onnx"))
     assert paths
     for path in paths:
-        graph, found = onnx.load(path).graph, read(path)
-        assert found is not None
-        assert [each.kind for each in found.nodes] == [each.op_type for each in graph.node]
-        assert [each.inputs for each in found.nodes] == [tuple(each.input) for each in graph.node]
+        graph, model_read = onnx.load(path).graph, read(path)
+        assert model_read is not None
+        assert [each.kind for each in model_read.nodes] == [each.op_type for each in graph.node]
+        assert [each.inputs for each in model_read.nodes] == [
+            tuple(each.input) for each in graph.node
+        ]
         weights = {each.name: each.data_type for each in graph.initializer}
-        assert weights.items() <= found.types.items()
+        assert weights.items() <= model_read.types.items()
         numbers = [math.prod(each.dims) for each in graph.initializer if each.data_type == FLOAT]
-        assert found.elements[FLOAT] >= sum(numbers)
+        assert model_read.elements[FLOAT] >= sum(numbers)
 
 
 def test_inner_graphs_functions_constants_and_weights_beside_the_file_are_read(
@@ -224,13 +228,19 @@ def test_weights_in_files_of_their_own_are_hashed(tmp_path: Path) -> None:
     onnx.save(
         onnx.load(inside), apart, save_as_external_data=True, location="w.data", size_threshold=0
     )
-    before = digests(apart, read(apart))
+    digests_at_first = digests(apart, read(apart))
     data = tmp_path / "w.data"
     data.write_bytes(data.read_bytes()[:-1] + b"\x01")
-    now = digests(apart, read(apart))
+    digests_after_change = digests(apart, read(apart))
 
-    assert before.keys() == now.keys() == {"weights_sha256", "external_data_sha256"}
-    assert [key for key in before if before[key] != now[key]] == ["external_data_sha256"]
+    assert (
+        digests_at_first.keys()
+        == digests_after_change.keys()
+        == {"weights_sha256", "external_data_sha256"}
+    )
+    assert [
+        key for key in digests_at_first if digests_at_first[key] != digests_after_change[key]
+    ] == ["external_data_sha256"]
     assert digests(Path(inside), read(Path(inside))).keys() == {"weights_sha256"}
     data.unlink()
     assert digests(apart, read(apart)).keys() == {"weights_sha256"}
@@ -260,14 +270,14 @@ def test_operators_are_known_by_name_types_and_bits() -> None:
         ("QuickGelu", {}, {}, None),
         ("Attention", {}, {}, None),
     ]
-    found = [
+    operators = [
         (
             *Kinds.of(Contents(nodes=[Node(kind, ("x", "s", "z"), more)], types=types)).quantised,
             None,
         )
         for kind, types, more, _ in cases
     ]
-    assert [(*row[:3], words[0]) for row, words in zip(cases, found, strict=True)] == cases
+    assert [(*row[:3], words[0]) for row, words in zip(cases, operators, strict=True)] == cases
 
 
 @given(st.binary(max_size=200))
@@ -279,14 +289,14 @@ def test_what_is_no_message_is_an_error_and_never_worse(tmp_path_factory: Any, d
 
 
 def test_a_file_is_judged_only_by_what_it_shows(tmp_path: Path) -> None:
-    cut, own = tmp_path / "cut.onnx", tmp_path / "model.ort"
+    cut, ort_file = tmp_path / "cut.onnx", tmp_path / "model.ort"
     cut.write_bytes(Path(made(tmp_path, "fp32")).read_bytes()[:-5])
     graph = Graph(where=str(cut), inputs=(), outputs=())
     with pytest.raises(RunError, match="read to see what it holds: it is no ONNX file: "):
         check_model(cut, graph, "fp32", CPU)
-    own.write_bytes(b"\x10\0\0\0ORTM" + bytes(50))
+    ort_file.write_bytes(b"\x10\0\0\0ORTM" + bytes(50))
     compiled = Path(product(tmp_path, [node("EPContext", ["x"], ["y"], domain=MS)], {}))
-    for path in (own, compiled):
+    for path in (ort_file, compiled):
         graph = Graph(where=str(path), inputs=(), outputs=())
         assert check_model(path, graph, "int8", CPU) == {}
 

@@ -126,7 +126,7 @@ def tensors(kind: int, sample: Any, message: str) -> SampleRow:
     return partial(doubled, dtype=kind, node_type=node_type), TENSOR, sample, message
 
 
-def asked(message: str, **arrays: Any) -> SampleRow:
+def refused_sample(message: str, **arrays: Any) -> SampleRow:
     """Return a row for the encoder, which gets a question with other arrays."""
     return encoder, ANSWER, {**QUESTION, **arrays}, message
 
@@ -175,10 +175,12 @@ SAMPLES: list[SampleRow] = [
         QUESTION,
         r"takes 40 tokens and no mask, so no",
     ),
-    asked(r"one shape \(seq,\), but sample 0 .*_mask \(2,\)", input_mask=np.ones(2, np.int64)),
-    asked(r"one shape \(seq,\), but .*_ids \(1, 4\)", input_ids=np.ones((1, 4), np.int64)),
-    asked(r"'input_ids' takes samples of type int64, but .*float64", input_ids=np.ones(4)),
-    asked(r"input_ids \(0,\)", **{name: np.empty(0, np.int64) for name in QUESTION}),
+    refused_sample(
+        r"one shape \(seq,\), but sample 0 .*_mask \(2,\)", input_mask=np.ones(2, np.int64)
+    ),
+    refused_sample(r"one shape \(seq,\), but .*_ids \(1, 4\)", input_ids=np.ones((1, 4), np.int64)),
+    refused_sample(r"'input_ids' takes samples of type int64, but .*float64", input_ids=np.ones(4)),
+    refused_sample(r"input_ids \(0,\)", **{name: np.empty(0, np.int64) for name in QUESTION}),
     (segmenter, SEGMENT, volume(0, shape=(3, 8, 8)), r"do not cover .* \(1, 3, 8, 8\); pad it"),
     (segmenter, SEGMENT, volume(0, shape=(8, 9, 8)), r"steps of \(2, 2, 2\) do .* \(1, 8, 9, 8\)"),
     (segmenter, SEGMENT, np.zeros((2, 4, 4, 4)), r"\(1, None, None, None\), but .*\(2, 4, 4, 4"),
@@ -210,7 +212,9 @@ def summed(folder: Path) -> str:
 
 
 ANSWERS: list[SampleRow] = [
-    asked(r"model\.onnx: onnxruntime gave up: .*indices", input_ids=QUESTION["input_ids"] + 50),
+    refused_sample(
+        r"model\.onnx: onnxruntime gave up: .*indices", input_ids=QUESTION["input_ids"] + 50
+    ),
     (three_logits, ANSWER, QUESTION, r"gave \(1, \d+, 3\) for inputs of shape \(1, \d+\)"),
     (summed, TENSOR, np.ones(2), r"output 'y' has shape \(\) for a batch of 1; task = "),
     (yolo, YOLO, frame([[10, 20, 30, 40, 0.5, 3]]), "gave class 3, but the data set has 3 categor"),

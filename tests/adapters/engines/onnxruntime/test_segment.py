@@ -24,18 +24,18 @@ ROI = [4, 4, 4]
 VOLUMES = [volume(index, shape=shape) for index, shape in enumerate([(12, 8, 16), (4, 4, 4)])]
 
 
-def bell(place: int, length: int) -> float:
+def bell(index: int, length: int) -> float:
     """Return the weight of a place in a line, 1 in its middle."""
-    return math.exp(-0.5 * ((place - (length - 1) / 2) / (length / 8)) ** 2)
+    return math.exp(-0.5 * ((index - (length - 1) / 2) / (length / 8)) ** 2)
 
 
 def weights(shape: Sequence[int]) -> NDArray[np.float32]:
     """Return the weights of a window's voxels, one by one."""
-    found = np.empty(shape)
-    for place in np.ndindex(*shape):
-        product = math.prod(bell(at, length) for at, length in zip(place, shape, strict=True))
-        found[place] = math.cbrt(product)
-    return np.asarray(found / found.max(), np.float32)
+    weights_by_place = np.empty(shape)
+    for index in np.ndindex(*shape):
+        product = math.prod(bell(at, length) for at, length in zip(index, shape, strict=True))
+        weights_by_place[index] = math.cbrt(product)
+    return np.asarray(weights_by_place / weights_by_place.max(), np.float32)
 
 
 def plain(model: str, image: NDArray[Any], roi: Sequence[int], steps: Sequence[int]) -> bytes:
@@ -77,11 +77,11 @@ def test_classes_are_those_of_a_plain_computation(tmp_path: Path) -> None:
         ([8, 4, 4], 0.75, [2, 1, 1]),
         ([4, 5, 2], 0.3, [2, 3, 1]),
     ):
-        (found,) = answers(model, VOLUMES[:1], task="segment", roi_shape=roi, overlap=overlap)
-        assert found == plain(model, VOLUMES[0], roi, steps)
+        (output,) = answers(model, VOLUMES[:1], task="segment", roi_shape=roi, overlap=overlap)
+        assert output == plain(model, VOLUMES[0], roi, steps)
     half, image = segmenter(tmp_path, dtype=TensorProto.FLOAT16), VOLUMES[0].astype(np.float16)
-    (found,) = answers(half, [image], precision="fp16", **options)
-    assert found == plain(half, image, ROI, [2, 2, 2])
+    (output,) = answers(half, [image], precision="fp16", **options)
+    assert output == plain(half, image, ROI, [2, 2, 2])
 
 
 def test_memory_is_a_few_times_that_of_the_volume(tmp_path: Path) -> None:
@@ -107,18 +107,18 @@ def test_means_decide_and_of_equal_means_the_first_class() -> None:
     means = sums / weight.reshape(1, 1)
     equal = means[0] == means[1]
 
-    found = [int(highest(pair.reshape(2, 1, 1, 1).copy(), weight)[0, 0, 0]) for pair in sums.T]
+    classes = [int(highest(pair.reshape(2, 1, 1, 1).copy(), weight)[0, 0, 0]) for pair in sums.T]
 
-    assert found == [0 if same else 1 for same in equal]
+    assert classes == [0 if same else 1 for same in equal]
     assert 0 < sum(equal) < len(equal)
 
 
 @given(shape=st.tuples(*[st.integers(1, 7)] * 3))
 def test_weights_are_symmetric_and_highest_in_the_middle(shape: tuple[int, int, int]) -> None:
-    found = importance(shape)
+    weights_of_window = importance(shape)
 
-    assert found.max() == 1.0
-    assert found.min() > 0
-    assert (found == found[::-1]).all()
-    assert found[tuple(length // 2 for length in shape)] == 1.0
-    assert np.allclose(found, weights(shape), rtol=1e-6)
+    assert weights_of_window.max() == 1.0
+    assert weights_of_window.min() > 0
+    assert (weights_of_window == weights_of_window[::-1]).all()
+    assert weights_of_window[tuple(length // 2 for length in shape)] == 1.0
+    assert np.allclose(weights_of_window, weights(shape), rtol=1e-6)

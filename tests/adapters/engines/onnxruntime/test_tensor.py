@@ -34,8 +34,8 @@ def test_each_sample_gets_the_rows_of_its_own_pairs(tmp_path: Path) -> None:
     model = recommender(tmp_path)
     options: dict[str, Any] = {"task": "tensor", "output": "probability"}
     for batch_size, workers in product([1, 7, 64], [0, 2]):
-        found = answers(model, SAMPLES, batch_size=batch_size, workers=workers, **options)
-        for raw, sample in zip(found, SAMPLES, strict=True):
+        outputs = answers(model, SAMPLES, batch_size=batch_size, workers=workers, **options)
+        for raw, sample in zip(outputs, SAMPLES, strict=True):
             got = np.frombuffer(raw, "<f4")
             assert got.shape == (len(sample["dense"]),)
             assert np.allclose(got, probabilities(sample), atol=1e-6)
@@ -54,7 +54,7 @@ def test_each_sample_gets_the_rows_of_its_own_pairs(tmp_path: Path) -> None:
 
 def test_inputs_become_the_type_that_the_model_takes(tmp_path: Path) -> None:
     halves, whole, signed = [1.5, 2], [1, 2], [1, -2]
-    for kind, values, given in (
+    for kind, values, dtype in (
         (TensorProto.FLOAT, halves, np.float32),
         (TensorProto.FLOAT, halves, np.float64),
         (TensorProto.FLOAT, whole, np.int64),
@@ -65,10 +65,10 @@ def test_inputs_become_the_type_that_the_model_takes(tmp_path: Path) -> None:
         (TensorProto.INT64, [1, 0], np.bool_),
         (TensorProto.FLOAT16, halves, np.float32),
     ):
-        sample, taken = np.array(values, given), helper.tensor_dtype_to_np_dtype(kind)
+        sample, taken = np.array(values, dtype), helper.tensor_dtype_to_np_dtype(kind)
         precision = {"float64": "fp64", "float16": "fp16"}.get(np.dtype(taken).name, "fp32")
-        (found,) = answers(doubled(tmp_path, kind), [sample], task="tensor", precision=precision)
-        assert found == (2 * sample.astype(taken)).tobytes()
+        (output,) = answers(doubled(tmp_path, kind), [sample], task="tensor", precision=precision)
+        assert output == (2 * sample.astype(taken)).tobytes()
     mask = doubled(tmp_path, TensorProto.BOOL, node_type="And")
     for sample in (np.array([True, False]), np.array([1, 0], np.int64)):
         assert answers(mask, [sample], task="tensor") == [b"\1\0"]
@@ -93,7 +93,7 @@ def test_rows_of_different_lengths_never_share_a_call(tmp_path: Path) -> None:
     model = doubled(tmp_path, TensorProto.FLOAT, shape=("n", "length"))
     inputs = [np.full((1 + i % 2, 1 + i % 3), i, np.float32) for i in range(20)]
 
-    found = answers(model, inputs, task="tensor", batch_size=6)
-    assert found == [(2 * each).tobytes() for each in inputs]
+    outputs = answers(model, inputs, task="tensor", batch_size=6)
+    assert outputs == [(2 * each).tobytes() for each in inputs]
     sample, fixed = np.ones((3, 2), np.float32), doubled(tmp_path, TensorProto.FLOAT, shape=(3, 2))
     assert answers(fixed, [sample], task="tensor", batch_size=1) == [(2 * sample).tobytes()]

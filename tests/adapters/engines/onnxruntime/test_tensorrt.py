@@ -82,11 +82,11 @@ def fixed(folder: Path) -> str:
 
 def engine(folder: Path, **options: Any) -> TensorRtEngine:
     """Return an engine for a small model, not entered."""
-    given = {"dataset": Listed([]), "model": segmenter(folder), "precision": "fp32", **options}
-    return TensorRtEngine(**given)
+    arguments = {"dataset": Listed([]), "model": segmenter(folder), "precision": "fp32", **options}
+    return TensorRtEngine(**arguments)
 
 
-def asked(**options: Any) -> TensorRtPlan:
+def plan(**options: Any) -> TensorRtPlan:
     """Return options without an engine."""
     return TensorRtPlan(**{"precision": "fp32", **options})
 
@@ -94,9 +94,9 @@ def asked(**options: Any) -> TensorRtPlan:
 def test_options_are_passed_on_in_the_provider_s_words(tmp_path: Path) -> None:
     table = tmp_path / "ranges.flatbuffers"
 
-    found = asked(**EVERYTHING, calibration_table=str(table)).for_provider()
+    provider_options = plan(**EVERYTHING, calibration_table=str(table)).for_provider()
 
-    assert found == {
+    assert provider_options == {
         "device_id": "1",
         "trt_int8_enable": "True",
         "trt_fp16_enable": "True",
@@ -113,7 +113,7 @@ def test_options_are_passed_on_in_the_provider_s_words(tmp_path: Path) -> None:
     }
     for precision in ("fp32", "fp16", "bf16", "int8"):
         flags = set() if precision == "fp32" else {f"trt_{precision}_enable"}
-        assert set(asked(precision=precision).for_provider()) == {"device_id", *flags}
+        assert set(plan(precision=precision).for_provider()) == {"device_id", *flags}
 
 
 SHAPES = st.dictionaries(
@@ -126,7 +126,7 @@ SHAPES = st.dictionaries(
 @given(SHAPES)
 def test_shapes_are_written_as_the_provider_reads_them(shapes: dict[str, list[int]]) -> None:
     """ "name:1x2x3,name:..."; what stands behind the last colon of a part are the lengths."""
-    options = asked(min_shapes=shapes, opt_shapes=shapes, max_shapes=shapes)
+    options = plan(min_shapes=shapes, opt_shapes=shapes, max_shapes=shapes)
 
     options.check()
     text = options.for_provider()["trt_profile_opt_shapes"]
@@ -141,11 +141,11 @@ def test_engines_are_kept_by_options_and_measurements_of_kernels_beside_them(
     """The provider's own names for engines do not tell options from each other."""
     cache = {"engine_cache": str(tmp_path / "engines")}
     forms: list[dict[str, Any]] = [{}, {"precision": "fp16"}, {"optimization_level": 5}, PROFILE]
-    folders = [asked(**cache, **form).cache_folder() for form in forms]
+    folders = [plan(**cache, **form).cache_folder() for form in forms]
     assert len(set(folders)) == 4
-    assert asked(**cache).cache_folder() == folders[0]
+    assert plan(**cache).cache_folder() == folders[0]
     assert all(Path(str(folder)).parent == tmp_path / "engines" for folder in folders)
-    assert asked().cache_folder() is None
+    assert plan().cache_folder() is None
     for timing in (True, False):
         opened = engine(tmp_path, **cache, timing_cache=timing)
         ((name, options),) = opened._providers.arguments("a" * 64)
@@ -239,9 +239,9 @@ LACKING: list[tuple[Tensor, dict[str, Any], int, str]] = [
 def test_no_engine_is_built_in_the_middle_of_a_run() -> None:
     for tensor, options, batch_size, lacks in LACKING:
         inputs = [tensor, FIXED] if tensor is IMAGE else [tensor]
-        found = asked(**options).lacks(inputs, batch_size)
-        assert lacks in found
-        assert bool(lacks) == bool(found)
+        missing = plan(**options).lacks(inputs, batch_size)
+        assert lacks in missing
+        assert bool(lacks) == bool(missing)
 
 
 def test_where_operators_run_is_told() -> None:
@@ -260,12 +260,12 @@ def test_onnxruntime_tells_which_provider_runs_what(tmp_path: Path) -> None:
         pytest.skip(f"this build of onnxruntime has no {first}, which runs no operators itself")
     if not hasattr(onnxruntime.InferenceSession, "get_provider_graph_assignment_info"):
         pytest.skip("onnxruntime before 1.24 does not tell")
-    given: dict[str, Any] = {"model_key": "0" * 16, "threads": 1}
-    given |= {"graph_optimization": "all", "engine": "onnxruntime"}
+    arguments: dict[str, Any] = {"model_key": "0" * 16, "threads": 1}
+    arguments |= {"graph_optimization": "all", "engine": "onnxruntime"}
     path = Path(segmenter(tmp_path))
 
-    both = open_graph(path, providers=Providers.of([first, "cpu"], None, None), **given)
-    alone = open_graph(path, providers=Providers.of(None, None, None), **given)
+    both = open_graph(path, providers=Providers.of([first, "cpu"], None, None), **arguments)
+    alone = open_graph(path, providers=Providers.of(None, None, None), **arguments)
 
     assert placement(both) == {CPU_PROVIDER: Counter(Conv=1)}
     assert placement(alone) is None
@@ -297,10 +297,12 @@ def test_the_engine_keeps_the_contract(tmp_path: Path) -> None:
 
 
 def test_it_has_the_options_of_every_task() -> None:
-    own, base = (declaration_of(kind).options for kind in (TensorRtEngine, OnnxRuntimeEngine))
-    assert set(base) - set(own) == {"threads", "providers", "graph_optimization"}
-    shared = set(base) & set(own) - {"provider_options"}
-    assert [name for name in shared if own[name].default != base[name].default] == []
+    tensorrt_options, base = (
+        declaration_of(kind).options for kind in (TensorRtEngine, OnnxRuntimeEngine)
+    )
+    assert set(base) - set(tensorrt_options) == {"threads", "providers", "graph_optimization"}
+    shared = set(base) & set(tensorrt_options) - {"provider_options"}
+    assert [name for name in shared if tensorrt_options[name].default != base[name].default] == []
 
 
 def library() -> bytes:
@@ -323,7 +325,7 @@ def test_the_provider_knows_every_word(tmp_path: Path) -> None:
     """Read from its library, which is neither loaded nor in need of a GPU."""
     words = set(re.findall(rb"(?:trt_\w+|device_id)", library()))
 
-    options = asked(**EVERYTHING, calibration_table=str(tmp_path), engine_cache=str(tmp_path))
+    options = plan(**EVERYTHING, calibration_table=str(tmp_path), engine_cache=str(tmp_path))
     caches = {
         f"trt_{kind}_cache_{end}" for kind in ("engine", "timing") for end in ("enable", "path")
     }

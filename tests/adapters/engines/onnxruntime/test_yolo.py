@@ -28,9 +28,9 @@ def model(folder: Path) -> str:
 
 def sample(output: Any, frame: tuple[float, ...] = (0, 0, 1, 100, 100)) -> dict[str, NDArray[Any]]:
     """Return an image that the model gives back as this output."""
-    one = np.asarray(output, np.float32)
+    array = np.asarray(output, np.float32)
     return {
-        "images": np.stack([one, one, one]),
+        "images": np.stack([array, array, array]),
         "frame": np.array(frame, np.float32),
         "categories": CATEGORIES,
     }
@@ -52,7 +52,7 @@ def plain(output: NDArray[np.float32], index: int) -> list[list[float]]:
         if best > 0.001:
             corners = [x - wide / 2, y - high / 2, x + wide / 2, y + high / 2]
             chosen.append((best, scores.index(best), corners))
-    chosen.sort(key=lambda each: -each[0])
+    chosen.sort(key=lambda row: -row[0])
     kept: list[tuple[float, int, list[float]]] = []
     for box in chosen:
         if all(other[1] != box[1] or overlap(other[2], box[2]) <= 0.7 for other in kept):
@@ -63,11 +63,11 @@ def plain(output: NDArray[np.float32], index: int) -> list[list[float]]:
     ]
 
 
-def overlap(one: list[float], other: list[float]) -> float:
-    wide = min(one[2], other[2]) - max(one[0], other[0])
-    high = min(one[3], other[3]) - max(one[1], other[1])
+def overlap(box: list[float], other: list[float]) -> float:
+    wide = min(box[2], other[2]) - max(box[0], other[0])
+    high = min(box[3], other[3]) - max(box[1], other[1])
     common = max(wide, 0) * max(high, 0)
-    areas = [(box[2] - box[0]) * (box[3] - box[1]) for box in (one, other)]
+    areas = [(box[2] - box[0]) * (box[3] - box[1]) for box in (box, other)]
     return common / (sum(areas) - common)
 
 
@@ -80,8 +80,8 @@ def test_rows_are_those_of_a_plain_computation(tmp_path: Path) -> None:
     samples = [sample(each) for each in outputs]
     for batch_size, workers in ((1, 0), (6, 0), (4, 2)):
         sizes = {"batch_size": batch_size, "workers": workers}
-        found = answers(model(tmp_path), samples, task="yolo", **sizes)
-        assert [rows(each) for each in found] == [
+        output_rows = answers(model(tmp_path), samples, task="yolo", **sizes)
+        assert [rows(each) for each in output_rows] == [
             np.array(each, np.float32).tolist() for each in expected
         ]
     (some,) = answers(model(tmp_path), samples[-1:], task="yolo", max_detections=7)

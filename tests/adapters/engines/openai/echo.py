@@ -55,8 +55,8 @@ def piece(
 ) -> bytes:
     call = {"index": 0, "function": {"arguments": text}}
     delta = {"tool_calls": [call]} if field == "tool_calls" else {field: text}
-    said = {"delta": delta} if chat else {"text": text}
-    choice = {"index": 0, **said, "logprobs": None, "finish_reason": finish, "token_ids": ids}
+    content = {"delta": delta} if chat else {"text": text}
+    choice = {"index": 0, **content, "logprobs": None, "finish_reason": finish, "token_ids": ids}
     return event(
         {
             "id": "cmpl-0123456789abcdef",
@@ -246,15 +246,15 @@ class Echo(asyncio.Protocol):
             note.setdefault("first_s", note["last_s"])
 
     def _tell(self, path: bytes) -> None:
-        known = {
+        pages = {
             b"/health": b"{}",
             b"/v1/models": b'{"object":"list","data":[{"id":"echo"}]}',
             b"/version": b'{"version":"1.2.3"}',
             b"/metrics": METRICS % (Echo.running, QUEUED_S * Echo.ended, Echo.ended),
             b"/truth": json.dumps([one for one in Echo.answers if "last_s" in one]).encode(),
         }
-        body = known.get(path, b"")
-        status = b"200 OK" if path in known else b"404 Not Found"
+        body = pages.get(path, b"")
+        status = b"200 OK" if path in pages else b"404 Not Found"
         self._transport.write(
             b"HTTP/1.1 %s\r\nContent-Length: %d\r\n\r\n%s" % (status, len(body), body)
         )
@@ -318,21 +318,21 @@ def main() -> None:
     parser.add_argument("--calls", type=int, default=0)
     parser.add_argument("--ping-ms", type=float, default=0.0)
     parser.add_argument("--truth", type=int, default=0)
-    given = parser.parse_args()
-    times = given.service_ms / 1000, given.pace_ms / 1000
+    arguments = parser.parse_args()
+    times = arguments.service_ms / 1000, arguments.pace_ms / 1000
     manner = Manner(
-        hidden=given.hidden,
-        details=bool(given.details),
-        ids=bool(given.ids),
-        step=given.step,
-        first=given.first,
-        hold=given.hold,
-        reasoning=given.reasoning,
-        calls=bool(given.calls),
-        ping_s=given.ping_ms / 1000,
-        truth=bool(given.truth),
+        hidden=arguments.hidden,
+        details=bool(arguments.details),
+        ids=bool(arguments.ids),
+        step=arguments.step,
+        first=arguments.first,
+        hold=arguments.hold,
+        reasoning=arguments.reasoning,
+        calls=bool(arguments.calls),
+        ping_s=arguments.ping_ms / 1000,
+        truth=bool(arguments.truth),
     )
-    asyncio.run(serve(given.tokens, *times, given.at_once, manner, given.port))
+    asyncio.run(serve(arguments.tokens, *times, arguments.at_once, manner, arguments.port))
 
 
 if __name__ == "__main__":

@@ -30,8 +30,8 @@ class Recorder(recording.Recorder):
 def open_engine(
     url: str | None, samples: Sequence[Any] = ([5, 6, 7],), /, **options: Any
 ) -> OpenAiEngine:
-    given = {"url": url, "model": None, "max_new_tokens": RUN_TOKENS, **options}
-    return OpenAiEngine(dataset=recording.Samples(samples), precision="fp32", **given)
+    arguments = {"url": url, "model": None, "max_new_tokens": RUN_TOKENS, **options}
+    return OpenAiEngine(dataset=recording.Samples(samples), precision="fp32", **arguments)
 
 
 def run(
@@ -44,14 +44,14 @@ def run(
         sink.wait_for_end()
 
 
-def in_a_run(asked: Asked) -> bool:
+def in_a_run(request: Asked) -> bool:
     """Tell a run's request from a question before it."""
-    return bool(asked.method == "POST" and asked.body.get("max_tokens") == RUN_TOKENS)
+    return bool(request.method == "POST" and request.body.get("max_tokens") == RUN_TOKENS)
 
 
 def answering(reply: Script, manner: Script = Manner()) -> Script:  # noqa: B008 - a frozen value
     """Return a script that answers a run by `reply`, and questions before it in a manner."""
-    return lambda asked: (reply if in_a_run(asked) else manner)(asked)
+    return lambda request: (reply if in_a_run(request) else manner)(request)
 
 
 class CountingEngine(NullEngine):

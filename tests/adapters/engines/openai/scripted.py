@@ -113,17 +113,17 @@ class Scripted:
             name.lower(): value for name, _, value in (line.partition(": ") for line in head[1:])
         }
         raw = await reader.readexactly(int(headers.get("content-length", "0")))
-        asked = Asked(
+        request = Asked(
             method=method, path=path, headers=headers, body=json.loads(raw or b"{}"), raw=raw
         )
-        self.asked.append(asked)
-        reply = self._script(asked)
+        self.asked.append(request)
+        reply = self._script(request)
         await asyncio.sleep(reply.delay_s)
         writer.write(
             f"HTTP/1.1 {reply.status}\r\nContent-Type: {reply.kind}\r\n"
             "Transfer-Encoding: chunked\r\n\r\n".encode()
         )
-        model = json.dumps(f"{asked.body.get('model', 'm')}@main").encode()
+        model = json.dumps(f"{request.body.get('model', 'm')}@main").encode()
         parts = (part.replace(MODEL, model) for part in reply.parts)
         for part in filter(None, parts):  # an empty chunk would end the answer
             writer.write(b"%x\r\n%s\r\n" % (len(part), part))
@@ -220,30 +220,30 @@ class Manner:
     cached: int | None = None
     echoes: bool = True
 
-    def __call__(self, asked: Asked) -> Reply:
-        if asked.method == "GET":
-            if asked.path not in self.paths:
+    def __call__(self, request: Asked) -> Reply:
+        if request.method == "GET":
+            if request.path not in self.paths:
                 return failure("404 Not Found", "no such page")
-            return Reply(parts=[self.paths[asked.path].encode()], kind="application/json")
-        if refused := sorted(self.refuses & set(asked.body)):
+            return Reply(parts=[self.paths[request.path].encode()], kind="application/json")
+        if refused := sorted(self.refuses & set(request.body)):
             body = json.dumps({"detail": f"Unexpected fields in the request: {refused}"})
             return Reply(
                 parts=[body.encode()], status="422 Unprocessable Content", kind="application/json"
             )
-        if isinstance(asked.body.get("prompt"), list) and not self.takes_ids:
+        if isinstance(request.body.get("prompt"), list) and not self.takes_ids:
             return Reply(
                 parts=[b'{"detail":"prompt must be a string."}'],
                 status="400 Bad Request",
                 kind="application/json",
             )
-        return self.stream(asked)
+        return self.stream(request)
 
-    def stream(self, asked: Asked) -> Reply:
-        chat = "messages" in asked.body
-        most = int(asked.body["max_tokens"])
-        count = most if asked.body.get("ignore_eos") else min(self.tokens, most)
-        with_ids = self.gives_ids and bool(asked.body.get("return_token_ids"))
-        counted: dict[str, Any] = usage(self._prompt(asked), count)
+    def stream(self, request: Asked) -> Reply:
+        chat = "messages" in request.body
+        most = int(request.body["max_tokens"])
+        count = most if request.body.get("ignore_eos") else min(self.tokens, most)
+        with_ids = self.gives_ids and bool(request.body.get("return_token_ids"))
+        counted: dict[str, Any] = usage(self._prompt(request), count)
         if self.cached is not None:
             counted["prompt_tokens_details"] = {"cached_tokens": self.cached}
         parts = [piece("", chat=True, role="assistant")] if chat else []
@@ -257,19 +257,19 @@ class Manner:
                     chat=chat,
                 )
             )
-        if self.echoes and asked.body.get("echo"):
-            ids = asked.body["prompt"]
+        if self.echoes and request.body.get("echo"):
+            ids = request.body["prompt"]
             parts.insert(0, echo([None, *(-token / 1000 for token in ids[1:])]))
-        asked_for = bool(asked.body.get("stream_options"))
+        asked_for = bool(request.body.get("stream_options"))
         if self.usage == "always" or (self.usage == "asked" and asked_for):
             parts.append(event({"id": "x", "choices": [], "usage": counted}))
         return Reply(parts=[*parts, DONE] if self.ends else parts)
 
-    def _prompt(self, asked: Asked) -> int:
-        prompt = asked.body.get("prompt")
+    def _prompt(self, request: Asked) -> int:
+        prompt = request.body.get("prompt")
         if isinstance(prompt, list):
             return len(prompt)
-        return self.prompt_tokens or max(3, len(str(asked.body).split()))
+        return self.prompt_tokens or max(3, len(str(request.body).split()))
 
 
 BLOCK = 16
@@ -293,21 +293,21 @@ class PrefixCache:
     kept: set[tuple[str, ...]] = field(default_factory=set)
     shares: list[float] = field(default_factory=list)
 
-    def __call__(self, asked: Asked) -> Reply:
-        if asked.method == "GET":
-            return Manner()(asked)
-        words = words_of(asked)
+    def __call__(self, request: Asked) -> Reply:
+        if request.method == "GET":
+            return Manner()(request)
+        words = words_of(request)
         begins = [tuple(words[:end]) for end in range(BLOCK, len(words) + 1, BLOCK)]
         cached = next((len(one) for one in reversed(begins) if one in self.kept), 0)
         self.kept.update(begins)
         self.shares.append(cached / len(words))
         manner = Manner(prompt_tokens=len(words), cached=cached if self.tells else None)
-        return replace(manner(asked), delay_s=self.answer_s + self.word_s * (len(words) - cached))
+        return replace(manner(request), delay_s=self.answer_s + self.word_s * (len(words) - cached))
 
 
-def words_of(asked: Asked) -> list[str]:
+def words_of(request: Asked) -> list[str]:
     """Return the words or token ids of a prompt, or of a chat's last message."""
-    prompt = asked.body.get("prompt") or asked.body["messages"][-1]["content"]
+    prompt = request.body.get("prompt") or request.body["messages"][-1]["content"]
     return prompt.split() if isinstance(prompt, str) else [str(one) for one in prompt]
 
 

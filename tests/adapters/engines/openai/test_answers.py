@@ -77,10 +77,10 @@ def test_requests_share_connections_and_no_more_than_concurrency_are_under_way()
             peers.add(writer.get_extra_info("peername"))
             return await super()._turn(reader, writer)
 
-    def reply(asked: Asked) -> Reply:
+    def reply(request: Asked) -> Reply:
         def parts() -> Iterator[bytes]:
             nonlocal under_way
-            *first, last = Manner()(asked).parts
+            *first, last = Manner()(request).parts
             yield from first
             under_way -= 1
             yield last
@@ -179,8 +179,8 @@ def test_text_is_tokenised_again_where_there_are_no_ids() -> None:
     tokenizer = transformers.AutoTokenizer.from_pretrained(TINY)
 
     def ids(text: str) -> list[int]:
-        found: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
-        return found
+        token_ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
+        return token_ids
 
     def half(code: bytes) -> bytes:
         return b'data: {"choices":[{"text":"\\u%s","finish_reason":null}]}\n\n' % code
@@ -317,10 +317,10 @@ def test_accepted_drafts_are_those_of_the_answers_else_those_of_the_server() -> 
         counts = {**usage(3, 9), "completion_tokens_details": details}
         reply = Reply(parts=[piece("a"), LAST, event({"choices": [], "usage": counts}), DONE])
 
-        def script(asked: Asked, reply: Any = reply, pages: Any = pages) -> Reply:
-            if asked.path == "/metrics":
+        def script(request: Asked, reply: Any = reply, pages: Any = pages) -> Reply:
+            if request.path == "/metrics":
                 return Reply(parts=[next(pages).encode()], kind="text/plain")
-            return answering(lambda _: reply)(asked)
+            return answering(lambda _: reply)(request)
 
         with Scripted(script) as server, open_engine(server.url, [[5, 6, 7]] * 3) as engine:
             first = engine.accepted_drafts()
@@ -336,8 +336,8 @@ TURN = {"messages": [{"role": "user", "content": "Hello."}]}
 
 def opened(url: str, sample: Any, **options: Any) -> OpenAiEngine:
     samples = SizedSamples([sample] * len(LENGTHS), LENGTHS)
-    given = {"ignore_eos": True, "max_new_tokens": 16, **options}
-    return OpenAiEngine(dataset=samples, model=None, precision="fp32", url=url, **given)
+    arguments = {"ignore_eos": True, "max_new_tokens": 16, **options}
+    return OpenAiEngine(dataset=samples, model=None, precision="fp32", url=url, **arguments)
 
 
 def counts(script: Script, sample: Any, **options: Any) -> tuple[Recorder, list[Asked]]:
@@ -345,16 +345,16 @@ def counts(script: Script, sample: Any, **options: Any) -> tuple[Recorder, list[
     sink = Recorder(len(LENGTHS))
     with Scripted(script) as server, opened(server.url, sample, **options) as engine:
         engine.load_samples(range(len(LENGTHS)))
-        before = len(server.streams)
+        earlier_streams = len(server.streams)
         engine.submit(range(100, 100 + len(LENGTHS)), range(len(LENGTHS)), sink)
         sink.wait_for_end()
-        return sink, server.streams[before:]
+        return sink, server.streams[earlier_streams:]
 
 
 def test_each_request_asks_for_its_own_length() -> None:
     """Turns of conversations too; the longest must be one that the engine takes."""
-    sink, asked = counts(Manner(), [5, 6, 7], min_new_tokens=4)
-    lengths = sorted((one.body["max_tokens"], one.body["min_tokens"]) for one in asked)
+    sink, requests = counts(Manner(), [5, 6, 7], min_new_tokens=4)
+    lengths = sorted((one.body["max_tokens"], one.body["min_tokens"]) for one in requests)
     assert lengths == [(2, 2), (5, 4), (9, 4)]
     assert not sink.errors
     expected = {100 + index: length for index, length in enumerate(LENGTHS)}
@@ -366,10 +366,10 @@ def test_each_request_asks_for_its_own_length() -> None:
 
 
 def test_a_server_that_goes_beyond_a_samples_length_is_an_error() -> None:
-    def greedy(asked: Asked) -> Reply:
-        most = asked.body.get("max_tokens")
+    def greedy(request: Asked) -> Reply:
+        most = request.body.get("max_tokens")
         more = {"max_tokens": most + 1, "ignore_eos": True} if most in LENGTHS else {}
-        return Manner()(dataclasses.replace(asked, body={**asked.body, **more}))
+        return Manner()(dataclasses.replace(request, body={**request.body, **more}))
 
     sink, _ = counts(greedy, [5, 6, 7], ignore_eos=False)
 

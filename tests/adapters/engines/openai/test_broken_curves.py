@@ -43,10 +43,10 @@ class Breaking(Manner):
         self.reply, self.breaks_s = reply, math.inf
         self.server: Scripted | None = None
 
-    def stream(self, asked: Any) -> Any:
+    def stream(self, request: Any) -> Any:
         self.breaks_s = min(self.breaks_s, time.monotonic() + HOLDS_S)
         if time.monotonic() < self.breaks_s:
-            return super().stream(asked)
+            return super().stream(request)
         if self.reply.end == "cut" and self.server is not None:
             self.server.stop_listening()
         return self.reply
@@ -65,9 +65,11 @@ def test_it_is_one_error_and_nothing_is_recorded(how: str, pytester: pytest.Pyte
         ended = pytester.runpytest_subprocess("s.mlperf.toml", "--mlperf-update=missing")
 
     printed = ended.stdout.str()
-    shown = " ".join(printed.split())
+    printed_line = " ".join(printed.split())
     assert ended.ret == 1
     assert printed.count("ERROR engine: ") == 1, printed
-    assert re.search(rf"\d x {words}", shown), shown
-    assert re.search(r"ERROR engine: at [14]: \d+ of \d+ requests? failed", shown), shown
+    assert re.search(rf"\d x {words}", printed_line), printed_line
+    assert re.search(r"ERROR engine: at [14]: \d+ of \d+ requests? failed", printed_line), (
+        printed_line
+    )
     assert not [path for path in Path().rglob("baselines/**/*") if path.is_file()]

@@ -60,11 +60,11 @@ def bodies(script: Script, samples: Sequence[Any] = (PROMPT,), /, **options: Any
 
 
 def test_a_server_that_can_everything_gets_token_ids_and_gives_them() -> None:
-    found = described(Manner(), extra={"seed": 1}, max_prompt_tokens=3, ignore_eos=True)
+    description = described(Manner(), extra={"seed": 1}, max_prompt_tokens=3, ignore_eos=True)
 
-    asked = {"prompts": "tokens", "tokens_counted_by": "usage", "outputs": "token ids"}
-    assert {key: found[key] for key in asked} == asked
-    kept = {key[11:]: value for key, value in found.items() if key.startswith("generation.")}
+    expected = {"prompts": "tokens", "tokens_counted_by": "usage", "outputs": "token ids"}
+    assert {key: description[key] for key in expected} == expected
+    kept = {key[11:]: value for key, value in description.items() if key.startswith("generation.")}
     assert kept == {
         "max_new_tokens": "32",
         "min_new_tokens": "1",
@@ -111,7 +111,7 @@ def test_a_server_that_takes_text_only_gets_token_ids_as_text() -> None:
     def manner(tokens: int) -> Manner:
         return dataclasses.replace(TRANSFORMERS, prompt_tokens=tokens)
 
-    found = described(manner(4), **model)
+    description = described(manner(4), **model)
     assert bodies(manner(4), **model) == {
         "prompt": tokenizer.decode(PROMPT[1:]),
         "model": str(TINY),
@@ -122,8 +122,8 @@ def test_a_server_that_takes_text_only_gets_token_ids_as_text() -> None:
     }
     facts = {"prompts": "text", "outputs": "text, tokenised again", "generation.eos": "2"}
     facts["min_tokens"] = "not sent: the server does not take it"
-    assert {name: found[name] for name in facts} == facts
-    assert len(found["tokenizer_sha256"]) == 16
+    assert {name: description[name] for name in facts} == facts
+    assert len(description["tokenizer_sha256"]) == 16
 
     cut = "the quick brown fox jumps over the lazy dog"
     body = bodies(manner(6), [cut], **model, max_prompt_tokens=6)
@@ -200,7 +200,7 @@ def test_a_server_that_does_not_answer_says_why() -> None:
 
 
 def answers_to(method: str, reply: Reply) -> Script:
-    return lambda asked: reply if asked.method == method else Manner()(asked)
+    return lambda request: reply if request.method == method else Manner()(request)
 
 
 def test_no_server_at_all_is_said_so() -> None:
@@ -220,13 +220,13 @@ def test_no_server_at_all_is_said_so() -> None:
 
 
 def test_the_name_of_the_model_is_the_suites_the_servers_or_its_path() -> None:
-    one, two = '{"data":[{"id":"one"}]}', '{"data":[{"id":"one"},{"id":"two"}]}'
+    one_model, two = '{"data":[{"id":"one"}]}', '{"data":[{"id":"one"},{"id":"two"}]}'
     folder = {"model": str(TINY)}
     cases: list[tuple[str, dict[str, str], str]] = [
-        (one, {}, "one"),
+        (one_model, {}, "one"),
         (two, {"served_model": "two"}, "two"),
         (two, folder, str(TINY)),
-        (one, folder, "one"),
+        (one_model, folder, "one"),
         *((listed, folder, str(TINY)) for listed in ('{"data":[]}', "oops", '{"data":[5]}')),
     ]
     for listed, options, expected in cases:
@@ -251,12 +251,12 @@ def test_pages_without_an_end_are_not_read_to_their_end() -> None:
             sent.append(1)
             yield b" " * (1 << 20)
 
-    def models(asked: Asked) -> Reply:
+    def models(request: Asked) -> Reply:
         return Reply(parts=endless(), kind="application/json")
 
-    def others(asked: Asked) -> Reply:
-        facts = asked.path in ("/version", "/metrics")
-        return models(asked) if facts else Manner()(asked)
+    def others(request: Asked) -> Reply:
+        facts = request.path in ("/version", "/metrics")
+        return models(request) if facts else Manner()(request)
 
     assert "(too large: /v1/models has more than 16 MiB); set served_model" in refusal(models)
     assert len(sent) < 64
@@ -274,12 +274,12 @@ def test_the_version_and_the_set_up_of_the_cache_are_recorded() -> None:
         "vllm:num_requests_running 3.0\n"
     )
     paths = {**Manner().paths, "/version": '{"version":"0.33.0"}', "/metrics": metrics}
-    found = described(Manner(paths=paths))
+    description = described(Manner(paths=paths))
 
     facts = {"version": "0.33.0", "block_size": "16", "cache_dtype": "fp8"}
     facts |= {"enable_prefix_caching": "False", "model": "m", "revision": "main"}
-    assert {key[7:]: found[key] for key in found if key.startswith("server.")} == facts
-    assert "127.0.0.1" not in json.dumps(found)
+    assert {key[7:]: description[key] for key in description if key.startswith("server.")} == facts
+    assert "127.0.0.1" not in json.dumps(description)
     for version in ("[]", "oops", '{"version":{}}'):
         manner = Manner(paths={**Manner().paths, "/version": version})
         assert "server.version" not in described(manner)
@@ -288,8 +288,8 @@ def test_the_version_and_the_set_up_of_the_cache_are_recorded() -> None:
 def test_the_key_is_sent_and_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-s3cret")
 
-    def refuse(asked: Asked) -> Reply:
-        return failure("401 Unauthorized", f"bad {asked.headers.get('authorization', 'none')}")
+    def refuse(request: Asked) -> Reply:
+        return failure("401 Unauthorized", f"bad {request.headers.get('authorization', 'none')}")
 
     manner = Manner(paths={"/v1/models": '{"data":[{"id":"m"}]}', "/version": "{}"})
     sink = Recorder(1)

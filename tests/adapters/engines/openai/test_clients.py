@@ -117,14 +117,14 @@ def test_turns_of_a_conversation_have_one_name_whoever_sends_them(tmp_path: Path
         measured(worker(tmp_path, server.url, turns, loop=loop, **chat))
         named = [one for one in server.streams if "x-session-id" in one.headers]
 
-    asked: dict[str, Counter[int]] = {}
-    for one in named:
-        texts = [message["content"] for message in one.body["messages"]]
-        turn = asked.setdefault(one.headers["x-session-id"], Counter())
+    turns_by_session: dict[str, Counter[int]] = {}
+    for request in named:
+        texts = [message["content"] for message in request.body["messages"]]
+        turn = turns_by_session.setdefault(request.headers["x-session-id"], Counter())
         turn[len(texts)] += 1
         salt = texts[0].partition("]")[0]
         assert salt.startswith("[")
-    whole = [turn for turn in asked.values() if len(turn) == 3]
+    whole = [turn for turn in turns_by_session.values() if len(turn) == 3]
     assert len(whole) > 3
     assert all(set(turn.values()) == {1} for turn in whole)
 
@@ -133,9 +133,9 @@ def test_turns_of_a_conversation_have_one_name_whoever_sends_them(tmp_path: Path
 def test_the_error_of_one_ends_the_run_by_its_name(tmp_path: Path) -> None:
     answer = Manner(tokens=4)
 
-    def breaks(asked: Asked) -> Reply:
+    def breaks(request: Asked) -> Reply:
         late = len(server.streams) > 40
-        return failure("500 Internal Server Error", "out of memory") if late else answer(asked)
+        return failure("500 Internal Server Error", "out of memory") if late else answer(request)
 
     with (
         Scripted(breaks) as server,
@@ -155,10 +155,10 @@ def test_requests_that_may_fail_do_so_in_each(tmp_path: Path) -> None:
     """One in 32: the curve goes on, and has none of them in its figures."""
     answer, numbers = Manner(tokens=4), itertools.count()
 
-    def breaks(asked: Asked) -> Reply:
-        if in_a_run(asked) and next(numbers) % 32 == 31:
+    def breaks(request: Asked) -> Reply:
+        if in_a_run(request) and next(numbers) % 32 == 31:
             return failure("500 Internal Server Error", "out of memory")
-        return answer(asked)
+        return answer(request)
 
     loop = {"points": [8], "max_failed": 0.1}
     with Scripted(breaks) as server:

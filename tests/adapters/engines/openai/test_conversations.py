@@ -68,10 +68,10 @@ def under_way(turns: Sequence[Asked], **options: Any) -> tuple[list[Request], li
     with Scripted(Manner()) as server:
         with open_engine(server.url, TURNS, **CHAT, **options) as engine:
             engine.load_samples(range(len(TURNS)))
-            for sample, asked in enumerate(turns):
-                sink.take_slot(sample, asked, 0)
+            for sample, turn in enumerate(turns):
+                sink.take_slot(sample, turn, 0)
                 sessions.append(sink.session(sample))
-                engine.submit([sample], [asked.index], sink)
+                engine.submit([sample], [turn.index], sink)
                 sink.freed.get(timeout=30)
         return asked_of(server), sessions
 

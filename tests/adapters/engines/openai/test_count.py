@@ -14,8 +14,7 @@ from pytest_mlperf.adapters.engines.openai._events import StreamedAnswer
 from pytest_mlperf.core.errors import RunError, SuiteError
 from pytest_mlperf.run.worker.closed_loop import ClosedLoop, SlotSink
 from pytest_mlperf.run.worker.conversations import Conversations
-from pytest_mlperf.run.worker.point_window import REQUEST_COLUMNS
-from pytest_mlperf.run.worker.recount import NOTE
+from pytest_mlperf.run.worker.point_window import NOTE, REQUEST_COLUMNS
 from tests.adapters.engines.openai.recorder import open_engine
 from tests.adapters.engines.openai.scripted import Manner, Scripted, event
 from tests.run.harness import error_of, run_to_end, settings, spec
@@ -110,7 +109,9 @@ def test_pieces_of_every_kind_are_kept_once() -> None:
 
 def test_a_curve_is_by_the_reference_count(tmp_path: Path) -> None:
     tokenizer().save_pretrained(tmp_path / "tokenizer")
-    asked = replace(settings("Offline"), scenario="Concurrency", points=[2], min_duration_ms=300)
+    curve_settings = replace(
+        settings("Offline"), scenario="Concurrency", points=[2], min_duration_ms=300
+    )
     options = {"count_tokens": "reference", "tokenizer": str(tmp_path / "tokenizer")}
     with (
         Scripted(Thinker(tokens=4)) as server,
@@ -118,7 +119,7 @@ def test_a_curve_is_by_the_reference_count(tmp_path: Path) -> None:
     ):
         engine.load_samples([0, 1])
         sink = SlotSink(refuse, tokens=True, records=True)
-        loop = ClosedLoop(engine, sink, Conversations([0, 1]), asked)
+        loop = ClosedLoop(engine, sink, Conversations([0, 1]), curve_settings)
         log = loop.run("run", 0.0, lambda: None)
         described = engine.describe()
 
@@ -138,14 +139,14 @@ def test_a_curve_is_by_the_reference_count(tmp_path: Path) -> None:
 class Thinker(Manner):
     """Thinks a word and says two, and counts four tokens."""
 
-    def stream(self, asked: Any) -> Any:
-        reply = super().stream(asked)
+    def stream(self, request: Any) -> Any:
+        reply = super().stream(request)
         first, *_, last, usage, done = reply.parts
         del last
-        said = [{"reasoning": "hm"}, {"content": " w0"}, {"content": " w1"}]
+        deltas = [{"reasoning": "hm"}, {"content": " w0"}, {"content": " w1"}]
         pieces = [
             event({"choices": [{"index": 0, "delta": each, "finish_reason": None}]})
-            for each in said
+            for each in deltas
         ]
         end = event({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
         return replace(reply, parts=[first, *pieces, end, usage, done])

@@ -76,8 +76,10 @@ def busy(loop: Any, *, in_loop: bool) -> Iterator[None]:
 def window(url: str, *, late: str = "", prompt: Any = "Say it.", **options: Any) -> dict[str, Any]:
     """Measure a point of a curve with this client, in this process."""
     samples = [prompt] * 8
-    asked = replace(settings("Offline"), scenario="Concurrency", points=[POINT], tokens=True)
-    asked = replace(asked, min_duration_ms=500, ramp_ms=0)
+    curve_settings = replace(
+        settings("Offline"), scenario="Concurrency", points=[POINT], tokens=True
+    )
+    curve_settings = replace(curve_settings, min_duration_ms=500, ramp_ms=0)
 
     def fail(error: BaseException) -> None:
         traceback.print_exception(error)
@@ -86,7 +88,7 @@ def window(url: str, *, late: str = "", prompt: Any = "Say it.", **options: Any)
     with open_engine(url, samples, max_new_tokens=128, **options) as engine:
         engine.load_samples(range(len(samples)))
         sink = SlotSink(fail, tokens=True)
-        loop = ClosedLoop(engine, sink, Conversations(range(len(samples))), asked)
+        loop = ClosedLoop(engine, sink, Conversations(range(len(samples))), curve_settings)
         if not late:
             (point,) = loop.run("a run", 0.0, lambda: None)["points"]
             return dict(point)
@@ -107,12 +109,12 @@ def test_answers_that_come_together_have_no_times_between_their_tokens() -> None
     for name, (tokens, manner) in ways.items():
         with echo_server(tokens, 20, 1e3 * PACE_S, **manner) as url:
             point = window(url)
-        found = point["metrics"]
-        assert not found.keys() & {*NEITHER}, name
-        assert found["first_read_p50"] > 0.02, name
+        metrics = point["metrics"]
+        assert not metrics.keys() & {*NEITHER}, name
+        assert metrics["first_read_p50"] > 0.02, name
         assert "of the answers came in one read, or in few: TPOT" in point["notes"][BUFFERED], name
         assert int(point["notes"][BUFFERED].partition("%")[0]) > 60, name
-        assert found["tokens_per_sample"] == tokens, name
+        assert metrics["tokens_per_sample"] == tokens, name
         assert point["hidden_share"] == 0
 
 
@@ -130,17 +132,17 @@ def test_times_per_token_are_of_tokens_that_a_user_saw_after_the_first_message()
         pace_s = PACE_S * (4 if name == "hidden, and not told" else 1)
         with echo_server(40, 20, 1e3 * pace_s, **manner) as url:
             point = window(url, **options)
-        found = point["metrics"]
+        metrics = point["metrics"]
         # A busy machine may bring some tokens together.
         assert notes <= point["notes"].keys() <= {*notes, TOGETHER}, (name, point["notes"])
         unsized = {name for name in point["answer_counts"] if name.startswith("unsized")}
         assert bool(unsized) is (manner.get("ids") == 0 and HIDDEN not in notes), name
-        assert (point["hidden_share"], found["tokens_per_sample"]) == (hidden, 40), name
+        assert (point["hidden_share"], metrics["tokens_per_sample"]) == (hidden, 40), name
         expected = pace_s * (2 / 39 if name == "hidden, and not told" else 1)
-        assert expected * 0.9 < found["tpot_p50"] < expected * 2, (name, found)
-        assert found["tps_per_user"] == pytest.approx(1 / found["tpot_p90"])
+        assert expected * 0.9 < metrics["tpot_p50"] < expected * 2, (name, metrics)
+        assert metrics["tps_per_user"] == pytest.approx(1 / metrics["tpot_p90"])
         if name != "tens, with token ids":
-            assert found["ttft_p50"] > 0.02 + manner.get("hidden", 0) * pace_s, name
+            assert metrics["ttft_p50"] > 0.02 + manner.get("hidden", 0) * pace_s, name
 
 
 @pytest.mark.process
@@ -154,11 +156,11 @@ def test_comments_reasoning_and_held_arguments_change_no_time_of_a_token() -> No
     for name, (manner, options) in ways.items():
         with echo_server(40, 20, 1e3 * PACE_S, **manner) as url:
             point = window(url, **options)
-        found = point["metrics"]
+        metrics = point["metrics"]
         # A busy machine may bring some tokens together.
         assert (point["notes"].keys() - {TOGETHER}, point["hidden_share"]) == (set(), 0), name
-        assert PACE_S * 0.9 < found["tpot_p50"] < PACE_S * 1.5, (name, found)
-        assert 0.02 < found["ttft_p50"] < 0.02 + 10 * PACE_S, (name, found)
+        assert PACE_S * 0.9 < metrics["tpot_p50"] < PACE_S * 1.5, (name, metrics)
+        assert 0.02 < metrics["ttft_p50"] < 0.02 + 10 * PACE_S, (name, metrics)
 
 
 @pytest.mark.process
@@ -266,8 +268,8 @@ def test_hidden_tokens_and_the_first_message_are_what_the_server_tells() -> None
         (counted(piece("a", ids=[1]), all=2), (0, 1)),
         (counted(piece("a b", ids=[1, 2]), all=2), (0, 0)),
     ]
-    for number, (found, expected) in enumerate(cases):
-        assert found == expected, number
+    for number, (counts, expected) in enumerate(cases):
+        assert counts == expected, number
 
 
 def test_a_first_message_of_unknown_size_is_told_where_it_may_hide_much_of_the_time() -> None:

@@ -24,7 +24,7 @@ from pytest_mlperf.cli import main
 from pytest_mlperf.core.errors import MlperfError, RunError, SuiteError
 from pytest_mlperf.core.job import Seeds
 from pytest_mlperf.core.reason import Key
-from pytest_mlperf.run.recorded import read_recorded
+from pytest_mlperf.run.curve import read_recorded
 from pytest_mlperf.stores.results import read_results, sealed
 from pytest_mlperf.testing import check_engine
 from tests.adapters.engines.openai.echo import echo_server
@@ -77,11 +77,13 @@ def measured(url: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
         "whole_passes": True,
         "accuracy": [scored],
     }
-    asked = case(folder, url, "works", **options)
+    measured_case = case(folder, url, "works", **options)
     seeds = Seeds(qsl=1, sample_index=2, schedule=2**63, model=9315206023656308754)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OPENAI_API_KEY", "s3cret")
-        events, code = run_to_end(replace(asked, settings=replace(asked.settings, seeds=seeds)))
+        events, code = run_to_end(
+            replace(measured_case, settings=replace(measured_case.settings, seeds=seeds))
+        )
     assert code == 0, events
     loaded = next(event for event in events if event["event"] == "loaded")
     assert loaded["engine"]["harness.version"] == "0.1.0"
@@ -167,9 +169,11 @@ def test_the_engine_keeps_the_contract_where_our_own_client_asks() -> None:
 
 @pytest.mark.process
 def test_a_point_that_is_always_too_short_is_one_error(tmp_path: Path, url: str) -> None:
-    asked = case(tmp_path, url, "works", whole_passes=True)
-    asked = replace(asked, settings=replace(asked.settings, points=[4], min_duration_ms=100_000))
-    events, _ = run_to_end(asked)
+    short_case = case(tmp_path, url, "works", whole_passes=True)
+    short_case = replace(
+        short_case, settings=replace(short_case.settings, points=[4], min_duration_ms=100_000)
+    )
+    events, _ = run_to_end(short_case)
 
     assert error_of(events)["message"].startswith(
         "MLCommons' client took less than 100 s for 4,032 requests, and so 3 times: the server is"

@@ -27,7 +27,12 @@ def payloads(stream: bytes, cuts: list[int]) -> list[bytes]:
     events = EventStream()
     edges = [0, *sorted(cut % (len(stream) + 1) for cut in cuts), len(stream)]
     blocks = [events.feed(stream[a:b]) for a, b in pairwise(edges)] + [events.close()]
-    return [found for block in blocks for each in events_of(block) if (found := payload(each[:-2]))]
+    return [
+        payload_read
+        for block in blocks
+        for each in events_of(block)
+        if (payload_read := payload(each[:-2]))
+    ]
 
 
 def events_of(block: bytes) -> list[bytes]:
@@ -108,10 +113,10 @@ def test_skipping_what_only_adds_finds_the_same(
         for part in parts
     ]
 
-    kept, told = read(*same)
+    kept, tokens_of_parts = read(*same)
     counted, told_too = read(*same, keeps=False)
 
-    assert told_too == told
+    assert told_too == tokens_of_parts
     assert counted.n_ids == kept.n_ids == len(kept.ids)
     assert kept.complete
     assert counted.complete
@@ -124,15 +129,19 @@ def test_skipping_what_only_adds_finds_the_same(
 
 def test_tokens_are_counted_by_usage_or_ids_and_never_by_pieces_of_text() -> None:
     parts = [piece(f"w{number}") for number in range(26)] + [piece("w", finish="length")]
-    answer, told = read(*parts, event({"choices": [], "usage": usage(5, 32)}), DONE, keeps=False)
+    answer, token_counts = read(
+        *parts, event({"choices": [], "usage": usage(5, 32)}), DONE, keeps=False
+    )
     assert (answer.tokens, answer.prompt_tokens) == (32, 5)
-    assert told == [1] + [0] * 28
+    assert token_counts == [1] + [0] * 28
     answer, _ = read(*[piece("w")] * 5, piece("", finish="stop"), DONE)
     assert (answer.complete, answer.tokens) == (True, None)
     first, rest = piece("a", ids=[1, 2]), piece("b", ids=[3, 4, 5])
     for keeps in (False, True):
-        answer, told = read(first, rest, piece("", ids=[], finish="stop"), DONE, keeps=keeps)
-        assert told[:3] == [2, 3, 0]
+        answer, token_counts = read(
+            first, rest, piece("", ids=[], finish="stop"), DONE, keeps=keeps
+        )
+        assert token_counts[:3] == [2, 3, 0]
         assert (answer.tokens, answer.complete) == (5, True)
 
 
@@ -145,8 +154,8 @@ def test_the_first_token_is_the_first_with_text_token_ids_or_thoughts() -> None:
     assert read(piece(""), piece(None), piece("é"))[1] == [0, 0, 1]
     for key in ("reasoning_content", "reasoning"):
         thought = event({"choices": [{"delta": {key: "hm"}, "finish_reason": None}]})
-        answer, told = read(thought, piece("yes", chat=True))
-        assert (told, answer.text) == ([1, 0], ["yes"])
+        answer, token_counts = read(thought, piece("yes", chat=True))
+        assert (token_counts, answer.text) == ([1, 0], ["yes"])
 
 
 def test_an_answer_is_empty_without_text_refusal_or_calls_however_it_is_read() -> None:
@@ -279,9 +288,9 @@ def test_events_that_come_together_say_what_each_of_them_says(
     parts = [piece("x", ids=[9]), *parts, piece("", finish="stop"), DONE]
     alone, together = StreamedAnswer(keeps=False), StreamedAnswer(keeps=False)
 
-    each = sum(alone.take(part) for part in parts)
+    tokens_apart = sum(alone.take(part) for part in parts)
 
-    assert together.take(b"".join(parts)) == each
+    assert together.take(b"".join(parts)) == tokens_apart
     assert together == alone
 
 
@@ -298,7 +307,7 @@ HIDDEN = {
 
 
 def test_an_event_that_begins_and_ends_as_others_is_read_all_the_same() -> None:
-    def told(*blocks: bytes) -> tuple[Any, ...]:
+    def outcome(*blocks: bytes) -> tuple[Any, ...]:
         answer = StreamedAnswer(keeps=False)
         try:
             for block in blocks:
@@ -307,15 +316,15 @@ def test_an_event_that_begins_and_ends_as_others_is_read_all_the_same() -> None:
             return (str(failure),)
         return answer.n_ids, answer.finish, answer.completion_tokens
 
-    for name, said in HIDDEN.items():
-        ids = ',"token_ids":[1]' if "token_ids" in said else ""
+    for name, hidden_event in HIDDEN.items():
+        ids = ',"token_ids":[1]' if "token_ids" in hidden_event else ""
         usual = '{"delta":{"content":"a"},NULL' + ids + "}]"
         plain, other = (
             b'data: {"id":"1","choices":[%s}\n\n'
             % text.replace("NULL", '"finish_reason":null').encode()
-            for text in (usual, said)
+            for text in (usual, hidden_event)
         )
-        assert told(plain, plain + other + plain) == told(plain, plain, other, plain), name
+        assert outcome(plain, plain + other + plain) == outcome(plain, plain, other, plain), name
     # Token ids are those of JSON, whatever stands between them.
     answer = StreamedAnswer(keeps=False)
     events = [

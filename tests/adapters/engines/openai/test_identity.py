@@ -29,8 +29,8 @@ def listing(*entries: Mapping[str, Any]) -> Manner:
 def named(model: str, manner: Manner = Manner()) -> Script:  # noqa: B008 - a frozen value
     """Return a server whose answers are of this model, whatever is asked for."""
 
-    def answer(asked: Asked) -> Reply:
-        reply = manner(asked)
+    def answer(request: Asked) -> Reply:
+        reply = manner(request)
         name = json.dumps(model).encode()
         return replace(reply, parts=[part.replace(MODEL, name) for part in reply.parts])
 
@@ -69,8 +69,8 @@ def test_another_model_in_mid_run_is_an_error_with_its_count() -> None:
 
 
 def test_name_revision_build_and_added_tokens_belong_to_the_fingerprint() -> None:
-    def build(asked: Asked) -> Reply:
-        reply = Manner(prompt_tokens=TOKENS + 6)(asked)
+    def build(request: Asked) -> Reply:
+        reply = Manner(prompt_tokens=TOKENS + 6)(request)
         marked = b'{"system_fingerprint": "fp_1", "id"'
         return replace(reply, parts=[part.replace(b'{"id"', marked) for part in reply.parts])
 
@@ -87,10 +87,10 @@ def test_name_revision_build_and_added_tokens_belong_to_the_fingerprint() -> Non
 def test_builds_that_change_are_counted() -> None:
     turns = Counter[str]()
 
-    def answer(asked: Asked) -> Reply:
+    def answer(request: Asked) -> Reply:
         turns["all"] += 1
         mark = f'{{"system_fingerprint": "fp_{turns["all"] % 2}", "id"'.encode()
-        reply = Manner()(asked)
+        reply = Manner()(request)
         return replace(reply, parts=[part.replace(b'{"id"', mark) for part in reply.parts])
 
     with Scripted(answering(answer)) as server, open_engine(server.url) as engine:
@@ -139,10 +139,10 @@ def test_a_second_begin_token_is_counted() -> None:
     twice, once = lengths.values()
     assert twice == once + 1
 
-    def count(asked: Asked) -> Reply:
-        prompt = asked.body.get("prompt")
+    def count(request: Asked) -> Reply:
+        prompt = request.body.get("prompt")
         tokens = lengths.get(str(prompt), once)
-        return Manner(prompt_tokens=tokens if in_a_run(asked) else once)(asked)
+        return Manner(prompt_tokens=tokens if in_a_run(request) else once)(request)
 
     with (
         Scripted(count) as server,

@@ -62,8 +62,8 @@ def test_a_run_and_an_accuracy_pass_end_without_a_fault(
 def test_a_server_that_begins_to_refuse_ends_the_worker_with_one_error(tmp_path: Path) -> None:
     numbers, refused = itertools.count(1), failure("429 Too Many Requests", "slow down")
 
-    def reply(asked: Asked) -> Reply:
-        return refused if next(numbers) > 60 else Manner()(asked)
+    def reply(request: Asked) -> Reply:
+        return refused if next(numbers) > 60 else Manner()(request)
 
     with Scripted(answering(reply)) as server:
         events, code = run_to_end(case(tmp_path, server.url, "Server"))
@@ -81,7 +81,7 @@ def test_conversations_are_measured_turn_by_turn(tmp_path: Path) -> None:
     ]
     file = tmp_path / "turns.jsonl"
     file.write_text("\n".join(map(json.dumps, turns)), "utf-8")
-    told = token_settings("Offline", 6)
+    curve_settings = token_settings("Offline", 6)
     with echo_server(TOKENS, service_ms=2) as url:
         events, _ = run_to_end(
             spec(
@@ -92,7 +92,11 @@ def test_conversations_are_measured_turn_by_turn(tmp_path: Path) -> None:
                 dataset_options={"path": str(file)},
                 precision="fp32",
                 settings=replace(
-                    told, scenario="Concurrency", points=[3], min_duration_ms=100, tokens=True
+                    curve_settings,
+                    scenario="Concurrency",
+                    points=[3],
+                    min_duration_ms=100,
+                    tokens=True,
                 ),
                 requests=True,
             )

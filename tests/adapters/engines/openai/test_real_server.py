@@ -116,9 +116,9 @@ def outputs(folder: Path) -> dict[int, list[int]]:
 @pytest.mark.nightly
 @pytest.mark.parametrize("scenario", ["Offline", "Server"])
 def test_a_run_on_a_real_server_is_valid(scenario: str, tmp_path: Path) -> None:
-    asked = case(tmp_path, transformers_serve(tmp_path), scenario)
+    server_case = case(tmp_path, transformers_serve(tmp_path), scenario)
     with nothing_left() as family:
-        ran = run(asked, SAMPLES, at_load=lambda worker: family.extend(family_of(worker)))
+        ran = run(server_case, SAMPLES, at_load=lambda worker: family.extend(family_of(worker)))
 
     assert family
     # The server takes no token ids: they go there and come back as text.
@@ -137,8 +137,8 @@ def torch_answers(indices: Sequence[int]) -> dict[int, list[int]]:
 
     dataset = OpenOrcaDataset(**PROMPTS)
     prompts = [dataset.input(index) for index in indices]
-    found = answers(TINY / "model", prompts, max_new_tokens=TOKENS, batch_size=8)
-    return dict(zip(indices, found, strict=True))
+    outputs = answers(TINY / "model", prompts, max_new_tokens=TOKENS, batch_size=8)
+    return dict(zip(indices, outputs, strict=True))
 
 
 def error_after(worker: RunningWorker, family: list[psutil.Process]) -> str:

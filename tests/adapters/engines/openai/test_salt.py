@@ -26,20 +26,22 @@ def asked_in_runs(dataset: Any, runs: Sequence[str], **options: Any) -> list[lis
     """Return the prompts of each run, twice each; "accuracy" is one whose outputs are read."""
     server = Scripted(Manner(prompt_tokens=options.pop("counts", None)))
     options = {"url": server, "model": None, "max_new_tokens": RUN_TOKENS, **options}
-    asked = []
+    words_by_run = []
     with server:
         options["url"] = server.url
         with OpenAiEngine(dataset=dataset, precision="fp32", **options) as engine:
             engine.load_samples(range(len(dataset)))
             for run in runs:
-                before = len(server.asked)
+                earlier_requests = len(server.asked)
                 indices = [*range(len(dataset))] * 2
                 sink = Recorder(len(indices), wants_output=run == "accuracy")
                 sink.run = run  # type: ignore[attr-defined]
                 engine.submit(range(len(indices)), indices, sink)
                 sink.wait_for_end()
-                asked.append([words_of(one) for one in server.asked[before:] if in_a_run(one)])
-    return asked
+                words_by_run.append(
+                    [words_of(one) for one in server.asked[earlier_requests:] if in_a_run(one)]
+                )
+    return words_by_run
 
 
 def begins(prompts: Sequence[Sequence[str]], words: int) -> set[tuple[str, ...]]:
@@ -67,9 +69,9 @@ def test_each_run_asks_other_prompts_of_the_same_lengths(
     assert sorted(scored) == sorted(plain * 2)
     lengths = sorted(len(one) + added for one in plain * 2)
     assert sorted(map(len, first)) == sorted(map(len, again)) == lengths
-    for one in (first, again):
-        assert not begins(one, 11) & begins(plain, 11)
-        assert len({tuple(prompt[1:10]) for prompt in one}) == 2, "one salt for each pass"
+    for prompts in (first, again):
+        assert not begins(prompts, 11) & begins(plain, 11)
+        assert len({tuple(prompt[1:10]) for prompt in prompts}) == 2, "one salt for each pass"
     assert not begins(first, 11) & begins(again, 11)
 
 
@@ -104,10 +106,10 @@ def test_made_up_prompts_have_the_same_tokens_with_other_words() -> None:
     exact = sorted(len(tokenizer(text)["input_ids"]) for text in dataset_of(dataset))
     for form in ("text", "tokens"):
         options = {"model": str(TINY), "prompts": form}
-        server = Scripted(lambda asked: Manner(prompt_tokens=counted(asked))(asked))
+        server = Scripted(lambda request: Manner(prompt_tokens=counted(request))(request))
 
-        def counted(asked: Any) -> int:
-            prompt = asked.body.get("prompt", "")
+        def counted(request: Any) -> int:
+            prompt = request.body.get("prompt", "")
             return len(tokenizer(prompt)["input_ids"] if isinstance(prompt, str) else prompt)
 
         with server, open_like(server.url, dataset, options) as engine:

@@ -49,23 +49,23 @@ def delta(**fields: Any) -> bytes:
 def streamed(calls: list[dict[str, Any]]) -> list[bytes]:
     """Return calls as vLLM streams them: the name first, then arguments in pieces."""
     parts = []
-    for place, call in enumerate(calls):
+    for index, call in enumerate(calls):
         named = {"name": "shop_order_lamp", "arguments": ""}
-        head = {"index": place, "id": f"c{place}", "type": "function", "function": named}
+        head = {"index": index, "id": f"c{index}", "type": "function", "function": named}
         parts.append(delta(tool_calls=[head]))
         text = json.dumps(call)
         for start in range(0, len(text), 7):
-            part = {"index": place, "function": {"arguments": text[start : start + 7]}}
+            part = {"index": index, "function": {"arguments": text[start : start + 7]}}
             parts.append(delta(tool_calls=[part]))
     return parts
 
 
-def reply(asked: Asked) -> Reply:
+def reply(request: Asked) -> Reply:
     """Call what was asked for; where nothing is to be called, say so."""
-    asked_for = asked.body["messages"][0]["content"]
-    place = [each["messages"][0]["content"] for each in QUESTIONS].index(asked_for)
-    parts = streamed(CALLS[place]) or [delta(content="I can only"), delta(content=" order lamps.")]
-    finish = "tool_calls" if CALLS[place] else "stop"
+    asked_for = request.body["messages"][0]["content"]
+    index = [each["messages"][0]["content"] for each in QUESTIONS].index(asked_for)
+    parts = streamed(CALLS[index]) or [delta(content="I can only"), delta(content=" order lamps.")]
+    finish = "tool_calls" if CALLS[index] else "stop"
     end = piece("", finish=finish, chat=True)
     counted = event({"id": "x", "choices": [], "usage": usage(30, 12)})
     return Reply(parts=[*parts, end, counted, DONE])
@@ -91,10 +91,10 @@ def test_refusals_and_calls_that_are_no_json_are_counted_where_answers_are_read(
         [delta(reasoning_content="hm"), *streamed(CALLS[1])],
     ]
 
-    def script(asked: Asked) -> Reply:
-        place = [each["messages"] for each in QUESTIONS].index(asked.body["messages"])
+    def script(request: Asked) -> Reply:
+        index = [each["messages"] for each in QUESTIONS].index(request.body["messages"])
         counted = event({"id": "x", "choices": [], "usage": usage(30, 12)})
-        return Reply(parts=[*answers[place], piece("", finish="stop", chat=True), counted, DONE])
+        return Reply(parts=[*answers[index], piece("", finish="stop", chat=True), counted, DONE])
 
     for reads in (True, False):
         sink = Recorder(len(QUESTIONS), wants_output=reads)
@@ -124,8 +124,8 @@ def test_right_calls_score_all_there_is_without_a_tokenizer() -> None:
         "accuracy": 100.0,
         "normalized": 100.0,
     }
-    one, two, none = answers
-    swapped = FunctionCallsScorer().score([two, none, one], REFERENCES)
+    first, two, none = answers
+    swapped = FunctionCallsScorer().score([two, none, first], REFERENCES)
     assert swapped.aggregate["accuracy"] == 0
     assert none == b"I can only order lamps."
     assert [call["function"] for call in json.loads(two)] == [

@@ -73,9 +73,9 @@ def mute(port: int) -> None:
 def taken(port: int, folder: str, times: int) -> None:
     """Find the port taken, the first `times` times that it is started."""
     starts = Path(folder, "starts")
-    before = starts.read_text("ascii") if starts.exists() else ""
-    starts.write_text(before + "+", "ascii")
-    if len(before) < times:
+    starts_so_far = starts.read_text("ascii") if starts.exists() else ""
+    starts.write_text(starts_so_far + "+", "ascii")
+    if len(starts_so_far) < times:
         with socket.create_server(("127.0.0.1", port)):
             serve(port)
     serve(port)
@@ -125,7 +125,7 @@ def ignore_end() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
-def main(what: str, port: int, folder: str = "") -> None:
+def main(behaviour: str, port: int, folder: str = "") -> None:
     """Behave as told."""
     behaviours: dict[str, Callable[[], object]] = {
         "healthy": lambda: serve(port),
@@ -143,7 +143,7 @@ def main(what: str, port: int, folder: str = "") -> None:
         "taken once": lambda: taken(port, folder, 1),
         "taken": lambda: taken(port, folder, 99),
     }
-    behaviours[what]()
+    behaviours[behaviour]()
 
 
 if __name__ == "__main__":

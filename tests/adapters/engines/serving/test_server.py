@@ -30,15 +30,15 @@ GONE_S = 20.0
 
 def server_of(command: Sequence[str], **changes: Any) -> Server:
     """Return a server that is not started yet."""
-    given: dict[str, Any] = {"model": None, "health": "/", "start_timeout_s": 20.0, **changes}
-    return Server(command, engine="some", **{"environment": {}, **given})
+    arguments: dict[str, Any] = {"model": None, "health": "/", "start_timeout_s": 20.0, **changes}
+    return Server(command, engine="some", **{"environment": {}, **arguments})
 
 
 def scripted(
-    what: str, folder: Path | str = "", *, limit_s: float = 20.0, health: str = "/health"
+    behaviour: str, folder: Path | str = "", *, limit_s: float = 20.0, health: str = "/health"
 ) -> Server:
     """Return one of the scripted servers, likewise."""
-    command = [sys.executable, str(SCRIPT), what, "{port}", str(folder)]
+    command = [sys.executable, str(SCRIPT), behaviour, "{port}", str(folder)]
     return server_of(command, health=health, start_timeout_s=limit_s)
 
 
@@ -50,9 +50,9 @@ def port_of(server: Server) -> int:
 def _nothing_is_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """Whatever a test is about: none of its processes is there afterwards."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))  # logs of servers go there
-    before = {child.pid for child in psutil.Process().children(recursive=True)}
+    children_at_start = {child.pid for child in psutil.Process().children(recursive=True)}
     yield
-    left = [c for c in psutil.Process().children(recursive=True) if c.pid not in before]
+    left = [c for c in psutil.Process().children(recursive=True) if c.pid not in children_at_start]
     assert left == []
 
 
@@ -116,7 +116,7 @@ _launch.main(1.0, os.getppid(), ["sh", "-c", "exit 3"])
 
 
 def test_how_a_program_ended_is_told_also_where_it_was_over_at_once() -> None:
-    told = subprocess.run(
+    printed = subprocess.run(
         [sys.executable, "-c", SHORT_LIVED],
         input=b"",
         capture_output=True,
@@ -124,26 +124,26 @@ def test_how_a_program_ended_is_told_also_where_it_was_over_at_once() -> None:
         check=True,
     ).stdout
 
-    lines = [json.loads(line) for line in told.splitlines()]
+    lines = [json.loads(line) for line in printed.splitlines()]
     assert lines[1] == {"ended": 3}
 
 
 def test_a_server_that_ends_at_once_is_one_clear_error() -> None:
-    before, memory = (
+    early, memory = (
         "before GET /health answered 200; ",
         r"the machine ran out of memory \(see dmesg\)",
     )
     empty = r"its log .*\.log is empty"
     part = r"\\x07:\u200b:error:\u200b:"
-    for what, said in {
-        "ends": f"ended with exit code 0 {before}serve must keep it in the foreground; {empty}",
-        "killed": f"was killed by SIGKILL {before}if nobody killed it, {memory}; {empty}",
-        "137": f"ended with exit code 137 {before}if .*{memory}; its log .* ends: .*",
-        "out of CUDA memory": f"ended with exit code 1 {before}"
+    for behaviour, message in {
+        "ends": f"ended with exit code 0 {early}serve must keep it in the foreground; {empty}",
+        "killed": f"was killed by SIGKILL {early}if nobody killed it, {memory}; {empty}",
+        "137": f"ended with exit code 137 {early}if .*{memory}; its log .* ends: .*",
+        "out of CUDA memory": f"ended with exit code 1 {early}"
         r'its log .*\.log has "torch\.OutOfMemoryError: CUDA out of memory\. Tried to allocate '
         rf'2\.00 GiB\." and ends: shutting down part 2 {part} \| .* \| shutting down part 7 {part}',
     }.items():
-        assert re.fullmatch(f"the server {said}", error_of(scripted(what)))
+        assert re.fullmatch(f"the server {message}", error_of(scripted(behaviour)))
 
 
 def launched() -> tuple[psutil.Process, psutil.Process]:

@@ -32,8 +32,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("standin")]
 
 
 def engine(folder: Path, prompts: Any = ([9],), **options: Any) -> TensorRtLlmEngine:
-    given = {"dataset": Samples(prompts), "model": str(folder), "precision": "fp32"}
-    return TensorRtLlmEngine(**{**given, **options})
+    arguments = {"dataset": Samples(prompts), "model": str(folder), "precision": "fp32"}
+    return TensorRtLlmEngine(**{**arguments, **options})
 
 
 def test_every_token_is_told_in_order_where_tokens_are_timed(counting: Path) -> None:
@@ -116,10 +116,10 @@ def test_greedy_answers_are_those_of_the_torch_engine(tmp_path: Path) -> None:
     folder = random_model(tmp_path)
     prompts = [[3 + (7 * row + place) % 300 for place in range(1 + row)] for row in range(24)]
     lengths: dict[str, Any] = {"max_new_tokens": 12, "min_new_tokens": 0}
-    found = answers_of(engine(folder, prompts, max_batch_size=5, **lengths), 24)
+    outputs = answers_of(engine(folder, prompts, max_batch_size=5, **lengths), 24)
 
-    assert found == answers(folder, prompts, **lengths)
-    assert len({len(row) for row in found}) > 3
+    assert outputs == answers(folder, prompts, **lengths)
+    assert len({len(row) for row in outputs}) > 3
 
 
 def test_the_fingerprint_says_what_decides_speed_and_answers(counting: Path) -> None:
@@ -190,10 +190,10 @@ def test_the_engine_keeps_the_contract(counting: Path) -> None:
     """Asked in every way of LoadGen, it owes a run nothing, and leaves no thread."""
     prompts = [[9], [5, 6], [4], [30, 7]]
 
-    found = check_engine(TensorRtLlmEngine, prompts, model=str(counting), tokens=True)
+    outputs = check_engine(TensorRtLlmEngine, prompts, model=str(counting), tokens=True)
 
     expected = [packed(range(prompt[-1] - 1, EOS - 1, -1)) for prompt in prompts]
-    assert found == dict(enumerate(expected))
+    assert outputs == dict(enumerate(expected))
 
 
 NGRAM = {"decoding_type": "NGram", "max_draft_len": 2, "max_matching_ngram_size": 2}

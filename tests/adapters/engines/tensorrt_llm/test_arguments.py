@@ -35,15 +35,15 @@ LEFT_OPEN: dict[str, Any] = {
 }
 
 
-def arguments(precision: str = "bf16", **said: Any) -> dict[str, Any]:
+def arguments(precision: str = "bf16", **options: Any) -> dict[str, Any]:
     return llm_arguments(
-        Path("/models/llama"), precision, TensorRtLlmOptions(**{**LEFT_OPEN, **said})
+        Path("/models/llama"), precision, TensorRtLlmOptions(**{**LEFT_OPEN, **options})
     )
 
 
-def generation(**said: Any) -> Generation:
-    given = {"max_new_tokens": 8, "min_new_tokens": 1, "num_beams": 1, "ignore_eos": False}
-    return Generation(**{**given, "eos": (2,), **said})
+def generation(**options: Any) -> Generation:
+    fields = {"max_new_tokens": 8, "min_new_tokens": 1, "num_beams": 1, "ignore_eos": False}
+    return Generation(**{**fields, "eos": (2,), **options})
 
 
 def test_what_a_suite_leaves_open_is_left_to_tensorrt_llm() -> None:
@@ -72,7 +72,7 @@ def test_a_quantised_checkpoint_keeps_the_type_of_its_other_layers() -> None:
 
 def test_cuda_graphs_are_off_or_for_the_batches_that_can_be() -> None:
     padded = {"enable_padding": True}
-    for said, graphs in (
+    for options, graphs in (
         ({"cuda_graphs": [8, 1]}, {**padded, "batch_sizes": [1, 8]}),
         ({}, padded),
         ({"cuda_graph_padding": True}, padded),
@@ -81,7 +81,7 @@ def test_cuda_graphs_are_off_or_for_the_batches_that_can_be() -> None:
         ({"max_batch_size": 512, "cuda_graphs": [64]}, {**padded, "batch_sizes": [64]}),
     ):
         expected = ConfigObject("CudaGraphConfig", graphs)
-        assert arguments(**said)["cuda_graph_config"] == expected
+        assert arguments(**options)["cuda_graph_config"] == expected
     assert arguments(cuda_graphs=False)["cuda_graph_config"] is None
 
 
@@ -119,7 +119,7 @@ def test_answers_are_greedy_and_end_at_the_models_end_tokens() -> None:
         ({"eos": (), **ignoring}, {"end_id": -1, "pad_id": 0, **ignoring}),
         ({"min_new_tokens": 0}, ids | {"ignore_eos": False}),
     ]
-    for said, more in cases:
-        assert sampling_arguments(generation(**said)) == greedy | more
+    for options, more in cases:
+        assert sampling_arguments(generation(**options)) == greedy | more
     # Tokens of the prompt are counted in where the sampler counts them.
     assert sampling_arguments(generation(min_new_tokens=3), further=17)["min_tokens"] == 20

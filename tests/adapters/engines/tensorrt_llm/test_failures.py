@@ -23,11 +23,11 @@ ONE, THREE = Samples([[9]]), Samples([[9], [8], [7]])
 
 
 def engine(folder: Path, **options: Any) -> TensorRtLlmEngine:
-    given = {"dataset": THREE, "model": str(folder), "precision": "fp32"}
-    return TensorRtLlmEngine(**{**given, **options})
+    arguments = {"dataset": THREE, "model": str(folder), "precision": "fp32"}
+    return TensorRtLlmEngine(**{**arguments, **options})
 
 
-def told(monkeypatch: pytest.MonkeyPatch, **faults: Any) -> None:
+def inject_faults(monkeypatch: pytest.MonkeyPatch, **faults: Any) -> None:
     """Tell the stand-in what to do wrong."""
     monkeypatch.setenv("TENSORRT_LLM_STANDIN", json.dumps(faults))
 
@@ -163,10 +163,10 @@ def test_what_tensorrt_llm_would_refuse_is_told_in_our_words(counting: Path) -> 
 @standin
 def test_a_failure_names_its_sample(counting: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for faults, sentence in FAILED:
-        told(monkeypatch, **faults)
+        inject_faults(monkeypatch, **faults)
         for times_tokens in (True, False):
-            found = failure(counting, times_tokens=times_tokens)
-            assert found == sentence.format(folder=counting)
+            message = failure(counting, times_tokens=times_tokens)
+            assert message == sentence.format(folder=counting)
 
 
 LENGTHS: list[tuple[str, str, dict[str, Any], str]] = [
@@ -207,7 +207,7 @@ LENGTHS: list[tuple[str, str, dict[str, Any], str]] = [
 @standin
 def test_wrong_lengths_fail(counting: Path, mute: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, fault, options, sentence in LENGTHS:
-        told(monkeypatch, **{fault: 4 if fault == "longest" else True})
+        inject_faults(monkeypatch, **{fault: 4 if fault == "longest" else True})
         assert failure(counting if name == "counting" else mute, **options) == sentence
 
 
@@ -215,9 +215,9 @@ def test_wrong_lengths_fail(counting: Path, mute: Path, monkeypatch: pytest.Monk
 def test_stamps_may_be_missing_and_never_wrong(
     counting: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    told(monkeypatch, clock_ahead_s=100)
+    inject_faults(monkeypatch, clock_ahead_s=100)
     assert "before TensorRT-LLM stamped it; one of the two is wrong" in failure(counting)
-    told(monkeypatch, no_metrics=True)
+    inject_faults(monkeypatch, no_metrics=True)
     capfd.readouterr()
     with engine(counting) as model:
         ask(model, Recorder(expected=3), 3)

@@ -86,7 +86,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 def test_an_option_out_of_range_is_refused_by_name(folder: Path) -> None:
     rows = [(said, re.escape(f"engine tensorrt_llm: {sentence}")) for said, sentence in REFUSED]
-    assert unrefused(lambda said: engine(folder, **said), SuiteError, rows) == []
+    assert unrefused(lambda options: engine(folder, **options), SuiteError, rows) == []
     accepted: list[dict[str, Any]] = [{}, {"cuda_graphs": [4, 1]}, {"llm": {"moe_config": {}}}]
     for options in accepted:
         engine(folder, **options)

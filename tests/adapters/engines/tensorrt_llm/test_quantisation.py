@@ -14,12 +14,12 @@ from pytest_mlperf.core.errors import RunError, SuiteError
 from tests.refusals import unrefused
 
 
-def checkpoint(folder: Path, *, inside: Any = None, beside: Any = None) -> Config:
+def checkpoint(folder: Path, *, inside: Any = None, outside: Any = None) -> Config:
     """Write a checkpoint's JSON files: `inside` config.json, `beside` it."""
     config = {"vocab_size": 64} | ({} if inside is None else {"quantization_config": inside})
     (folder / "config.json").write_text(json.dumps(config), "utf-8")
-    if beside is not None:
-        (folder / "hf_quant_config.json").write_text(json.dumps(beside), "utf-8")
+    if outside is not None:
+        (folder / "hf_quant_config.json").write_text(json.dumps(outside), "utf-8")
     return read_config(folder)
 
 
@@ -34,18 +34,18 @@ def test_every_known_algorithm_is_a_precision_that_a_suite_can_name() -> None:
 PRECISION: list[tuple[dict[str, Any], str, str, str]] = [
     ({}, "bf16", "none", "none"),
     ({}, "fp32", "none", "none"),
-    ({"beside": modelopt("FP8", "FP8")}, "fp8", "FP8", "FP8"),
-    ({"beside": modelopt("NVFP4")}, "nvfp4", "NVFP4", "none"),
-    ({"beside": modelopt("W4A16_AWQ")}, "int4-awq", "W4A16_AWQ", "none"),
-    ({"beside": modelopt("W8A8_SQ_PER_CHANNEL")}, "int8", "W8A8_SQ_PER_CHANNEL", "none"),
-    ({"beside": modelopt(None, "FP8")}, "bf16", "none", "FP8"),
+    ({"outside": modelopt("FP8", "FP8")}, "fp8", "FP8", "FP8"),
+    ({"outside": modelopt("NVFP4")}, "nvfp4", "NVFP4", "none"),
+    ({"outside": modelopt("W4A16_AWQ")}, "int4-awq", "W4A16_AWQ", "none"),
+    ({"outside": modelopt("W8A8_SQ_PER_CHANNEL")}, "int8", "W8A8_SQ_PER_CHANNEL", "none"),
+    ({"outside": modelopt(None, "FP8")}, "bf16", "none", "FP8"),
     ({"inside": {"quant_method": "gptq", "bits": 4}}, "gptq", "gptq", "none"),
     ({"inside": {"quant_method": "awq", "bits": 4}}, "int4-awq", "awq", "none"),
     ({"inside": {"quant_method": "fp8", "weight_block_size": [128] * 2}}, "fp8", "fp8", "none"),
     ({"inside": {"quant_method": "mxfp4"}}, "mxfp4", "mxfp4", "none"),
     ({"inside": {"quant_method": "modelopt", "quant_algo": "NVFP4"}}, "nvfp4", "NVFP4", "none"),
     # ModelOpt's own file says more than what it repeats in config.json.
-    ({"beside": modelopt("FP8", "FP8"), "inside": {"quant_method": "fp8"}}, "fp8", "FP8", "FP8"),
+    ({"outside": modelopt("FP8", "FP8"), "inside": {"quant_method": "fp8"}}, "fp8", "FP8", "FP8"),
 ]
 
 
@@ -72,7 +72,7 @@ def test_another_precision_than_the_weights_have_is_refused(tmp_path: Path) -> N
             f'{{folder}}/config.json says gptq; set precision = "gptq", {other}',
         ),
         (
-            {"beside": modelopt("FP8")},
+            {"outside": modelopt("FP8")},
             "bf16",
             f'{{folder}}/hf_quant_config.json says FP8; set precision = "fp8", {other}',
         ),
@@ -88,8 +88,8 @@ def test_another_precision_than_the_weights_have_is_refused(tmp_path: Path) -> N
 def test_what_is_unknown_is_not_guessed(tmp_path: Path) -> None:
     rows: list[tuple[dict[str, Any], str]] = [
         ({"inside": {"quant_method": "hqq"}}, "config.json: names quant_method 'hqq', which"),
-        ({"beside": modelopt("FP2")}, "hf_quant_config.json: names quant_algo 'FP2', which"),
-        ({"beside": []}, "hf_quant_config.json: is no JSON object"),
+        ({"outside": modelopt("FP2")}, "hf_quant_config.json: names quant_algo 'FP2', which"),
+        ({"outside": []}, "hf_quant_config.json: is no JSON object"),
     ]
 
     def read(files: dict[str, Any]) -> None:

@@ -59,11 +59,11 @@ def test_a_value_of_another_type_is_refused_by_its_place(package: Any) -> None:
         ({"speculative_config": {"decoding_type": "NGram"}}, "speculative_config.NGramDecoding"),
         ({"batch_wait_max_tokens_ratio": 2}, "batch_wait_max_tokens_ratio"),
     ]
-    for said, refused in cases:
+    for arguments, refused in cases:
         with pytest.raises(ValueError, match="validation error") as error:
-            package.llmapi.TorchLlmArgs(model="m", **said)
-        found = error.value.errors()  # type: ignore[attr-defined]
-        assert any(".".join(map(str, each["loc"])).startswith(refused) for each in found)
+            package.llmapi.TorchLlmArgs(model="m", **arguments)
+        errors = error.value.errors()  # type: ignore[attr-defined]
+        assert any(".".join(map(str, each["loc"])).startswith(refused) for each in errors)
     args = package.llmapi.TorchLlmArgs(model="m")
     assert (args.max_batch_size, args.max_num_tokens, args.max_input_len) == (2048, 8192, 1024)
     assert (args.max_seq_len, args.max_beam_width, args.attn_backend) == (None, 1, "TRTLLM")
@@ -87,8 +87,8 @@ def test_misuse_is_refused(package: Any, counting: Path, monkeypatch: pytest.Mon
         ({"load_format": "gguf"}, "Invalid LoadFormat: gguf"),
     ]
 
-    def make(said: dict[str, Any]) -> None:
-        package.LLM(str(counting), skip_tokenizer_init=True, **said)
+    def make(arguments: dict[str, Any]) -> None:
+        package.LLM(str(counting), skip_tokenizer_init=True, **arguments)
 
     assert unrefused(make, Exception, rows) == []
     with pytest.raises(TypeError, match="unexpected keyword argument 'max_new_tokens'"):
@@ -148,11 +148,11 @@ def test_its_version_is_in_the_table_with_all_that_the_engine_uses(package: Any)
 @pytest.mark.usefixtures("standin")
 def test_a_binding_to_processors_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: 8)
-    for processors, said, expected in ((2, None, "0"), (8, None, None), (2, "1", "1")):
+    for processors, affinity, expected in ((2, None, "0"), (8, None, None), (2, "1", "1")):
         allowed = set(range(processors))
         monkeypatch.setattr("os.sched_getaffinity", lambda _, allowed=allowed: allowed)
         monkeypatch.delenv(AFFINITY, raising=False)
-        if said:
-            monkeypatch.setenv(AFFINITY, said)
+        if affinity:
+            monkeypatch.setenv(AFFINITY, affinity)
         import_package()
         assert os.environ.get(AFFINITY) == expected

@@ -55,7 +55,7 @@ Chain = Callable[[int], int]
 
 
 def config(*, vocabulary: int, hidden: int, layers: int, **changes: Any) -> LlamaConfig:
-    given = {
+    fields = {
         "vocab_size": vocabulary,
         "hidden_size": hidden,
         "intermediate_size": 2 * hidden,
@@ -68,7 +68,7 @@ def config(*, vocabulary: int, hidden: int, layers: int, **changes: Any) -> Llam
         "tie_word_embeddings": False,
         **changes,
     }
-    return LlamaConfig(**given)
+    return LlamaConfig(**fields)
 
 
 def save(model: Any, folder: Path, *, ends: Sequence[int] | None = (EOS,)) -> Path:
@@ -155,8 +155,13 @@ def generate_alone(folder: Path, prompts: Sequence[Sequence[int]], **settings: A
 
 def open_engine(folder: Path, prompts: Sequence[Any], **options: Any) -> TorchEngine:
     """Return an engine on these prompts."""
-    given = {"dataset": Samples(prompts), "model": str(folder), "precision": "fp32", "threads": 1}
-    return TorchEngine(**{**given, **options})
+    arguments = {
+        "dataset": Samples(prompts),
+        "model": str(folder),
+        "precision": "fp32",
+        "threads": 1,
+    }
+    return TorchEngine(**{**arguments, **options})
 
 
 def describe(folder: Path, **options: Any) -> dict[str, str]:

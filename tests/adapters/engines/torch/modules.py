@@ -21,9 +21,9 @@ HERE = "tests.adapters.engines.torch.modules"
 
 def open_engine(samples: Sequence[Any], factory: str, **options: Any) -> TorchModuleEngine:
     """Return an engine with a factory of this module, or any other."""
-    place = f"{HERE}:{factory}" if factory in globals() else factory
-    given = {"dataset": Samples(samples), "model": None, "precision": "fp32", "threads": 1}
-    return TorchModuleEngine(**{**given, "factory": place, **options})
+    reference = f"{HERE}:{factory}" if factory in globals() else factory
+    arguments = {"dataset": Samples(samples), "model": None, "precision": "fp32", "threads": 1}
+    return TorchModuleEngine(**{**arguments, "factory": reference, **options})
 
 
 def describe(samples: Sequence[Any], factory: str, **options: Any) -> dict[str, str]:

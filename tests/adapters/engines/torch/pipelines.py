@@ -125,9 +125,9 @@ def write_pipeline(folder: Path, **unet: Any) -> Path:
 
 def latents(seed: int = 3) -> NDArray[np.float32]:
     """Return what a data set gives to all samples, which cannot be written to."""
-    found = np.random.default_rng(seed).normal(size=(1, 4, SIDE, SIDE)).astype(np.float32)
-    found.setflags(write=False)
-    return found
+    noise = np.random.default_rng(seed).normal(size=(1, 4, SIDE, SIDE)).astype(np.float32)
+    noise.setflags(write=False)
+    return noise
 
 
 class Captions:
@@ -156,8 +156,8 @@ class Gallery(recording.Tokenless):
 
 
 def open_engine(folder: Path, dataset: Captions, **options: Any) -> DiffusionEngine:
-    given = {"model": str(folder), "precision": "fp32", "threads": 1, "steps": 4}
-    return DiffusionEngine(dataset=dataset, **{**given, **options})
+    arguments = {"model": str(folder), "precision": "fp32", "threads": 1, "steps": 4}
+    return DiffusionEngine(dataset=dataset, **{**arguments, **options})
 
 
 def paint(folder: Path, dataset: Captions, **options: Any) -> NDArray[np.uint8]:
@@ -170,11 +170,11 @@ def ask(engine: DiffusionEngine, samples: int) -> NDArray[np.uint8]:
     sink = Gallery(samples)
     recording.ask(engine, sink, samples)
     height, width = map(int, engine.describe()["generation.size"].split("x"))
-    found = [
+    images = [
         np.frombuffer(sink.outputs[100 + index], np.uint8).reshape(height, width, 3)
         for index in range(samples)
     ]
-    return np.stack(found)
+    return np.stack(images)
 
 
 def plain_pipeline(folder: Path, dtype: Any = torch.float32) -> Any:
@@ -196,7 +196,7 @@ def by_hand(
     pipe: Any, prompts: Sequence[str], start: NDArray[np.float32], **settings: Any
 ) -> NDArray[np.uint8]:
     """Return what one call of the pipeline makes of prompts, as MLPerf's reference rounds it."""
-    given = {
+    arguments = {
         "prompt": list(prompts),
         "negative_prompt": [NEGATIVE_PROMPT] * len(prompts),
         "num_inference_steps": 4,
@@ -204,6 +204,6 @@ def by_hand(
         **settings,
     }
     begun = torch.tensor(start).repeat(len(prompts), 1, 1, 1).to(pipe.unet.dtype)
-    images = pipe(**given, latents=begun, output_type="pt").images
+    images = pipe(**arguments, latents=begun, output_type="pt").images
     rounded = (images.permute(0, 2, 3, 1).float().numpy() * 255).round()
     return np.asarray(rounded, np.uint8)

@@ -30,10 +30,10 @@ LONGEST = 16
 
 def counted(start: int, most: int = 1000) -> list[int]:
     """Return what the counting model says after `start`."""
-    said: list[int] = []
-    while len(said) < most and (not said or said[-1] != EOS):
-        said.append(countdown(said[-1] if said else start))
-    return said
+    tokens: list[int] = []
+    while len(tokens) < most and (not tokens or tokens[-1] != EOS):
+        tokens.append(countdown(tokens[-1] if tokens else start))
+    return tokens
 
 
 def beam_search(folder: Path, prompt: list[int], width: int) -> list[int]:
@@ -88,8 +88,8 @@ def test_every_way_of_batching_gives_the_answers_of_prompts_alone(random: Path) 
         (False, {"batching": "static", "attention": "eager"}),
     ]
     for one_by_one, options in ways:
-        found = answers(random, MIXED, one_by_one=one_by_one, max_new_tokens=LONGEST, **options)
-        assert found == alone, options
+        outputs = answers(random, MIXED, one_by_one=one_by_one, max_new_tokens=LONGEST, **options)
+        assert outputs == alone, options
 
 
 def test_beams_give_the_answers_of_beam_search_alone(random: Path) -> None:
@@ -102,10 +102,10 @@ def test_beams_give_the_answers_of_beam_search_alone(random: Path) -> None:
         (True, {"batching": "static"}),
     ]
     for one_by_one, options in ways:
-        found = answers(
+        outputs = answers(
             random, prompts, one_by_one=one_by_one, num_beams=4, max_new_tokens=LONGEST, **options
         )
-        assert found == searched, options
+        assert outputs == searched, options
 
 
 @pytest.mark.parametrize("batching", ["static", "continuous"])
@@ -117,18 +117,18 @@ def test_answers_end_by_token_or_limit(mute: Path, counting: Path, batching: str
             assert EOS not in row[:-1]
             assert (len(row), row[-1]) == (least + 1, EOS)
     starts = [[4], *([40, 30, start] for start in (4, 9, 13))]
-    found = answers(counting, starts, batching=batching, max_new_tokens=9)
-    assert found == [[3, 2], counted(4, 9), counted(9, 9), counted(13, 9)]
-    found = answers(counting, [[6], [30]], batching=batching, ignore_eos=True, max_new_tokens=7)
-    assert found == [[5, 4, 3, 2, 2, 2, 2], [29, 28, 27, 26, 25, 24, 23]]
+    outputs = answers(counting, starts, batching=batching, max_new_tokens=9)
+    assert outputs == [[3, 2], counted(4, 9), counted(9, 9), counted(13, 9)]
+    outputs = answers(counting, [[6], [30]], batching=batching, ignore_eos=True, max_new_tokens=7)
+    assert outputs == [[5, 4, 3, 2, 2, 2, 2], [29, 28, 27, 26, 25, 24, 23]]
 
 
 @pytest.mark.parametrize("batching", ["static", "continuous"])
 def test_clear_answers_are_the_same_in_every_precision(counting: Path, batching: str) -> None:
     """Its scores are far apart, so that no rounding changes a token."""
     for precision in ("fp32", "bf16", "fp16", "int8", "int4"):
-        found = answers(counting, [[12], [5, 9]], precision=precision, batching=batching)
-        assert found == [counted(12), counted(9)], precision
+        outputs = answers(counting, [[12], [5, 9]], precision=precision, batching=batching)
+        assert outputs == [counted(12), counted(9)], precision
 
 
 def test_text_is_tokenised_by_the_models_own_tokenizer(counting: Path) -> None:
@@ -157,15 +157,15 @@ def test_samples_may_be_asked_for_more_than_once_in_one_list(counting: Path) -> 
 
 
 def test_unloaded_samples_are_forgotten_and_may_be_loaded_again(counting: Path) -> None:
-    asked: list[int] = []
+    read_indices: list[int] = []
 
     class Watched(Samples):
         def input(self, index: int) -> Any:
-            asked.append(index)
+            read_indices.append(index)
             return super().input(index)
 
     with open_engine(counting, [], dataset=Watched([[5], [6], [7]])) as engine:
-        del asked[:]
+        del read_indices[:]
         engine.load_samples([0, 1, 1])
         engine.load_samples([1])
         engine.unload_samples([1, 2])
@@ -173,7 +173,7 @@ def test_unloaded_samples_are_forgotten_and_may_be_loaded_again(counting: Path) 
         with pytest.raises(KeyError):
             engine.submit([1], [2], Recorder())
 
-    assert asked == [0, 1, 1]
+    assert read_indices == [0, 1, 1]
 
 
 def test_continuous_batching_grows_its_cache_for_longer_prompts(counting: Path) -> None:
@@ -197,8 +197,8 @@ def test_a_list_larger_than_the_batch_is_fed_in_as_places_become_free(counting: 
     prompts = [[start] for start in starts]
 
     assert answers(counting, prompts[:1], batching="continuous", batch_size=8) == [counted(4)]
-    found = answers(counting, prompts, batching="continuous", batch_size=8)
-    assert found == list(map(counted, starts))
+    outputs = answers(counting, prompts, batching="continuous", batch_size=8)
+    assert outputs == list(map(counted, starts))
 
 
 def test_the_static_cache_is_used_on_gpus() -> None:

@@ -48,10 +48,10 @@ def inputs(side: int = SIDE) -> dict[str, Any]:
     }
 
 
-def call(unet: Any, timestep: int, given: dict[str, Any], scale: float = 1.0) -> Any:
-    sample = given["sample"] * scale
+def call(unet: Any, timestep: int, arguments: dict[str, Any], scale: float = 1.0) -> Any:
+    sample = arguments["sample"] * scale
     with torch.no_grad():
-        return unet(**{**given, "sample": sample}, timestep=timestep, return_dict=False)[0]
+        return unet(**{**arguments, "sample": sample}, timestep=timestep, return_dict=False)[0]
 
 
 def count_calls(unet: Any) -> Counter[str]:
@@ -70,11 +70,11 @@ def count_calls(unet: Any) -> Counter[str]:
 
 def test_deep_blocks_run_at_every_nth_step_and_outer_ones_always() -> None:
     for every, steps in ((1, 5), (2, 5), (3, 7), (5, 4)):
-        unet, given = make_unet(), inputs()
+        unet, arguments = make_unet(), inputs()
         calls = count_calls(unet)
         install(unet, every).start()
         for step in range(steps):
-            call(unet, 900 - 100 * step, given)
+            call(unet, 900 - 100 * step, arguments)
 
         deep = math.ceil(steps / every)
         names = ("down1", "down2", "mid", "up0", "up1", "outer downsampler")
@@ -83,15 +83,15 @@ def test_deep_blocks_run_at_every_nth_step_and_outer_ones_always() -> None:
 
 def test_a_step_that_runs_all_blocks_is_the_unets_own_and_others_take_fewer_operations() -> None:
     """Counted by torch: steps between do less than half of the multiplications."""
-    plain, unet, given = make_unet(), make_unet(), inputs()
+    plain, unet, arguments = make_unet(), make_unet(), inputs()
     install(unet, 2).start()
 
     for step, scale in ((900, 1.0), (800, 0.9), (700, 0.8)):
         with FlopCounterMode(display=False) as counter:
-            found = call(unet, step, given, scale)
+            output = call(unet, step, arguments, scale)
         with FlopCounterMode(display=False) as full:
-            expected = call(plain, step, given, scale)
-        assert torch.equal(found, expected) is (step != 800)
+            expected = call(plain, step, arguments, scale)
+        assert torch.equal(output, expected) is (step != 800)
         part = counter.get_total_flops() / full.get_total_flops()
         assert 0 < part < 0.5 if step == 800 else part == 1
 
@@ -102,17 +102,19 @@ def test_a_step_between_is_the_outer_blocks_on_the_kept_features(side: int) -> N
 
     18 is no multiple of 4, where the UNet tells its up blocks which size to make.
     """
-    plain, unet, given = make_unet(), make_unet(), inputs(side)
+    plain, unet, arguments = make_unet(), make_unet(), inputs(side)
     kept: list[Any] = []
-    hook = plain.up_blocks[1].register_forward_hook(lambda *found: kept.append(found[2]))
-    call(plain, 900, given)
+    hook = plain.up_blocks[1].register_forward_hook(
+        lambda *hook_arguments: kept.append(hook_arguments[2])
+    )
+    call(plain, 900, arguments)
     hook.remove()
     # The same call with the features put in place of what the deep blocks give.
     plain.up_blocks[1].register_forward_hook(lambda *_: kept[0])
     install(unet, 2).start()
-    call(unet, 900, given)
+    call(unet, 900, arguments)
 
-    assert torch.equal(call(unet, 800, given, 0.5), call(plain, 800, given, 0.5))
+    assert torch.equal(call(unet, 800, arguments, 0.5), call(plain, 800, arguments, 0.5))
 
 
 def test_a_new_image_forgets_the_features_of_the_last(tiny: Path) -> None:

@@ -83,10 +83,10 @@ def test_each_part_of_the_pipeline_is_a_stage(tiny: Path, monkeypatch: pytest.Mo
             original = getattr(part, name)
 
             def timed(
-                *args: Any, original: Any = original, seconds: float = seconds, **own: Any
+                *args: Any, original: Any = original, seconds: float = seconds, **keywords: Any
             ) -> Any:
                 clock[0] += seconds
-                return original(*args, **own)
+                return original(*args, **keywords)
 
             monkeypatch.setattr(part, name, timed)
         ask(engine, 4)

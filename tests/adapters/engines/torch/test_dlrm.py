@@ -54,13 +54,13 @@ BAGS = "sparse_arch.embedding_bag_collection.embedding_bags"
 
 def shapes() -> dict[str, tuple[int, ...]]:
     """Return every tensor by TorchRec's name."""
-    found: dict[str, tuple[int, ...]] = {
+    shapes_by_name: dict[str, tuple[int, ...]] = {
         f"{BAGS}.t_cat_{n}.weight": (rows, 8) for n, rows in enumerate((50, 7, 400))
     }
     for n in range(2):
-        found[f"inter_arch.crossnet.V_kernels.{n}"] = (6, WIDTH)
-        found[f"inter_arch.crossnet.W_kernels.{n}"] = (WIDTH, 6)
-        found[f"inter_arch.crossnet.bias.{n}"] = (WIDTH, 1)
+        shapes_by_name[f"inter_arch.crossnet.V_kernels.{n}"] = (6, WIDTH)
+        shapes_by_name[f"inter_arch.crossnet.W_kernels.{n}"] = (WIDTH, 6)
+        shapes_by_name[f"inter_arch.crossnet.bias.{n}"] = (WIDTH, 1)
     for name, inputs, outputs in (
         ("dense_arch.model._mlp.0._linear", 5, 16),
         ("dense_arch.model._mlp.1._linear", 16, 12),
@@ -69,8 +69,8 @@ def shapes() -> dict[str, tuple[int, ...]]:
         ("over_arch.model.0._mlp.1._linear", 20, 10),
         ("over_arch.model.1", 10, 1),
     ):
-        found |= {f"{name}.weight": (outputs, inputs), f"{name}.bias": (outputs,)}
-    return found
+        shapes_by_name |= {f"{name}.weight": (outputs, inputs), f"{name}.bias": (outputs,)}
+    return shapes_by_name
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ def by_hand(weights: dict[str, Floats], sample: dict[str, Any]) -> Floats:
     def layer(x: Floats, name: str) -> Floats:
         return np.asarray(weights[f"{name}.weight"] @ x + weights[f"{name}.bias"])
 
-    found = []
+    probability_list = []
     for pair, dense in enumerate(sample["dense"].astype(np.float64)):
         x = dense
         for n in range(3):
@@ -123,24 +123,24 @@ def by_hand(weights: dict[str, Floats], sample: dict[str, Any]) -> Floats:
         for n in range(2):
             x = np.maximum(layer(x, f"over_arch.model.0._mlp.{n}._linear"), 0)
         (score,) = layer(x, "over_arch.model.1")
-        found.append(1 / (1 + np.exp(-score)))
-    return np.array(found)
+        probability_list.append(1 / (1 + np.exp(-score)))
+    return np.array(probability_list)
 
 
-def probabilities(folder: Path, given: list[dict[str, Any]], **options: Any) -> list[Any]:
-    return answer(given, "dlrm-v2", model=str(folder), **options)
+def probabilities(folder: Path, requests: list[dict[str, Any]], **options: Any) -> list[Any]:
+    return answer(requests, "dlrm-v2", model=str(folder), **options)
 
 
 def test_probabilities_are_those_of_formulas(tmp_path: Path, written: dict[str, Floats]) -> None:
     """Samples of different numbers of pairs share batches; names may begin with "model."."""
-    given = samples(4, 1, 9, 3, 2)
-    expected = np.concatenate([by_hand(written, sample) for sample in given])
+    requests = samples(4, 1, 9, 3, 2)
+    expected = np.concatenate([by_hand(written, sample) for sample in requests])
     assert expected.std() > 0.1
     for _prefix in ("", "model."):
         for batch_size in (1, 2, 8):
-            found = probabilities(tmp_path, given, batch_size=batch_size)
-            assert [len(each) for each in found] == [4, 1, 9, 3, 2]
-            np.testing.assert_allclose(np.concatenate(found), expected, atol=1e-5)
+            outputs = probabilities(tmp_path, requests, batch_size=batch_size)
+            assert [len(each) for each in outputs] == [4, 1, 9, 3, 2]
+            np.testing.assert_allclose(np.concatenate(outputs), expected, atol=1e-5)
         file = tmp_path / "model.safetensors"
         save_file({f"model.{name}": array for name, array in load_file(file).items()}, file)
 
@@ -155,14 +155,14 @@ def test_in_float64_only_rounding_is_left(tmp_path: Path, written: dict[str, Flo
     prepared = module.prepare(sample)
 
     with torch.no_grad():
-        found = module(torch.tensor(prepared["dense"]).double(), torch.tensor(prepared["sparse"]))
+        output = module(torch.tensor(prepared["dense"]).double(), torch.tensor(prepared["sparse"]))
 
-    np.testing.assert_allclose(found.numpy(), by_hand(written, sample), atol=1e-7)
+    np.testing.assert_allclose(output.numpy(), by_hand(written, sample), atol=1e-7)
 
 
 def test_narrow_tables_and_layers_stay_near(tmp_path: Path, written: dict[str, Floats]) -> None:
-    given = samples(30, 30)
-    expected = np.concatenate([by_hand(written, sample) for sample in given])
+    requests = samples(30, 30)
+    expected = np.concatenate([by_hand(written, sample) for sample in requests])
     for tables, precision, most in (
         ("fp16", "fp32", 0.02),
         ("int8", "fp32", 0.05),
@@ -171,9 +171,9 @@ def test_narrow_tables_and_layers_stay_near(tmp_path: Path, written: dict[str, F
         ("int8", "fp16", 0.05),
     ):
         options: dict[str, Any] = {"precision": precision, "arguments": {"tables": tables}}
-        found = np.concatenate(probabilities(tmp_path, given, **options))
-        assert 0 < np.abs(found - expected).mean() < most, (tables, precision)
-        facts = describe(given, "dlrm-v2", model=str(tmp_path), **options)
+        outputs = np.concatenate(probabilities(tmp_path, requests, **options))
+        assert 0 < np.abs(outputs - expected).mean() < most, (tables, precision)
+        facts = describe(requests, "dlrm-v2", model=str(tmp_path), **options)
         assert (facts["tables"], facts["batching"]) == (tables, "concat")
         assert len(facts["weights_sha256"]) == 16
 
@@ -181,11 +181,11 @@ def test_narrow_tables_and_layers_stay_near(tmp_path: Path, written: dict[str, F
 @pytest.mark.usefixtures("written")
 def test_tables_stay_as_they_are_in_the_file(tmp_path: Path) -> None:
     module = dlrm_v2(model=str(tmp_path))
-    before = [each.rows.data_ptr() for each in module.tables._tables]
+    addresses = [each.rows.data_ptr() for each in module.tables._tables]
 
     module.to(torch.bfloat16)
 
-    assert [each.rows.data_ptr() for each in module.tables._tables] == before
+    assert [each.rows.data_ptr() for each in module.tables._tables] == addresses
     assert {each.rows.dtype for each in module.tables._tables} == {torch.float32}
     assert {each.dtype for each in module.parameters()} == {torch.bfloat16}
 
@@ -321,7 +321,7 @@ def test_a_sample_that_the_model_cannot_take_is_named(tmp_path: Path) -> None:
         for changed, text in [lacking, *((sample | changes, text) for changes, text in table)]
     ]
 
-    def enter(given: list[Any]) -> None:
-        load(given, "dlrm-v2", model=str(tmp_path))
+    def enter(requests: list[Any]) -> None:
+        load(requests, "dlrm-v2", model=str(tmp_path))
 
     assert unrefused(enter, RunError, rows) == []

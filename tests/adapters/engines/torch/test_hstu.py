@@ -57,11 +57,11 @@ def answers(model: Path, requests: list[dict[str, Any]], **options: Any) -> list
 
 
 def test_a_row_has_the_form_of_mlperfs_log(model: Path) -> None:
-    for asked, row in zip(REQUESTS, answers(model, REQUESTS), strict=True):
-        count = len(asked["candidates"])
+    for sent, row in zip(REQUESTS, answers(model, REQUESTS), strict=True):
+        count = len(sent["candidates"])
         assert len(row) == 3 + 3 * count
-        assert (row[0], row[1], row[-1]) == (asked["step"], asked["query"], count)
-        assert row[2 + count : 2 + 2 * count].tolist() == asked["labels"].tolist()
+        assert (row[0], row[1], row[-1]) == (sent["step"], sent["query"], count)
+        assert row[2 + count : 2 + 2 * count].tolist() == sent["labels"].tolist()
         assert (row[2 + 2 * count : -1] == 1).all()
         assert ((row[2 : 2 + count] > 0) & (row[2 : 2 + count] < 1)).all()
 
@@ -69,16 +69,16 @@ def test_a_row_has_the_form_of_mlperfs_log(model: Path) -> None:
 def test_answers_are_those_of_a_request_alone(model: Path) -> None:
     together, alone = answers(model, REQUESTS, batch_size=8), answers(model, REQUESTS, batch_size=1)
 
-    for one, other in zip(together, alone, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-5)
+    for row, other in zip(together, alone, strict=True):
+        np.testing.assert_allclose(row, other, rtol=1e-5)
 
 
 def test_a_candidate_sees_the_past_and_no_other_candidate(model: Path) -> None:
-    asked = request(3, 4, 3)
-    fewer = {**asked, "candidates": asked["candidates"][:1], "labels": asked["labels"][:1]}
-    other = {**asked, "ratings": 6 - asked["ratings"]}
+    sent = request(3, 4, 3)
+    fewer = {**sent, "candidates": sent["candidates"][:1], "labels": sent["labels"][:1]}
+    other = {**sent, "ratings": 6 - sent["ratings"]}
 
-    whole, first, changed = answers(model, [asked, fewer, other], batch_size=1)
+    whole, first, changed = answers(model, [sent, fewer, other], batch_size=1)
 
     assert first[2] == pytest.approx(whole[2], rel=1e-5)
     assert abs(changed[2] - whole[2]) > 1e-6
@@ -89,9 +89,9 @@ def test_a_layer_computes_what_the_paper_says() -> None:
     sizes = dataclasses.replace(SIZES, num_heads=1)
     module = Hstu(sizes).eval()
     layer, hidden = module.layers[0], torch.randn(1, 4, 8)
-    past, asked = torch.tensor([[1, 1, 1, 0]]).bool(), torch.tensor([[0, 0, 0, 1]]).bool()
+    past, candidates = torch.tensor([[1, 1, 1, 0]]).bool(), torch.tensor([[0, 0, 0, 1]]).bool()
     with torch.no_grad():
-        computed = layer(hidden, module._sees(past, asked).float())[0]
+        computed = layer(hidden, module._sees(past, candidates).float())[0]
         normed = torch.nn.functional.layer_norm(hidden[0], [8])
         gate, values, queries, keys = torch.nn.functional.silu(layer.inward(normed)).split(4, -1)
         for part in range(4):

@@ -183,9 +183,9 @@ def test_token_ids_need_no_tokenizer_and_text_does(endless: Path, copy: Path) ->
 
 def test_a_prompt_is_cut_at_its_end_where_the_suite_says_so(counting: Path) -> None:
     """As MLPerf's GPT-J reference cuts articles; the model counts down from the last token."""
-    found = answers(counting, [[7, 6, 5, 30, 40], [4]], max_prompt_tokens=3, max_new_tokens=9)
+    outputs = answers(counting, [[7, 6, 5, 30, 40], [4]], max_prompt_tokens=3, max_new_tokens=9)
 
-    assert found == answers(counting, [[7, 6, 5], [4]], max_new_tokens=9)
+    assert outputs == answers(counting, [[7, 6, 5], [4]], max_new_tokens=9)
     key = "generation.max_prompt_tokens"
     assert describe(counting, max_prompt_tokens=3)[key] == "3"
     assert key not in describe(counting)
@@ -300,10 +300,10 @@ def test_dummy_weights_are_always_the_same(random: Path, tmp_path: Path, precisi
 
 def test_nothing_is_taken_from_the_network(counting: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
-    asked: list[object] = []
+    connections: list[object] = []
 
-    def refuse(*given: object, **_: object) -> None:
-        asked.append(given)
+    def refuse(*arguments: object, **_: object) -> None:
+        connections.append(arguments)
         raise OSError("no network")
 
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
@@ -312,26 +312,30 @@ def test_nothing_is_taken_from_the_network(counting: Path, monkeypatch: pytest.M
         with open_engine(counting, ["text"], **options):
             pass
 
-    assert asked == []
+    assert connections == []
 
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_an_engine_leaves_torch_as_it_was(counting: Path, fails: bool) -> None:
     """Threads, types and switches are the process's own; so also when loading fails."""
-    before = (torch.get_num_threads(), torch.get_default_dtype(), torch.is_grad_enabled())
+    torch_state = (torch.get_num_threads(), torch.get_default_dtype(), torch.is_grad_enabled())
     bars = transformers.utils.logging.is_progress_bar_enabled()
     running = set(threading.enumerate())
-    torch.set_num_threads(before[0] + 1)
+    torch.set_num_threads(torch_state[0] + 1)
     try:
         if fails:
             with pytest.raises(EnvironmentFault):
                 describe(counting, device="cuda:99")
         else:
             describe(counting, precision="bf16", batching="continuous")
-        assert torch.get_num_threads() == before[0] + 1
+        assert torch.get_num_threads() == torch_state[0] + 1
     finally:
-        torch.set_num_threads(before[0])
+        torch.set_num_threads(torch_state[0])
 
-    assert (torch.get_num_threads(), torch.get_default_dtype(), torch.is_grad_enabled()) == before
+    assert (
+        torch.get_num_threads(),
+        torch.get_default_dtype(),
+        torch.is_grad_enabled(),
+    ) == torch_state
     assert transformers.utils.logging.is_progress_bar_enabled() is bars
     assert set(threading.enumerate()) <= running

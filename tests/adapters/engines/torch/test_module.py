@@ -62,8 +62,8 @@ def test_arrays_are_stacked() -> None:
     samples = rows(7)
     expected = np.stack(samples) @ np.arange(12, dtype=np.float32).reshape(3, 4).T
     for batch_size, workers in ((1, 0), (3, 2), (7, 0), (50, 2)):
-        found = answer(samples, "linear", batch_size=batch_size, workers=workers)
-        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+        outputs = answer(samples, "linear", batch_size=batch_size, workers=workers)
+        np.testing.assert_allclose(outputs, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_runs_of_pairs_are_joined_and_cut_apart_again() -> None:
@@ -77,9 +77,9 @@ def test_runs_of_pairs_are_joined_and_cut_apart_again() -> None:
         for count in (3, 1, 5, 2)
     ]
 
-    found = answer(samples, "pairs", batch_size=3)
+    outputs = answer(samples, "pairs", batch_size=3)
 
-    for sample, numbers in zip(samples, found, strict=True):
+    for sample, numbers in zip(samples, outputs, strict=True):
         first, second = sample["items"]
         expected = sample["user"].sum(axis=1) + first[:, 0] * second[:, 0]
         np.testing.assert_allclose(numbers, expected, rtol=1e-5)
@@ -124,8 +124,8 @@ def test_precision_is_that_of_parameters_and_inputs() -> None:
         ("int8", 0.01, "float32"),
         ("int4", 0.2, "float32"),
     ):
-        found = np.stack(answer(samples, "linear", precision=precision, **options))
-        assert 0 < np.abs(found - usual).max() < most * np.abs(usual).max(), precision
+        outputs = np.stack(answer(samples, "linear", precision=precision, **options))
+        assert 0 < np.abs(outputs - usual).max() < most * np.abs(usual).max(), precision
         facts = describe(samples, "linear", precision=precision, **options)
         assert (facts["dtype"], "torchao" in facts) == (dtype, precision in {"int8", "int4"})
 
@@ -295,13 +295,13 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def features(*sizes: int, padded: int = 0) -> list[dict[str, NDArray[np.int64]]]:
     """Return features as the data set squad gives them."""
-    rng, found = np.random.default_rng(8), []
+    rng, samples = np.random.default_rng(8), []
     for size in sizes:
         arrays = np.zeros((3, max(size, padded)), np.int64)
         arrays[0, :size], arrays[1, :size] = rng.integers(1, 60, size), 1
         arrays[2, size // 3 : size] = 1
-        found.append(dict(zip(("input_ids", "input_mask", "segment_ids"), arrays, strict=True)))
-    return found
+        samples.append(dict(zip(("input_ids", "input_mask", "segment_ids"), arrays, strict=True)))
+    return samples
 
 
 def ask_bert(folder: Path, samples: list[Any], **options: Any) -> list[Any]:

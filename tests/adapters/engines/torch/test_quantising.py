@@ -57,9 +57,9 @@ def logits(model: Any) -> Any:
 
 def share(described: Any) -> float:
     """Return the share of parameters that a description says is quantised."""
-    found = re.search(r"matrices, ([\d.]+)% of all parameters", described["quantised"])
-    assert found is not None
-    return float(found[1]) / 100
+    match = re.search(r"matrices, ([\d.]+)% of all parameters", described["quantised"])
+    assert match is not None
+    return float(match[1]) / 100
 
 
 def values_of(weight: Any) -> Any:
@@ -110,8 +110,8 @@ def test_a_mixture_of_experts_generates_in_both_ways(mixture: Path, precision: s
 
 def test_experts_that_are_stored_otherwise_stay_and_are_counted() -> None:
     torch.manual_seed(5)
-    own = {"layer_types": ["full_attention"] * 2, "attn_implementation": "eager"}
-    model = GptOssForCausalLM(GptOssConfig(**SIZES, **own)).eval()
+    attention_options = {"layer_types": ["full_attention"] * 2, "attn_implementation": "eager"}
+    model = GptOssForCausalLM(GptOssConfig(**SIZES, **attention_options)).eval()
     exact = logits(model)
 
     facts = devices.quantise(model, "int8", device=CPU)
@@ -126,18 +126,18 @@ def test_int4_keeps_sixteen_values_per_group() -> None:
     """Of 32 weights, of 16 where 32 do not divide the inputs, else the layer stays as it is."""
     torch.manual_seed(5)
     layers = [torch.nn.Linear(width, 48) for width in (128, 80, 40)]
-    before = [layer.weight.detach().clone() for layer in layers]
+    weights_before = [layer.weight.detach().clone() for layer in layers]
     model = torch.nn.Sequential(*layers, torch.nn.Conv1d(4, 4, 3))
 
     facts = devices.quantise(model, "int4", device=CPU)
 
-    for layer, weight, group in zip(layers, before, (32, 16), strict=False):
+    for layer, weight, group in zip(layers, weights_before, (32, 16), strict=False):
         groups = values_of(layer.weight).unflatten(1, (-1, group))
         assert max(len(each.unique()) for each in groups.flatten(0, 1)) <= 16
         apart = (groups.flatten(1) - weight).abs().unflatten(1, (-1, group))
         low, high = weight.unflatten(1, (-1, group)).aminmax(dim=2, keepdim=True)
         assert bool((apart < (high.clamp(min=0) - low.clamp(max=0)) / 15).all())
-    assert torch.equal(layers[2].weight, before[2])
+    assert torch.equal(layers[2].weight, weights_before[2])
     parameters = 48 * (128 + 80 + 40 + 3) + 4 * 4 * 3 + 4
     assert facts["quantised"] == (
         f"2 of 3 matrices, {48 * (128 + 80) / parameters:.1%} of all parameters"

@@ -93,9 +93,9 @@ def test_each_step_counts_once_in_its_stage(
         model = work.__self__._text.model
         forward = model.forward
 
-        def step(*args: Any, **own: Any) -> Any:
+        def step(*args: Any, **keywords: Any) -> Any:
             clock[0] += 1.0
-            return forward(*args, **own)
+            return forward(*args, **keywords)
 
         monkeypatch.setattr(model, "forward", step)
         ask(engine, Recorder(expected=len(PROMPTS)), len(PROMPTS))
@@ -122,7 +122,7 @@ def test_samples_are_completed_inline_or_by_one_thread_that_lives_on(counting: P
         ("auto", 1, {1: False, 2: True}),
         ("auto", 2, {1: False, 2: True}),
     ):
-        before = set(threading.enumerate())
+        threads_at_start = set(threading.enumerate())
         options: dict[str, Any] = {"batching": batching, "num_beams": num_beams}
         with open_engine(counting, PROMPTS[1:3], max_new_tokens=9, **options) as engine:
             others = set()
@@ -134,7 +134,7 @@ def test_samples_are_completed_inline_or_by_one_thread_that_lives_on(counting: P
                 others |= set() if here else {completing}
             assert len(others) == (False in inline.values())
             assert others <= {thread.ident for thread in threading.enumerate()}
-        assert set(threading.enumerate()) <= before
+        assert set(threading.enumerate()) <= threads_at_start
 
 
 def test_a_single_sample_returns_at_once_from_submit_where_threads_work(counting: Path) -> None:
@@ -188,9 +188,9 @@ def test_a_cache_too_small_for_all_makes_no_token_come_twice(counting: Path) -> 
     with open_engine(counting, prompts, batching="continuous", **options) as engine:
         ask(engine, sink, len(starts))
 
-    for place, start in enumerate(starts):
-        assert sink.answers[100 + place] == list(range(start - 1, 1, -1))
-        assert sink.reports(100 + place) == ["first", *["next"] * (start - 3), "done"]
+    for index, start in enumerate(starts):
+        assert sink.answers[100 + index] == list(range(start - 1, 1, -1))
+        assert sink.reports(100 + index) == ["first", *["next"] * (start - 3), "done"]
 
 
 def test_a_failure_inside_transformers_ends_the_run(counting: Path) -> None:
@@ -287,6 +287,6 @@ def test_generation_prints_nothing(counting: Path, capfd: pytest.CaptureFixture[
             sys.stderr.flush()
             capfd.readouterr()
             ask(engine, Recorder(expected=len(PROMPTS)), len(PROMPTS))
-            said = capfd.readouterr()
+            captured = capfd.readouterr()
 
-        assert said.out + said.err == ""
+        assert captured.out + captured.err == ""

@@ -10,8 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from pytest_mlperf.adapters.engines.torch.module._neighbours import CITATION_EDGE, Neighbours
-from pytest_mlperf.adapters.engines.torch.module.rgat import Attention, Rgat, RgatSizes
+from pytest_mlperf.adapters.engines.torch.module.rgat import (
+    CITATION_EDGE,
+    Attention,
+    Neighbours,
+    Rgat,
+    RgatSizes,
+)
 from pytest_mlperf.core.errors import RunError
 from tests.adapters.engines.recording import Samples
 from tests.adapters.engines.torch import modules
@@ -41,8 +46,8 @@ class Graph:
             kind: drawing.normal(size=(count, 6)).astype("f4") for kind, count in COUNTS.items()
         }
         self.edges = {}
-        for (source, name, target), each in EDGES.items():
-            begins = np.repeat(np.arange(COUNTS[source]), each)
+        for (source, name, target), degree in EDGES.items():
+            begins = np.repeat(np.arange(COUNTS[source]), degree)
             ends = drawing.randint(0, COUNTS[target], len(begins))
             self.edges[source, name, target] = np.stack([begins, ends], axis=1)
 
@@ -60,8 +65,8 @@ def model(tmp_path: Path) -> Path:
 
 
 def classes(model: Path, dataset: Any, **options: Any) -> list[int]:
-    found = modules.answer(range(60), "rgat", "<i8", model=str(model), dataset=dataset, **options)
-    return [int(number) for (number,) in found]
+    outputs = modules.answer(range(60), "rgat", "<i8", model=str(model), dataset=dataset, **options)
+    return [int(number) for (number,) in outputs]
 
 
 def test_classes_are_int64_and_the_same_whatever_comes_together(model: Path) -> None:
@@ -106,13 +111,13 @@ def test_every_neighbour_is_sampled_as_often() -> None:
     """Of 10 neighbours 3 are taken; over 1,500 seeds each comes in about three of ten."""
     edges = {("paper", "topic", "fos"): np.stack([np.zeros(10, int), np.arange(10)], axis=1)}
     neighbours = Neighbours(edges, {"paper": 1, "fos": 10})
-    found: Counter[int] = Counter()
+    node_counts: Counter[int] = Counter()
     for seed in range(1500):
         _, level = neighbours.around(np.array([0]), (3,), seed)
         assert len(set(level.nodes["fos"].tolist())) == 3
-        found.update(level.nodes["fos"].tolist())
+        node_counts.update(level.nodes["fos"].tolist())
 
-    assert all(abs(found[node] - 450) < 5 * (1500 * 0.3 * 0.7) ** 0.5 for node in range(10))
+    assert all(abs(node_counts[node] - 450) < 5 * (1500 * 0.3 * 0.7) ** 0.5 for node in range(10))
 
 
 def test_attention_is_that_of_the_paper() -> None:
@@ -126,19 +131,19 @@ def test_attention_is_that_of_the_paper() -> None:
         for node in range(3):
             mine = [n for n in range(4) if parents[n] == node]
             for head, part in enumerate((slice(0, 3), slice(3, 6))):
-                own = layer.linear(nodes[node])[part]
+                own_features = layer.linear(nodes[node])[part]
                 theirs = [layer.linear(neighbours[n])[part] for n in mine]
                 scores = [
                     torch.nn.functional.leaky_relu(
-                        each @ layer.source[head] + own @ layer.target[head], 0.2
+                        each @ layer.source[head] + own_features @ layer.target[head], 0.2
                     )
                     for each in theirs
                 ]
                 expected = layer.bias[part].clone()
-                for weight, each in zip(
+                for weight, their_features in zip(
                     torch.softmax(torch.stack(scores), 0) if mine else [], theirs, strict=True
                 ):
-                    expected += weight * each
+                    expected += weight * their_features
                 torch.testing.assert_close(computed[node][part], expected)
 
 

@@ -76,12 +76,12 @@ def test_a_weight_too_many_is_found_with_its_place(random: Path, sparse: Path) -
 
     change(sparse, f"{BROKEN}.weight", lambda weights: weights[37, 22].fill_(1e-30))
     assert "sparsity" not in describe(sparse)
-    place = (
+    message = (
         f"{BROKEN} is not 2:4 sparse: 1 of its 2048 groups of four have more than two non-zero "
         "weights, the first at output 37, inputs 20 to 23; prune the model to 2:4, or leave"
     )
     dense = r"model\.layers\.0\.self_attn\.q_proj is not 2:4 sparse"
-    assert unrefused(load, RunError, [(sparse, place), (random, dense)]) == []
+    assert unrefused(load, RunError, [(sparse, message), (random, dense)]) == []
     rows = torch.tensor([1.0, 0.0]).repeat(32)[:, None].expand(64, 64)
     change(sparse, "model.layers.0.self_attn.o_proj.weight", lambda weights: weights.copy_(rows))
     turned = "o_proj is not 2:4 sparse: 512 of its 1024 groups"
@@ -144,8 +144,8 @@ def test_the_check_is_the_rule_written_down(rows: list[list[float]]) -> None:
     zeros = sum(weight == 0 for row in rows for weight in row) / (len(rows) * len(rows[0]))
 
     if worst <= 2:
-        found = check_layers({"only": layer}, Path("model"))
-        assert found == f"{zeros:.2%} of the weights of 1 linear layers"
+        report = check_layers({"only": layer}, Path("model"))
+        assert report == f"{zeros:.2%} of the weights of 1 linear layers"
     else:
         with pytest.raises(RunError, match="model: only is not 2:4 sparse"):
             check_layers({"only": layer}, Path("model"))

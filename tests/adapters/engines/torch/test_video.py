@@ -76,9 +76,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ),
         boundary_ratio=0.875,
     )
-    place = tmp_path_factory.mktemp("wan")
-    pipe.save_pretrained(place)
-    return place
+    target = tmp_path_factory.mktemp("wan")
+    pipe.save_pretrained(target)
+    return target
 
 
 NOISE = np.random.default_rng(1).standard_normal(SHAPE).astype(np.float32)

@@ -87,8 +87,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def open_engine(folder: Path, clips: Sequence[Any] = CLIPS, **options: Any) -> WhisperEngine:
-    given = {"precision": "fp32", "max_new_tokens": MOST, **options}
-    return WhisperEngine(dataset=Samples(clips), model=str(folder), **given)
+    arguments = {"precision": "fp32", "max_new_tokens": MOST, **options}
+    return WhisperEngine(dataset=Samples(clips), model=str(folder), **arguments)
 
 
 @pytest.fixture(scope="module")

@@ -80,8 +80,8 @@ def server(command: Sequence[str], grpc_port: int = 1) -> Server:
 
 def engine(inputs: Any, **options: Any) -> TritonEngine:
     """Return an engine for a list of inputs, not entered."""
-    given = {"dataset": Listed(inputs), "model": None, "precision": "fp32"}
-    return TritonEngine(**{**given, "served_model": "echo", **options})
+    arguments = {"dataset": Listed(inputs), "model": None, "precision": "fp32"}
+    return TritonEngine(**{**arguments, "served_model": "echo", **options})
 
 
 def ask(opened: TritonEngine, count: int, *, wants_output: bool = True) -> Tokenless:

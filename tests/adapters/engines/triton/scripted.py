@@ -84,12 +84,12 @@ class Handler(BaseHTTPRequestHandler):
             type(self).answered += 1
             late = self.answered > self.script["after"]
         length = int(self.headers.get(HEADER, len(body)))
-        asked = json.loads(body[:length])
-        (given,) = asked["inputs"]
+        request = json.loads(body[:length])
+        (tensor,) = request["inputs"]
         if length < len(body):
-            rows = np.frombuffer(body[length:], "<f4").reshape(given["shape"])
+            rows = np.frombuffer(body[length:], "<f4").reshape(tensor["shape"])
         else:
-            rows = np.array(given["data"], "<f4").reshape(given["shape"])
+            rows = np.array(tensor["data"], "<f4").reshape(tensor["shape"])
         getattr(self, f"then_{self.script['then' if late else 'first']}")(rows, length < len(body))
 
     def then_(self, rows: Any, binary: bool, **changes: Any) -> None:
@@ -149,9 +149,9 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(content)
 
-    def reply(self, status: int, said: Any, raw: bytes = b"", *, blanks: int = 0) -> None:
+    def reply(self, status: int, reply: Any, raw: bytes = b"", *, blanks: int = 0) -> None:
         """Send JSON, and bytes behind it."""
-        text = json.dumps(said).encode() + b" " * blanks
+        text = json.dumps(reply).encode() + b" " * blanks
         self.send_response(status)
         if raw:
             self.send_header(HEADER, str(len(text)))

@@ -37,8 +37,8 @@ def test_every_sample_has_its_own_answer() -> None:
     with local(ready_after=3) as url:
         for binary, batch_size in product((True, False), (1, 7)):
             assert answers(rows(30), url=url, binary=binary, batch_size=batch_size) == EXPECTED
-        (found,) = answers([row], url=url, binary=False, task="tensor")
-    assert np.array_equal(np.frombuffer(found, "<f4"), row, equal_nan=True)
+        (output,) = answers([row], url=url, binary=False, task="tensor")
+    assert np.array_equal(np.frombuffer(output, "<f4"), row, equal_nan=True)
     for script, arrays in (({}, "bytes"), ({"server": {"name": "plain", "version": "1"}}, "JSON")):
         with local(**script) as url, engine(rows(1), url=url) as opened:
             assert opened.describe()["arrays"] == arrays
@@ -76,15 +76,15 @@ def test_a_connection_that_the_server_closes_at_rest_is_opened_again(
 
 
 def test_as_many_threads_complete_samples_as_requests_may_be_under_way() -> None:
-    before = threading.active_count()
+    threads_at_start = threading.active_count()
 
     with engine(rows(30), serve=scripted(), concurrency=3) as opened:
         first, again = ask(opened, 30, wants_output=False), ask(opened, 30)
-        assert threading.active_count() >= before + 3
+        assert threading.active_count() >= threads_at_start + 3
 
     assert first.error is again.error is None
     assert len(first.threads | again.threads) <= 3
-    assert threading.active_count() == before
+    assert threading.active_count() == threads_at_start
 
 
 def test_the_description_has_what_the_server_says() -> None:
@@ -95,12 +95,14 @@ def test_the_description_has_what_the_server_says() -> None:
     }
     options = {"serve": scripted(config=config), "environment": {"A": "1"}}
     with engine(rows(1), **options, batch_size=8, model_version="2") as opened:
-        found = dict(opened.describe())
+        description = dict(opened.describe())
 
-    shown = {name: found.pop(name) for name in ("tritonclient", "config_sha256", "serve")}
-    assert shown["serve"].startswith(("python", "pypy"))
-    assert "/" not in shown["serve"].split("{port}")[0]
-    assert found == {
+    server_facts = {
+        name: description.pop(name) for name in ("tritonclient", "config_sha256", "serve")
+    }
+    assert server_facts["serve"].startswith(("python", "pypy"))
+    assert "/" not in server_facts["serve"].split("{port}")[0]
+    assert description == {
         "engine": "triton",
         "server": "scripted",
         "server_version": "7",

@@ -93,12 +93,12 @@ def test_what_a_server_says_is_checked_before_the_run() -> None:
 def test_an_answer_that_is_refused_halfway_leaves_no_connection_open() -> None:
     """One that ends with its connection, which is then not the client's to close any more."""
     with server(scripted(**ENDLESS)) as running:
-        before = psutil.Process().net_connections()
+        connections_at_start = psutil.Process().net_connections()
 
         with pytest.raises(RunError) as caught:  # which keeps all that it was raised in
             answers(rows(1), url=running.url)
 
-        assert psutil.Process().net_connections() == before
+        assert psutil.Process().net_connections() == connections_at_start
         assert "more than 16 MiB" in str(caught.value)
 
 
@@ -141,13 +141,13 @@ def test_what_goes_wrong_in_the_middle_ends_the_run() -> None:
         is_child = manner == "kill"
         script = {"after": 10, "then": manner}
         with nullcontext() if is_child else local(**script) as url:
-            place = {"serve": scripted(**script)} if is_child else {"url": url}
-            before, running = set(threading.enumerate()), children()
+            server = {"serve": scripted(**script)} if is_child else {"url": url}
+            threads_at_start, running = set(threading.enumerate()), children()
             timeout_s = 1.0 if manner == "hang" else 60.0
             requests = {"concurrency": 1, "batch_size": 2, "request_timeout": timeout_s}
-            with engine(rows(60), **place, **requests) as opened:
+            with engine(rows(60), **server, **requests) as opened:
                 sink = ask(opened, 60)
-            left = {thread.name for thread in set(threading.enumerate()) - before}
+            left = {thread.name for thread in set(threading.enumerate()) - threads_at_start}
             assert [name for name in left if "process_request_thread" not in name] == []
             assert children() == running
 
@@ -164,10 +164,10 @@ def test_requests_under_way_are_counted_and_given_up_at_the_end() -> None:
     ) as opened:
         sink = ask(opened, 8)
     assert "; 0 requests were answered before, 3 more were under way; its log" in str(sink.error)
-    before = threading.active_count(), children()
+    counts_at_start = threading.active_count(), children()
     silent = Tokenless()
     with engine(rows(4), serve=scripted(first="hang"), concurrency=4) as opened:
         opened.load_samples(range(4))
         opened.submit(range(4), range(4), silent)
-    assert (threading.active_count(), children()) == before
+    assert (threading.active_count(), children()) == counts_at_start
     assert (silent.error, silent.outputs) == (None, {})

@@ -65,16 +65,16 @@ def test_answers_are_those_of_engine_onnxruntime(
     running: Running, images: list[Any], protocol: str
 ) -> None:
     """Of the encoder: samples of many lengths, padded into batches, three inputs, two outputs."""
-    place = {"url": running.urls[protocol], "protocol": protocol}
+    server = {"url": running.urls[protocol], "protocol": protocol}
     for batch_size in (1, 8):
-        found = answers(images, **place, served_model="resnet50", batch_size=batch_size)
-        assert found == recorder.answers(MODEL, images, batch_size=1)
+        outputs = answers(images, **server, served_model="resnet50", batch_size=batch_size)
+        assert outputs == recorder.answers(MODEL, images, batch_size=1)
 
     inputs, options = [question(index) for index in range(20)], {"task": "answer", "batch_size": 4}
-    found = answers(inputs, **place, served_model="bert", **options)
+    outputs = answers(inputs, **server, served_model="bert", **options)
     alone = recorder.answers(running.bert, inputs, **options)
-    for one, other in zip(found, alone, strict=True):
-        assert np.allclose(np.frombuffer(one, "<f4"), np.frombuffer(other, "<f4"), atol=1e-4)
+    for output, other in zip(outputs, alone, strict=True):
+        assert np.allclose(np.frombuffer(output, "<f4"), np.frombuffer(other, "<f4"), atol=1e-4)
 
 
 def workers(protocol: str, **options: Any) -> dict[str, Any]:

@@ -49,8 +49,8 @@ def test_an_address_is_completed() -> None:
         ("http", "127.0.0.1:80", "http://127.0.0.1:80", "loopback"),
         ("grpc", "grpcs://[::1]:443", "grpcs://[::1]:443", "loopback"),
     ):
-        found = Address.of(protocol, url)
-        assert (str(found), found.reach) == (whole, reach)
+        address = Address.of(protocol, url)
+        assert (str(address), address.reach) == (whole, reach)
 
 
 HOSTS = st.from_regex(r"[a-z0-9][a-z0-9.-]{0,20}", fullmatch=True)
@@ -60,8 +60,8 @@ HOSTS = st.from_regex(r"[a-z0-9][a-z0-9.-]{0,20}", fullmatch=True)
 def test_an_address_reads_what_it_writes(protocol: str, secure: bool, host: str, port: int) -> None:
     scheme = SECURE[protocol] if secure else protocol
 
-    found = Address.of(protocol, f"{scheme}://{host}:{port}")
+    address = Address.of(protocol, f"{scheme}://{host}:{port}")
 
-    assert str(found) == f"{scheme}://{host}:{port}"
-    assert Address.of(protocol, str(found)) == found
-    assert (found.netloc, found.secure) == (f"{host}:{port}", secure)
+    assert str(address) == f"{scheme}://{host}:{port}"
+    assert Address.of(protocol, str(address)) == address
+    assert (address.netloc, address.secure) == (f"{host}:{port}", secure)

@@ -34,8 +34,10 @@ def _widened(weights: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str,
 
     def headed(weight: Any) -> Any:
         """Return what makes queries, keys or values, with zeros after those of each head."""
-        each = weight.reshape(heads, -1, *weight.shape[1:])
-        padded = torch.cat([each, *[torch.zeros_like(each)] * (COPIES - 1)], 1)
+        heads_of_weight = weight.reshape(heads, -1, *weight.shape[1:])
+        padded = torch.cat(
+            [heads_of_weight, *[torch.zeros_like(heads_of_weight)] * (COPIES - 1)], 1
+        )
         return padded.reshape(-1, *weight.shape[1:])
 
     def wide(name: str, weight: Any) -> Any:

@@ -12,8 +12,8 @@ from tests.adapters.engines.recording import Samples, answers_of
 
 def open_engine(folder: Path, prompts: Sequence[Any], **options: Any) -> VllmEngine:
     """Return an engine on these prompts."""
-    given = {"dataset": Samples(prompts), "model": str(folder), "precision": "fp32"}
-    return VllmEngine(**{**given, **options})
+    arguments = {"dataset": Samples(prompts), "model": str(folder), "precision": "fp32"}
+    return VllmEngine(**{**arguments, **options})
 
 
 def describe(folder: Path, prompts: Sequence[Any] = ([9],), **options: Any) -> dict[str, str]:

@@ -56,8 +56,8 @@ def test_lengths_are_those_of_the_suite_or_the_data_set(counting: Path) -> None:
     assert [len(row) for row in answers(counting, [[6], [30]], **ignored)] == [7, 7]
     dataset = SizedSamples([[6], [30], [9]], [3, 7, 3])
     for api in ("async", "offline"):
-        found = answers(counting, [None] * 3, dataset=dataset, api=api, **ignored)
-        assert [len(row) for row in found] == [3, 7, 3]
+        outputs = answers(counting, [None] * 3, dataset=dataset, api=api, **ignored)
+        assert [len(row) for row in outputs] == [3, 7, 3]
 
 
 def test_text_is_tokenised_by_the_models_own_tokenizer(counting: Path) -> None:
@@ -111,9 +111,9 @@ def test_stamps_are_logged_at_unload(counting: Path, capsys: pytest.CaptureFixtu
         engine.unload_samples([0, 1])
         engine.unload_samples([0, 1])
 
-    said = capsys.readouterr().err
-    assert said.count("engine vllm: tokens were here after vLLM's own stamps") == 1
-    assert "over 2 requests" in said
+    log = capsys.readouterr().err
+    assert log.count("engine vllm: tokens were here after vLLM's own stamps") == 1
+    assert "over 2 requests" in log
 
 
 def test_the_fingerprint_has_what_decides_speed_and_answers(counting: Path) -> None:
@@ -163,7 +163,7 @@ def test_a_prompt_must_fit(counting: Path) -> None:
 @pytest.mark.parametrize("api", ["async", "offline"])
 def test_the_engine_keeps_the_contract(random: Path, expected: list[list[int]], api: str) -> None:
     """Asked in every way of LoadGen, it owes a run nothing."""
-    found = check_engine(
+    outputs = check_engine(
         VllmEngine,
         MIXED,
         model=str(random),
@@ -171,7 +171,7 @@ def test_the_engine_keeps_the_contract(random: Path, expected: list[list[int]], 
         tokens=api == "async",  # the other one gives answers whole
     )
 
-    assert found == {index: packed(row) for index, row in enumerate(expected)}
+    assert outputs == {index: packed(row) for index, row in enumerate(expected)}
 
 
 NGRAM = {"speculative_config": {"method": "ngram", "num_speculative_tokens": 2}}

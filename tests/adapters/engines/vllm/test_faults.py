@@ -35,8 +35,8 @@ def faulty(fault: str) -> dict[str, Any]:
 @pytest.mark.process
 def test_a_fault_ends_the_run(counting: Path) -> None:
     """Never a fast result: whatever was promised and did not come is an error."""
-    before = processes.below(os.getpid())
-    for fault, said in {
+    processes_at_start = processes.below(os.getpid())
+    for fault, message in {
         "dies": "vLLM failed sample 2 of the data set: EngineDeadError: EngineCore encountered",
         "aborts": "was given up by vLLM after",
         "early": "ms before vLLM stamped it",
@@ -44,11 +44,11 @@ def test_a_fault_ends_the_run(counting: Path) -> None:
         "foreign_end": "ended with token 0, which is no end token of the model (2)",
     }.items():
         with (
-            pytest.raises(RunError, match=re.escape(said)),
+            pytest.raises(RunError, match=re.escape(message)),
             open_engine(counting, PROMPTS, **faulty(fault)) as engine,
         ):
             ask(engine, Recorder(expected=len(PROMPTS)), len(PROMPTS))
-        assert processes.below(os.getpid()) <= before
+        assert processes.below(os.getpid()) <= processes_at_start
 
 
 @pytest.mark.process
@@ -73,11 +73,11 @@ def test_missing_stamps_compare_nothing(counting: Path, capsys: pytest.CaptureFi
 @pytest.mark.parametrize("api", ["async", "offline"])
 def test_a_deaf_process_is_ended(counting: Path, monkeypatch: pytest.MonkeyPatch, api: str) -> None:
     monkeypatch.setattr(processes.Started.end, "__defaults__", (0.1,))
-    before = processes.below(os.getpid())
+    processes_at_start = processes.below(os.getpid())
     with open_engine(counting, PROMPTS, api=api, **faulty("deaf")):
-        assert len(processes.below(os.getpid()) - before) == 1
+        assert len(processes.below(os.getpid()) - processes_at_start) == 1
 
-    assert processes.below(os.getpid()) <= before
+    assert processes.below(os.getpid()) <= processes_at_start
 
 
 def test_a_failed_load_says_why(counting: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -131,8 +131,10 @@ def test_vllm_stays_off_the_network(counting: Path, monkeypatch: pytest.MonkeyPa
 
     assert inside == dict(VLLM_ENVIRONMENT)
     assert not set(VLLM_ENVIRONMENT) & set(os.environ)
-    told = {name: value for name, value in facts.items() if name.startswith("environment.")}
-    assert told == {"environment.VLLM_LOGGING_LEVEL": "DEBUG"}
+    environment_facts = {
+        name: value for name, value in facts.items() if name.startswith("environment.")
+    }
+    assert environment_facts == {"environment.VLLM_LOGGING_LEVEL": "DEBUG"}
 
 
 def test_an_unfit_model_is_refused_before_loading(counting: Path, tmp_path: Path) -> None:

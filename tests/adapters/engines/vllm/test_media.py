@@ -127,8 +127,8 @@ def test_nothing_of_one_query_is_kept_for_another_unless_a_suite_lets_vllm() -> 
         forget()  # and what its cache counted
         dataset = Repeated(twin(name).dataset, 3)
         answered(on_vllm(name, dataset=dataset, max_new_tokens=2, **options), 3)
-        found = importlib.import_module("vllm.encoder_cache").CACHE.reused
-        others += [] if found == reused else [(name, options, found)]
+        kept_entries = importlib.import_module("vllm.encoder_cache").CACHE.reused
+        others += [] if kept_entries == reused else [(name, options, kept_entries)]
     assert others == []
 
 

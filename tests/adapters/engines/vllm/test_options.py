@@ -99,8 +99,8 @@ def test_an_option_reaches_vllm_under_its_own_name(folder: Path) -> None:
         ("bf16", {"engine_args": {"stream_interval": 4}}, {"stream_interval": 4}),
     ]
     for precision, options, expected in cases:
-        found = arguments(folder, precision, **options)
-        assert {name: found.get(name) for name in expected} == expected
+        vllm_arguments = arguments(folder, precision, **options)
+        assert {name: vllm_arguments.get(name) for name in expected} == expected
 
 
 def compressed(*kinds: tuple[int, str]) -> dict[str, Any]:

@@ -34,7 +34,7 @@ def test_what_was_there_before_stays() -> None:
     with ready(start(SLEEPS)) as older:
         started = Started()
         with ready(start(FORKS)) as newer:
-            assert len(started.now()) == 2
+            assert len(started.pids()) == 2
 
             killed = started.end(grace_s=0.0)
 
@@ -49,7 +49,7 @@ def test_what_ends_by_itself_is_not_killed() -> None:
     started = Started()
     with start("print(flush=True); input()") as process:
         ready(process)
-        assert started.now() == {process.pid}
+        assert started.pids() == {process.pid}
         process.communicate("\n")
     # Reaped by now: nothing is left to wait for.
     assert started.end() == set()

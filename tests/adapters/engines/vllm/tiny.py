@@ -37,12 +37,12 @@ def expected() -> list[list[int]]:
     return models.answers(TWIN / "model", prompts(), max_new_tokens=LONGEST, batching="static")
 
 
-def equal(found: Mapping[int, Sequence[int]]) -> bool:
+def equal(outputs: Mapping[int, Sequence[int]]) -> bool:
     """Whether answers by index are those of the torch engine, for all samples but 1 in 20.
 
     Scores that are all but equal may fall the other way in another order of additions.
     """
-    assert sorted(found) == list(range(SAMPLES))
-    same = sum(list(found[index]) == row for index, row in enumerate(expected()))
+    assert sorted(outputs) == list(range(SAMPLES))
+    same = sum(list(outputs[index]) == row for index, row in enumerate(expected()))
     print(f"{same} of {SAMPLES} answers are those of the torch engine")
     return same >= 0.95 * SAMPLES

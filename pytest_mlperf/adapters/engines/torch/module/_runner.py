@@ -14,6 +14,7 @@ from pytest_mlperf import Dataset, MlperfError, Sink, SuiteError
 from pytest_mlperf.adapters.engines import engine_error, not_installed, refused_sample
 from pytest_mlperf.adapters.engines.torch import _devices as devices
 from pytest_mlperf.adapters.engines.torch._base import QUANTISED_PRECISIONS, TorchModuleOptions
+from pytest_mlperf.adapters.lazy import np
 from pytest_mlperf.extension import not_imported, text_of
 
 Tree = Any
@@ -81,8 +82,6 @@ def tensors(sample: Any) -> Tree:
 
 
 def _tensor(values: Any) -> Any:
-    import numpy as np
-
     if isinstance(values, str | bytes) or values is None:
         raise Mismatch(
             f"has {type(values).__name__}; this engine takes arrays, or dicts and lists of arrays"

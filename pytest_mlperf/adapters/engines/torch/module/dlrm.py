@@ -27,6 +27,7 @@ from pytest_mlperf import SuiteError
 from pytest_mlperf.adapters.engines import broken, weight_files
 from pytest_mlperf.adapters.engines.torch.module._folder import WEIGHTS_SEED, Weights, sizes_in
 from pytest_mlperf.adapters.engines.torch.module._runner import Mismatch
+from pytest_mlperf.adapters.lazy import np
 from pytest_mlperf.extension import sha256
 
 
@@ -205,8 +206,6 @@ class Dlrm(torch.nn.Module):
 
     def prepare(self, sample: Any) -> dict[str, Any]:
         """Return dense features and lookups (pairs, all lookups, int32) of data set criteo."""
-        import numpy as np
-
         sizes = self._sizes
         if not isinstance(sample, dict) or not {"dense", "sparse"} <= sample.keys():
             raise Mismatch("lacks dense or sparse; use the data set criteo")

@@ -22,6 +22,7 @@ from torch.nn.functional import layer_norm, silu
 from pytest_mlperf.adapters.engines import broken
 from pytest_mlperf.adapters.engines.torch.module._folder import filled, sizes_in
 from pytest_mlperf.adapters.engines.torch.module._runner import Mismatch
+from pytest_mlperf.adapters.lazy import np
 
 USER, ACTION, CANDIDATE = 1, 2, 3
 """Kinds of a sequence's parts; 0 is padding."""
@@ -99,8 +100,6 @@ class Hstu(torch.nn.Module):
 
     def prepare(self, sample: Any) -> Any:
         """Return a request as int64 (parts, columns): user, history, candidates."""
-        import numpy as np
-
         needed = {"step", "query", "user", "history", "ratings", "candidates", "labels"}
         if not isinstance(sample, Mapping) or not needed <= sample.keys():
             raise Mismatch("is no request; use the data set streaming")
@@ -155,8 +154,6 @@ class Hstu(torch.nn.Module):
 
     def encode(self, part: Any) -> bytes:
         """Return a request's answer as MLPerf logs it, which scorer `ranking` reads."""
-        import numpy as np
-
         rows = part.numpy()
         _, predictions, labels, steps, queries = rows[rows[:, 0] == CANDIDATE].T
         ends = [*predictions, *labels, *np.ones(len(labels)), len(labels)]

@@ -13,11 +13,7 @@ from pytest_mlperf.adapters.engines.torch import _checkpoint as checkpoint
 from pytest_mlperf.adapters.engines.torch.module._runner import Mismatch
 from pytest_mlperf.extension import sha256
 
-INPUTS = {
-    "input_ids": "input_ids",
-    "input_mask": "attention_mask",
-    "segment_ids": "token_type_ids",
-}
+INPUTS = {"input_ids": "input_ids", "input_mask": "attention_mask", "segment_ids": "token_type_ids"}
 """Names of the inputs in data set squad, and in transformers."""
 
 

@@ -7,29 +7,23 @@ import contextlib
 import hashlib
 import json
 import signal
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import Any
 
-from pytest_mlperf import EnvironmentFault, MlperfError, __version__
+from pytest_mlperf import MlperfError, __version__
 from pytest_mlperf.addons.history.bisect import Bisection, Comparison
 from pytest_mlperf.addons.history.bisection import Mark
 from pytest_mlperf.addons.history.bisections import BisectStore, alone, folder_name
 from pytest_mlperf.addons.history.commands.bisect._page import heading, log, result, say, step
-from pytest_mlperf.bench.case import CaseRuns
-from pytest_mlperf.bench.policy import Policy
+from pytest_mlperf.cli.arguments import add
 from pytest_mlperf.cli.named_tests import performance_tests
 from pytest_mlperf.cli.output import progress, width
-from pytest_mlperf.cli.stored_results import add_runs_dir, not_calibrated
-from pytest_mlperf.cli.turns import add_pairs, conditions_in
-from pytest_mlperf.hardware.machine import Machine
+from pytest_mlperf.cli.turns import InterleavedCases, interleaved
 from pytest_mlperf.reports.terminal.layout import fold
 from pytest_mlperf.run.builds import remove_left
 from pytest_mlperf.run.lineage import BuildAt, commits, versions
-from pytest_mlperf.run.project import ignored_in_git, new_id
-from pytest_mlperf.suite.environments import elsewhere
-from pytest_mlperf.suite.plan import Planned
+from pytest_mlperf.run.project import new_id
 
 PAIRS = 6
 
@@ -78,11 +72,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="LIB==A..B",
         help="versions of a library that pip can install, in place of GOOD and BAD",
     )
-    add_pairs(parser, "most pairs of runs of a comparison", PAIRS)
+    text = f"maximum pairs of runs per comparison, at least 2 (default {PAIRS})"
+    add(parser, "--pairs", default=PAIRS, help=text)
     parser.add_argument(
         "--restart", action="store_true", help="begin anew: forget what was measured so far"
     )
-    add_runs_dir(parser)
+    add(parser, "--runs-dir")
 
 
 class _InPlaceOf(argparse.Action):
@@ -102,36 +97,29 @@ def run(parsed: argparse.Namespace) -> int:
     """Search; return 0 if a commit or version is named, else 1."""
     if parsed.versions and parsed.good:
         raise MlperfError("name GOOD and BAD, or --versions in their place")
-    tests, machine = performance_tests(parsed.tests)
-    builds = _builds(parsed, list(tests.values()))
     run_id = new_id()
     folder = parsed.runs_dir / "runs" / run_id
-    conditions = conditions_in(folder, machine)
-    policy = Policy(max_runs=parsed.pairs, accuracy=parsed.runs_dir / "accuracy", root=Path.cwd())
-    cases = {t: CaseRuns(one, conditions, policy, progress) for t, one in tests.items()}
-    for test, case in cases.items():
+    plan = interleaved(*performance_tests(parsed.tests), folder, parsed.pairs)
+    builds = _builds(parsed, plan)
+    for test, case in plan.cases.items():
         if not case.job.limits:
             raise MlperfError(f"{test} gates nothing: its suite has no [limits] to judge by")
-    try:
-        ignored_in_git(parsed.runs_dir)
-        folder.mkdir(parents=True)
-    except OSError as error:
-        raise EnvironmentFault(f"{folder} cannot be written: {error.strerror}") from None
-    question = (builds[0].name, builds[-1].name, parsed.versions or "", *sorted(tests))
+    plan.begin()
+    question = (builds[0].name, builds[-1].name, parsed.versions or "", *sorted(plan.cases))
     kept = parsed.runs_dir / "bisect" / folder_name(*question)
     try:
         with _ended_as_by_ctrl_c(), alone(kept):
-            settings = _settings(cases, machine, parsed.pairs)
+            settings = _settings(plan, parsed.pairs)
             store = BisectStore(kept, settings, restart=parsed.restart)
             for session in store.begin(run_id):
-                remove_left(next(iter(tests.values())).path, folder.with_name(session))
-            return _searched(Bisection(builds, cases, conditions, store, progress), cases, store)
+                remove_left(plan.noisiest.planned.path, folder.with_name(session))
+            return _searched(Bisection(builds, plan, store, progress), store)
     except KeyboardInterrupt:
         raise KeyboardInterrupt("what was finished is kept: the same command goes on") from None
 
 
-def _searched(search: Bisection, cases: Mapping[str, CaseRuns], store: BisectStore) -> int:
-    say(heading(search, list(cases), store.runs))
+def _searched(search: Bisection, store: BisectStore) -> int:
+    say(heading(search, list(search.plan.cases), store.runs))
     end = search.first()
     _tell(search, end)
     if end.reason:
@@ -150,9 +138,7 @@ def _searched(search: Bisection, cases: Mapping[str, CaseRuns], store: BisectSto
     proof = search.proof()
     for comparison in search.log[count:]:
         _tell(search, comparison)
-    noisier = max(cases.values(), key=lambda case: case.rule.prior_sd)
-    noise = noisier.noise or not_calibrated(noisier.rule)
-    say(["", *log(search, noise, str(search.folder)), *result(search, proof)])
+    say(["", *log(search, search.plan.noise, str(search.folder)), *result(search, proof)])
     return 0 if proof.named else 1
 
 
@@ -161,17 +147,18 @@ def _tell(search: Bisection, comparison: Comparison) -> None:
     say(step(search, comparison))
 
 
-def _builds(parsed: argparse.Namespace, tests: Sequence[Planned]) -> list[BuildAt]:
+def _builds(parsed: argparse.Namespace, plan: InterleavedCases) -> list[BuildAt]:
+    cases = list(plan.cases.values())
     if parsed.versions:
-        pythons = {elsewhere(one) for one in tests}
+        pythons = {case.job.elsewhere for case in cases}
         if len(pythons) > 1:
             raise MlperfError("these tests run in several Pythons; bisect those of one at a time")
         return versions(parsed.versions, pythons.pop())
-    return commits(tests[0].path.resolve().parent, parsed.good, parsed.bad)
+    return commits(cases[0].planned.path.resolve().parent, parsed.good, parsed.bad)
 
 
-def _settings(cases: Mapping[str, CaseRuns], machine: Machine, pairs: int) -> dict[str, str]:
-    cases = dict(sorted(cases.items()))
+def _settings(plan: InterleavedCases, pairs: int) -> dict[str, str]:
+    cases, machine = dict(sorted(plan.cases.items())), plan.conditions.machine
     planned = [case.planned for case in cases.values()]
     identities = [one.limited(machine).identity(one.case.accelerator) for one in planned]
     suites = {one.path: hashlib.sha256(one.path.read_bytes()).hexdigest() for one in planned}

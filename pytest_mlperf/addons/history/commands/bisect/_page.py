@@ -13,10 +13,10 @@ from pytest_mlperf.addons.history.bisection import (
     speed_of,
     steps,
 )
-from pytest_mlperf.bench.confirm import raw
+from pytest_mlperf.bench.confirm import in_words
 from pytest_mlperf.cli.output import show, width
 from pytest_mlperf.core.metrics import METRICS
-from pytest_mlperf.core.numbers import change, duration, interval, plural
+from pytest_mlperf.core.numbers import duration, plural
 from pytest_mlperf.judge.ratio import RelativeSpeed
 from pytest_mlperf.reports.terminal.layout import fold, line, paragraph, paragraphs, table, unbroken
 from pytest_mlperf.run.lineage import BuildAt
@@ -53,7 +53,7 @@ def step(search: Bisection, comparison: Comparison) -> list[str]:
     """Return the result of one comparison, and the remaining cost."""
     builds, left = search.builds, search.range
     against = "" if comparison.before == 0 else f" beside {builds[comparison.before].title}"
-    outcome = f"{comparison.mark}: {comparison.reason or in_words(comparison)}"
+    outcome = f"{comparison.mark}: {comparison.reason or comparison_text(comparison)}"
     text = f"{builds[comparison.now].title}{against} {outcome}"
     if left.next is not None and search.log[0].mark is Mark.BAD:
         ahead = steps(left.left + 1) + (left.good > 0)
@@ -66,7 +66,7 @@ def step(search: Bisection, comparison: Comparison) -> list[str]:
     return fold(text, width(), rest="  ")
 
 
-def in_words(comparison: Comparison) -> str:
+def comparison_text(comparison: Comparison) -> str:
     """Return the change of the deciding metric: "samples/s −33.1 % (−38 to −24 %), 4 pairs"."""
     metric = comparison.headline
     assert metric is not None
@@ -196,12 +196,13 @@ def _row(comparison: Comparison) -> dict[str, str]:
     row = {"verdict": str(comparison.mark)}
     if comparison.headline is None:
         return row
-    middle, low, high = raw(comparison.headline[1], comparison.ratios[comparison.headline])
+    metric = comparison.headline[1]
+    change, _, interval = in_words(metric, comparison.ratios[comparison.headline]).partition(" (")
     return {
         **row,
-        "metric": METRICS[comparison.headline[1]].title,
-        "change": change(middle),
-        "interval": interval(low, high),
+        "metric": METRICS[metric].title,
+        "change": change,
+        "interval": interval.removesuffix(")"),
     }
 
 
@@ -214,5 +215,4 @@ def _about(build: BuildAt) -> str:
 
 
 def _change(metric: MetricOf, speed: RelativeSpeed) -> str:
-    middle, low, high = raw(metric[1], speed)
-    return f"{METRICS[metric[1]].title} {change(middle)} ({interval(low, high)})"
+    return f"{METRICS[metric[1]].title} {in_words(metric[1], speed)}"

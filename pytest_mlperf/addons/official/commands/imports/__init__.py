@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from pytest_mlperf.addons.official.commands.imports import endpoints, mlperf
-from pytest_mlperf.cli.stored_results import add_runs_dir
+from pytest_mlperf.cli.arguments import add
 from pytest_mlperf.judge.rule_r import GATING_RUNS
 
 HELP = f"""\
@@ -74,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rows", type=Path, metavar="FILE", help="mlperf: write rows as a round's table has them"
     )
-    add_runs_dir(parser)
+    add(parser, "--runs-dir")
 
 
 def run(parsed: argparse.Namespace) -> int:

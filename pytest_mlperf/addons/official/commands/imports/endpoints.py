@@ -34,8 +34,7 @@ from pytest_mlperf.extension import (
     judge_runs,
     read_point,
 )
-from pytest_mlperf.run.curve import curve_figures, lengths_within
-from pytest_mlperf.run.recorded import recorded_curve
+from pytest_mlperf.run.curve import curve_figures, lengths_within, recorded_curve
 
 MAX_WORKLOAD_CHARACTERS = 60
 
