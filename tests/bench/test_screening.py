@@ -210,7 +210,7 @@ def test_first_runs_of_older_sessions_are_left_out_once_they_are_seen_to_differ(
     last = lab.session(93.8, 99.9, 99.8, 100.1, 100.0)
 
     assert last.outcome is Outcome.RECORDED
-    assert noted(last, "recorded without it")
+    assert noted(last, "the first run of a session differs by")
     assert not record.skips_first_run
     assert lab.record.skips_first_run
     assert [lab.kept(session) for session in range(3)] == [[100.0], [100.1], [99.9, 99.8]]
