@@ -333,7 +333,7 @@ def test_scores_of_one_session_are_judged_each_by_its_baseline(own: Project) -> 
     note = "against the baseline: ACC DROP top1 −5.00 points"
     assert sentence(verdicts["gate"].notes[0]).startswith(note)
     assert "inside −10.00" in sentence(verdicts["margin"].headline)
-    assert "a drop smaller than the margin is certain" in sentence(verdicts["margin"].notes[0])
+    assert "a drop smaller than the margin is proven" in sentence(verdicts["margin"].notes[0])
     assert verdicts["subset"].metrics == ()
     assert sentence(verdicts["not-a-number"].headline).endswith(
         "the scorer gave nan as quality of sample 7"

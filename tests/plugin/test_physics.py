@@ -143,7 +143,7 @@ def test_less_than_the_asked_share_of_the_best_official_result_fails(project: Pr
         r"0\.\d+ % of the best official result per GPU \(v4\.1, .+\); limit 50 %",
         sentence(failed.headline),
     )
-    assert sentence(failed.notes[0]).startswith("beside its baseline: ")
+    assert sentence(failed.notes[0]).startswith("against its baseline: ")
     assert [m.metric for m in failed.metrics] == [m.metric for m in passed.metrics]
     (kept,) = read_results(max(project.path.glob(".mlperf/runs/*/results.json"))).cases
     assert kept.facts["official"].startswith(sentence(failed.headline).partition(";")[0])
