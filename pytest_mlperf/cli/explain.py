@@ -35,6 +35,7 @@ from pytest_mlperf.judge.ratio import FIRST_LOOK, judge_ratio
 from pytest_mlperf.judge.rule_r import GATING_RUNS, Judged, RuleR, judge
 from pytest_mlperf.reports.causes import causes
 from pytest_mlperf.reports.rows import section, title
+from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.reports.terminal import text
 from pytest_mlperf.reports.terminal.explanation import environment, evidence, wrapped
 from pytest_mlperf.reports.terminal.layout import relative, table
@@ -178,7 +179,7 @@ def looks(
     before = values(record.runs, metric.metric) if record else []
     now = values(runs, metric.metric)
     if metric.outcome is None or metric.low is None or metric.limit is None:
-        note = metric.note or "no baseline"
+        note = sentence(metric.note or "no baseline")
         return [head.replace("None", "only reported"), *wrapped(f"Not judged: {note}", width)]
     if not before or not now:
         note = "The baseline's runs are missing, so the interim analyses cannot be repeated."
