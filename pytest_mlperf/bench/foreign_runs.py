@@ -181,10 +181,9 @@ def accept_runs(
     """
     verdict, case = result.verdict, result.verdict.case
     if verdict.outcome is Outcome.INVALID or not verdict.runs or verdict.subject is None:
-        raise BaselineError(f"{case.id}: nothing to accept: {verdict.outcome} {verdict.headline}")
+        raise BaselineError(f"{case.id}: nothing to accept: the runs are {verdict.outcome}")
     if verdict.fails and not drop:
-        drop_text = f"{verdict.outcome} {verdict.headline}"
-        raise BaselineError(f"{case.id}: {drop_text}: accept_runs(..., drop=True) accepts it")
+        raise BaselineError(f"{case.id}: {verdict.outcome}; accept_runs(..., drop=True) accepts it")
     if not reason.strip(" ."):
         raise BaselineError(f"{case.id}: write why the value is accepted; it is kept")
     subject, file = verdict.subject, baseline_file(Path(baselines), case, result.profile)

@@ -72,7 +72,7 @@ EXCEPTIONS = {
         SHIPPED,
     ),
     **dict.fromkeys(("rounds.published", "rounds.work"), SHIPPED),
-    **dict.fromkeys(("core.baseline", "core.causes", "bench.accuracy", "bench.earlier"), RECORD),
+    **dict.fromkeys(("core.baseline", "reports.causes", "bench.accuracy", "bench.earlier"), RECORD),
     **dict.fromkeys(
         (
             *("run.checkpoints._store", "run.checkpoints.child", "run.child.environments"),
