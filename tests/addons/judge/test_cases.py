@@ -565,7 +565,7 @@ def test_11_another_test_is_not_compared(
 
 
 def test_11d_equal_prompts_make_the_version_irrelevant(tmp_path: Path) -> None:
-    hashes = {"task_hashes": {"gsm8k": "f00"}}
+    hashes: dict[str, Any] = {"task_hashes": {"gsm8k": "f00"}}
     sides = [
         write(tmp_path / "a" / "r.json", lm_eval(scores=SCORE, **hashes)),
         write(tmp_path / "b" / "r.json", lm_eval(scores=LOWER, lm_eval_version="0.4.3", **hashes)),
