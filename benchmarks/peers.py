@@ -38,6 +38,7 @@ from pytest_mlperf.adapters.engines.openai import OpenAiEngine
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.extension import Engine
 from pytest_mlperf.core.job import Factory, LoadGenSettings, Seeds
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.run.child.protocol import ReplicaSpec, WorkerSpec
 from pytest_mlperf.run.worker._clients import ClientProcesses
 from pytest_mlperf.run.worker.closed_loop import ClosedLoop, SlotSink
@@ -302,7 +303,7 @@ def read_bare(url: str, lasts_s: float) -> None:
 def keep_under_way(asked: Asked, clients: int, share: float) -> None:
     """Measure a point of Concurrency as a worker does, with a share of a core for each client."""
     settings = LoadGenSettings(
-        scenario="Concurrency",
+        scenario=Scenario.CONCURRENCY,
         seeds=Seeds(qsl=1, sample_index=2, schedule=3),
         target_qps=None,
         min_duration_ms=int(1e3 * asked.lasts_s),

@@ -21,7 +21,8 @@ from typing import Any
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from pytest_mlperf.core.job import Factory, LoadGenSettings, Scenario, Seeds
+from pytest_mlperf.core.job import Factory, LoadGenSettings, Seeds
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.run.child.process import Patience, WorkerProcess
 from pytest_mlperf.run.child.protocol import ReplicaSpec, WorkerSpec
 from pytest_mlperf.run.logs import DETAIL, Detail, parse_detail
@@ -154,12 +155,12 @@ def test_offline_is_faster_than_a_bare_loop(
     ours, bare = alternate(
         benchmark,
         lambda: bench.worker(
-            "Offline",
+            Scenario.OFFLINE,
             {"batch_size": 1024},
             target_qps=samples,
             fixed_work_s=1.0,
         ),
-        lambda: bench.bare("Offline", "inline", min_query_count=samples, min_duration_ms=0),
+        lambda: bench.bare(Scenario.OFFLINE, "inline", min_query_count=samples, min_duration_ms=0),
     )
     rate, bare_rate = median(ours, key), median(bare, key)
     ratio = rate / bare_rate
@@ -180,14 +181,14 @@ def test_server_keeps_up(
     ours, bare = alternate(
         benchmark,
         lambda: bench.worker(
-            "Server",
+            Scenario.SERVER,
             {"threads": threads},
             target_qps=float(rate),
             fixed_work_s=2.0,
             latency_limit_ns=5_000_000,
         ),
         lambda: bench.bare(
-            "Server",
+            Scenario.SERVER,
             loop,
             server_target_qps=float(rate),
             server_target_latency_ns=5_000_000,
@@ -228,8 +229,10 @@ def test_single_stream_adds_no_latency(
     key = "result_mean_latency_ns"
     ours, bare = alternate(
         benchmark,
-        lambda: bench.worker("SingleStream", options, target_qps=queries, fixed_work_s=1.0),
-        lambda: bench.bare("SingleStream", loop, min_query_count=queries, min_duration_ms=0),
+        lambda: bench.worker(Scenario.SINGLE_STREAM, options, target_qps=queries, fixed_work_s=1.0),
+        lambda: bench.bare(
+            Scenario.SINGLE_STREAM, loop, min_query_count=queries, min_duration_ms=0
+        ),
         rounds=rounds,
     )
     mean_us, bare_us = median(ours, key) / 1e3, median(bare, key) / 1e3
@@ -248,7 +251,7 @@ def test_token_latencies_keep_up(benchmark: BenchmarkFixture, bench: Bench, tabl
     ours, bare = alternate(
         benchmark,
         lambda: bench.worker(
-            "Server",
+            Scenario.SERVER,
             {"tokens": 8},
             target_qps=rate,
             fixed_work_s=2.0,
@@ -257,7 +260,7 @@ def test_token_latencies_keep_up(benchmark: BenchmarkFixture, bench: Bench, tabl
             tpot_limit_ns=5_000_000,
         ),
         lambda: bench.bare(
-            "Server",
+            Scenario.SERVER,
             "tokens",
             server_target_qps=rate,
             use_token_latencies=True,
@@ -312,7 +315,7 @@ def test_a_query_to_one_of_four_replicas_costs_little(
     def side(replicas: int, seconds: float, spent: list[float]) -> Callable[[], Detail]:
         return processor_us(
             lambda: bench.worker(
-                "Server",
+                Scenario.SERVER,
                 {"tokens": tokens},
                 replicas=replicas,
                 target_qps=float(rate),
@@ -354,7 +357,7 @@ def test_replicas_of_an_engine_that_computes_nothing(
         *(
             functools.partial(
                 bench.worker,
-                "Offline",
+                Scenario.OFFLINE,
                 {"batch_size": 1024},
                 replicas=replicas,
                 target_qps=2_000_000.0,
@@ -382,7 +385,7 @@ def test_replicas_that_wait_scale(
 
     def side(count: int) -> Callable[[], Detail]:
         return lambda: bench.worker(
-            "Offline",
+            Scenario.OFFLINE,
             {"batch_size": batch, "latency_s": 0.01 / batch},
             replicas=count,
             target_qps=1600.0 * max(1, count),

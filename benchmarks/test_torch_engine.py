@@ -26,6 +26,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 from benchmarks.counting import Counting
 from pytest_mlperf.adapters.engines.torch import TorchEngine
 from pytest_mlperf.core.job import LoadGenSettings, Seeds
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.run.logs import DETAIL, parse_detail
 from pytest_mlperf.run.worker import _loadgen as loadgen
 from tests.adapters.engines.recording import Samples
@@ -151,7 +152,7 @@ class Ways:
         """Return the engine's tokens/s by LoadGen's own log of an Offline run."""
         engine = self.engine(batching)
         settings = LoadGenSettings(
-            scenario="Offline",
+            scenario=Scenario.OFFLINE,
             seeds=Seeds(qsl=11, sample_index=12, schedule=13),
             target_qps=1.0,
             min_duration_ms=1,
@@ -174,7 +175,7 @@ class Ways:
             engine.load_samples(range(SAMPLES))
             detail = parse_detail(logs / DETAIL)
             assert detail.num_errors == 0, detail.errors
-            return float(detail.metrics("Offline")["tokens_per_second"])
+            return float(detail.metrics(Scenario.OFFLINE)["tokens_per_second"])
 
         return measure
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pytest_mlperf.core.prometheus import page_samples as page_samples
     from pytest_mlperf.core.results import CaseResult as CaseResult
     from pytest_mlperf.core.results import Results as Results
+    from pytest_mlperf.core.scenario import Scenario as Scenario
     from pytest_mlperf.core.server import read_server as read_server
     from pytest_mlperf.core.untrusted import inflate as inflate
     from pytest_mlperf.core.untrusted import is_deeper as is_deeper
@@ -66,6 +67,7 @@ _ORIGINS = {
     "core.measurement": ("Run", "Subject"),
     "core.prometheus": ("page_samples",),
     "core.results": ("CaseResult", "Results"),
+    "core.scenario": ("Scenario",),
     "core.server": ("read_server",),
     "core.untrusted": ("inflate", "is_deeper", "parse_json"),
     "core.untrusted_text": ("broken", "some"),

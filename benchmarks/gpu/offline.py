@@ -15,6 +15,7 @@ from typing import Any
 
 from pytest_mlperf.core.extension import Engine
 from pytest_mlperf.core.job import LoadGenSettings, Seeds
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.run.logs import DETAIL, parse_detail
 from pytest_mlperf.run.worker import _loadgen as loadgen
 
@@ -131,7 +132,7 @@ def under_loadgen(engine: Engine, folder: Path, *, data: int, samples: int, toke
         RunError: LoadGen logged errors.
     """
     settings = LoadGenSettings(
-        scenario="Offline",
+        scenario=Scenario.OFFLINE,
         seeds=SEEDS,
         target_qps=1.0,
         min_duration_ms=1,
@@ -146,7 +147,7 @@ def under_loadgen(engine: Engine, folder: Path, *, data: int, samples: int, toke
         loadgen.run(plan, logs, engine, loadgen.make_sink(plan, _fail, logs))
     detail = parse_detail(logs / DETAIL)
     detail.require_no_errors()
-    metrics = detail.metrics("Offline")
+    metrics = detail.metrics(Scenario.OFFLINE)
     offset_s = time.time() - time.monotonic()
     begin_s, end_s = (wall - offset_s for wall in detail.window_s)
     rate = metrics["tokens_per_second" if tokens else "throughput"]

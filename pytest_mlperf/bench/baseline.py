@@ -19,7 +19,7 @@ from pytest_mlperf.core.baseline import (
     find,
     with_record,
 )
-from pytest_mlperf.core.case import Case
+from pytest_mlperf.core.case import Case, Kind
 from pytest_mlperf.core.errors import BaselineError, MlperfError
 from pytest_mlperf.core.guarantees import APPEND_OPTIONS
 from pytest_mlperf.core.measurement import Run, day_of
@@ -142,7 +142,7 @@ def _unchanged(result: CaseResult, record: Record) -> bool:
     """Return whether a test measured the record's build, machine and conditions."""
     verdict = result.verdict
     return (
-        verdict.kind == "performance"
+        verdict.kind == Kind.PERFORMANCE
         and verdict.outcome not in _DISTURBED
         and not (result.handicap or result.pretended)
         and verdict.subject is not None

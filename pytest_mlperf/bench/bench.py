@@ -18,7 +18,7 @@ from pytest_mlperf.bench.policy import LONE_PHASE, Phase, Policy
 from pytest_mlperf.bench.runner import Unjudgeable, unforeseen
 from pytest_mlperf.bench.tree import tree_changes
 from pytest_mlperf.core.baseline import AccuracyBaseline, Record, unknown_facts
-from pytest_mlperf.core.case import AUDITS, Case, Kind
+from pytest_mlperf.core.case import Case, Kind
 from pytest_mlperf.core.control import clocks_moved
 from pytest_mlperf.core.energy import EnergyReading, Source
 from pytest_mlperf.core.errors import (
@@ -45,8 +45,7 @@ from pytest_mlperf.run.child.process import Designed
 from pytest_mlperf.run.conditions import Conditions
 from pytest_mlperf.run.roofline_share import cost_of
 from pytest_mlperf.stores.results import require_readable
-from pytest_mlperf.suite.pairs import PlannedPair, Testable
-from pytest_mlperf.suite.plan import Planned
+from pytest_mlperf.suite.pairs import PlannedCase, PlannedPair, Testable
 
 
 def fails_on(word: str, fail_on: Collection[str], *, usual: bool) -> bool:
@@ -239,7 +238,11 @@ class Bench:
         self._cases: dict[tuple[Path, str], CaseRuns] = {}
 
     def verdict(
-        self, planned: Planned, kind: Kind, kinds: Collection[Kind], phase: Phase = LONE_PHASE
+        self,
+        planned: PlannedCase,
+        kind: Kind,
+        kinds: Collection[Kind],
+        phase: Phase = LONE_PHASE,
     ) -> Verdict:
         """Return the verdict of one test; make the missing runs.
 
@@ -265,7 +268,7 @@ class Bench:
             verdict = judge_pair(pair, self._conditions, self._policy, self._show)
             return _expected(pair, verdict)
 
-        return self._answered(pair.case, "pair", judged)
+        return self._answered(pair.case, Kind.PAIR, judged)
 
     def _answered(self, case: Case, kind: Kind, judged: Callable[[], Verdict]) -> Verdict:
         try:
@@ -281,13 +284,13 @@ class Bench:
         return verdict
 
     def _judged(
-        self, planned: Planned, kind: Kind, kinds: Collection[Kind], phase: Phase
+        self, planned: PlannedCase, kind: Kind, kinds: Collection[Kind], phase: Phase
     ) -> Verdict:
         case = self._case(planned)
-        answers = {"accuracy": self._accuracy, "efficiency": self._efficiency}
+        answers = {Kind.ACCURACY: self._accuracy, Kind.EFFICIENCY: self._efficiency}
         answer = answers.get(kind, self._performance)
         try:
-            if kind in AUDITS:
+            if kind.is_audit:
                 return self._audited(case, kind)
             verdict = self._verdict(case, kind, answer(case, {*kinds, kind}, phase))
         except Unjudgeable as error:
@@ -303,7 +306,7 @@ class Bench:
         case = self._cases.get((planned.path, planned.case.id))
         return (case.rate, case.rate_source) if case else (None, None)
 
-    def _case(self, planned: Planned) -> CaseRuns:
+    def _case(self, planned: PlannedCase) -> CaseRuns:
         key = (planned.path, planned.case.id)
         if key not in self._cases:
             self._cases[key] = CaseRuns(planned, self._conditions, self._policy, self._show)
@@ -369,7 +372,7 @@ class Bench:
             return answer
         return confirm(case, answer, self._policy, self._conditions, self._show, failing=failing)
 
-    def confirm_last(self, planned: Planned, verdict: Verdict) -> Verdict:
+    def confirm_last(self, planned: PlannedCase, verdict: Verdict) -> Verdict:
         """Confirm a drop that was decided at the end of the session; return the new verdict."""
 
         def confirmed() -> Verdict:
@@ -403,20 +406,22 @@ class Bench:
     def _verdict(
         self, case: CaseRuns, kind: Kind, answer: Ruling, invalid_run: Run | None = None
     ) -> Verdict:
-        scores = kind == "accuracy"
+        scores = kind == Kind.ACCURACY
         last = invalid_run or (case.runs[-1] if case.runs else case.accuracy)
         subject = case.scored_subject if scores else case.subject
         against = case.scores if scores or answer.by_scores else case
         changed, unknown = self._since_baseline(case, against)
-        notes = answer.notes + (case.notes if kind == "accuracy" else _notes(case, answer.outcome))
-        if kind != "accuracy" and answer.outcome is Outcome.NO_BASELINE and case.formerly:
+        notes = answer.notes + (
+            case.notes if kind == Kind.ACCURACY else _notes(case, answer.outcome)
+        )
+        if kind != Kind.ACCURACY and answer.outcome is Outcome.NO_BASELINE and case.formerly:
             notes = (case.formerly.in_words, *notes)
         if self._conditions.handicap:
             slowed = f"work was slowed by --mlperf-handicap {self._conditions.handicap:.0%}"
             notes = (slowed, *notes)
         cost = None
-        if kind != "accuracy" and subject is not None and case.job.price:
-            cost = cost_of(case.job, case.runs, subject.identity)
+        if kind != Kind.ACCURACY and subject is not None and case.job.price:
+            cost = cost_of(case.suite_job, case.runs, subject.identity)
         return Verdict(
             case=case.planned.case,
             kind=kind,
@@ -436,12 +441,12 @@ class Bench:
                 file=self._policy.shown(against.file),
                 source=against.set_by,
                 id=case.record.id if case.record and kind in DROP_OUTCOMES else "",
-                guarantee=None if kind == "accuracy" else promised(case, answer),
+                guarantee=None if kind == Kind.ACCURACY else promised(case, answer),
             ),
             notes=notes,
             cost=cost,
             logs=Logs(folder=self._policy.shown(Path(last.folder)) if last else None),
-            machine=case.machine if kind != "accuracy" else (),
+            machine=case.machine if kind != Kind.ACCURACY else (),
             interleaved=answer.interleaved,
             unchecked=answer.unchecked,
             handicap=self._conditions.handicap,

@@ -41,6 +41,7 @@ from pytest_mlperf.run.conditions import Conditions, placed
 from pytest_mlperf.run.measure import ProcessResult
 from pytest_mlperf.stores import baselines
 from pytest_mlperf.stores.accuracy import AccuracyPasses
+from pytest_mlperf.suite.pairs import PlannedCase
 from pytest_mlperf.suite.plan import Planned
 
 
@@ -60,11 +61,15 @@ class CaseRuns(CaseRunner):
     """
 
     def __init__(
-        self, planned: Planned, conditions: Conditions, policy: Policy, show: Callable[[str], None]
+        self,
+        planned: PlannedCase,
+        conditions: Conditions,
+        policy: Policy,
+        show: Callable[[str], None],
     ) -> None:
         """Load the baseline before a run is made, as it may be damaged."""
         case = planned.case
-        machine = planned.limited(conditions.machine)
+        machine = replace(conditions.machine, limit_w=planned.limit_w)
         calibrated = machine.identity(case.accelerator)
         machine = replace(machine, harness=planned.harness)
         conditions = replace(conditions, machine=machine)
@@ -77,9 +82,11 @@ class CaseRuns(CaseRunner):
         rule, self.noise = rule_beside(self.file, case.accelerator, calibrated, policy.max_runs)
         bound = tolerated(planned.limits) if conditions.watched else math.inf
         self.rule = replace(rule, tolerated=bound)
-        suite_rate = planned.scenario.rate_on(case.accelerator)
+        suite_rate = (
+            planned.scenario.rate_on(case.accelerator) if isinstance(planned, Planned) else None
+        )
         # A search offers no fixed rate, and a baseline's offered rate was not found by a search.
-        offered = None if planned.scenario.find else self.record
+        offered = None if planned.find else self.record
         super().__init__(
             planned,
             conditions,
@@ -116,7 +123,7 @@ class CaseRuns(CaseRunner):
     @cached_property
     def scores(self) -> CaseAccuracy:
         """Comparison of the case's scores with the accepted ones."""
-        return CaseAccuracy(self.planned, self._root, whole=self.policy.update is not None)
+        return CaseAccuracy(self.of_suite, self._root, whole=self.policy.update is not None)
 
     @cached_property
     def _passes(self) -> AccuracyPasses:
@@ -125,9 +132,9 @@ class CaseRuns(CaseRunner):
     def first(self, kinds: Collection[Kind]) -> None:
         """Run the first process of the case for all tests of the session at once."""
         missing = self.accuracy is None and self.unscored is None
-        accuracy = "accuracy" in kinds and missing and bool(self.planned.scorer_name)
-        together = self.planned.data.shared
-        timed = bool({"performance", "efficiency"} & set(kinds)) and not self.runs
+        accuracy = Kind.ACCURACY in kinds and missing and bool(self.planned.scorer_name)
+        together = self.shares_data
+        timed = any(kind.is_of_runs for kind in kinds) and not self.runs
         if timed:
             self.add_run(ask=self.scores.ask if accuracy and together else None)
             if self.record and self.record.skips_first_run and self.policy.update != "replace":
@@ -239,12 +246,14 @@ class CaseRuns(CaseRunner):
     def _accuracy_key(self) -> str:
         """Key of an accuracy pass on its data; "" before these are loaded."""
         subject = self.scored_subject
-        return accuracy_key(self.job, subject.fingerprint) if subject else ""
+        return accuracy_key(self.suite_job, subject.fingerprint) if subject else ""
 
     @property
     def scoring_job(self) -> Job:
         """Case on its scored data, with its scorer."""
-        return self._job(scorer=True).scored
+        job = self._job(scorer=True).scored
+        assert isinstance(job, Job)
+        return job
 
     @property
     def patience(self) -> Patience:
@@ -301,12 +310,12 @@ class CaseRuns(CaseRunner):
         if self.subject is None or not any(n.startswith("tokens_per_sample") for n in run.metrics):
             return run
         facts, sides = self.subject.fingerprint, list[Iterable[tuple[int, float | None]]]()
-        if stored := self._passes.load(key := accuracy_key(self.job, facts)):
+        if stored := self._passes.load(key := accuracy_key(self.suite_job, facts)):
             tokens = stored[1].per_sample.get(OUTPUT_TOKENS, ())
             sides.append(zip(stored[1].indices, tokens, strict=bool(tokens)))
         if self.planned.scorer_name and (accepted := self.scores.accepted):
             old = accepted.baseline.fingerprint
-            if accuracy_key(self.job, old) == key and not unknown_facts(old, facts):
+            if accuracy_key(self.suite_job, old) == key and not unknown_facts(old, facts):
                 sides.append(enumerate(accepted.scores.get(OUTPUT_TOKENS, ())))
         timed, drawn = token_counts(Path(run.folder)), is_drawn(self.subject) or has_salt(facts)
         texts = [miscounted(timed, dict(answers), drawn=drawn) for answers in sides]

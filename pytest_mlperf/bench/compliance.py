@@ -12,12 +12,15 @@ from pytest_mlperf.bench.case import CaseRuns
 from pytest_mlperf.bench.runner import INVALID_TRIES, Unjudgeable
 from pytest_mlperf.core import compliance as rules
 from pytest_mlperf.core.answer_forms import TOKEN_CODES
+from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.compliance import LoggedAnswer
 from pytest_mlperf.core.errors import RunError, UnavailableError
 from pytest_mlperf.core.job import AuditRun, Job, ScoredData
 from pytest_mlperf.core.measurement import Accuracy, Run, median_run
+from pytest_mlperf.core.metrics import official_metric
 from pytest_mlperf.core.rulings.disturbance import load_in_words
 from pytest_mlperf.core.rulings.ruling import Ruling, lost_of
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.rounds import RoundWorkload
 from pytest_mlperf.rounds.accuracy_txt import accuracy_lines
@@ -30,16 +33,15 @@ from pytest_mlperf.stores import atomic
 from pytest_mlperf.suite.resolve import data_of
 
 SCENARIO_KEYS = {
-    "Offline": "result_samples_per_second",
-    "Server": "result_completed_samples_per_sec",
-    "SingleStream": "early_stopping_latency_ss",
-    "MultiStream": "early_stopping_latency_ms",
+    Scenario.OFFLINE: "result_samples_per_second",
+    Scenario.SERVER: "result_completed_samples_per_sec",
+    Scenario.SINGLE_STREAM: "early_stopping_latency_ss",
+    Scenario.MULTI_STREAM: "early_stopping_latency_ms",
 }
 
 SPEEDS = {"TEST01", "TEST04", "TEST05"}
 """Tests whose last finding compares speeds."""
 
-JUDGED_METRICS = {"SingleStream": "latency_p90", "MultiStream": "latency_p99"}
 METRIC_SLACK_SHARES = {"clip": 0.01, "fid": 0.02}
 """Allowed relative differences of scores if the checker names them; else 1 - target."""
 
@@ -72,11 +74,11 @@ class _Logs:
 
 def judge_audit(case: CaseRuns, test: str) -> Audited:
     """Judge a compliance test like the reference scripts; raise UnavailableError without data."""
-    workload = case.planned.suite.rules
+    workload = case.of_suite.suite.rules
     assert workload is not None
     needs = TESTS[test].needs
-    data = _data(case) if test == "TEST07" else None
-    bounds = _length(case, workload) if test == "TEST09" else (0.0, inf)
+    data = _data(case) if test == Kind.TEST07 else None
+    bounds = _length(case, workload) if test == Kind.TEST09 else (0.0, inf)
     if not case.runs and (needs or case.rate is None):
         try:
             case.add_run()
@@ -84,7 +86,7 @@ def judge_audit(case: CaseRuns, test: str) -> Audited:
             if "run" in needs:
                 raise
     answers = _answers(case) if "answers" in needs else None
-    reference = median_run(case.runs, case.planned.case.scenario) if case.runs else None
+    reference = median_run(case.runs, case.of_suite.case.scenario) if case.runs else None
     rate = reference.target_qps if reference else case.rate
     assert rate is not None
     run = _measured(case, test, rate, data)
@@ -97,7 +99,7 @@ def judge_audit(case: CaseRuns, test: str) -> Audited:
     for finding in audit.findings:
         atomic.write_text(logs.folder / finding.file, finding.text)
     faults, more = audit.faults, audit.notes
-    if test == "TEST01" and answers and not audit.findings[0].passed:
+    if test == Kind.TEST01 and answers and not audit.findings[0].passed:
         faults, more = _scored(case, audit, logs, workload)
     headline = "; ".join(faults) if faults else TESTS[test].shows
     outcome = Outcome.GATE_FAIL if faults else Outcome.OK
@@ -122,27 +124,27 @@ def _notes(test: str, faults: tuple[str, ...], notes: tuple[str, ...]) -> tuple[
 
 def _data(case: CaseRuns) -> ScoredData:
     """Return the data of TEST07; raise UnavailableError if they are missing or not named."""
-    suite = case.planned.suite
+    suite = case.of_suite.suite
     if suite.is_mlperf and not suite.workload.compliance_dataset:
         raise UnavailableError(
             "TEST07 is made on MLPerf's 990 samples of GPQA: name acc_eval_compliance_gpqa.parquet "
             "as compliance_dataset in [workload]"
         )
-    return data_of(case.planned, "compliance")
+    return data_of(case.of_suite, "compliance")
 
 
 def _measured(case: CaseRuns, test: str, rate: float, data: ScoredData | None) -> Run:
     """Make the run; repeat it if it must be valid and LoadGen calls it INVALID."""
-    workload = case.planned.suite.rules
+    workload = case.of_suite.suite.rules
     assert workload is not None
     settings = audit_settings(test, workload.name)
-    seeds = other_seeds(case.planned.suite.round) if test == "TEST05" else None
+    seeds = other_seeds(case.of_suite.suite.round) if test == Kind.TEST05 else None
     audit = AuditRun(test=test, settings=settings, seeds=seeds, data=data)
     for _ in range(INVALID_TRIES):
         run = case.audit(audit, rate)
         if "run" not in TESTS[test].needs or parse_detail(Path(run.folder) / DETAIL).valid:
             break
-        rate *= 1.2 if case.planned.case.scenario == "Offline" else 1.0
+        rate *= 1.2 if case.of_suite.case.scenario == Scenario.OFFLINE else 1.0
     return run
 
 
@@ -163,20 +165,20 @@ def _findings(
     case: CaseRuns, test: str, logs: _Logs, data: ScoredData | None, bounds: tuple[float, float]
 ) -> tuple[rules.Finding, ...]:
     timed = logged_answers(logs.timed / ACCURACY_LOG)
-    if test in {"TEST01", "TEST08"}:
+    if test in {Kind.TEST01, Kind.TEST08}:
         return _beside_accuracy(test, logs, timed)
-    if test in {"TEST04", "TEST05"}:
+    if test in {Kind.TEST04, Kind.TEST05}:
         return (rules.speed(test, _score(logs.reference_logs), _score(logs.timed)),)
     # Like the reference script, use the token type of the log.
-    options = case.planned.scorer.options if case.planned.scorer else {}
+    options = case.of_suite.scorer.options if case.of_suite.scorer else {}
     forms = answer_forms(logs.timed) or (str(options.get("dtype")),)
     width = array(TOKEN_CODES.get(forms[-1], TOKEN_CODES["int64"])).itemsize
-    if test == "TEST06":
+    if test == Kind.TEST06:
         end = constants()["tokens"]["end"]
-        scenario = case.planned.case.scenario
+        scenario = case.of_suite.case.scenario
         return (rules.tokens_as_counted(timed, scenario=scenario, end=end, width=width),)
     if data:
-        suite = case.planned.suite.workload  # a twin has its own reference
+        suite = case.of_suite.suite.workload  # a twin has its own reference
         least = (suite.reference or {}).get("exact_match", 0.0) * suite.target
         least = least or constants()["small"]["score"]
         outputs = engine_answers(logs.timed / ACCURACY_LOG)
@@ -192,7 +194,7 @@ def _beside_accuracy(
 ) -> tuple[rules.Finding, ...]:
     assert logs.answers is not None
     accuracy = logged_answers(logs.answers)
-    if test == "TEST08":
+    if test == Kind.TEST08:
         return (rules.same_predictions(accuracy, timed),)
     same = rules.same_answers(accuracy, timed)
     return (same, rules.speed(test, _score(logs.reference_logs), _score(logs.timed)))
@@ -200,15 +202,17 @@ def _beside_accuracy(
 
 def _load_explains(test: str, logs: _Logs, runs: tuple[Run, Run], tolerated: float) -> bool:
     scores = _score(logs.reference_logs), _score(logs.timed)
-    metric = JUDGED_METRICS.get(scores[0].scenario, "throughput")
+    metric = official_metric(scores[0].scenario)
     lost = [lost_of(run, metric, tolerated) for run in runs]
     return rules.load_explains(test, scores, lost)
 
 
 def _score(folder: Path) -> rules.SpeedScore:
     detail = parse_detail(folder / DETAIL)
-    scenario = str(detail.values["effective_scenario"])
-    limit = detail.values.get("effective_target_latency_ns") if scenario == "Server" else None
+    scenario = Scenario(detail.values["effective_scenario"])
+    limit = (
+        detail.values.get("effective_target_latency_ns") if scenario == Scenario.SERVER else None
+    )
     return rules.SpeedScore(
         scenario=scenario,
         value=float(detail.values.get(SCENARIO_KEYS[scenario]) or 0.0),
@@ -219,9 +223,9 @@ def _score(folder: Path) -> rules.SpeedScore:
 
 def _length(case: CaseRuns, workload: RoundWorkload) -> tuple[float, float]:
     """Return the bounds of the mean answer length, tokens; raise UnavailableError if unknown."""
-    suite = case.planned.suite
+    suite = case.of_suite.suite
     twin = suite.workload
-    scored = (twin.reference or {}).get("tokens_per_sample") if case.planned.data.shared else None
+    scored = (twin.reference or {}).get("tokens_per_sample") if case.of_suite.data.shared else None
     if tokens := twin.timed_tokens or scored:
         return 0.9 * tokens, 1.1 * tokens
     if not suite.is_mlperf:
@@ -241,7 +245,7 @@ def _scored(
     assert logs.answers is not None
     timed = engine_answers(logs.timed / ACCURACY_LOG)
     accepted = engine_answers(logs.answers, timed)
-    metrics = {**workload.metrics, **case.planned.round_scenario.metrics}
+    metrics = {**workload.metrics, **case.of_suite.round_scenario.metrics}
     job, samples, scores = case.scoring_job, case.scored_pass.accuracy.total, {}
     for name, outputs in (("baseline", accepted), ("compliance", timed)):
         common = {index: outputs[index] for index in accepted}

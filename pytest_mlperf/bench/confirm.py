@@ -41,6 +41,7 @@ from pytest_mlperf.run.builds import FOLDER_LABEL, Build, baseline_build
 from pytest_mlperf.run.conditions import Conditions
 from pytest_mlperf.run.project import CHANGED_MARK, same_code
 from pytest_mlperf.suite.environments import earlier_build
+from pytest_mlperf.suite.pairs import PlannedCase
 from pytest_mlperf.suite.plan import Planned
 
 
@@ -199,7 +200,7 @@ UNHANDICAPPED_BUILD = "this build without the handicap"
 
 def why_no_build(case: CaseRuns, conditions: Conditions) -> Confirmation | None:
     """Return why there is no build to compare with, or None if there is one."""
-    if case.planned.engine.baseline_engine is not None:
+    if case.planned.baseline_engine is not None:
         return None
     record, subject, commit = case.record, case.subject, conditions.commit or CHANGED_MARK
     if not record or not subject or changed_keys(record.fingerprint, subject.fingerprint):
@@ -212,10 +213,10 @@ def why_no_build(case: CaseRuns, conditions: Conditions) -> Confirmation | None:
 
 
 def build_of_baseline(
-    planned: Planned, conditions: Conditions
+    planned: PlannedCase, conditions: Conditions
 ) -> contextlib.AbstractContextManager[Build | None]:
     """Return a context manager of the build that a suite names as its baseline's, or of None."""
-    earlier = earlier_build(planned)
+    earlier = earlier_build(planned) if isinstance(planned, Planned) else None
     if earlier is None:
         return contextlib.nullcontext(None)
     return baseline_build(earlier, conditions.folder, f"{planned.case.id}.{FOLDER_LABEL}")
@@ -390,7 +391,7 @@ def _may_confirm(case: CaseRuns, answer: Ruling, policy: Policy) -> bool:
 
 def _is_open_ok(case: CaseRuns, metric: MetricVerdict, policy: Policy) -> bool:
     """Return whether to confirm a provisional ok: the suite names a build, and days are few."""
-    named = case.planned.engine.baseline_engine is not None
+    named = case.planned.baseline_engine is not None
     few = metric.baseline.days < DAYS or policy.confirm == "always"
     return metric.outcome is Outcome.PROVISIONAL and metric.direction == "ok" and named and few
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from pytest_mlperf.bench.case import baseline_file
 from pytest_mlperf.core.baseline import Baseline, Record, differences, geometric_means
-from pytest_mlperf.core.case import LOADED_SCENARIOS, Case
+from pytest_mlperf.core.case import Case
 from pytest_mlperf.core.errors import BaselineError
 from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.core.trend import TrendPoint, distinct
@@ -27,7 +27,7 @@ def judged_against(result: CaseResult, folders: Iterable[Path]) -> Path | None:
     Results may be untrusted: a path in them is only used if it ends like this case's baseline.
     """
     verdict = result.verdict
-    if verdict.kind not in {"performance", "efficiency"} or not verdict.baseline.file:
+    if not verdict.kind.is_of_runs or not verdict.baseline.file:
         return None
     named = Path(verdict.baseline.file)
     end = baseline_file(Path(), verdict.case, result.profile).parts
@@ -147,7 +147,7 @@ def _point(baseline: Baseline, record: Record, commit: str) -> TrendPoint:
         profile=baseline.profile,
         identity=record.identity,
         fingerprint=record.fingerprint,
-        rate=record.target_qps if baseline.scenario in LOADED_SCENARIOS else None,
+        rate=record.target_qps if baseline.scenario.rate_is_condition else None,
         means={name: means[name] for name in (*gated, *(n for n in means if n not in gated))},
         runs=record.runs,
     )
@@ -179,7 +179,7 @@ def case_of(baseline: Baseline) -> Case:
     """Return the case of a baseline file."""
     return Case(
         workload=baseline.workload,
-        scenario=baseline.scenario,  # type: ignore[arg-type]
+        scenario=baseline.scenario,
         engine=baseline.engine,
         precision=baseline.precision,
         accelerator=baseline.accelerator,

@@ -13,7 +13,7 @@ from pytest_mlperf import __version__
 from pytest_mlperf.bench.case import baseline_file, load_checked
 from pytest_mlperf.bench.policy import rule_beside
 from pytest_mlperf.core.baseline import Baseline, find, with_record
-from pytest_mlperf.core.case import Case, Division, Profile
+from pytest_mlperf.core.case import Case, Division, Kind, Profile
 from pytest_mlperf.core.errors import BaselineError, MlperfError
 from pytest_mlperf.core.measurement import Run, Subject
 from pytest_mlperf.core.metrics import METRICS
@@ -22,6 +22,7 @@ from pytest_mlperf.core.recording import baseline_run, empty_baseline, new_recor
 from pytest_mlperf.core.results import IMPORTED, CaseResult, Results
 from pytest_mlperf.core.rulings.ruling import rule_on
 from pytest_mlperf.core.rulings.sample import countable
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.untrusted_text import nearest
 from pytest_mlperf.core.verdict import BaselineReference, Outcome, Unchecked, Verdict
 from pytest_mlperf.judge.rule_r import RuleR
@@ -42,7 +43,11 @@ def checked(case: Case, where: str = "") -> Case:
         checked_accelerator(case.accelerator)
     except ValueError as error:
         raise MlperfError(f"{where}of the case: {error}") from None
-    return case
+    if case.scenario not in tuple(Scenario):
+        raise MlperfError(
+            f"{where}case.scenario: {case.scenario!r}{nearest(case.scenario, Scenario)}"
+        )
+    return replace(case, scenario=Scenario(case.scenario))
 
 
 def judge_runs(
@@ -67,7 +72,7 @@ def judge_runs(
     Raises:
         MlperfError: A name, metric or value is invalid, or the baseline cannot be read.
     """
-    checked(case)
+    case = checked(case)
     for metric, limit in limits.items():
         if metric.partition("@")[0] not in METRICS:
             raise MlperfError(f"{case.id}: no metric {metric!r}{nearest(metric, METRICS)}")
@@ -113,7 +118,7 @@ def _unjudged(case: Case, runs: Sequence[Run], subject: Subject) -> Verdict:
         headline = "there is no run"
     return Verdict(
         case=case,
-        kind="performance",
+        kind=Kind.PERFORMANCE,
         outcome=Outcome.INVALID if invalid or not valid else Outcome.NOT_EVALUATED,
         headline=headline,
         runs=valid,

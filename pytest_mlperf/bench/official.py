@@ -11,6 +11,7 @@ from pytest_mlperf.bench.runner import CaseRunner
 from pytest_mlperf.core.case import Case
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.rulings.ruling import Ruling
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.hardware.machine import split
 from pytest_mlperf.hardware.specs import find_gpu, gpu_in
@@ -73,9 +74,9 @@ def placed(
         return "it has no run"
     if gpu is None:
         return f"{case.accelerator} is no GPU that has official results"
-    if case.rate_is_condition and not searched:
+    if case.scenario.rate_is_condition and not searched:
         return "its rate was offered, and an official one is the highest that held"
-    if case.scenario != "Offline" and not case.rate_is_condition:
+    if case.scenario != Scenario.OFFLINE and not case.scenario.rate_is_condition:
         return f"the value of {case.scenario} is a latency, and official ones are bounds"
     for unit, metric in UNIT_METRICS.items():
         query = (case.workload, case.scenario, gpu.name, unit)
@@ -116,18 +117,18 @@ def below_best(case: CaseRunner) -> str | None:
 
 
 def _standing(case: CaseRunner) -> Placing | str:
-    searched = case.planned.scenario.find is not None
+    searched = case.planned.find is not None
     identity = case.subject.identity if case.subject else {}
     return placed(case.planned.case, identity, case.runs, searched=searched)
 
 
 @cache
-def _best(workload: str, scenario: str, gpu: str, unit: str) -> OfficialResult | None:
+def _best(workload: str, scenario: Scenario, gpu: str, unit: str) -> OfficialResult | None:
     return _best_of(official_results(), workload, scenario, gpu, unit)
 
 
 def _best_of(
-    results: Sequence[OfficialResult], workload: str, scenario: str, gpu: str, unit: str
+    results: Sequence[OfficialResult], workload: str, scenario: Scenario, gpu: str, unit: str
 ) -> OfficialResult | None:
     names = benchmarks(workload) | {workload}
     alike = [

@@ -10,6 +10,7 @@ from pytest_mlperf.bench.case import CaseRuns
 from pytest_mlperf.bench.confirm import add_pair, ended, left_out
 from pytest_mlperf.bench.policy import Policy
 from pytest_mlperf.bench.runner import Unjudgeable
+from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.numbers import quantity, times
 from pytest_mlperf.core.rulings.outcomes import outcome_of
@@ -116,7 +117,7 @@ def _not_comparable(pair: PlannedPair, case: CaseRuns) -> str | None:
 
 
 def _name(case: CaseRuns) -> str:
-    return f"{case.planned.engine.full_label}-{case.planned.case.accelerator}"
+    return f"{case.of_suite.engine.full_label}-{case.planned.case.accelerator}"
 
 
 def _verdict(
@@ -137,7 +138,7 @@ def _verdict(
         notes = [*notes, *(f"{_name(c)}: {title} {quantity(name, v)}" for c, v in every if v)]
     return Verdict(
         case=pair.case,
-        kind="pair",
+        kind=Kind.PAIR,
         outcome=outcome,
         headline=headline,
         runs=tuple(runs),

@@ -140,7 +140,7 @@ def _dropped_all_the_same(case: CaseRuns, error: Unjudgeable, phase: Phase) -> R
 
 def _found_under_load(case: CaseRuns, ruling: Ruling) -> Ruling:
     """Return a ruling on searched rates, undecided if load made them lower bounds."""
-    if not case.planned.scenario.find:
+    if not case.planned.find:
         return ruling
     drop = any(metric.fails or metric.direction == "drop" for metric in ruling.metrics)
     unsure = case.runs if drop else case.record.runs if case.record else ()
@@ -238,7 +238,7 @@ def answer_of(case: CaseRuns, ruling: Ruling, limits: Mapping[str, float]) -> Ru
 
 def first_line(case: CaseRuns, ruling: Ruling) -> str:
     """Return the headline, with a searched rate's conditions or another machine's baseline."""
-    find, deciding = case.planned.scenario.find, ruling.deciding
+    find, deciding = case.planned.find, ruling.deciding
     if ruling.outcome is Outcome.NO_BASELINE and case.formerly and deciding:
         return f"{METRICS[deciding.metric].title}: {case.formerly.brief}"
     metric = deciding.metric if deciding else ""
@@ -300,7 +300,7 @@ def _other_rate(case: CaseRuns, recording: Update | None) -> Ruling | None:
     if record is None or recording == "replace":
         return None
     ours, theirs = (about.get("points") for about in (case.job.facts, record.fingerprint))
-    loaded = planned.case.rate_is_condition and not planned.scenario.find
+    loaded = planned.case.scenario.rate_is_condition and not planned.find
     if differs := condition_differs(case.job, record):
         cure = FIND_BACK
     elif ours != theirs:
@@ -320,13 +320,13 @@ def _limit_missed(case: CaseRuns) -> Ruling | None:
     missed = [run for run in case.runs if run.limit_missed]
     if len(missed) < MISSES:
         return None
-    limits, tolerated = case.planned.latency_limits, case.rule.tolerated
+    limits, tolerated = case.job.latency_limits, case.rule.tolerated
     proven = [run for run in missed if not explains_miss(run, limits, tolerated)]
     if len(proven) < MISSES:
         headline = f"a latency limit was missed, but {load_in_words(missed)}"
         return Ruling(outcome=Outcome.INCONCLUSIVE, headline=headline)
     ruling = rule_on(case.runs, case.record, case.planned.limits, case.rule)
-    figures = against_limits(proven, case.job.settings)
+    figures = against_limits(proven, case.suite_job.settings)
     if case.record:
         outcome, headline = Outcome.PERF_DROP, "limit missed at the rate the baseline held"
     else:
@@ -398,7 +398,7 @@ def _record(case: CaseRuns, action: Update) -> Ruling:
     metrics = recorded(record, sample.countable(case.runs, case.planned.limits), len(fresh.runs))
     headline = f"{len(record.runs)} runs in {case.policy.shown(case.file)}"
     remarks = [f"recorded beside another: {case.formerly.in_words}"] if case.formerly else []
-    interleaves = case.planned.engine.baseline_engine is not None
+    interleaves = case.planned.baseline_engine is not None
     today = failing_today(record, case.planned.limits, case.rule, interleaves=interleaves)
     remarks += [*fresh.notes, *filter(None, [lacking(record), today])]
     if is_loaded(record.runs, case.rule.tolerated):

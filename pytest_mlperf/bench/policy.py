@@ -86,10 +86,10 @@ def gated_pairs(planned: Testable, kind: Kind, *, power: bool, meter: bool) -> i
     """Return how many jointly judged pairs of case and metric one test adds."""
     if isinstance(planned, PlannedPair):
         return 0  # pairs have no baseline
-    if kind == "performance":
+    if kind == Kind.PERFORMANCE:
         return len(planned.limits)
     source = meter or (power and planned.case.accelerator != "cpu")
-    return len(planned.efficiency_limits) if kind == "efficiency" and source else 0
+    return len(planned.efficiency_limits) if kind == Kind.EFFICIENCY and source else 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,10 +12,11 @@ from typing import Protocol
 
 from pytest_mlperf.core.baseline import Record
 from pytest_mlperf.core.errors import RunError
-from pytest_mlperf.core.job import LOADED_QUERIES, AuditRun, Job, Search, require
+from pytest_mlperf.core.job import LOADED_QUERIES, AuditRun, Job, MeasuredCase, Search, require
 from pytest_mlperf.core.measurement import Run, Subject
 from pytest_mlperf.core.metrics import CONCURRENCY, SEARCH_METRICS
 from pytest_mlperf.core.reason import Key, Reason
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.search import (
     MAX_LOG_STEP,
     Condition,
@@ -37,6 +38,7 @@ from pytest_mlperf.run.logs import DETAIL
 from pytest_mlperf.run.measure import ProcessResult, ProcessTask, measure
 from pytest_mlperf.run.project import new_folder
 from pytest_mlperf.stores.atomic import DISK_FULL, disk_of
+from pytest_mlperf.suite.pairs import PlannedCase
 from pytest_mlperf.suite.plan import Planned
 from pytest_mlperf.suite.resolve import Problems, resolve
 
@@ -60,7 +62,7 @@ class Searches:
     """Searches of one case; each gives one value and starts at the last one's."""
 
     def __init__(
-        self, job: Job, find: Search, conditions: Conditions, record: Record | None
+        self, job: MeasuredCase, find: Search, conditions: Conditions, record: Record | None
     ) -> None:
         """Start at the baseline's rate if there is one."""
         self._job = job
@@ -158,19 +160,21 @@ class Searches:
         )
 
 
-def searches(job: Job, conditions: Conditions, record: Record | None = None) -> Searches | None:
+def searches(
+    job: MeasuredCase, conditions: Conditions, record: Record | None = None
+) -> Searches | None:
     """Return the searches of a case, or None if its rate is given."""
     return Searches(job, job.find, conditions, record) if job.find else None
 
 
-def condition_differs(job: Job, record: Record) -> str | None:
+def condition_differs(job: MeasuredCase, record: Record) -> str | None:
     """Return how the conditions of a baseline's rate differ from the suite's, or None."""
     ours, theirs = job.facts.get(KEY), record.fingerprint.get(KEY)
     if ours == theirs:
         return None
     fixed = "" if record.target_qps is None else f" {record.target_qps:g}/s"
     noun, offers, offered = "rate", "offers a fixed rate", f"was offered{fixed}"
-    if job.case.scenario == "Concurrency":
+    if job.case.scenario == Scenario.CONCURRENCY:
         noun, offers, offered = CONCURRENCY, "measures points", "measured points"
     return (
         f"condition differs: suite {f'finds a {noun} at {ours}' if ours else offers}, "
@@ -223,7 +227,7 @@ class Rated(Protocol):
     """Case with the rate of its next run, and its INVALID runs so far."""
 
     @property
-    def job(self) -> Job:
+    def job(self) -> MeasuredCase:
         """Resolved case."""
 
     rate: float | None
@@ -247,7 +251,7 @@ def valid_run(case: Rated, attempt: Callable[[], Run]) -> Run:
             break
         if left and any(reason.key is Key.CLIENT_LATE for reason in run.invalid):
             case.add_clients()
-        if left and case.job.case.scenario == "Offline":
+        if left and case.job.case.scenario == Scenario.OFFLINE:
             case.rate = max(
                 case.rate or 0.0, LONGER_RUN_FACTOR * run.metrics.get("throughput", 0.0)
             )
@@ -275,7 +279,7 @@ class CaseRunner:
 
     def __init__(
         self,
-        planned: Planned,
+        planned: PlannedCase,
         conditions: Conditions,
         show: Show,
         *,
@@ -285,7 +289,7 @@ class CaseRunner:
         done: int = 0,
         label: str = "",
         search: bool = True,
-        job: Job | None = None,
+        job: MeasuredCase | None = None,
     ) -> None:
         """Store the inputs; `done` counts earlier processes of the case.
 
@@ -302,34 +306,58 @@ class CaseRunner:
         self.scored_subject: Subject | None = None
         self.files: tuple[str, ...] = ()
         self.scored_files: tuple[str, ...] = ()
-        self._conditions = replace(conditions, machine=planned.limited(conditions.machine))
+        self._conditions = replace(
+            conditions, machine=replace(conditions.machine, limit_w=planned.limit_w)
+        )
         self._show = show
         self._build = build
         self._label = label
         self._record = record
         self._search = search
         self._searches: Searches | None = None
-        self._resolved: dict[bool, Job | Problems] = {} if job is None else {False: job}
+        self._resolved: dict[bool, MeasuredCase | Problems] = {} if job is None else {False: job}
         self._processes = done
 
     @property
-    def job(self) -> Job:
+    def job(self) -> MeasuredCase:
         """Resolved case."""
         return self._job(scorer=False)
 
-    def _job(self, *, scorer: bool) -> Job:
+    def _job(self, *, scorer: bool) -> MeasuredCase:
         """Return the resolved case, with its scorer if its accuracy is needed."""
         resolved = self._resolved.get(True) or self._resolved.get(scorer)
         if resolved is None:
-            resolved = self._resolved[scorer] = resolve(self.planned, scorer=scorer)
+            planned = self.planned
+            if isinstance(planned, Planned):
+                resolved = resolve(planned, scorer=scorer)
+            else:
+                resolved = planned.job
+            self._resolved[scorer] = resolved
         if isinstance(resolved, Problems):
             require(one for one in resolved.problems if scorer or not one.scoring)
-        assert isinstance(resolved, Job)
+            raise AssertionError
         return resolved
+
+    @property
+    def of_suite(self) -> Planned:
+        """Case, which is of a suite."""
+        assert isinstance(self.planned, Planned)
+        return self.planned
+
+    @property
+    def shares_data(self) -> bool:
+        """Whether the same data are timed and scored, if any are scored."""
+        return not self.planned.scorer_name or self.of_suite.data.shared
+
+    @property
+    def suite_job(self) -> Job:
+        """Resolved case of a suite."""
+        assert isinstance(self.job, Job)
+        return self.job
 
     def add_clients(self) -> None:
         """Double the processes that send requests, up to one per core, unless the suite sets it."""
-        engine, clients = self.job.engine, 2 * self.clients
+        engine, clients = self.suite_job.engine, 2 * self.clients
         options = {**engine.options, "clients": clients}
         is_written = engine.options.get("clients") is not None
         takes_more = clients_of(self.job.engine_use, options) == clients and options.get("url")
@@ -366,14 +394,14 @@ class CaseRunner:
         self._processes += 1
         audit = at.audit if at else None
         job = self._job(scorer=ask is not None)
-        if self.clients > 1:
+        if self.clients > 1 and isinstance(job, Job):
             options = {**job.engine.options, "clients": self.clients}
             job = replace(job, engine=replace(job.engine, options=options))
         data = audit.data if audit else None
-        if data:
+        if data and isinstance(job, Job):
             job = job.on(data)
         rate = at.rate if at else self.rate
-        if at and at.rate and job.settings.points:
+        if at and at.rate and isinstance(job, Job) and job.settings.points:
             job = replace(job, settings=replace(job.settings, points=(round(at.rate),)))
             rate = None
         process = measure(
@@ -392,9 +420,9 @@ class CaseRunner:
         )
         if data:
             return process
-        if performance or self.planned.data.shared:
+        if performance or self.shares_data:
             self.subject, self.files = process.subject, process.files
-        if not performance or self.planned.data.shared:
+        if not performance or self.shares_data:
             self.scored_subject, self.scored_files = process.subject, process.files
         if process.probed and not at:
             self.rate = process.target_qps

@@ -10,14 +10,14 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from pytest_mlperf.bench.policy import Policy
-from pytest_mlperf.core.job import Job
+from pytest_mlperf.core.job import Job, MeasuredCase
 from pytest_mlperf.core.untrusted_text import some
 from pytest_mlperf.run.project import CHANGED_MARK, files_since
 from pytest_mlperf.run.worker.model_files import path_texts
 
 
 def tree_changes(
-    policy: Policy, commit: str | None, job: Job, suite: Path, imported: Sequence[str]
+    policy: Policy, commit: str | None, job: MeasuredCase, suite: Path, imported: Sequence[str]
 ) -> tuple[list[str], list[str]]:
     """Return lines on changes since a baseline's commit, and lines on unknown ones.
 
@@ -51,8 +51,10 @@ def tree_changes(
     return lines, [unknown] if new else []
 
 
-def _named(job: Job, suite: Path) -> Iterator[str]:
+def _named(job: MeasuredCase, suite: Path) -> Iterator[str]:
     """Yield the files and folders that a case names, except those around its suite."""
+    if not isinstance(job, Job):
+        return
     factories = [job.engine, job.dataset, *filter(None, [job.scoring.scorer])]
     for text in path_texts([job.model, *(factory.options for factory in factories)]):
         with contextlib.suppress(OSError, ValueError):  # most texts are no path

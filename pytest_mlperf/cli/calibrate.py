@@ -121,7 +121,7 @@ def run(parsed: argparse.Namespace) -> int:
     broken = _measure(planned, machine, session, parsed) if parsed.runs else 0
     learnt = 0
     for (file, name, _), cases in groups.items():
-        identity = cases[0].limited(machine).identity(name)
+        identity = dataclasses.replace(machine, limit_w=cases[0].limit_w).identity(name)
         samples = baseline_runs(cases, identity, parsed.baselines)
         learnt += learn_and_show(file, name, identity, parsed.runs_dir, samples, write=parsed.write)
     if learnt and parsed.write:
@@ -266,7 +266,7 @@ class Repeated(CaseRunner):
         case = CalibratedCase(
             case=planned.case.id,
             profile=planned.suite.profile,
-            digest=digest(planned, process.subject),
+            digest=digest(self.of_suite, process.subject),
             target_qps=process.target_qps,
             limits=limits,
             runs=self.kept,
@@ -328,7 +328,11 @@ def _rate(planned: Planned, machine: Machine, baselines: Path | None) -> float |
     accelerator = planned.case.accelerator
     if rate := planned.scenario.rate_on(accelerator):
         return rate
-    record = recorded(planned, planned.limited(machine).identity(accelerator), baselines)
+    record = recorded(
+        planned,
+        dataclasses.replace(machine, limit_w=planned.limit_w).identity(accelerator),
+        baselines,
+    )
     return record.target_qps if record else None
 
 

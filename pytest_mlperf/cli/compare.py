@@ -25,6 +25,7 @@ from pytest_mlperf.core.recording import changes
 from pytest_mlperf.core.results import CaseResult, Results, performance
 from pytest_mlperf.core.rulings.ruling import other_length, ruling_of
 from pytest_mlperf.core.rulings.sides import judge_sides, judge_together
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.judge.rule_r import GATING_RUNS, RuleR
 from pytest_mlperf.reports.terminal.comparison import ComparedCase, comparison
@@ -193,7 +194,9 @@ def _limits_of(suites: Mapping[tuple[str, str], Limits]) -> Callable[[Measured, 
         if bounds is None:
             measured = {name for run in b.runs for name in run.metrics}
             scenario = b.case.scenario
-            timed = scenario in {"Interactive", "Concurrency"} and "ttft_p50" in measured
+            timed = (
+                scenario in {Scenario.INTERACTIVE, Scenario.CONCURRENCY} and "ttft_p50" in measured
+            )
             usual = gated_metrics(scenario, tokens=timed, searched=bool(b.find))
             names = of_curve(scenario, measured) or usual
             bounds = {name: METRICS[name].limit for name in names}
@@ -288,7 +291,7 @@ def _recorded(file: Baseline, record: Record) -> Measured:
         identity=record.identity,
         fingerprint=record.fingerprint,
         surroundings=record.surroundings,
-        rate=record.target_qps if case.rate_is_condition else None,
+        rate=record.target_qps if case.scenario.rate_is_condition else None,
         runs=tuple(runs),
         gated=frozenset(record.minimum_detectable_change),
     )
@@ -380,7 +383,7 @@ def _measured(result: CaseResult) -> Measured:
         identity=subject.identity if subject else {},
         fingerprint=subject.fingerprint if subject else {},
         surroundings=subject.surroundings if subject else {},
-        rate=result.target_qps if verdict.case.rate_is_condition else None,
+        rate=result.target_qps if verdict.case.scenario.rate_is_condition else None,
         runs=verdict.runs,
         limits=result.limits,
         reason=reason,

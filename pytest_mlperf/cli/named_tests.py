@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pytest_mlperf.cli.stored_results import case_named
 from pytest_mlperf.cli.suites import SUFFIX, find_suites, node_id, read_suites, rootdir
+from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.errors import EnvironmentFault, MlperfError
 from pytest_mlperf.core.untrusted_text import nearest
 from pytest_mlperf.hardware.machine import Machine, detect, split
@@ -36,7 +37,7 @@ def performance_tests(texts: Sequence[str]) -> tuple[dict[str, Planned], Machine
                 f"available: {machine.seen}"
             )
         for case in here:
-            tests[node_id(case, "performance", rootdir([case.path]))] = case
+            tests[node_id(case, Kind.PERFORMANCE, rootdir([case.path]))] = case
     return tests, machine
 
 
@@ -52,7 +53,7 @@ def _cases(text: str) -> Iterator[Planned]:
     if match is None:
         raise MlperfError(f"{text}: not a test of a suite; write FILE::test_performance[CASE]")
     kind, name = match.groups()
-    if kind != "performance":
+    if kind != Kind.PERFORMANCE:
         raise MlperfError(
             f"{text}: only performance tests can be bisected here; for a score use: "
             f"git bisect run pytest '{text}'"
@@ -64,7 +65,7 @@ def _cases(text: str) -> Iterator[Planned]:
 
 
 def _timed(text: str, planned: Sequence[Planned]) -> Iterator[Planned]:
-    timed = [one for one in planned if "performance" in one.kinds]
+    timed = [one for one in planned if Kind.PERFORMANCE in one.kinds]
     if not timed:
         raise MlperfError(f"{text}: the suite has no performance test")
     yield from timed

@@ -24,7 +24,7 @@ from pytest_mlperf.cli.suites import (
     require_accelerators,
     rootdir,
 )
-from pytest_mlperf.core.case import AUDITS
+from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.errors import BaselineError, MlperfError
 from pytest_mlperf.core.guarantees import APPEND_OPTIONS, MISSING_OPTION, Guarantee, guarantee
 from pytest_mlperf.core.numbers import plural
@@ -38,7 +38,7 @@ from pytest_mlperf.reports.terminal.selection import more
 from pytest_mlperf.stores.results import MANIFEST_KIND, MANIFEST_SCHEMA
 from pytest_mlperf.stores.sessions import Sessions
 from pytest_mlperf.suite.model import PHASES
-from pytest_mlperf.suite.pairs import Testable, plan_pairs
+from pytest_mlperf.suite.pairs import SuiteTest, plan_pairs
 from pytest_mlperf.suite.plan import Planned
 
 MATRIX_LIMIT = 256
@@ -132,7 +132,9 @@ def run(parsed: argparse.Namespace) -> int:
     return 0
 
 
-def money(planned: Sequence[Testable], measured: Costs, max_runs: int, prices: Prices) -> list[str]:
+def money(
+    planned: Sequence[SuiteTest], measured: Costs, max_runs: int, prices: Prices
+) -> list[str]:
     """Return the cost of a plan and its prices in words, or nothing without prices.
 
     `prices` override those of the suites; `measured` are times of earlier sessions.
@@ -156,7 +158,7 @@ def money(planned: Sequence[Testable], measured: Costs, max_runs: int, prices: P
     return [f"cost: {cost[0]:,.2f} to {cost[1]:,.2f} USD{rest}", f"prices: {'; '.join(used)}"]
 
 
-def on_fleet(planned: Sequence[Testable], fleet: Sequence[str]) -> list[Testable]:
+def on_fleet(planned: Sequence[SuiteTest], fleet: Sequence[str]) -> list[SuiteTest]:
     """Return the tests that a fleet's accelerators can run; raise MlperfError if none."""
     there = [one for one in planned if set(one.accelerators) <= set(fleet)]
     if not there:
@@ -165,18 +167,18 @@ def on_fleet(planned: Sequence[Testable], fleet: Sequence[str]) -> list[Testable
     return there
 
 
-def with_pairs(planned: Sequence[Planned]) -> list[Testable]:
+def with_pairs(planned: Sequence[Planned]) -> list[SuiteTest]:
     """Return the cases of several suites, each suite's followed by its pairs."""
     suites: dict[Path, list[Planned]] = defaultdict(list)
     for case in planned:
         suites[case.path].append(case)
-    tests: list[Testable] = []
+    tests: list[SuiteTest] = []
     for cases in suites.values():
         tests += [*cases, *plan_pairs(cases)]
     return tests
 
 
-def _table(planned: Sequence[Testable], measured: Costs, max_runs: int) -> list[str]:
+def _table(planned: Sequence[SuiteTest], measured: Costs, max_runs: int) -> list[str]:
     kinds = {(case.path, case.case.id): set(case.kinds) for case in planned}
     lines = selection.plan(planned, kinds, width(), max_runs=max_runs, measured=measured)
     rows = [
@@ -189,7 +191,7 @@ def _table(planned: Sequence[Testable], measured: Costs, max_runs: int) -> list[
 
 
 def accelerator_hours(
-    planned: Sequence[Testable], measured: Costs, max_runs: int
+    planned: Sequence[SuiteTest], measured: Costs, max_runs: int
 ) -> dict[str, tuple[float, float]]:
     """Return the least and most hours by accelerator; "8xH100" counts eight at a time."""
     hours: dict[str, tuple[float, float]] = {}
@@ -206,7 +208,7 @@ def accelerator_hours(
 
 
 def manifest(
-    planned: Sequence[Testable], measured: Costs, *, root: Path, max_runs: int
+    planned: Sequence[SuiteTest], measured: Costs, *, root: Path, max_runs: int
 ) -> dict[str, Any]:
     """Return the manifest: every test that must report, and the cost of each case."""
     held = promises(planned)
@@ -233,7 +235,7 @@ def manifest(
     }
 
 
-def _case(case: Testable, cost: CaseCost, max_runs: int, held: Promises) -> dict[str, Any]:
+def _case(case: SuiteTest, cost: CaseCost, max_runs: int, held: Promises) -> dict[str, Any]:
     baseline, data = held.get((case.path, case.case.id)), {}
     if isinstance(case, Planned) and case.scorer_name and not case.data.shared:
         data = {phase: case.data.source(phase).title for phase in PHASES}
@@ -306,14 +308,14 @@ MIN_JOB_MINUTES = 30
 
 
 def jobs_of(
-    planned: Sequence[Testable], measured: Costs, max_runs: int
+    planned: Sequence[SuiteTest], measured: Costs, max_runs: int
 ) -> dict[str, dict[str, int]]:
     """Return the time limit of each job in minutes, by accelerator and suite file."""
     seconds: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     for case in planned:
         for name in case.accelerators:
             spent = JOB_TIME_FACTOR * cost_of(case, measured).at_most_s(max_runs)
-            audits = sum(kind in AUDITS for kind in case.kinds)
+            audits = sum(kind.is_audit for kind in case.kinds)
             if (case.path, case.case.id) in measured:  # those sessions may have made none
                 spent += JOB_TIME_FACTOR * audits * case.seconds_per_run
             elif split(name)[1] != "cpu":
@@ -333,14 +335,14 @@ def jobs_of(
     }
 
 
-def _pass_s(case: Testable, seconds: float) -> float:
-    return seconds if "accuracy" in case.kinds and case.suite.rules is not None else 0.0
+def _pass_s(case: SuiteTest, seconds: float) -> float:
+    return seconds if Kind.ACCURACY in case.kinds and case.suite.rules is not None else 0.0
 
 
 Promises = Mapping[tuple[Path, str], Guarantee]
 
 
-def promises(planned: Iterable[Testable]) -> dict[tuple[Path, str], Guarantee]:
+def promises(planned: Iterable[SuiteTest]) -> dict[tuple[Path, str], Guarantee]:
     """Return each baseline's error guarantee, from the machine that recorded last.
 
     Damaged baselines are skipped: judging by them reports the damage.
@@ -349,7 +351,7 @@ def promises(planned: Iterable[Testable]) -> dict[tuple[Path, str], Guarantee]:
     return {(case.path, case.case.id): held for case in cases if (held := _promise(case))}
 
 
-def in_words(planned: Iterable[Testable], held: Promises) -> str:
+def in_words(planned: Iterable[SuiteTest], held: Promises) -> str:
     """Return the number of baselines by guarantee, or "" without any."""
     cases = sum(isinstance(case, Planned) for case in planned)
     if not held:

@@ -11,6 +11,7 @@ from pytest_mlperf.cli.arguments import add
 from pytest_mlperf.cli.output import show, width
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.numbers import duration
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.untrusted_text import json_text, nearest
 from pytest_mlperf.reports.terminal.layout import Row, fold, paragraph, paragraphs, table
 from pytest_mlperf.rounds import (
@@ -26,11 +27,11 @@ from pytest_mlperf.rounds import (
 
 ROUND_JSON_VERSION = 1
 SCENARIO_ABBREVIATIONS = {
-    "Offline": "Off",
-    "Server": "Srv",
-    "Interactive": "Int",
-    "SingleStream": "SS",
-    "MultiStream": "MS",
+    Scenario.OFFLINE: "Off",
+    Scenario.SERVER: "Srv",
+    Scenario.INTERACTIVE: "Int",
+    Scenario.SINGLE_STREAM: "SS",
+    Scenario.MULTI_STREAM: "MS",
 }
 
 HELP = """\
@@ -116,8 +117,11 @@ def _workload(round_: Round, workload: RoundWorkload) -> dict[str, Any]:
     }
 
 
-def _scenario(workload: RoundWorkload, name: str, scenario: RoundScenario) -> dict[str, Any]:
-    others = {"latency_percentile": name == "Offline", "samples_per_query": name != "MultiStream"}
+def _scenario(workload: RoundWorkload, name: Scenario, scenario: RoundScenario) -> dict[str, Any]:
+    others = {
+        "latency_percentile": name == Scenario.OFFLINE,
+        "samples_per_query": name != Scenario.MULTI_STREAM,
+    }
     content = {**asdict(scenario), **_scores(workload, scenario.metrics)}
     return {key: value for key, value in content.items() if not others.get(key)}
 
@@ -209,7 +213,10 @@ def _gate(metric: RoundMetric, targets: Iterable[float]) -> str:
 def _run_row(workload: RoundWorkload) -> Row:
     return {
         "workload": full_name(workload),
-        **{name: limit(workload.scenarios.get(name)) for name in ("Server", "Interactive")},
+        **{
+            name: limit(workload.scenarios.get(name))
+            for name in (Scenario.SERVER, Scenario.INTERACTIVE)
+        },
         **{kind: _scenarios(workload, kind) for kind in ("datacenter", "edge")},
         "tests": " ".join(test.removeprefix("TEST") for test in workload.compliance) or "-",
     }
@@ -393,13 +400,13 @@ def _metric_rows(workload: RoundWorkload) -> Iterator[Row]:
 
 
 def _scenario_row(name: str, scenario: RoundScenario) -> Row:
-    batch = f" x {scenario.samples_per_query}" if name == "MultiStream" else ""
+    batch = f" x {scenario.samples_per_query}" if name == Scenario.MULTI_STREAM else ""
     return {
         "scenario": name,
         "queries": f"{scenario.min_query_count:,}{batch}",
         "shortest": duration(scenario.min_duration_ms / 1000),
         "limit": limit(scenario),
-        "percentile": "" if name == "Offline" else f"{100 * scenario.latency_percentile:g}",
+        "percentile": "" if name == Scenario.OFFLINE else f"{100 * scenario.latency_percentile:g}",
     }
 
 

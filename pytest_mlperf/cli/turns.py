@@ -172,7 +172,7 @@ def measured(a: CaseRunner, b: CaseRunner, rule: RuleR, noise: str) -> TurnsResu
     limits, reason = b.job.limits, ""
     ratios: Mapping[str, Ratio] = {}
 
-    loaded = case.rate_is_condition
+    loaded = case.scenario.rate_is_condition
 
     def same_rate() -> None:
         if loaded:
@@ -394,6 +394,6 @@ def _cases_differ(x: Planned, y: Planned) -> str:
     if finds[0] != finds[1]:
         return f"different find: {' and '.join(map(repr, finds))}"
     rates = [each.scenario.rate_on(each.case.accelerator) for each in (x, y)]
-    if x.case.rate_is_condition and None not in rates and rates[0] != rates[1]:
+    if x.case.scenario.rate_is_condition and None not in rates and rates[0] != rates[1]:
         return f"different offered rates: {rates[0]:g}/s and {rates[1]:g}/s"
     return ""

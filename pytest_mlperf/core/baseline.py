@@ -13,6 +13,7 @@ from typing import Literal
 
 from pytest_mlperf.core.errors import BaselineError
 from pytest_mlperf.core.measurement import RunHardware, RunServing, Subject, day_groups
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.judge.inputs import SessionNoise
 
 SCHEMA_VERSION = 1
@@ -194,7 +195,7 @@ class Baseline:
     round: str
     profile: str
     workload: str
-    scenario: str
+    scenario: Scenario
     engine: str
     precision: str
     accelerator: str
@@ -408,7 +409,7 @@ class AccuracyBaseline:
     workload: str
     engine: str
     precision: str
-    scenario: str
+    scenario: Scenario
     samples: int
     scores: dict[str, float]
     steps: dict[str, int]

@@ -9,9 +9,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from pytest_mlperf.core.errors import BaselineError
-
-LOADED_SCENARIOS = ("Server", "Interactive")
-"""Scenarios whose offered rate is a condition of the measurement."""
+from pytest_mlperf.core.scenario import Scenario, WordEnum
 
 PrecisionName = Literal[
     "fp64",
@@ -54,24 +52,40 @@ TECHNIQUES: Mapping[str, str] = {
 """Descriptions; other names are invalid, because a technique may change the roofline."""
 
 
-SuiteScenario = Literal[
-    "Offline", "Server", "Interactive", "SingleStream", "MultiStream", "Concurrency", "OpenLoop"
-]
-"""MLPerf's, and our closed loop (fixed requests in flight) and open loop (fixed arrivals)."""
-
-ScenarioName = Literal[SuiteScenario, "Benchmark"]
-"""The suite's scenarios, and Benchmark: a test function timed by pytest-benchmark."""
-
 Arrivals = Literal["poisson", "constant", "gamma", "trace"]
 """Arrival processes of OpenLoop; "trace" replays a recorded trace."""
 
 Profile = Literal["quick", "official"]
 Division = Literal["closed", "open"]
-Audit = Literal["TEST01", "TEST04", "TEST05", "TEST06", "TEST07", "TEST08", "TEST09"]
 
-Kind = Literal["accuracy", "performance", "efficiency", "pair", Audit]
 
-AUDITS: tuple[Audit, ...] = get_args(Audit)
+class Kind(WordEnum):
+    """Subject of a test: accuracy, speed, energy, a pair, or one of MLPerf's compliance tests."""
+
+    ACCURACY = "accuracy"
+    PERFORMANCE = "performance"
+    EFFICIENCY = "efficiency"
+    PAIR = "pair"
+    TEST01 = "TEST01"
+    TEST04 = "TEST04"
+    TEST05 = "TEST05"
+    TEST06 = "TEST06"
+    TEST07 = "TEST07"
+    TEST08 = "TEST08"
+    TEST09 = "TEST09"
+
+    @property
+    def is_of_runs(self) -> bool:
+        """Whether timed runs are judged against those of a baseline."""
+        return self in {Kind.PERFORMANCE, Kind.EFFICIENCY}
+
+    @property
+    def is_audit(self) -> bool:
+        """Whether it is a compliance test."""
+        return self.name == self.value
+
+
+AUDITS = tuple(kind for kind in Kind if kind.is_audit)
 
 Phase = Literal["performance", "accuracy", "compliance"]
 """Use of a data set: timed, scored, or both in compliance test TEST07."""
@@ -93,15 +107,10 @@ class Case:
     """
 
     workload: str
-    scenario: ScenarioName
+    scenario: Scenario
     engine: str
     precision: str
     accelerator: str
-
-    @property
-    def rate_is_condition(self) -> bool:
-        """Whether the offered rate is a condition of the measurement, not a result."""
-        return self.scenario in LOADED_SCENARIOS
 
     @property
     def id(self) -> str:

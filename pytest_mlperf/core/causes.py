@@ -276,7 +276,7 @@ def causes(
     facts = _Facts(
         verdict=verdict,
         # A performance record does not explain scores.
-        baseline=None if verdict.kind == "accuracy" else baseline,
+        baseline=None if verdict.kind == Kind.ACCURACY else baseline,
         siblings=siblings_of(verdict, siblings, direction),
         direction=direction,
     )
@@ -385,7 +385,7 @@ def _output(facts: _Facts) -> Iterator[Cause]:
             continue
         longer = "longer" if share > 0 else "shorter"
         # Longer answers take longer; for scores either may be a sign.
-        fits = facts.verdict.kind == "accuracy" or (share > 0) == (facts.direction < 0)
+        fits = facts.verdict.kind == Kind.ACCURACY or (share > 0) == (facts.direction < 0)
         lengths = f"{_length(old)} → {_length(new)} {title}"
         says = f"answers are {change(abs(share))[1:]} {longer}: {lengths}"
         yield Cause(rule="output", says=says, strength=_either(fits))
@@ -411,7 +411,7 @@ def _length(value: float) -> str:
 
 def _flaws(facts: _Facts) -> Iterator[Cause]:
     verdict = facts.verdict
-    if verdict.kind != "accuracy" or not (verdict.accuracy and verdict.subject):
+    if verdict.kind != Kind.ACCURACY or not (verdict.accuracy and verdict.subject):
         return
     says = risen_flaws(verdict.accuracy, verdict.subject)
     if says and facts.direction < 0:
@@ -496,7 +496,7 @@ def _stage_times(facts: _Facts) -> dict[float | None, list[StageTime]]:
 def _errors(facts: _Facts) -> Iterator[Cause]:
     runs = facts.verdict.runs
     missed = sum(run.limit_missed for run in runs)
-    if missed and facts.direction < 0 and facts.verdict.kind != "accuracy":
+    if missed and facts.direction < 0 and facts.verdict.kind != Kind.ACCURACY:
         says = (
             f"LoadGen's latency limit was missed in {missed} of {len(runs)} runs at "
             f"{runs[-1].target_qps:g}/s"
@@ -522,7 +522,7 @@ _SIGNS = {
 
 def _seen(facts: _Facts) -> Iterator[Cause]:
     """Yield GPU problems that the sampler saw; most are hints, as the baseline may share them."""
-    if facts.direction > 0 or facts.verdict.kind == "accuracy":
+    if facts.direction > 0 or facts.verdict.kind == Kind.ACCURACY:
         return
     runs = facts.verdict.runs
     baseline_runs = facts.baseline.runs if facts.baseline else ()
@@ -541,7 +541,7 @@ def _seen(facts: _Facts) -> Iterator[Cause]:
 
 
 def _replicas(facts: _Facts) -> Iterator[Cause]:
-    if facts.direction < 0 and facts.verdict.kind != "accuracy":
+    if facts.direction < 0 and facts.verdict.kind != Kind.ACCURACY:
         for straggler in stragglers(
             [(run.replicas, run.hardware.gpus) for run in facts.verdict.runs]
         ):
@@ -556,7 +556,7 @@ def _machine(facts: _Facts) -> Iterator[Cause]:
         fits = clock.share * facts.direction > 0
         yield Cause(rule="clocks", says=clock.says, strength=_either(fits))
     if (watts := _power(runs, baseline_runs)) and watts.differs:
-        efficiency = facts.verdict.kind == "efficiency"
+        efficiency = facts.verdict.kind == Kind.EFFICIENCY
         fits = efficiency and (watts.share > 0) == (facts.direction < 0)
         yield Cause(rule="power", says=watts.says, strength=_either(fits))
     for figure in _control(runs, baseline_runs, facts.verdict.case.accelerator):

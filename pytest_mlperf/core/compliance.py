@@ -13,7 +13,9 @@ from dataclasses import dataclass, field, replace
 from math import exp, inf, log
 
 from pytest_mlperf.core.answer_forms import candidates
+from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.numbers import change
+from pytest_mlperf.core.scenario import Scenario
 
 PASS_LINE, FAIL_LINE = "TEST PASS", "TEST FAIL"
 ACCURACY_FILE, PERFORMANCE_FILE, LENGTH_FILE = (
@@ -28,7 +30,7 @@ BYTE = 1
 SCORE_SLACK_SHARE, LATENCY_SLACK_SHARE, SEED_SLACK_SHARE = 0.10, 0.20, 0.05
 """Tolerated relative difference of a score: usually, with short latencies, with other seeds."""
 
-SHORT_NS = {"SingleStream": 200_000, "MultiStream": 1_600_000}
+SHORT_NS = {Scenario.SINGLE_STREAM: 200_000, Scenario.MULTI_STREAM: 1_600_000}
 """Latency up to which the wider tolerance applies [ns], by scenario."""
 
 NE_SLACK = 0.001
@@ -49,7 +51,7 @@ class LoggedAnswer:
 class SpeedScore:
     """Hold the score of a performance run: samples/s (Offline, Server) or a latency [ns]."""
 
-    scenario: str
+    scenario: Scenario
     value: float
     valid: bool
     limit_ns: int | None = None
@@ -80,9 +82,9 @@ class Finding:
 
 def speed(test: str, reference: SpeedScore, timed: SpeedScore) -> Finding:
     """Compare the speed of a test's run with that of the performance run."""
-    if test == "TEST05":
+    if test == Kind.TEST05:
         return other_seeds_speed(reference, timed)
-    return same_speed(reference, timed, one_sample=test == "TEST04")
+    return same_speed(reference, timed, one_sample=test == Kind.TEST04)
 
 
 def load_explains(test: str, scores: tuple[SpeedScore, SpeedScore], lost: Sequence[float]) -> bool:
@@ -221,11 +223,11 @@ def _accuracy(lines: Sequence[str], faults: Sequence[str], notes: Sequence[str] 
 
 
 def tokens_as_counted(
-    timed: Iterable[LoggedAnswer], *, scenario: str, end: int, width: int
+    timed: Iterable[LoggedAnswer], *, scenario: Scenario, end: int, width: int
 ) -> Finding:
     """Check TEST06: token counts, at most one end token, and the first token as reported."""
     answers = list(timed)
-    checked = scenario != "Offline"
+    checked = scenario != Scenario.OFFLINE
     # As in the reference, an empty report does not contradict.
     firsts = [
         a for a in answers if checked and not a.data.startswith((a.first or b"")[: len(a.data)])

@@ -149,7 +149,7 @@ def points_of_session(results: Results) -> Iterator[tuple[CaseSeries, SessionPoi
         subject = result.verdict.subject
         if subject is None or result.handicap or result.pretended:
             continue
-        if result.verdict.kind == "pair" or result.verdict.outcome in UNUSABLE:
+        if result.verdict.kind == Kind.PAIR or result.verdict.outcome in UNUSABLE:
             continue
         conditions = _conditions(result, subject.fingerprint)
         for metric in result.verdict.metrics:
@@ -179,7 +179,7 @@ def points_of_session(results: Results) -> Iterator[tuple[CaseSeries, SessionPoi
 
 
 def _conditions(result: CaseResult, fingerprint: Mapping[str, str]) -> dict[str, str]:
-    loaded = result.verdict.case.rate_is_condition and result.target_qps is not None
+    loaded = result.verdict.case.scenario.rate_is_condition and result.target_qps is not None
     conditions = {
         "rate": f"{result.target_qps:g}" if loaded else "",
         "dataset": fingerprint.get("dataset", ""),

@@ -5,20 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pytest_mlperf.core import errors
+from pytest_mlperf.core.scenario import Scenario
 
 if TYPE_CHECKING:  # a worker in another Python imports this module, which must import little
     from pytest_mlperf.core.case import Case
     from pytest_mlperf.core.roofline.gpu import GpuPrice, GpuSpec
     from pytest_mlperf.core.roofline.work import AnyWork
     from pytest_mlperf.core.search import Condition
-
-Scenario = Literal["Offline", "Server", "SingleStream", "MultiStream", "Concurrency", "OpenLoop"]
-"""LoadGen's scenarios and our own loops; MLPerf's Interactive is Server with other limits."""
-
-STREAMS = ("SingleStream", "MultiStream")
 
 MLC_ENDPOINTS = "MLCommons endpoints"
 """Name of MLCommons' client for MLPerf Endpoints, which measures in place of LoadGen."""
@@ -105,6 +101,11 @@ class LoadGenSettings:
     burstiness: float | None = None
     max_failed: float | None = None
     audit: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def per_query(self) -> int:
+        """Samples per query."""
+        return self.samples_per_query if self.scenario is Scenario.MULTI_STREAM else 1
 
     @property
     def planned_s(self) -> float:
@@ -247,59 +248,33 @@ def require(problems: Iterable[CaseProblem]) -> None:
         raise errors.UnavailableError("; also ".join(by_kind[errors.UnavailableError]))
 
 
-@dataclass(frozen=True, kw_only=True)
-class BenchmarkTest:
-    """Describe a pytest-benchmark test whose runs are each a separate pytest in `folder`."""
-
-    test: str
-    file: str
-    folder: str
-    options: Mapping[str, str]
-    limits: Mapping[str, float]
-    seconds: float
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Job:
-    """Hold a case with everything that its runs need.
+class MeasuredCase:
+    """Hold what the runs of any case are measured and judged by.
 
     Attributes:
-        engine, dataset: Factories with variables expanded and absolute paths.
-        model: Absolute path of the model, or its name if it is not a file.
-        elsewhere: The other Python in which its engine runs; None for this one.
         seconds_per_run: Planned length of the timed part of one run [s].
-        find: Its search of a rate; None if the rate is set.
         limits: The gated performance metrics with their limits, as shares.
+        find: Its search of a rate; None if the rate is set.
         latency_limits: LoadGen's latency limits by metric [s].
-        work: Work per sample from the suite; None for the figures of MLPerf's workload.
+        elsewhere: The other Python in which its engine runs; None for this one.
         replicas: Processes that each load the engine; 1 for the worker itself.
-        benchmark: The test that runs in place of a worker; None for a case of a suite.
-        variables: Further environment variables of its worker; None removes one.
     """
 
     case: Case
-    engine: Factory
-    dataset: Factory
     engine_use: str
-    model: str | None
-    elsewhere: Elsewhere | None
-    build: CheckpointBuild | None
-    expected: Expected
-    settings: LoadGenSettings
     seconds_per_run: float
-    find: Search | None
     limits: Mapping[str, float]
-    latency_limits: Mapping[str, float]
-    techniques: tuple[str, ...]
-    gpu: GpuSpec | None
-    work: AnyWork | None
-    price: GpuPrice | None
-    replicas: int
     facts: Mapping[str, str]
+    find: Search | None = None
+    latency_limits: Mapping[str, float] = field(default_factory=dict)
+    elsewhere: Elsewhere | None = None
+    build: CheckpointBuild | None = None
+    gpu: GpuSpec | None = None
+    price: GpuPrice | None = None
+    replicas: int = 1
     scoring: ScoringPlan = ScoringPlan()
     suite: Path | None = None
-    benchmark: BenchmarkTest | None = None
-    variables: Mapping[str, str | None] = field(default_factory=dict)
 
     @property
     def accelerator(self) -> str:
@@ -307,11 +282,57 @@ class Job:
         return self.case.accelerator
 
     @property
-    def scored(self) -> Job:
+    def url(self) -> object:
+        """Address of the server that it measures; None without one."""
+        return None
+
+    @property
+    def scored(self) -> Self:
+        """The case on the scored data set."""
+        return self
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class BenchmarkTest(MeasuredCase):
+    """Describe a pytest-benchmark test whose runs are each a separate pytest in `folder`."""
+
+    test: str
+    file: str
+    folder: str
+    options: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Job(MeasuredCase):
+    """Hold a case of a suite with everything that its runs need.
+
+    Attributes:
+        engine, dataset: Factories with variables expanded and absolute paths.
+        model: Absolute path of the model, or its name if it is not a file.
+        work: Work per sample from the suite; None for the figures of MLPerf's workload.
+        variables: Further environment variables of its worker; None removes one.
+    """
+
+    engine: Factory
+    dataset: Factory
+    model: str | None
+    expected: Expected
+    settings: LoadGenSettings
+    techniques: tuple[str, ...]
+    work: AnyWork | None
+    variables: Mapping[str, str | None] = field(default_factory=dict)
+
+    @property
+    def url(self) -> object:
+        """Address of the server that it measures; None without one."""
+        return self.engine.options.get("url")
+
+    @property
+    def scored(self) -> Self:
         """The case on the scored data set."""
         return self if self.scoring.data is None else self.on(self.scoring.data)
 
-    def on(self, data: ScoredData) -> Job:
+    def on(self, data: ScoredData) -> Self:
         """Return this case on other data, which are both timed and scored."""
         return replace(
             self,

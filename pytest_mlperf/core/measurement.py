@@ -12,10 +12,11 @@ from statistics import fmean
 from pytest_mlperf.core.contention import Contention
 from pytest_mlperf.core.control import Control, State
 from pytest_mlperf.core.energy import EnergyReading, Source, source_of
-from pytest_mlperf.core.metrics import OF_ENERGY
+from pytest_mlperf.core.metrics import OF_ENERGY, official_metric
 from pytest_mlperf.core.numbers import Count, NotNegative, Number, Positive, Seconds
 from pytest_mlperf.core.reason import Key, Reason, Sign
 from pytest_mlperf.core.roofline import Light
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.search import SearchOutcome
 from pytest_mlperf.judge.inputs import Leverage
 
@@ -200,13 +201,11 @@ class Run:
         return metric in self.metrics and believed
 
 
-def median_run(runs: Sequence[Run], scenario: str) -> Run:
+def median_run(runs: Sequence[Run], scenario: Scenario) -> Run:
     """Return the median run by MLPerf's metric of a scenario, the worse one of two."""
-    name = {"SingleStream": "latency_p90", "MultiStream": "latency_p99"}.get(scenario)
-    if name:
-        return sorted(runs, key=lambda run: run.metrics.get(name, 0.0))[len(runs) // 2]
-    ordered = sorted(runs, key=lambda run: run.metrics.get("throughput", 0.0))
-    return ordered[(len(runs) - 1) // 2]
+    name = official_metric(scenario)
+    ordered = sorted(runs, key=lambda run: run.metrics.get(name, 0.0))
+    return ordered[(len(runs) - (not scenario.answers_one_at_a_time)) // 2]
 
 
 @dataclass(frozen=True, kw_only=True)

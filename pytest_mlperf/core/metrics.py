@@ -10,6 +10,7 @@ from enum import StrEnum
 from functools import partial
 from typing import Any
 
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.judge.inputs import Direction
 
 
@@ -300,24 +301,21 @@ SEARCH_METRICS = CURVE | {CONCURRENCY}
 """Metrics that a suite can gate where a search finds the load: latencies lie at their limit. Where
 that is a rate, throughput alone."""
 
-_GATED: dict[str, tuple[str, ...]] = {
-    "Offline": ("throughput",),
-    "Server": ("latency_p50", "latency_p99"),
-    "Interactive": ("ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99"),
-    "SingleStream": ("latency_p90",),
-    "MultiStream": ("latency_p99",),
-    "Concurrency": ("throughput",),
-    "OpenLoop": ("latency_p50",),
-    "Benchmark": ("time_median",),
+_GATED: dict[Scenario, tuple[str, ...]] = {
+    Scenario.OFFLINE: ("throughput",),
+    Scenario.SERVER: ("latency_p50", "latency_p99"),
+    Scenario.INTERACTIVE: ("ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99"),
+    Scenario.SINGLE_STREAM: ("latency_p90",),
+    Scenario.MULTI_STREAM: ("latency_p99",),
+    Scenario.CONCURRENCY: ("throughput",),
+    Scenario.OPEN_LOOP: ("latency_p50",),
+    Scenario.BENCHMARK: ("time_median",),
 }
 
-LOOPS = ("Concurrency", "OpenLoop")
-"""Scenarios of our own loops, which measure a curve."""
 
-
-def of_curve(scenario: str, measured: Collection[str]) -> tuple[str, ...]:
+def of_curve(scenario: Scenario, measured: Collection[str]) -> tuple[str, ...]:
     """Return the metrics that judge a scenario's curve, of those measured; () without a curve."""
-    for tokens in (True, False) if scenario in LOOPS else ():
+    for tokens in (True, False) if scenario.is_curve else ():
         wholes = gated_metrics(scenario, tokens=tokens)
         points = [n for n in measured if "@" in n and n.partition("@")[0] in wholes]
         if points:
@@ -326,15 +324,22 @@ def of_curve(scenario: str, measured: Collection[str]) -> tuple[str, ...]:
 
 
 def gated_metrics(
-    scenario: str, *, tokens: bool = False, searched: bool = False
+    scenario: Scenario, *, tokens: bool = False, searched: bool = False
 ) -> tuple[str, ...]:
     """Return the metrics that judge a scenario by default; `tokens` if tokens are timed."""
-    if searched and scenario != "Concurrency":
+    if searched and scenario != Scenario.CONCURRENCY:
         return ("throughput",)
     if searched:
         return *gated_metrics(scenario, tokens=tokens), CONCURRENCY
-    if tokens and scenario in LOOPS:
-        return ("tokens_per_second",) if scenario == "Concurrency" else ("ttft_p50", "tpot_p50")
-    if scenario in {"Server", "Interactive"}:
-        return _GATED["Interactive" if tokens else "Server"]
+    if tokens and scenario.is_curve:
+        return (
+            ("tokens_per_second",) if scenario == Scenario.CONCURRENCY else ("ttft_p50", "tpot_p50")
+        )
+    if scenario.rate_is_condition:
+        return _GATED[Scenario.INTERACTIVE if tokens else Scenario.SERVER]
     return _GATED[scenario]
+
+
+def official_metric(scenario: Scenario) -> str:
+    """Return the metric of MLPerf's result: a latency if queries come one at a time, or a rate."""
+    return _GATED[scenario][0] if scenario.answers_one_at_a_time else "throughput"

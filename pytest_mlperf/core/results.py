@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from pytest_mlperf.core.case import Division, Profile
+from pytest_mlperf.core.case import Division, Kind, Profile
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.numbers import AtLeastOne, Count, Positive, Runs, Seconds, Slowdown
 from pytest_mlperf.core.rulings.multiplicity import (
@@ -413,7 +413,7 @@ class Absent:
 
 def performance(results: Results) -> list[CaseResult]:
     """Return the performance tests of a session."""
-    return [result for result in results.cases if result.verdict.kind == "performance"]
+    return [result for result in results.cases if result.verdict.kind == Kind.PERFORMANCE]
 
 
 def absent(planned: Iterable[str], merged: Results) -> list[Absent]:

@@ -16,8 +16,12 @@ from pytest_mlperf.core.untrusted_text import nearest, visible
 from pytest_mlperf.plugin.benchmark_process import packed
 from pytest_mlperf.plugin.options import Options
 from pytest_mlperf.plugin.report_json import PLANNED
-from pytest_mlperf.suite.benchmarks import PRECISION, plan_benchmark
-from pytest_mlperf.suite.plan import Planned
+from pytest_mlperf.suite.benchmarks import (
+    BENCHMARK_USE,
+    PRECISION,
+    PlannedBenchmark,
+    benchmark_case,
+)
 from pytest_mlperf.suite.values import checked_accelerator, checked_name, share
 
 FIXTURE = "benchmark"
@@ -103,7 +107,7 @@ def _options(config: pytest.Config) -> dict[str, str]:
 
 def _planned(
     item: pytest.Function, config: pytest.Config, options: Options, shared: Mapping[str, str]
-) -> Planned:
+) -> PlannedBenchmark:
     marked = _marked(item)
     metric = marked.get("metric", options.benchmarks.benchmark_metric)
     accelerator = marked.get("accelerator", options.benchmarks.benchmark_accelerator)
@@ -120,20 +124,18 @@ def _planned(
     marker = item.get_closest_marker(FIXTURE)
     seconds = marker.kwargs.get("max_time") if marker else None
     test = BenchmarkTest(
+        case=benchmark_case(item.nodeid, accelerator=accelerator, precision=precision),
+        engine_use=BENCHMARK_USE,
+        facts={"engine": BENCHMARK_USE},
         test=item.nodeid,
         file=str(item.path),
         folder=str(config.invocation_params.dir),
         options=shared,
         limits={name: limit},
-        seconds=float(seconds or config.option.benchmark_max_time),
+        seconds_per_run=float(seconds or config.option.benchmark_max_time),
     )
-    return plan_benchmark(
-        test,
-        root=config.rootpath,
-        line=(item.location[1] or 0) + 1,
-        accelerator=accelerator,
-        precision=precision,
-    )
+    file = item.nodeid.partition("::")[0]
+    return PlannedBenchmark(job=test, path=config.rootpath / file, line=(item.location[1] or 0) + 1)
 
 
 def _marked(item: pytest.Function) -> Mapping[str, Any]:

@@ -17,22 +17,22 @@ from pytest_mlperf.suite.plan import Planned
 
 def test_accuracy(mlperf: Mlperf, case: Planned) -> None:
     """The scores reach the gate: MLPerf's for its own workloads, the suite's for its twins."""
-    mlperf.judge(case, "accuracy").check()
+    mlperf.judge(case, Kind.ACCURACY).check()
 
 
 def test_performance(mlperf: Mlperf, case: Planned) -> None:
     """No gated metric fell by its limit against the baseline in git, and accuracy holds."""
-    mlperf.judge(case, "performance").check()
+    mlperf.judge(case, Kind.PERFORMANCE).check()
 
 
 def test_efficiency(mlperf: Mlperf, case: Planned) -> None:
     """Samples (tokens) per joule did not fall by their limit against the baseline in git."""
-    mlperf.judge(case, "efficiency").check()
+    mlperf.judge(case, Kind.EFFICIENCY).check()
 
 
 def test_pair(mlperf: Mlperf, case: PlannedPair) -> None:
     """One engine entry is as many times better than another as the suite claims."""
-    mlperf.judge(case, "pair").check()
+    mlperf.judge(case, Kind.PAIR).check()
 
 
 def _compliance(test: Kind) -> Callable[[Mlperf, Planned], None]:
@@ -43,10 +43,10 @@ def _compliance(test: Kind) -> Callable[[Mlperf, Planned], None]:
     return check
 
 
-test_test01 = _compliance("TEST01")
-test_test04 = _compliance("TEST04")
-test_test05 = _compliance("TEST05")
-test_test06 = _compliance("TEST06")
-test_test07 = _compliance("TEST07")
-test_test08 = _compliance("TEST08")
-test_test09 = _compliance("TEST09")
+test_test01 = _compliance(Kind.TEST01)
+test_test04 = _compliance(Kind.TEST04)
+test_test05 = _compliance(Kind.TEST05)
+test_test06 = _compliance(Kind.TEST06)
+test_test07 = _compliance(Kind.TEST07)
+test_test08 = _compliance(Kind.TEST08)
+test_test09 = _compliance(Kind.TEST09)

@@ -38,8 +38,7 @@ from pytest_mlperf.plugin.options import Options
 from pytest_mlperf.plugin.report_json import VERDICT, attached, conclude, emit, planned_of
 from pytest_mlperf.plugin.suspicion import Suspicion
 from pytest_mlperf.stores import atomic
-from pytest_mlperf.suite.pairs import Testable
-from pytest_mlperf.suite.plan import Planned
+from pytest_mlperf.suite.pairs import PlannedCase, Testable
 
 CRASH_NOTE = "worker: the pytest-xdist worker crashed before the verdict"
 
@@ -263,7 +262,7 @@ class Holding:
         if verdict.outcome not in DROP_OUTCOMES.values():
             return verdict
         planned = planned_of(held.item) if held.item else None
-        if over or not isinstance(planned, Planned):
+        if over or not isinstance(planned, PlannedCase):
             return self._session.bench.unconfirmed(verdict)
         with self._session.live:
             return self._session.bench.confirm_last(planned, verdict)

@@ -138,7 +138,7 @@ class Mlperf:
         kept = self._session.keep(item, planned, verdict)
         result = Result(kept.verdict, self._session.message_of(kept), kept.failed)
         later = waits and self._session.phase.once
-        if not (kept.failed or later) and kind == "performance" and is_fed(item.config):
+        if not (kept.failed or later) and kind == Kind.PERFORMANCE and is_fed(item.config):
             feed(self._request, verdict)
         return result
 
@@ -185,7 +185,7 @@ class Mlperf:
         line = (self._request.node.location[1] or 0) + 1
         cases = planned_cases(suite, self._request.node.path, lambda _: line)
         (planned,) = in_profile(cases, self._session.options.profile)
-        return self.judge(planned, "performance")
+        return self.judge(planned, Kind.PERFORMANCE)
 
     def _suite(
         self,

@@ -138,8 +138,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     if not late_session(pyfuncitem.config) or late("report_json").PLANNED not in pyfuncitem.stash:
         return None
+    from pytest_mlperf.core.case import Kind
+
     judge: Any = pyfuncitem.funcargs["mlperf"]
-    judge.judge(pyfuncitem.stash[late("report_json").PLANNED], "performance").check()
+    judge.judge(pyfuncitem.stash[late("report_json").PLANNED], Kind.PERFORMANCE).check()
     return True
 
 

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator
-from typing import get_args
 
-from pytest_mlperf.core.case import SuiteScenario
+from pytest_mlperf.core.scenario import SUITE_SCENARIOS
 from pytest_mlperf.core.untrusted_text import closest
 
 MARKER_KEYS = (
     *("workload", "scenario", "engine", "precision", "accelerator", "power_limit_w"),
     *("kind", "round"),
 )
-VALUES = {"scenario": get_args(SuiteScenario), "kind": ("accuracy", "performance")}
+VALUES = {"scenario": SUITE_SCENARIOS, "kind": ("accuracy", "performance")}
 MARKER_WORDS = {
     "mlperf": "mlperf",
     "mlperf_benchmark": "mlperf_benchmark",

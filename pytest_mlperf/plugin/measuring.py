@@ -37,8 +37,8 @@ from pytest_mlperf.run.conditions import (
 from pytest_mlperf.run.power.exporter import find_exporter
 from pytest_mlperf.run.power.figures import Meter
 from pytest_mlperf.stores.results import digest_of, read_manifest
+from pytest_mlperf.suite.benchmarks import PlannedBenchmark
 from pytest_mlperf.suite.pairs import PlannedPair, Testable
-from pytest_mlperf.suite.plan import Planned
 
 HEARTBEAT_S = 60.0
 """Seconds between two lines where the output is no terminal, such as a CI log."""
@@ -239,11 +239,11 @@ def result_of(
     failed: bool,
 ) -> CaseResult:
     """Return a verdict as one test of a session, judged with so many gated pairs; 0: alone."""
-    judged = isinstance(planned, Planned) and planned.benchmark
+    judged = isinstance(planned, PlannedBenchmark)
     if judged and not any(one.startswith(JUDGE) for one in arguments):
         arguments = (JUDGE, *arguments)  # which an ini file may ask for
     limits = planned.limits
-    if verdict.kind == "efficiency" and not isinstance(planned, PlannedPair):
+    if verdict.kind == Kind.EFFICIENCY and not isinstance(planned, PlannedPair):
         limits = planned.efficiency_limits
     files = [root / file for file in (planned.path, verdict.baseline.file) if file]
     digests = {str(file.resolve()): digest for file in files if (digest := digest_of(file))}
@@ -257,7 +257,7 @@ def result_of(
         verdict=verdict,
         failed=failed,
         limits=limits,
-        scored="accuracy" in planned.kinds,
+        scored=Kind.ACCURACY in planned.kinds,
         handicap=options.handicap,
         max_runs=options.max_runs,
         arguments=arguments,

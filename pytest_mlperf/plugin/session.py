@@ -16,7 +16,7 @@ import pytest
 from pytest_mlperf.bench.bench import Bench, fails, require_power_source, unjudged_told
 from pytest_mlperf.bench.files import AcceptedBaselines
 from pytest_mlperf.bench.policy import LONE_PHASE, Phase
-from pytest_mlperf.core.case import AUDITS, Kind
+from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.causes import causes
 from pytest_mlperf.core.results import CaseResult, Results, Suspect, by_case
 from pytest_mlperf.core.rulings.criteria import with_criterion
@@ -61,18 +61,12 @@ def suspects_first(items: list[pytest.Item], before: Iterable[Suspect]) -> None:
     items.sort(key=lambda item: keys[item] not in first)
 
 
-TEST_KINDS: dict[str, Kind] = {
-    "test_accuracy": "accuracy",
-    "test_performance": "performance",
-    "test_efficiency": "efficiency",
-    "test_pair": "pair",
-    **{f"test_{name.lower()}": name for name in AUDITS},
-}
+TEST_KINDS = {f"test_{kind.lower()}": kind for kind in Kind}
 
 
 def kind_of(item: pytest.Item) -> Kind:
     """Return a test's kind; tests outside of suites are benchmarks."""
-    return TEST_KINDS.get(getattr(item, "originalname", ""), "performance")
+    return TEST_KINDS.get(getattr(item, "originalname", ""), Kind.PERFORMANCE)
 
 
 def of(config: pytest.Config) -> MlperfSession:
@@ -148,7 +142,7 @@ class MlperfSession:
 
     def judge(self, planned: Testable, kind: Kind) -> Verdict:
         """Return the verdict of a test, after measuring what is missing."""
-        if kind == "efficiency" and not self.options.metered:
+        if kind == Kind.EFFICIENCY and not self.options.metered:
             if self.options.energy.power == "off":
                 raise LeftOut("efficiency not measured: mlperf_power=off")
             require_power_source(planned.case)

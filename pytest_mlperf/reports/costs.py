@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from pytest_mlperf.core.case import AUDITS
 from pytest_mlperf.core.measurement import moment_of
 from pytest_mlperf.core.results import Results, performance
 from pytest_mlperf.suite.pairs import Testable
@@ -60,7 +59,7 @@ def cost_of(planned: Testable, measured: Costs) -> CaseCost:
     """Return what a case took in earlier sessions, else the timed part that its suite asks for."""
     seconds, runs = planned.seconds_per_run + SETUP_SECONDS, planned.fewest_runs
     usual, most = planned.runs_per_value
-    audits = sum(kind in AUDITS for kind in planned.kinds)  # one run each
+    audits = sum(kind.is_audit for kind in planned.kinds)  # one run each
     unmeasured = CaseCost(
         first_s=(runs * usual + audits) * seconds,
         more_s=most * seconds,

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from statistics import geometric_mean
 from typing import Any
 
+from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.results import CaseResult
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.untrusted_text import visible
 from pytest_mlperf.core.verdict import Verdict, final_word
 
@@ -38,7 +40,7 @@ def properties(result: CaseResult) -> list[tuple[str, str]]:
             ("mlperf.search.low", f"{search.low:.9g}"),
             ("mlperf.search.high", f"{search.high:.9g}"),
         ]
-    if verdict.kind == "accuracy" and verdict.gate:
+    if verdict.kind == Kind.ACCURACY and verdict.gate:
         pairs += [
             ("mlperf.gate", str(verdict.gate.state)),
             ("mlperf.gate.samples", str(verdict.gate.samples)),
@@ -78,10 +80,10 @@ def entry(verdict: Verdict) -> tuple[list[float], dict[str, Any]] | None:
     MultiStream), or the time to the first token where no latency was measured; of a benchmark its
     median time. None where no metric of these is there in every run.
     """
-    offline, runs = verdict.case.scenario == "Offline", verdict.runs
+    offline, runs = verdict.case.scenario == Scenario.OFFLINE, verdict.runs
     names = ("throughput",) if offline else ("latency_p50", "ttft_p50", "time_median")
     metric = next((n for n in names if runs and all(n in run.metrics for run in runs)), None)
-    if verdict.kind != "performance" or metric is None:
+    if verdict.kind != Kind.PERFORMANCE or metric is None:
         return None
     values = [run.metrics[metric] for run in runs]
     return [1 / value for value in values] if offline else values, {

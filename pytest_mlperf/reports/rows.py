@@ -51,7 +51,7 @@ def verdict_tables(verdict: Verdict) -> Iterator[TextTable]:
             left=left,
             spare=("interval", "baseline"),
         )
-    if verdict.metrics and verdict.kind == "accuracy":
+    if verdict.metrics and verdict.kind == Kind.ACCURACY:
         yield TextTable(
             columns=("metric", "reference", "needed", "now", "change", "verdict"),
             rows=[*map(score_cells, verdict.metrics)],
@@ -294,11 +294,13 @@ def effect(metric: str, share: float) -> str:
     return f"{times(factor) if factor >= MIN_TIMES else percents} {word}"
 
 
-def cells_of(metric: MetricVerdict | PairedVerdict, kind: Kind = "performance") -> dict[str, str]:
+def cells_of(
+    metric: MetricVerdict | PairedVerdict, kind: Kind = Kind.PERFORMANCE
+) -> dict[str, str]:
     """Return the texts of a metric of a test of this kind, by column."""
     if isinstance(metric, PairedVerdict):
         return paired_cells(metric)
-    return score_cells(metric) if kind == "accuracy" else metric_cells(metric)
+    return score_cells(metric) if kind == Kind.ACCURACY else metric_cells(metric)
 
 
 def title(metric: str) -> str:
@@ -313,7 +315,7 @@ def rows(result: CaseResult) -> Iterator[dict[str, str]]:
     made the test fail, though it need not, says so under "failed".
     """
     verdict = result.verdict
-    answer = verdict.gate.answer if verdict.kind == "accuracy" and verdict.gate else ""
+    answer = verdict.gate.answer if verdict.kind == Kind.ACCURACY and verdict.gate else ""
     word = str(verdict.outcome)
     for place, row in enumerate(_rows(verdict)):
         first = {"gate": answer} if answer and not place else {}
@@ -342,7 +344,7 @@ def _rows(verdict: Verdict) -> Iterator[dict[str, str]]:
         spoken, outcome = word, word
         if not whole:
             spoken, outcome = metric.word, str(metric.outcome or "")
-        if verdict.kind == "accuracy":
+        if verdict.kind == Kind.ACCURACY:
             scores = score_cells(metric)
             reference = f"ref {scores['reference']}" if scores["reference"] else ""
             cells |= {"now": scores["now"], "change": reference}
@@ -385,7 +387,7 @@ def facts_of(result: CaseResult) -> dict[str, str]:
     """Return what is known of a test, by what it is about; of several searches the last."""
     verdict = result.verdict
     judged = next((m for m in verdict.metrics if m.baseline.runs and m.outcome), None)
-    scored = verdict.accuracy if verdict.kind == "accuracy" else None
+    scored = verdict.accuracy if verdict.kind == Kind.ACCURACY else None
     of = f" of {scored.total:,}" if scored and scored.total else ""
     facts = {
         **declared(result),
@@ -397,7 +399,7 @@ def facts_of(result: CaseResult) -> dict[str, str]:
         "to settle it": final_word(verdict),
         "samples": scored and f"{scored.samples:,}{of}, {scored.source}",
         "answers": scored and scored.answers_in_words,
-        "gate": verdict.gate.answer if verdict.gate and verdict.kind == "accuracy" else None,
+        "gate": verdict.gate.answer if verdict.gate and verdict.kind == Kind.ACCURACY else None,
         "baseline": verdict.baseline.source,
         "baseline file": verdict.baseline.file,
         "machine": machine(verdict),
@@ -410,7 +412,7 @@ def facts_of(result: CaseResult) -> dict[str, str]:
 
 def gate(verdict: Verdict) -> str | None:
     """Return whether the gate of an accuracy test was evaluated, and on how many samples."""
-    return verdict.gate.in_words if verdict.kind == "accuracy" and verdict.gate else None
+    return verdict.gate.in_words if verdict.kind == Kind.ACCURACY and verdict.gate else None
 
 
 def with_gate(verdict: Verdict) -> str:

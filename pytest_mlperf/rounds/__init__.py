@@ -13,23 +13,25 @@ from functools import cache, cached_property
 from importlib.resources import files
 from typing import Any, Literal
 
+from pytest_mlperf.core.scenario import Scenario
+
 LOADGEN, ENDPOINTS = "LoadGen", "MLPerf Endpoints"
 
 ROUNDS = ("v4.1", "v5.0", "v5.1", "v6.0", "v6.1")
 
-SCENARIOS: Mapping[str, Mapping[str, Any]] = {
-    "Offline": {"result": "result_samples_per_second"},
-    "Server": {"result": "result_completed_samples_per_sec"},
-    "Interactive": {"result": "result_completed_samples_per_sec"},
-    "SingleStream": {"latency_percentile": 0.9, "result": "early_stopping_latency_ss"},
-    "MultiStream": {"min_query_count": 662, "result": "early_stopping_latency_ms"},
+SCENARIOS: Mapping[Scenario, Mapping[str, Any]] = {
+    Scenario.OFFLINE: {"result": "result_samples_per_second"},
+    Scenario.SERVER: {"result": "result_completed_samples_per_sec"},
+    Scenario.INTERACTIVE: {"result": "result_completed_samples_per_sec"},
+    Scenario.SINGLE_STREAM: {"latency_percentile": 0.9, "result": "early_stopping_latency_ss"},
+    Scenario.MULTI_STREAM: {"min_query_count": 662, "result": "early_stopping_latency_ms"},
 }
 """Default requirements of each scenario, for all rounds and workloads."""
 
 TOKEN_RESULTS = {
-    "Offline": "result_tokens_per_second",
-    "Server": "result_completed_tokens_per_second",
-    "Interactive": "result_completed_tokens_per_second",
+    Scenario.OFFLINE: "result_tokens_per_second",
+    Scenario.SERVER: "result_completed_tokens_per_second",
+    Scenario.INTERACTIVE: "result_completed_tokens_per_second",
 }
 
 Ends = tuple[float | None, float | None]
@@ -117,8 +119,8 @@ class Systems:
         targets: Targets of the workload that apply to this type; None for all.
     """
 
-    required: tuple[str, ...]
-    optional: tuple[str, ...] = ()
+    required: tuple[Scenario, ...]
+    optional: tuple[Scenario, ...] = ()
     one_optional: bool = False
     targets: tuple[float, ...] | None = None
 
@@ -190,7 +192,7 @@ class RoundWorkload:
     lengths: AnswerLengths = AnswerLengths()
     compliance: tuple[str, ...] = ()
     systems: Mapping[str, Systems] = field(default_factory=dict)
-    scenarios: Mapping[str, RoundScenario] = field(default_factory=dict)
+    scenarios: Mapping[Scenario, RoundScenario] = field(default_factory=dict)
     checksums: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -284,7 +286,7 @@ def _workload(name: str, raw: Mapping[str, Any]) -> RoundWorkload:
         "metrics": _metrics(raw["metrics"]),
         "systems": {kind: _system(system) for kind, system in raw.get("systems", {}).items()},
         "scenarios": {
-            key: _scenario(key, value, tokens=raw.get("tokens", False))
+            Scenario(key): _scenario(Scenario(key), value, tokens=raw.get("tokens", False))
             for key, value in raw["scenarios"].items()
         },
     }
@@ -293,7 +295,7 @@ def _workload(name: str, raw: Mapping[str, Any]) -> RoundWorkload:
     return RoundWorkload(name=name, lengths=AnswerLengths(**lengths), **{**others, **parsed})
 
 
-def _scenario(name: str, raw: Mapping[str, Any], *, tokens: bool) -> RoundScenario:
+def _scenario(name: Scenario, raw: Mapping[str, Any], *, tokens: bool) -> RoundScenario:
     metrics = _metrics(raw.get("metrics", {}))
     defaults = dict(SCENARIOS[name])
     if tokens and name in TOKEN_RESULTS:
@@ -303,8 +305,8 @@ def _scenario(name: str, raw: Mapping[str, Any], *, tokens: bool) -> RoundScenar
 
 def _system(raw: Mapping[str, Any]) -> Systems:
     return Systems(
-        required=tuple(raw["required"]),
-        optional=tuple(raw.get("optional", ())),
+        required=tuple(map(Scenario, raw["required"])),
+        optional=tuple(map(Scenario, raw.get("optional", ()))),
         one_optional=raw.get("one_optional", False),
         targets=tuple(raw["targets"]) if "targets" in raw else None,
     )

@@ -9,6 +9,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.job import Seeds
 
 
@@ -74,10 +75,10 @@ def audit_settings(test: str, workload: str) -> dict[str, int]:
     mode = {"mode": 2}
     logged = {**mode, "accuracy_log_rng_seed": table["accuracy_log_rng_seed"]}
     everything = {**logged, "min_duration": 0, "sample_concatenate_permutation": 0}
-    if test in {"TEST01", "TEST08"}:
+    if test in {Kind.TEST01, Kind.TEST08}:
         target = table["logged"].get(workload, table["logged"]["default"])
         return {**logged, "accuracy_log_sampling_target": target}
-    if test == "TEST04":
+    if test == Kind.TEST04:
         queries = table["same"]["queries"].get(workload)
         return {
             **mode,
@@ -86,16 +87,16 @@ def audit_settings(test: str, workload: str) -> dict[str, int]:
             "performance_issue_same_index": table["same"]["index"],
             **({"min_query_count": queries} if queries else {}),
         }
-    if test == "TEST06":
+    if test == Kind.TEST06:
         queries = table["tokens"]["queries"]
         return {**everything, "accuracy_log_sampling_target": queries, "min_query_count": queries}
-    if test in {"TEST07", "TEST09"}:
+    if test in {Kind.TEST07, Kind.TEST09}:
         queries = table["small"]["queries"]
-        if test == "TEST09":
+        if test == Kind.TEST09:
             queries = table["length"].get(workload, table["length"]["gpt-oss-120b"])["queries"]
         return {
             **everything,
-            "accuracy_log_sampling_target": 10_000 if test == "TEST09" else queries,
+            "accuracy_log_sampling_target": 10_000 if test == Kind.TEST09 else queries,
             "min_query_count": queries,
             **({} if workload == "e2e-rag-qna" else {"performance_issue_unique": 1}),
         }

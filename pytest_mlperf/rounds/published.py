@@ -18,8 +18,8 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Literal
 
-from pytest_mlperf.core.case import ScenarioName
 from pytest_mlperf.core.numbers import Count, Positive
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.rounds import ROUNDS, load_round
 
 RESULTS_FILE = "official-results.csv.gz"
@@ -75,7 +75,7 @@ class OfficialResult:
     nodes: Count = 0
     model: str
     used_model: str = ""
-    scenario: ScenarioName
+    scenario: Scenario
     value: Positive
     unit: Unit
     statistic: str = ""
@@ -138,4 +138,6 @@ def _result(row: dict[str, Any]) -> OfficialResult:
     row |= {name: float(row[name] or 0) or None for name in ("value", "samples_per_s", "power")}
     if row["unit"] in ("samples/s", "queries/s"):
         row["samples_per_s"] = row["samples_per_s"] or row["value"]
-    return OfficialResult(**row | {"inferred": row["inferred"] == "yes"})
+    return OfficialResult(
+        **row | {"inferred": row["inferred"] == "yes", "scenario": Scenario(row["scenario"])}
+    )

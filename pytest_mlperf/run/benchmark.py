@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from pytest_mlperf.core.errors import RunError
-from pytest_mlperf.core.job import Job
+from pytest_mlperf.core.job import BenchmarkTest, MeasuredCase
 from pytest_mlperf.core.measurement import Run, Subject
 from pytest_mlperf.core.metrics import METRICS, OF_BENCHMARKS
 from pytest_mlperf.core.numbers import MAX_RATE, MIN_RATE
@@ -41,16 +41,15 @@ ANSWER_SHAPE = {
 
 
 def benchmarked(
-    job: Job, conditions: Conditions, folder: Path, show: Callable[[str], None]
+    test: BenchmarkTest, conditions: Conditions, folder: Path, show: Callable[[str], None]
 ) -> Evidence:
-    """Run a job's test once; raise RunError if it failed, UnavailableError if it was skipped."""
-    assert job.benchmark is not None
+    """Run a test once; raise RunError if it failed, UnavailableError if it was skipped."""
     spec = {
         "task": TASK,
-        "test": job.benchmark.test,
-        "file": job.benchmark.file,
-        "folder": job.benchmark.folder,
-        "options": dict(job.benchmark.options),
+        "test": test.test,
+        "file": test.file,
+        "folder": test.folder,
+        "options": dict(test.options),
         "results": str(folder),
         "handicap": conditions.handicap,
     }
@@ -62,20 +61,19 @@ def benchmarked(
         answer=ANSWER_SHAPE,
         patience=conditions.patience,
         show=show,
-        environment=conditions.machine.environment(job.accelerator),
+        environment=conditions.machine.environment(test.accelerator),
         layer=TASK,
         whose=TASK,
     )
     finished = child.run()
     machine = conditions.machine
     return Evidence(
-        settings=job.settings,
         loaded={},
         finished={**finished, "folder": str(folder)},
         subject=Subject(
-            identity=machine.identity(job.accelerator),
-            fingerprint={**job.facts, **finished["facts"]},
-            surroundings=dict(machine.surroundings(job.accelerator)),
+            identity=machine.identity(test.accelerator),
+            fingerprint={**test.facts, **finished["facts"]},
+            surroundings=dict(machine.surroundings(test.accelerator)),
         ),
         target_qps=None,
         power=None,
@@ -84,7 +82,7 @@ def benchmarked(
     )
 
 
-def read_benchmark(evidence: Evidence, job: Job, conditions: Conditions) -> Run | None:
+def read_benchmark(evidence: Evidence, job: MeasuredCase, conditions: Conditions) -> Run | None:
     """Return the run of a benchmark, or None without results."""
     finished = evidence.finished
     if finished is None:

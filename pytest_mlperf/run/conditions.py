@@ -19,7 +19,7 @@ from typing import Literal, TypeVar
 from pytest_mlperf.core.contention import TOLERATED_SHARE, Contention, in_words
 from pytest_mlperf.core.control import COPY, MATMUL, Control
 from pytest_mlperf.core.errors import MlperfError, RunError
-from pytest_mlperf.core.job import Job, LoadGenSettings
+from pytest_mlperf.core.job import LoadGenSettings, MeasuredCase
 from pytest_mlperf.core.untrusted_text import broken
 from pytest_mlperf.hardware.contention import Watch, session_of
 from pytest_mlperf.hardware.leases import file_name, opened_lease_folder
@@ -457,7 +457,7 @@ class WarmUps:
     mode: Mode
     folder: Path
 
-    def ensure(self, job: Job, names: Sequence[str], make: Callable[[], object]) -> bool:
+    def ensure(self, job: MeasuredCase, names: Sequence[str], make: Callable[[], object]) -> bool:
         """Warm an accelerator up if needed, ignoring errors; return whether it has worked."""
         if self.used(names):
             return True

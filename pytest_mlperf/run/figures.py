@@ -12,13 +12,14 @@ from pytest_mlperf.core import measurement
 from pytest_mlperf.core.contention import MEMORY_SHARE, Contention, client_note, lost_share
 from pytest_mlperf.core.energy import EnergyReading, Source
 from pytest_mlperf.core.errors import RunError
-from pytest_mlperf.core.job import Job, LoadGenSettings
+from pytest_mlperf.core.job import Job, LoadGenSettings, MeasuredCase
 from pytest_mlperf.core.measurement import ReplicaRun, RunHardware, RunServing
 from pytest_mlperf.core.metrics import METRICS, SLOWEST_REPLICA
 from pytest_mlperf.core.numbers import MAX_RATE, MIN_RATE, change, duration, percent
 from pytest_mlperf.core.reason import Key, Reason, Sign, SignKey
 from pytest_mlperf.core.rulings.sample import ZERO
 from pytest_mlperf.core.rulings.stragglers import slowest
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.hardware.clock import MIN_MOVE_SECONDS
 from pytest_mlperf.hardware.machine import split
 from pytest_mlperf.run.logs import Detail
@@ -122,7 +123,7 @@ def replica_findings(result: Mapping[str, Any]) -> Replicated:
 
 
 def figures(
-    result: Mapping[str, Any], detail: Detail, scenario: str, accelerator: str = "cpu"
+    result: Mapping[str, Any], detail: Detail, scenario: Scenario, accelerator: str = "cpu"
 ) -> Figures:
     """Return a run's figures; those of LoadGen's log take precedence."""
     ours = dict(result["token_metrics"])
@@ -184,7 +185,7 @@ def per_gpu(metrics: Mapping[str, float], accelerator: str) -> dict[str, float]:
 
 
 def client_findings(
-    metrics: Mapping[str, float], client: Mapping[str, float], job: Job
+    metrics: Mapping[str, float], client: Mapping[str, float], job: MeasuredCase
 ) -> Findings:
     """Report a client that was late itself; the delay is an upper bound of its effect."""
     note = client_note(metrics, {**job.limits, **job.latency_limits}, client)
@@ -197,7 +198,7 @@ CLOCK_SHARE = 0.1
 """The wall clock may move by this share of the smallest limit's share of a window."""
 
 
-def clock_findings(job: Job, moved_s: float, window_s: float) -> Findings:
+def clock_findings(job: MeasuredCase, moved_s: float, window_s: float) -> Findings:
     """Report a wall clock set by `moved_s` if that matters in the shortest window, `window_s`."""
     smallest = min(job.limits.values(), default=min(each.limit for each in METRICS.values()))
     if abs(moved_s) <= max(MIN_MOVE_SECONDS, CLOCK_SHARE * smallest * window_s):
@@ -220,7 +221,7 @@ SAMPLE_TIME_METRICS = ("throughput", "tokens_per_second", "tokens_per_second_per
 def start_findings(job: Job, seen: Mapping[str, float]) -> Findings:
     """Report a different start of a run (`worker.clocks.slow_start`), if it affects gates."""
     names = {name: name for name in job.limits if name in seen}
-    paced = job.settings.scenario == "Server"
+    paced = job.settings.scenario == Scenario.SERVER
     if not paced:
         names |= {name: "latency_mean" for name in SAMPLE_TIME_METRICS if name in job.limits}
     shares = {name: seen.get(key, 0.0) / job.limits[name] for name, key in names.items()}
@@ -263,7 +264,7 @@ def length_findings(settings: LoadGenSettings, duration_s: float, *, probed: boo
     return Findings.signed([Sign(key=SignKey.TOO_LONG, text=text)])
 
 
-def load_findings(job: Job, seen: Mapping[str, Any] | None) -> Load:
+def load_findings(job: MeasuredCase, seen: Mapping[str, Any] | None) -> Load:
     """Return the machine's load during a run; `seen` is the worker's `Contention`, or None."""
     if seen is None:
         return Load()
@@ -272,7 +273,7 @@ def load_findings(job: Job, seen: Mapping[str, Any] | None) -> Load:
     )
     if contention.serves is False:  # its work cannot be separated from others'
         return Load(contention=contention)
-    elsewhere = bool(job.engine.options.get("url")) and contention.serves is None
+    elsewhere = bool(job.url) and contention.serves is None
     on_cpu = job.accelerator == "cpu" and not elsewhere
     bounded = dataclasses.replace(
         contention,

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.untrusted import parse_json
 from pytest_mlperf.stores.foreign import MAX_LOG_BYTES, UnfitError, read_regular
 
@@ -77,10 +78,10 @@ _PERCENTILE_KEYS: dict[Timed, str] = {
 _LOGGED_PERCENTILES = (0.5, 0.9, 0.95, 0.97, 0.99, 0.999)
 
 _THROUGHPUT_KEYS = {
-    "Offline": ("result_samples_per_second", "result_tokens_per_second"),
-    "Server": ("result_completed_samples_per_sec", "result_completed_tokens_per_second"),
-    "SingleStream": (None, "result_completed_tokens_per_second"),
-    "MultiStream": (None, "result_completed_tokens_per_second"),
+    Scenario.OFFLINE: ("result_samples_per_second", "result_tokens_per_second"),
+    Scenario.SERVER: ("result_completed_samples_per_sec", "result_completed_tokens_per_second"),
+    Scenario.SINGLE_STREAM: (None, "result_completed_tokens_per_second"),
+    Scenario.MULTI_STREAM: (None, "result_completed_tokens_per_second"),
 }
 
 
@@ -184,7 +185,7 @@ class Detail:
         )
         return value
 
-    def metrics(self, scenario: str) -> dict[str, float]:
+    def metrics(self, scenario: Scenario) -> dict[str, float]:
         """Return the metrics of a performance run by name, SI units."""
         samples_key, tokens_key = _THROUGHPUT_KEYS[scenario]
         metrics: dict[str, float] = {}
@@ -192,9 +193,9 @@ class Detail:
             metrics["throughput"] = self._number(samples_key)
         if tokens_key in self.values:
             metrics["tokens_per_second"] = self._number(tokens_key)
-        if scenario == "Offline":
+        if scenario == Scenario.OFFLINE:
             return metrics
-        latency: Timed = "query_latency" if scenario == "MultiStream" else "latency"
+        latency: Timed = "query_latency" if scenario == Scenario.MULTI_STREAM else "latency"
         for name, percentile in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99)):
             metrics[f"latency_{name}"] = self._time_s(latency, percentile)
         if tokens_key in self.values:

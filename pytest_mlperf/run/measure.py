@@ -11,8 +11,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pytest_mlperf.core.answer_forms import TIMED_RANKED_ROWS
+from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.errors import EnvironmentFault, RunError
-from pytest_mlperf.core.job import STREAMS, AuditRun, Job, LoadGenSettings, require
+from pytest_mlperf.core.job import (
+    AuditRun,
+    BenchmarkTest,
+    Job,
+    LoadGenSettings,
+    MeasuredCase,
+    require,
+)
 from pytest_mlperf.core.measurement import Accuracy, Run, Scored, Subject
 from pytest_mlperf.core.numbers import duration
 from pytest_mlperf.hardware.machine import Machine
@@ -37,17 +45,17 @@ from pytest_mlperf.run.gpu_memory import require_free
 from pytest_mlperf.run.power.exporter import watched_exporter
 from pytest_mlperf.run.power.sampling import PowerSampling
 from pytest_mlperf.run.project import new_folder
-from pytest_mlperf.run.reading import Evidence, read_run, subject_of
+from pytest_mlperf.run.reading import Evidence, WorkerEvidence, read_run, subject_of
 from pytest_mlperf.run.server import ServerLog, watched_server
 
 
 class WorkerProgress:
     """Show a worker's events as progress lines, and keep its rate."""
 
-    def __init__(self, job: Job, title: str, show: Callable[[str], None]) -> None:
+    def __init__(self, job: MeasuredCase, title: str, show: Callable[[str], None]) -> None:
         self._head = f"{job.case.id} {title}"
         self._show = show
-        self._by = harness(job.engine_use) if job.settings.points else ""
+        self._by = harness(job.engine_use) if isinstance(job, Job) and job.settings.points else ""
         self._expected: dict[str, int] = {}
         self.target_qps: float | None = None
         self.probed = False
@@ -135,7 +143,7 @@ class ProcessTask:
 
 
 def measure(
-    job: Job, conditions: Conditions, show: Callable[[str], None], task: ProcessTask
+    job: MeasuredCase, conditions: Conditions, show: Callable[[str], None], task: ProcessTask
 ) -> ProcessResult:
     """Run one new worker process of a case.
 
@@ -157,9 +165,12 @@ def measure(
         progress=WorkerProgress(job, title, show),
     )
     evidence, accuracy, placement = _work(case, unscored)
-    read = read_benchmark if job.benchmark else read_run
-    run = read(evidence, job, placement.conditions)
-    if run and not job.engine.options.get("url"):  # the server's GPUs are unknown
+    if isinstance(job, Job):
+        assert isinstance(evidence, WorkerEvidence)
+        run = read_run(evidence, job, placement.conditions)
+    else:
+        run = read_benchmark(evidence, job, placement.conditions)
+    if run and not job.url:  # the server's GPUs are unknown
         hardware = replace(run.hardware, ids=placement.conditions.machine.hashes(job.accelerator))
         run = replace(run, hardware=hardware)
     scores = None
@@ -184,7 +195,7 @@ def measure(
 class _Measured:
     """A case that is being measured."""
 
-    job: Job
+    job: MeasuredCase
     conditions: Conditions
     task: ProcessTask
     folder: Path
@@ -210,8 +221,9 @@ def _work(
         started = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
         control = placement.control(job.accelerator) if task.performance else ControlRun()
         case = dataclasses.replace(case, conditions=placement.conditions)
-        if job.benchmark:
-            evidence, accuracy = _benchmarked(case), None
+        evidence: Evidence
+        if isinstance(job, BenchmarkTest):
+            evidence, accuracy = _benchmarked(case, job), None
         else:
             evidence, accuracy = _observed(case, build, checkpoint, unscored)
     evidence = dataclasses.replace(
@@ -227,18 +239,19 @@ def _work(
 
 def _observed(
     case: _Measured, build: Build | None, checkpoint: Checkpoint | None, unscored: list[RunError]
-) -> tuple[Evidence, AccuracyPass | None]:
-    task = case.task
+) -> tuple[WorkerEvidence, AccuracyPass | None]:
+    job, task = case.job, case.task
+    assert isinstance(job, Job)
     with contextlib.ExitStack() as stack:
         enter = stack.enter_context
         sampling = enter(_sampling(case)) if _is_sampled(case) else None
         host = enter(HostSampling()) if task.performance and case.conditions.power else None
         exporter = case.conditions.exporter if task.performance else None
         exporter_log = enter(watched_exporter(exporter)) if exporter else None
-        worker = enter(_worker(case, build, checkpoint))
+        worker = enter(_worker(case, job, build, checkpoint))
         loaded = worker.wait_for("loaded")
         subject = subject_of(
-            case.job,
+            job,
             case.conditions.machine,
             loaded,
             build=build,
@@ -257,7 +270,7 @@ def _observed(
             if accuracy:
                 accuracy.answer()
         worker.send({"command": "stop"})
-    evidence = Evidence(
+    evidence = WorkerEvidence(
         settings=worker.spec.settings,
         loaded=loaded,
         finished=finished,
@@ -280,18 +293,18 @@ def _repeated_rate(
 ) -> float | None:
     """Return the rate that repeats this run's work; a stream with a probed rate ran for a time."""
     rate, work_s = case.progress.target_qps, settings.fixed_work_s
-    streams = settings.scenario in STREAMS
+    streams = settings.scenario.answers_one_at_a_time
     if not (finished and rate and work_s and case.progress.probed and streams):
         return rate
-    per_query = settings.samples_per_query if settings.scenario == "MultiStream" else 1
+    per_query = settings.per_query
     issued: int = finished["result"]["issued"]
     return max(rate, issued / per_query / work_s)
 
 
-def _benchmarked(case: _Measured) -> Evidence:
+def _benchmarked(case: _Measured, test: BenchmarkTest) -> Evidence:
     with contextlib.ExitStack() as stack:
         sampling = stack.enter_context(_sampling(case)) if _is_sampled(case) else None
-        evidence = benchmarked(case.job, case.conditions, case.folder, case.progress.show)
+        evidence = benchmarked(test, case.conditions, case.folder, case.progress.show)
         if sampling:
             sampling.linger()
     return dataclasses.replace(evidence, power=sampling.log if sampling else None)
@@ -309,9 +322,13 @@ def _finished(
         return worker.wait_for("finished"), server
 
 
-def _wait_for_memory(job: Job, conditions: Conditions, show: Callable[[str], None]) -> None:
+def _wait_for_memory(
+    job: MeasuredCase, conditions: Conditions, show: Callable[[str], None]
+) -> None:
     """Wait for free memory of a case's GPUs, except under a foreign server."""
-    theirs = is_client(job.engine_use) and not job.engine.options.get("serve")
+    theirs = (
+        isinstance(job, Job) and is_client(job.engine_use) and not job.engine.options.get("serve")
+    )
     if job.engine_use not in IDLE_ENGINES and not theirs:
         require_free(conditions.machine.uuids(job.accelerator), conditions.folder, waiting=show)
 
@@ -343,15 +360,17 @@ def _sampling(case: _Measured) -> Iterator[PowerSampling]:
                 case.conditions.lost.note(sampling.log.lost_gpus(machine.used(accelerator)))
 
 
-def _worker(case: _Measured, build: Build | None, checkpoint: Checkpoint | None) -> WorkerProcess:
+def _worker(
+    case: _Measured, job: Job, build: Build | None, checkpoint: Checkpoint | None
+) -> WorkerProcess:
     """Return the worker, not started; one elsewhere gets variables that it does not inherit."""
-    job, conditions, task = case.job, case.conditions, case.task
+    conditions, task = case.conditions, case.task
     settings = dataclasses.replace(job.settings, target_qps=task.target_qps)
     answer_forms = job.scoring.answer_forms
     if audit := task.audit:
         seeds = audit.seeds or settings.seeds
         settings = dataclasses.replace(settings, audit=audit.settings, seeds=seeds)
-        answer_forms = TIMED_RANKED_ROWS if audit.test == "TEST08" else answer_forms
+        answer_forms = TIMED_RANKED_ROWS if audit.test == Kind.TEST08 else answer_forms
     environment = {**conditions.machine.environment(job.accelerator), **job.variables}
     spec = WorkerSpec(
         folder=str(case.folder),
@@ -416,7 +435,7 @@ def _accuracy(
 
 
 def _warmed(
-    job: Job, conditions: Conditions, show: Callable[[str], None], task: ProcessTask
+    job: MeasuredCase, conditions: Conditions, show: Callable[[str], None], task: ProcessTask
 ) -> bool | None:
     """Warm up if needed; return whether the accelerator had worked, None if not recorded."""
     if conditions.warmups is None:

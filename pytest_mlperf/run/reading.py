@@ -14,7 +14,7 @@ from typing import Any
 from pytest_mlperf.core.baseline import has_salt
 from pytest_mlperf.core.energy.host import Counted, host_energy
 from pytest_mlperf.core.errors import RunError
-from pytest_mlperf.core.job import Job, LoadGenSettings
+from pytest_mlperf.core.job import Job, LoadGenSettings, MeasuredCase
 from pytest_mlperf.core.measurement import Run, Subject
 from pytest_mlperf.core.metrics import (
     BUILD_TIME,
@@ -27,6 +27,7 @@ from pytest_mlperf.core.metrics import (
 from pytest_mlperf.core.numbers import quantity
 from pytest_mlperf.core.paths import placeless
 from pytest_mlperf.core.reason import Key, Reason, Sign, SignKey
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.server.changes import HIDDEN_SHARE
 from pytest_mlperf.hardware.clock import MIN_MOVE_SECONDS
 from pytest_mlperf.hardware.machine import Machine, split
@@ -140,7 +141,6 @@ class Evidence:
         probed: Whether this process probed the rate.
     """
 
-    settings: LoadGenSettings
     loaded: Event
     finished: Event | None
     subject: Subject
@@ -160,13 +160,20 @@ class Evidence:
 
 
 @dataclass(frozen=True, kw_only=True)
+class WorkerEvidence(Evidence):
+    """Results of a worker under LoadGen, with the settings of its run."""
+
+    settings: LoadGenSettings
+
+
+@dataclass(frozen=True, kw_only=True)
 class Validity(Findings):
     """LoadGen's verdict about a run."""
 
     limit_missed: bool = False
 
 
-def read_run(evidence: Evidence, job: Job, conditions: Conditions) -> Run | None:
+def read_run(evidence: WorkerEvidence, job: Job, conditions: Conditions) -> Run | None:
     """Return the run of the evidence, or None without a performance run."""
     finished = evidence.finished
     if finished is None:
@@ -256,7 +263,7 @@ def untimed_input(input_s: float | None, settings: LoadGenSettings, figures: Fig
     """Report the time of a data set's `input()` if it is large."""
     latencies_s = [s for n, s in figures.metrics.items() if n.partition("@")[0] == "latency_p50"]
     sample_s = min(latencies_s, default=figures.duration_s / max(1, figures.samples))
-    if settings.scenario == "MultiStream":
+    if settings.scenario == Scenario.MULTI_STREAM:
         sample_s /= settings.samples_per_query
     if input_s is None or input_s <= max(UNTIMED_SHARE * sample_s, MIN_UNTIMED_SECONDS):
         return Findings()
@@ -317,7 +324,7 @@ SLEWED = 1e-3
 
 def energy_findings(
     evidence: Evidence,
-    job: Job,
+    job: MeasuredCase,
     conditions: Conditions,
     timed: TimedLog,
     figures: Figures,
@@ -373,7 +380,7 @@ def _light(evidence: Evidence, job: Job, figures: Figures, energy: Sequence[Find
     )
 
 
-def read_figures(finished: Event, scenario: str, accelerator: str) -> tuple[Detail, Figures]:
+def read_figures(finished: Event, scenario: Scenario, accelerator: str) -> tuple[Detail, Figures]:
     """Return LoadGen's log and figures, checked against the worker's counts."""
     log = Path(finished["folder"]) / DETAIL
     detail = parse_detail(log)
@@ -398,7 +405,11 @@ def _validity(detail: Detail, settings: LoadGenSettings) -> Validity:
         return Validity()
     long_enough = detail.min_duration_met is not False and detail.min_queries_met is not False
     # Early stopping alone means too few queries, not late ones.
-    if settings.scenario == "Server" and long_enough and detail.perf_constraints_met is False:
+    if (
+        settings.scenario == Scenario.SERVER
+        and long_enough
+        and detail.perf_constraints_met is False
+    ):
         return Validity(limit_missed=True)
     queries = "too few queries for its percentile (early stopping): raise min_query_count"
     unmet = {

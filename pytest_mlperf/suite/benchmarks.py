@@ -4,63 +4,87 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-from pytest_mlperf.core.case import NAME_PATTERN, Case
-from pytest_mlperf.core.job import BenchmarkTest, Expected, Factory, Job, LoadGenSettings, Seeds
-from pytest_mlperf.suite.model import Suite
-from pytest_mlperf.suite.plan import Planned
+from pytest_mlperf.core.case import NAME_PATTERN, Case, Division, Kind, Profile
+from pytest_mlperf.core.job import BenchmarkTest
+from pytest_mlperf.core.scenario import Scenario
+from pytest_mlperf.suite.tables import ExpectedFailure
 
 BENCHMARK_USE = "pytest-benchmark"
 
 PRECISION = "any"
 """Precision of a benchmark whose marker names none."""
 
-NO_ROUND = "none"
-
 MAX_NAME_CHARACTERS = 80
 """Maximum length of a name, because paths of a run contain two names and more."""
 
 
-def plan_benchmark(
-    test: BenchmarkTest, *, root: Path, line: int, accelerator: str, precision: str
-) -> Planned:
-    """Return a test as a case: its file is the workload, the test is the engine."""
-    file, _, name = test.test.partition("::")
-    workload = _name(str(PurePosixPath(file)).replace("/", "."))
-    engine = _name(name.replace("::", ".").replace("[", "-", 1).removesuffix("]"))
-    entry = {
-        "use": BENCHMARK_USE,
-        "name": engine,
-        "precision": precision,
-        "accelerators": [accelerator],
-    }
-    content = {
-        "schema": 1,
-        "round": "v4.1",
-        "workload": {"name": workload, "dataset": {"use": "synthetic"}},
-        "engines": [entry],
-        "scenarios": [{"name": "SingleStream"}],
-    }
-    suite = Suite.model_validate(content)
-    # Suites cannot contain these values, but readers of a case expect a suite's tables.
-    scenario = suite.scenarios[0].model_copy(update={"name": "Benchmark"})
-    suite = suite.model_copy(update={"round": NO_ROUND, "scenarios": [scenario]})
-    return Planned(
-        case=Case(
-            workload=workload,
-            scenario="Benchmark",
-            engine=engine,
-            precision=precision,
-            accelerator=accelerator,
-        ),
-        suite=suite,
-        path=root / file,
-        line=line,
-        index=0,
-        engine=suite.engines[0],
-        scenario=scenario,
-        benchmark=test,
+@dataclass(frozen=True)
+class NoSuite:
+    """What a suite says of all its cases, for a case that is of none."""
+
+    round: str = "none"
+    profile: Profile = "quick"
+    division: Division = "closed"
+    rules: None = None
+    of_best: None = None
+    gaps: tuple[str, ...] = ()
+    expected_failures: tuple[ExpectedFailure, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PlannedBenchmark:
+    """A test with pytest-benchmark, judged as a case; see `Planned` for what is alike."""
+
+    job: BenchmarkTest
+    path: Path
+    line: int
+    suite: NoSuite = NoSuite()
+    kinds: tuple[Kind, ...] = (Kind.PERFORMANCE,)
+    fewest_runs: int = 1
+    runs_per_value: tuple[int, int] = (1, 1)
+    techniques: tuple[str, ...] = ()
+    elsewhere: str = ""
+    harness: str = ""
+    scorer_name: str = ""
+    limit_w: None = None
+    find: None = None
+    baseline_engine: None = None
+    efficiency_limits: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def case(self) -> Case:
+        """The file is the workload, the test is the engine."""
+        return self.job.case
+
+    @property
+    def accelerators(self) -> tuple[str, ...]:
+        """Accelerators that must be present."""
+        return (self.case.accelerator,)
+
+    @property
+    def limits(self) -> Mapping[str, float]:
+        """The judged time with its limit, as a share."""
+        return self.job.limits
+
+    @property
+    def seconds_per_run(self) -> float:
+        """Planned length of the timed part of one run [s]."""
+        return self.job.seconds_per_run
+
+
+def benchmark_case(test: str, *, accelerator: str, precision: str) -> Case:
+    """Return the case of a test, by its node id."""
+    file, _, name = test.partition("::")
+    return Case(
+        workload=_name(str(PurePosixPath(file)).replace("/", ".")),
+        scenario=Scenario.BENCHMARK,
+        engine=_name(name.replace("::", ".").replace("[", "-", 1).removesuffix("]")),
+        precision=precision,
+        accelerator=accelerator,
     )
 
 
@@ -72,38 +96,3 @@ def _name(text: str) -> str:
     words = words.lstrip("-._+")[:MAX_NAME_CHARACTERS].rstrip("-")
     digest = hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:8]
     return f"{words}-{digest}" if words else digest
-
-
-def benchmark_job(planned: Planned) -> Job:
-    """Return the job of a benchmark: the test, and unused settings of LoadGen."""
-    assert planned.benchmark is not None
-    nothing = Factory(target=BENCHMARK_USE)
-    settings = LoadGenSettings(
-        scenario="SingleStream",
-        seeds=Seeds(qsl=0, sample_index=0, schedule=0),
-        min_duration_ms=0,
-        min_query_count=0,
-        performance_samples=0,
-    )
-    return Job(
-        case=planned.case,
-        engine=nothing,
-        dataset=nothing,
-        engine_use=BENCHMARK_USE,
-        model=None,
-        elsewhere=None,
-        build=None,
-        expected=Expected(),
-        settings=settings,
-        seconds_per_run=planned.seconds_per_run,
-        find=None,
-        limits=planned.limits,
-        latency_limits={},
-        techniques=(),
-        gpu=None,
-        work=None,
-        price=None,
-        replicas=1,
-        facts={"engine": BENCHMARK_USE},
-        benchmark=planned.benchmark,
-    )

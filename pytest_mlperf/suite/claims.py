@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pytest_mlperf.core.case import LOADED_SCENARIOS
 from pytest_mlperf.core.untrusted_text import nearest
 from pytest_mlperf.suite.limits import gateable
 from pytest_mlperf.suite.model import Suite
@@ -123,7 +122,7 @@ def _side_defects(suite: Suite, scenario: str, a: Side, b: Side) -> Iterator[Def
         for first, name in both
         if loaded.rate_on(first) is None or loaded.rate_on(first) != loaded.rate_on(name)
     ]
-    if scenario in LOADED_SCENARIOS and not loaded.find and unlike:
+    if loaded.name.rate_is_condition and not loaded.find and unlike:
         yield (
             (),
             f"{scenario} needs one target_qps for both sides: latencies at different rates cannot "

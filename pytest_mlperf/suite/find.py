@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, WithJsonSchema
 
-from pytest_mlperf.core.case import LOADED_SCENARIOS
 from pytest_mlperf.core.metrics import CONCURRENCY, METRICS, OF_BENCHMARKS, Dimension
 from pytest_mlperf.core.numbers import quantity
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.search import Condition
 from pytest_mlperf.core.untrusted_text import nearest, shown
 from pytest_mlperf.suite.values import MAX_CONCURRENCY, Defect, Rates, Share, seconds
@@ -115,11 +115,11 @@ def find_defects(scenario: Any, limits: Mapping[str, float], *, tokens: bool) ->
         limits: LoadGen's own limits by metric [s].
     """
     find: FindEntry = scenario.find
-    if scenario.name not in (*LOADED_SCENARIOS, "Concurrency"):
-        has = f"{', '.join(LOADED_SCENARIOS)} and Concurrency have"
+    is_rate = scenario.name.rate_is_condition
+    if not is_rate and scenario.name is not Scenario.CONCURRENCY:
+        has = "Server, Interactive and Concurrency have"
         yield ("find",), f"{scenario.name} has no load to search; {has}"
         return
-    is_rate = scenario.name in LOADED_SCENARIOS
     maximised, fixed = ("target_qps", "target_qps") if is_rate else (CONCURRENCY, "points")
     if find.maximise != maximised:
         yield ("find", "maximise"), f"{scenario.name} has no {find.maximise}; write {maximised!r}"

@@ -8,7 +8,6 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from pytest_mlperf.core.case import LOADED_SCENARIOS
 from pytest_mlperf.core.metrics import (
     ARRIVAL_METRICS,
     AT_POINTS,
@@ -33,6 +32,7 @@ from pytest_mlperf.core.metrics import (
     point_of,
 )
 from pytest_mlperf.core.rulings.accuracy import Margin
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.untrusted_text import nearest, shown
 from pytest_mlperf.suite.tables import OF_BEST, AccuracyLimit, EngineEntry, ScenarioEntry
 from pytest_mlperf.suite.values import Defect, share
@@ -55,16 +55,18 @@ def gateable(scenario: ScenarioEntry) -> frozenset[str]:
 
 def _gateable(scenario: ScenarioEntry) -> frozenset[str]:
     if scenario.find:
-        return SEARCH_METRICS if scenario.name == "Concurrency" else frozenset({"throughput"})
-    if scenario.name == "Concurrency":
+        return (
+            SEARCH_METRICS if scenario.name == Scenario.CONCURRENCY else frozenset({"throughput"})
+        )
+    if scenario.name == Scenario.CONCURRENCY:
         alone = CURVE | {SLOWEST_REPLICA}
         return alone | {at_point(name, c) for name in AT_POINTS for c in scenario.points or ()}
-    if scenario.name == "OpenLoop":  # throughput is what was offered
+    if scenario.name == Scenario.OPEN_LOOP:  # throughput is what was offered
         alone, metrics = ARRIVAL_METRICS | {SLOWEST_REPLICA}, AT_POINTS.difference(RATES)
         return alone | {at_point(name, c) for name in metrics for c in scenario.points or ()}
-    if scenario.name == "Offline":
+    if scenario.name == Scenario.OFFLINE:
         return OFFLINE | {SLOWEST_REPLICA}
-    if scenario.name in {"Server", "Interactive"}:
+    if scenario.name.rate_is_condition:
         return LATENCIES
     return LATENCIES - SERVED - {SLOWEST_REPLICA}
 
@@ -102,7 +104,7 @@ def limit_defects(
         yield from _table_defects(engines, where, table)
     # Official values are rates; in Server and Interactive, the highest that held.
     if OF_BEST in limits and not any(
-        s.name == "Offline" or (s.find and s.name in LOADED_SCENARIOS) for s in scenarios
+        s.name == Scenario.OFFLINE or (s.find and s.name.rate_is_condition) for s in scenarios
     ):
         yield (
             ("limits", OF_BEST),

@@ -10,10 +10,11 @@ from pydantic import Field, StrictStr, WithJsonSchema, model_validator
 from pytest_mlperf import registry
 from pytest_mlperf.core.case import NAME_PATTERN, Phase, Profile
 from pytest_mlperf.core.errors import SuiteError
-from pytest_mlperf.core.metrics import LOOPS, METRICS, SERVER_METRICS, at_point, gated_metrics
+from pytest_mlperf.core.metrics import METRICS, SERVER_METRICS, at_point, gated_metrics
 from pytest_mlperf.core.roofline.gpu import PEAKS, GpuPrice, GpuSpec, parse_gpu
 from pytest_mlperf.core.roofline.work import AnyWork
 from pytest_mlperf.core.rulings.accuracy import Margin
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.untrusted_text import nearest, shown
 from pytest_mlperf.hardware.machine import split
 from pytest_mlperf.rounds import ROUNDS, RoundWorkload, load_round
@@ -378,9 +379,9 @@ def _scenarios(suite: Suite) -> Iterator[values.Defect]:
             yield where, f"duplicate case: {scenario.name} is listed twice"
         names.add(scenario.name)
         has_it = rules is not None and scenario.name in rules.scenarios
-        if scenario.name == "Interactive" and not suite.tokens and not has_it:
+        if scenario.name == Scenario.INTERACTIVE and not suite.tokens and not has_it:
             yield where, "Interactive is for language models only"
-        elif scenario.name in LOOPS:
+        elif scenario.name.is_curve:
             yield from _loop(scenario, index)
         elif suite.is_mlperf and rules and scenario.name not in rules.scenarios:
             yield (
@@ -393,7 +394,7 @@ def _scenarios(suite: Suite) -> Iterator[values.Defect]:
                 has = "has" if len(owners) == 1 else "have"
                 message = f"{scenario.name} has no {key}; {' and '.join(owners)} {has}"
                 yield ("scenarios", index, key), message
-        if scenario.name not in LOOPS:
+        if not scenario.name.is_curve:
             yield from _latency_limits(suite, scenario, index)
         if scenario.find:
             constants = suite.rules.scenarios.get(scenario.name) if suite.rules else None
@@ -402,14 +403,16 @@ def _scenarios(suite: Suite) -> Iterator[values.Defect]:
             yield from ((("scenarios", index, *where), what) for where, what in defects)
 
 
+_LOOPS = (Scenario.CONCURRENCY, Scenario.OPEN_LOOP)
+
 OF_LOOPS: Mapping[str, Sequence[str]] = {
-    "points": LOOPS,
-    "max_concurrency": ("Concurrency",),
-    "seed_set": ("Concurrency",),
-    "ramp": LOOPS,
-    "arrivals": ("OpenLoop",),
-    "burstiness": ("OpenLoop",),
-    "max_failed": LOOPS,
+    "points": _LOOPS,
+    "max_concurrency": (Scenario.CONCURRENCY,),
+    "seed_set": (Scenario.CONCURRENCY,),
+    "ramp": _LOOPS,
+    "arrivals": (Scenario.OPEN_LOOP,),
+    "burstiness": (Scenario.OPEN_LOOP,),
+    "max_failed": _LOOPS,
 }
 """Keys that only our own load loops use, with the scenarios that do."""
 
@@ -418,7 +421,7 @@ NOT_OF_LOOPS = ("target_qps", "min_query_count", "latency_limit", "ttft_limit", 
 
 
 def _loop(scenario: ScenarioEntry, index: int) -> Iterator[values.Defect]:
-    where, is_open = ("scenarios", index), scenario.name == "OpenLoop"
+    where, is_open = ("scenarios", index), scenario.name == Scenario.OPEN_LOOP
     if scenario.points is None and scenario.find is None:
         needs = "how many arrive in a second" if is_open else "how many requests are kept under way"
         yield (*where, "name"), f"{scenario.name} needs points: {needs}"
@@ -462,7 +465,7 @@ def _latency_limits(suite: Suite, scenario: ScenarioEntry, index: int) -> Iterat
                 ("scenarios", index, name),
                 f"{suite.workload.name} is {kind}: write {' and '.join(needed)}",
             )
-    if scenario.name not in {"Server", "Interactive"} or suite.is_mlperf:
+    if not scenario.name.rate_is_condition or suite.is_mlperf:
         return
     rules = suite.rules
     if rules and rules.tokens == suite.tokens and scenario.name in rules.scenarios:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pytest_mlperf.core.case import Case, Kind
 from pytest_mlperf.judge.ratio import FIRST_LOOK
+from pytest_mlperf.suite.benchmarks import PlannedBenchmark
 from pytest_mlperf.suite.claims import accelerators_of, metric_of, scenario_of, side_of
 from pytest_mlperf.suite.load import line_of, lines_of_tables
 from pytest_mlperf.suite.model import Suite
@@ -34,7 +35,7 @@ class PlannedPair:
     metric: str
     least: float
     line: int
-    kinds: tuple[Kind, ...] = ("pair",)
+    kinds: tuple[Kind, ...] = (Kind.PAIR,)
     fewest_runs: int = FIRST_LOOK
 
     @property
@@ -83,7 +84,9 @@ class PlannedPair:
         return self.a.seconds_per_run + self.b.seconds_per_run
 
 
-Testable = Planned | PlannedPair
+SuiteTest = Planned | PlannedPair
+PlannedCase = Planned | PlannedBenchmark
+Testable = SuiteTest | PlannedBenchmark
 
 
 def plan_pairs(planned: Sequence[Planned]) -> list[PlannedPair]:

@@ -11,21 +11,27 @@ from typing import Any, Literal
 from pytest_mlperf import registry
 from pytest_mlperf.core.case import AUDITS, Case, Kind, Phase, Profile
 from pytest_mlperf.core.errors import SuiteError
-from pytest_mlperf.core.job import LOADED_QUERIES, BenchmarkTest, Expected, Factory
+from pytest_mlperf.core.job import LOADED_QUERIES, Expected, Factory
 from pytest_mlperf.core.metrics import COUNTS, EFFICIENCY, METRICS, SLOWEST_REPLICA
 from pytest_mlperf.core.rulings.accuracy import DEFAULT_MARGIN, Margin
 from pytest_mlperf.core.rulings.gate import GateWindow
-from pytest_mlperf.hardware.machine import Machine
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.rounds import RoundMetric, RoundScenario, RoundWorkload
 from pytest_mlperf.rounds.compliance import constants
 from pytest_mlperf.suite.claims import claim_defects
-from pytest_mlperf.suite.find import USUAL_RUNS, limits_of
+from pytest_mlperf.suite.find import USUAL_RUNS, FindEntry
 from pytest_mlperf.suite.limits import efficiency_limits
 from pytest_mlperf.suite.load import all_defects, line_of, lines_of_tables, load_suite
 from pytest_mlperf.suite.model import Suite
 from pytest_mlperf.suite.places import place_of
 from pytest_mlperf.suite.rules import accelerator_defects, build_defects, source_defects
-from pytest_mlperf.suite.tables import DatasetSource, EngineEntry, ScenarioEntry, title_of
+from pytest_mlperf.suite.tables import (
+    BaselineEngine,
+    DatasetSource,
+    EngineEntry,
+    ScenarioEntry,
+    title_of,
+)
 from pytest_mlperf.suite.values import KeyPath
 
 
@@ -99,7 +105,9 @@ QUICK_DURATION_S = 60.0
 OFFICIAL_POINT_S = 600.0
 """Shortest steady state of MLPerf Endpoints; source: endpoints_rules.md of v1.0."""
 
-QUICK_QUERIES = dict.fromkeys(("Server", "Interactive", "MultiStream"), LOADED_QUERIES)
+QUICK_QUERIES = dict.fromkeys(
+    (Scenario.SERVER, Scenario.INTERACTIVE, Scenario.MULTI_STREAM), LOADED_QUERIES
+)
 
 QUICK_QUERIES_OTHERWISE = 64
 """Minimum queries for SingleStream's 90th percentile; gated metrics may need more."""
@@ -169,7 +177,6 @@ class Planned:
         engine: Engine entry, at one of its power limits if it has any.
         index: Index of that entry in the suite.
         fewest_runs: Runs before a decision is possible.
-        benchmark: Test with pytest-benchmark that is the case, if it is not from a suite.
         audited: Whether to run MLPerf's compliance tests, if the round has any.
     """
 
@@ -181,7 +188,6 @@ class Planned:
     engine: EngineEntry
     scenario: ScenarioEntry
     fewest_runs: int = 1
-    benchmark: BenchmarkTest | None = None
     audited: bool = False
 
     @property
@@ -204,9 +210,15 @@ class Planned:
         """Power limit to set on its GPUs [W]; None to leave it."""
         return self.engine.limit_w
 
-    def limited(self, machine: Machine) -> Machine:
-        """Return a machine with its GPUs at the power limit of this case."""
-        return dataclasses.replace(machine, limit_w=self.limit_w)
+    @property
+    def baseline_engine(self) -> BaselineEngine | None:
+        """Engine's baseline build, as the suite names it; None without one."""
+        return self.engine.baseline_engine
+
+    @property
+    def find(self) -> FindEntry | None:
+        """Its search of a load; None if the load is set."""
+        return self.scenario.find
 
     @property
     def elsewhere(self) -> str:
@@ -216,16 +228,20 @@ class Planned:
     @property
     def harness(self) -> str:
         """Harness that replaces LoadGen and our own loop, or ""."""
-        return registry.harness(self.engine.use) if self.case.scenario == "Concurrency" else ""
+        return (
+            registry.harness(self.engine.use) if self.case.scenario == Scenario.CONCURRENCY else ""
+        )
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
         """Tests of this case."""
         if self.scorer_name and not registry.is_timed(self.engine.use):
-            return ("accuracy",)
-        kinds: list[Kind] = ["accuracy", "performance"] if self.scorer_name else ["performance"]
+            return (Kind.ACCURACY,)
+        kinds: list[Kind] = (
+            [Kind.ACCURACY, Kind.PERFORMANCE] if self.scorer_name else [Kind.PERFORMANCE]
+        )
         if EFFICIENCY & set(self.suite.limits):
-            kinds.append("efficiency")
+            kinds.append(Kind.EFFICIENCY)
         return (*kinds, *self.audits)
 
     @property
@@ -284,14 +300,14 @@ class Planned:
     def round_scenario(self) -> RoundScenario:
         """Round's constants of this scenario."""
         rules = self.suite.rules
-        default = OWN_SINGLE_STREAM if self.case.scenario == "SingleStream" else OWN_WORKLOAD
+        default = (
+            OWN_SINGLE_STREAM if self.case.scenario == Scenario.SINGLE_STREAM else OWN_WORKLOAD
+        )
         return rules.scenarios.get(self.case.scenario, default) if rules else default
 
     @property
     def limits(self) -> dict[str, float]:
         """Gated performance metrics with their limits, as shares."""
-        if self.benchmark:
-            return dict(self.benchmark.limits)
         limits = self.suite.gated(self.scenario)
         if self.engine.replicas_on(self.case.accelerator) == 1:
             limits.pop(SLOWEST_REPLICA, None)
@@ -305,8 +321,6 @@ class Planned:
     @property
     def seconds_per_run(self) -> float:
         """Planned length of the timed part of one run [s]."""
-        if self.benchmark:
-            return self.benchmark.seconds
         points, official = len(self.scenario.run_points), self.suite.profile == "official"
         if points and official:
             return points * OFFICIAL_POINT_S
@@ -316,7 +330,7 @@ class Planned:
         if points:
             return points * shortest
         rate = self.scenario.rate_on(self.case.accelerator)
-        if rate is None or self.case.scenario == "MultiStream":
+        if rate is None or self.case.scenario == Scenario.MULTI_STREAM:
             return shortest
         return max(shortest, self.fewest_queries / rate)
 
@@ -332,13 +346,6 @@ class Planned:
         loadgen = QUICK_QUERIES.get(self.case.scenario, QUICK_QUERIES_OTHERWISE)
         gated = (METRICS[n].min_queries for n in self.limits if not self.scenario.run_points)
         return self.scenario.min_query_count or max((loadgen, *gated))
-
-    @property
-    def latency_limits(self) -> dict[str, float]:
-        """LoadGen's latency limits by metric [s]; empty if the scenario has no offered load."""
-        if not self.case.rate_is_condition:
-            return {}
-        return limits_of(self.scenario, self.round_scenario, tokens=self.suite.tokens)
 
     @property
     def engine_key(self) -> KeyPath:

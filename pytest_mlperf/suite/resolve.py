@@ -18,11 +18,12 @@ from pytest_mlperf.core import job
 from pytest_mlperf.core.answer_forms import TOKEN_CODES
 from pytest_mlperf.core.case import Phase
 from pytest_mlperf.core.errors import EnvironmentFault, SuiteError, UnavailableError
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.hardware.machine import split
 from pytest_mlperf.rounds import load_round
 from pytest_mlperf.rounds.endpoints import seed_sets
-from pytest_mlperf.suite.benchmarks import benchmark_job
 from pytest_mlperf.suite.environments import elsewhere, find
+from pytest_mlperf.suite.find import limits_of
 from pytest_mlperf.suite.libraries import require_libraries
 from pytest_mlperf.suite.places import all_of, available, expand, local, near
 from pytest_mlperf.suite.plan import Planned
@@ -62,8 +63,6 @@ def resolve(planned: Planned, *, scorer: bool) -> job.Job | Problems:
 
     With `scorer`, accuracy is resolved too; problems of accuracy alone are part of the job.
     """
-    if planned.benchmark:
-        return benchmark_job(planned)
     problems: list[job.CaseProblem] = []
     parts = _parts(planned, problems, scorer=scorer)
     for part, group, use, scoring in needing(planned, scorer=scorer):
@@ -140,7 +139,7 @@ def _job(planned: Planned, parts: _ResolvedParts, problems: Sequence[job.CasePro
         seconds_per_run=planned.seconds_per_run,
         find=_search(planned),
         limits=planned.limits,
-        latency_limits=planned.latency_limits,
+        latency_limits=latency_limits(planned),
         techniques=planned.techniques,
         gpu=suite.figures.get(split(accelerator)[1]),
         work=suite.work,
@@ -188,7 +187,7 @@ def _data_facts(planned: Planned, phase: Phase) -> dict[str, str]:
 def points_in_words(scenario: ScenarioEntry) -> str:
     """Return the points of a curve and how requests arrive; "" if there are none."""
     points = ", ".join(map(str, scenario.points or ()))
-    if scenario.name != "OpenLoop":
+    if scenario.name != Scenario.OPEN_LOOP:
         return points
     shape = f" {scenario.burstiness:g}" if scenario.burstiness else ""
     times = "times as fast as its" if scenario.arrivals == "trace" else "requests/s,"
@@ -216,17 +215,25 @@ def needing(
 # --- LoadGen ---------------------------------------------------------------------------------
 
 
+def latency_limits(planned: Planned) -> dict[str, float]:
+    """Return LoadGen's latency limits by metric [s]; empty if no rate is offered."""
+    if not planned.case.scenario.rate_is_condition:
+        return {}
+    tokens = planned.suite.tokens
+    return limits_of(planned.scenario, planned.round_scenario, tokens=tokens)
+
+
 def settings_of(planned: Planned, *, target_qps: float | None = None) -> job.LoadGenSettings:
     """Return LoadGen's settings for a case; the worker finds `target_qps` if it is None."""
     constants, rules = planned.round_scenario, planned.suite.rules
     quick = planned.suite.profile == "quick"
-    limits_ns = {name: round(limit * 1e9) for name, limit in planned.latency_limits.items()}
+    limits_ns = {name: round(limit * 1e9) for name, limit in latency_limits(planned).items()}
     scenario, points = planned.scenario.name, planned.scenario.run_points
     seconds = planned.seconds_per_run
     shortest_ms = 1 if quick else constants.min_duration_ms
     ramp = planned.scenario.ramp
     return job.LoadGenSettings(
-        scenario="Server" if scenario == "Interactive" else scenario,
+        scenario=scenario.of_loadgen,
         seeds=_seeds(planned),
         target_qps=target_qps,
         min_duration_ms=round(seconds * 1000 / len(points)) if points else shortest_ms,
@@ -242,7 +249,7 @@ def settings_of(planned: Planned, *, target_qps: float | None = None) -> job.Loa
         equal_issue=bool(rules and rules.equal_issue) and not quick,
         points=points,
         ramp_ms=None if ramp is None else round(ramp * 1000),
-        arrivals=(planned.scenario.arrivals or "poisson") if scenario == "OpenLoop" else "",
+        arrivals=(planned.scenario.arrivals or "poisson") if scenario == Scenario.OPEN_LOOP else "",
         burstiness=planned.scenario.burstiness,
         max_failed=planned.scenario.max_failed,
     )

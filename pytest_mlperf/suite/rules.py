@@ -10,7 +10,7 @@ from pytest_mlperf import registry
 from pytest_mlperf.core.case import PRECISION_NAMES, Phase
 from pytest_mlperf.core.errors import MlperfError, SuiteError
 from pytest_mlperf.core.extension import Builder
-from pytest_mlperf.core.job import STREAMS
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.untrusted_text import meant, nearest, shown
 from pytest_mlperf.hardware.machine import detect, split
 from pytest_mlperf.hardware.specs import known_classes
@@ -156,7 +156,7 @@ def _harness_defects(suite: Suite, entry: tables.EngineEntry, index: int) -> Ite
             f"{entry.use} needs the Python that has the client of {harness}: add "
             'python = "~/venvs/endpoints/bin/python"',
         )
-    if others := [each.name for each in suite.scenarios if each.name != "Concurrency"]:
+    if others := [each.name for each in suite.scenarios if each.name != Scenario.CONCURRENCY]:
         yield (
             ("engines", index, "use"),
             f"{entry.use} measures Concurrency alone, and this suite has {', '.join(others)}: "
@@ -251,7 +251,7 @@ def _idle_defects(
     suite: Suite, entry: tables.EngineEntry, index: int, accelerator: str
 ) -> Iterator[Defect]:
     """Yield a defect if a scenario would leave all replicas but one idle."""
-    alone = [each.name for each in suite.scenarios if each.name in STREAMS]
+    alone = [each.name for each in suite.scenarios if each.name.answers_one_at_a_time]
     if alone and entry.replicas_on(accelerator) > 1 and split(accelerator)[1] != "cpu":
         yield (
             ("engines", index, "accelerators"),

@@ -22,7 +22,8 @@ from pydantic import (
 )
 
 from pytest_mlperf.core import metrics
-from pytest_mlperf.core.case import Arrivals, SuiteScenario
+from pytest_mlperf.core.case import Arrivals
+from pytest_mlperf.core.scenario import SUITE_SCENARIOS, AllowedWords, Scenario
 from pytest_mlperf.core.untrusted_text import shown
 from pytest_mlperf.hardware.machine import split
 from pytest_mlperf.rounds.endpoints import points_up_to, seed_sets
@@ -438,6 +439,9 @@ def limits_schema(*, accuracy: bool) -> dict[str, Any]:
         "patternProperties": at_points,
         "additionalProperties": False,
     }
+
+
+SuiteScenario = Annotated[Scenario, AllowedWords(SUITE_SCENARIOS)]
 
 
 class ScenarioEntry(Table):

@@ -19,11 +19,14 @@ from pytest_mlperf.core.baseline import BaselineRun, Record
 from pytest_mlperf.core.case import Case
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.rulings.ruling import rule_on
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.verdict import MetricVerdict, Outcome
 from pytest_mlperf.judge.rule_r import RuleR
 
 METRIC = "throughput"
-CASE = Case(workload="w", scenario="Offline", engine="null", precision="fp32", accelerator="1xH200")
+CASE = Case(
+    workload="w", scenario=Scenario.OFFLINE, engine="null", precision="fp32", accelerator="1xH200"
+)
 FILE = Path("baselines", CASE.accelerator, "quick", CASE.workload, f"{CASE.id}.json")
 FIRST_DAY = dt.datetime(2026, 11, 1, 10, tzinfo=dt.UTC)
 EACH = 8

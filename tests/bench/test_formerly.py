@@ -9,6 +9,7 @@ from pytest_mlperf.bench.case import baseline_file
 from pytest_mlperf.bench.policy import applied_before, formerly
 from pytest_mlperf.core.baseline import Property
 from pytest_mlperf.core.case import Case
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.stores import baselines
 from tests.core.made import present
 from tests.core.test_baseline import baseline, record
@@ -22,11 +23,15 @@ BOARD: dict[str, Property] = {
 }
 
 CASE = Case(
-    workload="resnet50", scenario="Offline", engine="ort", precision="fp32", accelerator="2xH100"
+    workload="resnet50",
+    scenario=Scenario.OFFLINE,
+    engine="ort",
+    precision="fp32",
+    accelerator="2xH100",
 )
 
 
-def test_what_a_baseline_applied_to_is_said_with_what_is_here() -> None:
+def test_the_conditions_of_a_baseline_are_shown_with_those_here() -> None:
     cases: list[tuple[dict[str, Property], str]] = [
         ({"power_limit_w": 500}, "power_limit_w 700, here 500"),
         ({"ecc": False}, "ecc True, here False"),

@@ -8,6 +8,7 @@ from typing import Any
 
 from pytest_mlperf.bench.official import Placing, placed
 from pytest_mlperf.core.baseline import Property
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.rounds.published import official_results
 from tests.core.made import present
 from tests.reports import verdicts
@@ -18,7 +19,7 @@ DROP = verdicts.DROP
 IDENTITY = present(DROP.subject).identity
 
 
-def test_it_is_said_why_a_case_stands_nowhere() -> None:
+def test_the_reason_for_a_missing_official_share_is_stated() -> None:
     """Results of another source are taken as they are."""
     of_round, of_none = (
         placed(DROP.case, IDENTITY, DROP.runs, searched=False, results=results)
@@ -27,8 +28,16 @@ def test_it_is_said_why_a_case_stands_nowhere() -> None:
 
     cases: list[tuple[dict[str, Any], Mapping[str, Property], str]] = [
         ({}, {"cpu": "x"}, "H200 is no GPU that has official results"),
-        ({"scenario": "Server"}, IDENTITY, "its rate was offered, and an official one is the high"),
-        ({"scenario": "SingleStream"}, IDENTITY, "the value of SingleStream is a latency, and"),
+        (
+            {"scenario": Scenario.SERVER},
+            IDENTITY,
+            "its rate was offered, and an official one is the high",
+        ),
+        (
+            {"scenario": Scenario.SINGLE_STREAM},
+            IDENTITY,
+            "the value of SingleStream is a latency, and",
+        ),
         ({"workload": "mine"}, IDENTITY, "no result of mine, Offline, counts such samples or tok"),
     ]
     for changes, identity, reason in cases:

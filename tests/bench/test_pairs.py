@@ -12,6 +12,7 @@ from pytest_mlperf.bench import bench
 from pytest_mlperf.bench.confirm import REPEATS, NotComparable, add_pair, in_turns, left_out
 from pytest_mlperf.bench.policy import Policy
 from pytest_mlperf.bench.runner import CaseRunner, Unjudgeable
+from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.contention import Contention
 from pytest_mlperf.core.job import Job
 from pytest_mlperf.core.measurement import Run
@@ -120,7 +121,7 @@ def test_a_pair_that_load_may_explain_is_measured_again_then_left_out(job: Job) 
 
 
 def test_a_claim_is_held_against_its_own_factor(job: Job) -> None:
-    """Half the claimed speed beside more load proves nothing, twice the claimed speed does."""
+    """Half the claimed speed under more load proves nothing, twice the claimed speed does."""
     for faster, kept in ((1.5, False), (4.0, True)):
         a, b = sides(job, [(100.0 * faster, 0.3)] * 3, [(100.0, 0.0)] * 3)
         assert add_pair(a, b, LIMITS, 0.05, least=2.0) is kept
@@ -158,7 +159,7 @@ def test_a_compliance_test_without_a_valid_run_is_invalid_and_says_why(
     (planned,) = plan_suite(tmp_path / "s.mlperf.toml")
     policy = Policy(root=tmp_path, accuracy=tmp_path / "accuracy")
 
-    verdict = bench.Bench(conditions, policy, print).verdict(planned, "TEST01", ["TEST01"])
+    verdict = bench.Bench(conditions, policy, print).verdict(planned, Kind.TEST01, [Kind.TEST01])
 
     assert (verdict.outcome, verdict.kind) == (Outcome.INVALID, "TEST01")
     assert verdict.headline == too_short.text

@@ -12,6 +12,7 @@ from pytest_mlperf.bench.case import CaseRuns
 from pytest_mlperf.bench.performance import judge_performance, unjudged
 from pytest_mlperf.bench.policy import Policy, Update
 from pytest_mlperf.bench.runner import Unjudgeable
+from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.contention import Contention
 from pytest_mlperf.core.measurement import Run, Subject
 from pytest_mlperf.core.reason import Key, Reason
@@ -43,7 +44,7 @@ def run_of(metrics: dict[str, float], *invalid: Reason, **fields: object) -> Run
 def case_of(
     folder: Path, valid: Sequence[Run], invalid: Sequence[Run], *, recorded: bool = True
 ) -> CaseRuns:
-    """Return a case all of whose runs were made; the last one may not be judged, where one is."""
+    """Return a case with finished runs; the last one is invalid if there is one."""
     file = folder / "s.mlperf.toml"
     file.write_text(
         'schema = 1\nround = "v4.1"\n[workload]\nname = "mine"\n'
@@ -87,11 +88,11 @@ def case_of(
 
 
 def judged(case: CaseRuns) -> Ruling:
-    return judge_performance(case, {"performance"})
+    return judge_performance(case, {Kind.PERFORMANCE})
 
 
 def test_runs_that_are_invalid_for_being_slow_prove_a_drop_together(tmp_path: Path) -> None:
-    """Neither one alone does, nor what is no slower, was loaded, drifted, or has no baseline."""
+    """One alone does not, nor runs that are no slower, loaded, drifting, or without a baseline."""
     busy = Contention(window_s=10.0, cores=2, share=0.6)
     for reasons, metrics, count, fields, drops in (
         ([FEW], SLOW, 2, {}, True),
@@ -179,7 +180,7 @@ def test_other_answers_beat_a_drop_and_every_invalid_verdict_has_its_figures(
     assert whole.now == pytest.approx(14.0)
     verdict = Verdict(
         case=case.planned.case,
-        kind="performance",
+        kind=Kind.PERFORMANCE,
         outcome=ruling.outcome,
         headline=ruling.headline,
         metrics=ruling.metrics,

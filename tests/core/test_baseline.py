@@ -18,6 +18,7 @@ from pytest_mlperf.core.baseline import (
     with_record,
 )
 from pytest_mlperf.core.errors import BaselineError
+from pytest_mlperf.core.scenario import Scenario
 from tests.core.made import make_baseline_run, make_record
 
 
@@ -38,7 +39,7 @@ def baseline(*records: Record) -> Baseline:
         round="v4.1",
         profile="quick",
         workload="resnet50",
-        scenario="Offline",
+        scenario=Scenario.OFFLINE,
         engine="ort",
         precision="fp32",
         accelerator="H200",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pytest_mlperf.core.case import NAME_PATTERN, Case, one_file
+from pytest_mlperf.core.scenario import Scenario
 
 
 def test_the_id_names_everything_that_tells_cases_apart() -> None:
     case = Case(
         workload="llama2-70b-99.9",
-        scenario="Server",
+        scenario=Scenario.SERVER,
         engine="trtllm-tp1",
         precision="fp8",
         accelerator="8xH100",

@@ -13,6 +13,7 @@ from pytest_mlperf.core.metrics import (
     of_curve,
     point_of,
 )
+from pytest_mlperf.core.scenario import Scenario
 
 
 def test_every_metric_counts_what_its_unit_says() -> None:
@@ -59,7 +60,7 @@ def test_a_point_of_a_curve_has_the_metrics_of_the_whole() -> None:
 
 
 def test_metrics_are_in_the_order_of_the_table_and_points_behind() -> None:
-    """A curve is judged by tokens where they were measured."""
+    """A curve is judged by tokens if they were measured."""
     names = ["latency_p50@8", "throughput@8", "latency_p50", "throughput@1", "throughput"]
 
     ordered = ["load_time", "stage_unet", "stage_vae", "throughput@1", "stage_queue@1"]
@@ -74,15 +75,18 @@ def test_metrics_are_in_the_order_of_the_table_and_points_behind() -> None:
 
     rates = {"throughput", "throughput@8", "tokens_per_second@8", "tokens_per_second@1"}
 
-    assert of_curve("Concurrency", {*rates, "ttft_p90@8"}) == (
+    assert of_curve(Scenario.CONCURRENCY, {*rates, "ttft_p90@8"}) == (
         "tokens_per_second",
         "tokens_per_second@1",
         "tokens_per_second@8",
     )
-    assert of_curve("Concurrency", {"throughput", "throughput@8"}) == ("throughput", "throughput@8")
-    assert of_curve("Concurrency", {"throughput", "latency_p50"}) == ()
-    assert of_curve("Server", {"throughput", "latency_p50"}) == ()
-    assert of_curve("OpenLoop", {*rates, "ttft_p50@8", "ttft_p50@0.5", "tpot_p50@8"}) == (
+    assert of_curve(Scenario.CONCURRENCY, {"throughput", "throughput@8"}) == (
+        "throughput",
+        "throughput@8",
+    )
+    assert of_curve(Scenario.CONCURRENCY, {"throughput", "latency_p50"}) == ()
+    assert of_curve(Scenario.SERVER, {"throughput", "latency_p50"}) == ()
+    assert of_curve(Scenario.OPEN_LOOP, {*rates, "ttft_p50@8", "ttft_p50@0.5", "tpot_p50@8"}) == (
         "ttft_p50",
         "tpot_p50",
         "ttft_p50@0.5",

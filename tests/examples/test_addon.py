@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from pytest_mlperf import MlperfError
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.extension import Case, CaseResult, Subject, accept_runs, judge_runs
 from tests.examples.installed import install, run
 from tests.reports import verdicts
@@ -87,23 +88,27 @@ WRONG: Mapping[str, dict[str, object]] = {
 @pytest.mark.parametrize("words", WRONG)
 def test_runs_that_cannot_be_are_refused_by_name(words: str, tmp_path: Path) -> None:
     fields = WRONG[words]
-    case: Any = Case(workload="w", scenario="Offline", engine="e", precision="fp8", accelerator="x")
-    given: Any = verdicts.run()
+    case: Any = Case(
+        workload="w", scenario=Scenario.OFFLINE, engine="e", precision="fp8", accelerator="x"
+    )
+    run: Any = verdicts.run()
     case = replace(case, **{k: v for k, v in fields.items() if k == "scenario"})
-    given = replace(given, **{k: v for k, v in fields.items() if k in ("metrics", "samples")})
+    run = replace(run, **{k: v for k, v in fields.items() if k in ("metrics", "samples")})
     more: Any = {"limits": {"throughput": 0.03}, **fields}
     more = {k: v for k, v in more.items() if k in ("limits", "profile")}
     subject = Subject(identity={"gpu": "x"}, fingerprint={}, surroundings={})
 
     with pytest.raises(MlperfError) as refused:
-        judge_runs(case, [given], subject=subject, baselines=tmp_path, **more)
+        judge_runs(case, [run], subject=subject, baselines=tmp_path, **more)
 
     assert words in str(refused.value)
 
 
 def test_a_drop_is_accepted_only_if_asked(tmp_path: Path) -> None:
     """And so is nothing that was not measured."""
-    case = Case(workload="w", scenario="Offline", engine="e", precision="fp8", accelerator="x")
+    case = Case(
+        workload="w", scenario=Scenario.OFFLINE, engine="e", precision="fp8", accelerator="x"
+    )
     subject = Subject(identity={"gpu": "x"}, fingerprint={}, surroundings={})
     limits = {"throughput": 0.03}
 

@@ -13,6 +13,7 @@ import pytest
 from pytest_mlperf.cli import main
 from pytest_mlperf.core.baseline import Record
 from pytest_mlperf.core.case import Case
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.run.worker.point_window import REQUESTS
 from pytest_mlperf.stores import baselines
@@ -20,8 +21,8 @@ from pytest_mlperf.stores.results import read_results
 from tests.core.made import on_day
 from tests.plugin.project import Project, case
 
-CURVE: Case = case(scenario="Concurrency")
-OPEN: Case = case(scenario="OpenLoop")
+CURVE: Case = case(scenario=Scenario.CONCURRENCY)
+OPEN: Case = case(scenario=Scenario.OPEN_LOOP)
 
 OPTIONS = "{ latency_s = 0.05, threads = 8, tokens = 4 }"
 """Of an engine that sleeps: as many requests a second as are under way, times twenty."""
@@ -42,7 +43,7 @@ def file(project: Project) -> Path:
 
 
 def changed(project: Project, factors: dict[str, float], case: Case = CURVE) -> None:
-    """Make the recorded baseline one of eight runs whose metrics are so many times as high."""
+    """Make the recorded baseline one of eight runs whose metrics are multiplied."""
     path = project.baseline_file(case)
     loaded = baselines.load(path)
     assert loaded is not None

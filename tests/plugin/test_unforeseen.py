@@ -1,4 +1,4 @@
-"""What nobody foresaw is an ERROR of its case with a traceback in a log; no test is missing."""
+"""Test that an unforeseen exception is an ERROR of its case with a traceback in a log."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import NoReturn
 
 from pytest_mlperf.bench.bench import Bench
 from pytest_mlperf.bench.policy import Policy
+from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.hardware.machine import detect
 from pytest_mlperf.run.child.process import Patience
@@ -43,7 +44,7 @@ def test_an_exception_in_a_measurement_is_the_verdict_of_each_of_its_tests(
     (planned,) = plan_suite(project.suite())
     ours = bench(project)
 
-    first, again = (ours.verdict(planned, "performance", set()) for _ in range(2))
+    first, again = (ours.verdict(planned, Kind.PERFORMANCE, set()) for _ in range(2))
 
     assert first.outcome is Outcome.ERROR
     assert again == first
@@ -59,9 +60,9 @@ def test_a_log_that_cannot_be_written_costs_no_verdict(project: Project) -> None
     (planned,) = plan_suite(project.suite())
     (project.path / "runs").write_text("in the way")
 
-    found = bench(project).verdict(planned, "performance", set())
+    verdict = bench(project).verdict(planned, Kind.PERFORMANCE, set())
 
-    assert (found.outcome, found.logs.file) == (Outcome.ERROR, None)
+    assert (verdict.outcome, verdict.logs.file) == (Outcome.ERROR, None)
 
 
 LEAVES = """

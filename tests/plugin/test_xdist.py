@@ -9,6 +9,7 @@ import sys
 from itertools import pairwise
 from pathlib import Path
 
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.plugin.xdist import CaseScheduling
 from pytest_mlperf.run import conditions
 from pytest_mlperf.stores.results import read_results
@@ -48,7 +49,7 @@ def test_no_case_is_measured_twice_and_the_controller_tells_everything_once(
 ) -> None:
     project.suite(top1=100.0, accelerators=["cpu", "H200"], scenarios=OFFLINE + STREAM, more=EASY)
     project.baseline(near(RATE))
-    project.baseline(near(0.002), of=case(scenario="SingleStream"), metric="latency_p90")
+    project.baseline(near(0.002), of=case(scenario=Scenario.SINGLE_STREAM), metric="latency_p90")
 
     reports = ("--mlperf-json=copy.json", "--mlperf-report=json=all.json")
     result = project.run_process(
@@ -86,7 +87,7 @@ def test_no_case_is_measured_twice_and_the_controller_tells_everything_once(
 def test_a_distribution_the_user_asks_for_is_respected(project: Project) -> None:
     project.suite(scenarios=OFFLINE + STREAM)
     project.breaks()
-    project.breaks(case(scenario="SingleStream"))
+    project.breaks(case(scenario=Scenario.SINGLE_STREAM))
 
     result = project.run_process("suites", "-n", "1", "--dist", "loadfile", "-v")
 
@@ -118,9 +119,9 @@ def test_two_pytest_processes_take_turns_on_one_accelerator(project: Project) ->
             text=True,
         )
 
-    with start("one") as one, start("two") as two:
-        printed = [one.communicate()[0], two.communicate()[0]]
-    assert (one.returncode, two.returncode) == (0, 0), "\n".join(printed)
+    with start("one") as first_process, start("two") as two:
+        printed = [first_process.communicate()[0], two.communicate()[0]]
+    assert (first_process.returncode, two.returncode) == (0, 0), "\n".join(printed)
 
     runs = sorted(
         (file.stat().st_mtime_ns, (file.parent / "performance/run.json").stat().st_mtime_ns)
@@ -135,9 +136,9 @@ def test_two_pytest_processes_take_turns_on_one_accelerator(project: Project) ->
 
 
 def session_times(results: Path) -> tuple[dt.datetime, dt.datetime]:
-    found = read_results(results)
-    begun = dt.datetime.fromisoformat(found.started)
-    return begun, begun + dt.timedelta(seconds=found.seconds)
+    session_results = read_results(results)
+    begun = dt.datetime.fromisoformat(session_results.started)
+    return begun, begun + dt.timedelta(seconds=session_results.seconds)
 
 
 def test_a_lease_that_does_not_come_is_an_error_that_names_its_holder(project: Project) -> None:

@@ -7,11 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pytest_mlperf.core.case import Case
+from pytest_mlperf.core.case import Case, Kind
 from pytest_mlperf.core.guarantees import Guarantee
 from pytest_mlperf.core.measurement import Accuracy, Run, Subject
 from pytest_mlperf.core.reason import Key, Reason
 from pytest_mlperf.core.results import CaseResult, Results
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.verdict import (
     BaselineReference,
     Gate,
@@ -27,9 +28,13 @@ from pytest_mlperf.core.verdict import (
 from pytest_mlperf.reports.formats import ReportedSession
 
 CASE = Case(
-    workload="resnet50", scenario="Offline", engine="ort", precision="fp16", accelerator="H200"
+    workload="resnet50",
+    scenario=Scenario.OFFLINE,
+    engine="ort",
+    precision="fp16",
+    accelerator="H200",
 )
-SERVER = replace(CASE, scenario="Server")
+SERVER = replace(CASE, scenario=Scenario.SERVER)
 SUITE = "suites/rn.mlperf.toml"
 TOO_SHORT = Reason(key=Key.LOADGEN, text="LoadGen: the run was too short")
 RUNS = ".mlperf/runs/20261120-ab12"
@@ -44,7 +49,7 @@ OFFICIAL = (
 
 
 def texts_of(kind: str) -> dict[str, str]:
-    """Return what is expected on a terminal, by the name of the verdict and the columns."""
+    """Return the expected terminal texts, by the name of the verdict and the columns."""
     file = Path(__file__).parents[1] / "data" / "terminal_texts.txt"
     sections = file.read_text("utf-8").split(f"==== {kind} ")[1:]
     parts = (section.partition("\n====")[0].partition("\n") for section in sections)
@@ -81,7 +86,7 @@ def metric(
     name: str = "throughput", outcome: Outcome | None = None, **fields: Any
 ) -> MetricVerdict:
     """Return a judged metric that fell by 6.3 %, unless `fields` say otherwise."""
-    given: dict[str, Any] = {
+    metric_fields: dict[str, Any] = {
         "now": 22_598.0,
         "baseline": 24_118.0,
         "change": -0.063,
@@ -92,7 +97,7 @@ def metric(
         "runs": 2,
         "runs_baseline": 8,
     }
-    return unset(name, outcome, **{**given, **fields})
+    return unset(name, outcome, **{**metric_fields, **fields})
 
 
 def unset(name: str, outcome: Outcome | None, now: float | None, **fields: Any) -> MetricVerdict:
@@ -105,14 +110,16 @@ def unset(name: str, outcome: Outcome | None, now: float | None, **fields: Any) 
 
 def verdict(outcome: Outcome, headline: str, *metrics: MetricVerdict, **fields: Any) -> Verdict:
     """Return a performance verdict."""
-    given: dict[str, Any] = {
+    verdict_fields: dict[str, Any] = {
         "case": CASE,
-        "kind": "performance",
+        "kind": Kind.PERFORMANCE,
         "runs": (run(1), run(2)) if metrics else (),
         "subject": SUBJECT if metrics else None,
         "logs": Logs(folder=f"{RUNS}/{fields.get('case', CASE).id}.2/performance"),
     }
-    return Verdict(outcome=outcome, headline=headline, metrics=metrics, **{**given, **fields})
+    return Verdict(
+        outcome=outcome, headline=headline, metrics=metrics, **{**verdict_fields, **fields}
+    )
 
 
 def _is_placed(verdict: Verdict) -> bool:
@@ -122,7 +129,7 @@ def _is_placed(verdict: Verdict) -> bool:
 
 def result(verdict: Verdict, **fields: Any) -> CaseResult:
     """Return a verdict as the test of a quick suite."""
-    given: dict[str, Any] = {
+    result_fields: dict[str, Any] = {
         "test": f"{SUITE}::test_{verdict.kind}[{verdict.case.id}]",
         "suite": SUITE,
         "line": 14,
@@ -138,7 +145,7 @@ def result(verdict: Verdict, **fields: Any) -> CaseResult:
         "facts": {"official": OFFICIAL} if _is_placed(verdict) else {},
         **({"division": "open", "techniques": ("deepcache",)} if verdict.ratio else {}),
     }
-    return CaseResult(verdict=verdict, **{**given, **fields})
+    return CaseResult(verdict=verdict, **{**result_fields, **fields})
 
 
 def session(*results: CaseResult, seconds: float = 200.0, **fields: Any) -> Results:
@@ -157,7 +164,7 @@ def session(*results: CaseResult, seconds: float = 200.0, **fields: Any) -> Resu
 
 
 def reported(results: Results, **fields: Any) -> ReportedSession:
-    """Return what a report of a session is made of."""
+    """Return the input of a report of a session."""
     return ReportedSession(results=results, file=Path("results.json"), **fields)
 
 
@@ -265,7 +272,7 @@ FEW_QUERIES = verdict(
         runs_baseline=8,
         note="under 1,000 queries a run, only reported",
     ),
-    case=replace(CASE, scenario="MultiStream"),
+    case=replace(CASE, scenario=Scenario.MULTI_STREAM),
 )
 NO_BASELINE = verdict(
     Outcome.NO_BASELINE,
@@ -320,7 +327,7 @@ GATE_FAIL = verdict(
     Outcome.GATE_FAIL,
     "top1 71.650 < 75.695, 99 % of MLPerf's reference",
     unset("top1", Outcome.GATE_FAIL, 71.65, baseline=76.46, change=-0.0629, limit=0.01),
-    kind="accuracy",
+    kind=Kind.ACCURACY,
     accuracy=SCORED,
     gate=replace(KEPT, state=GateState.FAILED),
 )
@@ -328,14 +335,14 @@ UNGATED = verdict(
     Outcome.OK,
     "top1 76.523; no gate: no reference score is known",
     unset("top1", None, 76.523),
-    kind="accuracy",
+    kind=Kind.ACCURACY,
     accuracy=SCORED,
     gate=replace(KEPT, state=GateState.NONE),
 )
 NOT_EVALUATED = verdict(
     Outcome.NOT_EVALUATED,
     "the weights are dummy: speed may be judged, accuracy never",
-    kind="accuracy",
+    kind=Kind.ACCURACY,
 )
 FELL = PairedVerdict(
     metric="rouge1",
@@ -369,7 +376,7 @@ LENGTH = replace(
 ACC_DROP = verdict(
     Outcome.ACC_DROP,
     "rouge1 −2.31 points (−2.93 to −1.69); −0.22 exceeded",
-    kind="accuracy",
+    kind=Kind.ACCURACY,
     accuracy=replace(SCORED, samples=1024, total=24_576, full=False),
     gate=Gate(state=GateState.UNDECIDED, samples=1024, total=24_576),
     paired=(FELL, LENGTH),
@@ -378,14 +385,14 @@ POWER_DROP = verdict(
     Outcome.POWER_DROP,
     "samples/J −6.3 % (−6.9 to −5.7 %); −5 % exceeded",
     metric("samples_per_joule", Outcome.POWER_DROP, now=33.1, baseline=35.3, limit=0.05),
-    kind="efficiency",
+    kind=Kind.EFFICIENCY,
 )
 
 PAIR_FAIL = verdict(
     Outcome.PAIR_FAIL,
     "samples/s 1.10x (1.08x to 1.13x); >= 1.5x refuted",
     case=replace(CASE, workload="sdxl", engine="cached-vs-plain"),
-    kind="pair",
+    kind=Kind.PAIR,
     ratio=RatioVerdict(
         metric="throughput",
         outcome=Outcome.PAIR_FAIL,

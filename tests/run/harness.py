@@ -20,6 +20,7 @@ import hypothesis
 import psutil
 
 from pytest_mlperf.core.job import Factory, LoadGenSettings, Seeds
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.run.child.protocol import Event, RunFinished, WorkerSpec
 
 FEWER = hypothesis.settings(max_examples=max(1, hypothesis.settings().max_examples * 3 // 10))
@@ -41,7 +42,7 @@ FAILING = "tests.run.engines_that_fail:"
 def settings(scenario: str = "Offline", **changes: Any) -> LoadGenSettings:
     """Return settings of a run that takes a few tenths of a second."""
     fields: dict[str, Any] = {
-        "scenario": scenario,
+        "scenario": Scenario(scenario),
         "seeds": SEEDS,
         "target_qps": 5000.0,
         "min_duration_ms": 1,

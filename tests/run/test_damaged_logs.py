@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.run.logs import DETAIL, Detail, Timed, parse_detail
 from pytest_mlperf.run.score import ACCURACY_LOG, AccuracyLog, answers
 from tests.run.harness import FEWER, entry
@@ -80,7 +81,7 @@ def written(folder: Path, text: str | bytes) -> Path:
 
 
 def attempt(call: Callable[[], T]) -> T | RunError:
-    """Return what a call returns, or the one error that it may raise."""
+    """Return the result of a call, or the one error that it may raise."""
     try:
         return call()
     except RunError as error:
@@ -100,7 +101,10 @@ def read_all(detail: Detail) -> None:
     asks: list[Callable[[], object]] = [
         detail.require_no_errors,
         lambda: detail.window_s,
-        *(partial(detail.metrics, scenario) for scenario in ("Offline", "Server", "MultiStream")),
+        *(
+            partial(detail.metrics, scenario)
+            for scenario in (Scenario.OFFLINE, Scenario.SERVER, Scenario.MULTI_STREAM)
+        ),
         *(partial(detail.percentile_ns, timed, 0.9) for timed in get_args(Timed)),
     ]
     refused = [error for ask in asks if isinstance(error := attempt(ask), RunError)]
@@ -159,7 +163,7 @@ def test_a_value_of_another_type_is_refused_with_file_and_line(tmp_path: Path) -
         values = {**VALUES, "result_samples_per_second": rate}
         detail = parse_detail(written(tmp_path, "".join(map(entry, values, values.values()))))
         with pytest.raises(RunError, match=r"result_samples_per_second is .* must be positive"):
-            detail.metrics("Offline")
+            detail.metrics(Scenario.OFFLINE)
     detail = parse_detail(written(tmp_path, entry("num_errors", 0)))
     with pytest.raises(RunError, match="has no power_begin and no power_end"):
         _ = detail.window_s

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from pytest_mlperf.bench.bench import broken
-from pytest_mlperf.core.case import Case
+from pytest_mlperf.core.case import Case, Kind
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.job import Expected
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.verdict import Verdict
 from pytest_mlperf.run.child.process import Designed, Patience, WorkerProcess
 from pytest_mlperf.run.child.protocol import ReplicaSpec, WorkerSpec
@@ -20,7 +21,7 @@ from tests.run.harness import FAILING, ROOT, spec
 pytestmark = pytest.mark.process
 
 CASE = Case(
-    workload="first", scenario="Offline", engine="null", precision="fp32", accelerator="cpu"
+    workload="first", scenario=Scenario.OFFLINE, engine="null", precision="fp32", accelerator="cpu"
 )
 
 
@@ -30,13 +31,13 @@ def importable_tests(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def verdict(worker_spec: WorkerSpec) -> tuple[RunError, Verdict]:
-    """Return the error of a worker and what a test makes of it."""
+    """Return the error of a worker and the verdict that a test makes of it."""
     with (
         pytest.raises(RunError) as raised,
         WorkerProcess(worker_spec, Patience(), lambda _: None) as worker,
     ):
         worker.wait_for("ready")
-    return raised.value, broken(CASE, "performance", raised.value, str)
+    return raised.value, broken(CASE, Kind.PERFORMANCE, raised.value, str)
 
 
 def test_an_error_of_our_own_is_one_sentence_without_log_and_traceback(tmp_path: Path) -> None:

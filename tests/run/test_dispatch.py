@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.run.child.protocol import ReplicaSpec
 from pytest_mlperf.run.worker import _pipe as wire
 from pytest_mlperf.run.worker._dispatch import REPLICA_PARTS, Dispatcher
@@ -29,7 +30,7 @@ class Sent:
         ]
         self.ids: list[list[list[int]]] = [[], [], []]
         self.messages: list[wire.Message] = []
-        self.dispatcher = Dispatcher(self.replicas, self._send, scenario)
+        self.dispatcher = Dispatcher(self.replicas, self._send, Scenario(scenario))
         self.sink = CountingSink(give_up)
         self.dispatcher.use(self.sink)
 

@@ -10,6 +10,7 @@ import pytest
 
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.metrics import METRICS
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.run.logs import DETAIL, Detail, parse_detail
 from pytest_mlperf.run.score import ACCURACY_LOG, AccuracyLog
 from tests.run.harness import entry, run_to_end, settings, spec
@@ -117,7 +118,7 @@ def test_metrics_are_in_si_units_and_one_that_is_missing_or_not_positive_is_refu
         ("MultiStream", {**MULTI, "result_90.00_percentile_latency_ns": 1}, LATENCY_S),
     ]
     for scenario, values, expected in cases:
-        metrics = parsed(tmp_path, values).metrics(scenario)
+        metrics = parsed(tmp_path, values).metrics(Scenario(scenario))
         assert metrics == pytest.approx(expected)
         assert metrics.keys() <= METRICS.keys()
 
@@ -131,7 +132,7 @@ def test_metrics_are_in_si_units_and_one_that_is_missing_or_not_positive_is_refu
         ("SingleStream", {}, "percentile_latency_ns"),
     ):
         with pytest.raises(RunError, match=key):
-            parsed(tmp_path, values).metrics(scenario)
+            parsed(tmp_path, values).metrics(Scenario(scenario))
 
 
 @pytest.mark.process
@@ -144,4 +145,4 @@ def test_a_run_of_hardly_any_query_is_readable_although_its_rates_are_no_numbers
 
     detail = parse_detail(tmp_path / "performance" / DETAIL)
     assert detail.early_stopping_met is False
-    assert detail.metrics(scenario)["latency_p50"] > 0
+    assert detail.metrics(Scenario(scenario))["latency_p50"] > 0

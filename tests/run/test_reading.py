@@ -1,4 +1,4 @@
-"""What LoadGen says of a run, beside what was seen of its client and of its machine."""
+"""Test LoadGen's figures of a run, with the observations of its client and its machine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,13 @@ from pytest_mlperf.run.power._gpu import GpuLog
 from pytest_mlperf.run.power.exporter import ExporterLog
 from pytest_mlperf.run.power.figures import Meter, sampled
 from pytest_mlperf.run.power.sampling import PowerLog
-from pytest_mlperf.run.reading import Evidence, Spell, energy_findings, read_run, untimed_input
+from pytest_mlperf.run.reading import (
+    Spell,
+    WorkerEvidence,
+    energy_findings,
+    read_run,
+    untimed_input,
+)
 from tests.run.harness import entry, result_of, settings
 from tests.run.test_figures import QUERIES, RATE, SEEN, SERVED, job
 
@@ -45,7 +51,7 @@ BUSY = {**SEEN, "foreign_s": 18.0, "waited_s": 8.0, "own_s": 1.0}
 
 def evidence(
     folder: Path, result: dict[str, Any], *, input_s: float | None = None, **changes: Any
-) -> Evidence:
+) -> WorkerEvidence:
     """Return what is left of a run whose log lies in a folder."""
     usual: dict[str, Any] = {
         "settings": settings("Server"),
@@ -65,7 +71,7 @@ def evidence(
         "warmed": None,
         "notes": (),
     }
-    return Evidence(**{**usual, **changes})
+    return WorkerEvidence(**{**usual, **changes})
 
 
 def read(
@@ -89,7 +95,7 @@ def read(
     return run
 
 
-def test_what_the_host_used_stands_beside_and_is_in_no_metric(tmp_path: Path) -> None:
+def test_the_hosts_use_is_recorded_and_in_no_metric(tmp_path: Path) -> None:
     window = {"power_begin": "01-01-2026 00:00:10.000", "power_end": "01-01-2026 00:00:20.000"}
     began_s = dt.datetime(2026, 1, 1, tzinfo=dt.UTC).timestamp()
     readings = (Reading(time_s=began_s + n, value=130.0 * n) for n in range(31))
@@ -106,7 +112,7 @@ def test_what_the_host_used_stands_beside_and_is_in_no_metric(tmp_path: Path) ->
     assert (plain.energy, energy_notes([plain])) == ({}, [])
 
 
-def test_a_missed_limit_is_no_invalid_run_and_early_stopping_has_a_key_of_its_own(
+def test_a_missed_limit_does_not_make_a_run_invalid_and_early_stopping_has_its_own_key(
     tmp_path: Path,
 ) -> None:
     """A search goes on below a rate that is only stopped early, and reads no log for it."""
@@ -148,8 +154,8 @@ def test_every_witness_fills_in_fields_of_the_run(tmp_path: Path) -> None:
     assert "build_time" not in plain.metrics
 
 
-def test_preprocessing_that_nobody_times_is_told_from_a_tenth_of_a_sample_on() -> None:
-    """Of a batch, a query of several samples or a curve by what one sample takes; never of µs."""
+def test_untimed_preprocessing_is_noted_from_a_tenth_of_a_sample_on() -> None:
+    """For a batch, a query of several samples or a curve per sample; never for microseconds."""
     single, batch, many = {"latency_p50": 0.002}, {"throughput": 12.5}, {"latency_p50": 0.08}
     server = {"latency_p50": 0.05, "throughput": 1000.0}
     curve = {"latency_p50@1": 0.1, "latency_p50@64": 0.9}

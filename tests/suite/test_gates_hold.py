@@ -12,10 +12,11 @@ from pytest_mlperf.cli.suites import read_suites
 from pytest_mlperf.core.case import Profile
 from pytest_mlperf.core.errors import SuiteError
 from pytest_mlperf.core.metrics import gated_metrics
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.rounds import ROUNDS, RoundWorkload, load_round
 from pytest_mlperf.suite.model import Suite
 from pytest_mlperf.suite.plan import in_profile, plan_suite
-from pytest_mlperf.suite.resolve import settings_of
+from pytest_mlperf.suite.resolve import latency_limits, settings_of
 from pytest_mlperf.suite.tables import ExtensionTable
 
 EVERY = [(own, name) for name in ROUNDS for own in load_round(name).workloads.values()]
@@ -105,7 +106,8 @@ def test_interactive_has_its_own_limits_though_the_log_says_server(
         round=round_name,
         name=workload.name,
         workload=DATA + (phases if workload.accuracy_samples else ""),
-        scenarios=SERVER + (DATA if workload.scenarios["Interactive"].accuracy_samples else ""),
+        scenarios=SERVER
+        + (DATA if workload.scenarios[Scenario.INTERACTIVE].accuracy_samples else ""),
     )
     file.write_text(text, "utf-8")
     profile: Profile = "official" if workload.loadgen else "quick"
@@ -113,17 +115,19 @@ def test_interactive_has_its_own_limits_though_the_log_says_server(
         next(case for case in read_suites([file], profile) if case.case.scenario == name)
         for name in ("Server", "Interactive")
     )
-    expected = workload.scenarios["Interactive"]
+    expected = workload.scenarios[Scenario.INTERACTIVE]
     stated = (expected.ttft_limit_ms, expected.tpot_limit_ms, expected.latency_limit_ms)
     ms = [None if stated_ms is None else stated_ms / 1e3 for stated_ms in stated]
-    limits = interactive.latency_limits
+    limits = latency_limits(interactive)
 
     assert [limits.get(name) for name in ("ttft_p99", "tpot_p99", "latency_p99")] == ms
-    assert all(limits[name] < server.latency_limits[name] for name in limits)
+    assert all(limits[name] < latency_limits(server)[name] for name in limits)
     loadgen_settings = settings_of(interactive, target_qps=1.0)
     assert loadgen_settings.scenario == "Server"
     assert loadgen_settings.equal_issue == workload.loadgen
-    assert list(interactive.limits) == list(gated_metrics("Interactive", tokens=workload.tokens))
+    assert list(interactive.limits) == list(
+        gated_metrics(Scenario.INTERACTIVE, tokens=workload.tokens)
+    )
 
 
 @pytest.mark.parametrize("name", load_round("v6.1").workloads)

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from pytest_mlperf.core.case import Kind
 from tests.suites.tiny_twin import LANGUAGE, Twin, twin_marks
 
 pytestmark = [*twin_marks(*LANGUAGE), pytest.mark.nightly]
 
 
 def test_rates_and_times_of_tokens_are_complete(tmp_path: Path) -> None:
-    verdict = Twin("llama2-70b").verdict(tmp_path, kind="performance")
+    verdict = Twin("llama2-70b").verdict(tmp_path, kind=Kind.PERFORMANCE)
 
     (run,) = verdict["runs"]
     metrics = run["metrics"]

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from pytest_mlperf import registry
+from pytest_mlperf.core.scenario import Scenario
 from tests.suites.tiny_twin import LANGUAGE, TINY, UNETS, Twin, ask, load_tool, missing
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
@@ -68,7 +69,7 @@ ROWS = (
         trained="perplexity",
     ),
     Row(suite="qwen3-vl", libraries=("torch", "transformers", "PIL", "rapidfuzz")),
-    Row(suite="qwen3.6", libraries=LANGUAGE[:2], scenario="SingleStream"),
+    Row(suite="qwen3.6", libraries=LANGUAGE[:2], scenario=Scenario.SINGLE_STREAM),
     Row(suite="resnet50", baseline="onnxruntime.fp32", judged="top1", libraries=VISION),
     Row(
         suite="retinanet",

@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
-from typing import get_args
 
 from mlperf_reference.markdown import code, named, slug, table, text
 from mlperf_reference.words import METRICS as WORDS
 from mlperf_reference.words import SCORES as SCORE_WORDS
-from pytest_mlperf.core.case import ScenarioName
 from pytest_mlperf.core.declaration import declaration_of
 from pytest_mlperf.core.metrics import METRICS, UNGATED, Metric, gated_metrics
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.judge.inputs import Direction
 from pytest_mlperf.registry import metrics as metrics_of
 from pytest_mlperf.registry import registered, resolve
@@ -63,12 +62,12 @@ def gated_markdown() -> str:
     """Return what each scenario is judged by when the suite names nothing."""
     rows = [
         [code(scenario), _names(gated_metrics(scenario)), _names(_of_language_models(scenario))]
-        for scenario in get_args(ScenarioName)
+        for scenario in Scenario
     ]
     return table(("scenario", "gated", "language models"), rows)
 
 
-def _of_language_models(scenario: str) -> tuple[str, ...]:
+def _of_language_models(scenario: Scenario) -> tuple[str, ...]:
     return gated_metrics(scenario, tokens=True)
 
 

@@ -7,6 +7,7 @@ import io
 from collections.abc import Sequence
 from typing import Any
 
+from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.untrusted_text import csv_cell
 from pytest_mlperf.core.verdict import MetricVerdict
@@ -62,7 +63,7 @@ def _row(results: Results, result: CaseResult, metric: MetricVerdict | None) -> 
         "started": results.started,
         "headline": verdict.headline,
     }
-    if verdict.kind == "accuracy" and verdict.gate:
+    if verdict.kind == Kind.ACCURACY and verdict.gate:
         gate = verdict.gate
         row |= {"gate": str(gate.state), "gate_samples": gate.samples, "gate_total": gate.total}
     if metric is not None:

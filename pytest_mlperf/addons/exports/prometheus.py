@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from pytest_mlperf.addons.exports.csv_table import CASE, figures
+from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.results import UNVERIFIED_LABEL
 from pytest_mlperf.core.untrusted_text import visible
 from pytest_mlperf.extension import CaseResult, ReportedSession
@@ -42,7 +43,7 @@ def _samples(result: CaseResult) -> Iterator[tuple[str, dict[str, str], float]]:
         "profile": result.profile,
     }
     yield "mlperf_failed", labels, result.failed
-    if verdict.kind == "accuracy" and (gate := verdict.gate):
+    if verdict.kind == Kind.ACCURACY and (gate := verdict.gate):
         if gate.evaluated:
             yield "mlperf_gate_kept", labels, gate.kept
         yield "mlperf_gate_samples", labels, gate.samples

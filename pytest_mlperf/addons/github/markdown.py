@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
+from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.numbers import duration, plural
 from pytest_mlperf.core.results import UNVERIFIED_LABEL, Absent
 from pytest_mlperf.core.untrusted_text import markdown_text as escape
@@ -145,7 +146,7 @@ def results_table(title: str, results: Iterable[CaseResult], *, open_: bool) -> 
     listed = list(results)
     if not listed:
         return
-    gated = any(result.verdict.kind == "accuracy" and result.verdict.gate for result in listed)
+    gated = any(result.verdict.kind == Kind.ACCURACY and result.verdict.gate for result in listed)
     listed_rows = [(result, list(_with_baseline(result))) for result in listed]
     wordy = not all(row.get("metric") for _, found in listed_rows for row in found)
     columns = (*COLUMNS, *["gate"] * gated, *["note"] * wordy)
@@ -165,7 +166,7 @@ def _with_baseline(result: CaseResult) -> Iterator[dict[str, str]]:
     verdict = result.verdict
     scores = {score.metric: cells_of(score)["baseline"] for score in verdict.paired}
     for row in rows(result):
-        base = row.get("baseline", "") if verdict.kind != "accuracy" else ""
+        base = row.get("baseline", "") if verdict.kind != Kind.ACCURACY else ""
         note = "" if row.get("metric") else verdict.headline
         yield {**row, "baseline": base or scores.get(row.get("metric", ""), ""), "note": note}
 

@@ -241,7 +241,7 @@ class Bisection:
                 ratios = self._measured(key, test, limits, numbers)
         except NotComparable as error:
             raise _Broke(str(error)) from None
-        if case.job.case.rate_is_condition and case.rate is None:
+        if case.job.case.scenario.rate_is_condition and case.rate is None:
             case.rate = self._store.pairs(key).before[0].target_qps  # the same for all builds
         return ratios
 
@@ -249,7 +249,7 @@ class Bisection:
         self, key: str, test: str, limits: Mapping[str, float], numbers: tuple[int, int]
     ) -> dict[str, Ratio]:
         began, kept, case = time.monotonic(), self._store.pairs(key), self._cases[test]
-        loaded = case.job.case.rate_is_condition
+        loaded = case.job.case.scenario.rate_is_condition
 
         def same_rate() -> None:
             if loaded:

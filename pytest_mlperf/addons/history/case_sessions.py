@@ -9,6 +9,7 @@ from pathlib import Path
 from pytest_mlperf import MlperfError
 from pytest_mlperf.cli.arguments import STORE
 from pytest_mlperf.cli.stored_results import case_named, store_here
+from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.history import CaseHistory, histories_of
 from pytest_mlperf.core.numbers import plural
 from pytest_mlperf.stores.database import opened
@@ -55,6 +56,6 @@ def _fitting(names: Sequence[str], cases: Sequence[str]) -> list[str]:
 def of_metric(histories: Sequence[CaseHistory], metric: str | None) -> list[CaseHistory]:
     """Return the histories of a metric, by default of the first speed metric."""
     if metric is None:
-        kinds = sorted(histories, key=lambda history: history.series.kind != "performance")
+        kinds = sorted(histories, key=lambda history: history.series.kind != Kind.PERFORMANCE)
         metric = kinds[0].series.metric if kinds else ""
     return [history for history in histories if history.series.metric == metric]

@@ -20,8 +20,10 @@ from pytest_mlperf.addons.html.model import (
     rounded,
     tone,
 )
+from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.numbers import duration, percent, quantity
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.verdict import MetricVerdict, PairedVerdict
 from pytest_mlperf.extension import CaseResult
 from pytest_mlperf.reports.rows import (
@@ -58,7 +60,7 @@ def forest(cases: Sequence[Grouped]) -> Figure:
 def _changes(place: int, one: Grouped) -> Iterator[Row]:
     for result in one.results:
         verdict = result.verdict
-        if verdict.kind in {"performance", "efficiency"}:
+        if verdict.kind.is_of_runs:
             for metric in verdict.metrics:
                 if metric.change is not None and metric.outcome is not None:
                     yield _change(place, metric, _whole(verdict, metric), failed=result.failed)
@@ -196,7 +198,7 @@ def relative(cases: Sequence[Grouped]) -> Figure:
 
 
 def _rate(one: Grouped) -> tuple[str, float] | None:
-    if one.case.scenario != "Offline":  # elsewhere throughput is the rate that was offered
+    if one.case.scenario != Scenario.OFFLINE:  # elsewhere throughput is the rate that was offered
         return None
     for result in one.results:
         runs = [run for run in result.verdict.runs if not run.invalid]
@@ -227,13 +229,13 @@ def accuracy(cases: Sequence[Grouped]) -> Figure:
 def _scores(place: int, one: Grouped) -> Iterator[Row]:
     for result in one.results:
         verdict = result.verdict
-        if verdict.kind != "accuracy":
+        if verdict.kind != Kind.ACCURACY:
             continue
         paired = {each.metric: each for each in verdict.paired}
         for metric in verdict.metrics:
             if not metric.baseline.value or metric.now is None:
                 continue
-            cells, beside = cells_of(metric, "accuracy"), paired.get(metric.metric)
+            cells, beside = cells_of(metric, Kind.ACCURACY), paired.get(metric.metric)
             low, high = _around(metric.baseline.value, beside)
             outcome = metric.outcome if metric.outcome is Outcome.GATE_FAIL else verdict.outcome
             yield {

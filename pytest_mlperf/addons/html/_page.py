@@ -30,6 +30,7 @@ from pytest_mlperf.addons.html._figures import (
 )
 from pytest_mlperf.addons.html._precisions import precisions
 from pytest_mlperf.addons.html.model import Figure, Grouped, Packed, RunFiles, Tone, grouped, tone
+from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.control import seen_in_words
 from pytest_mlperf.core.numbers import duration, plural
 from pytest_mlperf.core.results import UNVERIFIED_LABEL, Absent
@@ -109,7 +110,7 @@ def doubts(results: Results) -> Iterator[tuple[Tone, str]]:
 
 
 def _gates(results: Results) -> Iterator[tuple[Tone, str]]:
-    gates = [r.verdict.gate for r in results.cases if r.verdict.kind == "accuracy"]
+    gates = [r.verdict.gate for r in results.cases if r.verdict.kind == Kind.ACCURACY]
     asked = [gate for gate in gates if gate is not None]
     undecided = sum(not gate.evaluated for gate in asked)
     if undecided:

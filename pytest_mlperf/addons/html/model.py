@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pytest_mlperf import Outcome
 from pytest_mlperf.core.baseline import Record
-from pytest_mlperf.core.case import AUDITS
+from pytest_mlperf.core.case import AUDITS, Kind
 from pytest_mlperf.core.history import CaseHistory
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.verdict import SEVERITY, MetricVerdict
@@ -114,7 +114,7 @@ class Grouped:
     @property
     def worst(self) -> CaseResult:
         """The test that decides; one that failed before all others."""
-        kinds = ("performance", "efficiency", "pair", "accuracy", *AUDITS)
+        kinds = (Kind.PERFORMANCE, Kind.EFFICIENCY, Kind.PAIR, Kind.ACCURACY, *AUDITS)
         return min(
             self.results,
             key=lambda one: (
@@ -142,7 +142,7 @@ def tone(outcome: Outcome | None, *, failed: bool = False) -> Tone:
 def gated(result: CaseResult) -> list[MetricVerdict]:
     """Return the judged metrics of a performance or efficiency test; none of any other test."""
     verdict = result.verdict
-    if verdict.kind not in {"performance", "efficiency"}:
+    if not verdict.kind.is_of_runs:
         return []
     return [m for m in verdict.metrics if m.outcome is not None and m.metric in METRICS]
 

@@ -17,11 +17,13 @@ from pytest_mlperf.addons.html.model import TIME_PARTS, Packed, Percentiles, Run
 from pytest_mlperf.bench.case import load_checked
 from pytest_mlperf.bench.files import judged_against, points_of
 from pytest_mlperf.core.baseline import Baseline, Record, differences, find
+from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.energy.readings import Reading
 from pytest_mlperf.core.history import CaseHistory, points_of_session
 from pytest_mlperf.core.measurement import moment_of
 from pytest_mlperf.core.recording import set_by
 from pytest_mlperf.core.results import Absent
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.trend import versions
 from pytest_mlperf.extension import CaseResult, ReportedSession, Results, Run, parse_json
 from pytest_mlperf.run.logs import DETAIL, Detail, Timed, parse_detail
@@ -277,15 +279,15 @@ def _detail(folder: Path) -> Detail | None:
 # --- latencies -------------------------------------------------------------------------------
 
 
-def percentiles_of(folder: Path, scenario: str) -> list[Percentiles]:
+def percentiles_of(folder: Path, scenario: Scenario) -> list[Percentiles]:
     """Return the percentiles that LoadGen logged, with its limits."""
     detail = _detail(folder)
-    if detail is None or scenario == "Offline":
+    if detail is None or scenario == Scenario.OFFLINE:
         return []
     settings = _numbers_in(folder, "settings")
     percentiles = []
     for timed in _TIMED:
-        points = _logged(detail, "query_latency" if scenario == "MultiStream" else timed)
+        points = _logged(detail, "query_latency" if scenario == Scenario.MULTI_STREAM else timed)
         limit = settings.get(f"{timed}_limit_ns")
         if points:
             percentiles.append(
@@ -434,7 +436,7 @@ class _Search:
         }
         folders = {result.test: self._folders(result) for result in results.cases}
         last = {test: pairs[-1][1] for test, pairs in folders.items() if pairs}
-        speed = [r for r in results.cases if r.verdict.kind == "performance" and r.test in last]
+        speed = [r for r in results.cases if r.verdict.kind == Kind.PERFORMANCE and r.test in last]
         asked = [result for result in results.cases if result.test in records]
         # Each file takes several commands of git; failed cases come first.
         first = sorted(asked, key=lambda one: not one.failed)[:MAX_GIT_CASES]

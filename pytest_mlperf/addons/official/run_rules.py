@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.untrusted_text import shown
 from pytest_mlperf.rounds import Round, RoundScenario, RoundWorkload
 
@@ -20,7 +21,7 @@ def least_settings(
         "performance_sample_count": workload.performance_samples,
         "min_duration_ms": constants.min_duration_ms,
     }
-    if logged == "Offline":
+    if logged == Scenario.OFFLINE:
         least["min_query_count"] = 1
         if closed or rules.name < "v5.0":
             least["samples_per_query"] = constants.min_query_count

@@ -21,6 +21,7 @@ from pytest_mlperf.cli.doctor._machine import Check, look
 from pytest_mlperf.cli.output import show, width
 from pytest_mlperf.cli.suites import DEFAULT, find_suites, require_accelerators
 from pytest_mlperf.core.baseline import find
+from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.errors import BaselineError, MlperfError, SuiteError
 from pytest_mlperf.core.guarantees import Guarantee, guarantee
 from pytest_mlperf.core.job import Job
@@ -212,7 +213,7 @@ def _performance(
 
 
 def _accuracy(planned: Planned, root: Path) -> tuple[str, str]:
-    if "accuracy" not in planned.kinds:
+    if Kind.ACCURACY not in planned.kinds:
         return "-", ""
     file = file_of(planned, root)
     try:

@@ -24,6 +24,7 @@ from pytest_mlperf.cli.doctor import requirements
 from pytest_mlperf.core.contention import NOT_MEASURED, TOLERATED_SHARE, Contention, in_words
 from pytest_mlperf.core.errors import REINSTALL, TO_MEASURE, MlperfError, RunError
 from pytest_mlperf.core.job import Factory, LoadGenSettings, Seeds
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.hardware import host, power_limit, rapl
 from pytest_mlperf.hardware.contention import Watch
 from pytest_mlperf.hardware.host import Property
@@ -272,7 +273,7 @@ def plugin() -> Check:
 
 
 TRIAL = LoadGenSettings(
-    scenario="Offline",
+    scenario=Scenario.OFFLINE,
     seeds=Seeds(qsl=1, sample_index=2, schedule=3),
     target_qps=2000.0,
     min_duration_ms=1,

@@ -80,7 +80,7 @@ def elsewhere(test: ToMeasure, machine: Machine) -> str | None:
             f"{command}"
         )
     apart = differences(there, machine.as_in(there).identity(accelerator))
-    if not apart or verdict.kind == "accuracy":  # scores hold on every machine
+    if not apart or verdict.kind == Kind.ACCURACY:  # scores hold on every machine
         return None
     shown = ", ".join(f"{one.name} {one.theirs} there, {one.ours} here" for one in apart[:3])
     return f"{test.reason}; measured on another machine ({shown}); run there: {command}"
@@ -193,10 +193,10 @@ def taken(one: ToMeasure, made: CaseResult | None, copy: Path, terms: Terms) -> 
             "new session"
         )
     if made.verdict.outcome is not Outcome.RECORDED:
-        if made.verdict.kind == "accuracy":
+        if made.verdict.kind == Kind.ACCURACY:
             return Kept(reason=f"no scores to keep: {made.verdict.headline}")
         raise BaselineError(f"{made.verdict.outcome} {made.verdict.headline}")
-    if made.verdict.kind == "accuracy":
+    if made.verdict.kind == Kind.ACCURACY:
         return _scores(one, made, copy, terms)
     return _speed(one, made, copy, terms)
 
@@ -242,7 +242,7 @@ class Acceptance:
     def take(self, result: CaseResult, outcome: Proposal | ToMeasure | Kept | str) -> None:
         """Count and show the outcome for a test."""
         case = result.verdict.case.id
-        head = case if result.verdict.kind == "performance" else f"{case} accuracy"
+        head = case if result.verdict.kind == Kind.PERFORMANCE else f"{case} accuracy"
         if isinstance(outcome, str):
             self.refused += 1
             show([head, f"  refused: {outcome}"])
@@ -352,11 +352,11 @@ def foreign_suite(test: ToMeasure, runs_dir: Path) -> str | None:
 
 def _considered(results: Results, terms: Terms, runs_dir: Path) -> Acceptance:
     acceptance = Acceptance()
-    kinds = {"performance", "accuracy"} if terms.measure else {"performance"}
+    kinds = {Kind.PERFORMANCE, Kind.ACCURACY} if terms.measure else {Kind.PERFORMANCE}
     energy = {
         (result.suite, result.verdict.case): result
         for result in results.cases
-        if result.verdict.kind == "efficiency"
+        if result.verdict.kind == Kind.EFFICIENCY
     }
     # Several Python tests may share a case, and with it one baseline.
     cases = {(one.suite, one.verdict.kind, one.verdict.case): one for one in results.cases}
@@ -385,7 +385,7 @@ def _missing(path: Path, results: Results, tests: Sequence[ToMeasure], runs: int
         kinds[result.verdict.case.id, result.profile].add(result.verdict.kind)
     spent = costs([(path, results)])
     seconds = [
-        spent[case].at_most_s(runs if "performance" in of_case else 1)
+        spent[case].at_most_s(runs if Kind.PERFORMANCE in of_case else 1)
         for case, of_case in kinds.items()
         if case in spent
     ]

@@ -21,6 +21,7 @@ from pytest_mlperf.core.baseline import (
     geometric_means,
     with_record,
 )
+from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.errors import BaselineError
 from pytest_mlperf.core.guarantees import ACCEPT_OPTIONS, MISSING_OPTION, REPLACE_OPTIONS
 from pytest_mlperf.core.noise.calibration import USUAL_BASELINE_RUNS
@@ -95,7 +96,7 @@ def consider(
     """
     require_fit(result)
     root = root_of(result, terms.baselines)
-    if result.verdict.kind == "accuracy":
+    if result.verdict.kind == Kind.ACCURACY:
         return _scores(result, root, terms)
     return _speed(result, root, terms, energy)
 
@@ -103,7 +104,7 @@ def consider(
 def require_fit(result: CaseResult) -> None:
     """Raise BaselineError for values that may never become a baseline."""
     verdict = result.verdict
-    measured = verdict.accuracy if verdict.kind == "accuracy" else verdict.runs
+    measured = verdict.accuracy if verdict.kind == Kind.ACCURACY else verdict.runs
     if result.handicap or result.pretended:
         option = "--mlperf-handicap" if result.handicap else "--mlperf-pretend"
         raise BaselineError(f"measured with {option}")
@@ -274,7 +275,7 @@ def _to_measure(
 ) -> ToMeasure:
     runs = len(result.verdict.runs)
     few = f"{plural(runs, 'run')}; a baseline needs {GATING_RUNS}"
-    reason = few if result.verdict.kind == "performance" else "scores need the whole data set"
+    reason = few if result.verdict.kind == Kind.PERFORMANCE else "scores need the whole data set"
     if result.suite == IMPORTED:
         raise BaselineError(f"{reason}; import more sessions together")
     if not terms.measure:

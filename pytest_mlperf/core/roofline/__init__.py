@@ -14,6 +14,7 @@ from pytest_mlperf.core.numbers import NotNegative, quantity
 from pytest_mlperf.core.roofline import bounds
 from pytest_mlperf.core.roofline.gpu import EXAMPLE, KV_BYTES, PRECISIONS, GpuSpec, peak
 from pytest_mlperf.core.roofline.work import AnyWork, Circumstances, Decode, Diffusion
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.judge.inputs import Direction
 
 
@@ -381,7 +382,7 @@ class Light:
 
 def lights(
     metrics: Mapping[str, float],
-    scenario: str,
+    scenario: Scenario,
     *,
     accelerator: str,
     gpu: GpuSpec | None,
@@ -412,8 +413,8 @@ def lights(
     )
 
 
-def about(scenario: str, metrics: Mapping[str, float]) -> str:
+def about(scenario: Scenario, metrics: Mapping[str, float]) -> str:
     """Return the main metric of a case: tokens or samples per second, or its latency."""
-    if scenario in {"SingleStream", "MultiStream"}:
+    if scenario.answers_one_at_a_time:
         return gated_metrics(scenario)[0]
     return "tokens_per_second" if "tokens_per_second" in metrics else "throughput"

@@ -21,8 +21,8 @@ from pytest_mlperf.judge.multiplicity import FALSE_SHARE, Null, among, estimate,
 from pytest_mlperf.judge.rule_r import GATING_RUNS, RuleR
 
 DROP_OUTCOMES: Mapping[Kind, Outcome] = {
-    "performance": Outcome.PERF_DROP,
-    "efficiency": Outcome.POWER_DROP,
+    Kind.PERFORMANCE: Outcome.PERF_DROP,
+    Kind.EFFICIENCY: Outcome.POWER_DROP,
 }
 """The kinds that are judged together, with the outcome of a proven drop."""
 

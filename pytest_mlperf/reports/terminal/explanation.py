@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from pytest_mlperf.core.baseline import BaselineRun
+from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.numbers import limit, percent, plural, points, quantity
 from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.core.rulings.ruling import values
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.search import load
 from pytest_mlperf.core.verdict import MetricVerdict, Outcome, PairedVerdict, Verdict
 from pytest_mlperf.reports.rows import machine, title
@@ -34,14 +36,14 @@ def evidence(
     """
     verdict = result.verdict
     sections: list[Sequence[str]] = []
-    by_runs = verdict.kind in {"performance", "efficiency"}
+    by_runs = verdict.kind.is_of_runs
     if by_runs:
         sections.append(_measured(verdict, width))
     if verdict.outcome is Outcome.RECORDED:
         sections.append(_recorded(verdict))
     elif by_runs:
         sections += [_compared(verdict, baseline, width), *judged]
-    elif verdict.kind == "pair":
+    elif verdict.kind == Kind.PAIR:
         sections += judged
     sections += [_accuracy(verdict, width), likely]
     return [
@@ -61,7 +63,7 @@ def _measured(verdict: Verdict, width: int) -> list[str]:
     names = [m.metric for m in verdict.metrics if m.metric in METRICS and m.outcome is not None]
     names = names or list(verdict.runs[0].metrics)[:2]
     titles = {name: METRICS[name].title for name in names if name in METRICS}
-    offline = verdict.case.scenario == "Offline"
+    offline = verdict.case.scenario == Scenario.OFFLINE
     counted = "samples" if offline else "queries"
     rows = [
         {
@@ -167,11 +169,11 @@ def _accuracy(verdict: Verdict, width: int) -> list[str]:
     shown = ", ".join(f"{name} {score:.3f}" for name, score in accuracy.scores.items())
     head = f"Accuracy: {shown} on {accuracy.samples:,} samples ({accuracy.source})"
     lines = []
-    if verdict.kind == "accuracy":
+    if verdict.kind == Kind.ACCURACY:
         judged = [metric for metric in verdict.metrics if metric.outcome is not None]
         first = [verdict.gate.in_words.capitalize()] if verdict.gate else []
         lines = [line for text in (*first, *map(_gate, judged)) for line in wrapped(text, width)]
-    elif verdict.kind == "performance":
+    elif verdict.kind == Kind.PERFORMANCE:
         lines = wrapped("Judged by test_accuracy; a failed gate voids this verdict.", width)
     if answers := accuracy.answers_in_words:
         lines += wrapped(f"Answers: {answers}", width)

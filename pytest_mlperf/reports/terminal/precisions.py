@@ -15,7 +15,7 @@ from pathlib import PurePath
 from statistics import geometric_mean
 from typing import Any
 
-from pytest_mlperf.core.case import Case
+from pytest_mlperf.core.case import Case, Kind
 from pytest_mlperf.core.metrics import COUNTS, METRICS, gated_metrics
 from pytest_mlperf.core.numbers import plural, points, quantity, times
 from pytest_mlperf.core.results import CaseResult, Results
@@ -152,7 +152,7 @@ def blocks_of(results: Iterable[CaseResult]) -> list[Block]:
     """Return what is compared with what, in the order of the session's tests."""
     cases: dict[Case, dict[str, CaseResult]] = defaultdict(dict)
     for result in results:
-        if result.verdict.kind in {"accuracy", "performance"}:
+        if result.verdict.kind in {Kind.ACCURACY, Kind.PERFORMANCE}:
             cases[result.verdict.case][result.verdict.kind] = result
     groups: dict[tuple[str, str, str, str], list[Case]] = defaultdict(list)
     for case, tests in cases.items():
@@ -212,13 +212,13 @@ def _block(profile: str, against: Case, cases: Sequence[tuple[Case, Tests]]) -> 
 def _entry(
     case: Case, tests: Tests, against: Case, reference: Tests, metric: str
 ) -> PrecisionEntry:
-    accuracy, performance = tests.get("accuracy"), tests.get("performance")
+    accuracy, performance = tests.get(Kind.ACCURACY), tests.get(Kind.PERFORMANCE)
     others = {} if case == against else reference
     measured = accuracy.verdict.accuracy if accuracy else None
     part = measured is not None and measured.samples < measured.total
     speed, notes = None, list(_notes(tests))
     if performance:
-        other = others.get("performance")
+        other = others.get(Kind.PERFORMANCE)
         speed = _speed(performance, other, metric)
         if other and _other_rate(performance, other):
             notes.append(
@@ -229,7 +229,7 @@ def _entry(
         speed = replace(speed, ratio=1.0)
     return PrecisionEntry(
         case=case,
-        scores=_scores(accuracy.verdict, others.get("accuracy")) if accuracy else (),
+        scores=_scores(accuracy.verdict, others.get(Kind.ACCURACY)) if accuracy else (),
         accuracy=accuracy.verdict.outcome if accuracy else None,
         part=f"{measured.samples} of {measured.total}" if measured and part else "",
         speed=speed,
@@ -242,7 +242,7 @@ def _notes(tests: Tests) -> Iterator[str]:
     for result in tests.values():
         if result.verdict.outcome in UNMEASURED:
             yield f"{result.verdict.outcome} {result.verdict.headline}"
-        own_gate = result.verdict.gate if result.verdict.kind == "accuracy" else None
+        own_gate = result.verdict.gate if result.verdict.kind == Kind.ACCURACY else None
         if own_gate is not None and not own_gate.evaluated:
             yield own_gate.in_words
         if result.handicap:
@@ -316,7 +316,7 @@ def _values(result: CaseResult | None, metric: str) -> list[float]:
 
 
 def _other_rate(one: CaseResult, other: CaseResult) -> bool:
-    return one.verdict.case.rate_is_condition and one.target_qps != other.target_qps
+    return one.verdict.case.scenario.rate_is_condition and one.target_qps != other.target_qps
 
 
 def _speed(result: CaseResult, before: CaseResult | None, metric: str) -> Speed | None:

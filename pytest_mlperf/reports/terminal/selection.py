@@ -13,6 +13,7 @@ from pytest_mlperf.reports.costs import Costs, cost_of, measured_costs
 from pytest_mlperf.reports.terminal.layout import fold, relative, table
 from pytest_mlperf.run.conditions import MAX_WARMUP_SECONDS, WAIT_IDLE_S, is_due
 from pytest_mlperf.stores.sessions import Sessions
+from pytest_mlperf.suite.benchmarks import BENCHMARK_USE
 from pytest_mlperf.suite.pairs import PlannedPair, Testable
 from pytest_mlperf.suite.plan import Planned
 
@@ -154,7 +155,11 @@ def more(
     first = {
         case.case.accelerator: case
         for case in reversed(cases)
-        if is_due(case.case.accelerator, case.engine.use, warmup)
+        if is_due(
+            case.case.accelerator,
+            case.engine.use if isinstance(case, Planned) else BENCHMARK_USE,
+            warmup,
+        )
     }
     lines = []
     if first:
@@ -171,7 +176,7 @@ def more(
         f"{case.data.source('performance').title} and scored on "
         f"{case.data.source('accuracy').title}, in a process of its own"
         for case in cases
-        if case.scorer_name and not case.data.shared
+        if isinstance(case, Planned) and case.scorer_name and not case.data.shared
     )
     limited = {case.case.id: case.limit_w for case in cases if case.limit_w is not None}
     if limited:

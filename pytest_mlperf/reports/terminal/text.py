@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 
+from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.causes import Cause, Siblings, Strength, causes
 from pytest_mlperf.core.guarantees import (
     BELOW_LIMIT_PROMISE,
@@ -16,6 +17,7 @@ from pytest_mlperf.core.guarantees import (
 from pytest_mlperf.core.numbers import duration, plural
 from pytest_mlperf.core.reason import ranges_of
 from pytest_mlperf.core.results import IMPORTED, UNVERIFIED_LABEL, CaseResult, Results
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.untrusted_text import clean, visible
 from pytest_mlperf.core.verdict import SEVERITY, MetricVerdict, Outcome, Verdict, final_word
 from pytest_mlperf.reports.failures import NO_DIFFERENCE, failure_groups, group_sentences
@@ -95,7 +97,7 @@ def failure(
     lines.append(line("case", f"{verdict.case.id}  {result.suite}:{result.line}"))
     for name, sentence in declared(result).items():
         lines += paragraph(name, sentence, width)
-    if verdict.kind == "accuracy" and verdict.gate:
+    if verdict.kind == Kind.ACCURACY and verdict.gate:
         lines += paragraph("gate", verdict.gate.answer, width)
     tables = [one.lines(width) for one in verdict_tables(verdict)]
     for table_lines in tables:
@@ -132,7 +134,7 @@ def _reasons(
     by_rule = [metric for metric in verdict.metrics if metric.baseline.runs and metric.outcome]
     same = [metric for metric in by_rule if metric.outcome is verdict.outcome]
     judged = next(iter(same or by_rule), None)
-    if verdict.kind == "performance" and judged:
+    if verdict.kind == Kind.PERFORMANCE and judged:
         yield paragraph("rule", _rule(verdict, judged, together=bool(result.pairs)), width)
     compared = next((m for m in verdict.paired if m.outcome), None)
     if compared:
@@ -295,7 +297,7 @@ def _listed(results: Results) -> tuple[dict[str, list[CaseResult]], Counter[str]
 
 def _facts(tests: Sequence[CaseResult]) -> Iterator[str]:
     """Yield what is known of a case; of its tests, the first with most runs tells of them."""
-    fullest = max(tests, key=lambda one: (len(one.verdict.runs), one.verdict.kind != "accuracy"))
+    fullest = max(tests, key=lambda one: (len(one.verdict.runs), one.verdict.kind != Kind.ACCURACY))
     yield from declared(tests[-1]).values()
     yield from filter(None, (gate(one.verdict) for one in tests))
     yield from beside(fullest)
@@ -316,7 +318,7 @@ def _advice(results: Results, width: int) -> Iterator[list[str]]:
     ]
     if missing:
         suites = " ".join(sorted({result.suite for result in missing}))
-        judge = f"{JUDGE} " * any(r.verdict.case.scenario == "Benchmark" for r in missing)
+        judge = f"{JUDGE} " * any(r.verdict.case.scenario == Scenario.BENCHMARK for r in missing)
         yield [line("record", f"pytest {suites} {judge}{MISSING_OPTION}")]
     for remedy, cases in settling(results.cases):
         yield paragraph("settle", f"{cases}: {remedy}", width)

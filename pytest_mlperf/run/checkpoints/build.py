@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_mlperf.core.errors import MlperfError, RunError
-from pytest_mlperf.core.job import CheckpointBuild, Elsewhere, Job
+from pytest_mlperf.core.job import CheckpointBuild, Elsewhere, MeasuredCase
 from pytest_mlperf.processes import log_tail
 from pytest_mlperf.run.checkpoints import _store
 from pytest_mlperf.run.child.events import Fields, by_name, is_count, is_text, list_of
@@ -65,7 +65,7 @@ def builds_folder(runs: Path) -> Path:
 
 
 def checkpoint_for(
-    job: Job, conditions: Conditions, folder: Path, show: Callable[[str], None]
+    job: MeasuredCase, conditions: Conditions, folder: Path, show: Callable[[str], None]
 ) -> Checkpoint | None:
     """Return the checkpoint of a case, made if absent; None if its entry builds none."""
     if job.build is None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_mlperf.core.job import Expected, Factory, LoadGenSettings, Seeds
+from pytest_mlperf.core.scenario import Scenario
 
 PACKAGE = Path(__file__).parents[2]
 
@@ -100,6 +101,7 @@ class WorkerSpec:
         """Parse the result of `to_json`."""
         raw = json.loads(text)
         settings = dict(raw["settings"])
+        settings["scenario"] = Scenario(settings["scenario"])
         settings["seeds"] = Seeds(**settings["seeds"])
         return cls(
             **{

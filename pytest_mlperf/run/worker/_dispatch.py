@@ -12,7 +12,7 @@ from time import perf_counter
 from typing import Any
 
 from pytest_mlperf.core.extension import Sink
-from pytest_mlperf.core.job import STREAMS
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.run.worker import _pipe as wire
 from pytest_mlperf.run.worker._replica_group import ReplicaProcess, shares
 from pytest_mlperf.run.worker._sink import GuardedSink
@@ -76,13 +76,13 @@ class Dispatcher:
         self,
         replicas: Sequence[ReplicaProcess],
         send: Callable[[ReplicaProcess, Sequence[wire.Message]], None],
-        scenario: str,
+        scenario: Scenario,
     ) -> None:
         self.batch = 1
         self.costs: Mapping[int, float] = {}
         self.session_of: Callable[[int], str] | None = None
         self._replicas, self._send_now = replicas, send
-        self._scenario, self._whole = scenario, scenario in STREAMS
+        self._scenario, self._whole = scenario, scenario.answers_one_at_a_time
         self._lock = threading.Lock()
         self._sink: Sink | None = None
         self._flags: wire.Flags = (False, False, False, 0.0, "")
@@ -135,7 +135,9 @@ class Dispatcher:
     def runs(self) -> list[dict[str, Any]]:
         """Return the results of each replica for the last sink, as fields of `ReplicaRun`."""
         with self._lock:
-            speeds = shares([r.tally for r in self._replicas], lists=self._scenario == "Offline")
+            speeds = shares(
+                [r.tally for r in self._replicas], lists=self._scenario == Scenario.OFFLINE
+            )
             return [
                 {
                     "name": replica.spec.name,

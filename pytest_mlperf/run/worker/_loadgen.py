@@ -14,7 +14,8 @@ from typing import Any, Literal
 
 from pytest_mlperf.core.errors import REINSTALL, TO_MEASURE, EnvironmentFault, RunError
 from pytest_mlperf.core.extension import Engine
-from pytest_mlperf.core.job import STREAMS, LoadGenSettings
+from pytest_mlperf.core.job import LoadGenSettings
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.run.worker import _delivery
 from pytest_mlperf.run.worker._sink import KEPT_LIST, Fail, GuardedSink
 from pytest_mlperf.stores import atomic
@@ -65,12 +66,12 @@ def plan_performance(
         raise ValueError(f"target_qps={rate!r}; LoadGen needs a positive rate")
     loaded = min(settings.performance_samples, total_samples)
     attributes, expected = {
-        "Offline": _offline,
-        "Server": _server,
-        "SingleStream": _stream,
-        "MultiStream": _stream,
+        Scenario.OFFLINE: _offline,
+        Scenario.SERVER: _server,
+        Scenario.SINGLE_STREAM: _stream,
+        Scenario.MULTI_STREAM: _stream,
     }[settings.scenario](settings, rate)
-    if settings.equal_issue and settings.scenario == "Offline":
+    if settings.equal_issue and settings.scenario == Scenario.OFFLINE:
         expected = math.ceil(expected / loaded) * loaded
     attributes |= {
         "qsl_rng_seed": settings.seeds.qsl,
@@ -79,7 +80,7 @@ def plan_performance(
         "performance_sample_count_override": loaded,
         "sample_concatenate_permutation": settings.equal_issue,
     }
-    if lasts and settings.fixed_work_s and settings.scenario in STREAMS:
+    if lasts and settings.fixed_work_s and settings.scenario.answers_one_at_a_time:
         attributes["min_duration_ms"] = math.ceil(1000 * settings.fixed_work_s)
     if settings.tokens:
         attributes["use_token_latencies"] = True
@@ -103,7 +104,7 @@ def plan_accuracy(settings: LoadGenSettings, samples: int) -> LoadGenPlan:
     """Return the plan of an accuracy run without token latencies; it issues each sample once."""
     loaded = min(settings.performance_samples, samples)
     if settings.points:  # LoadGen has no such scenario; outputs need none
-        settings = replace(settings, scenario="Offline")
+        settings = replace(settings, scenario=Scenario.OFFLINE)
     attributes: dict[str, Any] = {
         "qsl_rng_seed": settings.seeds.qsl,
         "sample_index_rng_seed": settings.seeds.sample_index,
@@ -111,9 +112,9 @@ def plan_accuracy(settings: LoadGenSettings, samples: int) -> LoadGenPlan:
         "min_duration_ms": 0,
         "performance_sample_count_override": loaded,
     }
-    if settings.scenario == "Server":
+    if settings.scenario == Scenario.SERVER:
         attributes["server_target_qps"] = UNLIMITED_QPS
-    if settings.scenario == "MultiStream":
+    if settings.scenario == Scenario.MULTI_STREAM:
         attributes["multi_stream_samples_per_query"] = settings.samples_per_query
     return LoadGenPlan(
         phase="accuracy",
@@ -163,7 +164,7 @@ def _server(settings: LoadGenSettings, rate: float) -> tuple[dict[str, Any], int
 
 
 def _stream(settings: LoadGenSettings, rate: float) -> tuple[dict[str, Any], int]:
-    multi = settings.scenario == "MultiStream"
+    multi = settings.scenario == Scenario.MULTI_STREAM
     prefix = "multi_stream" if multi else "single_stream"
     fixed = _fixed_queries(settings, rate)
     duration_ms = settings.min_duration_ms if fixed is None else 0
@@ -212,7 +213,7 @@ def make_sink(plan: LoadGenPlan, fail: Fail, folder: Path) -> GuardedSink:
         return (_delivery.AuditTokenSink if plan.logs_answers else _delivery.TokenSink)(
             fail,
             port,
-            needs_first=plan.scenario != "Offline",
+            needs_first=plan.scenario != Scenario.OFFLINE,
             limits_s=None if both[0] is None or both[1] is None else (both[0], both[1]),
         )
     if plan.logs_answers:

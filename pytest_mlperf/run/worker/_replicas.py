@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Self
 
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.extension import Dataset, Engine, Sink
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.run.child.protocol import WorkerSpec
 from pytest_mlperf.run.worker import _pipe as wire
 from pytest_mlperf.run.worker._dispatch import Dispatcher
@@ -156,7 +157,7 @@ class ReplicatedEngine(Engine):
     def _costs(self, indices: Sequence[int]) -> dict[int, float]:
         """Return the work of each sample; {} if all are equal or sizes are unknown."""
         sizes = getattr(self._dataset, "sizes", None)
-        if not callable(sizes) or self._spec.settings.scenario != "Offline":
+        if not callable(sizes) or self._spec.settings.scenario != Scenario.OFFLINE:
             return {}
         cost = {index: sum(sizes([index]).values()) for index in dict.fromkeys(indices)}
         return cost if len(set(cost.values())) > 1 else {}

@@ -25,7 +25,8 @@ from typing import Any, NoReturn, TextIO
 
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.extension import Dataset, Engine, is_speech
-from pytest_mlperf.core.job import STREAMS, Factory, LoadGenSettings
+from pytest_mlperf.core.job import Factory, LoadGenSettings
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.hardware import devices
 from pytest_mlperf.hardware.clock import MIN_MOVE_SECONDS
 from pytest_mlperf.hardware.contention import Watch, Window, port_here, session_of
@@ -120,9 +121,9 @@ class Driver:
 
 def query_size(settings: LoadGenSettings) -> int:
     """Return the number of samples that a warm-up submits at a time."""
-    if settings.scenario == "Offline":
+    if settings.scenario == Scenario.OFFLINE:
         return min(WARMUP_BATCH, settings.performance_samples)
-    return settings.samples_per_query if settings.scenario == "MultiStream" else 1
+    return settings.per_query
 
 
 def longest_warmup_s(settings: LoadGenSettings) -> float:
@@ -165,7 +166,7 @@ def full_rate(
     and Server double up to `most` samples.
     """
     samples, begun_s, longest_s = query_size(settings), perf_counter(), longest_warmup_s(settings)
-    doubles = settings.scenario not in STREAMS
+    doubles = not settings.scenario.answers_one_at_a_time
     while reached < enough and (doubles or perf_counter() - begun_s < longest_s):
         samples = min(2 * samples, most) if doubles else samples
         previous_rate, reached = reached, max(reached, samples / driver.submit(samples))
@@ -283,7 +284,7 @@ class EngineWorker:
             settings = self._spec.settings
             drawn = min(settings.performance_samples, self._samples)
             self._asked = Conversations(range(drawn))
-            if settings.scenario == "Concurrency":
+            if settings.scenario == Scenario.CONCURRENCY:
                 self._asked = conversations(self._dataset, range(drawn))
             facts = {
                 "digest": check_digest(self._dataset.digest, self._spec.expected),
@@ -303,7 +304,7 @@ class EngineWorker:
             self._engine.__enter__()
             described = described_by(self._engine)
             pages = self._engine.metrics_pages()
-            if self._spec.settings.scenario == "Concurrency" and not self._engine.harness:
+            if self._spec.settings.scenario == Scenario.CONCURRENCY and not self._engine.harness:
                 require_room(described, self._spec.settings.points)
             if not self._spec.settings.points and self._engine.counted_again() is not None:
                 raise RunError(
@@ -354,13 +355,13 @@ class EngineWorker:
                 return
             if rate is None:
                 with progress(self._reporter, "probe", driver.sink):
-                    batch = settings.scenario in ("Offline", "Server")
+                    batch = settings.scenario in (Scenario.OFFLINE, Scenario.SERVER)
                     samples = query_size(settings)
                     rate = probe_offline(driver) if batch else probe_stream(driver, samples)
             self._engine.unload_samples(loaded)
         probed = settings.target_qps is None
         if probed:
-            if settings.scenario == "Server":
+            if settings.scenario == Scenario.SERVER:
                 rate = probe_server(rate, settings, self._try_server)
             self._reporter.event("probed", target_qps=rate)
         settings = dataclasses.replace(settings, target_qps=rate)
@@ -372,7 +373,7 @@ class EngineWorker:
     ) -> float:
         """Return the expected time of a run [s]; raise RunError if it is far too long."""
         usual_s, most_s = settings.planned_s, MAX_DURATION_RATIO * settings.planned_s
-        stream = settings.scenario in STREAMS
+        stream = settings.scenario.answers_one_at_a_time
         enough = expected / (2 * usual_s if stream else most_s)
         if reached < enough:
             with progress(self._reporter, "probe", driver.sink):
@@ -443,7 +444,7 @@ class EngineWorker:
             with self._reporter.blaming("loadgen"):
                 loadgen.run(plan, folder, engine, sink, indices=indices, at_edges=window.look)
                 parse_detail(folder / DETAIL)
-            if plan.phase == "performance" and settings.scenario == "Server":
+            if plan.phase == "performance" and settings.scenario == Scenario.SERVER:
                 over_time.write(folder, sink.over_time)
 
     def _measure_curve(self, settings: LoadGenSettings, alone_s: float) -> None:

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from pytest_mlperf.addons.exports import bigger, csv_table, prometheus, smaller
 from pytest_mlperf.addons.exports.csv_table import CSV_HEADER
+from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.verdict import Outcome
 from tests.reports.verdicts import CASE, DROP, OK, reported, result, session, verdict
 
@@ -54,7 +55,7 @@ def test_action_benchmarks_hold_each_metric_in_its_direction() -> None:
 
     What performance gates, efficiency reports once more.
     """
-    results = reported(session(result(DROP), result(replace(DROP, kind="efficiency"))))
+    results = reported(session(result(DROP), result(replace(DROP, kind=Kind.EFFICIENCY))))
 
     (rate,), (latency,) = (
         json.loads(bigger.report(results)),

@@ -11,11 +11,12 @@ from typing import Any
 
 from pytest_mlperf.addons.html.model import Percentiles, RunFiles
 from pytest_mlperf.core.baseline import BaselineRun, HistoryEntry, Record
-from pytest_mlperf.core.case import Case
+from pytest_mlperf.core.case import Case, Kind
 from pytest_mlperf.core.history import CaseHistory, CaseSeries, SessionPoint
 from pytest_mlperf.core.recording import set_by
 from pytest_mlperf.core.results import CaseResult, Results
 from pytest_mlperf.core.roofline.gpu import GpuPrice, PerDollar
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.verdict import Outcome, Verdict
 from tests.reports import verdicts
 from tests.reports.verdicts import metric, result, run, verdict
@@ -38,7 +39,7 @@ HOSTILE = (
 def record(
     entries: int = 3, *, value: float = 24_118.0, seed: int = 0, reason: str = "an upgrade"
 ) -> Record:
-    """Return a record whose value was accepted so many times, some days apart."""
+    """Return a record whose value was accepted `entries` times, some days apart."""
     chance = random.Random(seed)
     history = list(_past(entries, value, reason, chance))
     mean = history[-1].new["throughput"]
@@ -83,13 +84,13 @@ def _past(entries: int, value: float, reason: str, chance: random.Random) -> Ite
 
 
 def many(cases: int, entries: int) -> tuple[Results, dict[str, Record]]:
-    """Return a session of so many cases, one in ten of which fell, and their baselines by test."""
+    """Return a session of this many cases, a tenth of which fell, and their baselines by test."""
     case_results: list[CaseResult] = []
     records: dict[str, Record] = {}
     for number in range(cases):
         case = Case(
             workload=WORKLOADS[number % len(WORKLOADS)],
-            scenario="Offline",
+            scenario=Scenario.OFFLINE,
             engine=f"engine{number // 36}",
             precision="fp8",
             accelerator=ACCELERATORS[number // 6 % len(ACCELERATORS)],
@@ -141,7 +142,7 @@ def hostile() -> tuple[Results, RunFiles]:
     for number, text in enumerate(HOSTILE):
         case = Case(
             workload=text,
-            scenario="Offline",
+            scenario=Scenario.OFFLINE,
             engine=text,
             precision=text,
             accelerator=f"{text}{number}",
@@ -187,11 +188,15 @@ def history(name: str, *, drop: float = 0.0, sessions: int = 40) -> CaseHistory:
         for n in range(sessions)
     ]
     case = Case(
-        workload=name, scenario="Offline", engine="trtllm", precision="fp8", accelerator="H200"
+        workload=name,
+        scenario=Scenario.OFFLINE,
+        engine="trtllm",
+        precision="fp8",
+        accelerator="H200",
     )
     series = CaseSeries(
         case=case,
-        kind="performance",
+        kind=Kind.PERFORMANCE,
         profile="quick",
         metric="throughput",
         identity={"gpu": "H200", "power_limit_w": 700},
@@ -276,7 +281,7 @@ def _curve() -> Verdict:
     )
     return replace(
         verdicts.DROP,
-        case=replace(verdicts.CASE, scenario="Concurrency", engine="curve"),
+        case=replace(verdicts.CASE, scenario=Scenario.CONCURRENCY, engine="curve"),
         runs=(run(1, **metrics), run(2, **metrics)),
         metrics=judged,
     )
@@ -292,7 +297,7 @@ def _open() -> Verdict:
     metrics: dict[str, Any] = {f"ttft_p50@{rate}": s for rate, s in took.items()}
     return replace(
         verdicts.OK,
-        case=replace(verdicts.CASE, scenario="OpenLoop", engine="open"),
+        case=replace(verdicts.CASE, scenario=Scenario.OPEN_LOOP, engine="open"),
         runs=(run(1, **metrics), run(2, **metrics)),
         metrics=judged,
     )

@@ -1,4 +1,4 @@
-"""A result stands beside the best official one of its kind, and beside no other."""
+"""Test that a result is compared with the best official one of its kind, and with no other."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 from pytest_mlperf.addons.official import mlperf_case_facts
 from pytest_mlperf.addons.official.placing import placing_of
 from pytest_mlperf.core.results import CaseResult
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.verdict import Verdict
 from pytest_mlperf.rounds.published import official_results
 from tests.core.made import present
@@ -38,9 +39,13 @@ def test_it_is_the_best_per_gpu_of_the_closed_division_on_that_kind_of_gpu() -> 
     assert eight.best == single.best
 
 
-def test_what_is_unlike_every_official_result_stands_beside_none() -> None:
+def test_a_case_unlike_every_official_result_has_no_share() -> None:
     """Another model, a rate, a time, a technique, a handicap, no run, and a CPU."""
-    others = [of(workload="tiny-resnet50"), of(scenario="Server"), of(scenario="SingleStream")]
+    others = [
+        of(workload="tiny-resnet50"),
+        of(scenario=Scenario.SERVER),
+        of(scenario=Scenario.SINGLE_STREAM),
+    ]
     others += [replace(of(), techniques=("pruning",)), replace(of(), handicap=0.1)]
     others += [result(replace(DROP, runs=())), result(replace(DROP, subject=None))]
 

@@ -1,4 +1,4 @@
-"""`pytest-mlperf share` sets a session beside the best official results."""
+"""Test that `pytest-mlperf share` compares a session with the best official results."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_mlperf.core.results import CaseResult
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.rounds.published import official_results
 from pytest_mlperf.stores.results import write_results
 from tests.cli.test_across import on
@@ -35,7 +36,7 @@ def placed(say: Say, *results: CaseResult, of: str = "v4.1") -> tuple[int, str]:
 
 def test_a_share_is_of_one_gpu_and_of_the_asked_round(say: Say) -> None:
     eight = replace(CASE, accelerator="8xH200")
-    single = replace(CASE, scenario="SingleStream")
+    single = replace(CASE, scenario=Scenario.SINGLE_STREAM)
     code, output = placed(
         say, on("NVIDIA H200", BEST / 2, case=eight), on("NVIDIA H200", 1.0, case=single)
     )
@@ -55,7 +56,7 @@ def test_a_share_is_of_one_gpu_and_of_the_asked_round(say: Say) -> None:
     assert "published v4.1, v5.1, v6.0, v6.1 " in one_line(of_all)
 
 
-def test_what_is_no_round_no_table_or_nothing_alike_is_refused(say: Say) -> None:
+def test_unknown_rounds_tables_and_incomparable_cases_are_refused(say: Say) -> None:
     none = "no file, and no round that has official results; did you mean 'v4.1'?"
     rows = [
         (CASE, "v4.2", none),

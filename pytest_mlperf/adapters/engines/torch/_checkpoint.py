@@ -26,7 +26,7 @@ from pytest_mlperf.extension import sha256, some, text_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Kind:
+class ModelKind:
     """A kind of models in transformers: their classes, and a well-known one.
 
     Attributes:
@@ -53,21 +53,21 @@ def _silence(model: Any) -> dict[str, Any]:
     return {"input_features": features, "decoder_input_ids": tokens}
 
 
-CAUSAL = Kind(
+CAUSAL = ModelKind(
     name="causal language model",
     architectures=frozenset(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()),
     example="LlamaForCausalLM",
     loader="AutoModelForCausalLM",
     trial=_first_token,
 )
-SPEECH = Kind(
+SPEECH = ModelKind(
     name="Whisper model",
     architectures=frozenset({"WhisperForConditionalGeneration"}),
     example="WhisperForConditionalGeneration of Whisper large v3",
     loader="AutoModelForSpeechSeq2Seq",
     trial=_silence,
 )
-PICTURES = Kind(
+PICTURES = ModelKind(
     name="language model that sees pictures",
     architectures=frozenset(MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES.values()),
     example="Qwen3VLMoeForConditionalGeneration",
@@ -76,13 +76,13 @@ PICTURES = Kind(
 )
 
 
-def text_kind(architecture: str) -> Kind:
+def text_kind(architecture: str) -> ModelKind:
     """Return the kind of model for text; a model for pictures takes text too."""
     sees = architecture in PICTURES.architectures - CAUSAL.architectures
     return PICTURES if sees else CAUSAL
 
 
-QUESTION_ANSWERING = Kind(
+QUESTION_ANSWERING = ModelKind(
     name="model for question answering",
     architectures=frozenset(MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES.values()),
     example="BertForQuestionAnswering",
@@ -102,7 +102,7 @@ def quiet_and_offline() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def read_config(folder: Path, kind: Kind, *, quantised: str | None = None) -> Any:
+def read_config(folder: Path, kind: ModelKind, *, quantised: str | None = None) -> Any:
     """Return a model's configuration; raise unless its weights are plain or have a precision."""
     try:
         config = transformers.AutoConfig.from_pretrained(
@@ -140,7 +140,7 @@ class LoadedModel:
 
 
 def open_model(
-    folder: Path, options: _base.TokenOptions, precision: str, kind: Kind = CAUSAL
+    folder: Path, options: _base.TokenOptions, precision: str, kind: ModelKind = CAUSAL
 ) -> LoadedModel:
     device, sparsity = _devices.find_device(options.device), options.sparsity
     dummy = options.weights == "dummy"
@@ -248,7 +248,7 @@ def make_dummy(auto: Any, config: Any, *, dtype: Any, attention: str, device: An
     return model.eval()
 
 
-def check_logits(model: Any, folder: Path, kind: Kind = CAUSAL) -> None:
+def check_logits(model: Any, folder: Path, kind: ModelKind = CAUSAL) -> None:
     with torch.inference_mode():
         logits = model(**kind.trial(model)).logits
     if bool(logits.isnan().any()):

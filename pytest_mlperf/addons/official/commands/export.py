@@ -18,6 +18,7 @@ from pytest_mlperf.cli.output import show
 from pytest_mlperf.cli.stored_results import case_named, results_path
 from pytest_mlperf.core.numbers import plural
 from pytest_mlperf.core.results import UNVERIFIED_LABEL, performance
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.extension import MLC_ENDPOINTS, CaseResult, Results, Run, read_results
 from pytest_mlperf.reports.terminal.layout import relative
 from pytest_mlperf.stores.atomic import write_folder, write_whole
@@ -95,7 +96,7 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def _curve(results: Results, name: str | None) -> CaseResult:
-    curves = [r for r in performance(results) if r.verdict.case.scenario == "Concurrency"]
+    curves = [r for r in performance(results) if r.verdict.case.scenario == Scenario.CONCURRENCY]
     curves = [curve for curve in curves if not any(run.search for run in curve.verdict.runs)]
     if not curves:
         raise MlperfError("there is no curve of scenario Concurrency in these results")

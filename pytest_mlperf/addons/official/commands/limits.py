@@ -12,6 +12,7 @@ from pytest_mlperf import MlperfError
 from pytest_mlperf.cli.output import show, width
 from pytest_mlperf.cli.round import SCENARIO_ABBREVIATIONS
 from pytest_mlperf.core.case import TECHNIQUES
+from pytest_mlperf.core.metrics import gated_metrics
 from pytest_mlperf.core.numbers import plural, rounded
 from pytest_mlperf.core.untrusted_text import nearest
 from pytest_mlperf.hardware.specs import known_gpus
@@ -121,10 +122,6 @@ def _figures(texts: Iterable[str]) -> dict[str, Any]:
     return figures
 
 
-_METRICS = {"SingleStream": "latency_p90", "MultiStream": "latency_p99"}
-"""Metrics of scenarios that report latencies; a query of MultiStream takes at least one sample."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class ResultRow:
     """Official result with the limit of its accelerator."""
@@ -158,7 +155,7 @@ def _limit(result: OfficialResult) -> WorkloadLimit | None:
     metric = "tokens_per_second" if result.unit == "tokens/s" else "throughput"
     value = result.value
     if result.is_latency:
-        metric, value = _METRICS[result.scenario], result.value * SECONDS[result.unit]
+        metric, value = gated_metrics(result.scenario)[0], result.value * SECONDS[result.unit]
     length = result.tokens_per_sample
     return WorkloadLimit.of(
         result.model,

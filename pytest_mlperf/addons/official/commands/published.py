@@ -158,7 +158,7 @@ def figure_of(result: OfficialResult, per: str) -> PublishedFigure | None:
 
 
 def _order(figure: PublishedFigure) -> tuple[object, ...]:
-    scenarios = list(SCENARIO_ABBREVIATIONS)
+    scenarios = list[str](SCENARIO_ABBREVIATIONS)
     model, scenario, *others = figure.result.kind
     return (
         *(model, scenarios.index(scenario), *others),

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_mlperf import MlperfError
-from pytest_mlperf.core.case import ScenarioName
+from pytest_mlperf.cli.round import SCENARIO_ABBREVIATIONS
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.untrusted_text import shown
 from pytest_mlperf.run.logs import DETAIL
 
@@ -21,13 +22,7 @@ SUMMARY_LOG = "mlperf_log_summary.txt"
 
 DIVISIONS = ("closed", "open", "network")
 
-Scenarios: Mapping[str, ScenarioName] = {
-    "offline": "Offline",
-    "server": "Server",
-    "interactive": "Interactive",
-    "singlestream": "SingleStream",
-    "multistream": "MultiStream",
-}
+Scenarios: Mapping[str, Scenario] = {name.lower(): name for name in SCENARIO_ABBREVIATIONS}
 """By the lower-case name of a folder."""
 
 MAX_FOLDER_DEPTH = 12
@@ -54,7 +49,7 @@ class ResultPlace:
     submitter: str = ""
     system: str = ""
     model: str = ""
-    scenario: ScenarioName | None = None
+    scenario: Scenario | None = None
 
     @property
     def submission(self) -> Path:

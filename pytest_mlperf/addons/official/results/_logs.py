@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 from pytest_mlperf import MlperfError
 from pytest_mlperf.addons.official.results._folders import SUMMARY_LOG
 from pytest_mlperf.addons.official.results._reading import text_of
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.run.logs import DETAIL, PREFIX, Detail, parse_text
 
 MAX_SUMMARY_BYTES = 2**20
@@ -49,9 +51,9 @@ _KEPT = re.compile(
 )
 """Keys that are used; others, such as lists of samples, may be large."""
 
-_RATES = {
-    "SingleStream": "result_qps_with_loadgen_overhead",
-    "Server": "result_completed_samples_per_sec",
+_RATES: Mapping[str, str] = {
+    Scenario.SINGLE_STREAM: "result_qps_with_loadgen_overhead",
+    Scenario.SERVER: "result_completed_samples_per_sec",
 }
 
 _PERCENTILE = re.compile(r"(\d\d\.\d\d) percentile latency \(ns\)")

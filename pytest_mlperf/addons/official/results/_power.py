@@ -12,8 +12,8 @@ from pytest_mlperf.addons.official.results._folders import ResultPlace
 from pytest_mlperf.addons.official.results._logs import count_of, is_summary, queries_of
 from pytest_mlperf.addons.official.results._reading import text_of
 from pytest_mlperf.addons.official.results._rounds import since
-from pytest_mlperf.core.job import STREAMS
 from pytest_mlperf.core.numbers import plural
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.rounds import Round
 from pytest_mlperf.rounds.published import PowerUnit
 from pytest_mlperf.run.logs import CLOCK, Detail
@@ -28,7 +28,7 @@ MAX_SYSTEM_WATTS = 1e7
 
 
 def power_of(
-    at: ResultPlace, log: Detail, scenario: str, rules: Round | None
+    at: ResultPlace, log: Detail, scenario: Scenario, rules: Round | None
 ) -> tuple[float, PowerUnit, str] | None:
     """Return the power of a result, its unit and a note; None if it was not measured.
 
@@ -50,19 +50,19 @@ def power_of(
         raise MlperfError(f"{path}: no power between power_begin and power_end of its log")
     mean_w, holes = fmean(watts), _holes([at_s for at_s, _ in timed], begin_s, end_s)
     note = f"{path}: {holes}" if holes else ""
-    if scenario not in STREAMS:
+    if not scenario.answers_one_at_a_time:
         return mean_w, "W", note
     energy_mj = mean_w * (end_s - begin_s) * 1e3
     return energy_mj / _shares(log, scenario), "mJ", note
 
 
-def _shares(log: Detail, scenario: str) -> float:
+def _shares(log: Detail, scenario: Scenario) -> float:
     queries = queries_of(log)
     if not queries:
         raise MlperfError(f"{log.path}: no result_query_count, by which energy is shared")
-    if scenario == "MultiStream" != log.values.get("effective_scenario"):
+    if scenario == Scenario.MULTI_STREAM != log.values.get("effective_scenario"):
         return queries / 8
-    legacy = scenario == "MultiStream" and "result_query_count" not in log.values
+    legacy = scenario == Scenario.MULTI_STREAM and "result_query_count" not in log.values
     return queries * (count_of(log, "generated_samples_per_query") if legacy else 1)
 
 

@@ -19,6 +19,7 @@ from pytest_mlperf.addons.official.results._rounds import open_workload, since, 
 from pytest_mlperf.addons.official.results._values import round_of, value_of
 from pytest_mlperf.addons.official.run_rules import least_settings, too_low
 from pytest_mlperf.core.numbers import duration
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.untrusted_text import shown
 from pytest_mlperf.rounds import Round
 from pytest_mlperf.rounds.published import OfficialResult
@@ -152,15 +153,16 @@ def _lasted_s(log: Detail) -> float:
 
 
 def _broken_rules(
-    log: Detail, model: str, scenario: str, rules: Round | None, *, closed: bool
+    log: Detail, model: str, scenario: Scenario, rules: Round | None, *, closed: bool
 ) -> Iterator[str]:
     """Yield the rules of its round's checker that a log breaks; missing values break none."""
     workload = workload_of(rules, model)
     constants = workload.scenarios.get(scenario) if workload else None
     if rules and workload and constants:
-        logged = "Server" if scenario == "Interactive" else log.values.get("effective_scenario")
+        logged = log.values.get("effective_scenario")
+        logged = Scenario.SERVER if scenario is Scenario.INTERACTIVE else logged
         least = least_settings(rules, workload, constants, str(logged), closed=closed)
-        if not since(rules, "v4.1") and scenario == logged != "Offline":
+        if not since(rules, "v4.1") and scenario == logged != Scenario.OFFLINE:
             least["min_query_count"] = constants.min_query_count
         yield from too_low(
             log.values, {key: low for key, low in least.items() if f"effective_{key}" in log.values}

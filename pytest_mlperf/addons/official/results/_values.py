@@ -7,20 +7,24 @@ from dataclasses import dataclass
 
 from pytest_mlperf import MlperfError
 from pytest_mlperf.addons.official.results._rounds import every_round, since, workload_of
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.rounds import Round
 from pytest_mlperf.rounds.published import Unit
 from pytest_mlperf.run.logs import Detail
 
 SAMPLE_RATE_KEYS = {
-    "Offline": "result_samples_per_second",
-    "Server": "result_completed_samples_per_sec",
-    "Interactive": "result_completed_samples_per_sec",
+    Scenario.OFFLINE: "result_samples_per_second",
+    Scenario.SERVER: "result_completed_samples_per_sec",
+    Scenario.INTERACTIVE: "result_completed_samples_per_sec",
 }
 """Sample rates. Server and Interactive count completed samples, not scheduled ones."""
 
 _TOKENS = {
-    "Offline": ("result_tokens_per_second", "result_inferred_tokens_per_second"),
-    "Server": ("result_completed_tokens_per_second", "result_inferred_completed_tokens_per_second"),
+    Scenario.OFFLINE: ("result_tokens_per_second", "result_inferred_tokens_per_second"),
+    Scenario.SERVER: (
+        "result_completed_tokens_per_second",
+        "result_inferred_completed_tokens_per_second",
+    ),
 }
 
 _SCHEDULED = "result_scheduled_samples_per_sec"
@@ -30,8 +34,11 @@ _STREAMS = "effective_samples_per_query"
 """Figure of MultiStream in rounds before v2.0: samples per query that met the latency."""
 
 _LATENCIES = {
-    "SingleStream": ("early_stopping_latency_ss", "result_90.00_percentile_latency_ns"),
-    "MultiStream": ("early_stopping_latency_ms", "result_99.00_percentile_per_query_latency_ns"),
+    Scenario.SINGLE_STREAM: ("early_stopping_latency_ss", "result_90.00_percentile_latency_ns"),
+    Scenario.MULTI_STREAM: (
+        "early_stopping_latency_ms",
+        "result_99.00_percentile_per_query_latency_ns",
+    ),
 }
 """With and without early stopping, which LoadGen has since v2.0."""
 
@@ -45,9 +52,9 @@ _STATISTICS = {
 }
 
 _INFERRED = {
-    ("Offline", "SingleStream"): ("result_qps_without_loadgen_overhead", "v0.7"),
-    ("Offline", "MultiStream"): ("result_mean_query_latency_ns", "v2.0"),
-    ("MultiStream", "SingleStream"): ("early_stopping_latency_ms", "v2.0"),
+    (Scenario.OFFLINE, "SingleStream"): ("result_qps_without_loadgen_overhead", "v0.7"),
+    (Scenario.OFFLINE, "MultiStream"): ("result_mean_query_latency_ns", "v2.0"),
+    (Scenario.MULTI_STREAM, "SingleStream"): ("early_stopping_latency_ms", "v2.0"),
 }
 """Figure of a result inferred from another scenario's log, and the first round that allows it."""
 
@@ -75,13 +82,13 @@ def round_of(log: Detail) -> Round | None:
     return next((rules for rules in every_round() if rules.qsl_seed == seed), None)
 
 
-def value_of(log: Detail, model: str, scenario: str, rules: Round | None) -> TableValue:
+def value_of(log: Detail, model: str, scenario: Scenario, rules: Round | None) -> TableValue:
     """Return a log's value in the table, by the checker's name of its model.
 
     The round's table names the figure; without a round the log does.
     """
     logged = log.values.get("effective_scenario")
-    inferred = logged != ("Server" if scenario == "Interactive" else scenario)
+    inferred = logged != scenario.of_loadgen
     key, first = _INFERRED.get((scenario, str(logged)), ("", "")) if inferred else ("", "")
     key = key if inferred else _key(log, model, scenario, rules)
     if not key or not since(rules, first):
@@ -89,7 +96,7 @@ def value_of(log: Detail, model: str, scenario: str, rules: Round | None) -> Tab
             f"{log.path}: a run of {logged}, of which no result of {scenario} is made"
         )
     number = _number(log, key)
-    if scenario == "Offline" and key.endswith(
+    if scenario == Scenario.OFFLINE and key.endswith(
         "_ns"
     ):  # samples per query divided by its mean latency
         number = _number(log, _STREAMS) * 1e9 / number
@@ -106,7 +113,9 @@ def value_of(log: Detail, model: str, scenario: str, rules: Round | None) -> Tab
     counted = "tokens" in key
     samples = SAMPLE_RATE_KEYS.get(scenario, "") if counted else key
     rated = samples in log.values and key != _STREAMS
-    unit: Unit = "tokens/s" if counted else "samples/s" if scenario == "Offline" else "queries/s"
+    unit: Unit = (
+        "tokens/s" if counted else "samples/s" if scenario == Scenario.OFFLINE else "queries/s"
+    )
     return TableValue(
         value=number,
         unit="streams" if key == _STREAMS else unit,
@@ -116,7 +125,7 @@ def value_of(log: Detail, model: str, scenario: str, rules: Round | None) -> Tab
     )
 
 
-def _key(log: Detail, model: str, scenario: str, rules: Round | None) -> str:
+def _key(log: Detail, model: str, scenario: Scenario, rules: Round | None) -> str:
     workload = workload_of(rules, model)
     if rules and not since(rules, "v4.1"):  # their tables show other models by its figure
         workload = workload or rules.workloads["resnet50"]
@@ -128,7 +137,7 @@ def _key(log: Detail, model: str, scenario: str, rules: Round | None) -> str:
         return percentile if percentile in log.values and estimate not in log.values else estimate
     if rules and workload is None:  # a table shows unknown models by sample rate
         return SAMPLE_RATE_KEYS[scenario]
-    tokens = _TOKENS["Offline" if scenario == "Offline" else "Server"]
+    tokens = _TOKENS[scenario.of_loadgen]
     keys = (*tokens, SAMPLE_RATE_KEYS[scenario], _SCHEDULED)
     return next((key for key in keys if key in log.values), SAMPLE_RATE_KEYS[scenario])
 

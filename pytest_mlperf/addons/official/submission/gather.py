@@ -8,7 +8,9 @@ from pathlib import Path
 
 from pytest_mlperf import MlperfError
 from pytest_mlperf.addons.official.submission.layout import ANSWERS_LOG, DETAIL_LOG, SUMMARY_LOG
+from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.measurement import Accuracy, median_run
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.untrusted_text import nearest
 from pytest_mlperf.extension import CaseResult, Results, Run
 from pytest_mlperf.rounds import Round, RoundScenario, RoundWorkload
@@ -43,7 +45,7 @@ class Entry:
     audits: Mapping[str, Path] = field(default_factory=dict)
 
     @property
-    def scenario(self) -> str:
+    def scenario(self) -> Scenario:
         """MLPerf's scenario."""
         return self.result.verdict.case.scenario
 
@@ -61,7 +63,7 @@ def gather(
     `benchmarks` maps names unknown to the round to MLPerf's. With `rehearsal` runs of the quick
     profile are accepted.
     """
-    timed = list(_of_kinds(sessions, "performance"))
+    timed = list(_of_kinds(sessions, Kind.PERFORMANCE))
     if not timed:
         raise MlperfError(f"{sessions[0][0]}: no performance test is in these results")
     _require_one_system(timed)
@@ -127,7 +129,7 @@ def _entry(
     chosen = median_run(result.verdict.runs, case.scenario)
     scored, accuracy = _accuracy(where, result, sessions)
     names = workload.checker_names
-    interactive = case.scenario == "Interactive" and workload.interactive_checker
+    interactive = case.scenario == Scenario.INTERACTIVE and workload.interactive_checker
     return Entry(
         result=result,
         rules=workload,
@@ -185,7 +187,7 @@ def _workload(
 def _accuracy(where: str, result: CaseResult, sessions: Sequence[Session]) -> tuple[Path, Accuracy]:
     passes = [
         (file, one.verdict.accuracy)
-        for file, one in _of_kinds(sessions, "accuracy", "performance")
+        for file, one in _of_kinds(sessions, Kind.ACCURACY, Kind.PERFORMANCE)
         if one.verdict.case == result.verdict.case and one.verdict.accuracy
     ]
     whole = [(file, one) for file, one in passes if one.full]

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pytest_mlperf.core.scenario import Scenario
+
 DETAIL_LOG, SUMMARY_LOG = "mlperf_log_detail.txt", "mlperf_log_summary.txt"
 ANSWERS_LOG, SCORES_FILE = "mlperf_log_accuracy.json", "accuracy.txt"
 
@@ -23,7 +25,7 @@ class Leaf:
     top: str
     system: str
     benchmark: str
-    scenario: str
+    scenario: Scenario
 
     def _below(self, name: str) -> str:
         return f"{self.top}/{name}/{self.system}/{self.benchmark}/{self.scenario}"

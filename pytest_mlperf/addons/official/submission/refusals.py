@@ -9,6 +9,7 @@ from pytest_mlperf.addons.official.run_rules import least_settings, too_low
 from pytest_mlperf.addons.official.submission.form import MARK, SYSTEM_FILE, Form
 from pytest_mlperf.addons.official.submission.gather import Entry
 from pytest_mlperf.addons.official.submission.layout import ANSWERS_LOG, DETAIL_LOG, FLAT
+from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.numbers import plural
 from pytest_mlperf.rounds import Round
 from pytest_mlperf.run.logs import Detail, parse_detail
@@ -62,7 +63,11 @@ def _entry(entry: Entry, rules: Round, *, closed: bool) -> Iterator[str]:
         if test in TIMED_TESTS and log.is_file():
             for problem in _timed_run(log, entry, rules, closed=True):
                 yield f", {test}: {problem}"
-        if test == "TEST01" and rules.name not in FLAT and not log.with_name(ANSWERS_LOG).is_file():
+        if (
+            test == Kind.TEST01
+            and rules.name not in FLAT
+            and not log.with_name(ANSWERS_LOG).is_file()
+        ):
             yield f", {test}: the folder of its run has no {ANSWERS_LOG}"
 
 
@@ -72,7 +77,7 @@ def _timed_run(log: Path, entry: Entry, rules: Round, *, closed: bool) -> Iterat
         reasons = "; ".join(detail.invalid_reasons) or "LoadGen gives no reason"
         yield f"LoadGen calls the run INVALID: {reasons}"
     yield from _logged_errors(detail)
-    scenario = "Server" if entry.scenario == "Interactive" else entry.scenario
+    scenario = entry.scenario.of_loadgen
     logged = detail.values.get("effective_scenario")
     if logged != scenario:
         yield f"the log is of scenario {logged}, not {scenario}"

@@ -17,6 +17,7 @@ from pytest_mlperf.addons.official.submission.layout import (
     Leaf,
 )
 from pytest_mlperf.core.results import UNVERIFIED_LABEL
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.extension import parse_json
 from pytest_mlperf.rounds import Round
 from pytest_mlperf.rounds.accuracy_txt import accuracy_lines
@@ -184,9 +185,9 @@ CHOSEN_KEYS = {
 """Settings that a submitter chooses; the round defines the others."""
 
 
-def as_conf(attributes: Mapping[str, object], scenario: str) -> tuple[list[str], list[str]]:
+def as_conf(attributes: Mapping[str, object], scenario: Scenario) -> tuple[list[str], list[str]]:
     """Return the lines of user.conf and of mlperf.conf for LoadGen's settings."""
-    loadgen = "Server" if scenario == "Interactive" else scenario
+    loadgen = scenario.of_loadgen
     chosen: list[str] = []
     constant: list[str] = []
     for name, value in attributes.items():

@@ -12,6 +12,7 @@ import pytest
 from pytest_mlperf.adapters.engines.openai._count import ReferenceCount, merged
 from pytest_mlperf.adapters.engines.openai._events import StreamedAnswer
 from pytest_mlperf.core.errors import RunError, SuiteError
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.run.worker.closed_loop import ClosedLoop, SlotSink
 from pytest_mlperf.run.worker.conversations import Conversations
 from pytest_mlperf.run.worker.point_window import NOTE, REQUEST_COLUMNS
@@ -57,7 +58,7 @@ CALLS = [
 ]
 
 
-def test_answers_are_counted_without_what_a_tokenizer_and_a_template_add() -> None:
+def test_answers_are_counted_without_tokens_added_by_tokenizer_and_template() -> None:
     count = ReferenceCount(tokenizer())
     answers = {7: [("text", "one two"), ("text", " three")], 8: [("text", "one")], 9: []}
     assert count.counts(answers) == {7: (3, 1), 8: (1, 0), 9: (0, 0)}
@@ -110,7 +111,7 @@ def test_pieces_of_every_kind_are_kept_once() -> None:
 def test_a_curve_is_by_the_reference_count(tmp_path: Path) -> None:
     tokenizer().save_pretrained(tmp_path / "tokenizer")
     curve_settings = replace(
-        settings("Offline"), scenario="Concurrency", points=[2], min_duration_ms=300
+        settings("Offline"), scenario=Scenario.CONCURRENCY, points=[2], min_duration_ms=300
     )
     options = {"count_tokens": "reference", "tokenizer": str(tmp_path / "tokenizer")}
     with (

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from pytest_mlperf.core.scenario import Scenario
 from tests.adapters.engines.torch.modules import HERE
 from tests.adapters.engines.under_loadgen import LIMIT_NS, Ran, run, token_settings
 from tests.run.harness import ROOT, settings, spec
@@ -71,7 +72,7 @@ def test_a_run_and_an_accuracy_pass_end_without_a_fault(
 
     assert ran.facts["generation.eos"] == "2"
     assert ran.result["completing_threads"] == 1
-    assert ran.detail.metrics(scenario)["tokens_per_second"] > 0
+    assert ran.detail.metrics(Scenario(scenario))["tokens_per_second"] > 0
     assert ran.every_token_is_timed is (engine == TORCH or bool(stamps))
     assert stamps in ran.log
     assert ("own stamps" in ran.log) is bool(stamps)

@@ -8,6 +8,7 @@ import hashlib
 import json
 import signal
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from types import FrameType
 from typing import Any
 
@@ -159,8 +160,10 @@ def _builds(parsed: argparse.Namespace, plan: InterleavedCases) -> list[BuildAt]
 
 def _settings(plan: InterleavedCases, pairs: int) -> dict[str, str]:
     cases, machine = dict(sorted(plan.cases.items())), plan.conditions.machine
-    planned = [case.planned for case in cases.values()]
-    identities = [one.limited(machine).identity(one.case.accelerator) for one in planned]
+    planned = [case.of_suite for case in cases.values()]
+    identities = [
+        replace(machine, limit_w=one.limit_w).identity(one.case.accelerator) for one in planned
+    ]
     suites = {one.path: hashlib.sha256(one.path.read_bytes()).hexdigest() for one in planned}
     return {
         "machine": json.dumps(identities, sort_keys=True),

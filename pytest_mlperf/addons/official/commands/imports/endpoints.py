@@ -23,6 +23,7 @@ from pytest_mlperf.cli.output import show
 from pytest_mlperf.core.measurement import moment_of
 from pytest_mlperf.core.metrics import METRICS, at_point, gated_metrics
 from pytest_mlperf.core.numbers import plural
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.untrusted_text import shown
 from pytest_mlperf.extension import (
     MLC_ENDPOINTS,
@@ -137,7 +138,7 @@ def _case(parsed: argparse.Namespace, point: RecordedPoint) -> Case:
     case = Case(
         workload=parsed.workload
         or re.sub(r"[^a-z0-9._+]+", "-", model)[:MAX_WORKLOAD_CHARACTERS].strip("-."),
-        scenario="Concurrency",
+        scenario=Scenario.CONCURRENCY,
         engine=parsed.engine or point.facts.get("endpoint_config.api_type", "openai"),
         precision=parsed.precision,
         accelerator=parsed.accelerator,

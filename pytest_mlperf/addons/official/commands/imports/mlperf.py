@@ -31,6 +31,7 @@ from pytest_mlperf.core.baseline import Property
 from pytest_mlperf.core.metrics import METRICS, gated_metrics
 from pytest_mlperf.core.numbers import plural
 from pytest_mlperf.core.reason import Key, Reason
+from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.untrusted_text import json_text
 from pytest_mlperf.extension import Case, CaseResult, Run, Subject, judge_runs
 from pytest_mlperf.hardware.nvidia import accelerator_class
@@ -250,10 +251,10 @@ def _run(result: RecordedResult, log: Detail) -> Run:
     samples = queries * count_of(log, "effective_samples_per_query")
     digest = hashlib.sha256(json.dumps(dict(log.values), sort_keys=True).encode()).hexdigest()
     return Run(
-        metrics=log.metrics("Server" if scenario == "Interactive" else scenario),
+        metrics=log.metrics(scenario.of_loadgen),
         within_se={},
         samples=samples,
-        queries=samples if scenario == "Offline" else queries,
+        queries=samples if scenario == Scenario.OFFLINE else queries,
         duration_s=end_s - begin_s,
         target_qps=float(rate) if isinstance(rate, int | float) and rate > 0 else 0.0,
         session=f"{begun:%Y%m%d-%H%M%S}-{digest[:4]}",
