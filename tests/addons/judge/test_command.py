@@ -263,7 +263,8 @@ def test_a_baseline_judges_like_the_files_that_it_is_from(
     say: Say, here: Path, old: Path, slow: Path
 ) -> None:
     from pytest_mlperf.addons.judge import accepted
-    from pytest_mlperf.addons.judge.judging import Settings, compare
+    from pytest_mlperf.addons.judge.judging import compare
+    from pytest_mlperf.addons.judge.rows import Settings
 
     update = ("--baseline", "llama", "--update", "missing", "--reason", "first")
     say.ends(0, "judge", old, *update)
@@ -372,7 +373,8 @@ def test_the_help_is_within_80_columns() -> None:
 
 def test_twenty_files_take_less_than_two_seconds(old: Path, new: Path) -> None:
     """By this process's own clock of the processor, which other processes do not move."""
-    from pytest_mlperf.addons.judge.judging import Settings, compare
+    from pytest_mlperf.addons.judge.judging import compare
+    from pytest_mlperf.addons.judge.rows import Settings
 
     sides = [old / f"run-{n}.json" for n in range(5)], [new / f"run-{n}.json" for n in range(5)]
     begin = time.process_time()
@@ -384,7 +386,8 @@ def test_twenty_files_take_less_than_two_seconds(old: Path, new: Path) -> None:
 
 @pytest.mark.slow
 def test_a_thousand_files_with_ten_points_each(here: Path) -> None:
-    from pytest_mlperf.addons.judge.judging import Settings, compare
+    from pytest_mlperf.addons.judge.judging import compare
+    from pytest_mlperf.addons.judge.rows import Settings
 
     for side in (0, 1):
         for number, factor in enumerate(spread(side) * 50):
