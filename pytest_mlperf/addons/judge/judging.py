@@ -17,12 +17,12 @@ from pytest_mlperf.addons.judge.model import (
     ToolRun,
     split,
 )
-from pytest_mlperf.addons.judge.points import PointCase, Scored, Task
+from pytest_mlperf.addons.judge.points import JudgedMetric, PointCase, ScoredPoint
 from pytest_mlperf.addons.judge.rows import (
     FileComparison,
+    MeasuredPoint,
     Points,
     Row,
-    SessionPoint,
     Settings,
     in_turns,
     row_of,
@@ -58,8 +58,8 @@ def compare(base: Sequence[ToolRun], now: Sequence[ToolRun], settings: Settings)
     sessions = tuple(len({m.session for ms in side.values() for m in ms}) for side in (old, new))
     rows = list(_missing(old, new, settings))
     notes: list[str] = []
-    tasks: list[Task] = []
-    scored: list[Scored] = []
+    tasks: list[JudgedMetric] = []
+    scored: list[ScoredPoint] = []
     for key in [key for key in old if key in new]:
         case = PointCase(key, old[key], new[key], settings)
         notes += case.notes
@@ -95,12 +95,12 @@ _PLACES = {name: place for place, name in enumerate((SUCCESS, *QUANTITIES))}
 
 def _points(
     runs: Sequence[ToolRun], settings: Settings
-) -> dict[tuple[str, str], list[SessionPoint]]:
-    points: dict[tuple[str, str], list[SessionPoint]] = defaultdict(list)
+) -> dict[tuple[str, str], list[MeasuredPoint]]:
+    points: dict[tuple[str, str], list[MeasuredPoint]] = defaultdict(list)
     for run in runs:
         session = session_of(run, settings.session_by)
         for point in run.points:
-            points[run.tool, point.name].append(SessionPoint(run, point, session))
+            points[run.tool, point.name].append(MeasuredPoint(run, point, session))
     return dict(points)
 
 
@@ -125,13 +125,13 @@ def _missing(old: Points, new: Points, settings: Settings) -> Iterator[Row]:
                 yield row_of(key, "point", outcome, note=f"only {name} has this point")
 
 
-def _curves(old: Points, tasks: Sequence[Task]) -> list[Task]:
+def _curves(old: Points, tasks: Sequence[JudgedMetric]) -> list[JudgedMetric]:
     """Return a task for each rate over all points of a curve, the geometric mean of its points.
 
     The runs of a session are combined in their order: the first of each point with the first of the
     others. Sessions in which a point is missing are left out.
     """
-    curves: dict[tuple[str, str], dict[str, Task]] = defaultdict(dict)
+    curves: dict[tuple[str, str], dict[str, JudgedMetric]] = defaultdict(dict)
     for task in tasks:
         key = (task.row.tool, task.row.point)
         if old[key][0].point.axis is not None and split(task.row.metric)[0] in RANKS:
@@ -152,7 +152,7 @@ def _curves(old: Points, tasks: Sequence[Task]) -> list[Task]:
             quantity=replace(one.quantity, title=title),
             limit=one.limit,
         )
-        whole.append(Task(row=row, old=sides[0], new=sides[1]))
+        whole.append(JudgedMetric(row=row, old=sides[0], new=sides[1]))
     return whole
 
 
@@ -169,7 +169,7 @@ def _combined(points: Sequence[Sequence[Value]]) -> list[Value]:
 
 
 def _decided(
-    tasks: Sequence[Task], alpha: float, *, interleaved: bool, one_session: bool
+    tasks: Sequence[JudgedMetric], alpha: float, *, interleaved: bool, one_session: bool
 ) -> list[Row]:
     """Judge all metrics with an error of `alpha` in all (Holm; Bonferroni for interim analyses)."""
     if interleaved:
@@ -187,11 +187,11 @@ def _decided(
     return rows
 
 
-def _p(task: Task, side: Pooled) -> float:
+def _p(task: JudgedMetric, side: Pooled) -> float:
     return side.p(-1 if task.row.quantity.direction is Direction.HIGHER else 1)
 
 
-def _figures(task: Task) -> Row:
+def _figures(task: JudgedMetric) -> Row:
     sessions = tuple(len({v.session for v in side}) for side in (task.old, task.new))
     before, now = (
         math.exp(fmean(math.log(v.value) for v in side)) for side in (task.old, task.new)
@@ -206,7 +206,7 @@ def _figures(task: Task) -> Row:
     )
 
 
-def _of_sides(task: Task, side: Pooled, *, proven: bool, p: float) -> Row:
+def _of_sides(task: JudgedMetric, side: Pooled, *, proven: bool, p: float) -> Row:
     row, direction = _figures(task), task.row.quantity.direction
     bound = bound_of(direction, task.row.limit or 0.0)
     sign = 1 if direction is Direction.HIGHER else -1
@@ -228,7 +228,7 @@ def _of_sides(task: Task, side: Pooled, *, proven: bool, p: float) -> Row:
     return _unproven(row, task, side)
 
 
-def _unproven(row: Row, task: Task, side: Pooled) -> Row:
+def _unproven(row: Row, task: JudgedMetric, side: Pooled) -> Row:
     """Return a row as it stands without knowledge of the variance between sessions."""
     direction = row.quantity.direction
     middle = (1 if direction is Direction.HIGHER else -1) * side.change
@@ -239,7 +239,7 @@ def _unproven(row: Row, task: Task, side: Pooled) -> Row:
     return replace(row, outcome=Outcome.INCONCLUSIVE, note="")
 
 
-def _of_pairs(task: Task, rule: RuleR) -> Row:
+def _of_pairs(task: JudgedMetric, rule: RuleR) -> Row:
     direction, pairs = task.row.quantity.direction, len(task.new)
     rule = replace(rule, max_runs=max(2, pairs))
     limit = task.row.limit or 0.0
@@ -254,7 +254,7 @@ def _of_pairs(task: Task, rule: RuleR) -> Row:
     return replace(row, change=math.expm1(sign * math.log(ruling.ratio)))
 
 
-def _guarded(task: Task, row: Row) -> Row:
+def _guarded(task: JudgedMetric, row: Row) -> Row:
     """Return a row as undecided if another cause than the code is likelier."""
     factor = task.ratio if row.quantity.direction is Direction.HIGHER else 1 / task.ratio
     if factor > IMPLAUSIBLE_GAIN:
@@ -268,7 +268,7 @@ def _guarded(task: Task, row: Row) -> Row:
     return replace(row, note=task.guard) if task.guard else row
 
 
-def _of_scores(scored: Scored, rule: RuleA) -> Row:
+def _of_scores(scored: ScoredPoint, rule: RuleA) -> Row:
     row, name = scored.row, scored.row.metric
     old, new = ([m.point.scores[name] for m in side] for side in (scored.old, scored.new))
     before, now = (fmean(score.value for score in side) for side in (old, new))
@@ -356,7 +356,7 @@ def _details(runs: Iterable[ToolRun]) -> dict[str, set[str]]:
     return details
 
 
-def _how(tasks: Sequence[Task], scored: Sequence[Scored], *, interleaved: bool) -> str:
+def _how(tasks: Sequence[JudgedMetric], scored: Sequence[ScoredPoint], *, interleaved: bool) -> str:
     count = len(tasks) + len(scored)
     if not count:
         return ""

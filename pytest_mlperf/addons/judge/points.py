@@ -19,8 +19,8 @@ from pytest_mlperf.addons.judge.model import (
 )
 from pytest_mlperf.addons.judge.rows import (
     JUDGED,
+    MeasuredPoint,
     Row,
-    SessionPoint,
     Settings,
     row_of,
     usual,
@@ -30,7 +30,7 @@ from pytest_mlperf.judge.rule_r import Value
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task:
+class JudgedMetric:
     """Hold the values of a metric that is to be judged."""
 
     row: Row
@@ -45,12 +45,12 @@ class Task:
         return math.exp(logs[1] - logs[0])
 
 
-class Scored(NamedTuple):
+class ScoredPoint(NamedTuple):
     """The runs of a point with the same score on both sides."""
 
     row: Row
-    old: Sequence[SessionPoint]
-    new: Sequence[SessionPoint]
+    old: Sequence[MeasuredPoint]
+    new: Sequence[MeasuredPoint]
 
 
 class PointCase:
@@ -59,15 +59,15 @@ class PointCase:
     def __init__(
         self,
         key: tuple[str, str],
-        old: Sequence[SessionPoint],
-        new: Sequence[SessionPoint],
+        old: Sequence[MeasuredPoint],
+        new: Sequence[MeasuredPoint],
         settings: Settings,
     ) -> None:
         self.key, self.old, self.new, self.settings = key, old, new, settings
         self.notes: list[str] = []
         self.settled: list[Row] = []
-        self.tasks: list[Task] = []
-        self.scored: list[Scored] = []
+        self.tasks: list[JudgedMetric] = []
+        self.scored: list[ScoredPoint] = []
         self._whole = ""
         self._parts: dict[str, str] = {}
         self._guards: dict[str, str] = {}
@@ -212,7 +212,7 @@ class PointCase:
             )
             old, new = (_values(side, metric) for side in sides)
             guard = self._guards.get(split(metric)[0], "")
-            self.tasks.append(Task(row=row, old=old, new=new, guard=guard))
+            self.tasks.append(JudgedMetric(row=row, old=old, new=new, guard=guard))
         if self._whole and not any(row.point == self.key[1] for row in self.settled):
             self.settled.append(row_of(self.key, "facts", Outcome.INVALID, note=self._whole))
         self._check_meaning()
@@ -228,7 +228,7 @@ class PointCase:
             self.tasks.remove(task)
             self.settled.append(self._undecided(task.row.metric, suspicious[task.row.metric]))
 
-    def _lacking(self, metric: str, sides: Sequence[Sequence[SessionPoint]]) -> str:
+    def _lacking(self, metric: str, sides: Sequence[Sequence[MeasuredPoint]]) -> str:
         for having, side, name in zip(
             sides, (self.old, self.new), ("the baseline", "the new runs"), strict=True
         ):
@@ -283,7 +283,7 @@ class PointCase:
             if note:
                 self.settled.append(replace(row, outcome=Outcome.INVALID, note=note))
             else:
-                self.scored.append(Scored(row, old, new))
+                self.scored.append(ScoredPoint(row, old, new))
 
 
 def _failed(point: ToolPoint) -> float | None:
@@ -293,10 +293,10 @@ def _failed(point: ToolPoint) -> float | None:
     return point.failed / total if total else None
 
 
-def _mean(side: Sequence[SessionPoint], metric: str) -> float | None:
+def _mean(side: Sequence[MeasuredPoint], metric: str) -> float | None:
     values = [m.point.metrics[metric] for m in side if metric in m.point.metrics]
     return math.exp(fmean(map(math.log, values))) if values else None
 
 
-def _values(side: Sequence[SessionPoint], metric: str) -> list[Value]:
+def _values(side: Sequence[MeasuredPoint], metric: str) -> list[Value]:
     return [Value(value=m.point.metrics[metric], session=m.session) for m in side]

@@ -113,7 +113,7 @@ class FileComparison:
         return min(outcomes, key=DECIDING.index, default=Outcome.NOT_EVALUATED)
 
 
-class SessionPoint(NamedTuple):
+class MeasuredPoint(NamedTuple):
     """A point with the run that it belongs to, and the run's session."""
 
     run: ToolRun
@@ -121,7 +121,7 @@ class SessionPoint(NamedTuple):
     session: str
 
 
-Points = Mapping[tuple[str, str], Sequence[SessionPoint]]
+Points = Mapping[tuple[str, str], Sequence[MeasuredPoint]]
 
 
 def session_of(run: ToolRun, by: str | None) -> str:

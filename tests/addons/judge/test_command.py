@@ -16,38 +16,25 @@ import pytest
 from pytest_mlperf.addons.judge.command import HELP
 from pytest_mlperf.addons.judge.files import readers
 from tests.addons.judge.files import DATA, document, read, spread, write
+from tests.addons.judge.recorded import serving
 from tests.cli.text import Say, widest
 
 ROOT = Path(__file__).parents[3]
 
 
-def results(folder: Path, *, slower: float = 1.0, side: int = 0, first_day: int = 1) -> Path:
-    """Write five files of vLLM's benchmark, of five days."""
-    for number, factor in enumerate(spread(side, 5)):
-        content = document("vllm-serve.json")
-        content["date"] = f"202611{first_day + number:02d}-080000"
-        for key in content:
-            if key.endswith("_ms"):
-                content[key] *= factor * (slower if "ttft" in key else 1.0)
-            elif key.endswith("throughput"):
-                content[key] /= factor
-        write(folder / f"run-{number}.json", content)
-    return folder
-
-
 @pytest.fixture
 def old(here: Path) -> Path:
-    return results(here / "old")
+    return serving(here / "old", side=0, slower=1.0, first_day=1)
 
 
 @pytest.fixture
 def new(here: Path) -> Path:
-    return results(here / "new", side=1, first_day=11)
+    return serving(here / "new", side=1, slower=1.0, first_day=11)
 
 
 @pytest.fixture
 def slow(here: Path) -> Path:
-    return results(here / "slow", slower=1.12, side=1, first_day=11)
+    return serving(here / "slow", side=1, slower=1.12, first_day=11)
 
 
 def first_line(text: str) -> str:
