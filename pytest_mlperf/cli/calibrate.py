@@ -383,7 +383,6 @@ class Page:
         }
 
     def _proves(self, case: CalibratedCase, series: Series, noise: Noise) -> float:
-        """Return the minimum detectable change as a share."""
         baseline = self.baselines.get((case.case, series.metric), series.runs)
         return minimum_detectable_change(baseline, rule=noise.rule(USUAL_BASELINE_RUNS))
 

@@ -170,7 +170,6 @@ def _readiness(
 
 
 def _libraries(planned: Planned, failures: requirements.Failures) -> Iterator[str]:
-    """Yield installed libraries that cannot be imported."""
     for _, group, use, _ in needing(planned, scorer=True):
         if not all(map(is_here, declared(group, use))):
             continue  # `problems` names it
