@@ -28,6 +28,7 @@ from pytest_mlperf.core.rulings.sides import judge_sides, judge_together
 from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.judge.rule_r import GATING_RUNS, RuleR
+from pytest_mlperf.reports.sentences import first_line, sentence
 from pytest_mlperf.reports.terminal.comparison import ComparedCase, comparison
 from pytest_mlperf.run.project import git_text
 from pytest_mlperf.stores import baselines
@@ -133,7 +134,7 @@ def compare_case(
     """Judge one case of B against A, which takes the place of the baseline."""
     case = b.case.id
     notes = [f"{label}: {one.reason}" for label, one in (("A", a), ("B", b)) if one.reason]
-    if reason := why_not(a, b) or other_length(b.runs, a.runs):
+    if reason := why_not(a, b) or sentence(other_length(b.runs, a.runs) or ""):
         return ComparedCase(case=case, outcome=Outcome.INVALID, reason=reason, notes=tuple(notes))
     rule, source = rule_here(roots, a.case.accelerator, a.identity)
     try:
@@ -374,7 +375,7 @@ def _measured(result: CaseResult) -> Measured:
     verdict, subject = result.verdict, result.verdict.subject
     reason = ""
     if not verdict.runs:
-        reason = f"{verdict.outcome} {verdict.headline}"
+        reason = first_line(verdict)
     elif result.handicap:
         reason = f"measured with --mlperf-handicap {result.handicap:.0%}"
     elif result.pretended:

@@ -21,7 +21,6 @@ from pytest_mlperf.cli.stored_results import (
     results_path,
 )
 from pytest_mlperf.core.baseline import Record, find
-from pytest_mlperf.core.causes import causes
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.metrics import METRICS
@@ -34,7 +33,9 @@ from pytest_mlperf.judge.decision import Answer
 from pytest_mlperf.judge.inputs import Direction, surer
 from pytest_mlperf.judge.ratio import FIRST_LOOK, judge_ratio
 from pytest_mlperf.judge.rule_r import GATING_RUNS, Judged, RuleR, judge
+from pytest_mlperf.reports.causes import causes
 from pytest_mlperf.reports.rows import section, title
+from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.reports.terminal import text
 from pytest_mlperf.reports.terminal.explanation import environment, evidence, wrapped
 from pytest_mlperf.reports.terminal.layout import relative, table
@@ -178,7 +179,7 @@ def looks(
     old_values = values(record.runs, metric.metric) if record else []
     new_values = values(runs, metric.metric)
     if metric.outcome is None or metric.low is None or metric.limit is None:
-        note = metric.note or "no baseline"
+        note = sentence(metric.note or "no baseline")
         return [head.replace("None", "only reported"), *wrapped(f"Not judged: {note}", width)]
     if not old_values or not new_values:
         note = "The baseline's runs are missing, so the interim analyses cannot be repeated."

@@ -15,6 +15,7 @@ from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.core.untrusted_text import visible
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.reports.for_pytest import properties
+from pytest_mlperf.reports.sentences import first_line
 from pytest_mlperf.suite.pairs import Testable
 
 VERDICT: pytest.StashKey[CaseResult] = pytest.StashKey()
@@ -135,7 +136,7 @@ def _shown(message: str, result: CaseResult, root: Path) -> Any:
 
 
 def _first_line(result: CaseResult) -> str:
-    return visible(f"{result.verdict.outcome} {result.verdict.headline}")
+    return visible(first_line(result.verdict))
 
 
 def _point(exception: Any, message: str, path: str, line: int) -> None:

@@ -24,7 +24,6 @@ from pytest_mlperf.bench.bench import (
 from pytest_mlperf.bench.files import AcceptedBaselines
 from pytest_mlperf.bench.policy import LONE_PHASE, Phase
 from pytest_mlperf.core.case import Kind
-from pytest_mlperf.core.causes import causes
 from pytest_mlperf.core.results import CaseResult, Results, Suspect, by_case
 from pytest_mlperf.core.rulings.criteria import with_criterion
 from pytest_mlperf.core.rulings.multiplicity import DROP_OUTCOMES
@@ -51,6 +50,7 @@ from pytest_mlperf.plugin.report_json import LeftOut, case_result, planned_of, p
 from pytest_mlperf.plugin.resume import SessionProgress
 from pytest_mlperf.plugin.selection import Selection
 from pytest_mlperf.plugin.suspicion import Suspicion
+from pytest_mlperf.reports.causes import causes
 from pytest_mlperf.reports.costs import USUAL_RUNS, cost_of
 from pytest_mlperf.reports.terminal import text
 from pytest_mlperf.reports.terminal.advice import JUDGE

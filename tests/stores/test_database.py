@@ -16,7 +16,7 @@ from pytest_mlperf.addons.history.spool import deliver, folder_of
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.history import histories_of
 from pytest_mlperf.core.results import Results
-from pytest_mlperf.stores.database import StoreError, _backends, opened, require_url, shown_url
+from pytest_mlperf.stores.database import StoreError, _backends, opened, shown_url, store_setting
 from pytest_mlperf.stores.database._backends import without_secrets
 from pytest_mlperf.stores.database._store import MIGRATIONS
 from pytest_mlperf.stores.results import read_results, write_results
@@ -178,7 +178,7 @@ def test_a_password_is_never_shown_and_a_url_of_no_store_is_refused(url: str) ->
     assert message == "no \"postgresql://ci@h/d\": '***', ***, ***"
     for other in ("postgresql://ci:sec/ret@db/perf", "postgresql://ci:a?@db", "postgresql://[x"):
         with pytest.raises(MlperfError, match="write / as %2F"):
-            require_url(other)
+            store_setting(other)
     for other in ("mysql://a@c/d", "sqlite://", "http://x/y.db"):
         with pytest.raises(MlperfError, match="sqlite:///FILE"), opened(other):
             pass
@@ -203,7 +203,7 @@ def test_a_url_typed_without_its_slashes_is_refused_and_keeps_its_secret() -> No
     for url, url_shown in typed.items():
         assert shown_url(url) == url_shown
         with pytest.raises(MlperfError) as caught:
-            require_url(url)
+            store_setting(url)
         assert str(caught.value).startswith(
             f"{url_shown!r} is not a results database; write sqlite:///FILE, postgresql://"
         )
@@ -214,7 +214,7 @@ def test_a_url_typed_without_its_slashes_is_refused_and_keeps_its_secret() -> No
         "a:b.db",
         "a=b.db",
     ):
-        require_url(file)
+        store_setting(file)
         assert shown_url(file) == file
 
 

@@ -29,6 +29,7 @@ from pytest_mlperf.core.numbers import plural
 from pytest_mlperf.core.untrusted_text import json_text
 from pytest_mlperf.hardware.machine import Machine, detect
 from pytest_mlperf.judge.inputs import DAYS
+from pytest_mlperf.reports.promises import guarantee_text, short_guarantee
 from pytest_mlperf.reports.terminal.layout import fold, relative, table
 from pytest_mlperf.run.checkpoints.build import about_builder, state_of
 from pytest_mlperf.stores import accuracy_baselines
@@ -208,7 +209,7 @@ def _performance(
     if record is None:
         return None, "other machine", ""
     held = guarantee(record, rule, calibrated=learnt is not None, now=dt.datetime.now(dt.UTC))
-    return held, held.brief, ""
+    return held, short_guarantee(held), ""
 
 
 def _accuracy(planned: Planned, root: Path) -> tuple[str, str]:
@@ -398,7 +399,7 @@ def _held(suites: Sequence[SuiteState]) -> Iterator[str]:
         ]
         if open_:
             worst = min(open_, key=lambda one: (one.final_until or "", one.days))
-            yield f"{plural(len(open_), 'baseline')}: {worst.in_words}"
+            yield f"{plural(len(open_), 'baseline')}: {guarantee_text(worst)}"
 
 
 def _cases(suites: Sequence[SuiteState]) -> list[CaseState]:

@@ -50,6 +50,7 @@ from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.hardware.machine import Machine, detect
 from pytest_mlperf.judge.rule_r import GATING_RUNS
 from pytest_mlperf.reports.costs import costs
+from pytest_mlperf.reports.sentences import first_line, sentence
 from pytest_mlperf.reports.terminal.layout import relative
 from pytest_mlperf.reports.terminal.selection import idle_in_words
 from pytest_mlperf.run.project import is_tracked
@@ -190,8 +191,8 @@ def taken(test: ToMeasure, made: CaseResult | None, copy: Path, terms: Terms) ->
         )
     if made.verdict.outcome is not Outcome.RECORDED:
         if made.verdict.kind == Kind.ACCURACY:
-            return Kept(reason=f"no scores to keep: {made.verdict.headline}")
-        raise BaselineError(f"{made.verdict.outcome} {made.verdict.headline}")
+            return Kept(reason=f"no scores to keep: {sentence(made.verdict.headline)}")
+        raise BaselineError(first_line(made.verdict))
     if made.verdict.kind == Kind.ACCURACY:
         return _scores(test, made, copy, terms)
     return _speed(test, made, copy, terms)

@@ -25,6 +25,7 @@ from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.errors import BaselineError
 from pytest_mlperf.core.guarantees import ACCEPT_OPTIONS, MISSING_OPTION, REPLACE_OPTIONS
 from pytest_mlperf.core.noise.calibration import USUAL_BASELINE_RUNS
+from pytest_mlperf.core.notes import Words
 from pytest_mlperf.core.numbers import plural, points
 from pytest_mlperf.core.recording import (
     Action,
@@ -41,6 +42,7 @@ from pytest_mlperf.core.rulings.screening import screened
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.judge.inputs import DAYS
 from pytest_mlperf.judge.rule_r import GATING_RUNS
+from pytest_mlperf.reports.sentences import first_line, sentence
 from pytest_mlperf.reports.terminal.advice import is_drop
 from pytest_mlperf.reports.terminal.layout import relative
 from pytest_mlperf.stores import accuracy_baselines, baselines
@@ -109,11 +111,11 @@ def require_fit(result: CaseResult) -> None:
         option = "--mlperf-handicap" if result.handicap else "--mlperf-pretend"
         raise BaselineError(f"measured with {option}")
     if verdict.outcome in UNFIT_OUTCOMES:
-        raise BaselineError(f"{verdict.outcome} {verdict.headline}")
+        raise BaselineError(first_line(verdict))
     if verdict.subject is None or not measured:
         raise BaselineError("nothing was measured")
     if reason := why_never(verdict):
-        raise BaselineError(reason)
+        raise BaselineError(sentence(reason))
 
 
 def root_of(result: CaseResult, folder: Path | None) -> Path:
@@ -170,9 +172,7 @@ def _speed(
     if len(fresh) < GATING_RUNS:
         for judged in filter(None, (result, energy)):
             if is_drop(judged.verdict):
-                require_accepted(
-                    result, f"{judged.verdict.outcome} {judged.verdict.headline}", terms
-                )
+                require_accepted(result, first_line(judged.verdict), terms)
         return _to_measure(result, root, terms, limits)
     if result.scored and verdict.accuracy is None:
         raise BaselineError(
@@ -252,7 +252,7 @@ def _scores(result: CaseResult, root: Path, terms: Terms) -> ToMeasure | Kept:
         _same_place(result, file)
     old = accuracy_baselines.ACCURACY_DOCUMENT.load(file)
     if verdict.outcome is Outcome.ACC_DROP:
-        require_accepted(result, f"{verdict.outcome} {verdict.headline}", terms)
+        require_accepted(result, first_line(verdict), terms)
     elif old and not (
         changed_keys(old.fingerprint, verdict.subject.fingerprint) or case.id in terms.chosen
     ):
@@ -309,7 +309,7 @@ class PerformanceProposal:
     old: Record | None
     new: Record
     limits: Mapping[str, float]
-    notes: tuple[str, ...] = ()
+    notes: tuple[Words, ...] = ()
 
     @property
     def folder(self) -> Path:
@@ -327,7 +327,7 @@ class PerformanceProposal:
         new = geometric_means(self.new.runs)
         for metric in filter(new.__contains__, self.limits):
             yield f"  {step(metric, old.get(metric), new[metric])}"
-        yield from (f"  {note}" for note in self.notes)
+        yield from (f"  {note}" for note in map(sentence, self.notes))
         yield f"  {len(self.new.runs)} runs -> {relative(self.file)}"
 
     def write(self) -> None:

@@ -62,6 +62,18 @@ def store_of(options: Mapping[str, Any]) -> str:
     return str(options["runs_dir"] / "results.db") if url == USUAL else url
 
 
+def store_setting(text: str) -> str | Path:
+    """Return the store of an option: the usual one, a URL, or a file for a relative path.
+
+    Raises StoreError for a URL of another kind of database.
+    """
+    if text == USUAL:
+        return text
+    require_url(text)
+    text = text.removeprefix("sqlite:///")
+    return text if "://" in text else Path(text)
+
+
 def require_url(url: str) -> None:
     """Raise an error if a URL cannot be a store's, or its library is not installed."""
     scheme = _scheme(url)

@@ -195,6 +195,20 @@ class Store:
         rows = self._backend.execute("SELECT DISTINCT case_id FROM mlperf_series ORDER BY 1")
         return [str(case) for (case,) in rows]
 
+    def histories_with(self, results: Results) -> dict[str, list[CaseHistory]]:
+        """Return the histories of the cases of a session by case id; the session is among them."""
+        now = {series.key: (series, point) for series, point in points_of_session(results)}
+        histories: dict[str, list[CaseHistory]] = {}
+        for case in dict.fromkeys(series.case.id for series, _ in now.values()):
+            for history in self.histories(case):
+                if (latest := now.get(history.series.key)) is None:
+                    continue
+                points = [point for point in history.points if point.run != results.run]
+                points = sorted([*points, latest[1]], key=lambda point: (point.started, point.run))
+                whole = CaseHistory(series=history.series, points=points)
+                histories.setdefault(case, []).append(whole)
+        return histories
+
     def histories(self, case: str | None = None, metric: str | None = None) -> list[CaseHistory]:
         """Return histories like `histories_of`, of one case or all, of one metric or all."""
         filters = {"s.case_id = ?": case, "s.metric = ?": metric}
