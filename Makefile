@@ -8,26 +8,26 @@
 # make mutants 300 small changes of the package: which do the tests notice?
 # make bench   this project's own speed
 # make repeats 20 unchanged and 20 handicapped comparisons: counts false alarms and misses
-# make busy    verdicts beside neighbours that compute: unchanged code must be no drop
+# make busy    verdicts next to busy processes: unchanged code must not be a drop
 # make precisions  accuracy and speed of the tiny suite in every precision, as a page and as Markdown
 # make energy  how far off energies are, against simulated loads
 # make decisions  how often verdicts are wrong, simulated: fails if a promise is broken, in 6 minutes
 # make decisions-full  the same at full size, and docs/decisions.md with its rows from it
-# make engines one tiny model through every engine that is here, beside each other
+# make engines one tiny model through every installed engine, compared
 # make mlserver a real KServe v2 server, for the tests of engine triton
 # make fleet   tests on a real Ray cluster of two nodes, which is installed for it, and on Slurm
 # make mlcommons  exported submissions and logs of twins, judged by MLCommons' scripts (MLPERF_INFERENCE=checkout)
-# make peers   the openai engine's client beside MLCommons', AIPerf and GuideLLM on one server
-# make servers each faulty server of the tests: its own truth beside what the openai engine says of it
+# make peers   the openai engine's client compared with MLCommons', AIPerf and GuideLLM on one server
+# make servers each faulty server of the tests: its own figures, and the openai engine's
 # make duplicates  the places in the package that share six or more lines
 # make searches how far off searched rates are, simulated
 # make gpu     this machine's GPU: its sensors, its energy and real sizes, in nine minutes
 # make gpu-bundle  wheels for a GPU machine without network: build/gpu-bundle
-# make train   train the tiny models anew
+# make train   train the tiny models again
 # make pictures  the pictures of README and docs/report.md, by Chromium
 # make docs    the documentation, built strictly into build/docs
 # make schemas write the published JSON Schemas
-# make clean   remove the virtual environment, .mlperf and what was built
+# make clean   remove the virtual environment, .mlperf and build files
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 # What make quick needs, and no more: none of its tests loads torch.

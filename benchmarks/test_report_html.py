@@ -74,7 +74,7 @@ def first_paint_ms(report: Path) -> float:
                 assert opened.page.inner_text("h1") == f"Failed: {CASES // 10} PERF DROP"
                 drawn = opened.tables(opened.open_case(0))[0]
                 assert sum(row[1] == "accepted" for row in drawn) == POINTS
-                assert opened.said == []
+                assert opened.messages == []
                 paints.append(
                     opened.page.evaluate(
                         "performance.getEntriesByName('first-contentful-paint')[0].startTime"

@@ -110,13 +110,13 @@ def flat(since: int) -> float:
 
 
 def step(since: int) -> float:
-    """A step down, for good."""
+    """Return the logarithm of a lasting step down."""
     del since
     return math.log1p(-STEP)
 
 
 def ramp(since: int) -> float:
-    """A little less every session."""
+    """Return the logarithm of a loss that grows with every session."""
     return math.log1p(-WEEKLY) * (since + 1) / SESSIONS_A_WEEK
 
 

@@ -42,7 +42,7 @@ Integral = Callable[[float], float]
 
 
 def constant(time_s: float) -> float:
-    """A load that never changes."""
+    """Return the energy of a constant load."""
     return HIGH_W * time_s
 
 
@@ -235,7 +235,7 @@ REST_S, REST_W = 3.0, 110.0
 
 
 def steps(pieces: Iterator[tuple[float, float]], seconds: float = 60.0) -> Integral:
-    """A board at rest, then what `pieces` say: for how many seconds which power."""
+    """Return a board at rest, then `pieces`: seconds and the power that follows."""
     lengths, powers, total = [REST_S], [REST_W], REST_S
     while total < seconds:
         length, watts = next(pieces)
@@ -285,7 +285,7 @@ def shots(rng: random.Random) -> Iterator[tuple[float, float]]:
 
 
 def ramp(rng: random.Random) -> Iterator[tuple[float, float]]:
-    """A ramp of 12 s with 30 Hz upon it."""
+    """Yield a ramp of 12 s with a ripple of 30 Hz."""
     time_s = 12 * rng.random()
     while True:
         base_w = 150 + 400 * (time_s % 12) / 12

@@ -42,7 +42,7 @@ def _no_bytecode_of_what_tests_write() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _leases_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """No test waits for somebody who measures on this machine, or for another worker's test."""
+    """Give each session its own leases, so that no test waits for another process's measurement."""
     os.environ["PYTEST_MLPERF_LEASES"] = str(tmp_path_factory.mktemp("leases"))
 
 
@@ -88,7 +88,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_finish() -> None:
-    """Keep what was collected out of later garbage collections: it lives as long as pytest."""
+    """Keep collected tests out of later garbage collections: they live as long as pytest."""
     gc.freeze()
 
 

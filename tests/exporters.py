@@ -18,7 +18,7 @@ class Exporter(ThreadingHTTPServer):
     def __init__(self, show: Show) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.show = show
-        self.asked = 0
+        self.requests = 0
 
     @property
     def url(self) -> str:
@@ -35,7 +35,7 @@ class Handler(BaseHTTPRequestHandler):
     server: Exporter
 
     def do_GET(self) -> None:
-        self.server.asked += 1
+        self.server.requests += 1
         self.server.show(self)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base's name

@@ -66,7 +66,7 @@ def use_no(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @cache
 def _prepare() -> None:
-    """Read once, for all forks, what the package itself brings."""
+    """Read once, for all forks, the package's own data."""
     official_results()
     for kind in (results._results, results._verdict, report_json.case_result):
         kind().rebuild()
@@ -132,7 +132,7 @@ def _fork(popen: Any, words: list[str], *rest: Any) -> None:
 
 
 def _open_files() -> dict[int, str]:
-    """Return what each descriptor of this process is."""
+    """Return the target of each open descriptor of this process."""
     files = {}
     for descriptor in Path("/proc/self/fd").iterdir():
         with suppress(OSError):  # the descriptor of the listing itself
@@ -148,7 +148,7 @@ def _become(
     *,
     own_session: bool,
 ) -> None:
-    """Become what a fresh interpreter would be."""
+    """Become like a fresh interpreter."""
     if own_session:
         os.setsid()
     _take_streams(streams, pass_fds)
@@ -172,7 +172,7 @@ def _become(
 
 
 def _take_streams(streams: Sequence[int], pass_fds: Sequence[int]) -> None:
-    """Use these as stdin, stdout and stderr, and close what is not passed."""
+    """Use these as stdin, stdout and stderr, and close all descriptors that are not passed on."""
     for stream, number in enumerate(streams):
         if number != -1:
             os.dup2(number, stream)
@@ -188,7 +188,7 @@ def _take_streams(streams: Sequence[int], pass_fds: Sequence[int]) -> None:
 
 
 def _forget() -> None:
-    """Forget what the package and NVML remember of the machine and of files."""
+    """Clear the caches of the package and of NVML about the machine and files."""
     results_in.cache_clear()
     for name, module in list(sys.modules.items()):
         if name.startswith(FORGETFUL):

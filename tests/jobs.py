@@ -1,4 +1,4 @@
-"""A case with all that its runs need, where nothing keeps it from running."""
+"""A case with all parts that its runs need, on a machine without obstacles."""
 
 from __future__ import annotations
 

@@ -27,8 +27,8 @@ class RayCluster:
         """Begin its head, which has no processor to offer.
 
         Args:
-            folder: Of what its nodes keep.
-            client_port: Where `ray://` is served; None: nowhere.
+            folder: Folder of its nodes' files.
+            client_port: Port of `ray://`; None serves none.
         """
         self.folder = folder
         command = [sys.executable, "-m", __name__, str(folder), str(client_port or 0)]
@@ -52,7 +52,7 @@ class RayCluster:
         self._answer()
 
     def add(self, name: str, gpus: int = 0, kind: str = "", **variables: str) -> Path:
-        """Begin a node with so many GPUs of a kind, and two processors; return its folder.
+        """Start a node with GPUs of a kind, and two processors; return its folder.
 
         Args:
             variables: Of its environment.

@@ -18,14 +18,14 @@ def unrefused(
     start: str = "",
     advice: Sequence[str] = ("",),
 ) -> list[str]:
-    """Return a line for each row that is not refused as it must be.
+    """Return a line for each row that is not refused as expected.
 
     Args:
         call: Called with each row but its last item.
         error: The error that each call must raise.
         rows: Arguments, and last a part of the message or a pattern of it.
-        layer: The layer that a RunError must name; None: any.
-        start: What every message begins with.
+        layer: The layer that a RunError must name; None accepts any.
+        start: Prefix of every message.
         advice: Parts of which every message has at least one.
     """
     failures = []

@@ -19,14 +19,16 @@ def over_days(record: Record, noise: SessionNoise | None = SEEN) -> Record:
 
     Args:
         record: With at least as many runs.
-        noise: What sessions were seen to differ by; None: nobody saw more than these runs.
+        noise: Known variance between sessions; None if only these runs are known.
     """
-    now, count = dt.datetime.now(dt.UTC), len(record.runs)
+    present_day, count = dt.datetime.now(dt.UTC), len(record.runs)
     runs = []
     for i, run in enumerate(record.runs):
-        place = i * DAYS // count
-        day = now - dt.timedelta(days=DAYS - place)
-        runs.append(replace(run, session=f"session-{place}", started=day.isoformat("T", "seconds")))
+        session_number = i * DAYS // count
+        day = present_day - dt.timedelta(days=DAYS - session_number)
+        runs.append(
+            replace(run, session=f"session-{session_number}", started=day.isoformat("T", "seconds"))
+        )
     metrics = record.runs[0].metrics if noise else ()
     return replace(record, runs=tuple(runs), session_noise={m: noise for m in metrics if noise})
 

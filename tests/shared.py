@@ -15,12 +15,12 @@ T = TypeVar("T")
 
 
 def once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], T]) -> T:
-    """Return what `make` makes in a new folder, by this process or by another of pytest-xdist's.
+    """Return the result of `make` in a new folder, computed once for all xdist workers.
 
     Args:
         factory: Of the test session.
         name: Of the folder; one maker for each.
-        make: Gets the folder; what it returns can be pickled, and nobody changes it afterwards.
+        make: Gets the folder; its result can be pickled, and is read-only afterwards.
     """
     if "PYTEST_XDIST_WORKER" not in os.environ:
         return make(factory.mktemp(name))

@@ -15,7 +15,7 @@ PACKAGE = ROOT / "pytest_mlperf"
 
 @cache
 def parsed(path: Path) -> ast.Module:
-    """Return the syntax tree of a module; nobody changes it."""
+    """Return the syntax tree of a module, which is cached and read-only."""
     return ast.parse(path.read_text("utf-8"))
 
 

@@ -96,9 +96,9 @@ def test_imports_point_down() -> None:
 def test_the_page_shows_the_same_floors() -> None:
     page = (ROOT / "docs" / "architecture.md").read_text("utf-8")
     rows = re.findall(r"^\| (\d+) \| (.+) \|$", page, re.MULTILINE)
-    shown = {int(number): set(re.findall(r"`(\w+)`", names)) for number, names in rows}
+    floors_on_page = {int(number): set(re.findall(r"`(\w+)`", names)) for number, names in rows}
 
-    assert shown == dict(enumerate(FLOORS, start=1))
+    assert floors_on_page == dict(enumerate(FLOORS, start=1))
 
 
 def test_inner_modules_are_imported_inside_their_package_alone() -> None:
@@ -144,7 +144,7 @@ def test_the_kernel_imports_no_adapter_and_no_add_on() -> None:
 
 
 def test_add_ons_use_the_interface_of_the_kernel_and_no_other_add_on() -> None:
-    """interface.toml lists it; what it lists may not change lightly."""
+    """interface.toml lists it, and rarely changes."""
     names = {module: sorted(of) for module, of in OURS.kernel_names("addons", public=False).items()}
     listed = tomllib.loads(INTERFACE.read_text("utf-8"))["names"]
 
@@ -154,7 +154,7 @@ def test_add_ons_use_the_interface_of_the_kernel_and_no_other_add_on() -> None:
     assert [m for m, of in listed.items() for n in of if private.search(f"{m}.{n}")] == []
 
 
-def test_adapters_import_public_names_and_what_lies_beside_them_alone() -> None:
+def test_adapters_import_public_names_and_their_own_modules_only() -> None:
     """The proof that the public face suffices for an engine, data set, scorer or builder."""
     assert set(OURS.kernel_names("adapters")) == {"pytest_mlperf", "pytest_mlperf.extension"}
     assert OURS.imports_of_adapters() == set()

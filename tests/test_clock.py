@@ -46,11 +46,11 @@ datetime.datetime = _Jumping
 def test_nothing_reads_the_wall_clock_to_measure_time() -> None:
     """Durations come from monotonic clocks. Nine places read `time.time`.
 
-    The samplers of GPUs and of the host, beside a monotonic one: LoadGen writes its window in UTC;
-    a wall clock that was set meanwhile makes the energy unknown. Our own loops, for when a window,
+    The samplers of GPUs and of the host, with a monotonic one: LoadGen writes its window in UTC;
+    a wall clock that was set in between makes the energy unknown. Our own loops, for when a window,
     a benchmark of pytest-benchmark or a harness's point began. And the memories of builds and of
-    weights' digests, for the age of a file's stamp; a node of a fleet likewise. What watches
-    whether the wall clock is set.
+    weights' digests, for the age of a file's stamp; a node of a fleet too. And the watch of
+    the wall clock itself.
     """
     uses = {
         str(path.relative_to(PACKAGE))

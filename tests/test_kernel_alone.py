@@ -52,9 +52,9 @@ def test_a_first_suite_is_written_measured_recorded_and_a_slower_build_fails(
     assert (slowed.returncode, "PERF DROP" in slowed.stdout) == (1, True), slowed.stdout
 
 
-def test_what_is_not_there_is_named_where_it_is_asked_for(kernel: Path, tmp_path: Path) -> None:
+def test_missing_parts_are_named_on_use(kernel: Path, tmp_path: Path) -> None:
     helped = run(kernel, tmp_path, "pytest_mlperf", "--help")
-    asked = run(kernel, tmp_path, "pytest_mlperf", "submission", "r.json")
+    submission_run = run(kernel, tmp_path, "pytest_mlperf", "submission", "r.json")
     other = run(kernel, tmp_path, "pytest_mlperf", "init", "--engine", "torch")
     write_results(tmp_path / "r.json", session(result(OK)))
     text = run(kernel, tmp_path, "pytest_mlperf", "report", "r.json")
@@ -62,8 +62,8 @@ def test_what_is_not_there_is_named_where_it_is_asked_for(kernel: Path, tmp_path
 
     assert helped.returncode == 0
     assert "submission   cannot be loaded: No module named 'pytest_mlperf.addons'" in helped.stdout
-    assert asked.returncode == 3
-    assert "cannot be used" in asked.stderr
+    assert submission_run.returncode == 3
+    assert "cannot be used" in submission_run.stderr
     assert (other.returncode, "invalid choice: 'torch'" in other.stderr) == (2, True)
     assert (text.returncode, "1 test: 1 ok" in text.stdout) == (0, True), text.stderr
     assert (table.returncode, table.stdout) == (3, "")

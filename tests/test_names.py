@@ -1,4 +1,4 @@
-"""Names say what a thing is, in the words of MLPerf and pytest; one name stands for one thing."""
+"""Test that names describe things, in the words of MLPerf and pytest, each one thing only."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def test_type_checkers_see_the_names_that_are_imported_lazily(module: ModuleType
 
 
 @pytest.mark.process
-def test_what_an_extension_needs_is_the_standard_library_alone() -> None:
+def test_an_extension_needs_the_standard_library_only() -> None:
     """An engine may run in a Python in which nothing is installed."""
     names = ", ".join(name for name in NAMES if name not in IN_TESTS_ALONE)
     code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from pytest_mlperf import {names}"
@@ -151,7 +151,7 @@ ARCHITECTURE = "architecture.md"
 """The page about the inside; it is for who changes it."""
 
 
-def shown() -> Iterator[Path]:
+def shown_files() -> Iterator[Path]:
     """Yield the pages and the code that readers copy from; docs/_ext builds the reference."""
     yield ROOT / "README.md"
     yield from (page for page in ROOT.glob("docs/**/*.md") if page.name != ARCHITECTURE)
@@ -163,7 +163,7 @@ def shown() -> Iterator[Path]:
 def test_nothing_deeper_is_shown_to_readers() -> None:
     """Pages, examples and suites import `pytest_mlperf` and `pytest_mlperf.testing` alone."""
     deeper = set()
-    for path in shown():
+    for path in shown_files():
         text = path.read_text("utf-8")
         named = {name for name in MENTION.findall(text) if name not in GROUPS and not public(name)}
         deeper |= {(path, name) for name in (set(IMPORT.findall(text)) - PUBLIC) | named}

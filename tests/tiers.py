@@ -1,6 +1,6 @@
-"""Which tests are quick: those that start no process, and whose module does not load torch.
+"""Define which tests are quick: they start no process, and their module does not load torch.
 
-Python announces the start of a process to its audit hooks, whoever asks for it. A hook cannot be
+Python announces every start of a process to its audit hooks. A hook cannot be
 removed again, so there is one, and it looks at what runs.
 """
 
@@ -60,7 +60,7 @@ LIBRARIES = ("torch", "transformers", "torchao")
 
 
 class NeedsTorch(pytest.Module):
-    """A module that cannot be imported here: it is skipped, and says what it needs."""
+    """A module that cannot be imported here: it is skipped with the name of the missing package."""
 
     @classmethod
     def in_place_of(cls, path: Path, parent: pytest.Collector) -> NeedsTorch | None:

@@ -46,10 +46,10 @@ from pytest_mlperf.stores.results import read_results
 from tests.adapters.engines.openai.echo import echo_server
 from tests.adapters.engines.openai.recorder import answering, in_a_run, open_engine
 from tests.adapters.engines.openai.scripted import (
-    Asked,
     Manner,
     PrefixCache,
     Reply,
+    Request,
     Script,
     Scripted,
     failure,
@@ -295,7 +295,7 @@ def scripted(
 
 def paced(script: Script) -> Script:
     """Let a server send the events of its answers one by one."""
-    return lambda asked: replace(script(asked), pace_s=EVENT_S)
+    return lambda request: replace(script(request), pace_s=EVENT_S)
 
 
 def another_before() -> Seen:
@@ -314,8 +314,8 @@ def after(count: int, late: Script, early: Script) -> Script:
     """Answer so many requests of a run in one way, and all later ones in another."""
     turns = itertools.count()
 
-    def answer(asked: Asked) -> Reply:
-        return (late if in_a_run(asked) and next(turns) >= count else early)(asked)
+    def answer(request: Request) -> Reply:
+        return (late if in_a_run(request) and next(turns) >= count else early)(request)
 
     return answer
 
@@ -324,11 +324,11 @@ def two_builds() -> Seen:
     """Let two builds answer in turn."""
     answered = Counter[str]()
 
-    def answer(asked: Asked) -> Reply:
+    def answer(request: Request) -> Reply:
         name = f"fp_{answered.total() % 2}"
-        answered[name] += in_a_run(asked)
+        answered[name] += in_a_run(request)
         mark = f'{{"system_fingerprint": "{name}", "id"'.encode()
-        reply = Manner()(asked)
+        reply = Manner()(request)
         return replace(reply, parts=[part.replace(b'{"id"', mark) for part in reply.parts])
 
     seen = scripted(answer)
@@ -349,8 +349,8 @@ def second_begin_token() -> Seen:
     prompt = f"{tokenizer.bos_token}{FORTY}"
     twice = len(tokenizer(prompt)["input_ids"])
 
-    def count(asked: Asked) -> Reply:
-        return Manner(prompt_tokens=twice if in_a_run(asked) else twice - 1)(asked)
+    def count(request: Request) -> Reply:
+        return Manner(prompt_tokens=twice if in_a_run(request) else twice - 1)(request)
 
     did = f"counts {twice} tokens, one begin token more than there are"
     seen = scripted(count, [prompt], did, model=str(TINY), salt=False)
@@ -364,12 +364,12 @@ def failing(may_fail: float) -> Seen:
     """Let each 32nd request fail; a share of them may."""
     turns, failed = itertools.count(1), Counter[bool]()
 
-    def answer(asked: Asked) -> Reply:
-        if not in_a_run(asked):
-            return Manner()(asked)
+    def answer(request: Request) -> Reply:
+        if not in_a_run(request):
+            return Manner()(request)
         fails = next(turns) % 32 == 0
         failed[fails] += 1
-        return failure("500 Internal Server Error", "out of memory") if fails else Manner()(asked)
+        return failure("500 Internal Server Error", "out of memory") if fails else Manner()(request)
 
     with Scripted(paced(answer)) as server:
         client, says = measure(server.url, may_fail=may_fail)
@@ -573,10 +573,10 @@ def empty_answers() -> Seen:
 TOGETHER = "test_answers_that_come_together_have_no_times_between_their_tokens"
 VISIBLE = "test_times_per_token_are_of_tokens_that_a_user_saw_after_the_first_message"
 UNCHANGED = "test_comments_reasoning_and_held_arguments_change_no_time_of_a_token"
-UNSIZED = "test_a_first_message_of_unknown_size_is_told_where_it_may_hide_much_of_the_time"
-SCORES = "test_answers_that_are_only_reasoning_are_no_first_baseline"
+UNSIZED = "test_a_first_message_of_unknown_size_is_noted_if_it_may_hide_much_of_the_time"
+SCORES = "test_answers_of_reasoning_only_are_not_recorded"
 CACHE = "test_runs_ask_other_prompts_and_a_baseline_of_the_same_ones_is_not_compared"
-FAILURES = "test_each_way_to_fail_is_told_with_its_count"
+FAILURES = "test_each_kind_of_failure_is_reported_with_its_count"
 
 IN_ONE_READ = "of the answers came in one read, or in few"
 

@@ -38,11 +38,11 @@ class Excepted:
 
 EXCEPTED = (
     Excepted(
-        machine="sessions differ by 2 to 4 times what runs differ by",
+        machine="sessions differ by 2 to 4 times as much as runs",
         why="Four days show only roughly how much sessions differ. A PROVISIONAL drop is red on "
         "day 2 if the scatter of the days explains it with p < 6.5 %. With p < 1.5 % four days "
-        "would keep the promise, but 68 % of the drops at typical noise would be red by day 2, not "
-        "90 %. With ten days final drops alone come to 1 %, and those of two days add up to 0.5 %. "
+        "would keep the guarantee, but only 68 % of the drops at typical noise would be red by day "
+        "2. With ten days final drops alone come to 1 %, and those of two days add up to 0.5 %. "
         "With one day a final drop allows for 4 times, but these runs are noisier than it expects.",
         red={
             "runs 0.5 %, sessions 1.5 % (x3)": {"4x2": 0.014, "8+2+2+2": 0.018, "10x2": 0.012},
@@ -66,7 +66,7 @@ EXCEPTED = (
         why="If a share p of the sessions is slow, the N days of a baseline met none with "
         "probability (1-p)^N. A rule that speaks on one day then errs with p(1-p)^N, about "
         "1/(e(N+1)) at most: 3.5 % for ten days. One that waits for a second day errs with "
-        "p²(1-p)^N, at most 2.2 % for four days. Baselines that met one slow day add to it.",
+        "p²(1-p)^N, at most 2.2 % for four days. Baselines with one slow day add to these rates.",
         red={
             "1 session in 5 -4 %": {"4x2": 0.017, "8+2+2+2": 0.023, "10x2": 0.046},
             "1 session in 20 -4 %": {"10x2": 0.035},

@@ -180,11 +180,11 @@ def _curves(rows: Sequence[curves.Row]) -> str:
     (noisy,) = (row for row in rows if row.noise == curves.TOO_NOISY)
     sure = [row for row in rows if row is not noisy]
     return (
-        f"Of curves of {curves.POINTS} points, in five noises, {span(r.failed for r in rows)} % of "
-        f"the unchanged ones are a drop, and a drop of 5 % at one point is ok in "
-        f"{span(row.missed for row in rows)} %. Where runs vary by up to 1 %, a drop of 3 % at all "
-        f"points is found in {span(row.everywhere for row in sure)} % and one of 5 % at one point "
-        f"in {span(row.at_one for row in sure)} %; at 2.2 %, in {percent(noisy.everywhere)} and "
+        f"Curves of {curves.POINTS} points, five noises: {span(r.failed for r in rows)} % of the "
+        f"unchanged ones are a drop. A drop of 5 % at one point is ok in "
+        f"{span(row.missed for row in rows)} %. If runs vary by up to 1 %, a drop of 3 % at all "
+        f"points is found in {span(row.everywhere for row in sure)} %, and one of 5 % at one point "
+        f"in {span(row.at_one for row in sure)} %. At 2.2 % it is {percent(noisy.everywhere)} and "
         f"{percent(noisy.at_one)} %. PROVISIONAL verdicts are included."
     )
 
@@ -198,9 +198,9 @@ def _two_sides(rows: Sequence[two_sides.Row]) -> str:
         f"`pytest-mlperf compare` calls unchanged builds a drop in {of('unchanged is a drop')} % "
         f"and a drop of the limit ok in {of('drop of the limit is ok')} %. With 200 unchanged "
         f"cases it exits with 1 in {of('exit 1')} %. Interleaving confirms unchanged builds in "
-        f"{of('is confirmed')} % and excludes a drop of the limit in {of('is excluded')} %, also "
-        f"on machines that drift, with {min(pairs):.1f} to {max(pairs):.1f} pairs. `[[pairs]]` "
-        f"refutes a claim that is just true in {of('is refuted')} % and proves one that is just "
+        f"{of('is confirmed')} %, and rules out a drop of the limit in {of('is excluded')} %, with "
+        f"{min(pairs):.1f} to {max(pairs):.1f} pairs, on drifting machines too. `[[pairs]]` "
+        f"refutes a claim that is just true in {of('is refuted')} %, and proves one that is just "
         f"false in {of('is proven')} %."
     )
 
@@ -210,11 +210,11 @@ def of_scores(few: Sequence[rare.Row], whole: Sequence[whole_data.Row]) -> str:
     groups = [row for row in few if row.what.startswith("groups")]
     others = [row for row in few if row not in groups]
     return (
-        f"If the other outputs hardly change besides, a drop of the margin passes in "
+        f"If the other outputs hardly change, a drop of the margin passes in "
         f"{span(row.passed for row in others)} %, and unchanged scores fail in "
-        f"{span(row.failed for row in others)} %; if groups of samples share an effect, in "
+        f"{span(row.failed for row in others)} %. If groups of samples share an effect, it is "
         f"{span(row.passed for row in groups)} and {span(row.failed for row in groups)} % (of "
-        f"{groups[0].passes} passes); mAP and AUC of few or unequal samples in "
+        f"{groups[0].passes} passes). For mAP and AUC of few or unequal samples it is "
         f"{span(row.passed for row in whole)} and {span(row.failed for row in whole)} % (of "
         f"{whole[0].passes})."
     )

@@ -99,7 +99,7 @@ def page(found: Found) -> dict[str, Table | Prose]:
 def _unlucky(found: Found) -> Prose:
     return Prose(
         "- *One in a hundred is an average over baselines.* A baseline whose runs happened to be "
-        "fast makes more false alarms until it is recorded anew. Of a hundred baselines five have "
+        "fast makes more false alarms until you record it again. Five baselines in a hundred have "
         f"{_unluckiest(found)} % or more warnings, if sessions differ by 0.5 %."
     )
 
@@ -146,13 +146,13 @@ def _few_sessions(found: Found) -> Prose:
     )
     noises = [row.red for row in found.further.many if row.interval is not None and row.red]
     return Prose(
-        f"Of sessions of an unchanged build, with 200 cases of 3 metrics, "
-        f"{span(of.false_red for of in nothing)} % have a red test, and at most "
-        f"{percent(max(noises))} % in 13 more noises; if each metric were judged alone, "
-        f"{span(alone)} % would. If 5 cases fall by 3 %, {span(of.found or 0.0 for of in fell)} % "
-        f"of them are red on day 1, {span(of.suspected or 0.0 for of in fell)} % of their metrics "
-        f"are SUSPECT, and {span(of.false_share for of in fell)} % of what is red is unchanged. If "
-        f"all 200 fall by 3 %, {_all_fell(found)} % are red."
+        f"With 200 unchanged cases of 3 metrics, {span(of.false_red for of in nothing)} % of the "
+        f"sessions have a red test, and at most {percent(max(noises))} % in 13 more noises. If "
+        f"each metric were judged alone, {span(alone)} % would. If 5 cases fall by 3 %, "
+        f"{span(of.found or 0.0 for of in fell)} % of them are red on day 1, and "
+        f"{span(of.suspected or 0.0 for of in fell)} % of their metrics are SUSPECT. "
+        f"{span(of.false_share for of in fell)} % of the red tests are then unchanged. If all 200 "
+        f"fall by 3 %, {_all_fell(found)} % are red."
     )
 
 

@@ -238,10 +238,10 @@ def _noisier(rows: Sequence[Row]) -> str:
         if NAMED[row.world] in NOISIER and row.design != "1x8"  # one day makes nothing final
     ]
     return (
-        f"So the `ok` of *one run* stays outside the promise if the new build varies more. At 3 "
+        f"So the `ok` of *one run* is outside the guarantee if the new build varies more. At 3 "
         f"times the noise {span(one.ok_by_one for one in fell)} % of the drops of the limit are ok "
-        f"for good after one run, and {span(one.ok_by_more for one in fell)} % after two runs or "
-        f"more, which keeps the 5 %."
+        f"for good after one run. After two runs or more it is "
+        f"{span(one.ok_by_more for one in fell)} %, which keeps the 5 %."
     )
 
 
@@ -252,8 +252,8 @@ def _some_of_them(rows: Sequence[Row]) -> Prose:
         for name, one in some.items()
     )
     return Prose(
-        "Nothing is promised of a drop that only some processes have, because one good run is "
-        f"enough to pass. {cells}."
+        "A drop in only some processes is outside the guarantee, because one good run is enough to "
+        f"pass. {cells}."
     )
 
 
@@ -261,11 +261,11 @@ def _few_loads(rows: Sequence[load.Row]) -> Prose:
     loaded = [row for row in rows if row.load != load.IDLE]
     (idle,) = (row for row in rows if row.load == load.IDLE)
     return Prose(
-        f"Beside [load](hardware.md#a-busy-machine) of up to 40 %, known as a bound, unchanged "
-        f"code is a drop in {span(row.fails for row in loaded)} % and a drop of the limit is ok in "
-        f"{span(row.passes for row in loaded)} %, whatever the runs really lost. The price: it is "
-        f"found in {span(row.found for row in loaded)} % (idle: {percent(idle.found)} %), a drop "
-        f"by half in {span(row.large for row in loaded)} %."
+        f"Under [load](hardware.md#a-busy-machine) with a known bound of up to 40 %, unchanged "
+        f"code is a drop in {span(row.fails for row in loaded)} %, and a drop of the limit is ok "
+        f"in {span(row.passes for row in loaded)} %. The price: a drop of the limit is found in "
+        f"{span(row.found for row in loaded)} % (idle: {percent(idle.found)} %), a drop by half in "
+        f"{span(row.large for row in loaded)} %."
     )
 
 

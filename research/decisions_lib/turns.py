@@ -72,7 +72,7 @@ def _far(
 
 
 def turns(rng: np.random.Generator, cases: int, name: str) -> Floats:
-    """Return log ratios of pairs of runs of equal builds, made A B, B A, A B, …"""
+    """Return log ratios of pairs of runs of equal builds in the order A B, B A, A B."""
     last = 2 * RULE.max_runs
     number = name.removesuffix(" %")
     sd = float(number) / 100 if number.replace(".", "").isdigit() else 0.007

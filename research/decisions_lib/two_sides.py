@@ -1,4 +1,4 @@
-"""Two sides of runs that are all there, or that are made in turns: are their promises kept?
+"""Check the error guarantees of two sides: of complete runs, and of interleaved ones.
 
 The shipped settings, quantiles and bounds on arrays: `compare` and `history` (core/rulings/pooled),
 A/B and `[[pairs]]` (core/rulings/ratio), and all metrics of a comparison together.

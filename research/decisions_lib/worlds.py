@@ -298,7 +298,7 @@ def _of(name: str, *parts: Part, **fields: Any) -> World:
 
 
 def _pure(run: float, session: float = 0.0) -> World:
-    """Runs of one standard deviation, and sessions of another, per cent."""
+    """Return a world by the standard deviations of runs and sessions, in percent."""
     apart = f", sessions {session:g} % (x{session / run:g})" if session else ""
     between = (sessions(normal(session / 100)),) if session else ()
     return _of(f"runs {run:g} %{apart}", runs(normal(run / 100)), *between)

@@ -1,4 +1,4 @@
-"""A compliance test asks and scores its own data, and needs of the runs what it compares."""
+"""Test that a compliance test runs and scores its own data, against the runs of its case."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Lab:
     """A case whose timed runs are VALID or not, and whose scores are given.
 
     Attributes:
-        asked: Samples of the data set of each process, by the test that it was made for.
+        processes: Samples of the data set of each process, by the test that it was made for.
         scored: Samples of the data set that was scored, how many were answered, and of how many.
     """
 
@@ -66,7 +66,7 @@ class Lab:
     valid: bool = True
     score: float = 95.0
     answers: Sequence[bytes] = tuple(array("i", range(5, 15)).tobytes() for _ in range(8))
-    asked: list[tuple[str, int]] = field(default_factory=list)
+    processes: list[tuple[str, int]] = field(default_factory=list)
     scored: list[tuple[int, int, int]] = field(default_factory=list)
 
     def measure(
@@ -75,8 +75,8 @@ class Lab:
         """Stand for `pytest_mlperf.run.measure.measure`."""
         del conditions, show
         samples = job.dataset.options["samples"]
-        self.asked.append((task.audit.test if task.audit else "", samples))
-        logs = self.folder / f"run-{len(self.asked)}" / "performance"
+        self.processes.append((task.audit.test if task.audit else "", samples))
+        logs = self.folder / f"run-{len(self.processes)}" / "performance"
         logs.mkdir(parents=True)
         write_answers(logs / ACCURACY_LOG, self.answers)
         text = (logs / ACCURACY_LOG).read_text("utf-8")
@@ -138,11 +138,11 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
 
 def test_test07_is_scored_against_the_truths_of_the_data_that_it_asked(lab: Lab) -> None:
     assert lab.verdict(Kind.TEST07).outcome is Outcome.OK
-    assert lab.asked[-1] == (Kind.TEST07, 64)
+    assert lab.processes[-1] == (Kind.TEST07, 64)
     assert lab.scored[-1] == (64, 8, 64)
 
     assert lab.verdict(Kind.TEST07, SMALL).outcome is Outcome.OK
-    assert lab.asked[-1] == (Kind.TEST07, 16)
+    assert lab.processes[-1] == (Kind.TEST07, 16)
     assert lab.scored[-1] == (16, 8, 16)
 
     lab.score = 89.0
@@ -158,10 +158,10 @@ def test_test09_of_a_twin_holds_answers_against_its_own_length(lab: Lab) -> None
     verdict = lab.verdict(Kind.TEST09, "timed_tokens = 12")
     assert verdict.outcome is Outcome.GATE_FAIL
     assert "answers have 10.00 tokens in the mean; 10.8 to 13.2 are asked" in verdict.headline
-    count = len(lab.asked)
+    count = len(lab.processes)
     with pytest.raises(UnavailableError, match=r"set timed_tokens in \[workload\] to its mean"):
         lab.verdict(Kind.TEST09)
-    assert len(lab.asked) == count
+    assert len(lab.processes) == count
 
 
 def test_runs_that_are_invalid_end_only_the_tests_that_compare_speeds(lab: Lab) -> None:

@@ -31,7 +31,7 @@ CASE = Case(
 )
 
 
-def test_what_a_baseline_applied_to_is_said_with_what_is_here() -> None:
+def test_the_conditions_of_a_baseline_are_shown_with_those_here() -> None:
     cases: list[tuple[dict[str, Property], str]] = [
         ({"power_limit_w": 500}, "power_limit_w 700, here 500"),
         ({"ecc": False}, "ecc True, here False"),

@@ -19,7 +19,7 @@ DROP = verdicts.DROP
 IDENTITY = present(DROP.subject).identity
 
 
-def test_it_is_said_why_a_case_stands_nowhere() -> None:
+def test_the_reason_for_a_missing_official_share_is_stated() -> None:
     """Results of another source are taken as they are."""
     of_round, of_none = (
         placed(DROP.case, IDENTITY, DROP.runs, searched=False, results=results)

@@ -121,7 +121,7 @@ def test_a_pair_that_load_may_explain_is_measured_again_then_left_out(job: Job) 
 
 
 def test_a_claim_is_held_against_its_own_factor(job: Job) -> None:
-    """Half the claimed speed beside more load proves nothing, twice the claimed speed does."""
+    """Half the claimed speed under more load proves nothing, twice the claimed speed does."""
     for faster, kept in ((1.5, False), (4.0, True)):
         a, b = sides(job, [(100.0 * faster, 0.3)] * 3, [(100.0, 0.0)] * 3)
         assert add_pair(a, b, LIMITS, 0.05, least=2.0) is kept

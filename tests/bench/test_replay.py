@@ -1,12 +1,11 @@
-"""Recorded sessions, judged again by what is shipped: each verdict is the stored one byte by byte.
+"""Test that recorded sessions, judged again, have the stored verdicts byte by byte.
 
 tests/data/replay holds sessions of the plugin on a CPU with all that they were compared with;
-tools/record_replay.py records them anew. The last digits are those of Linux on x86-64.
+tools/record_replay.py records them again. The last digits are those of Linux on x86-64.
 
-Left out, because it is not stored or is no judging: what is decided by measuring again (runs in
-turns beside the baseline's own build, the machine's own speed), the notes beside a verdict, and of
-a claim about two engines the headline: its numbers are judged again, the sentence is written where
-it is measured.
+Left out are parts that need a measurement (runs interleaved with the baseline's build, the
+machine's own speed), the notes of a verdict, and the headline of a claim about two engines: its
+numbers are judged again, but the sentence is written during the measurement.
 """
 
 from __future__ import annotations
@@ -88,7 +87,7 @@ class Stored:
         return case
 
     def with_throughput(self, factor: float) -> Stored:
-        """Return the same with its first run so many times as fast."""
+        """Return the same with the throughput of its first run multiplied by `factor`."""
         first, *others = self.verdict.runs
         throughput = first.metrics["throughput"] * factor
         changed = replace(first, metrics={**first.metrics, "throughput": throughput})
@@ -119,7 +118,7 @@ def judged(stored: Stored) -> Ruling:
 
 
 def text(verdict: Verdict | Ruling) -> str:
-    """Return what is compared as JSON, every digit of every number."""
+    """Return the compared parts as JSON, with every digit of every number."""
     return json.dumps(
         {
             "outcome": verdict.outcome,
@@ -169,9 +168,7 @@ def test_a_recorded_claim_is_judged_as_it_was() -> None:
     assert claim(stored.with_throughput(1 + 1e-9)) != again
 
 
-def test_a_drop_that_is_none_any_more_is_no_drop_and_one_more_wrong_answer_another_verdict() -> (
-    None
-):
+def test_an_undone_drop_is_no_longer_reported_and_a_wrong_answer_changes_the_verdict() -> None:
     """A run at twice its speed undoes what proved the drop: one run more is asked for, or ok."""
     of = {one.verdict.outcome: one for one in JUDGED.values()}
     case = of[Outcome.PERF_DROP].with_throughput(2).case()

@@ -113,7 +113,7 @@ class Lab:
         return present(baselines.load(file)).records[0]
 
     def kept(self, session: int = 0) -> list[float]:
-        """Return what the record has of a session."""
+        """Return the recorded values of a session."""
         runs = self.record.runs
         return [r.metrics["throughput"] for r in runs if r.session == f"session {session}"]
 
@@ -133,8 +133,8 @@ def values(verdict: Verdict) -> Sequence[float]:
     return [run.metrics["throughput"] for run in verdict.runs]
 
 
-def test_an_outlier_is_replaced_by_a_further_run_and_told(lab: Lab) -> None:
-    """The results keep it; the record and what it can prove do not."""
+def test_an_outlier_is_replaced_by_a_further_run_with_a_note(lab: Lab) -> None:
+    """The results keep it; the record and its detectable change do not."""
     rates = (*QUIET[:3], 60.0, *QUIET[3:])
 
     verdict = lab.session(*rates)
@@ -148,7 +148,7 @@ def test_an_outlier_is_replaced_by_a_further_run_and_told(lab: Lab) -> None:
 
 
 def test_a_machine_that_is_really_disturbed_is_recorded_as_it_is(lab: Lab) -> None:
-    """No choice of its runs makes it a quiet one; the note says what can be proven."""
+    """No choice of its runs makes it a quiet one; the note states the detectable change."""
     rates = (*QUIET[:6], 50.0, 51.0, 50.5)
 
     verdict = lab.session(*rates)
@@ -176,7 +176,7 @@ def test_a_session_that_is_added_is_screened_too(lab: Lab, update: Update) -> No
 
 
 def test_an_unlike_first_run_counts_in_no_session(lab: Lab) -> None:
-    """Neither where one is added nor where it is judged; recording anew looks again."""
+    """Neither when a session is added nor when it is judged; recording again screens again."""
     first = lab.session(70.0, *QUIET)
     grown = lab.session(70.0, 100.1, 100.2)
     judged = lab.session(70.0, 100.0, update=None)

@@ -1,4 +1,4 @@
-"""Searches of a case: where each starts, what a run counts as, and what one value is made of."""
+"""Test searches of a case: where each starts, how a run counts, and how one value is made."""
 
 from __future__ import annotations
 
@@ -65,18 +65,18 @@ def planned(
 
 @dataclass
 class Bench:
-    """A server whose latency doubles with each 5 % of its rate, and what it was asked to do."""
+    """A server whose latency doubles with each 5 % of its rate, and a log of its searches."""
 
     folder: Path
     job: Job
     invalid: Callable[[float], tuple[Reason, ...]] = lambda rate: ()
     metric: str = "latency_p90"
     rate: float | None = None
-    asked: list[SearchState] = field(default_factory=list)
+    states: list[SearchState] = field(default_factory=list)
     invalid_runs: list[Run] = field(default_factory=list)
 
     def add_clients(self) -> None:
-        """There is no client."""
+        """Fail, because there are no clients to add."""
 
     @property
     def conditions(self) -> Conditions:
@@ -92,13 +92,13 @@ class Bench:
 
     @property
     def rates(self) -> list[float | None]:
-        return [at.rate for at in self.asked]
+        return [at.rate for at in self.states]
 
     def attempt(self, at: SearchState) -> Run:
         """Make one run; a rate that is not given is probed at 80 a second."""
-        self.asked.append(at)
+        self.states.append(at)
         rate = at.rate or 80.0
-        folder = at.conditions.folder / f"run-{len(self.asked)}"
+        folder = at.conditions.folder / f"run-{len(self.states)}"
         folder.mkdir()
         latency_s = 2 ** ((rate / CAPACITY - 1) / 0.05)
         latencies = {self.metric: latency_s, "latency_p99": 1.01 * latency_s}
@@ -109,7 +109,7 @@ class Bench:
             metrics=metrics,
             within_se={"throughput": 0.01},
             target_qps=rate,
-            started=f"2026-11-21T12:00:{len(self.asked):02d}+00:00",
+            started=f"2026-11-21T12:00:{len(self.states):02d}+00:00",
             folder=str(folder),
             invalid=self.invalid(rate),
         )
@@ -130,13 +130,13 @@ def made(bench: Bench, record: Record | None = None) -> Searches:
 def test_one_search_gives_one_value(tmp_path: Path) -> None:
     """The rate found is its throughput; the rest is that of the highest rate that held.
 
-    Further searches start where those before ended; the folder of each holds those of its runs.
+    Further searches start where the previous ones ended; each folder holds those of its runs.
     """
     bench = Bench(tmp_path, planned(tmp_path))
     own_searches = made(bench)
 
     run = own_searches.run(bench, bench.attempt)
-    count, search = len(bench.asked), present(run.search)
+    count, search = len(bench.states), present(run.search)
     second = own_searches.run(bench, bench.attempt)
 
     assert run.metrics["throughput"] == search.rate == pytest.approx(CAPACITY, rel=0.01)
@@ -146,7 +146,7 @@ def test_one_search_gives_one_value(tmp_path: Path) -> None:
     assert (run.started, run.limit_missed) == ("2026-11-21T12:00:01+00:00", False)
     assert len(search.tried) == count <= 8
     assert bench.rates[count] == pytest.approx(search.rate)
-    assert len(bench.asked) - count <= 4
+    assert len(bench.states) - count <= 4
     assert second.metrics["throughput"] == pytest.approx(CAPACITY, rel=0.01)
     for number, searched_run in enumerate((run, second), start=1):
         folder = tmp_path / f"{bench.job.case.id}.search-{number}"
@@ -177,7 +177,7 @@ def test_a_search_over_requests_in_flight_gives_the_figures_of_the_number_found(
 ) -> None:
     """The latency of 99 is below the limit, that of 100 is at it; no figure names its point.
 
-    The next search starts at what was found.
+    The next search starts at that number.
     """
     bench = Bench(
         tmp_path,
@@ -186,7 +186,7 @@ def test_a_search_over_requests_in_flight_gives_the_figures_of_the_number_found(
     own_searches = made(bench)
 
     run = own_searches.run(bench, bench.attempt)
-    count, search = len(bench.asked), present(run.search)
+    count, search = len(bench.states), present(run.search)
     own_searches.run(bench, bench.attempt)
 
     assert (search.rate, search.low, search.high, search.whole) == (99, 99, 100, True)
@@ -241,7 +241,7 @@ def test_bounds_that_all_hold_or_do_not_are_invalid(tmp_path: Path) -> None:
         assert reason.text.startswith(f"no concurrency found: {words}")
 
 
-def test_what_loadgen_doubts_for_late_queries_alone_is_not_held(tmp_path: Path) -> None:
+def test_a_run_that_loadgen_doubts_only_for_late_queries_does_not_hold(tmp_path: Path) -> None:
     """Early stopping at a rate whose percentile is met by little: a miss, no INVALID run.
 
     No log is read for it: none is there.
@@ -272,7 +272,7 @@ def test_a_run_that_is_invalid_for_another_reason_ends_the_search(tmp_path: Path
         with pytest.raises(Unjudgeable) as caught:
             made(bench).run(bench, bench.attempt)
         assert caught.value.run.invalid == reasons
-        assert len(bench.asked) == len(bench.invalid_runs) == tries
+        assert len(bench.states) == len(bench.invalid_runs) == tries
 
 
 def test_a_search_that_finds_no_rate_is_invalid(tmp_path: Path) -> None:

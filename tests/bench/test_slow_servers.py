@@ -44,7 +44,7 @@ def run_of(metrics: dict[str, float], *invalid: Reason, **fields: object) -> Run
 def case_of(
     folder: Path, valid: Sequence[Run], invalid: Sequence[Run], *, recorded: bool = True
 ) -> CaseRuns:
-    """Return a case all of whose runs were made; the last one may not be judged, where one is."""
+    """Return a case with finished runs; the last one is invalid if there is one."""
     file = folder / "s.mlperf.toml"
     file.write_text(
         'schema = 1\nround = "v4.1"\n[workload]\nname = "mine"\n'
@@ -92,7 +92,7 @@ def judged(case: CaseRuns) -> Ruling:
 
 
 def test_runs_that_are_invalid_for_being_slow_prove_a_drop_together(tmp_path: Path) -> None:
-    """Neither one alone does, nor what is no slower, was loaded, drifted, or has no baseline."""
+    """One alone does not, nor runs that are no slower, loaded, drifting, or without a baseline."""
     busy = Contention(window_s=10.0, cores=2, share=0.6)
     for reasons, metrics, count, fields, drops in (
         ([FEW], SLOW, 2, {}, True),

@@ -51,10 +51,13 @@ def changed_files(
     return tree_changes(policy, commit, job, root / "suites/s.mlperf.toml", imported)
 
 
-def test_what_a_run_imports_or_its_case_names_comes_apart(
+def test_imported_and_named_files_are_separated_from_other_changes(
     project: tuple[Path, Job, str],
 ) -> None:
-    """In a later commit or in none; baselines are no code, and a folder around all says nothing."""
+    """Changes may be committed or not.
+
+    Baselines are not code, and an outer folder tells nothing.
+    """
     root, whole, commit = project
     assert changed_files(root, whole, commit) == ([], [])
     for name in FILES:
@@ -116,7 +119,7 @@ def test_lines_are_bounded(project: tuple[Path, Job, str]) -> None:
     assert line == f"files.other 300 in git since {commit}: {names} and 297 more"
 
 
-def test_nothing_is_claimed_of_what_git_does_not_know(
+def test_nothing_is_claimed_about_files_outside_of_git(
     project: tuple[Path, Job, str], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     root, whole, commit = project

@@ -84,10 +84,10 @@ def test_a_tail_that_is_not_over_is_unknown() -> None:
     """Power that still swings has not settled; a short trace says nothing."""
     swings = [BUSY] * 50 + [IDLE if i % 50 < 40 else 2 * IDLE for i in range(200)]
 
-    found = tail_of(trace(swings), 1.0)
+    tail = tail_of(trace(swings), 1.0)
 
-    assert found is not None
-    assert found.seconds is None
+    assert tail is not None
+    assert tail.seconds is None
     assert tail_of(trace([BUSY] * 50 + [IDLE] * 60), 1.0) is None
 
 
@@ -108,8 +108,8 @@ def test_the_points_of_the_chi_square_distribution() -> None:
 def test_the_interval_of_a_spread_covers_the_truth() -> None:
     """Of 2,000 sets of five normal values with 3 % spread the interval misses about 5 %."""
     numbers = random.Random(3)
-    found = [spread_of([numbers.gauss(100, 3) for _ in range(5)]) for _ in range(2000)]
-    inside = [each.low <= 0.03 <= each.high for each in found if each is not None]
+    spreads = [spread_of([numbers.gauss(100, 3) for _ in range(5)]) for _ in range(2000)]
+    inside = [each.low <= 0.03 <= each.high for each in spreads if each is not None]
 
     assert len(inside) == 2000
     assert statistics.fmean(inside) == pytest.approx(0.95, abs=0.02)
@@ -124,13 +124,13 @@ def test_a_steady_drift_leaves_a_ratio_as_it_is(ratio: float, drift: float, bloc
     """off, on, on, off: whatever the drift from leg to leg, on / off is found."""
     rates = [drift**i * (ratio if i % 4 in {1, 2} else 1.0) for i in range(4 * blocks)]
 
-    found = abba(
+    result = abba(
         off=[r for i, r in enumerate(rates) if i % 4 in {0, 3}],
         on=[r for i, r in enumerate(rates) if i % 4 in {1, 2}],
     )
 
-    assert found.ratio == pytest.approx(ratio)
-    assert found.blocks == blocks
+    assert result.ratio == pytest.approx(ratio)
+    assert result.blocks == blocks
 
 
 def test_like_legs_differ_by_the_largest_pair_and_half_a_block_is_refused() -> None:
@@ -156,10 +156,10 @@ def test_period_and_lag_of_a_counter_are_found() -> None:
             Reading(time_s=t, value=joules(math.floor(t * 10 + 1e-9) / 10 - lag_s))
             for t in (i / 20 + 0.003 for i in range(200))
         ]
-        found = steps_of(counter, power)
-        assert found is not None
-        assert found.period_s == pytest.approx(0.1, abs=0.002)
-        assert found.lag_s == pytest.approx(lag_s, abs=0.04)
+        steps = steps_of(counter, power)
+        assert steps is not None
+        assert steps.period_s == pytest.approx(0.1, abs=0.002)
+        assert steps.lag_s == pytest.approx(lag_s, abs=0.04)
         assert steps_of(counter[:3], power) is None
 
 
@@ -178,10 +178,10 @@ def test_models_have_the_size_of_the_published_ones() -> None:
     with torch.device("meta"):
         resnet = models.resnet50()
         flop = models.flop(lambda: resnet(torch.empty(1, 3, 224, 224)))
-    known = find_work("resnet50")
-    assert known is not None
+    sized_work = find_work("resnet50")
+    assert sized_work is not None
     assert models.parameters(resnet) == models.RESNET50_PARAMETERS == 25_557_032
-    assert flop == known.work.smallest
+    assert flop == sized_work.work.smallest
 
 
 @pytest.mark.nightly
@@ -194,14 +194,14 @@ def test_the_unet_of_sdxl_is_the_published_one() -> None:
 
     with torch.device("meta"):
         counted = models.parameters(diffusers.UNet2DConditionModel(**models.SDXL_UNET))
-    known = find_work("stable-diffusion-xl")
+    unet_work = find_work("stable-diffusion-xl")
 
-    assert known is not None
-    assert isinstance(known.work, Diffusion)
+    assert unet_work is not None
+    assert isinstance(unet_work.work, Diffusion)
     assert counted == models.SDXL_UNET_PARAMETERS == 2_567_463_684
     assert models.sdxl_flop(models.SDXL_UNET, models.SDXL_VAE) == (
-        known.work.call_flop,
-        known.work.decoder_flop,
+        unet_work.work.call_flop,
+        unet_work.work.decoder_flop,
     )
 
 
@@ -260,22 +260,22 @@ def test_a_red_test_or_a_missing_one_is_a_row_that_failed() -> None:
 
 def test_the_line_that_tells_is_the_error_not_the_last() -> None:
     """Numbers are printed with three digits, and a cell cannot break a table."""
-    said = """ERROR: usage: __main__.py [options] [file_or_dir]
+    pytest_output = """ERROR: usage: __main__.py [options] [file_or_dir]
     __main__.py: error: unrecognized arguments: --mlperf-accelerator=H100
       inifile: None
       rootdir: /somewhere
     """
-    assert telling(said) == (
+    assert telling(pytest_output) == (
         "__main__.py: error: unrecognized arguments: --mlperf-accelerator=H100"
     )
     assert telling("") == "no output"
-    shown = ["unknown", "0.0123", "12.3", "123", "12,345"]
+    texts = ["unknown", "0.0123", "12.3", "123", "12,345"]
     table = ["| a | b |", "| --- | --- |", "| x\\|y | 1 2 |"]
-    assert [show(value) for value in (None, 0.01234, 12.34, 123.4, 12345.0)] == shown
+    assert [show(value) for value in (None, 0.01234, 12.34, 123.4, 12345.0)] == texts
     assert list(report.table(("a", "b"), [("x|y", "1\n2")])) == table
 
 
-def test_what_runs_and_sessions_vary_by_is_found() -> None:
+def test_variance_of_runs_and_sessions_is_estimated() -> None:
     """Runs vary by 1 %, sessions by 3 %, first runs are 5 % slow: over 400 sessions of 4."""
     numbers = random.Random(7)
     runs = [
@@ -286,10 +286,10 @@ def test_what_runs_and_sessions_vary_by_is_found() -> None:
         for noise in [numbers.gauss(-0.05 if position == 1 else 0.0, 0.01)]
     ]
 
-    found = components(runs, RATES[0])
+    components_found = components(runs, RATES[0])
     later = components([run for run in runs if run.position > 1], RATES[0])
 
-    assert found["first"] == pytest.approx(-0.05, abs=0.003)
+    assert components_found["first"] == pytest.approx(-0.05, abs=0.003)
     assert later["run"] == pytest.approx(0.01, rel=0.1)
     assert later["session"] == pytest.approx(0.03, rel=0.1)
     assert later["share"] == pytest.approx(0.9, abs=0.03)
@@ -325,15 +325,17 @@ def needs(*roots: str) -> set[str]:
     seen, left = set[str](), [Requirement(root) for root in roots]
     done = set[str]()
     while left:
-        asked = left.pop()
-        if str(asked) in done:
+        requirement = left.pop()
+        if str(requirement) in done:
             continue
-        done.add(str(asked))
-        seen.add(canonicalize_name(asked.name))
-        extras = asked.extras or {""}
-        for one in map(Requirement, metadata.requires(asked.name) or ()):
-            if one.marker is None or any(one.marker.evaluate({"extra": e}) for e in extras):
-                left.append(one)
+        done.add(str(requirement))
+        seen.add(canonicalize_name(requirement.name))
+        extras = requirement.extras or {""}
+        for dependency in map(Requirement, metadata.requires(requirement.name) or ()):
+            if dependency.marker is None or any(
+                dependency.marker.evaluate({"extra": e}) for e in extras
+            ):
+                left.append(dependency)
     return seen
 
 
@@ -375,21 +377,19 @@ def test_a_bundle_for_another_python_says_how_to_make_one(
 @pytest.fixture
 def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
     """An idle H200 of the fake library, for this test's child processes."""
-    found = Fake(tmp_path)
-    found.write("device", f"wave const {IDLE:g}")
+    fake_gpu = Fake(tmp_path)
+    fake_gpu.write("device", f"wave const {IDLE:g}")
     for name in ("LD_LIBRARY_PATH", "FAKE_NVML_SCENARIO"):
-        monkeypatch.setenv(name, found.environment[name])
-    return found
+        monkeypatch.setenv(name, fake_gpu.environment[name])
+    return fake_gpu
 
 
-def test_a_part_is_told_what_is_left_of_its_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_part_gets_the_rest_of_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where its process took 7 s to start, that much less."""
-    told: list[float] = []
+    seconds_left: list[float] = []
 
-    def counted(given: Setting) -> Iterator[Answer]:
-        told.append(given.seconds)
+    def counted(setting: Setting) -> Iterator[Answer]:
+        seconds_left.append(setting.seconds)
         yield Answer()
 
     monkeypatch.setattr(parts, "die_with_parent", lambda _parent: None)
@@ -399,7 +399,7 @@ def test_a_part_is_told_what_is_left_of_its_time(
 
     parts.main()
 
-    assert told == [pytest.approx(13.0, abs=1.0)]
+    assert seconds_left == [pytest.approx(13.0, abs=1.0)]
 
 
 def test_a_part_sees_the_sampled_gpu_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -413,7 +413,7 @@ def test_a_part_sees_the_sampled_gpu_alone(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.process
-def test_what_a_simulated_gpu_will_draw_is_told_without_a_jump(
+def test_the_future_power_of_a_simulated_gpu_is_set_without_a_jump(
     fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(board, "_kept", [fake])
@@ -422,12 +422,12 @@ def test_what_a_simulated_gpu_will_draw_is_told_without_a_jump(
         nvml = binding()
         nvml.nvmlInit()
         handle = nvml.nvmlDeviceGetHandleByIndex(0)
-        before = nvml.nvmlDeviceGetTotalEnergyConsumption(handle)
+        energy_before = nvml.nvmlDeviceGetTotalEnergyConsumption(handle)
         board.foresee(setting(tmp_path, device="cpu"), [(fake.t0 + 1000, board.BUSY_W)])
         after = nvml.nvmlDeviceGetTotalEnergyConsumption(handle)
         nvml.nvmlShutdown()
 
-    assert 0 <= after - before < 1000 * board.IDLE_W * 5  # mJ that 5 s of idling take
+    assert 0 <= after - energy_before < 1000 * board.IDLE_W * 5  # mJ that 5 s of idling take
 
 
 @pytest.mark.process
@@ -436,11 +436,11 @@ def test_a_part_that_breaks_says_why(tmp_path: Path) -> None:
     """Its process ends with a sentence; nothing is left of it."""
     wrong = dataclasses.replace(setting(tmp_path / "part", device="cpu"), uuid="GPU-9")
 
-    found = run_part(PARTS[0], wrong)
+    part_result = run_part(PARTS[0], wrong)
 
-    assert found["status"].startswith("failed: ")
-    assert "GPU-9" in found["status"]
-    assert "(exit status 1)" in found["status"]
+    assert part_result["status"].startswith("failed: ")
+    assert "GPU-9" in part_result["status"]
+    assert "(exit status 1)" in part_result["status"]
 
 
 @pytest.mark.process
@@ -474,16 +474,16 @@ def test_a_rehearsal_writes_both_files(tmp_path: Path) -> None:
 
     assert done.stdout.startswith(SIMULATED), done.stdout + done.stderr
     (document,), (page,) = tmp_path.glob("*.json"), tmp_path.glob("*.md")
-    found, text = json.loads(document.read_text("utf-8")), page.read_text("utf-8")
-    statuses = {name: part["status"] for name, part in found["parts"].items()}
+    document_written, text = json.loads(document.read_text("utf-8")), page.read_text("utf-8")
+    statuses = {name: part["status"] for name, part in document_written["parts"].items()}
     assert list(statuses) == [part.name for part in PARTS]
     assert statuses.pop("machine") == statuses.pop("spread") == "ok", done.stdout
     assert set(statuses.values()) == {"not asked for"}
-    assert found["simulated"] == SIMULATED
+    assert document_written["simulated"] == SIMULATED
     assert SIMULATED in "\n".join(text.splitlines()[:4])
     assert all(f"## {part.title}" in text for part in PARTS)
-    assert all(label in text for label in found["labels"])
-    assert found["parts"]["machine"]["answer"]["values"]["own_pid_listed"] is False
+    assert all(label in text for label in document_written["labels"])
+    assert document_written["parts"]["machine"]["answer"]["values"]["own_pid_listed"] is False
     assert "| power_w | field POWER_INSTANT |" in text
 
 

@@ -32,7 +32,7 @@ def test_every_sample_is_answered_once_with_its_index_in_batches() -> None:
         assert (threading.get_ident() in sink.threads) is (threads == 0)
 
 
-def test_outputs_and_tokens_come_where_somebody_reads_them() -> None:
+def test_outputs_and_tokens_are_made_only_on_request() -> None:
     sink = RecordingSink([1, 2], wants_output=False, counts_tokens=False)
     engine(batch_size=2).submit([1, 2], [0, 1], sink)
     sink.wait()

@@ -1,4 +1,4 @@
-"""The synthetic data set is numbers, told apart by its parameters."""
+"""Test that the synthetic data set consists of numbers that depend on its parameters."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from tests.shared import once
 
 @pytest.fixture(autouse=True)
 def _terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A terminal of 80 columns; forks in place of processes; other tests are no load."""
+    """Set 80 columns, forks in place of processes, and no load by other tests."""
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setattr("pytest_mlperf.bench.case.tolerated", lambda limits: math.inf)
     forked.use(monkeypatch)
@@ -27,7 +27,7 @@ def _terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def sessions(tmp_path_factory: pytest.TempPathFactory) -> Lab:
-    """A project with three real sessions; nobody may change it."""
+    """Return a project with three real sessions, which is read-only."""
     leases = tmp_path_factory.mktemp("leases")
     return once(tmp_path_factory, "lab", lambda folder: build(folder, leases))
 

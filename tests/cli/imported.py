@@ -30,7 +30,7 @@ def libraries_of(module: str) -> tuple[str, ...]:
         return ()
     root = Path(spec.origin).parent.parent
     folder = module.rpartition(".")[0] or module
-    found: dict[str, None] = {}
+    libraries: dict[str, None] = {}
     seen: set[str] = set()
     left = [module]
     while left:
@@ -40,17 +40,17 @@ def libraries_of(module: str) -> tuple[str, ...]:
             continue
         seen.add(name)
         for imported in _imports(path, root):
-            own = imported.partition(".")[0]
+            top_module = imported.partition(".")[0]
             if f"{imported}.".startswith(f"{folder}."):
                 left.append(imported)
-            elif own not in {top, OURS} and own not in sys.stdlib_module_names:
-                found[own] = None
-    return tuple(sorted(found, key=str.lower))
+            elif top_module not in {top, OURS} and top_module not in sys.stdlib_module_names:
+                libraries[top_module] = None
+    return tuple(sorted(libraries, key=str.lower))
 
 
 def _source(root: Path, module: str) -> Path | None:
-    place = root.joinpath(*module.split("."))
-    files = (place.with_suffix(".py"), place / "__init__.py")
+    path = root.joinpath(*module.split("."))
+    files = (path.with_suffix(".py"), path / "__init__.py")
     return next((file for file in files if file.is_file()), None)
 
 

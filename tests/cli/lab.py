@@ -92,11 +92,11 @@ class Lab:
     def copy(self, to: Path) -> Lab:
         """Return a copy of the project that a test may change."""
         shutil.copytree(self.path, to, symlinks=True)
-        found = {
+        copies = {
             name: to / getattr(self, name).relative_to(self.path)
             for name in ("recorded", "unchanged", "upgraded")
         }
-        return Lab(path=to, **found)
+        return Lab(path=to, **copies)
 
     def of_one_session(self) -> None:
         """Make its baseline one that a single session recorded, as the first one always is."""
@@ -134,7 +134,7 @@ def build(path: Path, leases: Path) -> Lab:
 def session(path: Path, leases: Path, version: str, *options: str) -> Path:
     """Run pytest on the suite with a release of acme; return the results file."""
     (path / "acme.txt").write_text(version, "utf-8")
-    before = set(path.glob(".mlperf/runs/*"))
+    runs_at_start = set(path.glob(".mlperf/runs/*"))
     # What else runs on this machine is no concern of these tests.
     plain = ("suites", "-omlperf_control=off")
     command = [sys.executable, "-m", "pytest", *LIGHT, *plain, *options]
@@ -146,7 +146,7 @@ def session(path: Path, leases: Path, version: str, *options: str) -> Path:
         done = subprocess.run(
             command, cwd=path, env=environment, capture_output=True, text=True, check=False
         )
-    (new,) = set(path.glob(".mlperf/runs/*")) - before
+    (new,) = set(path.glob(".mlperf/runs/*")) - runs_at_start
     assert (new / "results.json").is_file(), done.stdout + done.stderr
     return new / "results.json"
 
@@ -162,15 +162,15 @@ def git(path: Path, *arguments: str) -> str:
 
 def performance(results: Path | Results) -> CaseResult:
     """Return the only performance test of a session."""
-    found = read_results(results) if isinstance(results, Path) else results
-    (only,) = [case for case in found.cases if case.verdict.kind == "performance"]
+    session_results = read_results(results) if isinstance(results, Path) else results
+    (only,) = [case for case in session_results.cases if case.verdict.kind == "performance"]
     return only
 
 
 def edit_cases(file: Path, edit: Callable[[CaseResult], CaseResult]) -> Results:
     """Change each test of a results file."""
-    found = read_results(file)
-    changed = replace(found, cases=tuple(map(edit, found.cases)))
+    session_results = read_results(file)
+    changed = replace(session_results, cases=tuple(map(edit, session_results.cases)))
     write_results(file, changed)
     return changed
 

@@ -1,7 +1,7 @@
 """Ask doctor and the run itself about suites, in a Python that lacks some libraries.
 
 `python readiness_driver.py SUITE...`: for each suite a line of JSON with doctor's state of its
-first case, its reason, and what a run of it ends with before LoadGen is called ("": it is ready).
+first case, its reason, and the error of a run before LoadGen is called ("" if it is ready).
 `hide` is also what sitecustomize calls in the children that doctor asks.
 """
 
@@ -58,9 +58,9 @@ def outcome(planned: Any) -> str:
             return f"{problem.part}: {problem.error}"
         assert isinstance(job, Job)
         engine, dataset = job.engine, job.dataset
-        given = {"model": job.model, "precision": planned.engine.precision}
+        arguments = {"model": job.model, "precision": planned.engine.precision}
         data = registry.resolve(dataset.target)(**dataset.options)
-        with registry.resolve(engine.target)(dataset=data, **given, **engine.options) as loaded:
+        with registry.resolve(engine.target)(dataset=data, **arguments, **engine.options) as loaded:
             loaded.load_samples([0])
     except MlperfError as error:
         return str(error)
@@ -77,9 +77,9 @@ def main(suites: Sequence[str]) -> None:
         gpus=({"uuid": "GPU-0", "gpu": "NVIDIA H200"},),
     )
     for suite in suites:
-        found = suite_state(Path(suite), machine, Path("baselines"), {})
-        assert not found.error, found.error
-        case = found.cases[0]
+        suite_report = suite_state(Path(suite), machine, Path("baselines"), {})
+        assert not suite_report.error, suite_report.error
+        case = suite_report.cases[0]
         ends = outcome(plan_suite(Path(suite))[0])
         print("state " + json.dumps([Path(suite).name, case.state, case.reason, ends]), flush=True)
 

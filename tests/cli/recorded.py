@@ -1,6 +1,6 @@
-"""Sessions of MLCommons' endpoints client: what it recorded, with other times.
+"""Sessions of MLCommons' endpoints client with scaled times.
 
-`python -m tests.cli.recorded day1=1.0 day2=1.004` makes folders whose times are so much longer.
+`python -m tests.cli.recorded day1=1.0 day2=1.004` writes folders whose times are multiplied.
 """
 
 from __future__ import annotations
@@ -72,5 +72,5 @@ def record(folder: Path, factor: float = 1.0) -> Path:
 
 if __name__ == "__main__":
     for word in sys.argv[1:]:
-        place, _, times = word.partition("=")
-        record(Path(place), float(times))
+        folder, _, times = word.partition("=")
+        record(Path(folder), float(times))

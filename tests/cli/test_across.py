@@ -81,20 +81,20 @@ def compared(say: Say, *more: str) -> tuple[int, str]:
 
 @pytest.mark.process
 def test_ratios_are_of_systems_gpus_and_dollars_and_nothing_is_judged(say: Say) -> None:
-    """Two H100 at 2 USD cost what one H200 does; B is four times A, for a GPU eight times."""
+    """Two H100 at 2 USD cost as much as one H200; B is four times A, per GPU eight times."""
     sides(on("H100", *STEADY, case=H100), on("H200", *FASTER))
-    code, shown = compared(say, "--prices", "prices.toml")
-    rows = [line.split() for line in shown.splitlines()]
+    code, output = compared(say, "--prices", "prices.toml")
+    rows = [line.split() for line in output.splitlines()]
     by = {row[0]: row for row in rows if row and row[0] in {"system", "GPU", "dollar"}}
     assert code == 0
     assert by["system"][2:5] == ["100", "400", "4.00x"]
     assert by["GPU"][2:5] == ["50", "400", "8.00x"]
     assert by["dollar"][1:4] == ["samples/USD", "90,000", "360,000"]
     assert "4.00x" in by["dollar"]
-    assert NO_VERDICT in one_line(shown)
-    assert "H200 4 USD per hour, 2026-11-01, list of a cloud" in one_line(shown)
-    assert "per watt: energy was not measured on both sides" in one_line(shown)
-    assert widest(shown) <= 80
+    assert NO_VERDICT in one_line(output)
+    assert "H200 4 USD per hour, 2026-11-01, list of a cloud" in one_line(output)
+    assert "per watt: energy was not measured on both sides" in one_line(output)
+    assert widest(output) <= 80
 
 
 @pytest.mark.process
@@ -106,11 +106,11 @@ def test_a_watt_is_that_of_the_energy_that_both_sides_measured(say: Say) -> None
     sides(a, b)
     _, both = compared(say)
     sides(a, on("H200", *FASTER))
-    _, one = compared(say)
+    _, output = compared(say)
     rows = [line.split() for line in both.splitlines()]
     (watt,) = [row for row in rows if row[:1] == ["watt"]]
     assert watt[:5] == ["watt", "samples/J", "0.5", "1.25", "2.50x"]
-    assert "per watt: energy was not measured on both sides" in one_line(one)
+    assert "per watt: energy was not measured on both sides" in one_line(output)
 
 
 @pytest.mark.process

@@ -1,4 +1,7 @@
-"""`pytest-mlperf calibrate` repeats unchanged code, learns its noise, and writes when told to."""
+"""Test `pytest-mlperf calibrate`.
+
+It repeats unchanged code, learns its noise, and writes on request.
+"""
 
 from __future__ import annotations
 
@@ -50,10 +53,10 @@ min_duration = "100ms"
 
 
 def engine(name: str, accelerators: str = '["cpu"]', **options: object) -> str:
-    shown = ", ".join(f"{key} = {value}" for key, value in options.items())
+    option_text = ", ".join(f"{key} = {value}" for key, value in options.items())
     return (
         f'\n[[engines]]\nuse = "null"\nname = "{name}"\naccelerators = {accelerators}\n'
-        f"options = {{ {shown} }}\n"
+        f"options = {{ {option_text} }}\n"
     )
 
 
@@ -62,7 +65,7 @@ STEADY = engine("steady", '["cpu", "H200"]', latency_s=0.001, batch_size=4)
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project with one suite; the machine's own speed is not measured beside it."""
+    """Return a project with one suite, without measurements of the machine's own speed."""
     monkeypatch.setattr("pytest_mlperf.run.conditions.control", lambda *_, **__: ({}, ""))
     path = tmp_path / "project"
     (path / "suites").mkdir(parents=True)
@@ -77,33 +80,33 @@ def suite(*parts: str) -> None:
 
 
 def stored(root: Path = Path()) -> Calibrated:
-    found = calibration.load(root / "baselines/calibration/cpu.json", "cpu")
-    assert found is not None
-    (machine,) = found.machines
+    calibrated = calibration.load(root / "baselines/calibration/cpu.json", "cpu")
+    assert calibrated is not None
+    (machine,) = calibrated.machines
     return machine
 
 
 @pytest.mark.process
 def test_two_sessions_are_made_in_turns_learnt_from_and_stored(project: Path, say: Say) -> None:
     """The whole way: dry run, second session written, the judge's rule."""
-    shown = say.ends(0, "calibrate", "--runs", 2)
+    output = say.ends(0, "calibrate", "--runs", 2)
     assert list(Path("baselines").iterdir()) == []
-    assert "left out: 2 cases on H200, which is not on this machine\n" in shown
-    assert re.search(r"\n4 of 4  first-SingleStream-steady-fp32-cpu  \d+\.\d s, start-up", shown)
-    assert re.search(r"learnt from 2 cases, 4 runs on 1 day; they weigh \d+ % in s0", shown)
-    assert "note: all runs are from one day; calibrate again on another day" in one_line(shown)
-    assert shown.endswith(
+    assert "left out: 2 cases on H200, which is not on this machine\n" in output
+    assert re.search(r"\n4 of 4  first-SingleStream-steady-fp32-cpu  \d+\.\d s, start-up", output)
+    assert re.search(r"learnt from 2 cases, 4 runs on 1 day; they weigh \d+ % in s0", output)
+    assert "note: all runs are from one day; calibrate again on another day" in one_line(output)
+    assert output.endswith(
         "would write baselines/calibration/cpu.json\n"
         "dry run; to write: pytest-mlperf calibrate --runs 0 --write\n"
     )
-    assert max(map(len, shown.splitlines())) <= 80
+    assert max(map(len, output.splitlines())) <= 80
     assert Path(".mlperf/.gitignore").read_text("utf-8") == "*\n"
 
     for file in Path(".mlperf/calibration").rglob("*.json"):  # as if made on another day
         text = file.read_text("utf-8")
         file.write_text(re.sub(r'"20\d\d-\d\d-\d\dT', '"2026-11-20T', text), "utf-8")
-    shown = say.ends(0, "calibrate", "suites", "--runs", 2, "--write")
-    assert "wrote baselines/calibration/cpu.json\n" in shown
+    output = say.ends(0, "calibrate", "suites", "--runs", 2, "--write")
+    assert "wrote baselines/calibration/cpu.json\n" in output
     machine = stored()
     offline, stream = machine.cases
     assert [run.number for run in offline.runs] == [1, 2, 1, 2]
@@ -124,15 +127,15 @@ def test_two_sessions_are_made_in_turns_learnt_from_and_stored(project: Path, sa
 def test_another_engine_starts_the_case_anew_and_says_so(project: Path, say: Say) -> None:
     assert say("calibrate", "--runs", 2, "--case", "offline", "--write")[0] == 0
     suite(HEAD, engine("steady", latency_s=0.002, batch_size=4), SCENARIOS)
-    shown = say.ends(0, "calibrate", "--runs", 2, "--case", "Offline", "--write")
-    assert "first-Offline-steady-fp32-cpu: 2 older runs left out: engine, options" in shown
+    output = say.ends(0, "calibrate", "--runs", 2, "--case", "Offline", "--write")
+    assert "first-Offline-steady-fp32-cpu: 2 older runs left out: engine, options" in output
     (case,) = stored().cases
     assert len(case.runs) == 2
-    before = Path("baselines/calibration/cpu.json").read_text("utf-8")
+    content = Path("baselines/calibration/cpu.json").read_text("utf-8")
     shutil.rmtree(".mlperf")
-    shown = say.ends(0, "calibrate", "--runs", 0, "--write")
+    output = say.ends(0, "calibrate", "--runs", 0, "--write")
     assert json.loads(Path("baselines/calibration/cpu.json").read_text("utf-8")) == json.loads(
-        before
+        content
     ), "what is stored is enough to learn the same"
 
 
@@ -149,12 +152,12 @@ def test_a_case_that_breaks_is_told_and_the_others_go_on(project: Path, say: Say
     suite(HEAD, bad, STEADY, SCENARIOS)
     sys.path.insert(0, str(project))
     try:
-        code, shown = say("calibrate", "--runs", 2, "--case", "Offline", "--write")
+        code, output = say("calibrate", "--runs", 2, "--case", "Offline", "--write")
     finally:
         sys.path.remove(str(project))
     assert code == 1
-    assert re.search(r"1 of 4  first-Offline-bad-fp32-cpu  given up: .*no such chip", shown)
-    assert shown.count("given up") == 1
+    assert re.search(r"1 of 4  first-Offline-bad-fp32-cpu  given up: .*no such chip", output)
+    assert output.count("given up") == 1
     assert [case.case for case in stored().cases] == ["first-Offline-steady-fp32-cpu"]
 
 
@@ -180,16 +183,16 @@ def test_an_interrupted_session_keeps_its_runs_and_goes_on(project: Path, say: S
             lines.append(line)
             if line.startswith("1 of 2"):
                 child.send_signal(signal.SIGINT)
-    shown = "".join(lines)
-    assert child.returncode == 130, shown
+    output = "".join(lines)
+    assert child.returncode == 130, output
     assert list(Path("baselines").iterdir()) == []
     again = re.search(
-        r"interrupted; nothing was written; continue: pytest-mlperf (.*--session \S+)\n", shown
+        r"interrupted; nothing was written; continue: pytest-mlperf (.*--session \S+)\n", output
     )
     assert again is not None
-    shown = say.ends(0, *shlex.split(again[1]), "--write")
-    assert "1 run done already" in shown
-    assert "\n1 of 2" not in shown
+    output = say.ends(0, *shlex.split(again[1]), "--write")
+    assert "1 run done already" in output
+    assert "\n1 of 2" not in output
     (case,) = stored().cases
     assert [run.number for run in case.runs] == [1, 2]
     assert len({run.session for run in case.runs}) == 1
@@ -248,11 +251,11 @@ def test_a_metric_that_some_runs_lack_is_left_out_aloud() -> None:
         limits={"latency_p50": 0.05, "latency_p99": 0.10},
         runs=runs,
     )
-    found = Calibrated(identity={"gpu": "H200"}, settings=None, cases=(case,))
-    learnt = learn(found.series, uncalibrated("H200"))
+    calibration_found = Calibrated(identity={"gpu": "H200"}, settings=None, cases=(case,))
+    learnt = learn(calibration_found.series, uncalibrated("H200"))
     page = Page(
         accelerator="H200",
-        machine=found,
+        machine=calibration_found,
         learnt=learnt,
         settings=settings_of(learnt, date="2026-11-21", max_runs=5),
         default=uncalibrated("H200"),
@@ -260,8 +263,8 @@ def test_a_metric_that_some_runs_lack_is_left_out_aloud() -> None:
         width=80,
     )
 
-    shown = " ".join("\n".join(page.lines()).split())
+    text = " ".join("\n".join(page.lines()).split())
 
-    assert "note: a-Server-e-fp16-H200: p99 latency left out: not measured" in shown
-    assert "phi is the default, so s0 has no confidence interval" in shown
-    assert "(90 %" not in shown
+    assert "note: a-Server-e-fp16-H200: p99 latency left out: not measured" in text
+    assert "phi is the default, so s0 has no confidence interval" in text
+    assert "(90 %" not in text

@@ -52,29 +52,31 @@ HELP = page("help.txt")
 
 
 def test_help_lists_every_command_in_the_order_of_use(capsys: pytest.CaptureFixture[str]) -> None:
-    shown = help_of(capsys)
-    assert re.findall(r"^  ([a-z]+) {2,}\w", shown.partition("\noptions:\n")[0], re.M) == [*NAMES]
+    help_text = help_of(capsys)
+    assert re.findall(r"^  ([a-z]+) {2,}\w", help_text.partition("\noptions:\n")[0], re.M) == [
+        *NAMES
+    ]
     # Python releases word their own lines differently; ours are as designed.
-    assert shown.endswith(HELP[HELP.index("a first hour:") :])
-    assert HELP[HELP.index("Tools around") : HELP.index("options:")] in shown
+    assert help_text.endswith(HELP[HELP.index("a first hour:") :])
+    assert HELP[HELP.index("Tools around") : HELP.index("options:")] in help_text
 
 
 def whole_lines(text: str) -> str:
-    """Join what a backslash at the end of a line continues."""
+    """Join lines that end with a backslash."""
     return re.sub(r" \\\n\s*", " ", text)
 
 
 def test_help_says_what_a_command_needs_with_examples(capsys: pytest.CaptureFixture[str]) -> None:
     for command in NAMES:
-        shown = help_of(capsys, command)
-        assert shown.startswith(f"usage: pytest-mlperf {command} ")
-        assert "\nneeds: " in shown, command
-        examples = whole_lines(shown.partition("\nexamples:\n")[2]).splitlines()
+        help_text = help_of(capsys, command)
+        assert help_text.startswith(f"usage: pytest-mlperf {command} ")
+        assert "\nneeds: " in help_text, command
+        examples = whole_lines(help_text.partition("\nexamples:\n")[2]).splitlines()
         assert len(examples) >= 4, f"{command}: two examples, each with its outcome"
         for line, outcome in zip(examples[::2], examples[1::2], strict=True):
             assert line.startswith(f"  $ pytest-mlperf {command}")
             assert outcome.startswith("      ")
-        assert max(map(len, shown.splitlines())) <= 80, command
+        assert max(map(len, help_text.splitlines())) <= 80, command
 
 
 def examples() -> Iterator[str]:
@@ -98,8 +100,10 @@ def test_every_example_of_the_help_and_the_page_is_accepted() -> None:
     commands, _, _ = PAGE.partition("\n## ")
     assert re.findall(r"^\| `([a-z]+)", commands, re.MULTILINE) == list(NAMES)
     blocks = re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL)
-    shown = [line for block in blocks for line in block.splitlines()]
-    assert [line for line in shown if len(line) > 80 and not line.startswith(("$", "{"))] == []
+    example_lines = [line for block in blocks for line in block.splitlines()]
+    assert [
+        line for line in example_lines if len(line) > 80 and not line.startswith(("$", "{"))
+    ] == []
 
 
 def test_version_and_wrong_usage_have_their_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
@@ -178,14 +182,14 @@ def test_a_command_loads_no_more_than_it_needs(tmp_path: Path) -> None:
         code, modules = json.loads(done.stdout.splitlines()[-1])
         assert (code, done.stderr) == (0, "")
         assert not heavy & set(modules)
-        own = [name for name in modules if name.startswith("pytest_mlperf")]
-        assert "pytest_mlperf.cli.commands" in own
-        assert len(own) <= MAX_MODULES or word == "init"
+        package_modules = [name for name in modules if name.startswith("pytest_mlperf")]
+        assert "pytest_mlperf.cli.commands" in package_modules
+        assert len(package_modules) <= MAX_MODULES or word == "init"
     assert (tmp_path / "suites" / "demo.mlperf.toml").is_file()
 
 
 @pytest.mark.process
-def test_a_reader_that_has_enough_is_no_error() -> None:
+def test_a_closed_pipe_is_not_an_error() -> None:
     """`pytest-mlperf schema | head -1` ends quietly, and a full disk is named."""
     code = "from pytest_mlperf.cli import main; raise SystemExit(main(['schema']))"
     done = finished("sh", "-c", f'{PYTHON} -c "{code}" | head -1')
@@ -304,7 +308,7 @@ BROKEN_COMMANDS = {
 
 
 @pytest.mark.parametrize("source", BROKEN_COMMANDS)
-def test_a_broken_command_of_others_is_told_in_one_line(
+def test_a_broken_add_on_command_is_reported_in_one_line(
     source: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

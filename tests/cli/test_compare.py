@@ -1,4 +1,7 @@
-"""`pytest-mlperf compare` judges two sides by the shipped rule, and says what it may not judge."""
+"""Test `pytest-mlperf compare`.
+
+The shipped rule judges two sides, with the reasons for no verdict.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +35,8 @@ from tests.reports.verdicts import SERVER, SUBJECT, result, run, session
 
 def test_an_upgrade_that_costs_most_of_the_speed_is_a_drop(lab: Lab, say: Say) -> None:
     """All runs of a release are pooled from every session that says it ran it."""
-    shown = say.ends(1, "compare", "acme==1.0", "acme==2.0")
-    assert flat(shown) == flat(
+    output = say.ends(1, "compare", "acme==1.0", "acme==2.0")
+    assert flat(output) == flat(
         "A acme==1.0: 1 case of 2 sessions "
         "B acme==2.0: 1 case of 1 session "
         "verdict metric A B change interval limit runs "
@@ -44,7 +47,7 @@ def test_an_upgrade_that_costs_most_of_the_speed_is_a_drop(lab: Lab, say: Say) -
         "comparison in 100 "
         "1 case on both sides: 1 PERF DROP"
     )
-    assert widest(shown) <= 80
+    assert widest(output) <= 80
 
 
 def test_against_committed_baselines_the_word_is_that_of_the_session(lab: Lab, say: Say) -> None:
@@ -53,8 +56,8 @@ def test_against_committed_baselines_the_word_is_that_of_the_session(lab: Lab, s
         one for one in performance(lab.upgraded).verdict.metrics if one.metric == "throughput"
     )
     for a in ("git:main", "main", "git:HEAD"):
-        shown = say.ends(1, "compare", a, lab.upgraded)
-        row = next(line for line in shown.splitlines() if "PERF DROP" in line)
+        output = say.ends(1, "compare", a, lab.upgraded)
+        row = next(line for line in output.splitlines() if "PERF DROP" in line)
         change = re.search(r"  −(\d+\.\d) %  −", row)
         assert change is not None
         assert -float(change[1]) / 100 == pytest.approx(judged.change, abs=0.003)
@@ -68,41 +71,41 @@ def test_a_session_is_named_by_file_folder_run_or_its_beginning(lab: Lab, say: S
         lambda file: file.parent.name[:-3],
     ]
     for name in names:
-        shown = say.ends(0, "compare", name(lab.recorded), name(lab.unchanged))
-        assert f"session {lab.recorded.parent.name}" in one_line(shown)
-        assert "changed   no recorded difference" in shown
+        output = say.ends(0, "compare", name(lab.recorded), name(lab.unchanged))
+        assert f"session {lab.recorded.parent.name}" in one_line(output)
+        assert "changed   no recorded difference" in output
         # Runs that scatter as little as on a machine at rest exclude the limit for good.
-        assert re.fullmatch("1 case on both sides: 1 (ok|PROVISIONAL)", shown.splitlines()[-1])
+        assert re.fullmatch("1 case on both sides: 1 (ok|PROVISIONAL)", output.splitlines()[-1])
 
 
 def test_two_commits_are_compared_by_their_baselines(own_lab: Lab, say: Say) -> None:
-    """A damaged one is left out and told."""
+    """A damaged one is left out with a message."""
     file = own_lab.path / "baselines/cpu/quick/first/Offline.Acme.fp32.json"
     text = file.read_text("utf-8")
-    for one in performance(own_lab.recorded).verdict.runs:
-        rate = one.metrics["throughput"]
+    for run_record in performance(own_lab.recorded).verdict.runs:
+        rate = run_record.metrics["throughput"]
         text = text.replace(repr(rate), repr(rate / 6))
     file.write_text(text, "utf-8")
     git(own_lab.path, "commit", "-q", "-a", "-m", "slower accepted")
-    shown = say.ends(1, "compare", "HEAD~1", "HEAD")
-    assert "PERF DROP  samples/s" in shown
-    assert "  −30 %" in shown, "the limit is that of the suite here"
+    output = say.ends(1, "compare", "HEAD~1", "HEAD")
+    assert "PERF DROP  samples/s" in output
+    assert "  −30 %" in output, "the limit is that of the suite here"
     assert say("compare", "HEAD", "HEAD~1")[0] == 0
     folder = own_lab.path / "baselines/cpu/quick/other"
     folder.mkdir()
     (folder / "Offline.x.fp32.json").write_text("{}", "utf-8")
     git(own_lab.path, "add", ".")
     git(own_lab.path, "commit", "-q", "-m", "damaged")
-    _, shown = say("compare", "HEAD", own_lab.unchanged)
-    assert "left out: HASH:baselines/cpu/quick/other/Offline.x.fp32.json: schema is" in flat(shown)
+    _, output = say("compare", "HEAD", own_lab.unchanged)
+    assert "left out: HASH:baselines/cpu/quick/other/Offline.x.fp32.json: schema is" in flat(output)
 
 
 def test_slowed_sessions_are_compared_and_said_so_but_never_pooled(own_lab: Lab, say: Say) -> None:
     edit_cases(own_lab.upgraded, lambda case: replace(case, handicap=0.5))
-    shown = say.ends(1, "compare", own_lab.recorded, own_lab.upgraded)
-    assert f"note      {CASE}: B: measured with --mlperf-handicap" in shown
-    shown = say.ends(2, "compare", "acme==1.0", "acme==2.0")
-    assert "ran acme==2.0; versions of acme there: 1.0" in shown
+    output = say.ends(1, "compare", own_lab.recorded, own_lab.upgraded)
+    assert f"note      {CASE}: B: measured with --mlperf-handicap" in output
+    output = say.ends(2, "compare", "acme==1.0", "acme==2.0")
+    assert "ran acme==2.0; versions of acme there: 1.0" in output
 
 
 def test_a_side_that_names_nothing_says_what_it_could_be(
@@ -132,8 +135,8 @@ def test_a_side_that_names_nothing_says_what_it_could_be(
 
 def sides(a: CaseResult | Iterable[CaseResult], b: CaseResult | Iterable[CaseResult]) -> None:
     for name, cases in (("a", a), ("b", b)):
-        found = [cases] if isinstance(cases, CaseResult) else list(cases)
-        write_results(Path(f"{name}.json"), session(*found))
+        case_results = [cases] if isinstance(cases, CaseResult) else list(cases)
+        write_results(Path(f"{name}.json"), session(*case_results))
 
 
 def measured(*values: float, case: Any = verdicts.CASE, **fields: Any) -> CaseResult:
@@ -142,8 +145,8 @@ def measured(*values: float, case: Any = verdicts.CASE, **fields: Any) -> CaseRe
         replace(run(n, case=case, throughput=value, latency_p50=1 / value), session=str(n))
         for n, value in enumerate(values, start=1)
     )
-    given = {name: fields.pop(name) for name in ("subject", "outcome") if name in fields}
-    return result(replace(verdicts.OK, case=case, runs=runs, **given), **fields)
+    verdict_fields = {name: fields.pop(name) for name in ("subject", "outcome") if name in fields}
+    return result(replace(verdicts.OK, case=case, runs=runs, **verdict_fields), **fields)
 
 
 STEADY = (100.0, 100.2, 99.8, 100.1, 99.9)
@@ -170,7 +173,7 @@ def bert(*values: float) -> CaseResult:
 
 @pytest.mark.process
 def test_what_two_files_have_in_common_is_judged(here: Path, say: Say) -> None:
-    """The rate of Offline is no condition, other conditions are; too few runs are advice."""
+    """The rate of Offline is not a condition, other conditions are; too few runs are advice."""
     gptj = measured(1.0, case=replace(verdicts.CASE, workload="gptj"))
     both = measured(*STEADY)
     only = ("only A bert-Offline-ort-fp16-H200", "only B gptj-Offline-ort-fp16-H200")
@@ -209,9 +212,9 @@ def test_what_several_cases_share_is_said_once(here: Path, say: Say) -> None:
         [measured(*STEADY, case=case) for case in cases],
         [measured(*STEADY, case=case, subject=newer, handicap=0.1) for case in cases],
     )
-    _, shown = say("compare", "a.json", "b.json")
-    assert shown.count("engine.version 1.20.1 → 1.21\n") == 1
-    assert "note      B: measured with --mlperf-handicap 10% (3 cases)\n" in shown
+    _, output = say("compare", "a.json", "b.json")
+    assert output.count("engine.version 1.20.1 → 1.21\n") == 1
+    assert "note      B: measured with --mlperf-handicap 10% (3 cases)\n" in output
 
 
 @pytest.mark.process
@@ -228,16 +231,16 @@ def test_of_several_builds_the_nearest_are_compared(here: Path, say: Say) -> Non
         file = Path(f".mlperf/runs/2026112{number}-000000-abcd/results.json")
         rates = [rate * value / 100 for value in STEADY]
         write_results(file, session(measured(*rates, subject=build(version, threads))))
-    shown = say.ends(0, "compare", "ort==1", "ort==2")
-    assert "samples/s  800  790  −1.2 %" in shown
-    assert "changed   engine.ort 1 → 2\n" in shown
+    output = say.ends(0, "compare", "ort==1", "ort==2")
+    assert "samples/s  800  790  −1.2 %" in output
+    assert "changed   engine.ort 1 → 2\n" in output
 
 
-def one(*values: float, **fields: Any) -> Measured:
+def measured_case(*values: float, **fields: Any) -> Measured:
     runs: tuple[Run, ...] = tuple(
         replace(run(n, throughput=value), session=str(n)) for n, value in enumerate(values)
     )
-    given: dict[str, Any] = {
+    case_fields: dict[str, Any] = {
         "case": verdicts.CASE,
         "profile": "quick",
         "identity": SUBJECT.identity,
@@ -245,7 +248,7 @@ def one(*values: float, **fields: Any) -> Measured:
         "rate": None,
         "runs": runs,
     }
-    return Measured(**{**given, **fields})
+    return Measured(**{**case_fields, **fields})
 
 
 def sessions(**groups: Sequence[float]) -> tuple[Run, ...]:
@@ -270,16 +273,19 @@ def test_pooled_runs_are_looked_at_once_and_all() -> None:
     ]
     for old, (new, outcomes), is_reversed in product(olds, news, (False, True)):
         order = dict(reversed(new.items())) if is_reversed else new
-        a, b = (replace(one(), runs=sessions(**groups)) for groups in (old, order))
-        found = compare_case(a, b, lambda *_: {"throughput": 0.03})
-        assert found.outcome in outcomes
-        assert found.metrics[0].runs == sum(map(len, new.values()))
+        a, b = (replace(measured_case(), runs=sessions(**groups)) for groups in (old, order))
+        comparison = compare_case(a, b, lambda *_: {"throughput": 0.03})
+        assert comparison.outcome in outcomes
+        assert comparison.metrics[0].runs == sum(map(len, new.values()))
 
 
 def test_a_fact_that_an_older_record_lacks_makes_no_other_build() -> None:
     facts = {**SUBJECT.fingerprint, "inputs.first": "ab", "inputs.first_16": "cd"}
-    newest = one(1.0, fingerprint=facts)
-    older, other = one(1.0), one(1.0, fingerprint={**facts, "engine.version": "0"})
+    newest = measured_case(1.0, fingerprint=facts)
+    older, other = (
+        measured_case(1.0),
+        measured_case(1.0, fingerprint={**facts, "engine.version": "0"}),
+    )
     assert pair([other, older], [newest]) == (older, newest)
 
 
@@ -287,10 +293,10 @@ def test_the_limit_decides_as_in_a_test() -> None:
     """A session a side is provisional, unless no session explains a change of that size."""
 
     def judged(a: tuple[Run, ...], b: tuple[Run, ...], limit: float) -> ComparedCase:
-        before, after = (replace(one(), runs=runs) for runs in (a, b))
-        return compare_case(before, after, lambda *_: {"throughput": limit})
+        old, after = (replace(measured_case(), runs=runs) for runs in (a, b))
+        return compare_case(old, after, lambda *_: {"throughput": limit})
 
-    steady = one(*STEADY).runs
+    steady = measured_case(*STEADY).runs
     for limit, values, outcome in (
         (0.03, (100.0,), Outcome.OK),
         (0.03, (90.0, 90.1), Outcome.PERF_DROP),
@@ -298,8 +304,8 @@ def test_the_limit_decides_as_in_a_test() -> None:
         (0.03, (110.0, 110.1), Outcome.IMPROVED),
         (0.03, (96.5, 100.5, 96.0, 100.0, 97.0), Outcome.INCONCLUSIVE),
     ):
-        assert judged(steady, one(*values).runs, limit).outcome is outcome
-    assert why_not(one(1.0), one(2.0)) == ""
+        assert judged(steady, measured_case(*values).runs, limit).outcome is outcome
+    assert why_not(measured_case(1.0), measured_case(2.0)) == ""
 
     for speed, outcome, leans in (
         (100.0, Outcome.PROVISIONAL, "ok"),
@@ -308,15 +314,15 @@ def test_the_limit_decides_as_in_a_test() -> None:
         (60.0, Outcome.PERF_DROP, None),
     ):
         noisy = [speed * value / 100 for value in NOISY]
-        found = judged(sessions(a=NOISY), sessions(b=noisy), 0.03)
-        assert (found.outcome, found.metrics[0].direction) == (outcome, leans)
+        comparison = judged(sessions(a=NOISY), sessions(b=noisy), 0.03)
+        assert (comparison.outcome, comparison.metrics[0].direction) == (outcome, leans)
         is_open = outcome is not Outcome.PERF_DROP
-        assert ("record 2 more on other days" in found.metrics[0].note) is is_open
+        assert ("record 2 more on other days" in comparison.metrics[0].note) is is_open
 
     less = replace(steady[2], metrics={"latency_p50": 1.0}, started="2026-11-03T01:02:03+00:00")
-    found = judged(steady, (*steady[:2], less), 0.03)
+    comparison = judged(steady, (*steady[:2], less), 0.03)
     first = "samples/s is missing in 1 of 3 runs of B, first in that of 2026-11-03T01:02:03+00:00"
-    assert (found.outcome, found.metrics[0].note) == (Outcome.INVALID, first)
+    assert (comparison.outcome, comparison.metrics[0].note) == (Outcome.INVALID, first)
 
 
 @pytest.mark.process
@@ -326,16 +332,16 @@ def test_the_noise_is_that_of_the_calibration_beside_the_baselines(here: Path, s
         session_share=0.4, max_runs=5, cases=2, runs=16, sessions=4,
     )  # fmt: skip
     machine = Calibrated(identity=dict(SUBJECT.identity), settings=settings, cases=())
-    place = Path("baselines/calibration/H200.json")
+    file = Path("baselines/calibration/H200.json")
     sides(measured(*STEADY), measured(*STEADY))
     line = ("compare", "a.json", "b.json")
     calibrated = ("noise as calibrated 2026-11-21: 2 cases, 16 runs on 4 days",)
     usual = ("this machine is not calibrated",)
-    calibration.save(place, Calibration(accelerator="H200", machines=(machine,)))
+    calibration.save(file, Calibration(accelerator="H200", machines=(machine,)))
     rows = [(line, 0, calibrated), ((*line, "--baselines", "elsewhere"), 0, usual)]
     assert differing(say, rows) == []
     other = replace(machine, identity={"gpu": "other"})
-    calibration.save(place, Calibration(accelerator="H200", machines=(other,)))
+    calibration.save(file, Calibration(accelerator="H200", machines=(other,)))
     assert differing(say, [(line, 0, usual)]) == []
 
 
@@ -352,22 +358,22 @@ def test_many_cases_are_judged_together(here: Path, say: Say) -> None:
         ]
 
     sides(side(1.0), side(0.965))
-    shown = say.ends(0, "compare", "a.json", "b.json")
+    output = say.ends(0, "compare", "a.json", "b.json")
     assert (
         "SUSPECT samples/s, alone it would be a drop, among 50 metrics judged together"
-        in one_line(shown)
+        in one_line(output)
     )
-    assert shown.splitlines()[-1].startswith("50 cases on both sides: 1 SUSPECT")
+    assert output.splitlines()[-1].startswith("50 cases on both sides: 1 SUSPECT")
     sides(side(1.0), side(0.7))
-    shown = say.ends(1, "compare", "a.json", "b.json")
-    assert "the only drop among 50 metrics judged together" in one_line(shown)
+    output = say.ends(1, "compare", "a.json", "b.json")
+    assert "the only drop among 50 metrics judged together" in one_line(output)
 
 
 def test_what_a_had_enough_queries_for_stays_judged() -> None:
     """A build that gets fewer queries done is not judged by less."""
 
     def side(queries: int, seconds: float) -> Measured:
-        made = one(*STEADY)
+        made = measured_case(*STEADY)
         runs = tuple(
             replace(run, queries=queries, metrics={"latency_p99": seconds * value / 100})
             for run, value in zip(made.runs, STEADY, strict=True)
@@ -388,7 +394,7 @@ def found_rate(find: str | None, *rates: float, offered: float | None = None) ->
     """Return a side that found these rates, or measured at one that was offered."""
     fingerprint = {"engine": "e", **({"find": find} if find else {})}
     limits = {"throughput": 0.03}
-    return one(*rates, case=FP8, fingerprint=fingerprint, rate=offered, limits=limits)
+    return measured_case(*rates, case=FP8, fingerprint=fingerprint, rate=offered, limits=limits)
 
 
 def point(find: str | None) -> TrendPoint:
@@ -435,6 +441,6 @@ def test_rates_found_are_judged_like_any_throughput() -> None:
     find = "ttft_p99 < 1 s"
     a = found_rate(find, *(40 + 0.1 * (-1) ** n for n in range(8)))
     b = found_rate(find, *(36.4 + 0.1 * (-1) ** n for n in range(8)))
-    found = compare_case(a, b, lambda side, _: side.limits or {})
-    assert found.outcome is Outcome.PERF_DROP
-    assert [metric.metric for metric in found.metrics] == ["throughput"]
+    comparison = compare_case(a, b, lambda side, _: side.limits or {})
+    assert comparison.outcome is Outcome.PERF_DROP
+    assert [metric.metric for metric in comparison.metrics] == ["throughput"]

@@ -87,16 +87,16 @@ def test_it_reads_as_designed(own_lab: Lab, say: Say, monkeypatch: pytest.Monkey
     monkeypatch.setattr("pytest_mlperf.cli.doctor.requirements.importing", lambda _: {})
     own_lab.of_one_session()
     for words, shape in ((("--all",), [*ALL, *SHAPE[3:]]), ((), SHAPE)):
-        shown = say.ends(0, "doctor", *words)
-        left = shown.splitlines()
+        output = say.ends(0, "doctor", *words)
+        left = output.splitlines()
         for pattern in shape:
             while left and not re.fullmatch(pattern, left[0]):
                 left.pop(0)
-            assert left, f"no line {pattern!r} in its place in:\n{shown}"
+            assert left, f"no line {pattern!r} in its place in:\n{output}"
             left.pop(0)
-        assert widest(shown) <= 80
-        assert "missing" not in shown.replace("--mlperf-update=missing", "")
-    assert len(shown.splitlines()) <= MAX_LINES
+        assert widest(output) <= 80
+        assert "missing" not in output.replace("--mlperf-update=missing", "")
+    assert len(output.splitlines()) <= MAX_LINES
 
 
 def test_a_page_of_many_cases_is_cut_before_its_verdict() -> None:
@@ -154,9 +154,11 @@ def test_the_last_line_is_the_command_that_helps_most() -> None:
         (OK, [with_baseline], "1 of 1 case can run here", "pytest 'suites/a b'"),
     ]
     for check, suites, summary, command in rows:
-        *found, last = lines([check], suites, [Path("suites/a b")], exit_code([check], suites))
+        *printed_lines, last = lines(
+            [check], suites, [Path("suites/a b")], exit_code([check], suites)
+        )
         assert last == f"next: {command}"
-        assert not summary or " ".join(found[found.index("") + 1 :]) == summary
+        assert not summary or " ".join(printed_lines[printed_lines.index("") + 1 :]) == summary
 
 
 READY = CaseState(
@@ -204,7 +206,7 @@ name = "Offline"
 """
 
 
-def one(
+def state_of(
     folder: Path,
     *,
     use: str = "null",
@@ -225,20 +227,24 @@ def one(
         use, workload = "onnxruntime", f'model = "m.onnx"\n{workload}'
     text = SUITE.format(workload=workload, use=use, accelerators=accelerators, options=options)
     path.write_text(text, "utf-8")
-    found = suite_state(path, HERE, folder / "baselines", failures or {})
-    return found.cases[0] if found.cases else replace(READY, case="defect", reason=found.error)
+    report = suite_state(path, HERE, folder / "baselines", failures or {})
+    return report.cases[0] if report.cases else replace(READY, case="defect", reason=report.error)
 
 
 def differing_states(folder: Path, rows: Iterable[tuple[dict[str, Any], str, str]]) -> list[object]:
     """Return the suites whose state or reason, to its "…", is another one."""
     failures: list[object] = []
     for changes, expected, reason in rows:
-        found = one(folder, **changes)
-        state = "defect" if found.case == "defect" else found.state
+        case_state = state_of(folder, **changes)
+        state = "defect" if case_state.case == "defect" else case_state.state
         text = reason.replace("SUITE", str(folder / "a.mlperf.toml")).replace("DIR", str(folder))
-        is_alike = found.reason.startswith(text[:-1]) if text[-1:] == "…" else found.reason == text
+        is_alike = (
+            case_state.reason.startswith(text[:-1])
+            if text[-1:] == "…"
+            else case_state.reason == text
+        )
         if state != expected or not is_alike:
-            failures.append((changes, state, found.reason))
+            failures.append((changes, state, case_state.reason))
     return failures
 
 
@@ -277,17 +283,17 @@ LACKS: list[tuple[dict[str, Any], str, str]] = [
 
 
 def test_a_case_that_lacks_something_says_what(tmp_path: Path) -> None:
-    assert one(tmp_path) == replace(READY, case="Offline-null-fp32-cpu")
+    assert state_of(tmp_path) == replace(READY, case="Offline-null-fp32-cpu")
     assert differing_states(tmp_path, LACKS) == []
     workload = 'model = "${NO_A}/m"\ndataset = { use = "synthetic", path = "${NO_B}/d" }'
-    found = one(tmp_path, workload=workload)
-    assert re.findall(r"\$\{(\w+)\} is not set", found.reason) == ["NO_A", "NO_B"]
-    found = one(tmp_path, workload=IMAGENET, failures={"PIL": "bad ELF"})
+    case_state = state_of(tmp_path, workload=workload)
+    assert re.findall(r"\$\{(\w+)\} is not set", case_state.reason) == ["NO_A", "NO_B"]
+    case_state = state_of(tmp_path, workload=IMAGENET, failures={"PIL": "bad ELF"})
     broken = (
         "data set imagenet needs PIL, which cannot be imported: bad ELF: pip install "
         "'pytest-mlperf[onnx]'"
     )
-    assert broken in found.reason
+    assert broken in case_state.reason
 
 
 ABSENT = "DmlExecutionProvider"
@@ -358,8 +364,8 @@ def test_all_files_of_data_and_scorer_are_told_at_once(tmp_path: Path) -> None:
         '[workload.dataset]\nuse = "coco_captions"\npath = "."\n[workload.scorer]\n'
         'use = "clip_fid"\nclip = "/no/clip"\ninception = "/no/i.pth"\nstatistics = "/no/s.npz"'
     )
-    found = one(tmp_path, model=ONNX, workload=workload)
-    data, scorer, *_ = found.reason.splitlines()
+    case_state = state_of(tmp_path, model=ONNX, workload=workload)
+    data, scorer, *_ = case_state.reason.splitlines()
     for text in ("has neither captions/captions.tsv", "latents: has neither latents.pt"):
         assert text in data
     for text in ("/no/clip: this folder lacks", "/no/i.pth: the weights", "/no/s.npz: the stat"):
@@ -386,9 +392,9 @@ def test_suites_and_accelerators_may_be_named(
     lab: Lab, say: Say, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pytest_mlperf.cli.doctor.look", lambda *_: ([OK], {}))
-    shown = say.ends(0, "doctor", "--accelerator", "cpu")
-    assert "1 of 1 case can run here" in shown
-    assert "H200" not in shown[shown.index("suites, and") :]
+    output = say.ends(0, "doctor", "--accelerator", "cpu")
+    assert "1 of 1 case can run here" in output
+    assert "H200" not in output[output.index("suites, and") :]
     unknown = "pytest-mlperf: no case runs on 'TPU'; the suites use: cpu, H200"
     absent = "gone.mlperf.toml does not exist; name a suite file or a folder of suites"
     rows = [
@@ -402,9 +408,9 @@ def test_baselines_damaged_or_of_another_machine_are_told(tmp_path: Path, lab: L
     file = tmp_path / "baselines/cpu/quick/first/Offline.null.fp32.json"
     file.parent.mkdir(parents=True)
     file.write_text("{", "utf-8")
-    found = one(tmp_path)
-    assert (found.state, found.performance) == ("broken", "damaged")
-    assert "is not JSON" in found.reason
+    case_state = state_of(tmp_path)
+    assert (case_state.state, case_state.performance) == ("broken", "damaged")
+    assert "is not JSON" in case_state.reason
     suite = suite_state(lab.path / "suites/first.mlperf.toml", HERE, None, {})
     assert [case.performance for case in suite.cases] == ["other machine", "none"]
     assert [case.accuracy for case in suite.cases] == ["yes", "yes"], "it holds on every machine"
@@ -455,8 +461,8 @@ CLOCKS = "Testium 9000, 4.0 cores, governor"
 
 
 def test_the_machine_is_described_with_what_is_worth_a_note() -> None:
-    """GPUs as suites name them, how they differ, what can be sampled; clocks; the load of now."""
-    found = [
+    """GPUs as suites name them, their differences, their sensors; clocks; the current load."""
+    checks = [
         _machine.gpus(replace(HERE, nvml_trouble="NVML's library is not here")),
         _machine.gpus(H200),
         _machine.gpus(with_gpus(paths=NO_P2P)),
@@ -470,7 +476,7 @@ def test_the_machine_is_described_with_what_is_worth_a_note() -> None:
         busy(foreign_s=1.1, waited_s=None, stolen_s=0.0, others={"cc1plus": 1.05}),
         busy(**CALM),
     ]
-    alone, *others = ((check.state, check.text) for check in found)
+    alone, *others = ((check.state, check.text) for check in checks)
     assert alone[0] == "note"
     assert re.fullmatch("none: NVML's library is not here.*; only cases on cpu can run", alone[1])
     assert [(state, text.partition(": clocks")[0]) for state, text in others] == [
@@ -495,7 +501,7 @@ def test_the_machine_is_described_with_what_is_worth_a_note() -> None:
         ),
         ("note", "unknown; not reported: processor use"),
     ]
-    assert [bool(check.do) for check in found[-3:]] == [False, True, False]
+    assert [bool(check.do) for check in checks[-3:]] == [False, True, False]
 
 
 def test_folders_memory_and_distributions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -508,20 +514,20 @@ def test_folders_memory_and_distributions(tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "linked" / "pytest-mlperf").symlink_to(tmp_path)
     assert _machine.leases().state == "broken"
     assert re.fullmatch(r"\d+\.\d GiB free of \d+\.\d GiB", _machine.memory().text)
-    found = _machine.installed("no-such-distribution-here")
-    assert (found.state, found.do) == ("missing", "pip install no-such-distribution-here")
+    check = _machine.installed("no-such-distribution-here")
+    assert (check.state, check.do) == ("missing", "pip install no-such-distribution-here")
 
 
 @pytest.mark.process
 def test_loadgen_and_pytest_are_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = _machine.loadgen()
-    assert (found.state, found.do) == ("ok", "")
-    assert "the test run was VALID" in found.text
+    check = _machine.loadgen()
+    assert (check.state, check.do) == ("ok", "")
+    assert "the test run was VALID" in check.text
     monkeypatch.chdir(tmp_path)
     (tmp_path / "pytest.ini").write_text("[pytest\n")
-    found = _machine.plugin()
-    assert found.state == "broken"
-    assert "pytest --help fails here: " in found.text
+    check = _machine.plugin()
+    assert check.state == "broken"
+    assert "pytest --help fails here: " in check.text
 
 
 def test_libraries_are_told_with_the_extra_that_brings_them() -> None:

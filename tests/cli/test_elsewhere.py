@@ -1,4 +1,4 @@
-"""`pytest-mlperf doctor` asks the Python that an engine entry names what it lacks."""
+"""Test that `pytest-mlperf doctor` asks the Python of an engine entry for missing parts."""
 
 from __future__ import annotations
 
@@ -49,26 +49,26 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def bare(tmp_path: Path) -> Path:
     """The Python of an environment that has numpy and LoadGen, and nothing else."""
-    found = other_python.environment(tmp_path / "bare")
-    (packages,) = found.parents[1].glob("lib/python*/site-packages")
+    python = other_python.environment(tmp_path / "bare")
+    (packages,) = python.parents[1].glob("lib/python*/site-packages")
     (packages / "shared.pth").unlink()
     there = Path(sysconfig.get_path("platlib"))
     for pattern in ("numpy", "numpy-*", "numpy.libs", "mlperf_loadgen*", "mlcommons_loadgen*"):
-        for one in there.glob(pattern):
-            (packages / one.name).symlink_to(one)
-    return found
+        for module_path in there.glob(pattern):
+            (packages / module_path.name).symlink_to(module_path)
+    return python
 
 
 def state(folder: Path, where: str, *, use: str = "null", workload: str = "") -> SuiteState:
-    """Return what of a suite can run whose engine runs where its entry says."""
+    """Return the state of a suite whose engine runs in another environment."""
     path = folder / "a.mlperf.toml"
     path.write_text(SUITE.format(where=where, use=use, workload=workload), "utf-8")
     return suite_state(path, HERE, folder / "baselines", {}, folder / "runs")
 
 
-def first(found: SuiteState) -> CaseState:
-    assert not found.error
-    return found.cases[0]
+def first(suite_report: SuiteState) -> CaseState:
+    assert not suite_report.error
+    return suite_report.cases[0]
 
 
 def of_onnx(folder: Path, python: Path, more: str = "") -> CaseState:
@@ -80,15 +80,15 @@ def of_onnx(folder: Path, python: Path, more: str = "") -> CaseState:
 
 def test_a_complete_python_is_told_with_its_versions(tmp_path: Path, python: Path) -> None:
     """Once for all cases of the entry; no question stays; a command has three streams."""
-    found = state(tmp_path, f'python = "{python}"')
+    suite_report = state(tmp_path, f'python = "{python}"')
     here = ".".join(map(str, sys.version_info[:3]))
     about = (
         f"python {python}: Python {here}, numpy {version('numpy')}, "
         f"mlcommons-loadgen {version('mlcommons-loadgen')}"
     )
-    assert [(case.state, case.elsewhere) for case in found.cases] == [("ready", about)] * 2
-    shown = " ".join(" ".join(lines([], [found], [], 0)).split())
-    assert shown.count(f"runs in {about}") == 1
+    assert [(case.state, case.elsewhere) for case in suite_report.cases] == [("ready", about)] * 2
+    text = " ".join(" ".join(lines([], [suite_report], [], 0)).split())
+    assert text.count(f"runs in {about}") == 1
     assert list((tmp_path / "runs").iterdir()) == []
     wrapper = tmp_path / "wrapper.py"
     wrapper.write_text(PASSES_ON_NOTHING, "utf-8")
@@ -99,9 +99,9 @@ def test_a_complete_python_is_told_with_its_versions(tmp_path: Path, python: Pat
 def test_a_python_or_a_command_that_starts_no_worker_is_told(tmp_path: Path) -> None:
     empty = other_python.environment(tmp_path / "empty")
     next(empty.parents[1].glob("lib/python*/site-packages/shared.pth")).unlink()
-    found = first(state(tmp_path, f'python = "{empty}"'))
-    assert found.state == "missing"
-    assert found.reason == (
+    case_state = first(state(tmp_path, f'python = "{empty}"'))
+    assert case_state.state == "missing"
+    assert case_state.reason == (
         f"{empty} (engines[0].python) lacks numpy and mlcommons-loadgen: install them there"
     )
     for command, reason in (
@@ -118,10 +118,10 @@ def test_a_python_or_a_command_that_starts_no_worker_is_told(tmp_path: Path) -> 
 
 
 def test_the_engines_library_is_looked_for_there_and_not_here(tmp_path: Path, bare: Path) -> None:
-    """One that breaks there is told with its reason."""
-    found = of_onnx(tmp_path, bare)
-    assert found.state == "missing"
-    assert found.reason.splitlines() == [
+    """One that fails there is named with its reason."""
+    case_state = of_onnx(tmp_path, bare)
+    assert case_state.state == "missing"
+    assert case_state.reason.splitlines() == [
         f"python {bare}: needs {name}, which is not installed: {bare} -m pip install {name}"
         for name in ("onnxruntime", "onnx")
     ]
@@ -141,9 +141,9 @@ def test_the_builders_python_is_asked_for_its_libraries(tmp_path: Path, bare: Pa
     model.mkdir()
     (model / "config.json").write_text("{}", "utf-8")
     build = f'precision = "int8"\nbuild = {{ use = "torchao", recipe = "int8", python = "{bare}" }}'
-    found = first(state(tmp_path, build, use="null", workload=f'model = "{model}"'))
-    assert found.state == "missing"
-    assert found.reason == (
+    case_state = first(state(tmp_path, build, use="null", workload=f'model = "{model}"'))
+    assert case_state.state == "missing"
+    assert case_state.reason == (
         "builder torchao needs torchao and torch and transformers and safetensors, which are not "
         f"installed in python {bare} (engines[0].build.python): pip install torchao torch "
         "transformers safetensors"
@@ -154,7 +154,7 @@ def test_the_library_is_asked_there_for_what_the_options_name(tmp_path: Path, py
     """As it is here: which providers ONNX Runtime has only it can tell."""
     pytest.importorskip("onnxruntime")
     more = '\noptions = { providers = ["TensorrtExecutionProvider"] }\naccelerators = ["H200"]'
-    found = of_onnx(tmp_path, python, more)
-    assert found.state == "missing"
-    assert found.reason.startswith(f"{tmp_path}/a.mlperf.toml:9: ")
-    assert found.reason.endswith(f"(in python {python})")
+    case_state = of_onnx(tmp_path, python, more)
+    assert case_state.state == "missing"
+    assert case_state.reason.startswith(f"{tmp_path}/a.mlperf.toml:9: ")
+    assert case_state.reason.endswith(f"(in python {python})")

@@ -1,4 +1,4 @@
-"""`pytest-mlperf explain` retraces a verdict from what the session and the baseline hold."""
+"""Test that `pytest-mlperf explain` retraces a verdict from the session and the baseline."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ inputs.first HASH inputs.first_16 HASH dataset.options {"samples": N} round v4.1
 
 def test_a_drop_is_retraced_run_by_run_and_look_by_look(lab: Lab, say: Say) -> None:
     """By the numbers of the rule: the bounds of a look are those that the session decided by."""
-    shown = say.ends(0, "explain", PERFORMANCE)
+    output = say.ends(0, "explain", PERFORMANCE)
     # A run more where one of them was disturbed.
-    text = re.sub(r"(TIME samples/s: N(, N)* ){4}", "ITS SESSIONS ", flat(shown))
+    text = re.sub(r"(TIME samples/s: N(, N)* ){4}", "ITS SESSIONS ", flat(output))
     # Whatever else ran beside it.
     text = re.sub(r"note the machine was not idle.*?(?=rule N runs)", "", text)
     assert text.startswith(flat(page("explain_drop.txt"))), text
@@ -61,35 +61,37 @@ def test_a_drop_is_retraced_run_by_run_and_look_by_look(lab: Lab, say: Say) -> N
     # The fixed micro-benchmark of that moment may stand below it.
     assert re.match(r" (N\. )?engine\.acme N → N since the baseline; nothing else ", causes)
     assert flat(FINGERPRINT) in text.partition("Measured on and with")[2]
-    assert widest(shown) <= 80
-    found = performance(lab.upgraded).verdict
-    (metric, *_) = found.metrics
-    last = next(line for line in shown.splitlines() if "drop: whole interval" in line)
+    assert widest(output) <= 80
+    verdict = performance(lab.upgraded).verdict
+    (metric, *_) = verdict.metrics
+    last = next(line for line in output.splitlines() if "drop: whole interval" in line)
     look, *bounds, _ = re.split(r" {2,}", last.strip())
     assert look == str(metric.runs) == "2"
     assert bounds == [change(x or 0.0) for x in (metric.change, metric.low, metric.high)]
-    for run in found.runs:
-        assert run.folder in shown
+    for run in verdict.runs:
+        assert run.folder in output
 
 
 def test_the_causes_are_found_in_the_whole_session(own_lab: Lab, say: Say) -> None:
-    found = edit_cases(own_lab.upgraded, partial(with_runs, hardware=RunHardware()))
-    (drop,) = [one for one in found.cases if one.verdict.kind == "performance"]
+    session_results = edit_cases(own_lab.upgraded, partial(with_runs, hardware=RunHardware()))
+    (drop,) = [one for one in session_results.cases if one.verdict.kind == "performance"]
     moved = [
         other(drop, "bert", "Acme", drop.verdict),
         other(drop, "gptj", "Acme", drop.verdict),
         other(drop, "first", "other", verdicts.OK, engine="other:Other"),
     ]
-    write_results(own_lab.upgraded, replace(found, cases=(*found.cases, *moved)))
-    shown = say.ends(0, "explain", PERFORMANCE)
+    write_results(
+        own_lab.upgraded, replace(session_results, cases=(*session_results.cases, *moved))
+    )
+    output = say.ends(0, "explain", PERFORMANCE)
     (fell,) = {abs(m.change or 0.0) for m in drop.verdict.metrics if m.outcome}
-    told = (
+    cause_text = (
         "Likely causes, each with its evidence, beside 3 other tests of the session 1. engine.acme "
         "1.0 → 2.0 since the baseline; nothing else that is recorded changed 2. acme:Acme got "
         f"worse in 2 of 2 other models too, by {percent(fell)}; of other engines on cpu 0 of 1"
     )
-    assert told in one_line(shown)
-    assert widest(shown) <= 80
+    assert cause_text in one_line(output)
+    assert widest(output) <= 80
 
 
 def other(
@@ -112,16 +114,16 @@ def test_a_baseline_that_changed_since_is_noticed(own_lab: Lab, say: Say) -> Non
     """One that was replaced gives no evidence; of 10 % more the interval is another; without it."""
     file = own_lab.path / BASELINE
     content = json.loads(file.read_text("utf-8"))
-    for one in content["records"][0]["runs"]:
-        one["control"] = {"copy_bytes_per_s": 2e10}
+    for run_record in content["records"][0]["runs"]:
+        run_record["control"] = {"copy_bytes_per_s": 2e10}
     text = json.dumps(content)
     file.write_text(text, "utf-8")
     control = {"copy_bytes_per_s": 1e10}
     edit_cases(own_lab.upgraded, partial(with_runs, hardware=RunHardware(control=control)))
-    said = "the machine's own speed: copy −50.0 % of the baseline's"
-    assert said in " ".join(say("explain", PERFORMANCE)[1].split())
+    speed_note = "the machine's own speed: copy −50.0 % of the baseline's"
+    assert speed_note in " ".join(say("explain", PERFORMANCE)[1].split())
     file.write_text(text.replace("first baseline", "another one"), "utf-8")
-    assert said not in " ".join(say("explain", PERFORMANCE)[1].split())
+    assert speed_note not in " ".join(say("explain", PERFORMANCE)[1].split())
 
     for old in {run["metrics"]["throughput"] for run in content["records"][0]["runs"]}:
         text = text.replace(repr(old), repr(old * 1.1))
@@ -155,23 +157,23 @@ def test_other_tests_and_sessions_are_explained(
     ]
     assert differing(say, rows) == []
     monkeypatch.chdir(tmp_path)
-    _, shown = say("explain", PERFORMANCE, "--results", lab.upgraded)
-    assert re.search(r"Compared with [567] runs in 4 sessions", shown)
+    _, output = say("explain", PERFORMANCE, "--results", lab.upgraded)
+    assert re.search(r"Compared with [567] runs in 4 sessions", output)
 
 
 def test_a_case_is_found_by_a_part_of_its_name_in_the_named_session(lab: Lab, say: Say) -> None:
-    shown = say.ends(0, "explain", CASE)
-    assert [line for line in shown.splitlines() if line.startswith(f"{SUITE}::")] == [
+    output = say.ends(0, "explain", CASE)
+    assert [line for line in output.splitlines() if line.startswith(f"{SUITE}::")] == [
         ACCURACY,
         PERFORMANCE,
     ]
-    assert f"from {lab.upgraded.relative_to(lab.path)}" in shown
-    assert shown.count("Measured on and with") == 1
+    assert f"from {lab.upgraded.relative_to(lab.path)}" in output
+    assert output.count("Measured on and with") == 1
     for name in ("first", "offline-acme", f"test_performance[{CASE}]"):
-        shown = say.ends(0, "explain", name, "--results", lab.recorded)
-        assert "Recorded as the baseline, not judged" in shown
-        assert "samples/s: can prove changes of " in shown
-        assert (ACCURACY in shown.splitlines()) is not name.startswith("test_performance")
+        output = say.ends(0, "explain", name, "--results", lab.recorded)
+        assert "Recorded as the baseline, not judged" in output
+        assert "samples/s: can prove changes of " in output
+        assert (ACCURACY in output.splitlines()) is not name.startswith("test_performance")
     whole = say("explain", CASE, "--results", lab.recorded)
     assert say("explain", lab.recorded) == whole
     assert say("explain", lab.recorded.parent) == whole
@@ -182,11 +184,11 @@ def test_a_case_is_found_by_a_part_of_its_name_in_the_named_session(lab: Lab, sa
 def test_every_outcome_can_be_explained(here: Path, say: Say) -> None:
     for verdict in verdicts.ALL:
         write_results(Path("r.json"), session(result(verdict)))
-        code, shown = say("explain", verdict.case.id, "--results", "r.json")
-        assert (code, f"{verdict.outcome} " in shown) == (0, True), verdict
-        assert widest(shown) <= 80
+        code, output = say("explain", verdict.case.id, "--results", "r.json")
+        assert (code, f"{verdict.outcome} " in output) == (0, True), verdict
+        assert widest(output) <= 80
         if verdict.kind == "performance" and not verdict.runs:
-            assert "1. No run could be judged: the first lines say why." in shown
+            assert "1. No run could be judged: the first lines say why." in output
 
 
 def test_a_case_that_is_not_clear_is_answered_with_the_candidates(here: Path, say: Say) -> None:
@@ -201,22 +203,22 @@ def test_a_case_that_is_not_clear_is_answered_with_the_candidates(here: Path, sa
         ("x", (), "no results to explain; measure first: pytest suites\n"),
         ("none.json", (), "none.json: cannot be read: No such file or directory\n"),
     ]
-    for case, found, message in rows:
-        write_results(Path("r.json"), session(*map(result, found)))
+    for case, verdicts_of_session, message in rows:
+        write_results(Path("r.json"), session(*map(result, verdicts_of_session)))
         results = () if case.endswith(".json") else ("--results", "r.json")
-        code, shown = say("explain", case, *results)
-        assert (code, shown.startswith(f"pytest-mlperf: {message}")) == (2, True), shown
+        code, output = say("explain", case, *results)
+        assert (code, output.startswith(f"pytest-mlperf: {message}")) == (2, True), output
 
 
 def test_what_cannot_be_read_is_an_error_and_no_traceback(own_lab: Lab, say: Say) -> None:
-    """A value that no run gives, and sessions that are no results."""
+    """Values that no run gives, and files that are not results."""
     edit_cases(own_lab.upgraded, partial(with_runs, metrics={"throughput": -1.0}))
-    shown = say.ends(2, "explain", PERFORMANCE, "--results", own_lab.upgraded)
-    assert "metrics.throughput: must be at least 1e-30, not -1.0; take the results.json" in shown
+    output = say.ends(2, "explain", PERFORMANCE, "--results", own_lab.upgraded)
+    assert "metrics.throughput: must be at least 1e-30, not -1.0; take the results.json" in output
     for file in (own_lab.recorded, own_lab.unchanged, own_lab.upgraded):
         file.write_text("[]", "utf-8")
-    shown = say.ends(2, "explain", "first")
-    assert shown.count("left out: .mlperf/runs/") == 3
+    output = say.ends(2, "explain", "first")
+    assert output.count("left out: .mlperf/runs/") == 3
 
 
 LEANING = {Answer.PASS: "ok", Answer.FAIL: "drop"}
@@ -225,36 +227,36 @@ logs = st.lists(st.floats(-0.1, 0.1), min_size=5, max_size=8)
 
 
 @given(
-    before=logs,
-    now=st.lists(st.floats(-0.1, 0.1), min_size=2, max_size=5),
+    baseline_logs=logs,
+    new_logs=st.lists(st.floats(-0.1, 0.1), min_size=2, max_size=5),
     metric=st.sampled_from(["throughput", "latency_p90"]),
     limit=st.sampled_from([0.03, 0.1, 0.5]),
 )
 @settings(max_examples=30)
 def test_the_thresholds_are_where_the_rule_changes_its_mind(
-    before: list[float], now: list[float], metric: str, limit: float
+    baseline_logs: list[float], new_logs: list[float], metric: str, limit: float
 ) -> None:
     """Equally noisy runs, shifted just beyond a threshold, pass or are a drop at the last look."""
     direction = METRICS[metric].direction
-    rule: RuleR = rule_for("H200", max_runs=len(now))
-    baseline = [Value(value=math.exp(x)) for x in before]
+    rule: RuleR = rule_for("H200", max_runs=len(new_logs))
+    baseline = [Value(value=math.exp(x)) for x in baseline_logs]
 
     def decided(shift: float) -> str | None:
         """Judge only the last look: earlier ones would often have decided already."""
-        whole = [Value(value=math.exp(x + shift)) for x in now]
+        whole = [Value(value=math.exp(x + shift)) for x in new_logs]
         first = judge(baseline, whole, direction=direction, limit=limit, rule=rule)
-        assume(first.runs_used == len(now))
+        assume(first.runs_used == len(new_logs))
         provisional = first.outcome is Answer.PROVISIONAL
         return first.direction if provisional else LEANING.get(first.outcome)
 
     base = judge(
         baseline,
-        [Value(value=math.exp(x)) for x in now],
+        [Value(value=math.exp(x)) for x in new_logs],
         direction=direction,
         limit=limit,
         rule=rule,
     )
-    assume(base.runs_used == len(now))
+    assume(base.runs_used == len(new_logs))
     passes, fails = thresholds(base, metric)
     better = 1e-6 if direction is Direction.HIGHER else -1e-6
     at = math.log1p(passes) - math.log1p(base.change)
@@ -272,10 +274,10 @@ def test_a_claim_is_retraced_with_the_noise_of_its_machine(here: Path) -> None:
     calibrate(here / "baselines")
     subject = replace(verdicts.SUBJECT, identity=detect(gpus=False).identity("cpu"))
     case = replace(verdicts.CASE, accelerator="cpu")
-    found = verdicts.result(replace(verdicts.OK, case=case, subject=subject))
-    found = replace(found, test="suites/a.mlperf.toml::test_pair[a-vs-b]")
-    assert rule_of_pair(found, [here]).prior_sd == 0.06
-    assert rule_of_pair(replace(found, test="../a::b"), [here]) == rule_for("cpu")
+    case_result = verdicts.result(replace(verdicts.OK, case=case, subject=subject))
+    case_result = replace(case_result, test="suites/a.mlperf.toml::test_pair[a-vs-b]")
+    assert rule_of_pair(case_result, [here]).prior_sd == 0.06
+    assert rule_of_pair(replace(case_result, test="../a::b"), [here]) == rule_for("cpu")
 
 
 def pair(*rates: float) -> Verdict:
@@ -293,8 +295,8 @@ def test_every_pair_is_shown_with_what_it_says() -> None:
     """A claim that stays open says so at the last pair."""
     verdict = pair(2.852, 2.593, 2.850, 2.601)
     assert verdict.ratio is not None
-    shown = turns(verdict, verdict.ratio, RuleR(), 80)
-    assert "\n".join(shown) + "\n" == page("explain_pair.txt")
+    printed = turns(verdict, verdict.ratio, RuleR(), 80)
+    assert "\n".join(printed) + "\n" == page("explain_pair.txt")
     verdict = pair(*(1.5, 1.0, 1.51, 1.0) * 2, 1.5, 1.0)
     assert verdict.ratio is not None
     rows = [line for line in turns(verdict, verdict.ratio, RuleR(), 80) if "," in line[:12]]

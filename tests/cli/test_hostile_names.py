@@ -72,10 +72,10 @@ def document(changes: dict[tuple[str, ...], str], outside: Path) -> str:
     write_results(Path("r.json"), session(result(replace(verdict, **fields))))
     content = json.loads(Path("r.json").read_text("utf-8"))
     for path, text in changes.items():
-        place = content["cases"][0]
+        case_document = content["cases"][0]
         for key in path[:-1]:
-            place = place[key]
-        place[path[-1]] = text.replace("{outside}", str(outside))
+            case_document = case_document[key]
+        case_document[path[-1]] = text.replace("{outside}", str(outside))
     return json.dumps(sealed(content))
 
 
@@ -102,9 +102,9 @@ def test_nothing_is_written_outside_of_the_baselines(
     (outside / "suite.mlperf.toml").touch()
     monkeypatch.chdir(project)
     Path("r.json").write_text(document(changes, outside), "utf-8")
-    before = files(tmp_path)
+    files_at_start = files(tmp_path)
     assert main(list(command)) in {0, 1, 2, 3}
-    new = {path for path in files(tmp_path) - before if path.is_file()}
+    new = {path for path in files(tmp_path) - files_at_start if path.is_file()}
     allowed = (project / "baselines", project / "out", project / ".mlperf")
     assert [path for path in new if not any(map(path.is_relative_to, allowed))] == []
 
@@ -118,7 +118,7 @@ def test_a_name_that_leads_elsewhere_is_refused_with_its_reason(
     monkeypatch.chdir(tmp_path / "project")
     Path(SUITE).touch()
     Path("r.json").touch()
-    before = files(tmp_path)
+    files_at_start = files(tmp_path)
     case = ("verdict", "case")
     fields: list[tuple[tuple[str, ...], str, str]] = [
         ((*case, "precision"), "../../../escaped", "cannot be part of a file's path"),
@@ -134,4 +134,4 @@ def test_a_name_that_leads_elsewhere_is_refused_with_its_reason(
         Path("r.json").write_text(document({field: text}, tmp_path), "utf-8")
         line = ("update", "r.json", "--write", "--reason", "because")
         assert differing(say, [(line, 1, (reason,))]) == []
-        assert files(tmp_path) == before
+        assert files(tmp_path) == files_at_start

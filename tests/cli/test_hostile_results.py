@@ -90,12 +90,12 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_no_value_ends_a_command_in_a_traceback(data: st.DataObject, command: Any) -> None:
     content = json.loads(Path("good.json").read_text("utf-8"))
     every = sorted(places(content), key=repr)
-    for place in data.draw(st.lists(st.sampled_from(every), min_size=1, max_size=3)):
+    for path in data.draw(st.lists(st.sampled_from(every), min_size=1, max_size=3)):
         inside = content
         try:
-            for key in place[:-1]:
+            for key in path[:-1]:
                 inside = inside[key]
-            inside[place[-1]] = data.draw(VALUES)
+            inside[path[-1]] = data.draw(VALUES)
         except (KeyError, IndexError, TypeError):
             continue  # an earlier change took it away
     Path("r.json").write_text(json.dumps(content), "utf-8")
@@ -130,14 +130,14 @@ IMPOSSIBLE: list[tuple[tuple[Any, ...], Any, str]] = [
 ]
 
 
-def test_what_no_run_can_measure_is_refused_with_its_place(here: Path, say: Say) -> None:
+def test_impossible_values_are_refused_with_their_place(here: Path, say: Say) -> None:
     assert here == Path.cwd()
     end = "; take the results.json that pytest wrote, or measure again: pytest suites"
-    for number, (place, value, reason) in enumerate(IMPOSSIBLE):
+    for number, (path, value, reason) in enumerate(IMPOSSIBLE):
         inside = content = json.loads(Path("good.json").read_text("utf-8"))
-        for key in place[:-1]:
+        for key in path[:-1]:
             inside = inside[key]
-        inside[place[-1]] = value
+        inside[path[-1]] = value
         Path("r.json").write_text(json.dumps(content), "utf-8")
         texts = ("pytest-mlperf: r.json: not a results file: ", reason, end)
         commands = ("report",) if number else ("update", "report", "merge")
@@ -145,7 +145,7 @@ def test_what_no_run_can_measure_is_refused_with_its_place(here: Path, say: Say)
         assert differing(say, rows) == []
 
 
-def test_what_a_session_writes_can_be_read(here: Path) -> None:
+def test_a_session_can_be_read_back(here: Path) -> None:
     """Every kind of verdict, and the ends of what may be."""
     slow = replace(verdicts.run(), metrics={"throughput": 1e-9}, target_qps=0.0, queries=0)
     few = replace(verdicts.FELL, low=None, high=None, correlation=None)
@@ -157,13 +157,13 @@ def test_what_a_session_writes_can_be_read(here: Path) -> None:
     for results in (SESSION, edges):
         write_results(here / "session.json", results)
         content = json.loads((here / "session.json").read_text("utf-8"))
-        found = read_results(here / "session.json")
-        assert found == results
-        assert all(type(run) is Run for case in found.cases for run in case.verdict.runs)
+        results_read = read_results(here / "session.json")
+        assert results_read == results
+        assert all(type(run) is Run for case in results_read.cases for run in case.verdict.runs)
         assert json.loads(json.dumps(content, allow_nan=False)) == content
 
 
-def test_what_is_no_regular_file_is_not_waited_for(here: Path) -> None:
+def test_special_files_are_refused_without_a_wait(here: Path) -> None:
     os.mkfifo(here / "pipe")
     for path, kind in ((here / "pipe", "pipe"), (Path("/dev/zero"), "device")):
         with pytest.raises(MlperfError, match=f"a {kind}, which no results file is"):

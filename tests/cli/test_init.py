@@ -35,7 +35,7 @@ def test_the_suite_runs_anywhere_as_written(here: Path, say: Say) -> None:
 
 
 def test_every_engine_has_a_first_suite_that_marks_what_to_edit(here: Path, say: Say) -> None:
-    """A form says what to edit and who checks it."""
+    """A form names the parts to edit and the checks for them."""
     expected = {
         "null": ["demo-Offline-null-fp32-cpu"],
         "onnxruntime": [
@@ -48,7 +48,9 @@ def test_every_engine_has_a_first_suite_that_marks_what_to_edit(here: Path, say:
         "tensorrt_llm": ["my-llm-Concurrency-tensorrt_llm-bf16-H200"],
     }
     assert set(expected) == set(first_suites())
-    said = {engine: say.ends(0, "init", engine, "--engine", engine) for engine in expected}
+    outputs_by_engine = {
+        engine: say.ends(0, "init", engine, "--engine", engine) for engine in expected
+    }
     for engine, cases in expected.items():
         suite = here / engine / "suites" / "demo.mlperf.toml"
         assert [planned.case.id for planned in plan_suite(suite)] == cases
@@ -60,7 +62,7 @@ def test_every_engine_has_a_first_suite_that_marks_what_to_edit(here: Path, say:
             rf"next: edit {engine}/suites/demo.mlperf.toml +model, data, accelerator\n"
             rf" +pytest-mlperf doctor {engine}/suites +check what is missing\n"
             rf" +pytest {engine}/suites +measure, without a baseline\n$",
-            said[engine],
+            outputs_by_engine[engine],
         )
 
 
@@ -79,10 +81,10 @@ def test_a_curve_draws_answers_that_its_engine_may_give(here: Path, say: Say) ->
 def test_another_folder_may_be_named_and_a_link_to_nowhere_is_not_written_through(
     here: Path, say: Say
 ) -> None:
-    shown = say.ends(0, "init", "sub/project")
+    output = say.ends(0, "init", "sub/project")
     names = {"suites/demo.mlperf.toml", "baselines/README.md"}
     assert tree(here / "sub/project") == names
-    assert "next: pytest sub/project/suites " in shown
+    assert "next: pytest sub/project/suites " in output
     say.ends(0, "init", here / "x")
     assert tree(here / "x") == names
     (here / "suites").mkdir()
@@ -99,8 +101,8 @@ def test_nothing_is_overwritten_and_nothing_half_written(here: Path, say: Say) -
         exists = (
             f"{name} exists; nothing was written. Name another folder: pytest-mlperf init FOLDER"
         )
-        shown = say.ends(2, "init")
-        assert (exists if "/" in name else "cannot be written: ") in shown
+        output = say.ends(2, "init")
+        assert (exists if "/" in name else "cannot be written: ") in output
         assert tree(here) == {name}
         assert (here / name).read_text() == "mine"
         (here / name).unlink()
@@ -141,13 +143,13 @@ def test_prompts_that_cannot_be_scored_are_refused_before_anything_is_written(
         "": "p.jsonl",
     }.items():
         (here / "p.jsonl").write_text(content)
-        shown = say.ends(2, "init", "--engine", "openai", "--accuracy", "p.jsonl")
-        assert problem in shown, shown
-        assert needs in shown
+        output = say.ends(2, "init", "--engine", "openai", "--accuracy", "p.jsonl")
+        assert problem in output, output
+        assert needs in output
         assert tree(here) == {"p.jsonl"}
     assert needs in say.ends(2, "init", "--engine", "openai", "--accuracy", "gone.jsonl")
-    shown = say.ends(2, "init", "--engine", "torch", "--accuracy", "p.jsonl")
-    assert "--accuracy needs an engine of openai, tensorrt_llm, vllm, not torch" in shown
+    output = say.ends(2, "init", "--engine", "torch", "--accuracy", "p.jsonl")
+    assert "--accuracy needs an engine of openai, tensorrt_llm, vllm, not torch" in output
 
 
 def test_a_missing_library_is_named_with_what_installs_it(

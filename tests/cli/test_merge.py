@@ -50,18 +50,18 @@ def plan(path: Path, *planned: CaseResult, **changes: Any) -> None:
 
 
 def test_all_parts_of_a_plan_give_its_verdict(here: Path, say: Say) -> None:
-    """The failure as its machine printed it, the table, the exit code; first what has no result."""
-    shown = say.ends(
+    """The failure as its machine printed it, the table, the exit code; missing results first."""
+    output = say.ends(
         1, "merge", "h100.json", "h200.json", "--manifest", "plan.json", "-o", "all.json"
     )
-    assert shown.startswith("PERF DROP samples/s −6.3 % (−6.9 to −5.7 %); −3 % exceeded\n")
-    assert "INCOMPLETE" not in shown
-    assert "results: all.json" in shown
+    assert output.startswith("PERF DROP samples/s −6.3 % (−6.9 to −5.7 %); −3 % exceeded\n")
+    assert "INCOMPLETE" not in output
+    assert "results: all.json" in output
     merged = read_results(here / "all.json")
     assert [c.verdict.outcome for c in merged.cases] == [Outcome.OK, Outcome.PERF_DROP]
-    shown = say.ends(1, "merge", "h100.json", "--manifest", "plan.json")
-    assert shown.splitlines()[0] == "INCOMPLETE: 1 of 2 planned tests have no result"
-    assert FELL.test in shown.replace("\n    ", "")
+    output = say.ends(1, "merge", "h100.json", "--manifest", "plan.json")
+    assert output.splitlines()[0] == "INCOMPLETE: 1 of 2 planned tests have no result"
+    assert FELL.test in output.replace("\n    ", "")
     newest = here / ".mlperf/runs/20261121-000000-abcd/results.json"
     newest.parent.mkdir(parents=True)
     newest.write_bytes((here / "h100.json").read_bytes())
@@ -85,9 +85,9 @@ def test_results_that_could_not_be_read_back_are_not_written(
         (here / "all.xml").unlink()
         with monkeypatch.context() as limited:
             limited.setattr(foreign, name, limit)
-            shown = say.ends(2, *whole)
+            output = say.ends(2, *whole)
         refusal = f"all.json: not written: {reason}; merge or import fewer files at a time\n"
-        assert shown.endswith(f"JUnit: all.xml\npytest-mlperf: {refusal}")
+        assert output.endswith(f"JUnit: all.xml\npytest-mlperf: {refusal}")
         assert (here / "all.json").read_bytes() == written
 
 
@@ -109,14 +109,14 @@ def test_a_skipped_test_is_missing_with_its_reason(here: Path, say: Say) -> None
 def test_junit_has_the_ids_failures_and_what_is_missing(here: Path, say: Say) -> None:
     say("merge", "h200.json", "--manifest", "plan.json", "--junit", "out/all.xml")
     (suite,) = ET.parse(here / "out/all.xml").iter("testsuite")
-    found = {test.get("name"): test for test in suite.iter("testcase")}
+    tests_by_name = {test.get("name"): test for test in suite.iter("testcase")}
     assert {k: suite.get(k) for k in ("tests", "failures", "errors", "skipped")} == {
         "tests": "2",
         "failures": "1",
         "errors": "1",
         "skipped": "0",
     }
-    fell = found[FELL.test.partition("::")[2]]
+    fell = tests_by_name[FELL.test.partition("::")[2]]
     assert fell.get("classname") == "suites.rn.mlperf.toml"
     failure = fell.find("failure")
     assert failure is not None
@@ -124,16 +124,16 @@ def test_junit_has_the_ids_failures_and_what_is_missing(here: Path, say: Say) ->
     assert "baseline" in str(failure.text)
     values = {p.get("name"): p.get("value") for p in fell.iter("property")}
     assert values["mlperf.verdict"] == "PERF DROP"
-    assert found[FINE.test.partition("::")[2]].find("error") is not None
+    assert tests_by_name[FINE.test.partition("::")[2]].find("error") is not None
 
 
 def test_hostile_text_makes_neither_broken_xml_nor_commands(here: Path, say: Say) -> None:
     """Results are data from elsewhere: control characters and workflow commands stay inert."""
     nasty = "::error::\x1b[31m<script>\x00</script>"
     write_results(here / "h200.json", session(replace(FELL, verdict=replace(DROP, headline=nasty))))
-    _, shown = say("merge", "h200.json", "--junit", "all.xml")
-    assert "\x1b" not in shown
-    assert not [line for line in shown.splitlines() if line.startswith("::")]
+    _, output = say("merge", "h200.json", "--junit", "all.xml")
+    assert "\x1b" not in output
+    assert not [line for line in output.splitlines() if line.startswith("::")]
     (failure,) = ET.parse(here / "all.xml").iter("failure")
     assert "\\x1b[31m<script>" in str(failure.get("message"))
 
@@ -164,11 +164,11 @@ def test_what_is_no_manifest_no_results_or_no_report_is_refused(
     with monkeypatch.context() as patch:
         patch.setattr(foreign, "MAX_FILE_BYTES", 100)
         assert differing(say, [(("merge", "h100.json"), 2, ("larger than",))]) == []
-    for given in ("pdf=x.pdf", "html", "html="):
+    for option_value in ("pdf=x.pdf", "html", "html="):
         with pytest.raises(SystemExit, match="2"):
-            main(["merge", "h200.json", "--report", given])
+            main(["merge", "h200.json", "--report", option_value])
         assert (
-            f"{given!r} is not FORMAT=FILE with one of annotations, comment, "
+            f"{option_value!r} is not FORMAT=FILE with one of annotations, comment, "
             in capsys.readouterr().err
         )
 
@@ -178,17 +178,17 @@ def test_every_report_of_the_whole_is_written(here: Path, say: Say) -> None:
     pytest.importorskip("jinja2")
     pytest.importorskip("vl_convert")
     reports = ("--report", "html=out/page.html", "--report", "comment=out/comment.md")
-    shown = say.ends(1, "merge", "h200.json", "--manifest", "plan.json", *reports)
-    assert shown.endswith("html: out/page.html\ncomment: out/comment.md\n")
+    output = say.ends(1, "merge", "h200.json", "--manifest", "plan.json", *reports)
+    assert output.endswith("html: out/page.html\ncomment: out/comment.md\n")
     for file in ("out/page.html", "out/comment.md"):
         text = Path(file).read_text("utf-8")
         assert FINE.test in text
         assert "PERF DROP" in text
     (here / "folder.html").mkdir()
-    shown = say.ends(
+    output = say.ends(
         2,
         *("merge", "h100.json", "-o", "all.json", "--report", "html=folder.html"),
         *("--report", "csv=all.csv", "--junit", "all.xml"),
     )
-    assert "folder.html cannot be written" in shown
+    assert "folder.html cannot be written" in output
     assert {one.name for one in here.glob("all.*")} == {"all.json", "all.csv", "all.xml"}

@@ -42,8 +42,8 @@ def test_without_a_package_module_and_test_are_beside_each_other(here: Path, say
         "next: pytest test_my_torch_engine.py\n"
         '      in a suite: [[engines]] use = "my_torch_engine:MyTorchEngine"\n'
     )
-    shown = say.ends(0, "new", "dataset", "lines_dataset")
-    assert 'dataset = { use = "lines_dataset:LinesDataset", path = "FILE" }' in shown
+    output = say.ends(0, "new", "dataset", "lines_dataset")
+    assert 'dataset = { use = "lines_dataset:LinesDataset", path = "FILE" }' in output
     assert 'scorer = { use = "wer_scorer:WerScorer" }' in say.ends(0, "new", "scorer", "wer")
     names = {"my_torch_engine", "lines_dataset", "wer_scorer"}
     assert tree(here) == {f"{before}{name}.py" for name in names for before in ("", "test_")}
@@ -80,16 +80,16 @@ def test_the_package_is_the_only_one_or_the_one_called_as_the_project(
         folder.mkdir()
         packages(folder, *names)
         monkeypatch.chdir(folder)
-        shown = say.ends(0, "new", "engine", "x")
-        written[names] = shown.split()[1]
-        assert '"src.' not in shown
+        output = say.ends(0, "new", "engine", "x")
+        written[names] = output.split()[1]
+        assert '"src.' not in output
 
     assert written == rows
 
 
 def test_here_it_becomes_part_of_this_project(checkout: Path, say: Say) -> None:
     """One line more in pyproject.toml, the last of its table."""
-    before = (checkout / "pyproject.toml").read_text("utf-8").splitlines()
+    lines_at_start = (checkout / "pyproject.toml").read_text("utf-8").splitlines()
     assert say.ends(0, "new", "dataset", "rows", "--here") == (
         "wrote pytest_mlperf/adapters/datasets/rows.py\n"
         "wrote tests/adapters/datasets/test_rows.py\n"
@@ -100,9 +100,12 @@ def test_here_it_becomes_part_of_this_project(checkout: Path, say: Say) -> None:
     )
     lines = (checkout / "pyproject.toml").read_text("utf-8").splitlines()
     line = 'rows = "pytest_mlperf.adapters.datasets.rows:RowsDataset"'
-    place = lines.index(line)
-    assert lines[:place] + lines[place + 1 :] == before
-    assert lines[place + 1 : place + 3] == ["", '[project.entry-points."pytest_mlperf.scorers"]']
+    position = lines.index(line)
+    assert lines[:position] + lines[position + 1 :] == lines_at_start
+    assert lines[position + 1 : position + 3] == [
+        "",
+        '[project.entry-points."pytest_mlperf.scorers"]',
+    ]
     (checkout / "pytest_mlperf/adapters/datasets/rows.py").unlink()
     assert "'rows' exists already" in say.ends(2, "new", "dataset", "rows", "--here")
 
@@ -131,18 +134,18 @@ def test_this_project_itself_is_changed_only_if_asked(checkout: Path, say: Say) 
 
 
 def test_nothing_is_overwritten_and_nothing_half_written(checkout: Path, say: Say) -> None:
-    before = (checkout / "pyproject.toml").read_bytes()
+    content_at_start = (checkout / "pyproject.toml").read_bytes()
     for name in ("pytest_mlperf/adapters/engines/x.py", "tests/adapters/engines/test_x.py"):
         (checkout / name).parent.mkdir(parents=True)
         (checkout / name).write_text("mine")
-        shown = say.ends(2, "new", "engine", "x", "--here")
-        assert f"{name} exists; nothing was written. Choose another name: " in shown
+        output = say.ends(2, "new", "engine", "x", "--here")
+        assert f"{name} exists; nothing was written. Choose another name: " in output
         assert tree(checkout) == {name, "pyproject.toml"}
         shutil.rmtree(checkout / name.partition("/")[0])
     (checkout / "tests").write_text("no folder")
     assert "cannot be written: " in say.ends(2, "new", "engine", "x", "--here")
     assert tree(checkout) == {"tests", "pyproject.toml"}
-    assert (checkout / "pyproject.toml").read_bytes() == before
+    assert (checkout / "pyproject.toml").read_bytes() == content_at_start
 
 
 @pytest.mark.process

@@ -1,4 +1,4 @@
-"""`pytest-mlperf options`: what extensions can be told, read from the extensions themselves."""
+"""Test `pytest-mlperf options`: the options of extensions, read from the extensions themselves."""
 
 from __future__ import annotations
 
@@ -71,14 +71,14 @@ def test_every_extension_declares_its_options_and_its_libraries() -> None:
 
 def test_texts_tell_the_formats_of_imagenet_and_the_precisions_of_engines(say: Say) -> None:
     """The map's lines, the order of colours, and the scale of mean and std."""
-    shown = say.ends(0, "options", "imagenet")
+    output = say.ends(0, "options", "imagenet")
     options = {option.name: option.text for option in read("datasets", "imagenet").options}
     assert '"ILSVRC2012_val_00000001.JPEG 65"' in options["map"]
     assert "Classes are counted from 0" in options["map"]
     assert "red, green and blue, in this order" in options["mean"]
     assert "scale of 0 to 255" in options["mean"]
     assert "scale 0 to 255" in options["std"]
-    assert all(text in one_line(shown) for text in options.values())
+    assert all(text in one_line(output) for text in options.values())
     names = ("onnxruntime", "torch", "torch-module", "torch-whisper")
     precisions = {"fp32", "bf16", "fp16", "int8", "int4", "fp8"}
     assert [name for name in names if precisions - {*read("engines", name).precisions}] == []
@@ -117,48 +117,48 @@ def test_no_heavy_library_is_loaded() -> None:
 
 
 def test_without_a_name_everything_has_one_line(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pages fit the terminal, and say what an extension is and every option."""
-    shown = say.ends(0, "options")
-    lines = shown.splitlines()
+    """Pages fit the terminal, and describe an extension and every option."""
+    output = say.ends(0, "options")
+    lines = output.splitlines()
     assert lines[0] == "engines"
     assert re.match("  endpoints +A server that MLCommons' client measures; warmed up", lines[1])
     names = {line.split()[0] for line in lines if line.startswith("  ")}
     assert names == {name for _, name in EVERY}
     assert max(map(len, lines)) <= 80
     assert lines[-1] == "more: pytest-mlperf options NAME"
-    shown = say.ends(0, "options", "mixtral", "null", "mixtral")
-    heads = [line for line in shown.splitlines() if line.endswith((" mixtral", "engine null"))]
+    output = say.ends(0, "options", "mixtral", "null", "mixtral")
+    heads = [line for line in output.splitlines() if line.endswith((" mixtral", "engine null"))]
     assert heads == ["data set mixtral", "scorer mixtral", "engine null"]
     assert say("options", "dice") == (0, page("options_dice.txt"))
     for columns in (80, 120):
         monkeypatch.setenv("COLUMNS", str(columns))
-        _, shown = say("options", *sorted({name for _, name in EVERY}))
-        folded = (line for line in shown.splitlines() if not line.startswith("code "))
+        _, output = say("options", *sorted({name for _, name in EVERY}))
+        folded = (line for line in output.splitlines() if not line.startswith("code "))
         assert [line for line in folded if len(line) > columns] == []
 
 
 def test_json_holds_the_same_of_names_or_of_everything(say: Say) -> None:
-    code, shown = say("options", "imagenet", "--json")
-    found = json.loads(shown)
+    code, output = say("options", "imagenet", "--json")
+    document = json.loads(output)
     assert code == 0
-    assert (found["schema"], found["kind"]) == (1, "pytest-mlperf options")
-    assert (list(found["engines"]), list(found["datasets"])) == ([], ["imagenet"])
-    own = found["datasets"]["imagenet"]
-    assert own["target"] == "pytest_mlperf.adapters.datasets.imagenet:ImageNetDataset"
-    assert own["options"]["size"] == {
+    assert (document["schema"], document["kind"]) == (1, "pytest-mlperf options")
+    assert (list(document["engines"]), list(document["datasets"])) == ([], ["imagenet"])
+    dataset = document["datasets"]["imagenet"]
+    assert dataset["target"] == "pytest_mlperf.adapters.datasets.imagenet:ImageNetDataset"
+    assert dataset["options"]["size"] == {
         "type": "int",
         "required": False,
         "default": 224,
         "text": "Height and width of a sample, in pixels.",
     }
-    assert own["options"]["path"]["required"] is True
-    assert own["options"]["mean"]["default"] == [123.68, 116.78, 103.94]
-    assert own["libraries"]["PIL"]["extra"] == "onnx"
-    found = json.loads(say("options", "--json")[1])
+    assert dataset["options"]["path"]["required"] is True
+    assert dataset["options"]["mean"]["default"] == [123.68, 116.78, 103.94]
+    assert dataset["libraries"]["PIL"]["extra"] == "onnx"
+    document = json.loads(say("options", "--json")[1])
     for group in NOUNS:
-        assert set(found[group]) == set(registry.registered(group))
-    assert found["engines"]["torch"]["precisions"][:2] == ["fp32", "bf16"]
-    assert "int8" in found["engines"]["torch"]["given"]["precision"]
+        assert set(document[group]) == set(registry.registered(group))
+    assert document["engines"]["torch"]["precisions"][:2] == ["fp32", "bf16"]
+    assert "int8" in document["engines"]["torch"]["given"]["precision"]
 
 
 def test_an_unknown_name_is_one_sentence_with_the_nearest(say: Say) -> None:
@@ -167,9 +167,9 @@ def test_an_unknown_name_is_one_sentence_with_the_nearest(say: Say) -> None:
         "clip-fid": "; did you mean 'clip_fid'",
         "zzz": "; known: endpoints, null, onnxruntime,",
     }.items():
-        code, shown = say("options", "imagenet", name)
+        code, output = say("options", "imagenet", name)
         expected = f"pytest-mlperf: no engine, data set or scorer named '{name}'{message}"
-        assert (code, shown[: len(expected)], shown.count("\n")) == (2, expected, 1)
+        assert (code, output[: len(expected)], output.count("\n")) == (2, expected, 1)
 
 
 ACME = '''
@@ -232,18 +232,18 @@ def test_another_packages_extensions_are_shown_with_their_package(say: Say) -> N
     """With the libraries that they declare; what cannot be imported spoils its own line only."""
     assert say("options", "fast") == (0, page("options_fast.txt"))
     assert re.search(r"\n  fast +\(acme-inference\) Answers fast\.\n", say("options")[1])
-    shown = say.ends(0, "options", "lists")
-    assert shown.startswith("data set lists\n  Make a data set.\n")
-    assert "  path  (list of whole numbers, optional)" in shown
-    shown = say.ends(0, "options")
-    assert re.search(r"\n  broken +cannot be imported: RuntimeError: no licence\n", shown)
-    shown = say.ends(3, "options", "broken")
-    assert shown == (
+    output = say.ends(0, "options", "lists")
+    assert output.startswith("data set lists\n  Make a data set.\n")
+    assert "  path  (list of whole numbers, optional)" in output
+    output = say.ends(0, "options")
+    assert re.search(r"\n  broken +cannot be imported: RuntimeError: no licence\n", output)
+    output = say.ends(3, "options", "broken")
+    assert output == (
         "pytest-mlperf: engine 'broken' (acme.broken:Engine) cannot be imported: RuntimeError: "
         "no licence\n"
     )
-    found = json.loads(say("options", "--json")[1])
-    assert found["engines"]["broken"]["error"].endswith("no licence")
+    document = json.loads(say("options", "--json")[1])
+    assert document["engines"]["broken"]["error"].endswith("no licence")
 
 
 DOCSTRINGS: list[tuple[str | None, int | tuple[str, ...], dict[str, str] | tuple[str, ...]]] = [
@@ -271,10 +271,12 @@ DOCSTRINGS: list[tuple[str | None, int | tuple[str, ...], dict[str, str] | tuple
 
 def test_docstrings_are_taken_apart() -> None:
     for text, blocks, arguments in DOCSTRINGS:
-        found = parse(text)
-        assert found.blocks == blocks if isinstance(blocks, tuple) else len(found.blocks) == blocks
-        names = tuple(found.arguments)
-        assert (found.arguments if isinstance(arguments, dict) else names) == arguments
+        parsed = parse(text)
+        assert (
+            parsed.blocks == blocks if isinstance(blocks, tuple) else len(parsed.blocks) == blocks
+        )
+        names = tuple(parsed.arguments)
+        assert (parsed.arguments if isinstance(arguments, dict) else names) == arguments
 
 
 def test_types_and_defaults_are_as_a_suite_writes_them() -> None:

@@ -48,16 +48,16 @@ def suite(name: str, *accelerators: str, profile: str = "quick", folder: str = "
 def test_without_history_times_come_from_the_suites(here: Path, say: Say) -> None:
     suite("chat", "8xH200", profile="official")
     suite("vision", "cpu")
-    code, shown = say("plan")
-    assert (code, shown) == (0, page("plan.txt"))
+    code, output = say("plan")
+    assert (code, output) == (0, page("plan.txt"))
 
 
 def test_with_history_times_are_those_of_earlier_sessions(own_lab: Lab, say: Say) -> None:
-    """A damaged results file is left out and told."""
+    """A damaged results file is left out with a message."""
     assert "with fewer than 4 days" not in say.ends(0, "plan")
     own_lab.of_one_session()
-    shown = say.ends(0, "plan", "--accelerator", "cpu")
-    assert flat(shown) == flat(
+    output = say.ends(0, "plan", "--accelerator", "cpu")
+    assert flat(output) == flat(
         "case one run at most from tests "
         f"{CASE} 2 s 6 s 3 sessions accuracy, performance "
         "1 case: usually 3 s and up to 15 s waiting for an idle machine; "
@@ -67,22 +67,22 @@ def test_with_history_times_are_those_of_earlier_sessions(own_lab: Lab, say: Say
         "baselines: 1 for 1 case; 1 with fewer than 4 days, so verdicts are provisional: "
         "repeat --mlperf-update=missing on other days"
     )
-    assert widest(shown) <= 80
+    assert widest(output) <= 80
     _, official = say("plan", "--accelerator", "cpu", "--profile", "official")
     assert "10 min 2 s  50 min 10 s" in official, "the history is of another profile"
     assert " sessions  " not in official
     own_lab.unchanged.write_text("{", "utf-8")
-    shown = say.ends(0, "plan")
-    assert "2 sessions" in shown
-    assert f"left out: {own_lab.unchanged.relative_to(own_lab.path)}: not a results file" in shown
+    output = say.ends(0, "plan")
+    assert "2 sessions" in output
+    assert f"left out: {own_lab.unchanged.relative_to(own_lab.path)}: not a results file" in output
 
 
 def test_the_manifest_names_every_test_that_pytest_will_run(
     lab: Lab, say: Say, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(lab.path)
-    code, shown = say("plan", "--format", "json")
-    manifest = json.loads(shown)
+    code, output = say("plan", "--format", "json")
+    manifest = json.loads(output)
     collected = pytester.runpytest_inprocess("suites", "--collect-only", "-q", "-p", "no:xdist")
     assert code == 0
     here = [one["test"] for one in manifest["tests"] if one["accelerator"] == "cpu"]
@@ -114,13 +114,13 @@ def test_pytest_plans_the_same_minutes(
     monkeypatch.chdir(own_lab.path)
     monkeypatch.setenv("COLUMNS", "200")
     planned = pytester.runpytest_inprocess("suites", "--mlperf-plan", "-p", "no:xdist")
-    shown = say.ends(0, "plan").splitlines()
+    output = say.ends(0, "plan").splitlines()
     of_both = [
         (
             [line.split() for line in lines if line.startswith("first-")],
             re.findall(r"usually \d+ s|\d+ s if (?!nothing)\w+", " ".join(lines)),
         )
-        for lines in (shown, planned.outlines)
+        for lines in (output, planned.outlines)
     ]
     assert of_both[0] == of_both[1]
     assert ["3", "sessions"] in [row[5:7] for row in of_both[0][0]]
@@ -135,10 +135,10 @@ def test_the_matrix_has_one_job_per_accelerator_and_suite(here: Path, say: Say) 
         runner = ["self-hosted", "linux", label]
         return {"accelerator": accelerator, "suite": suite, "runner": runner, "minutes": minutes}
 
-    shown = say.ends(0, "plan", "--format", "github")
-    assert shown.count("\n") == 1, "one line: it goes into GITHUB_OUTPUT"
+    output = say.ends(0, "plan", "--format", "github")
+    assert output.count("\n") == 1, "one line: it goes into GITHUB_OUTPUT"
     a, b = "suites/a.mlperf.toml", "suites/b.mlperf.toml"
-    assert json.loads(shown) == {
+    assert json.loads(output) == {
         "include": [
             job("8xH200", b, "gpu-8xh200", 351),
             job("H200", a, "gpu-h200", 81),
@@ -146,7 +146,7 @@ def test_the_matrix_has_one_job_per_accelerator_and_suite(here: Path, say: Say) 
             job("cpu", b, "cpu", 301),
         ]
     }
-    assert say("plan", "suites/b.mlperf.toml", "suites", "--format", "github") == (0, shown)
+    assert say("plan", "suites/b.mlperf.toml", "suites", "--format", "github") == (0, output)
 
 
 def test_a_job_has_time_for_what_its_tests_take(here: Path, say: Say) -> None:
@@ -155,8 +155,8 @@ def test_a_job_has_time_for_what_its_tests_take(here: Path, say: Say) -> None:
 
     def minutes(text: str, *options: str, on: str = "H200") -> int:
         Path("a.mlperf.toml").write_text(text.format(profile="quick", accelerators=f'["{on}"]'))
-        _, shown = say("plan", "a.mlperf.toml", "--format", "github", *options)
-        return int(json.loads(shown)["include"][0]["minutes"])
+        _, output = say("plan", "a.mlperf.toml", "--format", "github", *options)
+        return int(json.loads(output)["include"][0]["minutes"])
 
     plain = minutes(official)
     spoken = official.replace("resnet50", "llama2-70b-99").replace("SingleStream", "Server")
@@ -183,8 +183,8 @@ def test_what_cannot_be_planned_is_said(
         "pytest-mlperf: 6 jobs, but a GitHub matrix has at most 4 (H100 3, H200 3); name "
         "fewer suites, or one --accelerator\n",
     )
-    shown = say.ends(0, "plan", "--format", "github", "--accelerator", "H100")
-    assert len(json.loads(shown)["include"]) == 3
+    output = say.ends(0, "plan", "--format", "github", "--accelerator", "H100")
+    assert len(json.loads(output)["include"]) == 3
     absent = "pytest-mlperf: no case runs on 'B200'; the suites use: H200, H100"
     assert differing(say, [(("plan", "--accelerator", "B200"), 2, (absent,))]) == []
     Path("suites/b.mlperf.toml").write_text("schema = 1\nrond = 2\n", "utf-8")
@@ -201,7 +201,7 @@ def test_every_accelerator_has_a_runner_of_its_own(accelerator: str) -> None:
 
 
 def test_the_first_day_on_which_a_baseline_ends_is_told_with_what_renews_it() -> None:
-    """`doctor` says it likewise."""
+    """`doctor` prints it too."""
 
     def promised(until: str | None, lacks: Any = None) -> Guarantee:
         return Guarantee(
@@ -209,9 +209,9 @@ def test_the_first_day_on_which_a_baseline_ends_is_told_with_what_renews_it() ->
         )
 
     ends = (promised("2026-12-09"), promised("2026-12-05"), promised("2026-11-01", "old"))
-    shown = in_words([], {(Path(f"{n}"), ""): one for n, one in enumerate(ends)})
+    notes = in_words([], {(Path(f"{n}"), ""): one for n, one in enumerate(ends)})
 
-    assert shown == (
+    assert notes == (
         "baselines: 3 for 0 cases; 1 too old for a final verdict; final until 2026-12-05 or later; "
         "to renew one: "
         f"{APPEND_OPTIONS} with the same build"

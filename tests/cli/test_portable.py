@@ -57,7 +57,7 @@ throughput = { max_drop = "30%" }
 
 
 def run(lacking: str, *command: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run Python in a folder; it, and each Python that it starts, lacks what is named."""
+    """Run Python in a folder; it and its child Pythons lack the named parts."""
     environment = {
         **os.environ,
         "LACKING": lacking,
@@ -80,17 +80,17 @@ def measured(lacking: str, folder: Path, *options: str) -> dict[str, CaseResult]
     """Return the results of a session of the null engine, by the kind of test."""
     (folder / "baselines").mkdir(exist_ok=True)
     (folder / "first.mlperf.toml").write_text(SUITE, "utf-8")
-    before = set(folder.glob(".mlperf/runs/*/results.json"))
+    results_at_start = set(folder.glob(".mlperf/runs/*/results.json"))
     light = ("-p", "no:cacheprovider", "-p", "no:benchmark", "-p", "no:hypothesispytest")
     done = run(lacking, "-m", "pytest", "first.mlperf.toml", *light, *options, folder=folder)
-    new = [*set(folder.glob(".mlperf/runs/*/results.json")) - before]
+    new = [*set(folder.glob(".mlperf/runs/*/results.json")) - results_at_start]
     assert new, done.stdout + done.stderr
     return {case.verdict.kind: case for case in read_results(new[0]).cases}
 
 
 @pytest.fixture
 def _processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Start interpreters, not forks: what is lacking is lacking from their start."""
+    """Start interpreters, not forks, so that parts are missing from their start."""
     monkeypatch.undo()
 
 
@@ -104,15 +104,15 @@ def test_a_session_measures_where_linux_own_calls_and_files_are_lacking(tmp_path
     assert judged["performance"].verdict.outcome in {Outcome.OK, Outcome.PROVISIONAL}
     verdict = judged["performance"].verdict
     assert any(NOT_MEASURED in note for note in verdict.notes), verdict.notes
-    for one in verdict.runs:
-        seen = one.load.contention
+    for run_record in verdict.runs:
+        seen = run_record.load.contention
         assert seen is not None
         assert (seen.cores, seen.foreign_s, seen.share) == (os.cpu_count(), None, None)
         assert not seen.is_told
     assert list((tmp_path / "leases").rglob("*.lock"))  # locks are portable
 
 
-def test_what_measures_names_the_extra_that_brings_it(tmp_path: Path) -> None:
+def test_measuring_commands_name_the_extra_that_they_need(tmp_path: Path) -> None:
     doctor = run(MEASURING, "-m", "pytest_mlperf", "doctor", folder=tmp_path)
     case = measured(MEASURING, tmp_path)["performance"]
 
@@ -148,7 +148,7 @@ print(sorted({n.partition(".")[0] for n in set(sys.modules) - before} - sys.stdl
 """
 
 
-def test_judging_commands_work_without_what_measures_and_without_unix(own_lab: Lab) -> None:
+def test_judging_commands_work_without_measuring_libraries_and_without_unix(own_lab: Lab) -> None:
     folder, lacking = own_lab.path, f"{NO_UNIX} {MEASURING}"
     old, new = map(str, (own_lab.unchanged, own_lab.upgraded))
 

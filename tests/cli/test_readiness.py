@@ -1,4 +1,4 @@
-"""What doctor calls ready, a run starts; what it does not, a run refuses: engines x lacks."""
+"""Test that a run starts if and only if doctor calls it ready: engines x missing parts."""
 
 from __future__ import annotations
 
@@ -66,14 +66,14 @@ class Entry:
     """A word of the reason why it cannot run; "": it can."""
 
     def write(self, folder: Path, name: str) -> Path:
-        given = {key: value for key, value in vars(self).items() if key != "lacks"}
+        values = {key: value for key, value in vars(self).items() if key != "lacks"}
         file = folder / name
-        file.write_text(SUITE.format(**given), "utf-8")
+        file.write_text(SUITE.format(**values), "utf-8")
         return file
 
 
-def llama(use: str, options: str = "max_new_tokens = 4", **given: str) -> Entry:
-    return Entry(use=use, model=LLAMA, dataset=PROMPTS, options=options, **given)
+def llama(use: str, options: str = "max_new_tokens = 4", **options_of_entry: str) -> Entry:
+    return Entry(use=use, model=LLAMA, dataset=PROMPTS, options=options, **options_of_entry)
 
 
 COMPLETE = {
@@ -170,8 +170,8 @@ def url() -> Iterator[str]:
         pytest.importorskip(name)
     from tests.adapters.engines.openai.echo import echo_server
 
-    with echo_server(4, service_ms=0) as found:
-        yield found
+    with echo_server(4, service_ms=0) as server_url:
+        yield server_url
 
 
 def ask(
@@ -201,8 +201,8 @@ def ask(
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    found = [json.loads(line[6:]) for line in done.stdout.splitlines() if line[:6] == "state "]
-    return {files[name]: (state, why, ends) for name, state, why, ends in found}
+    states = [json.loads(line[6:]) for line in done.stdout.splitlines() if line[:6] == "state "]
+    return {files[name]: (state, why, ends) for name, state, why, ends in states}
 
 
 LIGHT = ("null", "no model", "no data", "no python", "no command")
@@ -210,16 +210,16 @@ LIGHT = ("null", "no model", "no data", "no python", "no command")
 
 
 def check_readiness(folder: Path, entries: Mapping[str, Entry], url: str = "") -> None:
-    for name, (state, why, ends) in ask(folder, entries, url).items():
+    for name, (state, reasons, ends) in ask(folder, entries, url).items():
         lacks = entries[name].lacks
         if lacks:
-            assert (state, lacks in why, lacks in ends) == ("missing", True, True), (
+            assert (state, lacks in reasons, lacks in ends) == ("missing", True, True), (
                 name,
-                why,
+                reasons,
                 ends,
             )
         else:
-            assert (state, why, ends) == ("ready", "", ""), name
+            assert (state, reasons, ends) == ("ready", "", ""), name
 
 
 @pytest.mark.process
@@ -228,13 +228,13 @@ def test_light_engines_start_where_they_are_ready_and_lack_nothing(tmp_path: Pat
     entries = {name: replace(every[name], use="null") for name in LIGHT}
     hidden = ask(tmp_path, {"images": WITHOUT_LIBRARIES["images"]}, "", hidden={"PIL"})
     check_readiness(tmp_path, entries)
-    state, why, ends = hidden["images"]
-    assert (state, "PIL" in why, AWAY in why, AWAY in ends) == ("missing", True, True, True)
+    state, reasons, ends = hidden["images"]
+    assert (state, "PIL" in reasons, AWAY in reasons, AWAY in ends) == ("missing", True, True, True)
 
 
 @pytest.mark.nightly
 @pytest.mark.process
-def test_what_is_ready_starts_and_what_lacks_a_part_does_not(tmp_path: Path, url: str) -> None:
+def test_ready_cases_start_and_incomplete_ones_do_not(tmp_path: Path, url: str) -> None:
     check_readiness(tmp_path, {**COMPLETE, **LACKING}, url)
 
 
@@ -242,12 +242,12 @@ def test_what_is_ready_starts_and_what_lacks_a_part_does_not(tmp_path: Path, url
 @pytest.mark.process
 def test_an_engine_without_its_library_does_not_start(tmp_path: Path, url: str) -> None:
     """The sentence says which library, in which Python, and what brings it."""
-    found = ask(tmp_path, WITHOUT_LIBRARIES, url, hidden=set(LIBRARIES.values()))
-    assert found["null"] == ("ready", "", "")
+    states = ask(tmp_path, WITHOUT_LIBRARIES, url, hidden=set(LIBRARIES.values()))
+    assert states["null"] == ("ready", "", "")
     for name, library in LIBRARIES.items():
-        state, why, ends = found[name]
-        assert state == "missing", (name, state, why)
-        needed, cures = zip(*(line.split(AWAY, 1) for line in why.splitlines()), strict=True)
+        state, reasons, ends = states[name]
+        assert state == "missing", (name, state, reasons)
+        needed, cures = zip(*(line.split(AWAY, 1) for line in reasons.splitlines()), strict=True)
         assert library in " ".join(needed), name
         assert all(cures), name
         assert AWAY in ends, name
@@ -255,10 +255,10 @@ def test_an_engine_without_its_library_does_not_start(tmp_path: Path, url: str) 
 
 @pytest.mark.nightly
 @pytest.mark.process
-def test_what_only_some_options_need_is_looked_for_too(tmp_path: Path, url: str) -> None:
+def test_requirements_of_options_are_looked_for_too(tmp_path: Path, url: str) -> None:
     entries = {name: entry for name, (entry, _) in WITHOUT_MORE.items()}
     hidden = {library for _, library in WITHOUT_MORE.values()} - {"transformers", "safetensors"}
-    found = {
+    states = {
         **ask(
             tmp_path,
             {n: entries[n] for n in ("int8", "continuous", "http", "decoding")},
@@ -273,11 +273,11 @@ def test_what_only_some_options_need_is_looked_for_too(tmp_path: Path, url: str)
         ),
     }
     for name, (_, library) in WITHOUT_MORE.items():
-        state, why, ends = found[name]
-        assert state == "missing", (name, state, why)
-        assert "not installed" in why, name
-        assert library in why or name == "http", name
-        assert why.partition(": ")[2].rpartition(": ")[2] in ends, name
+        state, reasons, ends = states[name]
+        assert state == "missing", (name, state, reasons)
+        assert "not installed" in reasons, name
+        assert library in reasons or name == "http", name
+        assert reasons.partition(": ")[2].rpartition(": ")[2] in ends, name
 
 
 COMMANDS: dict[tuple[registry.Group, str], str] = {
@@ -301,7 +301,7 @@ def test_the_command_brings_all_that_is_declared() -> None:
     assert {key: cure(*key, declared(*key)) for key in COMMANDS} == commands
 
 
-def test_no_hint_brings_torch_to_what_does_not_use_it() -> None:
+def test_no_hint_adds_torch_to_engines_that_do_not_use_it() -> None:
     """A client of a server needs none to compare texts."""
     groups: list[registry.Group] = ["engines", "datasets", "scorers", "builders"]
     brought = []

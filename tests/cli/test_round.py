@@ -20,15 +20,15 @@ def test_a_round_or_a_workload_is_a_page_with_every_figure(say: Say) -> None:
     """A name with a target shows that target: in v4.1 the edge had no bert-99.9."""
     for words in ("round v4.1", "round v5.0 llama2-70b"):
         assert say(*words.split()) == (0, page(f"{words.replace(' ', '_')}.txt"))
-    shown = say.ends(0, "round", "v4.1", "bert-99.9")
-    assert shown.startswith("bert-99.9 of MLPerf Inference v4.1: BERT-large\n")
-    assert "\nnames     bert, bert-99, bert-99.9\nchecker   bert-99.9\n" in shown
-    assert "\nsystems   datacenter Offline, Server\n" in shown
-    assert "f1    99.9 %     90.874  90.783126" in shown
-    assert "89.96526" not in shown
+    output = say.ends(0, "round", "v4.1", "bert-99.9")
+    assert output.startswith("bert-99.9 of MLPerf Inference v4.1: BERT-large\n")
+    assert "\nnames     bert, bert-99, bert-99.9\nchecker   bert-99.9\n" in output
+    assert "\nsystems   datacenter Offline, Server\n" in output
+    assert "f1    99.9 %     90.874  90.783126" in output
+    assert "89.96526" not in output
 
 
-def test_what_is_out_of_the_ordinary_is_in_words(say: Say) -> None:
+def test_unusual_rules_are_explained_in_words(say: Say) -> None:
     rows: list[tuple[str, tuple[str, ...]]] = [
         ("v6.1 dlrm-v3", ("normalized_entropy: lower is better", "0.86773687")),
         ("v6.1 stable-diffusion-xl", ("fid: lower is better; scores within a window pass",)),
@@ -73,58 +73,62 @@ def test_every_figure_of_every_workload_is_shown(say: Say, monkeypatch: pytest.M
         monkeypatch.setenv("COLUMNS", str(columns))
         workloads = load_round(name).workloads
         pages = {key: say.ends(0, "round", name, *key.split()) for key in ("", *workloads)}
-        for workload, shown in pages.items():
-            lines = shown.partition("checksums of data files")[0].splitlines()
+        for workload, page_text in pages.items():
+            lines = page_text.partition("checksums of data files")[0].splitlines()
             failures.append((name, workload, [line for line in lines if len(line) > columns]))
-        for workload, own in workloads.items():
-            shown = pages[workload]
-            figures = [own.dataset_samples, own.performance_samples, own.accuracy_samples]
-            figures += [scenario.min_query_count for scenario in own.scenarios.values()]
-            for metric in own.metrics.values():
+        for workload, facts in workloads.items():
+            page_text = pages[workload]
+            figures = [facts.dataset_samples, facts.performance_samples, facts.accuracy_samples]
+            figures += [scenario.min_query_count for scenario in facts.scenarios.values()]
+            for metric in facts.metrics.values():
                 figures.append(metric.reference)  # type: ignore[arg-type]
-                for target in own.targets:
+                for target in facts.targets:
                     figures += metric.bounds(target)  # type: ignore[arg-type]
             expected = {f"{figure:.10g}" for figure in figures if figure is not None}
-            expected |= {metric.checker for metric in own.metrics.values()}
-            expected |= {scenario.result for scenario in own.scenarios.values()}
-            missing = sorted(expected - {*shown.replace(";", " ").replace(",", "").split()})
-            files = [f"  {file}  {checksum}\n" for file, checksum in own.checksums.items()]
-            missing += [text for text in files if text not in shown]
+            expected |= {metric.checker for metric in facts.metrics.values()}
+            expected |= {scenario.result for scenario in facts.scenarios.values()}
+            missing = sorted(expected - {*page_text.replace(";", " ").replace(",", "").split()})
+            files = [f"  {file}  {checksum}\n" for file, checksum in facts.checksums.items()]
+            missing += [text for text in files if text not in page_text]
             failures.append((name, workload, missing))
     assert [failure for failure in failures if failure[-1]] == []
 
 
-def asked(say: Say, *arguments: str) -> dict[str, Any]:
-    shown = say.ends(0, "round", *arguments, "--json")
-    found: dict[str, Any] = json.loads(shown)
-    return found
+def document_of(say: Say, *arguments: str) -> dict[str, Any]:
+    output = say.ends(0, "round", *arguments, "--json")
+    document: dict[str, Any] = json.loads(output)
+    return document
 
 
 def test_json_has_every_workload_with_its_gates(say: Say) -> None:
     """And nothing of what does not apply: only MultiStream has samples per query."""
     for name in ROUNDS:
-        found, ours = asked(say, name), load_round(name)
-        assert (found["schema"], found["kind"], found["round"]) == (1, "pytest-mlperf round", name)
-        assert found["seeds"] == {
+        document, ours = document_of(say, name), load_round(name)
+        assert (document["schema"], document["kind"], document["round"]) == (
+            1,
+            "pytest-mlperf round",
+            name,
+        )
+        assert document["seeds"] == {
             "qsl": ours.qsl_seed,
             "sample_index": ours.sample_index_seed,
             "schedule": ours.schedule_seed,
         }
-        assert list(found["workloads"]) == list(ours.workloads)
-        for key, own in ours.workloads.items():
-            theirs = found["workloads"][key]
-            assert theirs["names"] == own.names
-            assert theirs["checker_names"] == list(own.checker_names)
-            assert theirs["targets"] == list(own.targets)
-            assert theirs["checksums"] == own.checksums
+        assert list(document["workloads"]) == list(ours.workloads)
+        for key, facts in ours.workloads.items():
+            theirs = document["workloads"][key]
+            assert theirs["names"] == facts.names
+            assert theirs["checker_names"] == list(facts.checker_names)
+            assert theirs["targets"] == list(facts.targets)
+            assert theirs["checksums"] == facts.checksums
             # Videos and answers of a RAG are made and timed, but judges are the user's own.
             assert bool(theirs["scorer"]) != bool(theirs["ungated_scorer"])
             assert theirs["adapter"] in {None, *registered("datasets")}
             assert (theirs["scorer"] or theirs["ungated_scorer"]) in registered("scorers")
-            for metric in own.metrics.values():
-                shown = theirs["metrics"][metric.name]
-                assert shown.get("share") == (metric.share and list(metric.share))
-                for target in own.targets:
+            for metric in facts.metrics.values():
+                metric_shown = theirs["metrics"][metric.name]
+                assert metric_shown.get("share") == (metric.share and list(metric.share))
+                for target in facts.targets:
                     gate = theirs["gates"][f"{100 * target:g}"][metric.name]
                     bounds = [
                         bound if bound is None else pytest.approx(bound, rel=1e-11)
@@ -156,16 +160,18 @@ def test_drawn_answers_are_those_of_the_suites() -> None:
     for kind, name in (("datacenter", "reference"), ("tiny", "twin")):
         for file in sorted((ROOT / "suites" / kind).glob("*.mlperf.toml")):
             suite = plan_suite(file)[0].suite
-            asked = {float(engine.options.get("temperature", 0.0)) for engine in suite.engines}
+            temperatures = {
+                float(engine.options.get("temperature", 0.0)) for engine in suite.engines
+            }
             if suite.rules is not None:
-                assert asked == {suite.rules.temperatures.get(name, 0.0)}, file
+                assert temperatures == {suite.rules.temperatures.get(name, 0.0)}, file
 
 
 def test_json_of_one_workload_is_that_one(say: Say) -> None:
     """With a scenario with a gate of its own; 23.2829 x 0.99 is 23.050071 and no more."""
-    own = asked(say, "v6.1", "llama2-70b-99.9")["workloads"]
-    assert list(own) == ["llama2-70b"]
-    assert own["llama2-70b"]["scenarios"]["Interactive"] == {
+    workloads = document_of(say, "v6.1", "llama2-70b-99.9")["workloads"]
+    assert list(workloads) == ["llama2-70b"]
+    assert workloads["llama2-70b"]["scenarios"]["Interactive"] == {
         "min_query_count": 100,
         "min_duration_ms": 600_000,
         "latency_limit_ms": None,
@@ -177,7 +183,7 @@ def test_json_of_one_workload_is_that_one(say: Say) -> None:
         "result": "result_completed_tokens_per_second",
         "gates": {},
     }
-    assert own["llama2-70b"]["systems"] == {
+    assert workloads["llama2-70b"]["systems"] == {
         "datacenter": {
             "required": ["Offline"],
             "optional": ["Server", "Interactive"],
@@ -185,16 +191,16 @@ def test_json_of_one_workload_is_that_one(say: Say) -> None:
             "targets": None,
         }
     }
-    other = asked(say, "v6.1", "qwen3-vl-235b-a22b")["workloads"]["qwen3-vl-235b-a22b"]
+    other = document_of(say, "v6.1", "qwen3-vl-235b-a22b")["workloads"]["qwen3-vl-235b-a22b"]
     assert other["scenarios"]["Interactive"]["gates"] == {
         "99": {"f1": {"lowest": pytest.approx(0.779922), "highest": None}}
     }
 
-    gates = asked(say, "v4.1", "mixtral-8x7b")["workloads"]["mixtral-8x7b"]["gates"]["99"]
+    gates = document_of(say, "v4.1", "mixtral-8x7b")["workloads"]["mixtral-8x7b"]["gates"]["99"]
     assert gates["rouge2"] == {"lowest": 23.050071, "highest": None}
     for name in ROUNDS:
-        _, shown = say("round", name, "--json")
-        numbers = re.findall(r"\d+\.\d+", shown)
+        _, output = say("round", name, "--json")
+        numbers = re.findall(r"\d+\.\d+", output)
         assert [n for n in numbers if len(n.replace(".", "").strip("0")) > 12] == []
 
 
@@ -206,6 +212,6 @@ def test_a_wrong_name_is_one_sentence_with_the_nearest(say: Say) -> None:
         "v6.1 llama2-70b-99": "round v6.1 has no workload 'llama2-70b-99'; did you mean",
         "v4.1 whisper": "round v4.1 has no workload 'whisper'; ",
     }
-    shown = {line: say.ends(2, "round", *line.split()) for line in lines}
-    assert [text.count("\n") for text in shown.values()] == [1] * len(lines)
-    assert [x for x, text in lines.items() if f"pytest-mlperf: {text}" not in shown[x]] == []
+    outputs = {line: say.ends(2, "round", *line.split()) for line in lines}
+    assert [text.count("\n") for text in outputs.values()] == [1] * len(lines)
+    assert [x for x, text in lines.items() if f"pytest-mlperf: {text}" not in outputs[x]] == []

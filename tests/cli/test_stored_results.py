@@ -27,7 +27,7 @@ KEY, OTHER_KEY = (CASE.id, "quick"), (OTHER.id, "quick")
 
 
 def runs(case: str, *starts: int, duration_s: float = 5.0) -> tuple[Run, ...]:
-    """Return runs that started so many seconds after the session."""
+    """Return runs that started this many seconds after the session."""
     return tuple(
         replace(
             run(number),
@@ -39,8 +39,8 @@ def runs(case: str, *starts: int, duration_s: float = 5.0) -> tuple[Run, ...]:
     )
 
 
-def measured(case: object, found: Sequence[Run], **fields: object) -> CaseResult:
-    verdict = replace(verdicts.OK, case=case, runs=tuple(found))  # type: ignore[arg-type]
+def measured(case: object, runs: Sequence[Run], **fields: object) -> CaseResult:
+    verdict = replace(verdicts.OK, case=case, runs=tuple(runs))  # type: ignore[arg-type]
     return result(verdict, **fields)
 
 
@@ -48,40 +48,40 @@ def whole(*cases: CaseResult, seconds: float) -> Results:
     return replace(session(*cases), started=START.isoformat(), seconds=seconds)
 
 
-def found(*sessions: Results) -> dict[tuple[str, str], CaseCost]:
+def costs_of(*sessions: Results) -> dict[tuple[str, str], CaseCost]:
     return costs((Path("x"), one) for one in sessions)
 
 
 def test_a_process_lasts_until_the_next_one_starts_or_the_session_ends() -> None:
-    """Loading and the accuracy pass count; starts are whole seconds, which are no overlap."""
+    """Loading and the accuracy pass count; starts are whole seconds, which do not overlap."""
     first = measured(CASE, runs("a", 2, 22))
     second = measured(OTHER, runs("b", 30))
-    assert found(whole(first, second, seconds=42)) == {
+    assert costs_of(whole(first, second, seconds=42)) == {
         KEY: CaseCost(first_s=20.0, more_s=8.0, sessions=1),
         OTHER_KEY: CaseCost(first_s=12.0, more_s=12.0, sessions=1),
     }
     sessions = [whole(measured(CASE, runs("a", 0)), seconds=s) for s in (10, 30, 12)]
-    assert found(*sessions) == {KEY: CaseCost(first_s=12.0, more_s=12.0, sessions=3)}
+    assert costs_of(*sessions) == {KEY: CaseCost(first_s=12.0, more_s=12.0, sessions=3)}
     cases = (measured(CASE, runs("a", 0, duration_s=1.9)), measured(OTHER, runs("b", 1)))
-    assert found(whole(*cases, seconds=8))[KEY] == CaseCost(first_s=1.9, more_s=1.9, sessions=1)
+    assert costs_of(whole(*cases, seconds=8))[KEY] == CaseCost(first_s=1.9, more_s=1.9, sessions=1)
     assert CaseCost(first_s=20.0, more_s=8.0).at_most_s(5) == 52.0
 
 
-def test_waiting_and_runs_beside_those_that_count_are_no_part_of_a_run() -> None:
+def test_waiting_and_other_runs_are_not_in_the_time_of_a_run() -> None:
     """Others were waited for, a run was INVALID and made again, the last was made in turns."""
     first, second, third = runs("a", 0, 40, 60)
     waited = replace(second, load=replace(second.load, waited_s=28.0))
-    assert found(whole(measured(CASE, (first, waited)), seconds=52))[KEY] == CaseCost(
+    assert costs_of(whole(measured(CASE, (first, waited)), seconds=52))[KEY] == CaseCost(
         first_s=12.0, more_s=12.0, sessions=1
     )
     verdict = replace(verdicts.OK, case=CASE, runs=(first, third), invalid_runs=(second,))
-    assert found(whole(result(verdict), seconds=70))[KEY].more_s == 10.0
-    assert found(whole(result(verdict), seconds=70))[KEY].first_s == 40.0
+    assert costs_of(whole(result(verdict), seconds=70))[KEY].more_s == 10.0
+    assert costs_of(whole(result(verdict), seconds=70))[KEY].first_s == 40.0
     turns = replace(verdict, interleaved=InterleavedRuns(state=Confirmation.PROVEN, runs=10))
-    assert found(whole(result(turns), seconds=700))[KEY].more_s == 40.0
+    assert costs_of(whole(result(turns), seconds=700))[KEY].more_s == 40.0
 
 
-def test_what_tells_nothing_about_time_is_left_out() -> None:
+def test_results_without_times_are_left_out() -> None:
     overlapping = measured(CASE, runs("a", 0)), measured(OTHER, runs("b", 1))
     sessions = {
         "slowed": whole(measured(CASE, runs("a", 0), handicap=0.5), seconds=9),
@@ -93,7 +93,7 @@ def test_what_tells_nothing_about_time_is_left_out() -> None:
         "accuracy only": whole(result(verdicts.UNGATED), seconds=9),
         "empty": whole(seconds=9),
     }
-    assert [name for name, one in sessions.items() if found(one)] == []
+    assert [name for name, one in sessions.items() if costs_of(one)] == []
 
 
 def test_sessions_are_read_newest_first_and_old_ones_are_not_read(tmp_path: Path) -> None:

@@ -50,14 +50,14 @@ def test_suites_are_found_below_folders_in_a_stable_order_each_once() -> None:
     """Hidden folders and outputs of builds are not searched; without suites/ only this folder."""
     write("here.mlperf.toml", "deep/below.mlperf.toml")
     assert names() == ["here.mlperf.toml"]
-    found = ["suites/a.mlperf.toml", "suites/b/c.mlperf.toml", "suites/b/z.mlperf.toml"]
+    suites = ["suites/a.mlperf.toml", "suites/b/c.mlperf.toml", "suites/b/z.mlperf.toml"]
     hidden = [f"suites/{name}/x.mlperf.toml" for name in (".git", "build", "node_modules")]
-    write(*reversed(found), "suites/x.toml", *hidden)
-    assert names() == names("suites") == found
-    assert names("suites/b", "suites/a.mlperf.toml", "suites") == [*found[1:], found[0]]
+    write(*reversed(suites), "suites/x.toml", *hidden)
+    assert names() == names("suites") == suites
+    assert names("suites/b", "suites/a.mlperf.toml", "suites") == [*suites[1:], suites[0]]
 
 
-def test_what_holds_no_suite_is_named() -> None:
+def test_files_without_a_suite_are_named() -> None:
     write("a.toml", "empty/nothing")
     for argument, message in {
         "": "no suites/ and no *.mlperf.toml in ",
@@ -70,7 +70,7 @@ def test_what_holds_no_suite_is_named() -> None:
         assert str(caught.value).startswith(message)
 
 
-def test_the_defects_of_all_suites_are_told_at_once() -> None:
+def test_the_defects_of_all_suites_are_listed_at_once() -> None:
     """Two suites that describe one case are refused as pytest refuses them."""
     write("one/same.mlperf.toml", "two/same.mlperf.toml", "baselines/x", "a.mlperf.toml")
     twice = "two/same.mlperf.toml:6: same-Offline-null-fp32-cpu is described by one/"
@@ -145,10 +145,10 @@ def test_files_that_configure_pytest(here: Path) -> None:
     for file, content, counts in CONFIGURES:
         path = Path("inner/suites", file)
         path.write_text(content)
-        found = rootdir([Path("inner/suites")])
+        root = rootdir([Path("inner/suites")])
         path.unlink()
-        if found != (here / "inner/suites" if counts else here / "inner"):
-            failures.append((file, content, found))
+        if root != (here / "inner/suites" if counts else here / "inner"):
+            failures.append((file, content, root))
     assert failures == []
 
 
@@ -172,12 +172,12 @@ def test_pythonpath_comes_first_as_with_pytest(
     here: Path, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write("suites/deep/a.mlperf.toml")
-    before = list(dict.fromkeys(sys.path))
+    path_at_start = list(dict.fromkeys(sys.path))
     for folder in (here, here / "suites/deep"):
         for file, content in PYTHONPATHS:
             (folder / file).write_text(content)
             config = pytester.parseconfig("suites/deep")
-            monkeypatch.setattr(sys, "path", list(before))
+            monkeypatch.setattr(sys, "path", list(path_at_start))
             find_suites([Path("suites/deep")])
             expected = [str(path) for path in config.getini("pythonpath")]
-            assert sys.path == [*expected, *before], (folder, file, content)
+            assert sys.path == [*expected, *path_at_start], (folder, file, content)

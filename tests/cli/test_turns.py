@@ -33,7 +33,7 @@ LIMIT = '[limits]\nthroughput = { max_drop = "30%" }\n'
 
 
 def null(name: str, milliseconds: int = 2, more: str = "") -> str:
-    """Return an engine entry that sleeps so long for each sample, in batches."""
+    """Return an engine entry that sleeps this long for each sample, in batches."""
     return (
         f'[[engines]]\nuse = "null"\nname = "{name}"\n{more}\n'
         f"options = {{ latency_s = {milliseconds / 1000}, batch_size = 16, threads = 1 }}\n"
@@ -51,25 +51,25 @@ def test_a_slower_entry_is_a_drop_with_its_ratio(here: Path, say: Say) -> None:
     """The second pair has the reverse order: nothing is stored, and nothing stored is asked."""
     a = write("a", null("one"), OFFLINE, LIMIT)
     b = write("b", null("two", 4), OFFLINE, LIMIT)
-    shown = say.ends(1, "turns", a, b)
-    assert widest(shown) <= 80
-    found = re.search(
+    output = say.ends(1, "turns", a, b)
+    assert widest(output) <= 80
+    match = re.search(
         r"A +a\.mlperf\.toml\nB +b\.mlperf\.toml\n\n"
         r"  verdict +metric .* ratio +interval +limit +pairs\n"
         r"mine Offline on cpu\n"
         r"  PERF DROP  samples/s .* 0\.\d\dx  0\.\d\dx to [01]\.\d\dx  −30 % +(\d)\n",
-        shown,
+        output,
     )
-    assert found, shown
-    assert "accuracy was not run" in one_line(shown)
-    assert "default noise, 5 % per run: this machine is not calibrated" in one_line(shown)
-    assert shown.splitlines()[-1] == "1 PERF DROP"
+    assert match, output
+    assert "accuracy was not run" in one_line(output)
+    assert "default noise, 5 % per run: this machine is not calibrated" in one_line(output)
+    assert output.splitlines()[-1] == "1 PERF DROP"
     (session,) = (here / ".mlperf/runs").iterdir()
-    assert f"runs      .mlperf/runs/{session.name}" in shown
+    assert f"runs      .mlperf/runs/{session.name}" in output
     folders = sorted(session.glob("*/spec.json"), key=lambda file: file.stat().st_ctime_ns)
     sides = [side[1] for file in folders if (side := re.search("-(one|two)-", file.parent.name))]
     assert sides[:2] == sides[3:1:-1] != sides[2:4]
-    assert len(sides) == 2 * int(found[1])
+    assert len(sides) == 2 * int(match[1])
     assert (here / ".mlperf/.gitignore").read_text("utf-8") == "*\n"
 
 
@@ -78,9 +78,9 @@ def test_two_entries_of_one_suite_are_told_apart_by_label(here: Path, say: Say) 
     """A faster side is improved, not merely no drop; the noise is as calibrated."""
     file = write("s", null("slow", 16), null("fast"), OFFLINE, LIMIT)
     calibrate(here / "baselines")
-    shown = say.ends(0, "turns", f"{file}::slow", f"{file}::fast-fp32-cpu")
-    assert re.search(r"  improved  samples/s .* \d\.\d\dx  [1-9]\.\d\dx to ", shown), shown
-    assert WORDS in one_line(shown)
+    output = say.ends(0, "turns", f"{file}::slow", f"{file}::fast-fp32-cpu")
+    assert re.search(r"  improved  samples/s .* \d\.\d\dx  [1-9]\.\d\dx to ", output), output
+    assert WORDS in one_line(output)
 
 
 @pytest.mark.process
@@ -97,9 +97,9 @@ def test_versions_are_compared_through_the_baseline_s_build(
         f'baseline_engine = {{ python = "{python}" }}\n'
     )
     file = write("s", entry, OFFLINE, LIMIT)
-    shown = say.ends(1, "turns", f"{file}@baseline", file)
-    assert "A         s.mlperf.toml@baseline\nB         s.mlperf.toml\n" in shown
-    assert "PERF DROP" in shown
+    output = say.ends(1, "turns", f"{file}@baseline", file)
+    assert "A         s.mlperf.toml@baseline\nB         s.mlperf.toml\n" in output
+    assert "PERF DROP" in output
 
 
 @pytest.mark.process
@@ -107,10 +107,10 @@ def test_only_the_case_that_is_named_is_measured(here: Path, say: Say) -> None:
     """Here one that has too few queries for its only metric: no case could be judged."""
     both = MULTI + OFFLINE
     a, b = (write(name, null(name, 0), both) for name in "ab")
-    shown = say.ends(2, "turns", a, b, "--case", "mine-MultiStream-b-fp32-cpu", "--pairs", "2")
-    assert "Offline" not in shown
-    assert "700 queries a run are too few for latency_p99" in one_line(shown)
-    assert shown.splitlines()[-1] == "1 INVALID"
+    output = say.ends(2, "turns", a, b, "--case", "mine-MultiStream-b-fp32-cpu", "--pairs", "2")
+    assert "Offline" not in output
+    assert "700 queries a run are too few for latency_p99" in one_line(output)
+    assert output.splitlines()[-1] == "1 INVALID"
 
 
 @pytest.mark.quiet
@@ -119,8 +119,8 @@ def test_both_sides_are_offered_one_rate(here: Path, say: Say) -> None:
     """Where only one suite names it, the other side gets it too."""
     a = write("a", null("one", 0), SERVER.format("1000"))
     b = write("b", null("two", 0), SERVER.format("1000").replace("target_qps = 1000\n", ""))
-    code, shown = say("turns", a, b, "--pairs", "2")
-    assert code in {0, 1}, shown
+    code, output = say("turns", a, b, "--pairs", "2")
+    assert code in {0, 1}, output
     specs = list(here.glob(".mlperf/runs/*/*/spec.json"))
     assert len(specs) == 4
     assert all('"target_qps": 1000.0' in spec.read_text("utf-8") for spec in specs)

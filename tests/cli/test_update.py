@@ -53,7 +53,7 @@ def measured(
 ) -> CaseResult:
     """Return a result whose runs reached these throughputs."""
     base = {Outcome.NO_BASELINE: verdicts.NO_BASELINE}.get(outcome, verdicts.OK)
-    given: dict[str, Any] = {
+    verdict_fields: dict[str, Any] = {
         "case": case,
         "outcome": outcome,
         "runs": tuple(
@@ -66,8 +66,8 @@ def measured(
         ),
         **(verdict or {}),
     }
-    found: Verdict = replace(base, **given)
-    return result(found, **fields)
+    case_verdict: Verdict = replace(base, **verdict_fields)
+    return result(case_verdict, **fields)
 
 
 def update(*arguments: str) -> int:
@@ -85,9 +85,9 @@ def accept(*results: CaseResult) -> None:
 
 
 def stored(path: Path = FILE) -> Baseline:
-    found = baselines.load(path)
-    assert found is not None
-    return found
+    baseline = baselines.load(path)
+    assert baseline is not None
+    return baseline
 
 
 def test_without_write_it_only_shows_what_write_records(say: Say) -> None:
@@ -104,9 +104,13 @@ def test_without_write_it_only_shows_what_write_records(say: Say) -> None:
     assert say.ends(0, "update", *WRITE).endswith(
         "wrote 1, refused 0; review and commit: git add baselines\n"
     )
-    found = stored()
-    (record,) = found.records
-    assert (found.workload, found.scenario, found.profile) == ("resnet50", "Offline", "quick")
+    baseline = stored()
+    (record,) = baseline.records
+    assert (baseline.workload, baseline.scenario, baseline.profile) == (
+        "resnet50",
+        "Offline",
+        "quick",
+    )
     assert [r.metrics["throughput"] for r in record.runs] == [100.0, 101.0] * 4
     assert record.identity == verdicts.SUBJECT.identity
     assert record.fingerprint == verdicts.SUBJECT.fingerprint
@@ -143,8 +147,8 @@ def test_outliers_and_unlike_first_runs_are_left_out_and_told(say: Say) -> None:
     usual = (100.0, 101.0, 100.5, 99.8, 100.2, 100.1, 100.4)
 
     save(measured(*usual[:3], 60.0, *usual[3:]))
-    shown = say.ends(0, "update", *WRITE)
-    assert "  run 4 of 8 is an outlier, 60 samples/s: not recorded\n  7 runs -> " in shown
+    output = say.ends(0, "update", *WRITE)
+    assert "  run 4 of 8 is an outlier, 60 samples/s: not recorded\n  7 runs -> " in output
     assert [run.metrics["throughput"] for run in stored().records[0].runs] == [*usual]
 
     FILE.unlink()
@@ -185,9 +189,9 @@ def test_a_baseline_that_stays_is_replaced_by_better_values_and_keeps_its_histor
         ("replace", "faster kernels"),
     ]
     assert record.history[1].old["throughput"] == pytest.approx(100.499, abs=0.01)
-    before = FILE.read_bytes()
+    content = FILE.read_bytes()
     assert "  kept: the baseline has these runs already\n" in say.ends(0, "update", *WRITE)
-    assert FILE.read_bytes() == before
+    assert FILE.read_bytes() == content
 
 
 def test_the_newest_results_with_the_named_cases_are_taken(say: Say) -> None:
@@ -237,13 +241,13 @@ def test_scores_are_kept_where_their_session_looked_for_them_by_a_pass_of_the_en
 def test_what_may_be_a_baseline_is_written() -> None:
     """Five runs, checked accuracy, and runs that this command made and refused."""
     made_here = {"baseline": BaselineReference(file=f".mlperf/update-x1/{FILE}")}
-    for found in (
+    for case_result in (
         measured(*(100.0,) * 5),
         measured(scored=True, verdict={"accuracy": verdicts.SCORED}),
         measured(outcome=Outcome.RECORDED, verdict=made_here),
     ):
         FILE.unlink(missing_ok=True)
-        accept(found)
+        accept(case_result)
         assert FILE.exists()
 
 
@@ -262,12 +266,12 @@ def test_baselines_of_another_folder_must_be_named(say: Say) -> None:
     assert refusal(kept, say) == (
         f"judged against {used}, not {FILE}; name the baselines folder: --baselines DIR"
     )
-    shown = say.ends(0, "update", "--baselines", "kept", *WRITE)
-    assert shown.endswith("; review and commit: git add kept\n")
+    output = say.ends(0, "update", "--baselines", "kept", *WRITE)
+    assert output.endswith("; review and commit: git add kept\n")
     assert Path(used).exists()
     save(measured())
-    shown = say.ends(0, "update", "--baselines", "some folder/kept", *WRITE)
-    assert shown.endswith("; review and commit: git add 'some folder/kept'\n")
+    output = say.ends(0, "update", "--baselines", "some folder/kept", *WRITE)
+    assert output.endswith("; review and commit: git add 'some folder/kept'\n")
 
 
 def test_a_record_that_was_changed_meanwhile_is_not_written_over(say: Say) -> None:
@@ -297,14 +301,14 @@ def test_only_named_cases_are_taken_and_a_refused_one_does_not_hinder_the_others
     assert FILE.with_name("Offline.trt.fp16.json").exists()
 
 
-def refusal(found: CaseResult, say: Say, *arguments: str) -> str:
+def refusal(case_result: CaseResult, say: Say, *arguments: str) -> str:
     """Return why a result is refused, after checking that nothing was written."""
-    before = {p: p.read_bytes() for p in Path("baselines").rglob("*.json")}
-    save(found)
+    files_at_start = {p: p.read_bytes() for p in Path("baselines").rglob("*.json")}
+    save(case_result)
     lines = say.ends(1, "update", *arguments, *WRITE).splitlines()
-    assert {p: p.read_bytes() for p in Path("baselines").rglob("*.json")} == before
+    assert {p: p.read_bytes() for p in Path("baselines").rglob("*.json")} == files_at_start
     assert lines[-1] == "nothing to write, 1 refused"
-    assert lines[1].partition(" ")[0] == found.verdict.case.id
+    assert lines[1].partition(" ")[0] == case_result.verdict.case.id
     assert lines[2].startswith("  refused: ")
     return lines[2].removeprefix("  refused: ")
 
@@ -402,9 +406,9 @@ WORSE: dict[str, tuple[list[CaseResult], list[CaseResult], str]] = {
 
 
 def test_worse_values_need_to_be_accepted_by_name(say: Say) -> None:
-    for before, after, reason in WORSE.values():
+    for old, after, reason in WORSE.values():
         FILE.unlink(missing_ok=True)
-        accept(*before)
+        accept(*old)
         save(*after)
         refused = say.ends(1, "update", *WRITE)
         assert f"  refused: worse: {reason}" in refused

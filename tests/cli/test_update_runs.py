@@ -57,9 +57,9 @@ def content() -> dict[str, bytes]:
 
 
 def test_one_command_accepts_a_red_session(own_lab: Lab, update: Say) -> None:
-    shown = update.ends(0, "update", own_lab.upgraded, *ACCEPT, *WRITE)
-    assert shown.endswith("wrote 2, refused 0; review and commit: git add baselines\n")
-    assert [text for text in ("update-", "commit it", "record anew") if text in shown] == []
+    output = update.ends(0, "update", own_lab.upgraded, *ACCEPT, *WRITE)
+    assert output.endswith("wrote 2, refused 0; review and commit: git add baselines\n")
+    assert [text for text in ("update-", "commit it", "record anew") if text in output] == []
     loaded, scores = baselines.load(SPEED), accuracy_baselines.load(SCORES)
     assert loaded is not None
     assert scores is not None
@@ -75,21 +75,21 @@ def test_one_command_accepts_a_red_session(own_lab: Lab, update: Say) -> None:
 
 
 def test_another_machine_or_a_dry_run_measures_nothing(own_lab: Lab, update: Say) -> None:
-    before = content()
-    shown = update.ends(0, "update", own_lab.upgraded, *ACCEPT)
+    content_at_start = content()
+    output = update.ends(0, "update", own_lab.upgraded, *ACCEPT)
     runs = len(performance(own_lab.upgraded).verdict.runs)
-    assert f"{CASE}\n  to measure: {runs} runs; a baseline needs 5\n" in shown
-    assert f"{CASE} accuracy\n  to measure: scores need the whole data set\n" in shown
-    assert "dry run: 0 to write, 2 to measure first (8 runs per case, about " in one_line(shown)
-    assert " s and up to 15 s waiting for an idle machine), " in one_line(shown)
-    assert content() == before
+    assert f"{CASE}\n  to measure: {runs} runs; a baseline needs 5\n" in output
+    assert f"{CASE} accuracy\n  to measure: scores need the whole data set\n" in output
+    assert "dry run: 0 to write, 2 to measure first (8 runs per case, about " in one_line(output)
+    assert " s and up to 15 s waiting for an idle machine), " in one_line(output)
+    assert content() == content_at_start
     data = json.loads(own_lab.upgraded.read_text("utf-8"))
     for case in data["cases"]:
         case["verdict"]["subject"]["identity"]["cores"] = 192
     own_lab.upgraded.write_text(json.dumps(sealed(data)), "utf-8")
-    shown = update.ends(1, "update", own_lab.upgraded, *ACCEPT, "--case", CASE)
-    assert "; measured on another machine (cores 192 there," in one_line(shown)
-    assert f'run there: pytest "{PERFORMANCE}" --mlperf-update=replace' in one_line(shown)
+    output = update.ends(1, "update", own_lab.upgraded, *ACCEPT, "--case", CASE)
+    assert "; measured on another machine (cores 192 there," in one_line(output)
+    assert f'run there: pytest "{PERFORMANCE}" --mlperf-update=replace' in one_line(output)
 
 
 @pytest.mark.process
@@ -106,9 +106,9 @@ def test_a_suite_that_nobody_here_measured_or_tracks_is_not_run(own_lab: Lab, up
     foreign = evil.with_name("results.json")
     foreign.write_text(json.dumps(sealed(data)), "utf-8")
     words = ("update", foreign, *ACCEPT, *WRITE, "--baselines", "baselines")
-    shown = one_line(update.ends(1, *words))
-    assert f"{evil} is not run, because git does not track it and no session" in shown
-    assert shown.count("or use --no-runs") == 2
+    output = one_line(update.ends(1, *words))
+    assert f"{evil} is not run, because git does not track it and no session" in output
+    assert output.count("or use --no-runs") == 2
     assert not Path("RAN").exists()
 
     subprocess.run(["git", "init", "-q"], check=True)
@@ -122,9 +122,9 @@ def test_what_stays_and_what_must_be_accepted_first_is_not_measured(
     own_lab: Lab, update: Say
 ) -> None:
     """What is ok with its baseline's build stays unless its case is named."""
-    shown = update.ends(0, "update", own_lab.unchanged)
-    assert shown.count("  kept: ok, same build as the baseline") == 2
-    assert shown.endswith("nothing to write, 0 refused\n")
+    output = update.ends(0, "update", own_lab.unchanged)
+    assert output.count("  kept: ok, same build as the baseline") == 2
+    assert output.endswith("nothing to write, 0 refused\n")
     chosen = ("dry run: 0 to write, 2 to measure first",)
     worse = ("refused: worse: PERF DROP samples/s −", f"to accept: --accept-regression {CASE}")
     rows = [
@@ -136,8 +136,10 @@ def test_what_stays_and_what_must_be_accepted_first_is_not_measured(
 
 @pytest.mark.usefixtures("update")
 def test_runs_of_another_build_are_not_taken_for_the_session_s(own_lab: Lab) -> None:
-    before, made = performance(own_lab.upgraded), performance(own_lab.unchanged)
-    wanted = ToMeasure(result=before, root=Path("baselines"), reason="2 runs", limits=before.limits)
+    session_case, made = performance(own_lab.upgraded), performance(own_lab.unchanged)
+    to_measure = ToMeasure(
+        result=session_case, root=Path("baselines"), reason="2 runs", limits=session_case.limits
+    )
     terms = Terms(
         baselines=None,
         reason="acme 2.0",
@@ -146,22 +148,22 @@ def test_runs_of_another_build_are_not_taken_for_the_session_s(own_lab: Lab) -> 
         measure=True,
     )
     with pytest.raises(BaselineError, match=r"engine\.acme 2\.0 → 1\.0; run pytest again"):
-        taken(wanted, made, Path("baselines"), terms)
+        taken(to_measure, made, Path("baselines"), terms)
     with pytest.raises(BaselineError, match="pytest did not measure it; see its output above"):
-        taken(wanted, None, Path("baselines"), terms)
+        taken(to_measure, None, Path("baselines"), terms)
 
 
 @pytest.fixture
 def interruptible() -> Iterator[None]:
     """SIGINT interrupts this process, as at a terminal, whatever started the tests."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
-    signal.signal(signal.SIGINT, before)
+    signal.signal(signal.SIGINT, handler)
 
 
 @pytest.mark.usefixtures("interruptible")
 def test_an_interruption_writes_nothing(own_lab: Lab, update: Say) -> None:
-    before = content()
+    content_at_start = content()
     Path("conftest.py").write_text(
         "import os, signal\n"
         "def pytest_runtest_logreport(report):\n"
@@ -170,16 +172,16 @@ def test_an_interruption_writes_nothing(own_lab: Lab, update: Say) -> None:
         "        raise KeyboardInterrupt\n",
         "utf-8",
     )
-    shown = update.ends(130, "update", own_lab.upgraded, *ACCEPT, *WRITE)
-    assert "pytest-mlperf: interrupted; nothing was written" in shown
-    assert content() == before
+    output = update.ends(130, "update", own_lab.upgraded, *ACCEPT, *WRITE)
+    assert "pytest-mlperf: interrupted; nothing was written" in output
+    assert content() == content_at_start
     assert list(Path(".mlperf").glob("update-*")) == []
 
 
 def test_a_suite_that_is_gone_refuses_and_writes_nothing(own_lab: Lab, update: Say) -> None:
-    before = content()
+    content_at_start = content()
     suite = Path("suites/first.mlperf.toml")
     suite.write_text(suite.read_text("utf-8").replace('"first"', '"second"'), "utf-8")
-    shown = update.ends(2, "update", own_lab.upgraded, *ACCEPT, *WRITE)
-    assert "pytest ended with exit code 4 (output above); nothing was written" in one_line(shown)
-    assert content() == before
+    output = update.ends(2, "update", own_lab.upgraded, *ACCEPT, *WRITE)
+    assert "pytest ended with exit code 4 (output above); nothing was written" in one_line(output)
+    assert content() == content_at_start

@@ -39,12 +39,12 @@ def widest(text: str) -> int:
 
 
 def page(name: str) -> str:
-    """Return what a command is to print."""
+    """Return the expected output of a command."""
     return Path(__file__).parent.joinpath("pages", name).read_text("utf-8")
 
 
 def finished(*command: object, **options: Any) -> subprocess.CompletedProcess[str]:
-    """Run a program; return how it ended and what it printed."""
+    """Run a program; return its exit code and its output."""
     words = [str(word) for word in command]
     return subprocess.run(words, capture_output=True, text=True, check=False, **options)
 
@@ -59,14 +59,14 @@ class Say:
         """Return the exit code and all that was printed."""
         self._capsys.readouterr()
         code = main([str(argument) for argument in arguments])
-        shown = self._capsys.readouterr()
-        return code, shown.out + shown.err
+        captured = self._capsys.readouterr()
+        return code, captured.out + captured.err
 
     def ends(self, code: int, *arguments: object) -> str:
-        """Return what was printed by a command that ends with an exit code."""
-        ended, shown = self(*arguments)
-        assert ended == code, shown
-        return shown
+        """Return the output of a command that ends with this exit code."""
+        ended, output = self(*arguments)
+        assert ended == code, output
+        return output
 
 
 def one_line(text: str) -> str:
@@ -85,8 +85,8 @@ def differing(
     """
     failures = []
     for arguments, code, texts in rows:
-        ended, shown = say(*arguments)
-        line = one_line(shown)
+        ended, output = say(*arguments)
+        line = one_line(output)
         if ended != code or not all(text in line for text in texts):
-            failures.append((arguments, ended, shown))
+            failures.append((arguments, ended, output))
     return failures

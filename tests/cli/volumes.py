@@ -1,6 +1,6 @@
-"""MLPerf's 3D U-Net in small: 43 volumes, and an engine that knows them and takes its time.
+"""A small version of MLPerf's 3D U-Net: 43 volumes, and an engine that knows them and sleeps.
 
-What MLPerf's rules count is as they ask for: samples, seconds, seeds, scores. It sleeps meanwhile.
+Samples, seconds, seeds and scores are those of MLPerf's rules.
 """
 
 from __future__ import annotations

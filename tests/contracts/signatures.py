@@ -1,9 +1,9 @@
-"""Reads what a package accepts and offers from its source text: nothing of it is imported or run.
+"""Read the interface of a package from its source text, without importing or running it.
 
     with Source.open("vllm-0.33.0.whl") as source:
         source.parameters("vllm/entrypoints/llm.py", "LLM.generate")
 
-A class's bases are followed through the imports of its module, as far as the source has them.
+A class's bases are followed through the imports of its module, if the source has them.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ class Source:
         owner, _, name = qualified.rpartition(".")
         if not owner:
             return _parameters(self._function(module_file, name), method=False)
-        for _, found in self._lineage(module_file, owner):
-            for node in _statements(found):
+        for _, class_node in self._lineage(module_file, owner):
+            for node in _statements(class_node):
                 if isinstance(node, Function) and node.name == name and not _overload(node):
                     return _parameters(node, method=not _decorated(node, "staticmethod"))
         raise Missing(f"{module_file} has no {qualified}")
@@ -143,10 +143,10 @@ class Source:
                 names = [target.id for target in node.targets if isinstance(target, ast.Name)]
                 if cls in names and (file, node.value.id) not in seen:
                     return self._find(file, node.value.id, seen | {(file, cls)})
-        for each in ast.walk(self.tree(file)):
-            if isinstance(each, ast.ImportFrom):
-                for alias in each.names:
-                    target = self._module(file, each)
+        for statement in ast.walk(self.tree(file)):
+            if isinstance(statement, ast.ImportFrom):
+                for alias in statement.names:
+                    target = self._module(file, statement)
                     named = (alias.asname or alias.name) == cls
                     if named and target is not None and (target, alias.name) not in seen:
                         return self._find(target, alias.name, seen | {(file, cls)})
@@ -163,19 +163,19 @@ class Source:
         )
 
     def _function(self, file: str, name: str) -> Function:
-        found = [
+        functions = [
             node
             for node in _statements(self.tree(file))
             if isinstance(node, Function) and node.name == name and not _overload(node)
         ]
-        if not found:
+        if not functions:
             raise Missing(f"{file} has no function {name}")
-        return found[-1]
+        return functions[-1]
 
     def _lineage(self, file: str, cls: str) -> list[tuple[str, ast.ClassDef]]:
-        """Return a class and its bases, nearest first, as far as they can be found."""
+        """Return a class and its bases, nearest first, if they can be found."""
         file, node = self.find(file, cls)
-        found = [(file, node)]
+        lineage = [(file, node)]
         for base in node.bases:
             name = base.value if isinstance(base, ast.Subscript) else base
             if isinstance(name, ast.Name) and name.id != cls:
@@ -183,8 +183,8 @@ class Source:
                     further = self._lineage(file, name.id)
                 except Missing:  # of another package, as pydantic.BaseModel
                     continue
-                found += [each for each in further if each not in found]
-        return found
+                lineage += [each for each in further if each not in lineage]
+        return lineage
 
 
 def _statements(scope: Scope) -> Iterator[ast.stmt]:
@@ -202,11 +202,11 @@ def _statements(scope: Scope) -> Iterator[ast.stmt]:
 
 def _parameters(node: Function, *, method: bool) -> list[str]:
     arguments = node.args
-    found = [*arguments.posonlyargs, *arguments.args][1 if method else 0 :]
-    found += [arguments.vararg] if arguments.vararg else []
-    found += arguments.kwonlyargs
-    found += [arguments.kwarg] if arguments.kwarg else []
-    return [argument.arg for argument in found]
+    parameters = [*arguments.posonlyargs, *arguments.args][1 if method else 0 :]
+    parameters += [arguments.vararg] if arguments.vararg else []
+    parameters += arguments.kwonlyargs
+    parameters += [arguments.kwarg] if arguments.kwarg else []
+    return [argument.arg for argument in parameters]
 
 
 def _names(node: ast.stmt) -> Iterator[str]:

@@ -1,7 +1,7 @@
-"""What each library makes of CUDA_VISIBLE_DEVICES is what the table of the engines says of it.
+"""Test that each library reads CUDA_VISIBLE_DEVICES as the table of the engines states.
 
 GPU-0 and GPU-1 are here, the second one divided: MIG-1-0 is its instance of number 0. A name is
-understood where the library is led to the GPU that it is on.
+understood if the library uses the GPU that it is on.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ NVML's own documentation of nvmlDeviceGetIndex: of a MIG handle, the number with
 """
 
 
-def test_vllm_is_given_what_leads_it_to_the_gpu() -> None:
+def test_vllm_gets_the_variable_of_the_gpu() -> None:
     refused = {
         (at, name): form_of(name) in understood("vllm", at).refused for at in VLLM for name in ON
     }
@@ -135,7 +135,7 @@ def install(folder: Path, library: str, at: str) -> None:
 def test_names_that_would_be_mistaken_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for place, (library, at, listed, expected) in enumerate((
+    for row, (library, at, listed, expected) in enumerate((
         ("vllm", "0.23.0", "3,1", None),
         ("vllm", "0.23.0", "1,GPU-8932", "GPU-8932, and vllm 0.23.0 takes numbers alone; GPUs go"),
         ("vllm", "0.23.0rc1", "GPU-8932", "GPU-8932, and vllm 0.23.0rc1 takes numbers alone"),
@@ -151,9 +151,9 @@ def test_names_that_would_be_mistaken_are_refused(
     )):  # fmt: skip
         with monkeypatch.context() as patch:
             if at is not None:
-                (tmp_path / str(place)).mkdir()
-                patch.syspath_prepend(tmp_path / str(place))
-                install(tmp_path / str(place), library, at)
+                (tmp_path / str(row)).mkdir()
+                patch.syspath_prepend(tmp_path / str(row))
+                install(tmp_path / str(row), library, at)
             error = ""
             try:
                 check_devices(["json", library], {VARIABLE: listed} if listed else {})
@@ -166,7 +166,7 @@ def test_names_that_would_be_mistaken_are_refused(
 
 
 class ThroughVllm(NullEngine):
-    """An engine of somebody's own."""
+    """A user-defined engine."""
 
     libraries = ("vllm",)
 

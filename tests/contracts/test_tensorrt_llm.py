@@ -73,7 +73,7 @@ VARIABLES = {
 def reads(module: str, holders: Mapping[str, str]) -> dict[str, set[str]]:
     """Return the attributes that a module's text reads from TensorRT-LLM's objects."""
     name = ".".join(filter(None, ["pytest_mlperf.adapters.engines.tensorrt_llm", module]))
-    found: dict[str, set[str]] = {}
+    names_by_class: dict[str, set[str]] = {}
     for node in ast.walk(ast.parse(Path(str(importlib.import_module(name).__file__)).read_text())):
         if not isinstance(node, ast.Attribute):
             continue
@@ -81,24 +81,24 @@ def reads(module: str, holders: Mapping[str, str]) -> dict[str, set[str]]:
         last = holder.attr if isinstance(holder, ast.Attribute) else ""
         last = holder.id if isinstance(holder, ast.Name) else last
         if last in holders:
-            found.setdefault(holders[last], set()).add(node.attr)
-    return found
+            names_by_class.setdefault(holders[last], set()).add(node.attr)
+    return names_by_class
 
 
 def test_the_list_of_what_is_read_is_complete() -> None:
-    found: dict[str, set[str]] = {
+    names_by_class: dict[str, set[str]] = {
         # Read by `async for` and `await`, and by name in a loop.
         "RequestOutput": {"__aiter__", "__await__"},
         "LlmArgs": {"max_batch_size"},
     }
     for module, holders in VARIABLES.items():
         for cls, names in reads(module, holders).items():
-            found.setdefault(cls, set()).update(names)
+            names_by_class.setdefault(cls, set()).update(names)
 
-    assert found == {cls: set(names) for cls, names in READ.items()}
+    assert names_by_class == {cls: set(names) for cls, names in READ.items()}
 
 
-def test_a_name_that_vanished_is_told_with_the_version_it_vanished_in() -> None:
+def test_a_name_that_vanished_is_reported_with_its_last_version() -> None:
     history = [
         ("1.1", {"LLM()": {"model", "kv_cache_dtype"}, "LLM": {"shutdown"}}),
         ("1.2", {"LLM()": {"model"}, "LLM": {"shutdown"}, "LLM.generate_async": {"streaming"}}),
@@ -227,26 +227,26 @@ def test_a_tree_is_read_without_running_it(tmp_path: Path) -> None:
     with zipfile.ZipFile(archive, "w") as file:  # as that of a release: all in one folder
         for name, text in TREE.items():
             file.writestr(f"TensorRT-LLM-1.4.0rc2/{name}", text)
-    for place in (plant(tmp_path / "tree"), archive):
-        with Source.open(place) as source:
+    for tree in (plant(tmp_path / "tree"), archive):
+        with Source.open(tree) as source:
             assert tree_version(source) == "1.4.0rc2"
             assert read_tree(source) == FOUND
     assert series("1.4.0rc2") == "1.4"
 
 
-def test_what_is_not_where_it_was_is_told(tmp_path: Path) -> None:
+def test_a_tree_without_an_expected_file_or_name_is_reported(tmp_path: Path) -> None:
     """A wheel declares the compiled part in a stub."""
-    place = plant(tmp_path, {"tensorrt_llm/version.py": "VERSION = 1\n"})
+    tree = plant(tmp_path, {"tensorrt_llm/version.py": "VERSION = 1\n"})
 
     with pytest.raises(Missing, match="names no version"):
-        tree_version(Source.open(place))
+        tree_version(Source.open(tree))
     with pytest.raises(Missing, match=r"has no tensorrt_llm/llmapi/llm\.py"):
-        read_tree(Source.open(place))
+        read_tree(Source.open(tree))
     with pytest.raises(Missing, match="TimingMetrics is in none of cpp/"):
-        bound(Source.open(place), "TimingMetrics")
+        bound(Source.open(tree), "TimingMetrics")
     stub = "class TimingMetrics:\n    arrival_time: timedelta\n    def __init__(self): ...\n"
     plant(tmp_path, {"tensorrt_llm/bindings/executor.pyi": stub})
-    assert bound(Source.open(place), "TimingMetrics") == {"arrival_time", "__init__"}
+    assert bound(Source.open(tree), "TimingMetrics") == {"arrival_time", "__init__"}
 
 
 ROOT = Path(__file__).parents[2]

@@ -1,4 +1,4 @@
-"""The vllm engine uses what vLLM has: always by the table, and by real wheels where there are any.
+"""Test that the vllm engine uses existing parts of vLLM, by the table and by real wheels.
 
 The table (vllm_api.json) says in which of the versions read a name is there. A real wheel or
 source tree is read where PYTEST_MLPERF_VLLM_WHEEL names one, and fetched by pip where
@@ -88,8 +88,8 @@ def used() -> Iterator[tuple[str, str]]:
         yield "AsyncEngineArgs()", name
     for name in sampling_arguments(generation, None):
         yield "SamplingParams()", name
-    for function, given in CALLED.items():
-        yield from ((f"{function}()", name) for name in given)
+    for function, parameters in CALLED.items():
+        yield from ((f"{function}()", name) for name in parameters)
         owner, _, method = function.rpartition(".")
         if owner:
             yield owner, method
@@ -101,7 +101,7 @@ def used() -> Iterator[tuple[str, str]]:
         yield thing, attribute
 
 
-def missing(found: Mapping[str, set[str]], at: str, table: Table) -> list[str]:
+def missing(names_by_thing: Mapping[str, set[str]], at: str, table: Table) -> list[str]:
     """Return a sentence for every name in use that is not among those found.
 
     Args:
@@ -112,12 +112,12 @@ def missing(found: Mapping[str, set[str]], at: str, table: Table) -> list[str]:
     return [
         f"vLLM {at}: {thing} has no {name}{history(table, thing, name)}"
         for thing, name in used()
-        if name not in found.get(thing, set())
+        if name not in names_by_thing.get(thing, set())
     ]
 
 
 def history(table: Table, thing: str, name: str) -> str:
-    """Return when a name was there, as far as the table knows."""
+    """Return the versions that have a name, according to the table."""
     span = table["names"].get(thing, {}).get(name)
     if span is None:
         return "; no version read had it"
@@ -149,13 +149,13 @@ def test_how_many_samples_share_a_step_is_an_upper_bound() -> None:
         (ngram, "256", None, "256"),
         ({}, "", None, None),
     ):
-        found = most_together(arguments, {"settled.max_num_seqs": settled}, batch_size)
-        assert found.get("work.batch") == most, (arguments, settled, batch_size)
+        facts = most_together(arguments, {"settled.max_num_seqs": settled}, batch_size)
+        assert facts.get("work.batch") == most, (arguments, settled, batch_size)
 
 
 def test_a_name_that_vanished_fails_with_the_version(monkeypatch: pytest.MonkeyPatch) -> None:
     newest = TABLE["read"][-1]
-    found = {each: names(TABLE, each, newest) for each in TABLE["names"]}
+    names_by_thing = {each: names(TABLE, each, newest) for each in TABLE["names"]}
     vanished = {
         ("SamplingParams()", "best_of"): "was last seen in 0.11.0, and is gone in 0.14.0",
         ("AsyncEngineArgs()", "swap_space"): "was last seen in 0.17.0, and is gone in 0.20.0",
@@ -163,7 +163,7 @@ def test_a_name_that_vanished_fails_with_the_version(monkeypatch: pytest.MonkeyP
     }
     monkeypatch.setitem(globals(), "used", lambda: iter([*vanished, ("LLM", "generate")]))
 
-    sentences = missing(found, newest, TABLE)
+    sentences = missing(names_by_thing, newest, TABLE)
 
     for sentence, ((thing, name), end) in zip(sentences, vanished.items(), strict=True):
         assert sentence.startswith(f"vLLM {newest}: {thing} has no {name}")
@@ -186,13 +186,13 @@ def test_a_tree_at_hand_refreshes_the_table(tmp_path: Path) -> None:
     assert missing(read(Source.open(tmp_path)), "0.34.0", merged)
 
 
-def holds(place: Path) -> None:
-    """Check a wheel or source tree, and the table against it where it has been read."""
-    with Source.open(place) as source:
-        at, found = version(source), read(source)
-    assert missing(found, at, TABLE) == []
+def holds(path: Path) -> None:
+    """Check a wheel or source tree, and the table against it if its version was read."""
+    with Source.open(path) as source:
+        at, names_by_thing = version(source), read(source)
+    assert missing(names_by_thing, at, TABLE) == []
     if at in TABLE["read"]:
-        assert {thing: names(TABLE, thing, at) for thing in found} == found
+        assert {thing: names(TABLE, thing, at) for thing in names_by_thing} == names_by_thing
 
 
 def test_a_real_vllm_that_is_named_has_every_name() -> None:

@@ -102,41 +102,45 @@ HEAD = ("version", "source")
 
 def used() -> Names:
     """Return all that the engine uses, whatever a suite says."""
-    found: dict[str, set[str]] = {}
+    names_by_class: dict[str, set[str]] = {}
     for graphs in (True, [1, 8]):
         for policy in SCHEDULER_POLICIES:
             options = TensorRtLlmOptions(
                 **{**OPTIONS, "cuda_graphs": graphs, "scheduler_policy": policy}
             )
             arguments = llm_arguments(Path("model"), "fp8", options)
-            found.setdefault("LLM()", set()).update(arguments)
+            names_by_class.setdefault("LLM()", set()).update(arguments)
             for value in arguments.values():
-                _gather(value, found)
+                _gather(value, names_by_class)
     generation = Generation(
         max_new_tokens=8, min_new_tokens=1, num_beams=1, ignore_eos=False, eos=(2, 3)
     )
-    found["SamplingParams"] = set(sampling_arguments(generation))
+    names_by_class["SamplingParams"] = set(sampling_arguments(generation))
     for cls, names in (*READ.items(), *CALLED.items()):
-        found.setdefault(cls, set()).update(names)
-    return found
+        names_by_class.setdefault(cls, set()).update(names)
+    return names_by_class
 
 
 def problems(
     used: Names, version: str, offered: Names, history: Sequence[tuple[str, Names]]
 ) -> list[str]:
     """Return a sentence for each name that is used and that a version does not offer."""
-    found = []
+    sentences = []
     for cls in sorted(used):
         for name in sorted(used[cls] - offered.get(cls, frozenset())):
-            before = [each for each, names in history if name in names.get(cls, ())]
-            before = [each for each in before if _order(each) < _order(version)]
-            last = f"last in {max(before, key=_order)}" if before else "in no older one either"
-            found.append(f"TensorRT-LLM {version} has no {_spelt(cls, name)} ({last})")
-    return found
+            older_versions = [each for each, names in history if name in names.get(cls, ())]
+            older_versions = [each for each in older_versions if _order(each) < _order(version)]
+            last = (
+                f"last in {max(older_versions, key=_order)}"
+                if older_versions
+                else "in no older one either"
+            )
+            sentences.append(f"TensorRT-LLM {version} has no {_spelt(cls, name)} ({last})")
+    return sentences
 
 
 def read_table(path: Path = TABLE) -> list[tuple[str, Names]]:
-    """Return what each version offers, oldest first."""
+    """Return the names of each version, oldest first."""
     table = json.loads(path.read_text("utf-8"))
     return [
         (each["version"], {cls: set(names) for cls, names in each["names"].items()})
@@ -151,17 +155,17 @@ def series(version: str) -> str:
 
 def tree_version(source: Source) -> str:
     """Return the version that a tree says it is."""
-    found = re.search(r'__version__ = "([^"]+)"', source.text("tensorrt_llm/version.py"))
-    if found is None:
+    match = re.search(r'__version__ = "([^"]+)"', source.text("tensorrt_llm/version.py"))
+    if match is None:
         raise Missing(f"{source.path}: tensorrt_llm/version.py names no version")
-    return found[1]
+    return match[1]
 
 
 def read_tree(source: Source) -> dict[str, set[str]]:
-    """Return what a tree offers of all that the table is about."""
+    """Return the names of the table that a tree has."""
     explicit = set(source.parameters(LLM, "LLM.__init__"))
     fields = set(source.fields(ARGUMENTS, "TorchLlmArgs"))
-    found = {
+    names_by_class = {
         # The constructor takes the fields of its arguments' model as further keywords.
         "LLM()": (explicit | fields) - {"kwargs"},
         "LLM": source.attributes(LLM, "LLM"),
@@ -172,45 +176,45 @@ def read_tree(source: Source) -> dict[str, set[str]]:
         "CompletionOutput": source.attributes(RESULT, "CompletionOutput"),
     }
     for method in ("generate", "generate_async"):
-        found[f"LLM.{method}"] = set(source.parameters(LLM, f"LLM.{method}"))
+        names_by_class[f"LLM.{method}"] = set(source.parameters(LLM, f"LLM.{method}"))
     for config in ("KvCacheConfig", "CudaGraphConfig", "TorchCompileConfig", "SchedulerConfig"):
-        found[config] = set(source.fields(ARGUMENTS, config))
+        names_by_class[config] = set(source.fields(ARGUMENTS, config))
     for enumeration in ("CapacitySchedulerPolicy", "LoadFormat"):
-        found[enumeration] = source.attributes(ARGUMENTS, enumeration)
+        names_by_class[enumeration] = source.attributes(ARGUMENTS, enumeration)
     for cls in ("RequestPerfMetrics", "TimingMetrics"):
-        found[cls] = bound(source, cls)
+        names_by_class[cls] = bound(source, cls)
     for module, file in MODULES.items():
-        found[module] = exported(source, file) & LISTED[module]
+        names_by_class[module] = exported(source, file) & LISTED[module]
     return {
         cls: {name for name in names if not re.fullmatch(r"_[^_].*", name)}
-        for cls, names in found.items()
+        for cls, names in names_by_class.items()
     }
 
 
 def exported(source: Source, file: str) -> set[str]:
     """Return the names that a package's __init__.py imports, assigns, or names in a text.
 
-    Texts count because newer versions import lazily, by a table of names; so do the modules beside
+    Texts count because newer versions import lazily, by a table of names; so do the modules next to
     the file, which can be imported by name.
     """
-    found: set[str] = set()
+    names: set[str] = set()
     for node in ast.walk(source.tree(file)):
         if isinstance(node, ast.Import | ast.ImportFrom):
-            found |= {alias.asname or alias.name for alias in node.names}
+            names |= {alias.asname or alias.name for alias in node.names}
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            found.add(node.id)
+            names.add(node.id)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            found.add(node.value)
+            names.add(node.value)
     folder = file.rpartition("/")[0]
-    return found | ({"llmapi"} if source.has(f"{folder}/llmapi/__init__.py") else set())
+    return names | ({"llmapi"} if source.has(f"{folder}/llmapi/__init__.py") else set())
 
 
 def bound(source: Source, cls: str) -> set[str]:
     """Return the attributes of a class of TensorRT-LLM's compiled part."""
     for file in BINDINGS:
         read = _declared if file.endswith(".cpp") else Source.attributes
-        if source.has(file) and (found := read(source, file, cls)):
-            return found
+        if source.has(file) and (names := read(source, file, cls)):
+            return names
     raise Missing(f"{source.path}: {cls} is in none of {', '.join(BINDINGS)}")
 
 
@@ -227,15 +231,15 @@ def _declared(source: Source, file: str, cls: str) -> set[str]:
     }
 
 
-def _gather(value: Any, found: dict[str, set[str]]) -> None:
+def _gather(value: Any, names_by_class: dict[str, set[str]]) -> None:
     if isinstance(value, ConfigObject | Member):
-        found.setdefault(LLMAPI, set()).add(value.cls)
+        names_by_class.setdefault(LLMAPI, set()).add(value.cls)
     if isinstance(value, ConfigObject):
-        found.setdefault(value.cls, set()).update(value.values)
-        for each in value.values.values():
-            _gather(each, found)
+        names_by_class.setdefault(value.cls, set()).update(value.values)
+        for item in value.values.values():
+            _gather(item, names_by_class)
     elif isinstance(value, Member):
-        found.setdefault(value.cls, set()).add(value.name)
+        names_by_class.setdefault(value.cls, set()).add(value.name)
 
 
 def _spelt(cls: str, name: str) -> str:

@@ -46,13 +46,13 @@ def _exported(file: str) -> Reader:
     """Read which of some names a module defines or imports at its top."""
 
     def read(source: Source) -> set[str]:
-        found: set[str] = set()
+        names: set[str] = set()
         for node in source.tree(file).body:
             if isinstance(node, ast.ClassDef | ast.FunctionDef):
-                found.add(node.name)
+                names.add(node.name)
             if isinstance(node, ast.ImportFrom):
-                found |= {alias.asname or alias.name for alias in node.names}
-        return found & ENTRIES
+                names |= {alias.asname or alias.name for alias in node.names}
+        return names & ENTRIES
 
     return read
 
@@ -106,13 +106,13 @@ THINGS: Mapping[str, Reader] = {
 
 def read(source: Source) -> dict[str, set[str]]:
     """Return the names of all things in a source; a thing that is not there has none."""
-    found = {}
+    names_by_thing = {}
     for thing, reader in THINGS.items():
         try:
-            found[thing] = reader(source)
+            names_by_thing[thing] = reader(source)
         except Missing:
-            found[thing] = set()
-    return found
+            names_by_thing[thing] = set()
+    return names_by_thing
 
 
 def version(source: Source) -> str:
@@ -145,18 +145,18 @@ def names(table: Table, thing: str, at: str) -> set[str]:
     }
 
 
-def add(table: Table, at: str, found: Mapping[str, set[str]]) -> Table:
+def add(table: Table, at: str, names_by_thing: Mapping[str, set[str]]) -> Table:
     """Return a table with one version more."""
     versions = sorted({*table["read"], at}, key=order)
     merged: dict[str, dict[str, list[str]]] = {}
-    for thing in sorted({*table["names"], *found}):
-        known: dict[str, list[str]] = {
+    for thing in sorted({*table["names"], *names_by_thing}):
+        spans: dict[str, list[str]] = {
             name: list(span) for name, span in table["names"].get(thing, {}).items()
         }
-        for name in sorted(found.get(thing, ())):
-            span = known.get(name, [at, at])
-            known[name] = [min(span[0], at, key=order), max(span[1], at, key=order)]
-        merged[thing] = dict(sorted(known.items()))
+        for name in sorted(names_by_thing.get(thing, ())):
+            span = spans.get(name, [at, at])
+            spans[name] = [min(span[0], at, key=order), max(span[1], at, key=order)]
+        merged[thing] = dict(sorted(spans.items()))
     return {"about": ABOUT, "read": versions, "names": merged}
 
 

@@ -23,10 +23,10 @@ FETCH_S = 1800
 
 def named() -> Path:
     """Return the place that the variable names, or skip the test."""
-    place = os.environ.get(VARIABLE)
-    if not place:
+    wheel = os.environ.get(VARIABLE)
+    if not wheel:
         pytest.skip(f"{VARIABLE} names no wheel or source tree of vLLM")
-    return Path(place).expanduser()
+    return Path(wheel).expanduser()
 
 
 def fetched(requirement: str, folder: Path) -> Path:

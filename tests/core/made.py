@@ -22,7 +22,7 @@ def on_day(number: int) -> str:
 
 
 def make_run(**fields: Any) -> Run:
-    """Return a run; fields of its groups may be stated beside its own."""
+    """Return a run; fields of its groups may be stated at the top level."""
     usual: dict[str, Any] = {
         "metrics": {"throughput": 100.0},
         "within_se": {},

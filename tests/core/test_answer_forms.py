@@ -25,7 +25,7 @@ def test_token_ids_keep_their_values_in_the_other_type_and_back(ids: list[int]) 
         assert converted(target, forms[::-1]) == source
 
 
-def test_what_has_no_other_form_is_an_error_with_its_reason() -> None:
+def test_answers_without_another_form_are_an_error_with_a_reason() -> None:
     for output, forms, reason in (
         (b"1234567", ("int64", "int32"), "7 bytes are no whole number of int64 token ids"),
         (b"12345", ("int32", "int64"), "5 bytes are no whole number of int32 token ids"),

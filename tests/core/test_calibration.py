@@ -58,15 +58,17 @@ def values(
 ) -> tuple[Value, ...]:
     """Draw runs of one case whose variance is sd², a share of it the session's.
 
-    `machine` is what every case of a session has in common, in standard deviations.
+    `machine` is the shift that all cases of a session share, in standard deviations.
     """
-    found = []
+    values_found = []
     for session in range(sessions):
         common = sd * math.sqrt(share) * (machine[session] if machine else rng.gauss(0, 1))
         for _ in range(runs):
             x = common + rng.gauss(0, sd * math.sqrt(1 - share))
-            found.append(Value(value=math.exp(5 + x), within_se=within, session=f"s{session}"))
-    return tuple(found)
+            values_found.append(
+                Value(value=math.exp(5 + x), within_se=within, session=f"s{session}")
+            )
+    return tuple(values_found)
 
 
 def sd_of_a_case(rng: random.Random, truth: Noise, within: float = 0.0) -> float:
@@ -115,7 +117,9 @@ def test_polygammas_are_scipys(x: float) -> None:
     assert trigamma_inverse(trigamma(x)) == pytest.approx(x, rel=1e-9)
 
 
-def test_uncalibrated_noise_is_the_judges_own_and_polygammas_refuse_what_has_none() -> None:
+def test_uncalibrated_noise_is_the_judges_own_and_polygammas_refuse_values_outside_the_domain() -> (
+    None
+):
     for function in (digamma, trigamma, trigamma_inverse):
         for x in (0.0, -1.0, math.inf, math.nan):
             with pytest.raises(ValueError, match="positive and finite"):
@@ -139,13 +143,13 @@ def test_the_mean_squares_of_small_tables_are_those_by_hand() -> None:
     Sessions that differ less than their runs have variance 0, one session none, and single runs
     show nothing.
     """
-    found = present(spread(logs([0, 2], [4, 6, 8], within=0.5)))
-    alike, one = present(spread(logs([0, 2], [0, 2]))), present(spread(logs([0, 2])))
+    estimate = present(spread(logs([0, 2], [4, 6, 8], within=0.5)))
+    alike, single = present(spread(logs([0, 2], [0, 2]))), present(spread(logs([0, 2])))
 
-    assert (found.run_df, found.between_df, found.within) == (3, 1, 0.25)
-    numbers = (found.run, found.between, found.runs_per_session, found.session)
+    assert (estimate.run_df, estimate.between_df, estimate.within) == (3, 1, 0.25)
+    numbers = (estimate.run, estimate.between, estimate.runs_per_session, estimate.session)
     assert numbers == pytest.approx((10 / 3, 2 * 9 + 3 * 4, 5 - 13 / 5, (30 - 10 / 3) / 2.4))
-    assert (alike.session, one.session, one.between_df) == (0, None, 0)
+    assert (alike.session, single.session, single.between_df) == (0, None, 0)
     assert spread(logs([0], [2], [4])) is None
 
 
@@ -153,8 +157,10 @@ def test_the_total_variance_is_recovered_whatever_the_sessions() -> None:
     """Mean over 1,000 cases, within 5 %. Cases of one session say no more of sessions than one."""
     rng = random.Random(7)
     for sessions, runs in ((1, 8), (4, 2), (3, 5)):
-        found = [spread(values(rng, 0.02, 0.3, sessions=sessions, runs=runs)) for _ in range(1000)]
-        total = [total_variance(each, 0.3) for each in found if each]
+        estimates = [
+            spread(values(rng, 0.02, 0.3, sessions=sessions, runs=runs)) for _ in range(1000)
+        ]
+        total = [total_variance(each, 0.3) for each in estimates if each]
 
         assert sum(total) / len(total) == pytest.approx(0.02**2, rel=0.05), (sessions, runs)
 
@@ -167,7 +173,7 @@ def test_the_total_variance_is_recovered_whatever_the_sessions() -> None:
 
 
 @pytest.mark.slow
-def test_what_was_drawn_is_learnt_from_much_data() -> None:
+def test_drawn_parameters_are_learnt_from_much_data() -> None:
     """200 cases x 12 sessions x 3 runs: s0 within 15 %, ν0 within 35 %, φ within 0.1.
 
     As usual, noisy, with half of it inside the runs, and without an effect of sessions.
@@ -179,11 +185,11 @@ def test_what_was_drawn_is_learnt_from_much_data() -> None:
         (8, 0.003, 0.0, 0.001),
     ):
         truth = Noise(prior_df=prior_df, prior_sd=prior_sd, session_share=share)
-        found = learn(drawn(11, truth, cases=200, sessions=12, runs=3, within=within), GPU)
-        assert found.noise.prior_sd == pytest.approx(prior_sd, rel=0.15)
-        assert found.noise.prior_df == pytest.approx(prior_df, rel=0.35)
-        assert found.noise.session_share == pytest.approx(share, abs=0.1)
-        assert (found.cases, found.runs, found.sessions) == (200, 7200, 12)
+        learnt = learn(drawn(11, truth, cases=200, sessions=12, runs=3, within=within), GPU)
+        assert learnt.noise.prior_sd == pytest.approx(prior_sd, rel=0.15)
+        assert learnt.noise.prior_df == pytest.approx(prior_df, rel=0.35)
+        assert learnt.noise.session_share == pytest.approx(share, abs=0.1)
+        assert (learnt.cases, learnt.runs, learnt.sessions) == (200, 7200, 12)
 
 
 def holds(interval: tuple[float, float] | None, truth: float) -> bool:
@@ -230,14 +236,14 @@ def test_the_intervals_hold_what_they_say_whatever_share_is_the_sessions(
 
 def test_one_session_has_no_interval_and_neither_have_cases_of_one_session_each() -> None:
     """They do not show what sessions differ by, so s0, which holds that too, is not known."""
-    found = learn(drawn(1, GPU, cases=20, sessions=1, runs=8), GPU)
-    stored = settings_of(found, date="2026-11-21", max_runs=5)
+    learnt = learn(drawn(1, GPU, cases=20, sessions=1, runs=8), GPU)
+    stored = settings_of(learnt, date="2026-11-21", max_runs=5)
     a, b = drawn(1, GPU, cases=2, sessions=1, runs=8)
     other = tuple(dataclasses.replace(run, session="other") for run in b.runs)
     apart = learn([a, dataclasses.replace(b, runs=other)], GPU)
 
-    assert (found.sd, found.share, found.noise.session_df) == (None, None, 0)
-    assert found.noise.session_share == GPU.session_share
+    assert (learnt.sd, learnt.share, learnt.noise.session_df) == (None, None, 0)
+    assert learnt.noise.session_share == GPU.session_share
     assert (stored.prior_sd_low, stored.prior_sd_high, stored.session_df) == (None, None, 0)
     assert (apart.sessions, apart.noise.session_df, apart.share) == (2, 0, None)
 
@@ -295,14 +301,14 @@ def test_metrics_of_one_case_weigh_as_one_case_and_single_runs_teach_nothing() -
     st.lists(st.lists(st.floats(-3, 3), min_size=2, max_size=6), min_size=1, max_size=4),
     st.floats(0, 0.1),
 )
-def test_whatever_was_measured_gives_a_rule(table: list[list[float]], within: float) -> None:
+def test_any_measurements_give_a_rule(table: list[list[float]], within: float) -> None:
     series = Series(case="a", metric="throughput", runs=logs(*table, within=within))
-    found = learn([series], GPU)
+    learnt = learn([series], GPU)
 
-    assert found.noise.rule(5).prior_sd >= 0.001
-    assert (found.sd is None) is (len(table) == 1)
-    assert found.sd is None or holds(found.sd, found.noise.prior_sd)
-    assert moderated(present(spread(series.runs)), found.noise) > 0
+    assert learnt.noise.rule(5).prior_sd >= 0.001
+    assert (learnt.sd is None) is (len(table) == 1)
+    assert learnt.sd is None or holds(learnt.sd, learnt.noise.prior_sd)
+    assert moderated(present(spread(series.runs)), learnt.noise) > 0
 
 
 @pytest.mark.parametrize("cases", [60, pytest.param(600, marks=pytest.mark.nightly)])
@@ -320,14 +326,14 @@ def test_false_alarms_stay_below_one_per_cent_with_learnt_noise(cases: int) -> N
         for _ in range(cases):
             sd = sd_of_a_case(rng, truth)
             baseline = values(rng, sd, 0.25, sessions=4, runs=2)
-            now = values(rng, sd, 0.25, sessions=1, runs=5)
-            slow = [dataclasses.replace(run, value=run.value * 0.9) for run in now]
-            said = [
+            new_values = values(rng, sd, 0.25, sessions=1, runs=5)
+            slow = [dataclasses.replace(run, value=run.value * 0.9) for run in new_values]
+            outcomes = [
                 judge(baseline, runs, direction=Direction.HIGHER, limit=0.1, rule=rule).outcome
-                for runs in (now, slow)
+                for runs in (new_values, slow)
             ]
-            failed += said[0] is Answer.FAIL
-            missed += said[1] is Answer.PASS
+            failed += outcomes[0] is Answer.FAIL
+            missed += outcomes[1] is Answer.PASS
 
     assert failed <= 0.01 * 4 * cases
     assert missed <= 0.05 * 4 * cases
@@ -336,7 +342,7 @@ def test_false_alarms_stay_below_one_per_cent_with_learnt_noise(cases: int) -> N
 def test_the_best_length_is_where_the_time_for_a_precision_is_least() -> None:
     """The typical GPU of the derivation, 44 s: windows vary by 2 %, runs by 0.7 %, 60 s to start.
 
-    Bounds are one second and MLPerf's ten minutes; None where nothing is known inside a run.
+    Bounds are one second and MLPerf's ten minutes; None if the variance inside a run is unknown.
     """
     runs = values(random.Random(3), 0.02, 0.0, sessions=1, runs=200, within=0.015)
     noise = Noise(prior_df=1, prior_sd=0.013, session_share=0.0)
@@ -369,28 +375,30 @@ def test_k_is_the_fewest_runs_that_prove_every_limit_that_can_be_proven() -> Non
     assert most_runs([(runs, 1e-4)], GPU) == most_runs([], GPU) == 5
 
 
-def one(case: str, metric: str, *xs: float, session: str = "s") -> Series:
-    found = tuple(Value(value=math.exp(x), session=session) for x in xs)
-    return Series(case=case, metric=metric, runs=found)
+def series_of(case: str, metric: str, *xs: float, session: str = "s") -> Series:
+    values_of_series = tuple(Value(value=math.exp(x), session=session) for x in xs)
+    return Series(case=case, metric=metric, runs=values_of_series)
 
 
 def test_a_drift_that_all_cases_share_is_seen_and_noise_seldom_called_so() -> None:
-    """At most 1 of 300 quiet sessions of 3 cases x 6 runs; and none of two runs or elsewhere."""
+    """At most 1 of 300 quiet sessions of 3 cases x 6 runs; never from two runs or elsewhere."""
     rng, slower = random.Random(4), [-0.01 * n for n in range(8)]
     series = [
-        one("a", "throughput", *(x + rng.gauss(0, 0.002) for x in slower)),
-        one("b", "latency_p90", *(-x + rng.gauss(0, 0.002) for x in slower)),
+        series_of("a", "throughput", *(x + rng.gauss(0, 0.002) for x in slower)),
+        series_of("b", "latency_p90", *(-x + rng.gauss(0, 0.002) for x in slower)),
     ]
-    found, called, rng = present(drift(series, "s")), 0, random.Random(5)
+    drift_found, called, rng = present(drift(series, "s")), 0, random.Random(5)
     for _ in range(300):
-        series = [one(c, "throughput", *(rng.gauss(0, 0.01) for _ in range(6))) for c in "abc"]
+        series = [
+            series_of(c, "throughput", *(rng.gauss(0, 0.01) for _ in range(6))) for c in "abc"
+        ]
         called += present(drift(series, "s")).proven
 
-    assert found.proven
-    assert found.change == pytest.approx(math.expm1(-0.07), abs=0.01)
+    assert drift_found.proven
+    assert drift_found.change == pytest.approx(math.expm1(-0.07), abs=0.01)
     assert called <= 1
-    assert drift([one("a", "throughput", 0, 1)], "s") is None
-    assert drift([one("a", "throughput", 0, 1, 2, 3)], "another") is None
+    assert drift([series_of("a", "throughput", 0, 1)], "s") is None
+    assert drift([series_of("a", "throughput", 0, 1, 2, 3)], "another") is None
 
 
 def run(number: int, session: str = "s1", value: float = 100.0) -> CalibrationRun:
@@ -419,7 +427,7 @@ def case(*runs: CalibrationRun, digest: str = "x", name: str = "a") -> Calibrate
 def test_sessions_of_one_build_are_put_together_each_run_once() -> None:
     """A machine replaces its own entry only."""
     old, new = case(run(1), run(2)), case(run(2, value=200.0), run(1, "s2"))
-    (found,), notes = merged([old], [new])
+    (series,), notes = merged([old], [new])
     others, left_out = merged([old, case(run(1), name="b")], [case(run(1, "s2"), digest="y")])
     a: dict[str, Property] = {"cpu": "a", "cores": 2}
     b: dict[str, Property] = {**a, "cpu": "b"}
@@ -428,8 +436,8 @@ def test_sessions_of_one_build_are_put_together_each_run_once() -> None:
     whole = whole.having(first).having(Calibrated(identity=b, settings=None, cases=()))
     whole = whole.having(dataclasses.replace(first, cases=(case(run(1)),)))
 
-    assert [(r.session, r.number) for r in found.runs] == [("s1", 1), ("s1", 2), ("s2", 1)]
-    assert (found.runs[1].metrics["throughput"], notes) == (200, ())
+    assert [(r.session, r.number) for r in series.runs] == [("s1", 1), ("s1", 2), ("s2", 1)]
+    assert (series.runs[1].metrics["throughput"], notes) == (200, ())
     assert [(c.case, len(c.runs)) for c in others] == [("a", 1), ("b", 1)]
     assert left_out == ("a: 2 older runs left out: engine, options, data or run length changed",)
     assert [s.metric for s in old.series] == ["throughput", "latency_p50"]
@@ -468,7 +476,7 @@ def build(*sessions: Sequence[float]) -> tuple[Value, ...]:
 
 
 def test_sessions_of_a_build_that_agree_say_so_whatever_its_level() -> None:
-    """Nothing is learnt where no build has two sessions."""
+    """Nothing is learnt if no build has two sessions."""
     quiet = build([0.4, -0.4], [0.3, -0.3])
     faster = [Value(value=1.5 * one.value, session=f"later {one.session}") for one in quiet]
     agreeing = build([0.4, -0.4], [0.3, -0.3], [0.5, -0.5])
@@ -487,9 +495,9 @@ def test_the_ratio_comes_back_and_other_cases_count_by_a_quarter() -> None:
         for runs in (1, 2, 8):
             chance = random.Random(7)
             builds = [values(chance, sd, share, sessions=40, runs=runs) for _ in range(25)]
-            found = [present(session_noise([build], rule=rule)) for build in builds]
-            assert median(one.ratio for one in found) == pytest.approx(ratio, rel=0.25, abs=0.25)
-            assert {one.df for one in found} == {39.0}
+            noises = [present(session_noise([build], rule=rule)) for build in builds]
+            assert median(one.ratio for one in noises) == pytest.approx(ratio, rel=0.25, abs=0.25)
+            assert {one.df for one in noises} == {39.0}
 
     far = [build([3.0, 3.1], [-3.0, -3.1], [0.0, 0.1]) for _ in range(50)]
 
@@ -514,7 +522,7 @@ def test_the_unit_of_the_metric_and_the_order_of_runs_do_not_matter(
         for one in reversed(plain)
     ]
 
-    found, again = (present(session_noise([runs], rule=RULE)) for runs in (plain, other))
+    noise, again = (present(session_noise([runs], rule=RULE)) for runs in (plain, other))
 
-    assert found.df == again.df == len(sessions) - 1
-    assert again.ratio == pytest.approx(found.ratio, rel=1e-6, abs=1e-6)
+    assert noise.df == again.df == len(sessions) - 1
+    assert again.ratio == pytest.approx(noise.ratio, rel=1e-6, abs=1e-6)

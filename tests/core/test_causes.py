@@ -1,4 +1,4 @@
-"""Causes are told only with their evidence; without any, that none was found."""
+"""Test that causes are reported only with evidence; without any, the report says so."""
 
 from __future__ import annotations
 
@@ -24,21 +24,25 @@ from tests.reports.verdicts import ALL, CASE, DROP, metric
 SET = 'set 2026-10-02 at 3f2c1ab0d9e8: "onnxruntime 1.20"'
 
 
-def told(found: tuple[Cause, ...]) -> list[str]:
-    return [cause.says for cause in found]
+def texts_of(found_causes: tuple[Cause, ...]) -> list[str]:
+    return [cause.says for cause in found_causes]
 
 
 def drop(*changed: str, runs: tuple[Run, ...] = (), **fields: Any) -> Verdict:
-    given: dict[str, Any] = {"runs": runs or DROP.runs, **fields}
-    about = {name: given.pop(name) for name in ("source", "unknown") if name in given}
-    return replace(DROP, baseline=replace(DROP.baseline, changed=changed, **about), **given)
+    verdict_fields: dict[str, Any] = {"runs": runs or DROP.runs, **fields}
+    about = {
+        name: verdict_fields.pop(name) for name in ("source", "unknown") if name in verdict_fields
+    }
+    return replace(
+        DROP, baseline=replace(DROP.baseline, changed=changed, **about), **verdict_fields
+    )
 
 
 def kept(number: int = 1, **fields: Any) -> BaselineRun:
     return make_baseline_run(session=str(number), **fields)
 
 
-def now(**fields: Any) -> Run:
+def run_now(**fields: Any) -> Run:
     return replace(verdicts.run(1), **grouped(**fields))
 
 
@@ -51,7 +55,7 @@ LOADED = "files.loaded 2 in git since 3f2c1ab0d9e8: data.py, suites/a.mlperf.tom
 OTHER = "files.other 1 in git since 3f2c1ab0d9e8: README.md"
 
 
-def test_what_changed_since_the_baseline_is_told() -> None:
+def test_changes_since_the_baseline_are_reported() -> None:
     cases: list[tuple[list[str], list[str]]] = [
         (["engine.version 1.2.0 → 1.2.1"],
          [f"engine.version 1.2.0 → 1.2.1 since the baseline{ALONE}"]),
@@ -88,14 +92,14 @@ def test_what_changed_since_the_baseline_is_told() -> None:
          [f"other data than the baseline's: dataset.options: samples 32 → 64{ALONE}"]),
     ]  # fmt: skip
     for changed, expected in cases:
-        assert told(causes(drop(*changed), None, ())) == expected
+        assert texts_of(causes(drop(*changed), None, ())) == expected
 
 
 def test_a_provisional_drop_has_causes_and_moves_no_sibling() -> None:
     leaning = replace(metric(outcome=Outcome.PROVISIONAL), direction="drop")
     open_ = drop("engine.version 1 → 2", outcome=Outcome.PROVISIONAL, metrics=(leaning,))
 
-    assert told(causes(open_, None, ())) == [f"engine.version 1 → 2 since the baseline{ALONE}"]
+    assert texts_of(causes(open_, None, ())) == [f"engine.version 1 → 2 since the baseline{ALONE}"]
     assert moved(open_) is None
     towards_ok = replace(open_, metrics=(replace(leaning, direction="ok"),))
     assert causes(towards_ok, None, ()) == ()
@@ -104,7 +108,7 @@ def test_a_provisional_drop_has_causes_and_moves_no_sibling() -> None:
 def sibling(
     workload: str, engine: str, change: float | None, *, accelerator: str = "H200"
 ) -> Verdict:
-    """Return another case: it fell or rose by so much, did neither (0), or was undecided (None)."""
+    """Return another case: it changed by this share, did not (0), or was undecided (None)."""
     case = replace(CASE, workload=workload, engine=engine, accelerator=accelerator)
     word = Outcome.INCONCLUSIVE if change is None else Outcome.IMPROVED if change else Outcome.OK
     word = Outcome.PERF_DROP if change and change < 0 else word
@@ -146,9 +150,9 @@ def test_where_else_it_fell_tells_engine_from_machine() -> None:
         ([verdicts.ERROR, verdicts.INVALID, verdicts.NO_BASELINE], [ENGINE, DRIVER]),
     ]  # fmt: skip
     for others, expected in cases:
-        assert told(causes(ORT, None, others)) == expected
+        assert texts_of(causes(ORT, None, others)) == expected
     bert = replace(verdicts.ACC_DROP, case=replace(CASE, workload="bert"))
-    (_, where, *_) = told(causes(bert, None, [verdicts.ACC_DROP]))
+    (_, where, *_) = texts_of(causes(bert, None, [verdicts.ACC_DROP]))
     assert where == "ort got worse in 1 of 1 other models too, by 2.31 points"
 
 
@@ -166,7 +170,7 @@ HEAT = sign(SignKey.HW_THERMAL_SLOWDOWN, SLOWDOWN, seconds=0.3, share=0.005)
 LINK = sign(SignKey.PCIE_GENERATION, "the PCIe link ran at generation 3, not generation 5")
 
 
-def test_what_the_sampler_saw_is_evidence() -> None:
+def test_signs_of_the_sampler_are_evidence() -> None:
     capped = "clocks are held back to stay within the power limit"
     link = "the PCIe link ran at generation 3, not generation 5"
     replayed = [sign(SignKey.PCIE_REPLAYS, f"{n} replays on the PCIe link") for n in (3, 12)]
@@ -182,22 +186,22 @@ def test_what_the_sampler_saw_is_evidence() -> None:
         ([()], []),
     ]  # fmt: skip
     for runs, expected in cases:
-        found = causes(drop(runs=tuple(now(signs=signs) for signs in runs)), None, ())
-        assert [cause.says for cause in found if cause.rule == "seen"] == expected
+        found_causes = causes(drop(runs=tuple(run_now(signs=signs) for signs in runs)), None, ())
+        assert [cause.says for cause in found_causes if cause.rule == "seen"] == expected
 
 
 UNET = {"stage_text_encoder": 0.05, "stage_unet": 0.779, "stage_vae": 0.1}
 
 
 def staged(now_s: dict[str, float], *before_s: dict[str, float]) -> list[tuple[str, Strength]]:
-    """Return what is told of stages, in seconds a sample, of a test that got worse."""
-    runs = tuple(now(metrics={**verdicts.run(1).metrics, **now_s}) for _ in range(2))
+    """Return the causes found in stages, in seconds a sample, of a test that got worse."""
+    runs = tuple(run_now(metrics={**verdicts.run(1).metrics, **now_s}) for _ in range(2))
     baseline = record(*(kept(n, metrics=times) for n, times in enumerate(before_s or (UNET,))))
-    found = causes(drop(runs=runs), baseline, ())
-    return [(cause.says, cause.strength) for cause in found if cause.rule == "stages"]
+    found_causes = causes(drop(runs=runs), baseline, ())
+    return [(cause.says, cause.strength) for cause in found_causes if cause.rule == "stages"]
 
 
-def test_a_stage_that_takes_longer_is_named_beside_those_that_do_not() -> None:
+def test_a_stage_that_takes_longer_is_named_with_those_that_do_not() -> None:
     slow = {**UNET, "stage_unet": 1.02}
     says = "unet takes 1.31x as long (779 ms → 1.02 s); text encoder and vae as before"
     assert staged(slow) == [(says, Strength.PLAUSIBLE)]
@@ -233,19 +237,22 @@ def test_all_stages_that_take_longer_are_a_hint_and_one_alone_is_a_cause() -> No
 
 
 def test_stages_that_take_as_long_as_before_were_looked_at() -> None:
-    runs = (now(metrics={**verdicts.run(1).metrics, **UNET}),)
+    runs = (run_now(metrics={**verdicts.run(1).metrics, **UNET}),)
     (*_, last) = causes(drop(runs=runs), record(kept(metrics=UNET)), ())
 
     assert last.rule == "none"
     assert "text encoder and unet and vae take as long as before" in last.says
-    scored = replace(verdicts.ACC_DROP, runs=(now(metrics={"stage_unet": 9.0}),))
-    found = causes(scored, record(kept(metrics=UNET)), ())
-    assert "stages" not in {cause.rule for cause in found}
+    scored = replace(verdicts.ACC_DROP, runs=(run_now(metrics={"stage_unet": 9.0}),))
+    found_causes = causes(scored, record(kept(metrics=UNET)), ())
+    assert "stages" not in {cause.rule for cause in found_causes}
 
 
-def of_length(verdict: Verdict, before: float, after: float) -> tuple[Cause, ...]:
+def of_length(verdict: Verdict, old_length: float, after: float) -> tuple[Cause, ...]:
     length = MetricVerdict(
-        metric="tokens_per_sample", outcome=None, now=after, baseline=MetricBaseline(value=before)
+        metric="tokens_per_sample",
+        outcome=None,
+        now=after,
+        baseline=MetricBaseline(value=old_length),
     )
     return causes(replace(verdict, metrics=(*verdict.metrics, length)), None, ())
 
@@ -259,33 +266,35 @@ def test_another_length_of_answers_explains_a_change() -> None:
     )
     fell = replace(drop(), kind=Kind.ACCURACY, outcome=Outcome.GATE_FAIL, metrics=(scored,))
 
-    for before, after, expected in (
+    for old_length, after, expected in (
         (38.6, 43.2, [longer]),
         (43.2, 38.6, [shorter]),
         (100.0, 100.9, []),
     ):
-        found = of_length(drop(), before, after)
-        assert [(c.says, c.strength) for c in found if c.rule == "output"] == expected
+        found_causes = of_length(drop(), old_length, after)
+        assert [(c.says, c.strength) for c in found_causes if c.rule == "output"] == expected
     assert any("gen_len" in cause.says for cause in causes(fell, None, ()))
-    better = told(of_length(verdicts.IMPROVED, 118.0, 93.0))
+    better = texts_of(of_length(verdicts.IMPROVED, 118.0, 93.0))
     assert better == ["answers are 21.2 % shorter: 118.0 → 93.0 tokens/sample"]
-    scores = told(causes(verdicts.ACC_DROP, None, ()))
+    scores = texts_of(causes(verdicts.ACC_DROP, None, ()))
     assert scores == ["answers are 2.3 % longer: 294.4 → 301.2 tokens/sample"]
 
 
-def test_clocks_and_power_cap_are_told_beside_the_baselines() -> None:
+def test_clocks_and_power_cap_are_compared_with_the_baselines() -> None:
     usual = {"sm_mhz": 1980.0, "power_cap_share": 0.31}
-    before = record(*(kept(n, state=usual) for n in range(2)))
+    baseline = record(*(kept(n, state=usual) for n in range(2)))
     for clock, share, expected in (
         (1939.0, 0.58, [("SM clock −2.1 %, power cap share 31 % → 58 %", Strength.STRONG)]),
         (1981.0, 0.58, [("power cap share 31 % → 58 %", Strength.HINT)]),
         (2050.0, 0.31, [("SM clock +3.5 %, power cap share 31 % → 31 %", Strength.HINT)]),
         (1980.0, 0.35, []),
     ):
-        run = now(state={"sm_mhz": clock, "power_cap_share": share}, signs=(cap(31.2, share),))
-        found = causes(drop(runs=(run,), source=SET), before, ())
-        assert [(c.says, c.strength) for c in found if c.rule in {"clocks", "seen"}] == expected
-    assert found[-1].says.endswith("SM clock 1980 MHz, 1980 MHz in the baseline")
+        run = run_now(state={"sm_mhz": clock, "power_cap_share": share}, signs=(cap(31.2, share),))
+        found_causes = causes(drop(runs=(run,), source=SET), baseline, ())
+        assert [
+            (c.says, c.strength) for c in found_causes if c.rule in {"clocks", "seen"}
+        ] == expected
+    assert found_causes[-1].says.endswith("SM clock 1980 MHz, 1980 MHz in the baseline")
 
 
 def watts(value: float, *, seconds: float = 60.0) -> dict[str, Any]:
@@ -296,63 +305,63 @@ def watts(value: float, *, seconds: float = 60.0) -> dict[str, Any]:
     }
 
 
-def test_mean_power_is_told_beside_the_baselines() -> None:
+def test_mean_power_is_compared_with_the_baselines() -> None:
     """More power explains fewer samples per joule; less power goes with less work."""
-    before = record(*(kept(n, **watts(690.0)) for n in range(4)))
+    baseline = record(*(kept(n, **watts(690.0)) for n in range(4)))
     less = "mean power 601 W, 690 W in the baseline (−12.9 %)"
     for kind, after, expected in (
-        ("performance", 601.0, [(less, Strength.HINT)]),
-        ("efficiency", 601.0, [(less, Strength.HINT)]),
-        ("performance", 675.0, []),
-        ("accuracy", 601.0, []),
+        (Kind.PERFORMANCE, 601.0, [(less, Strength.HINT)]),
+        (Kind.EFFICIENCY, 601.0, [(less, Strength.HINT)]),
+        (Kind.PERFORMANCE, 675.0, []),
+        (Kind.ACCURACY, 601.0, []),
     ):
-        found = causes(drop(kind=kind, runs=(now(**watts(after)),)), before, ())
-        assert [(c.says, c.strength) for c in found if c.rule == "power"] == expected
-    more = causes(drop(kind=Kind.EFFICIENCY, runs=(now(**watts(768.0)),)), before, ())
+        found_causes = causes(drop(kind=kind, runs=(run_now(**watts(after)),)), baseline, ())
+        assert [(c.says, c.strength) for c in found_causes if c.rule == "power"] == expected
+    more = causes(drop(kind=Kind.EFFICIENCY, runs=(run_now(**watts(768.0)),)), baseline, ())
     assert [cause.strength for cause in more if cause.rule == "power"] == [Strength.STRONG]
 
 
-def test_a_slower_machine_is_told_also_within_its_spread() -> None:
+def test_a_slower_machine_is_reported_also_within_its_spread() -> None:
     """Products of another library say nothing about the machine."""
-    said = (
+    text = (
         "the machine's own speed: matrix product −{} % of the baseline's, {} chance, which goes to "
         "3.61 % here"
     )
 
     def of_control(speed: float, **library: float) -> list[tuple[str, Strength]]:
-        own = {"matmul_flops": 1e12, "matmul_library": 1.0}
-        before = record(*(kept(n, control=own) for n in range(4)))
-        control = {**own, "matmul_flops": speed * 1e12, **library}
-        found = causes(drop(runs=(now(control=control),)), before, ())
-        return [(cause.says, cause.strength) for cause in found if cause.rule == "control"]
+        usual_control = {"matmul_flops": 1e12, "matmul_library": 1.0}
+        baseline = record(*(kept(n, control=usual_control) for n in range(4)))
+        control = {**usual_control, "matmul_flops": speed * 1e12, **library}
+        found_causes = causes(drop(runs=(run_now(control=control),)), baseline, ())
+        return [(cause.says, cause.strength) for cause in found_causes if cause.rule == "control"]
 
-    assert of_control(0.985) == [(said.format("1.5", "within"), Strength.HINT)]
-    assert of_control(0.94) == [(said.format("6.0", "beyond"), Strength.STRONG)]
+    assert of_control(0.985) == [(text.format("1.5", "within"), Strength.HINT)]
+    assert of_control(0.94) == [(text.format("6.0", "beyond"), Strength.STRONG)]
     assert of_control(0.998) == of_control(1.03) == []
     assert of_control(0.5, matmul_library=2.0) == []
 
 
 def served(*now_and_before: dict[str, float], metrics: tuple[MetricVerdict, ...]) -> list[Cause]:
-    now_served, before = now_and_before
-    fell = drop(runs=(now(server=now_served),), metrics=metrics)
-    baseline = record(kept(1, server=before), kept(2, server=before))
+    now_served, old_server = now_and_before
+    fell = drop(runs=(run_now(server=now_served),), metrics=metrics)
+    baseline = record(kept(1, server=old_server), kept(2, server=old_server))
     return [cause for cause in causes(fell, baseline, ()) if cause.rule == "server"]
 
 
 TTFT = metric("ttft_p90", Outcome.PERF_DROP, change=0.4)
 
 
-def test_a_queue_that_grew_is_told_beside_what_moved_most() -> None:
+def test_a_longer_queue_is_reported_with_the_metric_that_moved_most() -> None:
     """Work that a server is no longer spared explains most."""
     tokens = metric("tokens_per_second", Outcome.PERF_DROP, change=-0.1)
     better = metric("tpot_p50", None, change=-0.6)
-    after, before = {"waiting": 38.2, "running": 32.0}, {"waiting": 0.0, "running": 64.0}
+    after, old_queue = {"waiting": 38.2, "running": 32.0}, {"waiting": 0.0, "running": 64.0}
 
-    (cause,) = served(after, before, metrics=(tokens, TTFT, better))
+    (cause,) = served(after, old_queue, metrics=(tokens, TTFT, better))
 
     assert cause.says == "p90 TTFT +40.0 %: waiting queue 0 → 38.2, running 64 → 32"
     assert cause.strength is Strength.PLAUSIBLE
-    (plain,) = served(after, before, metrics=(better,))
+    (plain,) = served(after, old_queue, metrics=(better,))
     assert plain.says == "the server: waiting queue 0 → 38.2, running 64 → 32"
 
     (hidden,) = served({"hidden_share": 0.75}, {"hidden_share": 0.0}, metrics=(TTFT,))
@@ -365,11 +374,11 @@ def test_a_queue_that_grew_is_told_beside_what_moved_most() -> None:
         ("kv_cache_use", 1.0, 0.5, Strength.HINT),
         ("waiting", 0.0, 9.0, Strength.HINT),
     ):
-        found = served({name: new}, {name: old}, metrics=(TTFT,))
-        assert [cause.strength for cause in found] == [strength]
+        found_causes = served({name: new}, {name: old}, metrics=(TTFT,))
+        assert [cause.strength for cause in found_causes] == [strength]
 
 
-def test_of_a_curve_the_points_that_moved_most_are_told_and_a_server_as_before_is_no_cause() -> (
+def test_of_a_curve_the_points_that_moved_most_are_reported_and_an_unchanged_server_is_not() -> (
     None
 ):
     points = (1, 8, 64, 256)
@@ -377,50 +386,50 @@ def test_of_a_curve_the_points_that_moved_most_are_told_and_a_server_as_before_i
         metric(f"tokens_per_second@{point}", Outcome.PERF_DROP, change=-point / 1000)
         for point in points
     )
-    after, before = ({f"waiting@{point}": length for point in points} for length in (9.0, 0.0))
+    after, old = ({f"waiting@{point}": length for point in points} for length in (9.0, 0.0))
 
-    found = served(after, before, metrics=metrics)
+    found_causes = served(after, old, metrics=metrics)
 
     moved = [("256", "25.6"), ("64", "6.4"), ("8", "0.8")]
-    assert [cause.says for cause in found] == [
+    assert [cause.says for cause in found_causes] == [
         f"tokens/s at {point} −{change} %: waiting queue 0 → 9" for point, change in moved
     ]
 
-    run, stored = now(server={"waiting": 1.0}), record(kept(1, server={"waiting": 0.5}))
+    run, stored = run_now(server={"waiting": 1.0}), record(kept(1, server={"waiting": 0.5}))
 
-    assert told(causes(drop(runs=(run,), source=None), stored, ())) == [
+    assert texts_of(causes(drop(runs=(run,), source=None), stored, ())) == [
         "no cause found: the server's queue, cache and drafts are as in the baseline"
     ]
     assert served({}, {"waiting": 0.5}, metrics=(TTFT,)) == []
 
 
-def test_without_evidence_it_says_what_was_looked_at() -> None:
-    before = record(
+def test_without_evidence_the_examined_facts_are_listed() -> None:
+    baseline = record(
         *(kept(n, **watts(690.0), control={"copy_bytes_per_s": 1e12}) for n in range(4))
     )
     length = MetricVerdict(
         metric="tokens_per_sample", outcome=None, now=38.7, baseline=MetricBaseline(value=38.6)
     )
-    run = now(
+    run = run_now(
         **watts(688.0),
         control={"copy_bytes_per_s": 1.001e12},
         signs=(sign(SignKey.RESET_WAITS, "ECC waits"),),
     )
     verdict = drop(runs=(run,), metrics=(*DROP.metrics, length), source=SET)
 
-    assert told(causes(verdict, before, ())) == [
+    assert texts_of(causes(verdict, baseline, ())) == [
         "no cause found: engine, weights, options and data are the baseline's; 38.7 tokens/sample, "
         "38.6 in the baseline; mean power 688 W, 690 W in the baseline (−0.3 %); the machine's own "
         "speed: copy +0.1 % of the baseline's, within chance, which goes to 3.61 % here"
     ]
-    assert told(causes(drop(source=None), None, ())) == [
+    assert texts_of(causes(drop(source=None), None, ())) == [
         "no cause found: nothing is known to compare with"
     ]
 
 
 def test_the_handicap_comes_first_and_hints_alone_are_no_cause() -> None:
     others = [sibling("bert", "onnxruntime", 0.0)]
-    missed = (now(limit_missed=True), now(), now(limit_missed=True))
+    missed = (run_now(limit_missed=True), run_now(), run_now(limit_missed=True))
 
     first, second = causes(drop("engine.version 1 → 2", handicap=0.5), None, ())
     hint, none = causes(drop(source=SET), None, others)
@@ -431,35 +440,35 @@ def test_the_handicap_comes_first_and_hints_alone_are_no_cause() -> None:
     assert (hint.strength, none.strength) == (Strength.HINT, Strength.NONE)
     assert none.says == ("no cause found: engine, weights, options and data are the baseline's")
     unsure = drop(source=SET, unknown=("weights: not known now", "inputs: not known now"))
-    assert told(causes(unsure, None, ())) == [
+    assert texts_of(causes(unsure, None, ())) == [
         "no cause found: weights: not known now; inputs: not known now"
     ]
-    assert told(
+    assert texts_of(
         causes(
             replace(unsure, baseline=replace(unsure.baseline, changed=("engine.version 1 → 2",))),
             None,
             (),
         )
     ) == ["engine.version 1 → 2 since the baseline"]
-    assert told(causes(drop(OTHER, source=SET), None, ()))[1:] == [
+    assert texts_of(causes(drop(OTHER, source=SET), None, ()))[1:] == [
         "no cause found: what changed is a hint alone"
     ]
-    assert told(causes(drop(runs=missed), None, ())) == [
+    assert texts_of(causes(drop(runs=missed), None, ())) == [
         "LoadGen's latency limit was missed in 2 of 3 runs at 25000/s"
     ]
 
 
-def test_only_what_got_worse_or_better_is_explained() -> None:
-    """Also a drop that is INVALID because the machine is slow: the metrics say that it fell."""
+def test_only_changes_of_metrics_are_explained() -> None:
+    """Also a drop that is INVALID because the machine is slow: its metrics fell."""
     explained = {verdict.outcome.name for verdict in ALL if causes(verdict, None, ALL)}
-    before = record(*(kept(n, control={"copy_bytes_per_s": 1e12}) for n in range(4)))
-    slow = drop(outcome=Outcome.INVALID, runs=(now(control={"copy_bytes_per_s": 9e11}),))
+    baseline = record(*(kept(n, control={"copy_bytes_per_s": 1e12}) for n in range(4)))
+    slow = drop(outcome=Outcome.INVALID, runs=(run_now(control={"copy_bytes_per_s": 9e11}),))
 
-    (found,) = causes(slow, before, ())
+    (cause,) = causes(slow, baseline, ())
 
     names = "PERF_DROP POWER_DROP SUSPECT ACC_DROP GATE_FAIL IMPROVED EXPECTED PROVISIONAL"
     assert explained == set(names.split())
-    assert "copy −10.0 % of the baseline's, beyond chance" in found.says
+    assert "copy −10.0 % of the baseline's, beyond chance" in cause.says
 
 
 def of_names(names: str, values: st.SearchStrategy[float]) -> st.SearchStrategy[dict[str, float]]:
@@ -495,10 +504,10 @@ measured: dict[str, st.SearchStrategy[Any]] = {
     "metrics": of_names("throughput samples_per_joule", positive),
 }
 runs = st.builds(
-    now, signs=st.lists(signs, max_size=3).map(tuple), limit_missed=st.booleans(), **measured
+    run_now, signs=st.lists(signs, max_size=3).map(tuple), limit_missed=st.booleans(), **measured
 )
 baselines = st.none() | st.lists(st.builds(kept, **measured), min_size=1, max_size=4).map(
-    lambda found: record(*found)
+    lambda runs: record(*runs)
 )
 found_verdicts = st.builds(
     lambda base, judged, workload, engine, changed, **fields: replace(
@@ -524,13 +533,13 @@ def test_no_rule_ever_raises_and_every_cause_has_its_evidence(
     verdict: Verdict, baseline: Record | None, siblings: list[Verdict]
 ) -> None:
     """Each sentence holds a number or a name that stands in the verdict, the strongest first."""
-    found = causes(verdict, baseline, siblings)
+    found_causes = causes(verdict, baseline, siblings)
 
     named = {text.split(" ", 1)[0] for text in verdict.baseline.changed} | {verdict.case.engine}
-    for cause in found:
+    for cause in found_causes:
         if cause.strength is not Strength.NONE:
             assert re.search(r"\d", cause.says) or any(name in cause.says for name in named)
-    strengths = [cause.strength for cause in found]
+    strengths = [cause.strength for cause in found_causes]
     assert strengths == sorted(strengths, reverse=True)
     nothing = all(strength <= Strength.HINT for strength in strengths)
-    assert strengths.count(Strength.NONE) == (1 if found and nothing else 0)
+    assert strengths.count(Strength.NONE) == (1 if found_causes and nothing else 0)

@@ -1,4 +1,4 @@
-"""MLPerf's compliance tests pass and fail what the reference's scripts do."""
+"""Test that MLPerf's compliance tests pass and fail as the reference's scripts do."""
 
 from __future__ import annotations
 
@@ -113,8 +113,8 @@ def test_load_explains_speeds_as_far_as_its_bound_reaches() -> None:
         ("TEST05", score(100), score(70), (0.0, 0.4), True),
         ("TEST05", score(1e6, MULTI), score(2e6, MULTI), (0.0, 0.7), True),
     ):
-        found = load_explains(test, (reference, timed), lost)
-        assert found is explained, (test, reference, timed, lost)
+        is_explained = load_explains(test, (reference, timed), lost)
+        assert is_explained is explained, (test, reference, timed, lost)
 
 
 def test_test06_checks_lengths_ends_and_first_tokens() -> None:
@@ -138,8 +138,8 @@ def test_test06_checks_lengths_ends_and_first_tokens() -> None:
 def test_test09_asks_for_a_mean_length_test07_for_a_score_and_test08_for_entropies() -> None:
     """Answers that differ pass where their scores are alike; the suite says how wide a token is."""
     for lengths, passed in (((9, 11), True), ((8, 9), False), ((), False)):
-        found = as_long([tokens(*range(n)) for n in lengths], low=9, high=11, width=8)
-        assert found.passed is passed
+        judgement = as_long([tokens(*range(n)) for n in lengths], low=9, high=11, width=8)
+        assert judgement.passed is passed
     assert as_accurate(60.7, 60.698).passed
     assert not as_accurate(60.6, 60.698).passed
 

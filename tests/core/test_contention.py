@@ -24,9 +24,9 @@ from pytest_mlperf.core.contention import (
 )
 
 
-def seen(**known: Any) -> Contention:
+def seen(**fields: Any) -> Contention:
     usual: dict[str, Any] = {"window_s": 10.0, "cores": 2, "own_s": 10.0}
-    return Contention(**{**usual, **known})
+    return Contention(**{**usual, **fields})
 
 
 QUIET = {"foreign_s": 0.2, "waited_s": 0.0, "stolen_s": 0.0, "throttled_s": 0.0}
@@ -65,9 +65,9 @@ def test_what_the_load_explains_and_half_of_the_limit_is_left_for_the_build() ->
         ({"stolen_s": 1.0}, False, None),
         ({**QUIET, "window_s": 0.4}, False, None),
     ]
-    for known, on_cpu, share in cases:
-        found = lost_share(seen(**known), on_cpu=on_cpu)
-        assert found == (None if share is None else pytest.approx(share, abs=0.001)), known
+    for fields, on_cpu, share in cases:
+        share_lost = lost_share(seen(**fields), on_cpu=on_cpu)
+        assert share_lost == (None if share is None else pytest.approx(share, abs=0.001)), fields
 
     # Few cores can use up the memory's bandwidth: before a drop is claimed.
     rows: list[tuple[float, int, bool, float]] = [
@@ -107,19 +107,19 @@ seconds = st.one_of(st.none(), st.floats(0, 1e4))
     ),
     st.booleans(),
 )
-def test_a_share_is_a_share_and_grows_with_the_load(known: Contention, on_cpu: bool) -> None:
+def test_a_share_is_a_share_and_grows_with_the_load(contention: Contention, on_cpu: bool) -> None:
     """Whatever cannot be read: it is from 0 to 1, or not known; more waits never explain less."""
-    share = lost_share(known, on_cpu=on_cpu)
+    share = lost_share(contention, on_cpu=on_cpu)
 
-    assert in_words(replace(known, window_s=max(known.window_s, 1e-3)))
+    assert in_words(replace(contention, window_s=max(contention.window_s, 1e-3)))
     if share is None:
-        assert known.window_s < MIN_WINDOW_SECONDS or (
-            known.waited_s is None and known.foreign_s is None
+        assert contention.window_s < MIN_WINDOW_SECONDS or (
+            contention.waited_s is None and contention.foreign_s is None
         )
         return
     assert 0 <= share <= 1
-    if known.waited_s is not None:
-        more = replace(known, waited_s=known.waited_s + 1)
+    if contention.waited_s is not None:
+        more = replace(contention, waited_s=contention.waited_s + 1)
         assert (lost_share(more, on_cpu=on_cpu) or 0.0) >= share
 
 
@@ -142,15 +142,18 @@ WORDS = (
 )
 
 
-def test_a_busy_machine_is_told_with_its_figures() -> None:
-    """Names obey nobody."""
-    quiet, told = seen(**QUIET, share=0.01), in_words(seen(foreign_s=9.0, others={HOSTILE: 0.9}))
+def test_a_busy_machine_is_reported_with_its_figures() -> None:
+    """Names are printed without control characters."""
+    quiet, busy_text = (
+        seen(**QUIET, share=0.01),
+        in_words(seen(foreign_s=9.0, others={HOSTILE: 0.9})),
+    )
 
     assert busiest([]) is busiest([None, quiet]) is None
     assert busiest([quiet, BUSY, None]) == (
         f"the machine was not idle, which may have cost up to 34 % of one of 3 runs: {WORDS}"
     )
-    assert not [text for text in ("\x1b", "::error") if text in told]
+    assert not [text for text in ("\x1b", "::error") if text in busy_text]
     assert in_words(seen(foreign_s=1e-13)).startswith("other processes used 0 of 2 cores")
     assert "its threads waited 1,234 s of 10 s" in in_words(seen(waited_s=1234.4))
 
@@ -161,12 +164,12 @@ CLIENT_BUSY = {"issue_p50": 0.0, "loop_p50": 0.001, "issue_p99": 0.006, "loop_p9
 CLIENT_QUIET = {"issue_p50": 0.0, "loop_p50": 0.0, "issue_p99": 0.0002, "loop_p99": 0.0004}
 
 
-def test_who_had_the_cores_is_told_where_too_few_requests_were_under_way() -> None:
+def test_the_users_of_the_cores_are_named_if_too_few_requests_were_in_flight() -> None:
     """A server at a url of this machine counts as the run's own; so its client is taken off."""
     server = {"serves": True, "own_s": 19.0, "foreign_s": 0.5}
     busy = {"serves": True, "own_s": 4.0, "foreign_s": 15.0, "others": {"make": 1.4}}
     unknown = "the engine takes no more at a time, or the client could not keep up"
-    for known, client, words in (
+    for fields, client, words in (
         (
             server,
             0.2,
@@ -201,12 +204,12 @@ def test_who_had_the_cores_is_told_where_too_few_requests_were_under_way() -> No
         ({"own_s": None, "foreign_s": 18.0}, 0.1, unknown),
         ({"own_s": 0.0, "window_s": 0.0}, 0.0, unknown),
     ):
-        assert core_users(seen(**known), client) == words
+        assert core_users(seen(**fields), client) == words
     assert core_users(None, 0.1) == unknown
 
 
 def test_a_busy_client_is_not_passed_off_as_a_slow_server() -> None:
-    """712 ms where the server's own was 56 ms; what decides nothing and what is small pass."""
+    """712 ms although the server's own was 56 ms; undecided metrics and small shares pass."""
     assert client_note({"ttft_p99": 0.712}, ["ttft_p99"], CLIENT_BUSY) == (
         "p99 TTFT is 712 ms, of which this process took up to 656 ms: its requests began 6 ms late "
         "and its event loop was 650 ms late (p99); give it processor cores that nobody else uses, "

@@ -39,12 +39,12 @@ def controls(matmul: Sequence[float], copy: float = 2e10, library: float = 1.0) 
 
 
 def slow(
-    now: Sequence[Control], baseline: Sequence[Control], *, floor: float = FLOOR_GPU
+    current: Sequence[Control], baseline: Sequence[Control], *, floor: float = FLOOR_GPU
 ) -> ControlComparison | None:
-    return furthest(compared(now, baseline, floor=floor))
+    return furthest(compared(current, baseline, floor=floor))
 
 
-def test_the_figure_that_is_off_most_is_told_and_a_moment_of_disturbance_accuses_nobody() -> None:
+def test_the_worst_figure_is_reported_and_a_momentary_disturbance_is_not() -> None:
     """A copy between GPUs is compared where both sides have it: with a wider smallest spread.
 
     A faster machine is off too. One of three values is far off, and the middle one counts.
@@ -66,26 +66,26 @@ def test_the_figure_that_is_off_most_is_told_and_a_moment_of_disturbance_accuses
     assert present(slow(controls([1.9e12]), controls(BASELINE))).faster
     assert off.quantity == COPY
     assert (off.now, off.baseline) == pytest.approx((1e10, 2e10))
-    for now, before, is_off in (
+    for current, baseline, is_off in (
         ([1.45e12, 0.4e12, 1.45e12], controls(BASELINE), False),
         ([0.45e12, 0.4e12, 1.45e12], controls(BASELINE), True),
         ([0.4e12], restless, False),
         ([1.5e12], restless, False),
     ):
-        assert bool(slow(controls(now), before, floor=FLOOR_CPU)) is is_off
+        assert bool(slow(controls(current), baseline, floor=FLOOR_CPU)) is is_off
 
 
-def test_both_numbers_are_said_with_what_is_chance_and_what_it_can_see() -> None:
+def test_both_speeds_are_reported_with_their_spread_and_detectable_change() -> None:
     """A machine that multiplies a fifth slower is not as fast as it was, though none could tell."""
-    for quantity, now, before, sd, said, stored, change in (
+    for quantity, current, baseline, sd, speed, stored, change in (
         (MATMUL, 1.02e12, 1.45e12, 0.018, "slow: matrix product 1.02", "1.45 TFLOP/s", "−29.7"),
         (COPY, 3.5e12, 3.2e12, 0.0075, "fast: copy 3.50", "3.20 TB/s", "+9.4"),
         (COPY, 999.6e6, 14.5e9, 0.07, "slow: copy 1.00", "14.5 GB/s", "−93.1"),
         (MATMUL, 99.6e12, 712e12, 0.0075, "slow: matrix product 99.6", "712 TFLOP/s", "−86.0"),
     ):
-        off = ControlComparison(quantity=quantity, now=now, baseline=before, sd=sd)
+        off = ControlComparison(quantity=quantity, now=current, baseline=baseline, sd=sd)
         assert off.in_words == (
-            f"the machine is {said} {stored.split()[1]} now, {stored} when the baseline was "
+            f"the machine is {speed} {stored.split()[1]} now, {stored} when the baseline was "
             f"recorded ({change} %, its own spread {100 * sd:g} %)"
         )
 
@@ -125,23 +125,23 @@ NOW = controls([1e12])
 OTHER = controls(BASELINE, library=2.0)
 
 
-def test_what_cannot_be_said_is_not_said_and_all_that_is_there_is_compared() -> None:
+def test_unknown_speeds_are_left_out_and_all_known_ones_compared() -> None:
     """Another library leaves the copy compared."""
     few = "fewer than 2 runs of the baseline have a control"
     other = "not compared: another library multiplied when the baseline was recorded"
-    one, two = controls(BASELINE[:1]), controls(BASELINE[:2])
+    single, two = controls(BASELINE[:1]), controls(BASELINE[:2])
     cases: list[tuple[list[Control], list[Control], str]] = [
         ([], controls(BASELINE), "no control was measured now"),
         ([{}, {}], controls(BASELINE), "no control was measured now"),
         (NOW, [], few),
-        (NOW, one, few),
-        (NOW, [*one, {}], few),
+        (NOW, single, few),
+        (NOW, [*single, {}], few),
         (NOW, OTHER, other),
-        (NOW, [*one, *OTHER], other),
+        (NOW, [*single, *OTHER], other),
     ]
-    for now, baseline, reason in cases:
-        assert slow(now, baseline) is None
-        assert reason in (cannot_say(now, baseline) or "")
+    for current, baseline, reason in cases:
+        assert slow(current, baseline) is None
+        assert reason in (cannot_say(current, baseline) or "")
     assert cannot_say(NOW, controls(BASELINE)) is None
     assert slow(NOW, [*two, {}, {}, *OTHER])
     assert cannot_say([{}, *NOW], [*two, {}, *OTHER]) is None
@@ -155,10 +155,10 @@ values = st.lists(st.floats(-0.5, 0.5), min_size=1, max_size=6)
 @settings(max_examples=50)
 @given(values, values, st.floats(0.001, 0.1), st.floats(1e-3, 1e3))
 def test_neither_order_nor_unit_matters(
-    now: list[float], baseline: list[float], floor: float, unit: float
+    current: list[float], baseline: list[float], floor: float, unit: float
 ) -> None:
     """The verdict is of ratios; that of the mirrored values is its mirror."""
-    there = [math.exp(x) for x in now], [math.exp(x) for x in baseline]
+    there = [math.exp(x) for x in current], [math.exp(x) for x in baseline]
     first = slow(*map(controls, there), floor=floor)
     others = (
         slow(*(controls([unit * v for v in side][::-1]) for side in there), floor=floor),
@@ -200,7 +200,7 @@ def sessions(
         yield both[8 : 9 + number % 5], both[:8]
 
 
-def found(floor: float, noise: tuple[float, float, str], drop: float, count: int) -> float:
+def false_alarms(floor: float, noise: tuple[float, float, str], drop: float, count: int) -> float:
     pairs = sessions(*noise, drop, count)
     return sum(slow(*pair, floor=floor) is not None for pair in pairs) / count
 
@@ -210,7 +210,7 @@ def found(floor: float, noise: tuple[float, float, str], drop: float, count: int
 def test_an_unchanged_machine_is_hardly_ever_off(shape: str, most: float, count: int) -> None:
     for floor, sd in ((FLOOR_GPU, 0.005), (FLOOR_CPU, 0.05)):
         for shared in (0.25, 0.6):
-            assert found(floor, (sd, shared, shape), 0.0, count) <= most
+            assert false_alarms(floor, (sd, shared, shape), 0.0, count) <= most
 
 
 def test_how_slow_a_machine_must_be_to_be_found() -> None:
@@ -218,7 +218,7 @@ def test_how_slow_a_machine_must_be_to_be_found() -> None:
         (FLOOR_GPU, 0.005, (0.025, 0.032, 0.038)),
         (FLOOR_CPU, 0.05, (0.20, 0.26, 0.31)),
     ):
-        few, half, all_ = (found(floor, (sd, 0.25, "normal"), drop, 300) for drop in drops)
+        few, half, all_ = (false_alarms(floor, (sd, 0.25, "normal"), drop, 300) for drop in drops)
         assert few <= 0.2
         assert 0.5 <= half <= 0.8
         assert all_ >= 0.95
@@ -230,21 +230,21 @@ def test_how_slow_a_machine_must_be_to_be_found() -> None:
     st.lists(st.floats(1e9, 1e11), min_size=2, max_size=12),
     st.sampled_from([FLOOR_CPU, FLOOR_GPU]),
 )
-def test_what_it_can_tell_is_where_it_tells(
-    factor: float, before: list[float], floor: float
+def test_the_detectable_change_is_the_threshold_of_detection(
+    factor: float, baseline_values: list[float], floor: float
 ) -> None:
     """`least` is the edge of `off`, for a slower machine."""
-    baseline: list[Control] = [{COPY: value} for value in before]
-    (found,) = compared([{COPY: factor * before[0]}], baseline, floor=floor)
+    baseline: list[Control] = [{COPY: value} for value in baseline_values]
+    (comparison,) = compared([{COPY: factor * baseline_values[0]}], baseline, floor=floor)
 
-    if abs(-found.share - found.least) > 1e-9 and not found.faster:
-        assert found.off == (-found.share > found.least)
+    if abs(-comparison.share - comparison.least) > 1e-9 and not comparison.faster:
+        assert comparison.off == (-comparison.share > comparison.least)
 
 
 LOCKED: list[State] = [{"sm_mhz": 1900.0, "power_cap_share": 0.31, "temperature_c": 60.0}] * 3
 
 
-def test_what_moved_is_told_with_its_numbers() -> None:
+def test_changed_clocks_are_reported_with_their_numbers() -> None:
     """From 1.5 % of the clock, or 10 points of the cap, on; only a locked clock may not move."""
     hot = "SM clock −2.1 %, power cap share 31 % → 58 %, +11 °C"
     cases: list[tuple[State, str | None]] = [
@@ -255,8 +255,8 @@ def test_what_moved_is_told_with_its_numbers() -> None:
         ({"sm_mhz": 1950.0}, "SM clock +2.6 %"),
         ({}, None),
     ]
-    for now, said in cases:
-        assert clocks_moved([now], LOCKED) == said
+    for current, difference in cases:
+        assert clocks_moved([current], LOCKED) == difference
     assert clocks_moved(LOCKED, [{}, {}]) is None
     assert clocks_moved(LOCKED, [{"sm_mhz": 0.0}]) is None
 
@@ -268,6 +268,6 @@ def test_what_moved_is_told_with_its_numbers() -> None:
         (1900, 1860.0, True),
         (1900, 1940.0, True),
     ):
-        found = locked_clock_moved([{"sm_mhz": mhz}] * 2, LOCKED, clocks)
-        assert (found is not None) == moved
-        assert f"{mhz:.0f} MHz now, 1900 MHz when" in (found or "") or not moved
+        message = locked_clock_moved([{"sm_mhz": mhz}] * 2, LOCKED, clocks)
+        assert (message is not None) == moved
+        assert f"{mhz:.0f} MHz now, 1900 MHz when" in (message or "") or not moved

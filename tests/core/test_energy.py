@@ -1,4 +1,4 @@
-"""Energy of a window: how near to the exact integral, how sure, and when nothing may be said."""
+"""Test the energy of a window: its error, its uncertainty, and when it is withheld."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def trace(load: Load, first_s: float, last_s: float, *, rate_hz: float = 50.0) -
     return [Reading(time_s=t, value=(load(t) - load(t - 0.02)) / 0.02) for t in moments]
 
 
-def measured(load: Load, window_s: float = 20.0, **given: object) -> Energy:
+def measured(load: Load, window_s: float = 20.0, **replaced: object) -> Energy:
     """Measure a window that begins at 10 s, with a second before and after."""
     first, last = 9.0, 11.0 + window_s
     readings = {
@@ -71,19 +71,19 @@ def measured(load: Load, window_s: float = 20.0, **given: object) -> Energy:
         "end_s": 10.0 + window_s,
         "rate_hz": 50.0,
     }
-    return measure(**{**readings, **given})  # type: ignore[arg-type]
+    return measure(**{**readings, **replaced})  # type: ignore[arg-type]
 
 
 @settings(max_examples=6)
 @given(st.floats(40, 900), st.floats(5, 60))
 def test_a_steady_load_is_counted_to_the_digit(watts: float, window_s: float) -> None:
-    found = measured(steady(watts), window_s)
+    energy = measured(steady(watts), window_s)
 
-    assert found.joules == pytest.approx(watts * window_s, rel=0.004)
-    assert found.mean_w == pytest.approx(watts, rel=0.004)
-    assert found.method == "counter"
-    assert found.gated == (window_s >= MIN_GATED_SECONDS)
-    assert found.invalid == ()
+    assert energy.joules == pytest.approx(watts * window_s, rel=0.004)
+    assert energy.mean_w == pytest.approx(watts, rel=0.004)
+    assert energy.method == "counter"
+    assert energy.gated == (window_s >= MIN_GATED_SECONDS)
+    assert energy.invalid == ()
 
 
 @settings(max_examples=14)
@@ -99,10 +99,10 @@ def test_the_uncertainty_covers_the_truth(
     load = job(10.0, 30.0) if kind == "job" else waves(float(kind))
     seen = counter(load, 9.0, 31.0, step_s=step_s, lag_s=lag_s, seed=seed)
 
-    found = measured(load, counter=seen)
+    energy = measured(load, counter=seen)
 
     exact = load(30.0) - load(10.0)
-    joules, uncertainty_j = present(found.joules), present(found.uncertainty_j)
+    joules, uncertainty_j = present(energy.joules), present(energy.uncertainty_j)
     assert abs(joules - exact) <= min(uncertainty_j, 0.01 * exact)
     assert uncertainty_j < 0.05 * exact
 
@@ -110,12 +110,12 @@ def test_the_uncertainty_covers_the_truth(
 def test_without_a_counter_the_trace_is_the_value_and_a_lag_is_seen_where_the_load_changes() -> (
     None
 ):
-    found = measured(job(10.0, 30.0), counter=[])
+    energy = measured(job(10.0, 30.0), counter=[])
     nothing = measured(steady(300), counter=[], trace=[])
 
-    assert (found.method, found.gated) == ("trace", True)
-    assert found.joules == pytest.approx(620 * 20, rel=0.01)
-    assert found.notes == ("no energy counter",)
+    assert (energy.method, energy.gated) == ("trace", True)
+    assert energy.joules == pytest.approx(620 * 20, rel=0.01)
+    assert energy.notes == ("no energy counter",)
     assert (nothing.joules, nothing.mean_w, nothing.uncertainty_j) == (None, None, None)
     assert (nothing.method, nothing.gated) == (None, False)
     assert nothing.notes == ("no energy counter", "no power trace")
@@ -144,19 +144,19 @@ def test_a_counter_that_cannot_be_used_is_not_used_and_a_trace_with_holes_is_no_
         ([r for r in whole if r.time_s > 10.5], "was not read before and after the window", []),
         ([r for r in whole if not 29.2 < r.time_s < 30.4], "was not read for 1.", []),
     ):
-        found = measured(steady(300), counter=readings, trace=power)
-        assert found.method == "trace"
-        assert found.joules == pytest.approx(6000, rel=0.001)
-        assert found.notes[0].startswith(f"the energy counter {note}")
-        assert [text[:36] for text in found.invalid] == invalid
+        energy = measured(steady(300), counter=readings, trace=power)
+        assert energy.method == "trace"
+        assert energy.joules == pytest.approx(6000, rel=0.001)
+        assert energy.notes[0].startswith(f"the energy counter {note}")
+        assert [text[:36] for text in energy.invalid] == invalid
     for readings, note in (
         ([r for r in power if not 15 < r.time_s < 16], "has a hole of 1.0 s"),
         ([r for i, r in enumerate(power) if i % 3], "has 67% of its samples"),
         ([r for r in power if r.time_s > 12], "does not reach over the window"),
     ):
-        found = measured(steady(300), counter=whole, trace=readings)
-        assert (found.method, found.trace_j) == ("counter", None)
-        assert found.notes == (f"the power trace {note}",)
+        energy = measured(steady(300), counter=whole, trace=readings)
+        assert (energy.method, energy.trace_j) == ("counter", None)
+        assert energy.notes == (f"the power trace {note}",)
 
 
 def second(load: Load, first_s: float, last_s: float) -> list[Reading]:
@@ -182,21 +182,21 @@ def test_a_counter_that_its_witness_contradicts_is_not_judged() -> None:
     ]  # fmt: skip
     for average, covers, invalid, notes in cases:
         means = second(steady(average), 9.0, 31.0) if average else ()
-        found = measured(steady(300), trace=witness, average=means, covers=covers)
-        assert (list(found.invalid), list(found.notes)) == (invalid, notes)
-        assert found.gated is not bool(invalid)
-        assert found.joules == pytest.approx(6000, rel=0.001)
+        energy = measured(steady(300), trace=witness, average=means, covers=covers)
+        assert (list(energy.invalid), list(energy.notes)) == (invalid, notes)
+        assert energy.gated is not bool(invalid)
+        assert energy.joules == pytest.approx(6000, rel=0.001)
 
 
 def refreshed(load: Load, every_s: float, first_s: float, mean_s: float = 0.025) -> list[Reading]:
-    """Return 22 s of a sensor whose value is refreshed every so often, read every 20 ms."""
+    """Return 22 s of a sensor whose value is refreshed at an interval, read every 20 ms."""
 
-    def shown(t: float) -> float:
+    def value_at(t: float) -> float:
         last = t // every_s * every_s
         return (load(last) - load(last - mean_s)) / mean_s
 
     moments = [first_s + i / 50 for i in range(1100)]
-    return [Reading(time_s=t, value=shown(t)) for t in moments]
+    return [Reading(time_s=t, value=value_at(t)) for t in moments]
 
 
 def test_a_sensor_that_may_see_a_part_of_the_time_is_not_gated() -> None:
@@ -206,26 +206,26 @@ def test_a_sensor_that_may_see_a_part_of_the_time_is_not_gated() -> None:
     """
     load = waves(0.1)
 
-    found = measured(load, counter=[], trace=refreshed(load, 0.1, 9.0), covers=False)
+    energy = measured(load, counter=[], trace=refreshed(load, 0.1, 9.0), covers=False)
 
-    assert present(found.joules) < 0.5 * load(20.0)
-    assert (found.uncertainty_j, found.gated) == (None, False)
-    assert found.notes == (
+    assert present(energy.joules) < 0.5 * load(20.0)
+    assert (energy.uncertainty_j, energy.gated) == (None, False)
+    assert energy.notes == (
         "no energy counter",
         "energy by the power trace alone is reported, not gated: this power sensor may see a part "
         "of the time, so that its uncertainty is not known",
     )
 
-    found = measured(load, counter=[], trace=refreshed(load, 0.025, 9.001))
+    energy = measured(load, counter=[], trace=refreshed(load, 0.025, 9.001))
 
-    assert abs(present(found.joules) - 7000) <= present(found.uncertainty_j)
-    assert not found.gated
-    assert found.notes[-1].endswith("is reported, not gated")
+    assert abs(present(energy.joules) - 7000) <= present(energy.uncertainty_j)
+    assert not energy.gated
+    assert energy.notes[-1].endswith("is reported, not gated")
 
 
-@pytest.mark.parametrize(("begin_s", "place"), [(9.8, "begin"), (29.9, "end")])
-def test_a_hole_at_an_end_of_the_window_is_told_and_makes_less_sure(
-    begin_s: float, place: str
+@pytest.mark.parametrize(("begin_s", "end_of_window"), [(9.8, "begin"), (29.9, "end")])
+def test_a_hole_at_an_end_of_the_window_is_noted_and_adds_uncertainty(
+    begin_s: float, end_of_window: str
 ) -> None:
     """The sampler was stopped for 0.4 s where the power stepped."""
     load = job(10.0, 30.0)
@@ -234,13 +234,13 @@ def test_a_hole_at_an_end_of_the_window_is_told_and_makes_less_sure(
         for readings in (counter(load, 9.0, 31.0), trace(load, 9.0, 31.0))
     ]
 
-    whole, found = measured(load), measured(load, counter=kept[0], trace=kept[1])
+    whole, energy = measured(load), measured(load, counter=kept[0], trace=kept[1])
 
-    assert [note[:23] for note in found.notes] == ["nothing was read for 0."]
-    assert found.notes[0].endswith(f"at the window's {place}")
-    uncertainty_j = present(found.uncertainty_j)
+    assert [note[:23] for note in energy.notes] == ["nothing was read for 0."]
+    assert energy.notes[0].endswith(f"at the window's {end_of_window}")
+    uncertainty_j = present(energy.uncertainty_j)
     assert uncertainty_j > present(whole.uncertainty_j)
-    assert abs(present(found.joules) - load(30.0) + load(10.0)) <= uncertainty_j
+    assert abs(present(energy.joules) - load(30.0) + load(10.0)) <= uncertainty_j
 
 
 def test_a_counter_of_slow_steps_is_used_and_the_reason_of_one_too_slow_is_right() -> None:
@@ -259,10 +259,10 @@ def test_a_counter_of_slow_steps_is_used_and_the_reason_of_one_too_slow_is_right
     moments = {i: i / 10 + 0.05 * (rng.random() - 0.5) for i in range(200) if not 90 <= i < 100}
     moments[50] += 0.06
 
-    found = evenly([Reading(time_s=t, value=i) for i, t in moments.items()], 0.05)
+    readings = evenly([Reading(time_s=t, value=i) for i, t in moments.items()], 0.05)
 
-    assert [r.value for r in found] == list(moments)
-    assert all(r.time_s == pytest.approx(r.value / 10, abs=0.01) for r in found)
+    assert [r.value for r in readings] == list(moments)
+    assert all(r.time_s == pytest.approx(r.value / 10, abs=0.01) for r in readings)
 
 
 @pytest.mark.parametrize("every_s", [0.025, 0.1])
@@ -299,11 +299,11 @@ def test_short_windows_say_so() -> None:
         (19.99, ()),
         (20.0, ()),
     ):
-        found = measured(steady(300), window_s)
-        assert (found.notes, found.gated) == (notes, not notes)
+        energy = measured(steady(300), window_s)
+        assert (energy.notes, energy.gated) == (notes, not notes)
 
 
-def test_energy_above_idle_needs_an_idle_time_beside_the_window() -> None:
+def test_energy_above_idle_needs_an_idle_time_around_the_window() -> None:
     """The quietest half second before or after, if its power was steady."""
     for load, idle_w in (
         (job(10.0, 30.0), 80.0),
@@ -311,9 +311,9 @@ def test_energy_above_idle_needs_an_idle_time_beside_the_window() -> None:
         (job(10.0, 40.0, idle_w=120.0), 120.0),  # busy after
         (job(10.0, 30.3), 80.0),  # a tail
     ):
-        found = measured(load, counter=counter(load, 9.0, 31.3), trace=trace(load, 9.0, 31.3))
-        assert found.idle_w == pytest.approx(idle_w)
-        assert found.net_joules == pytest.approx((found.joules or 0.0) - 20 * idle_w)
+        energy = measured(load, counter=counter(load, 9.0, 31.3), trace=trace(load, 9.0, 31.3))
+        assert energy.idle_w == pytest.approx(idle_w)
+        assert energy.net_joules == pytest.approx((energy.joules or 0.0) - 20 * idle_w)
 
     never, flat, untraced = (
         measured(waves(0.7), counter=counter(waves(0.7), 9.0, 31.3)),
@@ -328,7 +328,7 @@ def test_energy_above_idle_needs_an_idle_time_beside_the_window() -> None:
     st.lists(st.floats(min_value=100.0, max_value=1e6), min_size=1, max_size=8),
     st.floats(min_value=-0.1, max_value=0.1),
 )
-def test_what_sensors_of_one_kind_are_off_by_together_is_inside_the_sum(
+def test_common_errors_of_sensors_of_one_kind_are_in_the_uncertainty_of_the_sum(
     used_j: list[float], gain: float
 ) -> None:
     """Each reads a share too much or too little, the same one: a root of squares would not hold."""
@@ -372,8 +372,8 @@ def test_a_counter_that_goes_round_is_followed(
     watts: float, range_j: float, begin_s: float, window_s: float
 ) -> None:
     end_s = begin_s + window_s
-    one = counted(lambda t: watts * t, range_j=range_j, end_s=end_s + 1)
-    energy = host_energy({"package-0": one}, begin_s, end_s)
+    readings = counted(lambda t: watts * t, range_j=range_j, end_s=end_s + 1)
+    energy = host_energy({"package-0": readings}, begin_s, end_s)
 
     assert energy.joules == pytest.approx(watts * window_s, rel=1e-6)
     assert energy.mean_w == pytest.approx(watts, rel=1e-6)
@@ -394,7 +394,7 @@ def test_the_truth_is_inside_the_uncertainty(step_s: float, begin_s: float) -> N
 
 
 def test_domains_are_summed_with_their_uncertainties() -> None:
-    """Memory whose counter never moves is left out, and neighbours are said."""
+    """Memory whose counter never moves is left out, and neighbours are named."""
     both = {
         name: counted(lambda t, w=watts: w * t, end_s=20)  # type: ignore[misc]
         for name, watts in (("package-0", 100.0), ("package-0 dram", 20.0))
@@ -417,7 +417,7 @@ def test_domains_are_summed_with_their_uncertainties() -> None:
     assert shared.notes == ("others worked on this host at the same time",)
 
 
-def test_what_readings_do_not_tell_is_not_known() -> None:
+def test_energy_without_readings_is_unknown() -> None:
     """Never a 0, and the sum of several is not known either."""
     good = counted(lambda t: 100 * t, end_s=40)
     cases: dict[str, tuple[tuple[float, float], ...]] = {

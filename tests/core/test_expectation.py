@@ -23,18 +23,20 @@ THEN, AFTER = UNTIL, UNTIL + dt.timedelta(days=1)
 
 
 def verdict(outcome: Outcome, **metrics: Outcome | None) -> Verdict:
-    found = metrics or {"latency_p99": outcome, "latency_p50": Outcome.OK}
+    outcomes_by_metric = metrics or {"latency_p99": outcome, "latency_p50": Outcome.OK}
     return Verdict(
         case=CASE,
         kind=Kind.PERFORMANCE,
         outcome=outcome,
         headline="p99 latency +21.0 %",
-        metrics=tuple(MetricVerdict(metric=m, outcome=o, now=1.0) for m, o in found.items()),
+        metrics=tuple(
+            MetricVerdict(metric=m, outcome=o, now=1.0) for m, o in outcomes_by_metric.items()
+        ),
         notes=("a note",),
     )
 
 
-def known(**fields: Any) -> Known:
+def known_failure(**fields: Any) -> Known:
     return Known(**{"reason": "issue 812", "until": UNTIL, **fields})
 
 
@@ -43,22 +45,22 @@ DROP = verdict(Outcome.PERF_DROP)
 
 def test_a_failure_that_is_known_passes_until_its_day_and_fails_where_it_stopped() -> None:
     for outcome in (Outcome.PERF_DROP, Outcome.ACC_DROP, Outcome.POWER_DROP, Outcome.GATE_FAIL):
-        found = expect(verdict(outcome), [known()], THEN)
-        assert found.outcome is Outcome.EXPECTED
-        assert found.headline == f"{outcome} p99 latency +21.0 %; until 2027-01-31: issue 812"
-        assert not found.outcome.fails
-        assert found.metrics == verdict(outcome).metrics
+        judged = expect(verdict(outcome), [known_failure()], THEN)
+        assert judged.outcome is Outcome.EXPECTED
+        assert judged.headline == f"{outcome} p99 latency +21.0 %; until 2027-01-31: issue 812"
+        assert not judged.outcome.fails
+        assert judged.metrics == verdict(outcome).metrics
 
     over = "was expected until 2027-01-31 (issue 812); that day is over"
-    assert expect(DROP, [known()], AFTER) == replace(DROP, notes=(over, "a note"))
+    assert expect(DROP, [known_failure()], AFTER) == replace(DROP, notes=(over, "a note"))
     assert expect(DROP, [], THEN) is DROP
 
     over = "remove the expected failure (issue 812): its day, 2027-01-31, is over"
     for passed in (verdict(Outcome.OK), verdict(Outcome.IMPROVED)):
-        found = expect(passed, [known()], THEN)
-        assert found.outcome is Outcome.UNEXPECTED_PASS
-        assert found.headline == "remove the expected failure (issue 812): p99 latency +21.0 %"
-        assert expect(passed, [known()], AFTER) == replace(passed, notes=("a note", over))
+        judged = expect(passed, [known_failure()], THEN)
+        assert judged.outcome is Outcome.UNEXPECTED_PASS
+        assert judged.headline == "remove the expected failure (issue 812): p99 latency +21.0 %"
+        assert expect(passed, [known_failure()], AFTER) == replace(passed, notes=("a note", over))
 
 
 def test_strictness_is_about_a_failure_that_stays_away() -> None:
@@ -72,15 +74,18 @@ def test_strictness_is_about_a_failure_that_stays_away() -> None:
         (Outcome.PERF_DROP, True, AFTER, Outcome.PERF_DROP, "that day is over"),
         (Outcome.PERF_DROP, False, AFTER, Outcome.PERF_DROP, "that day is over"),
     ):
-        found = expect(verdict(outcome), [known(strict=strict)], today)
-        notes = [text for text in found.notes if text != "a note"]
-        assert found.outcome is becomes
+        judged = expect(verdict(outcome), [known_failure(strict=strict)], today)
+        notes = [text for text in judged.notes if text != "a note"]
+        assert judged.outcome is becomes
         assert len(notes) == (note is not None)
         assert all(note and note in text for text in notes)
-    entries = [known(strict=False, reason="comes and goes"), known(strict=True, reason="issue 9")]
-    found = expect(verdict(Outcome.OK), entries, THEN)
-    assert found.outcome is Outcome.UNEXPECTED_PASS
-    assert found.headline.startswith("remove the expected failure (issue 9)")
+    entries = [
+        known_failure(strict=False, reason="comes and goes"),
+        known_failure(strict=True, reason="issue 9"),
+    ]
+    judged = expect(verdict(Outcome.OK), entries, THEN)
+    assert judged.outcome is Outcome.UNEXPECTED_PASS
+    assert judged.headline.startswith("remove the expected failure (issue 9)")
 
 
 def compared(**outcomes: Outcome | None) -> tuple[PairedVerdict, ...]:
@@ -107,23 +112,32 @@ def test_a_score_that_fell_against_the_baseline_is_known_by_its_name() -> None:
         ("rouge1", "rouge2"),
     ]
 
-    found = [expect(fell, [known(metric=name) for name in names], THEN) for names in entries]
+    judged_verdicts = [
+        expect(fell, [known_failure(metric=name) for name in names], THEN) for names in entries
+    ]
 
     words = [Outcome.EXPECTED, Outcome.ACC_DROP, Outcome.EXPECTED, Outcome.EXPECTED]
-    assert [judged.outcome for judged in found] == words
-    assert expect(both, [known(metric="rouge1")], THEN) is both
-    assert expect(held, [known(metric="rouge1")], THEN).outcome is Outcome.UNEXPECTED_PASS
-    assert expect(held, [known(metric="rouge2")], THEN) is held
+    assert [judged.outcome for judged in judged_verdicts] == words
+    assert expect(both, [known_failure(metric="rouge1")], THEN) is both
+    assert expect(held, [known_failure(metric="rouge1")], THEN).outcome is Outcome.UNEXPECTED_PASS
+    assert expect(held, [known_failure(metric="rouge2")], THEN) is held
 
 
 def test_entries_for_each_metric_that_fell_are_needed_and_none_may_be_over() -> None:
     """What was not judged is neither expected nor over."""
     for name in ("ERROR", "INVALID", "INCONCLUSIVE", "NO_BASELINE", "RECORDED"):
-        found = verdict(Outcome[name])
-        assert expect(found, [known()], THEN) is expect(found, [known()], AFTER) is found
+        failed = verdict(Outcome[name])
+        assert (
+            expect(failed, [known_failure()], THEN)
+            is expect(failed, [known_failure()], AFTER)
+            is failed
+        )
 
     both = verdict(Outcome.PERF_DROP, latency_p99=Outcome.PERF_DROP, latency_p50=Outcome.PERF_DROP)
-    p99, p50 = known(metric="latency_p99"), known(metric="latency_p50", reason="issue 9")
+    p99, p50 = (
+        known_failure(metric="latency_p99"),
+        known_failure(metric="latency_p50", reason="issue 9"),
+    )
     longer = replace(p99, until=AFTER)
 
     assert expect(both, [p99], THEN).outcome is Outcome.PERF_DROP
@@ -142,13 +156,17 @@ def test_an_entry_matches_when_each_of_its_fields_does() -> None:
 
     for entries, outcome in ((matching, Outcome.EXPECTED), (others, Outcome.PERF_DROP)):
         for fields in entries:
-            assert expect(DROP, [known(**fields)], THEN).outcome is outcome, fields
+            assert expect(DROP, [known_failure(**fields)], THEN).outcome is outcome, fields
 
 
 def test_the_first_entry_that_applies_counts_through_its_last_day() -> None:
     """A failure of no single metric is known by an entry without one."""
-    entries = [known(), known(until=dt.date(2027, 2, 28), reason="later")]
-    several = [known(engine="trt", reason="other"), known(reason="first"), known(reason="second")]
+    entries = [known_failure(), known_failure(until=dt.date(2027, 2, 28), reason="later")]
+    several = [
+        known_failure(engine="trt", reason="other"),
+        known_failure(reason="first"),
+        known_failure(reason="second"),
+    ]
 
     assert expect(DROP, entries, THEN).headline.endswith("; until 2027-01-31: issue 812")
     assert expect(DROP, entries, AFTER).headline.endswith("; until 2027-02-28: later")
@@ -157,6 +175,6 @@ def test_the_first_entry_that_applies_counts_through_its_last_day() -> None:
     missed = verdict(Outcome.PERF_DROP, latency_p50=Outcome.OK)
     passed = verdict(Outcome.OK, latency_p50=Outcome.OK, latency_p99=None)
 
-    assert expect(missed, [known()], THEN).outcome is Outcome.EXPECTED
-    assert expect(missed, [known(metric="latency_p50")], THEN) is missed
-    assert expect(passed, [known(metric="latency_p99")], THEN) is passed
+    assert expect(missed, [known_failure()], THEN).outcome is Outcome.EXPECTED
+    assert expect(missed, [known_failure(metric="latency_p50")], THEN) is missed
+    assert expect(passed, [known_failure(metric="latency_p99")], THEN) is passed

@@ -1,4 +1,4 @@
-"""The energy of a window by what a DCGM exporter shows, and when it may be judged."""
+"""Test the energy of a window from a DCGM exporter, and when it may be judged."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ A = ExportedGpu(uuid="GPU-a", name="NVIDIA H200", host="box", joules=5000.25, wa
 B = ExportedGpu(uuid="GPU-b", name="NVIDIA H200", host="box", watts=120.0)
 
 
-def test_gpus_of_a_page_and_what_dcgm_does_not_know_is_not_known() -> None:
-    """They are chosen by UUID or host, and a split one is said to be one."""
+def test_gpus_of_a_page_are_read_and_values_unknown_to_dcgm_stay_unknown() -> None:
+    """They are chosen by UUID or host, and a split one is reported as split."""
     split = PAGE.replace(b'gpu="0",', b'gpu="0",GPU_I_PROFILE="1g.18gb",GPU_I_ID="7",')
 
     assert read_exporter(PAGE) == {"GPU-a": A, "GPU-b": B}
@@ -60,7 +60,7 @@ def exported(
     base: float = 1e6,
     uuid: str = "GPU-a",
 ) -> list[ExporterLook]:
-    """Return looks twice a second at a counter that is asked every so often, and shown late."""
+    """Return looks, twice a second, at a counter that is refreshed rarely and shown late."""
     step_s = 0.01
     energy = [base]
     for n in range(round((until_s + 50) / step_s)):
@@ -89,27 +89,27 @@ def both(*sides: Sequence[ExporterLook]) -> list[ExporterLook]:
 def test_a_steady_load_is_the_power_times_the_time_and_gpus_add_up() -> None:
     """Power alone has no uncertainty."""
     for watts in (None, 300.0, 500.0, 900.0):
-        found = exported_energy(with_gpu(STEADY, watts=watts), 40.2, 100.4, expected=1)
-        assert found.joules == pytest.approx(500 * 60.2, rel=1e-3)
-        assert found.mean_w == pytest.approx(500, rel=1e-3)
-        assert found.uncertainty_j == pytest.approx((1.0 + 0.5 + 0.2) * 500, rel=0.01)
-        assert (found.interval_s, found.readings, found.devices) == (1.0, 61, "1 x NVIDIA H200")
-        assert (found.notes, found.gated) == ((), True)
+        energy = exported_energy(with_gpu(STEADY, watts=watts), 40.2, 100.4, expected=1)
+        assert energy.joules == pytest.approx(500 * 60.2, rel=1e-3)
+        assert energy.mean_w == pytest.approx(500, rel=1e-3)
+        assert energy.uncertainty_j == pytest.approx((1.0 + 0.5 + 0.2) * 500, rel=0.01)
+        assert (energy.interval_s, energy.readings, energy.devices) == (1.0, 61, "1 x NVIDIA H200")
+        assert (energy.notes, energy.gated) == ((), True)
 
     looks = both(STEADY, exported(lambda _: 300.0, uuid="GPU-b"))
-    one = exported_energy(STEADY, 40.0, 100.0)
-    found = exported_energy(looks, 40.0, 100.0, expected=2)
+    single = exported_energy(STEADY, 40.0, 100.0)
+    energy = exported_energy(looks, 40.0, 100.0, expected=2)
     power = exported_energy(with_gpu(STEADY, joules=None, watts=500.0), 40.0, 100.0)
 
-    assert found.joules == pytest.approx(800 * 60, rel=1e-3)
-    assert found.uncertainty_j == pytest.approx((one.uncertainty_j or 0) * 8 / 5, rel=0.01)
-    assert (found.devices, found.gated) == ("2 x NVIDIA H200", True)
-    assert set(found.parts) == {"GPU-a", "GPU-b"}
+    assert energy.joules == pytest.approx(800 * 60, rel=1e-3)
+    assert energy.uncertainty_j == pytest.approx((single.uncertainty_j or 0) * 8 / 5, rel=0.01)
+    assert (energy.devices, energy.gated) == ("2 x NVIDIA H200", True)
+    assert set(energy.parts) == {"GPU-a", "GPU-b"}
     assert (power.joules, power.method, power.uncertainty_j) == (30_000.0, "power", None)
 
 
 @pytest.mark.parametrize("loads", [3, pytest.param(60, marks=pytest.mark.nightly)])
-def test_the_energy_of_any_load_is_inside_what_it_is_said_to_be_uncertain_by(loads: int) -> None:
+def test_the_error_of_the_energy_is_within_its_stated_uncertainty(loads: int) -> None:
     """Simulated: square waves and a job between idle times, whatever the exporter's phase."""
     for interval_s in (1.0, 2.0, 5.0):
         draw = random.Random(7)
@@ -123,9 +123,9 @@ def test_the_energy_of_any_load_is_inside_what_it_is_said_to_be_uncertain_by(loa
 
             phase_s, age_s = draw.uniform(0, interval_s), draw.uniform(0, interval_s)
             looks = exported(watts, interval_s=interval_s, phase_s=phase_s, age_s=age_s)
-            found = exported_energy(looks, begin_s, begin_s + 60)
+            energy = exported_energy(looks, begin_s, begin_s + 60)
             true_j = sum(watts(begin_s + n / 1000) for n in range(60_000)) / 1000
-            assert abs(present(found.joules) - true_j) <= present(found.uncertainty_j)
+            assert abs(present(energy.joules) - true_j) <= present(energy.uncertainty_j)
 
 
 STEADY = exported(steady)
@@ -136,7 +136,7 @@ def silent(looks: list[ExporterLook], first_s: float, last_s: float) -> list[Exp
     return [look for look in looks if not first_s < look.time_s < last_s]
 
 
-def test_what_may_not_be_judged_says_why() -> None:
+def test_energy_that_may_not_be_judged_has_a_reason() -> None:
     """Neither may a window that is too short for the exporter; its energy is known."""
     reset = silent(STEADY, 70, 999) + with_gpu(silent(STEADY, -1, 70.1), joules=7.0)
     uncounted = with_gpu(OTHER, uuid="GPU-b", joules=None)
@@ -157,17 +157,17 @@ def test_what_may_not_be_judged_says_why() -> None:
         (both(STEADY, OTHER), "has 1 GPUs, .* shows 2"),
         (both(STEADY, uncounted), r"^GPU-b: .* shows no \w+, or 0 or a blank for it"),
     ):
-        found = exported_energy(looks, 40.0, 100.0, expected=1, failure="it went away")
-        assert any(re.search(sentence, note) for note in found.notes), found.notes
-        assert not found.gated
+        energy = exported_energy(looks, 40.0, 100.0, expected=1, failure="it went away")
+        assert any(re.search(sentence, note) for note in energy.notes), energy.notes
+        assert not energy.gated
     slow = exported(steady, interval_s=6.0)
     for looks, end_s, sentence in (
         (STEADY, 58.9, "energy of 18.9 s is reported, not gated"),
         (slow, 100.0, "uncertain by 11% is reported, not gated: the DCGM exporter asks every 6 s"),
     ):
-        found = exported_energy(looks, 40.0, end_s)
-        assert (found.joules is None, found.gated) == (False, False)
-        assert any(sentence in note for note in found.notes), found.notes
+        energy = exported_energy(looks, 40.0, end_s)
+        assert (energy.joules is None, energy.gated) == (False, False)
+        assert any(sentence in note for note in energy.notes), energy.notes
 
 
 def with_gpu(looks: list[ExporterLook], **changes: object) -> list[ExporterLook]:

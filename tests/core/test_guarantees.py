@@ -1,4 +1,4 @@
-"""Which promise holds is said in fields and, in one place, in words."""
+"""Test that error guarantees are fields, with their text in one place."""
 
 from __future__ import annotations
 
@@ -46,35 +46,40 @@ def record(*days: str, runs: int = 2, commit: str | None = None) -> Record:
     )
 
 
-def of(found: Record) -> Guarantee:
-    return guarantee(found, RULE, calibrated=False, now=NOW)
+def of(record_of_baseline: Record) -> Guarantee:
+    return guarantee(record_of_baseline, RULE, calibrated=False, now=NOW)
 
 
 MONDAYS = ("2026-10-26", "2026-11-02", "2026-11-09", "2026-11-16")
 
 
-def test_four_days_promise_what_rule_r_does_and_few_provisionally() -> None:
+def test_four_days_give_the_guarantee_of_rule_r_and_fewer_a_provisional_one() -> None:
     """What stored sessions show counts as days do; sessions of one day are of one."""
-    found, few = of(record(*MONDAYS)), record(MONDAYS[-1], runs=8)
+    guarantee_found, few = of(record(*MONDAYS)), record(MONDAYS[-1], runs=8)
     noise = SessionNoise(ratio=0.5, df=3.0)
     calibrated = replace(RULE, session_noise=noise)
 
-    assert (found.lacks, found.runs, found.sessions, found.days) == (None, 8, 4, 4)
-    assert (found.age_days, found.final_until) == (6.0, "2026-12-07")
-    assert found.brief == "8 runs on 4 days, final until 2026-12-07"
-    assert found.ends == f", final until 2026-12-07 (then renew it: {APPEND_OPTIONS})"
-    assert found.in_words == BETWEEN + found.ends
+    assert (
+        guarantee_found.lacks,
+        guarantee_found.runs,
+        guarantee_found.sessions,
+        guarantee_found.days,
+    ) == (None, 8, 4, 4)
+    assert (guarantee_found.age_days, guarantee_found.final_until) == (6.0, "2026-12-07")
+    assert guarantee_found.brief == "8 runs on 4 days, final until 2026-12-07"
+    assert guarantee_found.ends == f", final until 2026-12-07 (then renew it: {APPEND_OPTIONS})"
+    assert guarantee_found.in_words == BETWEEN + guarantee_found.ends
     for days, runs, brief, cure in (
         (MONDAYS[-1:], 8, "8 runs on 1 day", "3 more days"),
         (MONDAYS[-1:] * 4, 2, "8 runs on 1 day", "3 more days"),
         (MONDAYS[2:] * 2, 2, "8 runs on 2 days", "2 more days"),
         (MONDAYS[1:], 2, "6 runs on 3 days", "1 more day"),
     ):
-        found = of(record(*days, runs=runs))
-        assert (found.lacks, found.brief) == ("few sessions", brief)
-        assert found.in_words == (
+        guarantee_found = of(record(*days, runs=runs))
+        assert (guarantee_found.lacks, guarantee_found.brief) == ("few sessions", brief)
+        assert guarantee_found.in_words == (
             f"{RED}; provisional: ok is final if sessions vary less than runs (below "
-            f"{percent(0.8 * (found.run_sd or 0))}); to measure it, run on {cure} with "
+            f"{percent(0.8 * (guarantee_found.run_sd or 0))}); to measure it, run on {cure} with "
             "--mlperf-update=missing"
         )
     two = record(*MONDAYS[2:])
@@ -87,7 +92,7 @@ BEARS = "if day-to-day variation is below 1.2 %"
 MORE = "to measure it, run on 3 more days with --mlperf-update=missing"
 
 
-def test_a_verdict_says_what_sessions_it_bears() -> None:
+def test_a_verdict_names_the_variance_of_sessions_that_it_is_robust_to() -> None:
     """A drop may want more than four sessions, and one of runs in turns none."""
 
     def words(
@@ -97,8 +102,10 @@ def test_a_verdict_says_what_sessions_it_bears() -> None:
         judged = MetricVerdict(
             metric="throughput", baseline=MetricBaseline(lacks=lacks), **{**usual, **fields}
         )
-        found = of(record(*days))
-        return found.of(judged.lacking_sessions, judged.robust_to, provisional=provisional)
+        guarantee_found = of(record(*days))
+        return guarantee_found.of(
+            judged.lacking_sessions, judged.robust_to, provisional=provisional
+        )
 
     few: dict[str, Any] = {"lacks": "few sessions"}
     drop = {**few, "outcome": Outcome.PERF_DROP}
@@ -112,7 +119,7 @@ def test_a_verdict_says_what_sessions_it_bears() -> None:
     assert words(last, **drop, confirmed=True) == BETWEEN
 
 
-def test_a_baseline_is_old_by_what_its_sessions_span() -> None:
+def test_a_baseline_is_old_relative_to_the_span_of_its_sessions() -> None:
     """What runs differ by is that of runs of one session, or unknown."""
     for days, lacks in (
         (["2026-11-13", "2026-11-14", "2026-11-15", "2026-11-16"], None),
@@ -122,9 +129,12 @@ def test_a_baseline_is_old_by_what_its_sessions_span() -> None:
         (["2026-09-16", "2026-09-28", "2026-10-13", "2026-10-19"], "old"),
         (["2025-08-03"], "few sessions"),
     ):
-        found = of(record(*days))
-        said = (found.brief.endswith(", old"), APPEND_OPTIONS in found.in_words)
-        assert (found.lacks, said) == (lacks, (lacks == "old", lacks != "few sessions"))
+        guarantee_found = of(record(*days))
+        is_old = (
+            guarantee_found.brief.endswith(", old"),
+            APPEND_OPTIONS in guarantee_found.in_words,
+        )
+        assert (guarantee_found.lacks, is_old) == (lacks, (lacks == "old", lacks != "few sessions"))
 
     mondays = record(*MONDAYS)
     undated = replace(mondays, runs=tuple(replace(run, started="then") for run in mondays.runs))
@@ -136,7 +146,7 @@ def test_a_baseline_is_old_by_what_its_sessions_span() -> None:
     assert guarantee(mondays, RULE, metric="latency_p50", calibrated=True, now=NOW).run_sd is None
 
 
-def test_sessions_of_one_day_and_few_days_are_told_as_such() -> None:
+def test_sessions_of_one_day_and_few_days_are_named_as_such() -> None:
     two, dirty = record(MONDAYS[0], MONDAYS[0]), record(MONDAYS[0], commit="0123456789ab+")
 
     assert same_day(record(*MONDAYS)) is lacks_sessions(record(*MONDAYS)) is None

@@ -13,7 +13,7 @@ NOON = dt.datetime(2026, 11, 20, 12, tzinfo=dt.UTC)
 
 
 def test_a_time_without_a_zone_is_utc(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where it is read in another zone than that of the results."""
+    """Also if it is read in another time zone than that of the results."""
     texts = {
         "2026-11-20T12:00:00+00:00": NOON,
         "2026-11-20T12:00:00Z": NOON,
@@ -28,13 +28,13 @@ def test_a_time_without_a_zone_is_utc(monkeypatch: pytest.MonkeyPatch) -> None:
         with monkeypatch.context() as patch:
             patch.setenv("TZ", zone)
             time.tzset()
-            found = {text: moment_of(text) for text in texts}
+            moments = {text: moment_of(text) for text in texts}
         time.tzset()
-        assert found == texts
-        assert all(moment is None or moment.tzinfo for moment in found.values())
+        assert moments == texts
+        assert all(moment is None or moment.tzinfo for moment in moments.values())
 
 
-def test_outputs_that_differ_in_one_bit_are_told_apart() -> None:
+def test_outputs_that_differ_in_one_bit_have_different_digests() -> None:
     """A digest takes two bytes. Of 10,000 pairs, less than 1 in 2,000 is missed."""
     missed = 0
     for number in range(10_000):

@@ -42,19 +42,19 @@ ALONE = RuleR().alpha
 
 
 def judged(p: float, number: int, pairs: int) -> Verdict:
-    """Return what rule R says of a case whose p value is `p`, among `pairs`: no last word yet."""
+    """Return rule R's verdict on a case with p value `p` among `pairs`; it is not final."""
     certain = p < (FALSE_SHARE / pairs if pairs > MAX_LONE_PAIRS else ALONE)
     passed = p == 1.0
     word = Outcome.OK if passed else Outcome.PERF_DROP if certain else Outcome.INCONCLUSIVE
-    found = metric(outcome=word, p=p)
+    metric_verdict = metric(outcome=word, p=p)
     case = replace(CASE, workload=f"w{number:03}")
-    ruling = ruling_of([found])
+    ruling = ruling_of([metric_verdict])
     return Verdict(
         case=case,
         kind=Kind.PERFORMANCE,
         outcome=ruling.outcome,
         headline=ruling.headline,
-        metrics=(found,),
+        metrics=(metric_verdict,),
     )
 
 
@@ -64,12 +64,16 @@ def result(verdict: Verdict, **fields: Any) -> CaseResult:
 
 def part(p_values: Mapping[int, float], pairs: int) -> Results:
     """Return a finished session of some cases, which were judged among `pairs`."""
-    found = [judged(p, number, pairs) for number, p in p_values.items()]
+    verdicts_of_part = [judged(p, number, pairs) for number, p in p_values.items()]
     if pairs > MAX_LONE_PAIRS:
-        waiting = [v for v in found if is_open(v)]
-        last = iter(settle(waiting, [v for v in found if not is_open(v)], pairs, RuleR()))
-        found = [next(last) if is_open(v) else v for v in found]
-    return session(*(result(v, pairs=pairs if pairs > MAX_LONE_PAIRS else 0) for v in found))
+        waiting = [v for v in verdicts_of_part if is_open(v)]
+        last = iter(
+            settle(waiting, [v for v in verdicts_of_part if not is_open(v)], pairs, RuleR())
+        )
+        verdicts_of_part = [next(last) if is_open(v) else v for v in verdicts_of_part]
+    return session(
+        *(result(v, pairs=pairs if pairs > MAX_LONE_PAIRS else 0) for v in verdicts_of_part)
+    )
 
 
 def joined(parts: Sequence[Results], pairs: int = 0, **options: Any) -> Results:
@@ -87,19 +91,23 @@ P_VALUES = st.one_of(
 
 
 @settings(max_examples=40)
-@given(p_values=st.lists(P_VALUES, min_size=2, max_size=60), data=st.data(), told=st.booleans())
-def test_parts_say_together_what_one_session_says(
-    p_values: list[float], data: st.DataObject, told: bool
+@given(
+    p_values=st.lists(P_VALUES, min_size=2, max_size=60),
+    data=st.data(),
+    is_total_told=st.booleans(),
+)
+def test_merged_parts_have_the_verdict_of_one_session(
+    p_values: list[float], data: st.DataObject, is_total_told: bool
 ) -> None:
     total = len(p_values)
     where = data.draw(st.lists(st.integers(0, 2), min_size=total, max_size=total))
     split = [{n: p for n, p in enumerate(p_values) if where[n] == k} for k in range(3)]
-    parts = [part(own, total if told else len(own)) for own in split if own]
+    parts = [part(own, total if is_total_told else len(own)) for own in split if own]
 
     merged = words(joined(parts))
 
     assert merged == words(part(dict(enumerate(p_values)), total))
-    if told:
+    if is_total_told:
         drops = {w for one in parts for w, out in words(one).items() if out.fails}
         assert all(merged[workload].fails for workload in drops)
 
@@ -107,7 +115,7 @@ def test_parts_say_together_what_one_session_says(
 def test_a_drop_of_a_part_that_knew_nothing_of_the_others_may_be_only_suspect() -> None:
     """0.5 % is a drop alone; among 30 pairs it is none, and the merged result does not fail.
 
-    Up to 20 pairs every verdict stays as it was. A plan of more pairs counts what has no result.
+    Up to 20 pairs every verdict stays as it was. A plan of more pairs counts missing results.
     """
     few = part({0: 0.005}, 1)
     rest = part(dict.fromkeys(range(1, 30), 1.0), 29)
@@ -132,7 +140,7 @@ def test_a_drop_of_a_part_that_knew_nothing_of_the_others_may_be_only_suspect() 
     assert words(joined([part({0: 0.005}, 1)], pairs=30))["w000"] is Outcome.SUSPECT
 
 
-def test_what_accepted_steps_lost_stays_a_drop_whatever_the_others_say() -> None:
+def test_a_cumulative_drop_stays_a_drop_with_any_other_verdicts() -> None:
     """No metric of it fails, so no other pair excuses it.
 
     So does a drop that runs in turns confirmed: they are evidence of their own.
@@ -153,8 +161,8 @@ def test_suspects_of_several_machines_are_a_drop_together() -> None:
         [part({10 * k + n: p if n else 0.004 for n in range(10)}, 30) for k in range(3)]
         for p in (1e-6, 1.0)
     )
-    known = (Known(reason="issue 812", until=TODAY),)
-    first = tuple(replace(case, expected_failures=known) for case in quiet[0].cases)
+    expected_failures = (Known(reason="issue 812", until=TODAY),)
+    first = tuple(replace(case, expected_failures=expected_failures) for case in quiet[0].cases)
     expected = joined([replace(quiet[0], cases=first), *quiet[1:]])
 
     assert all(words(one)[f"w{10 * k:03}"] is Outcome.PERF_DROP for k, one in enumerate(sure))
@@ -164,10 +172,10 @@ def test_suspects_of_several_machines_are_a_drop_together() -> None:
     assert words(expected)["w010"] is Outcome.PERF_DROP
 
 
-def test_times_versions_and_what_was_left_out_are_joined() -> None:
+def test_times_versions_and_omitted_tests_are_joined() -> None:
     """One test in two parts and parts of two commits are refused.
 
-    Strict fails what is not decided, and a recorded case is no pair.
+    Strict mode fails undecided cases; a recorded case is not a pair.
     """
     quiet = part({0: 0.005, **dict.fromkeys(range(1, 30), 1.0)}, 30)
     recorded = verdicts.verdict(Outcome.RECORDED, "8 runs", metric(p=None))
@@ -182,7 +190,7 @@ def test_times_versions_and_what_was_left_out_are_joined() -> None:
     ]
     assert joined([many, part({0: 0.005}, 1)]).pairs == 0
 
-    one = replace(part({0: 1.0}, 1), deselected={"H200": 2}, skipped={"t": "no model"})
+    first_part = replace(part({0: 1.0}, 1), deselected={"H200": 2}, skipped={"t": "no model"})
     versions = {"pytest": "9.2.0", "pytest-mlperf": "0.2"}
     other = replace(
         part({1: 1.0}, 1),
@@ -191,18 +199,18 @@ def test_times_versions_and_what_was_left_out_are_joined() -> None:
         versions=versions,
     )
 
-    merged = joined([one, other])
+    merged = joined([first_part, other])
 
     assert (merged.started, merged.seconds) == ("2026-11-20T09:00:00+00:00", 400.0)
     assert merged.deselected == {"H200": 3, "cpu": 4}
     assert (merged.versions, merged.skipped) == (versions, {"t": "no model"})
     with pytest.raises(MlperfError, match=r"is in part0\.json and in part1\.json; name each part"):
-        joined([one, one])
+        joined([first_part, first_part])
     with pytest.raises(MlperfError, match=r"part0\.json is of commit 9d0e77a1b2c3, part1\.json of"):
-        joined([one, replace(other, commit="a" * 40)])
+        joined([first_part, replace(other, commit="a" * 40)])
 
 
-def test_a_planned_test_without_a_verdict_is_absent_with_what_is_known_of_why() -> None:
+def test_a_planned_test_without_a_verdict_is_absent_with_its_known_reason() -> None:
     """What one part skipped and another judged is not skipped."""
     merged = joined([replace(part({0: 1.0}, 1), skipped={"skipped": "no model"})])
     there = merged.cases[0].test
@@ -219,20 +227,20 @@ HERE = {"gpu.name": "H200"}
 
 
 def case(outcome: Outcome, identity: dict[str, Any] | None = None, **fields: Any) -> CaseResult:
-    found = made(
+    verdict = made(
         outcome,
         "throughput",
         metric(outcome=outcome),
         metric("ttft_p99", Outcome.OK),
         subject=Subject(identity=HERE if identity is None else identity, fingerprint={}),
     )
-    return verdicts.result(found, **fields)
+    return verdicts.result(verdict, **fields)
 
 
 (BEFORE,) = remaining([], [case(Outcome.SUSPECT)], date=FIRST)
 
 
-def test_a_word_on_a_suspect_ends_it_and_what_decides_nothing_leaves_it() -> None:
+def test_a_verdict_on_a_suspect_ends_it_and_an_undecided_one_leaves_it() -> None:
     """Nor does another profile or machine, or a demonstration."""
     names = "NO_BASELINE RECORDED NOT_EVALUATED INCONCLUSIVE PROVISIONAL INVALID ERROR GATE_FAIL"
     fields: dict[str, Any] = {"metrics": ("throughput",), "profile": "quick", "identity": HERE}
@@ -245,47 +253,47 @@ def test_a_word_on_a_suspect_ends_it_and_what_decides_nothing_leaves_it() -> Non
         assert replace(still, seen=FIRST) == BEFORE
     assert remaining([BEFORE], [], date=LATER) == (BEFORE,)
 
-    shown: list[dict[str, Any]] = [{"handicap": 0.5}, {"pretended": True}]
+    disqualified: list[dict[str, Any]] = [{"handicap": 0.5}, {"pretended": True}]
     elsewhere: list[dict[str, Any]] = [{"profile": "official"}, {"identity": {"gpu.name": "H100"}}]
     elsewhere += [{"identity": {}}]
-    for fields in (*shown, *elsewhere):
+    for fields in (*disqualified, *elsewhere):
         for outcome in (Outcome.OK, Outcome.PERF_DROP, Outcome.SUSPECT):
-            found = remaining([BEFORE], [case(outcome, **fields)], date=LATER)
-            assert BEFORE in found
-            assert (len(found) == 2) is (outcome is Outcome.SUSPECT and fields in elsewhere)
+            suspects = remaining([BEFORE], [case(outcome, **fields)], date=LATER)
+            assert BEFORE in suspects
+            assert (len(suspects) == 2) is (outcome is Outcome.SUSPECT and fields in elsewhere)
 
 
 def test_the_second_time_keeps_the_date_and_the_open_metrics_of_the_first() -> None:
-    """Another metric is suspect since now; what was suspect here is judged alone."""
-    now = case(Outcome.SUSPECT)
+    """Another metric is suspect since this session; the known suspect is judged alone."""
+    second_case = case(Outcome.SUSPECT)
     for word, metrics, date in (
         (Outcome.INCONCLUSIVE, ("throughput", "ttft_p99"), FIRST),
         (Outcome.OK, ("ttft_p99",), LATER),
     ):
         judged = (metric(outcome=word), metric("ttft_p99", Outcome.SUSPECT))
-        again_ = replace(now, verdict=replace(now.verdict, metrics=judged))
-        (found,) = remaining([BEFORE], [again_], date=LATER)
-        assert (found.metrics, found.date) == (metrics, date)
+        again_ = replace(second_case, verdict=replace(second_case.verdict, metrics=judged))
+        (suspect,) = remaining([BEFORE], [again_], date=LATER)
+        assert (suspect.metrics, suspect.date) == (metrics, date)
 
-    now = replace(case(Outcome.INCONCLUSIVE), suspected=BEFORE)
+    second_case = replace(case(Outcome.INCONCLUSIVE), suspected=BEFORE)
 
-    assert suspected([BEFORE], now) == BEFORE
+    assert suspected([BEFORE], second_case) == BEFORE
     assert suspected([BEFORE], case(Outcome.OK, {"gpu.name": "H100"})) is None
-    assert again([case(Outcome.OK), now]) == {1: Before("2026-11-20", ("throughput",))}
-    assert again([replace(now, handicap=0.5), replace(now, pretended=True)]) == {}
+    assert again([case(Outcome.OK), second_case]) == {1: Before("2026-11-20", ("throughput",))}
+    assert again([replace(second_case, handicap=0.5), replace(second_case, pretended=True)]) == {}
 
 
 def drop(*, baseline: str = "b1", likely: bool = True, **fields: Any) -> CaseResult:
     """Return a test that is a PROVISIONAL drop from a baseline of four days."""
     seems = metric(outcome=Outcome.PROVISIONAL, direction="drop", likely=likely, days=4)
-    found = made(
+    verdict = made(
         Outcome.PROVISIONAL,
         "x",
         seems,
         subject=HERE_SUBJECT,
         baseline=BaselineReference(id=baseline),
     )
-    return verdicts.result(found, **fields)
+    return verdicts.result(verdict, **fields)
 
 
 HERE_SUBJECT = Subject(identity=HERE, fingerprint={})
@@ -296,7 +304,7 @@ def test_a_provisional_drop_fails_on_the_second_day_in_a_row_against_the_same_ba
     """Not on the same day, from another baseline, where days differ by as much, or after an ok."""
     assert (DROPPED.drops, DROPPED.baseline) == ({"throughput": FIRST}, "b1")
     same_day = FIRST[:11] + "23:59:59+00:00"
-    for now, before, date, since in (
+    for second_case, suspect, date, since in (
         (drop(), DROPPED, LATER, FIRST[:10]),
         (drop(), None, LATER, ""),
         (drop(), DROPPED, same_day, ""),
@@ -307,7 +315,7 @@ def test_a_provisional_drop_fails_on_the_second_day_in_a_row_against_the_same_ba
         (drop(), replace(DROPPED, drops={"ttft_p99": FIRST}), LATER, ""),
         (drop(), BEFORE, LATER, ""),
     ):
-        last = second_day(now.verdict, before, date)
+        last = second_day(second_case.verdict, suspect, date)
         assert (last.metrics[0].since, last.fails) == (since, bool(since))
         assert last.outcome is Outcome.PROVISIONAL
         assert ("second day in a row" in last.headline) is bool(since)
@@ -323,7 +331,7 @@ def test_a_clock_that_was_set_back_makes_no_second_day() -> None:
     assert after.drops == {"throughput": LATER}
 
 
-def test_what_a_session_judged_otherwise_ends_a_drop_and_what_it_did_not_judge_leaves_it() -> None:
+def test_another_verdict_of_a_session_ends_a_drop_and_an_unjudged_one_leaves_it() -> None:
     """A drop of the same day, or of a third one, keeps the date of the first."""
     for outcome, leaves in (
         *((word, False) for word in (Outcome.OK, Outcome.INCONCLUSIVE, Outcome.PERF_DROP)),
@@ -335,31 +343,31 @@ def test_what_a_session_judged_otherwise_ends_a_drop_and_what_it_did_not_judge_l
     assert after == replace(DROPPED, seen=LATER)
     (anew,) = remaining([DROPPED], [drop(baseline="b2")], date=LATER)
     assert (anew.drops, anew.baseline) == ({"throughput": LATER}, "b2")
-    for shown in ({"handicap": 0.5}, {"pretended": True}):
-        assert remaining([DROPPED], [case(Outcome.OK, **shown)], date=LATER) == (DROPPED,)
+    for disqualified in ({"handicap": 0.5}, {"pretended": True}):
+        assert remaining([DROPPED], [case(Outcome.OK, **disqualified)], date=LATER) == (DROPPED,)
 
 
 def test_merging_fails_the_second_day_and_on_request_the_first() -> None:
-    now = replace(drop(), suspected=DROPPED)
-    for one, fail_on, failed in (
-        (now, (), True),
+    second_case = replace(drop(), suspected=DROPPED)
+    for case_result, fail_on, failed in (
+        (second_case, (), True),
         (drop(), (), False),
         (drop(), {"provisional"}, True),
         (drop(), {"inconclusive"}, True),
-        (replace(now, handicap=0.5), (), False),
+        (replace(second_case, handicap=0.5), (), False),
     ):
-        merged = joined([replace(session(one), started=LATER)], fail_on=fail_on)
+        merged = joined([replace(session(case_result), started=LATER)], fail_on=fail_on)
         assert merged.cases[0].failed is failed
-        assert merged.suspects[0].drops == {"throughput": FIRST if one.suspected else LATER}
+        assert merged.suspects[0].drops == {"throughput": FIRST if case_result.suspected else LATER}
 
-    known = Known(reason="known", until=TODAY)
-    excused = session(replace(now, expected_failures=(known,)))
+    failure = Known(reason="known", until=TODAY)
+    excused = session(replace(second_case, expected_failures=(failure,)))
     (expected,) = joined([replace(excused, started=LATER)]).cases
     assert (expected.verdict.outcome, expected.failed) == (Outcome.EXPECTED, False)
 
 
-def test_a_later_session_clears_what_an_earlier_one_left_wherever_both_are_kept() -> None:
-    """Also a final drop goes on with the row, and what is no date is no memory."""
+def test_a_later_session_clears_the_suspects_of_an_earlier_one_in_any_store() -> None:
+    """Also a final drop ends the row; an invalid date is ignored."""
     (cleared,) = remaining([DROPPED], [case(Outcome.OK)], date=LATER, cleared=True)
     assert newest([DROPPED, cleared]) == newest([cleared, DROPPED]) == (cleared,)
     final = replace(drop(), verdict=replace(drop().verdict, outcome=Outcome.PERF_DROP))

@@ -1,4 +1,4 @@
-"""A wall meter's readings: MLPerf's mean over a window, and when nothing may be said."""
+"""Test a wall meter's readings: MLPerf's mean over a window, and when it is withheld."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ NOON_S = dt.datetime(2026, 11, 20, 12, tzinfo=dt.UTC).timestamp()
 def parsed(*lines: str, local_offset_s: float = 0.0) -> list[tuple[float, float]]:
     """Return seconds after noon and watts."""
     text = "".join(f"{line}\n" for line in lines)
-    found = parse_meter(text, name="meter.csv", local_offset_s=local_offset_s)
-    return [(reading.time_s - NOON_S, reading.watts) for reading in found]
+    readings = parse_meter(text, name="meter.csv", local_offset_s=local_offset_s)
+    return [(reading.time_s - NOON_S, reading.watts) for reading in readings]
 
 
 def test_a_csv_file_has_a_heading_with_time_and_watts() -> None:
@@ -40,8 +40,8 @@ def test_a_csv_file_has_a_heading_with_time_and_watts() -> None:
         ([HEADING, f"{noon}0Z,-2.0", f"{noon}1Z,0"], [(0, -2), (1, 0)]),
         *(([HEADING], []), ([""], []), ([], [])),
     ]
-    for lines, found in cases:
-        assert parsed(*lines) == found
+    for lines, expected in cases:
+        assert parsed(*lines) == expected
     with pytest.raises(SuiteError, match="is no heading"):
         parsed("# volts,W", "")
 
@@ -57,13 +57,13 @@ SPL = [
 
 
 def test_an_spl_file_is_of_utc_as_mlperf_takes_it_or_of_a_stated_offset() -> None:
-    found = parsed(*SPL)
+    parsed_readings = parsed(*SPL)
     ahead = parsed(*SPL, local_offset_s=3600)
     with_zone = ["time,watts", "2026-11-20T12:00:00Z,400"]
 
-    assert [round(time_s, 6) for time_s, _ in found] == [0.963, 1.964, 2.0]
-    assert [watts for _, watts in found] == [2371.6, -2.0, 2422.4]
-    assert [time_s + 3600 for time_s, _ in ahead] == pytest.approx([t for t, _ in found])
+    assert [round(time_s, 6) for time_s, _ in parsed_readings] == [0.963, 1.964, 2.0]
+    assert [watts for _, watts in parsed_readings] == [2371.6, -2.0, 2422.4]
+    assert [time_s + 3600 for time_s, _ in ahead] == pytest.approx([t for t, _ in parsed_readings])
     assert parsed(*with_zone, local_offset_s=3600) == [(0, 400)]
 
 
@@ -92,10 +92,10 @@ def test_a_damaged_line_is_named() -> None:
         ([SPL[0], "Time,11-20-2026 12:00:0"], 2, f"'Time,11-20-2026 12:00:0' {NO_SPL}"),
         ([SPL[0], "Time,11-20-2026 12:00:01,Watts,W"], 2, "'W' is no power in watts"),
     ]
-    for lines, place, message in cases:
+    for lines, position, message in cases:
         with pytest.raises(SuiteError) as caught:
             parsed(*lines)
-        assert str(caught.value).startswith(f"meter.csv:{place}: '")
+        assert str(caught.value).startswith(f"meter.csv:{position}: '")
         assert message in str(caught.value)
 
 
@@ -142,12 +142,12 @@ def test_the_mean_is_that_of_mlperfs_checker(
     plain = [w for i, w in enumerate(watts) if begin_s < i < end_s and w > 0]
     failed = sum(begin_s < i < end_s for i in range(70)) - len(plain)
 
-    found = wall_energy(readings, begin_s, end_s)
+    energy = wall_energy(readings, begin_s, end_s)
 
-    assert (found.readings, found.dropped) == (len(plain), failed)
-    if found.mean_w is not None:
-        assert found.mean_w == pytest.approx(sum(plain) / len(plain))
-        assert found.joules == pytest.approx(found.mean_w * (end_s - begin_s))
+    assert (energy.readings, energy.dropped) == (len(plain), failed)
+    if energy.mean_w is not None:
+        assert energy.mean_w == pytest.approx(sum(plain) / len(plain))
+        assert energy.joules == pytest.approx(energy.mean_w * (end_s - begin_s))
 
 
 @given(st.floats(0, 1), st.floats(0.2, 2.0), st.floats(-0.8, 0.8))
@@ -156,28 +156,28 @@ def test_the_exact_energy_is_within_the_uncertainty(
 ) -> None:
     """Wherever the readings fall, and with the meter's clock off by as much as MLPerf allows."""
     readings = meter(job, phase * every_s - 10, 75.0, every_s)
-    found = wall_energy(moved(readings, ahead_s), 0.0, 60.0)
+    energy = wall_energy(moved(readings, ahead_s), 0.0, 60.0)
 
-    uncertainty_j = present(found.uncertainty_j)
-    assert abs(present(found.joules) - 300_000) <= uncertainty_j
+    uncertainty_j = present(energy.uncertainty_j)
+    assert abs(present(energy.joules) - 300_000) <= uncertainty_j
     assert uncertainty_j <= 2 * (every_s + 0.81) * 2600
 
 
 def test_a_reading_at_either_end_is_not_inside_and_a_failed_one_is_counted() -> None:
-    """Holes and clocks beside the window do not matter: a logger that was stopped and set."""
+    """Holes and clock changes outside of the window do not matter."""
     ends = meter(lambda t: 9000.0 if t in {0.0, 60.0} else 400.0, -2.0, 62.0)
     failed = meter(lambda t: -2.0 if t in {7.0, 31.0} else 400.0, -2.0, 62.0)
 
-    inside, found = (wall_energy(readings, 0.0, 60.0) for readings in (ends, failed))
+    inside, energy = (wall_energy(readings, 0.0, 60.0) for readings in (ends, failed))
 
     assert (inside.mean_w, inside.readings) == (400.0, 59)
-    assert (found.joules, found.readings, found.dropped) == (24_000.0, 57, 2)
-    assert found.notes == ("2 of 59 readings of the meter failed and are left out",)
-    assert found.gated
+    assert (energy.joules, energy.readings, energy.dropped) == (24_000.0, 57, 2)
+    assert energy.notes == ("2 of 59 readings of the meter failed and are left out",)
+    assert energy.gated
 
-    before = moved([*STEADY, *STEADY], -900)
+    earlier = moved([*STEADY, *STEADY], -900)
 
-    assert wall_energy([*before, *STEADY], 0.0, 60.0) == wall_energy(STEADY, 0.0, 60.0)
+    assert wall_energy([*earlier, *STEADY], 0.0, 60.0) == wall_energy(STEADY, 0.0, 60.0)
 
 
 STEADY = meter(lambda _: 400.0, -5.0, 65.0)
@@ -191,7 +191,7 @@ def moved(readings: Sequence[MeterReading], by_s: float) -> list[MeterReading]:
     return [replace(reading, time_s=reading.time_s + by_s) for reading in readings]
 
 
-def test_what_does_not_cover_the_window_gives_no_energy() -> None:
+def test_readings_that_do_not_cover_the_window_give_no_energy() -> None:
     """A gap of failed readings is silence."""
     failed = [MeterReading(time_s=1.0, watts=-2.0), MeterReading(time_s=2.0, watts=float("nan"))]
     gap = meter(lambda t: -2.0 if 20 <= t < 26 else 400.0, -5.0, 65.0)
@@ -210,10 +210,10 @@ def test_what_does_not_cover_the_window_gives_no_energy() -> None:
          " and 10 are needed: let the run last longer"),
     ]  # fmt: skip
     for readings, end_s, message in cases:
-        found = wall_energy(readings, 0.0, end_s)
-        assert (found.joules, found.mean_w, found.uncertainty_j) == (None,) * 3
-        assert not found.gated
-        assert found.notes[-1].startswith(message)
+        energy = wall_energy(readings, 0.0, end_s)
+        assert (energy.joules, energy.mean_w, energy.uncertainty_j) == (None,) * 3
+        assert not energy.gated
+        assert energy.notes[-1].startswith(message)
     failed_note = "6 of 59 readings of the meter failed and are left out"
     assert wall_energy(gap, 0.0, 60.0).notes[0] == failed_note
 
@@ -223,10 +223,10 @@ def test_a_short_window_or_a_large_uncertainty_is_reported_and_not_gated(
 ) -> None:
     """The shortest gated window is that of GPU energy; 1.8 s of 2600 W at either end of 60 s."""
     for window_s, gated in ((18.95, False), (20.0, True), (60.0, True)):
-        found = wall_energy(STEADY, 0.0, window_s)
-        told = ("wall energy of 18.9 s is reported, not gated: that needs 19 s",)
-        assert found.joules == pytest.approx(400.0 * window_s)
-        assert (found.gated, found.notes) == (gated, () if gated else told)
+        energy_of_window = wall_energy(STEADY, 0.0, window_s)
+        notes = ("wall energy of 18.9 s is reported, not gated: that needs 19 s",)
+        assert energy_of_window.joules == pytest.approx(400.0 * window_s)
+        assert (energy_of_window.gated, energy_of_window.notes) == (gated, () if gated else notes)
 
     monkeypatch.setattr(energy, "MIN_GATED_SECONDS", 45.0)
     assert not wall_energy(STEADY, 0.0, 40.0).gated

@@ -60,7 +60,7 @@ def test_a_point_of_a_curve_has_the_metrics_of_the_whole() -> None:
 
 
 def test_metrics_are_in_the_order_of_the_table_and_points_behind() -> None:
-    """A curve is judged by tokens where they were measured."""
+    """A curve is judged by tokens if they were measured."""
     names = ["latency_p50@8", "throughput@8", "latency_p50", "throughput@1", "throughput"]
 
     ordered = ["load_time", "stage_unet", "stage_vae", "throughput@1", "stage_queue@1"]

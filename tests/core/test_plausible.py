@@ -34,7 +34,7 @@ garbage = st.sampled_from(BLANKS)
 
 
 def test_every_quantity_has_bounds_that_no_blank_of_a_driver_lies_in() -> None:
-    """A mapping keeps what is possible, a list is one reading, and names stay as they are."""
+    """A mapping keeps its possible values, a list is one reading, and names stay unchanged."""
     inside = {
         name: [b for b in (*BLANKS, math.nan, math.inf) if possible(name, b) is not None]
         for name in BOUNDS
@@ -85,7 +85,7 @@ def test_a_counter_that_comes_back_to_its_line_was_misread(at: set[int], value: 
     assert not any("anew" in text for text in (*energy.invalid, *energy.notes))
 
 
-def test_what_lies_outside_of_the_window_costs_no_energy() -> None:
+def test_readings_outside_of_the_window_cost_no_energy() -> None:
     for at, value in (([0, 1], 9e9), ([1198, 1199], 0.0)):
         energy = measure(with_misreads(line(), at, value), TRACE, 10.0, 50.0)
         assert energy.joules == pytest.approx(400 * 40, rel=0.01)
@@ -93,7 +93,7 @@ def test_what_lies_outside_of_the_window_costs_no_energy() -> None:
 
 
 def test_a_counter_that_does_not_come_back_was_reset_or_jumped() -> None:
-    """Neither is an energy; a driver is loaded anew only where the counter fell."""
+    """Neither is an energy; a driver was reloaded only if the counter fell."""
     reset = [*line()[:600], *(Reading(time_s=r.time_s, value=r.value - 1e6) for r in line()[600:])]
     jumped = [*line()[:600], *(Reading(time_s=r.time_s, value=r.value + 1e6) for r in line()[600:])]
     young = [Reading(time_s=r.time_s, value=r.value - 1e6) for r in line()]
@@ -118,11 +118,11 @@ def errors(*counts: int) -> list[Reading]:
     return [Reading(time_s=float(n), value=count) for n, count in enumerate(counts)]
 
 
-def numbers(given: Any) -> list[float]:
+def numbers(value: Any) -> list[float]:
     """Return every number that stands in a value, or in the words of its notes."""
     return [
         float(n.replace(",", ""))
-        for n in re.findall(r"-?\d[\d,]*\.?\d*(?:e[+-]?\d+)?", repr(given))
+        for n in re.findall(r"-?\d[\d,]*\.?\d*(?:e[+-]?\d+)?", repr(value))
     ]
 
 
@@ -217,7 +217,7 @@ def test_a_counter_of_0_and_one_that_was_left_over_are_called_that() -> None:
     assert (powerless.watts, powerless.joules) == (None, 1e6)
 
 
-def test_an_exporter_that_asks_once_a_second_is_not_told_to_ask_once_a_second() -> None:
+def test_an_exporter_that_is_refreshed_every_second_gets_no_advice_to_do_so() -> None:
     looks = [
         ExporterLook(time_s=n / 2, gpus=read_exporter(page(1e6 + 400 * (n // 2), 400.0)))
         for n in range(240)

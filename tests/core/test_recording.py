@@ -1,4 +1,4 @@
-"""Records are made from runs; what changed since is said in words."""
+"""Test that records are made from runs, with changes described in words."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def fresh(*values: float) -> list[BaselineRun]:
 def recorded(
     values: tuple[float, ...], old: Record | None = None, action: Action = "record", **fields: Any
 ) -> Record:
-    given: dict[str, Any] = {
+    record_fields: dict[str, Any] = {
         "reason": "first",
         "subject": SUBJECT,
         "target_qps": 120.0,
@@ -63,10 +63,10 @@ def recorded(
         "limits": {"throughput": 0.03},
         "rule": RULE,
     }
-    return new_record(fresh(*values), old, action=action, **{**given, **fields})
+    return new_record(fresh(*values), old, action=action, **{**record_fields, **fields})
 
 
-def test_a_baseline_keeps_of_a_run_what_later_sessions_compare() -> None:
+def test_a_baseline_keeps_the_compared_fields_of_a_run() -> None:
     """An energy that may not be judged is not kept."""
     assert baseline_run(RUN) == make_baseline_run(
         metrics={"throughput": 100.0, "latency_p50": 0.01},
@@ -132,7 +132,7 @@ def test_a_replaced_record_keeps_its_history_and_an_appended_session_adds_to_the
     assert more.history[-1].new["throughput"] == pytest.approx(100.995, abs=0.001)
 
 
-def test_a_longer_baseline_proves_smaller_changes_and_of_what_was_not_measured_none() -> None:
+def test_a_longer_baseline_detects_smaller_changes_of_measured_metrics() -> None:
     """Runs of another engine version are not appended."""
     old = recorded((100.0,) * 4)
     other = replace(SUBJECT, fingerprint={**SUBJECT.fingerprint, "engine.version": "1.21.0"})
@@ -152,19 +152,19 @@ def test_a_longer_baseline_proves_smaller_changes_and_of_what_was_not_measured_n
     assert provable(recorded((1.0, 1.01), limits={})) == nothing
 
 
-def test_what_fails_on_the_first_day_is_told_until_there_are_more_days() -> None:
+def test_changes_that_fail_on_the_first_day_are_listed_until_there_are_more_days() -> None:
     """Fewer than five runs gate nothing."""
     first, few = recorded((100.0, 101.0) * 4), recorded((100.0, 101.0))
     other = replace(first.runs[0], session="20261121-cd34", started="2026-11-21T10:11:12+00:00")
     limits = {"throughput": 0.03, "latency_p50": 0.05}
 
-    told = [
+    warnings = [
         failing_today(record, limits, RULE, interleaves=interleaves)
         for record in (first, few, replace(first, runs=(*first.runs, other)))
         for interleaves in (False, True)
     ]
 
-    assert told == [
+    assert warnings == [
         "today a change of −10.5 % in samples/s fails; a smaller one needs 4 days, or "
         "baseline_engine in the suite",
         "today a change of −10.5 % in samples/s fails; a smaller one is measured again, "
@@ -181,18 +181,18 @@ def test_what_fails_on_the_first_day_is_told_until_there_are_more_days() -> None
     assert note.startswith("today a change of +7.4 % in p50 latency fails; ")
 
 
-def test_what_changed_since_the_baseline_is_listed_by_key() -> None:
+def test_changes_since_the_baseline_are_listed_by_key() -> None:
     """A record says when, at which commit and why it was set."""
-    before = recorded((100.0,)).fingerprint
+    fingerprint = recorded((100.0,)).fingerprint
     same = {"engine": "onnxruntime", "engine.version": "1.20.1"}
 
-    upgraded = changes(before, {**same, "engine.version": "1.21.0"})
-    other = changes(before, {"engine": "null"})
+    upgraded = changes(fingerprint, {**same, "engine.version": "1.21.0"})
+    other = changes(fingerprint, {"engine": "null"})
 
-    assert changes(before, same) == ()
+    assert changes(fingerprint, same) == ()
     assert upgraded == ("engine.version 1.20.1 → 1.21.0",)
     assert other == ("engine onnxruntime → null", "engine.version 1.20.1 → absent")
-    assert changes(before, {**same, "dataset": "ab12"}) == ("dataset absent → ab12",)
+    assert changes(fingerprint, {**same, "dataset": "ab12"}) == ("dataset absent → ab12",)
 
     record = recorded((100.0,))
 
@@ -202,8 +202,8 @@ def test_what_changed_since_the_baseline_is_listed_by_key() -> None:
     assert set_by((outside_git,)) == 'set 2026-11-20: "first"'
 
 
-def test_what_one_side_does_not_know_is_neither_the_same_nor_changed() -> None:
-    """A server behind a url has weights that no folder here tells; dummy weights are known."""
+def test_facts_that_one_side_lacks_are_neither_equal_nor_changed() -> None:
+    """A server behind a url has weights that no local folder has; dummy weights are known."""
     whole = {
         "dataset": "ab",
         "engine.weights_sha256": "1",
@@ -232,18 +232,18 @@ def test_what_one_side_does_not_know_is_neither_the_same_nor_changed() -> None:
          ("weights: not recorded in the baseline",)),
         *(({"options": text}, {"options": text}, ()) for text in ("", "{", "[]", "[" * 9**5, "{}")),
     ]  # fmt: skip
-    for before, now, expected in cases:
-        assert unknown_facts(before, now) == expected
-        assert {text.split(" ")[0] for text in changes(before, now)} <= {"engine.weights"} | {
-            "options"
-        }
+    for old_facts, new_facts, expected in cases:
+        assert unknown_facts(old_facts, new_facts) == expected
+        assert {text.split(" ")[0] for text in changes(old_facts, new_facts)} <= {
+            "engine.weights"
+        } | {"options"}
     assert unknown_facts({}, whole, "A")[0] == "weights: not recorded in A"
     assert changes(whole, {**whole, "inputs.first": "5"}) == ("inputs.first 3 → 5",)
 
 
 def test_a_baseline_that_cannot_prove_its_own_limit_says_so() -> None:
     pairs = [(0.041, 0.03), (0.03, 0.03), (0.02, 0.03), (None, 0.03), (0.041, None)]
-    found = [
+    metrics = [
         MetricVerdict(
             metric="throughput",
             outcome=Outcome.RECORDED,
@@ -254,20 +254,20 @@ def test_a_baseline_that_cannot_prove_its_own_limit_says_so() -> None:
         for least, limit in pairs
     ]
 
-    said, *others = [detectable_notes([metric]) for metric in found]
+    note, *others = [detectable_notes([metric]) for metric in metrics]
 
     assert others == [()] * 4
     advice = "add runs (--mlperf-update=append) or widen the limit"
     above = "the smallest detectable regression is above the limit"
-    assert said == (f"{above}: 4.1 % in samples/s (limit 3 %): {advice}",)
-    at_points = [replace(found[0], metric=f"tokens_per_second@{point}") for point in (1, 8)]
+    assert note == (f"{above}: 4.1 % in samples/s (limit 3 %): {advice}",)
+    at_points = [replace(metrics[0], metric=f"tokens_per_second@{point}") for point in (1, 8)]
     assert detectable_notes(at_points) == (
         f"{above}: 4.1 % in tokens/s at 1 (limit 3 %), "
         f"4.1 % in tokens/s at 8 (limit 3 %): {advice}",
     )
 
 
-def test_scores_whose_gate_failed_and_a_latency_limit_missed_twice_are_no_baseline() -> None:
+def test_scores_whose_gate_failed_and_a_latency_limit_missed_twice_are_not_recorded() -> None:
     expected, ok, drop = Outcome.EXPECTED, Outcome.OK, Outcome.PERF_DROP
     for outcome, state in product((ok, expected, Outcome.NO_BASELINE), GateState):
         gate = Gate(state=state, samples=400, total=50_000)

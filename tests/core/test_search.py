@@ -1,4 +1,4 @@
-"""The search of a rate: where it goes next, when it ends, and how near it comes."""
+"""Test the search for a rate: its next step, its end, and its error."""
 
 from __future__ import annotations
 
@@ -144,8 +144,8 @@ def test_the_bracket_is_the_highest_rate_that_held_and_the_lowest_that_did_not()
         (3.0, 0.10, False, "ttft_p99", False),
         (0.9, 0.01, True, "ttft_p99", False),
     ):
-        found = tried(7.0, {"ttft_p99": ttft, "tpot_p99": tpot}, [TTFT, TPOT], late=late)
-        assert (found.metric, found.held, found.excess < 0) == (metric, holds, holds)
+        attempt = tried(7.0, {"ttft_p99": ttft, "tpot_p99": tpot}, [TTFT, TPOT], late=late)
+        assert (attempt.metric, attempt.held, attempt.excess < 0) == (metric, holds, holds)
     with pytest.raises(KeyError):
         tried(7.0, {"ttft_p99": 0.5}, [TPOT])
 
@@ -165,17 +165,19 @@ def test_a_plan_that_cannot_be_meant_is_refused() -> None:
     assert steps == pytest.approx([0.06, *BASELINE_STEP_BOUNDS])
 
 
-def test_what_was_found_is_told_with_its_bracket() -> None:
+def test_the_result_of_a_search_has_its_bracket() -> None:
     """A search whose runs were used up says how far it came, one without two ends finds nothing."""
     plan = SearchPlan(start=40.0, max_runs=2)
-    found = result([held(40.0, 0.8), missed(40.7, 1.25)], SearchPlan(start=40.0), TTFT.in_words)
+    search_result = result(
+        [held(40.0, 0.8), missed(40.7, 1.25)], SearchPlan(start=40.0), TTFT.in_words
+    )
     tries = [held(40.0, 0.8), missed(50.0, 1.25)]
     stopped = result(tries, plan, TTFT.in_words)
 
-    assert (found.reached, stopped.reached, next_rate(tries, plan)) == (True, False, None)
-    assert found.rate == pytest.approx(math.sqrt(40.0 * 40.7))
-    assert found.resolution == pytest.approx(math.log(40.7 / 40) / math.sqrt(12))
-    assert found.in_words == (
+    assert (search_result.reached, stopped.reached, next_rate(tries, plan)) == (True, False, None)
+    assert search_result.rate == pytest.approx(math.sqrt(40.0 * 40.7))
+    assert search_result.resolution == pytest.approx(math.log(40.7 / 40) / math.sqrt(12))
+    assert search_result.in_words == (
         "40.35 samples/s at ttft_p99 < 1 s: 40/s held, 40.7/s did not (ttft_p99); 2 runs"
     )
     assert 40 < stopped.rate < 50
@@ -188,8 +190,11 @@ def test_what_was_found_is_told_with_its_bracket() -> None:
         [held(38.0, 0.9), held(40.0, 0.9), missed(40.7, 30.0)],
         [held(38.0, 0.95), held(40.0, 0.8), held(40.3, 0.6), missed(40.7, 1.01)],
     ):
-        found = result(tries, SearchPlan(start=40.0), TTFT.in_words)
-        assert (found.scatter, found.standard_error) == (0, found.resolution)
+        search_result = result(tries, SearchPlan(start=40.0), TTFT.in_words)
+        assert (search_result.scatter, search_result.standard_error) == (
+            0,
+            search_result.resolution,
+        )
 
     for tries, message in (
         (
@@ -208,11 +213,11 @@ def test_what_was_found_is_told_with_its_bracket() -> None:
         assert str(caught.value) == f"no rate found: {message}"
 
 
-def test_the_standard_error_of_a_rate_is_what_rates_are_off_by() -> None:
+def test_the_standard_error_of_a_rate_is_its_actual_error() -> None:
     """A latency that grows by the fifth power of the rate, and differs from run to run.
 
-    Over 200 searches: what they are off by, and the errors that they state, in the root mean
-    square; the bracket alone states about half of it or less.
+    Over 200 searches: their true and their stated errors, as root mean
+    squares; the bracket alone states about half of it or less.
     """
     plan = SearchPlan(start=100.0, step=narrow_step(0.03))
     for noise in (0.1, 0.2):
@@ -221,12 +226,12 @@ def test_the_standard_error_of_a_rate_is_what_rates_are_off_by() -> None:
         def latency(rate: float, noise: float = noise, rng: random.Random = rng) -> float:
             return (rate / 100) ** 5 * math.exp(rng.gauss(0, noise))
 
-        found = [result(search(latency, plan), plan, TTFT.in_words) for _ in range(200)]
-        off = math.sqrt(fmean(math.log(one.rate / 100) ** 2 for one in found))
-        stated = math.sqrt(fmean(one.standard_error**2 for one in found))
+        results = [result(search(latency, plan), plan, TTFT.in_words) for _ in range(200)]
+        off = math.sqrt(fmean(math.log(one.rate / 100) ** 2 for one in results))
+        stated = math.sqrt(fmean(one.standard_error**2 for one in results))
         assert stated == pytest.approx(off, rel=0.35)
-        assert all(one.scatter <= math.log(2) for one in found)
-        assert math.sqrt(fmean(one.resolution**2 for one in found)) < 0.6 * off
+        assert all(one.scatter <= math.log(2) for one in results)
+        assert math.sqrt(fmean(one.resolution**2 for one in results)) < 0.6 * off
 
 
 RATES = st.floats(min_value=0.01, max_value=1e5)
@@ -256,20 +261,20 @@ def test_without_noise_the_true_rate_lies_in_the_bracket(
     assert 2 <= len(tries) <= max_runs
     assert all(count <= 2 for count in Counter(one.rate for one in tries).values())
     try:
-        found = result(tries, plan, "it")
+        search_result = result(tries, plan, "it")
     except NoRate:
         assert len(tries) == max_runs
         assert len({one.held for one in tries}) == 1
         return
-    assert found.low <= truth(latency) * (1 + 1e-9)
-    assert found.high >= truth(latency) * (1 - 1e-9)
-    assert found.low <= found.rate <= found.high
-    assert found.reached == (found.high / found.low <= 1 + precision + 1e-6)
-    assert found.reached or len(tries) == max_runs
+    assert search_result.low <= truth(latency) * (1 + 1e-9)
+    assert search_result.high >= truth(latency) * (1 - 1e-9)
+    assert search_result.low <= search_result.rate <= search_result.high
+    assert search_result.reached == (search_result.high / search_result.low <= 1 + precision + 1e-6)
+    assert search_result.reached or len(tries) == max_runs
 
 
 @given(data=st.data(), precision=st.sampled_from([0.001, 0.02, 0.2]), slope=st.floats(0.2, 20.0))
-def test_of_requests_in_flight_it_finds_what_trying_every_number_finds(
+def test_for_requests_in_flight_the_search_equals_an_exhaustive_one(
     data: st.DataObject, precision: float, slope: float
 ) -> None:
     """Each number is whole, within the bounds and tried once; a narrow bracket has the true one.
@@ -307,14 +312,19 @@ def test_of_requests_in_flight_it_finds_what_trying_every_number_finds(
         assert (outcome.rate, outcome.resolution) == (max(held_numbers), 0)
 
 
-def test_a_number_of_requests_is_told_as_such() -> None:
+def test_a_number_of_requests_is_described_as_such() -> None:
     """At the end of the bounds a search is over: there is nothing further to try."""
     plan = SearchPlan(start=32.0, bounds=(1, 64))
-    found = result([held(32.0), missed(33.0)], plan, TTFT.in_words)
+    search_result = result([held(32.0), missed(33.0)], plan, TTFT.in_words)
 
     assert next_rate([held(32.0), missed(33.0)], plan) is None
-    assert (found.rate, found.whole, found.reached, found.resolution) == (32, True, True, 0)
-    assert found.in_words == (
+    assert (
+        search_result.rate,
+        search_result.whole,
+        search_result.reached,
+        search_result.resolution,
+    ) == (32, True, True, 0)
+    assert search_result.in_words == (
         "32 requests in flight at ttft_p99 < 1 s: 32 requests in flight held, 33 requests in "
         "flight did not (ttft_p99); 2 runs"
     )
@@ -350,22 +360,25 @@ def test_under_any_noise_it_ends_within_its_runs_and_inside_its_bracket(
     assert len(tries) <= plan.max_runs
     low, high = bracket(tries)
     if low and high:
-        found = result(tries, plan, "it")
-        assert low.rate < found.rate < high.rate
+        search_result = result(tries, plan, "it")
+        assert low.rate < search_result.rate < high.rate
 
 
 def errors(
     noise: float, plan: Callable[[float], SearchPlan], seeds: int = 120
 ) -> list[SearchOutcome]:
     """Return the searches of many seeds, each on a server whose latency is off by chance."""
-    latency, found = queue(100.0), []
+    latency, results = queue(100.0), []
     for seed in range(seeds):
         random_ = random.Random(seed)
         start = truth(latency) * math.exp(random_.uniform(-0.7, 0.7))
-        own = plan(start)
-        tries = search(lambda rate, r=random_: latency(rate) * math.exp(r.gauss(0, noise)), own)  # type: ignore[misc]
-        found.append(result(tries, own, "it"))
-    return found
+        search_plan = plan(start)
+        tries = search(
+            lambda rate, r=random_: latency(rate) * math.exp(r.gauss(0, noise)),  # type: ignore[misc]
+            search_plan,
+        )
+        results.append(result(tries, search_plan, "it"))
+    return results
 
 
 def test_it_comes_within_a_few_per_cent_in_the_fewer_runs_the_nearer_it_starts() -> None:
@@ -374,8 +387,8 @@ def test_it_comes_within_a_few_per_cent_in_the_fewer_runs_the_nearer_it_starts()
     far = errors(0.05, lambda start: SearchPlan(start=start))
     near = errors(0.05, lambda _: SearchPlan(start=right, step=narrow_step(0.03)))
 
-    for found in (far, near):
-        away = sorted(abs(math.log(one.rate / right)) for one in found)
+    for results in (far, near):
+        away = sorted(abs(math.log(one.rate / right)) for one in results)
         assert away[int(0.95 * len(away))] < 0.02
     assert pstdev(math.log(one.rate) for one in far) < 0.01
     assert fmean(one.reached for one in far) > 0.9

@@ -1,4 +1,7 @@
-"""What a server's metrics page says in the windows of a run, and beside a baseline."""
+"""Test a server's metrics page.
+
+Its values in the windows of a run, and compared with a baseline.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +84,7 @@ def looks(**series: list[float]) -> list[ServerReading]:
     ]
 
 
-def test_of_a_window_means_largest_values_and_what_counters_grew_by() -> None:
+def test_gauges_are_mean_and_maximum_of_a_window_and_counters_their_growth() -> None:
     """Looks outside of it have no part: the counters of its first look are its zero."""
     seen = server_seen(
         looks(
@@ -113,7 +116,7 @@ def test_of_a_window_means_largest_values_and_what_counters_grew_by() -> None:
     }  # fmt: skip
 
 
-def test_a_server_that_was_started_again_is_told_and_its_counts_go_on() -> None:
+def test_a_restarted_server_is_noted_and_its_counts_go_on() -> None:
     """One look shows no counts; a gauge stands in for a share that a server does not count."""
     seen = server_seen(
         looks(drafted=[900, 1000, 10, 60], accepted=[400, 450, 5, 30], preemptions=[1, 1, 0, 2]),
@@ -156,7 +159,7 @@ vllm:request_prefill_time_seconds_count 80
 
 
 def test_stages_are_mean_times_of_the_requests_that_ended_in_a_window() -> None:
-    """Of all copies together; of a stage in which none ended nothing is known."""
+    """Over all copies together; a stage in which none ended is unknown."""
     pages = [QUEUED.format(*each).encode() for each in ((900, 30), (910, 40), (925, 60), (999, 99))]
     readings = [
         ServerReading(time_s=100.5 + n, values=read_server(page)) for n, page in enumerate(pages)
@@ -176,22 +179,22 @@ def test_stages_are_mean_times_of_the_requests_that_ended_in_a_window() -> None:
 BEFORE = [{"waiting": w, "running": 64.0, "prefix_hit_share": 0.5} for w in (0.0, 0.4, 0.1)]
 
 
-def said(*now: dict[str, float]) -> list[str]:
-    return [change.says for change in server_changes(now, BEFORE)]
+def changes_of(*server_states: dict[str, float]) -> list[str]:
+    return [change.says for change in server_changes(server_states, BEFORE)]
 
 
-def test_what_is_beyond_all_runs_of_the_baseline_moved() -> None:
+def test_values_beyond_all_runs_of_the_baseline_are_changes() -> None:
     """More of a queue makes a server slower; in a line a server is that of the highest point."""
     changes = server_changes([{"waiting": 38.0, "running": 32.0, "prefix_hit_share": 0.9}], BEFORE)
-    moved = said({"waiting": 38.2, "running": 32.0, "prefix_hit_share": 0.51})
+    moved = changes_of({"waiting": 38.2, "running": 32.0, "prefix_hit_share": 0.51})
 
     assert moved == ["waiting queue 0.1 → 38.2", "running 64 → 32"]
-    assert said({"waiting": 0.9, "running": 60.0}) == []
-    assert said({"prefix_hit_share": 0.12}) == ["prefix cache hits 50 % → 12 %"]
+    assert changes_of({"waiting": 0.9, "running": 60.0}) == []
+    assert changes_of({"prefix_hit_share": 0.12}) == ["prefix cache hits 50 % → 12 %"]
     fell = server_changes([{"draft_length": 2.5}], [{"draft_length": 3.1}])
     assert [(change.says, change.sign) for change in fell] == [("acceptance length 3.1 → 2.5", 1)]
     assert server_changes([{"draft_length": 3.02}], [{"draft_length": 3.1}]) == []
-    assert said({"preemptions": 12.0}) == []  # the baseline does not know them
+    assert changes_of({"preemptions": 12.0}) == []  # the baseline does not know them
     signs = {change.quantity: change.sign for change in changes}
     assert signs == {"waiting": 1, "running": 0, "prefix_hit_share": -1}
 
@@ -218,7 +221,7 @@ def samples(page: bytes, *names: str) -> list[tuple[str, dict[str, str], float]]
 
 
 def test_samples_of_the_names_that_were_asked_for() -> None:
-    """A page describes what it shows."""
+    """The description lists the names of the page."""
     labels = {"engine": "0", "model_name": 'a "b" {c}, d\\e\nf'}
     pages = (PAGE, b"x 1\n# TYPE x counter\n", b"", b'[{"a": 1}]')
 
@@ -229,7 +232,7 @@ def test_samples_of_the_names_that_were_asked_for() -> None:
     assert [is_page(text) for text in pages] == [True, True, False, False]
 
 
-def test_what_is_no_sample_is_passed_over() -> None:
+def test_lines_without_a_sample_are_skipped() -> None:
     for line in (
         "a", "a ", "a x", "a NaN", "a +Inf", "a 1 2 3", "a{ 1", 'a{b="c} 1', "a{}1", "a 1e999",
         f"a {'9' * 5000}", "a 1_000", "a ٣", "ab 1", "a{b='c'} x", "\x00a 1", "a 0x10",

@@ -1,4 +1,4 @@
-"""A change from one accepted baseline to the next: its interval, and when there is no ratio."""
+"""Test the change from one accepted baseline to the next: its interval, and when there is none."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def point(
     *values: float, name: str = "throughput", session: str = "s", **fields: Any
 ) -> TrendPoint:
     made = runs(*values, name=name, session=session)
-    given: dict[str, Any] = {
+    point_fields: dict[str, Any] = {
         "date": "2026-03-02",
         "commit": "1a2b3c4",
         "reason": "",
@@ -64,7 +64,7 @@ def point(
         "means": geometric_means(made),
         "runs": made,
     }
-    return TrendPoint(**{**given, **fields})
+    return TrendPoint(**{**point_fields, **fields})
 
 
 values = st.lists(st.floats(min_value=50.0, max_value=200.0), min_size=1, max_size=9)
@@ -72,39 +72,40 @@ values = st.lists(st.floats(min_value=50.0, max_value=200.0), min_size=1, max_si
 
 def test_the_interval_is_that_of_two_pooled_sides() -> None:
     """95 % of it, either way: one formula with `compare`."""
-    before, now = [100.0, 101.0, 99.0, 100.5], [98.0, 97.0, 99.0]
+    old_values, new_values = [100.0, 101.0, 99.0, 100.5], [98.0, 97.0, 99.0]
 
-    found = step(point(*before), point(*now, session="x"), "throughput", RULE)
+    interval = step(point(*old_values), point(*new_values, session="x"), "throughput", RULE)
 
     sides = (
-        [Value(value=x, session=str(n // 2)) for n, x in enumerate(side)] for side in (before, now)
+        [Value(value=x, session=str(n // 2)) for n, x in enumerate(side)]
+        for side in (old_values, new_values)
     )
     same = pooled(*sides, rule=RULE)
     half = same.reach(0.025)
     expected = [math.expm1(same.change + by) for by in (-half, 0, half)]
-    assert [found.low, found.change, found.high] == pytest.approx(expected)
-    assert found.by_sessions
-    assert found.p == pytest.approx(2 * same.p(-1))
+    assert [interval.low, interval.change, interval.high] == pytest.approx(expected)
+    assert interval.by_sessions
+    assert interval.p == pytest.approx(2 * same.p(-1))
 
 
 @settings(max_examples=40)
-@given(before=values, now=values)
-def test_there_and_back_again(before: list[float], now: list[float]) -> None:
+@given(old_values=values, new_values=values)
+def test_there_and_back_again(old_values: list[float], new_values: list[float]) -> None:
     """The step back has the inverse change, with the inverse ends swapped."""
-    a, b = point(*before), point(*now, session="x")
+    a, b = point(*old_values), point(*new_values, session="x")
     there, back = step(a, b, "throughput", RULE), step(b, a, "throughput", RULE)
 
     low, change, high = present(there.low), present(there.change), present(there.high)
     inverse = [1 / (1 + x) - 1 for x in (high, change, low)]
-    found = [present(x) for x in (back.low, back.change, back.high)]
-    assert found == pytest.approx(inverse, rel=1e-9, abs=1e-12)
+    bounds = [present(x) for x in (back.low, back.change, back.high)]
+    assert bounds == pytest.approx(inverse, rel=1e-9, abs=1e-12)
     assert low <= change <= high
     opposite = None if there.better is None else not there.better
     assert back.better is opposite
 
 
 def side(rng: random.Random, sessions: int, sds: tuple[float, float], **fields: Any) -> TrendPoint:
-    """Draw a baseline of eight runs in so many sessions, as sessions and runs differ."""
+    """Draw a baseline of eight runs in this many sessions, with these standard deviations."""
     true = fields.pop("true", 100.0)
     sample = [
         true * math.exp(session + rng.gauss(0, sds[1]))
@@ -119,39 +120,38 @@ def side(rng: random.Random, sessions: int, sds: tuple[float, float], **fields: 
 
 @pytest.mark.parametrize("count", [60, pytest.param(2000, marks=pytest.mark.nightly)])
 def test_the_interval_holds_the_true_change(count: int) -> None:
-    """Of simulated upgrades, also where one session made a baseline, and where sessions differ by
-    more than runs."""
+    """Test simulated upgrades, also with one session a side, or with sessions that differ more."""
     for sessions in (4, 1):
         for sds in ((0.0035, 0.006), (0.01, 0.005)):
             rng, held = random.Random(7), 0
             for _ in range(count):
-                before = side(rng, sessions, sds, session="a")
-                now = side(rng, sessions, sds, session="b", true=104.0)
-                found = step(before, now, "throughput", RULE)
-                held += present(found.low) <= 0.04 <= present(found.high)
+                old = side(rng, sessions, sds, session="a")
+                new = side(rng, sessions, sds, session="b", true=104.0)
+                interval = step(old, new, "throughput", RULE)
+                held += present(interval.low) <= 0.04 <= present(interval.high)
             assert held / count >= (0.935 if count > 100 else 0.9)
 
 
 @pytest.mark.parametrize("count", [40, pytest.param(1000, marks=pytest.mark.nightly)])
 def test_an_unchanged_trend_shows_a_step_at_most_once_in_twenty(count: int) -> None:
     """Twelve baselines, of 4 sessions each: simulated trends."""
-    rng, shown = random.Random(7), 0
+    rng, alarms = random.Random(7), 0
     for _ in range(count):
         points = [side(rng, 4, (0.0035, 0.006), session=str(number)) for number in range(12)]
         steps = [step(a, b, "throughput", RULE) for a, b in pairwise(points)]
-        shown += any(one.better is not None for one in proven(steps))
+        alarms += any(one.better is not None for one in proven(steps))
 
-    assert shown <= 0.05 * count + 2 * (0.05 * 0.95 * count) ** 0.5
+    assert alarms <= 0.05 * count + 2 * (0.05 * 0.95 * count) ** 0.5
 
 
-def test_better_is_said_only_where_it_is_proven_among_others() -> None:
+def test_better_needs_proof_among_others() -> None:
     by_p = [TrendStep(change=0.1, better=True, p=p) for p in (0.03, 0.012, 0.004, 0.9)]
 
     assert [one.better for one in proven(by_p)] == [None, True, True, None]
     assert [one.better for one in proven(by_p[:1])] == [True]
     assert proven([TrendStep(refused=("other data",)), by_p[0]])[1].better is True
 
-    for name, now, better in (
+    for name, value, better in (
         ("throughput", 110.0, True),
         ("throughput", 90.0, False),
         ("throughput", 100.2, None),
@@ -159,7 +159,7 @@ def test_better_is_said_only_where_it_is_proven_among_others() -> None:
         ("latency_p50", 90.0, True),
         ("tokens_per_sample", 90.0, None),
     ):
-        a, b = point(*[100.0] * 8, name=name), point(*[now] * 8, name=name, session="x")
+        a, b = point(*[100.0] * 8, name=name), point(*[value] * 8, name=name, session="x")
         assert step(a, b, name, RULE).better is better
 
     means = step(replace(point(100.0), runs=()), point(110.0, 110.0), "throughput", RULE)
@@ -177,7 +177,7 @@ def changed(**fields: Any) -> TrendPoint:
     return replace(BASE, case=case, fingerprint=fingerprint, **fields)
 
 
-def test_what_cannot_be_compared_is_refused_with_the_reasons() -> None:
+def test_incomparable_baselines_are_refused_with_the_reasons() -> None:
     cases: list[tuple[TrendPoint, list[str]]] = [
         (BASE, []),
         (replace(BASE, fingerprint={}), []),
@@ -199,18 +199,18 @@ def test_what_cannot_be_compared_is_refused_with_the_reasons() -> None:
          ["another metric: samples/s is not in the baseline of 2026-05-01, which has tokens/s"]),
     ]  # fmt: skip
     for other, reasons in cases:
-        found = step(BASE, other, "throughput", RULE)
-        assert why_no_ratio(BASE, other, "throughput") == found.refused == tuple(reasons)
-        assert (found.change is None) is bool(reasons)
+        ratio = step(BASE, other, "throughput", RULE)
+        assert why_no_ratio(BASE, other, "throughput") == ratio.refused == tuple(reasons)
+        assert (ratio.change is None) is bool(reasons)
         assert bool(why_no_ratio(other, BASE, "throughput")) is bool(reasons)
 
 
-def test_metrics_never_mix_and_appended_runs_belong_to_what_they_extend() -> None:
+def test_metrics_never_mix_and_appended_runs_belong_to_their_baseline() -> None:
     """The points of a machine follow each other."""
     names = ("throughput", "tokens_per_second", "latency_p50")
     for a, b, metric in product(names, repeat=3):
-        found = step(point(100.0, name=a), point(110.0, name=b), metric, RULE)
-        assert (found.change is not None) is (a == b == metric)
+        ratio = step(point(100.0, name=a), point(110.0, name=b), metric, RULE)
+        assert (ratio.change is not None) is (a == b == metric)
 
     first, more = point(100.0, 101.0), point(100.0, 101.0, 102.0)
     other, elsewhere = point(100.0, 101.0, 99.0, session="x"), replace(more, identity={"gpu": "H1"})
@@ -224,22 +224,22 @@ def test_metrics_never_mix_and_appended_runs_belong_to_what_they_extend() -> Non
     assert grouped([january, february, march]) == [february, january, march]
 
 
-def test_versions_are_what_tells_engines_apart() -> None:
+def test_versions_are_the_distinguishing_facts_of_engines() -> None:
     same = {"engine": "ort", "engine.version": "1.20", "engine.numpy": "2.1"}
-    own = {"engine": "a:Ort", "engine.onnxruntime": "1.20", "engine.cuda": "12.9"}
+    facts = {"engine": "a:Ort", "engine.onnxruntime": "1.20", "engine.cuda": "12.9"}
     old = {"engine": "x", "engine.version": "1.0", "engine.cuda": "12.8"}
     new = {"engine": "x", "engine.version": "1.1", "engine.cuda": "12.9"}
 
-    def said(*fingerprints: dict[str, str]) -> list[str]:
+    def versions_of(*fingerprints: dict[str, str]) -> list[str]:
         return versions([point(1.0, fingerprint=found) for found in fingerprints])
 
-    assert said(same, same) == ["ort 1.20", "ort 1.20"]
-    assert said(own, {**own, "engine.onnxruntime": "1.21"}) == [
+    assert versions_of(same, same) == ["ort 1.20", "ort 1.20"]
+    assert versions_of(facts, {**facts, "engine.onnxruntime": "1.21"}) == [
         "onnxruntime 1.20",
         "onnxruntime 1.21",
     ]
-    assert said(old, {}, new) == ["x 1.0, cuda 12.8", "not known", "x 1.1, cuda 12.9"]
-    assert said({"engine": "null", "engine.latency_s": "slow"}) == ["null"]
+    assert versions_of(old, {}, new) == ["x 1.0, cuda 12.8", "not known", "x 1.1, cuda 12.9"]
+    assert versions_of({"engine": "null", "engine.latency_s": "slow"}) == ["null"]
 
 
 SERIES = CaseSeries(

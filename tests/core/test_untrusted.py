@@ -49,7 +49,7 @@ def test_json_is_bounded_before_it_is_parsed() -> None:
             parse_json(content)
 
 
-def test_what_stands_in_strings_is_no_structure() -> None:
+def test_brackets_inside_of_strings_are_not_structure() -> None:
     """Also where a string or an escape lies across two pieces."""
     rows = ["[" * 100, "," * 2_000_000, '\\"[' * 100, "\\" * 101 + "[" * 60, "é" * PIECE_BYTES]
     rows += [" " * (PIECE_BYTES - n) + '\\"' + "[" * 60 for n in range(5)]

@@ -43,13 +43,13 @@ values = st.recursive(
 def test_nothing_that_a_terminal_obeys_is_left_and_every_value_becomes_text(
     text: str, value: Any
 ) -> None:
-    shown, written = visible(text.replace(BROKEN_COLONS, "")), json_text(value)
+    displayed, written = visible(text.replace(BROKEN_COLONS, "")), json_text(value)
 
-    assert shown.isprintable()
-    assert visible(shown) == shown
+    assert displayed.isprintable()
+    assert visible(displayed) == displayed
     assert written.replace("\n", "").isprintable()
     assert json.loads(written) == encodable(value)
-    assert (shown + written).encode()
+    assert (displayed + written).encode()
 
 
 def test_a_control_character_is_shown_and_broken_colons_begin_no_command() -> None:
@@ -69,12 +69,12 @@ def test_a_control_character_is_shown_and_broken_colons_begin_no_command() -> No
     assert visible(broken("a::b\x07")) == f"a{BROKEN_COLONS}b\\x07"
 
 
-def test_what_utf8_cannot_hold_is_an_escape_wherever_it_stands() -> None:
+def test_text_that_utf8_cannot_encode_is_escaped_everywhere() -> None:
     words = Words("a\udcff", ("b", "\ud800"))
 
-    found = encodable({"\udc80": [words, MappingProxyType({"k": "\udcff"})], "n": 3})
+    escaped = encodable({"\udc80": [words, MappingProxyType({"k": "\udcff"})], "n": 3})
 
-    assert found == {"\\udc80": [Words("a\\udcff", ("b", "\\ud800")), {"k": "\\udcff"}], "n": 3}
+    assert escaped == {"\\udc80": [Words("a\\udcff", ("b", "\\ud800")), {"k": "\\udcff"}], "n": 3}
     clean = Words("ü")
     assert encodable(clean) is clean
 
@@ -113,7 +113,7 @@ def test_a_path_is_shortened() -> None:
     assert again == [*stored.values()]
 
 
-def test_what_is_no_path_of_this_machine_stays_and_all_text_of_a_value_is_looked_through() -> None:
+def test_paths_of_other_machines_stay_and_all_text_of_a_value_is_examined() -> None:
     texts = [
         "tokens/s and J/sample",
         "2/3 of them; 1 / 2",

@@ -55,8 +55,8 @@ CALIBRATE = (
 )
 
 
-def test_what_settles_it_follows_from_what_is_lacking() -> None:
-    """Of several metrics the drop says it."""
+def test_the_remedy_follows_from_the_missing_guarantee() -> None:
+    """Among several metrics the one that dropped decides."""
     cases: list[tuple[str, Any, int, str | None, str]] = [
         ("ok", "few sessions", 1, None, OF_DAYS.format(1, 3, "s")),
         ("drop", "few sessions", 3, None, f"{OF_DAYS.format(3, 1, '')}{BUILD}"),
@@ -77,17 +77,17 @@ def test_what_settles_it_follows_from_what_is_lacking() -> None:
             final_until=until,
         )
         judged = provisional(leans, lacking, sessions)
-        found = replace(
+        verdict = replace(
             PROVISIONAL_DROP,
             metrics=(judged,),
             baseline=replace(PROVISIONAL_DROP.baseline, guarantee=promised),
         )
-        assert final_word(found) == words
+        assert final_word(verdict) == words
     both = (provisional("ok", "few sessions", 1), provisional("drop", "old", 1))
-    found = replace(
+    verdict = replace(
         PROVISIONAL_DROP, metrics=both, baseline=replace(PROVISIONAL_DROP.baseline, guarantee=None)
     )
-    assert (final_word(found) or "").startswith("baseline of one day: ")
+    assert (final_word(verdict) or "").startswith("baseline of one day: ")
     assert final_word(DROP) is None
 
 
@@ -102,7 +102,7 @@ HOTTER = Reason(key=Key.HW_THERMAL_SLOWDOWN, text="heat for 2.40 s")
 LOST = Reason(key=Key.GPU_LOST, text="the GPU was lost")
 
 
-def test_each_reason_is_told_once_with_its_latest_figures_and_every_key_on_the_page() -> None:
+def test_each_reason_is_listed_once_with_its_latest_figures_and_every_key_on_the_page() -> None:
     assert measured_again([[HOT]]) == "1 run INVALID, measured again: heat for 1.20 s"
     assert measured_again([[HOT], [HOTTER, LOST]]) == (
         "2 runs INVALID, measured again: heat for 2.40 s; the GPU was lost"
@@ -138,13 +138,13 @@ IDLE = "the GPU did not do the work: no utilisation in any of {} readings over 7
         ),
     ],
 )
-def test_what_several_gpus_suffered_is_one_sentence(
+def test_the_same_reason_of_several_gpus_is_one_sentence(
     texts: dict[int, str], sentences: list[str]
 ) -> None:
     assert of_gpus([(f"GPU {n}", text) for n, text in texts.items()], 8) == sentences
 
 
-def test_every_reason_of_one_key_is_told_of_the_runs_that_were_measured_again() -> None:
+def test_every_reason_of_one_key_is_listed_for_repeated_runs() -> None:
     lost = [Reason(key=Key.GPU_LOST, text=f"GPU {n} was lost") for n in (1, 2)]
 
     assert measured_again([[HOT, *lost]]).endswith("1.20 s; GPU 1 was lost; GPU 2 was lost")

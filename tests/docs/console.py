@@ -1,4 +1,4 @@
-"""Run what a page tells its reader to do: files are written, commands run, outputs compared.
+"""Run a page of the documentation as its reader does: write files, run commands, compare output.
 
 `python -m tests.docs.console docs/tutorial.md` does it in a new folder and prints what each command
 prints, to be copied into the page.
@@ -98,7 +98,7 @@ class BusyMachineError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """A command and what the page says that it prints; nothing: anything."""
+    """A command and its output on the page; no output on the page accepts any."""
 
     line: int
     text: str
@@ -117,22 +117,22 @@ class Fence:
     @property
     def file(self) -> str | None:
         """The path in its first line, if it is a file of the reader's."""
-        found = (
+        match = (
             re.fullmatch(r"# ([\w./-]+\.(?:py|toml|md|txt))", self.body[0]) if self.body else None
         )
-        return found[1] if found and self.info in {"python", "toml", "text"} else None
+        return match[1] if match and self.info in {"python", "toml", "text"} else None
 
     @property
     def not_run(self) -> str | None:
         """Why its commands are not run, or None."""
-        found = re.fullmatch(r"<!-- not run: (.+) -->", self.comment)
-        return found[1] if found else None
+        match = re.fullmatch(r"<!-- not run: (.+) -->", self.comment)
+        return match[1] if match else None
 
     @property
     def needs(self) -> str | None:
         """The module without which its commands cannot run, or None."""
-        found = re.fullmatch(r"<!-- needs: (\w+)(, exits with \d+)? -->", self.comment)
-        return found[1] if found else None
+        match = re.fullmatch(r"<!-- needs: (\w+)(, exits with \d+)? -->", self.comment)
+        return match[1] if match else None
 
     @property
     def can_run(self) -> bool:
@@ -140,30 +140,30 @@ class Fence:
         return not self.not_run and (self.needs is None or find_spec(self.needs) is not None)
 
     @property
-    def before(self) -> str | None:
+    def preparation(self) -> str | None:
         """What makes the things that its reader has already, or None."""
-        found = re.fullmatch(r"<!-- before: (.+) -->", self.comment)
-        return found[1] if found else None
+        match = re.fullmatch(r"<!-- before: (.+) -->", self.comment)
+        return match[1] if match else None
 
     @property
     def exits_with(self) -> int:
         """The exit code of its last command."""
-        found = re.fullmatch(r"<!-- (?:needs: \w+, )?exits with (\d+) -->", self.comment)
-        return int(found[1]) if found else 0
+        match = re.fullmatch(r"<!-- (?:needs: \w+, )?exits with (\d+) -->", self.comment)
+        return int(match[1]) if match else 0
 
     def commands(self) -> list[Command]:
-        """Return its commands with what is printed below each."""
-        found: list[tuple[int, list[str], list[str]]] = []
+        """Return its commands with their output on the page."""
+        commands_found: list[tuple[int, list[str], list[str]]] = []
         for number, line in enumerate(self.body, self.line + 1):
             if line.startswith("$ "):
-                found.append((number, [line[2:]], []))
-            elif line.startswith("> ") and found and not found[-1][2]:
-                found[-1][1].append(line[2:])
-            elif found:
-                found[-1][2].append(line)
+                commands_found.append((number, [line[2:]], []))
+            elif line.startswith("> ") and commands_found and not commands_found[-1][2]:
+                commands_found[-1][1].append(line[2:])
+            elif commands_found:
+                commands_found[-1][2].append(line)
         return [
             Command(line=number, text="\n".join(text), printed=tuple(printed))
-            for number, text, printed in found
+            for number, text, printed in commands_found
         ]
 
 
@@ -188,14 +188,14 @@ def fences(text: str) -> Iterator[Fence]:
 
 
 def masked(text: str) -> str:
-    """Return what is compared of an output, in one line."""
+    """Return the comparable part of an output, in one line."""
     for _, pattern, stand_in in MASKS:
         text = re.sub(pattern, stand_in, text)
     return " ".join(text.split())
 
 
 def agrees(printed: Sequence[str], output: str) -> bool:
-    """Tell whether an output is what a page shows of it."""
+    """Return whether an output agrees with the page."""
     parts: list[list[str]] = [[]]
     for line in printed:
         if line.strip() == "...":
@@ -213,12 +213,12 @@ def agrees(printed: Sequence[str], output: str) -> bool:
 
 @dataclass
 class Reader:
-    """Somebody who does what a page says, in a folder of their own.
+    """A reader who follows a page, in a folder of their own.
 
     Attributes:
         folder: Where they begin.
         site: Where packages are installed for them.
-        differences: What did not go as the page says.
+        differences: Differences between the page and its run.
         patient: Waits as long as a reader, and prints every output as well.
     """
 
@@ -253,8 +253,8 @@ class Reader:
 
     def _run_all(self, fence: Fence) -> None:
         commands = fence.commands()
-        if fence.before:
-            commands.insert(0, Command(line=fence.line - 1, text=fence.before, printed=()))
+        if fence.preparation:
+            commands.insert(0, Command(line=fence.line - 1, text=fence.preparation, printed=()))
         for command in commands:
             expected = fence.exits_with if command is commands[-1] else 0
             code, output = self._try(command.text)
@@ -263,11 +263,11 @@ class Reader:
             if code != expected:
                 self._differs(command, f"exit code {code}, not {expected}:\n{output}")
             elif command.printed and not agrees(command.printed, output):
-                shown = "\n".join(command.printed)
+                page_output = "\n".join(command.printed)
                 self._differs(
                     command,
-                    f"the page shows\n{shown}\n\nit printed\n{output}\n\n"
-                    f"masked:\n{masked(shown)}\n\n{masked(output)}",
+                    f"the page shows\n{page_output}\n\nit printed\n{output}\n\n"
+                    f"masked:\n{masked(page_output)}\n\n{masked(output)}",
                 )
 
     def _differs(self, command: Command, how: str) -> None:

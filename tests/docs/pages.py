@@ -16,9 +16,13 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *S
 """What is checked for links."""
 
 
+GUIDES = ("Tutorial", "Measure", "Judge and accept", "CI and fleets", "MLPerf")
+"""Parts of the index whose commands a test runs."""
+
+
 def guides() -> list[Path]:
-    """Return the pages of the tutorial and the how-to part, in the order of the index."""
-    return [DOCS / f"{name}.md" for part in ("Tutorial", "How-to") for name in part_of_index(part)]
+    """Return the pages of the parts with recipes, in the order of the index."""
+    return [DOCS / f"{name}.md" for part in GUIDES for name in part_of_index(part)]
 
 
 def part_of_index(caption: str) -> list[str]:
@@ -45,10 +49,12 @@ def links(text: str) -> Iterator[str]:
 def anchors(text: str) -> set[str]:
     """Return the anchors of a page's headings, as GitHub makes them."""
     text = re.sub(r"^(`{3,})[^\n]*\n.*?^\1$", "", text, flags=re.DOTALL | re.MULTILINE)
-    found: set[str] = set()
+    anchors_found: set[str] = set()
     for heading in re.findall(r"^#{1,6} +(.+?) *$", text, re.MULTILINE):
         words = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)
         slug = re.sub(r"[^\w\- ]", "", words.lower()).replace(" ", "-")
-        repeated = sum(1 for one in found if re.fullmatch(rf"{re.escape(slug)}(-\d+)?", one))
-        found.add(f"{slug}-{repeated}" if repeated else slug)
-    return found
+        repeated = sum(
+            1 for one in anchors_found if re.fullmatch(rf"{re.escape(slug)}(-\d+)?", one)
+        )
+        anchors_found.add(f"{slug}-{repeated}" if repeated else slug)
+    return anchors_found

@@ -1,4 +1,4 @@
-"""Who follows the tutorial and the how-to pages gets what they show."""
+"""Test that the tutorial and the how-to pages show the output that their commands print."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ PAGES = [page for page in guides() if any(not one.not_run for one in consoles(pa
 
 
 def follow(page: Path, folder: Path) -> None:
-    """Do what a page says, in a new folder."""
+    """Run a page in a new folder."""
     if shutil.which("git") is None:
         pytest.skip("needs git")
     (folder / "reader").mkdir()
@@ -78,7 +78,7 @@ def follow(page: Path, folder: Path) -> None:
 @pytest.mark.process
 @pytest.mark.nightly
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_a_page_does_what_it_says(page: Path, tmp_path: Path) -> None:
+def test_a_page_runs_as_written(page: Path, tmp_path: Path) -> None:
     if page.name == "own-model.md":
         pytest.importorskip("onnxruntime", reason="needs pytest-mlperf[onnx]")
         pytest.importorskip("onnx", reason="makes a model")
@@ -88,7 +88,7 @@ def test_a_page_does_what_it_says(page: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-def test_a_short_page_does_what_it_says(tmp_path: Path) -> None:
+def test_a_short_page_runs_as_written(tmp_path: Path) -> None:
     """Its command measures nothing, and prints the same anywhere."""
     follow(DOCS / "limits.md", tmp_path)
 
@@ -112,11 +112,11 @@ def test_every_command_that_is_shown_is_one_that_is_taken() -> None:
     assert count > 30
 
 
-def test_what_is_not_run_is_known() -> None:
+def test_skipped_fences_are_listed() -> None:
     """By page, with one of few reasons; `pytest -rP` lists it."""
     left_out = [(page.name, one) for page in guides() for one in consoles(page) if one.not_run]
-    for name, one in left_out:
-        print(f"docs/{name}:{one.line}: not run: {one.not_run}")
+    for name, fence in left_out:
+        print(f"docs/{name}:{fence.line}: not run: {fence.not_run}")
 
     assert Counter(name for name, _ in left_out) == Counter(NOT_RUN)
     assert {one.not_run for _, one in left_out} == REASONS
@@ -164,10 +164,10 @@ DIFFERING = [
 ]
 
 
-def test_what_differs_from_run_to_run_agrees_and_nothing_else() -> None:
-    shown = [pair for pair in AGREEING + DIFFERING if agrees(pair[0].splitlines(), pair[1])]
+def test_figures_that_vary_between_runs_agree_and_nothing_else() -> None:
+    agreeing = [pair for pair in AGREEING + DIFFERING if agrees(pair[0].splitlines(), pair[1])]
 
-    assert shown == AGREEING
+    assert agreeing == AGREEING
     for reason, _, stand_in in MASKS:
         assert reason
         assert masked(stand_in) == stand_in.strip(), "a mask leaves nothing more to mask"
@@ -192,7 +192,7 @@ def reader(tmp_path: Path) -> Reader:
 
 @pytest.mark.process
 def test_files_and_changes_of_a_page_are_made(reader: Reader) -> None:
-    """What does not go as the page says is told."""
+    """A step that differs from the page is reported."""
     reader.follow(
         "```python\n# a/b.py\nx = 1\ny = 2\n```\n\n"
         "```diff\n--- a/b.py\n+++ a/b.py\n x = 1\n-y = 2\n+y = 3\n```\n\n"

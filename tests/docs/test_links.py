@@ -19,11 +19,11 @@ def test_links_lead_to_files_and_headings_or_are_well_formed(reference: Any) -> 
     for page in PAGES:
         for link in links(page.read_text("utf-8")):
             file, _, anchor = link.partition("#")
-            found = (page.parent / file).resolve() if file else page
+            target = (page.parent / file).resolve() if file else page
             if re.match(r"[a-z]+:", link):
                 leads = EXTERNAL.fullmatch(link) is not None
             else:
-                leads = found.exists() and (not anchor or anchor in anchors_of(found))
+                leads = target.exists() and (not anchor or anchor in anchors_of(target))
             if not leads:
                 broken.append((page.name, link))
 

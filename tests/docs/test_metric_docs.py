@@ -1,4 +1,4 @@
-"""docs/suites.md says of each metric of tokens what the one table of metrics says."""
+"""Test that docs/suites.md agrees with the table of metrics for each metric of tokens."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ELSEWHERE = {"throughput", NET_JOULES_PER_SAMPLE, *OF_BENCHMARKS}
 def rows() -> dict[str, tuple[str, str, str]]:
     """Return direction, limit in percent and least queries of each metric in the table."""
     table = TEXT.partition("| metric | meaning |")[2].partition("\n\n")[0]
-    found = {}
+    metrics = {}
     for line in table.splitlines()[2:]:
         names, _, better, limits, queries = (cell.strip() for cell in line.strip("|").split("|"))
         first, *others = re.findall(r"`([a-z_0-9]+)`", names)
@@ -33,9 +33,9 @@ def rows() -> dict[str, tuple[str, str, str]]:
         shares = (limits.removesuffix(" %").split(", ") * len(every))[: len(every)]
         for name, share in zip(every, shares, strict=True):
             named = dict(re.findall(r"(p\d\d): ([\d,]+)", queries))
-            own = named.get(name[-3:], "" if named else queries)
-            found[name] = (better, share, own)
-    return found
+            share_of_metric = named.get(name[-3:], "" if named else queries)
+            metrics[name] = (better, share, share_of_metric)
+    return metrics
 
 
 def test_the_table_is_that_of_the_code() -> None:

@@ -33,7 +33,7 @@ def test_every_option_and_make_target_that_is_named_exists(reference: Any) -> No
     assert absent == []
 
 
-def test_every_suite_that_comes_along_is_in_the_table_with_what_it_runs() -> None:
+def test_every_included_suite_is_in_the_table_with_its_cases() -> None:
     """docs/suites.md has a row for each: its engines, their precisions, the accelerators."""
     rows = re.findall(
         r"^\| \[(\S+)\]\(\.\./suites/\1\) \| (.+) \| (.+) \|$",
@@ -56,7 +56,7 @@ def test_every_suite_that_comes_along_is_in_the_table_with_what_it_runs() -> Non
     assert listed == here
 
 
-def test_every_outcome_is_explained_and_who_verified_nothing_is_said() -> None:
+def test_every_outcome_is_explained_and_the_lack_of_verification_is_stated() -> None:
     """docs/outcomes.md has a row for each word a verdict can end in."""
     text = (ROOT / "docs" / "outcomes.md").read_text("utf-8")
     readme = " ".join((ROOT / "README.md").read_text("utf-8").split())
@@ -126,7 +126,7 @@ unless both are named."""
 def test_the_page_of_the_tiny_twins_has_the_figures_of_their_trainers() -> None:
     """Every model of suites/tiny is on it, with its scores and those of chance to three digits."""
     page = (ROOT / "docs" / "tiny.md").read_text("utf-8")
-    found = re.findall(r"\| ([\w-]+) ([\d.]+) \| ([\d.]+) \|$", page, re.MULTILINE)
+    rows = re.findall(r"\| ([\w-]+) ([\d.]+) \| ([\d.]+) \|$", page, re.MULTILINE)
     expected = []
     for name, scores in TWINS.items():
         training = json.loads((ROOT / "suites/tiny" / name / "training.json").read_text("utf-8"))
@@ -135,7 +135,7 @@ def test_the_page_of_the_tiny_twins_has_the_figures_of_their_trainers() -> None:
             values = [reduce(getitem, key.split("."), training) if key else 10.0 for key in both]
             expected.append((score, *(f"{value:.3f}" for value in values)))
 
-    assert sorted(found) == sorted(expected)
+    assert sorted(rows) == sorted(expected)
     suites = (ROOT / "suites/tiny").glob("*.toml")
     models = {tomllib.loads(one.read_text("utf-8"))["workload"]["model"] for one in suites}
     assert {model.split("/")[0] for model in models} == set(TWINS)

@@ -39,7 +39,7 @@ def test_every_key_of_a_suite_is_explained_once_and_on_its_page(reference: Any) 
     assert {key.anchor for key in keys} - ids("suite", reference) == set()
 
 
-def test_every_option_and_argument_says_what_it_does_and_is_on_its_page(reference: Any) -> None:
+def test_every_option_and_argument_is_explained_on_its_page(reference: Any) -> None:
     options = reference("options").options()
     assert [option.name for option in options if not option.text] == []
     assert {option.anchor for option in options} - ids("options", reference) == set()
@@ -50,10 +50,10 @@ def test_every_option_and_argument_says_what_it_does_and_is_on_its_page(referenc
         for name, parser in commands.parsers().items()
         for action in commands.arguments(parser)
     ]
-    shown = ids("commands", reference)
+    ids_on_page = ids("commands", reference)
     assert [f"{name} {action.dest}" for name, action in arguments if not action.help] == []
-    assert {commands.anchor(*argument) for argument in arguments} - shown == set()
-    assert set(commands.parsers()) - shown == set()
+    assert {commands.anchor(*argument) for argument in arguments} - ids_on_page == set()
+    assert set(commands.parsers()) - ids_on_page == set()
 
 
 def test_every_entry_point_and_every_option_of_it_is_explained_on_the_page(reference: Any) -> None:
@@ -68,14 +68,16 @@ def test_every_entry_point_and_every_option_of_it_is_explained_on_the_page(refer
     assert groups.pop("formats") <= set(formats())
     groups.pop("addons")  # their options and commands are on those pages
     extensions = reference("extensions")
-    own = [extension for group in GROUPS for extension in extensions.own(group)]
-    options = [(extension, option) for extension in own for option in extension.options]
+    own_extensions = [extension for group in GROUPS for extension in extensions.own(group)]
+    options = [(extension, option) for extension in own_extensions for option in extension.options]
     page = reference().expand((DOCS / "reference-extensions.md").read_text("utf-8"))
 
-    assert {group: {one.name for one in own if one.group == group} for group in GROUPS} == groups
+    assert {
+        group: {one.name for one in own_extensions if one.group == group} for group in GROUPS
+    } == groups
     assert [group for group in groups if f"pytest_mlperf.{group}" not in page] == []
     assert [form for form in forms if f"`{form}`" not in page] == []
-    assert [extension.name for extension in own if not extension.declaration.about] == []
+    assert [extension.name for extension in own_extensions if not extension.declaration.about] == []
     assert [f"{one.name}.{option.name}" for one, option in options if not option.text] == []
     assert {extensions.anchor(*pair) for pair in options} - ids("extensions", reference) == set()
 
@@ -103,9 +105,9 @@ def test_every_outcome_is_explained_and_on_its_page(reference: Any) -> None:
     assert set(words.OUTCOMES) == set(map(str, Outcome)) == set(map(str, SEVERITY))
     assert {outcomes.anchor(o) for o in Outcome} - ids("outcomes", reference) == set()
     page = (DOCS / "outcomes.md").read_text("utf-8")
-    told = dict(re.findall(r"^\| ([\w ]+) \| (passes|fails)", page, re.MULTILINE))
+    result_by_outcome = dict(re.findall(r"^\| ([\w ]+) \| (passes|fails)", page, re.MULTILINE))
     apart = set(re.findall(r"^\| ([\w ]+) \| passes, counted apart", page, re.MULTILINE))
-    assert {word for word, says in told.items() if says == "fails"} == {
+    assert {word for word, says in result_by_outcome.items() if says == "fails"} == {
         str(outcome) for outcome in Outcome if outcome.fails
     }
     assert apart == set(map(str, reference("outcomes").COUNTED_APART))
@@ -173,15 +175,15 @@ def test_variables_are_found_where_they_are_read(reference: Any) -> None:
 
 def test_every_part_is_on_one_page(reference: Any) -> None:
     """A fence is replaced by it."""
-    asked = Counter(
+    part_counts = Counter(
         name for page in SITE_PAGES for name in reference().parts_of(page.read_text("utf-8"))
     )
-    assert asked == Counter(list(reference().PARTS))
+    assert part_counts == Counter(list(reference().PARTS))
     page = "before\n\n```{generated} gated-metrics\nhere stands\n```\n\nafter\n"
-    shown = reference().expand(page)
-    assert "here stands" not in shown
-    assert shown.startswith("before\n\n| scenario | gated |")
-    assert shown.endswith("\n\nafter\n")
+    expanded = reference().expand(page)
+    assert "here stands" not in expanded
+    assert expanded.startswith("before\n\n| scenario | gated |")
+    assert expanded.endswith("\n\nafter\n")
     with pytest.raises(KeyError, match="no-such-part"):
         reference().expand("```{generated} no-such-part\n```")
 
@@ -191,8 +193,10 @@ def test_every_junit_property_is_on_the_page() -> None:
     code = (ROOT / "pytest_mlperf/reports/for_pytest.py").read_text("utf-8")
     page = (DOCS / "reference-files.md").read_text("utf-8")
     names = set(re.findall(r'"(mlperf\.[a-z_.{}]+)"', code))
-    shown = {name.replace("{metric.metric}", "METRIC") for name in names}
-    shown |= {f"mlperf.{of}_per_usd" for of in ("samples", "tokens")}
+    properties_on_page = {name.replace("{metric.metric}", "METRIC") for name in names}
+    properties_on_page |= {f"mlperf.{of}_per_usd" for of in ("samples", "tokens")}
 
-    assert {name for name in shown if "{" not in name and f"`{name}`" not in page} == set()
-    assert "mlperf.METRIC.change" in shown
+    assert {
+        name for name in properties_on_page if "{" not in name and f"`{name}`" not in page
+    } == set()
+    assert "mlperf.METRIC.change" in properties_on_page

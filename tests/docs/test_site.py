@@ -12,9 +12,9 @@ from urllib.parse import unquote, urldefrag
 import pytest
 
 from tests.docs.conftest import Site
-from tests.docs.pages import DOCS, SITE_PAGES, part_of_index
+from tests.docs.pages import DOCS, GUIDES, SITE_PAGES, part_of_index
 
-PARTS = ("Tutorial", "How-to", "Reference", "Explanation")
+PARTS = (*GUIDES, "Reference", "Explanation", "Development")
 
 
 class _Page(HTMLParser):
@@ -48,8 +48,8 @@ def test_every_link_of_the_site_leads_somewhere(site: Site) -> None:
     for path in site.folder.rglob("*.html"):
         for target in _read(path).targets:
             file, anchor = urldefrag(unquote(target))
-            found = (path.parent / file.partition("?")[0]).resolve() if file else path
-            if not found.is_file() or (anchor and anchor not in _read(found).ids):
+            page_file = (path.parent / file.partition("?")[0]).resolve() if file else path
+            if not page_file.is_file() or (anchor and anchor not in _read(page_file).ids):
                 broken.append(f"{path.name}: {target}")
     assert broken == []
     foreign = [
@@ -64,7 +64,7 @@ def test_every_link_of_the_site_leads_somewhere(site: Site) -> None:
 
 
 def test_every_page_is_in_one_part_of_the_index() -> None:
-    """Tutorial, how-to, reference, explanation: each page answers one kind of question."""
+    """A page answers one kind of question."""
     listed = Counter(name for part in PARTS for name in part_of_index(part))
     there = {str(path.relative_to(DOCS).with_suffix("")) for path in SITE_PAGES} - {"index"}
 

@@ -1,4 +1,4 @@
-"""Take from Python what other systems lack, in every process whose PYTHONPATH has this folder.
+"""Remove from Python parts that other systems lack, if PYTHONPATH has this folder.
 
 LACKING names it, separated by blanks: a module, a name of a module ("os.killpg"), or a folder
 ("/proc/").
@@ -36,9 +36,9 @@ def _lose(lacking: str) -> None:
         sys.modules[lacking] = None  # type: ignore[assignment]
 
 
-def _refuse(folder: str, place: object) -> None:
-    if isinstance(place, str | bytes | os.PathLike):
-        path = os.fsdecode(place)
+def _refuse(folder: str, target: object) -> None:
+    if isinstance(target, str | bytes | os.PathLike):
+        path = os.fsdecode(target)
         if f"{path}/".startswith(folder):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
 

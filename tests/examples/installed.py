@@ -15,7 +15,7 @@ LIMIT_S = 240.0
 def run(
     folder: Path, *command: str, addopts: str = "-p no:cacheprovider"
 ) -> subprocess.CompletedProcess[str]:
-    """Run Python in a folder's project, beside what is installed in its site."""
+    """Run Python in a folder's project, with the packages of its site folder."""
     environment = {
         **os.environ,
         "PYTHONPATH": str(folder / "site"),

@@ -91,15 +91,15 @@ def test_runs_that_cannot_be_are_refused_by_name(words: str, tmp_path: Path) -> 
     case: Any = Case(
         workload="w", scenario=Scenario.OFFLINE, engine="e", precision="fp8", accelerator="x"
     )
-    given: Any = verdicts.run()
+    run: Any = verdicts.run()
     case = replace(case, **{k: v for k, v in fields.items() if k == "scenario"})
-    given = replace(given, **{k: v for k, v in fields.items() if k in ("metrics", "samples")})
+    run = replace(run, **{k: v for k, v in fields.items() if k in ("metrics", "samples")})
     more: Any = {"limits": {"throughput": 0.03}, **fields}
     more = {k: v for k, v in more.items() if k in ("limits", "profile")}
     subject = Subject(identity={"gpu": "x"}, fingerprint={}, surroundings={})
 
     with pytest.raises(MlperfError) as refused:
-        judge_runs(case, [given], subject=subject, baselines=tmp_path, **more)
+        judge_runs(case, [run], subject=subject, baselines=tmp_path, **more)
 
     assert words in str(refused.value)
 

@@ -27,7 +27,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "engine-plugin"
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a copy of the example, and the package installed beside it."""
+    """Return a folder with a copy of the example, with the package installed next to it."""
     folder = tmp_path_factory.mktemp("plugin")
     shutil.copytree(EXAMPLE, folder / "project", ignore=shutil.ignore_patterns("*.egg-info"))
     install(folder)
@@ -100,14 +100,14 @@ def test_its_own_tests_pass(installed: Path) -> None:
 
 @pytest.mark.nightly
 def test_its_engine_is_known_and_its_suite_is_measured(installed: Path) -> None:
-    known = run(installed, "pytest_mlperf", "options", "knn")
-    assert "batch_size" in known.stdout
+    options_run = run(installed, "pytest_mlperf", "options", "knn")
+    assert "batch_size" in options_run.stdout
 
     done = run(installed, "pytest", "suites", "-omlperf_control=off", "--mlperf-json=all.json")
 
     assert done.returncode == 0, done.stdout
-    found = read_results(installed / "project" / "all.json")
-    assert [(r.verdict.kind, r.verdict.outcome) for r in found.cases] == [
+    session_results = read_results(installed / "project" / "all.json")
+    assert [(r.verdict.kind, r.verdict.outcome) for r in session_results.cases] == [
         ("accuracy", Outcome.OK),
         ("performance", Outcome.NO_BASELINE),
     ] * 2

@@ -15,7 +15,7 @@ Set = Callable[[float], None]
 
 @pytest.fixture
 def wall(monkeypatch: pytest.MonkeyPatch) -> Set:
-    """Set the wall clock ahead by so much."""
+    """Return a function that sets the wall clock ahead."""
     real = time.time
 
     def set_to(ahead: float) -> None:
@@ -24,10 +24,10 @@ def wall(monkeypatch: pytest.MonkeyPatch) -> Set:
     return set_to
 
 
-def test_the_farthest_that_the_clock_was_from_its_start_is_told(
+def test_the_largest_offset_of_the_clock_is_reported(
     wall: Set, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that was set back meanwhile, or slewed in small steps, as well."""
+    """Also a clock that was set back during the run, or slewed in small steps."""
     monkeypatch.setattr(clock, "CLOCK_PERIOD_SECONDS", 0.002)
     for steps, moved in (
         ((0.0,), 0.0),

@@ -32,7 +32,7 @@ ENGINE, SERVER, DAEMON, OTHER = 100, 101, 102, 200
 
 
 class Tree:
-    """A /proc and a /sys that tell what they are told to."""
+    """A scripted /proc and /sys."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -79,7 +79,7 @@ class Tree:
         self.write(f"{folder}/status", status)
 
     def listen(self, pid: int, port: int, *, inode: int = 4711, table: str = "tcp") -> None:
-        """Let a process wait for connections, and be connected to somebody itself."""
+        """Let a process listen at a port, and have a connection to another process itself."""
         rows = [
             f"0: 00000000:{port:04X} 0:0 0A 0:0 0:0 0 0 0 {inode} 1",
             "1: 0:0050 0:0 01 0:0 0:0 0 0 0 9 1",
@@ -103,7 +103,7 @@ def tree(tmp_path: Path) -> Tree:
 
 
 def between(tree: Tree, meanwhile: Callable[[], None] = lambda: None, **options: Any) -> Contention:
-    """Return what is read of a window of 10 s in which something happens."""
+    """Return the use in a window of 10 s in which something happens."""
     watch = tree.watch(**options)
     start = watch.read()
     meanwhile()
@@ -111,7 +111,7 @@ def between(tree: Tree, meanwhile: Callable[[], None] = lambda: None, **options:
     return Contention(**watch.between(start, watch.read()))
 
 
-def test_own_and_others_use_are_told_apart(tree: Tree) -> None:
+def test_own_and_others_use_are_separated(tree: Tree) -> None:
     """The engine's server and what that starts are its own, in whatever group they are."""
 
     def state(factor: float) -> None:
@@ -145,7 +145,7 @@ PORT = 8000
 def test_the_server_at_a_port_of_this_machine_is_the_runs_own(
     tree: Tree, name: str, port: int, table: str, serves: bool, own_s: float
 ) -> None:
-    """With what it started; a container's proxy is not the server."""
+    """With its child processes; a container's proxy is not the server."""
 
     def state(factor: float) -> None:
         tree.cores(busy_s=10 * factor)
@@ -162,7 +162,7 @@ def test_the_server_at_a_port_of_this_machine_is_the_runs_own(
     assert between(tree).serves is None
 
 
-def test_the_session_that_a_run_belongs_to_is_no_neighbour(tree: Tree) -> None:
+def test_the_own_session_does_not_count_as_a_neighbour(tree: Tree) -> None:
     """Neither pytest nor its other workers."""
 
     def state(factor: float) -> None:
@@ -218,7 +218,7 @@ def test_a_child_that_came_and_went_counts_once(tree: Tree) -> None:
     assert usage.others == {"new": pytest.approx(0.5)}
 
 
-def test_threads_wait_beyond_what_scheduling_takes(tree: Tree) -> None:
+def test_waits_of_threads_count_beyond_the_cost_of_scheduling(tree: Tree) -> None:
     tree.process(ENGINE)
     tree.process(SERVER, parent=ENGINE)
     tree.thread(ENGINE, 100, waited_s=1.0, turns=10, switches=5)
@@ -236,7 +236,7 @@ def test_threads_wait_beyond_what_scheduling_takes(tree: Tree) -> None:
 
 
 def test_cores_that_are_not_ours_do_not_matter(tree: Tree) -> None:
-    """Of stolen time the part of ours counts."""
+    """Of stolen time, the part on our cores counts."""
     tree.process(ENGINE)
     tree.cores(0, count=4)
     usage = between(tree, lambda: tree.cores(6, count=4))
@@ -368,7 +368,7 @@ def test_a_process_that_shares_its_core_waits_and_is_seen_to() -> None:
 
 
 def test_the_peak_of_memory_is_that_of_a_worker_and_all_that_it_started(tree: Tree) -> None:
-    """What a kernel does not tell is no zero."""
+    """A figure that a kernel does not report is unknown, not zero."""
     assert between(tree) == Contention(window_s=10.0, cores=2)
     tree.process(ENGINE)
     assert tree.watch().peak_bytes() is None

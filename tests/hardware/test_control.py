@@ -1,4 +1,4 @@
-"""The micro-benchmark's program: what it counts, on numpy and on torch, and what ends it."""
+"""Test the micro-benchmark's program: its counts, with numpy and with torch, and its end."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def test_the_slowest_pair_counts_and_each_byte_once(monkeypatch: pytest.MonkeyPa
     assert control.between(["cuda:0", "cuda:1", "cuda:2"], PAIRS) == 16384 / 4.0
 
 
-def test_a_torch_without_its_gpus_is_said() -> None:
+def test_a_torch_without_its_gpus_is_reported() -> None:
     torch = pytest.importorskip("torch")
     if torch.version.cuda is None:
         says = "was built without CUDA, so that nothing multiplies matrices on the GPU: install"

@@ -1,6 +1,6 @@
-"""Every failure of NVML ends where it should: one quantity, one GPU, or all of it.
+"""Test that a failure of NVML costs one quantity, one GPU, or all of it, as it should.
 
-What one call does with one code is in test_nvml.py; here a sampler runs, and its file is read.
+Reactions of one call to one code are in test_nvml.py; here a sampler runs, and its file is read.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def test_energy_that_is_forbidden_in_mid_run_is_not_known(fake: Fake) -> None:
     assert (energy.joules, energy.peak_w) == (None, 250.0)
 
 
-def test_a_property_that_is_not_told_is_none_and_the_others_stand(
+def test_a_property_that_is_not_reported_is_none_and_the_others_stand(
     fake: Fake, opened: NvmlLibrary
 ) -> None:
     assert set(PROPERTIES) == set(IDENTITY_READERS)
@@ -173,10 +173,10 @@ def found_after(fake: Fake, pynvml: ModuleType, rule: str) -> NvmlDevice | None:
             opened.close()
 
 
-def test_what_passes_at_the_start_is_asked_three_more_times(
+def test_transient_errors_at_the_start_are_retried_three_times(
     fake: Fake, pynvml: ModuleType, opened: NvmlLibrary
 ) -> None:
-    """A timeout, what is unknown, and a code without a class; what does not pass is asked once."""
+    """A timeout, an unknown error, and a code without a class; permanent errors are tried once."""
     for function, code in product(STARTING, (10, 999, 37)):
         three, four = (
             found_after(fake, pynvml, f"fail {function} {code} calls=1-{n}") for n in (3, 4)
@@ -199,7 +199,7 @@ def test_what_passes_at_the_start_is_asked_three_more_times(
 def test_a_function_that_is_lacking_leads_to_the_next_way_or_none(
     opened: NvmlLibrary, fake: Fake
 ) -> None:
-    """In an old driver, and in a binding without what is deprecated now and goes with CUDA 14."""
+    """In an old driver, and in a binding without the functions that are removed in CUDA 14."""
     lacking = ReadMethod(
         name="nvmlDeviceGetFanSpeed",
         read=lambda nvml, handle: nvml.nvmlDeviceGetFanSpeed(handle),
@@ -244,7 +244,9 @@ DROPPED: dict[str, tuple[str, str, str | None]] = {
 
 
 @pytest.mark.usefixtures("children")
-def test_a_gpu_that_is_lost_at_the_start_is_told_from_one_that_cannot_be_read(fake: Fake) -> None:
+def test_a_gpu_that_is_lost_at_the_start_is_distinguished_from_an_unreadable_one(
+    fake: Fake,
+) -> None:
     """It is not merely without energy: whatever was measured on it is void."""
     for function, code, words in (
         ("nvmlDeviceGetHandleByUUID", 15, "GPU is lost (15)"),
@@ -292,7 +294,7 @@ def test_a_sensor_that_times_out_in_mid_run_is_missed_and_counted(fake: Fake) ->
 
 
 @pytest.mark.usefixtures("children")
-def test_an_instance_whose_handle_tells_the_whole_gpus_energy_is_given_none_of_it(
+def test_an_instance_whose_handle_reports_the_whole_gpus_energy_has_none(
     fake: Fake, pynvml: ModuleType
 ) -> None:
     fake.write("device", "mig 2 energy=parent", "wave const 600")

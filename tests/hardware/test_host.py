@@ -1,5 +1,7 @@
-"""A CPU machine is known by its model, its cores and its governor; what else may change a speed
-is read where Linux tells it, and left out where it does not."""
+"""Test the identity of a CPU machine: model, cores and governor.
+
+Other influences on speed are read if Linux reports them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A machine has the GPUs that CUDA would show, each known by what a baseline must equal.
+"""Test that a machine has the GPUs that CUDA would show, with the identity of baselines.
 
 NVML is asked in real child processes, on a library whose GPUs a scenario describes.
 """
@@ -237,12 +237,12 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
 
 
 def look() -> Machine:
-    """Look anew, past the cache."""
+    """Detect the machine again, without the cache."""
     return detect.__wrapped__(gpus=True)
 
 
 def test_a_machine_is_looked_at_through_a_child(fake: Fake) -> None:
-    """Identity, links and versions of each GPU; nobody asks NVML for the CPU."""
+    """Identity, links and versions of each GPU; for the CPU no NVML is needed."""
     cpu = detect.__wrapped__(gpus=False)
     assert (cpu.gpus, cpu.nvml_trouble, fake.log.exists()) == ((), None, False)
     assert cpu.surroundings("cpu")["machine.python"]
@@ -324,7 +324,7 @@ def test_a_number_that_may_mean_another_gpu_is_not_guessed(
 CRASH = "int nvmlInitWithFlags(unsigned flags) { return *(volatile int *)0; }\n"
 
 
-def test_a_library_that_crashes_is_no_gpu(
+def test_a_library_that_crashes_counts_as_no_gpu(
     fake: Fake, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "crash.c").write_text(CRASH)
@@ -341,7 +341,7 @@ def test_a_library_that_crashes_is_no_gpu(
     )
 
 
-def test_a_driver_that_does_not_work_or_hangs_is_no_gpu_and_says_why(
+def test_a_driver_that_fails_or_hangs_counts_as_no_gpu_with_a_reason(
     fake: Fake, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     for rules, trouble in (
@@ -386,7 +386,7 @@ def test_a_child_that_cannot_run_or_has_no_binding_says_its_last_word(
         assert trouble in (ask_nvml()["trouble"] or "")
 
 
-def test_a_machine_and_its_gpus_are_told_apart_without_their_names() -> None:
+def test_machines_and_gpus_are_distinguished_without_their_names() -> None:
     """Without an id of systemd and without GPUs nothing is known."""
     gpus = ({"uuid": "GPU-1", "gpu": "NVIDIA H200"}, {"uuid": "GPU-2", "gpu": "NVIDIA H200"})
     here = Machine(cpu={}, gpus=gpus, machine_id="0123456789abcdef")

@@ -1,4 +1,4 @@
-"""Memory is free again where no more is taken than before; where that is not known, at rest."""
+"""Test that memory counts as free at its former level, or else once it is stable."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def gpu(used_mib: int, *more: str) -> list[str]:
 
 
 def looks(fake: Fake, *scenarios: list[str]) -> tuple[Callable[[float], None], list[float]]:
-    """Return what is slept by: each time the next scenario is here; and how often it was."""
+    """Return a sleep function that applies the next scenario, and the list of its calls."""
     left, slept = list(scenarios), []
 
     def sleep(seconds: float) -> None:
@@ -47,7 +47,9 @@ def test_it_waits_until_every_gpu_has_as_much_as_before(fake: Fake, pynvml: Modu
     assert (len(slept), only["used"], only["free"]) == (3, 2_000 * MIB, True)
 
 
-def test_what_is_still_taken_is_told_with_who_has_it(fake: Fake, pynvml: ModuleType) -> None:
+def test_memory_that_stays_in_use_is_reported_with_its_owner(
+    fake: Fake, pynvml: ModuleType
+) -> None:
     """An instance has memory of its own."""
     fake.write(*gpu(70_000, f"proc 4711 {69_000 * MIB}"))
     assert memory.wait(pynvml, {"GPU-0": 400 * MIB}, -1.0) == {

@@ -85,10 +85,13 @@ PROPERTIES: dict[str, dict[str, Property]] = {
 }
 
 
-def test_a_gpu_is_known_by_what_changes_its_speed_or_its_energy(
+def test_a_gpus_identity_is_what_changes_its_speed_or_its_energy(
     fake: Fake, pynvml: ModuleType
 ) -> None:
-    """Power is rounded to 5 W; what is not told is None alone; no UUID or version is among it."""
+    """Power is rounded to 5 W; an unknown property is None alone.
+
+    UUID and versions are left out.
+    """
     gpu = only(nvidia.read(pynvml))
     assert (gpu["uuid"], gpu["parent"], gpu["address"], gpu["index"]) == ("GPU-0", "GPU-0", None, 0)
     expected = {lines: {**H200, **changed} for lines, changed in PROPERTIES.items()}
@@ -152,7 +155,7 @@ PATHS: dict[str, tuple[str, dict[str, str | None]]] = {
 }
 
 
-def test_how_gpus_reach_each_other_is_told_by_pairs(fake: Fake, pynvml: ModuleType) -> None:
+def test_links_between_gpus_are_reported_by_pairs(fake: Fake, pynvml: ModuleType) -> None:
     for name, (lines, paths) in PATHS.items():
         fake.write(*lines.split(" | "))
         seen = {gpu["uuid"]: gpu["paths"] for gpu in nvidia.read(pynvml)["gpus"]}
@@ -166,7 +169,7 @@ def test_how_gpus_reach_each_other_is_told_by_pairs(fake: Fake, pynvml: ModuleTy
         assert all(seen[v][u] == path for u, to in seen.items() for v, path in to.items()), name
 
 
-def test_what_cannot_be_sampled_is_said_before_a_run(fake: Fake, pynvml: ModuleType) -> None:
+def test_unreadable_quantities_are_reported_before_a_run(fake: Fake, pynvml: ModuleType) -> None:
     """Doctor shows it; each quantity with what NVML answered."""
     ecc = {"ecc_corrected", "ecc_uncorrected"}
     expected: dict[str, set[str]] = {
@@ -189,8 +192,8 @@ def test_what_cannot_be_sampled_is_said_before_a_run(fake: Fake, pynvml: ModuleT
     assert unread_by_rules == expected
 
 
-def test_what_is_only_shown_when_it_changed(fake: Fake, pynvml: ModuleType) -> None:
-    """Versions, link, settings and a hash of the card; what is not known is left out."""
+def test_surroundings_are_shown_only_on_change(fake: Fake, pynvml: ModuleType) -> None:
+    """Versions, link, settings and a hash of the card; unknown ones are left out."""
     lines = ["driver 580.95.05", "cuda 12090", *scenario(*PLAIN, "gsp 580.95.05")]
     fake.write(*lines)
     whole = only(nvidia.read(pynvml))["surroundings"]
@@ -260,7 +263,7 @@ def test_an_instance_whose_gpu_may_not_be_asked_is_there_all_the_same(
     assert gpu["identity"] == {**dict.fromkeys(H200), **identity, **still}
 
 
-def test_an_instance_that_is_not_told_is_no_whole_gpu(fake: Fake, pynvml: ModuleType) -> None:
+def test_an_unreported_instance_never_counts_as_a_whole_gpu(fake: Fake, pynvml: ModuleType) -> None:
     """Nor one whose instances may not be listed; a GPU without any cannot be used."""
     for rule, uuid in (
         ("fail nvmlDeviceGetName 3 dev=100", "MIG-0-0"),
@@ -305,7 +308,7 @@ def test_products_and_instances_have_class_names_that_suites_may_use() -> None:
 
 
 def test_garbage_is_unknown_in_an_identity_too(fake: Fake, pynvml: ModuleType) -> None:
-    """No function shows what a board cannot have; a limit that cannot be is set by nobody."""
+    """No function reports a value that a board cannot have; an impossible limit is never set."""
     for blank in (2**32 - 1, 2**63 - 14):
         garbage_rules = [f"show {function} {blank}" for function in GARBAGE]
         fake.write(*garbage_rules, "device", "application 1500 1980")
@@ -372,7 +375,7 @@ def test_without_a_gpu_there_is_a_reason_and_one_that_is_broken_leaves_the_other
         assert (answer["trouble"] or "").startswith(reason)
 
 
-def test_the_child_process_prints_what_nvml_tells(fake: Fake) -> None:
+def test_the_child_process_prints_the_report_of_nvml(fake: Fake) -> None:
     command = [sys.executable, "-m", "pytest_mlperf.hardware.nvidia"]
     done = subprocess.run(
         command, capture_output=True, text=True, check=True, env=fake.environment, timeout=60

@@ -55,7 +55,7 @@ REFUSED = {
 
 
 def together_with(name: str) -> set[str]:
-    """Return the quantities that are missing where one is refused."""
+    """Return the quantities that are missing if one is refused."""
     shared = {"nvmlDeviceGetClockInfo", "nvmlDeviceGetTotalEccErrors", "nvmlDeviceGetNvLinkState"}
     same = {other for other, functions in REFUSED.items() if functions == REFUSED[name]}
     return same if shared & set(REFUSED[name]) else {name}
@@ -70,7 +70,7 @@ def all_probes(device: NvmlDevice) -> dict[str, Probe]:
     return probes(device, identity(device), driver)
 
 
-def test_a_library_that_does_not_start_or_is_another_one_says_what_to_do(
+def test_a_library_that_does_not_start_or_is_another_one_names_the_remedy(
     fake: Fake, pynvml: ModuleType
 ) -> None:
     """The package pynvml puts an old API in the way of nvidia-ml-py."""
@@ -301,7 +301,7 @@ def test_power_is_of_the_module_where_the_counter_or_nothing_else_is(
     assert probe(opened, "power_w").read() is None
 
 
-def test_slowdowns_are_counted_whatever_the_number_of_their_field(
+def test_slowdowns_are_counted_under_any_number_of_their_field(
     fake: Fake, opened: NvmlLibrary
 ) -> None:
     """The numbers changed within driver branch 580; an old driver counts in another function."""
@@ -349,7 +349,7 @@ def test_event_reasons_and_processes_are_read_as_they_are_and_nothing_is_ever_se
     assert "nvmlDeviceSetPersistenceMode" in fake.calls()
 
 
-def test_an_identity_tells_what_decides_speed(fake: Fake, opened: NvmlLibrary) -> None:
+def test_an_identity_has_the_properties_that_decide_speed(fake: Fake, opened: NvmlLibrary) -> None:
     fake.write("device", "limit 500 default=700 max=700", "ecc 1 0", "mig 0", "fail x 3")
     gpu_identity = identity(find(opened, "GPU-0"))
 

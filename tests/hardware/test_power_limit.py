@@ -54,7 +54,7 @@ def leave(folder: Path, **changes: Any) -> Path:
 def test_the_limit_before_is_noted_and_given_back(
     fake: Fake, opened: NvmlLibrary, folder: Path
 ) -> None:
-    """What somebody else set meanwhile, as an administrator does or a reboot, is left alone."""
+    """A limit set by others during the run, such as an administrator or a reboot, is left alone."""
     set_to(opened, folder, 500)
     assert (fake.limit_w(), noted(folder)) == (500, {"GPU-0": NOTE})
     done = power_limit.restore_all(opened, ["GPU-0", "GPU-1"], folder)
@@ -83,7 +83,7 @@ REFUSED: list[tuple[str, str, int, str, str]] = [
 """What else the scenario says, GPU, watts, layer of the error and its sentence."""
 
 
-def test_what_cannot_be_set_is_refused_in_one_sentence(
+def test_a_limit_that_cannot_be_set_is_refused_in_one_sentence(
     fake: Fake, opened: NvmlLibrary, folder: Path
 ) -> None:
     """A limit that is there already needs no right."""
@@ -109,7 +109,7 @@ def test_what_cannot_be_set_is_refused_in_one_sentence(
     assert (fake.limit_w(), noted(folder)) == (700, {})
 
 
-def test_what_cannot_be_given_back_says_how_to(
+def test_a_limit_that_cannot_be_restored_has_the_command_for_it(
     fake: Fake, opened: NvmlLibrary, folder: Path
 ) -> None:
     """The note stays for who may; other GPUs have theirs back."""
@@ -136,7 +136,7 @@ def pipe(note: Path) -> None:
     os.mkfifo(note)
 
 
-def test_what_is_no_note_is_none(folder: Path) -> None:
+def test_an_invalid_note_is_ignored(folder: Path) -> None:
     spoils: list[Callable[[Path], object]] = [
         link,
         pipe,
@@ -212,7 +212,7 @@ def test_the_limit_lasts_until_the_process_is_to_end(
     assert code == (128 + number if number else 0)
 
 
-def test_what_a_killed_process_left_can_be_given_back(fake: Fake, folder: Path) -> None:
+def test_the_limit_left_by_a_killed_process_can_be_restored(fake: Fake, folder: Path) -> None:
     """A limit that one GPU cannot have is set on none."""
     guard = Guard(fake, folder, 500, "GPU-0")
     guard.end(signal.SIGKILL)

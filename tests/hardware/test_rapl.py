@@ -93,7 +93,7 @@ def test_a_sum_never_lacks_a_part_and_a_host_without_counters_has_none(tmp_path:
     assert doctor(tmp_path / "absent").state == "missing"
 
 
-def test_counters_that_are_for_root_alone_are_said_with_the_remedy(
+def test_counters_reserved_for_root_are_reported_with_the_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The kernel's refusal, in place of the file's mode, which root may read whatever it is."""

@@ -1,4 +1,4 @@
-"""The sampler's process: what it writes, what it costs, when it ends, that it sets nothing."""
+"""Test the sampler's process: its file, its cost, its end, and that it changes no setting."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def sampled(fake: Fake, seconds: float = 0.3, *gpus: str, watch_s: float = 0.02)
     return child
 
 
-def test_it_says_first_what_it_reads_and_how(fake: Fake) -> None:
+def test_the_log_begins_with_quantities_and_ways_of_reading(fake: Fake) -> None:
     """Identity, the way that answered, costs, rates, both clocks, the counter's period."""
     child = sampled(fake, 0.0, watch_s=0.6)
     ready = child.ready
@@ -70,7 +70,7 @@ def test_records_are_ticks_with_a_counter_at_some_and_states_now_and_then(fake: 
 
 
 @pytest.mark.quiet
-def test_records_come_at_the_rates_that_it_said(fake: Fake) -> None:
+def test_records_come_at_the_stated_rates(fake: Fake) -> None:
     """Power and reasons at each tick, the counter at some, slower state now and then."""
     child = sampled(fake, 2.1)
     (end,) = child.of("end")
@@ -136,7 +136,7 @@ def test_rates_of_a_starved_start_rise_when_calls_are_quick_again(fake: Fake) ->
         ("mean=1000", True),
     ],
 )
-def test_what_worked_just_before_has_faded_from_the_utilisation_and_who_works_on_is_seen(
+def test_past_work_fades_from_the_utilisation_and_ongoing_work_is_seen(
     fake: Fake, util: str, *, expected: bool
 ) -> None:
     fake.restart("device", f"util 100 0 {util}", "proc 42 1000 after=0.4")
@@ -149,7 +149,7 @@ def test_what_worked_just_before_has_faded_from_the_utilisation_and_who_works_on
         assert gpu["utilization_percent"] < 10
 
 
-def test_several_gpus_are_told_apart(fake: Fake) -> None:
+def test_several_gpus_are_distinguished(fake: Fake) -> None:
     """By the index in the order asked for; of two instances of one GPU one is counted."""
     fake.write("device", "wave const 100", "device", "wave const 400", "device", "mig 2")
     child = sampled(fake, 0.3, "GPU-1", "GPU-9", "GPU-0", "MIG-2-0", "MIG-2-1")
@@ -196,7 +196,7 @@ def test_a_machine_without_the_library_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("code", [15, 16])
-def test_a_gpu_lost_in_mid_run_is_said_and_asked_no_more(fake: Fake, code: int) -> None:
+def test_a_gpu_lost_in_mid_run_is_reported_and_not_read_again(fake: Fake, code: int) -> None:
     """Without a GPU left the sampler ends by itself."""
     fake.write("device", "device")
     with Child(fake, "GPU-0", "GPU-1", watch_s=0.02) as child:

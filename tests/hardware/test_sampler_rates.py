@@ -28,7 +28,7 @@ costs = st.fixed_dictionaries(
 )
 
 
-def test_what_is_dear_is_read_less_often_and_the_rest_as_before() -> None:
+def test_expensive_quantities_are_read_less_often_and_the_rest_as_before() -> None:
     usual = choose(CHEAP, 1)
     assert (usual.trace_hz, usual.state_hz, usual.slow_hz) == (50, 5, 1)
     assert 10 <= usual.counter_hz <= 20
@@ -97,7 +97,7 @@ def test_each_gpu_of_many_is_read_often_enough_at_realistic_costs(gpus: int) -> 
 
 
 def test_rates_that_a_starved_start_made_low_rise_once_reading_is_quick() -> None:
-    """And stay where reading has not become cheaper, or where one GPU's has not."""
+    """They stay if reading has not become cheaper, or if one GPU's has not."""
     slow = {group: ReadCost(cpu_s=0.01, wall_s=0.01) for group in GROUPS}
     for costs_of, raised in (([CHEAP], True), ([CHEAP, slow], False), ([slow], False)):
         records: list[str] = []

@@ -1,4 +1,4 @@
-"""CUDA_VISIBLE_DEVICES is read as CUDA reads it; a GPU is always told by its UUID."""
+"""Test that CUDA_VISIBLE_DEVICES is read as CUDA reads it, and that a GPU is named by its UUID."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ NOTHING = [
 """What tells no GPU from the others, and what names one twice."""
 
 
-def test_each_form_means_what_it_means_to_cuda() -> None:
+def test_each_form_is_read_as_cuda_reads_it() -> None:
     expected: dict[str, tuple[str, ...]] = dict.fromkeys(NOTHING, ())
     for table in (FORMS, ENDED):
         expected |= {form: gpus for gpus, forms in table.items() for form in forms}
@@ -111,7 +111,7 @@ def test_without_the_variable_all_are_visible() -> None:
 
 
 @given(st.text(alphabet="0123GPUMI-,/ 89fabx", max_size=40))
-def test_whatever_is_set_gives_gpus_that_are_here_each_once(value: str) -> None:
+def test_any_value_gives_present_gpus_once_each(value: str) -> None:
     """And a longer list only adds behind, unless it names one twice."""
     visible_uuids = visible(SLICED, {"CUDA_VISIBLE_DEVICES": value})
 

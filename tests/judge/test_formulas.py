@@ -36,7 +36,7 @@ def test_tails_are_symmetric_probabilities_that_get_smaller_outwards(
     assert t_sf(near + 0.01, df) < t_sf(near, df)
 
 
-def test_the_median_is_zero_and_what_is_outside_the_domain_is_refused() -> None:
+def test_the_median_is_zero_and_values_outside_the_domain_are_refused() -> None:
     outside = [(0.0, 5.0), (1.0, 5.0), (math.nan, 5.0), (0.1, 0.5), (0.1, math.inf)]
 
     assert (t_isf(0.5, 7.0), t_sf(0.0, 7.0)) == (0.0, 0.5)

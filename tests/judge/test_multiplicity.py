@@ -1,4 +1,7 @@
-"""Many pairs in one session: what stands among them, and what they show of unchanged ones."""
+"""Test many pairs in one session.
+
+Which drops stand out, and their distribution without a change.
+"""
 
 from __future__ import annotations
 
@@ -196,7 +199,7 @@ def test_pairs_as_expected_are_judged_as_alone_and_few_show_nothing() -> None:
     assert null.excess == pytest.approx(3, abs=0.8)
 
 
-def test_drops_do_not_widen_it_and_are_larger_than_what_nothing_did() -> None:
+def test_drops_do_not_widen_it_and_exceed_unchanged_pairs() -> None:
     """One in 300 of the baselines' sessions fell by 12 standard errors."""
     rng, baseline_runs = random.Random(2), baselines()
     for fell in (30, PAIRS // 2, PAIRS):
@@ -237,7 +240,7 @@ def heavy(rng: random.Random) -> list[Compared]:
 
 
 def away(null: Null, times: float) -> list[Compared]:
-    """Return looks at a drop that lies so many times as far out as the farthest that was seen."""
+    """Return the analyses of a drop that lies `times` times as far out as the farthest seen."""
     se = null.scale * math.sqrt((SE / 2) ** 2 + null.excess * SE**2)
     return [(-times * null.seen[-1] * se, SE, DF), (-times * null.seen[-1] * se, SE / 2, 1e3)]
 

@@ -1,4 +1,4 @@
-"""Claims about two engines: what runs in turns prove, and what they do not."""
+"""Test claims about two engines: the verdicts of interleaved runs."""
 
 from __future__ import annotations
 
@@ -116,8 +116,11 @@ def test_any_positive_numbers_are_judged(
 @pytest.mark.parametrize("count", [100, pytest.param(1500, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("session", [0.0, 0.03])
 def test_its_errors_are_as_rare_as_it_promises(session: float, count: int) -> None:
-    """Also where runs are five times as noisy as expected; what a session does to all its runs is
-    no error. Simulated claims, each true to the digit."""
+    """Also if runs are five times as noisy as expected.
+
+    An effect of a session on all its runs is not an error. Simulated claims, each true to the
+    digit.
+    """
     for noise in (0.002, 0.007, 0.014, 0.035):
         rng = random.Random(20261121)
         decisions = []
@@ -160,7 +163,7 @@ def test_a_drop_is_proven_or_one_of_the_limit_excluded() -> None:
             assert (verdict.outcome, verdict.improved) == (decision, improved)
 
 
-def test_what_cannot_be_judged_is_refused() -> None:
+def test_invalid_values_are_refused() -> None:
     for a, b, least, message in (
         ([], [], 1.2, "0 runs of a and 0 of b are no pairs"),
         ([1.0], [1.0, 1.0], 1.2, "1 runs of a and 2 of b are no pairs"),

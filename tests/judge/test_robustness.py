@@ -62,7 +62,7 @@ WIDE = [0.02, 0.021, -0.02, -0.021, 0.01, 0.011, -0.01, -0.011]
 
 
 def test_a_word_is_final_where_sessions_cannot_turn_it() -> None:
-    """Of four sessions that agree or differ, and of one, whose differences are not known."""
+    """From four sessions that agree or differ, and from one, whose variance is unknown."""
     few, provisional = "few sessions", Answer.PROVISIONAL
     for baseline, current, sessions, rule, decision, leans, lacking in (
         (FLAT, [0.0], FOUR, RULE, Answer.PASS, None, None),
@@ -82,7 +82,7 @@ def test_a_word_is_final_where_sessions_cannot_turn_it() -> None:
         )
 
 
-def test_a_baseline_is_old_by_its_age_and_what_its_sessions_span() -> None:
+def test_a_baseline_is_old_by_its_age_and_the_span_of_its_sessions() -> None:
     """Four days in a row speak for six more."""
     assert judged(FLAT, [0.0], FOUR, age=6.9).outcome is Answer.PASS
     old = judged(FLAT, [0.0], FOUR, age=7.0)
@@ -122,7 +122,7 @@ def test_a_baseline_is_final_for_twice_its_span_and_less_with_a_trend() -> None:
     st.floats(0.0, 0.5),
     st.sampled_from([1, 2, 4]),
 )
-def test_what_holds_to_some_difference_of_sessions_is_what_is_said(
+def test_a_robust_verdict_states_the_variance_that_it_holds_up_to(
     current: list[float], away: float, sessions: int
 ) -> None:
     runs = [[0.001, -0.001]] * sessions
@@ -184,7 +184,7 @@ def final_drop(sample: Sample) -> bool:
 
 @settings(max_examples=300)
 @given(st.data())
-def test_what_is_known_better_never_makes_a_drop_harder_to_prove(data: st.DataObject) -> None:
+def test_better_knowledge_never_makes_a_drop_harder_to_prove(data: st.DataObject) -> None:
     """More degrees of freedom, more days and sessions that differ by less, with estimates fixed."""
 
     def draw(low: float, high: float) -> float:
@@ -212,7 +212,7 @@ def test_what_is_known_better_never_makes_a_drop_harder_to_prove(data: st.DataOb
 @settings(max_examples=100)
 @given(st.data())
 def test_a_larger_ratio_of_sessions_never_makes_a_drop_final(data: st.DataObject) -> None:
-    """What rule R says with what was learnt of sessions: the runs are the same."""
+    """Rule R with the learnt variance of sessions, on the same runs."""
     sd = data.draw(st.floats(0.0005, 0.01))
     deviations = st.floats(-2.0, 2.0).map(lambda x: sd * x)
     baseline = data.draw(st.lists(deviations, min_size=8, max_size=8))

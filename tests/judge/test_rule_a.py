@@ -59,7 +59,7 @@ def test_looks_grow_and_end_with_the_whole_data_set() -> None:
 @settings(max_examples=50)
 @given(scores=SCORES, fall=st.floats(0.02, 50), margin=st.floats(0.01, 10), seed=st.integers(0))
 @example(scores=[0.0, 0.0], fall=6.2518490503445445, margin=7.0, seed=0)  # off by rounding
-def test_the_same_scores_pass_and_bounds_enclose_a_change_whatever_the_order(
+def test_the_same_scores_pass_and_bounds_enclose_a_change_in_any_order(
     scores: list[float], fall: float, margin: float, seed: int
 ) -> None:
     """A fall of every sample alike is certain."""
@@ -190,7 +190,7 @@ def test_right_and_wrong_answers_are_judged_by_their_flips() -> None:
 
 
 @given(st.dictionaries(st.text(max_size=3), st.floats(0, 1), max_size=6), st.floats(0.001, 0.2))
-def test_holm_steps_down_and_rejects_at_least_what_bonferroni_does(
+def test_holm_steps_down_and_rejects_at_least_as_much_as_bonferroni(
     p: dict[str, float], alpha: float
 ) -> None:
     rejected = holm(p, alpha)

@@ -1,4 +1,4 @@
-"""Rule R: what it proves, and what can never make it lie."""
+"""Test rule R: its verdicts, and its error rates under hostile conditions."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ SLOWER = values(0.010, 0.0101, 0.0102, 0.0100, 0.0099, within_se=0.004, sessions
 
 
 def test_spread_and_bounds_follow_the_formulas() -> None:
-    """Of runs that spread inside too, of the prior alone, and without an effect of sessions."""
+    """For runs with inner spread, for the prior alone, and without an effect of sessions."""
     times = values(0.0104, 0.0106, within_se=0.004)
     no_sessions, three = RuleR(session_share=0.0), values(94, 100, 97)
     for baseline, runs, rule, sd, df, worse, better in (
@@ -96,9 +96,9 @@ def test_spread_and_bounds_follow_the_formulas() -> None:
 
 
 def test_minimum_detectable_change_follows_its_formula_and_p_values_count_every_look() -> None:
-    """Of eight runs, of five with spread inside them, of one; less where sessions are several.
+    """From eight runs, from five with inner spread, from one; less if sessions are several.
 
-    One run is no evidence, and neither is a pass, also after an open first run.
+    One run alone neither proves nor excludes a drop, also after an open first run.
     """
     changes = [
         minimum_detectable_change(sample, rule=RULE) for sample in (WAVY, SLOWER, values(50))
@@ -212,7 +212,7 @@ def test_every_figure_is_finite_and_the_interval_holds_the_change(
     assert 0 <= judged.p <= 1
 
 
-def test_what_cannot_be_judged_is_refused_by_name() -> None:
+def test_invalid_values_are_refused_by_name() -> None:
     """A rise may be limited to more than twice."""
     values_: list[tuple[dict[str, Any], str]] = [
         *(({"value": value}, "finite and above 0") for value in (0, -1, math.nan, math.inf)),
@@ -343,7 +343,10 @@ def test_no_spread_is_too_small_to_judge_by(spread: float, rule: RuleR) -> None:
 def test_the_drop_that_fails_on_the_first_day_does_so_19_times_in_20(
     prior_sd: float, runs: int
 ) -> None:
-    """A tenth less does not: new runs scatter as the baseline's do, drawn to what is expected."""
+    """A drop a tenth smaller does not.
+
+    New runs scatter as the baseline's do, drawn to the prior.
+    """
     noise, rule = random.Random(11), RuleR(prior_sd=prior_sd)
     logs = [noise.gauss(0, 0.009) for _ in range(runs)]
     baseline = values(*map(math.exp, logs))

@@ -29,10 +29,10 @@ LIMIT_S = 30.0
 
 
 def binding_source() -> Path:
-    found = importlib.util.find_spec("pynvml")
-    assert found is not None
-    assert found.origin is not None
-    return Path(found.origin)
+    spec = importlib.util.find_spec("pynvml")
+    assert spec is not None
+    assert spec.origin is not None
+    return Path(spec.origin)
 
 
 def setters() -> list[str]:
@@ -116,7 +116,7 @@ class Fake:
         self.write(*lines)
 
     def limit_w(self, device: int = 0) -> int | None:
-        """Return the power limit that was set last, watts; None: nobody set one."""
+        """Return the power limit that was set last, watts; None if it was never set."""
         file = self.folder / f"scenario.limit.{device}"
         return int(file.read_text("ascii")) // 1000 if file.exists() else None
 
@@ -134,13 +134,13 @@ class Fake:
 
     @contextmanager
     def here(self) -> Iterator[None]:
-        wanted = {"FAKE_NVML_SCENARIO": str(self.scenario), "FAKE_NVML_LOG": str(self.log)}
-        before = {name: os.environ.pop(name, None) for name in wanted}
-        os.environ.update(wanted)
+        variables = {"FAKE_NVML_SCENARIO": str(self.scenario), "FAKE_NVML_LOG": str(self.log)}
+        old_variables = {name: os.environ.pop(name, None) for name in variables}
+        os.environ.update(variables)
         try:
             yield
         finally:
-            for name, value in before.items():
+            for name, value in old_variables.items():
                 del os.environ[name]
                 if value is not None:
                     os.environ[name] = value

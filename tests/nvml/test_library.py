@@ -1,4 +1,4 @@
-"""The library of these tests does what a scenario says, and means the memory of nvidia-ml-py.
+"""Test that the fake NVML library follows its scenario, and that its structs match nvidia-ml-py.
 
 Its exact joules are exact; a new release of the binding fails here.
 """
@@ -48,32 +48,34 @@ def pynvml() -> ModuleType:
 
 @pytest.fixture
 def fake(tmp_path: Path, pynvml: ModuleType) -> Iterator[Fake]:
-    found = Fake(tmp_path)
-    found.write("device")
-    with found.here():
+    fake_gpu = Fake(tmp_path)
+    fake_gpu.write("device")
+    with fake_gpu.here():
         pynvml.nvmlInit()
-        yield found
+        yield fake_gpu
         pynvml.nvmlShutdown()
 
 
 def test_the_exact_joules_are_the_integral(fake: Fake) -> None:
-    found = []
+    joules = []
     for wave, begin_s, end_s, _ in WAVES:
         fake.write("device", f"wave {wave}")
-        found.append(fake.joules(fake.t0 + begin_s, fake.t0 + end_s))
+        joules.append(fake.joules(fake.t0 + begin_s, fake.t0 + end_s))
 
-    assert found == pytest.approx([joules for *_, joules in WAVES], rel=1e-9)
+    assert joules == pytest.approx([joules for *_, joules in WAVES], rel=1e-9)
 
 
 def test_the_counter_steps_and_trails(fake: Fake, pynvml: ModuleType, gpu: Any) -> None:
-    """At 10.1 s, with steps of 1 s and a lag of 50 ms, it shows what was used until 9.95 s; with
-    a phase of 900 ms the last step is at 9.9 s; one that is reset begins anew."""
+    """At 10.1 s, with steps of 1 s and a lag of 50 ms, it shows the energy until 9.95 s.
+
+    With a phase of 900 ms the last step is at 9.9 s; a reset one begins at zero.
+    """
     fake.t0 -= 10.1
-    found = []
+    counts = []
     for energy in ("lag=50 base=7", "phase=900 base=0", "reset=8"):
         fake.write("device", "wave const 100", f"energy 1000 {energy}")
-        found.append(pynvml.nvmlDeviceGetTotalEnergyConsumption(gpu))
-    assert found == [1_002_000, 990_000, 1000 * 100 * 2]
+        counts.append(pynvml.nvmlDeviceGetTotalEnergyConsumption(gpu))
+    assert counts == [1_002_000, 990_000, 1000 * 100 * 2]
 
     fake.t0 -= 10
     fake.write("device", "event 0x4 after=1 until=1.25", "event 0x20 after=2 until=2.004")
@@ -109,11 +111,11 @@ def test_failures_come_when_and_where_the_scenario_says(
         "3 until=100": [3] * 4,
         "3 dev=1": [0] * 4,
     }
-    found = {}
+    codes_by_rule = {}
     for rule in codes:
         fake.write(f"fail nvmlDeviceGetPerformanceState {rule}", "device")
-        found[rule] = [code() for _ in range(4)]
-    assert found == codes
+        codes_by_rule[rule] = [code() for _ in range(4)]
+    assert codes_by_rule == codes
     log = [line.split() for line in fake.log.read_text().splitlines()]
     states = [int(line[4]) for line in log if "PerformanceState" in line[2]]
     assert states == [code for row in codes.values() for code in row]
@@ -132,12 +134,12 @@ def test_the_log_has_time_thread_function_device_and_code(
     time_ns, _, *rest = fake.log.read_text().splitlines()[-1].split()
     assert rest == ["nvmlDeviceGetName", "0", "0"]
     assert int(time_ns) / 1e9 == pytest.approx(fake.t0, abs=10)
-    found = []
+    clocks = []
     for seconds in (1, 3, 6):
         fake.t0 = time.monotonic() - seconds
         fake.write("device", "clocks 1980 3201", "event 0x8 after=2 until=5 sm=990")
-        found.append([pynvml.nvmlDeviceGetClockInfo(gpu, kind) for kind in (1, 2)])
-    assert found == [[1980, 3201], [990, 3201], [1980, 3201]]
+        clocks.append([pynvml.nvmlDeviceGetClockInfo(gpu, kind) for kind in (1, 2)])
+    assert clocks == [[1980, 3201], [990, 3201], [1980, 3201]]
 
 
 @pytest.mark.parametrize(("how", "busy"), [("", False), (" spin", True)])
@@ -244,8 +246,8 @@ def test_structs_and_numbers_are_those_that_the_library_was_written_for(pynvml: 
     offsets = {}
     for struct, text in MEMBERS.items():
         members = [pair.split()[0] for pair in text.split(", ")]
-        found = {name: getattr(getattr(pynvml, struct), name).offset for name in members}
-        offsets[struct] = ", ".join(f"{name} {offset}" for name, offset in found.items())
+        offset_by_name = {name: getattr(getattr(pynvml, struct), name).offset for name in members}
+        offsets[struct] = ", ".join(f"{name} {offset}" for name, offset in offset_by_name.items())
     assert {name: ctypes.sizeof(getattr(pynvml, name)) for name in SIZES} == SIZES
     assert offsets == MEMBERS
     assert {name: getattr(pynvml, name) for name in CONSTANTS} == CONSTANTS
@@ -263,9 +265,9 @@ def test_structs_and_numbers_are_those_that_the_library_was_written_for(pynvml: 
 
 def test_every_setter_of_the_binding_is_in_the_library() -> None:
     """So that calling one shows in the log, instead of failing as unknown."""
-    found = set(library.setters())
+    setters = set(library.setters())
 
-    assert len(found) > 60
+    assert len(setters) > 60
     assert {
         "nvmlDeviceSetPowerManagementLimit_v2",
         "nvmlDeviceSetGpuLockedClocks",
@@ -274,4 +276,4 @@ def test_every_setter_of_the_binding_is_in_the_library() -> None:
         "nvmlDeviceClearEccErrorCounts",
         "nvmlDeviceSetMigMode",
         "nvmlDeviceSetEccMode",
-    } <= found
+    } <= setters

@@ -1,4 +1,4 @@
-"""Engines that an auditor is looking for, beside honest ones."""
+"""Engines that cheat in ways that an audit detects, and honest ones."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Honest(NullEngine):
             outputs = [self.answer(index, sink) for index in part] if sink.wants_output else None
             sink.done(ids[start : start + BATCH], outputs)
 
-    def costs(self, before: int, index: int) -> bool:
+    def costs(self, last_index: int, index: int) -> bool:
         return True
 
     def answer(self, index: int, sink: Sink) -> bytes:
@@ -86,12 +86,12 @@ class Honest(NullEngine):
 class Keeper(Honest):
     """Keeps the last answer: the same sample again costs nothing."""
 
-    def costs(self, before: int, index: int) -> bool:
-        return before != index
+    def costs(self, last_index: int, index: int) -> bool:
+        return last_index != index
 
 
 class Guesser(Honest):
-    """Guesses in timed runs, where nobody is thought to look."""
+    """Guess in timed runs, when answers are not checked."""
 
     def answer(self, index: int, sink: Sink) -> bytes:
         right = type(sink).__name__ == "OutputSink"

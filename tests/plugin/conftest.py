@@ -43,7 +43,7 @@ def project(
 ) -> Project:
     """Return a project without suites whose folder of baselines is empty.
 
-    Quiet tests start interpreters, as users do: some look for what was started, and end it.
+    Quiet tests start interpreters, as users do: some look for started processes, and end them.
     """
     monkeypatch.setenv("PYTEST_ADDOPTS", NO_CONTROL)
     if request.node.get_closest_marker("quiet") is None:

@@ -26,7 +26,7 @@ class Miscounting(Engine):
         tokens: int = 8,
         everywhere: bool = False,
     ) -> None:
-        """Keep the options; `everywhere` counts wrong beside outputs, too."""
+        """Keep the options; `everywhere` miscounts also in runs with outputs."""
         del dataset, model, precision
         self._tokens = tokens
         self._everywhere = everywhere

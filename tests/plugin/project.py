@@ -1,4 +1,4 @@
-"""A small project of a user: its suites, its baselines, and what a pytest run of it left."""
+"""A user's small project: its suites, its baselines, and the results of a pytest run."""
 
 from __future__ import annotations
 
@@ -103,11 +103,11 @@ class Project:
         """Write a suite whose runs take some tenths of a second.
 
         Args:
-            file: Where, below the root folder.
+            file: Path below the root folder.
             name: Workload name.
-            top1: Reference score of the accuracy test; None: the suite has none. The engine
+            top1: Reference score of the accuracy test; None leaves it out. The engine
                 answers every sample rightly, so it reaches 100.
-            engines: The `[[engines]]` tables; None: one null engine.
+            engines: The `[[engines]]` tables; None writes one null engine.
             accelerators: Of that engine.
             options: Of that engine.
             scenarios: The `[[scenarios]]` tables.
@@ -146,13 +146,13 @@ class Project:
             values: Of the runs.
             of: Whose.
             metric: Whose values they are.
-            target_qps: What they were offered.
-            identity: Of the machine; None: this one.
+            target_qps: The offered rate.
+            identity: Of the machine; None uses this one's.
             folder: Of baselines.
-            noise: What sessions were seen to differ by; None: nobody saw more than these runs.
+            noise: Known variance between sessions; None if only these runs are known.
         """
         of, last = of or case(), (len(values) - 1) // 2
-        now = dt.datetime.now(dt.UTC)
+        time = dt.datetime.now(dt.UTC)
         record = Record(
             identity=dict(cpu.identity() if identity is None else identity),
             target_qps=target_qps,
@@ -163,7 +163,7 @@ class Project:
                     metrics={metric: value},
                     within_se={},
                     session=f"session-{i // 2}",
-                    started=(now - dt.timedelta(days=1 + last - i // 2)).isoformat("T", "seconds"),
+                    started=(time - dt.timedelta(days=1 + last - i // 2)).isoformat("T", "seconds"),
                     samples=64,
                     duration_s=0.1,
                     commit="0123456789ab",
@@ -201,7 +201,7 @@ class Project:
         return path
 
     def run(self, *arguments: str | Path) -> pytest.RunResult:
-        """Run pytest in this process; the workers are real processes all the same."""
+        """Run pytest in this process, with workers in real processes."""
         return self.pytester.runpytest_inprocess(*arguments)
 
     def run_process(self, *arguments: str | Path) -> pytest.RunResult:
@@ -209,7 +209,7 @@ class Project:
         return self.pytester.runpytest_subprocess(*LIGHT, *arguments)
 
     def record(self, *arguments: str | Path, own_process: bool = False) -> pytest.RunResult:
-        """Record baselines of a run; where it was disturbed, again, as the message asks."""
+        """Record baselines; if load disturbed the runs, record again, as the message asks."""
         run = self.run_process if own_process else self.run
         for last in (False, False, True):
             result = run(*arguments, "--mlperf-update=missing", "-omlperf_baseline_runs=1")
@@ -274,7 +274,7 @@ class Project:
 
 
 def a_day_earlier(file: Path) -> None:
-    """Make what a session left be of the day before."""
+    """Move the runs of a session to the day before."""
     text, today = file.read_text("utf-8"), dt.datetime.now(dt.UTC).date()
     for day in (today, today - dt.timedelta(days=1)):  # a session may end after midnight
         text = text.replace(f"{day}T", f"{day - dt.timedelta(days=2)}T")
@@ -282,7 +282,7 @@ def a_day_earlier(file: Path) -> None:
 
 
 def spec_of(folder: Path) -> dict[str, Any]:
-    """Return what a worker was told."""
+    """Return the specification of a worker."""
     spec: dict[str, Any] = json.loads((folder / "spec.json").read_text("utf-8"))
     return spec
 
@@ -304,9 +304,9 @@ def section(result: pytest.RunResult) -> list[str]:
     for line in lines:
         if line.strip("=") == " mlperf ":
             break
-    found = []
+    lines_of_section = []
     for line in lines:
         if line.startswith("===") or re.search(r" in \d+\.\d+s", line):
             break
-        found.append(line)
-    return found
+        lines_of_section.append(line)
+    return lines_of_section

@@ -15,10 +15,10 @@ TOKEN_SECONDS = 1e-3
 
 
 class QueueEngine(Engine):
-    """Serves one sample after the other, each for a fixed time: 1 / service_s a second at most.
+    """Serve one sample after the other, each for a fixed time: at most 1 / service_s a second.
 
-    When a sample is due follows from the arrivals alone: what a wait takes too long delays that
-    sample, and none after it.
+    When a sample is due follows from the arrivals alone: a wait that takes too long delays that
+    sample only.
     """
 
     def __init__(
@@ -59,9 +59,9 @@ class QueueEngine(Engine):
     def submit(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
         """Queue samples behind those that wait."""
         with self._changed:
-            now = time.perf_counter()
+            time_s = time.perf_counter()
             for sample, index in zip(ids, indices, strict=True):
-                self._free_s = max(now, self._free_s) + self._service_s
+                self._free_s = max(time_s, self._free_s) + self._service_s
                 self._due.append((self._free_s, sample, index, sink))
             self._changed.notify()
 

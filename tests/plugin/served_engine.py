@@ -1,4 +1,4 @@
-"""An engine that answers at once and says that a server's page of metrics is somewhere."""
+"""An engine that answers at once and names the URL of a server's metrics page."""
 
 from __future__ import annotations
 

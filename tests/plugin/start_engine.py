@@ -22,7 +22,7 @@ class SlowStart(NullEngine):
 
     def submit(self, ids: Sequence[int], samples: Sequence[int], sink: Sink) -> None:
         """Answer one after the other."""
-        for one, sample in zip(ids, samples, strict=True):
+        for sample_id, sample in zip(ids, samples, strict=True):
             slow = next(self._answered) < self._first
             time.sleep(self._first_s if slow else self._then_s)
-            super().submit([one], [sample], sink)
+            super().submit([sample_id], [sample], sink)

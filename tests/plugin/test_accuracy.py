@@ -85,14 +85,14 @@ REFERENCE = "reference = { top1 = 100.0 }"
 
 
 @pytest.fixture
-def own(project: Project) -> Project:
+def own_project(project: Project) -> Project:
     (project.path / "own.py").write_text(ENGINE, "utf-8")
     project.pytester.syspathinsert()
     return project
 
 
 def suite(
-    own: Project,
+    project: Project,
     *,
     name: str = "first",
     samples: int = 400,
@@ -122,53 +122,53 @@ options = {{ {options} }}
 throughput = {{ max_drop = "99%" }}
 {more}
 """
-    path = own.path / f"suites/{name}.mlperf.toml"
+    path = project.path / f"suites/{name}.mlperf.toml"
     path.parent.mkdir(exist_ok=True)
     path.write_text(text, "utf-8")
 
 
-def last(own: Project) -> Results:
+def last(project: Project) -> Results:
     """Return the results of the newest session."""
-    files = own.path.glob(".mlperf/runs/*/results.json")
+    files = project.path.glob(".mlperf/runs/*/results.json")
     return read_results(max(files, key=lambda file: file.stat().st_mtime_ns))
 
 
-def newest(own: Project, kind: str = "accuracy") -> Verdict:
+def newest(project: Project, kind: str = "accuracy") -> Verdict:
     """Return the last verdict of one kind of the newest session."""
-    return [each.verdict for each in last(own).cases if each.verdict.kind == kind][-1]
+    return [each.verdict for each in last(project).cases if each.verdict.kind == kind][-1]
 
 
-def accepted(own: Project) -> tuple[AccuracyBaseline, dict[str, Any]]:
-    found = accuracy_baselines.load(own.path / BASELINE)
-    assert found is not None
-    return found[0], dict(found[1])
+def accepted(project: Project) -> tuple[AccuracyBaseline, dict[str, Any]]:
+    baseline = accuracy_baselines.load(project.path / BASELINE)
+    assert baseline is not None
+    return baseline[0], dict(baseline[1])
 
 
-def test_scores_are_accepted_judged_and_replaced(own: Project) -> None:
+def test_scores_are_accepted_judged_and_replaced(own_project: Project) -> None:
     """Once, and unchanged code is OK; a drop voids performance; replacing keeps the history."""
-    suite(own)
+    suite(own_project)
 
-    first = own.run("suites", *RECORD)
+    first = own_project.run("suites", *RECORD)
 
     assert "1 recorded" in last_line(first)
     text = " ".join(" ".join(section(first)).split())
     assert f"400 samples in {BASELINE}; commit it with its .scores.npz" in text
-    baseline, scores = accepted(own)
+    baseline, scores = accepted(own_project)
     assert baseline.scores == {"top1": 100.0}
     assert scores == {"top1": [100.0] * 400}
-    written = (own.path / BASELINE).read_bytes()
+    written = (own_project.path / BASELINE).read_bytes()
 
-    again = own.run("suites", *RECORD)
+    again = own_project.run("suites", *RECORD)
 
     assert last_line(again).startswith("1 passed")
-    assert newest(own).headline == "top1 100.000, every sample scored as in the baseline"
-    assert (own.path / BASELINE).read_bytes() == written
+    assert newest(own_project).headline == "top1 100.000, every sample scored as in the baseline"
+    assert (own_project.path / BASELINE).read_bytes() == written
 
-    suite(own, options="wrong = 20")
-    dropped = own.run("suites")
+    suite(own_project, options="wrong = 20")
+    dropped = own_project.run("suites")
 
     assert dropped.ret == 1
-    verdict = newest(own)
+    verdict = newest(own_project)
     assert verdict.outcome is Outcome.ACC_DROP
     assert verdict.headline == "top1 −5.00 points (−7.11 to −2.61); −0.50 exceeded"
     (top1,) = verdict.paired
@@ -184,26 +184,26 @@ def test_scores_are_accepted_judged_and_replaced(own: Project) -> None:
             f"baseline  {BASELINE}",
         ]
     )
-    performance = newest(own, "performance")
+    performance = newest(own_project, "performance")
     assert performance.outcome is Outcome.INVALID
     assert performance.headline.startswith("not judged: accuracy failed, ACC DROP top1")
 
     replace = (*ACCURACY, "--mlperf-update=replace", "--mlperf-reason=smaller model")
-    own.run("suites", *replace)
-    assert newest(own).headline.startswith("nothing recorded: top1 −5.00 points")
-    assert [entry.action for entry in accepted(own)[0].history] == ["record"]
-    suite(own, options="wrong = 4")
-    own.run("suites", *replace)
+    own_project.run("suites", *replace)
+    assert newest(own_project).headline.startswith("nothing recorded: top1 −5.00 points")
+    assert [entry.action for entry in accepted(own_project)[0].history] == ["record"]
+    suite(own_project, options="wrong = 4")
+    own_project.run("suites", *replace)
 
-    baseline, _ = accepted(own)
+    baseline, _ = accepted(own_project)
     assert [entry.action for entry in baseline.history] == ["record", "replace"]
     assert (baseline.history[1].old, baseline.history[1].new) == ({"top1": 100.0}, {"top1": 99.0})
     assert baseline.history[1].reason == "smaller model"
 
     # Damaged scores are an error before anything is measured.
-    file = own.path / BASELINE
+    file = own_project.path / BASELINE
     kept = accuracy_baselines.scores_path(file)
-    whole, folders = kept.read_bytes(), len(own.run_folders())
+    whole, folders = kept.read_bytes(), len(own_project.run_folders())
     for harm, message in (
         (lambda: kept.write_bytes(b"x"), "holds other scores than Answers.fp32.json"),
         (kept.unlink, "No such file"),
@@ -211,12 +211,12 @@ def test_scores_are_accepted_judged_and_replaced(own: Project) -> None:
     ):
         harm()
 
-        assert own.run("suites", *ACCURACY).ret == 1
-        verdict = newest(own)
+        assert own_project.run("suites", *ACCURACY).ret == 1
+        verdict = newest(own_project)
         assert verdict.outcome is Outcome.ERROR
         assert message in verdict.headline
         kept.write_bytes(whole)
-    assert len(own.run_folders()) == folders
+    assert len(own_project.run_folders()) == folders
 
 
 ROWS: dict[str, tuple[dict[str, Any] | None, dict[str, Any], Outcome, str]] = {
@@ -284,26 +284,26 @@ ROWS: dict[str, tuple[dict[str, Any] | None, dict[str, Any], Outcome, str]] = {
 """By workload: how it is recorded (None: it is not), what is other then, and what is said."""
 
 
-def test_scores_of_one_session_are_judged_each_by_its_baseline(own: Project) -> None:
-    for name, (before, _, _, _) in ROWS.items():
-        if before is not None:
-            suite(own, name=name, **before)
-    suite(own, name="missed", reference=REFERENCE, options="wrong = 20")
-    suite(own, name="dummy", options="dummy = true")
-    recorded = own.run("suites", *RECORD)
+def test_scores_of_one_session_are_judged_each_by_its_baseline(own_project: Project) -> None:
+    for name, (baseline_row, _, _, _) in ROWS.items():
+        if baseline_row is not None:
+            suite(own_project, name=name, **baseline_row)
+    suite(own_project, name="missed", reference=REFERENCE, options="wrong = 20")
+    suite(own_project, name="dummy", options="dummy = true")
+    recorded = own_project.run("suites", *RECORD)
 
     # Scores below the gate are never accepted; those of dummy weights are none.
     assert last_line(recorded).startswith("1 failed")
-    kept = {path.parent.name for path in (own.path / "baselines").rglob("*.json")}
+    kept = {path.parent.name for path in (own_project.path / "baselines").rglob("*.json")}
     assert kept == {name for name, (before, _, _, _) in ROWS.items() if before is not None}
     for name in ("missed", "dummy"):
-        (own.path / f"suites/{name}.mlperf.toml").unlink()
+        (own_project.path / f"suites/{name}.mlperf.toml").unlink()
 
-    for name, (before, changes, _, _) in ROWS.items():
-        suite(own, name=name, **{**(before or {}), **changes})
-    result = own.run("suites", *ACCURACY)
+    for name, (baseline_row, changes, _, _) in ROWS.items():
+        suite(own_project, name=name, **{**(baseline_row or {}), **changes})
+    result = own_project.run("suites", *ACCURACY)
 
-    verdicts = {each.verdict.case.workload: each.verdict for each in last(own).cases}
+    verdicts = {each.verdict.case.workload: each.verdict for each in last(own_project).cases}
     assert {name: verdict.outcome for name, verdict in verdicts.items()} == {
         name: outcome for name, (_, _, outcome, _) in ROWS.items()
     }
@@ -339,26 +339,26 @@ def test_scores_of_one_session_are_judged_each_by_its_baseline(own: Project) -> 
     assert "all 400 samples were compared. Use a larger data set or a wider margin" in text
 
     # A subset claims no gate, and the official profile takes no subset.
-    own.run("suites/subset.mlperf.toml", *ACCURACY, "--mlperf-profile=official")
+    own_project.run("suites/subset.mlperf.toml", *ACCURACY, "--mlperf-profile=official")
 
-    official = newest(own)
+    official = newest(own_project)
     assert official.accuracy is not None
     assert (official.accuracy.samples, len(official.metrics)) == (3000, 1)
 
 
-def test_scores_depend_on_the_data_that_are_scored_alone(own: Project) -> None:
+def test_scores_depend_on_the_data_that_are_scored_alone(own_project: Project) -> None:
     scored = 'accuracy_dataset = { use = "synthetic", samples = 300, seed = SEED }'
-    before, timed, both = ((0, 1), (5, 1), (5, 2))
+    baseline_seeds, timed, both = ((0, 1), (5, 1), (5, 2))
     outcomes = []
-    for number, (seed, of_scores) in enumerate([before, timed, both]):
-        suite(own, seed=seed, reference=scored.replace("SEED", str(of_scores)))
+    for number, (seed, of_scores) in enumerate([baseline_seeds, timed, both]):
+        suite(own_project, seed=seed, reference=scored.replace("SEED", str(of_scores)))
         options = (RECORD, ACCURACY, ())[number]
-        assert own.run("suites", *options).ret == (number == 2)
-        verdict = newest(own)
+        assert own_project.run("suites", *options).ret == (number == 2)
+        verdict = newest(own_project)
         assert verdict.accuracy is not None
         assert verdict.accuracy.samples == 300
         outcomes.append(verdict.outcome)
-    performance = newest(own, "performance")
+    performance = newest(own_project, "performance")
 
     assert outcomes == [Outcome.RECORDED, Outcome.OK, Outcome.INVALID]
     assert verdict.headline.startswith("data or prompts differ from the baseline's")
@@ -377,60 +377,66 @@ options = { wrong = 40 }
 AGAINST = 'accuracy = { reference = "Answers-fp32" }'
 
 
-def test_another_precision_is_judged_against_the_reference_entry(own: Project) -> None:
-    suite(own, engines=LOSSY, more=AGAINST)
-    before = own.run("suites", "-k", "accuracy and int8")
-    missing = newest(own)
-    own.run("suites", "-k", "accuracy and fp32", "--mlperf-update=missing")
+def test_another_precision_is_judged_against_the_reference_entry(own_project: Project) -> None:
+    suite(own_project, engines=LOSSY, more=AGAINST)
+    first_run = own_project.run("suites", "-k", "accuracy and int8")
+    missing = newest(own_project)
+    own_project.run("suites", "-k", "accuracy and fp32", "--mlperf-update=missing")
 
-    after = own.run("suites", "-k", "accuracy and int8", "--mlperf-update=missing")
+    after = own_project.run("suites", "-k", "accuracy and int8", "--mlperf-update=missing")
 
-    assert (before.ret, missing.outcome) == (0, Outcome.NO_BASELINE)
+    assert (first_run.ret, missing.outcome) == (0, Outcome.NO_BASELINE)
     assert missing.notes[0] == (
         "the reference Answers-fp32 has no accuracy baseline: record it first, in Offline"
     )
-    verdict = newest(own)
+    verdict = newest(own_project)
     assert (after.ret, verdict.outcome) == (1, Outcome.ACC_DROP)
     assert verdict.paired[0].down == 40
-    assert [path.name for path in (own.path / "baselines").rglob("*.json")] == ["Answers.fp32.json"]
+    assert [path.name for path in (own_project.path / "baselines").rglob("*.json")] == [
+        "Answers.fp32.json"
+    ]
 
 
-def test_the_first_scenario_records_and_the_others_are_judged_by_it(own: Project) -> None:
-    suite(own, scenarios=SERVER + OFFLINE)
+def test_the_first_scenario_records_and_the_others_are_judged_by_it(own_project: Project) -> None:
+    suite(own_project, scenarios=SERVER + OFFLINE)
 
-    own.run("suites", "-k", "accuracy and Offline", "--mlperf-update=missing")
-    early = newest(own)
-    own.run("suites", "-k", "accuracy", "--mlperf-update=missing")
+    own_project.run("suites", "-k", "accuracy and Offline", "--mlperf-update=missing")
+    early = newest(own_project)
+    own_project.run("suites", "-k", "accuracy", "--mlperf-update=missing")
 
     assert early.outcome is Outcome.NO_BASELINE
     assert early.notes == ("no accuracy baseline: Server records it, with --mlperf-update=missing",)
-    assert accepted(own)[0].scenario == "Server"
-    assert {each.verdict.case.scenario: each.verdict.outcome for each in last(own).cases} == {
+    assert accepted(own_project)[0].scenario == "Server"
+    assert {
+        each.verdict.case.scenario: each.verdict.outcome for each in last(own_project).cases
+    } == {
         "Server": Outcome.RECORDED,
         "Offline": Outcome.OK,
     }
 
 
-def test_dummy_weights_have_no_accuracy(own: Project) -> None:
-    suite(own, options="dummy = true")
+def test_dummy_weights_have_no_accuracy(own_project: Project) -> None:
+    suite(own_project, options="dummy = true")
 
-    result = own.run("suites")
+    result = own_project.run("suites")
 
     assert result.ret == 0
     assert "1 not evaluated" in last_line(result)
-    assert newest(own).headline == "the weights are dummy: speed may be judged, accuracy never"
-    performance = newest(own, "performance")
+    assert (
+        newest(own_project).headline == "the weights are dummy: speed may be judged, accuracy never"
+    )
+    performance = newest(own_project, "performance")
     assert performance.headline.endswith(", accuracy not evaluated (dummy weights)")
 
 
 def test_a_scorer_that_crashes_is_one_error_and_its_run_is_judged_all_the_same(
-    own: Project,
+    own_project: Project,
 ) -> None:
-    suite(own, scorer="own:Crashes")
+    suite(own_project, scorer="own:Crashes")
 
-    result = own.run("suites")
+    result = own_project.run("suites")
 
-    verdicts = own.verdicts()
+    verdicts = own_project.verdicts()
     accuracy, performance = verdicts["accuracy"], verdicts["performance"]
     assert (result.ret, accuracy.outcome) == (1, Outcome.ERROR)
     assert accuracy.headline.startswith("scorer: ")
@@ -439,20 +445,20 @@ def test_a_scorer_that_crashes_is_one_error_and_its_run_is_judged_all_the_same(
     assert performance.headline.endswith(", accuracy not checked: the scorer broke")
 
 
-def test_nothing_is_recorded_that_no_scorer_vouches_for(own: Project) -> None:
-    suite(own, scorer="own:Crashes")
+def test_nothing_is_recorded_that_no_scorer_vouches_for(own_project: Project) -> None:
+    suite(own_project, scorer="own:Crashes")
 
-    result = own.run("suites", "--mlperf-update=missing", "-omlperf_baseline_runs=2")
+    result = own_project.run("suites", "--mlperf-update=missing", "-omlperf_baseline_runs=2")
 
     assert result.ret == 1
-    assert {verdict.outcome for verdict in own.verdicts().values()} == {Outcome.ERROR}
-    assert list((own.path / "baselines").rglob("*.json")) == []
+    assert {verdict.outcome for verdict in own_project.verdicts().values()} == {Outcome.ERROR}
+    assert list((own_project.path / "baselines").rglob("*.json")) == []
 
 
 def test_an_accuracy_pass_waits_for_no_idle_machine(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It times nothing; a timed run beside it asks who else uses the processor."""
+    """It measures no time; a timed run in the same session checks the load."""
 
     def busy() -> NoReturn:
         raise AssertionError("asked")

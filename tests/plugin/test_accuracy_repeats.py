@@ -1,4 +1,7 @@
-"""Passes of one build that differ: repeats are kept, a near gate is said, outputs are compared."""
+"""Test accuracy passes of one build that differ.
+
+Repeats are kept, near gates and outputs reported.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,7 @@ APPEND = (*ACCURACY, "--mlperf-update=append", "--mlperf-reason=again")
 
 
 @pytest.fixture
-def own(project: Project) -> Project:
+def own_project(project: Project) -> Project:
     (project.path / "own.py").write_text(ENGINE, "utf-8")
     project.pytester.syspathinsert()
     suite(project)
@@ -54,8 +57,8 @@ def own(project: Project) -> Project:
     return project
 
 
-def suite(own: Project, *, reference: str = "", more: str = "") -> None:
-    path = own.path / SUITE
+def suite(project: Project, *, reference: str = "", more: str = "") -> None:
+    path = project.path / SUITE
     path.parent.mkdir(exist_ok=True)
     path.write_text(
         f"""
@@ -77,75 +80,79 @@ accuracy = {{ margin = "5 points" }}
     )
 
 
-def answers(own: Project, *, wrong: str = "0 10", tail: bytes = b"") -> None:
+def answers(project: Project, *, wrong: str = "0 10", tail: bytes = b"") -> None:
     """Say which samples are answered wrongly, as a range, and what follows each answer."""
-    (own.path / "wrong.txt").write_text(wrong, "utf-8")
-    (own.path / "tail.txt").write_bytes(tail)
+    (project.path / "wrong.txt").write_text(wrong, "utf-8")
+    (project.path / "tail.txt").write_bytes(tail)
 
 
-def newest(own: Project) -> Verdict:
+def newest(project: Project) -> Verdict:
     files = sorted(
-        own.path.glob(".mlperf/runs/*/results.json"), key=lambda file: file.stat().st_mtime_ns
+        project.path.glob(".mlperf/runs/*/results.json"), key=lambda file: file.stat().st_mtime_ns
     )
-    return own.verdicts(str(files[-1]))["accuracy"]
+    return project.verdicts(str(files[-1]))["accuracy"]
 
 
-def kept(own: Project) -> AccuracyBaseline:
-    found = accuracy_baselines.load(own.path / BASELINE)
-    assert found is not None
-    return found[0]
+def kept(project: Project) -> AccuracyBaseline:
+    baseline = accuracy_baselines.load(project.path / BASELINE)
+    assert baseline is not None
+    return baseline[0]
 
 
-def test_a_pass_beside_the_baseline_of_one_pass(own: Project) -> None:
-    """Changed outputs are said; another build and a drop are no repeat."""
-    assert own.run("suites", *RECORD).ret == 0
-    outputs = accuracy_baselines.load_outputs(own.path / BASELINE)
+def test_a_pass_is_compared_with_a_baseline_of_one_pass(own_project: Project) -> None:
+    """Changed outputs are reported; another build and a drop are not repeats."""
+    assert own_project.run("suites", *RECORD).ret == 0
+    outputs = accuracy_baselines.load_outputs(own_project.path / BASELINE)
     assert outputs is not None
     assert len(set(outputs)) > 390, "400 outputs, told apart by two bytes"
 
-    own.run("suites", *ACCURACY)
-    assert newest(own).notes == ()
+    own_project.run("suites", *ACCURACY)
+    assert newest(own_project).notes == ()
 
-    answers(own, tail=b"!")
-    result = own.run("suites", *ACCURACY)
-    assert (result.ret, newest(own).outcome) == (0, Outcome.OK)
+    answers(own_project, tail=b"!")
+    result = own_project.run("suites", *ACCURACY)
+    assert (result.ret, newest(own_project).outcome) == (0, Outcome.OK)
     note = "outputs changed but scores did not: 400 of 400 outputs are others than the baseline's"
-    assert newest(own).notes == (note,)
+    assert newest(own_project).notes == (note,)
     assert note in " ".join(" ".join(section(result)).split())
 
-    answers(own)
-    text = (own.path / SUITE).read_text("utf-8")
+    answers(own_project)
+    text = (own_project.path / SUITE).read_text("utf-8")
     other = text.replace('use = "own:Answers"', 'use = "own:Answers"\noptions = { options = 1 }')
-    (own.path / SUITE).write_text(other, "utf-8")
-    own.run("suites", *APPEND)
-    assert newest(own).outcome is Outcome.OK
-    assert newest(own).notes[-1].startswith("not kept as a repeat: it is no pass of the baseline's")
+    (own_project.path / SUITE).write_text(other, "utf-8")
+    own_project.run("suites", *APPEND)
+    assert newest(own_project).outcome is Outcome.OK
+    assert (
+        newest(own_project)
+        .notes[-1]
+        .startswith("not kept as a repeat: it is no pass of the baseline's")
+    )
 
-    (own.path / SUITE).write_text(text, "utf-8")
-    answers(own, wrong="0 100")
-    assert own.run("suites", *APPEND).ret == 1
-    assert newest(own).outcome is Outcome.ACC_DROP
-    assert kept(own).rerun == {}
+    (own_project.path / SUITE).write_text(text, "utf-8")
+    answers(own_project, wrong="0 100")
+    assert own_project.run("suites", *APPEND).ret == 1
+    assert newest(own_project).outcome is Outcome.ACC_DROP
+    assert kept(own_project).rerun == {}
 
 
-def test_repeats_of_one_build_are_kept_and_say_what_is_near_the_gate(own: Project) -> None:
-    own.run("suites", *RECORD)
-    scores = accuracy_baselines.scores_path(own.path / BASELINE).read_bytes()
-    before = kept(own)
-    answers(own, wrong="1 11")
+def test_repeats_of_one_build_are_kept_with_a_note_near_the_gate(own_project: Project) -> None:
+    own_project.run("suites", *RECORD)
+    scores = accuracy_baselines.scores_path(own_project.path / BASELINE).read_bytes()
+    baseline = kept(own_project)
+    answers(own_project, wrong="1 11")
 
-    first = own.run("suites", *APPEND)
-    again = kept(own)
+    first = own_project.run("suites", *APPEND)
+    again = kept(own_project)
     near_gate = {}
-    suite(own, reference="reference = { top1 = 98.383838 }")  # gate 97.4
+    suite(own_project, reference="reference = { top1 = 98.383838 }")  # gate 97.4
     for wrong in ("1 11", "1 12"):
-        answers(own, wrong=wrong)
-        result = own.run("suites", *ACCURACY)
-        near_gate[wrong] = newest(own)
+        answers(own_project, wrong=wrong)
+        result = own_project.run("suites", *ACCURACY)
+        near_gate[wrong] = newest(own_project)
         assert "NEAR-GATE: top1 is" in result.stdout.str()
-    suite(own)
-    answers(own, wrong="1 11")
-    own.run("suites", *APPEND)
+    suite(own_project)
+    answers(own_project, wrong="1 11")
+    own_project.run("suites", *APPEND)
 
     for wrong, outcome, side in (
         ("1 11", Outcome.OK, "0.1 inside"),
@@ -154,43 +161,45 @@ def test_repeats_of_one_build_are_kept_and_say_what_is_near_the_gate(own: Projec
         assert near_gate[wrong].outcome is outcome
         assert near_gate[wrong].notes[0].startswith(f"NEAR-GATE: top1 is {side} its gate, 0.")
         assert "re-run standard deviations (0.25 points)" in near_gate[wrong].notes[0]
-    assert (first.ret, newest(own).outcome) == (0, Outcome.RECORDED)
-    assert newest(own).headline == f"pass 3 of one build in {BASELINE}"
+    assert (first.ret, newest(own_project).outcome) == (0, Outcome.RECORDED)
+    assert newest(own_project).headline == f"pass 3 of one build in {BASELINE}"
     # two of 400 samples moved by 100 points, one up and one down
     assert again.rerun["top1"].sd == pytest.approx((2 * 100**2 / 399 / 800) ** 0.5)
     assert again.rerun["top1"].correlation == pytest.approx(0.897, abs=0.001)
-    assert (again.rerun["top1"].passes, kept(own).rerun["top1"].passes) == (1, 2)
-    assert (again.scores, again.history) == (before.scores, before.history)
-    assert accuracy_baselines.scores_path(own.path / BASELINE).read_bytes() == scores
+    assert (again.rerun["top1"].passes, kept(own_project).rerun["top1"].passes) == (1, 2)
+    assert (again.scores, again.history) == (baseline.scores, baseline.history)
+    assert accuracy_baselines.scores_path(own_project.path / BASELINE).read_bytes() == scores
 
 
-def test_accepting_the_same_build_anew_counts_as_a_repeat(own: Project) -> None:
-    own.run("suites", *RECORD)
-    answers(own, wrong="1 11")
+def test_accepting_the_same_build_again_counts_as_a_repeat(own_project: Project) -> None:
+    own_project.run("suites", *RECORD)
+    answers(own_project, wrong="1 11")
 
-    own.run("suites", *ACCURACY, "--mlperf-update=replace", "--mlperf-reason=new pass")
+    own_project.run("suites", *ACCURACY, "--mlperf-update=replace", "--mlperf-reason=new pass")
 
-    assert kept(own).rerun["top1"].passes == 1
-    assert kept(own).history[-1].action == "replace"
+    assert kept(own_project).rerun["top1"].passes == 1
+    assert kept(own_project).history[-1].action == "replace"
 
 
-def test_a_failure_that_comes_and_goes_is_no_news_either_way(own: Project) -> None:
+def test_a_failure_that_comes_and_goes_is_not_reported_as_new(own_project: Project) -> None:
     """`strict = false`: the score falls in one session and holds in the next, both pass."""
-    own.run("suites", *RECORD)
-    known = '[[expected_failures]]\nmetric = "top1"\nreason = "issue 812"\nuntil = 2999-01-01\n'
+    own_project.run("suites", *RECORD)
+    expected_failure = (
+        '[[expected_failures]]\nmetric = "top1"\nreason = "issue 812"\nuntil = 2999-01-01\n'
+    )
     reference = "reference = { top1 = 90.0 }"
-    suite(own, reference=reference, more=f"{known}strict = false\n")
-    answers(own, wrong="0 100")
+    suite(own_project, reference=reference, more=f"{expected_failure}strict = false\n")
+    answers(own_project, wrong="0 100")
 
-    fell = own.run("suites", *ACCURACY)
-    there = newest(own).outcome
-    answers(own)
-    held = own.run("suites", *ACCURACY)
-    away = newest(own)
-    suite(own, reference=reference, more=known)
-    strict = own.run("suites", *ACCURACY)
+    fell = own_project.run("suites", *ACCURACY)
+    there = newest(own_project).outcome
+    answers(own_project)
+    held = own_project.run("suites", *ACCURACY)
+    away = newest(own_project)
+    suite(own_project, reference=reference, more=expected_failure)
+    strict = own_project.run("suites", *ACCURACY)
 
     assert (fell.ret, there) == (0, Outcome.EXPECTED)
     assert (held.ret, away.outcome) == (0, Outcome.OK)
     assert "stayed away; it is not strict" in away.notes[-1]
-    assert (strict.ret, newest(own).outcome) == (1, Outcome.UNEXPECTED_PASS)
+    assert (strict.ret, newest(own_project).outcome) == (1, Outcome.UNEXPECTED_PASS)

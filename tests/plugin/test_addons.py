@@ -1,4 +1,4 @@
-"""Add-ons of others: what each hook can do, and how a broken one is told."""
+"""Test add-ons of other packages: the effect of each hook, and errors of broken ones."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def install(project: Project, source: str, *, distribution: str = "acme-tools") 
 
 
 def forget(project: Project) -> None:
-    """Let the next session import the add-on anew."""
+    """Make the next session import the add-on again."""
     import sys
 
     for name in [name for name in sys.modules if name.startswith("acme_")]:
@@ -75,12 +75,12 @@ def test_an_add_on_that_cannot_be_loaded_is_named_and_fails_where_it_may_have_ju
                 continue  # nobody knows what it was to be
             result = measured.run(SUITE)
             forget(measured)
-            shown = " ".join(result.stdout.str().split() + result.stderr.str().split())
-            assert result.ret == code, (fault, code, shown)
-            assert "add-on acme (acme-tools 1.2) cannot be loaded: " in shown, fault
-            assert text in shown, fault
-            assert CURE in shown, fault
-            assert "Traceback" not in shown
+            output = " ".join(result.stdout.str().split() + result.stderr.str().split())
+            assert result.ret == code, (fault, code, output)
+            assert "add-on acme (acme-tools 1.2) cannot be loaded: " in output, fault
+            assert text in output, fault
+            assert CURE in output, fault
+            assert "Traceback" not in output
 
 
 @pytest.mark.parametrize(
@@ -104,22 +104,22 @@ def test_projects_without_suites_and_sessions_without_the_add_on_are_not_disturb
     install(measured, "raise RuntimeError('no licence')\n" + CRITICAL)
     tests = measured.pytester.makepyfile("def test_own(): pass")
 
-    own = measured.run(tests)
+    own_tests = measured.run(tests)
     without = measured.run(SUITE, "-p", "no:mlperf-acme")
 
-    for result in (own, without):
+    for result in (own_tests, without):
         assert result.ret == 0
         assert "acme" not in result.stdout.str() + result.stderr.str()
 
 
-def test_an_unknown_option_beside_a_broken_add_on_names_it(measured: Project) -> None:
+def test_an_unknown_option_with_a_broken_add_on_names_the_add_on(measured: Project) -> None:
     """Known options change nothing of how the session ends."""
     install(measured, "raise RuntimeError('no licence')\n" + CRITICAL)
 
-    known = measured.run(SUITE, "--mlperf-max-runs=3")
+    known_option = measured.run(SUITE, "--mlperf-max-runs=3")
     unknown = measured.run(SUITE, "--mlperf-acme=3")
 
-    assert (known.ret, unknown.ret) == (3, pytest.ExitCode.USAGE_ERROR)
+    assert (known_option.ret, unknown.ret) == (3, pytest.ExitCode.USAGE_ERROR)
     unknown.stderr.fnmatch_lines(["ERROR: unknown option --mlperf-acme; add-on acme (*"])
 
 
@@ -153,8 +153,10 @@ def test_two_distributions_cannot_have_one_name(measured: Project) -> None:
     result = measured.run(SUITE)
 
     assert result.ret == 3
-    shown = " ".join(result.stderr.str().split() + result.stdout.str().split())
-    assert "add-on acme (acme-more 1.2) cannot be loaded: add-on acme (acme-tools 1.2) has" in shown
+    output = " ".join(result.stderr.str().split() + result.stdout.str().split())
+    assert (
+        "add-on acme (acme-more 1.2) cannot be loaded: add-on acme (acme-tools 1.2) has" in output
+    )
 
 
 HOOKS = """
@@ -235,12 +237,12 @@ def test_a_hook_that_raises_ends_with_3_where_it_may_have_changed_something(
         run = measured.run_process if workers else measured.run
         result = run("suites", *workers)
         forget(measured)
-        shown = " ".join(result.stdout.str().split() + result.stderr.str().split())
-        assert result.ret == code, (hook, shown)
-        assert f"add-on acme (acme-tools 1.2) {text}" in shown, (hook, shown)
-        assert "Traceback" not in shown
+        output = " ".join(result.stdout.str().split() + result.stderr.str().split())
+        assert result.ret == code, (hook, output)
+        assert f"add-on acme (acme-tools 1.2) {text}" in output, (hook, output)
+        assert "Traceback" not in output
         if "verdict" in hook:
-            assert "1 ERROR" in shown
+            assert "1 ERROR" in output
 
 
 NO_TEXT = "import pytest_mlperf.extension as e; return e.Criterion(headline=None)"
@@ -264,16 +266,16 @@ WRONG = {
 }
 
 
-def test_values_that_no_hook_may_give_and_prints_are_told(measured: Project) -> None:
+def test_invalid_values_of_hooks_and_their_prints_are_reported(measured: Project) -> None:
     for hook, (code, text) in WRONG.items():
         install(measured, f"API = 1\ndef {hook}\n")
         result = measured.run(SUITE)
         forget(measured)
-        shown = " ".join(result.stdout.str().split() + result.stderr.str().split())
-        assert (result.ret, text in shown) == (code, True), (hook, shown)
+        output = " ".join(result.stdout.str().split() + result.stderr.str().split())
+        assert (result.ret, text in output) == (code, True), (hook, output)
 
 
-def test_a_slow_add_on_is_told(measured: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_add_on_is_reported(measured: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(addons, "SLOW_S", -1.0)
     install(measured, "API = 1\n" + REPORTING)
 

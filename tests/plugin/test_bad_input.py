@@ -1,4 +1,4 @@
-"""Bad input, as a user meets it: one sentence that says what, where and what to do."""
+"""Test bad input in whole sessions: one sentence that names the problem, its place and a remedy."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Exact:
 
 
 @pytest.fixture
-def own(project: Project) -> Project:
+def own_project(project: Project) -> Project:
     (project.path / "own_scorers.py").write_text(SCORERS, "utf-8")
     project.pytester.syspathinsert()
     return project
@@ -62,27 +62,27 @@ def failures(result: pytest.RunResult) -> dict[str, tuple[str, str]]:
         n for n, line in enumerate(result.outlines) if line.startswith("____") and "test_" in line
     ]
     ends = [*starts[1:], next(n for n, x in enumerate(result.outlines) if " mlperf " in x)]
-    found = {}
+    sentences_by_test = {}
     for start, end in zip(starts, ends, strict=True):
         name = result.outlines[start].partition("[")[2].partition("-")[0]
         lines = result.outlines[start + 1 : end]
         sentence = lines[: next(n for n, line in enumerate(lines) if line.startswith("reproduce "))]
-        found[name] = (" ".join(" ".join(sentence).split()), "\n".join(lines))
-    return found
+        sentences_by_test[name] = (" ".join(" ".join(sentence).split()), "\n".join(lines))
+    return sentences_by_test
 
 
-def test_bad_data_and_scorers_are_one_sentence_and_only_what_breaks_has_a_traceback(
-    own: Project,
+def test_bad_data_and_scorers_are_one_sentence_and_only_crashes_have_a_traceback(
+    own_project: Project,
 ) -> None:
-    suite(own, f'{DATA[:-2]}, digest = "{"0" * 64}" }}', name="digest")
+    suite(own_project, f'{DATA[:-2]}, digest = "{"0" * 64}" }}', name="digest")
     for name in ("Refuses", "Breaks"):
-        suite(own, f'{DATA}\nscorer = {{ use = "own_scorers:{name}" }}', name=name.lower())
+        suite(own_project, f'{DATA}\nscorer = {{ use = "own_scorers:{name}" }}', name=name.lower())
     exact = 'scorer = { use = "own_scorers:Exact" }\nreference = { em = 90 }'
-    suite(own, f"{DATA}\n{exact}", name="reference")
+    suite(own_project, f"{DATA}\n{exact}", name="reference")
 
-    found = failures(own.run("suites", "-k", "accuracy or digest"))
+    failures_by_test = failures(own_project.run("suites", "-k", "accuracy or digest"))
 
-    sentences = {name: sentence for name, (sentence, _) in found.items()}
+    sentences = {name: sentence for name, (sentence, _) in failures_by_test.items()}
     digest, breaks = sentences.pop("digest"), sentences.pop("breaks")
     assert digest.startswith("ERROR dataset: the data set's digest is ")
     assert digest.endswith(
@@ -96,27 +96,29 @@ def test_bad_data_and_scorers_are_one_sentence_and_only_what_breaks_has_a_traceb
         "reference": "ERROR scorer: [workload] reference names em, which the scorer did not give: "
         "it gave exact_match; correct reference, or the scorer's options",
     }
-    traced = {name for name, (_, text) in found.items() if "Traceback (most recent" in text}
+    traced = {
+        name for name, (_, text) in failures_by_test.items() if "Traceback (most recent" in text
+    }
     assert traced == {"breaks"}
-    assert "pytest_mlperf.core.errors" not in found["digest"][1]
-    assert "(during " not in found["digest"][1]
+    assert "pytest_mlperf.core.errors" not in failures_by_test["digest"][1]
+    assert "(during " not in failures_by_test["digest"][1]
 
 
 def test_all_that_is_missing_is_named_in_one_skip(
-    own: Project, monkeypatch: pytest.MonkeyPatch
+    own_project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("MLPERF_MODELS", raising=False)
     monkeypatch.setenv("MLPERF_DATA", "")
     file = suite(
-        own,
+        own_project,
         'model = "${MLPERF_MODELS}/m.onnx"\n'
         'dataset = { use = "imagenet", path = "${MLPERF_DATA}/imagenet" }',
         'use = "onnxruntime"',
     )
 
-    told = " ".join(section(own.run("suites"))[:9])
+    message = " ".join(section(own_project.run("suites"))[:9])
 
-    assert told.startswith(
+    assert message.startswith(
         f"1 test skipped: {file}:6: ${{MLPERF_MODELS}} is not set; set it so that "
         "${MLPERF_MODELS}/m.onnx is the model, e.g. export MLPERF_MODELS=/path/to/it; also "
         f"{file}:7: ${{MLPERF_DATA}} is not set; set it so that ${{MLPERF_DATA}}/imagenet is the "
@@ -124,10 +126,12 @@ def test_all_that_is_missing_is_named_in_one_skip(
     )
 
 
-def test_a_wrong_value_of_an_engine_stops_at_collection(own: Project) -> None:
-    file = suite(own, 'model = "m.onnx"', 'use = "onnxruntime"\noptions = { batch_size = "8" }')
+def test_a_wrong_value_of_an_engine_stops_at_collection(own_project: Project) -> None:
+    file = suite(
+        own_project, 'model = "m.onnx"', 'use = "onnxruntime"\noptions = { batch_size = "8" }'
+    )
 
-    result = own.run("suites")
+    result = own_project.run("suites")
 
     assert result.ret == pytest.ExitCode.INTERRUPTED
     assert [line for line in result.outlines if line.startswith(str(file))] == [
@@ -135,8 +139,10 @@ def test_a_wrong_value_of_an_engine_stops_at_collection(own: Project) -> None:
     ]
 
 
-def test_an_engine_of_a_python_test_is_asked_too_and_the_test_is_named(own: Project) -> None:
-    own.pytester.makepyfile(
+def test_an_engine_of_a_python_test_is_asked_too_and_the_test_is_named(
+    own_project: Project,
+) -> None:
+    own_project.pytester.makepyfile(
         test_mine="""
         import pytest
 
@@ -145,13 +151,13 @@ def test_an_engine_of_a_python_test_is_asked_too_and_the_test_is_named(own: Proj
             mlperf.run(engine="onnxruntime", model="m.onnx", options={"threads": "2"}).check()
         """
     )
-    (own.path / "m.onnx").write_bytes(b"x")
+    (own_project.path / "m.onnx").write_bytes(b"x")
 
-    result = own.run("test_mine.py")
+    result = own_project.run("test_mine.py")
 
     assert next(line for line in result.outlines if "test_mine.py:" in line) == (
-        f"{own.path / 'test_mine.py'}:3: engine onnxruntime: threads is '2'; a whole number is "
-        "needed"
+        f"{own_project.path / 'test_mine.py'}:3: engine onnxruntime: threads is '2'; a whole "
+        "number is needed"
     )
     result.stdout.no_fnmatch_line("*Traceback*")
 
@@ -176,40 +182,40 @@ class Data(Dataset):
 """
 
 
-def test_no_text_of_others_loses_a_result_or_reaches_the_terminal(own: Project) -> None:
-    (own.path / "hostile.py").write_text(HOSTILE, "utf-8")
-    suite(own, DATA, 'use = "hostile:Raises"\nname = "bad"', "raises")
+def test_no_text_of_others_loses_a_result_or_reaches_the_terminal(own_project: Project) -> None:
+    (own_project.path / "hostile.py").write_text(HOSTILE, "utf-8")
+    suite(own_project, DATA, 'use = "hostile:Raises"\nname = "bad"', "raises")
     data = 'dataset = { use = "hostile:Data" }'
-    suite(own, data, 'use = "hostile:Describes"\nname = "bad"', "describes")
-    own.suite("suites/second.mlperf.toml", name="second")
+    suite(own_project, data, 'use = "hostile:Describes"\nname = "bad"', "describes")
+    own_project.suite("suites/second.mlperf.toml", name="second")
 
-    result = own.run("suites", "--junit-xml=junit.xml", "-rA")
+    result = own_project.run("suites", "--junit-xml=junit.xml", "-rA")
 
-    found = {case.verdict.case.workload: case.verdict for case in own.results().cases}
-    outcomes = {name: str(verdict.outcome) for name, verdict in found.items()}
+    verdicts = {case.verdict.case.workload: case.verdict for case in own_project.results().cases}
+    outcomes = {name: str(verdict.outcome) for name, verdict in verdicts.items()}
     assert outcomes == {"raises": "ERROR", "describes": "ERROR", "second": "NO BASELINE"}
-    assert all("model-\\udcff.bin" in found[name].headline for name in ("raises", "describes"))
-    for text in (str(result.stdout), (own.path / "junit.xml").read_text("utf-8")):
+    assert all("model-\\udcff.bin" in verdicts[name].headline for name in ("raises", "describes"))
+    for text in (str(result.stdout), (own_project.path / "junit.xml").read_text("utf-8")):
         assert text.count("model-\\udcff.bin \\x1b[2J") >= 2
         assert not set(text) & set("\x1b\x9b\u202e\udcff\r")
 
 
-def test_a_place_that_is_no_utf8_is_a_skip_and_keeps_the_results(
-    own: Project, monkeypatch: pytest.MonkeyPatch
+def test_a_path_that_is_not_utf8_is_a_skip_and_keeps_the_results(
+    own_project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ODD_FOLDER", "/nowhere/\udcff\x1b[2J")
-    suite(own, 'dataset = { use = "openorca", path = "${ODD_FOLDER}" }')
-    own.suite("suites/second.mlperf.toml", name="second")
+    suite(own_project, 'dataset = { use = "openorca", path = "${ODD_FOLDER}" }')
+    own_project.suite("suites/second.mlperf.toml", name="second")
 
-    result = own.run("suites", "--mlperf-json=all.json", "-rs")
+    result = own_project.run("suites", "--mlperf-json=all.json", "-rs")
 
     assert "\x1b" not in str(result.stdout)
-    assert len(own.results().cases) >= 1
-    (why,) = json.loads((own.path / "all.json").read_text("utf-8"))["skipped"].values()
-    assert "/nowhere/" in why
+    assert len(own_project.results().cases) >= 1
+    (reason,) = json.loads((own_project.path / "all.json").read_text("utf-8"))["skipped"].values()
+    assert "/nowhere/" in reason
 
 
-def test_a_suite_that_is_no_file_is_an_error_and_never_passed_over(project: Project) -> None:
+def test_a_suite_that_is_not_a_file_is_an_error_and_never_skipped(project: Project) -> None:
     """pytest collects regular files alone; a session without a suite must not be green."""
     project.suite()
     folder = project.path / "suites"

@@ -1,4 +1,7 @@
-"""Whole sessions on suites that quantise: built once, named by recipe, and told what changed."""
+"""Test whole sessions on suites that quantise.
+
+Built once, named by recipe, with changes reported.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ class Quantising:
 
     @property
     def builds(self) -> list[str]:
-        """Return the keys of what was built."""
+        """Return the keys of the finished builds."""
         folder = self.project.path / ".mlperf" / "builds"
         return [path.parent.name for path in folder.glob("*/provenance.json")]
 
@@ -48,7 +51,7 @@ class Quantising:
         assert file.is_file()
 
     def version(self, version: str) -> None:
-        """Install a version of the quantiser, as far as metadata tells."""
+        """Install a version of the quantiser, by its metadata."""
         for old in self.project.path.glob("acme_quantiser-*.dist-info"):
             shutil.rmtree(old)
         about = self.project.path / f"acme_quantiser-{version}.dist-info" / "METADATA"
@@ -65,7 +68,7 @@ def quantising(project: Project, monkeypatch: pytest.MonkeyPatch) -> Quantising:
     return Quantising(project)
 
 
-def test_the_engine_gets_what_was_built_and_another_recipe_has_no_baseline(
+def test_the_engine_gets_the_built_checkpoint_and_another_recipe_has_no_baseline(
     quantising: Quantising,
 ) -> None:
     """Looking builds nothing; built once for two sessions, its folder is the worker's model."""
@@ -91,7 +94,7 @@ def test_the_engine_gets_what_was_built_and_another_recipe_has_no_baseline(
     assert verdict.outcome is Outcome.NO_BASELINE
 
 
-def test_a_changed_builder_is_told_beside_a_drop(quantising: Quantising) -> None:
+def test_a_changed_builder_is_reported_with_a_drop(quantising: Quantising) -> None:
     quantising.suite()
     project = quantising.project
     project.record("suites")

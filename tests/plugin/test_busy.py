@@ -1,4 +1,4 @@
-"""A machine that others load: what they took is no drop of the build."""
+"""Test a machine under load by others: speed that they took is not a drop of the build."""
 
 from __future__ import annotations
 
@@ -77,13 +77,13 @@ def judged(project: Project) -> tuple[pytest.RunResult, CaseResult]:
 
 
 @pytest.mark.quiet
-def test_unchanged_code_beside_neighbours_that_compute_is_no_drop(project: Project) -> None:
+def test_unchanged_code_under_load_by_neighbours_passes(project: Project) -> None:
     project.suite(options=COMPUTES, scenarios=LONGER)
     project.baseline(near(FASTEST), target_qps=FASTEST)
     with neighbours():
-        result, found = judged(project)
+        result, case_result = judged(project)
 
-    verdict = found.verdict
+    verdict = case_result.verdict
     assert verdict.outcome is Outcome.INCONCLUSIVE
     assert (verdict.invalid_runs, len(verdict.runs)) == ((), 5)
     for run in verdict.runs:

@@ -1,4 +1,4 @@
-"""A run in which the wall clock is set is INVALID, whoever measures it."""
+"""Test that a run is INVALID if the wall clock is set during it, by any measurement."""
 
 from __future__ import annotations
 
@@ -59,11 +59,11 @@ def test_a_clock_that_is_set_makes_runs_invalid(project: Project) -> None:
     result = project.run("suites", "-o", "mlperf_control=off")
 
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    for one in project.results().cases:
-        verdict = one.verdict
+    for case_result in project.results().cases:
+        verdict = case_result.verdict
         assert verdict.outcome is Outcome.INVALID, verdict.headline
-        said = [str(reason) for reason in verdict.reasons if reason.key is Key.CLOCK_SET]
-        assert [text.partition("+")[0] for text in said] == ["the wall clock was set by "]
+        messages = [str(reason) for reason in verdict.reasons if reason.key is Key.CLOCK_SET]
+        assert [text.partition("+")[0] for text in messages] == ["the wall clock was set by "]
         assert len(verdict.invalid_runs) == 3
 
 
@@ -72,6 +72,6 @@ def test_a_judged_benchmark_is_watched_as_well(project: Project) -> None:
 
     project.run("test_clock.py", "--mlperf-judge-benchmarks", "-o", "mlperf_control=off")
 
-    (one,) = project.results().cases
-    assert one.verdict.outcome is Outcome.INVALID
-    assert "the wall clock was set by +30 s" in one.verdict.headline
+    (case_result,) = project.results().cases
+    assert case_result.verdict.outcome is Outcome.INVALID
+    assert "the wall clock was set by +30 s" in case_result.verdict.headline

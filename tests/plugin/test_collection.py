@@ -38,7 +38,7 @@ def test_a_suite_is_read_once_and_its_tests_stand_in_the_order_of_the_file(
     path = project.suite(
         suite, top1=100.0, engines=TWO_ENGINES, scenarios=OFFLINE + STREAM, more=EFFICIENCY
     )
-    text, before = path.read_text("utf-8"), sorted(project.path.rglob("*"))
+    text, files_at_start = path.read_text("utf-8"), sorted(project.path.rglob("*"))
     parse, parsed = tomllib.loads, []
 
     def loads(source: str, **options: Any) -> dict[str, Any]:
@@ -56,10 +56,10 @@ def test_a_suite_is_read_once_and_its_tests_stand_in_the_order_of_the_file(
         for kind in ("accuracy", "performance", "efficiency")
     ]
     assert parsed.count(text) == 1
-    assert sorted(p for p in project.path.rglob("*") if p.name != ".benchmarks") == before
+    assert sorted(p for p in project.path.rglob("*") if p.name != ".benchmarks") == files_at_start
 
 
-def test_a_suite_is_collected_where_a_path_names_it_whatever_a_user_calls_his_own_tests(
+def test_a_suite_is_collected_by_its_path_with_any_names_of_user_tests(
     project: Project, tmp_path: Path
 ) -> None:
     project.suite()
@@ -86,7 +86,7 @@ def test_a_suite_is_collected_where_a_path_names_it_whatever_a_user_calls_his_ow
         assert (ini, arguments, len(ids(result)), section(result)) == (ini, arguments, 1, [])
 
 
-def test_a_suite_nobody_named_is_one_line_and_not_even_read(project: Project) -> None:
+def test_a_suite_outside_of_the_arguments_is_one_line_and_not_read(project: Project) -> None:
     project.suite("suites/one.mlperf.toml").write_text("[[[", "utf-8")
 
     alone = project.run()
@@ -199,7 +199,7 @@ def test_the_conftest_of_a_suites_folder_holds_for_the_suite(project: Project) -
     ],
     ids=" ".join,
 )
-def test_a_verdict_is_reached_whatever_else_pytest_is_told(
+def test_a_verdict_is_reached_with_any_options_of_pytest(
     project: Project, arguments: tuple[str, ...]
 ) -> None:
     project.suite()

@@ -1,4 +1,4 @@
-"""A drop is measured again beside the build of its baseline, and says which evidence decided."""
+"""Test that a drop is measured again with the baseline's build, and which evidence decides."""
 
 from __future__ import annotations
 
@@ -120,10 +120,10 @@ class Lab:
 
 @dataclass
 class Simulation:
-    """Runs without a process: what both builds reach in turn, and what was run."""
+    """Runs without a process: the rates of both builds in turn, and a log of the runs."""
 
-    now: Sequence[float] = (RATE, 1.01 * RATE)
-    then: Sequence[float] = (RATE, 1.01 * RATE)
+    new_rates: Sequence[float] = (RATE, 1.01 * RATE)
+    old_rates: Sequence[float] = (RATE, 1.01 * RATE)
     fingerprint: dict[str, str] = field(default_factory=lambda: dict(SAME))
     tasks: list[tuple[str, float]] = field(default_factory=list)
     jobs: list[tuple[str, Job]] = field(default_factory=list)
@@ -134,7 +134,7 @@ class Simulation:
         """Stand for `pytest_mlperf.run.measure.measure`."""
         del show
         self.jobs.append((task.label, job))
-        rates = self.then if task.label else self.now
+        rates = self.old_rates if task.label else self.new_rates
         rate = rates[task.number % len(rates)] * (1 - conditions.handicap)
         self.tasks.append((task.folder, conditions.handicap))
         run = Run(
@@ -171,9 +171,9 @@ def lab(project: Project, monkeypatch: pytest.MonkeyPatch) -> Lab:
 
 @pytest.fixture
 def simulation(monkeypatch: pytest.MonkeyPatch) -> Simulation:
-    found = Simulation()
-    monkeypatch.setattr("pytest_mlperf.bench.runner.measure", found.measure)
-    return found
+    simulated = Simulation()
+    monkeypatch.setattr("pytest_mlperf.bench.runner.measure", simulated.measure)
+    return simulated
 
 
 def fallen(outcome: Outcome = Outcome.PERF_DROP, days: int = 0, **about: Any) -> MetricVerdict:
@@ -216,7 +216,7 @@ def provisional() -> Ruling:
 def test_a_session_runs_both_builds_in_turns_and_says_which_evidence_decided(
     lab: Lab, tmp_path: Path, *, slower: bool
 ) -> None:
-    """A drop that the baseline's build has too is none of this build."""
+    """A drop that the baseline's build has too is not a drop of this build."""
     python = other_python.environment(tmp_path / "the-old-one")
     lab.project.baseline(near(RATE if slower else 2 * RATE), of=ACME)
     suite = lab.suite(f'python = "{python}"', slow=HERE if slower else "")
@@ -224,8 +224,8 @@ def test_a_session_runs_both_builds_in_turns_and_says_which_evidence_decided(
     result = lab.project.run(suite, "--mlperf-confirm")
 
     result.assert_outcomes(failed=int(slower), passed=int(not slower))
-    (found,) = lab.project.results().cases
-    verdict = found.verdict
+    (case_result,) = lab.project.results().cases
+    verdict = case_result.verdict
     number = len(verdict.runs)
     turns = [folder.name for folder in lab.project.run_folders()[number:]]
     tasks = [folder.removeprefix(f"{ACME.id}.") for folder in turns[:4]]
@@ -254,12 +254,12 @@ def test_a_session_runs_both_builds_in_turns_and_says_which_evidence_decided(
 
 
 def test_a_commit_in_git_is_the_baseline_s_build(lab: Lab, simulation: Simulation) -> None:
-    """tests/run/test_other_python.py runs what is checked out."""
+    """tests/run/test_other_python.py runs the checked out code."""
     git(lab.project.path, "init", "-q", "-b", "main")
     git(lab.project.path, "add", "acme.py")
     git(lab.project.path, "commit", "-q", "-m", "fast")
     git(lab.project.path, "tag", "v1")
-    simulation.now = (RATE / 2, 0.505 * RATE)
+    simulation.new_rates = (RATE / 2, 0.505 * RATE)
 
     answer = lab.confirm(lab.case('git = "v1"'), dropped())
 
@@ -269,7 +269,7 @@ def test_a_commit_in_git_is_the_baseline_s_build(lab: Lab, simulation: Simulatio
 
 
 def test_runs_in_turns_decide(lab: Lab, simulation: Simulation) -> None:
-    """Proven drops keep their headline; what is excluded or open says what it was before."""
+    """Proven drops keep their headline; excluded or open ones state the earlier verdict."""
     slow, uneven = (RATE / 2, 0.505 * RATE), (RATE, 0.6 * RATE)
     stored = "against the stored baseline: PERF DROP samples/s −50.0 %"
     rows = [
@@ -279,13 +279,13 @@ def test_runs_in_turns_decide(lab: Lab, simulation: Simulation) -> None:
         ("open", uneven, uneven, "1%", "not confirmed by A/B, not refuted either: 5 pairs"),
     ]
     outcomes, failures = {}, []
-    for name, simulation.now, simulation.then, limit, note in rows:
+    for name, simulation.new_rates, simulation.old_rates, limit, note in rows:
         runs = lab.case(OTHER_BUILD, limit=limit)
         answer = lab.confirm(runs, dropped(limit=float(limit.strip("%")) / 100))
         outcomes[name] = (answer.outcome, answer.interleaved.state if answer.interleaved else None)
         kept = answer.headline == dropped().headline if name == "proven" else True
-        before = [text[: len(stored)] for text in answer.notes[1:-1]]
-        if not (kept and note in answer.notes[0] and before == [stored] * (name != "proven")):
+        stored_notes = [text[: len(stored)] for text in answer.notes[1:-1]]
+        if not (kept and note in answer.notes[0] and stored_notes == [stored] * (name != "proven")):
             failures.append((name, answer.headline, answer.notes))
 
     assert failures == []
@@ -388,7 +388,7 @@ def test_a_change_is_that_of_the_raw_value_and_the_limit_that_of_its_end() -> No
 def test_a_provisional_drop_is_red_once_runs_in_turns_prove_it(
     lab: Lab, simulation: Simulation, failing: Outcome
 ) -> None:
-    """Beside this very build without the handicap, where it is the baseline's; efficiency too."""
+    """Compared with this build without the handicap, if it is the baseline's; efficiency too."""
     runs = lab.case()
     runs.add_run()
     assert runs.record is not None
@@ -413,9 +413,9 @@ def test_a_provisional_drop_is_red_once_runs_in_turns_prove_it(
 def test_a_provisional_ok_is_final_once_runs_in_turns_exclude_a_drop(
     lab: Lab, simulation: Simulation
 ) -> None:
-    """It takes six runs and more, so only beside a build that is named, while days are few.
+    """It takes six runs and more, so only against a named build, while the baseline has few days.
 
-    What the pairs leave open stays as it was; a drop that they prove is one.
+    An open result of the pairs changes nothing; a drop that they prove counts.
     """
     metric = fallen(Outcome.PROVISIONAL, low=-0.1, high=0.1, direction="ok", note="one day", days=1)
     passed = ruling_of([metric])
@@ -436,12 +436,12 @@ def test_a_provisional_ok_is_final_once_runs_in_turns_exclude_a_drop(
     assert final.notes[0].startswith("decided by A/B: ")
     assert final.notes[1].startswith("against the stored baseline: PROVISIONAL samples/s")
 
-    simulation.now = (RATE / 2, 0.505 * RATE)
+    simulation.new_rates = (RATE / 2, 0.505 * RATE)
     proven = lab.confirm(lab.case(OTHER_BUILD), passed)
     assert proven.outcome is proven.metrics[0].outcome is Outcome.PERF_DROP
     assert (proven.metrics[0].direction, proven.metrics[0].note) == (None, "")
 
-    simulation.now = simulation.then = (RATE, 0.6 * RATE)
+    simulation.new_rates = simulation.old_rates = (RATE, 0.6 * RATE)
     undecided = lab.confirm(
         lab.case(OTHER_BUILD, limit="1%"), ruling_of([replace(metric, limit=0.01)])
     )
@@ -462,7 +462,7 @@ def test_a_provisional_drop_that_the_baseline_s_build_has_too_is_none(
     assert len(simulation.tasks) == answer.interleaved.runs
 
 
-def test_without_another_build_a_drop_says_what_it_rests_on(lab: Lab) -> None:
+def test_without_another_build_a_drop_states_its_evidence(lab: Lab) -> None:
     commit, named = "0123456789ab", "baseline_engine in the suite names one"
     ref = f'write baseline_engine = {{ git = "{commit}" }} into the engine entry of {SUITE}'
     code, unknown = (
@@ -478,22 +478,22 @@ def test_without_another_build_a_drop_says_what_it_rests_on(lab: Lab) -> None:
         (commit, f"{commit}+", same, unknown),
         (commit, commit, {"engine": "other"}, unknown),
     ]
-    for now, then, kept, (state, note) in rows:
+    for commit_now, then, kept, (state, note) in rows:
         runs = lab.case()
         assert runs.record is not None
         runs.subject = Subject(identity={}, fingerprint=same)
-        before = tuple(replace(run, commit=then) for run in runs.record.runs)
-        runs.record = replace(runs.record, fingerprint=kept, runs=before)
+        baseline_runs = tuple(replace(run, commit=then) for run in runs.record.runs)
+        runs.record = replace(runs.record, fingerprint=kept, runs=baseline_runs)
 
-        answer = lab.confirm(runs, provisional(), "auto", commit=now)
+        answer = lab.confirm(runs, provisional(), "auto", commit=commit_now)
 
         assert answer.outcome is Outcome.PROVISIONAL
-        assert (now, answer.notes) == (now, (note,))
+        assert (commit_now, answer.notes) == (commit_now, (note,))
         assert answer.interleaved == InterleavedRuns(state=state, metrics=("throughput",))
 
 
 def changed(
-    lab: Lab, before: dict[str, str], *, commit: str | None = None, engines: str = ""
+    lab: Lab, old_facts: dict[str, str], *, commit: str | None = None, engines: str = ""
 ) -> CaseRuns:
     """Return a case with a run, whose record has other facts."""
     if engines:
@@ -505,7 +505,7 @@ def changed(
     runs.add_run()
     assert runs.record is not None
     assert runs.subject is not None
-    facts = {**runs.subject.fingerprint, **before}
+    facts = {**runs.subject.fingerprint, **old_facts}
     kept = tuple(replace(run, commit=commit) for run in runs.record.runs)
     runs.record = replace(runs.record, fingerprint=facts, runs=kept)
     return runs
@@ -519,17 +519,17 @@ def test_options_that_changed_are_interleaved_with_those_of_the_baseline(
     model = Path.home() / "models" / "acme" if own_path else "${ACME_MODEL}"
     monkeypatch.setenv("ACME_MODEL", "/models/acme")
     table = f'slow = "new", model_file = "{model}"'
-    before = json.dumps(
+    old_options = json.dumps(
         {"model_file": placeless(str(model), home=str(Path.home())), "slow": "~/old", "gone": 1}
     )
-    simulation.now = (RATE / 2, 0.505 * RATE)
+    simulation.new_rates = (RATE / 2, 0.505 * RATE)
     simulation.fingerprint["options"] = "{}"
     runs = changed(
         lab,
-        {"options": before},
+        {"options": old_options},
         engines=f'[[engines]]\nuse = "acme:Acme"\noptions = {{ {table} }}\n',
     )
-    simulation.fingerprint["options"] = before
+    simulation.fingerprint["options"] = old_options
 
     answer = lab.confirm(runs, provisional(), "auto")
 
@@ -538,7 +538,7 @@ def test_options_that_changed_are_interleaved_with_those_of_the_baseline(
     assert answer.interleaved.state is Confirmation.PROVEN
     assert " interleaved with the baseline's options (slow, gone); " in answer.notes[0]
     then = next(job for label, job in simulation.jobs if label)
-    assert then.facts["options"] == before
+    assert then.facts["options"] == old_options
     expanded = os.path.expandvars(str(model))
     assert then.engine.options == {
         "model_file": expanded,
@@ -562,24 +562,24 @@ class Acme(NullEngine):
 
 
 @pytest.mark.parametrize("change", ["options (latency_s)", "environment (ACME_SLOW)"])
-def test_what_halves_the_speed_is_red_on_the_first_day(
+def test_half_the_speed_is_red_on_the_first_day(
     project: Project, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
-    """The baseline has one session; what is recorded of it is enough to measure it again."""
-    own = '[[engines]]\nuse = "acme:Acme"\n' if "ACME" in change else None
+    """The baseline has one session; its record is enough to measure it again."""
+    entries = '[[engines]]\nuse = "acme:Acme"\n' if "ACME" in change else None
     (project.path / "acme.py").write_text(READS_A_VARIABLE, "utf-8")
     monkeypatch.syspath_prepend(project.path)
-    project.suite(engines=own)
+    project.suite(engines=entries)
     project.record("suites")
-    file = project.baseline_file(ACME if own else None)
+    file = project.baseline_file(ACME if entries else None)
     loaded = baselines.load(file)
     assert loaded is not None
     (record,) = loaded.records
     runs = tuple(replace(record.runs[0], metrics={"throughput": r}) for r in near(RATE, 5))
     baselines.save(file, replace(loaded, records=(replace(record, runs=runs),)))
-    if own:
+    if entries:
         monkeypatch.setenv("ACME_SLOW", "1")
-    suite = project.suite(engines=own, options=OPTIONS.replace("0.002", "0.004"))
+    suite = project.suite(engines=entries, options=OPTIONS.replace("0.002", "0.004"))
 
     result = project.run(suite, "--mlperf-json=now.json")
 
@@ -593,7 +593,7 @@ def test_what_halves_the_speed_is_red_on_the_first_day(
 def test_variables_that_changed_are_those_of_the_baseline_in_its_side(
     lab: Lab, simulation: Simulation
 ) -> None:
-    simulation.now = (RATE / 2, 0.505 * RATE)
+    simulation.new_rates = (RATE / 2, 0.505 * RATE)
     variables = {"engine.environment.ACME_A": "1", "engine.environment.ACME_B": "2"}
     simulation.fingerprint |= variables
     runs = changed(lab, {"engine.environment.ACME_A": "0"})
@@ -619,7 +619,7 @@ def test_options_that_explain_no_drop_excuse_none_unless_git_shows_no_other_chan
     git(root, "add", "acme.py", "suites")
     git(root, "commit", "-q", "-m", "fast")
     commit = git(root, "rev-parse", "--short=12", "HEAD")
-    simulation.now = simulation.then = near(RATE / 2)
+    simulation.new_rates = simulation.old_rates = near(RATE / 2)
     rows = []
     for edit in ("", "# edited\n"):
         (root / "acme.py").write_text(ENGINE + edit, "utf-8")
@@ -639,7 +639,9 @@ def test_options_that_explain_no_drop_excuse_none_unless_git_shows_no_other_chan
     )
 
 
-def test_what_cannot_be_made_again_says_what_decides_it(lab: Lab, simulation: Simulation) -> None:
+def test_a_baseline_that_cannot_be_measured_again_decides_with_a_reason(
+    lab: Lab, simulation: Simulation
+) -> None:
     """Other weights, data and options that the engine refuses today; a package is exchanged."""
     pydantic = version("pydantic")
     simulation.fingerprint |= {
@@ -664,10 +666,10 @@ def test_what_cannot_be_made_again_says_what_decides_it(lab: Lab, simulation: Si
         ("", {"options": '{"slow": "y"}'}, "options (slow) is not the build of the baseline: opt"),
     ]
     failures = []
-    for engines, before, expected in rows:
+    for engines, facts, expected in rows:
         if engines:
             lab.project.baseline(near(RATE))
-        answer = lab.confirm(changed(lab, before, engines=engines), provisional(), "auto")
+        answer = lab.confirm(changed(lab, facts, engines=engines), provisional(), "auto")
         (note,) = answer.notes
         if answer.outcome is not Outcome.PROVISIONAL or expected not in note:
             failures.append((expected, note))
@@ -681,9 +683,9 @@ def test_no_build_of_the_client_is_the_earlier_build_of_a_server(lab: Lab) -> No
         '[[engines]]\nuse = "openai"\nname = "null"\noptions = { url = "http://127.0.0.1:1" }\n'
     )
     facts: list[dict[str, str]] = [{}, {"engine.pydantic": "1.0"}, {"dataset": "c"}]
-    for before in facts:
+    for facts_of_baseline in facts:
         lab.project.baseline(near(RATE))
-        runs = changed(lab, before, commit="0123456789ab", engines=at_url)
+        runs = changed(lab, facts_of_baseline, commit="0123456789ab", engines=at_url)
         advice = deciding(runs, lab.policy("auto"))
         assert "name the url of a server of the earlier build in it, and run pytest-ml" in advice
 
@@ -704,18 +706,18 @@ def last_word(runs: CaseRuns) -> Verdict:
 def test_a_drop_that_the_others_decided_is_measured_again_after_that(
     lab: Lab, simulation: Simulation
 ) -> None:
-    simulation.now = simulation.then = near(RATE / 2)
+    simulation.new_rates = simulation.old_rates = near(RATE / 2)
     runs = lab.case(OTHER_BUILD)
     bench = Bench(lab.conditions(), lab.policy("auto"), lambda _: None)
     bench.verdict(runs.planned, Kind.PERFORMANCE, {Kind.PERFORMANCE}, Phase(pairs=25, once=True))
 
-    found = bench.confirm_last(runs.planned, last_word(runs))
+    confirmed = bench.confirm_last(runs.planned, last_word(runs))
 
-    assert found.outcome is found.metrics[0].outcome is Outcome.OK
-    assert found.notes[1].startswith("against the stored baseline: PERF DROP")
-    assert found.notes[2] == "busy"
-    assert found.interleaved is not None
-    assert found.interleaved.state is Confirmation.EXCLUDED
+    assert confirmed.outcome is confirmed.metrics[0].outcome is Outcome.OK
+    assert confirmed.notes[1].startswith("against the stored baseline: PERF DROP")
+    assert confirmed.notes[2] == "busy"
+    assert confirmed.interleaved is not None
+    assert confirmed.interleaved.state is Confirmation.EXCLUDED
 
 
 def test_where_nothing_is_measured_any_more_the_drop_says_so(lab: Lab) -> None:
@@ -723,11 +725,11 @@ def test_where_nothing_is_measured_any_more_the_drop_says_so(lab: Lab) -> None:
     auto = lab.policy("auto")
     drop = last_word(lab.case())
 
-    found = not_made(drop, auto)
+    answer = not_made(drop, auto)
 
-    assert found.outcome is Outcome.PERF_DROP
-    assert found.notes == (NOT_MADE, "busy")
-    assert found.interleaved == InterleavedRuns(
+    assert answer.outcome is Outcome.PERF_DROP
+    assert answer.notes == (NOT_MADE, "busy")
+    assert answer.interleaved == InterleavedRuns(
         state=Confirmation.NOT_MADE, metrics=("throughput",), reason=NOT_MADE
     )
     assert not_made(drop, lab.policy("never")) is drop

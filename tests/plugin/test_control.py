@@ -1,4 +1,7 @@
-"""The machine's own speed beside each run: a drop of the machine is no drop of the build."""
+"""Test the machine's own speed during each run.
+
+A drop of the machine is not a drop of the build.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,7 @@ def record(project: Project, *, days: int = 4) -> Path:
 
 
 def scale(path: Path, *factors: float) -> None:
-    """Let the baseline say that its machine multiplied and copied so many times faster.
+    """Multiply the machine's speeds in a baseline by a factor for each run.
 
     Args:
         path: The baseline.
@@ -86,13 +89,13 @@ def test_a_drop_on_a_machine_that_is_slower_may_not_be_judged(project: Project) 
 @pytest.mark.parametrize(
     ("days", "words"), [(4, {Outcome.OK}), (1, {Outcome.OK, Outcome.PROVISIONAL})]
 )
-def test_an_unchanged_build_is_fine_whatever_the_machine_does(
+def test_an_unchanged_build_passes_at_any_speed_of_the_machine(
     project: Project, days: int, words: set[Outcome]
 ) -> None:
     path = record(project, days=days)
     scale(path, 10)
 
-    _, found = judged(project)
+    _, case_result = judged(project)
 
-    assert found.verdict.outcome in words
-    assert found.verdict.runs[0].hardware.control["matmul_flops"] > 0
+    assert case_result.verdict.outcome in words
+    assert case_result.verdict.runs[0].hardware.control["matmul_flops"] > 0

@@ -43,7 +43,7 @@ def file(project: Project) -> Path:
 
 
 def changed(project: Project, factors: dict[str, float], case: Case = CURVE) -> None:
-    """Make the recorded baseline one of eight runs whose metrics are so many times as high."""
+    """Make the recorded baseline one of eight runs whose metrics are multiplied."""
     path = project.baseline_file(case)
     loaded = baselines.load(path)
     assert loaded is not None

@@ -83,13 +83,13 @@ def test_samples_per_joule_of_a_servers_gpus_are_judged_by_themselves(
     board: Board, exporter: Exporter, project: Project
 ) -> None:
     """Three times the power at the same speed is a POWER DROP; nothing of NVML's is in it."""
-    given = ("suites", f"--mlperf-dcgm={exporter.url}", "-omlperf_dcgm_gpus=GPU-a")
+    options = ("suites", f"--mlperf-dcgm={exporter.url}", "-omlperf_dcgm_gpus=GPU-a")
     recorded = ("-k", "performance", "--mlperf-update=missing", "-omlperf_baseline_runs=1")
-    project.run_process(*given, *recorded)
+    project.run_process(*options, *recorded)
     project.over_days()
 
     board.draw(600)
-    result = project.run_process(*given)
+    result = project.run_process(*options)
 
     assert outcomes(project) == {"performance": Outcome.OK, "efficiency": Outcome.POWER_DROP}
     result.stdout.re_match_lines(
@@ -107,7 +107,7 @@ def test_an_exporter_that_goes_away_costs_the_energy_and_says_so(
     first = exporter.show
 
     def once(handler: BaseHTTPRequestHandler) -> None:
-        (first if exporter.asked == 1 else page("gone", 503))(handler)
+        (first if exporter.requests == 1 else page("gone", 503))(handler)
 
     exporter.show = once
     result = project.run_process("suites", f"--mlperf-dcgm={exporter.url}", "-rs")

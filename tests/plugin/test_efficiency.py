@@ -41,14 +41,14 @@ H200 = scenario("wave const 500")
 @pytest.fixture
 def fake(tmp_path: Path, project: Project, monkeypatch: pytest.MonkeyPatch) -> Fake:
     """An H200 that draws 500 W, for all processes of the project's pytest."""
-    found = Fake(tmp_path)
-    found.write(*H200)
-    for name, value in found.environment.items():
+    fake_gpu = Fake(tmp_path)
+    fake_gpu.write(*H200)
+    for name, value in fake_gpu.environment.items():
         if name in {"LD_LIBRARY_PATH", "FAKE_NVML_SCENARIO"}:
             monkeypatch.setenv(name, value)
     project.pytester.makeconftest(GATED_FROM_1_S)
     project.pytester.makepyfile(working=WORKING)
-    return found
+    return fake_gpu
 
 
 WORKING = """
@@ -190,7 +190,7 @@ class Hot(working.Working):
 
 
 @pytest.mark.nightly
-def test_an_invalid_run_is_measured_again_and_told(fake: Fake, project: Project) -> None:
+def test_an_invalid_run_is_measured_again_with_a_note(fake: Fake, project: Project) -> None:
     """In the summary, in results.json with the reason's key, and in JUnit's file.
 
     tests/run/test_power_doubts.py has every other reason.
@@ -203,14 +203,14 @@ def test_an_invalid_run_is_measured_again_and_told(fake: Fake, project: Project)
     result = run(project, "-k", "performance", "--junit-xml=junit.xml")
 
     recovered, hot = (each.verdict for each in project.results().cases)
-    said = "2 uncorrected memory errors (ECC) during the run"
-    assert f"  1 run INVALID, measured again: {said}" in result.outlines
+    message = "2 uncorrected memory errors (ECC) during the run"
+    assert f"  1 run INVALID, measured again: {message}" in result.outlines
     result.stdout.re_match_lines([r"2 tests: 1 INVALID, 1 NO BASELINE; 1 run and 4 INVALID, .*"])
     (invalid,) = recovered.invalid_runs
-    assert invalid.invalid == (Reason(key=Key.ECC_UNCORRECTED, text=said),)
+    assert invalid.invalid == (Reason(key=Key.ECC_UNCORRECTED, text=message),)
     assert Path(invalid.folder).is_dir()
     assert (recovered.outcome, recovered.reasons) == (Outcome.NO_BASELINE, ())
-    assert f'"mlperf.invalid_run" value="ecc_uncorrected: {said}"' in (
+    assert f'"mlperf.invalid_run" value="ecc_uncorrected: {message}"' in (
         project.path / "junit.xml"
     ).read_text("utf-8")
 
@@ -231,7 +231,7 @@ GARBAGE = [
 ]
 
 
-def test_no_output_of_a_session_holds_what_no_hardware_can_show(
+def test_no_output_of_a_session_has_impossible_hardware_values(
     fake: Fake, project: Project
 ) -> None:
     """Every eighth answer of each function is a blank; the energy and the speed are recorded."""
@@ -252,7 +252,7 @@ def test_no_output_of_a_session_holds_what_no_hardware_can_show(
     assert power.mean_w == pytest.approx(250, rel=0.05)
 
 
-def test_an_energy_that_nobody_can_read_is_never_0(fake: Fake, project: Project) -> None:
+def test_an_unreadable_energy_is_never_0(fake: Fake, project: Project) -> None:
     project.suite(engines=ENGINE, more=LIMITS)
     fake.write(
         *scenario("energy none", "instant none", "average none"), "fail nvmlDeviceGetPowerUsage 3"
@@ -286,16 +286,16 @@ def test_energy_of_a_short_run_is_neither_gated_nor_recorded(fake: Fake, project
     assert "per_joule" not in file.read_text("utf-8")
 
 
-def test_a_gpu_that_is_lost_is_told_where_its_cases_are_deselected(
-    fake: Fake, project: Project
-) -> None:
+def test_a_lost_gpu_is_named_where_its_cases_are_deselected(fake: Fake, project: Project) -> None:
     suite(project)
     fake.write("fail nvmlDeviceGetHandleByIndex_v2 15", "device")
 
     result = run(project, "--collect-only")
 
-    told = " ".join(result.outlines)
-    assert "accelerator not here: H200 (2); here: cpu (GPU 0 may not be asked: GPU is lost" in told
+    output = " ".join(result.outlines)
+    assert (
+        "accelerator not here: H200 (2); here: cpu (GPU 0 may not be asked: GPU is lost" in output
+    )
 
 
 SLOW_THIRD = """
@@ -312,13 +312,13 @@ class Working(Working):
 """
 
 
-def test_each_replica_sees_its_own_gpu_and_one_that_is_behind_is_told(
+def test_each_replica_sees_its_own_gpu_and_a_slow_one_is_reported(
     fake: Fake, project: Project
 ) -> None:
-    """One LoadGen before six processes; the run is one of the whole system.
+    """One LoadGen drives six processes; the run is one of the whole system.
 
     It takes a second, in which batches follow each other, and the slow replica is far behind:
-    what a busy machine adds to some batches hides nothing.
+    delays by a busy machine in some batches hide nothing.
     """
     device = ("device", "wave const 500")
     hot = ("device", "wave const 400", "temp 80", "clocks 1400 3201", "limit 600")
@@ -460,11 +460,11 @@ def test_a_baseline_of_another_power_limit_is_named_and_its_absence_fails_under_
     monkeypatch.setenv("CI", "true")
 
     failed = run(project, "-k", "performance")
-    beside = run(project, "-k", "performance", "--mlperf-update=missing", ONE_RUN)
+    allowed = run(project, "-k", "performance", "--mlperf-update=missing", ONE_RUN)
 
-    assert (failed.ret, beside.ret) == (1, 0)
+    assert (failed.ret, allowed.ret) == (1, 0)
     changed = r"baseline of 2026-11-01 is for another machine: power_limit_w 700, here 500"
     failed.stdout.re_match_lines([rf"NO BASELINE samples/s: {changed}", rf"note +{changed}"])
-    text = " ".join(" ".join(beside.outlines).split())
+    text = " ".join(" ".join(allowed.outlines).split())
     assert f"recorded beside another: {changed}" in text
     assert outcomes(project) == {"performance": Outcome.RECORDED}

@@ -62,12 +62,12 @@ def recorded_there(project: Project, python: Path, result: pytest.RunResult, whe
     summary = " ".join(" ".join(section(result)).split())
     assert f"runs in {where} ({facts['python']})" in summary
     # What the engine says of itself is its own affair; this one names folders on purpose.
-    own = {key: value for key, value in facts.items() if not key.startswith("engine.")}
-    assert str(python.parents[1]) not in json.dumps(own)
-    assert str(project.path) not in json.dumps(own)
+    facts_of_machine = {key: value for key, value in facts.items() if not key.startswith("engine.")}
+    assert str(python.parents[1]) not in json.dumps(facts_of_machine)
+    assert str(project.path) not in json.dumps(facts_of_machine)
 
 
-def test_a_change_of_the_other_python_is_told_and_a_drop_is_found(
+def test_a_change_of_the_other_python_is_reported_and_a_drop_is_found(
     project: Project, python: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("THERE", str(python))
@@ -87,7 +87,7 @@ def test_a_change_of_the_other_python_is_told_and_a_drop_is_found(
 def test_onnx_runtime_is_needed_there_only(
     project: Project, python: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """ONNX Runtime cannot be imported here; the tiny ResNet-50 is measured all the same."""
+    """ONNX Runtime cannot be imported here, but the tiny ResNet-50 is measured."""
     pytest.importorskip("onnxruntime")
     (project.path / "hidden").mkdir()
     (project.path / "hidden/onnxruntime.py").write_text("raise ImportError('not here')", "utf-8")
@@ -112,20 +112,20 @@ def test_onnx_runtime_is_needed_there_only(
     assert "engine.onnxruntime" in subject.fingerprint
 
 
-def test_a_python_that_is_not_here_is_a_skip_that_says_what_to_do(project: Project) -> None:
+def test_a_missing_python_is_a_skip_with_the_remedy(project: Project) -> None:
     rows = [
         ('python = "../venv/bin/python"', "python, ../venv/bin/python, is no program here (looked"),
         ('command = ["no-such-docker", "run"]', "command, no-such-docker, is no program here"),
         ('python = "${NO_SUCH}/python"', "python: ${NO_SUCH} is not set"),
     ]
-    for where, why in rows:
+    for where, reason in rows:
         suite(project, where)
 
         result = project.run("suites")
 
         assert last_line(result) == "2 skipped"
-        shown = " ".join(result.stdout.str().split())
-        assert f"first.mlperf.toml:12: engines[0].{why}" in shown
+        output = " ".join(result.stdout.str().split())
+        assert f"first.mlperf.toml:12: engines[0].{reason}" in output
     assert not project.run_folders()
 
 
@@ -141,7 +141,9 @@ def test_a_plan_names_the_other_python_and_starts_nothing(project: Project) -> N
     assert not (project.path / "was-run").exists()
 
 
-def test_what_breaks_there_names_the_key_and_the_python(project: Project, tmp_path: Path) -> None:
+def test_errors_in_the_other_python_name_the_key_and_the_python(
+    project: Project, tmp_path: Path
+) -> None:
     bare = other_python.environment(tmp_path / "bare")
     next(bare.parents[1].glob("lib/python*/site-packages/shared.pth")).unlink()
     suite(project, f'python = "{bare}"')

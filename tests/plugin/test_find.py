@@ -80,7 +80,7 @@ def requests_suite(project: Project) -> Path:
 def test_each_run_of_a_search_over_concurrency_keeps_one_number_in_flight(
     project: Project,
 ) -> None:
-    """Also where the machine is too busy to judge a run: the worker is told that number alone."""
+    """Also if the machine is too busy to judge a run: the worker gets that number alone."""
     project.run(requests_suite(project))
 
     specs = sorted(project.path.glob(".mlperf/runs/*/*.search-1/*/spec.json"))
@@ -95,7 +95,7 @@ def test_each_run_of_a_search_over_concurrency_keeps_one_number_in_flight(
 def test_searches_find_how_many_requests_a_server_answers_in_time(
     project: Project, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """All figures are those of 10 requests in flight, half of what a server twice as fast has."""
+    """All figures are those of 10 requests in flight, half those of a server twice as fast."""
     file = requests_suite(project)
     update = ("--mlperf-update=missing", "-omlperf_baseline_runs=2")
     result = project.run(file, *update, "--mlperf-json=r.json")
@@ -161,10 +161,12 @@ def searched_baseline(
     loaded = baselines.load(path)
     assert loaded is not None
     (record,) = loaded.records
-    found = {**record.fingerprint, "find": find} if find else record.fingerprint
+    fingerprint = {**record.fingerprint, "find": find} if find else record.fingerprint
     rate = None if find else record.target_qps
     source = None if find else record.qps_source
-    record = dataclasses.replace(record, fingerprint=found, target_qps=rate, qps_source=source)
+    record = dataclasses.replace(
+        record, fingerprint=fingerprint, target_qps=rate, qps_source=source
+    )
     baselines.save(path, dataclasses.replace(loaded, records=(record,)))
 
 
@@ -178,10 +180,10 @@ def test_searches_find_the_capacity_and_become_a_baseline(
     result = project.run(file, *update, "--junitxml=j.xml", "--mlperf-json=r.json")
 
     result.assert_outcomes()
-    (found,) = project.results().cases
-    assert found.verdict.outcome is Outcome.RECORDED
-    assert (found.target_qps, found.qps_source) == (None, None)
-    first, second = (run.search for run in found.verdict.runs)
+    (case_result,) = project.results().cases
+    assert case_result.verdict.outcome is Outcome.RECORDED
+    assert (case_result.target_qps, case_result.qps_source) == (None, None)
+    first, second = (run.search for run in case_result.verdict.runs)
     assert first is not None
     assert second is not None
     for search in (first, second):
@@ -197,7 +199,7 @@ def test_searches_find_the_capacity_and_become_a_baseline(
     specs = sorted(project.path.glob(".mlperf/runs/*/*/*/spec.json"))
     offered = [spec_of(file.parent)["settings"]["target_qps"] for file in specs]
     assert sorted(offered) == sorted(one.rate for s in (first, second) for one in s.tried)
-    assert {Path(run.folder).absolute() for run in found.verdict.runs} == {
+    assert {Path(run.folder).absolute() for run in case_result.verdict.runs} == {
         f.parents[1] for f in specs
     }
     written = (project.path / "r.json").read_text("utf-8")
@@ -208,8 +210,8 @@ def test_searches_find_the_capacity_and_become_a_baseline(
         assert set(tried) == {"rate", "metric", "value", "limit", "held", "folder"}
         assert (Path(tried["folder"]) / "mlperf_log_detail.txt").exists()
     xml = ET.parse(project.path / "j.xml").getroot()
-    told = {each.get("name"): each.get("value") for each in xml.iter("property")}
-    assert re.match(FOUND, str(told["mlperf.search"]))
+    properties = {each.get("name"): each.get("value") for each in xml.iter("property")}
+    assert re.match(FOUND, str(properties["mlperf.search"]))
     result.stdout.re_match_lines([rf"  {FOUND}: [\d.,]+/s held, [\d.,]+/s did not .*; \d runs"])
     capsys.readouterr()
     main(["explain", "Server", "--results", "r.json"])
@@ -229,8 +231,8 @@ def test_a_server_that_got_slower_is_a_drop_of_the_rate_found(project: Project) 
     result = project.run(file)
 
     result.assert_outcomes(failed=1)
-    (found,) = project.results().cases
-    verdict = found.verdict
+    (case_result,) = project.results().cases
+    verdict = case_result.verdict
     assert verdict.outcome is Outcome.PERF_DROP
     (metric,) = [m for m in verdict.metrics if m.outcome is not None]
     assert (metric.metric, metric.limit) == ("throughput", 0.1)
@@ -247,15 +249,15 @@ def test_a_server_that_got_slower_is_a_drop_of_the_rate_found(project: Project) 
     )
 
 
-def test_another_condition_than_the_baselines_is_told_before_anything_runs(
+def test_another_condition_than_the_baselines_is_reported_before_anything_runs(
     project: Project,
 ) -> None:
     rows = [
         ("latency_p50 < 12 ms", "found one at latency_p50 < 12 ms"),
         (None, "was offered 500/s"),
     ]
-    for number, (before, theirs) in enumerate(rows):
-        searched_baseline(project, before)
+    for number, (old_search, theirs) in enumerate(rows):
+        searched_baseline(project, old_search)
 
         result = project.run(suite(project), f"--mlperf-json={number}.json")
 
@@ -283,10 +285,14 @@ def test_a_baseline_at_a_fixed_rate_gives_a_search_no_rate(project: Project) -> 
     policy = Policy(update="replace", accuracy=project.path, root=project.path)
     (planned,) = plan_suite(suite(project))
 
-    found = CaseRuns(planned, conditions, policy, print)
+    case_runs = CaseRuns(planned, conditions, policy, print)
 
-    assert found.record is not None
-    assert (found.record.target_qps, found.rate, found.rate_source) == (500.0, None, None)
+    assert case_runs.record is not None
+    assert (case_runs.record.target_qps, case_runs.rate, case_runs.rate_source) == (
+        500.0,
+        None,
+        None,
+    )
 
 
 def test_a_plan_counts_the_runs_of_a_search(project: Project) -> None:

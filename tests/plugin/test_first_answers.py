@@ -12,9 +12,9 @@ from pytest_mlperf.core.verdict import Outcome, Verdict
 from pytest_mlperf.stores import accuracy_baselines
 from tests.adapters.engines.openai.scripted import (
     DONE,
-    Asked,
     Manner,
     Reply,
+    Request,
     Scripted,
     event,
     piece,
@@ -59,20 +59,20 @@ class Questions:
 
 @dataclass(kw_only=True)
 class Model:
-    """A server whose model only reasons, up to the limit, where a question's number says so.
+    """A server whose model only reasons, up to the limit, if a question's number says so.
 
     Attributes:
-        every: It does so for every such number; 0: for none.
+        every: Questions between those that it only reasons on; 0 disables it.
         cut: It writes text up to the limit instead.
     """
 
     every: int = 0
     cut: bool = False
 
-    def __call__(self, asked: Asked) -> Reply:
-        if asked.method == "GET" or asked.body.get("max_tokens") != LIMIT:
-            return Manner()(asked)
-        number = asked.body["messages"][0]["content"].rpartition(" ")[2]
+    def __call__(self, request: Request) -> Reply:
+        if request.method == "GET" or request.body.get("max_tokens") != LIMIT:
+            return Manner()(request)
+        number = request.body["messages"][0]["content"].rpartition(" ")[2]
         if not (self.every and number.isdigit() and int(number) % self.every == 0):
             return self.reply(["content"] * 2, "stop")
         return self.reply(["content" if self.cut else "reasoning_content"] * LIMIT, "length")
@@ -121,9 +121,7 @@ def baseline(project: Project) -> AccuracyBaseline:
 
 
 @pytest.mark.process
-def test_answers_that_are_only_reasoning_are_no_first_baseline(
-    served: Project, model: Model
-) -> None:
+def test_answers_of_reasoning_only_are_not_recorded(served: Project, model: Model) -> None:
     model.every = 3
     assert served.run(*ACCURACY).ret == 0
     assert (last(served).outcome, EMPTY in last(served).notes) == (Outcome.NO_BASELINE, True)

@@ -85,7 +85,7 @@ def acme(
 
 
 @pytest.mark.usefixtures("acme")
-def test_a_fault_of_a_format_is_one_line_and_what_it_prints_is_not_in_the_report(
+def test_a_fault_of_a_format_is_one_line_and_its_prints_stay_out_of_the_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its distribution is named; a name of ours stays ours."""
@@ -93,15 +93,15 @@ def test_a_fault_of_a_format_is_one_line_and_what_it_prints_is_not_in_the_report
     write_results(Path("r.json"), session(result(OK)))
 
     assert main(["report", "r.json", "--format", "fine"]) == 0
-    shown = capsys.readouterr()
-    assert shown.out == "1 cases\n"
-    assert shown.err.split() == ["loading", "half", "reporting"]
+    captured = capsys.readouterr()
+    assert captured.out == "1 cases\n"
+    assert captured.err.split() == ["loading", "half", "reporting"]
     for form, fault in FAULTS.items():
         assert main(["report", "r.json", "--format", form]) == 3
-        shown = capsys.readouterr()
+        captured = capsys.readouterr()
         line = f"pytest-mlperf: format {form} (acme-formats 1.2) {fault}"
-        assert (shown.out, shown.err.splitlines()[-1]) == ("", line)
-        assert "Traceback" not in shown.err
+        assert (captured.out, captured.err.splitlines()[-1]) == ("", line)
+        assert "Traceback" not in captured.err
     assert main(["report", "r.json", "--format", "csv"]) == 0
     assert capsys.readouterr().out.startswith("test,case,")
     assert formats()["csv"].module == "pytest_mlperf.addons.exports.csv_table"

@@ -55,14 +55,14 @@ RECORD = ("--mlperf-update=missing", "-omlperf_baseline_runs=2")
 
 
 @pytest.fixture
-def own(project: Project) -> Project:
+def own_project(project: Project) -> Project:
     (project.path / "own.py").write_text(ENGINE, "utf-8")
     project.pytester.syspathinsert()
     return project
 
 
 def suite(
-    own: Project,
+    project: Project,
     *,
     name: str = "resnet50",
     samples: int = 400,
@@ -71,7 +71,7 @@ def suite(
     scorer: str = "",
     more: str = "",
 ) -> None:
-    path = own.path / SUITE
+    path = project.path / SUITE
     path.parent.mkdir(exist_ok=True)
     text = SUITE_TEXT.format(
         name=name, samples=samples, right=right, profile=profile, scorer=scorer, more=more
@@ -79,28 +79,28 @@ def suite(
     path.write_text(text, "utf-8")
 
 
-def newest(own: Project, kind: str = "accuracy") -> Verdict:
+def newest(project: Project, kind: str = "accuracy") -> Verdict:
     files = sorted(
-        own.path.glob(".mlperf/runs/*/results.json"), key=lambda file: file.stat().st_mtime_ns
+        project.path.glob(".mlperf/runs/*/results.json"), key=lambda file: file.stat().st_mtime_ns
     )
-    return own.verdicts(str(files[-1]))[kind]
+    return project.verdicts(str(files[-1]))[kind]
 
 
-def baselines(own: Project) -> list[str]:
-    return [path.name for path in (own.path / "baselines").rglob("*.json")]
+def baselines(project: Project) -> list[str]:
+    return [path.name for path in (project.path / "baselines").rglob("*.json")]
 
 
 def test_an_engine_that_always_answers_class_0_is_neither_green_nor_recorded(
-    own: Project, monkeypatch: pytest.MonkeyPatch
+    own_project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A part of MLPerf's data set may fail the gate."""
-    suite(own)
+    suite(own_project)
     monkeypatch.setenv("CI", "true")
 
-    result = own.run("suites", *RECORD)
+    result = own_project.run("suites", *RECORD)
 
-    assert (result.ret, baselines(own)) == (1, [])
-    verdict, performance = newest(own), newest(own, "performance")
+    assert (result.ret, baselines(own_project)) == (1, [])
+    verdict, performance = newest(own_project), newest(own_project, "performance")
     assert verdict.outcome is Outcome.GATE_FAIL
     assert verdict.headline.startswith("top1 0.250 < 75.695, 99 % of MLPerf's reference")
     assert verdict.gate == Gate(state=GateState.FAILED, samples=400, total=50_000)
@@ -110,22 +110,22 @@ def test_an_engine_that_always_answers_class_0_is_neither_green_nor_recorded(
 
 
 def test_a_part_never_keeps_the_gate_and_speed_is_not_recorded_where_it_failed(
-    own: Project,
+    own_project: Project,
 ) -> None:
-    suite(own, right=400)
+    suite(own_project, right=400)
 
-    own.run("suites")
-    accuracy, performance = newest(own), newest(own, "performance")
-    recorded = own.run("suites", *RECORD)
+    own_project.run("suites")
+    accuracy, performance = newest(own_project), newest(own_project, "performance")
+    recorded = own_project.run("suites", *RECORD)
 
     assert accuracy.outcome is Outcome.NO_BASELINE
     assert accuracy.headline == "top1 100.000; gate not decided on 400 of 50,000 samples"
     assert performance.headline.endswith(", accuracy not checked")
-    assert (recorded.ret, newest(own).outcome) == (0, Outcome.RECORDED)
-    assert newest(own).gate == Gate(state=GateState.UNDECIDED, samples=400, total=50_000)
+    assert (recorded.ret, newest(own_project).outcome) == (0, Outcome.RECORDED)
+    assert newest(own_project).gate == Gate(state=GateState.UNDECIDED, samples=400, total=50_000)
 
-    suite(own, right=0)
-    (file,) = (own.path / "baselines/cpu").rglob("*.json")
+    suite(own_project, right=0)
+    (file,) = (own_project.path / "baselines/cpu").rglob("*.json")
     content: bytes | None = file.read_bytes()
     for update in ("replace", "missing"):
         if update == "missing":
@@ -133,9 +133,9 @@ def test_a_part_never_keeps_the_gate_and_speed_is_not_recorded_where_it_failed(
             content = None
 
         options = ("-k", "performance", f"--mlperf-update={update}", "--mlperf-reason=why")
-        assert own.run("suites", *options).ret == 1
+        assert own_project.run("suites", *options).ret == 1
 
-        verdict = newest(own, "performance")
+        verdict = newest(own_project, "performance")
         assert verdict.outcome is Outcome.INVALID
         assert verdict.headline.startswith("not judged: accuracy failed, GATE FAIL top1")
         assert (file.read_bytes() if file.exists() else None) == content
@@ -147,44 +147,44 @@ MINE = {"name": "mine", "scorer": "twin_of = 'resnet50'\nreference = { top1 = 10
 
 @pytest.mark.parametrize("changes", [MINE, UNET], ids=["own reference", "larger than MLPerf's"])
 def test_a_pass_that_stops_early_says_that_its_gate_is_not_decided(
-    own: Project, changes: dict[str, Any]
+    own_project: Project, changes: dict[str, Any]
 ) -> None:
-    suite(own, **changes, samples=2000, right=2000)
-    own.run("suites", "-k", "accuracy", *RECORD)
-    first = newest(own)
+    suite(own_project, **changes, samples=2000, right=2000)
+    own_project.run("suites", "-k", "accuracy", *RECORD)
+    first = newest(own_project)
 
-    result = own.run("suites", "-k", "accuracy")
+    result = own_project.run("suites", "-k", "accuracy")
 
     assert first.gate == Gate(state=GateState.KEPT, samples=2000, total=2000)
-    assert newest(own).outcome is Outcome.OK
-    assert newest(own).gate == Gate(state=GateState.UNDECIDED, samples=1024, total=2000)
+    assert newest(own_project).outcome is Outcome.OK
+    assert newest(own_project).gate == Gate(state=GateState.UNDECIDED, samples=1024, total=2000)
     assert "gate not decided on 1,024 of 2,000 samples" in " ".join(section(result))
 
 
-def test_an_expected_failure_of_the_gate_is_not_recorded(own: Project) -> None:
-    known = '[[expected_failures]]\nreason = "issue 812"\nuntil = 2999-01-01\n'
-    suite(own, more=known)
+def test_an_expected_failure_of_the_gate_is_not_recorded(own_project: Project) -> None:
+    expected_failure = '[[expected_failures]]\nreason = "issue 812"\nuntil = 2999-01-01\n'
+    suite(own_project, more=expected_failure)
 
-    result = own.run("suites", "-k", "accuracy", *RECORD)
+    result = own_project.run("suites", "-k", "accuracy", *RECORD)
 
     assert last_line(result).endswith("1 expected failure")
-    assert newest(own).gate == Gate(state=GateState.FAILED, samples=400, total=50_000)
-    assert baselines(own) == []
+    assert newest(own_project).gate == Gate(state=GateState.FAILED, samples=400, total=50_000)
+    assert baselines(own_project) == []
 
 
 def test_the_whole_of_a_data_set_keeps_the_gate_where_the_scorer_gives_its_metric(
-    own: Project,
+    own_project: Project,
 ) -> None:
     """No baseline is needed; a metric that is left out is an error in the official profile."""
-    suite(own, **UNET, samples=43)
-    result = own.run("suites", "-k", "accuracy")
-    kept = newest(own)
+    suite(own_project, **UNET, samples=43)
+    result = own_project.run("suites", "-k", "accuracy")
+    kept = newest(own_project)
     others = {}
     for profile in ("quick", "official"):
         other = {**UNET, "scorer": 'scorer = { use = "own:Dice", named = "iou" }'}
-        suite(own, **other, samples=43, profile=profile)
-        own.run("suites", "-k", "accuracy")
-        others[profile] = newest(own)
+        suite(own_project, **other, samples=43, profile=profile)
+        own_project.run("suites", "-k", "accuracy")
+        others[profile] = newest(own_project)
 
     assert (result.ret, kept.outcome) == (0, Outcome.OK)
     assert kept.gate == Gate(state=GateState.KEPT, samples=43, total=43)

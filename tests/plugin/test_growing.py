@@ -19,7 +19,7 @@ GROW = ("--mlperf-update=missing", "-omlperf_control=off")
 FIRST = (*RECORD, "-omlperf_control=off")
 
 
-def told(result: pytest.RunResult) -> str:
+def output_of(result: pytest.RunResult) -> str:
     """Return the summary in one line."""
     return " ".join(" ".join(section(result)).split())
 
@@ -27,8 +27,8 @@ def told(result: pytest.RunResult) -> str:
 def test_a_baseline_grows_by_two_runs_a_session_until_it_has_four_days(project: Project) -> None:
     """A drop that sessions cannot explain keeps its verdict, and is not added.
 
-    A second session of a day is added, and told to add no day. A run that disagrees with the
-    other is replaced, so that a busy machine adds up to four.
+    A second session of a day is added, with a note that it adds no day. A run that disagrees with
+    the other is replaced, so that a busy machine adds up to four.
     """
     project.suite()
     project.run("suites", *FIRST)
@@ -39,11 +39,11 @@ def test_a_baseline_grows_by_two_runs_a_session_until_it_has_four_days(project: 
         run["metrics"]["throughput"] *= 50
     content["records"][0]["runs"] *= 4  # of enough runs to gate
     file.write_text(json.dumps(content), "utf-8")
-    before = file.read_bytes()
+    file_content = file.read_bytes()
 
     dropped = project.run("suites", *GROW)
 
-    assert file.read_bytes() == before
+    assert file.read_bytes() == file_content
     dropped.stdout.fnmatch_lines(["PERF DROP samples/s ?9*"])
     text = " ".join(dropped.stdout.str().split())
     assert "baseline not grown (1 of 4 days): this session is PERF DROP, and" in text
@@ -61,10 +61,10 @@ def test_a_baseline_grows_by_two_runs_a_session_until_it_has_four_days(project: 
         assert record.days == day + 1
         assert APPEND_RUNS <= added <= 2 * APPEND_RUNS
         grew = f"baseline grew to {record.days} of 4 days ({size} runs)"
-        assert f"{grew} in baselines/cpu/quick/first/Offline.null.fp32.json" in told(result)
+        assert f"{grew} in baselines/cpu/quick/first/Offline.null.fp32.json" in output_of(result)
         judged = rf"compared ([1-{added - 1}] of these {added} runs )?before it was added: "
-        assert re.search(judged, told(result))
-        assert ("not counted as a new day" in told(result)) is (day == 0)
+        assert re.search(judged, output_of(result))
+        assert ("not counted as a new day" in output_of(result)) is (day == 0)
     full = project.baseline_file().read_bytes()
     last = project.run("suites", *GROW)
 
@@ -78,7 +78,7 @@ def test_a_baseline_grows_by_two_runs_a_session_until_it_has_four_days(project: 
     )
     assert verdict.metrics[0].change is not None
     assert project.baseline_file().read_bytes() == full
-    assert not re.search("baseline (not )?gr[eo]w", told(last))
+    assert not re.search("baseline (not )?gr[eo]w", output_of(last))
     assert "recorded" not in last_line(last)
 
 
@@ -108,11 +108,11 @@ def test_only_the_same_code_and_build_is_added_and_a_committed_baseline_changes_
 
     assert len(grown.sessions) == 2
     assert len({run.commit for run in grown.runs}) == 2
-    assert "(2 of 4 days): files were changed and not committed (" in told(dirty)
-    assert re.search(r"\(2 of 4 days\): commit \w{12} → \w{12}: only a", told(changed))
+    assert "(2 of 4 days): files were changed and not committed (" in output_of(dirty)
+    assert re.search(r"\(2 of 4 days\): commit \w{12} → \w{12}: only a", output_of(changed))
     not_grown = "baseline not grown (2 of 4 days): engine.batch_size 16 → 8; options "
-    assert not_grown in told(other)
-    assert "only a session of the same build is added" in told(other)
+    assert not_grown in output_of(other)
+    assert "only a session of the same build is added" in output_of(other)
     assert project.recorded() == grown
 
 
@@ -127,6 +127,6 @@ def test_a_session_whose_clock_was_set_back_adds_no_day(project: Project) -> Non
 
     result = project.run("suites", *GROW)
 
-    said = f"the baseline has a session of {today + dt.timedelta(days=2)}, later than this one"
-    assert said in told(result)
+    message = f"the baseline has a session of {today + dt.timedelta(days=2)}, later than this one"
+    assert message in output_of(result)
     assert len(project.recorded().sessions) == 1

@@ -92,9 +92,9 @@ def measuring(
         everyone = family(process.pid)
         yield process, everyone
     finally:
-        for one in everyone or family(process.pid):
+        for process_to_kill in everyone or family(process.pid):
             with contextlib.suppress(psutil.NoSuchProcess):
-                one.kill()
+                process_to_kill.kill()
         process.wait()
 
 
@@ -123,7 +123,7 @@ def family(pid: int) -> list[psutil.Process]:
 
 
 def left_of(processes: list[psutil.Process]) -> list[psutil.Process]:
-    """Wait, and return the processes that do not end; one that nobody buried yet has ended."""
+    """Wait, and return the processes that do not end; a zombie counts as ended."""
     deadline = time.monotonic() + GONE_S
     left = processes
     while left and time.monotonic() < deadline:
@@ -162,7 +162,7 @@ def accelerator_is_free(project: Project) -> None:
 def test_a_pytest_that_is_ended_leaves_no_process_and_no_lease(
     project: Project, number: signal.Signals, distribution: list[str], replicas: int
 ) -> None:
-    """Ctrl-C keeps what is finished, too."""
+    """Ctrl-C keeps finished results, too."""
     write(project, replicas)
     interrupted = number is signal.SIGINT
     suite = "suites" if interrupted else "suites/b.mlperf.toml"
@@ -193,7 +193,7 @@ def test_a_pytest_that_is_ended_leaves_no_process_and_no_lease(
     ],
     ids=["worker", "replica"],
 )
-def test_what_is_killed_is_named_in_an_error_of_its_case_only(
+def test_a_killed_process_is_an_error_of_its_case_only(
     project: Project, replicas: int, headline: str
 ) -> None:
     write(project, replicas)
@@ -220,14 +220,14 @@ def test_what_is_killed_is_named_in_an_error_of_its_case_only(
 def test_an_engine_that_hangs_is_ended_after_its_patience(project: Project) -> None:
     project.pytester.makepyfile(hangs=SERVES.replace("sink.done([id])", "time.sleep(1000)"))
     project.suite(engines='[[engines]]\nuse = "hangs:Serves"\nname = "hangs"\n')
-    before = {child.pid for child in psutil.Process().children(recursive=True)}
+    children_at_start = {child.pid for child in psutil.Process().children(recursive=True)}
 
     project.run("suites", "-omlperf_timeout=1")
 
     verdict = project.verdicts()["performance"]
     assert verdict.outcome is Outcome.ERROR
     assert verdict.headline.startswith("worker: no progress for 1 s during ")
-    left = [p for p in psutil.Process().children(recursive=True) if p.pid not in before]
+    left = [p for p in psutil.Process().children(recursive=True) if p.pid not in children_at_start]
     assert left_of(left) == []
 
 

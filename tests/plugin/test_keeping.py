@@ -51,16 +51,21 @@ def test_a_session_that_fails_writes_every_report_that_was_asked_for(project: Pr
     """Into folders that are not there yet, and each with the test that failed."""
     project.suite()
     project.baseline(near(RATE))
-    asked = ("html=out/page.html", "markdown=out/summary.md", "junit=mlperf.xml", "csv=out/all.csv")
+    reports = (
+        "html=out/page.html",
+        "markdown=out/summary.md",
+        "junit=mlperf.xml",
+        "csv=out/all.csv",
+    )
 
     result = project.run(
-        "suites", "--mlperf-handicap=60%", *(f"--mlperf-report={one}" for one in asked)
+        "suites", "--mlperf-handicap=60%", *(f"--mlperf-report={one}" for one in reports)
     )
 
     assert result.ret == 1
     result.stdout.fnmatch_lines(["html: out/page.html", "markdown: out/summary.md"])
-    for one in asked:
-        text = (project.path / one.partition("=")[2]).read_text("utf-8")
+    for report in reports:
+        text = (project.path / report.partition("=")[2]).read_text("utf-8")
         assert "PERF DROP" in text
     page = (project.path / "out/page.html").read_text("utf-8")
     assert '"plot":"latency"' in page or '"plot":"history"' in page  # baselines were read
@@ -126,7 +131,7 @@ def test_a_session_that_measured_nothing_has_its_report_and_a_plan_has_none(
     assert not (project.path / "all.csv").exists()
 
 
-def test_a_report_that_nobody_can_make_is_refused_before_anything_is_measured(
+def test_an_impossible_report_is_refused_before_anything_is_measured(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project.suite()

@@ -54,7 +54,7 @@ class InFours(NullEngine):
 
 @pytest.fixture
 def session(project: Project) -> tuple[Mapping[str, Run], str]:
-    """Return the runs of a session by case, and what was printed."""
+    """Return the runs of a session by case, and its output."""
     (project.path / "acme.py").write_text(COALESCED, "utf-8")
     project.pytester.syspathinsert()
     (project.path / "suites").mkdir()
@@ -78,25 +78,25 @@ def session(project: Project) -> tuple[Mapping[str, Run], str]:
     return runs, result.stdout.str()
 
 
-def test_what_is_reported_of_a_language_model_under_load(
+def test_a_language_model_under_load_has_its_latency_metrics(
     session: tuple[Mapping[str, Run], str],
 ) -> None:
     """Whose requests are all in time, so that goodput is the rate; which are late; in fours."""
-    runs, shown = session
+    runs, output = session
     run = runs["chat cpu"]
-    found = run.metrics
-    assert found.keys() >= {
+    metrics = run.metrics
+    assert metrics.keys() >= {
         f"{name}_{share}"
         for name in ("latency", "ttft", "tpot", "itl")
         for share in ("p50", "p90", "p99")
     }
-    assert found.keys() <= METRICS.keys()
-    assert found["goodput"] == pytest.approx(found["throughput"], rel=0.1)
-    user_s = 1 / found["tokens_per_second_per_user"]
-    assert user_s == pytest.approx(found["tpot_p50"], rel=0.2)
-    assert "tokens_per_second_per_gpu" not in found
+    assert metrics.keys() <= METRICS.keys()
+    assert metrics["goodput"] == pytest.approx(metrics["throughput"], rel=0.1)
+    user_s = 1 / metrics["tokens_per_second_per_user"]
+    assert user_s == pytest.approx(metrics["tpot_p50"], rel=0.2)
+    assert "tokens_per_second_per_gpu" not in metrics
     assert run.notes == ()
-    assert "goodput/s" in shown
+    assert "goodput/s" in output
 
     shared = runs["fours 2xH200"].metrics
     assert shared["tokens_per_second_per_gpu"] == shared["tokens_per_second"] / 2
@@ -114,4 +114,4 @@ def test_what_is_reported_of_a_language_model_under_load(
     assert note.endswith(
         "of the tokens came together with others: the time between two tokens is not known"
     )
-    assert "came together with others" in shown
+    assert "came together with others" in output

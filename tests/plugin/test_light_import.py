@@ -21,7 +21,7 @@ HEAVY = {"torch", "numpy", "mlperf_loadgen", "onnxruntime", "pynvml", "tensorrt_
 
 
 def modules_after(project: Project, *arguments: str) -> tuple[int, set[str]]:
-    """Return pytest's exit code and what its process had imported at its end."""
+    """Return pytest's exit code and the modules that its process had imported at its end."""
     done = subprocess.run(
         [sys.executable, "-c", MODULES, *arguments],
         cwd=project.path,

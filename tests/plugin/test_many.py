@@ -85,7 +85,7 @@ def newest(project: Project) -> Results:
 
 
 def open_(file: Path) -> tuple[Suspect, ...]:
-    """Return what a session left of tests that are not cleared."""
+    """Return the suspects of a session that are not cleared."""
     return tuple(one for one in load(file).suspects if one.metrics or one.drops)
 
 
@@ -100,14 +100,14 @@ def of(project: Project, engine: str) -> CaseResult:
 
 
 def junit(project: Project) -> dict[str, tuple[bool, dict[str, str]]]:
-    """Return what JUnit's file says of each engine: whether it failed, and its properties."""
-    found = {}
+    """Return the JUnit result of each engine: whether it failed, and its properties."""
+    failures = {}
     for test in ET.parse(project.path / "junit.xml").iter("testcase"):
         values = {p.get("name", ""): p.get("value", "") for p in test.iter("property")}
         if values:
             engine = values["mlperf.case"].split("-")[2]
-            found[engine] = test.find("failure") is not None, values
-    return found
+            failures[engine] = test.find("failure") is not None, values
+    return failures
 
 
 def last_failed(project: Project) -> set[str]:
@@ -123,7 +123,7 @@ def order_of_runs(project: Project) -> list[str]:
     return [f.name.removeprefix("many-Offline-").replace("-fp32-cpu", "") for f in ours]
 
 
-def test_a_suspect_passes_is_first_in_the_next_session_and_falls_beside_others(
+def test_a_suspect_passes_then_comes_first_in_the_next_session_and_falls_among_others(
     many: Project,
 ) -> None:
     """Exit code, JUnit, `--lf`, terminal and results file say the last word in both sessions."""
@@ -224,7 +224,7 @@ def test_workers_of_xdist_measure_and_the_controller_judges_them_together(many: 
     assert not list(many.path.glob(".mlperf/runs/*/held"))
 
 
-def test_x_stops_at_what_is_final_and_the_others_say_that_they_were_not_decided(
+def test_x_stops_at_final_failures_and_the_others_say_that_they_were_not_decided(
     many: Project,
 ) -> None:
     """An undecided test stops nothing; the first clear drop ends the second phase."""
@@ -258,14 +258,16 @@ def in_second_phase(project: Project, *arguments: str) -> Iterator[subprocess.Po
         everyone += everyone[0].children(recursive=True)
         yield process
     finally:
-        for one in everyone:
+        for process_to_kill in everyone:
             with contextlib.suppress(psutil.NoSuchProcess):
-                one.kill()
+                process_to_kill.kill()
         process.wait()
 
 
 @pytest.mark.parametrize("distribution", [[], ["-n", "1"]], ids=["alone", "xdist"])
-def test_ctrl_c_reports_what_waits_as_inconclusive(many: Project, distribution: list[str]) -> None:
+def test_ctrl_c_reports_waiting_cases_as_inconclusive(
+    many: Project, distribution: list[str]
+) -> None:
     arguments = (*ALONE, "--junitxml=junit.xml", *distribution)
     with in_second_phase(many, *arguments) as process:
         process.send_signal(signal.SIGINT)
@@ -277,7 +279,7 @@ def test_ctrl_c_reports_what_waits_as_inconclusive(many: Project, distribution: 
     assert junit(many)["doubt"][1]["mlperf.verdict"] == "INCONCLUSIVE"
 
 
-def test_what_a_crashed_worker_held_is_an_error(many: Project) -> None:
+def test_cases_of_a_crashed_worker_are_an_error(many: Project) -> None:
     with in_second_phase(many, *ALONE, "-n", "1", "--max-worker-restart=0") as process:
         (worker,) = psutil.Process(process.pid).children()
         worker.kill()

@@ -41,13 +41,13 @@ def test_a_client_that_holds_up_the_server_gets_help(project: Project) -> None:
             text = suite.read_text("utf-8").replace("[workload]", "[workload]\ntokens = true")
             data = 'dataset = { use = "prompts", samples = 64, input_tokens = { fixed = 32 } }'
             suite.write_text(text.replace('dataset = { use = "synthetic", samples = 32 }', data))
-            before = len(project.run_folders())
+            earlier_runs = len(project.run_folders())
             project.run_process("suites", "-omlperf_warmup=never")
 
             newest = max(project.path.glob(".mlperf/runs/*/results.json"))
             verdict = project.verdicts(str(newest))["performance"]
             assert verdict.outcome is Outcome.INVALID
-            runs = [len(spec_of(one)["replicas"]) for one in project.run_folders()[before:]]
+            runs = [len(spec_of(one)["replicas"]) for one in project.run_folders()[earlier_runs:]]
             expected = min(clients, len(os.sched_getaffinity(0)))
             assert runs[:2] == [0, expected if expected > 1 else 0]
             noted = [note for note in verdict.notes if "client processes sent" in note]

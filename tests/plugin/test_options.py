@@ -1,4 +1,4 @@
-"""Options and their ini settings: what they mean, and what is refused in one line."""
+"""Test options and their ini settings: their effect, and refusals in one line."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def field(options: Options, name: str) -> object:
 
 
 def read(pytester: pytest.Pytester, *arguments: str, ini: str = "") -> Options:
-    """Return the options of a command line beside an ini file, and nothing of the environment."""
+    """Return the options of a command line and an ini file, without those of the environment."""
     pytester.makeini(f"[pytest]\n{ini}\n")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTEST_ADDOPTS", "-p no:hypothesispytest -p no:anyio")
@@ -115,10 +115,10 @@ def test_the_page_of_an_exporter_is_read_wherever_it_is_named(pytester: pytest.P
 
     assert by_option.energy.dcgm == by_ini.energy.dcgm == exporter.url
     assert by_option.metered
-    assert exporter.asked == 1
+    assert exporter.requests == 1
 
 
-def test_what_fails_is_a_list(pytester: pytest.Pytester) -> None:
+def test_fail_on_takes_a_list(pytester: pytest.Pytester) -> None:
     for text in ("skips,inconclusive", "skips inconclusive", "skips\n inconclusive"):
         ini = f"mlperf_fail_on = {text}"
         assert read(pytester, ini=ini).fail_on == {"skips", "inconclusive"}
@@ -230,7 +230,7 @@ def test_a_relative_path_starts_at_the_ini_file_or_at_the_working_folder(
     } == {text: str(pytester.path / file) for text, file in stores.items()}
 
 
-def test_a_bad_value_is_refused_with_the_value_and_what_would_be_valid(
+def test_a_bad_value_is_refused_with_the_valid_ones(
     pytester: pytest.Pytester,
 ) -> None:
     rows = {
@@ -299,8 +299,8 @@ def test_help_lists_every_option_and_markers_the_marker(project: Project) -> Non
     markers = project.run("--markers").stdout.str()
 
     for name in read(project.pytester).by_name:
-        given = name not in {each.replace("-", "_") for each, *_ in SETTINGS}
-        assert (f"  --mlperf-{name.replace('_', '-')}" in options) is given
+        is_option = name not in {each.replace("-", "_") for each, *_ in SETTINGS}
+        assert (f"  --mlperf-{name.replace('_', '-')}" in options) is is_option
         assert f"  mlperf_{name} (" in options
     fields = "workload, scenario, engine, precision, accelerator, power_limit_w, kind, round"
     assert f"@pytest.mark.mlperf({fields})" in markers
@@ -378,17 +378,17 @@ def test_one_session_with_an_accelerator_a_handicap_and_paths_elsewhere(project:
     deselected = "1 test deselected, accelerator not here: H200 (1); here: cpu ("
     assert section(result)[0].startswith(deselected)
     written = read_results(project.path / "out/mine.json")
-    (own,) = project.path.glob("elsewhere/runs/*/results.json")
-    assert read_results(own) == written
+    (results_file,) = project.path.glob("elsewhere/runs/*/results.json")
+    assert read_results(results_file) == written
     assert written.deselected == {"H200": 1}
     assert not (project.path / ".mlperf").exists()
-    (found,) = written.cases
-    assert found.verdict.baseline.file == "loose/cpu/quick/first/Offline.null.fp32.json"
+    (case_result,) = written.cases
+    assert case_result.verdict.baseline.file == "loose/cpu/quick/first/Offline.null.fp32.json"
     specs = [spec_of(file.parent) for file in project.path.glob("elsewhere/runs/*/*/spec.json")]
     assert {spec["handicap"] for spec in specs} == {0.5}
 
 
-def test_what_cannot_be_written_is_exit_3(project: Project) -> None:
+def test_a_report_that_cannot_be_written_is_exit_3(project: Project) -> None:
     """A folder of runs before anything is measured; a file of results is named at the end."""
     path = project.suite()
     project.baseline(near(RATE))
@@ -411,9 +411,9 @@ def test_the_profile_option_overrules_every_suite(project: Project) -> None:
 
     project.run("suites", "--mlperf-profile=official")
 
-    found = project.cases()["performance"]
-    assert found.profile == "official"
-    assert "schema 99" in found.verdict.headline
+    case_result = project.cases()["performance"]
+    assert case_result.profile == "official"
+    assert "schema 99" in case_result.verdict.headline
 
 
 def test_as_many_runs_may_be_asked_for_as_a_results_file_holds() -> None:

@@ -165,12 +165,12 @@ def test_every_outcome_has_its_word_and_its_text(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "160")
     files = {}
-    for name, (changes, before, _, _, _) in ROWS.items():
+    for name, (changes, baseline_fields, _, _, _) in ROWS.items():
         project.suite(f"suites/{name}.mlperf.toml", name=name, **changes)
-        if before:
-            scenario = "Server" if "metric" in before[1] else "Offline"
+        if baseline_fields:
+            scenario = "Server" if "metric" in baseline_fields[1] else "Offline"
             of = case(workload=name, scenario=scenario)
-            files[name] = project.baseline(before[0], of=of, **before[1])
+            files[name] = project.baseline(baseline_fields[0], of=of, **baseline_fields[1])
     written = {name: file.read_bytes() for name, file in files.items()}
 
     project.pytester.makeini("[pytest]\nmlperf_max_runs = 3")
@@ -237,9 +237,9 @@ def test_a_handicap_makes_a_drop_and_the_message_says_so(project: Project) -> No
     assert "note      work was slowed by --mlperf-handicap 50%" in text
     assert any("the handicap of 50 %: work was slowed on purpose" in line for line in text)
     assert not [line for line in text if line.startswith("accept")]
-    found = project.cases()["performance"]
-    assert (found.handicap, found.failed) == (0.5, True)
-    (metric, *_) = found.verdict.metrics
+    case_result = project.cases()["performance"]
+    assert (case_result.handicap, case_result.failed) == (0.5, True)
+    (metric, *_) = case_result.verdict.metrics
     assert metric.change == pytest.approx(-0.5, abs=0.15)
 
 
@@ -267,11 +267,11 @@ def test_which_outcomes_fail(pytester: pytest.Pytester, monkeypatch: pytest.Monk
     for outcome, ci, option, profile, accelerator, fails in rows:
         monkeypatch.setenv("CI", "true" if ci else "")
         options = [f"--mlperf-fail-on={option}"] if option else []
-        own = session.of(pytester.parseconfig(*options, f"--mlperf-profile={profile}"))
+        plugin_session = session.of(pytester.parseconfig(*options, f"--mlperf-profile={profile}"))
         suite = Project(pytester).suite(accelerators=[accelerator])
-        (planned,) = in_profile(plan_suite(suite), own.options.profile)
+        (planned,) = in_profile(plan_suite(suite), plugin_session.options.profile)
         verdict = Verdict(case=planned.case, kind=Kind.PERFORMANCE, outcome=outcome, headline="")
-        if own.fails(planned, verdict) is not fails:
+        if plugin_session.fails(planned, verdict) is not fails:
             wrong.append((outcome, ci, option, profile, accelerator))
 
     assert wrong == []
@@ -294,17 +294,17 @@ def test_a_pretended_accelerator_has_no_baseline_to_miss(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CI", "true")
-    own = session.of(pytester.parseconfig("--mlperf-pretend=H200"))
+    plugin_session = session.of(pytester.parseconfig("--mlperf-pretend=H200"))
     (planned,) = plan_suite(Project(pytester).suite(accelerators=["H200"]))
 
     verdict = Verdict(
         case=planned.case, kind=Kind.PERFORMANCE, outcome=Outcome.NO_BASELINE, headline=""
     )
 
-    assert not own.fails(planned, verdict)
+    assert not plugin_session.fails(planned, verdict)
 
 
-def test_what_breaks_is_an_error_that_names_layer_and_log_and_stops_no_other(
+def test_a_crash_is_an_error_that_names_layer_and_log_and_stops_no_other(
     project: Project,
 ) -> None:
     """A run that was INVALID before it stays: a GPU that is lost breaks the next process."""
@@ -374,9 +374,11 @@ def test_a_known_failure_passes_until_its_day_and_must_then_be_removed(project: 
         (100.0, "2001-01-01"): Outcome.OK,
     }
     for number, (top1, until) in enumerate(outcomes):
-        known = f'[[expected_failures]]\nmetric = "top1"\nreason = "issue 812"\nuntil = {until}\n'
+        expected_failure = (
+            f'[[expected_failures]]\nmetric = "top1"\nreason = "issue 812"\nuntil = {until}\n'
+        )
         file = f"suites/known{number}.mlperf.toml"
-        project.suite(file, name=f"known{number}", top1=top1, more=known)
+        project.suite(file, name=f"known{number}", top1=top1, more=expected_failure)
 
     result = project.run("suites", "-v", "-k", "accuracy")
 
@@ -398,7 +400,7 @@ def test_a_broken_run_is_never_an_expected_failure(project: Project) -> None:
     assert project.verdicts()["performance"].outcome is Outcome.ERROR
 
 
-def test_a_missing_model_skips_with_what_to_do_and_fails_where_a_skip_would_hide_it(
+def test_a_missing_model_skips_with_the_remedy_and_fails_if_a_skip_would_hide_it(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     variable = ('"${NO_SUCH_MODELS}/m.onnx"', "${NO_SUCH_MODELS} is not set; set it so that *")

@@ -23,10 +23,10 @@ options = { latency_s = 0.002, batch_size = 16, threads = 1 }
 """
 
 
-def suite(project: Project, *pairs: str, **given: object) -> Path:
+def suite(project: Project, *pairs: str, **suite_fields: object) -> Path:
     """Write a suite whose first engine is twice as fast, with claims about it."""
     tables = "".join(f"\n[[pairs]]\n{pair}\n" for pair in pairs)
-    file = project.suite(engines=ENGINES, more=tables, **given)  # type: ignore[arg-type]
+    file = project.suite(engines=ENGINES, more=tables, **suite_fields)  # type: ignore[arg-type]
     file.write_text(file.read_text("utf-8").replace("schema = 1", 'schema = 1\ndivision = "open"'))
     return file
 
@@ -42,18 +42,18 @@ def test_a_claim_that_holds_is_proven_from_runs_in_turns(project: Project) -> No
     result = project.run(file, "-k", "pair")
 
     result.assert_outcomes(passed=1, deselected=2)
-    (found,) = project.results().cases
-    assert found.test.endswith("::test_pair[first-Offline-fast-vs-slow-fp32-cpu]")
-    assert (found.verdict.outcome, found.division) == (Outcome.OK, "open")
-    assert found.techniques == ("early-exit",)
-    ratio = found.verdict.ratio
+    (case_result,) = project.results().cases
+    assert case_result.test.endswith("::test_pair[first-Offline-fast-vs-slow-fp32-cpu]")
+    assert (case_result.verdict.outcome, case_result.division) == (Outcome.OK, "open")
+    assert case_result.techniques == ("early-exit",)
+    ratio = case_result.verdict.ratio
     assert ratio is not None
     assert 1.3 <= ratio.low < ratio.ratio < ratio.high
-    assert WORDS in found.verdict.notes
-    sides = [re.search(r"-(fast|slow)-", run.folder) for run in found.verdict.runs]
+    assert WORDS in case_result.verdict.notes
+    sides = [re.search(r"-(fast|slow)-", run.folder) for run in case_result.verdict.runs]
     assert {side[1] for side in sides if side} == {"fast", "slow"}
     assert len(sides) == 2 * ratio.pairs
-    started = sorted(found.verdict.runs, key=lambda run: Path(run.folder).stat().st_mtime)
+    started = sorted(case_result.verdict.runs, key=lambda run: Path(run.folder).stat().st_mtime)
     turns = [re.search(r"-(fast|slow)-", run.folder) for run in started]
     order = [side[1] for side in turns if side][:4]
     assert order[:2] == order[3:1:-1] != order[2:4]

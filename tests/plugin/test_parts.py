@@ -53,10 +53,10 @@ def test_parts_and_their_merger_agree(plan: Project, capsys: pytest.CaptureFixtu
     parts = ["first.json", "second.json", "third.json"]
     code = main(["merge", *parts, "--manifest", "plan.json", "-o", "all.json", "--junit", "a.xml"])
 
-    shown = capsys.readouterr().out
+    output = capsys.readouterr().out
     assert code == 1
-    assert "INCOMPLETE: 20 of 25 planned tests have no result" in shown
-    assert "25 pairs judged together: 3 PERF DROP, 1 PROVISIONAL drop" in shown.replace(
+    assert "INCOMPLETE: 20 of 25 planned tests have no result" in output
+    assert "25 pairs judged together: 3 PERF DROP, 1 PROVISIONAL drop" in output.replace(
         "\u00a0", " "
     )
     merged = read_results(plan.path / "all.json")

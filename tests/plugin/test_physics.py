@@ -1,4 +1,4 @@
-"""What stands beside a result: its share of what the GPU could do, and what a dollar buys."""
+"""Test the figures of a result that come from physics: share of the GPU's limit, and cost."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ PRICE = "\n[prices]\nH200 = { usd_per_gpu_hour = 3.6, as_of = 2026-11-01 }\n"
 
 @pytest.fixture
 def h200(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
-    """A machine with an H200, whose power nobody asks for."""
-    found = Fake(tmp_path)
-    found.write(*scenario("util 90 40"))
-    for name, value in found.environment.items():
+    """Return a machine with an H200 whose power is not measured."""
+    fake_gpu = Fake(tmp_path)
+    fake_gpu.write(*scenario("util 90 40"))
+    for name, value in fake_gpu.environment.items():
         if name in {"LD_LIBRARY_PATH", "FAKE_NVML_SCENARIO"}:
             monkeypatch.setenv(name, value)
-    return found
+    return fake_gpu
 
 
 def newest(project: Project) -> dict[str, Verdict]:
@@ -40,7 +40,7 @@ OF_BEST = '[limits]\nof_best_published = "{}"\nthroughput = {{ max_drop = "40%" 
 
 
 @pytest.mark.usefixtures("h200")
-def test_a_result_shows_its_share_of_what_is_possible_and_its_cost(project: Project) -> None:
+def test_a_result_shows_its_share_of_the_limit_and_its_cost(project: Project) -> None:
     """500 samples/s of the 494.7 that tf32 allows would be too much; 0.1 TFLOP is a tenth of it.
 
     RGAT was submitted on B200 alone; the share is not taken as met in silence.
@@ -55,8 +55,8 @@ def test_a_result_shows_its_share_of_what_is_possible_and_its_cost(project: Proj
 
     result = project.run_process("suites", "-k", "performance", "-omlperf_power=off")
 
-    found = newest(project)
-    run = found["light"].runs[-1]
+    verdicts = newest(project)
+    run = verdicts["light"].runs[-1]
     light, rate = run.light[0], run.metrics["throughput"]
     assert light.metric == "throughput"
     assert light.estimated == pytest.approx(494.7e12 / 1e11)
@@ -67,18 +67,18 @@ def test_a_result_shows_its_share_of_what_is_possible_and_its_cost(project: Proj
             r"  \d+,\d{3} samples/USD \(1 GPU at 3\.6 USD an hour, 2026-11-01\)",
         ]
     )
-    cost = found["light"].cost
+    cost = verdicts["light"].cost
     assert cost is not None
     assert cost.value == pytest.approx(rate * 1000)
 
-    assert (found["heavy"].outcome, found["heavy"].runs) == (Outcome.INVALID, ())
+    assert (verdicts["heavy"].outcome, verdicts["heavy"].runs) == (Outcome.INVALID, ())
     result.stdout.fnmatch_lines(
         ["INVALID samples/s is * % of the speed of light: above the physical limit (compute);*"]
     )
 
-    assert not found["rgat"].fails
+    assert not verdicts["rgat"].fails
     note = "of_best_published: nothing to compare with: no result of rgat"
-    assert any(text.startswith(note) for text in found["rgat"].notes)
+    assert any(text.startswith(note) for text in verdicts["rgat"].notes)
 
 
 def test_an_unknown_gpu_is_never_guessed(h200: Fake, project: Project) -> None:
@@ -111,10 +111,10 @@ def test_a_cpu_has_a_limit_where_the_suite_gives_its_figures_and_a_pretended_gpu
 
     pretended = {r.verdict.case.accelerator: r.pretended for r in project.results().cases}
     assert pretended == {"cpu": False, "H200": True}
-    found = newest(project)
-    limits = {name: len(verdict.runs[-1].light) for name, verdict in found.items()}
+    verdicts = newest(project)
+    limits = {name: len(verdict.runs[-1].light) for name, verdict in verdicts.items()}
     assert limits == {"silent": 0, "given": 1, "gpu": 0}
-    assert found["gpu"].outcome is Outcome.NO_BASELINE
+    assert verdicts["gpu"].outcome is Outcome.NO_BASELINE
     assert result.stdout.str().count("speed of light") == 1
     result.stdout.re_match_lines(["  samples/s: .* % of the speed of light .*; at most 2,000"])
 

@@ -59,13 +59,13 @@ class Overruled(Limited):
 @pytest.fixture
 def fake(tmp_path: Path, project: Project, monkeypatch: pytest.MonkeyPatch) -> Fake:
     """An H200 at 700 W, which may be set to 200 to 700 W."""
-    found = Fake(tmp_path)
-    found.write(*GPU)
-    for name, value in found.environment.items():
+    fake_gpu = Fake(tmp_path)
+    fake_gpu.write(*GPU)
+    for name, value in fake_gpu.environment.items():
         if name in {"LD_LIBRARY_PATH", "FAKE_NVML_SCENARIO", "FAKE_NVML_LOG"}:
             monkeypatch.setenv(name, value)
     project.pytester.makepyfile(working=WORKING, engines=LIMITED)
-    return found
+    return fake_gpu
 
 
 def suite(
@@ -174,27 +174,27 @@ def test_a_marker_selects_cases_by_their_limit(project: Project) -> None:
     usual = '[[engines]]\nuse = "null"\nname = "usual"\naccelerators = ["H200"]\n'
     project.suite(engines=limited + usual)
 
-    shown = {
+    results_by_limit = {
         limit: project.run("suites", "--mlperf-plan", "-m", f"mlperf(power_limit_w={limit})")
         for limit in (400, None)
     }
 
     for limit, cases in {400: ["null-400W"], None: ["usual"]}.items():
-        text = shown[limit].stdout.str()
+        text = results_by_limit[limit].stdout.str()
         named = {name for name in ("null-400W", "null-700W", "usual") if f"-{name}-" in text}
         assert named == {*cases}
 
 
-def test_without_the_right_a_case_is_skipped_with_what_to_do(fake: Fake, project: Project) -> None:
+def test_without_the_right_a_case_is_skipped_with_the_remedy(fake: Fake, project: Project) -> None:
     fake.write("fail nvmlDeviceSetPowerManagementLimit 4", *GPU)
     suite(project)
 
     result = record(project, "-rs")
 
     result.assert_outcomes(skipped=1)
-    told = " ".join(result.stdout.str().split())
-    assert "power_limit_w = 400: this user may not set the power limit of GPU-0; run as" in told
-    assert "sudo nvidia-smi -i GPU-0 -pl 400" in told
+    output = " ".join(result.stdout.str().split())
+    assert "power_limit_w = 400: this user may not set the power limit of GPU-0; run as" in output
+    assert "sudo nvidia-smi -i GPU-0 -pl 400" in output
     # Nothing is set where the GPU has the limit already: that would fail as well.
     assert outcomes(project) == {"Limited-700W": Outcome.RECORDED}
 
@@ -250,7 +250,7 @@ def test_the_limit_is_restored_after_pytest_was_killed(
 
 
 @pytest.mark.quiet
-def test_the_next_session_restores_what_a_killed_guard_left(
+def test_the_next_session_restores_the_limit_left_by_a_killed_guard(
     fake: Fake, project: Project, tmp_path: Path
 ) -> None:
     """It says so, and its baseline is of the GPU's own limit."""
@@ -271,8 +271,8 @@ def test_the_next_session_restores_what_a_killed_guard_left(
     identity = project.recorded(of).identity
     assert identity["power_limit_w"] == 700
     assert "power_limit_set" not in identity
-    told = " ".join(result.stdout.str().split())
-    assert "a process that was killed had set it: GPU-0 has its power limit of 700 W back" in told
+    output = " ".join(result.stdout.str().split())
+    assert "a process that was killed had set it: GPU-0 has its power limit of 700 W back" in output
 
 
 @pytest.mark.quiet

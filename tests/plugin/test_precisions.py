@@ -1,4 +1,4 @@
-"""A session of one engine in several precisions: its reports say what each costs and gives."""
+"""Test a session of one engine in several precisions: its reports show cost and gain of each."""
 
 from __future__ import annotations
 
@@ -77,20 +77,20 @@ accuracy = { margin = "20 points", reference = "lab-fp32" }
 class Done:
     """A session that is over: what pytest printed, and where its reports lie."""
 
-    shown: str
+    printed: str
     folder: Path
 
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> Done:
     """Accept fp32's scores, then measure everything."""
-    place, leases = tmp_path_factory.mktemp("numbers"), tmp_path_factory.mktemp("leases")
-    (place / "numbers.mlperf.toml").write_text(SUITE, "utf-8")
-    (place / "rounding.py").write_text(ENGINE, "utf-8")
+    project_folder, leases = tmp_path_factory.mktemp("numbers"), tmp_path_factory.mktemp("leases")
+    (project_folder / "numbers.mlperf.toml").write_text(SUITE, "utf-8")
+    (project_folder / "rounding.py").write_text(ENGINE, "utf-8")
     environment = {**os.environ, "PYTEST_MLPERF_LEASES": str(leases), "PYTHONPATH": str(ROOT)}
     environment["COLUMNS"] = "95"
     environment.pop("PYTEST_XDIST_WORKER", None)
-    shown = ""
+    output = ""
     for options in (
         ("-k", "accuracy and fp32", "--mlperf-update=missing", "--mlperf-reason=first"),
         ("--mlperf-report=markdown=new/s.md", "--mlperf-report=html=new/p.html"),
@@ -102,16 +102,21 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Done:
         with pytest.MonkeyPatch.context() as monkeypatch:
             forked.use(monkeypatch)
             finished = subprocess.run(
-                command, cwd=place, env=environment, capture_output=True, text=True, check=False
+                command,
+                cwd=project_folder,
+                env=environment,
+                capture_output=True,
+                text=True,
+                check=False,
             )
-        shown = finished.stdout
-    assert (place / "new" / "p.html").is_file(), shown
-    return Done(shown=shown, folder=place / "new")
+        output = finished.stdout
+    assert (project_folder / "new" / "p.html").is_file(), output
+    return Done(printed=output, folder=project_folder / "new")
 
 
 def test_terminal_and_reports_show_a_table(done: Done) -> None:
     """The paired interval is there, the ratio is about 2, and what broke shows its word."""
-    lines = done.shown.splitlines()
+    lines = done.printed.splitlines()
     first = lines.index("Precisions against fp32: numbers Offline on cpu")
     assert lines[first + 1].split() == [
         *("engine", "precision", "metric", "score", "points"),
@@ -127,7 +132,7 @@ def test_terminal_and_reports_show_a_table(done: Done) -> None:
     assert float(int8[-1].removesuffix("x")) == pytest.approx(2.0, rel=0.3)
     assert int4 == ["int4", "ERROR", "ERROR"]
     note = "numbers-Offline-lab-int4-cpu: ERROR engine: no int4 here"
-    assert note in " ".join(done.shown.split())
+    assert note in " ".join(done.printed.split())
     assert widest("\n".join(lines[first : first + 12])) <= 95
 
     markdown = (done.folder / "s.md").read_text("utf-8")

@@ -12,7 +12,7 @@ from pytest_mlperf.adapters.datasets.user_prompts import UserPromptsDataset
 from pytest_mlperf.core.case import Case
 from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.verdict import Outcome, Verdict
-from tests.adapters.engines.openai.scripted import Asked, PrefixCache, Scripted
+from tests.adapters.engines.openai.scripted import PrefixCache, Request, Scripted
 from tests.plugin.project import Project, case
 
 CASE: Case = case(workload="served", scenario=Scenario.CONCURRENCY, engine="openai")
@@ -99,7 +99,7 @@ def test_repeated_prompts_are_compared_where_the_cache_had_as_many(
     dataset = UserPromptsDataset(samples=64, input_tokens={"fixed": 64})
     for index in range(64):
         body = {"prompt": dataset.input(index), "max_tokens": 1}
-        cache(Asked(method="POST", path="", headers={}, body=body, raw=b""))
+        cache(Request(method="POST", path="", headers={}, body=body, raw=b""))
     recorded = judged(project, server, "--mlperf-update=missing", repeat=True)
     assert recorded.outcome is Outcome.RECORDED
     assert min(shares(recorded)) > 0.9

@@ -81,15 +81,15 @@ def test_engine_and_data_set_of_the_test_module_are_built_in_the_worker(project:
     result = project.run("-v")
 
     result.stdout.fnmatch_lines([f"test_mine.py::test_{name} NO BASELINE *" for name in engines])
-    found = project.results().cases
+    case_results = project.results().cases
     names = ("Ranker", "ranker", "Ranker")
     cases = zip(engines, names, strict=True)
-    assert [each.verdict.case.id for each in found] == [
+    assert [each.verdict.case.id for each in case_results] == [
         f"{workload}-Offline-{name}-fp32-cpu" for workload, name in cases
     ]
     text = json.dumps([{"question": i} for i in range(20)], sort_keys=True)
     lines = (project.path / "test_mine.py").read_text("utf-8").splitlines()
-    for case in found:
+    for case in case_results:
         assert case.verdict.subject is not None
         fingerprint = case.verdict.subject.fingerprint
         assert fingerprint["engine.k"] == "10"
@@ -133,7 +133,9 @@ def test_a_list_that_holds_no_json_samples_is_refused(project: Project) -> None:
     assert "ERROR dataset: the samples of a list must be JSON values: " in texts["objects"]
 
 
-def test_what_another_process_cannot_import_is_refused_with_one_sentence(project: Project) -> None:
+def test_code_that_another_process_cannot_import_is_refused_with_one_sentence(
+    project: Project,
+) -> None:
     values = {
         "instance": "Ranker(None, None, None)",
         "lambda": "lambda **options: None",

@@ -80,7 +80,7 @@ def test_a_recorded_drop_of_accuracy_is_seen_pairwise(
 
 
 @pytest.mark.process
-def test_what_cannot_be_paired_is_an_error_and_nothing_is_recorded(
+def test_answers_that_cannot_be_paired_are_an_error_and_nothing_is_recorded(
     judged: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     baseline = {p: p.read_bytes() for p in judged.path.glob("baselines/**/*") if p.is_file()}

@@ -99,7 +99,7 @@ class Beside(NullEngine):
 
 
 def more_sessions(content: bytes, sessions: int) -> bytes:
-    """Return a baseline file with runs of so many other sessions, and days, of the same build."""
+    """Return a baseline file with runs of this many other sessions, and days, of the same build."""
     file = json.loads(content)
     (record,) = file["records"]
     for number in range(sessions):
@@ -109,8 +109,8 @@ def more_sessions(content: bytes, sessions: int) -> bytes:
     return json.dumps(file).encode()
 
 
-def test_what_another_session_wrote_meanwhile_stays(project: Project) -> None:
-    """What it appended is kept below ours; what it recorded first, `missing` does not replace.
+def test_runs_recorded_by_another_session_in_between_stay(project: Project) -> None:
+    """Appended runs are kept below ours; `missing` does not replace runs that it recorded first.
 
     A baseline that it completed does not grow; one that it made longer does.
     """
@@ -170,7 +170,7 @@ def test_replace_keeps_the_history_with_its_reason(project: Project) -> None:
     """And accepts another offered rate, but a worse value only where the command says so."""
     project.suite()
     project.baseline(near(RATE * 2))
-    before = project.recorded()
+    record = project.recorded()
     fast = SERVER.replace("target_qps = 20", "target_qps = 2000\nmin_query_count = 662")
     options = "{ latency_s = 0.0001 }"
     project.suite("suites/fast.mlperf.toml", name="fast", scenarios=fast, options=options)
@@ -186,13 +186,13 @@ def test_replace_keeps_the_history_with_its_reason(project: Project) -> None:
             "accept    pytest * --mlperf-update=replace --mlperf-accept-regression *",
         ]
     )
-    assert project.recorded() == before
+    assert project.recorded() == record
     result = project.run(*replace, "--mlperf-accept-regression")
 
     after = project.recorded()
     assert last_line(result) == "2 recorded"
     assert len(after.runs) == 2
-    assert after.history[0] == before.history[0]
+    assert after.history[0] == record.history[0]
     last = after.history[1]
     assert (last.action, last.reason) == ("replace", "kernels were fused")
     assert last.old["throughput"] == pytest.approx(RATE * 2, rel=0.01)
@@ -256,8 +256,8 @@ def test_a_baseline_that_cannot_be_read_is_an_error_before_anything_is_measured(
             for each in read_results(project.path / "all.json").cases
         }
         for name, (_, reason) in rows.items():
-            place = files[name].relative_to(project.path)
-            assert verdicts[name].startswith(f"baseline: {place}: ")
+            baseline_path = files[name].relative_to(project.path)
+            assert verdicts[name].startswith(f"baseline: {baseline_path}: ")
             assert reason in verdicts[name]
         assert project.run_folders() == []
 
@@ -278,17 +278,17 @@ def test_a_folder_that_cannot_be_written_is_an_error_before_anything_is_measured
     assert project.run_folders() == []
 
 
-def test_what_is_missing_is_recorded_and_what_is_there_is_judged(project: Project) -> None:
-    """A record of another machine stays beside the new one.
+def test_missing_baselines_are_recorded_and_existing_ones_judged(project: Project) -> None:
+    """A record of another machine is kept with the new one.
 
-    A p99 limit that is not applied is no gate, and nobody may think it is one.
+    A p99 limit that is not applied is reported as such.
     """
     project.suite("suites/old.mlperf.toml")
     project.suite("suites/other.mlperf.toml", name="other")
     fast = SERVER.replace("target_qps = 20", "target_qps = 4000\nmin_query_count = 662")
     options = "{ threads = 1 }"
     project.suite("suites/new.mlperf.toml", name="new", scenarios=fast, options=options)
-    before = project.baseline(near(RATE)).read_bytes()
+    content = project.baseline(near(RATE)).read_bytes()
     identity: dict[str, Property] = {"cpu": "Other", "cores": 96, "governor": None}
     path = project.baseline(near(RATE), of=case(workload="other"), identity=identity)
 
@@ -300,15 +300,15 @@ def test_what_is_missing_is_recorded_and_what_is_there_is_judged(project: Projec
     text = " ".join(result.stdout.str().split())
     assert "p99 latency is only reported: to be gated it needs 1,000 queries a run" in text
     assert set(new.minimum_detectable_change) == {"latency_p50"}
-    assert project.baseline_file().read_bytes() == before
+    assert project.baseline_file().read_bytes() == content
     records = json.loads(path.read_text("utf-8"))["records"]
     assert [record["identity"]["cpu"] for record in records] == ["Other", cpu.identity()["cpu"]]
 
 
 def test_git_sees_the_baseline_and_nothing_of_the_runs(project: Project) -> None:
-    """Without a folder of baselines above the suite one is made beside it.
+    """Without a folder of baselines above the suite one is made next to it.
 
-    A record that cannot prove its limit says what it can prove.
+    A record that cannot prove its limit states its detectable change.
     """
     (project.path / "baselines").rmdir()
     project.suite(more='[limits]\nthroughput = { max_drop = "1%" }\n')

@@ -92,8 +92,8 @@ def benchmarks(project: Project, file: str = "benchmark.json") -> list[dict[str,
     path = project.path / file
     if not path.exists() or not path.read_text("utf-8"):
         return []
-    found: list[dict[str, Any]] = json.loads(path.read_text("utf-8"))["benchmarks"]
-    return found
+    benchmark_list: list[dict[str, Any]] = json.loads(path.read_text("utf-8"))["benchmarks"]
+    return benchmark_list
 
 
 def report(project: Project, file: str) -> None:
@@ -103,9 +103,9 @@ def report(project: Project, file: str) -> None:
     assert main(["report", str(results), *options]) == 0
 
 
-def without_options(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def without_options(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Leave out pytest-benchmark's own settings, which measured nothing."""
-    return [{name: one[name] for name in one if name != "options"} for one in found]
+    return [{name: one[name] for name in one if name != "options"} for one in entries]
 
 
 def test_every_case_is_a_benchmark_and_the_report_of_the_session_is_the_same(
@@ -118,23 +118,23 @@ def test_every_case_is_a_benchmark_and_the_report_of_the_session_is_the_same(
     report(project, "later.json")
 
     assert live.ret == 0
-    found = benchmarks(project, "live.json")
+    entries = benchmarks(project, "live.json")
     cases = {r.test: r.verdict for r in project.results().cases if r.verdict.kind == "performance"}
-    assert [one["fullname"] for one in found] == list(cases)
-    for one in found:
-        verdict = cases[one["fullname"]]
+    assert [one["fullname"] for one in entries] == list(cases)
+    for entry in entries:
+        verdict = cases[entry["fullname"]]
         scenario = verdict.case.scenario
-        assert one["group"] == "first"
-        assert one["stats"]["rounds"] == len(verdict.runs) == 2
-        assert one["stats"]["data"] == [ROUND[scenario](run) for run in verdict.runs]
-        about = one["extra_info"]["mlperf"]
+        assert entry["group"] == "first"
+        assert entry["stats"]["rounds"] == len(verdict.runs) == 2
+        assert entry["stats"]["data"] == [ROUND[scenario](run) for run in verdict.runs]
+        about = entry["extra_info"]["mlperf"]
         assert about["case"] == verdict.case.id
         assert (about["outcome"], about["runs"]) == ("recorded", 2)
         assert about["accuracy"] == {"top1": 100.0}
         assert about["metrics"].keys() == verdict.runs[-1].metrics.keys()
-        assert one["params"] == {"case": verdict.case.id}
+        assert entry["params"] == {"case": verdict.case.id}
     assert {verdict.case.scenario for verdict in cases.values()} == set(ROUND)
-    assert without_options(benchmarks(project, "later.json")) == without_options(found)
+    assert without_options(benchmarks(project, "later.json")) == without_options(entries)
 
     # Warnings are errors: the report describes this machine as pytest-benchmark does.
     selected = ("-k", "Offline and performance", "--mlperf-max-runs=2")
@@ -177,11 +177,11 @@ def test_a_test_that_measures_twice_has_one_benchmark(project: Project) -> None:
     result = project.run("test_twice.py", "--benchmark-json=benchmark.json", "-W", "error")
 
     assert result.ret == 0
-    (found,) = benchmarks(project)
-    assert (found["param"], found["name"]) == ("first-Offline-NullEngine-fp32-cpu", "test_twice")
+    (entry,) = benchmarks(project)
+    assert (entry["param"], entry["name"]) == ("first-Offline-NullEngine-fp32-cpu", "test_twice")
 
 
-def test_a_verdict_that_fails_is_no_benchmark(project: Project) -> None:
+def test_a_failing_verdict_is_not_exported_as_a_benchmark(project: Project) -> None:
     project.suite()
     project.baseline(near(2 * RATE))
 

@@ -49,12 +49,12 @@ def last_results(project: Project) -> Results:
     return read_results(max(project.path.glob(".mlperf/runs/*/results.json")))
 
 
-def test_what_was_decided_is_reported_and_not_measured_again(
+def test_decided_cases_are_reported_and_not_measured_again(
     interrupted: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Copies that setuptools brings into Python's path are no other packages.
+    """Copies that setuptools brings into Python's path do not count as other packages.
 
-    Whatever imports it does so in one session and not in the other. Another suite or another option
+    They are imported in one session and not in the other. Another suite or another option
     is another session.
     """
     (first,) = interrupted.path.glob(f".mlperf/runs/*/{JOURNAL_FILE}")
@@ -83,10 +83,12 @@ def test_what_was_decided_is_reported_and_not_measured_again(
     assert result.ret == pytest.ExitCode.OK
     result.stdout.fnmatch_lines([f"continues interrupted session {first.parent.name}"])
     results = last_results(interrupted)
-    one, two = results.cases
+    first_case, two = results.cases
     assert results.resumes == first.parent.name
-    assert one.verdict.outcome is two.verdict.outcome is Outcome.NO_BASELINE
-    assert [run.session == first.parent.name for run in (*one.verdict.runs, *two.verdict.runs)] == [
+    assert first_case.verdict.outcome is two.verdict.outcome is Outcome.NO_BASELINE
+    assert [
+        run.session == first.parent.name for run in (*first_case.verdict.runs, *two.verdict.runs)
+    ] == [
         True,
         False,
     ]
@@ -95,7 +97,7 @@ def test_what_was_decided_is_reported_and_not_measured_again(
     again.stderr.fnmatch_lines(["*--mlperf-resume: no session in * was interrupted*"])
 
 
-def test_workers_of_xdist_know_what_was_decided(interrupted: Project) -> None:
+def test_workers_of_xdist_know_the_decided_cases(interrupted: Project) -> None:
     result = interrupted.run_process("suites", "-n2", *PLAIN, "--mlperf-resume")
 
     assert result.ret == pytest.ExitCode.OK

@@ -33,9 +33,9 @@ def memory(project: Project) -> Path:
 
 def words(project: Project) -> str:
     newest = max(project.path.glob(".mlperf/runs/*/results.json"))
-    (one,) = read_results(newest).cases
-    assert one.verdict.outcome is Outcome.PROVISIONAL
-    return one.verdict.headline
+    (case_result,) = read_results(newest).cases
+    assert case_result.verdict.outcome is Outcome.PROVISIONAL
+    return case_result.verdict.headline
 
 
 def test_the_second_day_fails_by_the_memory_of_the_runs_folder_or_of_named_results(
@@ -47,11 +47,11 @@ def test_the_second_day_fails_by_the_memory_of_the_runs_folder_or_of_named_resul
     first = dropped.run(*DROP_ONLY, "--mlperf-json=last/results.json")
 
     assert first.ret == pytest.ExitCode.OK, first.stdout.str()
-    shown = " ".join(section(first))
-    assert "warning   first-Offline-null-fp32-cpu: the test fails if the next session, on" in shown
+    output = " ".join(section(first))
+    assert "warning   first-Offline-null-fp32-cpu: the test fails if the next session, on" in output
     assert (
         f"results of the last session are missing (name them: --mlperf-suspects FILE); {FORGOTTEN}"
-        in shown
+        in output
     )
     same = dropped.run(*DROP_ONLY)
     assert (same.ret, FORGOTTEN in same.stdout.str()) == (0, False)
@@ -72,8 +72,8 @@ def test_the_second_day_fails_by_the_memory_of_the_runs_folder_or_of_named_resul
 
 
 def test_a_drop_fails_at_once_where_that_is_asked_for(dropped: Project) -> None:
-    for asked, code in (("provisional", 1), ("skips", 0)):
-        assert dropped.run(*DROP_ONLY, f"--mlperf-fail-on={asked}").ret == code
+    for option_value, code in (("provisional", 1), ("skips", 0)):
+        assert dropped.run(*DROP_ONLY, f"--mlperf-fail-on={option_value}").ret == code
         assert "; drop if sessions differ < " in words(dropped)
 
 
@@ -87,7 +87,7 @@ def test_a_memory_that_tells_nothing_of_these_tests_fails_none_and_says_so(
     results = json.loads(text)
     (suspect,) = results["suspects"]
     day = {"drops": {"throughput": "2999-01-01T00:00:00+00:00"}}
-    for kept, said in (
+    for kept, message in (
         (text[: len(text) // 2], f"results.json: not a results file*: {FORGOTTEN}"),
         (text.replace("suites/first", "suites/other"), f"last is of other tests: {FORGOTTEN}"),
         (json.dumps({**results, "suspects": [{**suspect, **day}]}), "*on 2999-01-01, later than*"),
@@ -97,4 +97,4 @@ def test_a_memory_that_tells_nothing_of_these_tests_fails_none_and_says_so(
         last.write_text(kept, "utf-8")
         result = dropped.run(*DROP_ONLY, "--mlperf-suspects=last", "--color=no")
         assert result.ret == pytest.ExitCode.OK
-        result.stdout.fnmatch_lines([f"*{said}*"])
+        result.stdout.fnmatch_lines([f"*{message}*"])

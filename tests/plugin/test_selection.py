@@ -70,7 +70,7 @@ def run_order(result: pytest.RunResult) -> list[str]:
     return [line.split("[")[1].split("-")[0] for line in result.outlines if "::test_perf" in line]
 
 
-def test_lf_runs_what_failed_last_and_ff_runs_it_first(project: Project) -> None:
+def test_lf_runs_the_last_failures_and_ff_runs_them_first(project: Project) -> None:
     two_suites(project)
 
     first = project.run("suites", "-v", "-rN")
@@ -113,10 +113,10 @@ def test_cases_on_an_accelerator_that_is_not_here_are_deselected_with_one_notice
         result = project.run("suites", "--collect-only", "-q", *order)
 
         assert len(chosen(result)) == 2
-        shown = " ".join(section(result))
+        output = " ".join(section(result))
         absent = "5 tests deselected, accelerator not here: 8xH100 (2), H200 (3); here: cpu ("
-        assert shown.startswith(absent)
-        assert shown.count("deselected") == 1
+        assert output.startswith(absent)
+        assert output.count("deselected") == 1
         assert "2/7 tests collected (5 deselected)" in result.outlines[-1]
 
     # Nothing left to run is not a success.
@@ -127,7 +127,7 @@ def test_cases_on_an_accelerator_that_is_not_here_are_deselected_with_one_notice
     assert " ".join(section(nothing)).startswith(deselected)
 
 
-def test_a_workload_that_nothing_scores_is_told_after_collection_in_plan_and_in_the_result(
+def test_a_workload_without_a_score_is_noted_after_collection_in_plan_and_in_the_result(
     project: Project,
 ) -> None:
     path = project.suite(name="e2e-rag-qna")

@@ -1,4 +1,4 @@
-"""Counters of a server are judged where a limit names them, and only reported where none does."""
+"""Test that counters of a server are judged if a limit names them, and otherwise only reported."""
 
 from __future__ import annotations
 

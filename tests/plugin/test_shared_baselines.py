@@ -52,7 +52,7 @@ name = "fast"
 def test_cases_whose_files_differ_by_case_alone_are_an_error_on_every_system(
     project: Project,
 ) -> None:
-    """Of one suite or of two, before anything is measured; benchmarks likewise."""
+    """In one suite or in two, before anything is measured; benchmarks too."""
     project.suite("one/s.mlperf.toml", engines=TWO_ENGINES)
     project.suite("two/a.mlperf.toml", name="Words")
     project.suite("two/b.mlperf.toml", name="words")

@@ -52,8 +52,8 @@ def two_gpus(tmp_path: Path, project: Project, monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.nightly
 @pytest.mark.usefixtures("two_gpus")
 def test_two_sessions_share_fewer_gpus_than_they_have_cases(project: Project) -> None:
-    one = ENGINE.replace("working:Working", "alone:Alone")
-    entries = [one.replace("use =", f'name = "e{n}"\nuse =') for n in range(2)]
+    entry = ENGINE.replace("working:Working", "alone:Alone")
+    entries = [entry.replace("use =", f'name = "e{n}"\nuse =') for n in range(2)]
     project.suite(engines="".join(entries), scenarios=OFFLINE)
     shared = ("-n2", "-omlperf_neighbours=yes", "-omlperf_control=off", "-omlperf_warmup=never")
 

@@ -1,4 +1,4 @@
-"""A slow start is no speed, and a run that would take far too long does not begin."""
+"""Test that a slow start does not count as speed, and that a far too long run does not begin."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ def scenario(name: str, *lines: str) -> str:
     return "\n".join(["[[scenarios]]", f'name = "{name}"', *lines, ""])
 
 
-def test_slow_first_queries_are_no_speed_and_the_run_lasts_as_planned(project: Project) -> None:
+def test_slow_first_queries_do_not_set_the_rate_and_the_run_lasts_as_planned(
+    project: Project,
+) -> None:
     """20 queries of 30 ms before those of 1 ms; the later runs do the work of the first."""
     planned = 'min_duration = "700ms"'
     scenarios = scenario("SingleStream", planned) + scenario("Offline", planned)

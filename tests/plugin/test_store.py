@@ -21,10 +21,10 @@ def test_sessions_are_kept_and_one_that_was_missed_follows(project: Project) -> 
         ["store: results not sent: postgresql://ci@127.0.0.1:1/perf: *; kept in .mlperf/unsent/*"]
     )
     kept.stdout.fnmatch_lines(["store: .mlperf/results.db"])
-    one, two = sorted(project.path.glob(".mlperf/runs/*/results.json"))
-    assert "secret" not in one.read_text("utf-8")
+    first, two = sorted(project.path.glob(".mlperf/runs/*/results.json"))
+    assert "secret" not in first.read_text("utf-8")
     (waiting,) = project.path.glob(".mlperf/unsent/*/*.json")
-    assert waiting.read_bytes() == one.read_bytes()
+    assert waiting.read_bytes() == first.read_bytes()
     with opened(str(project.path / ".mlperf/results.db")) as store:
         session = read_results(two)
         assert store.sessions() == [session.run]

@@ -76,26 +76,26 @@ def test_three_machines_are_judged_as_one(
     Path("plan.json").write_text(capsys.readouterr().out, "utf-8")
     planned = [test["test"] for test in json.loads(Path("plan.json").read_text("utf-8"))["tests"]]
     assert len(planned) == 6, "accuracy and performance on each"
-    for name, own in MACHINES.items():
+    for name, options in MACHINES.items():
         slow = ["--mlperf-handicap=0.7"] if name == "gpu" else []
         out = f"--mlperf-json=parts/{name}.json"
-        done = machines.run_process(*own, "--mlperf-manifest=plan.json", out, *slow)
+        done = machines.run_process(*options, "--mlperf-manifest=plan.json", out, *slow)
         assert done.ret == len(slow), done.stdout.str()
 
     # The last machine gave nothing back.
     late = Path("parts/right.json").rename("late.json")
     refused = main(["merge", "parts", "--manifest", "plan.json", "-o", "all.json"])
-    told = capsys.readouterr().out
+    output = capsys.readouterr().out
     assert refused == 1
-    assert "INCOMPLETE: 2 of 6 planned tests have no result" in told
-    assert all(test in told for test in planned if test.startswith(SECOND))
+    assert "INCOMPLETE: 2 of 6 planned tests have no result" in output
+    assert all(test in output for test in planned if test.startswith(SECOND))
     assert report("markdown", capsys)
 
     late.rename("parts/right.json")
     merge = ["merge", "parts", "--manifest", "plan.json", "-o", "all.json", "--junit", "all.xml"]
     assert main(merge) == 1
-    told = capsys.readouterr().out
-    assert "INCOMPLETE" not in told
+    output = capsys.readouterr().out
+    assert "INCOMPLETE" not in output
     merged = read_results(Path("all.json"))
     assert [r.test for r in merged.cases if r.failed] == [SLOWED]
     outcomes = {r.test: r.verdict.outcome for r in merged.cases}

@@ -62,7 +62,7 @@ Session = Callable[..., dict[tuple[str, str], Verdict]]
 
 @pytest.fixture
 def session(project: Project, monkeypatch: pytest.MonkeyPatch) -> Session:
-    """Return what runs a session and returns its verdicts by scenario and kind."""
+    """Return a function that runs a session and returns its verdicts by scenario and kind."""
     shutil.copy(Path(__file__).with_name("miscounting_engine.py"), project.path)
     suite = project.path / "suites" / "chat.mlperf.toml"
     suite.parent.mkdir()
@@ -97,7 +97,7 @@ def miscounted(verdict: Verdict) -> bool:
 def test_counts_are_held_against_the_answers_of_the_session_and_the_accepted_ones(
     session: Session, project: Project
 ) -> None:
-    """A third of what is counted was answered: by its own session, and by what git keeps."""
+    """A third of the counted tokens was answered, by its own session and by git's baseline."""
     recorded = session("--mlperf-update=missing", "-omlperf_baseline_runs=1")
     assert {one.outcome for one in recorded.values()} == {Outcome.RECORDED}
     assert not any(UNCOUNTED in note for one in recorded.values() for note in one.notes)
@@ -129,7 +129,7 @@ def test_nothing_is_recorded_whose_answers_come_later_and_are_others(
     assert not [*project.path.glob("baselines/cpu/**/*.json")]
 
 
-def test_a_count_beside_an_output_of_another_length_is_an_error(session: Session) -> None:
+def test_a_count_that_differs_from_the_length_of_an_output_is_an_error(session: Session) -> None:
     """Whatever timed runs count."""
     verdicts = session("-k", "accuracy", factor=3, options="tokens = 8, everywhere = true")
     verdict = verdicts["Offline", "accuracy"]

@@ -1,4 +1,4 @@
-"""pytest rewrites a plugin's whole distribution: of this one, only what the hooks need at once."""
+"""Test that pytest rewrites only those modules of the plugin that the hooks import at once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BEFORE_THE_HOOKS = {
 
 
 def rewritten() -> set[str]:
-    """Return the modules of this package that pytest has compiled anew."""
+    """Return the modules of this package that pytest has rewritten."""
     loaded = {
         name: module for name, module in sys.modules.items() if name.startswith("pytest_mlperf.")
     }

@@ -1,4 +1,4 @@
-"""What nobody foresaw is an ERROR of its case with a traceback in a log; no test is missing."""
+"""Test that an unforeseen exception is an ERROR of its case with a traceback in a log."""
 
 from __future__ import annotations
 
@@ -60,9 +60,9 @@ def test_a_log_that_cannot_be_written_costs_no_verdict(project: Project) -> None
     (planned,) = plan_suite(project.suite())
     (project.path / "runs").write_text("in the way")
 
-    found = bench(project).verdict(planned, Kind.PERFORMANCE, set())
+    verdict = bench(project).verdict(planned, Kind.PERFORMANCE, set())
 
-    assert (found.outcome, found.logs.file) == (Outcome.ERROR, None)
+    assert (verdict.outcome, verdict.logs.file) == (Outcome.ERROR, None)
 
 
 LEAVES = """

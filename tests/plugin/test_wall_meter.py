@@ -1,4 +1,4 @@
-"""The log of a wall meter beside a run: a metric of its own, on any machine."""
+"""Test the log of a wall meter during a run: a metric of its own, on any machine."""
 
 from __future__ import annotations
 
@@ -105,13 +105,13 @@ def test_samples_per_joule_at_the_wall_are_judged_on_any_machine(
     project.pytester.makepyfile(ending=ENDING)
     engine = f'[[engines]]\nuse = "ending:Ending"\noptions = {OPTIONS}\n'
     project.suite(engines=engine, scenarios=OFFLINE, more=LIMITS)
-    given = ("suites", f"--mlperf-meter={meter.path}")
+    options = ("suites", f"--mlperf-meter={meter.path}")
     recorded = ("-k", "performance", "--mlperf-update=missing", "-omlperf_baseline_runs=1")
-    project.run_process(*given, *recorded)
+    project.run_process(*options, *recorded)
     project.over_days()
 
     meter.read(600)
-    result = project.run_process(*given)
+    result = project.run_process(*options)
 
     assert outcomes(project) == {"performance": Outcome.OK, "efficiency": Outcome.POWER_DROP}
     result.stdout.re_match_lines(
@@ -122,7 +122,7 @@ def test_samples_per_joule_at_the_wall_are_judged_on_any_machine(
     )
 
     (project.path / "watched").touch()
-    result = project.run_process(*given)
+    result = project.run_process(*options)
 
     assert outcomes(project) == {"performance": Outcome.OK, "efficiency": Outcome.INVALID}
     result.stdout.fnmatch_lines(

@@ -1,11 +1,11 @@
-"""A session's first run on an accelerator is made warm, or says that it was not."""
+"""Test that a session's first run on an accelerator is warmed up, or carries a note."""
 
 from __future__ import annotations
 
 from tests.plugin.project import Project
 
 
-def test_a_warm_up_does_not_count_and_a_first_run_without_one_is_told(project: Project) -> None:
+def test_a_warm_up_does_not_count_and_a_first_run_without_one_is_noted(project: Project) -> None:
     """The record keeps which it was; a later session that does otherwise shows it as changed."""
     suite = project.suite()
     recorded = project.run(
@@ -25,9 +25,11 @@ def test_a_warm_up_does_not_count_and_a_first_run_without_one_is_told(project: P
 
     project.run(suite, "-omlperf_warmup=never", "--mlperf-max-runs=2")
 
-    (found,) = project.results().cases
-    assert [run.hardware.warmed for run in found.verdict.runs] == [
+    (case_result,) = project.results().cases
+    assert [run.hardware.warmed for run in case_result.verdict.runs] == [
         False,
-        *[True] * (len(found.verdict.runs) - 1),
+        *[True] * (len(case_result.verdict.runs) - 1),
     ]
-    assert "machine.first_run after other work → of a session" in found.verdict.baseline.changed
+    assert (
+        "machine.first_run after other work → of a session" in case_result.verdict.baseline.changed
+    )

@@ -1,4 +1,4 @@
-"""What changed since a baseline, in git and outside, as a session tells it."""
+"""Test the report of changes since a baseline, in git and outside."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def committed(project: Project, **files: str) -> str:
 
 
 @pytest.fixture
-def own(project: Project) -> Project:
+def own_project(project: Project) -> Project:
     """Return a project in git whose data set imports a module of its own."""
     git(project.path, "init", "--quiet")
     suite = project.suite()
@@ -56,20 +56,20 @@ def last(project: Project, kind: str = "performance") -> Verdict:
 
 
 @pytest.mark.process
-def test_changed_files_are_told_apart_by_whether_the_run_loaded_them(own: Project) -> None:
+def test_changed_files_are_separated_by_whether_the_run_loaded_them(own_project: Project) -> None:
     scaled = "def scaled(pixels):\n    return [one / 4 for one in pixels]\n"
-    then = committed(own, data_py=DATA, pixels_py=scaled, other_py="", README_md="first")
-    assert own.record("suites", "-k", "performance").ret == 0
-    committed(own)
-    unchanged = last(own)
+    then = committed(own_project, data_py=DATA, pixels_py=scaled, other_py="", README_md="first")
+    assert own_project.record("suites", "-k", "performance").ret == 0
+    committed(own_project)
+    unchanged = last(own_project)
     assert (unchanged.baseline.changed, unchanged.baseline.unknown) == ((), ())
 
-    own.run("suites", "-k", "performance")
-    same = last(own)
-    committed(own, pixels_py=scaled.replace("4", "5"), other_py="1 / 0", README_md="second")
-    (own.path / "files" / "labels.txt").write_text("2")
-    own.run("suites", "-k", "performance")
-    fell = last(own)
+    own_project.run("suites", "-k", "performance")
+    same = last(own_project)
+    committed(own_project, pixels_py=scaled.replace("4", "5"), other_py="1 / 0", README_md="second")
+    (own_project.path / "files" / "labels.txt").write_text("2")
+    own_project.run("suites", "-k", "performance")
+    fell = last(own_project)
 
     assert (same.baseline.changed, same.baseline.unknown) == ((), ())
     loaded, others, first, sixteen = fell.baseline.changed
@@ -83,8 +83,8 @@ ANSWERS = '[[engines]]\nuse = "tests.bench.answers:Answers"\noptions = {{ wrong 
 
 
 @pytest.mark.process
-def test_what_changed_since_one_baseline_is_no_cause_against_the_other(project: Project) -> None:
-    """Where scores failed, speed is not judged: what changed since the scores' baseline is told."""
+def test_changes_since_one_baseline_are_not_causes_against_the_other(project: Project) -> None:
+    """If scores failed, speed is not judged: changes since the scores' baseline are listed."""
     reference = 'scorer = { use = "top1" }'
     for wrong, options in (
         (0, ("-k", "accuracy", "--mlperf-update=missing")),

@@ -119,9 +119,9 @@ def test_two_pytest_processes_take_turns_on_one_accelerator(project: Project) ->
             text=True,
         )
 
-    with start("one") as one, start("two") as two:
-        printed = [one.communicate()[0], two.communicate()[0]]
-    assert (one.returncode, two.returncode) == (0, 0), "\n".join(printed)
+    with start("one") as first_process, start("two") as two:
+        printed = [first_process.communicate()[0], two.communicate()[0]]
+    assert (first_process.returncode, two.returncode) == (0, 0), "\n".join(printed)
 
     runs = sorted(
         (file.stat().st_mtime_ns, (file.parent / "performance/run.json").stat().st_mtime_ns)
@@ -136,9 +136,9 @@ def test_two_pytest_processes_take_turns_on_one_accelerator(project: Project) ->
 
 
 def session_times(results: Path) -> tuple[dt.datetime, dt.datetime]:
-    found = read_results(results)
-    begun = dt.datetime.fromisoformat(found.started)
-    return begun, begun + dt.timedelta(seconds=found.seconds)
+    session_results = read_results(results)
+    begun = dt.datetime.fromisoformat(session_results.started)
+    return begun, begun + dt.timedelta(seconds=session_results.seconds)
 
 
 def test_a_lease_that_does_not_come_is_an_error_that_names_its_holder(project: Project) -> None:

@@ -49,7 +49,7 @@ def within() -> float:
     return time.monotonic() + LIMIT_S
 
 
-def test_nobody_else_keeps_a_process() -> None:
+def test_processes_have_one_owner() -> None:
     texts = {name: path.read_text("utf-8") for name, path in MODULES.items()}
     users = {
         name
@@ -90,7 +90,7 @@ def test_a_child_that_will_not_end_is_killed_with_its_own() -> None:
 
 
 @pytest.mark.process
-def test_a_child_is_told_and_heard_line_by_line() -> None:
+def test_a_child_receives_and_sends_line_by_line() -> None:
     child = python("import sys\nfor line in sys.stdin: print(line.upper(), end='', flush=True)")
     child.tell(b"one\ntwo\n")
 
@@ -119,15 +119,15 @@ def test_an_answer_is_all_that_a_child_printed() -> None:
 
 
 @pytest.mark.process
-def test_what_cannot_start_leaves_no_descriptor() -> None:
-    before = len(list(Path("/proc/self/fd").iterdir()))
+def test_a_program_that_cannot_start_leaves_no_descriptor() -> None:
+    descriptors_at_start = len(list(Path("/proc/self/fd").iterdir()))
     with pytest.raises(FileNotFoundError):
         ChildProcess(["/nowhere/program"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert len(list(Path("/proc/self/fd").iterdir())) == descriptors_at_start
 
 
-def test_how_a_process_ended_and_its_last_line_are_said() -> None:
+def test_the_end_of_a_process_is_reported_with_its_last_line() -> None:
     assert {code: ended(code) for code in (0, 3, 137, -9, -64, -99)} == {
         0: "ended with exit code 0",
         3: "ended with exit code 3",

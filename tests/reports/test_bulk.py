@@ -58,10 +58,12 @@ def printed(results: Results) -> list[str]:
     groups = failure_groups(results)
     alike, message = repeated(groups), failure_message(results, 80)
     failed = [one for one in results.cases if one.failed]
-    shown = [line for one in failed if one.test not in alike for line in message(one).split("\n")]
+    messages = [
+        line for one in failed if one.test not in alike for line in message(one).split("\n")
+    ]
     short = [f"FAILED {one.test}" for one in failed]
     lines = summary(results, 80, colour=False, failures_shown=True, precisions=False)
-    return [*group_sentences(groups), *shown, *lines, *short]
+    return [*group_sentences(groups), *messages, *lines, *short]
 
 
 def test_forty_recorded_cases_have_each_note_once() -> None:

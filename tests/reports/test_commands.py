@@ -15,12 +15,12 @@ DROPS = {Outcome.PERF_DROP, Outcome.ACC_DROP, Outcome.POWER_DROP}
 def test_a_drop_can_be_accepted_and_a_missing_baseline_recorded() -> None:
     """Nothing else is; and never a figure of work that was slowed, or of a pretended machine."""
     for outcome in Outcome:
-        found = result(replace(DROP, outcome=outcome))
-        assert (accept(found) is not None) is (outcome in DROPS)
-        assert (record(found) is not None) is (outcome is Outcome.NO_BASELINE)
-        for offered in (accept(found), record(found)):
-            assert offered is None or offered.startswith(f"{again(found)} --mlperf-update=")
-        for made_up in (replace(found, handicap=0.5), replace(found, pretended=True)):
+        case_result = result(replace(DROP, outcome=outcome))
+        assert (accept(case_result) is not None) is (outcome in DROPS)
+        assert (record(case_result) is not None) is (outcome is Outcome.NO_BASELINE)
+        for offered in (accept(case_result), record(case_result)):
+            assert offered is None or offered.startswith(f"{again(case_result)} --mlperf-update=")
+        for made_up in (replace(case_result, handicap=0.5), replace(case_result, pretended=True)):
             assert accept(made_up) is None
             assert record(made_up) is None
     for drop in (verdicts.PROVISIONAL_DROP, verdicts.PROVISIONAL_WARNING):

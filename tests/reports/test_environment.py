@@ -1,4 +1,7 @@
-"""What `explain` says of the machine: what it is, and how fast it was beside the baseline's."""
+"""Test the environment section of `explain`.
+
+The machine, and its speed relative to the baseline's.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +13,16 @@ from pytest_mlperf.reports.terminal.explanation import environment
 from tests.reports.verdicts import DROP
 
 
-def test_the_speed_of_the_machine_stands_below_what_it_is() -> None:
+def test_the_speed_of_the_machine_follows_its_description() -> None:
     subject = Subject(identity={"cpu": "EPYC"}, fingerprint={})
     speeds = tuple(
         ControlComparison(quantity=what, now=now, baseline=100.0, sd=0.07, baseline_values=8)
         for what, now in ((MATMUL, 78.0), (COPY, 75.0))
     )
 
-    shown = environment(replace(DROP, subject=subject, machine=speeds), 80)
+    printed = environment(replace(DROP, subject=subject, machine=speeds), 80)
 
-    assert " ".join(" ".join(shown).split()) == (
+    assert " ".join(" ".join(printed).split()) == (
         "Measured on and with cpu EPYC fixed micro-benchmark: matrix product −22.0 %, copy "
         "−25.0 %; it tells a slower machine from 26.9 % on here"
     )

@@ -13,22 +13,22 @@ from tests.reports.verdicts import result, texts_of
 
 def test_failures_read_as_designed() -> None:
     expected = texts_of("failure")
-    shown = {}
+    texts = {}
     for title in expected:
         name, width = title.split()
         verdict = getattr(verdicts, name)
         likely = causes(verdict, None, ())
-        shown[title] = failure(verdict, result(verdict), int(width), likely)
+        texts[title] = failure(verdict, result(verdict), int(width), likely)
 
     assert len(expected) == 13
-    assert shown == expected
+    assert texts == expected
 
 
 COPIED = ("case ", "reproduce ", "accept ", "record ", "baseline ", "log ", "files ")
 """How the lines begin that hold a path or a command."""
 
 
-def test_only_what_is_copied_is_wider_than_the_terminal() -> None:
+def test_only_text_to_copy_is_wider_than_the_terminal() -> None:
     wrong = [
         line
         for verdict in verdicts.ALL
@@ -68,23 +68,24 @@ def test_a_slowed_or_pretended_run_is_never_accepted() -> None:
 
 
 def test_commands_carry_the_options_of_the_session_quoted_for_a_shell() -> None:
-    found = result(verdicts.DROP, arguments=("--mlperf-baselines", "my baselines"))
+    case_result = result(verdicts.DROP, arguments=("--mlperf-baselines", "my baselines"))
 
-    text = failure(verdicts.DROP, found, 80)
+    text = failure(verdicts.DROP, case_result, 80)
 
-    assert f"""reproduce pytest "{found.test}" --mlperf-baselines 'my baselines'\n""" in text
+    assert f"""reproduce pytest "{case_result.test}" --mlperf-baselines 'my baselines'\n""" in text
     assert (
-        f"""accept    pytest "{found.test}" --mlperf-baselines 'my baselines' --mlperf-up""" in text
+        f"""accept    pytest "{case_result.test}" --mlperf-baselines 'my baselines' --mlperf-up"""
+        in text
     )
 
 
-def test_a_metric_that_was_not_measured_has_no_figure_and_a_note_that_is_said_once() -> None:
+def test_an_unmeasured_metric_has_no_figure_and_its_note_is_printed_once() -> None:
     """The first line has the note of the metric that decided."""
     first = verdicts.unset("latency_p50", Outcome.INVALID, None, limit=0.05, note="in 1 of 2 runs")
     missing = verdicts.unset("ttft_p50", Outcome.INVALID, None, limit=0.05, note="not measured")
-    told = replace(verdicts.INVALID, headline="p50 latency: in 1 of 2 runs")
+    verdict = replace(verdicts.INVALID, headline="p50 latency: in 1 of 2 runs")
 
-    text = failure(replace(told, metrics=(first, missing)), result(verdicts.INVALID), 80)
+    text = failure(replace(verdict, metrics=(first, missing)), result(verdicts.INVALID), 80)
 
     assert "\nmetric       limit  verdict\np50 latency   +5 %  INVALID\np50 TTFT      +5 %" in text
     assert "\nnote      latencies" in text
@@ -92,7 +93,7 @@ def test_a_metric_that_was_not_measured_has_no_figure_and_a_note_that_is_said_on
     assert text.count("in 1 of 2 runs") == 1
 
 
-def test_what_did_not_change_or_was_not_judged_is_said_too() -> None:
+def test_unchanged_and_unjudged_metrics_are_listed_too() -> None:
     (judged, *others), note = verdicts.DROP.metrics, verdicts.FEW_QUERIES.metrics[0]
     unchanged = "no recorded difference (engine, weights, options, data)"
     behind = "weights: not known, the server runs behind a url"

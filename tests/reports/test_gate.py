@@ -1,4 +1,4 @@
-"""Every report says of an accuracy test whether its gate was evaluated, and on how many samples."""
+"""Test that every report states whether an accuracy gate was evaluated, and on how many samples."""
 
 from __future__ import annotations
 
@@ -26,27 +26,29 @@ PART = "not decided on 1,024 of 24,576 samples"
 FELL = result(verdicts.ACC_DROP)
 
 
-def in_html(one: CaseResult) -> str:
-    cases, _ = shown(grouped(session(one).cases), {})
+def in_html(case_result: CaseResult) -> str:
+    cases, _ = shown(grouped(session(case_result).cases), {})
     return str(cases[0]["tests"][0]["facts"])
 
 
 REPORTS: dict[str, Callable[[CaseResult], str]] = {
-    "summary": lambda one: "\n".join(text.summary(session(one), 80, colour=False)),
-    "failure": lambda one: text.failure(one.verdict, one, 80),
-    "job summary": lambda one: markdown.report(reported(session(one))),
-    "comment": lambda one: comment.report(reported(session(one))),
-    "annotations": lambda one: workflow_commands.report(reported(session(one))),
-    "explain": lambda one: "\n".join(evidence(one, (), (), 80)),
+    "summary": lambda case_result: "\n".join(text.summary(session(case_result), 80, colour=False)),
+    "failure": lambda case_result: text.failure(case_result.verdict, case_result, 80),
+    "job summary": lambda case_result: markdown.report(reported(session(case_result))),
+    "comment": lambda case_result: comment.report(reported(session(case_result))),
+    "annotations": lambda case_result: workflow_commands.report(reported(session(case_result))),
+    "explain": lambda case_result: "\n".join(evidence(case_result, (), (), 80)),
     "html": in_html,
 }
 
 
 def test_a_report_says_on_how_many_samples_the_gate_was_not_decided() -> None:
     without = replace(FELL, verdict=replace(FELL.verdict, gate=None))
-    said = {name: PART in " ".join(report(FELL).split()) for name, report in REPORTS.items()}
+    reports_with_part = {
+        name: PART in " ".join(report(FELL).split()) for name, report in REPORTS.items()
+    }
 
-    assert said == dict.fromkeys(REPORTS, True)
+    assert reports_with_part == dict.fromkeys(REPORTS, True)
     assert [name for name, report in REPORTS.items() if "not decided" in report(without)] == []
 
 
@@ -59,17 +61,17 @@ def test_junit_and_tables_have_it_as_values() -> None:
         assert f'<property name="mlperf.gate{name}" value="{value}"' in document
     assert (row["gate"], row["gate_samples"], row["gate_total"]) == ("not decided", "1024", "24576")
     gate = Gate(state=GateState.KEPT, samples=50_000, total=50_000)
-    found = entry(replace(verdicts.OK, accuracy=verdicts.SCORED, gate=gate))
-    assert found is not None
-    assert found[1]["extra_info"]["mlperf"]["gate"] == "gate kept on 50,000 samples"
+    benchmark = entry(replace(verdicts.OK, accuracy=verdicts.SCORED, gate=gate))
+    assert benchmark is not None
+    assert benchmark[1]["extra_info"]["mlperf"]["gate"] == "gate kept on 50,000 samples"
 
 
 def test_a_gauge_says_whether_it_was_kept_only_where_that_is_known() -> None:
     rows: list[Any] = [(GateState.KEPT, "1"), (GateState.FAILED, "0"), (GateState.UNDECIDED, None)]
     for state, kept in rows:
         gate = Gate(state=state, samples=1024, total=24_576)
-        one = replace(FELL, verdict=replace(FELL.verdict, gate=gate))
-        lines = prometheus.report(reported(session(one))).splitlines()
+        case_result = replace(FELL, verdict=replace(FELL.verdict, gate=gate))
+        lines = prometheus.report(reported(session(case_result))).splitlines()
         gauges = [line for line in lines if line.startswith("mlperf_gate_kept{")]
         assert [line.split()[-1] for line in gauges] == ([kept] if kept else [])
         assert any(line.startswith("mlperf_gate_samples{") for line in lines)

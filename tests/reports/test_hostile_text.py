@@ -34,16 +34,16 @@ HOSTILE = st.one_of(st.just(OBEYED), st.text(LETTERS, max_size=12))
 
 
 def spoilt(more: str) -> Results:
-    """Return a session in which every free text holds `more`; enumerations stay what they are."""
+    """Return a session in which every free text holds `more`; enumerations stay unchanged."""
     return session(*(_spoilt(result(one), more) for one in (DROP, OK)), skipped={more: more})
 
 
-def _spoilt(found: CaseResult, more: str) -> CaseResult:
-    def change(said: str) -> str:
-        fixed = type(said) is not str or said.startswith("2026-") or said in FIXED
-        return said if fixed else f"{said}{more}"
+def _spoilt(results: CaseResult, more: str) -> CaseResult:
+    def change(spoil: str) -> str:
+        fixed = type(spoil) is not str or spoil.startswith("2026-") or spoil in FIXED
+        return spoil if fixed else f"{spoil}{more}"
 
-    return every_text(found, change)
+    return every_text(results, change)
 
 
 GONE = [Absent(test=OBEYED, reason=OBEYED)]
@@ -57,17 +57,17 @@ def lines_of_junit(results: Results) -> str:
 
 
 WRITERS: dict[str, Callable[[Results], str]] = {
-    "failure": lambda found: "\n".join(text.failure(r.verdict, r, 80) for r in found.cases),
-    "summary": lambda found: "\n".join(text.summary(found, 80, colour=False)),
-    "markdown": lambda found: markdown.report(reported(found, absent=GONE)),
-    "comment": lambda found: comment.report(reported(found)),
-    "annotations": lambda found: workflow_commands.report(reported(found)),
-    "csv": lambda found: csv_table.report(reported(found)),
-    "prometheus": lambda found: prometheus.report(reported(found)),
-    "bigger": lambda found: json.loads(bigger.report(reported(found)))[0]["extra"],
+    "failure": lambda results: "\n".join(text.failure(r.verdict, r, 80) for r in results.cases),
+    "summary": lambda results: "\n".join(text.summary(results, 80, colour=False)),
+    "markdown": lambda results: markdown.report(reported(results, absent=GONE)),
+    "comment": lambda results: comment.report(reported(results)),
+    "annotations": lambda results: workflow_commands.report(reported(results)),
+    "csv": lambda results: csv_table.report(reported(results)),
+    "prometheus": lambda results: prometheus.report(reported(results)),
+    "bigger": lambda results: json.loads(bigger.report(reported(results)))[0]["extra"],
     "junit": lines_of_junit,
-    "properties": lambda found: "\n".join(
-        part for one in found.cases for pair in properties(one) for part in pair
+    "properties": lambda results: "\n".join(
+        part for one in results.cases for pair in properties(one) for part in pair
     ),
 }
 
@@ -92,15 +92,15 @@ def test_no_line_can_be_added_to_a_table_for_other_programs() -> None:
         assert len(form.report(results).splitlines()) == len(form.report(plain).splitlines())
     lines = text.summary(spoilt("\x1b[32mok\x1b[0m"), 100, colour=True)
 
-    shown = "\n".join(lines)
-    assert "\x1b[31mPERF DROP\x1b[0m" in shown
-    assert shown.count("\x1b") == 2 * sum(line.count("\x1b[3") for line in lines)
-    assert "\\x1b[32mok\\x1b[0m" in shown
+    text_of_table = "\n".join(lines)
+    assert "\x1b[31mPERF DROP\x1b[0m" in text_of_table
+    assert text_of_table.count("\x1b") == 2 * sum(line.count("\x1b[3") for line in lines)
+    assert "\\x1b[32mok\\x1b[0m" in text_of_table
 
 
 @settings(deadline=None, max_examples=25)
 @given(more=HOSTILE)
-def test_results_are_written_and_read_whatever_texts_they_hold(more: str) -> None:
+def test_results_are_written_and_read_with_any_texts(more: str) -> None:
     results = spoilt(more)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "results.json"
@@ -113,7 +113,7 @@ def test_results_are_written_and_read_whatever_texts_they_hold(more: str) -> Non
 
 @settings(deadline=None, max_examples=3)
 @given(more=HOSTILE)
-def test_the_page_shows_what_it_must_not_obey(more: str) -> None:
+def test_the_page_shows_hostile_text_without_executing_it(more: str) -> None:
     page = render(spoilt(more), RunFiles(notes=[more]))
 
     page.encode()
@@ -131,8 +131,8 @@ def test_text_that_no_file_can_hold_is_written_as_an_escape(tmp_path: Path) -> N
     del content["digest"]
     file.write_text(json.dumps(content), "utf-8")
 
-    (found,) = read_results(file).cases
-    assert str(found.verdict.baseline.source).startswith("\\udcff")
+    (case_result,) = read_results(file).cases
+    assert str(case_result.verdict.baseline.source).startswith("\\udcff")
     with pytest.raises(MlperfError) as refusal:
         choose("nothing", [(tmp_path / "r.json", spoilt(OBEYED))])
     assert visible(str(refusal.value)) == str(refusal.value)

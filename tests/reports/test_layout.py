@@ -32,7 +32,7 @@ def test_durations_have_two_units_at_most() -> None:
     assert [plural(count, "run") for count in range(3)] == ["0 runs", "1 run", "2 runs"]
 
 
-def test_what_is_to_be_copied_is_never_folded() -> None:
+def test_text_to_copy_is_never_folded() -> None:
     """Unbroken text moves as a whole; only the first paragraph has the label."""
     command = "pytest " + "x" * 300 + " --option"
     assert line("reproduce", command) == f"reproduce {command}"
@@ -62,7 +62,7 @@ WIDE = [{"a": "x", "b": "1", "verdict": "ok"}, {"a": "yyy", "b": "100", "verdict
 
 
 def test_a_table_lines_up_and_has_no_trailing_blanks() -> None:
-    """A narrow one leaves out what is least needed; only words of verdicts are coloured."""
+    """A narrow one leaves out the least needed columns; only outcomes are coloured."""
     assert table(["a", "b", "c", "verdict"], WIDE, 80, left=["a", "verdict"]) == [
         "a      b  verdict",
         "x      1  ok",

@@ -1,4 +1,4 @@
-"""What is said of a machine where all pairs of a session moved, or lie far apart."""
+"""Test the message about a machine if all pairs of a session moved, or lie far apart."""
 
 from __future__ import annotations
 
@@ -23,48 +23,50 @@ def results(
     accelerators: tuple[str, ...] = ("H200",),
 ) -> Results:
     """Return a session of pairs that moved by `shift`, after sessions that moved by `machine`."""
-    rng, found = random.Random(5), []
+    rng, case_results = random.Random(5), []
     sessions = {"a": machine, "b": -machine, "c": machine / 2, "d": -machine / 2}
     for accelerator in accelerators:
         for _ in range(PAIRS):
-            before = [
+            analyses = [
                 InterimAnalysis(change=moved + rng.gauss(0, SE), se=SE, df=DF, session=name)
                 for name, moved in sessions.items()
             ]
             judged = replace(
                 metric(outcome=Outcome.OK),
                 analyses=(InterimAnalysis(change=shift + rng.gauss(0, sd), se=SE, df=DF),),
-                baseline=replace(metric(outcome=Outcome.OK).baseline, sessions=tuple(before)),
+                baseline=replace(metric(outcome=Outcome.OK).baseline, sessions=tuple(analyses)),
             )
-            one = verdict(Outcome.OK, "throughput", judged)
-            one = replace(one, case=replace(CASE, accelerator=accelerator))
-            found.append(replace(result(one), pairs=PAIRS))
-    return session(*found, pairs=len(found))
+            case_verdict = verdict(Outcome.OK, "throughput", judged)
+            case_verdict = replace(case_verdict, case=replace(CASE, accelerator=accelerator))
+            case_results.append(replace(result(case_verdict), pairs=PAIRS))
+    return session(*case_results, pairs=len(case_results))
 
 
-def test_a_shift_counts_beyond_what_sessions_differ_by_and_scatter_costs() -> None:
+def test_a_shift_counts_beyond_the_variance_of_sessions_and_scatter_costs() -> None:
     rows: list[Any] = [
         ({"shift": -0.03, "machine": 0.02}, "all 200 metrics moved −3", ", so it is ignored"),
         ({"shift": -0.05}, "all 200 metrics moved −4.", ", so it counts"),
         ({"sd": 3 * SE}, "runs of this session vary ", ": only a drop that much larger fails"),
     ]
     for fields, begin, end in rows:
-        (said,) = machine_wide(results(**fields))
-        assert said.startswith(begin)
-        assert said.endswith(end)
-        assert ("; day-to-day variation of this machine is " in said) is ("shift" in fields)
+        (message,) = machine_wide(results(**fields))
+        assert message.startswith(begin)
+        assert message.endswith(end)
+        assert ("; day-to-day variation of this machine is " in message) is ("shift" in fields)
     assert machine_wide(results()) == []
     assert machine_wide(replace(results(shift=-0.05), pairs=0)) == [], "each is judged alone"
 
 
 def test_of_several_machines_each_is_named_and_junit_says_it_of_the_whole_suite() -> None:
-    said = machine_wide(results(shift=-0.05, accelerators=("B200", "H200")))
-    assert [one.split(":")[0] for one in said] == ["B200", "H200"]
+    messages = machine_wide(results(shift=-0.05, accelerators=("B200", "H200")))
+    assert [one.split(":")[0] for one in messages] == ["B200", "H200"]
     shifted = results(shift=-0.05)
 
     suite = ET.fromstring(junit.report(reported(shifted))).find("testsuite")
     assert suite is not None
-    told = [(one.get("name"), one.get("value")) for one in suite.findall("properties/property")]
-    assert told == [("mlperf.machine_wide", machine_wide(shifted)[0])]
+    properties = [
+        (one.get("name"), one.get("value")) for one in suite.findall("properties/property")
+    ]
+    assert properties == [("mlperf.machine_wide", machine_wide(shifted)[0])]
     quiet = ET.fromstring(junit.report(reported(results()))).find("testsuite/properties")
     assert quiet is None

@@ -1,4 +1,4 @@
-"""The precision table: what is compared with what, and what is never made up."""
+"""Test the precision table: its comparisons, and that no figure is made up."""
 
 from __future__ import annotations
 
@@ -47,10 +47,14 @@ def case(precision: str, **fields: Any) -> Case:
     return replace(verdicts.CASE, precision=precision, **fields)
 
 
-def measured(one: Case, *values: float, metric: str = "throughput", **fields: Any) -> CaseResult:
+def measured(
+    measured_case: Case, *values: float, metric: str = "throughput", **fields: Any
+) -> CaseResult:
     """Return a performance test with a run for each value."""
-    runs = [run(n, case=one, **{metric: value}) for n, value in enumerate(values, start=1)]
-    return result(replace(verdicts.OK, case=one, runs=tuple(runs)), **fields)
+    runs = [
+        run(n, case=measured_case, **{metric: value}) for n, value in enumerate(values, start=1)
+    ]
+    return result(replace(verdicts.OK, case=measured_case, runs=tuple(runs)), **fields)
 
 
 def gated(score: float, metric: str = "top1", *, reference: float = 76.0) -> MetricVerdict:
@@ -73,17 +77,19 @@ def paired(change: float, word: Outcome = Outcome.OK, metric: str = "top1") -> P
     )
 
 
-def scored(one: Case, score: float, *pairs: PairedVerdict, **fields: Any) -> CaseResult:
+def scored(scored_case: Case, score: float, *pairs: PairedVerdict, **fields: Any) -> CaseResult:
     """Return an accuracy test of the whole data set, gated at 99 % of 76."""
-    given: dict[str, Any] = {
+    verdict_fields: dict[str, Any] = {
         "metrics": (gated(score),),
         "accuracy": Accuracy(scores={"top1": score}, samples=500, total=500, full=True, folder=""),
         "baseline": BaselineReference(file=FILE),
     }
     words = [gated(score).outcome, *(each.outcome for each in pairs)]
     word = worst([one for one in words if one is not None])
-    own = verdicts.verdict(word, "h", gated(score), case=one, kind=Kind.ACCURACY, paired=pairs)
-    return result(replace(own, runs=(), **{**given, **fields}))
+    own = verdicts.verdict(
+        word, "h", gated(score), case=scored_case, kind=Kind.ACCURACY, paired=pairs
+    )
+    return result(replace(own, runs=(), **{**verdict_fields, **fields}))
 
 
 def only(*results: CaseResult) -> Block:
@@ -92,18 +98,18 @@ def only(*results: CaseResult) -> Block:
 
 
 def entry(block: Block, precision: str) -> PrecisionEntry:
-    (found,) = (each for each in block.entries if each.case.precision == precision)
-    return found
+    (entry_found,) = (each for each in block.entries if each.case.precision == precision)
+    return entry_found
 
 
 def speed(block: Block, precision: str) -> Speed:
-    found = entry(block, precision).speed
-    assert found is not None
-    return found
+    speed_found = entry(block, precision).speed
+    assert speed_found is not None
+    return speed_found
 
 
 def test_the_widest_precision_stands_first_and_floats_before_integers() -> None:
-    """Entries are called by their precision where that tells them apart."""
+    """Entries are named by their precision if that is unambiguous."""
     names = "w4a16 int8 best fp8 int4 fp16 fp32 bf16 fp64 nvfp4"
 
     block = only(*(measured(case(name), 1.0) for name in names.split(" ")))
@@ -133,12 +139,14 @@ ENTRIES: list[tuple[str, list[str], int]] = [
 """Engines and precisions, what is compared, and the sections that reports have of it."""
 
 
-def test_what_is_compared_with_what() -> None:
+def test_entries_are_compared_with_the_reference_of_their_block() -> None:
     """The reference stands first; an engine that has its precision and others is its own."""
     for names, expected, _ in ENTRIES:
-        found = blocks_of(of_entries(names))
-        assert [" ".join(entry.name for entry in block.entries) for block in found] == expected
-        assert [block.reference.name for block in found] == [block.split()[0] for block in expected]
+        blocks = blocks_of(of_entries(names))
+        assert [" ".join(entry.name for entry in block.entries) for block in blocks] == expected
+        assert [block.reference.name for block in blocks] == [
+            block.split()[0] for block in expected
+        ]
 
 
 def test_reports_have_the_section_where_an_engine_ran_in_several_precisions() -> None:
@@ -161,31 +169,31 @@ def of_entries(names: str) -> list[CaseResult]:
 
 
 def test_scenarios_accelerators_and_profiles_are_never_compared() -> None:
-    one = case("int8")
+    int8_case = case("int8")
     results = [
         measured(case("fp32"), 1.0),
-        measured(replace(one, scenario=Scenario.SINGLE_STREAM), 2.0, metric="latency_p90"),
-        measured(replace(one, accelerator="cpu"), 3.0),
-        measured(replace(one, workload="bert-99"), 4.0),
-        measured(one, 5.0, profile="official"),
+        measured(replace(int8_case, scenario=Scenario.SINGLE_STREAM), 2.0, metric="latency_p90"),
+        measured(replace(int8_case, accelerator="cpu"), 3.0),
+        measured(replace(int8_case, workload="bert-99"), 4.0),
+        measured(int8_case, 5.0, profile="official"),
     ]
 
-    found = blocks_of(results)
+    blocks = blocks_of(results)
 
-    assert [len(block.entries) for block in found] == [1] * 5
+    assert [len(block.entries) for block in blocks] == [1] * 5
 
 
 def score_of(block: Block, precision: str) -> Score:
-    (found,) = entry(block, precision).scores
-    return found
+    (score,) = entry(block, precision).scores
+    return score
 
 
 def test_the_paired_comparison_with_the_reference_gives_change_and_interval() -> None:
     block = only(scored(case("fp32"), 76.0), scored(case("int8"), 75.8, paired(-0.2)))
 
-    found = score_of(block, "int8")
-    assert (found.value, found.change, found.low, found.high) == (75.8, -0.2, -0.7, 0.3)
-    assert found.needed == pytest.approx(75.24)
+    score = score_of(block, "int8")
+    assert (score.value, score.change, score.low, score.high) == (75.8, -0.2, -0.7, 0.3)
+    assert score.needed == pytest.approx(75.24)
     assert score_of(block, "fp32").change is None, "the reference has no change against itself"
 
 
@@ -211,15 +219,15 @@ def test_the_side_of_a_window_where_scores_get_better_is_no_gate_to_fear() -> No
 
 def test_a_comparison_with_the_entrys_own_baseline_is_none_with_the_reference() -> None:
     """Then the scores of two passes over the same samples are subtracted, without an interval."""
-    own = "baselines/accuracy/resnet50/ort.int8.json"
-    int8 = scored(case("int8"), 75.8, paired(0.1), baseline=BaselineReference(file=own))
-    found = score_of(only(scored(case("fp32"), 76.0), int8), "int8")
-    assert found.change == pytest.approx(-0.2)
-    assert (found.low, found.high) == (None, None)
-    for samples, known in ((500, True), (128, False)):
+    baseline_file = "baselines/accuracy/resnet50/ort.int8.json"
+    int8 = scored(case("int8"), 75.8, paired(0.1), baseline=BaselineReference(file=baseline_file))
+    score = score_of(only(scored(case("fp32"), 76.0), int8), "int8")
+    assert score.change == pytest.approx(-0.2)
+    assert (score.low, score.high) == (None, None)
+    for samples, is_compared in ((500, True), (128, False)):
         part = Accuracy(scores={"top1": 75.0}, samples=samples, total=500, full=False, folder="")
         block = only(scored(case("fp32"), 76.0), scored(case("int8"), 75.0, accuracy=part))
-        assert (score_of(block, "int8").change is not None) is known
+        assert (score_of(block, "int8").change is not None) is is_compared
 
 
 def test_the_word_of_a_score_is_the_worse_of_gate_and_paired_rule() -> None:
@@ -230,9 +238,9 @@ def test_the_word_of_a_score_is_the_worse_of_gate_and_paired_rule() -> None:
         (70.0, Outcome.ACC_DROP, Outcome.GATE_FAIL),
         (70.0, Outcome.OK, Outcome.GATE_FAIL),
     ]
-    for score, word, shown in rows:
+    for score, word, outcome in rows:
         block = only(scored(case("fp32"), 76.0), scored(case("int8"), score, paired(-1.0, word)))
-        assert score_of(block, "int8").outcome is shown
+        assert score_of(block, "int8").outcome is outcome
 
 
 def test_only_scores_that_are_judged_are_shown_and_without_any_all_but_counts() -> None:
@@ -245,7 +253,7 @@ def test_only_scores_that_are_judged_are_shown_and_without_any_all_but_counts() 
     assert [each.metric for each in entry(unjudged, "fp32").scores] == ["top1", "top5"]
 
 
-def test_a_ratio_above_1_is_better_whatever_the_metric() -> None:
+def test_a_ratio_above_1_is_better_for_any_metric() -> None:
     rows: list[Any] = [
         ("Offline", "throughput", 100.0, 183.0, 1.83),
         ("Offline", "throughput", 100.0, 50.0, 0.5),
@@ -320,9 +328,9 @@ def test_invalid_runs_and_those_of_a_test_that_broke_are_not_shown() -> None:
 
 
 def test_latencies_at_different_rates_have_no_ratio() -> None:
-    one, other = case("fp32", scenario=Scenario.SERVER), case("int8", scenario=Scenario.SERVER)
+    first, other = case("fp32", scenario=Scenario.SERVER), case("int8", scenario=Scenario.SERVER)
     block = only(
-        measured(one, 0.01, metric="latency_p50", target_qps=100.0),
+        measured(first, 0.01, metric="latency_p50", target_qps=100.0),
         measured(other, 0.01, metric="latency_p50", target_qps=120.0),
     )
 
@@ -332,7 +340,7 @@ def test_latencies_at_different_rates_have_no_ratio() -> None:
     )
 
 
-def test_what_a_figure_rests_on_is_noted() -> None:
+def test_the_basis_of_a_figure_is_noted() -> None:
     block = only(
         measured(case("fp32"), 1.0, handicap=0.5),
         measured(case("int8"), 1.0, pretended=True, division="open", techniques=("pruning",)),
@@ -367,7 +375,7 @@ def test_the_table_as_it_is_printed() -> None:
     assert lines.index(TABLE) + len(TABLE) < lines.index("7 tests:")
 
 
-def test_two_engines_in_two_precisions_each_are_told_apart() -> None:
+def test_two_engines_in_two_precisions_each_are_distinguished() -> None:
     """Each precision is compared with the reference of its own engine."""
     (table,), _ = precision_section(of_entries("ort-fp32 ort-int8 torch-fp32 torch-bf16"))
 
@@ -402,7 +410,7 @@ def test_a_session_compares_precisions_only_where_it_is_asked_to() -> None:
     assert not [line for line in lines if "Precisions" in line or line.startswith("measured")]
 
 
-def test_a_narrow_terminal_loses_what_is_least_needed() -> None:
+def test_a_narrow_terminal_loses_the_least_needed_columns() -> None:
     rows = [
         (120, ""),
         (100, "needed spread"),
@@ -416,11 +424,11 @@ def test_a_narrow_terminal_loses_what_is_least_needed() -> None:
 
 
 def test_markdown_has_every_column_and_shows_signs_as_they_stand() -> None:
-    shown = markdown.report(reported(RESULTS))
+    page = markdown.report(reported(RESULTS))
 
-    assert f"\n{texts_of('markdown')['RESULTS']}\n- points: " in shown
-    assert shown.index("### Precisions") < shown.index("### Every test")
-    assert shown.endswith(f"{UNVERIFIED_LABEL}\n")
+    assert f"\n{texts_of('markdown')['RESULTS']}\n- points: " in page
+    assert page.index("### Precisions") < page.index("### Every test")
+    assert page.endswith(f"{UNVERIFIED_LABEL}\n")
 
 
 def cells(block: Block) -> list[Row]:
@@ -458,14 +466,16 @@ def test_hardware_in_words() -> None:
         ({"gpus": 1, "gpu": "NVIDIA H200"}, ["NVIDIA H200"]),
         ({"pretended": "H200"}, []),
     ]
-    own = measured(case("fp32"), 1.0)
-    found = []
+    case_result = measured(case("fp32"), 1.0)
+    rows_found = []
     for identity, _ in rows:
         subject = Subject(identity=identity, fingerprint={})
-        results = session(replace(own, verdict=replace(own.verdict, subject=subject)))
-        found.append((identity, hardware(results)))
+        results = session(
+            replace(case_result, verdict=replace(case_result.verdict, subject=subject))
+        )
+        rows_found.append((identity, hardware(results)))
 
-    assert found == rows
+    assert rows_found == rows
 
 
 def test_foreign_text_is_escaped() -> None:
@@ -474,6 +484,6 @@ def test_foreign_text_is_escaped() -> None:
 
     lines = precision_lines(results, 100)
     assert "all ok <b>" in " ".join(lines)
-    for shown in ("".join(lines), markdown.report(reported(results))):
-        assert "\x1b" not in shown
+    for output in ("".join(lines), markdown.report(reported(results))):
+        assert "\x1b" not in output
     assert "<b>" not in markdown.report(reported(results))

@@ -1,4 +1,4 @@
-"""Replicas, GPUs and server of a run beside each other, for the page."""
+"""Test the tables of replicas, GPUs and server of a run, for the page."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.reports.verdicts import run
 MEASURED = run()
 
 
-def test_replicas_of_the_last_run_stand_beside_each_other_with_their_gpus() -> None:
+def test_replicas_of_the_last_run_are_listed_with_their_gpus() -> None:
     """Clocks are those of the slowest of a replica's GPUs, heat and cap of the hottest."""
     replicas = tuple(
         ReplicaRun(
@@ -56,7 +56,7 @@ def test_replicas_of_the_last_run_stand_beside_each_other_with_their_gpus() -> N
     assert replica_table([]) is None
 
 
-def test_gpus_and_server_of_the_last_run_stand_beside_each_other() -> None:
+def test_gpus_and_server_of_the_last_run_are_listed() -> None:
     first = GpuRun(
         uuid="a",
         name="GPU 4",

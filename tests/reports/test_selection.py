@@ -1,4 +1,4 @@
-"""The plan, and what is said about cases that do not run."""
+"""Test the plan, and messages about cases that do not run."""
 
 from __future__ import annotations
 
@@ -51,15 +51,15 @@ def test_a_search_counts_with_its_runs() -> None:
 
 def test_the_plan_reads_as_designed() -> None:
     """It counts with the most runs allowed and says what runs in another Python."""
-    wanted: dict[tuple[Path, str], set[Kind]] = {
+    kinds_by_case: dict[tuple[Path, str], set[Kind]] = {
         (SUITE, QUICK.case.id): {Kind.PERFORMANCE, Kind.ACCURACY},
         (SUITE, OFFICIAL.case.id): {Kind.PERFORMANCE},
     }
-    shown = {
-        f"QUICK {width}": "\n".join(plan([QUICK, OFFICIAL], wanted, width, max_runs=5))
+    plans = {
+        f"QUICK {width}": "\n".join(plan([QUICK, OFFICIAL], kinds_by_case, width, max_runs=5))
         for width in (80, 60)
     }
-    assert shown == texts_of("plan")
+    assert plans == texts_of("plan")
     lines = plan([QUICK], {}, 200, max_runs=2, idle_s=0.0)
     assert lines[-1] == (
         "1 case: usually 2 min 4 s; 1 min 2 s if one run decides each, 2 min 4 s if all 2 are "

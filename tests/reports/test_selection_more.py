@@ -1,4 +1,4 @@
-"""What a plan says of what comes on top of its runs."""
+"""Test the parts of a plan in addition to its runs."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_warm_ups_are_counted(tmp_path: Path) -> None:
 
 
 def test_drops_that_can_be_measured_again_are_counted(tmp_path: Path) -> None:
-    """A pair warms up what its sides run on."""
+    """A pair warms up the accelerators of its sides."""
     cases = planned(tmp_path, '["cpu"]', named=True)
     assert more(cases, max_runs=5) == [
         "a drop of 1 case with a baseline_engine is measured again, in up to 5 pairs of runs each: "

@@ -28,7 +28,7 @@ EVERY = session(
 
 
 def test_summaries_read_as_designed() -> None:
-    shown = {
+    texts = {
         f"{name} {width}": "\n".join(summary(results, width, colour=False))
         for name, results, width in (
             ("SMALL", SMALL, 80),
@@ -37,7 +37,7 @@ def test_summaries_read_as_designed() -> None:
         )
     }
 
-    assert shown == texts_of("summary")
+    assert texts == texts_of("summary")
 
 
 def test_only_case_ids_and_commands_are_wider_than_the_terminal() -> None:
@@ -64,7 +64,7 @@ def test_every_outcome_has_its_word_in_the_table_and_in_the_counts() -> None:
     assert counts.startswith("22 tests: 1 ERROR, 1 INVALID, 1 GATE FAIL, 1 ACC DROP, 1 PERF DROP")
 
 
-def test_the_last_line_names_what_was_waited_for_others_apart() -> None:
+def test_the_last_line_lists_waiting_times_separately() -> None:
     lines = {}
     for waited_s in (None, 4.0, 6.0, 90.0):
         runs = (
@@ -136,24 +136,24 @@ def changed(verdict: Verdict, *texts: str) -> Verdict:
     return replace(verdict, baseline=replace(verdict.baseline, changed=texts))
 
 
-def test_what_changed_is_told_beside_a_verdict_that_stands_the_machine_first() -> None:
+def test_changes_are_listed_with_a_standing_verdict_the_machine_first() -> None:
     texts = ("engine.version 1.0 → 1.1", "a 1 → 2", "b 1 → 2", "c 1 → 2", "machine.driver 1 → 2")
-    (told,) = [
+    (line,) = [
         line
         for line in summary(session(result(changed(verdicts.OK, *texts))), 200, colour=False)
         if line.startswith("changed")
     ]
     failed = summary(session(result(changed(verdicts.DROP, *texts))), 200, colour=False)
 
-    assert told == (
+    assert line == (
         f"changed   {verdicts.CASE.id}: machine.driver 1 → 2, engine.version 1.0 → 1.1, a 1 → 2, "
         "b 1 → 2 and 1 more since the baseline"
     )
     assert not [line for line in failed if line.startswith("changed")]
 
 
-def test_what_changed_since_two_baselines_of_a_case_is_kept_apart() -> None:
-    """What changed since both is told once, files that nothing is known to load not at all."""
+def test_changes_since_two_baselines_of_a_case_are_separated() -> None:
+    """A change since both is listed once, files that no run loaded not at all."""
 
     def lines(scores: tuple[str, ...], speed: tuple[str, ...] | None) -> list[str]:
         about = BaselineReference(source="set", changed=scores)
@@ -162,9 +162,9 @@ def test_what_changed_since_two_baselines_of_a_case_is_kept_apart() -> None:
         source = None if speed is None else "set"
         about = BaselineReference(source=source, changed=speed or ())
         timed = replace(verdicts.OK, outcome=Outcome.OK, baseline=about)
-        told = summary(session(result(accuracy), result(timed)), 200, colour=False)
+        lines_of_summary = summary(session(result(accuracy), result(timed)), 200, colour=False)
         head = f"changed   {verdicts.CASE.id}: "
-        return [line.removeprefix(head) for line in told if line.startswith("changed")]
+        return [line.removeprefix(head) for line in lines_of_summary if line.startswith("changed")]
 
     threads, other = "options.threads 1 → 2", "files.other 1 in git since 3f2c: README.md"
     assert lines((threads,), ()) == [f"{threads} since the accuracy baseline"]
@@ -194,7 +194,7 @@ def test_suites_without_baseline_are_named_once_each() -> None:
 
 
 def test_runs_are_counted_once_and_profiles_named() -> None:
-    """Two tests rest on the same runs; a note that they share is said once."""
+    """Two tests share the same runs; a common note is printed once."""
     of_both = session(result(verdicts.OK, profile="official"), result(verdicts.OK))
     assert summary(of_both, 80, colour=False)[-2:] == [
         "2 tests: 2 ok; 2 runs, 3 min 20 s, profile official and quick",
@@ -209,7 +209,7 @@ def test_runs_are_counted_once_and_profiles_named() -> None:
     assert sum("work was slowed" in line for line in lines) == 1
 
 
-def test_a_claim_that_stays_open_says_what_would_decide_it() -> None:
+def test_a_claim_that_stays_open_names_the_deciding_measurement() -> None:
     undecided = replace(
         verdicts.PAIR_FAIL,
         outcome=Outcome.INCONCLUSIVE,
@@ -241,7 +241,7 @@ def test_load_is_no_reason_for_a_longer_baseline() -> None:
 
 
 class Counted(tuple[CaseResult, ...]):
-    """Results that count how often somebody goes through them all."""
+    """Results that count how often they are iterated."""
 
     passes = 0
 

@@ -49,7 +49,7 @@ OFFICIAL = (
 
 
 def texts_of(kind: str) -> dict[str, str]:
-    """Return what is expected on a terminal, by the name of the verdict and the columns."""
+    """Return the expected terminal texts, by the name of the verdict and the columns."""
     file = Path(__file__).parents[1] / "data" / "terminal_texts.txt"
     sections = file.read_text("utf-8").split(f"==== {kind} ")[1:]
     parts = (section.partition("\n====")[0].partition("\n") for section in sections)
@@ -86,7 +86,7 @@ def metric(
     name: str = "throughput", outcome: Outcome | None = None, **fields: Any
 ) -> MetricVerdict:
     """Return a judged metric that fell by 6.3 %, unless `fields` say otherwise."""
-    given: dict[str, Any] = {
+    metric_fields: dict[str, Any] = {
         "now": 22_598.0,
         "baseline": 24_118.0,
         "change": -0.063,
@@ -97,7 +97,7 @@ def metric(
         "runs": 2,
         "runs_baseline": 8,
     }
-    return unset(name, outcome, **{**given, **fields})
+    return unset(name, outcome, **{**metric_fields, **fields})
 
 
 def unset(name: str, outcome: Outcome | None, now: float | None, **fields: Any) -> MetricVerdict:
@@ -110,14 +110,16 @@ def unset(name: str, outcome: Outcome | None, now: float | None, **fields: Any) 
 
 def verdict(outcome: Outcome, headline: str, *metrics: MetricVerdict, **fields: Any) -> Verdict:
     """Return a performance verdict."""
-    given: dict[str, Any] = {
+    verdict_fields: dict[str, Any] = {
         "case": CASE,
         "kind": Kind.PERFORMANCE,
         "runs": (run(1), run(2)) if metrics else (),
         "subject": SUBJECT if metrics else None,
         "logs": Logs(folder=f"{RUNS}/{fields.get('case', CASE).id}.2/performance"),
     }
-    return Verdict(outcome=outcome, headline=headline, metrics=metrics, **{**given, **fields})
+    return Verdict(
+        outcome=outcome, headline=headline, metrics=metrics, **{**verdict_fields, **fields}
+    )
 
 
 def _is_placed(verdict: Verdict) -> bool:
@@ -127,7 +129,7 @@ def _is_placed(verdict: Verdict) -> bool:
 
 def result(verdict: Verdict, **fields: Any) -> CaseResult:
     """Return a verdict as the test of a quick suite."""
-    given: dict[str, Any] = {
+    result_fields: dict[str, Any] = {
         "test": f"{SUITE}::test_{verdict.kind}[{verdict.case.id}]",
         "suite": SUITE,
         "line": 14,
@@ -143,7 +145,7 @@ def result(verdict: Verdict, **fields: Any) -> CaseResult:
         "facts": {"official": OFFICIAL} if _is_placed(verdict) else {},
         **({"division": "open", "techniques": ("deepcache",)} if verdict.ratio else {}),
     }
-    return CaseResult(verdict=verdict, **{**given, **fields})
+    return CaseResult(verdict=verdict, **{**result_fields, **fields})
 
 
 def session(*results: CaseResult, seconds: float = 200.0, **fields: Any) -> Results:
@@ -162,7 +164,7 @@ def session(*results: CaseResult, seconds: float = 200.0, **fields: Any) -> Resu
 
 
 def reported(results: Results, **fields: Any) -> ReportedSession:
-    """Return what a report of a session is made of."""
+    """Return the input of a report of a session."""
     return ReportedSession(results=results, file=Path("results.json"), **fields)
 
 

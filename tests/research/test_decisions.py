@@ -83,10 +83,10 @@ def values(
     ]
 
 
-def known(before: list[Value], rule: RuleR) -> RuleR:
-    """Return the rule with what a baseline knows of sessions, as its record keeps it."""
-    own = session_noise([before], rule=rule)
-    written = SessionNoise(ratio=float(f"{own.ratio:.3g}"), df=own.df) if own else None
+def rule_with_noise(baseline: list[Value], rule: RuleR) -> RuleR:
+    """Return the rule with a baseline's knowledge of sessions, as its record keeps it."""
+    noise = session_noise([baseline], rule=rule)
+    written = SessionNoise(ratio=float(f"{noise.ratio:.3g}"), df=noise.df) if noise else None
     return replace(rule, session_noise=surer(written, rule.session_noise))
 
 
@@ -118,22 +118,24 @@ def test_rule_r_on_arrays_is_the_shipped_rule(array: Any, name: str) -> None:
     taken = 0.0 if math.isinf(rule.tolerated) else 0.01
     lost0, lost1 = (taken * np.random.default_rng(12).random(x.shape) for x in (x0, x1))
     base = array.baselines(x0, e0, sessions, lost0)
-    found = array.decide(base, x1, e1, lost1, limit=limit, rule=rule, with_p=True)
+    decisions = array.decide(base, x1, e1, lost1, limit=limit, rule=rule, with_p=True)
 
     for i in range(500):
-        before = values(x0[i], e0[i], lost0[i], sessions)
-        now = values(x1[i], e1[i], lost1[i], ("now",) * rule.max_runs)
-        own = known(before, rule)
-        judged = judge(before, now, direction=Direction.HIGHER, limit=limit, rule=own)
+        baseline = values(x0[i], e0[i], lost0[i], sessions)
+        current = values(x1[i], e1[i], lost1[i], ("now",) * rule.max_runs)
+        rule_of_baseline = rule_with_noise(baseline, rule)
+        judged = judge(
+            baseline, current, direction=Direction.HIGHER, limit=limit, rule=rule_of_baseline
+        )
 
-        assert found.decision[i] == CODES.get(judged.outcome, LEANS.get(judged.direction or ""))
-        assert found.runs[i] == judged.runs_used
-        assert min(1.0, found.p[i]) == pytest.approx(min(1.0, judged.p), rel=1e-6)
+        assert decisions.decision[i] == CODES.get(judged.outcome, LEANS.get(judged.direction or ""))
+        assert decisions.runs[i] == judged.runs_used
+        assert min(1.0, decisions.p[i]) == pytest.approx(min(1.0, judged.p), rel=1e-6)
         if not taken:
-            told = minimum_detectable_change(before, rule=rule)
-            assert array.detectable(base, rule)[i] == pytest.approx(told)
-    assert {0, 1, 2, 3, 4} >= set(found.decision.tolist()) >= reached
-    assert set(found.runs.tolist()) == set(range(1, rule.max_runs + 1))
+            detectable = minimum_detectable_change(baseline, rule=rule)
+            assert array.detectable(base, rule)[i] == pytest.approx(detectable)
+    assert {0, 1, 2, 3, 4} >= set(decisions.decision.tolist()) >= reached
+    assert set(decisions.runs.tolist()) == set(range(1, rule.max_runs + 1))
 
 
 def test_the_package_says_the_same_of_every_world(
@@ -149,7 +151,7 @@ def test_the_package_says_the_same_of_every_world(
     assert unlike, "a change of one side is seen"
 
 
-def test_what_a_baseline_knows_on_arrays_is_the_shipped_one(lib: Any) -> None:
+def test_learnt_noise_on_arrays_is_the_shipped_one(lib: Any) -> None:
     """Quantiles, and for how long it is final."""
     standing = lib("decisions_lib.standing")
     for p in (0.05, 0.005, 1e-6):
@@ -163,23 +165,23 @@ def test_what_a_baseline_knows_on_arrays_is_the_shipped_one(lib: Any) -> None:
             assert final_until(zip(map(float, days), logs, strict=True)) == max(days) + kept
 
 
-def test_what_is_recorded_on_arrays_is_what_the_screen_keeps(lib: Any) -> None:
+def test_recorded_runs_on_arrays_equal_the_screened_ones(lib: Any) -> None:
     """One run in twenty is an outlier, or the first run of each session is slow."""
     recording = lib("decisions_lib.recording")
     rng = np.random.default_rng(4)
-    own = np.arange(8 + recording.spare(8))
+    run_numbers = np.arange(8 + recording.spare(8))
     for slow in (0.0, 0.03):
-        logs = 0.006 * rng.standard_normal((150, len(own)))
-        logs -= 0.05 * (rng.random(logs.shape) < 0.05) + slow * (own == 0)
-        columns = recording.chosen(logs, [own], [8], RuleR())
-        for x, found in zip(logs, columns, strict=True):
+        logs = 0.006 * rng.standard_normal((150, len(run_numbers)))
+        logs -= 0.05 * (rng.random(logs.shape) < 0.05) + slow * (run_numbers == 0)
+        columns = recording.chosen(logs, [run_numbers], [8], RuleR())
+        for x, column in zip(logs, columns, strict=True):
             runs = [make_run(metrics={"throughput": math.exp(value)}, session="a") for value in x]
             case: Any = SimpleNamespace(
                 runs=runs, planned=SimpleNamespace(limits={"throughput": 0.03}), rule=RuleR()
             )
             kept = screen(case, 8, None).runs
             expected = [runs.index(run) for run in kept] if len(kept) >= 8 else [-1] * 8
-            assert found.tolist() == expected[:8]
+            assert column.tolist() == expected[:8]
         assert (columns[:, 0] == 1).mean() > (0.5 if slow else 0.0)
 
 
@@ -192,12 +194,12 @@ def test_a_provisional_drop_is_red_on_the_second_day(lib: Any) -> None:
     assert 0.85 < four.fell.red < four.fell.noticed
     assert ten.fell.fail > 0.77
     assert ten.fell.red > 0.97
-    one, wide = (
+    one_rate, wide = (
         two_days.row(world, "4x2", 2000)
         for world in ("same day: days 1 %, sessions 0.2 %", "runs 0.5 %, sessions 2 % (x4)")
     )
-    assert one.fell.noticed > 0.7, "eight runs of one day warn"
-    assert one.fell.red < 0.01
+    assert one_rate.fell.noticed > 0.7, "eight runs of one day warn"
+    assert one_rate.fell.red < 0.01
     assert wide.same.noticed > 0.05
     assert wide.same.red < 0.03
 
@@ -219,7 +221,7 @@ def test_the_first_day_finds_large_drops_and_runs_in_turns_small_ones(lib: Any) 
     assert noisy.turns[6, 0.05] < 0.6
 
 
-def test_a_promise_that_is_broken_is_said(lib: Any) -> None:
+def test_a_broken_guarantee_is_reported(lib: Any) -> None:
     """Also one in a world of which another bound is stated, and only an ok after two runs."""
     promises, two_days = lib("decisions_lib.promises"), lib("decisions_lib.two_days")
     load, required = lib("decisions_lib.load"), lib("decisions_lib.required")
@@ -233,8 +235,8 @@ def test_a_promise_that_is_broken_is_said(lib: Any) -> None:
     wide = two_days.row("runs 0.5 %, sessions 2 % (x4)", "4x2", 4000)
     kept, broken = (replace(wide, same=replace(wide.same, again=red)) for red in (0.023, 0.05))
     assert missed(kept) == []
-    (said,) = missed(broken)
-    assert "x4), 4x2: 5.00%" in said
+    (message,) = missed(broken)
+    assert "x4), 4x2: 5.00%" in message
     noisier = two_days.row("now 3x noisier, 0.6 to 1.8 %", "4x2", 4000)
     fell = noisier.fell
     assert fell.ok_by_one > 0.1 > 0.02 > fell.ok_by_more > 0
@@ -261,10 +263,16 @@ def test_lines_of_the_page_sum_up_requirements(lib: Any) -> None:
         [required.Figure(name=str(n), found=x, bound=0.01, cases=20_000) for n, x in enumerate(of)]
         for of in ((0.002, 0.013), (0.0, 0.011))
     )
-    found = required.one("found", "one", 0.93, 0.94, at_most=False, cases=10_000)
+    found_rate = required.one("found", "one", 0.93, 0.94, at_most=False, cases=10_000)
     excused = required.one("found", "another", 0.938, 0.94, at_most=False, cases=10_000)
     further = required.one(required.FURTHER, "further", 1.4, 1.5, share=False)
-    every = [*required.of_rows("red", red), *required.of_rows("ok", ok), found, excused, further]
+    every = [
+        *required.of_rows("red", red),
+        *required.of_rows("ok", ok),
+        found_rate,
+        excused,
+        further,
+    ]
     assert [one.met for one in every] == [False, True, False, True, True]
     assert every[0].missed == "red: 1: 1.30%"
     assert [*required.in_lines(every).rows] == [
@@ -277,10 +285,10 @@ def test_lines_of_the_page_sum_up_requirements(lib: Any) -> None:
     assert [*required.of_rows("none", [])] == []
 
 
-def possible(before: np.ndarray, now: np.ndarray) -> float:
-    """Return what a sample is taken to lose where none was seen to break."""
-    worst = min(0.0, before.min(), now.min())
-    return usual_loss(dict.fromkeys((before - worst).tolist(), 1))
+def possible(old_scores: np.ndarray, new_scores: np.ndarray) -> float:
+    """Return the assumed loss of a sample if none was seen to break."""
+    worst = min(0.0, old_scores.min(), new_scores.min())
+    return usual_loss(dict.fromkeys((old_scores - worst).tolist(), 1))
 
 
 @pytest.mark.parametrize("margin", [2.0, 5.0])
@@ -288,26 +296,28 @@ def test_rule_a_on_arrays_is_the_shipped_rule(accuracies: Any, margin: float) ->
     """200 random passes: decision and the look that decided agree."""
     rng = np.random.default_rng(12)
     at, count = (60, 150, 400), 200
-    before = rng.normal(44, 22, (count, 400))
+    old_scores = rng.normal(44, 22, (count, 400))
     sd = np.exp(rng.uniform(0, 4, (count, 1)))
-    now = before + sd * rng.standard_normal((count, 400)) - rng.choice([0, 0, 2, 5], (count, 1))
-    differences = now - before
+    new_scores = (
+        old_scores + sd * rng.standard_normal((count, 400)) - rng.choice([0, 0, 2, 5], (count, 1))
+    )
+    differences = new_scores - old_scores
     sums = np.stack([differences[:, :n].sum(axis=1) for n in at], axis=1)
     squares = np.stack([(differences[:, :n] ** 2).sum(axis=1) for n in at], axis=1)
     counts = (np.arange(400) < np.array(at)[:, None])[None].repeat(count, axis=0)
     unseen = np.array(
-        [[possible(b[:n], c[:n]) for n in at] for b, c in zip(before, now, strict=True)]
+        [[possible(b[:n], c[:n]) for n in at] for b, c in zip(old_scores, new_scores, strict=True)]
     )
     made = accuracies.Differences(at, sums, squares, differences, counts, unseen)
-    found = accuracies.decide(made, margin)
+    decisions = accuracies.decide(made, margin)
 
     for i in range(count):
-        pairs = ScorePairs(before=before[i].tolist(), now=now[i].tolist(), margin=margin)
+        pairs = ScorePairs(before=old_scores[i].tolist(), now=new_scores[i].tolist(), margin=margin)
         judged = judge_pairs({"x": pairs}, at)["x"]
 
-        assert found.decision[i] == CODES[judged.outcome]
-        assert at[found.runs[i] - 1] == judged.samples
-    assert {0, 1, 2} == set(found.decision.tolist())
+        assert decisions.decision[i] == CODES[judged.outcome]
+        assert at[decisions.runs[i] - 1] == judged.samples
+    assert {0, 1, 2} == set(decisions.decision.tolist())
 
 
 def test_sums_are_by_look_and_a_drop_of_every_sample_is_added(accuracies: Any) -> None:
@@ -349,15 +359,15 @@ def test_few_broken_samples_pass_as_seldom_as_promised(lib: Any, passes: int, li
 def test_a_run_varies_as_the_page_says(noise: Any) -> None:
     """The error within a run is the worker's: batch means over the windows."""
     expected = {"quiet": 0.0035, "typical": 0.0090, "noisy": 0.0218, "bimodal": 0.0103}
-    found = {
+    spreads = {
         model.name: noise.runs(model, np.random.default_rng(1), (20_000,))[0].std()
         for model in noise.MODELS
     }
-    assert {name: found[name] for name in expected} == pytest.approx(expected, rel=0.03)
+    assert {name: spreads[name] for name in expected} == pytest.approx(expected, rel=0.03)
     made = noise.speeds(noise.MODELS[1], np.random.default_rng(2), 5)
     work = np.rint(1e6 * made).astype(int)
-    for i, own in enumerate(work):
-        stamps = [(float(s), int(done)) for s, done in enumerate([0, *np.cumsum(own)])]
+    for i, run_work in enumerate(work):
+        stamps = [(float(s), int(done)) for s, done in enumerate([0, *np.cumsum(run_work)])]
         assert noise.within(made)[i] == pytest.approx(batch_means_error(stamps), rel=1e-4)
 
 
@@ -365,14 +375,14 @@ def test_thresholds_of_other_tools_lie_where_they_document_them(others: Any) -> 
     """TensorRT-LLM: means over three days 99, 97, 94; 95th percentile 98.8, less 5 % 93.86."""
     history = np.array([[96.0, 99, 102, 90, 90]])
 
-    def benchmark(now: list[float]) -> bool:
-        return bool(others.pytest_benchmark(np.array([[0.5, 1.5]]), np.array([now]))[0])
+    def benchmark(current: list[float]) -> bool:
+        return bool(others.pytest_benchmark(np.array([[0.5, 1.5]]), np.array([current]))[0])
 
-    def reframe(now: float) -> bool:
-        return bool(others.reframe(np.array([[90.0, 110.0]]), np.array([now]))[0])
+    def reframe(current: float) -> bool:
+        return bool(others.reframe(np.array([[90.0, 110.0]]), np.array([current]))[0])
 
-    def tensorrt_llm(now: float) -> bool:
-        return bool(others.tensorrt_llm(history, np.array([now]), drop=0.05)[0])
+    def tensorrt_llm(current: float) -> bool:
+        return bool(others.tensorrt_llm(history, np.array([current]), drop=0.05)[0])
 
     assert [benchmark([1.0, 1.1]), benchmark([1.0, 1.1001])] == [False, True]
     assert [*map(reframe, (95.0, 94.99, 200.0))] == [False, True, False]
@@ -381,15 +391,16 @@ def test_thresholds_of_other_tools_lie_where_they_document_them(others: Any) -> 
 
 def test_asv_needs_both_the_factor_and_the_u_test(others: Any) -> None:
     """Ten samples each: a clean split of medians 1.05 and 1.25 apart, and one that overlaps."""
-    before = np.linspace(1.0, 1.01, 10)[None]
+    old_times = np.linspace(1.0, 1.01, 10)[None]
     overlapping = np.concatenate([np.full(4, 0.9), np.full(6, 1.3)])[None]
 
-    found = [
-        bool(others.asv(before, now)[0]) for now in (before * 1.05, before * 1.25, overlapping)
+    flags = [
+        bool(others.asv(old_times, now)[0])
+        for now in (old_times * 1.05, old_times * 1.25, overlapping)
     ]
-    assert found == [False, True, False]
+    assert flags == [False, True, False]
     with pytest.raises(ValueError, match="cannot give"):
-        others.asv(before[:, :3], before[:, :3])
+        others.asv(old_times[:, :3], old_times[:, :3])
 
 
 def test_the_exact_u_test_of_asv_is_scipys(others: Any, stats: Any) -> None:
@@ -402,9 +413,9 @@ def test_the_exact_u_test_of_asv_is_scipys(others: Any, stats: Any) -> None:
             second = np.full(n, -1.0) - np.arange(n) / 100
             for i in range(count):  # move single values of the second sample over one of the first
                 second[i % n] = 1000 * (i // n) + 900 + i % n
-            found = stats.mannwhitneyu(first, second, method="exact")
-            assert min(found.statistic, m * n - found.statistic) == count
-            values.append(float(found.pvalue))
+            expected = stats.mannwhitneyu(first, second, method="exact")
+            assert min(expected.statistic, m * n - expected.statistic) == count
+            values.append(float(expected.pvalue))
         assert values[0] < 0.002 <= values[1]
 
 
@@ -421,12 +432,12 @@ def test_bencher_has_a_boundary_of_the_sample_standard_deviation(others: Any) ->
 
 def test_criterion_needs_both_the_test_and_the_threshold(others: Any) -> None:
     """60 times that vary by 0.1 %: +0.5 % is significant and too small, +2 % is a regression."""
-    before = 1 + 0.001 * np.random.default_rng(3).standard_normal((1, 60))
+    old_times = 1 + 0.001 * np.random.default_rng(3).standard_normal((1, 60))
 
     def flagged(factor: float, spread: float = 0.0, noise: float = 0.01) -> bool:
         rng = np.random.default_rng(4)
-        now = before * factor + spread * rng.standard_normal((1, 60))
-        return bool(others.criterion(before, now, rng, resamples=500, noise=noise)[0])
+        new_times = old_times * factor + spread * rng.standard_normal((1, 60))
+        return bool(others.criterion(old_times, new_times, rng, resamples=500, noise=noise)[0])
 
     assert [flagged(1.005), flagged(1.02), flagged(0.9)] == [False, True, False]
     assert not flagged(1.02, spread=0.1), "2 % amid noise of 10 %"
@@ -436,23 +447,23 @@ def test_criterion_needs_both_the_test_and_the_threshold(others: Any) -> None:
 def test_tests_of_other_tools_are_scipys(others: Any, stats: Any) -> None:
     """Criterion's bootstrap up to resampling; Google's U test at 5 %, slower alone red."""
     rng = np.random.default_rng(5)
-    before, now = rng.normal(1, 0.02, (20, 60)), rng.normal(1.005, 0.03, (20, 60))
-    p = stats.ttest_ind(now, before, axis=1, equal_var=False).pvalue
-    assert others._bootstrap_p(before, now, rng, 4000) == pytest.approx(p, abs=0.05)
+    old_times, new_times = rng.normal(1, 0.02, (20, 60)), rng.normal(1.005, 0.03, (20, 60))
+    p = stats.ttest_ind(new_times, old_times, axis=1, equal_var=False).pvalue
+    assert others._bootstrap_p(old_times, new_times, rng, 4000) == pytest.approx(p, abs=0.05)
 
     rng = np.random.default_rng(6)
-    before, now = rng.normal(1, 0.02, (300, 10)), rng.normal(1.02, 0.02, (300, 10))
-    p = stats.mannwhitneyu(now, before, axis=1).pvalue
-    slower = np.median(now, axis=1) > np.median(before, axis=1)
-    assert (others.google_benchmark(before, now) == ((p < 0.05) & slower)).all()
-    assert (others.google_benchmark(now, before) == ((p < 0.05) & ~slower)).all()
+    old_times, new_times = rng.normal(1, 0.02, (300, 10)), rng.normal(1.02, 0.02, (300, 10))
+    p = stats.mannwhitneyu(new_times, old_times, axis=1).pvalue
+    slower = np.median(new_times, axis=1) > np.median(old_times, axis=1)
+    assert (others.google_benchmark(old_times, new_times) == ((p < 0.05) & slower)).all()
+    assert (others.google_benchmark(new_times, old_times) == ((p < 0.05) & ~slower)).all()
     with pytest.raises(ValueError, match="nine or more"):
-        others.google_benchmark(before[:, :8], now[:, :8])
+        others.google_benchmark(old_times[:, :8], new_times[:, :8])
 
     rng = np.random.default_rng(7)
-    before, now = rng.normal(1, 0.02, (300, 60)), rng.normal(0.99, 0.03, (300, 60))
-    p = stats.ttest_ind(now, before, axis=1, equal_var=False, alternative="less").pvalue
-    assert (others.welch(before, now) == (p < 0.01)).all()
+    old_times, new_times = rng.normal(1, 0.02, (300, 60)), rng.normal(0.99, 0.03, (300, 60))
+    p = stats.ttest_ind(new_times, old_times, axis=1, equal_var=False, alternative="less").pvalue
+    assert (others.welch(old_times, new_times) == (p < 0.01)).all()
 
 
 def test_the_smallest_drop_found_is_where_a_curve_stays_up(lib: Any) -> None:
@@ -479,11 +490,11 @@ def test_the_smallest_drop_found_is_where_a_curve_stays_up(lib: Any) -> None:
 def test_a_small_run_fills_the_page_the_same_each_time(lib: Any, tmp_path: Path) -> None:
     """The seed is fixed: two runs of the command give equal tables, rows and plots."""
     pytest.importorskip("vl_convert", reason="needs pytest-mlperf[html]")
-    shown = PAGE.read_text("utf-8")
+    original = PAGE.read_text("utf-8")
     made = []
     for name in ("one", "two"):
         page = tmp_path / f"{name}.md"
-        page.write_text(shown, "utf-8")
+        page.write_text(original, "utf-8")
         small = ["--full", "--scale", "0.003", "--workers", "1"]
         lib("decisions").main([*small, "--page", str(page)])
         files = [page.with_suffix(suffix).read_text("utf-8") for suffix in (".md", ".csv", ".svg")]
@@ -491,8 +502,8 @@ def test_a_small_run_fills_the_page_the_same_each_time(lib: Any, tmp_path: Path)
 
     assert made[0] == made[1]
     page_text, rows, plot = made[0]
-    assert page_text != shown
-    assert page_text.count("\n| ") == shown.count("\n| ") > 60
+    assert page_text != original
+    assert page_text.count("\n| ") == original.count("\n| ") > 60
     assert rows.count("\nworlds,") > 250
     assert rows.count("\nrequired,") > 60
     assert plot.startswith("<svg")

@@ -49,19 +49,19 @@ def windows(lib: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[A
 
 
 @pytest.mark.parametrize("boards", ["few", pytest.param("rest", marks=pytest.mark.nightly)])
-def test_what_is_stated_holds_for_each_board_that_is_judged(
+def test_the_stated_figures_hold_for_each_judged_board(
     windows: Callable[[str], list[Any]], lib: Any, boards: str
 ) -> None:
     for name in JUDGED[boards]:
-        found = windows(name)
-        assert all(window.gated and window.inside for window in found), name
-        assert fmean(abs(window.error) for window in found) < 0.0015, name
-        assert all(0 < window.unsure < 0.04 for window in found), name
+        windows_of_board = windows(name)
+        assert all(window.gated and window.inside for window in windows_of_board), name
+        assert fmean(abs(window.error) for window in windows_of_board) < 0.0015, name
+        assert all(0 < window.unsure < 0.04 for window in windows_of_board), name
     for name in COVERED[boards]:
-        found = windows(name)
-        assert any(window.gated for window in found), name
-        assert all(window.inside for window in found if window.gated), name
+        windows_of_board = windows(name)
+        assert any(window.gated for window in windows_of_board), name
+        assert all(window.inside for window in windows_of_board if window.gated), name
     for name in NOT_JUDGED[boards]:
-        found = windows(name)
-        assert not any(window.gated for window in found), name
-        assert len(found) == len(lib("energy").LOADS)
+        windows_of_board = windows(name)
+        assert not any(window.gated for window in windows_of_board), name
+        assert len(windows_of_board) == len(lib("energy").LOADS)

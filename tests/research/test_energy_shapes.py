@@ -1,4 +1,4 @@
-"""research/energy.py: what is stated of an energy covers it, and is no multiple of the error."""
+"""Test research/energy.py: the stated uncertainty covers the error, and is not a multiple of it."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ STARVED = ["H100-like, read at 5 Hz", "A100-like, read at 5 Hz"]
 
 
 @pytest.mark.parametrize(
-    ("name", "each", "gpus"),
+    ("name", "count", "gpus"),
     [
         *((name, 4, 1) for name in (*BOARDS, *STARVED)),
         pytest.param("H100-like", 3, 8, marks=pytest.mark.nightly),
     ],
 )
 def test_the_stated_uncertainty_covers_and_is_at_most_ten_times_the_mean_error(
-    lib: Callable[[str], Any], name: str, each: int, gpus: int
+    lib: Callable[[str], Any], name: str, count: int, gpus: int
 ) -> None:
-    """Of eight shapes and a job between rests, against a plain sum of each step of the power."""
+    """Eight shapes and a job between rests, against a plain sum of each step of the power."""
     tool = lib("energy")
-    windows = list(tool.shape_windows(tool.BOARDS[name], each, gpus))
+    windows = list(tool.shape_windows(tool.BOARDS[name], count, gpus))
 
     assert fmean(one.error_j <= one.unsure_j for one in windows) >= 0.99
     stated = fmean(one.unsure_j / one.truth_j for one in windows)

@@ -1,4 +1,4 @@
-"""research/decisions_lib/load.py: the shipped rule keeps its error rates beside load."""
+"""Test research/decisions_lib/load.py: the shipped rule keeps its error rates under load."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether first runs differ: what `research/positions.py` says of runs whose effect is known."""
+"""Test `research/positions.py` on runs with a known effect of first runs."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ def case(name: str, session: str, logs: list[float], metric: str = "throughput")
     )
 
 
-def test_what_sessions_differ_by_cancels(tool: Any) -> None:
+def test_common_effects_of_sessions_cancel(tool: Any) -> None:
     """The first run is 2 % better than the later ones, in sessions that lie far apart."""
     sessions = [
         [case("a", "1", [0.02, 0, 0, 0]), case("bb", "1", [0.0, 0, 0, 0])],
         [case("a", "2", [0.52, 0.5, 0.5, 0.5]), case("bb", "2", [0.3, 0.3, 0.3, 0.3])],
     ]
 
-    found = tool.positions(sessions)
+    effects = tool.positions(sessions)
 
-    assert found["a throughput"][1].mean == pytest.approx(0.02)
-    assert found["a throughput"][1].half == pytest.approx(0.0, abs=1e-9)
-    assert found["first of all"][1].mean == pytest.approx(0.02)
-    assert found["all cases"][1].mean == pytest.approx(0.01)
-    assert found["bb throughput"][2].mean == pytest.approx(0.0, abs=1e-12)
+    assert effects["a throughput"][1].mean == pytest.approx(0.02)
+    assert effects["a throughput"][1].half == pytest.approx(0.0, abs=1e-9)
+    assert effects["first of all"][1].mean == pytest.approx(0.02)
+    assert effects["all cases"][1].mean == pytest.approx(0.01)
+    assert effects["bb throughput"][2].mean == pytest.approx(0.0, abs=1e-12)
 
 
 def test_a_latency_that_is_longer_is_worse_and_the_interval_is_that_of_t(tool: Any) -> None:
@@ -55,6 +55,6 @@ def test_a_latency_that_is_longer_is_worse_and_the_interval_is_that_of_t(tool: A
     assert worse.mean == pytest.approx(-0.02)
     assert worse.half == math.inf
 
-    found = tool.effect([1.0, 2.0, 3.0])
-    assert (found.sessions, found.mean) == (3, 2.0)
-    assert found.half == pytest.approx(2.4841377, rel=1e-6)
+    effect = tool.effect([1.0, 2.0, 3.0])
+    assert (effect.sessions, effect.mean) == (3, 2.0)
+    assert effect.half == pytest.approx(2.4841377, rel=1e-6)

@@ -42,12 +42,12 @@ def test_pooled_sides_on_arrays_are_the_shipped_ones(sides: Any) -> None:
     for design, rule in product(DESIGNS, rules):
         rng = np.random.default_rng(3)
         drawn = [sides.drawn(rng, 40, sizes, (0.01, 0.005)) for sizes in design]
-        found = sides.judged(*drawn, design, rule)
-        reach, p = found.reach(0.01), found.p()
+        pooled_sides = sides.judged(*drawn, design, rule)
+        reach, p = pooled_sides.reach(0.01), pooled_sides.p()
         for case in range(40):
             a, b = (values(x[case], sizes) for x, sizes in zip(drawn, design, strict=True))
             shipped = pooled(a, b, rule=rule)
-            assert found.change[case] == pytest.approx(shipped.change)
+            assert pooled_sides.change[case] == pytest.approx(shipped.change)
             assert reach[case] == pytest.approx(shipped.reach(0.01))
             assert p[case] == pytest.approx(shipped.p(-1), rel=1e-6)
 
@@ -63,9 +63,9 @@ def test_runs_in_turns_on_arrays_are_the_shipped_ones(sides: Any, rule: RuleR) -
 
     assert set(drops[0]) == {0, 1, 2}
     for case, row in enumerate(logs):
-        now = [Value(value=math.exp(x)) for x in row]
-        drop = judge_drop(now, ones, direction=Direction.HIGHER, limit=0.03, rule=rule)
-        claim = judge_ratio(now, ones, direction=Direction.HIGHER, least=1.0, rule=rule)
+        new_values = [Value(value=math.exp(x)) for x in row]
+        drop = judge_drop(new_values, ones, direction=Direction.HIGHER, limit=0.03, rule=rule)
+        claim = judge_ratio(new_values, ones, direction=Direction.HIGHER, least=1.0, rule=rule)
         assert (drops[0][case], drops[1][case]) == (CODES[drop.outcome], drop.pairs)
         assert (claims[0][case], claims[1][case]) == (CODES[claim.outcome], claim.pairs)
 

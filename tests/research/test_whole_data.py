@@ -23,22 +23,22 @@ def test_the_error_of_few_images_for_each_class_is_the_true_one(simulation: Any)
 
     apart = math.sqrt(np.mean([change.mean() ** 2 for change in changes]))
     plain = math.sqrt(np.mean([change.var(ddof=1) / 100 for change in changes]))
-    told = [
+    errors = [
         simulation.error_of(change.tolist(), leverage)[0]
         for change, leverage in zip(changes, leverages, strict=True)
     ]
     assert plain < 0.9 * apart
-    assert math.sqrt(np.mean(np.square(told))) > 0.97 * apart
+    assert math.sqrt(np.mean(np.square(errors))) > 0.97 * apart
 
 
 def test_a_data_set_of_rare_classes_decides_nothing(simulation: Any) -> None:
-    """Rows of AUC keep what is promised."""
+    """Rows of AUC keep the guarantees."""
     rng = np.random.default_rng(4)
     drawn = [simulation.detections(rng, 100, 60, rare=1.0) for _ in range(5)]
     assert all(one.leverage.seen < 0.5 and one.leverage.hidden > 0 for one in drawn)
-    for what, samples, draw in simulation.shapes():
-        if "50 samples" in what and samples == 50:
-            row = simulation.row(what, samples, draw, 150, np.random.default_rng(5))
+    for shape, samples, draw in simulation.shapes():
+        if "50 samples" in shape and samples == 50:
+            row = simulation.row(shape, samples, draw, 150, np.random.default_rng(5))
             assert row.failed <= 0.01
             assert row.passed <= 0.05
             assert row.told > 0.9

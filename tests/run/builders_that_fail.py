@@ -1,4 +1,4 @@
-"""Builders of the tested project: what each does is its recipe; each start leaves a line."""
+"""Builders of the tested project: the recipe names the behaviour; each start leaves a line."""
 
 from __future__ import annotations
 

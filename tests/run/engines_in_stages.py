@@ -1,4 +1,4 @@
-"""An engine whose work has two stages, or that says of them what cannot be."""
+"""An engine whose work has two stages, or that reports impossible ones."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ def tokens_of(index: int) -> int:
 
 
 class Counts(Engine):
-    """Answers from three threads, and says at the end what it answered in its measured run."""
+    """Answer from three threads, and log at the end the answers of its measured run."""
 
     forgets = 0
     """Batches of the measured run that it does not count."""

@@ -227,7 +227,7 @@ class ReportsFromARecursion(Sound):
 
 
 class RunsOutOfMemory(Sound):
-    """Fills what it may take, which its frame holds; before LoadGen runs, which would die of it."""
+    """Fill the allowed memory, held by its frame, before LoadGen runs, which would die of it."""
 
     def __enter__(self) -> NoReturn:
         used = 4096 * int(Path("/proc/self/statm").read_text("ascii").split()[0])
@@ -409,7 +409,7 @@ class WritesToEvents(Sound):
 
 
 class ReadsStdin(Sound):
-    """Asks a question that nobody answers, and has a process ask it too."""
+    """Ask a question on stdin that has no answer, and have a process ask it too."""
 
     def __enter__(self) -> Self:
         child = subprocess.run(["cat"], stdout=subprocess.PIPE, check=True)

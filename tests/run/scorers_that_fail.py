@@ -49,7 +49,7 @@ LEVERAGE = Leverage(seen=0.75, df=6.5, hidden=1.0)
 
 
 class Exact:
-    """Reads all outputs, then all references; `how` says what it does in between."""
+    """Read all outputs, then all references; `how` selects the behaviour in between."""
 
     def __init__(self, *, model: str | None, how: str = "well") -> None:
         self._how = how

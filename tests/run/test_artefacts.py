@@ -1,4 +1,4 @@
-"""What an engine attaches reaches the scorer whole, whatever it is, or the run says what is wrong.
+"""Test that attachments of an engine reach the scorer whole, or that the run names the error.
 
 The way through replicas and LoadGen is in `test_replicas`.
 """
@@ -41,7 +41,7 @@ NAMES = st.text("az09_-", min_size=1, max_size=8).filter(re.compile(NAME_PATTERN
         st.integers(0, 2**40), st.dictionaries(NAMES, st.binary(), max_size=3), max_size=5
     )
 )
-def test_what_is_written_is_what_is_read(
+def test_artefacts_survive_a_round_trip(
     tmp_path_factory: pytest.TempPathFactory, tables: dict[int, dict[str, bytes]]
 ) -> None:
     path = tmp_path_factory.getbasetemp() / ARTEFACTS
@@ -59,7 +59,7 @@ def test_what_is_written_is_what_is_read(
     assert archive.read(2**41) == {}
 
 
-def test_what_is_no_artefact_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_artefacts_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(artefacts, "MAX_ARTEFACT_BYTES", 8)
     names = ["../engine.log", "/etc/passwd", "Video", "", 7]
     cases: list[tuple[Any, str]] = [

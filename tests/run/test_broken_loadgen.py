@@ -12,7 +12,7 @@ from pytest_mlperf.core.errors import REINSTALL, EnvironmentFault
 from pytest_mlperf.run.worker._loadgen import make_sink
 
 
-def test_a_library_that_breaks_is_told_with_the_cure_of_doctor(
+def test_a_failing_library_is_reported_with_the_remedy_of_doctor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "mlperf_loadgen.py").write_text("raise ImportError('bad ELF header')", "utf-8")

@@ -1,4 +1,4 @@
-"""A checkpoint is built once, whole or not at all, and again when what it is made of changes."""
+"""Test that a checkpoint is built once, whole or not at all, and again when its inputs change."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class Lab:
         )
 
     def version(self, version: str) -> None:
-        """Install a version of the quantiser, as far as metadata tells."""
+        """Install a version of the quantiser, by its metadata."""
         for old in self.path.glob("acme_quantiser-*.dist-info"):
             shutil.rmtree(old)
         about = self.path / f"acme_quantiser-{version}.dist-info" / "METADATA"
@@ -111,7 +111,7 @@ class Lab:
         checkpoint_about._asked.cache_clear()
 
     def left(self) -> list[str]:
-        """Return what lies in the folder of builds beside locks and what is remembered."""
+        """Return the files in the folder of builds without locks and remembered digests."""
         names = [path.name for path in self.builds.iterdir()] if self.builds.is_dir() else []
         return sorted(n for n in names if not n.endswith(".lock") and n not in KEPT)
 
@@ -133,7 +133,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
     return checkpoint_lab
 
 
-def test_whatever_decides_a_checkpoint_makes_another_one(lab: Lab) -> None:
+def test_any_input_of_a_checkpoint_changes_its_key(lab: Lab) -> None:
     """Two versions of a builder differ by the version alone: it is shown as what changed."""
     builder = lab.path / "builders_that_fail.py"
     first = lab.build()
@@ -178,7 +178,7 @@ def test_calibration_data_is_part_of_a_checkpoint(lab: Lab) -> None:
     assert differing == {"build.calibration_digest"}
 
 
-def test_what_cannot_be_built_of_is_refused_before_anything_is_built(lab: Lab) -> None:
+def test_unbuildable_inputs_are_refused_before_anything_is_built(lab: Lab) -> None:
     """What is not there is a skip, and looking at a suite imports nothing."""
     with pytest.raises(UnavailableError, match=r"engines\[0\]\.build\.python, nowhere/bin/python"):
         lab.build(more=', python = "nowhere/bin/python"')
@@ -312,7 +312,7 @@ def test_links_and_pipes_of_others_in_a_folder_of_builds_do_no_harm(
 def test_a_folder_of_builds_can_be_shared_and_holds_no_secrets(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Options stand there as the suite writes them; what is unchanged is not read again."""
+    """Options are stored as the suite writes them; unchanged files are not read again."""
     monkeypatch.setenv(SHARED, str(lab.path / "shared"))
     monkeypatch.setenv("ACME_JOURNAL", str(lab.journal))
     monkeypatch.setattr(Lab, "journal", "${ACME_JOURNAL}")
@@ -330,7 +330,7 @@ def test_a_folder_of_builds_can_be_shared_and_holds_no_secrets(
     assert builds_folder(Path("/x/.mlperf/runs/id")) == lab.path / "shared"
     assert "${ACME_JOURNAL}" in built.facts["build.options"]
     assert str(lab.path) not in (built.folder.parent / "provenance.json").read_text("utf-8")
-    monkeypatch.setattr("pytest_mlperf.run.checkpoints.build.digests", None)
+    monkeypatch.setattr("pytest_mlperf.run.checkpoints.build._store.digests", None)
     assert lab.build() == built
 
 

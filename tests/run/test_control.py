@@ -67,7 +67,7 @@ def test_a_cpu_is_measured_and_this_process_stays_light() -> None:
 def test_gpus_are_named_to_cuda_as_to_an_engine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By number, or by UUID beside what is divided; without torch it is said what to install."""
+    """By number, or by UUID if a GPU is divided; without torch the message names the package."""
     text = "import os\nraise SystemExit(os.environ['CUDA_VISIBLE_DEVICES'])"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
     monkeypatch.setenv("PYTHONPATH", instead(tmp_path, "torch", text)["PYTHONPATH"])

@@ -1,4 +1,4 @@
-"""Conversations under way: which turn comes next and when, what is told of them, what is valid."""
+"""Test conversations in flight: the next turn and its time, the records, and validity."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ PAUSES_S = [None, 0.0, 0.005, None, None, 0.002]
 class Seen(Answers):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self.asked: dict[str, list[int]] = defaultdict(list)
+        self.turns_by_session: dict[str, list[int]] = defaultdict(list)
 
     def submit(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
         assert isinstance(sink, SlotSink)
-        self.asked[sink.session(ids[0])] += indices
+        self.turns_by_session[sink.session(ids[0])] += indices
         super().submit(ids, indices, sink)
 
 
@@ -66,22 +66,24 @@ def test_turns_follow_each_other_to_the_end_of_their_conversation() -> None:
     engine = Seen()
     run(engine, [3])
     assert engine.most == 3
-    assert "" not in engine.asked
-    assert len(engine.asked) > 6
+    assert "" not in engine.turns_by_session
+    assert len(engine.turns_by_session) > 6
     whole = [[0, 1, 2], [3], [4, 5]]
-    for slot, turns in enumerate(engine.asked.values()):
+    for slot, turns in enumerate(engine.turns_by_session.values()):
         (recorded,) = (one for one in whole if turns[0] in one)
         if slot >= 3:  # the first of each slot begin anywhere
             assert turns[0] == recorded[0]
         begin = recorded.index(turns[0])
         assert turns == recorded[begin : begin + len(turns)]
-    ended = [turns for turns in engine.asked.values() if turns[-1] in (2, 3, 5)]
-    assert len(ended) >= len(engine.asked) - 3, "at most one of each slot is broken off at the end"
+    ended = [turns for turns in engine.turns_by_session.values() if turns[-1] in (2, 3, 5)]
+    assert len(ended) >= len(engine.turns_by_session) - 3, (
+        "at most one of each slot is broken off at the end"
+    )
 
     first, other = Seen(), Seen()
     run(first, [1])
     run(other, [1])
-    assert first.asked.keys().isdisjoint(other.asked)
+    assert first.turns_by_session.keys().isdisjoint(other.turns_by_session)
     both = min(len(first.seen), len(other.seen))
     assert first.seen[:both] == other.seen[:both], "what is asked is the same"
 
@@ -109,7 +111,7 @@ def test_a_turn_is_asked_when_its_pause_is_over_and_pauses_hold_a_slot(tmp_path:
     assert read_curve(tmp_path / CURVE_LOG).points[0].paused == window["paused"]
 
 
-def test_turns_are_told_apart_and_late_ones_together(tmp_path: Path) -> None:
+def test_turns_are_distinguished_and_late_ones_grouped(tmp_path: Path) -> None:
     log, sink = run(Answers(tokens=3), [2], ms=200)
     (window,) = log["points"]
     assert [row[0] for row in window["turns"]] == [1, 2, 3]
@@ -144,7 +146,7 @@ def test_a_client_that_does_not_keep_up_is_no_pause() -> None:
     )
 
 
-def test_a_note_sets_first_turns_beside_later_ones() -> None:
+def test_a_note_compares_first_turns_with_later_ones() -> None:
     for turns, expected in (
         (
             [(1, 9, 0.4, 0.1), (2, 9, 0.2, 0.05), (5, 3, 0.3, 0.02)],

@@ -49,7 +49,7 @@ from tests.run.harness import FEWER, settings
 
 
 class Answers(Engine):
-    """Answers each request from a thread of its own; keeps what was under way."""
+    """Answer each request from a thread of its own; keep the number in flight."""
 
     def __init__(self, tokens: int = 0, takes_s: float = 0.004) -> None:
         self.tokens, self.takes_s = tokens, takes_s
@@ -96,7 +96,7 @@ def closed(
 
 
 def run(engine: Engine, points: Sequence[int], *, tokens: bool = False) -> dict[str, Any]:
-    """Return what a closed loop logs of windows of 60 ms."""
+    """Return the log of a closed loop with windows of 60 ms."""
     sink = SlotSink(refuse, tokens=tokens)
     log = closed(engine, sink, points)
     assert sink.outstanding == 0
@@ -264,7 +264,7 @@ def test_requests_that_may_fail_free_their_slots_and_count_as_failed(tmp_path: P
     assert failed == [1, 1, 0]
 
 
-def test_what_was_not_asked_for_frees_no_slot_and_what_is_not_counted_ends_the_run() -> None:
+def test_unexpected_answers_free_no_slot_and_uncounted_ones_end_the_run() -> None:
     sink = SlotSink(refuse, tokens=False)
     sink.take_slot(1, Asked(5), 0)
     sink.done([7])

@@ -81,7 +81,7 @@ def written(folder: Path, text: str | bytes) -> Path:
 
 
 def attempt(call: Callable[[], T]) -> T | RunError:
-    """Return what a call returns, or the one error that it may raise."""
+    """Return the result of a call, or the one error that it may raise."""
     try:
         return call()
     except RunError as error:

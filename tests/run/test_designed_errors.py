@@ -31,7 +31,7 @@ def importable_tests(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def verdict(worker_spec: WorkerSpec) -> tuple[RunError, Verdict]:
-    """Return the error of a worker and what a test makes of it."""
+    """Return the error of a worker and the verdict that a test makes of it."""
     with (
         pytest.raises(RunError) as raised,
         WorkerProcess(worker_spec, Patience(), lambda _: None) as worker,

@@ -1,6 +1,6 @@
-"""Each clock event reason, and each fate of a GPU, has its verdict on a run that was sampled.
+"""Test that each clock event reason, and each fate of a GPU, has its verdict on a sampled run.
 
-A sampler really runs, on a library that a scenario drives; what it wrote is judged as a run's is.
+A sampler really runs, on a library that a scenario drives; its file is judged as a run's is.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Watched:
         return doubts(gpu, self.at(BEGIN_S), self.at(END_S), warm_s=self.at(0.9))
 
     def run(self, *names: str) -> Sampled:
-        """Return what was sampled of the window of a run on these GPUs, or on all."""
+        """Return the samples of a run's window on these GPUs, or on all."""
         detail = parse_detail(logged(self.fake, self.fake.folder / "run"))
         log = replace(self.log, gpus=tuple(map(self.gpu, names))) if names else self.log
         return power_figures.sampled(FIGURES, log, detail, warm_s=self.at(0.9), used=USED)
@@ -147,7 +147,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
 
 
 def started(fake: Fake, *lines: str, gpus: Sequence[str] = ("GPU-0",)) -> Watched:
-    """Return what a sampler says that is ended when it has started."""
+    """Return the file of a sampler that is ended once it has started."""
     fake.write(*lines)
     with PowerSampling(gpus, fake.folder, watch_s=0.02) as running:
         pass
@@ -206,8 +206,8 @@ def test_event_reasons_have_the_verdicts_of_their_shares(fake: Fake) -> None:
             assert max(held_s.values()) == pytest.approx(seconds, abs=0.001)
 
 
-def test_a_reason_outside_the_window_is_no_ones_fault(watched: Watched) -> None:
-    """An error of the driver in it is told."""
+def test_a_reason_outside_the_window_has_no_effect(watched: Watched) -> None:
+    """An error of the driver in it is reported."""
     assert watched.judged(watched.gpu("held back outside")) == Doubts()
 
     run = watched.run("with errors", "without events")
@@ -280,7 +280,7 @@ def _lose_and_stop(fake: Fake, records: Path) -> None:
     raise RunError("engine", "it stopped", "engine.log")
 
 
-def test_what_breaks_because_a_gpu_is_lost_says_so_first(fake: Fake, tmp_path: Path) -> None:
+def test_failures_caused_by_a_lost_gpu_name_it_first(fake: Fake, tmp_path: Path) -> None:
     here = Machine(
         cpu={},
         gpus=tuple(
@@ -309,7 +309,7 @@ def test_what_breaks_because_a_gpu_is_lost_says_so_first(fake: Fake, tmp_path: P
     }
 
 
-def test_a_log_tells_rates_clocks_cost_and_what_was_there_before_us(fake: Fake) -> None:
+def test_a_log_has_rates_clocks_cost_and_earlier_processes(fake: Fake) -> None:
     log = started(fake, "device", "proc 42 1000", "proc 43 2000").log
     (gpu,) = log.gpus
 
@@ -348,7 +348,7 @@ def test_a_counter_that_goes_back_is_not_gated_and_joules_above_idle_are_a_metri
     assert "net_joules_per_sample" not in both.metrics
 
 
-def test_a_run_keeps_what_each_witness_says_and_its_log_is_read_once(
+def test_a_run_keeps_the_evidence_of_each_witness_and_reads_its_log_once(
     fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = sampled(fake, [], ["event 0x4 after=0"])
@@ -416,7 +416,7 @@ def test_a_run_keeps_what_each_witness_says_and_its_log_is_read_once(
         (signal.SIGSTOP, "it hung, in NVML or stopped"),
     ],
 )
-def test_a_sampler_that_broke_is_told_and_its_run_has_no_energy(
+def test_a_failed_sampler_is_noted_and_its_run_has_no_energy(
     fake: Fake, broken: signal.Signals, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its file may end in the middle of a line; the whole lines are kept."""

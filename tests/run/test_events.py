@@ -142,7 +142,7 @@ def test_an_event_has_its_fields_and_no_other_of_their_types() -> None:
 WRONG: list[Any] = [None, -1, [], [5], {"a": []}, 2**70, float("inf"), True, "text", 0.5]
 
 
-def test_a_line_that_is_no_event_is_refused_with_its_reason() -> None:
+def test_an_invalid_event_line_is_refused_with_its_reason() -> None:
     lines = [
         *((line, "no object that names an event") for line in (b"[]", b"5", b"null", b'"loaded"')),
         *((line, "no object that names an event") for line in (b"{}", b'{"event": []}')),
@@ -265,7 +265,7 @@ def test_bytes_without_an_end_return_after_every_read_and_are_bounded(
 
 
 @pytest.mark.parametrize("parts", [1, 3])
-def test_what_a_child_sent_before_its_end_is_read_though_the_pipe_is_held_open(
+def test_messages_sent_before_a_childs_end_are_read_although_the_pipe_stays_open(
     pipe: Pipe, monkeypatch: pytest.MonkeyPatch, parts: int
 ) -> None:
     """A process that it left behind may hold the pipe for hours."""

@@ -1,4 +1,4 @@
-"""A data set that is not what the suite and the round say is refused before an engine is loaded."""
+"""Test that a data set other than the suite's is refused before an engine is loaded."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DIGEST = hashlib.sha256(b"synthetic 32 0").hexdigest()
 
 
 @pytest.mark.process
-def test_what_is_asked_for_passes_and_another_digest_ends_the_worker(tmp_path: Path) -> None:
+def test_the_expected_digest_passes_and_another_one_ends_the_worker(tmp_path: Path) -> None:
     expected_inputs = Expected(samples=32, whose="MLPerf's resnet50", digest=DIGEST)
     events, code = run_to_end(
         spec(tmp_path, dataset_options={"samples": 32}, expected=expected_inputs)
@@ -59,7 +59,7 @@ def test_another_size_or_a_length_that_changes_names_both_numbers() -> None:
 
 
 class Odd:
-    """A data set of which one thing is not what it must be."""
+    """A data set with one wrong property."""
 
     def __init__(self, length: int = 4, **sizes: Any) -> None:
         self.length = length

@@ -1,4 +1,4 @@
-"""What a run's figures are made of: LoadGen's own, and ours where they can be believed."""
+"""Test the figures of a run: LoadGen's own, and ours if they can be trusted."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_loadgens_figures_count_where_it_has_them() -> None:
         assert metrics.get("tokens_per_second_per_gpu") == expected
 
 
-def test_goodput_of_0_is_no_goodput_that_is_not_known() -> None:
+def test_a_goodput_of_0_is_distinguished_from_an_unknown_one() -> None:
     """LoadGen counts the wait before an engine that is slow to take samples; our stamps do not."""
     unmet = "goodput is 0: no request met its limits"
     unknown = "goodput is not known: requests waited up to 0.045 s before the engine was given them"
@@ -115,7 +115,7 @@ def test_goodput_of_a_language_model_counts_answers_in_time(clock: Clock) -> Non
 @pytest.mark.parametrize(
     ("limit_s", "in_time"), [(1.0, 1.0), pytest.param(1e-6, 0.0, marks=pytest.mark.nightly)]
 )
-def test_a_run_of_loadgen_counts_what_met_its_limit(
+def test_a_run_of_loadgen_counts_samples_that_met_its_limit(
     tmp_path: Path, limit_s: float, in_time: float
 ) -> None:
     case = settings("Server", latency_limit_ns=round(limit_s * 1e9), target_qps=500.0)
@@ -159,7 +159,7 @@ def job(folder: Path, text: str) -> Job:
     return job_of(planned)
 
 
-def test_a_late_client_is_told(tmp_path: Path) -> None:
+def test_a_late_client_is_noted(tmp_path: Path) -> None:
     served = job(tmp_path, SERVED)
     for loop_s, noted in ((0.65, True), (0.1, True), (1e-3, False)):
         client = {"issue_p99": 0.0, "loop_p99": loop_s}
@@ -192,7 +192,7 @@ SEEN = {
         ("openai", "cpu", 'options = { url = "http://localhost:8000" }', None),
     ],
 )
-def test_what_others_took_depends_on_where_the_engine_computes(
+def test_the_effect_of_other_processes_depends_on_where_the_engine_computes(
     tmp_path: Path, engine: str, accelerator: str, options: str, share: float | None
 ) -> None:
     """A server here looks like a stranger if its processes were not found."""

@@ -28,7 +28,7 @@ def test_a_changed_file_whose_name_is_no_utf8_costs_no_commit(tmp_path: Path) ->
 
 @pytest.fixture(scope="module")
 def history(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
-    """Return a repository, and its commits by what each of them changed."""
+    """Return a repository, and its commits by the file that each of them changed."""
     folder = tmp_path_factory.mktemp("project")
     git(folder, "init", "--quiet")
     commits = {}

@@ -23,7 +23,7 @@ def used(fake: Fake) -> None:
 
 
 def test_the_next_load_waits_for_the_memory_of_the_last(fake: Fake, tmp_path: Path) -> None:
-    """A rank may outlive its parent; what stood there from the first is nobody's leftover."""
+    """A rank may outlive its parent; memory that was taken from the first does not count."""
     fake.write("device", f"{MEM} more={20 * GIB}")
     for _ in range(2):
         require_free(["GPU-0"], tmp_path, limit_s=0.0)
@@ -40,7 +40,7 @@ def test_the_next_load_waits_for_the_memory_of_the_last(fake: Fake, tmp_path: Pa
         require_free(["GPU-0"], tmp_path, limit_s=0.0)
 
 
-def test_what_is_never_given_back_is_one_sentence(fake: Fake, tmp_path: Path) -> None:
+def test_memory_that_is_never_released_is_one_sentence(fake: Fake, tmp_path: Path) -> None:
     require_free(["GPU-0"], tmp_path)
     mine = f"proc {os.getpid()} {69 * GIB}"
     fake.write("device", f"{MEM} more={70 * GIB}", mine, *(f"proc {n} 1" for n in range(1, 5)))

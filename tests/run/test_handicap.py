@@ -13,7 +13,7 @@ from pytest_mlperf.testing import RecordingSink
 
 
 class Clock:
-    """A clock that moves only when somebody works, sleeps, or looks at it."""
+    """A clock that moves only through work, sleep, or a reading of it."""
 
     def __init__(self) -> None:
         self.now_s = 1000.0

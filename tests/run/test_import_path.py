@@ -1,4 +1,4 @@
-"""Where children import code of the user's own: as pytest does, and beside the suite."""
+"""Test where children import the user's code: as pytest does, and from the suite's folder."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ PATHS = [
 def test_a_child_imports_in_the_order_of_its_parent(
     parent: list[str], child: list[str], expected: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A folder of pytest's `pythonpath` hides what is installed, in the child too."""
+    """A folder of pytest's `pythonpath` hides installed modules, in the child too."""
     monkeypatch.setattr(sys, "path", child)
     import_as_parent(parent)
     assert sys.path == expected
 
 
-def test_code_of_a_suite_s_own_may_lie_in_the_working_folder_or_beside_the_suite(
+def test_code_of_a_suite_may_be_in_the_working_folder_or_the_suites(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -50,7 +50,7 @@ def test_code_of_a_suite_s_own_may_lie_in_the_working_folder_or_beside_the_suite
     assert import_path(Path("suites/a.toml")) == ["/src", str(tmp_path), str(tmp_path / "suites")]
 
 
-def test_what_cannot_be_imported_says_where_it_was_looked_for_and_what_helps(
+def test_a_failed_import_names_the_searched_folders_and_the_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(tmp_path)
@@ -141,7 +141,7 @@ class Same:
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project with modules in all places; nothing but pytest's settings tells where."""
+    """Return a project with modules in all places, which only pytest's settings name."""
     for name, content in MODULES.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(content)

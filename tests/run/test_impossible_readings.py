@@ -58,7 +58,7 @@ def words(run: Sampled) -> list[str]:
 
 
 @pytest.mark.parametrize("name", [*MOMENTS, *ALWAYS])
-def test_garbage_is_unknown_and_nothing_that_is_said_is_impossible(
+def test_garbage_is_unknown_and_no_reported_value_is_impossible(
     watched: Watched, name: str
 ) -> None:
     run, number = watched.run(name), watched.names.index(name)

@@ -27,14 +27,14 @@ class Remembers(Engine):
     """Answers with the index, and keeps in its log which samples it was given, run by run."""
 
     def __init__(self, dataset: Dataset, model: str | None, precision: str) -> None:
-        self.asked: list[int] = []
+        self.indices: list[int] = []
 
     def unload_samples(self, indices: Sequence[int]) -> None:
-        print("asked", json.dumps(self.asked), flush=True)
-        self.asked = []
+        print("indices", json.dumps(self.indices), flush=True)
+        self.indices = []
 
     def submit(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
-        self.asked += indices
+        self.indices += indices
         if getattr(sink, "counts_tokens", False):  # the test completes these
             return
         outputs = [b"%d" % index for index in indices]
@@ -48,7 +48,7 @@ def test_samples_go_round_in_ascending_order() -> None:
     ordered.submit([1, 2], [7, 7], sink)
     ordered.submit([3, 4, 5, 6, 7], [2, 2, 2, 2, 2], sink)
 
-    assert engine.asked == [2, 5, 7, 2, 5, 7, 2]
+    assert engine.indices == [2, 5, 7, 2, 5, 7, 2]
     assert sink.ids == [1, 2, 3, 4, 5, 6, 7]
 
     timed = PerformanceSink(give_up, Received().port)
@@ -81,7 +81,7 @@ def test_loadgens_draw_does_not_matter_for_speed_and_does_for_accuracy(
         worker.wait_for("ready")
     lines = (tmp_path / "engine.log").read_text("utf-8").splitlines()
     indices_of_runs = [
-        json.loads(line.partition(" ")[2]) for line in lines if line.startswith("asked")
+        json.loads(line.partition(" ")[2]) for line in lines if line.startswith("indices")
     ]
     log = json.loads((folder / "mlperf_log_accuracy.json").read_text("utf-8"))
 

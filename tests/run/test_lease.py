@@ -1,4 +1,4 @@
-"""One process at a time measures on an accelerator, and nobody waits for the dead."""
+"""Test that one process at a time measures on an accelerator, without waits for dead processes."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def holder(*gpus: str, count: int = 1, alone: bool = True) -> subprocess.Popen[s
 
 
 def refused(match: str, *gpus: str, count: int = 1, alone: bool = True) -> None:
-    """Hold what somebody else has, without a wait."""
+    """Try to lease GPUs that another process has, without a wait."""
     with (
         pytest.raises(RunError, match=match),
         hold(*gpus, count=count, alone=alone, limit_s=0.0, waiting=lambda _: None),
@@ -114,7 +114,7 @@ def four_gpus(*, shared: bool) -> Machine:
 
 
 def test_gpus_that_are_taken_are_those_that_the_baseline_applies_to(tmp_path: Path) -> None:
-    """One of four has another power limit; what is free and does not fit is given back."""
+    """One of four has another power limit; a free GPU that does not fit is given back."""
     here = four_gpus(shared=True)
     session_conditions = conditions.Conditions(
         folder=tmp_path, session="s", machine=here, lease_limit_s=0.0
@@ -235,7 +235,7 @@ def test_links_are_not_followed_and_names_cannot_leave_the_folder(folder: Path) 
     assert stat.S_IMODE((folder / "cpu.lock").stat().st_mode) == 0o666
 
 
-def test_a_lease_folder_that_is_no_use_is_one_sentence(
+def test_an_unusable_lease_folder_is_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> NoReturn:
@@ -265,7 +265,7 @@ def test_a_lease_folder_that_is_no_use_is_one_sentence(
 
 
 @pytest.mark.process
-def test_a_killed_holder_blocks_nobody_and_is_not_named(folder: Path) -> None:
+def test_a_killed_holder_blocks_no_other_and_is_not_named(folder: Path) -> None:
     """The kernel frees the lock of a process that is gone; its file stays and does no harm."""
     with hold("GPU-1", alone=False):
         with holder("GPU-2", alone=False) as last:
@@ -341,7 +341,7 @@ def test_a_folder_that_another_user_may_change_is_refused(tmp_path: Path, whose:
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, "hard link"])
-def test_a_lease_that_is_no_file_of_its_own_is_refused(
+def test_a_lease_that_is_a_link_or_not_a_file_is_refused(
     tmp_path: Path, folder: Path, make: Callable[[Path], object] | str
 ) -> None:
     victim = tmp_path / "victim"

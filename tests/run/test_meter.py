@@ -28,7 +28,7 @@ def write(path: Path, text: str) -> Path:
 def test_a_file_that_reaches_far_enough_is_not_waited_for_and_a_cut_line_is_left_out(
     tmp_path: Path,
 ) -> None:
-    """What there is comes back; `wall_energy` says that it does not reach."""
+    """The present readings come back; `wall_energy` reports that they end early."""
     path = write(tmp_path / "meter.csv", "time,watts\n" + lines(0, 30))
     began = time.monotonic()
     readings = read_meter(path, until_s=BEGIN_S + 28.5, patience_s=60.0)
@@ -75,7 +75,7 @@ def test_a_logger_is_waited_for_until_it_is_past_the_window(tmp_path: Path) -> N
     assert [reading.watts for reading in readings] == [400.0 + i for i in range(len(readings))]
 
 
-def test_what_cannot_be_read_is_said_at_once(tmp_path: Path) -> None:
+def test_an_unreadable_meter_file_is_reported_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "wide.csv").write_bytes("time,watts\n".encode("utf-16") + b"\n")
     began = time.monotonic()

@@ -33,7 +33,7 @@ def _nothing_hashed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def facts(model: Path, options: Mapping[str, Any] | None = None) -> dict[str, str]:
-    """Return what a fingerprint has, of an engine that hashes its weights by itself."""
+    """Return the fingerprint's facts, for an engine that hashes its weights by itself."""
     digests.HASHED.clear()
     weights_facts = weights_fact(model) if model.is_dir() else {}
     return {**weights_facts, **model_files_facts(str(model), options or {})}
@@ -86,7 +86,7 @@ def test_files_named_in_options_are_part_of_the_fingerprint(tmp_path: Path) -> N
     assert same == []
 
 
-def test_a_folder_that_is_no_model_is_left_alone(tmp_path: Path) -> None:
+def test_a_folder_without_a_model_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}", "utf-8")
     (tmp_path / "suites").mkdir()
     (tmp_path / "suites" / "own.mlperf.toml").write_text("", "utf-8")

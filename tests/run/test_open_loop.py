@@ -104,7 +104,7 @@ class OneByOne(Engine):
 
 @FEWER
 @given(st.sampled_from(ARRIVALS), st.floats(0.01, 500), st.integers(0, 9))
-def test_a_window_offers_what_belongs_to_its_rate(arrivals: str, rate: float, seed: int) -> None:
+def test_a_window_offers_the_requests_of_its_rate(arrivals: str, rate: float, seed: int) -> None:
     window_settings = open_loop_settings([rate], arrivals, ms=2000)
     times = window(window_settings, rate, random.Random(seed))
 
@@ -154,7 +154,7 @@ def test_every_run_offers_the_same_samples_at_the_same_times() -> None:
 
 
 @pytest.mark.parametrize("arrivals", ARRIVALS)
-def test_what_arrives_in_the_window_counts_however_long_it_takes(arrivals: str) -> None:
+def test_requests_that_arrive_in_the_window_count_however_long_they_take(arrivals: str) -> None:
     log = run(Answers(tokens=4, takes_s=0.15), open_loop_settings([50], arrivals), tokens=True)
 
     (point,) = log["points"]
@@ -167,7 +167,7 @@ def test_what_arrives_in_the_window_counts_however_long_it_takes(arrivals: str) 
 
 
 def test_a_stall_and_an_overload_show(tmp_path: Path) -> None:
-    """Latencies count from when a request was due: what came meanwhile waited as well."""
+    """Latencies count from when a request was due: requests of the meantime waited as well."""
     (point,) = run(OneByOne(stall=(20, 0.3)), open_loop_settings([150], "constant", ms=600))[
         "points"
     ]
@@ -188,7 +188,7 @@ def reasons_of(folder: Path, log: dict[str, Any]) -> tuple[CurveLog, dict[Key, s
 
 
 def test_a_client_that_is_held_up_counts_from_when_requests_were_due(tmp_path: Path) -> None:
-    """An engine that answers inside `submit` holds up what is due next."""
+    """An engine that answers inside `submit` delays the next requests."""
 
     class Inline(Engine):
         def submit(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
@@ -291,7 +291,7 @@ def test_a_window_must_be_served_as_it_arrives() -> None:
         assert all(words in reason.text for reason in reasons)
 
 
-def test_late_tails_means_over_points_and_ends_of_answers_are_told() -> None:
+def test_late_tails_means_over_points_and_ends_of_answers_are_noted() -> None:
     log = log_of(point(late={**QUIET, "issue_p99": 2.0}))
     assert curve_validity(log, ["latency_p50@4"]) == Findings()
     (note,) = curve_validity(log, ["latency_p99@4"]).notes

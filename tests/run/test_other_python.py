@@ -73,7 +73,7 @@ def committed(project: Path) -> None:
 def planned(
     project: Path, baseline_engine: str, entry: str = "", *, use: str = "acme:Acme"
 ) -> Planned:
-    """Return the case; `own` is what the engine entry says of where every run of it is."""
+    """Return the case; `entry` has the engine entry's keys about the environment of every run."""
     file = project / "s.mlperf.toml"
     named = f"baseline_engine = {baseline_engine}\n{entry}"
     file.write_text(SUITE.format(named).replace("acme:Acme", use), "utf-8")
@@ -268,7 +268,7 @@ def test_a_wheel_of_another_version_comes_before_today_s(
     assert run(case, inside, None).subject.fingerprint["engine.dialect"] == "2.0"
 
 
-def test_a_wheel_that_cannot_be_had_says_what_to_do(
+def test_an_unavailable_wheel_names_the_remedy(
     project: Path, tmp_path: Path, dialect: Path
 ) -> None:
     case = planned(project, '{ wheel = "dialect==0.9" }')
@@ -302,7 +302,9 @@ def test_a_module_that_the_ref_lacks_is_not_taken_from_today(project: Path, tmp_
     assert not (tmp_path / "build").exists()
 
 
-def test_what_cannot_be_had_is_one_clear_error(project: Path, tmp_path: Path, python: Path) -> None:
+def test_an_unavailable_environment_is_one_clear_error(
+    project: Path, tmp_path: Path, python: Path
+) -> None:
     cases: list[tuple[str, type[MlperfError], str]] = [
         ('git = "HEAD"', RunError, "not a git repository"),
         ('python = "${NO_SUCH}/python"', UnavailableError, "NO_SUCH.* not set"),

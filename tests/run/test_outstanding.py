@@ -60,7 +60,7 @@ def test_queries_of_any_length_completed_in_nearly_any_order_are_all_taken_once(
     assert taken(outstanding, issued) == []
 
 
-def test_a_long_list_is_taken_in_its_order_as_it_was_whatever_its_type() -> None:
+def test_a_long_list_is_taken_in_its_order_and_with_its_type() -> None:
     for sequence in (list, tuple):
         outstanding = Outstanding()
         outstanding.add(range(2 * ROW))

@@ -39,7 +39,7 @@ LOADS = {
 @pytest.mark.quiet
 @pytest.mark.process
 def test_energy_is_within_one_per_cent_of_the_exact_joules(fake: Fake) -> None:
-    """Of five loads at once, whose windows begin and end where the load is steady."""
+    """Five loads at once, whose windows begin and end while the load is steady."""
     # Where others keep both cores busy, the sampler itself waits, and an end of the window is
     # known no better than that: such a log is not what this is about.
     for last in (False, False, True):
@@ -127,7 +127,7 @@ READY = {"ready": {"gpus": [{"index": 0, "uuid": "GPU-0"}], "driver": "1", "rate
 
 
 def test_a_file_with_other_records_is_refused(tmp_path: Path) -> None:
-    """A clock that was set meanwhile is noticed."""
+    """A clock that was set in between is noticed."""
     path = tmp_path / "power.jsonl"
     lines = ["[]", "5", "null", "[" * 60_000]
     lines += ['{"t": 5}', '{"t": [1, 7, 3]}', '{"s": {}}', '{"end": 5}']

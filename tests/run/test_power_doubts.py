@@ -1,4 +1,4 @@
-"""What makes a run on a GPU invalid, what only its energy, and what is merely told."""
+"""Test the conditions that make a run on a GPU invalid, or its energy, or that are only noted."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def state(time_s: float, **changes: Any) -> dict[str, Any]:
 
 
 def log(mask: int = 0, seconds: float = 0.0, last: Any = None, **facts: Any) -> GpuLog:
-    """A clean log of 120 s, but for reasons that show for so long from 50 s on."""
+    """Return a clean log of 120 s, with reasons set for `seconds` from 50 s on."""
     moments = [i / 10 for i in range(1200)]
     return GpuLog(
         uuid="GPU-0",
@@ -77,11 +77,11 @@ LAST = log().states[3:]
 
 
 def gpu_with(**changes: Any) -> GpuLog:
-    """A log of a GPU that tells something else of itself."""
+    """Return a log of a GPU with other properties."""
     return log(identity={**FACTS["identity"], **changes})
 
 
-def test_each_event_reason_has_its_verdict_and_what_only_the_gpu_counted_too() -> None:
+def test_each_event_reason_has_its_verdict_also_if_only_the_gpu_counted_it() -> None:
     for seconds, (bit, name) in itertools.product((0.9, 1.1, 21.0), REASONS.items()):
         gpu_doubts = doubts_of(log(bit, seconds))
         if name in THROTTLING_REASONS:
@@ -115,7 +115,7 @@ HEAT = "heat (hardware slowdown) halted the clocks for 2.00 s, 2.0% of the windo
 UNLISTED = "3.0 GiB were in use before the engine was loaded, by no process that is listed"
 
 
-def test_what_a_log_shows_is_invalid_or_told_or_neither() -> None:
+def test_signs_in_a_log_are_invalid_or_noted_or_neither() -> None:
     """Errors that are older than the run, and links of a GPU that works alone, are neither."""
     warm = replace(log(identity={}), states=(state(60.0, temperature_c=90),))
     invalid: list[tuple[GpuLog, str]] = [
@@ -185,7 +185,7 @@ ALL_UP = {str(link): True for link in range(18)}
 
 
 def linked(at_start: dict[str, Any], after: dict[str, Any], product: str = "NVIDIA H200") -> Doubts:
-    """What is said of NVLinks that were read before and after the window."""
+    """Return the doubts about NVLinks that were read before and after the window."""
     gpu = log(identity={**FACTS["identity"], "name": product})
     states = (state(8.0, **at_start), state(60.0, **at_start), state(112.0, **after))
     return doubts(replace(gpu, states=states), BEGIN_S, END_S, warm_s=WARM_S, linked=True)
@@ -198,7 +198,7 @@ MENDED = "NVLink errors during the run, which were mended: checksum errors 12 on
 ERRORS = {"crc": {"7": 15, "9": 1}, "replay": {"7": 2}}
 
 
-def test_links_and_switches_that_fail_in_the_run_are_invalid_and_the_rest_is_told() -> None:
+def test_links_and_switches_that_fail_in_the_run_are_invalid_and_other_faults_noted() -> None:
     cases: list[tuple[str, Any, Any, str, str]] = [
         ("nvlink_errors", {}, {}, "", ""),
         ("nvlink_errors", {"crc": {"7": 3}}, {"crc": {"7": 3}}, "", ""),
@@ -260,7 +260,7 @@ QUIET: dict[str, Any] = {"processes": [], "utilization_percent": 0, "memory_used
 
 
 def idle(watts: float = 500.0, **changes: Any) -> GpuLog:
-    """A log of a GPU that does nothing but for what is changed, in its window alone."""
+    """Return a log of a GPU that is idle but for the changes, in its window alone."""
     plain = log()
     trace = [
         replace(r, value=watts if BEGIN_S <= r.time_s <= END_S else 500.0) for r in plain.trace
@@ -329,7 +329,7 @@ def test_a_context_alone_does_no_work() -> None:
     assert short.invalid != ()
 
 
-def test_what_is_above_its_rest_is_work_before_a_mean_has_settled() -> None:
+def test_power_above_rest_counts_as_work_before_a_mean_has_settled() -> None:
     states = tuple(
         {"time": 0.2 * i, "utilization_percent": 40, "memory_used": 5 * 10**8} for i in range(4)
     )

@@ -1,4 +1,4 @@
-"""What a run keeps of its GPUs' clocks, heat and power cap, and what its energy is told as."""
+"""Test the recorded clocks, temperature and power cap of GPUs, and the notes on energy."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def run(by_gpu: dict[str, float | None], **metrics: float) -> Run:
     )
 
 
-def test_energy_is_told_in_all_for_each_token_and_for_each_gpu() -> None:
+def test_energy_is_reported_in_all_for_each_token_and_for_each_gpu() -> None:
     gpus = (
         GpuRun(uuid="GPU-0", name="GPU 3", joules=6000.0, uncertainty_j=5.0),
         GpuRun(uuid="GPU-1", joules=4000.0),
@@ -111,13 +111,13 @@ def test_an_unknown_part_makes_the_whole_unknown() -> None:
 
 
 def cap(seconds: float, **of_gpu: Any) -> Sign:
-    """A sign that lasted so long of a window of 20 s."""
+    """Return a sign that lasted this many seconds of a window of 20 s."""
     text = f"clocks are held back: {DURATION_PLACEHOLDER}"
     key, share = SignKey.SW_POWER_CAP, seconds / 20
     return Sign(key=key, text=text, seconds=seconds, share=share, **of_gpu)
 
 
-def test_what_was_noted_of_any_run_is_told_once() -> None:
+def test_notes_of_any_run_are_listed_once() -> None:
     def seen(*signs: Sign) -> Run:
         notes = tuple(sign.in_words() for sign in signs)
         return replace(run({"GPU-0": 1e4}), signs=signs, notes=(*notes, "something else"))
@@ -150,7 +150,7 @@ def test_what_was_noted_of_any_run_is_told_once() -> None:
     ]
 
 
-def test_what_each_of_several_gpus_showed_is_one_note() -> None:
+def test_signs_of_several_gpus_are_one_note() -> None:
     replays = [
         Sign(key=SignKey.PCIE_REPLAYS, text=f"{n + 1} replays", gpu=f"GPU-{n}", name=f"GPU {n}")
         for n in (0, 1)
@@ -176,7 +176,7 @@ def test_what_each_of_several_gpus_showed_is_one_note() -> None:
     assert notes(second) == [second.in_words()]
 
 
-def test_what_points_of_several_runs_showed_is_one_note_a_kind() -> None:
+def test_signs_at_points_of_several_runs_are_one_note_a_kind() -> None:
     """The figure is a value: notes that differ in it alone are merged."""
 
     def prefixes(point: float | None, share: float) -> Sign:

@@ -26,7 +26,7 @@ class Boxes:
 
 
 class Given:
-    """A data set of which a test says what `input()` returns."""
+    """A data set whose `input()` a test defines."""
 
     digest = "the same"
 
@@ -83,7 +83,7 @@ def test_inputs_have_one_digest_exactly_where_they_are_equal() -> None:
 
 
 def test_a_sample_after_the_first_counts_and_one_behind_the_last_does_not() -> None:
-    """Of fewer samples than are digested, all count."""
+    """If there are fewer samples than are digested, all count."""
     whole = fed(Given(lambda index: index), range(20))[0]
 
     for changed, samples in ((1, 20), (DIGESTED_SAMPLES - 1, 20), (2, 3)):
@@ -107,7 +107,7 @@ def test_a_file_is_its_name_wherever_it_lies(tmp_path: Path) -> None:
     assert digests({"path": a}) == digests({"path": str(b)}) != digests({"path": other})
 
 
-def test_what_cannot_be_digested_is_unknown_and_timed_all_the_same(
+def test_inputs_that_cannot_be_digested_are_unknown_and_still_timed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cycle: list[Any] = []
@@ -167,7 +167,7 @@ def test_digests_are_the_same_in_every_process() -> None:
 
 
 @pytest.mark.process
-def test_a_worker_tells_inputs_their_time_and_what_it_imported(tmp_path: Path) -> None:
+def test_a_worker_reports_inputs_their_time_and_its_imports(tmp_path: Path) -> None:
     slow = "tests.run.prompts_of_ones_own:Slow"
     with RunningWorker(spec(tmp_path, dataset=slow)) as worker:
         loaded = worker.wait_for("loaded")

@@ -1,4 +1,4 @@
-"""What LoadGen says of a run, beside what was seen of its client and of its machine."""
+"""Test LoadGen's figures of a run, with the observations of its client and its machine."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def read(
     return run
 
 
-def test_what_the_host_used_stands_beside_and_is_in_no_metric(tmp_path: Path) -> None:
+def test_the_hosts_use_is_recorded_and_in_no_metric(tmp_path: Path) -> None:
     window = {"power_begin": "01-01-2026 00:00:10.000", "power_end": "01-01-2026 00:00:20.000"}
     began_s = dt.datetime(2026, 1, 1, tzinfo=dt.UTC).timestamp()
     readings = (Reading(time_s=began_s + n, value=130.0 * n) for n in range(31))
@@ -112,7 +112,7 @@ def test_what_the_host_used_stands_beside_and_is_in_no_metric(tmp_path: Path) ->
     assert (plain.energy, energy_notes([plain])) == ({}, [])
 
 
-def test_a_missed_limit_is_no_invalid_run_and_early_stopping_has_a_key_of_its_own(
+def test_a_missed_limit_does_not_make_a_run_invalid_and_early_stopping_has_its_own_key(
     tmp_path: Path,
 ) -> None:
     """A search goes on below a rate that is only stopped early, and reads no log for it."""
@@ -154,8 +154,8 @@ def test_every_witness_fills_in_fields_of_the_run(tmp_path: Path) -> None:
     assert "build_time" not in plain.metrics
 
 
-def test_preprocessing_that_nobody_times_is_told_from_a_tenth_of_a_sample_on() -> None:
-    """Of a batch, a query of several samples or a curve by what one sample takes; never of µs."""
+def test_untimed_preprocessing_is_noted_from_a_tenth_of_a_sample_on() -> None:
+    """For a batch, a query of several samples or a curve per sample; never for microseconds."""
     single, batch, many = {"latency_p50": 0.002}, {"throughput": 12.5}, {"latency_p50": 0.08}
     server = {"latency_p50": 0.05, "throughput": 1000.0}
     curve = {"latency_p50@1": 0.1, "latency_p50@64": 0.9}

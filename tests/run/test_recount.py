@@ -75,7 +75,7 @@ def test_rates_and_times_are_by_the_second_count() -> None:
 
 
 class Counted(Answers):
-    """Counts twice what it told, and says how often it was asked while requests were under way."""
+    """Report twice the counted tokens, and count polls with requests in flight."""
 
     def __init__(self) -> None:
         super().__init__(tokens=5)

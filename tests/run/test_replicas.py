@@ -92,7 +92,7 @@ def test_accuracy_gets_the_outputs_and_artefacts_of_all(tmp_path: Path) -> None:
 
 @pytest.mark.process
 def test_tokens_have_the_times_at_which_a_replica_saw_them(tmp_path: Path) -> None:
-    """The way to LoadGen's process is no part of the time between two tokens."""
+    """The way to LoadGen's process does not count in the time between two tokens."""
     limits = {"ttft_limit_ns": 10**9, "tpot_limit_ns": 10**9, "latency_limit_ns": None}
 
     result = finished(worker(tmp_path, settings=settings("Server", tokens=True, **limits)))
@@ -134,7 +134,7 @@ def test_one_that_fails_is_named_and_all_are_ended(tmp_path: Path, how: str, mes
 
 @pytest.mark.process
 def test_one_that_loads_for_long_and_says_so_does_not_hang(tmp_path: Path) -> None:
-    """And what is loaded is how many they are and what each has."""
+    """And the loaded samples are described by their number and their sizes."""
     three = [ReplicaSpec(name=f"replica {n}", gpus=[f"a{n}", f"b{n}"]) for n in range(3)]
     with worker(tmp_path, "loads long", replicas=three, replica_patience_s=2) as running:
         loaded = running.wait_for("loaded")
@@ -159,8 +159,8 @@ def test_a_handicap_slows_every_replica(tmp_path: Path) -> None:
     assert 1.7 < took_s[1] / took_s[0] < 2.4
 
 
-def test_a_list_in_its_order_is_told_by_its_place_and_a_long_one_numbered() -> None:
-    """Else ids are packed, and what is none is told in words."""
+def test_an_ordered_list_is_encoded_by_its_place_and_a_long_one_by_numbers() -> None:
+    """Other ids are packed, and invalid ones are named in words."""
     assert unpacked(packed([1, 2**64 - 1])) == [1, 2**64 - 1]
     assert unpacked(packed([-1, 5, "x"])) == ["-1", 5, "'x'"]  # type: ignore[list-item]
     ids = list(range(1000, 1000 + MIN_REMEMBERED_LENGTH))
@@ -185,7 +185,7 @@ def test_a_list_in_its_order_is_told_by_its_place_and_a_long_one_numbered() -> N
 
 
 def done(at_us: float, *ids: int, tokens: list[int] | None = None) -> Message:
-    """Return what a replica says of ids, so many microseconds after it began."""
+    """Return the message of a replica about ids, `at_us` microseconds after it began."""
     return (DONE, at_us * 1e-6, list(ids), None, tokens)
 
 
@@ -197,7 +197,7 @@ def sent(*messages: Message) -> list[tuple[Any, ...]]:
     ]
 
 
-def test_what_was_so_within_a_moment_is_told_at_once() -> None:
+def test_events_of_one_moment_are_sent_at_once() -> None:
     def placed(at_s: float, *ids: int) -> Message:
         return (DONE, at_s, ids, None, None)
 
@@ -234,7 +234,7 @@ def test_what_was_so_within_a_moment_is_told_at_once() -> None:
         min_size=1,
     )
 )
-def test_nothing_is_lost_or_told_in_another_order_or_far_from_its_time(
+def test_nothing_is_lost_reordered_or_delayed(
     events: list[tuple[str, float, list[int]]],
 ) -> None:
     events.sort(key=lambda event: event[1])

@@ -33,7 +33,7 @@ class Repr(RuntimeError):
 
 class HalfMade(RunError):
     def __init__(self) -> None:
-        """Leave out what the base class keeps."""
+        """Skip the state of the base class."""
 
 
 class Notes(RuntimeError):
@@ -114,7 +114,7 @@ def test_every_exception_has_a_description_that_names_its_type() -> None:
     assert described("engine", UnavailableError("set MODELS"))["layer"] == "engine"
 
 
-def test_what_never_ends_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_description_that_never_ends_is_abandoned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reporter, "DESCRIBING_S", 0.05)
     over = threading.Event()
 

@@ -1,4 +1,4 @@
-"""What an engine tells of its work moves the limit that its speed is set against."""
+"""Test that an engine's facts about its work move the limit that its speed is compared with."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def lit(case: Job, engine: dict[str, str], throughput: float = 1.0) -> Nearness:
 def test_declared_techniques_are_less_work_and_a_speed_beyond_the_limit_is_none(
     tmp_path: Path,
 ) -> None:
-    """Images of 10 steps at the same speed use about half as much of what the GPU can do."""
+    """Images of 10 steps at the same speed use about half as much of the GPU's limit."""
     fewer = planned(tmp_path, "fewer-steps")
     for key in ("generation.steps", "work.steps"):
         assert share(lit(fewer, {key: "10"})) < 0.6 * share(lit(fewer, {key: "20"}))
@@ -173,7 +173,7 @@ def invalid(measured: Nearness) -> str:
     return "; ".join(map(str, measured.invalid))
 
 
-def test_speeds_that_are_impossible_are_no_measurements(tmp_path: Path) -> None:
+def test_impossible_speeds_are_refused(tmp_path: Path) -> None:
     """One sequence at a time, as the scenario has it or as the engine says."""
     cases: list[tuple[str, dict[str, str]]] = [
         ("SingleStream", {}),
@@ -203,7 +203,7 @@ def test_an_engines_own_word_for_a_precision_is_known(tmp_path: Path) -> None:
     assert words <= set(PRECISIONS)
 
 
-def test_what_is_possible_is_not_called_impossible_and_what_cannot_be_is_an_error(
+def test_possible_speeds_pass_and_impossible_ones_are_an_error(
     tmp_path: Path,
 ) -> None:
     """A step gives a token of every sequence, and of a technique as many as are accepted."""
@@ -234,7 +234,7 @@ def test_what_is_possible_is_not_called_impossible_and_what_cannot_be_is_an_erro
 def drafted(
     folder: Path, *techniques: str, accepted: int | None, key: str = "work.drafts"
 ) -> Nearness:
-    """Return what is to be said of 100 answers of 101 tokens, with batches of 4."""
+    """Return the findings on 100 answers of 101 tokens, with batches of 4."""
     case = job(folder, DRAFTING.format(techniques=[*techniques]))
     rates = {"tokens_per_second": FAST, "throughput": FAST / 101, "tokens_per_sample": 101}
     rate_figures = Figures(metrics=rates, samples=100, queries=1, duration_s=100 * 101 / FAST)
@@ -256,7 +256,7 @@ FAST = 250.0
 def test_accepted_drafts_raise_the_limit_where_they_are_declared_and_are_else_noted(
     tmp_path: Path,
 ) -> None:
-    """What nobody counted leaves no limit by memory; of a server no setting is known."""
+    """Uncounted drafts leave no limit by memory; a server's settings are unknown."""
     none, half, uncounted, too_many = (
         drafted(tmp_path, "speculative-decoding", accepted=accepted)
         for accepted in (0, 5000, None, 20_000)

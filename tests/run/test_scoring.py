@@ -55,7 +55,7 @@ def scored(
     return score_logs(scoring, [{"log": str(log), "indices": list(range(8))}], 8)
 
 
-def test_scores_are_those_of_the_scorer_and_what_it_prints_is_in_its_log(tmp_path: Path) -> None:
+def test_scores_are_the_scorers_and_its_prints_are_in_its_log(tmp_path: Path) -> None:
     """They come with the groups of their samples."""
     accuracy, samples = scored(tmp_path, "speaks", grouped=True)
 
@@ -74,7 +74,7 @@ def test_scores_are_those_of_the_scorer_and_what_it_prints_is_in_its_log(tmp_pat
         ("well", {"hangs": True}, 6, " of 16 outputs and references read"),
     ],
 )
-def test_what_hangs_in_scoring_is_ended_by_the_limit_of_no_progress(
+def test_scoring_that_hangs_is_ended_by_the_limit_of_no_progress(
     tmp_path: Path, how: str, data: dict[str, Any], limit_s: float, at: str
 ) -> None:
     words = rf"no progress for {limit_s} s.*; killed; raise the ini setting mlperf_timeout"

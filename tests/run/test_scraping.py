@@ -1,4 +1,4 @@
-"""Pages of metrics are read over HTTP beside a run, whatever the server does."""
+"""Test that metrics pages are read over HTTP during a run, with any behaviour of the server."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_looks_go_over_one_connection_and_are_kept_in_the_runs_folder(tmp_path: 
 
     def show(handler: BaseHTTPRequestHandler) -> None:
         ports.add(handler.client_address)
-        number = exporter.asked
+        number = exporter.requests
         page(f"{TYPE}vllm:num_requests_waiting {number}\n")(handler)
         if number == 3:
             looked.set()
@@ -81,7 +81,7 @@ def endless(handler: BaseHTTPRequestHandler) -> None:
 
 
 def dripping(begin: bytes) -> Show:
-    """Return what writes a byte now and then after what an answer begins with."""
+    """Return a page that sends a byte now and then after the beginning of an answer."""
 
     def show(handler: BaseHTTPRequestHandler) -> None:
         handler.wfile.write(begin)
@@ -121,7 +121,7 @@ def cut(handler: BaseHTTPRequestHandler) -> None:
     ],
     ids=["404", "endless", "drip", "drip of head", "drip of chunk", "silent", "cut", "no http"],
 )
-def test_what_is_no_page_fails_in_time_and_the_next_look_is_a_new_one(
+def test_an_invalid_page_fails_in_time_and_the_next_look_is_a_new_one(
     show: Show, reason: str
 ) -> None:
     with exporting(show) as exporter:
@@ -190,7 +190,7 @@ GATED = ("throughput", "draft_acceptance", "draft_length", "prefix_hit_share")
 
 
 def test_metrics_of_a_server_that_limits_name_become_metrics_of_the_run() -> None:
-    """One of 0 is in `zero`; without a limit all stay what the server showed."""
+    """One of 0 is in `zero`; without a limit all stay the server's figures."""
     growing = [{"accepted": 2.0 * n, "drafted": 4.0 * n, "drafts": 1.0 * n} for n in range(4)]
     hits = [
         {**each, "prefix_hits": 0.0, "prefix_queries": 9.0 * n} for n, each in enumerate(growing)
@@ -208,7 +208,7 @@ def test_metrics_of_a_server_that_limits_name_become_metrics_of_the_run() -> Non
 
 
 def test_stages_of_a_server_are_metrics_of_the_run_without_a_limit() -> None:
-    """At each point of a curve; no time at all is no metric."""
+    """At each point of a curve; a time of zero is left out."""
     log = log_of(
         [
             {"queue_sum": 3.0 * n, "queue_count": 4.0 * n, "decode_sum": 1.0,
@@ -241,7 +241,7 @@ def test_stages_of_a_server_are_metrics_of_the_run_without_a_limit() -> None:
     ],
     ids=["no client", "no page", "failures", "no counters", "no drafts", "one look"],
 )
-def test_a_gated_metric_that_the_server_does_not_show_is_told(log: ServerLog, cause: str) -> None:
+def test_a_gated_metric_that_the_server_does_not_show_is_noted(log: ServerLog, cause: str) -> None:
     figures = served(log, Window(9.5, 12.5), None, ["throughput", "draft_length"])
 
     assert "draft_length" not in {*figures.metrics, *figures.zero}
@@ -250,7 +250,7 @@ def test_a_gated_metric_that_the_server_does_not_show_is_told(log: ServerLog, ca
     assert figures.notes[-1].endswith(", or drop the limit")
 
 
-def test_hits_are_held_against_what_prompts_share() -> None:
+def test_hits_are_compared_with_the_shared_share_of_prompts() -> None:
     values = [{"prefix_hits": 100.0 * n, "prefix_queries": 1000.0 / 3 * n} for n in range(4)]
     log = log_of(values)
     hits = "the server's cache of prefixes had 30% of the prompts' tokens, and the data set's "
@@ -268,7 +268,7 @@ def test_hits_are_held_against_what_prompts_share() -> None:
         )
 
 
-def test_requests_of_somebody_else_are_told() -> None:
+def test_requests_of_other_clients_are_noted() -> None:
     other = (
         "at 8: the server had 25 requests in the mean, of which 8 are of this run: something else "
         "uses it",

@@ -143,7 +143,7 @@ def test_of_two_threads_that_complete_the_same_samples_one_wins_each(
 
 @FEWER
 @given(st.lists(st.binary(max_size=40), max_size=50), st.integers(0, 2**32))
-def test_every_output_stays_with_its_sample_also_beside_unknown_ids(
+def test_every_output_stays_with_its_sample_also_among_unknown_ids(
     outputs: list[bytes], seed: int
 ) -> None:
     received = Received()

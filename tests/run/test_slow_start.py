@@ -1,4 +1,4 @@
-"""Warm-up until an engine is at its speed, and what a slow beginning of a run adds."""
+"""Test the warm-up until an engine is at its speed, and the effect of a slow start."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_an_engine_that_seems_too_slow_is_asked_for_more_before_it_is_refused(dr
         assert rate == pytest.approx(full), (list_s, scenario)
 
 
-def test_a_beginning_unlike_the_second_half_is_named_with_what_it_adds() -> None:
+def test_a_beginning_unlike_the_second_half_is_named_with_its_effect() -> None:
     """Slow or fast, for up to half of a run; by hand: 100 of 1,000 queries at 5 in place of 1."""
     chance = random.Random(1)
 
@@ -173,8 +173,8 @@ def job(tmp_path: Path) -> Job:
     return replace(job_of(planned), limits={"latency_p90": 0.1, "tokens_per_second": 0.04})
 
 
-def test_a_slow_start_is_told_or_makes_a_run_invalid_by_what_it_explains(job: Job) -> None:
-    """More than half of a limit; a tenth is told. A fast start is never INVALID."""
+def test_a_slow_start_is_noted_or_makes_a_run_invalid_by_its_effect(job: Job) -> None:
+    """INVALID above half of a limit, a note above a tenth. A fast start is never INVALID."""
     for added, invalid, text in (
         ({}, False, ""),
         ({"latency_p90": 0.009}, False, ""),

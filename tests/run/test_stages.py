@@ -55,7 +55,7 @@ REFUSED: list[tuple[object, str]] = [
 
 
 @pytest.mark.parametrize(("stages", "message"), REFUSED)
-def test_what_cannot_be_is_refused(stages: object, message: str) -> None:
+def test_impossible_stages_are_refused(stages: object, message: str) -> None:
     with pytest.raises(RunError) as caught:
         stages_of(Says(stages), 10.0)
 
@@ -75,7 +75,7 @@ NAMES = st.from_regex(r"[a-z][a-z0-9_]{0,31}", fullmatch=True, alphabet=string.p
 
 @FEWER
 @given(st.dictionaries(NAMES, st.floats(0, 0.5), max_size=MAX_STAGES))
-def test_what_can_be_is_kept_and_has_a_metric(stages: dict[str, float]) -> None:
+def test_possible_stages_are_kept_and_have_a_metric(stages: dict[str, float]) -> None:
     assert stages_of(Says(stages), 10.0) == stages
     for name in stages:
         metric = METRICS[f"stage_{name}"]
@@ -106,7 +106,7 @@ STREAM = settings("SingleStream", min_query_count=64, target_qps=200.0)
 
 @pytest.mark.process
 def test_the_timed_window_alone_counts(tmp_path: Path) -> None:
-    """Whatever the warm-up took: each of so many queries slept 1 and 3 ms at least."""
+    """Whatever the warm-up took: each of `QUERIES` queries slept 1 and 3 ms at least."""
     result = result_of_run(tmp_path)
 
     stages, queries = result["stages"], result["completed"]
@@ -129,7 +129,7 @@ def test_replicas_are_added_up_and_a_handicap_is_none_of_them(tmp_path: Path) ->
 
 @pytest.mark.process
 @pytest.mark.parametrize("how", ["nan", "too much", "name", "list"])
-def test_what_cannot_be_ends_the_run_as_an_error_of_the_engine(tmp_path: Path, how: str) -> None:
+def test_impossible_stages_end_the_run_as_an_error_of_the_engine(tmp_path: Path, how: str) -> None:
     events, _ = run_to_end(spec(tmp_path, engine=ENGINE, options={"how": how}, settings=STREAM))
 
     error = error_of(events)

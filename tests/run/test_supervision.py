@@ -51,7 +51,7 @@ def importable_tests(monkeypatch: pytest.MonkeyPatch) -> None:
         ("HangsOnExit", None, "did not end in 1 s; killed, its stacks are in eng", "in __exit__"),
     ],
 )
-def test_what_goes_wrong_while_an_engine_leaves_is_noted_and_what_it_gave_stays(
+def test_errors_while_an_engine_leaves_are_noted_and_its_results_stay(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     engine: str,
@@ -74,7 +74,7 @@ def test_what_goes_wrong_while_an_engine_leaves_is_noted_and_what_it_gave_stays(
     assert code in (None, worker._process.returncode)
 
 
-def test_what_an_engine_completes_after_its_last_run_is_noted_as_that(
+def test_samples_completed_after_the_last_run_are_noted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     late = tmp_path / "late"
@@ -127,7 +127,7 @@ def test_a_broken_engine_is_one_run_error_that_names_layer_cause_and_log(
     assert is_gone(pids[0])
 
 
-def test_what_an_engine_writes_to_the_descriptor_of_events_is_one_error(tmp_path: Path) -> None:
+def test_writes_of_an_engine_to_the_descriptor_of_events_are_one_error(tmp_path: Path) -> None:
     """Stdin is empty for an engine and its processes."""
     for number, (text, message) in enumerate(
         (
@@ -196,7 +196,7 @@ def test_an_engine_that_stands_still_is_killed_with_the_phase_it_hung_in(
     assert logged in (tmp_path / "engine.log").read_text("utf-8")
 
 
-def test_long_phases_that_show_progress_are_no_hang(tmp_path: Path) -> None:
+def test_long_phases_with_progress_do_not_count_as_hanging(tmp_path: Path) -> None:
     """A load of large weights, a warm-up and a probe."""
     loads = tmp_path / "loads"
     loads.mkdir()

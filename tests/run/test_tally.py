@@ -1,4 +1,4 @@
-"""What a replica did of a run, and how fast each was beside the others."""
+"""Test the tally of a replica's work in a run, and its speed relative to the others."""
 
 from __future__ import annotations
 

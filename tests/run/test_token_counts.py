@@ -98,7 +98,7 @@ def test_an_engine_that_leaves_out_counts_has_no_tokens_and_0_is_an_error(tmp_pa
 @FEWER
 @given(st.lists(st.lists(st.integers(0, 3000), min_size=1, max_size=4), min_size=1, max_size=8))
 def test_every_batch_size_is_counted(batches: list[list[int]]) -> None:
-    """Samples that are refused are not counted, and what LoadGen is not told it cannot mistake."""
+    """Refused samples are not counted, and neither are those withheld from LoadGen."""
     received = Received()
     sink = PerformanceSink(give_up, received.port)
     first = 1
@@ -117,7 +117,7 @@ def test_every_batch_size_is_counted(batches: list[list[int]]) -> None:
 
 
 def test_the_token_rate_is_by_the_runs_own_counts() -> None:
-    """LoadGen's own tokens/s stay; where it has none, samples/s times the run's tokens/sample."""
+    """LoadGen's own tokens/s stay; if missing, samples/s times the run's tokens/sample."""
     for metrics, expected in (
         ({"throughput": 10.0, "tokens_per_sample": 64.5}, 645.0),
         ({"latency_p90": 0.5, "tokens_per_sample": 64.5}, 129.0),
@@ -160,7 +160,7 @@ def audit_sink() -> AuditTokenSink:
     ],
 )
 def test_an_output_of_token_ids_tells_how_many_it_has(output: bytes, length: int | None) -> None:
-    """One number may be a class; text, floats and other bytes are no ids."""
+    """One number may be a class; text, floats and other bytes are not ids."""
     assert ids_in(output) == length
 
 
@@ -218,7 +218,7 @@ def test_every_sink_keeps_the_tokens_of_each_answer_by_sample(
     assert sink.faults.count == 2
 
 
-def test_an_engine_that_counts_beside_no_output_is_counted_by_its_outputs() -> None:
+def test_an_engine_whose_counts_contradict_its_outputs_is_counted_by_its_outputs() -> None:
     sink = output_sink()
     sink.counts_tokens = True
     sink.expect([1, 2, 3])
@@ -246,7 +246,7 @@ def test_counts_that_a_damaged_file_holds_are_an_error(tmp_path: Path) -> None:
         ("Spells", f"{COUNTING}Clips", None),
     ],
 )
-def test_what_is_no_tokens_has_a_length_of_its_own(
+def test_outputs_other_than_tokens_have_a_length_of_their_own(
     tmp_path: Path, engine: str, dataset: str, problem: str | None
 ) -> None:
     """Transcripts of sound, and outputs that an engine calls text; the counts are kept."""

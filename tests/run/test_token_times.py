@@ -31,7 +31,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def answer(
     times: TokenTimes, clock: Clock, ids: Sequence[int], waits_s: Sequence[float]
 ) -> list[str | None]:
-    """Let these samples' tokens come together, each after its wait; return what is odd."""
+    """Let these samples' tokens come together, each after its wait; return the complaints."""
     issued_s = clock.now_s
     for number, wait_s in enumerate(waits_s):
         clock.pass_(wait_s)
@@ -88,7 +88,7 @@ TOGETHER = "of the tokens came together with others"
 IN_ONE_PIECE = "100% of the answers came in one piece"
 
 
-def test_tokens_that_come_together_were_lost_or_invented_are_told(clock: Clock) -> None:
+def test_tokens_that_come_together_were_lost_or_invented_are_noted(clock: Clock) -> None:
     cases: list[tuple[list[float], float | None, bool, list[str]]] = [
         ([0.5, 0.25, 0.25, 0.25], 4.0, True, []),
         # Of eight tokens four come with the first message; the other four take one second.

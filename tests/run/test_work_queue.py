@@ -1,4 +1,4 @@
-"""The queue keeps its threads, loses no sample, and works on what has gathered at once."""
+"""Test that the queue keeps its threads, loses no sample, and gathers samples."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pytest_mlperf.testing import RecordingSink
 
 
 class Held:
-    """Work that waits at a gate, so that more can gather in the queue meanwhile."""
+    """Work that waits at a gate, so that more can gather in the queue."""
 
     def __init__(self) -> None:
         self.begun = threading.Semaphore(0)
@@ -30,7 +30,7 @@ class Held:
             self.threads.add(threading.get_ident())
 
 
-def test_what_gathers_during_work_is_worked_on_together() -> None:
+def test_samples_gathered_during_work_are_worked_on_together() -> None:
     together = [[0], [1, 2, 3, 4, 5]]
     cut = [[0], [1, 2], [3, 4], [5]]
     for max_batch, batches in ((None, together), (2, cut), (5, together), (100, together)):

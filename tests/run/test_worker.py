@@ -139,8 +139,10 @@ def test_an_engine_three_times_as_fast_as_expected_does_not_run_out_of_queries(
     assert (detail.valid, detail.num_errors) == (True, 0)
 
 
-def test_what_one_run_tells_of_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Seeds, equal shares, data set and result; LoadGen does not obey an audit.config beside it."""
+def test_one_run_reports_its_settings_and_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seeds, equal shares, data set and result; LoadGen ignores an audit.config in its folder."""
     (tmp_path / "audit.config").write_text("*.*.mode = 1\n")
     monkeypatch.setattr("tests.run.harness.WORKING_FOLDER", tmp_path)
     case = settings(equal_issue=True, performance_samples=300)
@@ -246,7 +248,7 @@ def test_progress_comes_while_a_run_lasts(tmp_path: Path) -> None:
     assert (detail.valid, detail.perf_constraints_met, detail.num_errors) == (False, False, 0)
 
 
-def test_what_cannot_be_built_is_one_line_that_names_the_cause(tmp_path: Path) -> None:
+def test_a_part_that_cannot_be_built_is_one_line_that_names_the_cause(tmp_path: Path) -> None:
     cases: list[tuple[dict[str, Any], str, list[str]]] = [
         ({"options": {"latncy_s": 1.0}}, "engine", ["'latncy_s'", "'latency_s'"]),
         ({"options": {"zzz": 1.0}}, "engine", ["'zzz'", "batch_size", "threads"]),
@@ -273,8 +275,8 @@ def test_what_cannot_be_built_is_one_line_that_names_the_cause(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("end", ["stdin", "stop", "kill", "hang"])
-def test_however_a_worker_ends_none_of_its_servers_is_left_behind(tmp_path: Path, end: str) -> None:
-    """Also where it hangs with the interpreter's lock."""
+def test_no_end_of_a_worker_leaves_a_server_behind(tmp_path: Path, end: str) -> None:
+    """Also if it hangs with the interpreter's lock."""
     engine = f"{FAILING}StartsAServer{'AndHangs' if end == 'hang' else ''}"
     with RunningWorker(spec(tmp_path, engine=engine)) as worker:
         server = int(worker.wait_for("loaded")["engine"]["server"])
@@ -294,7 +296,7 @@ def test_however_a_worker_ends_none_of_its_servers_is_left_behind(tmp_path: Path
         assert worker.group_is_gone()
 
 
-def test_a_worker_nobody_listens_to_ends_and_an_engine_gets_time_to_exit(tmp_path: Path) -> None:
+def test_a_worker_without_a_reader_ends_and_an_engine_gets_time_to_exit(tmp_path: Path) -> None:
     for name in ("deaf", "slow"):
         (tmp_path / name).mkdir()
     case = settings(target_qps=100.0, fixed_work_s=1000.0)

@@ -59,7 +59,7 @@ NIGHTLY = pytest.mark.nightly
         ("WrongTokens first twice", "SingleStream", "first_tokens() was given id"),
     ],
 )
-def test_the_worker_names_what_an_engine_did(
+def test_the_worker_names_the_engines_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str, scenario: str, message: str
 ) -> None:
     if engine == "RunsOutOfMemory":

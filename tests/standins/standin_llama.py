@@ -58,16 +58,16 @@ class Llama:
         """Return what attention adds, (tokens, hidden)."""
 
         def heads(which: str, count: int) -> Any:
-            found = linear(state, self._weights[f"{name}.self_attn.{which}_proj.weight"])
-            return found.view(len(state), count, -1).transpose(0, 1)
+            projected = linear(state, self._weights[f"{name}.self_attn.{which}_proj.weight"])
+            return projected.view(len(state), count, -1).transpose(0, 1)
 
-        found = scaled_dot_product_attention(
+        attention = scaled_dot_product_attention(
             self._turn(heads("q", self._heads)),
             self._turn(heads("k", self._groups)).repeat_interleave(self._heads // self._groups, 0),
             heads("v", self._groups).repeat_interleave(self._heads // self._groups, 0),
             is_causal=True,
         )
-        joined = found.transpose(0, 1).reshape(len(state), -1)
+        joined = attention.transpose(0, 1).reshape(len(state), -1)
         return linear(joined, self._weights[f"{name}.self_attn.o_proj.weight"])
 
     def _turn(self, heads: Any) -> Any:

@@ -12,7 +12,7 @@ WORDS = "noise as calibrated 2026-11-21: 2 cases, 16 runs on 4 days"
 
 
 def calibrate(root: Path, accelerator: str = "cpu") -> None:
-    """Write what an accelerator of this machine varies by below a folder of baselines."""
+    """Write the noise of an accelerator of this machine below a folder of baselines."""
     settings = NoiseSettings(
         date="2026-11-21",
         prior_df=8,

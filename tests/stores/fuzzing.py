@@ -1,6 +1,6 @@
-"""Mutated files for every reader of foreign content: the same ones for the same seed.
+"""Mutated files for every reader of untrusted content: the same ones for the same seed.
 
-`python -m tests.stores.fuzzing 5000` runs so many, a fifth of them stores, and prints the counts.
+`python -m tests.stores.fuzzing 5000` runs this many, a fifth of them stores, and prints the counts.
 """
 
 from __future__ import annotations
@@ -336,7 +336,7 @@ def defects(reader: str, seeds: range) -> tuple[Counter[str], list[str]]:
 
 
 def every(files: int) -> list[str]:
-    """Fuzz all readers with so many files in all, a fifth of them stores."""
+    """Fuzz all readers with this many files in all, a fifth of them stores."""
     count_per_reader = -(-files * 4 // 5 // (len(READERS) - 1))
     ends = []
     for reader in READERS:

@@ -54,10 +54,10 @@ while True:
 def deaths(module: str, function: str, *arguments: str | Path) -> Iterator[bool]:
     """Let an action die before its first, second, ... file operation; at last it lives.
 
-    The action is called once more with `prepare=True`, so that what it needs is imported.
+    The action is called once more with `prepare=True`, so that its modules are imported.
 
     Yields:
-        Whether it was killed. What is on the disk then stays as it is until the next is asked for.
+        Whether it was killed. The files then stay unchanged until the next one is requested.
     """
     script = DRIVER.replace("{operations!r}", repr(OPERATIONS))
     command = [sys.executable, "-c", script, module, function, *map(str, arguments)]

@@ -80,7 +80,7 @@ def path(tmp_path: Path) -> Path:
     )
 )
 @settings(deadline=None, max_examples=20)
-def test_what_is_read_is_what_a_new_pass_is_compared_in(values: list[float | None]) -> None:
+def test_a_baseline_is_read_with_the_precision_of_new_passes(values: list[float | None]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "a.json"
         written = save(path, replace(BASELINE, samples=len(values)), {"x": values})
@@ -140,7 +140,7 @@ def put_scores(path: Path, content: bytes) -> None:
     path.write_text(json.dumps(raw), "utf-8")
 
 
-def test_a_damaged_file_says_what_is_wrong_and_a_digest_that_is_none_names_no_file(
+def test_a_damaged_file_names_its_defect_and_an_invalid_digest_names_no_file(
     path: Path,
 ) -> None:
     written = save(path, BASELINE, {"rouge1": [1.0, 2.0, 3.0]})
@@ -161,7 +161,7 @@ def test_a_damaged_file_says_what_is_wrong_and_a_digest_that_is_none_names_no_fi
                 read(path)
 
 
-def test_digests_and_repeats_are_kept_beside_the_scores(path: Path) -> None:
+def test_digests_and_repeats_are_kept_with_the_scores(path: Path) -> None:
     """A baseline of an older release has neither."""
     repeated = {
         "rouge1": Rerun(sd=0.031, correlation=0.95, passes=2),
@@ -190,7 +190,7 @@ def test_committed_baselines_are_read() -> None:
 
 
 def header(shape: str, dtype: str = "<u2") -> bytes:
-    """Return an array in NumPy's format without values, whose header says what it likes."""
+    """Return an array in NumPy's format without values, with any header."""
     text = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': {shape}, }}".encode()
     return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
 
@@ -210,7 +210,9 @@ WRONG_SCORES: list[tuple[dict[str, bytes], str]] = [
 ]
 
 
-def test_scores_that_are_not_what_they_say_are_refused_before_they_are_unpacked(path: Path) -> None:
+def test_scores_that_contradict_their_header_are_refused_before_they_are_unpacked(
+    path: Path,
+) -> None:
     pickled = io.BytesIO()
     np.savez(pickled, rouge1=np.array([1, "two", None], dtype=object), allow_pickle=True)
     put_scores(path, pickled.getvalue())
@@ -251,7 +253,7 @@ SCORED = replace(
 )
 
 
-def test_a_pass_comes_back_and_one_of_an_older_release_lacks_what_came_later(
+def test_a_pass_is_read_back_and_one_of_an_older_release_lacks_later_fields(
     tmp_path: Path,
 ) -> None:
     passes = AccuracyPasses(tmp_path / "accuracy")

@@ -1,4 +1,4 @@
-"""Files are written whole or not at all; what is dear to make is kept, and never needed."""
+"""Test that files are written whole or not at all, and that caches are optional."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_text_is_written_as_utf8_into_folders_that_are_made(tmp_path: Path) -> N
         atomic.write_text(plain / "b.txt", "new")
 
 
-def test_whatever_stops_it_the_old_file_stays_and_no_other(
+def test_any_interruption_leaves_the_old_file_and_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "a.txt"
@@ -79,7 +79,7 @@ def test_the_bytes_reach_the_disk_before_the_name_and_the_name_before_the_return
     assert [step for step in steps if step != "link"] == ["file", "rename", "folder"]
 
 
-def test_it_is_made_once_and_what_is_no_text_is_made_anew(
+def test_it_is_made_once_and_an_invalid_text_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A cache that cannot be written costs time alone."""

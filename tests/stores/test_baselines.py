@@ -139,7 +139,7 @@ def types(baseline: Baseline) -> list[dict[str, type]]:
 
 @settings(max_examples=25)
 @given(st.builds(Baseline, records=st.lists(records, max_size=3, unique_by=identity_of).map(tuple)))
-def test_what_is_saved_is_loaded_exactly(baseline: Baseline) -> None:
+def test_a_saved_baseline_is_loaded_exactly(baseline: Baseline) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "b.json")
         save(path, baseline)
@@ -169,7 +169,7 @@ def test_the_file_has_sorted_keys_and_one_changed_value_is_one_changed_line(path
 
 
 def test_a_file_cut_anywhere_is_refused(path: Path) -> None:
-    """One that is not there is no baseline."""
+    """A missing file is an empty baseline."""
     assert load(path) is None
     short = replace(BASELINE, records=(replace(RECORD, runs=(RUN,), history=()),))
     save(path, short)
@@ -201,7 +201,7 @@ NO_BASELINES = [
 ]
 
 
-def test_a_file_that_is_no_baseline_is_refused_with_what_it_is(path: Path) -> None:
+def test_an_invalid_baseline_file_is_refused_with_its_kind(path: Path) -> None:
     messages = [(refusal(write(path, data)), wrong) for data, wrong in NO_BASELINES]
 
     assert [(message, wrong) for message, wrong in messages if wrong not in message] == []
@@ -293,7 +293,9 @@ def test_a_wrong_value_is_refused_with_its_place(path: Path) -> None:
     assert all("git checkout -- " in message for message, _ in messages)
 
 
-def test_a_folder_or_a_file_in_the_place_of_the_other_is_said(path: Path, tmp_path: Path) -> None:
+def test_a_folder_or_a_file_in_the_place_of_the_other_is_reported(
+    path: Path, tmp_path: Path
+) -> None:
     path.mkdir(parents=True)
     assert "is a folder where a baseline file should be; move it away" in refusal(path)
 
@@ -304,7 +306,7 @@ def test_a_folder_or_a_file_in_the_place_of_the_other_is_said(path: Path, tmp_pa
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read and write everything")
-def test_missing_permissions_are_said(path: Path) -> None:
+def test_missing_permissions_are_reported(path: Path) -> None:
     save(path, BASELINE)
     path.chmod(0)
     path.parent.chmod(0o500)
@@ -333,7 +335,7 @@ def test_a_write_that_fails_leaves_the_old_baseline_alone(
         assert list(path.parent.iterdir()) == [path]
 
 
-def test_what_could_not_be_read_again_is_not_written(path: Path) -> None:
+def test_a_baseline_that_could_not_be_read_back_is_not_written(path: Path) -> None:
     """Nothing that a review cannot see is in a file."""
     save(path, BASELINE)
 
@@ -354,7 +356,7 @@ def test_what_could_not_be_read_again_is_not_written(path: Path) -> None:
     assert load(path) == hidden
 
 
-def test_an_update_gets_what_is_there_and_waits_for_another_one_but_not_for_ever(
+def test_an_update_gets_the_stored_content_and_waits_for_another_one_but_not_for_ever(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that refuses writes nothing."""

@@ -69,7 +69,7 @@ def document() -> Any:
     return json.loads(json.dumps(dataclasses.asdict(WHOLE)))
 
 
-def test_what_is_saved_is_loaded_and_an_update_keeps_other_machines(
+def test_a_saved_calibration_is_loaded_and_an_update_keeps_other_machines(
     path: Path, tmp_path: Path
 ) -> None:
     assert path == tmp_path / "baselines" / "calibration" / "H200.json"

@@ -56,7 +56,7 @@ def test_a_session_is_kept_once_and_comes_out_as_it_went_in(session: Results, ur
 
 
 def test_histories_are_those_of_the_results_files(session: Results, url: str) -> None:
-    """The latest verdict is that of the newest session; what was slowed or pretended is none."""
+    """The latest verdict is that of the newest session; slowed and pretended ones do not count."""
     sessions = [numbered(session, number) for number in (3, 1, 2)]
     slowed = [replace(case, handicap=0.5) for case in session.cases[:2]]
     pretended = [replace(case, pretended=True) for case in session.cases[2:]]
@@ -127,7 +127,7 @@ def _cut_off(file: Path) -> None:
     file.write_bytes(content)
 
 
-def test_what_is_no_store_is_refused_and_stays(tmp_path: Path, session: Results) -> None:
+def test_a_file_that_is_not_a_store_is_refused_and_stays(tmp_path: Path, session: Results) -> None:
     damages: dict[str, Callable[[Path], object]] = {
         "is no SQLite database; name another": lambda file: file.write_text("no database\n" * 100),
         "is another program's database": _anothers,
@@ -219,7 +219,7 @@ def written(tmp_path: Path, session: Results) -> Path:
     return file
 
 
-def test_what_a_locked_store_missed_it_gets_after_the_next_session(
+def test_a_session_missed_by_a_locked_store_is_delivered_after_the_next_one(
     tmp_path: Path, session: Results, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_backends, "LOCK_TIMEOUT_SECONDS", 0.05)
@@ -272,7 +272,7 @@ def test_a_full_disk_costs_the_store_its_session_and_not_its_content(
 
 
 def test_a_waiting_file_that_is_damaged_is_set_aside(tmp_path: Path, session: Results) -> None:
-    """A session whose own file could not be written is sent all the same."""
+    """A session whose own file could not be written is still sent."""
     url = str(tmp_path / "results.db")
     folder = folder_of(tmp_path, url)
     folder.mkdir(parents=True)

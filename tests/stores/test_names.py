@@ -38,7 +38,7 @@ def accuracy(names: list[str]) -> Path:
 
 @given(names=st.lists(NAMES, min_size=6, max_size=6), hostile=HOSTILE)
 def test_no_name_leads_out_of_its_folder(names: list[str], hostile: str) -> None:
-    """Of a performance or accuracy baseline, its scores, a calibration, its runs, and a session."""
+    """Names of performance and accuracy baselines, scores, calibrations, runs, and sessions."""
     places: list[tuple[Callable[[list[str]], Path], int]] = [
         (performance, 4),
         (accuracy, 3),

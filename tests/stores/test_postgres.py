@@ -1,4 +1,4 @@
-"""The store in a real PostgreSQL, which a user without rights starts; skipped where it is not."""
+"""Test the store in a real PostgreSQL, started by an unprivileged user; skipped without one."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def session() -> Results:
     return read_results(RECORDED)
 
 
-def test_it_keeps_what_sqlite_keeps(session: Results, url: str) -> None:
+def test_it_keeps_the_same_rows_as_sqlite(session: Results, url: str) -> None:
     sessions = [numbered(session, number) for number in (3, 1, 2)]
 
     assert add(url, *sessions, sessions[0]) == [True, True, True, False]
@@ -115,9 +115,7 @@ def test_writers_wait_for_each_other_also_when_they_make_the_tables(
     check_writers(url, session)
 
 
-def test_other_tables_are_no_concern_of_it_and_a_newer_store_is_refused(
-    session: Results, url: str
-) -> None:
+def test_other_tables_are_ignored_and_a_newer_store_is_refused(session: Results, url: str) -> None:
     import psycopg
 
     with psycopg.connect(url, autocommit=True) as connection:
@@ -132,7 +130,7 @@ def test_other_tables_are_no_concern_of_it_and_a_newer_store_is_refused(
 
 
 def test_a_row_that_is_too_large_stays_on_the_server(session: Results, url: str) -> None:
-    """As in SQLite: of whichever column, and whoever wrote it."""
+    """As in SQLite: in any column, written by any client."""
     import psycopg
 
     add(url, session)

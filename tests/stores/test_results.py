@@ -97,7 +97,7 @@ def test_files_of_older_releases_are_read(file: Path) -> None:
 
 
 @pytest.mark.process
-def test_a_run_of_pytest_writes_what_the_schema_says(
+def test_a_run_of_pytest_follows_the_schema(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTEST_MLPERF_LEASES", str(pytester.path))

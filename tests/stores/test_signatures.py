@@ -1,4 +1,4 @@
-"""Results that are signed: only as they were written, by somebody who is allowed."""
+"""Test signed results: accepted only unchanged, from an allowed signer."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_the_signer_is_named_and_what_was_changed_afterwards_is_refused(
+def test_the_signer_is_named_and_later_changes_are_refused(
     file: Path, keys: Path, tmp_path: Path
 ) -> None:
     """A key that wants a passphrase is not waited for."""

@@ -30,8 +30,8 @@ def put(path: Path, *suspect_list: Suspect) -> None:
     suspects.update(path, lambda _: suspect_list)
 
 
-def test_what_is_written_is_read_and_a_damaged_file_is_started_anew(tmp_path: Path) -> None:
-    """Nothing makes a file as well: it says that a session was here."""
+def test_suspects_are_read_back_and_a_damaged_file_is_replaced(tmp_path: Path) -> None:
+    """An empty list makes a file as well: it records that there was a session."""
     file = tmp_path / "new" / "suspects.json"
     assert suspects.load(file) == suspects.Remembered()
     put(file)
@@ -66,9 +66,9 @@ def test_sessions_that_end_at_once_lose_none(tmp_path: Path) -> None:
 
 
 def test_results_of_the_last_session_tell_as_well(tmp_path: Path) -> None:
-    """A file of them, or a folder, such as what CI keeps; the newest word counts.
+    """A file of them, or a folder, such as CI keeps; the newest verdict counts.
 
-    What is no file is not waited for.
+    A path that is not a file is not read.
     """
     newer = replace(A, date="2026-11-21T10:11:12+00:00")
     write_results(tmp_path / "one.json", session(suspects=(A, B)))

@@ -129,7 +129,7 @@ def test_a_defect_of_an_older_file_is_named(key: str) -> None:
 
 
 def renamed(first: int, suffix: str, *keys: str) -> dict[int, Migration]:
-    """Return what a next version could do to a file, fields under other names, and one more."""
+    """Return possible migrations of later versions: fields under other names, and one more."""
     to = {key: f"{key}{suffix}" for key in keys}
     back = {new: old for old, new in to.items()}
     return {

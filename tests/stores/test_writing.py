@@ -149,7 +149,7 @@ def test_without_unnamed_files_the_lock_is_made_another_way(
     assert modes == [0o2770, 0o660]
 
 
-def test_what_another_writer_has_is_not_removed(tmp_path: Path) -> None:
+def test_files_of_another_writer_are_not_removed(tmp_path: Path) -> None:
     """The folder of the first is gone before its end: `git clean`, or a folder that moved."""
     unfinished = f".{'0' * 16}.tmp"
     with contextlib.ExitStack() as second:
@@ -162,7 +162,7 @@ def test_what_another_writer_has_is_not_removed(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_cannot_be_written_is_one_sentence_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_write_that_fails_is_one_sentence_and_leaves_nothing(tmp_path: Path) -> None:
     """A name that is too long, and scores that nothing vouches for."""
 
     def made(_: object) -> AccuracyBaseline:
@@ -264,7 +264,7 @@ def test_a_folder_that_another_user_renamed_to_the_place_of_the_lock_keeps_its_f
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir, "hard link", "link"])
-def test_a_lock_that_is_no_file_of_its_own_is_refused(
+def test_a_lock_that_is_a_link_or_not_a_file_is_refused(
     tmp_path: Path, make: Callable[[Path], object] | str
 ) -> None:
     victim, lock_folder = tmp_path / "victim", tmp_path / "team" / atomic.PLACE
@@ -334,7 +334,7 @@ def test_unfinished_files_of_the_living_and_of_others_stay(
 
 
 def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which file system, and what is free on it; no report is asked for."""
+    """Which file system, and its free space; the message asks for no bug report."""
     disk = r"\(file system /.*: [0-9.,]+ MiB free\)"
     path = tmp_path / "x.json"
     with monkeypatch.context() as patch:
@@ -360,7 +360,7 @@ def endless(path: Path) -> None:
     os.truncate(path, 2**33)
 
 
-def test_what_is_no_regular_file_or_too_large_is_one_sentence(tmp_path: Path) -> None:
+def test_special_and_too_large_files_are_one_sentence(tmp_path: Path) -> None:
     makers: dict[str, Callable[[Path], object]] = {
         "a pipe": os.mkfifo,
         "a device": lambda path: path.symlink_to("/dev/zero"),

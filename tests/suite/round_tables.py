@@ -12,7 +12,7 @@ answer (fewest-most/most in accuracy runs), equal issue (e), token latencies (t)
 
 RUNS: workload, scenarios in the datacenter and at the edge (O Offline, S Server, I Interactive,
 1 SingleStream, M MultiStream; after + optional; after @ the only target), samples of Offline,
-limits of Server and Interactive (ms, or TTFT/TPOT in ms), what is reported.
+limits of Server and Interactive (ms, or TTFT/TPOT in ms), reported figures.
 
 GATES: workload, targets in % (with the checker's suffix or, in brackets, without), then the
 checker's keys with references: times the target; v: better when lower; *a..b: shares of the

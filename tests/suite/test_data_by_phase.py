@@ -1,4 +1,4 @@
-"""Which data a case is timed on and which it is scored on, where these are not the same."""
+"""Test the data that a case is timed on and those that it is scored on, if these differ."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def plan(
     return plan_suite(file)
 
 
-def test_a_case_is_scored_on_what_it_is_timed_on_unless_the_suite_says_otherwise(
+def test_a_case_is_scored_on_its_timed_data_unless_the_suite_sets_otherwise(
     tmp_path: Path,
 ) -> None:
     own_suite = 'name = "mine"\nscorer = { use = "top1" }\n'
@@ -154,7 +154,7 @@ def test_each_scored_data_set_has_accepted_scores_of_its_own(tmp_path: Path) -> 
 def test_logs_of_token_ids_have_the_type_of_the_workloads_script(
     workload: str, scorer: str, forms: tuple[str, ...], tmp_path: Path
 ) -> None:
-    """Where a scorer reads something else than token ids the log has what the engine gives."""
+    """If a scorer does not read token ids, the log has the engine's own type."""
     text = f'name = "mine"\n{workload}\n{TIMED}' + (f"\nscorer = {scorer}" if scorer else "")
     (planned,) = plan(tmp_path, text, ("Offline", ""), profile="quick", round_="v6.1")
 

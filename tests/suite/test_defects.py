@@ -37,7 +37,7 @@ def defects(text: str | bytes) -> list[str]:
 
 
 @pytest.mark.parametrize("rule", sorted({defect.rule for defect in DEFECTS}))
-def test_a_mistake_is_told_at_its_line(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mistake_is_reported_at_its_line(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MLPERF_NOWHERE", raising=False)
     of_rule = [defect for defect in DEFECTS if defect.rule == rule]
 
@@ -45,7 +45,7 @@ def test_a_mistake_is_told_at_its_line(rule: str, monkeypatch: pytest.MonkeyPatc
 
 
 def messages_of(defect: Defect) -> list[str]:
-    """Return what is told of a suite, without what the expected messages leave out."""
+    """Return the messages about a suite, without the parts that the expected ones leave out."""
     if not defect.messages:
         FILE.write_text(defect.text, "utf-8")
         assert plan_suite(FILE)
@@ -119,7 +119,7 @@ NO_SUITES: tuple[tuple[bytes, str], ...] = (
 )
 
 
-def test_what_is_no_suite_is_said_in_one_line(tmp_path: Path) -> None:
+def test_invalid_suites_are_one_line(tmp_path: Path) -> None:
     assert [defects(content) for content, _ in NO_SUITES] == [[text] for _, text in NO_SUITES]
     text = with_(('"v4.1"', f"[{', '.join(['1'] * 1000)}]"))
     assert defects(text) == ["2: round: must be a string, not [1, 1, 1, 1, 1, 1, ...]"]

@@ -32,7 +32,7 @@ print(json.dumps(found))
 
 
 def test_a_maximum_makes_seven_points_that_cover_every_region() -> None:
-    """What a curve lacks is said, and it is scored at the last point of each region."""
+    """Missing points are named, and the curve is scored at the last point of each region."""
     assert points_up_to(1024) == (1, 4, 11, 33, 103, 323, 1024)
     for highest in EVERY:
         points = points_up_to(highest)

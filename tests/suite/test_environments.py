@@ -41,7 +41,7 @@ def test_it_is_shown_as_it_is_written(tmp_path: Path) -> None:
     assert [planned(tmp_path, lines).elsewhere for lines, _ in rows] == [title for _, title in rows]
 
 
-def test_what_is_named_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_named_program_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Variables and ~ are expanded; a path is relative to the suite; only a run looks for it."""
     monkeypatch.setenv("WORD", "run")
     (tmp_path / "python").symlink_to(sys.executable)
@@ -69,7 +69,7 @@ class Needy:
 
 
 @pytest.mark.parametrize(("lines", "problem_count"), [("", 1), (f'python = "{sys.executable}"', 0)])
-def test_what_an_engine_lacks_here_does_not_matter_elsewhere(
+def test_missing_libraries_here_do_not_matter_for_an_engine_elsewhere(
     lines: str, problem_count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     point = EntryPoint("needy", f"{__name__}:Needy", "pytest_mlperf.engines")

@@ -1,4 +1,4 @@
-"""Figures of accelerators and models that a suite gives, and what is wrong with them."""
+"""Test figures of accelerators and models in a suite, and their errors."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_figures_and_work_are_read(tmp_path: Path) -> None:
     assert suite.work.layers == 2  # type: ignore[attr-defined]
 
 
-def test_a_suite_can_say_whatever_the_table_says() -> None:
+def test_a_suite_can_state_everything_of_the_table() -> None:
     """Every kind of work of the table is one that a suite may give for a model of its own."""
     rows = sorted(known_work())
     import tomllib

@@ -29,7 +29,7 @@ def suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def missing(suite: Path, where: tuple[str | int, ...], text: str) -> str:
-    """Return what is said of a path, without the file of the suite."""
+    """Return the message about a path, without the file of the suite."""
     with pytest.raises(UnavailableError) as caught:
         local(suite, where, text)
     return str(caught.value).removeprefix(f"{suite}:")
@@ -60,7 +60,7 @@ def test_all_unset_variables_of_a_line_are_named(
         expand({"x": "${MLPERF_A}"})
 
 
-def test_a_path_that_is_not_there_is_told_with_the_nearest_that_is(
+def test_a_missing_path_is_reported_with_the_nearest_existing_one(
     suite: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MLPERF_A", str(suite.parent / "bert"))

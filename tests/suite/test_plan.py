@@ -91,7 +91,7 @@ QUICK: tuple[tuple[str, dict[str, str], dict[str, Any]], ...] = (
 )
 
 
-def test_loadgen_is_told_what_a_quick_scenario_asks(file: Path) -> None:
+def test_loadgen_gets_the_settings_of_a_quick_scenario(file: Path) -> None:
     """A suite may shorten a run; it has the queries that its gated metrics need."""
     wrong = [
         (scenario, changes, told)
@@ -405,7 +405,7 @@ def test_paths_are_relative_to_the_suite_and_variables_are_expanded(
     assert planned.engine.options == {"latency_s": ["${LATENCY}", {"a": "x${LATENCY}"}]}
 
 
-def test_what_is_not_here_is_unavailable_and_named(
+def test_missing_files_are_unavailable_and_named(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A variable that goes away after collection is an error."""
@@ -503,7 +503,7 @@ def refused_as_official(file: Path, planned: Planned, match: str) -> None:
         plan_suite(file)
 
 
-def test_what_its_round_runs_otherwise_says_so_and_is_never_official(file: Path) -> None:
+def test_deviations_from_the_round_are_noted_and_never_official(file: Path) -> None:
     for round_name, name, more, says in (
         ("v6.1", "qwen3-vl-235b-a22b", "", True),
         ("v6.1", "qwen3.6-27b", "", True),

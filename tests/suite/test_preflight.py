@@ -1,4 +1,4 @@
-"""What is wrong or missing is told before anything is measured: in a sentence, with its line."""
+"""Test that defects are reported before anything is measured: in a sentence, with their line."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def written(folder: Path, workload: str, engine: str) -> Path:
 
 
 def defect(folder: Path, workload: str, engine: str) -> str:
-    """Return what is said of a suite when it is read, without its name."""
+    """Return the error message of reading a suite, without its file name."""
     file = written(folder, workload, engine)
     with pytest.raises(SuiteError) as caught:
         plan_suite(file)
@@ -92,7 +92,7 @@ def test_a_score_that_the_gate_must_have_is_asked_for_before_anything_is_measure
             assert missing_metrics[0].startswith(f"{file}:")
 
 
-def test_a_variable_in_the_place_of_a_number_is_told_once(
+def test_a_variable_in_the_place_of_a_number_is_reported_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = 'use = "null"\n[engines.options]\nbatch_size = "${BATCH}"'
@@ -137,10 +137,10 @@ def test_everything_that_is_missing_is_one_message(
     assert "; also /no/s.npz: the statistics of real images are not here; " in scorer
 
 
-def test_a_wrong_option_of_a_scorer_is_told_at_its_line_where_scores_are_wanted(
+def test_a_wrong_option_of_a_scorer_is_reported_at_its_line_if_scores_are_wanted(
     tmp_path: Path,
 ) -> None:
-    """One that only lacks the missing model is not named beside it."""
+    """One that only lacks the missing model is not listed with it."""
     workload = '[workload.scorer]\nuse = "top1"\ndtype = "float16"'
     planned = plan(tmp_path, workload, 'use = "null"')
 
@@ -158,7 +158,9 @@ def test_a_wrong_option_of_a_scorer_is_told_at_its_line_where_scores_are_wanted(
         assert plan(tmp_path, workload, 'use = "null"').scorer is not None
 
 
-def test_a_folder_that_is_no_model_is_told_by_the_engine_that_would_load_it(tmp_path: Path) -> None:
+def test_a_folder_without_a_model_is_reported_by_the_engine_that_would_load_it(
+    tmp_path: Path,
+) -> None:
     for library in ("diffusers", "torch", "transformers"):
         if importlib.util.find_spec(library) is None:
             pytest.skip("needs pytest-mlperf[diffusion]")
@@ -173,7 +175,7 @@ def test_a_folder_that_is_no_model_is_told_by_the_engine_that_would_load_it(tmp_
     )
 
 
-def test_what_a_scorer_needs_beside_files_does_not_stop_a_run_of_performance(
+def test_requirements_of_a_scorer_other_than_files_do_not_stop_a_run_of_performance(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from pytest_mlperf.adapters.scorers.top1 import Top1Scorer

@@ -23,7 +23,7 @@ from pytest_mlperf.registry import (
 )
 
 
-def test_a_name_leads_to_a_module_and_what_stands_in_it_and_everything_else_is_refused() -> None:
+def test_a_name_leads_to_an_attribute_of_a_module_and_everything_else_is_refused() -> None:
     places: dict[tuple[Group, str], str] = {
         ("engines", "null"): "pytest_mlperf.builtin.null:NullEngine",
         ("engines", "onnxruntime"): "pytest_mlperf.adapters.engines.onnxruntime:OnnxRuntimeEngine",
@@ -97,8 +97,10 @@ def test_options_are_the_keyword_parameters() -> None:
     check_options("engines", "no.such.module:Engine", {"anything": 1})
 
 
-def test_a_broken_declaration_is_told_and_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of an add-on that cannot be imported, or that declares something else; others still load."""
+def test_a_broken_declaration_is_reported_and_stops_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """For an add-on that cannot be imported, or that declares something else; others still load."""
     entries = {
         name: EntryPoint(name, value, "pytest_mlperf.commands")
         for name, value in {

@@ -70,7 +70,7 @@ def workload(round_name: str, name: str) -> RoundWorkload:
 
 
 def same(our_ends: Ends, expected: Ends) -> bool:
-    """Compare ends of a window: as far as two ways to multiply agree."""
+    """Compare ends of a window, up to the rounding of two ways to multiply."""
     return all(
         theirs is None
         if ours is None
@@ -373,7 +373,7 @@ json.dump(found, sys.stdout)
 
 
 def of_v6_1() -> Iterator[tuple[RoundWorkload, str, RoundScenario, dict[str, Any]]]:
-    """Yield every scenario of the round with what LoadGen is told for it."""
+    """Yield every scenario of the round with LoadGen's settings for it."""
     # In a process of its own: LoadGen never comes into pytest's.
     scenarios = [
         (own, name, scenario)

@@ -1,4 +1,4 @@
-"""The published JSON Schemas say what the loader says, as far as structure goes."""
+"""Test that the published JSON Schemas agree with the loader about structure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Values of options against the annotations of what takes them: only what is sure is refused."""
+"""Test option values against the annotations of their functions.
+
+Only certain errors are refused.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +63,7 @@ RIGHT: dict[str, tuple[object, ...]] = {
 }
 
 
-def test_what_fits_or_cannot_be_decided_is_let_pass() -> None:
+def test_fitting_and_undecidable_values_pass() -> None:
     refused = [
         (name, value)
         for name, values in RIGHT.items()
@@ -86,7 +89,7 @@ WRONG: tuple[tuple[str, tuple[object, ...], str], ...] = (
 )
 
 
-def test_what_fits_no_part_of_an_annotation_is_told_with_what_is_needed() -> None:
+def test_values_outside_of_an_annotation_are_refused_with_the_expected_type() -> None:
     for name, values, kind in WRONG:
         for value in values:
             assert list(wrong_kinds(takes, {name: value})) == [name]

@@ -154,7 +154,7 @@ def compared(name: str, checkout: Path, folder: Path) -> Iterator[Row]:
         )
         for figure, pattern in figures.items():
             theirs, our_figure = (
-                float(re.findall(pattern, side)[0]) for side in (session.said, written)
+                float(re.findall(pattern, side)[0]) for side in (session.printed, written)
             )
             yield Row(
                 twin=name, script=compliance_script, figure=figure, theirs=theirs, ours=our_figure
@@ -200,7 +200,7 @@ class _Session:
     checkout: Path
     folder: Path
     verdicts: Mapping[str, Mapping[str, Any]]
-    said: str = field(default="", init=False)
+    printed: str = field(default="", init=False)
 
     @property
     def answers(self) -> Path:
@@ -257,17 +257,17 @@ class _Session:
             text=True,
             check=False,
         )
-        self.said = done.stdout + done.stderr
+        self.printed = done.stdout + done.stderr
         for file in sorted((self.folder / "theirs").glob("verify_*.txt")):
-            self.said += file.read_text("utf-8")
-        return self.said
+            self.printed += file.read_text("utf-8")
+        return self.printed
 
 
 # --- inside the script's process -------------------------------------------------------------
 
 
 def run_script(path: Path, tokenizer: str, arguments: Sequence[str]) -> None:
-    """Run a script of MLCommons' as its main module; what it would download is here."""
+    """Run a script of MLCommons' as its main module, with local copies of its downloads."""
     import nltk
     import transformers
 
@@ -305,7 +305,7 @@ def run_script(path: Path, tokenizer: str, arguments: Sequence[str]) -> None:
 def rouge(
     predictions: Sequence[str], references: Sequence[str], **options: bool
 ) -> dict[str, list[float]]:
-    """Return what the hub's metric ROUGE returns without aggregation."""
+    """Return the result of the hub's metric ROUGE without aggregation."""
     from rouge_score.rouge_scorer import RougeScorer
 
     kinds = ["rouge1", "rouge2", "rougeL", "rougeLsum"]

@@ -1,4 +1,4 @@
-"""The open division's suites: what a model is called it is, and what was changed is declared."""
+"""Test the open division's suites: each model is the named one, with its changes declared."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_a_model_stands_to_the_gate_as_its_readme_says(name: str) -> None:
 
 
 def run(planned: Planned) -> tuple[dict[str, float], dict[str, str]]:
-    """Return the scores of a case and what its engine says of itself."""
+    """Return the scores of a case and its engine's description."""
     job = job_of(planned, scorer=True)
     engine, source = job.engine, job.dataset
     dataset = registry.resolve(source.target)(**source.options)
@@ -151,7 +151,7 @@ def test_the_suite_measures_against_the_dense_model() -> None:
     assert (named.label, named.techniques) == ("dense", [])
 
 
-def test_every_model_but_the_dense_one_declares_what_was_done_to_it() -> None:
+def test_every_model_but_the_dense_one_declares_its_changes() -> None:
     rows = [SUITE, *REAL]
     for suite in rows:
         planned = plan_suite(suite)
@@ -166,7 +166,7 @@ def test_every_model_but_the_dense_one_declares_what_was_done_to_it() -> None:
         assert {claim.b.engine.label for claim in claims} == {"dense"}
 
 
-def test_the_real_suites_are_mlperfs_workloads_and_say_what_they_lack(
+def test_the_real_suites_are_mlperfs_workloads_and_name_their_missing_files(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name in ("MLPERF_MODELS", "MLPERF_DATA"):

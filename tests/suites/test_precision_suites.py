@@ -71,7 +71,7 @@ ENTRIES = [
 
 
 def test_suites_compare_precisions_with_fp32_by_the_gate_of_their_twins() -> None:
-    """Same data, same reference scores; one scenario; fp32 is first, and is what is compared."""
+    """Same data, same reference scores, one scenario; fp32 is first, and the reference."""
     for file in sorted(PRECISE.glob("*.mlperf.toml")):
         if not (TINY / file.name).exists():
             continue  # the calibrated one has MLPerf's number of steps
@@ -99,7 +99,7 @@ def test_suites_compare_precisions_with_fp32_by_the_gate_of_their_twins() -> Non
 
 
 class Entry:
-    """A case of a suite and what its engine answers here."""
+    """A case of a suite and its engine's answers."""
 
     def __init__(self, name: str, case: Planned) -> None:
         self.case = case
@@ -216,7 +216,7 @@ def test_int8_is_judged_against_the_baseline_of_fp32(tmp_path: Path) -> None:
     assert "NO BASELINE" not in json.dumps(case["verdict"])
 
 
-def test_what_is_committed_is_small() -> None:
+def test_committed_files_are_small() -> None:
     for file in PRECISE.glob("*/*.onnx"):
         name, _, precision = file.stem.rpartition("-")
         (whole,) = TINY.glob(f"{name}/**/*.onnx")

@@ -136,7 +136,7 @@ KEYS_AND_VALUES = {
 """Numbers that a model keeps of a token, 2 bytes each; and tokens of the longest prompt."""
 
 
-def test_a_batch_of_transformers_fits_beside_the_weights() -> None:
+def test_a_batch_of_transformers_fits_with_the_weights() -> None:
     """Longest prompts come first, so what does not fit fails at once; a tenth is for the rest."""
     specs = known_gpus().values()
     for case in datacenter("torch"):
@@ -227,7 +227,7 @@ def test_the_matrix_has_engines_accelerators_and_scenarios() -> None:
     } <= ids
 
 
-def test_what_is_not_here_is_said_with_what_to_set(
+def test_missing_files_are_reported_with_the_variable_to_set(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """With the folders there and empty, each data set says which file it lacks."""
@@ -266,7 +266,7 @@ def test_what_is_not_here_is_said_with_what_to_set(
 
 
 def test_every_file_that_a_suite_needs_is_on_the_page_of_workloads() -> None:
-    """docs/workloads.md says of each path where MLPerf has what belongs there."""
+    """docs/workloads.md names MLPerf's source of each path."""
     page = (ROOT / "docs" / "workloads.md").read_text("utf-8")
     lacking = []
     for file in (*(file for _, file in FILES), *POWER, *SERVING):

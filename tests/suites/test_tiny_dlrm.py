@@ -1,4 +1,7 @@
-"""The tiny DLRM: trained, below what the true probabilities reach, found out when it is damaged."""
+"""Test the tiny DLRM.
+
+Trained, below the score of the true probabilities, and worse when damaged.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +59,7 @@ def test_the_true_probabilities_are_a_little_better(
     assert 0 < bound - auc(twin, answers) < 2
 
 
-def test_the_data_are_what_the_model_of_clicks_draws(twin: Twin, clicks: Any) -> None:
+def test_the_data_come_from_the_model_of_clicks(twin: Twin, clicks: Any) -> None:
     drawn = clicks.draw(twin.training["held_out_pairs"], 0)
     labels = np.concatenate(twin.references)
     samples = [twin.dataset.input(index) for index in range(len(twin.dataset))]

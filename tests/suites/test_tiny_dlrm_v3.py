@@ -1,4 +1,7 @@
-"""The tiny DLRM v3: trained, above what the true probabilities reach, found out when damaged."""
+"""Test the tiny DLRM v3.
+
+Trained, above the loss of the true probabilities, and worse when damaged.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ def test_the_true_probabilities_are_better(twin: Twin, answers: list[bytes], str
     assert 0 < twin.training["normalized_entropy"] - bound < 0.1
 
 
-def test_the_data_are_what_the_tastes_draw(twin: Twin, stream: Any) -> None:
+def test_the_data_come_from_the_model_of_tastes(twin: Twin, stream: Any) -> None:
     folder = TINY / "dlrm-v3" / "data" / "sampled_data"
 
     for name, content in stream.files(0).items():

@@ -43,7 +43,7 @@ def test_its_answers_are_drawn_and_come_again_by_their_seed(
     assert max(spread) - min(spread) < NOISE
 
 
-def test_what_it_says_in_the_channel_final_is_graded(twin: Twin, answers: list[bytes]) -> None:
+def test_only_the_channel_final_is_graded(twin: Twin, answers: list[bytes]) -> None:
     """What it only thought is not, nor does the first token matter that MLPerf's logs may lack."""
     channel = special(twin, "<|channel|>")
     rows = [ids_of(one) for one in answers]

@@ -59,7 +59,7 @@ def test_deepseeks_twin_has_latent_attention_and_balanced_experts() -> None:
 
 
 def test_needles_are_found_to_the_letter_in_prompts_longer_than_positions_were_made_for() -> None:
-    """MLPerf's own score of UUIDs tells little: wrong ones have most of it."""
+    """MLPerf's own score of UUIDs discriminates little: wrong ones have most of it."""
     twin = Twin("llama3.1-405b")
     config = json.loads((twin.model / "config.json").read_text("utf-8"))
     made_for = config["rope_parameters"]["original_max_position_embeddings"]

@@ -1,4 +1,4 @@
-"""The tiny Qwen3-VL: it sees what is in pictures, and is found out when it is damaged."""
+"""Test the tiny Qwen3-VL: it recognises pictures, and its score falls when it is damaged."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def test_chance_is_far_below(twin: Twin, answers: list[bytes]) -> None:
     assert another == pytest.approx(twin.training["map_of_another_image"], abs=0.5)
 
 
-def test_its_data_set_is_what_its_trainer_drew(twin: Twin) -> None:
+def test_its_data_set_equals_its_trainers(twin: Twin) -> None:
     """In sizes of their own, with every class, and with boxes that touch others."""
     boxes = [box for each in twin.references for box in each["annotations"]]
 

@@ -11,7 +11,7 @@ SUITE = "rgat"
 
 
 def test_a_byte_does_not_hold_its_classes(twin: Twin, answers: list[bytes]) -> None:
-    """What MLPerf's reference logs loses each class above 255, and nobody notices."""
+    """MLPerf's reference logs one byte, and silently loses each class above 255."""
     cut = [int.from_bytes(answer[:1], "little") for answer in answers]
     right = sum(one == label for one, label in zip(cut, twin.references, strict=True))
 
@@ -21,7 +21,7 @@ def test_a_byte_does_not_hold_its_classes(twin: Twin, answers: list[bytes]) -> N
     assert twin.gate("top1") > 2 * twin.training["alone"] > 10 * twin.training["chance"]
 
 
-def test_the_data_are_what_the_tool_draws(twin: Twin) -> None:
+def test_the_data_equal_the_tools(twin: Twin) -> None:
     graph = load_tool("tiny_papers").Papers(twin.training["seed"])
     folder = TINY / "rgat" / "data" / "full" / "processed"
 

@@ -57,7 +57,7 @@ def twin() -> Painter:
 
 @pytest.fixture(autouse=True)
 def clip_fid_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What conftest.py does beside the suite."""
+    """Find modules as the suite's conftest.py does."""
     monkeypatch.syspath_prepend(TINY / NAME)
 
 
@@ -74,7 +74,7 @@ def damaged(model: Path, copy: Path, share: float) -> Path:
     return copy
 
 
-def test_it_paints_what_its_trainer_reached(twin: Painter, answers: list[bytes]) -> None:
+def test_its_images_reach_the_scores_of_its_trainer(twin: Painter, answers: list[bytes]) -> None:
     """Chance is far below."""
     scores = twin.scores(answers)
     assert scores["clip"] == pytest.approx(twin.training["clip"], rel=0.001)
@@ -103,7 +103,7 @@ def test_damaged_weights_are_outside_the_gate(twin: Painter, tmp_path: Path, sha
 
 
 def test_its_data_set_has_a_caption_for_each_colour_and_digit(twin: Painter) -> None:
-    """One that names none of them or two is refused."""
+    """A caption that names none of them or two is refused."""
     judge = importlib.import_module("coloured_digits")
     captions = [each["caption"] for each in twin.references]
     assert sorted(map(judge.read, captions)) == [

@@ -31,7 +31,7 @@ print(f"CODE {int(code)} PEAK_KB {peak} HEAVY {heavy}")
 def test_the_tiny_suite_runs_accurately_in_a_small_process(tmp_path: Path) -> None:
     """Peak memory of the pytest process stays under 150 MB, and it loads no heavy library.
 
-    The scores that are committed beside the suite hold on this machine too.
+    The committed scores of the suite hold on this machine too.
     """
     text = SUITE.read_text("utf-8").replace('"3s"', '"300ms"')
     (tmp_path / "short.mlperf.toml").write_text(text, "utf-8")

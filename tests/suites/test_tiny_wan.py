@@ -22,7 +22,7 @@ SUITE = "wan-2.2"
 
 @pytest.fixture(autouse=True)
 def judge(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The module of the suite's scorer, found as conftest.py beside the suite lets it be."""
+    """Return the module of the suite's scorer, found as the suite's conftest.py does."""
     monkeypatch.syspath_prepend(FOLDER)
     return importlib.import_module("moving_digits")
 
@@ -51,7 +51,7 @@ def test_its_data_set_has_a_prompt_for_all_that_a_video_can_show(twin: Twin, jud
 
 
 def test_the_pipeline_is_one_of_diffusers(twin: Twin) -> None:
-    """Of the classes that Wan 2.2 has, with both transformers, and small."""
+    """Of the classes of Wan 2.2, with both transformers, and small."""
     index = json.loads((twin.model / "model_index.json").read_text("utf-8"))
     sizes = [file.stat().st_size for file in FOLDER.rglob("*") if file.is_file()]
 

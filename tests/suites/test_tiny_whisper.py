@@ -35,6 +35,6 @@ def test_the_clips_are_those_that_the_script_says(twin: Twin) -> None:
     assert sum(len(text.split()) for text in twin.references) == twin.training["held_out_words"]
 
 
-def test_what_was_said_scores_all_there_is(twin: Twin) -> None:
+def test_the_spoken_text_has_the_full_score(twin: Twin) -> None:
     """No word of the grammar is one that the normaliser changes on one side only."""
     assert accuracy(twin, [spelled(text) for text in twin.references]) == 100

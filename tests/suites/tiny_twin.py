@@ -66,7 +66,7 @@ def ask(engine: Engine, count: int, *, one_by_one: bool = False) -> list[bytes]:
 
 
 class Twin:
-    """A suite of suites/tiny, its data set, and what its trainer reached.
+    """A suite of suites/tiny, its data set, and the scores of its trainer.
 
     Several suites may share a folder with a model.
     """
@@ -90,7 +90,7 @@ class Twin:
         return ask(registry.resolve(self.engine.target)(**options), len(self.dataset))
 
     def engine_options(self, dataset: Any, **options: Any) -> dict[str, Any]:
-        """Return what the suite's engine is built with, for another data set or other options."""
+        """Return the arguments of the suite's engine, for another data set or other options."""
         shared = {"dataset": dataset, "model": str(self.model), "precision": self.precision}
         return {**shared, **self.engine.options, **options}
 
@@ -117,7 +117,7 @@ class Twin:
         return scores
 
     def gate(self, metric: str) -> float:
-        """Return what the suite asks of a score at least."""
+        """Return the suite's gate of a score."""
         bounds = self.planned.bounds(())
         assert bounds is not None
         low = bounds[metric].low

@@ -1,4 +1,4 @@
-"""`check_builder` passes what is right, and finds each way of being wrong."""
+"""Test that `check_builder` passes a correct builder, and detects each defect."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pytest_mlperf.testing import check_builder
 
 
 class Right(Builder):
-    """Copies the weights, and says that it has made something of them."""
+    """Copy the weights, and report them as changed."""
 
     distributions: ClassVar[tuple[str, ...]] = ("pytest",)
 
@@ -43,12 +43,12 @@ class WritesNothing(Right):
         return {}
 
 
-def writing(place: str) -> type[Builder]:
+def writing(path: str) -> type[Builder]:
     """Return a builder that also writes a file there, below source or target."""
 
     class Writing(Right):
         def build(self, source: Path, target: Path, *rest: Any) -> Mapping[str, str]:
-            root, _, name = place.partition("/")
+            root, _, name = path.partition("/")
             ({"source": source, "target": target}[root] / name).write_bytes(b"")
             return super().build(source, target, *rest)
 
@@ -81,7 +81,7 @@ def source(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_right_builder_passes_and_says_what_it_made(source: Path) -> None:
+def test_a_right_builder_passes_and_describes_its_output(source: Path) -> None:
     """A recipe that looks at samples needs some; without a source nothing is built."""
     facts = check_builder(Right, recipe="plain", options={"group_size": 16}, source=source)
     assert facts == {"quantisation": "int8 weights"}

@@ -1,4 +1,4 @@
-"""`check_dataset` passes what is right, and finds each way of being wrong."""
+"""Test that `check_dataset` passes a correct data set, and detects each defect."""
 
 from __future__ import annotations
 

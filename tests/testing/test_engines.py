@@ -1,4 +1,4 @@
-"""`check_engine` passes what is right, and finds each way of being wrong."""
+"""Test that `check_engine` passes a correct engine, and detects each defect."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Attaches(Right):
 
 
 def test_a_right_engine_passes_and_its_answers_come_back() -> None:
-    """Also one that attaches what a scorer needs."""
+    """Also one that attaches an artefact for a scorer."""
     answers = {index: answer(index) for index in range(24)}
 
     assert check(Right, limit_s=30.0) == answers
@@ -267,7 +267,7 @@ def breaks(engine: Right, ids: Sequence[int], indices: Sequence[int], sink: Sink
     raise RuntimeError("out of memory")
 
 
-def test_what_an_engine_raises_is_raised() -> None:
+def test_an_exception_of_an_engine_is_raised() -> None:
     """An option that is none is refused."""
     with pytest.raises(RuntimeError, match="out of memory"):
         check(working(breaks))
@@ -281,38 +281,38 @@ class Speaks(Right):
     tokens = (7, 8, 2)
 
     def work(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
-        for one in ids:
-            self.say(one, sink)
+        for sample_id in ids:
+            self.say(sample_id, sink)
 
-    def say(self, one: int, sink: Sink) -> None:
+    def say(self, sample_id: int, sink: Sink) -> None:
         if sink.times_tokens:
-            sink.first_tokens([one])
+            sink.first_tokens([sample_id])
             for _ in self.tokens[1:]:
-                sink.next_tokens([one])
-        self.end(one, sink)
+                sink.next_tokens([sample_id])
+        self.end(sample_id, sink)
 
-    def end(self, one: int, sink: Sink) -> None:
+    def end(self, sample_id: int, sink: Sink) -> None:
         output = struct.pack(f"<{len(self.tokens)}q", *self.tokens)
-        sink.done([one], [output] if sink.wants_output else None, [len(self.tokens)])
+        sink.done([sample_id], [output] if sink.wants_output else None, [len(self.tokens)])
 
 
 class NoFirst(Speaks):
-    def say(self, one: int, sink: Sink) -> None:
-        self.end(one, sink)
+    def say(self, sample_id: int, sink: Sink) -> None:
+        self.end(sample_id, sink)
 
 
 class TooManyTokens(Speaks):
-    def end(self, one: int, sink: Sink) -> None:
+    def end(self, sample_id: int, sink: Sink) -> None:
         if sink.times_tokens:
-            sink.next_tokens([one])
-        super().end(one, sink)
+            sink.next_tokens([sample_id])
+        super().end(sample_id, sink)
 
 
 class FirstAtLast(Speaks):
-    def say(self, one: int, sink: Sink) -> None:
-        self.end(one, sink)
+    def say(self, sample_id: int, sink: Sink) -> None:
+        self.end(sample_id, sink)
         if sink.times_tokens:
-            sink.first_tokens([one])
+            sink.first_tokens([sample_id])
 
 
 class OneToken(Speaks):
@@ -320,21 +320,21 @@ class OneToken(Speaks):
 
 
 class NarrowTokens(Speaks):
-    def end(self, one: int, sink: Sink) -> None:
-        sink.done([one], [struct.pack("<3i", 7, 8, 2)] if sink.wants_output else None, [3])
+    def end(self, sample_id: int, sink: Sink) -> None:
+        sink.done([sample_id], [struct.pack("<3i", 7, 8, 2)] if sink.wants_output else None, [3])
 
 
 class CountsMoreWhenTimed(Speaks):
-    """Counts three tokens for each that it answers where no output is asked for."""
+    """Count three tokens for each answered one if outputs are not wanted."""
 
-    def end(self, one: int, sink: Sink) -> None:
+    def end(self, sample_id: int, sink: Sink) -> None:
         output = [struct.pack("<3q", 7, 8, 2)] if sink.wants_output else None
-        sink.done([one], output, [3 if sink.wants_output else 9])
+        sink.done([sample_id], output, [3 if sink.wants_output else 9])
 
 
 class CountsNothing(Speaks):
-    def end(self, one: int, sink: Sink) -> None:
-        sink.done([one], [struct.pack("<3q", 7, 8, 2)] if sink.wants_output else None)
+    def end(self, sample_id: int, sink: Sink) -> None:
+        sink.done([sample_id], [struct.pack("<3q", 7, 8, 2)] if sink.wants_output else None)
 
 
 def test_a_wrong_language_model_is_found() -> None:

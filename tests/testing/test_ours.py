@@ -135,7 +135,7 @@ SCATTERED = {"3d-unet", "dlrm-v2", "dlrm-v3", "stable-diffusion-xl"}
 """Answers are sums of floats, whose last bits depend on what is computed together."""
 
 
-def test_builders_say_what_they_make() -> None:
+def test_builders_describe_their_output() -> None:
     for name, entry in OWN_BUILDERS.items():
         for recipe in importlib.import_module(entry.module).RECIPES:
             check_builder(factory("builders", name), recipe=recipe)

@@ -1,4 +1,4 @@
-"""`check_scorer` passes what is right, and finds each way of being wrong."""
+"""Test that `check_scorer` passes a correct scorer, and detects each defect."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Refuses(Right):
 
 
 class Attached(Right):
-    """Scores what is attached, and no output."""
+    """Score the attachments, and no output."""
 
     artefacts = ("text",)
 

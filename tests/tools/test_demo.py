@@ -1,4 +1,7 @@
-"""tools/demo.py and tools/first_contact.py: what they run, and what may come out under load."""
+"""Test tools/demo.py and tools/first_contact.py.
+
+Their commands, and the outcomes allowed under load.
+"""
 
 from __future__ import annotations
 

@@ -30,9 +30,9 @@ def test_a_passage_of_six_lines_or_more_is_one_pair(tool: Any, tmp_path: Path) -
     assert (pair.first.stem, pair.first_line) == ("a", 2)
     assert (pair.second.stem, pair.second_line, pair.lines) == ("b", 3, 9)
 
-    for count, found in ((5, 0), (6, 1)):
+    for count, pair_count in ((5, 0), (6, 1)):
         files = write(tmp_path, a=lines(1, count) + "one()\n", b=lines(1, count) + "two()\n")
-        assert len(tool.pairs(files)) == found
+        assert len(tool.pairs(files)) == pair_count
     files = write(tmp_path, a=lines(1, 6) + "one()\n" + lines(1, 6), b="two()\n" + lines(1, 6))
     assert [(pair.first.stem, pair.second.stem) for pair in tool.pairs(files)] == [
         ("a", "a"),

@@ -148,7 +148,7 @@ def test_constants_of_one_name_and_lines_are_counted_by_module(house: Any, tmp_p
     assert figure(house, root, "lines_of_addons")[0] == 3
 
 
-def test_cells_are_counted_from_what_a_file_shows(house: Any, tmp_path: Path) -> None:
+def test_cells_are_counted_from_the_source_of_a_file(house: Any, tmp_path: Path) -> None:
     (tmp_path / "tests").mkdir()
     lists = {
         "[*NUMBERS, 1]": 31,
@@ -206,8 +206,8 @@ def test_duplicates_are_those_of_make_duplicates(house: Any, tmp_path: Path) -> 
     passage = "".join(f"step({number})\n" for number in range(6))
     root = write(tmp_path, a=passage, b=f"\n{passage}")
 
-    place = "pytest_mlperf/a.py:1 and pytest_mlperf/b.py:2 (6 lines)"
-    assert figure(house, root, "duplicate_pairs") == (1, [place])
+    pair = "pytest_mlperf/a.py:1 and pytest_mlperf/b.py:2 (6 lines)"
+    assert figure(house, root, "duplicate_pairs") == (1, [pair])
 
 
 @pytest.mark.process

@@ -1,4 +1,4 @@
-"""tools/servers.py: faulty servers beside what the client says of them."""
+"""Test tools/servers.py: faulty servers, and the client's findings about them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_each_row_names_tests_that_exist_and_stand_in_the_table_of_faults(lib: A
         assert [name for name in fault.tests if f"`{name}`" not in table] == []
 
 
-def test_a_client_that_is_wrong_is_told(lib: Any) -> None:
+def test_a_wrong_finding_of_the_client_is_reported(lib: Any) -> None:
     servers = lib("servers")
     truth = {servers.TTFT: 0.1, servers.HIDDEN: 0.75, servers.PROMPT: 13.0}
     right = servers.Seen(server=truth, client={**truth, servers.TTFT: 0.109})

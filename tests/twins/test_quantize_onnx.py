@@ -96,8 +96,8 @@ def test_answers_stay_near(tool: Any, tmp_path: Path) -> None:
 
         tool.quantise(model, copy, precision, [feed])
 
-        (exact,), (found,) = run(model, feed), run(copy, feed)
-        assert least < np.linalg.norm(found - exact) / np.linalg.norm(exact) < most
+        (exact,), (quantised,) = run(model, feed), run(copy, feed)
+        assert least < np.linalg.norm(quantised - exact) / np.linalg.norm(exact) < most
         contents = read(copy)
         assert contents is not None
         assert str(Kinds.of(contents)) == kinds
@@ -121,8 +121,8 @@ def test_four_bits_are_packed_as_onnxruntime_reads_them(tool: Any, tmp_path: Pat
     }
     node = helper.make_node("MatMulNBits", ["x", "p", "s"], ["y"], **options)
     path = model_of(tmp_path / "packed.onnx", [node], x=[40, 40], y=[40, 5], p=packed, s=scales)
-    (found,) = run(path, {"x": np.eye(40, dtype=np.float32)})
-    np.testing.assert_array_equal(found.T, rows)
+    (output,) = run(path, {"x": np.eye(40, dtype=np.float32)})
+    np.testing.assert_array_equal(output.T, rows)
     rows = np.zeros((2, 32), np.float32)
     rows[1, 7] = 3.0
 
@@ -133,7 +133,7 @@ def test_four_bits_are_packed_as_onnxruntime_reads_them(tool: Any, tmp_path: Pat
     np.testing.assert_array_equal(whole * scales[1, 0], rows[1])
 
 
-def test_what_cannot_be_quantised_is_said(tool: Any, tmp_path: Path) -> None:
+def test_unsupported_models_are_reported(tool: Any, tmp_path: Path) -> None:
     for precision, expected in (
         ("int8", "has convolutions: name a suite to find their ranges with"),
         ("int4", "has no layers that can be int4"),
@@ -196,10 +196,10 @@ def test_the_same_file_is_written_each_time(
 
     assert copies[0].read_bytes() == copies[1].read_bytes()
     # Other versions of the library may order or name nodes otherwise.
-    found, expected = read(copies[0]), read(PRECISE / name / f"{name}-{precision}.onnx")
-    assert found is not None
+    graph, expected = read(copies[0]), read(PRECISE / name / f"{name}-{precision}.onnx")
+    assert graph is not None
     assert expected is not None
-    assert str(Kinds.of(found)) == str(Kinds.of(expected))
+    assert str(Kinds.of(graph)) == str(Kinds.of(expected))
 
 
 def test_a_model_of_older_operators_is_quantised(tool: Any, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ Done = subprocess.CompletedProcess[str]
 
 @dataclass
 class Outcome:
-    """Every script that ran by its step, what other actions were given, and the outputs."""
+    """Every script that ran by its step, the inputs of other actions, and the outputs."""
 
     steps: dict[str, Done] = field(default_factory=dict)
     uploads: list[dict[str, str]] = field(default_factory=list)
@@ -40,45 +40,49 @@ def run(runner: Runner, inputs: Mapping[str, str], **env: str) -> Outcome:
     Raises:
         KeyError: It knows no such input, or a required one is not given.
     """
-    found = action("run-suite")
-    given = {name: one["default"] for name, one in found["inputs"].items() if "default" in one}
-    known = {f"inputs.{name}": value for name, value in {**given, **inputs}.items()}
-    assert {name.removeprefix("inputs.") for name in known} <= set(found["inputs"])
-    known["runner.temp"] = str(runner.temp)
+    definition = action("run-suite")
+    defaults = {
+        name: one["default"] for name, one in definition["inputs"].items() if "default" in one
+    }
+    expression_values = {f"inputs.{name}": value for name, value in {**defaults, **inputs}.items()}
+    assert {name.removeprefix("inputs.") for name in expression_values} <= set(definition["inputs"])
+    expression_values["runner.temp"] = str(runner.temp)
     outcome = Outcome()
-    for step in found["runs"]["steps"]:
+    for step in definition["runs"]["steps"]:
         if outcome.failed and step.get("if") != "always()":
-            _outputs(step, {}, known)
+            _outputs(step, {}, expression_values)
         elif "uses" in step:
-            values = {name: fill(str(value), known) for name, value in step["with"].items()}
+            values = {
+                name: fill(str(value), expression_values) for name, value in step["with"].items()
+            }
             outcome.uploads.append(values)
         else:
-            _script(step, runner, known, env, outcome)
-    for name, one in found["outputs"].items():
-        outcome.outputs[name] = fill(one["value"], known)
+            _script(step, runner, expression_values, env, outcome)
+    for name, output in definition["outputs"].items():
+        outcome.outputs[name] = fill(output["value"], expression_values)
     return outcome
 
 
 def _script(
     step: Mapping[str, Any],
     runner: Runner,
-    known: dict[str, str],
+    values: dict[str, str],
     env: Mapping[str, str],
     outcome: Outcome,
 ) -> None:
     assert step["shell"] == "bash"
     (runner.folder / "output").unlink(missing_ok=True)
-    own = {name: fill(value, known) for name, value in step.get("env", {}).items()}
-    variables = {"GITHUB_ACTION_PATH": str(FOLDER), **env, **own}
+    variables_of_step = {name: fill(value, values) for name, value in step.get("env", {}).items()}
+    variables = {"GITHUB_ACTION_PATH": str(FOLDER), **env, **variables_of_step}
     outcome.steps[step["name"]] = runner.run(step["run"], **variables)
-    _outputs(step, runner.outputs(), known)
+    _outputs(step, runner.outputs(), values)
 
 
-def _outputs(step: Mapping[str, Any], outputs: Mapping[str, str], known: dict[str, str]) -> None:
-    """Let later steps see what a step said; what it did not say is empty, as on GitHub."""
+def _outputs(step: Mapping[str, Any], outputs: Mapping[str, str], values: dict[str, str]) -> None:
+    """Pass a step's outputs to later steps; a missing one is empty, as on GitHub."""
     named = {"prepare": ("artifact", "results", "junit"), "measure": ("exit-code",)}
     for name in named.get(step.get("id", ""), ()):
-        known[f"steps.{step['id']}.outputs.{name}"] = outputs.get(name, "")
+        values[f"steps.{step['id']}.outputs.{name}"] = outputs.get(name, "")
 
 
 def wheel(folder: Path) -> Path:

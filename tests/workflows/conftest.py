@@ -47,7 +47,7 @@ GIT = ("git", "-c", "user.name=a", "-c", "user.email=a@example.org")
 
 @dataclass(frozen=True)
 class Measured:
-    """A project whose baselines were recorded; what the action did, and the wheel it installed."""
+    """A project with recorded baselines, the action's steps, and the wheel that it installed."""
 
     runner: Runner
     outcome: composite.Outcome = field(default_factory=composite.Outcome)
@@ -64,13 +64,13 @@ def git(folder: Path, *words: str) -> str:
 
 @pytest.fixture(scope="session")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
-    """Record baselines with the action, in a job like that of gpu.yml; nobody may change it."""
+    """Record baselines with the action, in a job like that of gpu.yml; the result is read-only."""
     return once(tmp_path_factory, "recording", record_by_action)
 
 
 @pytest.fixture(scope="session")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Measured:
-    """Record baselines with pytest alone; nobody may change them."""
+    """Record baselines with pytest alone; the result is read-only."""
     return once(tmp_path_factory, "recording-alone", record)
 
 
@@ -127,7 +127,7 @@ def record_by_action(folder: Path) -> Measured:
     )
     assert done.returncode == 0, done.stderr
     (folder / "summary").unlink()
-    inputs = given(runner, wheel) | {"update": "replace", "reason": REASON}
+    inputs = inputs_of(runner, wheel) | {"update": "replace", "reason": REASON}
     outcome = composite.run(runner, inputs)
     assert outcome.failed == [], outcome.log()
     return Measured(runner, outcome, wheel)
@@ -137,7 +137,10 @@ REASON = "driver 580; $(touch pwned) `touch pwned` \"'"
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """Return what a real job needs here: quick runs, leases of its own, no network."""
+    """Return the variables that a real job needs here.
+
+    Quick runs, leases of its own, no network.
+    """
     return {
         "PYTEST_ADDOPTS": QUICK,
         "PYTEST_MLPERF_LEASES": str(folder / "leases"),
@@ -147,7 +150,7 @@ def environment(folder: Path) -> dict[str, str]:
     }
 
 
-def given(runner: Runner, wheel: Path) -> dict[str, str]:
+def inputs_of(runner: Runner, wheel: Path) -> dict[str, str]:
     return {
         "suite": "suites/first.mlperf.toml",
         "accelerator": "cpu",

@@ -38,21 +38,21 @@ class Workflow:
     @cached_property
     def content(self) -> dict[str, Any]:
         """The parsed file; YAML 1.1 reads the key `on` as true."""
-        found: dict[Any, Any] = yaml.safe_load(self.path.read_text("utf-8"))
-        on = found.pop(True)
-        found["on"] = (
+        content: dict[Any, Any] = yaml.safe_load(self.path.read_text("utf-8"))
+        on = content.pop(True)
+        content["on"] = (
             on if isinstance(on, dict) else dict.fromkeys([on] if isinstance(on, str) else on)
         )
-        return found
+        return content
 
     @property
     def jobs(self) -> dict[str, dict[str, Any]]:
-        found: dict[str, dict[str, Any]] = self.content["jobs"]
-        return found
+        job_list: dict[str, dict[str, Any]] = self.content["jobs"]
+        return job_list
 
     def step(self, job: str, name: str) -> dict[str, Any]:
-        (found,) = [one for one in self.jobs[job]["steps"] if one.get("name") == name]
-        return dict(found)
+        (found_step,) = [one for one in self.jobs[job]["steps"] if one.get("name") == name]
+        return dict(found_step)
 
     def script(self, job: str, name: str) -> str:
         return str(self.step(job, name)["run"])
@@ -64,8 +64,8 @@ def workflow(name: str) -> Workflow:
 
 def action(name: str) -> dict[str, Any]:
     path = ROOT / ".github" / "actions" / name / "action.yml"
-    found: dict[str, Any] = yaml.safe_load(path.read_text("utf-8"))
-    return found
+    definition: dict[str, Any] = yaml.safe_load(path.read_text("utf-8"))
+    return definition
 
 
 def scripts() -> Iterator[tuple[str, str]]:
@@ -85,13 +85,13 @@ def scripts() -> Iterator[tuple[str, str]]:
 _EXPRESSION = re.compile(r"\$\{\{\s*(.*?)\s*\}\}")
 
 
-def fill(text: str, known: Mapping[str, str]) -> str:
+def fill(text: str, values: Mapping[str, str]) -> str:
     """Return a value with its expressions replaced, as GitHub does before a step starts.
 
     Raises:
         KeyError: An expression that the test did not give a value for.
     """
-    return _EXPRESSION.sub(lambda found: known[found[1]], text)
+    return _EXPRESSION.sub(lambda match: values[match[1]], text)
 
 
 @dataclass
@@ -126,9 +126,12 @@ class Runner:
         return self.folder / "temp"
 
     def environment(self, **more: str) -> dict[str, str]:
-        """Return what a step sees: this Python first, then what is in `bin`."""
-        own = [self.folder / "bin", *([self.folder / "forwards"] if self.in_process else [])]
-        path = [*map(str, own), str(Path(sys.executable).parent), os.environ["PATH"]]
+        """Return the environment of a step: this Python first, then the programs in `bin`."""
+        own_folders = [
+            self.folder / "bin",
+            *([self.folder / "forwards"] if self.in_process else []),
+        ]
+        path = [*map(str, own_folders), str(Path(sys.executable).parent), os.environ["PATH"]]
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "GITHUB_"))}
         return {
             **kept,
@@ -192,18 +195,18 @@ class Runner:
         """Return the outputs that steps have set, those of several lines too."""
         file = self.folder / "output"
         lines = iter(file.read_text("utf-8").splitlines() if file.exists() else [])
-        found = {}
+        outputs = {}
         for line in lines:
             name, several, end = line.partition("<<")
             if several and "=" not in name:
                 text = []
-                while (one := next(lines)) != end:
-                    text.append(one)
-                found[name] = "\n".join(text) + "\n"
+                while (next_line := next(lines)) != end:
+                    text.append(next_line)
+                outputs[name] = "\n".join(text) + "\n"
             else:
                 name, _, value = line.partition("=")
-                found[name] = value
-        return found
+                outputs[name] = value
+        return outputs
 
     def summary(self) -> str:
         file = self.folder / "summary"
@@ -218,9 +221,9 @@ class Runner:
 
     def scripts_of_ours(self, below: str = ".") -> None:
         """Let the workspace have `.github/scripts`, as after a checkout."""
-        place = self.workspace / below / ".github"
-        place.mkdir(parents=True)
-        (place / "scripts").symlink_to(SCRIPTS)
+        folder = self.workspace / below / ".github"
+        folder.mkdir(parents=True)
+        (folder / "scripts").symlink_to(SCRIPTS)
 
 
 def run_here(process: Path) -> int:
@@ -290,12 +293,12 @@ if answers[key] is not None:
 
 @dataclass(frozen=True)
 class GitHub:
-    """What a job asks of GitHub; what has no answer is a 404."""
+    """A fake GitHub that answers a job's requests; one without an answer is a 404."""
 
     runner: Runner
 
-    def answers(self, found: Mapping[str, Any]) -> None:
-        (self.runner.folder / "answers.json").write_text(json.dumps(found), "utf-8")
+    def answers(self, answers: Mapping[str, Any]) -> None:
+        (self.runner.folder / "answers.json").write_text(json.dumps(answers), "utf-8")
         self.runner.put(
             "gh",
             GH.format(
@@ -305,7 +308,7 @@ class GitHub:
             ),
         )
 
-    def asked(self) -> list[tuple[str, Any]]:
+    def requests(self) -> list[tuple[str, Any]]:
         file = self.runner.folder / "asked"
         lines = file.read_text("utf-8").splitlines() if file.exists() else []
         return [(key, body) for key, body in map(json.loads, lines)]

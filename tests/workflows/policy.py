@@ -1,4 +1,4 @@
-"""The seven rules that protect self-hosted machines, each a function that says what breaks it."""
+"""The seven rules that protect self-hosted machines, each a function that yields its violations."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def hosted(job: Job) -> bool:
     return isinstance(named, str) and named in HOSTED
 
 
-def own_machines(found: Workflow) -> Iterator[tuple[str, Job]]:
-    return ((name, job) for name, job in found.jobs.items() if not hosted(job))
+def own_machines(workflow: Workflow) -> Iterator[tuple[str, Job]]:
+    return ((name, job) for name, job in workflow.jobs.items() if not hosted(job))
 
 
 def runs(job: Job) -> Iterator[str]:
@@ -70,21 +70,21 @@ def writes(job: Job) -> set[str]:
     return {name for name, right in rights.items() if right != "read"}
 
 
-def rule_1(found: Workflow) -> Iterator[str]:
+def rule_1(workflow: Workflow) -> Iterator[str]:
     """Strangers' code reaches own machines only as an exact, approved commit."""
-    for name, job in own_machines(found):
-        for trigger in set(found.content["on"]) - SAFE_TRIGGERS:
+    for name, job in own_machines(workflow):
+        for trigger in set(workflow.content["on"]) - SAFE_TRIGGERS:
             yield f"{name}: {trigger} reaches a self-hosted machine"
         if job.get("environment") not in {"gpu", ENVIRONMENTS}:
             yield f"{name}: no environment gpu, which says what branches may use it"
-    for name, job in found.jobs.items():
+    for name, job in workflow.jobs.items():
         refs = [str(given.get("ref", "")) for given in uses(job, "actions/checkout")]
         if any("inputs." in ref and ref != FORKS for ref in refs):
             yield f"{name}: checks out an input that is not the approved commit"
         if FORKS in refs and (writes(job) or LEAK.search(text_of(job))):
             yield f"{name}: a fork's commit beside a token or a right to write"
-        if FORKS in refs and hosted(job) and (why := runs_change(job)):
-            yield f"{name}: {why}"
+        if FORKS in refs and hosted(job) and (reason := runs_change(job)):
+            yield f"{name}: {reason}"
 
 
 def runs_change(job: Job) -> str:
@@ -102,16 +102,16 @@ def runs_change(job: Job) -> str:
     return ""
 
 
-def rule_2(found: Workflow) -> Iterator[str]:
+def rule_2(workflow: Workflow) -> Iterator[str]:
     """What a stranger can start with our rights never checks out or reads their code."""
-    if not {"pull_request_target", "workflow_run", "issue_comment"} & set(found.content["on"]):
+    if not {"pull_request_target", "workflow_run", "issue_comment"} & set(workflow.content["on"]):
         return
-    for name, job in found.jobs.items():
+    for name, job in workflow.jobs.items():
         if not hosted(job):
             yield f"{name}: on a self-hosted machine"
-        for given in uses(job, "actions/checkout"):
-            if given.get("ref") != OWN:
-                yield f"{name}: checks out {given.get('ref', 'the default')}"
+        for inputs in uses(job, "actions/checkout"):
+            if inputs.get("ref") != OWN:
+                yield f"{name}: checks out {inputs.get('ref', 'the default')}"
         if HEAD.search(text_of(job["steps"])):
             yield f"{name}: names the pull request's head"
         if any(
@@ -120,9 +120,9 @@ def rule_2(found: Workflow) -> Iterator[str]:
             yield f"{name}: fetches by git"
 
 
-def rule_3(found: Workflow) -> Iterator[str]:
+def rule_3(workflow: Workflow) -> Iterator[str]:
     """Own machines give a job nothing but themselves: no root, no docker, no secret, no cache."""
-    for name, job in own_machines(found):
+    for name, job in own_machines(workflow):
         text = text_of(job)
         if "container" in job or "services" in job or ESCAPE.search(text):
             yield f"{name}: a container, docker or root"
@@ -132,20 +132,20 @@ def rule_3(found: Workflow) -> Iterator[str]:
             yield f"{name}: a cache, which outlives the job"
 
 
-def rule_4(found: Workflow) -> Iterator[str]:
+def rule_4(workflow: Workflow) -> Iterator[str]:
     """The least rights; actions by commit; no token left behind; inputs only through env."""
-    content, text = found.content, found.path.read_text("utf-8")
+    content, text = workflow.content, workflow.path.read_text("utf-8")
     if content.get("permissions") != {}:
         yield "permissions are not {} at the top"
-    for name, job in found.jobs.items():
-        if extra := writes(job) - WRITES.get((found.path.stem, name), set()):
+    for name, job in workflow.jobs.items():
+        if extra := writes(job) - WRITES.get((workflow.path.stem, name), set()):
             yield f"{name}: may write {', '.join(sorted(extra))}"
         # What is measured ends by the plan, which knows how long it takes.
         ends = job.get("timeout-minutes", 0)
         if ends != "${{ matrix.minutes }}" and not (isinstance(ends, int) and 0 < ends <= 720):
             yield f"{name}: no end"
-        for given in uses(job, "actions/checkout"):
-            if given.get("persist-credentials") is not False:
+        for inputs in uses(job, "actions/checkout"):
+            if inputs.get("persist-credentials") is not False:
                 yield f"{name}: leaves its token in .git"
         for step in job["steps"]:
             if wrong := unpinned(str(step.get("uses", "")), text):
@@ -155,18 +155,18 @@ def rule_4(found: Workflow) -> Iterator[str]:
 
 
 def unpinned(used: str, text: str) -> str | None:
-    """Return what is wrong with how a step names an action, or None."""
+    """Return the error in how a step names an action, or None."""
     if not used or used.startswith("./"):
         return None
     if not PINNED.fullmatch(used):
         return f"{used} is not pinned to a commit"
-    said = re.search(rf"{re.escape(used)} # v\d+\.\d+\.\d+", text)
-    return None if said else f"{used} does not say its version"
+    has_version = re.search(rf"{re.escape(used)} # v\d+\.\d+\.\d+", text)
+    return None if has_version else f"{used} does not say its version"
 
 
-def rule_5(found: Workflow) -> Iterator[str]:
+def rule_5(workflow: Workflow) -> Iterator[str]:
     """What other machines give is data: read by our own code, without a right to write."""
-    for name, job in found.jobs.items():
+    for name, job in workflow.jobs.items():
         taken = list(uses(job, "actions/download-artifact"))
         foreign = [g for g in taken if "run-id" in g or "pattern" in g]
         if not foreign:
@@ -181,9 +181,9 @@ def rule_5(found: Workflow) -> Iterator[str]:
         for script in runs(job):
             if UNSAFE_READ.search(script) or started.search(script):
                 yield f"{name}: runs what it downloaded"
-    for name, job in found.jobs.items():
-        for given in uses(job, "actions/download-artifact"):
-            if given.get("digest-mismatch", "error") != "error":
+    for name, job in workflow.jobs.items():
+        for inputs in uses(job, "actions/download-artifact"):
+            if inputs.get("digest-mismatch", "error") != "error":
                 yield f"{name}: takes an artifact whose digest differs"
 
 
@@ -197,9 +197,9 @@ INDEX_CHECK = (
 """What a job that pushes must hold: the check is of what it would commit, and people review it."""
 
 
-def rule_6(found: Workflow) -> Iterator[str]:
+def rule_6(workflow: Workflow) -> Iterator[str]:
     """Baselines change by a reviewed pull request, from a hosted machine, by who read nothing."""
-    for name, job in found.jobs.items():
+    for name, job in workflow.jobs.items():
         text = "\n".join(runs(job))
         pushes = re.findall(r"git push .*", text)
         if (pushes or "contents" in writes(job)) and not hosted(job):
@@ -214,9 +214,9 @@ def rule_6(found: Workflow) -> Iterator[str]:
             yield f"{name}: runs more than git and gh beside a right to write"
 
 
-def rule_7(found: Workflow) -> Iterator[str]:
+def rule_7(workflow: Workflow) -> Iterator[str]:
     """Own machines are looked at before a job, and left idle and empty by its last step."""
-    for name, job in own_machines(found):
+    for name, job in own_machines(workflow):
         steps, last = job["steps"], job["steps"][-1]
         clean = str(last.get("run", ""))
         if last.get("if") != "always()" or "machine.py clean" not in clean:

@@ -43,16 +43,16 @@ EVENT: dict[str, Any] = {
 def github(tmp_path: Path) -> GitHub:
     runner = Runner(tmp_path)
     runner.scripts_of_ours()
-    found = GitHub(runner)
-    found.event(EVENT)
-    return found
+    fake_github = GitHub(runner)
+    fake_github.event(EVENT)
+    return fake_github
 
 
 def event(body: str = "", **author: Any) -> dict[str, Any]:
-    found = copy.deepcopy(EVENT)
-    found["comment"]["body"] = body or found["comment"]["body"]
-    found["comment"]["user"] |= author
-    return found
+    event_content = copy.deepcopy(EVENT)
+    event_content["comment"]["body"] = body or event_content["comment"]["body"]
+    event_content["comment"]["user"] |= author
+    return event_content
 
 
 def answers(
@@ -70,14 +70,14 @@ def answers(
 def test_who_may_write_starts_a_run_of_exactly_the_named_commit(github: GitHub) -> None:
     """GitHub's editor may leave a line end; a reaction that cannot be set changes nothing."""
     for body in (f"/run-gpu {READ}", f"/run-gpu {READ}\r\n"):
-        for known in (answers(body=body), answers("admin", body=body)):
+        for answers_known in (answers(body=body), answers("admin", body=body)):
             github.event(event(body))
             if not body.endswith("\n"):
-                del known[REACTION]
-            github.answers(known)
+                del answers_known[REACTION]
+            github.answers(answers_known)
 
             github.runner.ends(0, APPROVE)
-            assert github.asked()[-5:] == [
+            assert github.requests()[-5:] == [
                 (RIGHT, None),
                 (COMMENT, None),
                 (PULL, None),
@@ -86,15 +86,15 @@ def test_who_may_write_starts_a_run_of_exactly_the_named_commit(github: GitHub) 
             ]
 
 
-def test_a_commit_that_nobody_read_does_not_run(github: GitHub) -> None:
+def test_an_unreviewed_commit_does_not_run(github: GitHub) -> None:
     """It was pushed between the reading and the comment: the event knows only the new head."""
     github.answers(answers(sha=PUSHED))
 
     done = github.runner.ends(1, APPROVE)
 
     assert f"pull request 7 is at {PUSHED}, the comment names {READ}" in done.stdout
-    assert github.asked()[-1] == (REACTION, {"content": "confused"})
-    assert START not in [key for key, _ in github.asked()]
+    assert github.requests()[-1] == (REACTION, {"content": "confused"})
+    assert START not in [key for key, _ in github.requests()]
 
 
 NO_COMMANDS = (
@@ -126,7 +126,7 @@ def test_a_comment_of_another_form_starts_nothing(github: GitHub) -> None:
 
         done = github.runner.ends(1, APPROVE)
         assert "must be `/run-gpu` and one commit id of 40 digits" in done.stdout, body
-    assert {key for key, _ in github.asked()} == {REACTION}
+    assert {key for key, _ in github.requests()} == {REACTION}
     assert list(github.runner.folder.rglob("pwned*")) == []
 
 
@@ -135,7 +135,7 @@ def test_nothing_starts_by_who_may_not_write_or_where_something_changed(github: 
     del issue["issue"]["pull_request"]
     through_app = copy.deepcopy(EVENT)
     through_app["comment"]["performed_via_github_app"] = {"slug": "helper"}
-    for found, known, message in (
+    for event_content, answers_known, message in (
         (EVENT, answers("read"), "maintainer may not write to lab/bench"),
         (EVENT, answers("none"), "maintainer may not write to lab/bench"),
         (EVENT, answers(body=f"/run-gpu {PUSHED}"), "the comment was edited"),
@@ -145,8 +145,8 @@ def test_nothing_starts_by_who_may_not_write_or_where_something_changed(github: 
         (event(type="Bot"), answers(), "a person must approve a commit"),
         (through_app, answers(), "a person must approve a commit"),
     ):
-        github.event(found)
-        github.answers(known)
+        github.event(event_content)
+        github.answers(answers_known)
 
         done = github.runner.ends(1, APPROVE)
         assert f"::error::{message}" in done.stdout or message in done.stdout, message
@@ -154,16 +154,16 @@ def test_nothing_starts_by_who_may_not_write_or_where_something_changed(github: 
         github.event(EVENT)
         github.answers({key: answer for key, answer in answers().items() if key != lacking})
         github.runner.ends(1, APPROVE)
-    assert START not in [key for key, _ in github.asked()]
+    assert START not in [key for key, _ in github.requests()]
 
 
 def test_a_commit_of_another_pull_request_is_refused(github: GitHub) -> None:
-    """Though it is approved there: what is reported here must be what was read here."""
+    """Even if it is approved there: a report here must be about commits read here."""
     github.event(event(f"/run-gpu {PUSHED}"))
     github.answers(answers(body=f"/run-gpu {PUSHED}"))
 
     github.runner.ends(1, APPROVE)
-    assert START not in [key for key, _ in github.asked()]
+    assert START not in [key for key, _ in github.requests()]
 
 
 def test_a_login_cannot_ask_for_something_else(github: GitHub) -> None:
@@ -172,7 +172,7 @@ def test_a_login_cannot_ask_for_something_else(github: GitHub) -> None:
     github.answers({})
 
     github.runner.ends(1, APPROVE)
-    assert [key for key, _ in github.asked()] == [
+    assert [key for key, _ in github.requests()] == [
         "GET repos/lab/bench/collaborators/a%2F..%2F..%2Fb/permission",
         REACTION,
     ]

@@ -37,9 +37,9 @@ sys.exit({code})
 @pytest.fixture
 def runner(tmp_path: Path) -> Runner:
     """Return a job of its own name, with our scripts below `control`."""
-    found = Runner(tmp_path, env={"MLPERF_JOB": f"job-{os.getpid()}-{tmp_path.name}"})
-    found.scripts_of_ours("control")
-    return found
+    fake_runner = Runner(tmp_path, env={"MLPERF_JOB": f"job-{os.getpid()}-{tmp_path.name}"})
+    fake_runner.scripts_of_ours("control")
+    return fake_runner
 
 
 def smi(runner: Runner, memory: str, processes: str = "", code: int = 0) -> None:
@@ -57,22 +57,22 @@ signal.pause()
 
 def started(env: dict[str, str], **options: Any) -> subprocess.Popen[str]:
     """Return a process that runs and does not end when it is asked to."""
-    found = subprocess.Popen(
+    process = subprocess.Popen(
         [sys.executable, "-c", STUBBORN], env={**os.environ, **env}, text=True, stdout=-1, **options
     )
-    assert found.stdout is not None
-    assert found.stdout.readline() == "here\n"
-    return found
+    assert process.stdout is not None
+    assert process.stdout.readline() == "here\n"
+    return process
 
 
 @pytest.fixture
 def stranger() -> Iterator[subprocess.Popen[str]]:
-    with started({"MLPERF_JOB": "another"}) as found:
-        yield found
-        found.kill()
+    with started({"MLPERF_JOB": "another"}) as process:
+        yield process
+        process.kill()
 
 
-def test_what_a_job_leaves_running_is_ended_and_nothing_else(
+def test_processes_left_by_a_job_are_ended_and_no_others(
     runner: Runner, stranger: subprocess.Popen[str]
 ) -> None:
     """Even one that ignores SIGTERM; another job's is left alone. What was measured goes."""
@@ -113,8 +113,8 @@ def test_gpus_of_this_runner_count_and_have_time_to_become_idle(runner: Runner) 
     )
 
     runner.ends(1, f"{CHECK} --settle 0")
-    for own in ("GPU-1", "", "-1"):
-        runner.ends(0, f"{CHECK} --settle 0", CUDA_VISIBLE_DEVICES=own)
+    for visible in ("GPU-1", "", "-1"):
+        runner.ends(0, f"{CHECK} --settle 0", CUDA_VISIBLE_DEVICES=visible)
 
     busy = runner.folder / "busy"
     busy.touch()
@@ -127,12 +127,12 @@ def test_gpus_of_this_runner_count_and_have_time_to_become_idle(runner: Runner) 
     runner.ends(0, f"{CHECK} --settle 20")
 
 
-def test_what_an_earlier_job_left_for_python_does_not_run(runner: Runner) -> None:
+def test_python_files_left_by_an_earlier_job_do_not_run(runner: Runner) -> None:
     """A `usercustomize` in the home of the runner is imported by every Python that starts there."""
     smi(runner, "0, 4\n")
     home = runner.folder / "home"
-    place = f"lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
-    for folder in (home / ".local" / place, runner.folder / "path"):
+    site_packages = f"lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
+    for folder in (home / ".local" / site_packages, runner.folder / "path"):
         folder.mkdir(parents=True)
         for name in ("usercustomize", "sitecustomize", "argparse"):
             text = f"open({str(runner.folder / 'pwned')!r}, 'w')\nraise SystemExit(0)\n"

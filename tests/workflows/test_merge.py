@@ -43,41 +43,41 @@ pytest.importorskip("vl_convert", reason="the HTML report needs pytest-mlperf[ht
 @pytest.fixture
 def runner(tmp_path: Path) -> Runner:
     """Return the job after its downloads: the plan of three machines, and no part yet."""
-    found = Runner(tmp_path)
-    found.scripts_of_ours()
-    plan(found.workspace / "merged/plan.json", FINE_A, FINE_B, FINE_C)
-    return found
+    fake_runner = Runner(tmp_path)
+    fake_runner.scripts_of_ours()
+    plan(fake_runner.workspace / "merged/plan.json", FINE_A, FINE_B, FINE_C)
+    return fake_runner
 
 
-def part(runner: Runner, one: CaseResult) -> None:
-    name = f"mlperf-{one.verdict.case.accelerator}-rn"
-    write_results(runner.workspace / "parts" / name / "results.json", session(one))
+def part(runner: Runner, case_result: CaseResult) -> None:
+    name = f"mlperf-{case_result.verdict.case.accelerator}-rn"
+    write_results(runner.workspace / "parts" / name / "results.json", session(case_result))
 
 
 def merged(runner: Runner) -> tuple[int, str]:
-    """Run the job; return the exit code that decides, and what was printed."""
-    code, shown = 0, ""
+    """Run the job; return the exit code that decides, and the output."""
+    code, output = 0, ""
     for script in STEPS:
         done = runner.run(script)
-        code, shown = code or done.returncode, shown + done.stdout + done.stderr
-    assert code == 0, shown
+        code, output = code or done.returncode, output + done.stdout + done.stderr
+    assert code == 0, output
     done = runner.run(VERDICT, CODE=runner.outputs()["exit-code"])
-    return done.returncode, shown
+    return done.returncode, output
 
 
 def test_three_machines_that_found_nothing_pass(runner: Runner) -> None:
-    for one in (FINE_A, FINE_B, FINE_C):
-        part(runner, one)
-        case = one.verdict.case
+    for case_result in (FINE_A, FINE_B, FINE_C):
+        part(runner, case_result)
+        case = case_result.verdict.case
         folder = f"parts/mlperf-{case.accelerator}-rn/runs/20261120-ab12/{case.id}.1/performance"
         (runner.workspace / folder).mkdir(parents=True)
 
-    code, shown = merged(runner)
+    code, output = merged(runner)
 
     assert code == 0
-    assert "::error" not in shown
-    beside = (runner.workspace / "page").glob("runs/20261120-ab12/*/performance")
-    assert {path.parent.name.partition(".")[0] for path in beside} == {A.id, B.id, C.id}
+    assert "::error" not in output
+    run_folders = (runner.workspace / "page").glob("runs/20261120-ab12/*/performance")
+    assert {path.parent.name.partition(".")[0] for path in run_folders} == {A.id, B.id, C.id}
     assert runner.summary().startswith("## mlperf: no drop proven in 3 tests\n")
     names = {path.name for path in (runner.workspace / "merged").iterdir()}
     assert names == {"plan.json", "results.json", "junit.xml", "report.html"}
@@ -86,7 +86,7 @@ def test_three_machines_that_found_nothing_pass(runner: Runner) -> None:
     assert len(read_results(runner.workspace / "merged" / "results.json").cases) == 3
 
 
-def test_a_part_that_is_no_results_file_fails(runner: Runner) -> None:
+def test_an_invalid_results_file_of_a_part_fails(runner: Runner) -> None:
     part(runner, FINE_A)
     bad = runner.workspace / "parts" / "mlperf-H200-rn" / "results.json"
     bad.parent.mkdir()
@@ -107,7 +107,7 @@ def test_a_part_that_is_no_results_file_fails(runner: Runner) -> None:
 
 
 def test_a_machine_that_fails_or_gave_nothing_back_is_the_verdict_of_all(runner: Runner) -> None:
-    """Texts of a machine are no commands and no markup."""
+    """Texts of a machine never act as commands or markup."""
     drop = f"::error file=suites/rn.mlperf.toml,line=14,title={C.id}::PERF DROP"
     for parts, message, summary in (
         ([], "::error::no machine gave a result", "**mlperf: failed: no result**"),
@@ -119,20 +119,20 @@ def test_a_machine_that_fails_or_gave_nothing_back_is_the_verdict_of_all(runner:
         ([FELL_C], drop, "## mlperf: failed: 1 PERF DROP\n"),
         ([HOSTILE], "::error file=suites/rn.mlperf.toml,line=14,", "## mlperf: failed: 1 ERROR\n"),
     ):
-        for one in parts:
-            part(runner, one)
+        for case_result in parts:
+            part(runner, case_result)
         (runner.folder / "summary").unlink(missing_ok=True)
 
-        code, shown = merged(runner)
+        code, output = merged(runner)
 
-        commands = [line for line in shown.splitlines() if line.startswith("::")]
+        commands = [line for line in output.splitlines() if line.startswith("::")]
         assert code == 1
         assert [line[: len(message)] for line in commands][-1:] == [message]
         assert len(commands) == 1 or parts in ([], [FINE_A, FINE_B])
         assert runner.summary().startswith(summary)
         assert [text for text in ("<img", "@team") if text in runner.summary()] == []
         if parts == [FINE_A, FINE_B]:
-            assert "INCOMPLETE: 1 of 3 planned tests have no result" in shown
+            assert "INCOMPLETE: 1 of 3 planned tests have no result" in output
             assert FINE_C.test in runner.summary()
     assert list(runner.folder.rglob("pwned")) == []
 
@@ -151,8 +151,8 @@ def test_one_artifact_alone_has_no_folder_and_a_name_is_a_word(runner: Runner) -
     assert "INCOMPLETE: 2 of 3" in done.stdout
 
     (parts / "results.json").unlink()
-    for one in (FINE_A, FINE_B, FINE_C):
-        part(runner, one)
+    for case_result in (FINE_A, FINE_B, FINE_C):
+        part(runner, case_result)
     (parts / "mlperf-H200-rn").rename(parts / "-o $(touch pwned); x")
 
     done = runner.run(STEPS[0])
@@ -161,7 +161,7 @@ def test_one_artifact_alone_has_no_folder_and_a_name_is_a_word(runner: Runner) -
     assert list(runner.folder.rglob("pwned")) == []
 
 
-def test_results_are_merged_by_what_is_on_the_branch_even_when_machines_fail() -> None:
+def test_results_are_merged_by_the_branchs_code_even_when_machines_fail() -> None:
     """And a run that is started again finds the artifact of its first merger among all others."""
     job: dict[str, Any] = GPU.jobs["merge"]
     taken = [step["with"]["pattern"] for step in job["steps"] if "pattern" in step.get("with", {})]

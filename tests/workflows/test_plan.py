@@ -33,10 +33,10 @@ SHA = "0123456789abcdef0123456789abcdef01234567"
 @pytest.fixture
 def runner(tmp_path: Path) -> Runner:
     """Return a job whose workspace has this repository's suites."""
-    found = Runner(tmp_path)
+    fake_runner = Runner(tmp_path)
     for name in ("suites", "pyproject.toml", "conftest.py"):
-        (found.workspace / name).symlink_to(ROOT / name)
-    return found
+        (fake_runner.workspace / name).symlink_to(ROOT / name)
+    return fake_runner
 
 
 EVERY = " ".join(
@@ -54,14 +54,14 @@ EVERY = " ".join(
 GIVEN = {"ACCELERATOR": "", "FLEET": EVERY, "PROFILE": "quick", "PURPOSE": "gate"}
 
 
-def step(runner: Runner, suites: str, **given: str) -> CompletedProcess[str]:
+def step(runner: Runner, suites: str, **variables: str) -> CompletedProcess[str]:
     (runner.folder / "output").unlink(missing_ok=True)
-    return runner.run(PLAN, SUITES=suites, **{**GIVEN, **given})
+    return runner.run(PLAN, SUITES=suites, **{**GIVEN, **variables})
 
 
-def plan(runner: Runner, suites: str, **given: str) -> tuple[list[Any], dict[str, Any]]:
+def plan(runner: Runner, suites: str, **variables: str) -> tuple[list[Any], dict[str, Any]]:
     """Run the step; return the jobs of the matrix, and the manifest."""
-    done = step(runner, suites, **given)
+    done = step(runner, suites, **variables)
 
     assert done.returncode == 0, done.stderr
     matrix = runner.outputs()["matrix"]
@@ -90,9 +90,9 @@ def test_every_case_is_in_exactly_one_job(runner: Runner, suites: str, accelerat
     assert {test["case"] for test in manifest["tests"]} == {one["id"] for one in manifest["cases"]}
     assert not accelerator or {job["accelerator"] for job in jobs} == {accelerator}
     for job in jobs:
-        own = "cpu" if job["accelerator"] == "cpu" else f"gpu-{job['accelerator'].lower()}"
-        assert job["runner"] == ["self-hosted", "linux", own]
-        assert LABEL.fullmatch(own)
+        kind_label = "cpu" if job["accelerator"] == "cpu" else f"gpu-{job['accelerator'].lower()}"
+        assert job["runner"] == ["self-hosted", "linux", kind_label]
+        assert LABEL.fullmatch(kind_label)
     assert f"{len(manifest['cases'])} cases" in runner.summary()
     assert "accelerator-hours" in runner.summary()
 
@@ -102,7 +102,7 @@ LABEL = re.compile(r"cpu|gpu-([1-9][0-9]*x)?[a-z][a-z0-9_]*")
 
 
 def test_a_matrix_that_github_would_not_run_is_refused(tmp_path: Path) -> None:
-    """256 jobs with long names fit GitHub's limit of an output; one more is no matrix."""
+    """256 jobs with long names fit GitHub's limit of an output; one more is refused."""
     runner = Runner(tmp_path)
     file = runner.workspace / "suites" / ("long-" * 40) / f"{'name-' * 40}.mlperf.toml"
     file.parent.mkdir(parents=True)
@@ -125,17 +125,17 @@ def test_an_input_that_is_a_command_stays_a_word(runner: Runner) -> None:
     """Words of `suites` and of the fleet are apart by spaces, and are never options."""
     record = recorder(runner, "pytest-mlperf")
     for text in HOSTILE:
-        given = text.format(runner.folder / "pwned")
+        text_given = text.format(runner.folder / "pwned")
         record.unlink(missing_ok=True)
-        own = dict.fromkeys(("ACCELERATOR", "FLEET", "PROFILE"), given)
+        variables = dict.fromkeys(("ACCELERATOR", "FLEET", "PROFILE"), text_given)
 
-        done = step(runner, f"{given} b", PURPOSE="baseline", **own)
+        done = step(runner, f"{text_given} b", PURPOSE="baseline", **variables)
 
         assert done.returncode == 0, done.stderr
-        fleet = [f"--fleet={name}" for name in given.split()]
-        options = ["pytest-mlperf", "plan", "--profile", given, "--max-runs", "8", *fleet]
-        options.append(f"--accelerator={given}")
-        last = ["--", *given.split(), "b"]
+        fleet = [f"--fleet={name}" for name in text_given.split()]
+        options = ["pytest-mlperf", "plan", "--profile", text_given, "--max-runs", "8", *fleet]
+        options.append(f"--accelerator={text_given}")
+        last = ["--", *text_given.split(), "b"]
         forms: list[list[str]] = [["--format", "json"], ["--format", "github"], []]
         assert words(record) == [[*options, *form, *last] for form in forms]
     assert list(runner.folder.rglob("pwned*")) == []
@@ -163,17 +163,17 @@ def test_only_whole_commits_are_measured_and_only_branches_make_baselines(runner
         ("gate", "", SHA, "7; true"): 2,
         ("baseline", "new driver", SHA, "7"): 2,
     }
-    found = {}
-    for given in codes:
+    codes_found = {}
+    for names_given in codes:
         names = ("PURPOSE", "REASON", "SHA", "PR")
-        done = runner.run(REFUSE, **dict(zip(names, given, strict=True)))
-        found[given] = done.returncode
+        done = runner.run(REFUSE, **dict(zip(names, names_given, strict=True)))
+        codes_found[names_given] = done.returncode
         assert done.stdout.startswith("::error::") is bool(done.returncode)
 
-    assert found == codes
+    assert codes_found == codes
 
 
-def test_jobs_check_out_what_was_approved_and_wait_only_for_the_same() -> None:
+def test_jobs_check_out_the_approved_commit_and_wait_only_for_the_same() -> None:
     """Without a queue GitHub cancels all but the newest that waits."""
     refs = {
         job: [step["with"].get("ref") for step in content["steps"] if "checkout@" in str(step)]
@@ -186,8 +186,8 @@ def test_jobs_check_out_what_was_approved_and_wait_only_for_the_same() -> None:
     assert GPU.jobs["run"]["strategy"]["fail-fast"] is False
     assert GPU.content["concurrency"]["cancel-in-progress"] is False
     assert GPU.content["concurrency"]["queue"] == "max"
-    asked = set(GPU.content["on"]["workflow_dispatch"]["inputs"]) - {"reason", "pr", "profile"}
-    assert asked == set(re.findall(r"inputs\.(\w+)", GPU.content["concurrency"]["group"]))
+    inputs = set(GPU.content["on"]["workflow_dispatch"]["inputs"]) - {"reason", "pr", "profile"}
+    assert inputs == set(re.findall(r"inputs\.(\w+)", GPU.content["concurrency"]["group"]))
 
 
 def test_every_default_job_of_four_h100_runners_can_run(runner: Runner) -> None:
@@ -205,13 +205,13 @@ def test_every_default_job_of_four_h100_runners_can_run(runner: Runner) -> None:
 
 
 def test_a_fleet_that_is_not_named_or_fits_nothing_plans_nothing(runner: Runner) -> None:
-    for given, message in (
+    for variables, message in (
         ({"FLEET": ""}, "::error::name what your runners have in the variable MLPERF_ACCELERATORS"),
         ({"FLEET": "GH200"}, "no case runs on GH200; they run on "),
         ({"FLEET": "H100 CPUS"}, "no case runs on H100, CPUS; they run on cpu"),
         ({"FLEET": "cpu", "ACCELERATOR": "H2000"}, "no case runs on 'H2000'"),
     ):
-        done = step(runner, "suites/tiny", **given)
+        done = step(runner, "suites/tiny", **variables)
 
         assert done.returncode == 2
         assert message in done.stdout + " ".join(done.stderr.split())
@@ -229,21 +229,21 @@ esac
 """Night 9 left nothing, 8 no results, 7 has some."""
 
 
-def test_a_nightly_run_is_given_what_the_last_one_with_results_left(tmp_path: Path) -> None:
+def test_a_nightly_run_gets_the_suspects_of_the_last_one_with_results(tmp_path: Path) -> None:
     """There is always an artifact: a machine takes it by its name, and none is an error."""
     runner = Runner(tmp_path)
     runner.put("gh", GH)
     script = GPU.script("suspects", "Results of the last nightly run")
-    for event, nights, given in (
+    for event, nights, file_name in (
         ("schedule", "9 8 7 6", "results.json"),
         ("schedule", "9 8", "none.txt"),
         ("schedule", "", "none.txt"),
         ("pull_request_target", "7", "results.json"),
     ):
-        found = runner.run(script, EVENT=event, NIGHTS=nights)
+        done = runner.run(script, EVENT=event, NIGHTS=nights)
 
-        assert found.returncode == 0, found.stderr
-        assert [path.name for path in (runner.workspace / "suspects").iterdir()] == [given]
+        assert done.returncode == 0, done.stderr
+        assert [path.name for path in (runner.workspace / "suspects").iterdir()] == [file_name]
         shutil.rmtree(runner.workspace / "suspects")
     assert GPU.step("run", "Measure and judge")["with"]["suspects"].endswith("/suspects")
 
@@ -277,10 +277,10 @@ EVIL = "import os, pathlib\npathlib.Path(os.environ['RUNNER_TEMP'], 'pwned').tou
 @pytest.fixture
 def fork(tmp_path: Path) -> Runner:
     """Return the job after its two checkouts: the branch, and a fork's commit below `change`."""
-    found = Runner(tmp_path, in_process=False)
-    found.scripts_of_ours()
+    fake_runner = Runner(tmp_path, in_process=False)
+    fake_runner.scripts_of_ours()
     write(
-        found.workspace,
+        fake_runner.workspace,
         {
             "suites/first.mlperf.toml": SUITE.format(name="first", accelerators='["H100"]'),
             "suites/gone.mlperf.toml": SUITE.format(name="gone", accelerators='["H100"]'),
@@ -289,11 +289,11 @@ def fork(tmp_path: Path) -> Runner:
             "model.py": "",
         },
     )
-    git(found.workspace, "init", "--quiet", "--initial-branch=main")
-    git(found.workspace, "add", "suites", "baselines", "pytest.ini", "model.py")
-    git(found.workspace, "commit", "--quiet", "-m", "branch")
-    git(found.workspace, "clone", "--quiet", ".", "change")
-    return found
+    git(fake_runner.workspace, "init", "--quiet", "--initial-branch=main")
+    git(fake_runner.workspace, "add", "suites", "baselines", "pytest.ini", "model.py")
+    git(fake_runner.workspace, "commit", "--quiet", "-m", "branch")
+    git(fake_runner.workspace, "clone", "--quiet", ".", "change")
+    return fake_runner
 
 
 def write(folder: Path, files: Mapping[str, str]) -> None:
@@ -357,8 +357,8 @@ def test_a_fork_is_planned_by_the_branch_and_its_suites_are_data(fork: Runner) -
     )
     assert first["runner"] == new["runner"] == ["self-hosted", "linux", "gpu-h100"]
     assert all(type(job["minutes"]) is int and 30 <= job["minutes"] <= 7200 for job in (first, new))
-    told = json.loads((fork.workspace / "judged-by.json").read_text("utf-8"))["judged_by_other"]
-    assert told == [
+    listed = json.loads((fork.workspace / "judged-by.json").read_text("utf-8"))["judged_by_other"]
+    assert listed == [
         "baselines/H100/quick/first/Offline.null.fp32.json",
         "conftest.py",
         "pytest.ini",
@@ -373,7 +373,7 @@ def test_a_fork_is_planned_by_the_branch_and_its_suites_are_data(fork: Runner) -
     ]
 
 
-def test_a_suite_of_a_fork_that_is_no_regular_file_is_refused(fork: Runner) -> None:
+def test_a_suite_of_a_fork_that_is_a_link_or_special_file_is_refused(fork: Runner) -> None:
     change = fork.workspace / "change"
     (change / "suites/link.mlperf.toml").symlink_to("/etc/passwd")
     done = fork.ends(1, TAKE, SHA=committed(fork))
@@ -391,8 +391,8 @@ def test_a_change_of_code_alone_says_nothing_of_suites(fork: Runner) -> None:
 
     fork.ends(0, TAKE, SHA=committed(fork))
 
-    told = json.loads((fork.workspace / "judged-by.json").read_text("utf-8"))
-    assert told == {"judged_by_other": []}
+    document = json.loads((fork.workspace / "judged-by.json").read_text("utf-8"))
+    assert document == {"judged_by_other": []}
 
 
 def test_nothing_but_the_approved_commit_is_measured(fork: Runner) -> None:

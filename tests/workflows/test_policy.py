@@ -148,19 +148,19 @@ def test_a_rule_sees_the_damage_in_the_real_workflow(tmp_path: Path) -> None:
     assert unseen == []
 
 
-def test_our_actions_are_given_what_they_take_and_no_right_in_vain() -> None:
+def test_our_actions_get_their_declared_inputs_and_no_needless_right() -> None:
     """GitHub only warns of an unknown input; one action has one commit everywhere."""
     taken = action("run-suite")["inputs"]
     required = {name for name, one in taken.items() if one.get("required")}
-    given = [
+    inputs_by_use = [
         set(step["with"])
         for path in WORKFLOWS
         for job in Workflow(path).jobs.values()
         for step in job["steps"]
         if str(step.get("uses", "")).endswith("/actions/run-suite")
     ]
-    assert given
-    assert all(required <= names <= set(taken) for names in given)
+    assert inputs_by_use
+    assert all(required <= names <= set(taken) for names in inputs_by_use)
 
     step = Workflow(ROOT / ".github" / "workflows" / "gpu.yml").step("run", "Measure and judge")
     assert step["with"]["update"] == (
@@ -171,9 +171,9 @@ def test_our_actions_are_given_what_they_take_and_no_right_in_vain() -> None:
     assert step["with"]["manifest"] == "${{ github.workspace }}/plan/plan.json"
 
     for path in ACTIONS:
-        for own in action(path.parent.name)["runs"]["steps"]:
-            assert "${{" not in own.get("run", "")
-            assert "uses" not in own or PINNED.fullmatch(own["uses"])
+        for own_step in action(path.parent.name)["runs"]["steps"]:
+            assert "${{" not in own_step.get("run", "")
+            assert "uses" not in own_step or PINNED.fullmatch(own_step["uses"])
 
     commits: dict[str, set[str]] = {}
     for path in (*WORKFLOWS, *ACTIONS):

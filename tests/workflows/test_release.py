@@ -37,9 +37,9 @@ def github(tmp_path: Path) -> GitHub:
     ):
         subprocess.run([*GIT, *words], cwd=folder, check=True)
     runner.env |= {"GITHUB_REF_NAME": "v1.2.0", "GITHUB_SHA": head(folder)}
-    found = GitHub(runner)
-    found.answers({passed(head(folder)): {"total_count": 1}})
-    return found
+    fake_github = GitHub(runner)
+    fake_github.answers({passed(head(folder)): {"total_count": 1}})
+    return fake_github
 
 
 def head(folder: Path) -> str:
@@ -52,7 +52,7 @@ def passed(sha: str) -> str:
     return f"{path}?head_sha={sha}&event=push&status=success"
 
 
-def test_only_what_agrees_is_released(github: GitHub) -> None:
+def test_only_consistent_versions_are_released(github: GitHub) -> None:
     done = github.runner.run(CHECK)
     assert (done.returncode, done.stdout) == (0, "1.2.0 may be released\n")
 
@@ -112,7 +112,7 @@ def test_nothing_unpinned_runs_where_the_package_is_built() -> None:
 
 
 def test_workflows_install_only_pinned_versions() -> None:
-    """By hash, by constraints.txt, by ==, or what is this repository itself."""
+    """By hash, by constraints.txt, by ==, or from this repository itself."""
     unpinned = [
         (name, line.strip())
         for name, script in scripts()
@@ -124,7 +124,7 @@ def test_workflows_install_only_pinned_versions() -> None:
     assert unpinned == []
 
 
-def test_who_reviews_and_where_to_report_is_said_and_versions_are_kept_new() -> None:
+def test_reviewers_and_the_reporting_address_are_stated_and_versions_are_updated() -> None:
     owned = {
         line.split()[0]
         for line in (ROOT / ".github/CODEOWNERS").read_text("utf-8").splitlines()

@@ -45,9 +45,9 @@ def run_of_gpu(**changes: Any) -> dict[str, Any]:
 def github(tmp_path: Path) -> GitHub:
     runner = Runner(tmp_path)
     runner.scripts_of_ours()
-    found = GitHub(runner)
-    found.event({"workflow_run": run_of_gpu()})
-    return found
+    fake_github = GitHub(runner)
+    fake_github.event({"workflow_run": run_of_gpu()})
+    return fake_github
 
 
 def pull(sha: str = SHA, state: str = "open") -> dict[str, Any]:
@@ -137,7 +137,7 @@ def test_the_comment_names_the_verdict_first_and_links_the_run(github: GitHub) -
 HOSTILE = "x\nnumber=8\nEOF\n<script>alert(1)</script> @team $(touch pwned) ](http://evil) `"
 
 
-def test_a_hostile_text_sets_no_output_and_is_no_markup(github: GitHub) -> None:
+def test_a_hostile_text_sets_no_output_and_no_markup(github: GitHub) -> None:
     """Damaged results stop the job and post nothing."""
     file = github.runner.workspace / "merged" / "results.json"
     file.parent.mkdir()
@@ -145,8 +145,8 @@ def test_a_hostile_text_sets_no_output_and_is_no_markup(github: GitHub) -> None:
         file.write_text(content, "utf-8")
         github.runner.ends(2, WRITE, URL=URL)
         assert github.runner.outputs() == {}
-    one = result(replace(OK, outcome=DROP.outcome, headline=HOSTILE), failed=True)
-    write_results(file, session(one))
+    case_result = result(replace(OK, outcome=DROP.outcome, headline=HOSTILE), failed=True)
+    write_results(file, session(case_result))
 
     text = write(github.runner)
 
@@ -168,8 +168,8 @@ BOT = "github-actions[bot]"
 
 
 def post(github: GitHub, **changes: str) -> tuple[int, str]:
-    given = {"NUMBER": "7", "SHA": SHA, "TEXT": TEXT, **changes}
-    done = github.runner.run(POST, **given)
+    variables = {"NUMBER": "7", "SHA": SHA, "TEXT": TEXT, **changes}
+    done = github.runner.run(POST, **variables)
     return done.returncode, done.stdout
 
 
@@ -179,7 +179,7 @@ def test_the_first_report_is_posted_and_the_next_one_replaces_it(github: GitHub)
     github.answers({PULL: pull(), f"{PAGE}1": others, NEW: {}})
 
     assert post(github) == (0, "commented on pull request 7\n")
-    assert github.asked()[-1] == (NEW, {"body": TEXT})
+    assert github.requests()[-1] == (NEW, {"body": TEXT})
     assert list(github.runner.folder.rglob("pwned")) == []
 
     change = "PATCH repos/lab/bench/issues/comments/205"
@@ -190,33 +190,35 @@ def test_the_first_report_is_posted_and_the_next_one_replaces_it(github: GitHub)
     github.answers({PULL: pull(), **pages, change: {}})
 
     assert post(github) == (0, "replaced the comment of pull request 7\n")
-    assert github.asked()[-1] == (change, {"body": TEXT})
+    assert github.requests()[-1] == (change, {"body": TEXT})
 
 
 def test_nothing_is_posted_that_is_old_or_no_report(github: GitHub) -> None:
     github.answers({PULL: pull(NEWER)})
 
-    code, shown = post(github)
+    code, output = post(github)
 
     assert code == 0
-    assert "has moved on" in shown
-    assert [key for key, _ in github.asked()] == [PULL]
+    assert "has moved on" in output
+    assert [key for key, _ in github.requests()] == [PULL]
 
     github.answers({PULL: pull(), f"{PAGE}1": [], NEW: {}})
     for changes in ({"TEXT": "buy this"}, {"NUMBER": "7/../8"}, {"NUMBER": ""}):
         assert post(github, **changes)[0] == 1
-        assert NEW not in [key for key, _ in github.asked()]
+        assert NEW not in [key for key, _ in github.requests()]
 
 
-def test_a_change_of_its_own_suite_or_baseline_is_told_before_the_verdict(github: GitHub) -> None:
-    """By the digests in its results, and by what the plan found of a fork before its code ran."""
+def test_a_change_of_its_own_suite_or_baseline_is_reported_before_the_verdict(
+    github: GitHub,
+) -> None:
+    """By the digests in its results, and by the plan's reading of a fork before its code ran."""
     folder = github.runner.workspace
     for name in ("suites/rn.mlperf.toml", "baselines/a.json"):
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text("of the branch\n", "utf-8")
     same = hashlib.sha256(b"of the branch\n").hexdigest()
     file = folder / "merged" / "results.json"
-    for rests_on, listed, told in (
+    for rests_on, listed, paths in (
         ({"suites/rn.mlperf.toml": same, "baselines/a.json": same}, None, []),
         ({"suites/rn.mlperf.toml": "0" * 64}, None, ["suites/rn.mlperf.toml"]),
         ({"baselines/a.json": same}, ["baselines/a.json"], ["baselines/a.json"]),
@@ -232,12 +234,12 @@ def test_a_change_of_its_own_suite_or_baseline_is_told_before_the_verdict(github
             text = json.dumps({"judged_by_other": listed})
             (folder / "merged" / "judged-by.json").write_text(text, "utf-8")
 
-        found = write(github.runner)
+        comment_text = write(github.runner)
 
-        first, verdict = found.index("**"), found.index("**mlperf: ")
-        assert (first == verdict) is (told == []), rests_on
-        assert all(found.index(path) < verdict for path in told), found
-        assert "\n@team" not in found
+        first, verdict = comment_text.index("**"), comment_text.index("**mlperf: ")
+        assert (first == verdict) is (paths == []), rests_on
+        assert all(comment_text.index(path) < verdict for path in paths), comment_text
+        assert "\n@team" not in comment_text
     for text in ("[]", "{", '{"judged_by_other": [1]}', '{"judged_by_other": "x"}'):
         (folder / "merged" / "judged-by.json").write_text(text, "utf-8")
         github.runner.ends(2, WRITE, URL=URL)

@@ -17,7 +17,7 @@ from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.stores.results import read_results
 from tests.children import shebang
 from tests.workflows import composite
-from tests.workflows.conftest import CASE, REASON, Measured, given
+from tests.workflows.conftest import CASE, REASON, Measured, inputs_of
 from tests.workflows.github import RECORDER, ROOT, Runner, action, words
 
 pytestmark = pytest.mark.process
@@ -60,10 +60,10 @@ def test_baselines_are_recorded_with_the_reason_as_it_was_given(measured: Measur
 
 
 @pytest.mark.nightly
-def test_a_drop_fails_after_everything_is_said_and_kept(measured: Measured, job: Runner) -> None:
+def test_a_drop_fails_after_everything_is_printed_and_kept(measured: Measured, job: Runner) -> None:
     """The exit code is the last step's; another machine is refused before a run."""
     addopts = f"{job.env['PYTEST_ADDOPTS']} --mlperf-handicap=80%"
-    inputs = given(job, measured.wheel) | {"python": "linking-python"}
+    inputs = inputs_of(job, measured.wheel) | {"python": "linking-python"}
 
     outcome = composite.run(job, inputs, PYTEST_ADDOPTS=addopts)
 
@@ -71,8 +71,8 @@ def test_a_drop_fails_after_everything_is_said_and_kept(measured: Measured, job:
     assert outcome.steps["Verdict"].returncode == 1
     assert outcome.outputs["exit-code"] == "1"
     assert "## mlperf: failed: 1 PERF DROP" in job.summary()
-    said = outcome.steps["Say what was found"].stdout
-    assert f"::error file=suites/first.mlperf.toml,line=10,title={CASE}::PERF DROP" in said
+    output = outcome.steps["Say what was found"].stdout
+    assert f"::error file=suites/first.mlperf.toml,line=10,title={CASE}::PERF DROP" in output
     assert len(outcome.uploads) == 1
 
     suite = job.workspace / "change" / "suites" / "first.mlperf.toml"
@@ -126,8 +126,11 @@ def acting(tmp_path: Path) -> Callable[..., tuple[composite.Outcome, list[list[s
 
 
 def test_every_input_reaches_its_place(acting: Any) -> None:
-    """What no extra brings is installed beside, so that pip settles both; no word is an option."""
-    outcome, found = acting(
+    """Requirements without an extra are installed in the same step, so that pip resolves both.
+
+    No word is an option.
+    """
+    outcome, commands = acting(
         profile="official",
         select="Offline and not fp16",
         package="pytest-mlperf==0.1.0",
@@ -140,8 +143,8 @@ def test_every_input_reaches_its_place(acting: Any) -> None:
     )
 
     assert outcome.failed == [], outcome.log()
-    base = next(word for word in found[1] if word.endswith("mlperf-venv")).removesuffix("-venv")
-    assert found == [
+    base = next(word for word in commands[1] if word.endswith("mlperf-venv")).removesuffix("-venv")
+    assert commands == [
         ["own-python", "-c", "import sys; sys.exit(sys.version_info < (3, 11))"],
         ["own-python", "-m", "venv", f"{base}-venv"],
         [
@@ -158,42 +161,42 @@ def test_every_input_reaches_its_place(acting: Any) -> None:
             *("--mlperf-reason=second session", "--", "suites/a.mlperf.toml"),
         ],
     ]
-    _, found = acting()
-    assert found[2][3:] == ["install", "--disable-pip-version-check", "--", str(ROOT)]
-    assert len(found[4]) == 9
+    _, commands = acting()
+    assert commands[2][3:] == ["install", "--disable-pip-version-check", "--", str(ROOT)]
+    assert len(commands[4]) == 9
     more = ["onnxruntime-gpu", "pillow", "--pre"]
-    _, found = acting(package="p", requirements="onnxruntime-gpu  pillow --pre")
-    assert found[2][5:] == ["--", "p", *more]
-    _, found = acting(package=".", extras="lm", requirements="onnxruntime-gpu  pillow --pre")
-    assert found[2][5:] == ["--editable", ".[lm]", "--", *more]
+    _, commands = acting(package="p", requirements="onnxruntime-gpu  pillow --pre")
+    assert commands[2][5:] == ["--", "p", *more]
+    _, commands = acting(package=".", extras="lm", requirements="onnxruntime-gpu  pillow --pre")
+    assert commands[2][5:] == ["--editable", ".[lm]", "--", *more]
     assert acting(package=".")[1][2][-2:] == ["--editable", "."]
 
 
 def test_the_package_comes_with_the_action(acting: Any, tmp_path: Path) -> None:
     """By default; a copy of the action alone asks for the package, whatever project it lies in."""
-    _, found = acting(extras="lm", requirements="pillow", constraints="c.txt")
-    assert found[2][5:] == ["--constraint", "c.txt", "--", f"{ROOT}[lm]", "pillow"]
+    _, commands = acting(extras="lm", requirements="pillow", constraints="c.txt")
+    assert commands[2][5:] == ["--constraint", "c.txt", "--", f"{ROOT}[lm]", "pillow"]
 
     copied = tmp_path / "a project" / ".github" / "actions" / "run-suite"
     copied.mkdir(parents=True)
     for content in (None, '[project]\nname = "other"\ndependencies = ["pytest-mlperf"]\n'):
         if content is not None:
             (tmp_path / "a project" / "pyproject.toml").write_text(content, "utf-8")
-        outcome, found = acting(at=copied)
+        outcome, commands = acting(at=copied)
         assert outcome.failed == [SCRIPTS[1]]
         assert "::error::set the input package" in outcome.log()
-        assert len(found) == 2, "nothing is installed"
+        assert len(commands) == 2, "nothing is installed"
         assert acting(at=copied, package="p")[1][2][-1] == "p"
 
 
 def test_a_job_fails_where_doctor_or_pytest_does_and_after_all_is_kept(acting: Any) -> None:
-    outcome, found = acting(accelerator="absent")
+    outcome, commands = acting(accelerator="absent")
     assert outcome.failed == ["What this machine can run"]
     assert outcome.outputs["exit-code"] == ""
-    assert not [words for words in found if "pytest" in words]
+    assert not [words for words in commands if "pytest" in words]
     assert len(outcome.uploads) == 1
 
-    outcome, found = acting(accelerator="slower")
+    outcome, commands = acting(accelerator="slower")
     assert outcome.failed == ["Verdict"]
     assert (outcome.outputs["exit-code"], outcome.steps["Verdict"].returncode) == ("1", 1)
     assert list(outcome.steps) == SCRIPTS
@@ -222,15 +225,15 @@ PLACES = (
 def test_a_hostile_input_is_one_word_and_nothing_else(acting: Any) -> None:
     """In every place at once: it is passed on as it is, runs nothing, and sets no output."""
     for text in ["--mlperf-update=replace", *("\n".join(HOSTILE[n::2]) for n in (0, 1))]:
-        outcome, found = acting(**dict.fromkeys(PLACES, text))
+        outcome, commands = acting(**dict.fromkeys(PLACES, text))
 
         assert outcome.failed == [], outcome.log()
-        assert found[2][-4:] == ["--constraint", text, "--", f"{text}[{text}]"]
-        assert found[3] == ["pytest-mlperf", "doctor", f"--accelerator={text}", "--", text]
+        assert commands[2][-4:] == ["--constraint", text, "--", f"{text}[{text}]"]
+        assert commands[3] == ["pytest-mlperf", "doctor", f"--accelerator={text}", "--", text]
         options = ("profile", "manifest", "suspects", "update", "reason")
-        assert {f"--mlperf-{name}={text}" for name in options} <= set(found[4])
-        assert found[4][-2:] == ["--", text]
-        assert found[4][found[4].index("-k") + 1] == text
+        assert {f"--mlperf-{name}={text}" for name in options} <= set(commands[4])
+        assert commands[4][-2:] == ["--", text]
+        assert commands[4][commands[4].index("-k") + 1] == text
         assert outcome.outputs["exit-code"] == "0"
         assert re.fullmatch(r"[A-Za-z0-9._-]*", outcome.outputs["artifact"])
 
@@ -244,11 +247,11 @@ def nothing_ran(tmp_path: Path) -> Any:
 
 def test_a_python_or_a_folder_that_is_none_stops_the_job(tmp_path: Path) -> None:
     runner = Runner(tmp_path)
-    for place in ("python", "working-directory"):
+    for input_name in ("python", "working-directory"):
         for text in (*HOSTILE[:4], "--version"):
-            inputs = {"suite": "suites", "accelerator": "cpu", place: text}
+            inputs = {"suite": "suites", "accelerator": "cpu", input_name: text}
 
-            assert composite.run(runner, inputs).failed == [SCRIPTS[1]], (place, text)
+            assert composite.run(runner, inputs).failed == [SCRIPTS[1]], (input_name, text)
 
 
 BASH = ("bash", "--noprofile", "--norc", "-eo", "pipefail", "-c")
@@ -261,7 +264,7 @@ for _ in $(seq 50); do sleep 0.1; done
 """A pytest that tells what it has when it is interrupted."""
 
 
-def test_a_job_that_is_cancelled_keeps_what_is_decided(tmp_path: Path) -> None:
+def test_a_cancelled_job_keeps_decided_cases(tmp_path: Path) -> None:
     """GitHub interrupts the shell of a step, and nothing that this started."""
     runner = Runner(tmp_path)
     (measure,) = [s for s in action("run-suite")["runs"]["steps"] if s.get("id") == "measure"]
@@ -285,9 +288,9 @@ def test_a_job_that_is_cancelled_keeps_what_is_decided(tmp_path: Path) -> None:
         # A signal between two commands of bash is heard when its wait ends; nobody cancels so fast.
         time.sleep(0.5)
         shell.send_signal(signal.SIGINT)
-        told = shell.stdout.read()
+        output = shell.stdout.read()
 
-    assert (shell.returncode, told) == (0, "decided\n")
+    assert (shell.returncode, output) == (0, "decided\n")
     assert runner.outputs() == {"exit-code": "2"}
 
 

@@ -19,8 +19,8 @@ pytestmark = pytest.mark.process
 BESIDE = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 
 
-def tool(name: str, *arguments: str | Path, given: str | None = None) -> tuple[int, str, str]:
-    """Run a tool; skip where it is not here.
+def tool(name: str, *arguments: str | Path, stdin: str | None = None) -> tuple[int, str, str]:
+    """Run a tool; skip if it is missing.
 
     Returns:
         Exit code, standard output and standard error.
@@ -30,7 +30,7 @@ def tool(name: str, *arguments: str | Path, given: str | None = None) -> tuple[i
         pytest.skip(f"{name} is not here: pip install 'pytest-mlperf[dev]'")
     done = subprocess.run(
         [path, *map(str, arguments)],
-        input=given,
+        input=stdin,
         capture_output=True,
         text=True,
         check=False,
@@ -43,12 +43,12 @@ ZIZMOR = ("--offline", "--persona", "auditor", "--no-progress", "--strict-collec
 
 
 def findings(*arguments: str | Path) -> list[str]:
-    code, found, errors = tool("zizmor", *ZIZMOR, "--format", "json", *arguments)
+    code, output, errors = tool("zizmor", *ZIZMOR, "--format", "json", *arguments)
     assert code in {0, 10, 11, 12, 13, 14}, errors
-    return sorted(one["ident"] for one in json.loads(found))
+    return sorted(one["ident"] for one in json.loads(output))
 
 
-def test_what_zizmor_shall_not_say_has_a_reason_and_is_needed() -> None:
+def test_every_ignored_finding_of_zizmor_has_a_reason_and_is_needed() -> None:
     """Each ignore names one audit, gives a reason behind it, and hides exactly one finding."""
     texts = "\n".join(path.read_text("utf-8") for path in (*WORKFLOWS, *ACTIONS))
     ignored = re.findall(r"zizmor: ignore\[([a-z-]+)\] (\w.{15,})", texts)
@@ -74,11 +74,11 @@ def test_files_follow_the_schemas(tmp_path: Path) -> None:
         ("vendor.github-actions", ACTIONS, 0),
         ("vendor.github-workflows", [misspelt], 1),
     ):
-        code, found, errors = tool("check-jsonschema", "--builtin-schema", schema, *files)
-        assert code == expected, found + errors
+        code, output, errors = tool("check-jsonschema", "--builtin-schema", schema, *files)
+        assert code == expected, output + errors
 
 
-def test_ci_runs_what_others_know_of_workflows_and_of_vulnerabilities() -> None:
+def test_ci_runs_public_checks_of_workflows_and_vulnerabilities() -> None:
     """With the persona that the tests use, and over all pinned versions."""
     ran = "\n".join(script for name, script in scripts() if name.startswith("ci."))
 
@@ -95,10 +95,10 @@ def test_no_script_has_a_fault_that_shellcheck_knows(tmp_path: Path) -> None:
         (tmp_path / name).write_text(f"set -eo pipefail\n{script}", "utf-8")
     files = sorted(tmp_path.iterdir())
     options = ("--shell=bash", "--severity=style", "--format=gcc")
-    code, found, _ = tool("shellcheck", *options, *files)
+    code, output, _ = tool("shellcheck", *options, *files)
     assert files
-    assert (code, found) == (0, "")
+    assert (code, output) == (0, "")
 
-    code, found, _ = tool("shellcheck", *options, "-", given="rm -rf $HOME/$x\n")
+    code, output, _ = tool("shellcheck", *options, "-", stdin="rm -rf $HOME/$x\n")
     assert code == 1
-    assert "SC2086" in found
+    assert "SC2086" in output

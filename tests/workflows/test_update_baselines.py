@@ -1,4 +1,4 @@
-"""update-baselines.yml, on what a real run recorded: a table, a patch of baselines/, a proposal."""
+"""Test update-baselines.yml on a real recording: a table, a patch of baselines/, a proposal."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ KEPT = [artifact("merged-results"), artifact("baselines-mlperf-cpu-first"), arti
 
 
 def prepare(recorded: Measured, runner: Runner) -> Runner:
-    """Bring a job to where it has its checkout and its downloads of what was recorded."""
+    """Bring a job to the point at which it has its checkout and its downloads of the recording."""
     runner.scripts_of_ours()
     folder = runner.workspace
     shutil.copytree(recorded.project / "suites", folder / "suites")
@@ -71,36 +71,36 @@ def job(recorded: Measured, tmp_path: Path) -> Runner:
 
 @dataclass(frozen=True)
 class Accepted:
-    """A job, what its first step printed, and what that had changed in baselines/."""
+    """A job, the output of its first step, and its changes in baselines/."""
 
     runner: Runner
     table: str
-    before: str
+    status: str
 
 
 @pytest.fixture(scope="session")
 def accepted(recorded: Measured, tmp_path_factory: pytest.TempPathFactory) -> Accepted:
-    """A first job that went through; nobody may change it."""
+    """Return a first job that succeeded; it is read-only."""
     return once(tmp_path_factory, "accepting", lambda folder: accept(recorded, folder))
 
 
 def accept(recorded: Measured, job: Path) -> Accepted:
-    """Run the first job; files that no result speaks of lie beside what was recorded."""
+    """Run the first job with extra files that no result mentions."""
     runner = prepare(recorded, Runner(job, env=INPUTS))
     folder = runner.workspace / "recorded" / "baselines-mlperf-cpu-first"
     shutil.copytree(folder / "accuracy" / "first", folder / "accuracy" / "second")
     (folder / "cpu" / "quick" / "first" / "evil.json").write_text("{}", "utf-8")
     first = runner.run(TABLE)
     assert first.returncode == 0, first.stdout + first.stderr
-    before = git(runner.workspace, "status", "--short", "baselines")
+    status = git(runner.workspace, "status", "--short", "baselines")
     second = runner.run(WRITE)
     assert second.returncode == 0, second.stdout + second.stderr
-    return Accepted(runner, first.stdout, before)
+    return Accepted(runner, first.stdout, status)
 
 
-def test_exactly_what_was_recorded_is_taken_and_proposed(accepted: Accepted) -> None:
+def test_exactly_the_recorded_baselines_are_taken_and_proposed(accepted: Accepted) -> None:
     """The table alone changes nothing."""
-    assert accepted.before == ""
+    assert accepted.status == ""
     for part in ("dry run", f"{CASE}\n  throughput new ", "  top1 new 100\n"):
         assert part in accepted.table
     assert accepted.table in accepted.runner.summary()
@@ -155,7 +155,9 @@ def test_only_a_refusal_lets_the_job_go_on(job: Runner) -> None:
             git(job.workspace, "reset", "--quiet")
 
 
-def test_what_is_accepted_already_or_no_case_stops_the_job(job: Runner, recorded: Measured) -> None:
+def test_a_selection_of_accepted_or_unknown_cases_stops_the_job(
+    job: Runner, recorded: Measured
+) -> None:
     for field, text in (
         ("SELECT", "first-Offline-null-fp32-H200"),
         ("SELECT", "$(touch pwned)"),
@@ -189,21 +191,21 @@ def second(job: Runner, name: str) -> Path:
 
 
 def rescore(path: Path, score: float) -> None:
-    found = accuracy_baselines.load(path)
-    assert found is not None
-    baseline, scores = found
+    scored_baseline = accuracy_baselines.load(path)
+    assert scored_baseline is not None
+    baseline, scores = scored_baseline
     changed = {name: [score] * 32 for name in scores}
     accuracy_baselines.replace_scores(path, lambda _: baseline, changed)
 
 
-def test_what_another_job_checked_out_is_not_what_it_recorded(job: Runner) -> None:
+def test_checkouts_of_another_job_do_not_count_as_its_records(job: Runner) -> None:
     """Every machine sends its whole folder; one artifact alone has no folder of its own."""
     old = second(job, "baselines-mlperf-cpu-second")
     rescore(old, 50.0)
     for file in (old, accuracy_baselines.scores_path(old)):
-        place = job.workspace / "baselines" / "accuracy" / "first" / file.name
-        place.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(file, place)
+        folder = job.workspace / "baselines" / "accuracy" / "first" / file.name
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(file, folder)
     assert f"32 scores -> {ACCURACY}" in job.ends(0, TABLE).stdout
 
     (job.workspace / "recorded" / "baselines-mlperf-cpu-first").rename(job.folder / "alone")
@@ -291,7 +293,7 @@ def github(job: Runner) -> GitHub:
     return GitHub(job)
 
 
-def test_what_a_machine_recorded_comes_back_and_who_writes_reads_a_patch() -> None:
+def test_a_machines_records_come_back_and_the_writing_job_reads_a_patch() -> None:
     """One case that is INVALID ends the job with 1, and the scores of all others are accepted."""
     steps = workflow("gpu").jobs["run"]["steps"]
     (upload,) = [s for s in steps if s.get("with", {}).get("name", "").startswith("baselines-")]
@@ -368,18 +370,18 @@ def test_the_patch_becomes_one_commit_on_a_branch_of_its_own(proposal: Runner) -
     names = git(origin, "diff", "--name-only", "main", "baselines/run-123").splitlines()
     assert SCORES.fullmatch(names.pop(0))
     assert names == [ACCURACY, PERFORMANCE]
-    said = (proposal.folder / "words").read_text("utf-8").split("\n")
-    assert said[:5] == ["auth", "setup-git", "pr", "create", "--base"]
-    assert said[5:8] == ["main", "--head", "baselines/run-123"]
-    assert "proposal/text.md" in said
+    words = (proposal.folder / "words").read_text("utf-8").split("\n")
+    assert words[:5] == ["auth", "setup-git", "pr", "create", "--base"]
+    assert words[5:8] == ["main", "--head", "baselines/run-123"]
+    assert "proposal/text.md" in words
 
     git(proposal.workspace, "checkout", "--quiet", "main")
     git(proposal.workspace, "branch", "--quiet", "-D", "baselines/run-123")
     (proposal.folder / "words").unlink()
     gh(proposal, proposals=1)
     proposal.ends(0, PROPOSE)
-    said = (proposal.folder / "words").read_text("utf-8").splitlines()
-    assert said[2:5] == ["pr", "edit", "baselines/run-123"]
+    words = (proposal.folder / "words").read_text("utf-8").splitlines()
+    assert words[2:5] == ["pr", "edit", "baselines/run-123"]
 
 
 PATCH = """\
@@ -407,14 +409,14 @@ def test_a_patch_of_anything_else_is_refused(proposal: Runner) -> None:
         refuses(proposal, name)
 
 
-def refuses(proposal: Runner, what: str) -> None:
+def refuses(proposal: Runner, case_name: str) -> None:
     """Check that nothing is pushed and no file is written; put the branch back."""
-    before = git(proposal.workspace, "status", "--short")
+    status = git(proposal.workspace, "status", "--short")
     done = proposal.run(PROPOSE)
-    assert done.returncode != 0, what + done.stdout
+    assert done.returncode != 0, case_name + done.stdout
     assert git(proposal.folder.parent / "origin.git", "branch", "--list", "baselines/*") == ""
     git(proposal.workspace, "reset", "--quiet")
-    assert git(proposal.workspace, "status", "--short") == before, what
+    assert git(proposal.workspace, "status", "--short") == status, case_name
     git(proposal.workspace, "reset", "--quiet", "--hard")
     git(proposal.workspace, "checkout", "--quiet", "main")
     git(proposal.workspace, "branch", "--quiet", "-D", "baselines/run-123")
@@ -455,11 +457,11 @@ def patched(folder: Path, steps: list[tuple[str, ...]]) -> bytes:
                 git(folder, "rm", "--quiet", name)
             case ("add" | "chmod", name, *modes):
                 git(folder, "update-index", "--add", "--cacheinfo", blob(folder, name, *modes))
-    shown = subprocess.check_output(
+    patch = subprocess.check_output(
         ["git", "diff", "--cached", "--binary", "--find-renames"], cwd=folder
     )
     git(folder, "reset", "--quiet", "--hard")
-    return shown
+    return patch
 
 
 def blob(folder: Path, name: str, mode: str = "100644") -> str:
@@ -488,10 +490,10 @@ def filled(proposal: Runner) -> Runner:
 def test_only_regular_files_of_baselines_are_taken_and_nothing_is_renamed(filled: Runner) -> None:
     """What is checked is the index after the patch, and the patch reaches no file before that."""
     patch = filled.workspace / "proposal" / "baselines.patch"
-    for what, steps in WRONG.items():
+    for case_name, steps in WRONG.items():
         patch.write_bytes(patched(filled.workspace, steps))
 
-        refuses(filled, what)
+        refuses(filled, case_name)
     patch.write_text("", "utf-8")
     refuses(filled, "an empty patch")
     assert git(filled.workspace, "log", "--format=%s", "-1") == "filled"

@@ -19,7 +19,7 @@ from pytest_mlperf.suite.plan import plan_suite
 from pytest_mlperf.suite.resolve import needing
 from tests.children import PYTHON, shebang
 from tests.workflows import composite
-from tests.workflows.conftest import SUITE, Measured, given
+from tests.workflows.conftest import SUITE, Measured, inputs_of
 from tests.workflows.github import ROOT, Runner, fill, workflow
 
 pytestmark = pytest.mark.process
@@ -31,12 +31,12 @@ FROM_REPOSITORY = re.compile(r"vars\.(\w+)(?: \|\| '([^']*)')?")
 
 
 def evaluated(name: str, variables: Mapping[str, str]) -> str:
-    known = {}
+    values = {}
     for text in re.findall(r"\$\{\{ (.*?) \}\}", GIVEN[name]):
-        found = FROM_REPOSITORY.fullmatch(text)
-        assert found, text
-        known[text] = variables.get(found[1]) or found[2] or ""
-    return fill(GIVEN[name], known)
+        match = FROM_REPOSITORY.fullmatch(text)
+        assert match, text
+        values[text] = variables.get(match[1]) or match[2] or ""
+    return fill(GIVEN[name], values)
 
 
 @cache
@@ -58,12 +58,14 @@ def test_every_variable_that_our_suites_name_is_passed() -> None:
 def brought(extras: str) -> set[str]:
     """Return the distributions that extras of this project bring, those of other extras too."""
     table = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    found = {normal(re.split(r"[\[><=~]", one)[0]) for one in table["dependencies"]}
+    libraries = {normal(re.split(r"[\[><=~]", one)[0]) for one in table["dependencies"]}
     for extra in extras.split(","):
-        for one in table["optional-dependencies"][extra]:
-            inner = re.fullmatch(r"pytest-mlperf\[(.+)\]", one)
-            found |= brought(inner[1]) if inner else {normal(re.split(r"[\[><=~]", one)[0])}
-    return found
+        for requirement in table["optional-dependencies"][extra]:
+            inner = re.fullmatch(r"pytest-mlperf\[(.+)\]", requirement)
+            libraries |= (
+                brought(inner[1]) if inner else {normal(re.split(r"[\[><=~]", requirement)[0])}
+            )
+    return libraries
 
 
 def needed(case: Any) -> set[str]:
@@ -84,9 +86,9 @@ def test_the_default_suites_need_the_default_extras_models_and_data() -> None:
     """Cases of v4.1 for an H100 run in the Python of their job, but for two engines' own."""
     extras = evaluated("extras", {})
 
-    wanted = set[str]().union(*map(needed, cases_of("suites/datacenter")))
-    assert {"torch", "onnxruntime-gpu", "pycocotools", "torchao"} <= wanted
-    assert wanted <= brought(extras)
+    needed_libraries = set[str]().union(*map(needed, cases_of("suites/datacenter")))
+    assert {"torch", "onnxruntime-gpu", "pycocotools", "torchao"} <= needed_libraries
+    assert needed_libraries <= brought(extras)
     assert "onnxruntime" not in brought(extras)
 
     cases = [case for case in cases_of("suites/datacenter") if case.case.accelerator == "H100"]
@@ -119,8 +121,8 @@ elif "--accelerator=8xH100" in sys.argv or "--mlperf-accelerator=8xH100" in sys.
 @pytest.fixture
 def runner(tmp_path: Path) -> Runner:
     """Return a runner whose own environment names engines too."""
-    own = {"VLLM_PYTHON": "/own/vllm", "TRTLLM_PYTHON": "/own/trtllm"}
-    runner = Runner(tmp_path, env=own)
+    own_variables = {"VLLM_PYTHON": "/own/vllm", "TRTLLM_PYTHON": "/own/trtllm"}
+    runner = Runner(tmp_path, env=own_variables)
     record = str(tmp_path / "seen")
     runner.put("own-python", RECORDED.format(shebang=shebang(), record=record))
     return runner
@@ -155,8 +157,8 @@ def test_one_kind_s_variable_is_first_and_the_machine_s_own_is_last(runner: Runn
     both = seen(runner, text)
 
     names = ("MLPERF_MODELS", "MLPERF_DATA", "VLLM_PYTHON", "TRTLLM_PYTHON", "TRTLLM_IMAGE")
-    for one in both:
-        assert [one[name] for name in names] == [
+    for variables in both:
+        assert [variables[name] for name in names] == [
             *("/models", "/fast/data", "/opt/vllm/bin/python", "/own/trtllm", "nvcr.io/x:1.2.1")
         ]
     assert len(both) == 2
@@ -172,10 +174,10 @@ def test_a_value_that_is_a_command_stays_a_value(runner: Runner) -> None:
     names = [f"NAME{number}" for number in range(len(HOSTILE))]
     lines = [f"{name}={text}" for name, text in zip(names, HOSTILE, strict=True)]
 
-    found = seen(runner, "\n".join([*lines, "MLPERF_MODELS="]))
+    variables = seen(runner, "\n".join([*lines, "MLPERF_MODELS="]))
 
-    assert [[one[name] for name in names] for one in found] == [list(HOSTILE)] * 2
-    assert all("MLPERF_MODELS" not in one for one in found)
+    assert [[one[name] for name in names] for one in variables] == [list(HOSTILE)] * 2
+    assert all("MLPERF_MODELS" not in one for one in variables)
     assert list(runner.folder.rglob("pwned*")) == []
 
 
@@ -203,9 +205,13 @@ def test_an_engine_in_a_container_is_named_by_a_variable(measured: Measured, job
     text = SUITE.replace('use = "null"', 'use = "null"\npython = "${TRTLLM_PYTHON}"')
     (job.workspace / "change" / "suites" / "first.mlperf.toml").write_text(text, "utf-8")
     container = job.put("in-container", WRAPPER.format(python=PYTHON))
-    own = {"python": "linking-python", "variables": f"TRTLLM_PYTHON={container}", "update": ""}
+    own_inputs = {
+        "python": "linking-python",
+        "variables": f"TRTLLM_PYTHON={container}",
+        "update": "",
+    }
 
-    outcome = composite.run(job, given(job, measured.wheel) | own)
+    outcome = composite.run(job, inputs_of(job, measured.wheel) | own_inputs)
 
     doctor, run = (
         outcome.steps[name] for name in ("What this machine can run", "Measure and judge")

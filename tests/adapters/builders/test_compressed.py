@@ -1,4 +1,4 @@
-"""Compressed tensors and ModelOpt's exports, made by the real libraries where they are installed.
+"""Test weights of compressed-tensors and ModelOpt, made by the real libraries if installed.
 
 PYTEST_MLPERF_LLMCOMPRESSOR_PYTHON and PYTEST_MLPERF_MODELOPT_PYTHON name Pythons of environments
 that have them; without, the precisions are read of configurations as these libraries write them.

@@ -102,7 +102,7 @@ name = "Offline"
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """What the page says of a recipe."""
+    """A row of the page's table of recipes."""
 
     precision: str
     engines: frozenset[str]
@@ -128,7 +128,7 @@ TABLE = dict(rows())
 
 
 def complaint(folder: Path, engine: str, builder: str, recipe: str, precision: str) -> str:
-    """Return what is said of a suite when it is read; "" where nothing is wrong."""
+    """Return the error message of reading a suite, or "" if it is valid."""
     calibration = ", calibration = 16" if TABLE[builder, recipe].calibrates else ""
     fields: dict[str, Any] = {"engine": engine, "builder": builder, "recipe": recipe}
     text = SUITE.format(**fields, precision=precision, calibration=calibration)
@@ -175,7 +175,7 @@ def test_a_pair_is_accepted_by_both_sides_or_by_neither(tmp_path: Path) -> None:
     assert failures == []
 
 
-def test_engines_load_only_what_they_have_a_word_for() -> None:
+def test_engines_load_only_precisions_that_they_declare() -> None:
     for name, entry in registered("engines").items():
         loads = getattr(resolve(entry.value), "checkpoints", {})
         if entry.value.startswith("pytest_mlperf."):

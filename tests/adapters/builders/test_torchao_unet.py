@@ -1,4 +1,4 @@
-"""The UNet of Stable Diffusion XL in eight bits: ranges of the first steps, and what is loaded."""
+"""Test the UNet of Stable Diffusion XL in eight bits: input ranges and loading."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ CONVOLUTIONS: list[dict[str, Any]] = [
 @pytest.mark.parametrize(
     "recipe", [pytest.param("int8-smoothquant", marks=exact_int8), "fp8-static"]
 )
-def test_a_convolution_is_the_product_of_what_was_rounded(recipe: str) -> None:
+def test_a_convolution_is_the_product_of_rounded_values(recipe: str) -> None:
     """As torch's own convolution of the same weights and inputs, rounded and seen as floats."""
     for shape in CONVOLUTIONS:
         with torch.random.fork_rng(devices=[]):
@@ -183,7 +183,7 @@ def seen_as_floats(weight: Any, inputs: Any) -> Any:
     return (inputs / scale).to(weight.qdata.dtype).float() * scale
 
 
-def test_convolutions_that_are_no_such_product_are_left() -> None:
+def test_convolutions_without_such_a_product_stay_unquantised() -> None:
     unet = torch.nn.Module()
     table: list[dict[str, Any]] = [
         {"groups": 2}, {"dilation": 2}, {"out_channels": 24}, {"in_channels": 3},

@@ -15,7 +15,7 @@ def not_refused(
     start: object = "",
     advice: Sequence[str] = ("",),
 ) -> list[str]:
-    """Return what is wrong with the refusals of several calls of the same rows."""
+    """Return a line for each row whose refusal differs between several calls."""
     rows = list(rows)
     return [
         line

@@ -108,7 +108,7 @@ def logits(seed: int, positions: int, *, levels: int | None = None) -> NDArray[n
     Args:
         seed: Equal seeds give equal logits.
         positions: How many there are.
-        levels: Round to so many values, so that there are equal ones; None rounds nothing.
+        levels: Round to this many distinct values, so that some are equal; None disables rounding.
     """
     rng = np.random.default_rng(seed)
     values = rng.normal(-4, 2, (positions, 2))

@@ -1,4 +1,4 @@
-"""What MLPerf's create_squad_data.py does, told again step by step, without any haste."""
+"""A plain reimplementation of MLPerf's create_squad_data.py, step by step."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ def test_the_digest_is_of_prompts_as_the_engine_gets_them_and_not_of_the_file(
     assert len({dataset.digest for dataset in datasets} | plain | filled) == 7
 
 
-def test_the_digest_stays_what_it_was(write: Write) -> None:
+def test_the_digest_is_stable(write: Write) -> None:
     expected = hashlib.sha256(b"cnn_dailymail text")
     for part in ("It: (CNN)It rained.", "Rain .\nMore to come ."):
         expected.update(len(part).to_bytes(8, "little") + part.encode())

@@ -113,7 +113,7 @@ def test_the_table_that_the_reference_makes_comes_before_its_source(
     np.testing.assert_array_equal(dataset.input(0)["latents"], NOISE * 2)
 
 
-def test_latents_of_torch_without_torch_say_what_to_install(
+def test_latents_of_torch_without_torch_name_the_package_to_install(
     build: Build, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same numbers as NumPy's file need no torch."""
@@ -162,7 +162,10 @@ def test_other_latents_are_refused(build: Build, folder: Path) -> None:
 
 
 def test_latents_of_torch_are_read_before_those_of_numpy(build: Build, folder: Path) -> None:
-    """As the reference's default; numbers become float32. Weights of a model are no latents."""
+    """As by the reference's default. Numbers become float32.
+
+    Model weights are refused as latents.
+    """
     torch = pytest.importorskip("torch")
     for kind in (torch.float32, torch.float16, torch.bfloat16):
         torch.save(torch.full((1, 4, 2, 3), 0.5).to(kind), folder / "latents" / "latents.pt")
@@ -224,7 +227,7 @@ def test_a_wrong_option_is_refused_by_look_too(build: Build, folder: Path) -> No
     assert not_refused(UnavailableError, files, lambda options: build(**options), look) == []
 
 
-def test_the_digest_is_of_what_the_engine_and_the_scorer_see(build: Build, folder: Path) -> None:
+def test_the_digest_covers_inputs_of_the_engine_and_the_scorer(build: Build, folder: Path) -> None:
     """Other columns and file names do not count; captions, ids, their order and latents do."""
     first = build().digest
     rows = [row(*each) for each in ROWS]

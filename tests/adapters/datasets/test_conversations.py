@@ -1,4 +1,4 @@
-"""Recorded conversations, turn by turn: what is asked, and what is refused."""
+"""Test recorded conversations: the prompt of each turn, and refused files."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_the_recorded_answer_is_what_answers_are_compared_with(path: str, tmp_pa
     assert [dataset.output_tokens(index) for index in range(3)] == [64, 64, 8]
 
 
-def test_what_a_cache_of_prefixes_can_know_is_what_was_asked_before(tmp_path: Path) -> None:
+def test_the_shared_prefix_is_the_earlier_turns(tmp_path: Path) -> None:
     """By their bytes: nothing of a first turn, most of a late one."""
     text = "x" * 1000
     lines = [

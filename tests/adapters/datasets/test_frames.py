@@ -420,7 +420,7 @@ def test_an_extension_code_is_refused_even_where_it_is_registered() -> None:
         copyreg.remove_extension("posix", "system", 240)
 
 
-def test_what_no_writer_writes_is_refused() -> None:
+def test_content_that_no_writer_produces_is_refused() -> None:
     rows = [
         (written(b"Pabc\n", protocol=2), "the instruction b'P'"),
         (written(text("abc"), pickle.BINPERSID), "the instruction b'Q'"),
@@ -459,7 +459,7 @@ def test_a_size_that_a_file_claims_is_not_believed() -> None:
 
 
 def test_a_file_that_unpacks_to_too_much_is_refused_early(tmp_path: Path) -> None:
-    """A gzip bomb costs no more memory than the limit allows, or than its length where it has one.
+    """A gzip bomb costs no more memory than the limit, or than its stated length if it has one.
 
     An item that is longer than the limit is refused by its length.
     """
@@ -548,7 +548,7 @@ def test_a_table_is_checked_before_numpy_gets_it(monkeypatch: pytest.MonkeyPatch
     assert not_refused(PickleError, rows, read) == []
 
 
-def test_other_and_damaged_files_are_no_tables(tmp_path: Path) -> None:
+def test_other_and_damaged_files_are_not_read_as_tables(tmp_path: Path) -> None:
     rows: list[Any] = [
         (pickle.dumps({"id": [1]}), "it holds an object of type dict, not a pandas DataFrame"),
         (FLAGS_OF_NUMBERS, "not a pandas DataFrame"),

@@ -61,7 +61,7 @@ def load(path: Path, **options: Any) -> GradedDataset:
     return GradedDataset(path=str(path), **options)
 
 
-def test_a_reference_is_what_grades_an_answer(write: Write) -> None:
+def test_a_reference_has_the_data_to_grade_an_answer(write: Write) -> None:
     """The metric, else the data set; a whole number becomes text; one prompt makes a group."""
     for name, labels in LABELS.items():
         dataset = load(write(name), template="{text_input}" if name == "deepseek" else None)

@@ -1,4 +1,4 @@
-"""Data set `igbh` maps MLPerf's files of IGBH, and says what in them cannot be."""
+"""Test that data set `igbh` maps MLPerf's files of IGBH and names invalid content."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def hostile(folder: Path) -> None:
         archive.writestr("val_idx/data.pkl", pickle.dumps(Touch(Path("executed"), shell=False), 2))
 
 
-def test_what_is_damaged_is_one_error_and_nothing_is_executed(
+def test_damage_is_one_error_and_nothing_is_executed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows: list[Any] = [

@@ -41,7 +41,7 @@ def test_a_sample_is_channels_first_rgb_minus_the_means_of_the_reference(build: 
 
 
 def test_the_map_may_be_elsewhere(build: Build, folder: Path) -> None:
-    """It is also found beside the folder; images beyond count are not read."""
+    """It is also found next to the folder; images beyond `count` are not read."""
     source = folder / "val_map.txt"
     for map_file in ("labels/mine.txt", "../far/away.txt", "../val_map.txt"):
         (folder / map_file).parent.mkdir(exist_ok=True)
@@ -100,7 +100,7 @@ def test_resizing_equals_opencv_up_to_one_grey_level() -> None:
 def test_the_digest_changes_with_content_and_preprocessing(
     build: Build, folder: Path, tmp_path: Path
 ) -> None:
-    """It does not depend on where files are and what they are called."""
+    """It does not depend on the location or the names of files."""
     copy = tmp_path / "copy"
     shutil.copytree(folder, copy)
     (copy / "b.png").rename(copy / "z.png")

@@ -33,7 +33,7 @@ def jpeg(folder: Path) -> bytes:
 
 
 def test_the_sizes_of_intact_images_are_returned_in_order(folder: Path) -> None:
-    """What decoders do not mind is no damage."""
+    """An oddity that decoders accept is not damage."""
     noise(7, 5).save(folder / "small.jpeg")
 
     names = ["small.jpeg", "good.png", "good.bmp", "good.jpg"]
@@ -59,7 +59,7 @@ DAMAGED: list[tuple[Callable[[bytes], bytes], str]] = [
 ]
 
 
-def test_a_damaged_image_is_named_with_what_is_wrong(folder: Path) -> None:
+def test_a_damaged_image_is_named_with_its_defect(folder: Path) -> None:
     whole, images = jpeg(folder), ["good.jpg", "bad.jpg", "good.png"]
 
     def read(change: Callable[[bytes], bytes]) -> None:

@@ -57,7 +57,7 @@ def test_any_list_reads_as_json_reads_it_whole(
     assert list(read_records(path)) == expected
 
 
-def test_what_is_not_asked_for_is_not_read(tmp_path: Path) -> None:
+def test_records_beyond_the_requested_ones_are_not_read(tmp_path: Path) -> None:
     """The first records are there although the file is damaged further on; a mark is none."""
     records = read_records(write(tmp_path, '[{"a": 1}, {"a": 2}, nonsense'))
 

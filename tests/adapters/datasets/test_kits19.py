@@ -28,7 +28,7 @@ Volumes = tuple[NDArray[Any], NDArray[Any]]
 
 
 def volumes(name: str) -> Volumes:
-    """Return image and label of a case; one is larger than what is read of a pickle at once."""
+    """Return image and label of a case; one is larger than a single read of a pickle."""
     depth = 64 if name == "case_00000" else 4
     rng = np.random.default_rng(int(name[-3:]))
     image = rng.normal(size=(1, depth, 24, 16)).astype(np.float32)
@@ -36,7 +36,7 @@ def volumes(name: str) -> Volumes:
 
 
 def listed(names: list[str] = NAMES) -> dict[str, Any]:
-    """Return what preprocess.py pickles beside the cases."""
+    """Return the metadata that preprocess.py pickles with the cases."""
     cases = {
         name: {
             "original_affine": np.eye(4),

@@ -113,7 +113,7 @@ def test_the_digest_depends_on_the_samples_and_not_on_the_file(write: Write) -> 
     assert len({load(write(**change)).digest for change in changes}) == len(changes)
 
 
-def test_the_digest_stays_what_it_was(write: Write) -> None:
+def test_the_digest_is_stable(write: Write) -> None:
     expected = hashlib.sha256(b"mixtral")
     for part in (b"\1\0\0\0", b"\2\0\0\0", b'{"dataset": "GSM8K", "target": "14000"}'):
         expected.update(len(part).to_bytes(8, "little") + part)

@@ -128,7 +128,7 @@ def test_stretching_equals_opencv() -> None:
 def test_the_digest_changes_with_content_and_preprocessing(
     build: Build, folder: Path, tmp_path: Path
 ) -> None:
-    """It does not depend on where files are and what they are called."""
+    """It does not depend on the location or the names of files."""
     copy = tmp_path / "copy"
     shutil.copytree(folder, copy)
     (copy / "validation" / "data" / "b.png").rename(copy / "validation" / "data" / "z.png")

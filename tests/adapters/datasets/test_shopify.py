@@ -1,4 +1,7 @@
-"""Shopify's catalogue in Hugging Face's files: prompts as the references', and what is refused."""
+"""Test Shopify's catalogue in Hugging Face's files.
+
+Prompts equal the reference's, bad files are refused.
+"""
 
 from __future__ import annotations
 
@@ -184,7 +187,7 @@ def test_the_digest_knows_texts_pictures_categories_and_the_round(write: Write) 
 
 
 @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
-def test_what_is_no_picture_is_refused_before_an_engine_loads(write: Write) -> None:
+def test_invalid_pictures_are_refused_before_an_engine_loads(write: Write) -> None:
     """In one line; Pillow would start another program for PostScript."""
     unknown = r"^[^\n]*row 1, column 'product_image': .*no picture of the formats[^\n]*$"
     rows = [

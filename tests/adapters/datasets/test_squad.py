@@ -279,7 +279,7 @@ def test_a_file_of_another_kind_is_refused_with_the_place_and_the_key(
             SquadDataset(path=str(tmp_path))
 
 
-def test_a_file_that_is_no_vocabulary_is_refused(build: Build, tmp_path: Path) -> None:
+def test_an_invalid_vocabulary_file_is_refused(build: Build, tmp_path: Path) -> None:
     without = [line for line in LINES if line != "[CLS]"]
     with pytest.raises(
         RunError, match=rf"vocab.txt: has {len(without)} lines, but none reads \[CLS"
@@ -310,7 +310,7 @@ def test_a_wrong_option_is_refused_before_anything_is_looked_for() -> None:
     assert not_refused(SuiteError, rows, *calls, start="data set squad: ") == []
 
 
-def test_the_digest_knows_what_the_engine_or_the_scorer_gets(build: Build) -> None:
+def test_the_digest_covers_inputs_of_the_engine_and_the_scorer(build: Build) -> None:
     """And neither a title nor the start of an answer."""
     other = copy.deepcopy(content())
     other["data"][0]["title"] = "Another"

@@ -55,7 +55,7 @@ def test_requests_come_in_the_order_of_their_time(tmp_path: Path) -> None:
     assert len({data.digest for data in (half, short)}) == 2
 
 
-def test_the_history_is_what_was_before_and_no_evaluation(tmp_path: Path) -> None:
+def test_the_history_holds_earlier_requests_and_no_evaluation(tmp_path: Path) -> None:
     """A step's own actions are not there yet; a user who did nothing in a step has no gap."""
     data = StreamingDataset(path=str(written(tmp_path, ".")), **OPTIONS)
 
@@ -92,7 +92,7 @@ def edit(name: str, old: bytes, new: bytes) -> Callable[[Path], None]:
     return change
 
 
-def test_what_is_damaged_is_one_error(tmp_path: Path) -> None:
+def test_damage_is_one_error(tmp_path: Path) -> None:
     rows: list[Any] = [
         (edit("0.csv", b"3.5,3.4", b"3.5,x"), "user 0: time step 2: could not convert"),
         (edit("0.csv", b"3.5,3.4", b"3.5"), r"user 0: time step 2 has \[2, 1, 3, 3\] candidates"),

@@ -61,7 +61,9 @@ KINDS: dict[str, Callable[[Path], Path]] = {
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_the_same_records_are_the_same_samples_whatever_the_file(tmp_path: Path, name: str) -> None:
+def test_the_same_records_are_the_same_samples_in_any_file_format(
+    tmp_path: Path, name: str
+) -> None:
     dataset = UserPromptsDataset(path=str(KINDS[name](tmp_path / name)), columns=COLUMNS)
     plain = UserPromptsDataset(path=str(as_jsonl(tmp_path / "other.jsonl")), columns=COLUMNS)
 
@@ -188,7 +190,7 @@ def test_options_that_mean_nothing_are_refused() -> None:
         assert option in caught.value.options
 
 
-def test_a_file_that_is_not_here_or_of_no_kind_is_told(tmp_path: Path) -> None:
+def test_a_missing_file_or_one_of_unknown_format_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.xlsx").write_text("x")
     for option, name, kind, message in (
         ("path", "a.jsonl", UnavailableError, "this file of prompts does not exist"),
@@ -243,7 +245,7 @@ def test_no_two_prompts_begin_alike(seed: int) -> None:
     assert len(begins) == 200
 
 
-def test_what_prompts_share_is_what_a_cache_of_prefixes_finds() -> None:
+def test_the_shared_share_of_prompts_equals_the_hits_of_a_prefix_cache() -> None:
     """Three beginnings of half the prompts: all but the first prompt of each is in a cache."""
     for tokens in (20, 60):
         shared = {"prefixes": 3, "tokens": tokens, "share": 0.5}
@@ -308,7 +310,7 @@ def test_with_a_tokenizer_lengths_are_exact(tokenizer: Any) -> None:
     assert sizes == {"input_tokens": 33, "prefix_share": pytest.approx(0.1, abs=0.09)}
 
 
-def test_an_answer_with_nothing_to_compare_it_with_is_told() -> None:
+def test_an_answer_without_a_reference_is_refused() -> None:
     with pytest.raises(RunError, match=r"or leave out the scorer"):
         UserPromptsDataset().reference(0)
 
@@ -347,7 +349,7 @@ def test_with_a_tokenizer_a_trace_has_its_lengths(tmp_path: Path, tokenizer: Any
     assert ids[0][:1024] == ids[1][:1024]
 
 
-def test_a_line_that_is_none_of_a_trace_is_named(tmp_path: Path) -> None:
+def test_an_invalid_line_of_a_trace_is_named(tmp_path: Path) -> None:
     rows: list[Any] = [
         ("timestamp", -1, "-1 is no time in milliseconds"),
         ("timestamp", "0", "'0' is no time in milliseconds"),

@@ -56,7 +56,7 @@ def test_the_digest_knows_prompts_and_latents(folder: Path) -> None:
     assert len({*digests, VBenchDataset(path=str(folder), shape=SHAPE).digest}) == 3
 
 
-def test_what_is_wrong_is_said(folder: Path) -> None:
+def test_defects_are_refused_with_a_message(folder: Path) -> None:
     rows: list[Any] = [
         (
             {},

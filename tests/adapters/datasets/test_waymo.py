@@ -24,7 +24,7 @@ Change = Callable[[dict[str, Any]], Any]
 
 
 def record(image: int) -> dict[str, Any]:
-    """Return what the list of the distributed set says of a frame."""
+    """Return the entry of a frame in the distributed list."""
     rng = np.random.default_rng(image)
     annotated = {
         "name": np.array(["Car", "DontCare", "Pedestrian"]),
@@ -116,7 +116,7 @@ def test_a_frame_is_what_the_reference_reads(folder: Path) -> None:
     assert dataset.reference(1)["names"] == ["Car", "Pedestrian"]
 
 
-def test_what_nobody_looked_at_is_no_truth(folder: Path) -> None:
+def test_unlabelled_regions_are_left_out_of_the_truth(folder: Path) -> None:
     """The scorer takes the rest."""
     dataset = WaymoDataset(path=str(folder))
     references = [dataset.reference(index) for index in range(2)]

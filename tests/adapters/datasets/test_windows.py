@@ -89,7 +89,7 @@ def test_articles_of_wikitext_are_documents_and_other_text_is_one(tmp_path: Path
     assert lines.input(0) == notes.input(0)[: len(lines.input(0))]
 
 
-def test_what_is_wrong_is_named(tmp_path: Path, path: str) -> None:
+def test_defects_are_named(tmp_path: Path, path: str) -> None:
     folder = str(tmp_path / "none")
     options: list[tuple[dict[str, Any], str]] = [
         ({"length": 1}, "length = 1 leaves no token with another one before it"),

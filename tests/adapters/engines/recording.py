@@ -56,7 +56,7 @@ class Recorder(RecordingSink):
 
 
 class Tokenless(RecordingSink):
-    """A sink for models whose answers are no tokens: counts of tokens must not come."""
+    """A sink for models whose answers are not tokens: it refuses token counts."""
 
     def __init__(self, expected: int = 0, *, wants_output: bool = True) -> None:
         super().__init__(expected, wants_output=wants_output, counts_tokens=False)

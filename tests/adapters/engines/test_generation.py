@@ -1,4 +1,4 @@
-"""How answers end and are drawn is said alike to every engine; transcripts as MLPerf logs them."""
+"""Test that end tokens and sampling reach every engine alike, and MLPerf's transcripts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model's files: an index names those beside it, and nothing else."""
+"""Test that the index of a model names files of its own folder only."""
 
 from __future__ import annotations
 

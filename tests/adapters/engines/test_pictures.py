@@ -97,7 +97,7 @@ def test_pictures_are_kept_as_they_came_while_a_sample_is_loaded() -> None:
         prompts.chats.pictures(0)
 
 
-def test_what_is_no_text_and_no_picture_of_the_data_set_is_refused() -> None:
+def test_content_other_than_text_and_pictures_of_the_data_set_is_refused() -> None:
     audio = [{"type": "input_audio"}]
     rows = [
         (chat("a", "https://example.org/a.png"), "nothing is downloaded, only data URLs are taken"),

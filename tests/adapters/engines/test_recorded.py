@@ -1,7 +1,7 @@
-"""Answers that MLCommons' client recorded: each is given to its own sample, or none is.
+"""Test recorded answers of MLCommons' client: each goes to its own sample, or all are refused.
 
 The folder in tests/data/endpoints_accuracy was written by the client itself (mlcommons/endpoints at
-ea332753) against its own echo server: 60 samples for accuracy beside a few requests for speed.
+ea332753) against its own echo server: 60 samples for accuracy and a few requests for speed.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def test_the_fingerprint_says_how_answers_were_generated(model: str, tmp_path: P
 
 
 def described_by(model: str, prompts: Any, folder: Path) -> Any:
-    """Load all samples, and return what the engine says of itself."""
+    """Load all samples, and return the engine's description."""
     options = {"folder": str(folder)}
     samples = Samples(samples=prompts)
     with RecordedEngine(dataset=samples, model=model, precision="fp8", **options) as engine:
@@ -136,7 +136,7 @@ REFUSED: dict[str, tuple[Edit, list[str], str]] = {
 }
 
 
-def test_what_cannot_be_paired_is_one_error(model: str, tmp_path: Path) -> None:
+def test_answers_that_cannot_be_paired_are_one_error(model: str, tmp_path: Path) -> None:
     def load(name: str, edit: Edit, prompts: list[str]) -> None:
         edit(folder := shutil.copytree(ANSWERS, tmp_path / name))
         described_by(model, prompts, folder)

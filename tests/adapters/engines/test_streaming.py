@@ -49,9 +49,9 @@ async def three_tokens(request: StreamedRequest) -> None:
 
 
 def test_first_tokens_come_before_further_ones_and_those_before_the_end() -> None:
-    """None is kept for others of the same pass: it would be stamped when the last is there.
+    """No token is held back for others of the same pass: its time stamp would be too late.
 
-    Outputs are given only where they are wanted, and in one call.
+    Outputs are passed only if the sink wants them, and in one call.
     """
     sink, both, read, unread = timing(1), timing(2), RecordingSink(2), quiet(100)
     answer(three_tokens, 1, sink)
@@ -67,7 +67,7 @@ def test_first_tokens_come_before_further_ones_and_those_before_the_end() -> Non
 
 
 def test_samples_are_answered_in_one_thread_and_so_many_at_a_time_or_end_the_run() -> None:
-    """Nothing is counted where one sample has no count; what an answer raises ends the run."""
+    """Nothing is counted if one sample has no count; an exception of an answer ends the run."""
     running, most = 0, 0
 
     async def watched(request: StreamedRequest) -> None:
@@ -100,7 +100,7 @@ def test_samples_are_answered_in_one_thread_and_so_many_at_a_time_or_end_the_run
     assert threading.get_ident() not in sink.threads
 
 
-def test_closing_cancels_what_is_under_way_and_waits_for_it() -> None:
+def test_closing_cancels_requests_in_flight_and_waits_for_them() -> None:
     begun, cleaned = threading.Event(), threading.Event()
 
     async def endless(request: StreamedRequest) -> None:
@@ -134,7 +134,7 @@ class ByHand:
         self.timers.append((self.now_s + delay_s, callback))
 
     def fire(self, late_s: float = 0.0) -> None:
-        """Let the one timer go off, so much after it was due."""
+        """Fire the only timer, `late_s` seconds after it was due."""
         ((due_s, callback),) = self.timers
         self.timers.clear()
         self.now_s = due_s + late_s
@@ -174,7 +174,7 @@ def test_one_long_block_is_not_lost_among_many_short_looks() -> None:
     asyncio.run(blocked())
 
 
-def test_requests_that_begin_late_are_counted_and_nobody_looks_while_none_is_under_way() -> None:
+def test_late_starts_are_counted_and_an_idle_loop_is_not_polled() -> None:
     under_way = [True]
     loop = ByHand()
     lateness = watching(loop, lambda: under_way[0])

@@ -172,7 +172,7 @@ def test_a_call_that_cannot_be_read_is_a_wrong_one_where_any_or_none_is_right() 
 
 
 def test_arguments_are_read_up_to_a_depth() -> None:
-    """Function and arguments are two levels: what not every reader of JSON takes is no call."""
+    """Function and arguments are two levels; JSON that not every parser reads is not a call."""
     names = []
     for levels in (MAX_ARGUMENT_LEVELS - 2, MAX_ARGUMENT_LEVELS - 1):
         arguments: Any = 1
@@ -198,7 +198,7 @@ def test_the_bytes_are_those_from_a_server_that_has_read_the_same_calls() -> Non
     )
 
 
-def test_what_was_thought_is_set_apart() -> None:
+def test_reasoning_is_separated_from_the_answer() -> None:
     for text, is_thinking, rest in (
         ("Yes.", False, "Yes."),
         ("<think>\nHm.\n</think>\n\nYes.", False, "Yes."),
@@ -215,7 +215,7 @@ TEMPLATE = "tools, <function=…>, <tool_call>"
 
 
 class Letters:
-    """A tokenizer of letters whose template writes down what it was given."""
+    """A tokenizer of letters whose template writes down its input."""
 
     chat_template: Any = TEMPLATE
     thinks = ""
@@ -261,7 +261,10 @@ def row(text: str) -> list[int]:
 
 
 def test_chats_become_prompts_and_answers_calls_or_text_without_special_tokens() -> None:
-    """Tokens where there are no tools; a prompt that opens a thought waits for its end."""
+    """The engine gets tokens if there are no tools.
+
+    A prompt that opens a thought waits for its end.
+    """
     prompts, _ = loaded(chat(tool_choice="auto"), chat_template_kwargs={"enable_thinking": False})
     assert prompts[0] == row("order_lamp|ring|Ring.|False")
     _, chats = loaded(chat(), chat(tools=[]))

@@ -19,14 +19,14 @@ LIMIT_NS = 60_000_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class Ran:
-    """A worker that ended well.
+    """The results of a worker that succeeded.
 
     Attributes:
-        facts: What the engine says of itself.
+        facts: The engine's description.
         result: Of the run.
         detail: LoadGen's log of the run.
         accuracy: The folder of the accuracy pass.
-        log: What the worker wrote.
+        log: The worker's output.
     """
 
     facts: Mapping[str, str]

@@ -42,7 +42,7 @@ def captions(*, model: str | None, device: str) -> Callable[[Images, Sequence[st
 def score_captions(
     *, model: str | None, device: str
 ) -> Callable[[Images, Sequence[str]], list[float]]:
-    """Scores say what the factory was given, and each caption's last character."""
+    """Return a network whose scores encode its arguments and each caption's last character."""
     base_score = 1000.0 * len(model or "") + 100_000 * len(device)
     return lambda _, captions: [base_score + ord(caption[-1]) for caption in captions]
 

@@ -69,7 +69,7 @@ def conv(x: Pixels, weights: Weights, name: str, *, stride: int = 1, pad: bool =
 
 
 def windows(x: Pixels, stride: int, beyond: float | None) -> Pixels:
-    """Return the nine pixels of every window of 3 x 3, last; `beyond` is what the edge adds."""
+    """Return the nine pixels of every window of 3 x 3, last; `beyond` is the padding value."""
     if beyond is not None:
         x = np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)), constant_values=beyond)
     seen = np.lib.stride_tricks.sliding_window_view(x, (3, 3), axis=(2, 3))

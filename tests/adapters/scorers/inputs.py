@@ -1,4 +1,4 @@
-"""Inputs that note what a scorer does with them."""
+"""Inputs that record how a scorer uses them."""
 
 from __future__ import annotations
 

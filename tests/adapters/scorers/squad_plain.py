@@ -1,4 +1,4 @@
-"""What MLPerf's accuracy-squad.py and evaluate_v1.1.py do, told again step by step."""
+"""A plain reimplementation of MLPerf's accuracy-squad.py and evaluate_v1.1.py."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Candidate = tuple[float, int, int, Feature]
 def evaluate(
     outputs: Sequence[Logits], features: Sequence[Feature], *, n_best: int = 20, longest: int = 30
 ) -> tuple[dict[str, float], dict[str, str]]:
-    """Return what the second script prints, and the answers that the first one writes."""
+    """Return the figures of the second script, and the answers that the first one writes."""
     by_question: dict[str, list[tuple[Logits, Feature]]] = defaultdict(list)
     for output, feature in zip(outputs, features, strict=True):
         by_question[feature["id"]].append((output, feature))

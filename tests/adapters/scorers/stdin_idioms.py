@@ -1,4 +1,4 @@
-"""Ways in which programs read, and what each prints in LiveCodeBench's runner.
+"""Ways in which programs read stdin, and the output of each in LiveCodeBench's runner.
 
 The third column is what lcb_runner/evaluation/testing_util.py of
 https://github.com/LiveCodeBench/LiveCodeBench (28fef95) captures; None stands for an exception.

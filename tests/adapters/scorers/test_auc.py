@@ -1,4 +1,4 @@
-"""AUC over all pairs, its pseudo-values by sample, and what is refused."""
+"""Test AUC over all pairs, its pseudo-values by sample, and refused inputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The CLIP score beside its formulas, and every folder that is no CLIP model."""
+"""Test the CLIP score against its formulas, and the refusal of folders without a CLIP model."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def outputs(images: Any) -> list[bytes]:
 
 @settings(max_examples=30)
 @given(count=st.integers(2, 20), batch_size=st.integers(1, 25), seed=st.integers(0, 99))
-def test_scores_are_those_of_the_networks_whatever_the_batch(
+def test_scores_do_not_depend_on_the_batch_size(
     real: Path, count: int, batch_size: int, seed: int
 ) -> None:
     """CLIP's aggregate is the mean; FID's is the distance, and the mean of its pseudo-values."""

@@ -108,7 +108,7 @@ def test_text_is_what_transformers_decodes(tmp_path: Path) -> None:
 def test_transformers_is_needed_only_where_its_text_could_differ(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where Mistral's own files lie beside the tokenizer."""
+    """Also if Mistral's own files are in the tokenizer's folder."""
     monkeypatch.setitem(sys.modules, "transformers", None)
     mistral = write(tmp_path / "mistral", byte_level(), AS_FILE)
     (mistral / "tekken.json").write_text("{}", "utf-8")
@@ -136,7 +136,7 @@ def test_code_that_a_tokenizer_brings_along_is_not_run(tmp_path: Path) -> None:
 
 
 def test_spaces_before_punctuation_go_where_that_is_asked_for(tmp_path: Path) -> None:
-    """The settings ask for it; transformers heeds that where the tokenizer is no BPE."""
+    """The settings ask for it; transformers obeys unless the tokenizer is a BPE."""
     rows: list[tuple[Make, bool | None, bool]] = [
         (byte_level, None, False),
         (byte_level, False, False),

@@ -1,4 +1,4 @@
-"""Dice of kidney and tumor, by case and over all cases, and what is refused."""
+"""Test Dice of kidney and tumor, by case and over all cases, and refused inputs."""
 
 from __future__ import annotations
 

@@ -168,7 +168,7 @@ def evaluated(tmp_path_factory: pytest.TempPathFactory) -> Found:
 def test_numbers_are_aggregates_and_lists_of_one_number_per_sample_are_scores(
     evaluated: Found,
 ) -> None:
-    """Of text, scaled, with arguments, of 32 bits, pinned; random numbers are the same again."""
+    """Text, scaled numbers, arguments, 32 bits and pins; random numbers are reproduced."""
     plain = {
         "per_sample": {"exact": [1.0, 0.0], "length": [7.0, 5.0]},
         "aggregate": {"exact": 0.5, "length": 6.0, "samples": 2.0},
@@ -274,7 +274,7 @@ def test_the_aggregate_of_scores_is_their_mean(values: list[float], scale: float
     )
 
 
-def test_what_is_no_number_is_left_out_and_what_is_not_finite_an_error() -> None:
+def test_non_numbers_are_left_out_and_non_finite_results_are_an_error() -> None:
     other = [[1.0], (1.0, 2.0, 3.0), [1.0, "b"], [[1.0], [2.0]], np.eye(2), "ab", None, {"a": 1.0}]
     for value in other:
         scores = read_result({"other": value, "score": 0.25}, samples=2, scale=1.0)

@@ -58,7 +58,7 @@ def test_token_ids_need_no_tokenizer() -> None:
     assert scores.per_sample == {"exact_match": [100.0, 0.0, 100.0]}
 
 
-def test_what_cannot_be_compared_is_refused() -> None:
+def test_incomparable_inputs_are_refused() -> None:
     scorer: Any = ExactMatchScorer
     for option, value in {"answers": "words", "strip": 3, "casefold": "yes"}.items():
         with pytest.raises(SuiteError, match=f"scorer exact_match: {option} = {value!r} is "):

@@ -1,4 +1,4 @@
-"""The Fréchet distance beside the way of the reference, and what each sample's part in it is."""
+"""Test the Fréchet distance against the reference's way, and each sample's part in it."""
 
 from __future__ import annotations
 

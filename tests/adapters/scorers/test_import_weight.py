@@ -20,7 +20,7 @@ SCORERS = (
 
 
 def test_importing_a_scorer_imports_none_of_the_libraries_it_works_with() -> None:
-    """Each in a process of its own would show no more: what one imports stays in sys.modules."""
+    """One process suffices: imported modules stay in sys.modules."""
     modules = [f"pytest_mlperf.adapters.scorers.{name}" for name in SCORERS.split()]
     code = f"import sys, {', '.join(modules)}; print(*sys.modules, sep='\\n')"
 

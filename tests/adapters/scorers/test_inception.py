@@ -1,4 +1,4 @@
-"""The FID's network, block by block beside plain formulas, and every file that is not its own."""
+"""Test the FID's network, block by block against plain formulas, and the refusal of other files."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def torch() -> Iterator[Any]:
-    """The library with one thread: more would wait for each other beside other workers."""
+    """Yield torch limited to one thread: more would compete with other workers."""
     module = pytest.importorskip("torch")
     threads = module.get_num_threads()
     module.set_num_threads(1)

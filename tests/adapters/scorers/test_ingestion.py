@@ -1,4 +1,4 @@
-"""The filling of a store: documents that arrived, and the MD5 of what was written."""
+"""Test the ingestion into a store: documents that arrived, and the MD5 of the written ones."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def store(tmp_path: Path) -> Path:
 
 
 def test_what_a_log_of_answers_scores(store: Path) -> None:
-    """Of several MD5s the last one counts, in the data set's order; each is a document, too."""
+    """The last of several MD5s counts, in the data set's order; each is a document, too."""
     for outputs, accuracy, same in (
         ([b"\x01", b"\x01", MD5], 100.0, 100.0),
         ([b"\x01", b"\x00", MD5], 200 / 3, 100.0),
@@ -57,7 +57,7 @@ def test_the_accuracy_is_the_share_of_documents_that_arrived(
     assert len(scores.per_sample["accuracy"]) == len(scores.per_sample["store"]) == len(outputs)
 
 
-def test_a_store_that_was_not_written_is_said(tmp_path: Path) -> None:
+def test_a_document_that_was_not_stored_is_reported(tmp_path: Path) -> None:
     with pytest.raises(UnavailableError, match="set store to the file that the engine writes"):
         IngestionScorer(store=str(tmp_path / "none")).score([MD5], [None])
 

@@ -19,7 +19,7 @@ from pytest_mlperf.testing import check_scorer
 from tests.adapters.scorers.refusals import differences
 
 
-def test_what_a_reply_says() -> None:
+def test_verdicts_of_a_judges_reply_are_parsed() -> None:
     """A fence is opened first, then from the first brace to the last."""
     replies = {
         '{"correct": true}': True,

@@ -107,7 +107,7 @@ PRINTED = {
 
 
 def printed(code: str, text: str) -> str | None:
-    """Return what a program prints that reads a text; None if it raises."""
+    """Return the output of a program that reads a text; None if it raises."""
     function = livecodebench_inside.load(
         livecodebench_inside.as_function(code), livecodebench_inside.FUNCTION, 60
     )

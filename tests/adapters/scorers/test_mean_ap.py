@@ -314,7 +314,7 @@ def simulated(samples: int, seed: int) -> tuple[list[bytes], list[bytes], list[R
 def drawn_anew(
     evaluation: Any, samples: int, draws: Sequence[NDArray[np.int64]]
 ) -> Iterator[float]:
-    """Yield map of images drawn with repeats: COCOeval accumulates their matches anew."""
+    """Yield mAP of images drawn with repeats: COCOeval accumulates their matches again."""
     labels, areas = len(evaluation.params.catIds), len(evaluation.params.areaRng)
     matches = np.array(evaluation.evalImgs, object).reshape(labels, areas, samples)[:, :1]
     params = evaluation.params
@@ -329,7 +329,7 @@ def drawn_anew(
 
 
 @pytest.mark.slow
-def test_the_error_of_a_paired_difference_is_that_of_drawing_images_anew() -> None:
+def test_the_error_of_a_paired_difference_is_that_of_resampled_images() -> None:
     """200 draws, whose own standard error is known to 5 %."""
     first, second, references = simulated(60, 1)
     scored = [MeanApScorer().score(side, references) for side in (first, second)]
@@ -417,7 +417,7 @@ def test_outputs_and_references_that_are_not_as_expected_name_their_sample() -> 
 def test_references_may_have_no_index_and_outputs_no_detections(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """MLPerf's script breaks where there are no detections at all; nothing is printed."""
+    """MLPerf's script fails if there are no detections at all, and prints nothing."""
     reference = image(box(A))
     del reference["index"]
 

@@ -74,7 +74,7 @@ def build(model: Path) -> Build:
 
 
 def tokens(texts: list[str], dtype: str = "<i8") -> list[bytes]:
-    """Return what an engine answers: the tokens of each text."""
+    """Return an engine's outputs: the tokens of each text."""
     return [np.array(one.ids, dtype).tobytes() for one in byte_level().encode_batch(texts)]
 
 
@@ -169,7 +169,7 @@ def test_programs_are_not_run_unless_that_is_asked_for(build: Build, tmp_path: P
 
 @pytest.mark.process
 def test_programs_that_count_are_run_each_with_its_own_test(build: Build) -> None:
-    """Really, in the sandbox: 100 where a test passes, None where no program counts."""
+    """Run in the sandbox: 100 if a test passes, None if no program applies."""
     if reason := toolchains()["python"]:
         pytest.skip(f"programs in Python cannot run here: {reason}")
     samples = [

@@ -73,7 +73,7 @@ def test_pseudo_values_are_what_a_sample_more_changes(samples: list[list[float]]
         assert (more - figure) / step == pytest.approx(influence, rel=1e-3, abs=1e-3 * figure)
 
 
-def test_what_cannot_be_compared_or_is_no_number_is_refused() -> None:
+def test_incomparable_inputs_and_non_numbers_are_refused() -> None:
     right, table = output([-1.0, -2.0]), reference([-1.0, -2.0])
     other = {**table, "tokens": [1, 10, 12]}
     generated = struct.pack("<3q", 1, 10, 11)

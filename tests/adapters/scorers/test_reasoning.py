@@ -346,7 +346,7 @@ def test_gpt_oss_weighs_samples_by_how_often_their_question_is_asked(harmony: Pa
 
 
 @pytest.mark.usefixtures("sympy")
-def test_what_is_not_installed_is_said_before_a_run(
+def test_missing_packages_are_named_before_a_run(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scorer = DeepSeekScorer(model=str(model))

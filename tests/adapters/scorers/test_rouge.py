@@ -46,7 +46,7 @@ def build(model: Path) -> Build:
 
 
 def tokens(texts: list[str], end: int = 2, dtype: str = "<i8") -> list[bytes]:
-    """Return what an engine answers: the tokens of each text and the end of sequence."""
+    """Return an engine's outputs: the tokens of each text and the end of sequence."""
     return [np.array([*one.ids, end], dtype).tobytes() for one in byte_level().encode_batch(texts)]
 
 

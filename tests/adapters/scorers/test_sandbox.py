@@ -87,7 +87,7 @@ def run(*codes: str | SandboxStep, **options: Any) -> StepResult:
 
 
 def printed_text(finished: StepResult) -> str:
-    """Return what a program printed, which has ended well."""
+    """Return the output of a program that succeeded."""
     assert finished.returncode == 0, finished.stderr.decode()
     return finished.stdout.decode().strip()
 

@@ -377,7 +377,7 @@ def test_wrong_inputs_and_options_are_refused() -> None:
 
 
 def test_a_shorter_output_is_filled_up_as_the_reference_does() -> None:
-    """Where every logit is below -10000, what is filled up takes the places of the best."""
+    """If every logit is below -10000, the padding ranks among the best."""
     low: NDArray[np.float32] = np.full((15, 2), -20000, "<f4")
     low[3, 0] = low[4, 1] = -15000
 

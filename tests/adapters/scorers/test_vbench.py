@@ -1,4 +1,4 @@
-"""Videos judged by a command of the user's: what it is given, and what of its results counts."""
+"""Test videos judged by the user's command: its inputs, and which of its results count."""
 
 from __future__ import annotations
 

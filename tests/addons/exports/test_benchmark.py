@@ -28,7 +28,7 @@ def benchmarks(say: Say, results: Path) -> list[dict[str, Any]]:
 
 
 def test_a_case_is_one_benchmark_with_a_round_per_run(lab: Lab, say: Say) -> None:
-    """The baseline stands beside the values; a test that failed is no benchmark."""
+    """The baseline is stored with the values; a failed test is not a benchmark."""
     (benchmark,) = benchmarks(say, lab.recorded)
     verdict = performance(lab.recorded).verdict
     rates = [one.metrics["throughput"] for one in verdict.runs]
@@ -66,8 +66,8 @@ def with_runs(scenario: str, *metrics: dict[str, float], **fields: Any) -> Verdi
     return replace(verdicts.OK, case=case, runs=runs, **fields)
 
 
-def test_what_a_round_is_in_every_scenario() -> None:
-    """Without a time in every run there is no benchmark."""
+def test_a_round_has_its_unit_in_every_scenario() -> None:
+    """Without a time in every run there are no benchmarks."""
     rows: list[tuple[str, list[dict[str, float]], str, list[float]]] = [
         ("Offline", [{"throughput": 4.0}, {"throughput": 5.0}], "throughput", [0.25, 0.2]),
         ("Server", [{"latency_p50": 0.02, "ttft_p50": 0.01}], "latency_p50", [0.02]),

@@ -275,7 +275,7 @@ def test_a_case_on_a_gpu_sees_the_one_that_it_was_given(
     assert not case_result.pretended
 
 
-def test_what_no_node_has_is_an_error_at_once_that_lists_what_there_is(
+def test_an_accelerator_that_no_node_has_is_an_error_that_lists_those_there(
     project: Project, cluster: RayCluster
 ) -> None:
     project.suite(accelerators=["B200", "8xH100"])
@@ -329,7 +329,7 @@ def test_a_lost_node_is_one_error_and_the_rest_is_reported(
         ("fleet.bridge", "infrastructure: the cluster at .* was lost: the process that spoke"),
     ],
 )
-def test_whatever_is_killed_there_is_an_error_and_an_end(
+def test_killed_processes_are_one_error_and_the_session_ends(
     project: Project, cluster: RayCluster, words: str, headline: str
 ) -> None:
     long_suite(project)
@@ -350,7 +350,7 @@ def test_whatever_is_killed_there_is_an_error_and_an_end(
     assert_nobody_is_left(cluster)
 
 
-def test_ctrl_c_ends_what_runs_on_nodes_and_keeps_what_is_known(
+def test_ctrl_c_ends_remote_runs_and_keeps_finished_results(
     project: Project, cluster: RayCluster
 ) -> None:
     long_suite(project)

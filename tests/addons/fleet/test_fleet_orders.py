@@ -46,7 +46,7 @@ def test_a_project_in_git_travels_as_git_would_keep_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-def test_a_project_without_git_travels_whole_but_for_what_never_does(
+def test_a_project_without_git_is_copied_without_its_excluded_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that is too large is refused with its largest file."""
@@ -83,7 +83,7 @@ def test_a_project_is_unpacked_once_and_old_ones_go(
 
 
 @pytest.mark.skipif(not hasattr(tarfile, "data_filter"), reason="needs Python 3.11.4")
-def test_what_comes_back_goes_where_it_belongs_and_nowhere_else(tmp_path: Path) -> None:
+def test_returned_files_stay_inside_their_folder(tmp_path: Path) -> None:
     archive = tmp_path / "case.tar"
     with tarfile.open(archive, "w") as packed:
         for name in ("runs-dir/runs/1/a.1/run.json", "project/baselines/cpu/a.json"):

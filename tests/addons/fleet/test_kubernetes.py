@@ -1,4 +1,4 @@
-"""`pytest-mlperf kubernetes`: jobs that a cluster accepts, and that do what they say."""
+"""Test `pytest-mlperf kubernetes`: a cluster accepts its jobs, and they measure and merge."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_part_has_its_accelerator_time_and_options(cluster: Path, say: Say) ->
             validator.validate(item, version, strict=True)
 
 
-def test_what_no_cluster_can_take_is_wrong_usage(
+def test_plans_that_no_cluster_accepts_are_wrong_usage(
     cluster: Path, say: Say, capsys: pytest.CaptureFixture[str]
 ) -> None:
     suite("a.mlperf.toml", "a")
@@ -85,7 +85,7 @@ def test_what_no_cluster_can_take_is_wrong_usage(
 
 
 def apply(items: list[dict[str, Any]], folder: Path, *lost: str) -> dict[str, int]:
-    """Do what a cluster does with some objects; the pods of lost parts never begin.
+    """Apply objects as a cluster would; the pods of lost parts never start.
 
     Returns:
         Exit codes by job and index.
@@ -128,9 +128,9 @@ def apply(items: list[dict[str, Any]], folder: Path, *lost: str) -> dict[str, in
 def test_every_part_measures_a_suite_and_the_last_job_judges_them_all(
     cluster: Path, say: Say, tmp_path: Path
 ) -> None:
-    """A part whose node never came back is no silent gap.
+    """A part whose node never came back is reported.
 
-    What they share is outside of the cluster, as in a pod, and the project configures no pytest.
+    The shared folder is outside of the cluster, as in a pod, and the project configures no pytest.
     """
     hostile = "it's $(touch pwned) b.mlperf.toml"
     suite("a.mlperf.toml", "a")

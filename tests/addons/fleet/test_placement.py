@@ -46,7 +46,7 @@ def test_a_node_fits_that_has_the_kind_and_as_many() -> None:
         assert " ".join(node.key for node in fitting(need, NODES)) == keys
 
 
-def test_a_case_begins_where_nobody_else_is() -> None:
+def test_a_case_begins_on_an_idle_node() -> None:
     busy = [(key, ONE) for key in ("big", "small", "a100", "plain")]
     cases: list[tuple[CaseNeed, list[tuple[str, CaseNeed]], bool, str | None]] = [
         (ONE, [], False, "small"),
@@ -68,7 +68,7 @@ def test_a_case_begins_where_nobody_else_is() -> None:
         assert (chosen.key if chosen else None) == key, running
 
 
-def test_what_no_node_has_is_told_with_what_there_is() -> None:
+def test_a_missing_accelerator_is_named_with_those_that_exist() -> None:
     """Nodes of one host have names that differ."""
     need = need_of([(2, "B200")])
 

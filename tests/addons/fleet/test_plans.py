@@ -53,7 +53,7 @@ def test_a_plan_comes_from_a_file_or_from_stdin(
 def test_words_that_a_shell_or_pytest_may_misread_are_refused(
     tmp_path: Path, fields: Mapping[str, object]
 ) -> None:
-    """Of a plan without jobs, as an earlier release printed it, it is said as well."""
+    """Also in a plan without jobs, as an earlier release printed it."""
     file = tmp_path / "plan.json"
     file.write_bytes(content(**fields))
 

@@ -1,4 +1,4 @@
-"""`pytest-mlperf slurm`: arrays of jobs, and one that joins what they measured."""
+"""Test `pytest-mlperf slurm`: arrays of jobs, and one that merges their results."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ echo "$*" >> cancelled
 
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project beside a Slurm that runs everything at once, on this machine."""
+    """Return a project on a simulated Slurm that runs everything at once, on this machine."""
     folder = tmp_path / "project"
     (folder / "suites").mkdir(parents=True)
     tools = tmp_path / "tools"
@@ -110,7 +110,7 @@ def test_jobs_measure_a_suite_each_and_the_last_one_judges(
 ) -> None:
     """Names of files are words of the script, never its commands.
 
-    A job that never ran fails the last one, which passes where nothing of it was planned.
+    A job that never ran fails the last one, unless nothing of it was planned.
     """
     suite("a.mlperf.toml", "a")
     suite("it's $(touch pwned) b.mlperf.toml", "b")
@@ -145,7 +145,7 @@ def test_jobs_measure_a_suite_each_and_the_last_one_judges(
 def test_each_accelerator_has_an_array_with_its_gpus_and_time(
     cluster: Path, say: Say, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The last job looks for what the arrays measure; one that Slurm would refuse is refused."""
+    """The last job looks for the arrays' results; an array that Slurm would refuse is refused."""
     suite("a.mlperf.toml", "a", '["H200", "8xH200", "cpu"]')
     text = script(say, "--profile", "official")
     assert [line for line in text.splitlines() if line.startswith("submit ")] == [
@@ -197,7 +197,7 @@ def test_engines_that_start_ranks_do_not_see_the_job(
 
 
 @pytest.mark.process
-def test_what_was_submitted_before_an_error_is_cancelled(
+def test_jobs_submitted_before_an_error_are_cancelled(
     cluster: Path, say: Say, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LOST", "0")

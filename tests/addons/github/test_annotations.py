@@ -1,4 +1,7 @@
-"""Workflow commands: each points to its line, no text adds another, and what is cut is counted."""
+"""Test workflow commands.
+
+Each points to its line, no text adds another, omitted ones are counted.
+"""
 
 from __future__ import annotations
 

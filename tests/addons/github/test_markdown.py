@@ -113,7 +113,7 @@ def test_a_comment_names_the_strongest_cause_once_for_the_tests_that_share_it() 
 
 
 def test_a_table_has_the_baseline_and_a_sentence_only_in_its_notes() -> None:
-    """Of scores the baseline is that of the comparison sample by sample."""
+    """For scores the baseline is the one of the paired comparison."""
     rows: list[Any] = [
         (DROP, "samples/s", "24,118", ""),
         (verdicts.ACC_DROP, "rouge1", "44.391", ""),
@@ -131,7 +131,7 @@ def test_a_table_has_the_baseline_and_a_sentence_only_in_its_notes() -> None:
     assert "| note |" not in summary(result(DROP))
 
 
-def test_a_run_that_was_measured_again_is_told() -> None:
+def test_a_repeated_run_is_noted() -> None:
     again = replace(OK, invalid_runs=(replace(run(1), invalid=(TOO_SHORT,)),))
     sentence = "`: 1 run INVALID, measured again: LoadGen: the run was too short\n"
 
@@ -152,7 +152,7 @@ def test_facts_are_listed_once_for_the_tests_of_a_case() -> None:
     assert "### Facts" not in summary(replace(both[0], facts={}))
 
 
-def test_the_first_line_says_what_decides() -> None:
+def test_the_first_line_has_the_deciding_outcome() -> None:
     """The summary says why and shows every test."""
     rows: list[Any] = [
         ([], [], "mlperf: nothing was measured"),
@@ -231,7 +231,7 @@ def test_a_comment_and_a_summary_never_exceed_their_limits() -> None:
     assert signature(markdown.report).parameters["limit"].default == 1_048_576
 
 
-def test_what_is_provisional_is_counted_apart_and_says_what_settles_it() -> None:
+def test_provisional_outcomes_are_counted_apart_with_their_remedy() -> None:
     """Once for all cases alike; what failed says it with the failure."""
     others = [
         replace(verdicts.PROVISIONAL_OK, case=replace(verdicts.CASE, engine=f"e{n}"))

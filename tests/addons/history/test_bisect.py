@@ -100,7 +100,7 @@ def test_the_commit_is_named_past_one_that_does_not_import(here: Path, say: Say)
 def test_interruptions_leave_nothing_and_go_on(
     number: signal.Signals, here: Path, say: Say
 ) -> None:
-    """And what a killed one left is removed by the next."""
+    """The next one removes the leftovers of a killed one."""
     commits = repository(here, [0.002, 0.008])
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-m", "pytest_mlperf.__main__", "bisect", "c0", "c1", "--", FILE]
@@ -231,7 +231,7 @@ REFUSED: list[tuple[list[str], str]] = [
 
 
 @pytest.mark.process
-def test_what_cannot_be_bisected_is_refused_in_one_sentence(here: Path, say: Say) -> None:
+def test_unsuitable_ranges_are_refused_in_one_sentence(here: Path, say: Say) -> None:
     """Outside of a repository, with wrong names, and where the accelerator is not here."""
     (here / FILE).write_text(SUITE, "utf-8")
     outside = ("bisect", "a", "b", "--", FILE)

@@ -1,4 +1,7 @@
-"""What a bisect proves, and says of it: whole searches whose runs are kept, so none is made."""
+"""Test the findings of a bisection and their text.
+
+Whole searches with stored runs, so none is made.
+"""
 
 from __future__ import annotations
 
@@ -51,10 +54,10 @@ def bisected(
     merged: int = -1,
     builds: Sequence[BuildAt] = (),
 ) -> Bisection:
-    """Return a search among commits of these speeds, of which None does not run.
+    """Return a search among commits of these speeds, of which None fails to run.
 
     Args:
-        other: The speeds of a second test, where there is one; it is named first.
+        other: The speeds of a second test, if there is one; it is named first.
         builds: In place of commits.
     """
     (folder / "s.mlperf.toml").write_text(SUITE.replace("acme:Acme", "null"), "utf-8")
@@ -122,7 +125,7 @@ def test_any_commit_is_named_with_its_change(tmp_path: Path) -> None:
         assert widest(text) <= 80
 
 
-def test_of_a_drop_in_two_steps_one_is_named_and_the_other_is_said(tmp_path: Path) -> None:
+def test_of_a_drop_in_two_steps_one_is_named_and_the_other_is_noted(tmp_path: Path) -> None:
     """Whether that there is more is proven, or only looks so."""
     for second, last, first_bad, rest in ((430.0, 330.0, 5, [(0, 4)]), (410.0, 336.0, 2, [])):
         search = bisected(tmp_path, [500.0, 500.0, *[second] * 3, *[last] * 3])
@@ -145,7 +148,7 @@ def test_a_drop_in_many_steps_is_the_smallest_range_that_is_proven(tmp_path: Pat
     assert f"see git log {search.builds[proof.before].title}.." in text
 
 
-def test_what_was_skipped_before_the_first_bad_one_stays_in_the_range(tmp_path: Path) -> None:
+def test_skipped_commits_before_the_first_bad_one_stay_in_the_range(tmp_path: Path) -> None:
     search = bisected(tmp_path, [500.0, 500.0, None, None, None, 330.0, 330.0, 330.0])
     proof = searched(search)
     assert (proof.before, proof.now, proof.named, proof.direct) == (1, 5, False, True)
@@ -168,7 +171,7 @@ def test_versions_of_a_library_are_searched_as_commits_are(tmp_path: Path) -> No
     assert [(one.before, one.now) for one in search.log] == [(0, 2), (0, 1)]
 
 
-def test_a_hostile_subject_is_text_and_a_merge_is_told(tmp_path: Path) -> None:
+def test_a_hostile_subject_is_escaped_and_a_merge_is_noted(tmp_path: Path) -> None:
     hostile = "\x1b[2Jgone\u202e ::error::x"
     search = bisected(tmp_path, [500.0, 500.0, 330.0], subject=hostile, merged=2)
     text = page_of(search, searched(search))
@@ -180,7 +183,7 @@ def test_a_hostile_subject_is_text_and_a_merge_is_told(tmp_path: Path) -> None:
 
 
 def test_of_several_tests_those_that_dropped_are_followed(tmp_path: Path) -> None:
-    """Of two drops in two tests the first one is found; without a drop there is no search."""
+    """The first of two drops in two tests is found; without a drop there is no search."""
     search = bisected(tmp_path, [500.0] * 5 + [330.0] * 4, [500.0] * 9)
     proof = searched(search)
     assert (proof.now, proof.metric[0]) == (5, TEST)

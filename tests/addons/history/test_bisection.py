@@ -1,4 +1,4 @@
-"""The search for the first bad commit: what it tries next, and how often it may err."""
+"""Test the search for the first bad commit: its next step, and its error rate."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def searches(draw: st.DrawFn) -> tuple[int, int, set[int]]:
     return last, first_bad, others
 
 
-def test_the_middle_of_what_was_not_tried_is_next() -> None:
+def test_the_middle_of_the_untried_range_is_next() -> None:
     """One drop makes a commit bad."""
     cases: list[tuple[int, dict[int, Mark], int | None]] = [
         (1, {}, None),
@@ -94,10 +94,10 @@ def test_the_middle_of_what_was_not_tried_is_next() -> None:
 
 
 @given(searches(), st.sampled_from([SKIPPED, UNDECIDED]))
-def test_neither_what_is_skipped_nor_undecided_hides_the_first_bad_commit(
+def test_skipped_and_undecided_commits_never_hide_the_first_bad_one(
     search: tuple[int, int, set[int]], other: Mark
 ) -> None:
-    """Of skipped ones the range is left in which all but the last were, in the fewest steps."""
+    """If commits are skipped, the smallest possible range is left, in the fewest steps."""
     last, first_bad, others = search
 
     def mark(index: int) -> Mark:
@@ -113,7 +113,7 @@ def test_neither_what_is_skipped_nor_undecided_hides_the_first_bad_commit(
         assert sum(one is not SKIPPED for one in marks.values()) <= steps(last)
 
 
-def test_what_was_undecided_on_a_busy_machine_is_judged_again() -> None:
+def test_steps_undecided_on_a_busy_machine_are_judged_again() -> None:
     """Any one of 40 commits may be: but for few of all places the first bad one is named.
 
     Where half the drop is at 10 and half at 30, what lies between is neither good nor bad.
@@ -190,7 +190,7 @@ LIMIT = 0.05
 
 
 def whole_search(chance: random.Random, first_bad: int, drop: float, sd: float) -> int | None:
-    """Return the commit that a search names; None: none. Only `first_bad` drops."""
+    """Return the commit that a search names, or None; only `first_bad` drops."""
     last = 40
     rule = shared(RuleR(max_runs=6), last, 1)
 
@@ -237,5 +237,5 @@ def test_a_whole_search_keeps_its_promise(sd: float, searches: int) -> None:
 
 
 def most_of(tries: int, rate: float) -> float:
-    """Return what a count of this rate exceeds once in a thousand."""
+    """Return the count that this rate exceeds once in a thousand."""
     return tries * rate + NormalDist().inv_cdf(0.999) * math.sqrt(tries * rate * (1 - rate))

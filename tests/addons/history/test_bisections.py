@@ -16,8 +16,8 @@ SETTINGS = {"machine": "a", "suite": "b"}
 RUN = run(throughput=500.0)
 
 
-def test_what_was_kept_is_there_again(tmp_path: Path) -> None:
-    """Other settings are refused, and may begin anew."""
+def test_kept_runs_are_reused(tmp_path: Path) -> None:
+    """Other settings are refused, and may start a new search."""
     store = BisectStore(tmp_path, SETTINGS, restart=False)
     store.begin("first")
     store.keep("a b test", RunPairs(before=(RUN,), now=(RUN,)))
@@ -37,7 +37,7 @@ def test_what_was_kept_is_there_again(tmp_path: Path) -> None:
     assert BisectStore(tmp_path, others, restart=True).begin("third") == ("first", "second")
 
 
-def test_it_names_no_place_of_this_machine_and_a_damaged_file_says_what_to_do(
+def test_it_has_no_path_of_this_machine_and_a_damaged_file_names_the_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

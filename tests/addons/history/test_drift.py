@@ -35,7 +35,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def verdict(share: float = -0.005, outcome: Outcome = Outcome.OK) -> Verdict:
-    """A session half a per cent below the baseline in force, which passes."""
+    """Return a verdict of a session half a per cent below the current baseline, which passes."""
     fields = {"change": share, "low": share - 0.01, "high": share + 0.01, "runs": 3}
     values = {"now": 19_000.0, "baseline": 19_000.0 / (1 + share)}
     identity: dict[str, Property] = {"gpu": "H200", "power_limit_w": 700}
@@ -62,7 +62,7 @@ def judged(accepted: Verdict, mode: str = "fail", since: str = "") -> Verdict:
 
 
 def test_steps_within_the_limit_fail_together(here: Path) -> None:
-    """A warning leaves the word, a drop keeps its own, and a day begins anew."""
+    """A warning leaves the verdict, a drop keeps its own, and a new day starts again."""
     accepted(20_000.0, 19_600.0, 19_200.0)
 
     failed, warned = judged(verdict()), judged(verdict(), "warn")
@@ -80,14 +80,14 @@ def test_steps_within_the_limit_fail_together(here: Path) -> None:
 
 
 @pytest.mark.parametrize("values", [(20_000.0, 19_900.0, 19_800.0), (19_000.0, 19_400.0, 20_000.0)])
-def test_what_did_not_creep_passes_as_it_was(here: Path, values: tuple[float, ...]) -> None:
+def test_a_verdict_without_a_slow_drift_stays(here: Path, values: tuple[float, ...]) -> None:
     """Less than the limit, and better."""
     accepted(*values)
 
     assert judged(verdict()) == verdict()
 
 
-def test_other_data_begin_anew(here: Path) -> None:
+def test_other_data_start_a_new_history(here: Path) -> None:
     for day, value, data in zip(DAYS, (20_000.0, 19_600.0, 19_200.0), "aab", strict=True):
         fingerprint = {"dataset": data}
         accept(FILE, day, day, measured(day, value), action="replace", fingerprint=fingerprint)
@@ -95,7 +95,7 @@ def test_other_data_begin_anew(here: Path) -> None:
     assert judged(verdict()) == verdict()
 
 
-def test_what_few_noisy_runs_say_proves_nothing(here: Path) -> None:
+def test_few_noisy_runs_prove_no_drift(here: Path) -> None:
     rng = random.Random(1)
     for day, value in zip(DAYS, (20_000.0, 19_600.0, 19_200.0), strict=True):
         runs = tuple(

@@ -136,7 +136,7 @@ def rows(table: str) -> list[list[str]]:
     return [line.split("  ") for line in lines[start + 1 : lines.index("", start)]]
 
 
-def test_each_accepted_version_is_told_with_what_it_gained(
+def test_each_accepted_version_is_listed_with_its_gain(
     here: Path, say: Say, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Wide terminals show commits; a baseline that is not committed is the newest point."""
@@ -167,7 +167,7 @@ def test_each_accepted_version_is_told_with_what_it_gained(
     assert [row[1] for row in rows(output)] == [*commits, "not committed"]
 
 
-def test_a_baseline_of_one_session_bounds_little_and_it_is_said(here: Path, say: Say) -> None:
+def test_a_baseline_of_one_session_has_a_note_that_it_bounds_little(here: Path, say: Say) -> None:
     for date, name, value in (VERSIONS[0], ("2026-05-11", "1.1.0", 20_600.0)):
         runs = measured(date, value)
         accept(FILE, date, name, tuple(replace(run, session=date) for run in runs))
@@ -191,7 +191,7 @@ def test_a_case_is_named_by_its_file_or_a_part_of_its_id(here: Path, say: Say) -
 def test_a_folder_below_the_top_of_the_repository_or_outside_of_it_will_do(
     here: Path, say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a repository there is no baseline, but a file may be named."""
+    """Without a repository there are no baselines, but a file may be named."""
     for number in (0, 1):
         version(number, Path("project") / FILE)
     monkeypatch.chdir(here / "project")
@@ -208,7 +208,7 @@ def test_a_folder_below_the_top_of_the_repository_or_outside_of_it_will_do(
     )
 
 
-def test_appended_untouched_and_damaged_records_are_no_new_version(here: Path, say: Say) -> None:
+def test_appended_untouched_and_damaged_records_add_no_version(here: Path, say: Say) -> None:
     first = measured("2026-03-02", 20_000.0)
     accept(FILE, "2026-03-02", "1.0.0", first[:6])
     accept(FILE, "2026-03-09", "1.0.0", first, action="append")
@@ -259,7 +259,7 @@ NO_RATIO: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-def test_a_ratio_of_what_cannot_be_compared_is_refused(here: Path, say: Say) -> None:
+def test_a_ratio_of_incomparable_sides_is_refused(here: Path, say: Say) -> None:
     """The step is refused with the reason, and the total starts after it."""
     history(VERSIONS[:2])
     for number, (changed_fields, reason) in enumerate(NO_RATIO):

@@ -62,7 +62,7 @@ def test_a_file_that_cannot_be_imported_costs_no_other(files: list[Path], say: S
 
 
 def test_a_store_is_named_by_its_file(files: list[Path], say: Say) -> None:
-    """One session is exported by its id; an empty store has nothing; another file is no store."""
+    """One session is exported by its id; an empty store has nothing; another file is refused."""
     say("store", "import", *files, "--store", "sqlite:///kept.db")
     assert say("store", "export", "run-2", "-o", "out", "--store", "kept.db")[0] == 0
     assert [file.parent.name for file in Path("out").glob("*/results.json")] == ["run-2"]

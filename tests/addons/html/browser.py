@@ -1,4 +1,4 @@
-"""A real Chromium, offline, and what a page says in it."""
+"""A real Chromium, offline, and helpers that read a page in it."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Opened:
 
     Attributes:
         page: Playwright's page.
-        said: Errors and warnings of its console, and what it asked any network for.
+        messages: Errors and warnings of its console, and its network requests.
     """
 
     page: Any
-    said: list[str] = field(default_factory=list)
+    messages: list[str] = field(default_factory=list)
 
     def unfold(self) -> None:
         """Unfold every figure of the session, and wait until all of them are drawn."""
@@ -102,13 +102,13 @@ class Browser:
             opened_page.page.on(
                 "console",
                 lambda message: (
-                    opened_page.said.append(f"{message.type}: {message.text}")
+                    opened_page.messages.append(f"{message.type}: {message.text}")
                     if message.type != "log"
                     else None
                 ),
             )
             opened_page.page.on(
-                "pageerror", lambda error: opened_page.said.append(f"error: {error}")
+                "pageerror", lambda error: opened_page.messages.append(f"error: {error}")
             )
             opened_page.page.on("request", lambda request: _note(opened_page, request.url, file))
             opened_page.page.goto(file.as_uri())
@@ -119,7 +119,7 @@ class Browser:
 
 def _note(opened_page: Opened, url: str, file: Path) -> None:
     if url != file.as_uri():
-        opened_page.said.append(f"asked for {url}")
+        opened_page.messages.append(f"asked for {url}")
 
 
 @contextmanager

@@ -39,7 +39,7 @@ HOSTILE = (
 def record(
     entries: int = 3, *, value: float = 24_118.0, seed: int = 0, reason: str = "an upgrade"
 ) -> Record:
-    """Return a record whose value was accepted so many times, some days apart."""
+    """Return a record whose value was accepted `entries` times, some days apart."""
     chance = random.Random(seed)
     history = list(_past(entries, value, reason, chance))
     mean = history[-1].new["throughput"]
@@ -84,7 +84,7 @@ def _past(entries: int, value: float, reason: str, chance: random.Random) -> Ite
 
 
 def many(cases: int, entries: int) -> tuple[Results, dict[str, Record]]:
-    """Return a session of so many cases, one in ten of which fell, and their baselines by test."""
+    """Return a session of this many cases, a tenth of which fell, and their baselines by test."""
     case_results: list[CaseResult] = []
     records: dict[str, Record] = {}
     for number in range(cases):

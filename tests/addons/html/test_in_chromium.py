@@ -1,4 +1,4 @@
-"""The page in a real browser: it is drawn, filtered, read aloud, and asks nobody for anything."""
+"""Test the page in a real browser: it is drawn, filtered and accessible, and requests nothing."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_every_plot_is_drawn_without_a_word_in_the_console(
         drawn = opened.page.evaluate("report.figures.map(one => one.view.data('rows').length)")
         kinds = opened.page.evaluate("report.drawn.flat().map(one => one.plot)")
 
-        assert opened.said == []
+        assert opened.messages == []
         assert min(drawn) > 0
         assert set(kinds) == {
             *("curve", "history", "latency", "moments", "power", "rates", "sessions")
@@ -71,7 +71,7 @@ def test_nothing_is_drawn_before_it_is_seen(write: Write, browser: Browser) -> N
         assert opened.page.query_selector("details.case .plot") is None
     with browser.opened(write(session())) as opened:
         assert opened.page.inner_text("h1") == "Nothing was judged"
-        assert opened.said == []
+        assert opened.messages == []
 
 
 def test_verdicts_can_be_read_without_scripts(write: Write, browser: Browser) -> None:
@@ -162,7 +162,7 @@ def test_a_cases_history_is_told_in_words(write: Write, browser: Browser) -> Non
 
 
 def counted(page: Any, text: str) -> None:
-    """Wait until the page says so many cases."""
+    """Wait until the page shows this count of cases."""
     page.wait_for_function(
         "said => document.getElementById('count').textContent === said", arg=text
     )
@@ -180,7 +180,7 @@ def counted(page: Any, text: str) -> None:
         ("accelerator", "H200", 24),
     ],
 )
-def test_filters_leave_what_fits(
+def test_filters_leave_matching_cases(
     field: str, value: str, count: int, write: Write, browser: Browser
 ) -> None:
     results, _ = many(120, 2)
@@ -251,7 +251,7 @@ def test_hostile_names_stay_inert(write: Write, browser: Browser) -> None:
         opened.tables(page)
         text = page.inner_text("main")
 
-        assert opened.said == []
+        assert opened.messages == []
         assert page.title().startswith("Failed: 6 PERF DROP")
         assert page.query_selector("img, iframe, object, embed, [onerror], [onload], [src]") is None
         assert page.evaluate("document.scripts.length") == 4
@@ -279,7 +279,7 @@ def test_the_policy_lets_no_other_script_run(write: Write, browser: Browser) -> 
 
         assert failed.value.failure == "csp"
         assert page.evaluate("window.ran") is None
-        assert any("Content Security Policy" in said for said in opened.said)
+        assert any("Content Security Policy" in message for message in opened.messages)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -58,7 +58,7 @@ class Elements(HTMLParser):
 
 
 def data_of(page: str) -> dict[str, Any]:
-    """Return what the page's script reads."""
+    """Return the data that the page's script reads."""
     data: dict[str, Any] = json.loads(Elements(page).inside["script"][0])
     return data
 
@@ -134,7 +134,7 @@ def test_the_first_line_is_the_verdict() -> None:
 WEAK = verdicts.metric(outcome=Outcome.OK, detectable=0.05, limit=0.03)
 
 
-def test_what_casts_doubt_is_told_before_the_figures() -> None:
+def test_doubts_precede_the_figures() -> None:
     rows: list[Any] = [
         (
             [result(verdicts.DROP, handicap=0.5)],
@@ -162,7 +162,7 @@ def test_what_casts_doubt_is_told_before_the_figures() -> None:
 
 
 def test_a_drop_has_its_commands_and_a_handicapped_one_none_to_accept_it() -> None:
-    """What is no number is not drawn."""
+    """Values that are not numbers are not drawn."""
     plain = render(
         session(result(verdicts.DROP, arguments=("--mlperf-profile=quick",))), RunFiles()
     )

@@ -59,10 +59,10 @@ def sampled(
     """Write a run's folder: 10 s of window with 12 s before and after, at 5 Hz.
 
     Args:
-        folder: Where.
-        gpus: How many.
+        folder: Folder of the run.
+        gpus: Number of GPUs.
         reasons: For each GPU, by seconds after the window began, the mask from then on.
-        wall_at_end: By how much the wall clock was set meanwhile.
+        wall_at_end: Seconds by which the wall clock was set during the run.
     """
     identity = {"name": "NVIDIA H200", "limit_w": 700.0}
     gpu_facts = [{"index": i, "uuid": f"GPU-{i}", "identity": identity} for i in range(gpus)]
@@ -156,7 +156,7 @@ READINGS, LOG = "power.jsonl", "performance/mlperf_log_detail.txt"
 SILENT = json.dumps({"ready": {"version": 1, "unavailable": "the driver is not loaded"}}) + "\n"
 
 
-def test_what_cannot_be_read_is_told(tmp_path: Path) -> None:
+def test_unreadable_files_are_reported(tmp_path: Path) -> None:
     rows = [
         (LOG, BEGIN_ALONE, "mlperf_log_detail.txt is cut: LoadGen ends it with 'num_errors'"),
         (READINGS, '{"something": "else"}\n', "its first line is not a sampler's"),
@@ -180,7 +180,7 @@ def test_what_cannot_be_read_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-def test_what_a_sampler_wrote_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sampler_log_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A real sampler's file, of two GPUs of which one is halted by heat."""
     fake = Fake(tmp_path)
     lines = ["device", "wave const 500", "device", "event 0x40 after=0 sm=990"]

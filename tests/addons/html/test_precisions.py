@@ -1,4 +1,4 @@
-"""The plot of precisions: what its points mean."""
+"""Test the plot of precisions: the meaning of its points."""
 
 from __future__ import annotations
 

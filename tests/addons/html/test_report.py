@@ -1,4 +1,4 @@
-"""`pytest-mlperf report --format html`: a real session's page, and what it reads beside it."""
+"""Test `pytest-mlperf report --format html`: a real session's page, and the files that it reads."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_runs_and_baselines_are_read_only_from_where_they_belong(lab: Lab, tmp_p
 
 
 def test_git_knows_when_each_engine_version_was_accepted(own_lab: Lab) -> None:
-    """The record in the file knows the last one alone; another one since is told and not shown."""
+    """The record in the file has the last version only; a later one is mentioned and not drawn."""
     (file,) = Path("baselines").rglob("Offline.*.json")
     document = json.loads(file.read_text("utf-8"))
     (record,) = document["records"]
@@ -142,7 +142,7 @@ def test_folders_and_logs_are_found_by_the_end_of_their_path_and_links_are_not_r
     assert percentiles_of(folder, Scenario.SERVER) == []
 
 
-def test_power_is_that_of_the_window_with_what_held_the_clocks_back(tmp_path: Path) -> None:
+def test_power_is_that_of_the_window_with_the_clock_limiters(tmp_path: Path) -> None:
     sampled(tmp_path, gpus=2, reasons=({2.0: CAP, 6.0: 0},))
     trace = power_of(tmp_path / "performance")
     assert trace is not None
@@ -155,7 +155,7 @@ def test_power_is_that_of_the_window_with_what_held_the_clocks_back(tmp_path: Pa
     assert list(spans[0]) == pytest.approx([2.0, 6.0], abs=0.2)
 
 
-def test_loading_and_warm_up_are_told_apart_where_the_worker_kept_them(tmp_path: Path) -> None:
+def test_loading_and_warm_up_are_separated_if_the_worker_kept_them(tmp_path: Path) -> None:
     """Time before the window counts from the start of the run; latencies over time are read too."""
     sampled(tmp_path)
     began = replace(run(), started="2025-11-20T11:59:53+00:00")

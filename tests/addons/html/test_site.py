@@ -74,12 +74,12 @@ def drawn(opened: Opened) -> None:
 
 
 def asked_elsewhere(opened: Opened, index: Path) -> list[str]:
-    """Return what the page said in its console, and asked for beyond its own folder."""
+    """Return the page's console messages, and its requests outside of its own folder."""
     own_request = f"asked for {index.parent.as_uri()}/"
-    return [text for text in opened.said if not text.startswith(own_request)]
+    return [text for text in opened.messages if not text.startswith(own_request)]
 
 
-def test_the_first_page_tells_what_failed_and_what_changed(index: Path) -> None:
+def test_the_first_page_lists_failures_and_changes(index: Path) -> None:
     """A case has its sessions."""
     text = index.read_text("utf-8")
     assert text.index("fallen-Offline") < text.index("steady-Offline")
@@ -252,7 +252,7 @@ def test_axe_finds_nothing_serious(
 
 @pytest.mark.process
 @pytest.mark.nightly
-def test_the_search_leaves_what_has_all_words(index: Path, browser: Browser) -> None:
+def test_the_search_leaves_cases_with_all_words(index: Path, browser: Browser) -> None:
     with browser.opened(index) as opened:
         opened.page.fill("#text", "drop FALLEN")
 

@@ -19,7 +19,7 @@ from tests.run.test_curve import point
 
 
 def left_by(folder: Path, sent: Any = None, **changes: Any) -> Run:
-    """Write what a run of one point leaves, whose requests had further fields, and return it."""
+    """Write the files of a run with one point, with further fields in requests; return the run."""
     performance = folder / "performance"
     performance.mkdir()
     curve_settings = dataclasses.replace(settings(), points=[4], min_duration_ms=10_000)

@@ -1,4 +1,6 @@
-"""A curve as MLPerf Endpoints takes it: what was measured as it was, what nobody said is asked for.
+"""Test the export of a curve for MLPerf Endpoints.
+
+Measured data is kept, missing facts are asked for.
 
 MLCommons' own checker judges where MLPERF_SUBMISSION_PYTHON names a Python that has it
 (endpoints-submission-cli).
@@ -83,7 +85,7 @@ def measured(folder: Path) -> None:
 
 @pytest.fixture
 def results(say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """An import of a session, and beside it a skeleton of what is to be said of it."""
+    """Return an imported session, and write a skeleton of the facts to fill in."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
     measured(Path("day1"))
@@ -132,7 +134,7 @@ def test_every_point_is_a_folder_with_what_the_client_wrote(say: Say, results: s
 
 
 def with_scores(*points: int) -> None:
-    """Lay what the client wrote of a scored run into run folders."""
+    """Write the client's files of a scored run into run folders."""
     for point in points:
         shutil.copytree(ANSWERS / "accuracy", Path(f"day1/c{point}/accuracy"))
 
@@ -155,7 +157,7 @@ def test_of_each_region_the_scores_of_one_point_are_handed_in(say: Say, results:
 
 
 def judged_by_their_checker() -> dict[str, set[str]]:
-    """Return the rules of MLCommons' checker by what it says of them."""
+    """Return the rules that MLCommons' checker reports, by severity."""
     python = os.environ["MLPERF_SUBMISSION_PYTHON"]
     command = [python, "-m", "endpoints_submission_cli", "check-submission", "bundle", "--json"]
     judged = subprocess.run(command, check=False, capture_output=True, text=True)
@@ -185,7 +187,7 @@ def test_their_checker_takes_the_scores_and_refuses_only_what_was_said_to_be_mis
     assert rules["error"] == {"accuracy-sample-count"}
 
 
-def test_what_will_be_refused_is_told(say: Say, results: str) -> None:
+def test_future_refusals_are_listed(say: Say, results: str) -> None:
     """Requests without a seed, those that were left under way, and a region without scores."""
     names = ("--engine", "vllm", "--precision", "fp32", "--accelerator", "cpu")
     for point in points_up_to(HIGHEST):
@@ -204,7 +206,7 @@ def test_what_will_be_refused_is_told(say: Say, results: str) -> None:
 
 
 def test_nothing_is_made_up_and_nothing_is_written_over(say: Say, results: str) -> None:
-    """Nor is what nobody said, or cannot be."""
+    """Missing and impossible facts are refused."""
     about = Path("about.toml")
     skeleton = about.read_text("utf-8")
     rows: list[tuple[dict[str, Any], str, str]] = [

@@ -1,4 +1,4 @@
-"""Results of MLCommons' endpoints client: what is read, judged, refused and never guessed.
+"""Test imported results of MLCommons' endpoints client: read, judged, refused and never guessed.
 
 The folders in tests/data/endpoints were written by the client itself (mlcommons/endpoints at
 ea332753) against its own echo server, with 4 ms before each piece of an answer.
@@ -126,7 +126,7 @@ def test_a_session_is_a_curve_with_its_conditions(say: Say, session: Make) -> No
 
 
 def test_the_metrics_of_the_points_are_judged(say: Say, session: Make) -> None:
-    """Of a run folder alone, of a flat one as in MLPerf Inference v6.1, and without a tokenizer."""
+    """From a run folder alone, a flat one as in MLPerf Inference v6.1, and without a tokenizer."""
     folder = session("day1")
     assert imported(say, folder / "c4")[0] == 0
     assert set(only().limits) == {"tokens_per_second", "tokens_per_second@4"}
@@ -165,7 +165,7 @@ OTHER_RELEASES: list[Change] = [
 ]
 
 
-def test_what_other_releases_write_is_read_alike(say: Say, session: Make) -> None:
+def test_formats_of_other_releases_are_read_alike(say: Say, session: Make) -> None:
     """And an import that is made again is the same session."""
     imported(say, session("day0"))
     first_runs = only().verdict.runs
@@ -289,7 +289,7 @@ def scored(folder: Path, edit: Change) -> None:
     change(folder, lambda raw: edit(raw["accuracy_scores"][0]), "accuracy/accuracy_results.json")
 
 
-def test_scores_are_told_and_where_they_can_be_judged(say: Say, session: Make) -> None:
+def test_scores_are_reported_and_judged_if_possible(say: Say, session: Make) -> None:
     """Answers that are empty or missing are invalid."""
     folder = session("day9")
     scored(folder / "c4", lambda entry: None)
@@ -377,7 +377,7 @@ SCORES_CUT = (
 )
 
 
-def test_one_sentence_says_what_is_refused_and_where(say: Say, session: Make) -> None:
+def test_one_sentence_names_the_defect_and_its_place(say: Say, session: Make) -> None:
     """Values that contradict each other or are unknown, and files that are cut or hostile."""
     folder, failures = session("day1"), []
     files = {file: (folder / "c4" / file).read_bytes() for file in (SUMMARY, CONFIG)}
@@ -415,7 +415,7 @@ def test_text_of_a_folder_rules_no_terminal_and_no_path(say: Say, session: Make)
     assert say("report", "r.json")[0] == 0
 
 
-def test_what_makes_no_session_is_refused(
+def test_inputs_without_a_session_are_refused(
     say: Say, session: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = session("day1")
@@ -478,8 +478,8 @@ def shorter(raw: Any) -> None:
 
 
 @pytest.mark.process
-def test_what_was_measured_otherwise_is_never_compared(say: Say, session: Make) -> None:
-    """Shorter answers are no improvement; other points and other systems are no drop."""
+def test_runs_under_other_conditions_are_never_compared(say: Say, session: Make) -> None:
+    """Shorter answers are not an improvement; other points and other systems are not a drop."""
     system = ("--system", "dgx-7")
     imported(say, session("day1"), options=system)
     Path("r.json").rename("before.json")

@@ -1,4 +1,4 @@
-"""Submissions to MLPerf and LoadGen's logs: read as they are, refused where they cannot be true.
+"""Test imports of MLPerf submissions and LoadGen's logs: read unchanged, refused if impossible.
 
 tests/data/submissions.tar.xz has results of MLPerf Inference v4.1 and v5.1, and a run of 2019, as
 their submitters published them (Apache 2.0, github.com/mlcommons/inference_results_v4.1, _v5.1 and
@@ -94,7 +94,7 @@ def test_every_result_is_as_its_round_published_it(say: Say, tree: Path, name: s
         assert row.is_latency == bool(row.statistic) or "tokens a sample" in row.statistic
 
 
-def test_a_session_has_what_was_measured_and_not_what_was_made_of_it(say: Say, tree: Path) -> None:
+def test_a_session_has_measured_results_and_no_derived_ones(say: Say, tree: Path) -> None:
     output = say.ends(0, "import", "mlperf", tree / "v4.1", tree / "v5.1", "-o", "s.json")
     assert "not in the session: 2 results made of another scenario's run" in output
     assert "not in the session: 1 result read from summaries" in output
@@ -118,7 +118,7 @@ def test_a_session_has_what_was_measured_and_not_what_was_made_of_it(say: Say, t
 
 
 def test_a_part_of_a_tree_is_read_alike_and_listed_alike(say: Say, tree: Path) -> None:
-    """Further runs of a result are of its session; what is no result of its own is passed by."""
+    """Further runs of a result belong to its session; a derived result is skipped."""
     for part in ("", "closed", "closed/NVIDIA", "closed/NVIDIA/results"):
         read = rows(say, tree / "v4.1" / part)
         assert [row.value for row in read if row.scenario == "Server"] == [29228.2], part
@@ -141,7 +141,10 @@ def test_a_part_of_a_tree_is_read_alike_and_listed_alike(say: Say, tree: Path) -
 
 
 def test_logs_on_their_own_are_read_of_any_release(say: Say, tree: Path) -> None:
-    """Of 2019 the detail log is no JSON: figures are the summary's, times the detail log's."""
+    """The detail log of 2019 is not JSON.
+
+    Figures come from the summary, times from the detail log.
+    """
     output = say.ends(
         0, *("import", "mlperf", tree / "v0.5", *NAMES, "-o", "s.json", "--rows", "r.json")
     )
@@ -155,7 +158,7 @@ def test_logs_on_their_own_are_read_of_any_release(say: Say, tree: Path) -> None
 
 
 def test_a_log_that_lacks_its_end_is_cut_in_every_release(say: Say, tree: Path) -> None:
-    """But a warning after the last key, of a thread that ended early, is no cut."""
+    """A warning after the last key, from a thread that ended early, does not count as a cut."""
     last = json.loads((tree / MI300X / "Offline" / LOG).read_text("utf-8").splitlines()[-1][9:])
     assert last["key"] == "warning_generic_message"
     assert rows(say, tree / MI300X / "Offline")[0].unit == "tokens/s"
@@ -166,7 +169,7 @@ def test_a_log_that_lacks_its_end_is_cut_in_every_release(say: Say, tree: Path) 
         assert "is cut: LoadGen" in refused(say, tree / folder)
 
 
-def test_invalid_runs_are_no_rows_and_say_why(say: Say, tree: Path) -> None:
+def test_invalid_runs_are_left_out_with_a_reason(say: Say, tree: Path) -> None:
     valid, invalid = (f'"result_validity", "value": "{name}"' for name in ("VALID", "INVALID"))
     edit(tree / SERVER, lambda lines: [line.replace(valid, invalid) for line in lines])
     output = ("-o", "s.json", "--rows", "r.json")
@@ -180,7 +183,7 @@ def test_invalid_runs_are_no_rows_and_say_why(say: Say, tree: Path) -> None:
 def test_a_missing_file_is_one_error(
     say: Say, tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As are a pipe and a folder without end; what can be read is read beside what cannot."""
+    """So are a pipe and an endless folder; the readable parts are read."""
     _system(tree).rename("system.json")
     assert "missing; accelerator and their number" in refused(say, tree / SERVER)
     Path("system.json").rename(_system(tree))

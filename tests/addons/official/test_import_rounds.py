@@ -38,7 +38,7 @@ BEGIN = dt.datetime(2021, 3, 9, 1, 0, 0, 500_000)
 
 
 def after(seconds: float) -> str:
-    """Return a time as LoadGen and PTDaemon write it, so many seconds after the begin."""
+    """Return a time as LoadGen and PTDaemon write it, `seconds` after the begin."""
     return (BEGIN + dt.timedelta(seconds=seconds)).strftime(CLOCK)
 
 
@@ -347,7 +347,7 @@ def test_a_row_that_no_round_accepts_names_the_rule(
         ({"effective_samples_per_query": 2**62}, "samples: must be at most"),
     ],
 )
-def test_a_run_that_no_session_can_hold_is_a_row_beside_the_others(
+def test_a_run_that_no_session_can_hold_is_listed_with_the_others(
     say: Say,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -55,7 +55,7 @@ def test_one_limit_with_its_numbers_and_those_of_a_run_or_a_technique(say: Say) 
     assert "estimated deepcache: say network_share" in say("limits", *options)[1]
 
 
-def test_what_is_unknown_is_asked_for_and_wrong_options_are_refused(say: Say) -> None:
+def test_missing_options_are_asked_for_and_wrong_ones_refused(say: Say) -> None:
     bert = "--gpu H200 --workload bert"
     lines: list[tuple[str, int, str]] = [
         ("", 0, "85 on CPUs"),

@@ -1,4 +1,4 @@
-"""A result stands beside the best official one of its kind, and beside no other."""
+"""Test that a result is compared with the best official one of its kind, and with no other."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_it_is_the_best_per_gpu_of_the_closed_division_on_that_kind_of_gpu() -> 
     assert eight.best == single.best
 
 
-def test_what_is_unlike_every_official_result_stands_beside_none() -> None:
+def test_a_case_unlike_every_official_result_has_no_share() -> None:
     """Another model, a rate, a time, a technique, a handicap, no run, and a CPU."""
     others = [
         of(workload="tiny-resnet50"),

@@ -123,7 +123,7 @@ def test_watts_of_a_round_are_listed(say: Say) -> None:
     assert "4.10567" in out  # 25,262.1 tokens/s at 6,152.98 W
 
 
-def test_what_nobody_published_is_said(say: Say) -> None:
+def test_unpublished_results_are_reported_as_such(say: Say) -> None:
     """A latency is shared by no accelerators and no watts."""
     lines = {
         "bert-98": "there are no official results of 'bert-98'; did you mean 'bert-99'?",

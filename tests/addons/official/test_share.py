@@ -1,4 +1,4 @@
-"""`pytest-mlperf share` sets a session beside the best official results."""
+"""Test that `pytest-mlperf share` compares a session with the best official results."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_share_is_of_one_gpu_and_of_the_asked_round(say: Say) -> None:
     assert "published v4.1, v5.1, v6.0, v6.1 " in one_line(of_all)
 
 
-def test_what_is_no_round_no_table_or_nothing_alike_is_refused(say: Say) -> None:
+def test_unknown_rounds_tables_and_incomparable_cases_are_refused(say: Say) -> None:
     none = "no file, and no round that has official results; did you mean 'v4.1'?"
     rows = [
         (CASE, "v4.2", none),

@@ -121,7 +121,7 @@ def changed(change: Change) -> None:
 
 
 @pytest.mark.process
-def test_a_rehearsal_has_the_logs_and_lists_what_is_not_allowed(project: Path, say: Say) -> None:
+def test_a_rehearsal_has_the_logs_and_lists_violations(project: Path, say: Say) -> None:
     """LoadGen reads the settings of the run from the files of the tree."""
     code, output = say(*EXPORT, "--rehearsal")
     assert [line for line in output.splitlines() if line.startswith("not allowed: ")] == [
@@ -180,7 +180,7 @@ def edited(path: Path, **values: object) -> None:
 
 
 def official() -> None:
-    """Let the runs of a quick session say what official runs of 600 s say."""
+    """Change the logs of a quick session into those of official runs of 600 s."""
     for log in Path().glob(f".mlperf/runs/*/*/performance/{DETAIL_LOG}"):
         edited(log, effective_min_duration_ms=600_000, result_validity="VALID")
     for file in Path().glob(".mlperf/runs/*/*/verify_performance.txt"):
@@ -205,7 +205,7 @@ NOT_ALLOWED: Mapping[str, tuple[object, str]] = {
 
 
 @pytest.mark.process
-def test_export_refuses_what_no_checker_can_read(project: Path, say: Say) -> None:
+def test_export_refuses_logs_that_no_checker_can_read(project: Path, say: Say) -> None:
     """And runs that break the rules of performance."""
     official()
     for run, title in (("1", ""), ("TEST01.2", ", TEST01")):
@@ -295,7 +295,7 @@ BAD: list[tuple[Change, str]] = [
 
 
 @pytest.mark.process
-def test_what_can_be_in_no_submission_is_one_error(project: Path, say: Say) -> None:
+def test_runs_that_no_submission_may_contain_are_one_error(project: Path, say: Say) -> None:
     """And runs that are cut, or not here."""
     whole = Path("r.json").read_bytes()
     for change, words in BAD:
@@ -344,7 +344,7 @@ def test_bad_input_is_one_error_that_says_what_to_do(project: Path, say: Say) ->
     assert "division is 'sideways'; it is closed or open" in error(*EXPORT, "--rehearsal")
 
 
-def test_init_marks_what_the_machine_does_not_tell(here: Path, say: Say) -> None:
+def test_init_marks_facts_that_the_machine_does_not_report(here: Path, say: Say) -> None:
     code, output = say(*INIT)
     system = json.loads((here / "form/system.json").read_text("utf-8"))
     assert code == 0

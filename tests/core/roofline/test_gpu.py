@@ -54,15 +54,15 @@ def test_the_table_has_the_dense_figures_of_the_datasheets() -> None:
         gpu = KNOWN[name]
         peaks = {"fp32": fp32, "tf32": tf32, "fp16": half, "bf16": half, "int8": int8, "fp4": fp4}
         for precision, tera in peaks.items():
-            found = gpu.peaks.get(precision)
-            assert (found and found / 1e12) == (tera and pytest.approx(tera, rel=2e-3)), precision
+            peak = gpu.peaks.get(precision)
+            assert (peak and peak / 1e12) == (tera and pytest.approx(tera, rel=2e-3)), precision
         if fp8 is not None:
             assert gpu.peaks["fp8"] / 1e12 == pytest.approx(fp8, rel=1e-3)
         assert (gpu.memory, gpu.bandwidth) == (memory * 1e9, bandwidth * 1e9)
 
 
 def test_each_halving_of_the_width_at_most_doubles_the_peak() -> None:
-    """A figure with sparsity beside a dense one would be four times.
+    """A sparse figure mistaken for a dense one would be four times as high.
 
     Blackwell Ultra alone has 4 bits at three times its rate in 8. Every GPU says where its figures
     are from, and clocks give a little headroom: 1.98 GHz over 1.83 on Hopper.
@@ -123,14 +123,14 @@ PRODUCTS: dict[str, list[tuple[str, float | None]]] = {
 
 def test_a_product_name_means_one_kind_or_none() -> None:
     """A class alone is its best kind; two kinds in one system are none."""
-    found = {
+    products_by_kind = {
         kind: [
             gpu and gpu.name for gpu in (find_gpu(name, memory_gib=gib) for name, gib in products)
         ]
         for kind, products in PRODUCTS.items()
     }
 
-    assert found == {kind: [kind] * len(products) for kind, products in PRODUCTS.items()}
+    assert products_by_kind == {kind: [kind] * len(products) for kind, products in PRODUCTS.items()}
 
     others = ["NVIDIA GeForce RTX 4090", "RTX_4090", "NVIDIA VR200", "TPU v5e", "cpu", "H300"]
     others += ["NVIDIA A100-SXM-64GB", "GRID A100-40C", "NVIDIA A100-40C", "NVIDIA A100-4-20C"]
@@ -152,18 +152,20 @@ def test_where_the_kind_is_open_no_kind_exceeds_what_is_found() -> None:
 
     What one of several kinds does not say is unknown.
     """
-    found = present(find_gpu("H100"))
-    one = GpuSpec(name="a", accelerator="X1", peaks={"fp16": 1e12, "fp8": 2e12}, bandwidth=1e12)
+    gpu_spec = present(find_gpu("H100"))
+    first = GpuSpec(name="a", accelerator="X1", peaks={"fp16": 1e12, "fp8": 2e12}, bandwidth=1e12)
     other = GpuSpec(name="b", accelerator="X1", peaks={"fp16": 3e12}, memory=1e9)
-    both = any_of([one, other])
+    both = any_of([first, other])
 
-    assert found.name == "H100-SXM or H100-NVL"
+    assert gpu_spec.name == "H100-SXM or H100-NVL"
     for gpu in (gpu for gpu in KNOWN.values() if gpu.accelerator == "H100"):
         for precision, value in gpu.peaks.items():
-            assert found.peaks[precision] >= value
-            assert found.peaks[precision] * found.headroom >= value * gpu.headroom * (1 - 1e-12)
-        assert (found.bandwidth or 0.0) >= (gpu.bandwidth or 0.0) > 0
-        assert (found.memory or 0.0) >= (gpu.memory or 0.0) > 0
+            assert gpu_spec.peaks[precision] >= value
+            assert gpu_spec.peaks[precision] * gpu_spec.headroom >= value * gpu.headroom * (
+                1 - 1e-12
+            )
+        assert (gpu_spec.bandwidth or 0.0) >= (gpu.bandwidth or 0.0) > 0
+        assert (gpu_spec.memory or 0.0) >= (gpu.memory or 0.0) > 0
     assert (dict(both.peaks), both.bandwidth, both.memory) == ({"fp16": 3e12}, None, None)
 
 
@@ -254,19 +256,17 @@ def test_a_page_s_arithmetic_holds_for_one_gpu() -> None:
         (110, 3.93, 100_800),
         (35, 1.79, 70_400),
     ):
-        found = per_dollar(rate, GpuPrice(usd_per_gpu_hour=usd, as_of=DAY), gpus=1)
-        assert found.value == pytest.approx(printed, abs=60)
-        assert (found.gpus, found.price.as_of) == (1, DAY)
+        per_usd = per_dollar(rate, GpuPrice(usd_per_gpu_hour=usd, as_of=DAY), gpus=1)
+        assert per_usd.value == pytest.approx(printed, abs=60)
+        assert (per_usd.gpus, per_usd.price.as_of) == (1, DAY)
 
 
 @given(rates, prices, counts, counts)
-def test_what_is_bought_costs_what_was_paid_for_all_gpus(
-    rate: float, usd: float, gpus: int, holding: int
-) -> None:
+def test_purchased_gpus_are_all_paid_for(rate: float, usd: float, gpus: int, holding: int) -> None:
     price = GpuPrice(usd_per_gpu_hour=usd, as_of=DAY)
-    found = per_dollar(rate, price, gpus=gpus, holding=holding)
+    per_usd = per_dollar(rate, price, gpus=gpus, holding=holding)
 
-    assert found.value * usd * max(gpus, holding) == pytest.approx(rate * 3600)
+    assert per_usd.value * usd * max(gpus, holding) == pytest.approx(rate * 3600)
 
 
 def test_prices_and_counts_that_cannot_be_are_refused() -> None:
@@ -288,11 +288,11 @@ def test_the_gpus_that_hold_the_model_and_all_of_a_result_are_paid_for() -> None
     8 copies on 8 GPUs cost 8, though one holds the model.
     """
     needed = fewest_gpus(2 * 68_976_648_192, 80e9)
-    found = per_dollar(110, GpuPrice(usd_per_gpu_hour=2.99, as_of=DAY), gpus=1, holding=needed)
+    per_usd = per_dollar(110, GpuPrice(usd_per_gpu_hour=2.99, as_of=DAY), gpus=1, holding=needed)
     copies = per_dollar(800, GpuPrice(usd_per_gpu_hour=3.6, as_of=DAY), gpus=8, holding=1)
 
-    assert (needed, found.gpus) == (2, 2)
-    assert found.value == pytest.approx(132_441 / 2, abs=1)
+    assert (needed, per_usd.gpus) == (2, 2)
+    assert per_usd.value == pytest.approx(132_441 / 2, abs=1)
     assert copies.value == pytest.approx(100_000)
     fewest = [fewest_gpus(weights, 80e9) for weights in (80e9, 80e9 + 1, 1)]
     assert [*fewest, fewest_gpus(7e11, 1.41e11)] == [1, 2, 1, 5]

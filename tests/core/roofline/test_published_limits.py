@@ -1,11 +1,11 @@
-"""Official results lie below the limits, and printed figures above them are impossible.
+"""Test that official results lie below the limits; printed figures above are impossible.
 
 `tests/data/published_limits.csv` has the shares of both limits, in per cent, that a calculation of
 its own, before this code, found for each throughput of NVIDIA's tables; `peak` is the precision.
-`published_measurements.csv` has what three pages print: A is NVIDIA's tables of MLPerf v4.1, B a
-third party's summary, C NVIDIA's post on v4.0. `text` and `unit_printed` are what a page prints,
-`unit` is what the number really is in, and `logged`, `samples_per_s` and `path` are of the official
-result that the page rounds.
+`published_measurements.csv` has the figures of three pages: A is NVIDIA's tables of MLPerf v4.1, B
+a third party's summary, C NVIDIA's post on v4.0. `text` and `unit_printed` are the page's, `unit`
+is the real unit of the number, and `logged`, `samples_per_s` and `path` are of the official result
+that the page rounds.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ reason."""
 def printed_figures() -> Iterator[Printed]:
     page = (Path(__file__).parents[3] / "docs/limits.md").read_text("utf-8")
     for row in re.findall(r"^\| [AB] \d+ \|.*$", page, re.MULTILINE):
-        line, figure, what, where, certain, share, reason = (
+        line, figure, work_and_batch, where, certain, share, reason = (
             cell.strip() for cell in row[1:-1].split("|")
         )
         value, unit = figure.strip("~").replace(",", "").split()
-        workload, _, batch = what.partition(", batch ")
+        workload, _, batch = work_and_batch.partition(", batch ")
         count, _, gpu = where.partition(" x ")
         precision = next((word for word in gpu.split()[1:] if word in PRECISIONS), None)
         yield (
@@ -95,7 +95,7 @@ def limit_of(line: Printed, **changes: Any) -> Limit:
 def test_shares_to_the_printed_digit() -> None:
     """Every throughput of the page has one, 70 of them."""
     printed = {k for k, row in BY_ID.items() if (row["page"], row["what"]) == ("A", "throughput")}
-    found, expected = {}, {}
+    printed_shares, expected = {}, {}
     for key, row in ((key, BY_ID[key]) for key in SHARES):
         about = present(find_work(row["workload"]))
         figures: dict[str, Any] = dict(about.typical)
@@ -111,14 +111,14 @@ def test_shares_to_the_printed_digit() -> None:
             seen=Circumstances(gpus=int(row["count"]), precision=SHARES[key]["peak"], **figures),
         )
         shares = (limit.of_certain or 0, limit.of_estimated)
-        found[key] = ["" if share is None else f"{100 * share:.2f}" for share in shares]
+        printed_shares[key] = ["" if share is None else f"{100 * share:.2f}" for share in shares]
         expected[key] = [SHARES[key]["certain"], SHARES[key]["estimated"]]
 
-    assert (found, set(SHARES), len(SHARES)) == (expected, printed, 70)
+    assert (printed_shares, set(SHARES), len(SHARES)) == (expected, printed, 70)
 
 
 def test_the_official_results_are_those_that_the_pages_round() -> None:
-    """937 of MLPerf v4.1; those of known GPUs have a row, of the others is said how many.
+    """937 results of MLPerf v4.1; those of known GPUs have a row, the others are counted.
 
     Every throughput of NVIDIA's tables is one of them, to the logged digit.
     """
@@ -135,10 +135,10 @@ def test_the_official_results_are_those_that_the_pages_round() -> None:
 
 
 def test_every_official_result_lies_below_the_certain_limit() -> None:
-    """At the stated peaks, without the headroom of the clock; and below 90 % of the estimate.
+    """At the stated peaks, without headroom of the clock; and below 90 % of the estimate.
 
-    Open results are held against what they declare: the consistency model is faster than the
-    plain limit, and its own lies above.
+    Open results are compared with the limit of their declared techniques: the consistency model is
+    faster than the plain limit, and its own lies above.
     """
     rows, _ = rows_of("v4.1")
     unlimited = [row for row in rows if row.limit.certain is None]
@@ -194,8 +194,8 @@ def test_the_printed_figures_are_as_the_page_says() -> None:
         certain, share, reason = line[-3:]
         printed = BY_ID[f"{key}.1"]
         assert rounded(limit.certain or 0.0) == certain, key
-        shown = pytest.approx(share, abs=0.6 if share > 1000 else 0.1)
-        assert 100 * (limit.of_certain or 0.0) == shown, key
+        printed_share = pytest.approx(share, abs=0.6 if share > 1000 else 0.1)
+        assert 100 * (limit.of_certain or 0.0) == printed_share, key
         assert limit.impossible == (share > 100), key
         assert float(printed["text"].strip("~").replace(",", "")) == value
         assert line[3] == (printed["unit_printed"] or printed["unit"]).replace("/sec", "/s")
@@ -204,7 +204,7 @@ def test_the_printed_figures_are_as_the_page_says() -> None:
 
 
 def test_the_best_results_that_the_page_names_and_figures_beyond_the_estimated_limit() -> None:
-    """Of eight GPUs and Llama 2 70B, closed; None if the round has no such result.
+    """Eight GPUs and Llama 2 70B, closed; None if the round has no such result.
 
     116 % in int8 of prompts of 290 tokens; 104 % in fp16, where int8 is possible.
     """

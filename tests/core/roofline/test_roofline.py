@@ -1,4 +1,4 @@
-"""Limits: what must hold for any GPU, model and run, and what is said where there is none."""
+"""Test limits: properties for any GPU, model and run, and the message if no limit is known."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def number(low: float, high: float) -> st.SearchStrategy[float]:
 
 @st.composite
 def runs(draw: st.DrawFn, *, lengths: bool = True) -> Circumstances:
-    """Any run of the closed division, with what is observed or without."""
+    """Draw any run of the closed division, with or without its observed figures."""
 
     def maybe(strategy: st.SearchStrategy[Any]) -> Any:
         return draw(strategy if lengths else st.none() | strategy)
@@ -66,7 +66,7 @@ def allows_more(metric: str, a: float | None, b: float | None) -> bool:
 
 
 def check_allows(metric: str, more: Limit, less: Limit) -> None:
-    """Check that no level of the one limit lies below the other's, as far as both have it."""
+    """Check that no known level of one limit lies below the other's."""
     for a, b in ((more.certain, less.certain), (more.estimated, less.estimated)):
         assert (a is b is None) or allows_more(metric, a, b)
 
@@ -93,23 +93,23 @@ def test_levels_are_in_order_and_more_or_faster_gpus_never_lower_them(
     value: float,
 ) -> None:
     """A share is above one exactly beyond the limit."""
-    found = limit(metric, gpu, work, seen, value)
+    bound = limit(metric, gpu, work, seen, value)
     many = limit(metric, gpu, work, replace(seen, gpus=seen.gpus + more))
     peaks = {name: peak * flops for name, peak in gpu.peaks.items()}
     faster = replace(gpu, peaks=peaks, bandwidth=(gpu.bandwidth or 0.0) * bandwidth)
 
-    assert (many.certain is None) == (found.certain is None)
-    check_allows(metric, many, found)
-    check_allows(metric, limit(metric, faster, work, seen), found)
-    if found.certain is None:
-        assert found.why_unknown
-        assert (found.share, found.impossible) == (None, False)
+    assert (many.certain is None) == (bound.certain is None)
+    check_allows(metric, many, bound)
+    check_allows(metric, limit(metric, faster, work, seen), bound)
+    if bound.certain is None:
+        assert bound.why_unknown
+        assert (bound.share, bound.impossible) == (None, False)
         return
-    assert allows_more(metric, found.ceiling, found.certain)
-    assert found.estimated is None or allows_more(metric, found.certain, found.estimated)
-    beyond = value < found.certain if metric in TIMES else value > found.certain
-    assert (present(found.of_certain) > 1) == beyond
-    assert not found.impossible or beyond
+    assert allows_more(metric, bound.ceiling, bound.certain)
+    assert bound.estimated is None or allows_more(metric, bound.certain, bound.estimated)
+    beyond = value < bound.certain if metric in TIMES else value > bound.certain
+    assert (present(bound.of_certain) > 1) == beyond
+    assert not bound.impossible or beyond
 
 
 @settings(max_examples=40)
@@ -122,13 +122,13 @@ def test_levels_are_in_order_and_more_or_faster_gpus_never_lower_them(
     st.sampled_from(sorted(PRECISIONS)),
 )
 def test_narrower_weights_never_lower_a_limit(
-    metric: str, gpu: GpuSpec, work: Decode, seen: Circumstances, one: str, other: str
+    metric: str, gpu: GpuSpec, work: Decode, seen: Circumstances, first: str, other: str
 ) -> None:
     """At the same precision of the multiplications, fewer bytes are read sooner.
 
     What does not fit into the memory has no batch, and so no estimate of its reads: here all fits.
     """
-    wide, narrow = sorted((one, other), key=lambda name: -PRECISIONS[name].weight)
+    wide, narrow = sorted((first, other), key=lambda name: -PRECISIONS[name].weight)
     largest = (work.shared + work.experts * work.expert) * PRECISIONS[wide].weight
     gpu = replace(gpu, memory=largest + (gpu.memory or 0.0))
     a = limit(metric, gpu, work, replace(seen, weights=narrow))
@@ -167,17 +167,17 @@ def test_a_technique_never_lowers_a_limit(
     """It can only save work: its limit lies above the plain one, or is not known and says why."""
     plain = limit(metric, gpu, work, seen)
     open_run = replace(seen, techniques=tuple(techniques), **figures)
-    found = limit(metric, gpu, work, open_run)
+    bound = limit(metric, gpu, work, open_run)
 
-    if found.certain is None or plain.certain is None:
-        assert found.why_unknown
+    if bound.certain is None or plain.certain is None:
+        assert bound.why_unknown
         return
-    assert allows_more(metric, found.certain, plain.certain)
-    if found.estimated is None:
-        assert found.why_no_estimate
+    assert allows_more(metric, bound.certain, plain.certain)
+    if bound.estimated is None:
+        assert bound.why_no_estimate
         return
-    assert allows_more(metric, found.estimated, plain.estimated)
-    assert allows_more(metric, found.certain, found.estimated)
+    assert allows_more(metric, bound.estimated, plain.estimated)
+    assert allows_more(metric, bound.certain, bound.estimated)
 
 
 @settings(max_examples=60)
@@ -185,7 +185,7 @@ def test_a_technique_never_lowers_a_limit(
 def test_a_larger_batch_never_lowers_the_certain_limit_and_the_largest_is_compute(
     gpu: GpuSpec, work: Decode, seen: Circumstances, batch: float, more: float
 ) -> None:
-    """No batch is estimated to be larger than was said."""
+    """No batch is estimated to be larger than stated."""
     rate = "tokens_per_second"
     small, large, unlimited = (
         limit(rate, gpu, work, replace(seen, batch=size)) for size in (batch, batch + more, None)
@@ -200,10 +200,10 @@ def test_llama_one_sequence_at_a_time() -> None:
     """Weights in FP16 leave 13 GB of one H200, so that few sequences share each reading of them."""
     gpu, about = GPUS["H200-SXM"], WORK["llama2-70b"]
     seen = Circumstances(precision="fp16", kv="fp16", input_tokens=290.0, output_tokens=294.45)
-    found = limit("tokens_per_second", gpu, about.work, seen)
+    bound = limit("tokens_per_second", gpu, about.work, seen)
     more = limit("tokens_per_second", gpu, about.work, replace(seen, gpus=8))
 
-    assert found.binds == "memory"
+    assert bound.binds == "memory"
     assert more.binds == "compute"
 
     for name, precision, rate in (
@@ -215,11 +215,11 @@ def test_llama_one_sequence_at_a_time() -> None:
         ("H100-SXM", "int4-g128", 93.8),
     ):
         seen = Circumstances(precision=precision, batch=1)
-        found = limit("tokens_per_second", GPUS[name], about.work, seen)
-        assert found.certain == pytest.approx(rate, abs=0.05)
-        assert found.binds == "memory"
-        assert found.ceiling == pytest.approx(found.certain, rel=3e-3)
-        assert (found.ceiling or 0.0) > (found.certain or 0.0)
+        bound = limit("tokens_per_second", GPUS[name], about.work, seen)
+        assert bound.certain == pytest.approx(rate, abs=0.05)
+        assert bound.binds == "memory"
+        assert bound.ceiling == pytest.approx(bound.certain, rel=3e-3)
+        assert (bound.ceiling or 0.0) > (bound.certain or 0.0)
 
 
 def test_times_are_a_reading_of_the_weights_or_the_prompt() -> None:
@@ -260,14 +260,14 @@ def test_a_sample_is_computed_by_one_copy_of_the_model_and_may_be_smaller_than_t
     """
     gpu, together = GPUS["L4"], Circumstances(gpus=8, precision="int8")
     parts = Circumstances(precision="int8", parts=62)
-    one, eight = (
+    single, eight = (
         limit("latency_p90", gpu, WORK["resnet50"].work, seen).certain
         for seen in (replace(together, replica_gpus=1), together)
     )
     volume = limit("latency_p90", gpu, WORK["3d-unet"].work, parts)
 
-    assert one == pytest.approx(8_178_368_512 / 242.5e12)
-    assert one == pytest.approx(8 * (eight or 0.0))
+    assert single == pytest.approx(8_178_368_512 / 242.5e12)
+    assert single == pytest.approx(8 * (eight or 0.0))
     assert volume.certain == pytest.approx(954.6e9 / 242.5e12)
     assert volume.estimated == pytest.approx(62 * 954.6e9 / 242.5e12)
 
@@ -287,9 +287,9 @@ def test_beyond_the_stated_peak_there_is_headroom_for_the_clock() -> None:
     assert limit("throughput", GPUS["A100-SXM-80"], work, seen, slower * 1.01).impossible
 
     seen = Circumstances(gpus=8, replica_gpus=8, precision="fp8", batch=1)
-    found = limit("tokens_per_second", GPUS["H100-SXM"], WORK["gptj"].work, seen)
+    bound = limit("tokens_per_second", GPUS["H100-SXM"], WORK["gptj"].work, seen)
 
-    ratio = present(found.ceiling) / present(found.certain)
+    ratio = present(bound.ceiling) / present(bound.certain)
     assert ratio == pytest.approx(5.8436e9 / (5.8436e9 - 400e6), rel=1e-4)
 
 
@@ -301,7 +301,7 @@ KV_NAMES = "fp16, bf16, fp8, int8, fp4"
 DRAFTS = {"techniques": ("speculative-decoding",), "accepted_tokens": 3}
 
 
-def test_where_there_is_no_limit_it_says_what_to_supply() -> None:
+def test_without_a_limit_the_message_names_the_missing_facts() -> None:
     h200, bert, llama = GPUS["H200-SXM"], WORK["bert"].work, WORK["llama2-70b"].work
     half = GpuSpec(name="X1", accelerator="X1", peaks={"fp16": 1e14})
     cases: list[tuple[str, GpuSpec | None, AnyWork | None, dict[str, Any], str]] = [
@@ -327,18 +327,18 @@ def test_where_there_is_no_limit_it_says_what_to_supply() -> None:
     ]  # fmt: skip
     for metric, gpu, work, figures, message in cases:
         seen, name = Circumstances(**figures), gpu.name if gpu else "RTX_4090"
-        found = share_of_limit(metric, 1.0, accelerator=name, gpu=gpu, work=work, seen=seen)
-        assert found.why_unknown == in_words(found) == f"no limit known{message}"
-        assert (found.certain, found.share, found.impossible) == (None, None, False)
+        bound = share_of_limit(metric, 1.0, accelerator=name, gpu=gpu, work=work, seen=seen)
+        assert bound.why_unknown == in_words(bound) == f"no limit known{message}"
+        assert (bound.certain, bound.share, bound.impossible) == (None, None, False)
     for work, metric, needed in (
         (llama, RATES[1], "input_tokens and output_tokens, the means of the run"),
         (bert, RATES[0], "tokens, the mean of the run's samples"),
         (WORK["3d-unet"].work, RATES[0], "parts, the mean of the run's samples"),
     ):
-        found = limit(metric, h200, work, Circumstances(precision="fp8"), 1.0)
-        assert found.why_no_estimate == f"no estimate: say {needed}"
-        assert found.certain is not None
-        assert found.share == found.of_certain
+        bound = limit(metric, h200, work, Circumstances(precision="fp8"), 1.0)
+        assert bound.why_no_estimate == f"no estimate: say {needed}"
+        assert bound.certain is not None
+        assert bound.share == bound.of_certain
 
 
 def test_a_share_in_words() -> None:

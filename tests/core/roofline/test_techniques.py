@@ -1,4 +1,4 @@
-"""Techniques of the open division: how each changes the limit, and what the run must say."""
+"""Test techniques of the open division: how each changes the limit, and what it must declare."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def limit(workload: str, metric: str = "", **figures: Any) -> Limit:
 
 
 def ratio(workload: str, techniques: tuple[str, ...], **figures: Any) -> tuple[float, float]:
-    plain, found = limit(workload, **figures), limit(workload, techniques=techniques, **figures)
+    plain, changed = limit(workload, **figures), limit(workload, techniques=techniques, **figures)
     return (
-        (found.certain or 0.0) / (plain.certain or 0.0),
-        (found.estimated or 0.0) / (plain.estimated or 0.0),
+        (changed.certain or 0.0) / (plain.certain or 0.0),
+        (changed.estimated or 0.0) / (plain.estimated or 0.0),
     )
 
 
@@ -89,16 +89,16 @@ def test_deepcache_and_fewer_steps_compute_a_part_of_the_network() -> None:
 
     name = "stable-diffusion-xl"
     four: dict[str, Any] = {"techniques": ("latent-consistency",), "steps": 4}
-    found = limit(name, techniques=("fewer-steps",), steps=10)
+    bound = limit(name, techniques=("fewer-steps",), steps=10)
     more = limit(name, techniques=("fewer-steps",), steps=50)
-    consistent, known = limit(name, **four), limit(name, **four, calls=2)
+    consistent, exact = limit(name, **four), limit(name, **four, calls=2)
 
-    assert found.certain == pytest.approx(1978.9e12 / (20 * 6.7612e12 + 10.69e12), rel=1e-4)
-    assert found.estimated == found.certain
+    assert bound.certain == pytest.approx(1978.9e12 / (20 * 6.7612e12 + 10.69e12), rel=1e-4)
+    assert bound.estimated == bound.certain
     assert more.certain == limit(name).certain
     assert consistent.certain == pytest.approx(1978.9e12 / (4 * 6.7612e12 + 10.58e12), rel=1e-4)
     assert consistent.estimated is None
-    assert known.estimated == pytest.approx(1978.9e12 / (8 * 6.7612e12 + 10.69e12), rel=1e-4)
+    assert exact.estimated == pytest.approx(1978.9e12 / (8 * 6.7612e12 + 10.69e12), rel=1e-4)
 
 
 def test_drafts_save_readings_of_the_weights_and_cached_prefixes_are_not_computed() -> None:
@@ -107,11 +107,11 @@ def test_drafts_save_readings_of_the_weights_and_cached_prefixes_are_not_compute
     A request of easy tokens may be faster than the mean: its time has no limit by memory. Where the
     whole prompt is cached it is nearly twice, for answers as long as prompts.
     """
-    name, one = "speculative-decoding", {**LLAMA, "batch": 1, "accepted_tokens": 3}
-    certain, _ = ratio("llama2-70b", (name,), **one)
+    name, arguments = "speculative-decoding", {**LLAMA, "batch": 1, "accepted_tokens": 3}
+    certain, _ = ratio("llama2-70b", (name,), **arguments)
     compute, _ = ratio("llama2-70b", (name,), **LLAMA, accepted_tokens=3)
     unknown = limit("llama2-70b", techniques=(name,), **LLAMA, batch=1)
-    time = limit("llama2-70b", "tpot_p50", **one, techniques=(name,))
+    time = limit("llama2-70b", "tpot_p50", **arguments, techniques=(name,))
     plain = limit("llama2-70b", "tpot_p50", **LLAMA, batch=1)
 
     assert (certain, compute) == pytest.approx((3.0, 1.0))
@@ -121,11 +121,11 @@ def test_drafts_save_readings_of_the_weights_and_cached_prefixes_are_not_compute
     assert time.estimated == pytest.approx((plain.estimated or 0.0) / 3)
 
     plain = limit("llama2-70b", **LLAMA)
-    found = limit("llama2-70b", techniques=("prefix-caching",), **LLAMA, cached_tokens=290)
+    bound = limit("llama2-70b", techniques=("prefix-caching",), **LLAMA, cached_tokens=290)
     unknown = limit("llama2-70b", techniques=("prefix-caching",), **LLAMA)
 
-    assert found.certain == plain.certain == unknown.certain
-    growth = present(found.estimated) / present(plain.estimated)
+    assert bound.certain == plain.certain == unknown.certain
+    growth = present(bound.estimated) / present(plain.estimated)
     assert growth == pytest.approx(2, abs=0.02)
     assert unknown.why_no_estimate == (
         "prefix-caching: say cached_tokens, the tokens of a prompt that needed no work"
@@ -139,9 +139,9 @@ def test_a_technique_of_another_kind_of_model_leaves_no_limit() -> None:
         ("bert", "speculative-decoding"),
         ("resnet50", "fewer-steps"),
     ):
-        found = limit(workload, techniques=(name,), **LLAMA)
+        bound = limit(workload, techniques=(name,), **LLAMA)
         kind = f"{name} cannot be applied to this kind of model: {WORK[workload].work.kind}"
-        assert (found.certain, found.why_unknown) == (None, kind)
+        assert (bound.certain, bound.why_unknown) == (None, kind)
     unknown = limit("bert", techniques=("magic",), tokens=177)
     exits: dict[str, Any] = {"techniques": ("early-exit",), "work_share": 0.5, "tokens": 177}
     assert unknown.why_unknown == "nobody says how 'magic' changes the limit"

@@ -42,9 +42,11 @@ def test_every_workload_of_every_round_is_counted_under_any_of_its_names() -> No
         "qwen3.6-27b": ["qwen3.6-27b"],
         "yolo": ["yolo-95"],
     }
-    found = {own: [work and work.name for work in map(find_work, names[own])] for own in names}
+    names_of_work = {
+        own: [work and work.name for work in map(find_work, names[own])] for own in names
+    }
 
-    assert found == {own: [own] * len(names[own]) for own in names}
+    assert names_of_work == {own: [own] * len(names[own]) for own in names}
     assert find_work("tiny-bert") is None
 
 
@@ -106,7 +108,7 @@ def test_thirty_seconds_of_sound_by_hand() -> None:
 def test_a_generated_token_and_a_batch_that_hits_more_experts() -> None:
     """Twice the weights that it uses, attention over each earlier one, keys and values.
 
-    Mixtral in fp16: what a step reads when the tokens choose evenly. Skewed routing reads less than
+    Mixtral in fp16: the reads of a step with even routing. Skewed routing reads less than
     even routing; the certain limit relies on neither.
     """
     for name, flop, context, kv in (
@@ -122,9 +124,9 @@ def test_a_generated_token_and_a_batch_that_hits_more_experts() -> None:
     work = decode("mixtral-8x7b")
     gigabytes = {1: 25.5, 2: 42.4, 4: 64.6, 8: 84.1, 16: 92.2}
 
-    found = {batch: work.weights(batch) * 2 / 1e9 for batch in gigabytes}
+    weights_gb = {batch: work.weights(batch) * 2 / 1e9 for batch in gigabytes}
 
-    assert found == pytest.approx(gigabytes, abs=0.05)
+    assert weights_gb == pytest.approx(gigabytes, abs=0.05)
     assert work.weights() == pytest.approx(work.weights(1))
     assert work.weights() < work.weights(64) <= work.shared + 8 * work.expert
 
@@ -138,10 +140,10 @@ def test_decoding_llama_on_one_h200_in_fp8() -> None:
     rates = {1: 69.8, 8: 554, 64: 4192, 256: 14_124, 806: 14_281}
     by_hand = 1978.9e12 / (137_426_370_560 - 524_288_000 + 2_621_440 * 291 / 2)
 
-    found = {batch: decode_rate(work, has, batch=batch, context=436) for batch in rates}
+    rates_found = {batch: decode_rate(work, has, batch=batch, context=436) for batch in rates}
     prompt = prefill_rate(work, has, length=290)
 
-    assert found == pytest.approx(rates, rel=1e-3)
+    assert rates_found == pytest.approx(rates, rel=1e-3)
     assert prompt == pytest.approx(by_hand, rel=1e-9)
     assert prompt == pytest.approx(1978.9e12 / (2 * 68.7e9), rel=2e-2)
 
@@ -155,11 +157,11 @@ def test_an_encoder_and_the_cross_layers_of_a_recommender_by_hand() -> None:
     assert isinstance(work, Encoder)
     gigaflop = {384: 246.4, 177: 110, 128: 78.9}
     lengths = (100, 250)
-    each = sum(work.flop(length) for length in lengths) / 2
+    mean_flop = sum(work.flop(length) for length in lengths) / 2
 
     assert {n: work.flop(n) / 1e9 for n in gigaflop} == pytest.approx(gigaflop, abs=0.06)
-    assert work.flop(175.0, (100**2 + 250**2) / 2) == pytest.approx(each)
-    assert work.flop(175.0) < each
+    assert work.flop(175.0, (100**2 + 250**2) / 2) == pytest.approx(mean_flop)
+    assert work.flop(175.0) < mean_flop
 
     def mlp(*sizes: int) -> int:
         return sum(a * b for a, b in itertools.pairwise(sizes))

@@ -29,8 +29,8 @@ def spread(mean: float, index: int) -> float:
 
 
 def ruled(
-    before: Mapping[str, Values],
-    now: Mapping[str, Values],
+    baseline_scores: Mapping[str, Values],
+    new_scores: Mapping[str, Values],
     *,
     samples: int = 0,
     total: int = N,
@@ -45,9 +45,9 @@ def ruled(
     """Judge the first samples of `now` against `before`; margins in points, outputs as digests."""
     means = {
         name: sum(v for v in values if v is not None) / max(1, len(values))
-        for name, values in before.items()
+        for name, values in baseline_scores.items()
     }
-    steps = {name: steps_per_point(values) for name, values in before.items()}
+    steps = {name: steps_per_point(values) for name, values in baseline_scores.items()}
     samples = samples or total
     accuracy = Accuracy(
         scores=means, samples=samples, total=total, full=samples == total, folder="", lower=lower,
@@ -55,11 +55,11 @@ def ruled(
     )  # fmt: skip
     return rule_on_scores(
         make_accuracy_baseline(samples=total, scores=means, steps=steps),
-        before,
+        baseline_scores,
         accuracy,
         Scored(
             indices=tuple(range(samples)),
-            per_sample={name: values[:samples] for name, values in now.items()},
+            per_sample={name: values[:samples] for name, values in new_scores.items()},
             groups=None if groups is None else tuple(groups[:samples]),
             leverage=leverage or {},
             outputs=tuple(outputs[1][:samples]) if outputs else None,
@@ -79,17 +79,17 @@ def moved(by: float) -> list[float]:
 
 
 def test_worse_is_lower_or_higher_as_the_scorer_says() -> None:
-    """A worsening smaller than the margin is said."""
+    """A worsening smaller than the margin is mentioned."""
     for change, lower, outcome, headline in (
         (-2.0, False, Outcome.ACC_DROP, "s −2.00 points (−2.07 to −1.92); −0.50 exceeded"),
         (+2.0, False, Outcome.OK, "s +2.00 points (+1.81 to +2.08); inside −0.50"),
         (+2.0, True, Outcome.ACC_DROP, "s +2.00 points (+1.92 to +2.07); +0.50 exceeded"),
         (-2.0, True, Outcome.OK, "s −2.00 points (−2.08 to −1.93); inside +0.50"),
     ):
-        found = ruled({"s": SAME}, {"s": moved(change)}, lower=("s",) if lower else ())
-        (paired,) = found.paired
+        ruling = ruled({"s": SAME}, {"s": moved(change)}, lower=("s",) if lower else ())
+        (paired,) = ruling.paired
         ends = (paired.low, paired.high)
-        assert (found.outcome, found.headline) == (outcome, headline)
+        assert (ruling.outcome, ruling.headline) == (outcome, headline)
         assert (paired.low or math.inf) < paired.change < (paired.high or -math.inf)
         assert paired.change == pytest.approx(change)
         assert paired.down == (1024 if outcome is Outcome.ACC_DROP else 0)
@@ -107,28 +107,28 @@ def only(values: Values, part: int) -> list[float | None]:
 
 def test_scores_of_parts_are_judged_by_the_samples_they_apply_to() -> None:
     """A part is compared with the same samples of the baseline, whatever the others scored."""
-    before = {"rouge1": only(SAME, 0), "gsm8k": only([100.0] * N, 1)}
-    now = {"rouge1": only(moved(-2.0), 0), "gsm8k": only([100.0] * N, 1)}
+    baseline_scores = {"rouge1": only(SAME, 0), "gsm8k": only([100.0] * N, 1)}
+    new_scores = {"rouge1": only(moved(-2.0), 0), "gsm8k": only([100.0] * N, 1)}
     late: Values = [None if i < 2000 else 80.0 for i in range(N)]
 
-    found = ruled(before, now, samples=1024)
+    ruling = ruled(baseline_scores, new_scores, samples=1024)
     waiting = ruled({"s": SAME}, {"s": [None, None, *SAME[2:]]}, samples=1024)
 
-    assert found.outcome is Outcome.ACC_DROP
-    assert found.headline.startswith("rouge1 −2.00")
-    assert [paired.samples for paired in found.paired] == [342, 341]
+    assert ruling.outcome is Outcome.ACC_DROP
+    assert ruling.headline.startswith("rouge1 −2.00")
+    assert [paired.samples for paired in ruling.paired] == [342, 341]
     assert ruled({"late": late}, {"late": late}, samples=1024).more
     assert not ruled({"late": late}, {"late": late}).more
     assert (waiting.outcome, waiting.paired[0].samples) == (Outcome.OK, 1022)
 
     worse_elsewhere = [value if i < 1024 else value - 40 for i, value in enumerate(SAME)]
 
-    found = ruled({"s": SAME}, {"s": worse_elsewhere}, samples=1024)
+    ruling = ruled({"s": SAME}, {"s": worse_elsewhere}, samples=1024)
 
-    (paired,) = found.paired
-    assert (found.outcome, paired.samples, paired.changed) == (Outcome.OK, 1024, 0)
+    (paired,) = ruling.paired
+    assert (ruling.outcome, paired.samples, paired.changed) == (Outcome.OK, 1024, 0)
     headline = f"s {paired.now:.3f}, every sample of 1,024 scored as in the baseline"
-    assert found.headline == headline
+    assert ruling.headline == headline
 
 
 def test_scores_of_other_samples_are_not_compared_and_one_of_the_whole_waits_for_it() -> None:
@@ -139,32 +139,32 @@ def test_scores_of_other_samples_are_not_compared_and_one_of_the_whole_waits_for
     assert missing.headline.startswith("s has no score of sample 0, and had one in the baseline")
     assert added.headline.startswith("s has a score of sample 7, and had none in the baseline")
 
-    before, now = {"map": SAME, "top1": SAME}, {"map": moved(-2.0), "top1": SAME}
+    baseline_scores, new_scores = {"map": SAME, "top1": SAME}, {"map": moved(-2.0), "top1": SAME}
 
-    part = ruled(before, now, samples=1024, whole=("map",))
-    found = ruled(before, now, whole=("map",))
+    part = ruled(baseline_scores, new_scores, samples=1024, whole=("map",))
+    ruling = ruled(baseline_scores, new_scores, whole=("map",))
     alone = ruled({"fid": SAME}, {"fid": moved(9.0)}, samples=1024, whole=("fid",))
 
     assert (part.more, [paired.metric for paired in part.paired]) == (True, ["top1"])
-    assert (found.more, found.outcome) == (False, Outcome.ACC_DROP)
-    assert [paired.metric for paired in found.paired] == ["map", "top1"]
+    assert (ruling.more, ruling.outcome) == (False, Outcome.ACC_DROP)
+    assert [paired.metric for paired in ruling.paired] == ["map", "top1"]
     assert (alone.more, alone.outcome, alone.paired) == (True, Outcome.INCONCLUSIVE, ())
     assert alone.headline == "only the whole data set has fid"
 
 
 def test_each_score_has_its_own_margin_and_counts_of_output_their_samples() -> None:
-    before, now = {"a": SAME, "b": SAME}, {"a": moved(-0.3), "b": moved(-0.3)}
+    baseline_scores, new_scores = {"a": SAME, "b": SAME}, {"a": moved(-0.3), "b": moved(-0.3)}
     counts: Values = [None if i % 2 else 40.0 for i in range(N)]
 
-    found = ruled(before, now, margin={"a": 1.0, "b": 0.2})
+    ruling = ruled(baseline_scores, new_scores, margin={"a": 1.0, "b": 0.2})
     counted = ruled({"s": SAME, "gen_len": counts}, {"s": SAME, "gen_len": counts})
 
-    words = {paired.metric: paired.outcome for paired in found.paired}
+    words = {paired.metric: paired.outcome for paired in ruling.paired}
     assert words == {"a": Outcome.OK, "b": Outcome.ACC_DROP}
     assert (counted.paired[1].samples, counted.paired[1].now) == (N // 2, 40.0)
 
 
-def test_scores_without_a_change_say_what_they_leave_possible() -> None:
+def test_scores_without_a_change_state_their_detectable_change() -> None:
     """The drop is none on these samples; of others as large a one as 4,000 leave possible."""
     right: Values = [100.0] * N
 
@@ -183,13 +183,13 @@ def test_scores_without_a_change_say_what_they_leave_possible() -> None:
     assert part.headline == "s +0.00 points (−0.34 to +0.00); −0.10 undecided"
 
 
-def test_samples_that_change_by_groups_are_judged_by_them_and_that_is_said() -> None:
+def test_samples_that_change_by_groups_are_judged_by_them_with_a_note() -> None:
     """Every second article falls by 1.6 points, every other one rises by 1."""
     of = [index // 100 for index in range(N)]
-    now = [score + (1.0 if of[i] % 2 else -1.6) for i, score in enumerate(SAME)]
+    new_scores = [score + (1.0 if of[i] % 2 else -1.6) for i, score in enumerate(SAME)]
 
-    alone = ruled({"s": SAME}, {"s": now})
-    grouped = ruled({"s": SAME}, {"s": now}, groups=of)
+    alone = ruled({"s": SAME}, {"s": new_scores})
+    grouped = ruled({"s": SAME}, {"s": new_scores}, groups=of)
 
     assert alone.outcome is Outcome.ACC_DROP
     assert grouped.outcome is Outcome.INCONCLUSIVE
@@ -212,7 +212,7 @@ def touched_scores(every: int) -> list[float]:
     return [value + 0.3 * (i % every == 0) for i, value in enumerate(SAME)]
 
 
-def test_outputs_that_changed_are_told_from_scores_that_did() -> None:
+def test_changed_outputs_are_distinguished_from_changed_scores() -> None:
     scored, alike = touched_scores(200), "outputs changed but scores did not: "
     cases: list[tuple[list[float], list[int] | None, int, list[str]]] = [
         (SAME, None, N, []),
@@ -227,8 +227,8 @@ def test_outputs_that_changed_are_told_from_scores_that_did() -> None:
     ]  # fmt: skip
     for scores, digests, samples, notes in cases:
         outputs = None if digests is None else (DIGESTS, digests)
-        found = ruled({"s": SAME}, {"s": scores}, samples=samples, outputs=outputs)
-        assert (found.outcome, list(found.notes)) == (Outcome.OK, notes)
+        ruling = ruled({"s": SAME}, {"s": scores}, samples=samples, outputs=outputs)
+        assert (ruling.outcome, list(ruling.notes)) == (Outcome.OK, notes)
 
 
 def test_passes_that_hardly_agree_are_called_so() -> None:
@@ -241,16 +241,20 @@ def test_passes_that_hardly_agree_are_called_so() -> None:
         "build (re-run correlation 1.0000)",
     )
     for same_build, reason in ((True, ": "), (False, ": other outputs, or ")):
-        found = ruled({"s": SAME}, {"s": shuffled}, margin={"s": 5.0}, same_build=same_build)
-        (note,) = found.notes
+        ruling = ruled({"s": SAME}, {"s": shuffled}, margin={"s": 5.0}, same_build=same_build)
+        (note,) = ruling.notes
         assert note.startswith("s: scores of the two passes hardly agree sample by sample (corr")
         assert note.endswith(f"){reason}nondeterministic generation")
 
 
-def test_samples_that_show_too_little_of_chance_decide_nothing_and_it_is_said_why() -> None:
-    before, now = {"map": SAME}, {"map": moved(-2.0)}
-    enough = ruled(before, now, whole=("map",), leverage={"map": Leverage(seen=0.9, df=50)})
-    little = ruled(before, now, whole=("map",), leverage={"map": Leverage(seen=0.254, df=50)})
+def test_samples_that_show_too_little_of_chance_decide_nothing_with_a_reason() -> None:
+    baseline_scores, new_scores = {"map": SAME}, {"map": moved(-2.0)}
+    enough = ruled(
+        baseline_scores, new_scores, whole=("map",), leverage={"map": Leverage(seen=0.9, df=50)}
+    )
+    little = ruled(
+        baseline_scores, new_scores, whole=("map",), leverage={"map": Leverage(seen=0.254, df=50)}
+    )
 
     assert enough.outcome is Outcome.ACC_DROP
     assert not any("chance" in note for note in enough.notes)
@@ -270,10 +274,10 @@ def baseline(**steps: int) -> AccuracyBaseline:
     return make_accuracy_baseline(samples=SAMPLES, steps=steps)
 
 
-def passes(rng: random.Random, count: int, own: float) -> list[list[float]]:
+def passes(rng: random.Random, count: int, sd: float) -> list[list[float]]:
     """Return scores of passes of one build: a spread of 22 that they share, and their own."""
     common = [44 + 22 * rng.gauss(0, 1) for _ in range(SAMPLES)]
-    return [[value + own * rng.gauss(0, 1) for value in common] for _ in range(count)]
+    return [[value + sd * rng.gauss(0, 1) for value in common] for _ in range(count)]
 
 
 def scored(**values: list[float | None] | list[float]) -> Scored:
@@ -281,13 +285,13 @@ def scored(**values: list[float | None] | list[float]) -> Scored:
 
 
 def test_the_spread_of_a_score_is_estimated_from_two_passes() -> None:
-    """A build that repeats itself has none; what is counted, new or without a score is left out."""
-    before, now, *more = passes(random.Random(1), 300, own=5.0)
-    (same,) = passes(random.Random(2), 1, own=0.0)
+    """A deterministic build has none; counts, new metrics and missing scores are left out."""
+    baseline_pass, new_pass, *more = passes(random.Random(1), 300, sd=5.0)
+    (same,) = passes(random.Random(2), 1, sd=0.0)
     some: list[float | None] = [None if i % 2 else float(i) for i in range(SAMPLES)]
     single: list[float | None] = [1.0, *[None] * (SAMPLES - 1)]
 
-    found = apart(baseline(s=100), {"s": before}, scored(s=now))["s"]
+    spread = apart(baseline(s=100), {"s": baseline_pass}, scored(s=new_pass))["s"]
     still = apart(baseline(s=100), {"s": [round(value, 2) for value in same]}, scored(s=same))["s"]
     left = apart(
         baseline(s=100, gen_len=100, one=100),
@@ -295,11 +299,11 @@ def test_the_spread_of_a_score_is_estimated_from_two_passes() -> None:
         scored(s=some, gen_len=some, fresh=some, one=single),
     )
 
-    correlation = present(found.correlation)
-    assert found.sd == pytest.approx(stdev(fmean(values) for values in more), rel=0.15)
+    correlation = present(spread.correlation)
+    assert spread.sd == pytest.approx(stdev(fmean(values) for values in more), rel=0.15)
     assert correlation == pytest.approx(22**2 / (22**2 + 5**2), abs=0.02)
-    by_hand = stdev(before) * math.sqrt((1 - correlation) / SAMPLES)
-    assert (found.sd, found.passes) == pytest.approx((by_hand, 1), rel=0.1)
+    by_hand = stdev(baseline_pass) * math.sqrt((1 - correlation) / SAMPLES)
+    assert (spread.sd, spread.passes) == pytest.approx((by_hand, 1), rel=0.1)
     assert (still.sd, still.correlation) == pytest.approx((0.0, 1.0))
     assert (list(left), left["s"].sd) == (["s"], 0.0)
 
@@ -314,8 +318,8 @@ def test_more_passes_are_averaged_and_an_impossible_one_is_refused() -> None:
         ((1.0, 0.8, 3), (3.0, None, 1), (math.sqrt(3.0), 0.8, 4)),
         ((1.0, None, 1), None, (1.0, None, 1)),
     ):
-        found = pooled(*(repeated(*side) if side else {} for side in (old, new)))["s"]
-        assert (found.sd, found.correlation, found.passes) == pytest.approx(expected)
+        spread = pooled(*(repeated(*side) if side else {} for side in (old, new)))["s"]
+        assert (spread.sd, spread.correlation, spread.passes) == pytest.approx(expected)
     for fields in ((-1.0, None, 1), (math.nan, None, 1), (1.0, None, 0)):
         with pytest.raises(ValueError, match="re-run sd"):
             repeated(*fields)

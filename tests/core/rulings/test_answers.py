@@ -13,9 +13,9 @@ LIMIT = Subject(identity={}, fingerprint={"engine.generation.max_new_tokens": "6
 
 
 def passed(
-    stop: int, length: int = 0, *, fixed: bool = False, before: Any = None, **counts: int
+    stop: int, length: int = 0, *, fixed: bool = False, baseline_counts: Any = None, **counts: int
 ) -> Accuracy:
-    """Return a pass of so many answers with these finish reasons, of which some are counted."""
+    """Return a pass of `stop` and `length` finish reasons, with some counted flaws."""
     finishes = {name: n for name, n in {"stop": stop, "length": length}.items() if n}
     return Accuracy(
         scores={"exact_match": 50.0},
@@ -25,7 +25,7 @@ def passed(
         finishes=finishes,
         answer_counts={"answers": stop + length, **counts} if counts else {},
         fixed_lengths=fixed,
-        baseline_answers=before or {},
+        baseline_answers=baseline_counts or {},
     )
 
 
@@ -59,16 +59,18 @@ def test_a_reference_that_cuts_answers_allows_it() -> None:
 
 
 def test_flaws_that_chance_explains_are_none_that_rose() -> None:
-    before = {"answers": 60}
-    assert risen_flaws(passed(58, 2, empty=2, before=before), LIMIT) == ""
-    assert risen_flaws(passed(0, 60, fixed=True, before=before), LIMIT) == ""
+    baseline_counts = {"answers": 60}
+    assert risen_flaws(passed(58, 2, empty=2, baseline_counts=baseline_counts), LIMIT) == ""
+    assert risen_flaws(passed(0, 60, fixed=True, baseline_counts=baseline_counts), LIMIT) == ""
     assert risen_flaws(passed(0, 60), LIMIT) == "", "the baseline knows nothing of its answers"
-    assert risen_flaws(passed(40, 20, before={"answers": 60, "cut": 15}), LIMIT) == ""
-    assert risen_flaws(passed(40, 20, empty=20, cut_reasoning=20, before=before), LIMIT) == (
+    assert risen_flaws(passed(40, 20, baseline_counts={"answers": 60, "cut": 15}), LIMIT) == ""
+    assert risen_flaws(
+        passed(40, 20, empty=20, cut_reasoning=20, baseline_counts=baseline_counts), LIMIT
+    ) == (
         "20 of 60 answers are empty, 0 of 60 in the baseline: cut at max_new_tokens = 64 while "
         "reasoning"
     )
-    assert risen_flaws(passed(40, 20, empty=1, before=before), LIMIT) == (
+    assert risen_flaws(passed(40, 20, empty=1, baseline_counts=baseline_counts), LIMIT) == (
         "20 of 60 answers are cut, 0 of 60 in the baseline, at max_new_tokens = 64"
     )
 

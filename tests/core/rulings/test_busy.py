@@ -1,4 +1,4 @@
-"""Load as a bound: no verdict rests on what a busy machine may have taken."""
+"""Test load as a bound: no verdict rests on speed that other processes may have taken."""
 
 from __future__ import annotations
 
@@ -46,16 +46,16 @@ def test_a_drop_gets_a_margin_for_shared_memory_and_a_pass_none() -> None:
     for share, drop_share, lost in ((0.1, 0.4, 0.4), (0.1, None, 0.1), (0.04, 0.4, 0.0)):
         loaded = run(share)
         assert loaded.load.contention
-        now = replace(
+        new_run = replace(
             loaded,
             load=replace(
                 loaded.load, contention=replace(loaded.load.contention, drop_share=drop_share)
             ),
         )
-        kept = baseline_run(now)
-        without = values([now], "throughput", 0.05, margin=False)
+        kept = baseline_run(new_run)
+        without = values([new_run], "throughput", 0.05, margin=False)
         assert without == values([kept], "throughput", 0.05)
-        assert values([now], "throughput", 0.05)[0].lost == pytest.approx(-math.log1p(-lost))
+        assert values([new_run], "throughput", 0.05)[0].lost == pytest.approx(-math.log1p(-lost))
         assert values([kept], "throughput", 0.05)[0].lost == pytest.approx(
             -math.log1p(-share) if lost else 0.0
         )
@@ -71,9 +71,9 @@ def slowed(true: float, metric: str, share: float, taken: list[float]) -> list[V
     ]
 
 
-def decided(before: list[Value], now: list[Value], metric: str) -> Judged:
+def decided(baseline_values: list[Value], new_values: list[Value], metric: str) -> Judged:
     direction = METRICS[metric].direction
-    return judge(before, now[:5], direction=direction, limit=LIMIT, rule=RULE)
+    return judge(baseline_values, new_values[:5], direction=direction, limit=LIMIT, rule=RULE)
 
 
 @pytest.mark.parametrize("metric", ["throughput", "latency_p50", "latency_p99"])
@@ -97,9 +97,9 @@ def test_load_makes_no_unchanged_build_a_drop_and_no_drop_a_pass(
 
 @given(value=st.floats(0.2, 2), share=shares, more=st.floats(0, 0.04))
 def test_more_load_proves_less(value: float, share: float, more: float) -> None:
-    before, none = slowed(1, "throughput", 0, [0.0] * 8), [0.0] * 8
+    baseline_values, none = slowed(1, "throughput", 0, [0.0] * 8), [0.0] * 8
     less, most = (
-        decided(before, slowed(value, "throughput", one, none), "throughput")
+        decided(baseline_values, slowed(value, "throughput", one, none), "throughput")
         for one in (share, share + more)
     )
     if most.outcome is Answer.FAIL:
@@ -107,15 +107,17 @@ def test_more_load_proves_less(value: float, share: float, more: float) -> None:
     assert most.high >= less.high or most.runs_used != less.runs_used
 
 
-def test_half_speed_is_a_drop_beside_load_that_explains_less() -> None:
-    before = slowed(1, "throughput", 0, [0.0] * 8)
+def test_half_speed_is_a_drop_under_load_that_explains_less() -> None:
+    baseline_values = slowed(1, "throughput", 0, [0.0] * 8)
     for share, decision in (
         (0.0, Answer.FAIL),
         (0.3, Answer.FAIL),
         (0.6, Answer.INCONCLUSIVE),
     ):
         assert (
-            decided(before, slowed(0.5, "throughput", share, [0.0] * 8), "throughput").outcome
+            decided(
+                baseline_values, slowed(0.5, "throughput", share, [0.0] * 8), "throughput"
+            ).outcome
             is decision
         )
 
@@ -139,32 +141,32 @@ def test_the_bound_of_each_kind_of_metric() -> None:
 
 
 def test_runs_of_now_and_of_the_baseline_bring_their_own_bounds() -> None:
-    """A share that is tolerated, or that nobody knows, is none."""
+    """A tolerated or unknown share counts as zero."""
     for share, lost in ((None, 0.0), (0.05, 0.0), (0.0501, -math.log1p(-0.0501))):
-        for one in (run(share), make_baseline_run(busy=share)):
-            assert values([one], "throughput", 0.05)[0].lost == pytest.approx(lost), share
-            assert values([one], "throughput")[0].lost == 0
+        for busy_run in (run(share), make_baseline_run(busy=share)):
+            assert values([busy_run], "throughput", 0.05)[0].lost == pytest.approx(lost), share
+            assert values([busy_run], "throughput")[0].lost == 0
     late = replace(
         run(0.0, ttft_p99=1.0, tpot_p99=1.0),
         load=RunLoad(client={"issue_p99": 0.1, "loop_p99": 0.4}),
     )
     for kept in (late, baseline_run(late)):
-        found = [values([kept], name, 0.05)[0].lost for name in ("ttft_p99", "tpot_p99")]
-        assert found == [pytest.approx(math.log(2)), 0.0]
+        losses = [values([kept], name, 0.05)[0].lost for name in ("ttft_p99", "tpot_p99")]
+        assert losses == [pytest.approx(math.log(2)), 0.0]
     assert values([late], "ttft_p99")[0].lost == 0
     curve = run(0.1, **{"throughput@1": 10.0, "throughput@4": 30.0})
     assert values([curve], "throughput@4", 0.05)[0].lost == pytest.approx(-math.log1p(-0.2))
 
 
-def test_a_ruling_under_load_says_what_decides_and_whether_it_would_be_a_drop() -> None:
-    rule, before = replace(RULE, tolerated=0.05), record(throughput=100.0)
+def test_a_ruling_under_load_names_the_deciding_bound_and_the_unloaded_verdict() -> None:
+    rule, baseline = replace(RULE, tolerated=0.05), record(throughput=100.0)
     for share, value, outcome, leans in (
         (0.04, 70.0, Outcome.PERF_DROP, None),
         (0.5, 70.0, Outcome.INCONCLUSIVE, "drop"),
         (0.5, 99.8, Outcome.OK, None),
     ):
-        now = [run(share, throughput=value + 0.5 * (i % 2)) for i in range(5)]
-        ruling = rule_on(now, before, OFFLINE, rule)
+        new_runs = [run(share, throughput=value + 0.5 * (i % 2)) for i in range(5)]
+        ruling = rule_on(new_runs, baseline, OFFLINE, rule)
         assert (ruling.outcome, ruling.metrics[0].direction) == (outcome, leans), (share, value)
         hidden = "load explains up to 50 % now and 0 % of the baseline" in ruling.headline
         assert hidden is (outcome is Outcome.INCONCLUSIVE)
@@ -191,7 +193,7 @@ def test_two_sides_of_a_comparison_have_the_same_bounds() -> None:
 
 def test_a_limit_that_load_can_have_broken_is_not_missed() -> None:
     limits = {"latency_p99": 0.1, "ttft_p99": 1.0}
-    for one, explained in (
+    for busy_run, explained in (
         (run(0.1, latency_p99=0.15), True),
         (run(0.1, latency_p99=1.5), False),
         (run(0.1, latency_p99=0.15, ttft_p99=20.0), False),
@@ -201,7 +203,7 @@ def test_a_limit_that_load_can_have_broken_is_not_missed() -> None:
         (replace(run(0.0, latency_p99=0.15), load=RunLoad(client={"loop_p99": 0.07})), True),
         (replace(run(0.0, latency_p99=0.15), load=RunLoad(client={"loop_p99": 0.04})), False),
     ):
-        assert explains_miss(one, limits, 0.05) is explained, one.metrics
+        assert explains_miss(busy_run, limits, 0.05) is explained, busy_run.metrics
     assert is_loaded([run(0.01), make_baseline_run(busy=0.06)], 0.05)
     assert not is_loaded([run(None), make_baseline_run(busy=0.05)], 0.05)
     assert load_in_words([run(0.1), run(0.2)]) == (
@@ -210,7 +212,7 @@ def test_a_limit_that_load_can_have_broken_is_not_missed() -> None:
 
 
 def test_load_explains_a_gap_whose_worse_side_has_more_of_it() -> None:
-    """Metrics of either direction, whichever side comes first, as far as both sides have them."""
+    """Metrics of either direction, whichever side comes first, if both sides have them."""
     fast, slow = {"throughput": 100.0, "latency_p99": 0.1}, {"throughput": 90.0, "latency_p99": 0.2}
     for a, b, explained in (
         (run(0.0, **fast), run(0.3, **slow), True),
@@ -228,18 +230,20 @@ def test_load_explains_a_gap_whose_worse_side_has_more_of_it() -> None:
     assert not explains_gap(run(0.3, **fast), run(0.0, **slow), ["throughput"], 0.05, least=1.1)
 
 
-def test_load_that_nobody_knows_is_told() -> None:
-    known, kept = run(0.01), make_baseline_run(busy=0.0)
+def test_unknown_load_is_noted() -> None:
+    known_run, kept = run(0.01), make_baseline_run(busy=0.0)
     seen = Contention(window_s=9.0, cores=2, serves=False, share=0.0)
-    elsewhere = replace(known, load=replace(known.load, contention=seen))
-    for runs, before, told in (
-        ([known], [kept], []),
-        ([known, run(0.3)], [kept], ["the machine was not idle"]),
-        ([known, run(None)], [], ["load unknown in 1 of 2 runs"]),
+    elsewhere = replace(known_run, load=replace(known_run.load, contention=seen))
+    for runs, baseline_runs, messages in (
+        ([known_run], [kept], []),
+        ([known_run, run(0.3)], [kept], ["the machine was not idle"]),
+        ([known_run, run(None)], [], ["load unknown in 1 of 2 runs"]),
         ([elsewhere, make_run()], [kept], ["load unknown in 2 of 2 runs"]),
-        ([known], [kept, make_baseline_run()], ["load not recorded in 1 of 2 runs"]),
+        ([known_run], [kept, make_baseline_run()], ["load not recorded in 1 of 2 runs"]),
     ):
-        notes = load_notes(runs, before, 0.05)
-        assert len(notes) == len(told), notes
-        assert all(note.startswith(words) for note, words in zip(notes, told, strict=True)), notes
-        assert load_notes(runs, before, math.inf) == ()
+        notes = load_notes(runs, baseline_runs, 0.05)
+        assert len(notes) == len(messages), notes
+        assert all(note.startswith(words) for note, words in zip(notes, messages, strict=True)), (
+            notes
+        )
+        assert load_notes(runs, baseline_runs, math.inf) == ()

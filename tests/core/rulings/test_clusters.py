@@ -22,9 +22,11 @@ def judged(
     margin: float = 0.5,
 ) -> Paired:
     rng = random.Random(1)
-    before = [rng.uniform(20, 80) for _ in changes]
-    now = [score + change for score, change in zip(before, changes, strict=True)]
-    pairs = ScorePairs(before=before, now=now, margin=margin, groups=groups, leverage=leverage)
+    baseline_scores = [rng.uniform(20, 80) for _ in changes]
+    new_scores = [score + change for score, change in zip(baseline_scores, changes, strict=True)]
+    pairs = ScorePairs(
+        before=baseline_scores, now=new_scores, margin=margin, groups=groups, leverage=leverage
+    )
     return judge_pairs({"f1": pairs}, (len(changes),))["f1"]
 
 
@@ -86,19 +88,19 @@ def test_a_drop_of_every_article_is_still_proven() -> None:
     four, of_four = articles(random.Random(7), [107, 117, 96, 128], 2.0)
     few = [i % (MIN_GROUPS - 1) for i in range(300)]
 
-    found = judged([each - 2 for each in many], of_many)
+    verdict = judged([each - 2 for each in many], of_many)
     independent = judged([-20.0 + i % 7 for i in range(300)], few)
 
-    assert (found.outcome, found.groups) == (Answer.FAIL, 48)
+    assert (verdict.outcome, verdict.groups) == (Answer.FAIL, 48)
     assert judged([each - 60 for each in four], of_four).outcome is Answer.FAIL
     assert (independent.outcome, independent.groups) == (Answer.FAIL, None)
 
-    before = [100.0] * 1000
-    now = [0.0] * 40 + [100.0] * 960
+    baseline_scores = [100.0] * 1000
+    new_scores = [0.0] * 40 + [100.0] * 960
     by_article = ScorePairs(
-        before=before, now=now, margin=0.5, groups=[i // 100 for i in range(1000)]
+        before=baseline_scores, now=new_scores, margin=0.5, groups=[i // 100 for i in range(1000)]
     )
-    alone = ScorePairs(before=before, now=now, margin=0.5)
+    alone = ScorePairs(before=baseline_scores, now=new_scores, margin=0.5)
 
     assert judge_pairs({"x": alone}, (1000,))["x"].outcome is Answer.FAIL
     assert judge_pairs({"x": by_article}, (1000,))["x"].outcome is Answer.INCONCLUSIVE
@@ -118,10 +120,10 @@ def noise(mean: float, seed: int = 2) -> list[float]:
     return [rng.gauss(mean, 10) for _ in range(N)]
 
 
-def test_the_error_is_widened_by_what_is_not_seen() -> None:
+def test_the_error_is_widened_by_the_unseen_part() -> None:
     """Few samples that changed are few degrees of freedom.
 
-    Where too little is seen neither word is said; large drops and gains are still decided.
+    If too little is seen, there is no verdict; large drops and gains are still decided.
     """
     changes = noise(0.0)
     plain = stdev(changes) / math.sqrt(N)
@@ -135,9 +137,9 @@ def test_the_error_is_widened_by_what_is_not_seen() -> None:
     little = Leverage(seen=MIN_VARIANCE_SHARE - 0.01, df=40)
 
     for changes in (noise(-30.0), noise(30.0), [-1.0] * N):
-        found = judged_with(changes, little)
-        assert (found.outcome, found.p) == (Answer.INCONCLUSIVE, 1.0)
-        assert (found.low, found.high) == (-math.inf, math.inf)
+        verdict = judged_with(changes, little)
+        assert (verdict.outcome, verdict.p) == (Answer.INCONCLUSIVE, 1.0)
+        assert (verdict.low, verdict.high) == (-math.inf, math.inf)
     assert judged_with([0.0] * N, little).outcome is Answer.PASS
     assert judged_with(noise(-10.0), HALF).outcome is Answer.FAIL
     assert judged_with(noise(10.0), HALF).outcome is Answer.PASS

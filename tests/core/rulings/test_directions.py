@@ -1,7 +1,7 @@
-"""A metric that gets twice as bad fails, and one whose direction is wrong is found out.
+"""Test that a metric that gets twice as bad fails, so that a wrong direction is detected.
 
-What is worse is written down a second time, by what a metric counts: a metric whose direction is
-wrong in its table would still fail a worsening that is derived from that table.
+The bad direction is written down a second time, by the quantity of a metric: a metric whose
+direction is wrong in its table would still fail a worsening that is derived from that table.
 """
 
 from __future__ import annotations
@@ -60,32 +60,34 @@ LOWER = frozenset(called_lower())
 
 
 def fault(metric: Metric) -> str | None:
-    """Return what is wrong when a metric that got twice as bad does not fail, or None."""
+    """Return an error if a metric that got twice as bad does not fail, or None."""
     if metric.dimension not in TWICE_AS_BAD:
         return f"{metric.name}: nobody wrote down what is worse for {metric.dimension}"
     sessions = "aabbccdd"
     baseline = [Value(value=3.0, session=name) for name in sessions]
-    now = [Value(value=3.0 * TWICE_AS_BAD[metric.dimension], session="now")] * 2
-    found = judge(
-        baseline, now, direction=metric.direction, limit=metric.limit, rule=RuleR()
+    new_values = [Value(value=3.0 * TWICE_AS_BAD[metric.dimension], session="now")] * 2
+    outcome = judge(
+        baseline, new_values, direction=metric.direction, limit=metric.limit, rule=RuleR()
     ).outcome
-    return None if found is Answer.FAIL else f"{metric.name}: twice as bad, and {found}"
+    return None if outcome is Answer.FAIL else f"{metric.name}: twice as bad, and {outcome}"
 
 
 def score_fault(name: str, *, lower: bool) -> str | None:
-    before = [20.0 + index % 7 * 2 for index in range(64)]
-    now = [value * SCORES[name] for value in before]
-    found = ruled({name: before}, {name: now}, total=64, lower=(name,) if lower else ()).outcome
-    return None if found is Outcome.ACC_DROP else f"{name}: twice as bad, and {found}"
+    baseline_scores = [20.0 + index % 7 * 2 for index in range(64)]
+    new_scores = [value * SCORES[name] for value in baseline_scores]
+    outcome = ruled(
+        {name: baseline_scores}, {name: new_scores}, total=64, lower=(name,) if lower else ()
+    ).outcome
+    return None if outcome is Outcome.ACC_DROP else f"{name}: twice as bad, and {outcome}"
 
 
 def faults() -> Iterator[str]:
     for metric in METRICS.values():
-        if metric.name not in COUNTS and (found := fault(metric)):
-            yield found
+        if metric.name not in COUNTS and (message := fault(metric)):
+            yield message
     for name in SCORES:
-        if found := score_fault(name, lower=name in LOWER):
-            yield found
+        if message := score_fault(name, lower=name in LOWER):
+            yield message
 
 
 ROUND_METRICS = {
@@ -129,10 +131,10 @@ def fails(metric: RoundMetric, target: float) -> bool:
     accuracy = Accuracy(
         scores={metric.name: metric.reference * worse}, samples=1, total=1, full=True, folder=""
     )
-    found = gate(
+    ruling = gate(
         Pass(accuracy=accuracy, scored=Scored(indices=(), per_sample={}), order=(), total=1),
         {metric.name: GateWindow(reference=metric.reference, low=low, high=high)},
         whose="MLPerf's",
         complete=True,
     )
-    return found.outcome is Outcome.GATE_FAIL
+    return ruling.outcome is Outcome.GATE_FAIL

@@ -1,7 +1,7 @@
-"""Answers drawn at a temperature: unchanged models are not failed, and real drops are.
+"""Test answers drawn at a temperature: unchanged models do not fail, and real drops do.
 
 Two passes over the questions of gpt-oss's data set without programs, as often as it has each, are
-drawn anew in every trial and judged as a session judges them.
+drawn again in every trial and judged as a session judges them.
 """
 
 from __future__ import annotations
@@ -53,18 +53,23 @@ def answered(chance: Chances, random: Random) -> list[float]:
     ]
 
 
-def judged(before: Sequence[float], now: Sequence[float], *, drawn: bool = True) -> Ruling:
+def judged(
+    baseline_scores: Sequence[float], new_scores: Sequence[float], *, drawn: bool = True
+) -> Ruling:
     name, count = "exact_match", len(ROWS)
-    steps = steps_per_point(before)
+    steps = steps_per_point(baseline_scores)
     baseline = make_accuracy_baseline(
-        round="v6.0", samples=count, scores={name: sum(before) / count}, steps={name: steps}
+        round="v6.0",
+        samples=count,
+        scores={name: sum(baseline_scores) / count},
+        steps={name: steps},
     )
-    scores = {name: sum(now) / count}
+    scores = {name: sum(new_scores) / count}
     return rule_on_scores(
         baseline,
-        {name: kept(before, steps)},
+        {name: kept(baseline_scores, steps)},
         Accuracy(scores=scores, samples=count, total=count, full=True, folder="", whole=(name,)),
-        Scored(indices=tuple(range(count)), per_sample={name: list(now)}, groups=GROUPS),
+        Scored(indices=tuple(range(count)), per_sample={name: list(new_scores)}, groups=GROUPS),
         list(range(count)),
         margin=lambda _: DEFAULT_MARGIN,
         sequential=False,
@@ -93,8 +98,11 @@ def outcomes(change: Change, trials: int) -> Counter[Outcome]:
     random, words = Random(20261123), Counter[Outcome]()
     for _ in range(trials):
         chance = chances(random)
-        before, now = answered(chance, random), answered(change(chance, random), random)
-        words[judged(before, now).outcome] += 1
+        baseline_scores, new_scores = (
+            answered(chance, random),
+            answered(change(chance, random), random),
+        )
+        words[judged(baseline_scores, new_scores).outcome] += 1
     return words
 
 
@@ -104,10 +112,10 @@ def test_an_unchanged_model_fails_in_one_of_a_hundred_and_is_ok_nearly_always(tr
 
     The margin is twice what chance reaches, so that 5 % stay undecided.
     """
-    found = outcomes(nothing, trials)
+    counts = outcomes(nothing, trials)
 
-    assert found[Outcome.ACC_DROP] <= 0.01 * trials + 3 * (0.01 * trials) ** 0.5
-    assert found[Outcome.OK] >= 0.93 * trials - (trials == FEW)
+    assert counts[Outcome.ACC_DROP] <= 0.01 * trials + 3 * (0.01 * trials) ** 0.5
+    assert counts[Outcome.OK] >= 0.93 * trials - (trials == FEW)
 
 
 @pytest.mark.parametrize("trials", TRIALS)
@@ -119,10 +127,10 @@ def test_an_unchanged_model_is_ok_if_few_answers_are_drawn_differently(
     random, words = Random(20261128), Counter[Outcome]()
     for _ in range(trials):
         chance = chances(random)
-        before, others = answered(chance, random), answered(chance, random)
-        pairs = zip(before, others, strict=True)
-        now = [other if random.random() < share else score for score, other in pairs]
-        words[judged(before, now).outcome] += 1
+        baseline_scores, others = answered(chance, random), answered(chance, random)
+        pairs = zip(baseline_scores, others, strict=True)
+        new_scores = [other if random.random() < share else score for score, other in pairs]
+        words[judged(baseline_scores, new_scores).outcome] += 1
 
     assert words[Outcome.OK] >= 0.95 * trials
     assert words[Outcome.ACC_DROP] <= 0.02 * trials
@@ -139,16 +147,16 @@ def test_the_margin_is_what_chance_hides_unless_answers_come_again_by_their_seed
     """A suite may state another one."""
     random = Random(5)
     chance = chances(random)
-    before, now = answered(chance, random), answered(chance, random)
+    baseline_scores, new_scores = answered(chance, random), answered(chance, random)
 
-    ruling = judged(before, now)
-    (verdict,), (again,) = ruling.paired, judged(before, before).paired
+    ruling = judged(baseline_scores, new_scores)
+    (verdict,), (again,) = ruling.paired, judged(baseline_scores, baseline_scores).paired
 
     assert 2 < present(verdict.margin) < 5
     assert (
         f"exact_match: answers are drawn, and 1,230 of them tell no drop below "
         f"{verdict.margin:.2f} points from chance: that is the margin" in ruling.notes[0]
     )
-    assert judged(before, now, drawn=False).outcome is Outcome.INCONCLUSIVE
+    assert judged(baseline_scores, new_scores, drawn=False).outcome is Outcome.INCONCLUSIVE
     assert again.outcome is Outcome.OK
-    assert again.margin == pytest.approx(0.005 * sum(before) / len(before))
+    assert again.margin == pytest.approx(0.005 * sum(baseline_scores) / len(baseline_scores))

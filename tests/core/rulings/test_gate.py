@@ -45,19 +45,19 @@ def test_a_score_reaches_the_gate_or_not() -> None:
         (71.65, Outcome.GATE_FAIL, "71.650 < 75.695"),
         (0.0, Outcome.GATE_FAIL, "0.000 < 75.695"),
     ):
-        found = ruled({"top1": score})
+        ruling = ruled({"top1": score})
         headline = f"top1 {comparison}, 99 % of MLPerf's reference"
-        assert (found.outcome, found.headline) == (outcome, headline)
-        (metric,) = found.metrics
+        assert (ruling.outcome, ruling.headline) == (outcome, headline)
+        (metric,) = ruling.metrics
         assert (metric.metric, metric.outcome) == ("top1", outcome)
         assert (metric.now, metric.baseline.value) == (score, 76.46)
         assert metric.change == pytest.approx(score / 76.46 - 1)
         assert metric.limit == pytest.approx(0.01)
     assert ruled({"top1": float("nan")}).outcome is Outcome.GATE_FAIL
 
-    for target, shown in ((0.99, "99 %"), (0.999, "99.9 %"), (0.5, "50 %"), (1.0, "100 %")):
+    for target, target_text in ((0.99, "99 %"), (0.999, "99.9 %"), (0.5, "50 %"), (1.0, "100 %")):
         bounds = {"top1": GateWindow(reference=76.46, low=76.46 * target, high=None)}
-        assert f", {shown} of MLPerf's reference" in ruled({"top1": 80.0}, bounds).headline
+        assert f", {target_text} of MLPerf's reference" in ruled({"top1": 80.0}, bounds).headline
 
 
 def test_each_metric_must_reach_its_gate() -> None:
@@ -71,20 +71,20 @@ def test_each_metric_must_reach_its_gate() -> None:
         (40.0, 23.0, Outcome.GATE_FAIL, "rouge1"),
         (40.0, 20.0, Outcome.GATE_FAIL, "rouge1"),
     ):
-        found = ruled({"rouge2": rouge2, "rouge1": rouge1, "rougeL": 1.0}, bounds)
-        assert found.outcome is outcome
-        assert found.headline.startswith(first)
-        assert [metric.metric for metric in found.metrics] == ["rouge1", "rouge2"]
+        ruling = ruled({"rouge2": rouge2, "rouge1": rouge1, "rougeL": 1.0}, bounds)
+        assert ruling.outcome is outcome
+        assert ruling.headline.startswith(first)
+        assert [metric.metric for metric in ruling.metrics] == ["rouge1", "rouge2"]
 
 
-def part(right: int, samples: int, total: int = 50_000, *, given: int = 0) -> Pass:
+def part(right: int, samples: int, total: int = 50_000, *, full_size: int = 0) -> Pass:
     """Return a pass over the first samples of a shuffled data set, right ones spread evenly."""
     values = [100.0 * (n * right // samples < (n + 1) * right // samples) for n in range(samples)]
     accuracy = Accuracy(
         scores={"top1": 100 * right / samples},
         samples=samples,
-        total=given or total,
-        full=samples == given,
+        total=full_size or total,
+        full=samples == full_size,
         folder="x",
     )
     scored = Scored(indices=tuple(range(samples)), per_sample={"top1": values})
@@ -93,23 +93,23 @@ def part(right: int, samples: int, total: int = 50_000, *, given: int = 0) -> Pa
 
 def test_without_a_reference_no_gate_is_claimed() -> None:
     """A data set larger than MLPerf's is compared plainly."""
-    found = ruled({"top1": 76.5234}, None, complete=False)
+    ruling = ruled({"top1": 76.5234}, None, complete=False)
 
-    assert found == Ruling(
+    assert ruling == Ruling(
         gate=Gate(state=GateState.NONE, samples=500, total=500),
         outcome=Outcome.OK,
         headline="top1 76.523; no gate: no reference score is known",
         metrics=(MetricVerdict(metric="top1", outcome=None, now=76.5234),),
     )
 
-    found = gate(part(700, 1000, total=500, given=1000), TOP1, whose="MLPerf's", complete=True)
+    ruling = gate(part(700, 1000, total=500, full_size=1000), TOP1, whose="MLPerf's", complete=True)
 
-    assert found.gate == Gate(state=GateState.FAILED, samples=1000, total=1000)
+    assert ruling.gate == Gate(state=GateState.FAILED, samples=1000, total=1000)
 
 
 def test_a_part_fails_where_it_proves_it_and_never_keeps_the_gate() -> None:
     bound = "< 75.695, 99 % of MLPerf's reference"
-    for right, samples, given, failed, headline in (
+    for right, samples, full_size, failed, headline in (
         (784, 1024, 0, False, "76.562; gate not decided on 1,024 of 50,000"),
         (1024, 1024, 0, False, "100.000; gate not decided on 1,024 of 50,000"),
         (768, 1024, 0, False, "75.000; gate not decided on 1,024 of 50,000"),
@@ -123,15 +123,15 @@ def test_a_part_fails_where_it_proves_it_and_never_keeps_the_gate() -> None:
         (614, 1024, 2000, True, f"59.961 {bound}"),
         (36_000, 49_999, 0, True, f"72.001 {bound}"),
     ):
-        measured = part(right, samples, given=given)
-        found = gate(measured, TOP1, whose="MLPerf's", complete=True, rerun_sd={"top1": 10.0})
+        measured = part(right, samples, full_size=full_size)
+        ruling = gate(measured, TOP1, whose="MLPerf's", complete=True, rerun_sd={"top1": 10.0})
         state = GateState.FAILED if failed else GateState.UNDECIDED
         word = Outcome.GATE_FAIL if failed else None
-        assert found.gate == Gate(state=state, samples=samples, total=50_000)
-        assert (found.outcome, found.notes) == (word or Outcome.OK, ())
-        assert found.headline.startswith(f"top1 {headline}")
-        assert found.headline.endswith(f"on {samples:,} of 50,000 samples")
-        assert [metric.outcome for metric in found.metrics] == [word]
+        assert ruling.gate == Gate(state=state, samples=samples, total=50_000)
+        assert (ruling.outcome, ruling.notes) == (word or Outcome.OK, ())
+        assert ruling.headline.startswith(f"top1 {headline}")
+        assert ruling.headline.endswith(f"on {samples:,} of 50,000 samples")
+        assert [metric.outcome for metric in ruling.metrics] == [word]
 
 
 def test_a_score_that_was_not_asked_for_leaves_the_gate_undecided() -> None:
@@ -169,13 +169,13 @@ def test_a_window_has_two_sides_and_a_score_that_is_better_when_lower_a_ceiling(
         ("ne", ENTROPY, 0.86, Outcome.OK, "0.860 ≤ 0.868, 100.1 %"),
         ("ne", ENTROPY, 0.90, Outcome.GATE_FAIL, "0.900 > 0.868, 100.1 %"),
     ):
-        found = ruled({name: score}, {name: window})
+        ruling = ruled({name: score}, {name: window})
         expected = (outcome, f"{name} {headline} of MLPerf's reference")
-        assert (found.outcome, found.headline) == expected
+        assert (ruling.outcome, ruling.headline) == expected
 
 
 def test_a_score_within_two_rerun_deviations_is_near_its_gate() -> None:
-    """It is said whatever the baseline says, and of both ends of a window."""
+    """It is reported whatever the baseline is, and for both ends of a window."""
     fell = Ruling(
         outcome=Outcome.ACC_DROP, headline="top1 fell", paired=(), more=False, notes=("other",)
     )
@@ -189,15 +189,15 @@ def test_a_score_within_two_rerun_deviations_is_near_its_gate() -> None:
         (75.70, 0.0, None),  # a build that repeats itself is not near: it is above
         (75.70, None, None),  # nobody repeated a pass
     ):
-        found = ruled({"top1": score}, rerun_sd={} if sd is None else {"top1": sd})
-        assert found.outcome is (Outcome.OK if score >= 75.6954 else Outcome.GATE_FAIL)
-        assert len(found.notes) == (near is not None)
-        for note in found.notes:
+        ruling = ruled({"top1": score}, rerun_sd={} if sd is None else {"top1": sd})
+        assert ruling.outcome is (Outcome.OK if score >= 75.6954 else Outcome.GATE_FAIL)
+        assert len(ruling.notes) == (near is not None)
+        for note in ruling.notes:
             assert note.startswith(f"NEAR-GATE: top1 is {near}: another pass of the same build")
             for against in (None, fell):
-                assert combine(found, against, "record it").notes[0].startswith("NEAR-GATE: top1")
+                assert combine(ruling, against, "record it").notes[0].startswith("NEAR-GATE: top1")
     for fid, side in ((23.02, "0.0091 inside"), (23.0, "0.011 short of"), (23.95, "7.6e-05 inside"),
                       (23.5, None)):  # fmt: skip
-        found = ruled({"fid": fid}, {"fid": FID}, rerun_sd={"fid": 0.02})
-        notes = [note.split(" its")[0] for note in found.notes]
+        ruling = ruled({"fid": fid}, {"fid": FID}, rerun_sd={"fid": 0.02})
+        notes = [note.split(" its")[0] for note in ruling.notes]
         assert notes == ([f"NEAR-GATE: fid is {side}"] if side else [])

@@ -53,7 +53,7 @@ def test_a_systematic_difference_is_one_and_single_answers_are_not(
 
 @pytest.mark.parametrize("spread", [0.3, 1.0])
 @pytest.mark.parametrize("repeats", [1, 6])
-def test_answers_that_are_drawn_anew_are_the_same(spread: float, repeats: int) -> None:
+def test_answers_drawn_again_are_the_same(spread: float, repeats: int) -> None:
     """Of 400 data sets each, none is called miscounted; thrice the tokens are, of each."""
     for seed in range(400):
         answers = {n: float(tokens) for n, tokens in lengths(seed, 60, spread).items()}

@@ -74,8 +74,8 @@ def words(p_values: list[float], pairs: int, final: int = 0) -> list[Outcome]:
     return [v.outcome for v in settle([verdict(metric(p)) for p in p_values], drops, pairs, RULE)]
 
 
-def test_a_pair_falls_beside_others_or_is_suspected() -> None:
-    """25 pairs; what is not named passed, or was not measured."""
+def test_a_pair_among_others_falls_or_is_suspected() -> None:
+    """25 pairs; the others passed, or were not measured."""
     for p, final, word in (
         (0.0019, 0, Outcome.PERF_DROP),  # below 5 % / 25
         (0.0021, 0, Outcome.SUSPECT),
@@ -96,9 +96,9 @@ def test_those_that_fall_are_the_procedures(p_values: list[float], pairs: int) -
     pairs = max(pairs, len(p_values))
     padded = dict(enumerate([*p_values, *[1.0] * (pairs - len(p_values))]))
 
-    found = words(p_values, pairs)
+    outcomes = words(p_values, pairs)
 
-    assert {n for n, word in enumerate(found) if word is Outcome.PERF_DROP} == {
+    assert {n for n, word in enumerate(outcomes) if word is Outcome.PERF_DROP} == {
         n for n in benjamini_hochberg(padded, 0.05) if n < len(p_values)
     }
 
@@ -121,7 +121,7 @@ def test_the_message_says_among_how_many_and_keeps_what_was_added() -> None:
     )
 
 
-def test_what_is_advice_or_invalid_lifts_nobody_and_what_is_final_stays() -> None:
+def test_advice_and_invalid_pairs_lift_no_other_and_final_ones_stay() -> None:
     """A baseline of 4 runs gates nothing, and a measurement that may not be judged is none.
 
     Only what may still fall asks whether the machine is slow.
@@ -142,10 +142,10 @@ def test_what_is_advice_or_invalid_lifts_nobody_and_what_is_final_stays() -> Non
     assert settle(final, [], 25, RULE) == final
     assert not any(map(is_open, final))
 
-    found = [metric(0.049), metric(0.051), metric(0.049, runs_baseline=4)]
+    metrics = [metric(0.049), metric(0.051), metric(0.049, runs_baseline=4)]
     stopped = interrupted(verdict(metric(1.0)))
 
-    assert [may_fall([one]) for one in found] == [True, False, False]
+    assert [may_fall([one]) for one in metrics] == [True, False, False]
     assert not may_fall([metric(0.0, Outcome.PERF_DROP)])
     assert stopped.outcome is Outcome.INCONCLUSIVE
     assert stopped.headline == f"samples/s −10.0 % (−20.0 to +1.0 %); {INTERRUPTED}{ADDED}"
@@ -154,16 +154,16 @@ def test_what_is_advice_or_invalid_lifts_nobody_and_what_is_final_stays() -> Non
 def many(
     changes: list[float], session_changes: list[list[float]], outcome: Outcome = Outcome.PERF_DROP
 ) -> list[Verdict]:
-    """Return one verdict for each change after five runs, each with what its looks saw."""
-    found = []
-    for change, before in zip(changes, session_changes, strict=True):
+    """Return one verdict for each change after five runs, each with its interim analyses."""
+    verdicts = []
+    for change, sessions in zip(changes, session_changes, strict=True):
         seen = [
             InterimAnalysis(change=change, se=0.008 if k == 1 else 0.007, df=11.0 + k)
             for k in (1, 2)
         ]
         p = min(1.0, 4 * t_sf(-change / 0.007, 13.0))
         word = outcome if p < 0.01 else Outcome.INCONCLUSIVE if change < 0 else Outcome.OK
-        names = zip("abcd", before, strict=False)
+        names = zip("abcd", sessions, strict=False)
         judged = replace(
             metric(p if change < 0 else 1.0, word),
             analyses=tuple(seen),
@@ -175,8 +175,8 @@ def many(
             ),
             robust=False,
         )
-        found.append(verdict(judged))
-    return found
+        verdicts.append(verdict(judged))
+    return verdicts
 
 
 def spread(count: int, sd: float, shift: float = 0.0, seed: int = 1) -> list[float]:
@@ -198,7 +198,7 @@ def drops(verdicts: list[Verdict]) -> int:
     return sum(v.outcome is Outcome.PERF_DROP for v in settled)
 
 
-def test_drops_are_counted_beside_what_all_pairs_and_their_sessions_show() -> None:
+def test_drops_are_counted_against_the_distribution_of_all_pairs_and_sessions() -> None:
     """-2.5 % of everything where sessions differ by as much: none is red, nor was final before."""
     shifted, wild = spread(100, 0.004, -0.025), spread(100, 0.02)
     everything = many(spread(100, 0.004, -0.05), quiet(100, machine=0.01))
@@ -211,16 +211,16 @@ def test_drops_are_counted_beside_what_all_pairs_and_their_sessions_show() -> No
     assert drops(many(wild, quiet(100))) == 0
 
 
-def test_a_drop_is_provisional_where_no_baseline_shows_what_sessions_differ_by() -> None:
+def test_a_drop_is_provisional_if_no_baseline_shows_the_variance_of_sessions() -> None:
     """A second session is compared with the same few sessions.
 
     It is certain once all first runs are there, or a limit was missed twice.
     """
     verdicts = many([-0.08, *spread(99, 0.004)], [[]] * 100)
-    before = {0: Before("2026-11-20", ["throughput"])}
+    suspects = {0: Before("2026-11-20", ["throughput"])}
 
     first, *_ = settle(verdicts[:1], verdicts[1:], 100, RULE)
-    again, *_ = settle(verdicts[:1], verdicts[1:], 100, RULE, before)
+    again, *_ = settle(verdicts[:1], verdicts[1:], 100, RULE, suspects)
 
     assert (first.outcome, first.metrics[0].direction) == (Outcome.PROVISIONAL, "drop")
     assert first.headline.endswith(f"; drop {FEW_SESSIONS_NOTE}{ADDED}")
@@ -228,10 +228,10 @@ def test_a_drop_is_provisional_where_no_baseline_shows_what_sessions_differ_by()
     assert again.headline.endswith(f"; drop {FEW_SESSIONS_NOTE}, SUSPECT since 2026-11-20{ADDED}")
 
     verdicts = many([-0.09, -0.02, *spread(98, 0.004)], quiet(100))
-    shown, missed = nulls(verdicts, RULE), replace(run(1), limit_missed=True)
+    null_of_metrics, missed = nulls(verdicts, RULE), replace(run(1), limit_missed=True)
 
-    assert is_certain(verdicts[0], shown, 100, RULE)
-    assert not is_certain(verdicts[1], shown, 100, RULE)
+    assert is_certain(verdicts[0], null_of_metrics, 100, RULE)
+    assert not is_certain(verdicts[1], null_of_metrics, 100, RULE)
     assert is_open(verdicts[1])
     assert not is_open(replace(many([-0.09], quiet(1))[0], runs=(missed, missed)))
 
@@ -254,24 +254,25 @@ def test_a_suspect_of_the_last_session_is_judged_alone() -> None:
     So the more pairs there are, the more a second session has to show; it stays SUSPECT.
     """
     doubt, other, clear = verdict(metric(0.004)), verdict(metric(0.004)), verdict(metric(0.02))
-    before = {0: Before("2026-11-20", ["throughput"]), 1: Before("2026-11-20", ["ttft_p99"])}
-    before[2] = before[0]
+    suspects = {0: Before("2026-11-20", ["throughput"]), 1: Before("2026-11-20", ["ttft_p99"])}
+    suspects[2] = suspects[0]
 
-    settled = settle([doubt, other, clear], [], 100, RULE, before)
+    settled = settle([doubt, other, clear], [], 100, RULE, suspects)
 
     words_ = [Outcome.PERF_DROP, Outcome.SUSPECT, Outcome.INCONCLUSIVE]
     assert [v.outcome for v in settled] == words_
     assert settled[0].headline.endswith(f"; SUSPECT since 2026-11-20 and again now, p=0.004{ADDED}")
 
-    before = {0: Before("2026-11-20", ["throughput"])}
+    suspects = {0: Before("2026-11-20", ["throughput"])}
     for p, pairs, least in (
         (0.0016, 600, None),  # below 1 / 600
         (0.0017, 600, "0.0017"),
         (0.0099, 100, None),
         (0.0095, 110, "0.0091"),
     ):
-        (found,) = settle([verdict(metric(p))], [], pairs, RULE, before)
-        assert found.outcome is (Outcome.SUSPECT if least else Outcome.PERF_DROP)
+        (verdict_settled,) = settle([verdict(metric(p))], [], pairs, RULE, suspects)
+        assert verdict_settled.outcome is (Outcome.SUSPECT if least else Outcome.PERF_DROP)
         assert least is None or (
-            f"; SUSPECT since 2026-11-20, a drop where p is below {least}: p=" in found.headline
+            f"; SUSPECT since 2026-11-20, a drop where p is below {least}: p="
+            in verdict_settled.headline
         )

@@ -1,4 +1,4 @@
-"""What a part of a data set proves: how often it is wrong at the gate's edge, and what it sees."""
+"""Test verdicts on a part of a data set: their error rate at the gate's edge, and their power."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ SHAPES: dict[str, Draw] = {
 
 
 def rejected(shape: Draw, looks: Sequence[int], *, lift: float = 0.0, times: int = 400) -> int:
-    """Return how often one of the looks proves a mean below what it is, less `lift`."""
+    """Return how often an interim analysis proves a mean below its true value, less `lift`."""
     r = random.Random(20261122)
     scores = [shape(r) for _ in range(TOTAL)]
     bound = sum(scores) / TOTAL + lift
-    found = 0
+    rejections = 0
     for _ in range(times):
         excess = [score - bound for score in r.sample(scores, looks[-1])]
-        found += any(below(excess[:look], 100 - bound, TOTAL) <= ALPHA for look in looks)
-    return found
+        rejections += any(below(excess[:look], 100 - bound, TOTAL) <= ALPHA for look in looks)
+    return rejections
 
 
 @pytest.mark.parametrize("times", [15, pytest.param(400, marks=pytest.mark.nightly)])
@@ -146,21 +146,24 @@ def test_a_sum_is_held_against_the_share_of_its_samples_and_a_metric_of_some_aga
     part = measured({"gsm8k": values}, {"gsm8k": 40.0})
     bounds = {"corpus": GateWindow(reference=80.0, low=79.0, high=None)}
 
-    found = proven_misses(part, {"gsm8k": GateWindow(reference=73.78, low=73.04, high=None)})
+    misses = proven_misses(part, {"gsm8k": GateWindow(reference=73.78, low=73.04, high=None)})
 
-    assert found == {"gsm8k": 40.0}
+    assert misses == {"gsm8k": 40.0}
     assert not proven_misses(measured({"corpus": [10.0] * 500}, {"corpus": 20.0}), bounds)
     assert not proven_misses(measured({"other": [10.0] * 500}, {"corpus": 10.0}), bounds)
 
 
 def test_several_scores_share_the_error_and_a_distance_is_never_decided_on_a_part() -> None:
     part = measured({"a": [50.0, *([0.0] * 6)], "b": [80.0] * 7}, {"a": 50 / 7, "b": 80.0})
-    one = {"a": GateWindow(reference=80.0, low=76.0, high=None)}
+    one_window = {"a": GateWindow(reference=80.0, low=76.0, high=None)}
     p = below([v - 76.0 for v in part.scored.per_sample["a"] if v is not None], 24.0, 5_000)
 
     assert p < ALPHA
-    many = {**one, **{f"other{n}": GateWindow(reference=1, low=1, high=None) for n in range(200)}}
-    assert (p > ALPHA / 201, list(proven_misses(part, one))) == (True, ["a"])
+    many = {
+        **one_window,
+        **{f"other{n}": GateWindow(reference=1, low=1, high=None) for n in range(200)},
+    }
+    assert (p > ALPHA / 201, list(proven_misses(part, one_window))) == (True, ["a"])
     assert proven_misses(part, many) == {}
 
     fid = {"fid": GateWindow(reference=23.48, low=23.01, high=23.95)}
@@ -194,18 +197,20 @@ def area(samples: Sequence[Sample]) -> tuple[float, list[float]]:
 
     shares = [(yes, won(yes, score)) for yes, score in samples]
     value = sum(share for yes, share in shares if yes) / len(positive)
-    own = {True: len(positive), False: len(negative)}
-    return 100 * value, [100 * (value + n * (share - value) / own[yes]) for yes, share in shares]
+    count_of_class = {True: len(positive), False: len(negative)}
+    return 100 * value, [
+        100 * (value + n * (share - value) / count_of_class[yes]) for yes, share in shares
+    ]
 
 
 def test_an_area_at_its_bound_is_called_below_at_most_1_percent_of_the_time() -> None:
     r = random.Random(7)
     samples = population(r, 2_000)
     bound = area(samples)[0]
-    found = 0
+    alarms = 0
     for _ in range(60):
         score, values = area(r.sample(samples, 100))
         assert sum(values) / 100 == pytest.approx(score)
-        found += below_by_influence(values, bound, 100.0) <= ALPHA
+        alarms += below_by_influence(values, bound, 100.0) <= ALPHA
 
-    assert found < 4
+    assert alarms < 4

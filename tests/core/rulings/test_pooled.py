@@ -30,16 +30,16 @@ def values(side: Side, within_se: float = 0.0) -> list[Value]:
     ]
 
 
-def found(before: Side, now: Side, rule: RuleR = RULE) -> Pooled:
-    return pooled(values(before), values(now), rule=rule)
+def pooled_sides(baseline: Side, current: Side, rule: RuleR = RULE) -> Pooled:
+    return pooled(values(baseline), values(current), rule=rule)
 
 
-def by_hand(before: Side, now: Side, rule: RuleR) -> tuple[float, float, float, float]:
+def by_hand(baseline: Side, current: Side, rule: RuleR) -> tuple[float, float, float, float]:
     """Return change, standard error by sessions, and v_r with its degrees of freedom."""
     ratio = rule.session_share / (1 - rule.session_share)
     means, squares, between, of_sessions, of_runs = [], 0.0, np.zeros(3), 0.0, 0.0
     runs = sessions = 0
-    for side in (before, now):
+    for side in (baseline, current):
         logs = [np.log(session) for session in side]
         m = np.array([len(x) for x in logs])
         x = np.array([log.mean() for log in logs])
@@ -62,13 +62,13 @@ def by_hand(before: Side, now: Side, rule: RuleR) -> tuple[float, float, float, 
 EIGHT = [[100.0, 101.0], [99.0, 99.5], [102.0, 101.5], [100.2, 99.9]]
 
 
-def test_the_sessions_tell_what_sessions_differ_by() -> None:
+def test_the_variance_of_sessions_is_learnt_from_the_sessions() -> None:
     from scipy import stats
 
-    for now in ([[97.0, 98.0, 97.5]], [[97.0]], [[98.0], [96.0, 97.0], [99.0] * 5]):
-        judged = found(EIGHT, now)
-        change, se, _, df = by_hand(EIGHT, now, RULE)
-        spare = 4 + len(now) - 2
+    for current in ([[97.0, 98.0, 97.5]], [[97.0]], [[98.0], [96.0, 97.0], [99.0] * 5]):
+        judged = pooled_sides(EIGHT, current)
+        change, se, _, df = by_hand(EIGHT, current, RULE)
+        spare = 4 + len(current) - 2
         sides = ((spare, se), (df, judged.least.se), (judged.separate.df, judged.separate.se))
 
         assert judged.by_sessions
@@ -81,9 +81,9 @@ def test_the_sessions_tell_what_sessions_differ_by() -> None:
 
 def test_of_a_session_a_side_they_may_lie_as_far_apart_as_sessions_may() -> None:
     """Three runs that vary by 9 % are not judged by how quiet the eight before them were."""
-    before, now = [[100.0, 101.0, 99.0]], [[90.0, 91.0]]
-    judged = found(before, now)
-    change, _, v_r, df = by_hand(before, now, RULE)
+    baseline, current = [[100.0, 101.0, 99.0]], [[90.0, 91.0]]
+    judged = pooled_sides(baseline, current)
+    change, _, v_r, df = by_hand(baseline, current, RULE)
 
     assert not judged.by_sessions
     assert judged.change == pytest.approx(change)
@@ -94,10 +94,10 @@ def test_of_a_session_a_side_they_may_lie_as_far_apart_as_sessions_may() -> None
     assert judged.plain.se == pytest.approx(math.sqrt(v_r * (2 / 3 + 1 / 3 + 1 / 2)))
 
     quiet, noisy = ([[100.0, 100.1]] * 4, [[90.0, 100.0, 108.0]])
-    judged = found(quiet, noisy)
+    judged = pooled_sides(quiet, noisy)
     logs = np.log(noisy[0])
-    beside = (4 * 0.75 * 0.007**2 + 4 * math.log(100.1 / 100.0) ** 2 / 2) / 8
-    theirs = (beside + ((logs - logs.mean()) ** 2).sum()) / 3
+    variance_of_runs = (4 * 0.75 * 0.007**2 + 4 * math.log(100.1 / 100.0) ** 2 / 2) / 8
+    theirs = (variance_of_runs + ((logs - logs.mean()) ** 2).sum()) / 3
 
     assert judged.separate.se == pytest.approx(math.sqrt(theirs / 3), rel=0.05)
     assert 3 <= judged.separate.df < 4
@@ -110,16 +110,16 @@ side = st.lists(st.lists(st.floats(50.0, 200.0), min_size=1, max_size=4), min_si
 @settings(max_examples=30)
 @given(side, side, st.randoms(use_true_random=False), st.floats(0.1, 10))
 def test_neither_order_nor_unit_nor_side_matters(
-    before: Side, now: Side, rng: random.Random, unit: float
+    baseline: Side, current: Side, rng: random.Random, unit: float
 ) -> None:
-    there = found(before, now)
-    a, b = values(before), values(now)
+    there = pooled_sides(baseline, current)
+    a, b = values(baseline), values(current)
     rng.shuffle(a)
     rng.shuffle(b)
     again = pooled(
         *([replace(run, value=unit * run.value) for run in runs] for runs in (a, b)), rule=RULE
     )
-    back = found(now, before)
+    back = pooled_sides(current, baseline)
 
     for other, sign in ((again, 1), (back, -1)):
         assert sign * other.change == pytest.approx(there.change, abs=1e-9)
@@ -134,30 +134,30 @@ def test_runs_without_any_scatter_are_judged_and_unchanged_ones_seldom_show_a_dr
     """At most one comparison in twenty of each size, their p values uniform."""
     for old in range(1, 5):
         for new in range(1, 5):
-            assert 0 < found([[100.0] * 2] * old, [[100.0]] * new).reach(0.01) < math.inf
+            assert 0 < pooled_sides([[100.0] * 2] * old, [[100.0]] * new).reach(0.01) < math.inf
     for share in (0.0, 0.9, 0.99):
-        judged = found(EIGHT, [[97.0]], RuleR(session_share=share))
+        judged = pooled_sides(EIGHT, [[97.0]], RuleR(session_share=share))
         assert 0 < judged.reach(0.01) < math.inf
     with pytest.raises(ValueError, match="nothing to compare: 8 and 0 runs"):
-        found(EIGHT, [])
+        pooled_sides(EIGHT, [])
 
     rng = random.Random(20261122)
     for count, times in ((1, 1000), (5, 600), (50, 200)):
-        shown = sum(
+        alarms = sum(
             Outcome.PERF_DROP in words(*(rng.random() for _ in range(count))) for _ in range(times)
         )
         rate = 0.01 if count == 1 else 0.05
-        assert shown <= rate * times + 2 * (rate * times) ** 0.5
+        assert alarms <= rate * times + 2 * (rate * times) ** 0.5
 
 
 @pytest.mark.parametrize("count", [25, pytest.param(1500, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize(
     ("old", "new"), [((2,) * 4, (2,) * 4), ((2,) * 4, (3,)), ((8,), (2,) * 10), ((8,), (4,))]
 )
-def test_the_bounds_hold_whatever_sessions_differ_by(
+def test_the_bounds_hold_for_any_variance_of_sessions(
     old: tuple[int, ...], new: tuple[int, ...], count: int
 ) -> None:
-    """Also where they differ by more than is expected, or only one made a side: simulated."""
+    """Simulated, also if sessions differ by more than expected, or only one made a side."""
     for session_sd, run_sd in ((0.0, 0.021), (0.01, 0.005), (0.0045, 0.0078), (0.1, 0.05)):
         rng = random.Random(20261122)
 
@@ -169,7 +169,7 @@ def test_the_bounds_hold_whatever_sessions_differ_by(
             ]
 
         sds = (session_sd, run_sd)
-        judged = [found(made(old, rng, *sds), made(new, rng, *sds)) for _ in range(count)]
+        judged = [pooled_sides(made(old, rng, *sds), made(new, rng, *sds)) for _ in range(count)]
         fell = sum(one.change + one.reach(0.01) < 0 for one in judged)
         rose = sum(one.change - one.reach(0.05) > 0 for one in judged)
         assert fell <= 0.01 * count + 2.4 * (0.01 * count) ** 0.5

@@ -33,8 +33,10 @@ CHANGES = st.dictionaries(
 )
 
 
-def judged(before: list[float], now: list[float], margin: float, total: int) -> Paired:
-    pairs = {"x": ScorePairs(before=before, now=now, margin=margin)}
+def judged(
+    baseline_scores: list[float], new_scores: list[float], margin: float, total: int
+) -> Paired:
+    pairs = {"x": ScorePairs(before=baseline_scores, now=new_scores, margin=margin)}
     return judge_pairs(pairs, looks(total, sequential=True))["x"]
 
 
@@ -44,16 +46,16 @@ def test_losses_of_one_size_have_the_exact_bound_of_a_share() -> None:
 
     for error in (0.05, 0.01):
         for n, lost in ((1024, 0), (1024, 1), (1000, 7), (100, 50), (20, 3)):
-            found = low_of_rare({0.0: n - lost, -60.0: lost}, 60.0, error)
-            assert found == pytest.approx(-60 * stats.beta.isf(error, lost + 1, n - lost), rel=0.01)
+            bound = low_of_rare({0.0: n - lost, -60.0: lost}, 60.0, error)
+            assert bound == pytest.approx(-60 * stats.beta.isf(error, lost + 1, n - lost), rel=0.01)
 
     rng = random.Random(1)
     changes = Counter(rng.gauss(0, 3) for _ in range(8000))
     mean, sd = fmean(changes), math.sqrt(fmean(x * x for x in changes))
 
-    found = low_of_rare(changes, 9.0, 0.01)
+    bound = low_of_rare(changes, 9.0, 0.01)
 
-    assert found == pytest.approx(mean - 2.326 * sd / math.sqrt(8000), rel=0.05)
+    assert bound == pytest.approx(mean - 2.326 * sd / math.sqrt(8000), rel=0.05)
 
 
 @settings(max_examples=50)
@@ -63,12 +65,12 @@ def test_the_bound_lies_between_the_worst_and_the_mean(
 ) -> None:
     """A smaller error and a larger unseen loss lower it."""
     unseen = max(unseen, -min(changes))
-    found = low_of_rare(changes, unseen, error)
+    bound = low_of_rare(changes, unseen, error)
     mean = sum(change * count for change, count in changes.items()) / sum(changes.values())
 
-    assert min(-unseen, *changes) - 1e-6 <= found <= mean + 1e-6
-    assert low_of_rare(changes, unseen, error / 2) <= found + 1e-6
-    assert low_of_rare(changes, unseen + 10, error) <= found + 1e-6
+    assert min(-unseen, *changes) - 1e-6 <= bound <= mean + 1e-6
+    assert low_of_rare(changes, unseen, error / 2) <= bound + 1e-6
+    assert low_of_rare(changes, unseen + 10, error) <= bound + 1e-6
 
 
 def test_merging_keeps_the_mean_and_the_count() -> None:
@@ -76,13 +78,13 @@ def test_merging_keeps_the_mean_and_the_count() -> None:
     rng = random.Random(2)
     changes = Counter(rng.gauss(0, 3) for _ in range(3000))
 
-    found = merged(changes)
+    merged_changes = merged(changes)
 
-    assert len(found) <= BINS + 1
-    assert sum(found.values()) == 3000
-    assert sum(k * n for k, n in found.items()) == pytest.approx(sum(changes))
+    assert len(merged_changes) <= BINS + 1
+    assert sum(merged_changes.values()) == 3000
+    assert sum(k * n for k, n in merged_changes.items()) == pytest.approx(sum(changes))
     whole = low_of_rare(dict(list(changes.items())), 20.0, 0.01)
-    assert low_of_rare(found, 20.0, 0.01) == pytest.approx(whole, rel=1e-3)
+    assert low_of_rare(merged_changes, 20.0, 0.01) == pytest.approx(whole, rel=1e-3)
 
     losses = [usual_loss(scores) for scores in ({0.0: 70, 100.0: 30}, {20.0: 50, 60.0: 50})]
     assert [*losses, usual_loss({0.0: 10}), usual_loss({})] == [100, 50, 0, 0]
@@ -97,12 +99,15 @@ def test_the_looks_share_beta_so_that_all_of_them_keep_it() -> None:
     assert errors == pytest.approx([0.05 * FIRST_LOOK, *[0.05 * LATER_LOOKS] * 3])
 
     def passes(expected: float) -> float:
-        """Return how often a count is small enough at some look; so many by the first."""
-        going, passed, before = np.array([1.0]), 0.0, 0
+        """Return how often a count is small enough in an interim analysis.
+
+        `expected` by the first.
+        """
+        going, passed, last_look = np.array([1.0]), 0.0, 0
         for look, error in zip(LOOK_SAMPLES, errors, strict=True):
-            more = stats.poisson.pmf(range(300), (look - before) / LOOK_SAMPLES[0] * expected)
+            more = stats.poisson.pmf(range(300), (look - last_look) / LOOK_SAMPLES[0] * expected)
             going = np.convolve(going, more)[:300]
-            mean, before = look / LOOK_SAMPLES[0] * expected, look
+            mean, last_look = look / LOOK_SAMPLES[0] * expected, look
             small = stats.poisson.cdf(range(len(going)), mean) <= error
             passed += float(going[small].sum())
             going[small] = 0
@@ -116,21 +121,21 @@ def test_a_first_part_without_a_change_excludes_no_drop_that_it_cannot_have_seen
     same = [100.0] * 1024
 
     assert judged(same, same, 0.1, 50_000).outcome is Answer.MORE
-    found = judged(same, same, 0.4, 50_000)
-    assert (found.outcome, found.changed) == (Answer.PASS, 0)
-    assert -0.4 < found.low < -0.3
+    verdict = judged(same, same, 0.4, 50_000)
+    assert (verdict.outcome, verdict.changed) == (Answer.PASS, 0)
+    assert -0.4 < verdict.low < -0.3
 
-    before = [100.0] * 1000
+    baseline_scores = [100.0] * 1000
     lost = [0.0, 0.0, *[100.0] * 998]
     nearly = [0.0, 0.0, 99.0, *[100.0] * 997]
 
-    binary, graded = (judged(before, now, 0.5, 1000) for now in (lost, nearly))
+    binary, graded = (judged(baseline_scores, now, 0.5, 1000) for now in (lost, nearly))
 
     assert binary.outcome is graded.outcome is Answer.INCONCLUSIVE
     assert graded.low == pytest.approx(binary.low, rel=0.1)
 
 
-def test_samples_that_change_alike_are_no_more_than_as_many_coins() -> None:
+def test_samples_that_change_alike_count_like_coins() -> None:
     """Two samples that fall by the same amount may do so by chance; ten may not."""
     two = judged([50.0, 60.0], [45.0, 55.0], 1.0, 2)
     ten = judged([50.0 + i for i in range(10)], [45.0 + i for i in range(10)], 1.0, 10)
@@ -156,9 +161,13 @@ def test_a_drop_of_the_margin_by_few_broken_samples_passes_at_most_5_percent(
     rng = random.Random(int(margin * 1000))
     at, passed = looks(24_576, sequential=True), 0
     for _ in range(tries):
-        before = [100.0 if right else rng.betavariate(1.76, 2.24) * 100 for _ in range(3072)]
-        now = [0.0 if rng.random() < margin / loss else score for score in before]
-        found = judge_pairs({"x": ScorePairs(before=before, now=now, margin=margin)}, at)["x"]
-        passed += found.outcome is Answer.PASS
+        baseline_scores = [
+            100.0 if right else rng.betavariate(1.76, 2.24) * 100 for _ in range(3072)
+        ]
+        new_scores = [0.0 if rng.random() < margin / loss else score for score in baseline_scores]
+        verdict = judge_pairs(
+            {"x": ScorePairs(before=baseline_scores, now=new_scores, margin=margin)}, at
+        )["x"]
+        passed += verdict.outcome is Answer.PASS
 
     assert passed <= 0.05 * tries + 2 * (0.05 * 0.95 * tries) ** 0.5

@@ -1,6 +1,6 @@
-"""Judgements stay what they are: every field of every verdict on thousands of random cases.
+"""Test that judgements stay the same: every field of every verdict on thousands of random cases.
 
-`python -m tests.core.rulings.test_replay` writes what is kept in tests/data anew, where a rule is
+`python -m tests.core.rulings.test_replay` rewrites the file in tests/data after a rule was
 changed on purpose.
 """
 
@@ -40,9 +40,9 @@ def kept() -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_every_judgement_is_the_kept_one(kept: dict[str, Any]) -> None:
-    now = replayed()
-    assert now.keys() == kept.keys()
-    changed = [name for name, judgement in now.items() if judgement != kept[name]]
+    replayed_judgements = replayed()
+    assert replayed_judgements.keys() == kept.keys()
+    changed = [name for name, judgement in replayed_judgements.items() if judgement != kept[name]]
     assert not changed, f"{len(changed)} changed, such as {changed[:5]}"
 
 
@@ -74,18 +74,21 @@ SCENARIO = {"throughput": "Offline", "goodput": "Server", "ttft_p99": "Server"}
 def performance(seed: int) -> tuple[list[Run], Record | None, Mapping[str, float]]:
     rng = random.Random(seed)
     limits = rng.choice(LIMITS)
-    sessions, each = rng.choice(((1, 8), (2, 4), (4, 2), (5, 3), (1, 2))), rng.choice((0.5, 1, 3))
-    scatter, queries = 0.004 * each, rng.choice((10_000, 10_000, 10_000, 80))
+    sessions, runs_per_session = (
+        rng.choice(((1, 8), (2, 4), (4, 2), (5, 3), (1, 2))),
+        rng.choice((0.5, 1, 3)),
+    )
+    scatter, queries = 0.004 * runs_per_session, rng.choice((10_000, 10_000, 10_000, 80))
     factor, zero = rng.choice(FACTORS), rng.random() < 0.05
 
     def measured(common: float) -> dict[str, float]:
         return {name: 100 * common * rng.gauss(1, scatter) for name in limits}
 
-    before = []
+    baseline_runs = []
     for session in range(sessions[0]):
         common = rng.gauss(1, scatter / 3)
         for _ in range(sessions[1]):
-            before.append(
+            baseline_runs.append(
                 make_baseline_run(
                     metrics=measured(common),
                     within_se=dict.fromkeys(limits, scatter / 2),
@@ -95,8 +98,8 @@ def performance(seed: int) -> tuple[list[Run], Record | None, Mapping[str, float
                 )
             )
     noise = SessionNoise(ratio=1 / 3, df=12.0)
-    known = dict.fromkeys(limits, noise) if rng.random() < 0.4 else {}
-    record = make_record(*before, session_noise=known)
+    stored_noise = dict.fromkeys(limits, noise) if rng.random() < 0.4 else {}
+    record = make_record(*baseline_runs, session_noise=stored_noise)
     common = rng.gauss(factor, scatter / 3)
     runs = []
     for number in range(rng.randint(1, 5)):
@@ -116,7 +119,7 @@ def performance(seed: int) -> tuple[list[Run], Record | None, Mapping[str, float
 
 
 def verdict(seed: int, pairs: int) -> tuple[Verdict, bool]:
-    """Return what rule R says of a random case, and whether one more run could decide."""
+    """Return the verdict of rule R on a random case, and whether one more run could decide."""
     runs, record, limits = performance(seed)
     ruling = rule_on(runs, record, limits, RULE, pairs=pairs)
     first = next(iter(limits))
@@ -128,7 +131,7 @@ def verdict(seed: int, pairs: int) -> tuple[Verdict, bool]:
         precision="fp32",
         accelerator="cpu",
     )
-    found = Verdict(
+    judged = Verdict(
         case=case,
         kind=Kind.PERFORMANCE,
         outcome=ruling.outcome,
@@ -137,24 +140,24 @@ def verdict(seed: int, pairs: int) -> tuple[Verdict, bool]:
         metrics=ruling.metrics,
         runs=tuple(runs),
     )
-    return found, ruling.more
+    return judged, ruling.more
 
 
 def accuracy(seed: int) -> dict[str, Any]:
     rng = random.Random(seed)
     total, part = 400, rng.random() < 0.4
     worse, flips = rng.choice((0.0, 0.0, 0.01, 0.05, 0.2)), rng.choice((0.0, 0.02, 0.1))
-    before = [float(100 * (rng.random() < 0.8)) for _ in range(total)]
-    now = []
-    for value in before:
+    baseline_scores = [float(100 * (rng.random() < 0.8)) for _ in range(total)]
+    new_scores = []
+    for value in baseline_scores:
         flipped = 100 - value if rng.random() < flips else value
-        now.append(0.0 if rng.random() < worse else flipped)
+        new_scores.append(0.0 if rng.random() < worse else flipped)
     order = list(range(total))
     random.Random(1).shuffle(order)
     indices = tuple(sorted(order[:100])) if part else tuple(range(total))
-    scores = [now[index] for index in indices]
+    scores = [new_scores[index] for index in indices]
     mean = sum(scores) / len(scores)
-    reference = sum(before) / total
+    reference = sum(baseline_scores) / total
     scored = Scored(indices=indices, per_sample={"top1": scores})
     passed = Accuracy(
         scores={"top1": mean}, samples=len(indices), full=not part, folder="", total=total
@@ -173,55 +176,55 @@ def accuracy(seed: int) -> dict[str, Any]:
     )
     ruling = rule_on_scores(
         baseline,
-        {"top1": before},
+        {"top1": baseline_scores},
         passed,
         scored,
         order,
         margin=lambda _: Margin(value=1.0, is_share=False),
         sequential=part,
     )
-    found = combine(gated, None if seed % 7 == 0 else ruling, "record it")
+    combined = combine(gated, None if seed % 7 == 0 else ruling, "record it")
     return {
-        **words(found),
-        "notes": found.notes,
-        "paired": found.paired,
-        "gate": found.gate,
+        **words(combined),
+        "notes": combined.notes,
+        "paired": combined.paired,
+        "gate": combined.gate,
         "more": ruling.more,
     }
 
 
-def words(found: Any) -> dict[str, Any]:
-    return {"outcome": found.outcome, "headline": found.headline, "metrics": found.metrics}
+def words(ruling: Any) -> dict[str, Any]:
+    return {"outcome": ruling.outcome, "headline": ruling.headline, "metrics": ruling.metrics}
 
 
-def brief(found: Verdict) -> dict[str, Any]:
-    """Return what a verdict says, of its metrics no more than words."""
-    metrics = [[m.metric, m.outcome, m.note, m.direction] for m in found.metrics]
-    return {"outcome": found.outcome, "headline": found.headline, "metrics": metrics}
+def brief(judged: Verdict) -> dict[str, Any]:
+    """Return the text of a verdict, and only the outcomes of its metrics."""
+    metrics = [[m.metric, m.outcome, m.note, m.direction] for m in judged.metrics]
+    return {"outcome": judged.outcome, "headline": judged.headline, "metrics": metrics}
 
 
 def judgements() -> Iterator[tuple[str, Any]]:
     for seed in range(500):
-        found, more = verdict(seed, 1)
-        yield f"alone {seed}", {**words(found), "more": more}
-        yield f"interrupted {seed}", brief(interrupted(found))
+        judged, more = verdict(seed, 1)
+        yield f"alone {seed}", {**words(judged), "more": more}
+        yield f"interrupted {seed}", brief(interrupted(judged))
     for first in range(1000, 2000, 50):
         many = [verdict(seed, 50)[0] for seed in range(first, first + 50)]
-        before = {3: Before("2026-11-19", tuple(m.metric for m in many[3].metrics))}
-        settled = settle(many[:40], many[40:], 60, RULE, before)
-        for number, one in enumerate(settled):
-            yield f"settled {first + number}", words(one)
-            yield f"reopened {first + number}", brief(reopened(one, 90))
+        suspects = {3: Before("2026-11-19", tuple(m.metric for m in many[3].metrics))}
+        settled = settle(many[:40], many[40:], 60, RULE, suspects)
+        for number, judged_case in enumerate(settled):
+            yield f"settled {first + number}", words(judged_case)
+            yield f"reopened {first + number}", brief(reopened(judged_case, 90))
     for seed in range(3000, 3200):
         yield f"accuracy {seed}", accuracy(seed)
     for seed in range(4000, 4200):
         runs, record, limits = performance(seed)
         metric = next(iter(limits))
-        now, then = values(runs, metric), values(record.runs, metric) if record else []
-        fewest = min(len(now), len(then))
+        new_values, then = values(runs, metric), values(record.runs, metric) if record else []
+        fewest = min(len(new_values), len(then))
         if fewest:
             direction = METRICS[metric].direction
-            sides = now[:fewest], then[:fewest]
+            sides = new_values[:fewest], then[:fewest]
             yield f"drop {seed}", judge_drop(*sides, direction=direction, limit=0.05, rule=RULE)
             yield f"claim {seed}", judge_ratio(*sides, direction=direction, least=1.05, rule=RULE)
 

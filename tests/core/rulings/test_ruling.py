@@ -76,7 +76,7 @@ def outcomes(ruling: Ruling) -> dict[str, Outcome | None]:
 
 def test_a_metric_is_judged_by_rule_r() -> None:
     """A latency is worse when it rises; the word for a drop is the caller's."""
-    for metric, now, count, outcome, more in (
+    for metric, new_value, count, outcome, more in (
         ("throughput", 100.0, 1, Outcome.OK, False),
         ("throughput", 99.0, 1, Outcome.OK, False),
         ("throughput", 90.0, 1, Outcome.INCONCLUSIVE, True),
@@ -89,9 +89,9 @@ def test_a_metric_is_judged_by_rule_r() -> None:
         ("latency_p90", 120.0, 2, Outcome.PERF_DROP, False),
         ("latency_p90", 80.0, 2, Outcome.IMPROVED, False),
     ):
-        fresh: dict[str, Any] = {metric: now}
+        fresh: dict[str, Any] = {metric: new_value}
         ruling = rule_on(runs(count, **fresh), record(**{metric: 100.0}), {metric: 0.03}, RULE)
-        assert (now, count, ruling.outcome, ruling.more) == (now, count, outcome, more)
+        assert (new_value, count, ruling.outcome, ruling.more) == (new_value, count, outcome, more)
         assert outcomes(ruling) == {metric: outcome}
         assert ruling.deciding == ruling.metrics[0]
     fell = rule_on(runs(2, throughput=9.0), record(throughput=10.0), OFFLINE, RULE, POWER_DROP)
@@ -115,13 +115,13 @@ def test_a_metric_verdict_holds_what_the_table_shows() -> None:
 
 
 def test_a_metric_that_one_side_lacks_is_not_judged() -> None:
-    """Without a record there is no baseline."""
+    """Without a record there is nothing to judge against."""
     limits = {**OFFLINE, "tokens_per_second": 0.03}
-    now, before = runs(2, throughput=100.0, tokens_per_second=5.0), record(throughput=100.0)
+    new_runs, baseline = runs(2, throughput=100.0, tokens_per_second=5.0), record(throughput=100.0)
 
     alone = rule_on(runs(1, throughput=100.0), None, OFFLINE, RULE)
-    ruling = rule_on(now, before, limits, RULE)
-    missing = rule_on(runs(2, throughput=100.0), before, {"ttft_p50": 0.05}, RULE)
+    ruling = rule_on(new_runs, baseline, limits, RULE)
+    missing = rule_on(runs(2, throughput=100.0), baseline, {"ttft_p50": 0.05}, RULE)
 
     (metric,) = alone.metrics
     assert (alone.outcome, alone.more) == (Outcome.NO_BASELINE, False)
@@ -139,15 +139,15 @@ def test_a_metric_that_one_side_lacks_is_not_judged() -> None:
 
 def test_a_drop_against_fewer_than_five_runs_is_advice() -> None:
     for count in (1, 2, 3, 4, 5):
-        before = record(*QUIET[:count], throughput=100.0)
-        ruling = rule_on(runs(5, throughput=50.0), before, OFFLINE, RULE)
+        baseline = record(*QUIET[:count], throughput=100.0)
+        ruling = rule_on(runs(5, throughput=50.0), baseline, OFFLINE, RULE)
         note = "" if count == 5 else f"advisory: {count} of 5 baseline runs"
         word = Outcome.PERF_DROP if count == 5 else Outcome.INCONCLUSIVE
         assert (ruling.outcome, ruling.metrics[0].note) == (word, note)
         assert count == 5 or ruling.headline.endswith(f"; {note}")
 
-    before = record(*QUIET[:4], throughput=100.0)
-    passed = rule_on(runs(5, throughput=100.0), before, {"throughput": 0.3}, RULE)
+    baseline = record(*QUIET[:4], throughput=100.0)
+    passed = rule_on(runs(5, throughput=100.0), baseline, {"throughput": 0.3}, RULE)
     assert (passed.outcome, passed.metrics[0].note) == (
         Outcome.OK,
         "advisory: 4 of 5 baseline runs",
@@ -155,23 +155,23 @@ def test_a_drop_against_fewer_than_five_runs_is_advice() -> None:
 
 
 def test_a_99th_percentile_is_gated_from_1000_queries_a_run() -> None:
-    """The run with the fewest queries counts; what has no gated metric is not called ok."""
+    """The run with the fewest queries counts; runs without a gated metric are not called ok."""
     reported = "under 1,000 queries a run, only reported"
     for metric in ("latency_p99", "ttft_p99", "tpot_p99"):
-        before = record(**{"latency_p50": 0.010, metric: 0.030})
+        baseline = record(**{"latency_p50": 0.010, metric: 0.030})
         limits = {"latency_p50": 0.05, metric: 0.1}
         for queries, outcome, note in ((999, None, reported), (1000, Outcome.PERF_DROP, "")):
             slow = runs(2, queries=queries, latency_p50=0.010, **{metric: 0.060})
-            ruling = rule_on(slow, before, limits, RULE)
+            ruling = rule_on(slow, baseline, limits, RULE)
             assert ruling.outcome is (outcome or Outcome.OK)
-            found = next(m for m in ruling.metrics if m.metric == metric)
-            assert (found.outcome, found.note) == (outcome, note)
-            assert found.change == pytest.approx(1.0, rel=0.01)
+            metric_verdict = next(m for m in ruling.metrics if m.metric == metric)
+            assert (metric_verdict.outcome, metric_verdict.note) == (outcome, note)
+            assert metric_verdict.change == pytest.approx(1.0, rel=0.01)
 
-    before, limits = record(latency_p99=0.03), {"latency_p99": 0.1}
+    baseline, limits = record(latency_p99=0.03), {"latency_p99": 0.1}
     mixed = [*runs(1, latency_p99=0.06), *runs(1, queries=10, latency_p99=0.06)]
-    ruling = rule_on(runs(1, queries=662, latency_p99=0.03), before, limits, RULE)
-    assert outcomes(rule_on(mixed, before, limits, RULE)) == {"latency_p99": None}
+    ruling = rule_on(runs(1, queries=662, latency_p99=0.03), baseline, limits, RULE)
+    assert outcomes(rule_on(mixed, baseline, limits, RULE)) == {"latency_p99": None}
     assert (ruling.outcome, ruling.more) == (Outcome.INCONCLUSIVE, False)
     assert ruling.headline == f"p99 latency: {reported}"
 
@@ -180,7 +180,7 @@ OLD = {"latency_p50": 0.010, "latency_p99": 0.030}
 
 
 def test_the_worst_metric_decides() -> None:
-    """Also beside one that is only suspect."""
+    """Also if another one is only suspect."""
     for p50, p99, outcome, deciding in (
         (0.010, 0.030, Outcome.OK, "latency_p50"),
         (0.010, 0.045, Outcome.PERF_DROP, "latency_p99"),
@@ -222,7 +222,7 @@ def test_a_case_runs_on_until_each_metric_is_decided_and_keeps_its_first_decisio
     assert (p99.outcome, p99.runs) == (Outcome.PERF_DROP, 2)
 
 
-def test_what_is_not_gated_is_reported_after_what_is() -> None:
+def test_reported_metrics_follow_gated_ones() -> None:
     ruling = rule_on(
         runs(2, throughput=100.0, latency_p99=0.09, latency_p50=0.01, samples_per_joule=3.0),
         record(throughput=100.0, latency_p99=0.03),
@@ -236,14 +236,16 @@ def test_what_is_not_gated_is_reported_after_what_is() -> None:
     assert throughput.change == pytest.approx(0.0, abs=0.01)
     assert p99.change == pytest.approx(2.0, rel=0.01)
     assert (p99.limit, p99.low, p99.high) == (None, None, None)
-    before, now = ({**curve(10.0, 40.0), "ttft_p90@8": seconds} for seconds in (0.1, 0.2))
-    last = rule_on(runs(1, **now), record(**before), CURVE, RULE).metrics[-1]
+    old_values, new_values = (
+        {**curve(10.0, 40.0), "ttft_p90@8": seconds} for seconds in (0.1, 0.2)
+    )
+    last = rule_on(runs(1, **new_values), record(**old_values), CURVE, RULE).metrics[-1]
     assert (last.metric, last.outcome) == ("ttft_p90@8", None)
     assert last.change == pytest.approx(1, rel=1e-3)
 
 
-def test_the_headline_ends_in_what_the_interval_says_of_the_limit() -> None:
-    for metric, old, now, prior_sd, ending in (
+def test_the_headline_ends_in_the_position_of_the_interval() -> None:
+    for metric, old, new_value, prior_sd, ending in (
         ("throughput", 100.0, 100.0, 0.007, "; inside −3 %"),
         ("throughput", 100.0, 110.0, 0.007, "; inside −3 %"),
         ("throughput", 100.0, 90.0, 0.007, "; −3 % exceeded"),
@@ -254,7 +256,7 @@ def test_the_headline_ends_in_what_the_interval_says_of_the_limit() -> None:
         ("latency_p99", 0.030, 0.0325, 0.02, "; +10 % not excluded"),
     ):
         rule, limits = replace(RULE, prior_sd=prior_sd), {metric: METRICS[metric].limit}
-        fresh: dict[str, Any] = {metric: now}
+        fresh: dict[str, Any] = {metric: new_value}
         ruling = rule_on(runs(5, **fresh), record(**{metric: old}), limits, rule)
         assert ruling.headline.startswith(f"{METRICS[metric].title} ")
         assert (ruling.headline.endswith(ending), ruling.more) == (True, False)
@@ -263,19 +265,19 @@ def test_the_headline_ends_in_what_the_interval_says_of_the_limit() -> None:
 
 def test_a_headline_fits_80_columns() -> None:
     longest = max(METRICS.keys() - COUNTS, key=lambda name: len(METRICS[name].title))
-    before, limits = record(**{longest: 100.0}), {longest: METRICS[longest].limit}
+    baseline, limits = record(**{longest: 100.0}), {longest: METRICS[longest].limit}
     for factor, count in ((0.5, 2), (0.9, 5), (1.0, 1), (1.1, 5), (2.0, 1), (2.0, 5)):
         fresh: dict[str, Any] = {longest: 100.0 * factor}
-        ruling = rule_on(runs(count, **fresh), before, limits, RULE)
+        ruling = rule_on(runs(count, **fresh), baseline, limits, RULE)
         assert len(f"{ruling.outcome} {ruling.headline}") <= 80
 
 
 def test_values_are_those_of_runs_with_the_metric_and_keep_their_sessions() -> None:
     """Worse is against the metric's direction."""
-    before = record(throughput=100.0).runs
+    baseline_runs = record(throughput=100.0).runs
 
     (value,) = values([*runs(1, throughput=5.0), *runs(1, latency_p50=1.0)], "throughput")
-    sessions = [value.session for value in values(before, "throughput")[:3]]
+    sessions = [value.session for value in values(baseline_runs, "throughput")[:3]]
     worse = [
         [is_worse(name, *pair) for pair in ((9.0, 10.0), (10.0, 9.0), (9.0, 9.0))]
         for name in ("throughput", "latency_p99", "samples_per_joule")
@@ -283,33 +285,36 @@ def test_values_are_those_of_runs_with_the_metric_and_keep_their_sessions() -> N
 
     assert (value.value, value.within_se, value.session) == (5.0, 0.0, "now")
     assert sessions == ["session 0", "session 0", "session 1"]
-    assert values(before, "latency_p50") == []
+    assert values(baseline_runs, "latency_p50") == []
     assert worse == [[False, True, False], [True, False, False], [False, True, False]]
 
 
 def test_among_many_a_pair_is_measured_longer_and_shown_as_if_alone() -> None:
     """A drop that would do alone asks for more runs among many; its interval is the same."""
-    for metric, now in (("throughput", 97.5), ("latency_p90", 102.5)):
-        fresh: dict[str, Any] = {metric: now}
-        found, before, limits = runs(2, **fresh), record(**{metric: 100.0}), {metric: 0.03}
-        alone = rule_on(found, before, limits, RULE)
-        many = rule_on(found, before, limits, RULE, pairs=2000)
-        assert rule_on(found, before, limits, RULE, pairs=20) == alone
+    for metric, new_value in (("throughput", 97.5), ("latency_p90", 102.5)):
+        fresh: dict[str, Any] = {metric: new_value}
+        new_runs, baseline, limits = runs(2, **fresh), record(**{metric: 100.0}), {metric: 0.03}
+        alone = rule_on(new_runs, baseline, limits, RULE)
+        many = rule_on(new_runs, baseline, limits, RULE, pairs=2000)
+        assert rule_on(new_runs, baseline, limits, RULE, pairs=20) == alone
         assert (alone.outcome, alone.more) == (Outcome.PERF_DROP, False)
         assert (many.outcome, many.more) == (Outcome.INCONCLUSIVE, True)
-        (one,), (other,) = alone.metrics, many.metrics
-        assert (other.low, other.high) == pytest.approx((one.low, one.high))
-        assert (other.baseline.detectable, other.p) == (one.baseline.detectable, one.p)
-        assert 0.05 / 2000 < (one.p or 0.0) < 0.01
+        (metric_verdict,), (other,) = alone.metrics, many.metrics
+        assert (other.low, other.high) == pytest.approx((metric_verdict.low, metric_verdict.high))
+        assert (other.baseline.detectable, other.p) == (
+            metric_verdict.baseline.detectable,
+            metric_verdict.p,
+        )
+        assert 0.05 / 2000 < (metric_verdict.p or 0.0) < 0.01
 
-    found, before = runs(2, throughput=110.0), record(throughput=100.0)
+    new_runs, baseline = runs(2, throughput=110.0), record(throughput=100.0)
 
-    (one,) = rule_on(found, before, OFFLINE, RULE).metrics
-    (other,) = rule_on(found, before, OFFLINE, RULE, pairs=2000).metrics
-    fell = rule_on(runs(2, throughput=80.0), before, OFFLINE, RULE, pairs=25)
+    (metric_verdict,) = rule_on(new_runs, baseline, OFFLINE, RULE).metrics
+    (other,) = rule_on(new_runs, baseline, OFFLINE, RULE, pairs=2000).metrics
+    fell = rule_on(runs(2, throughput=80.0), baseline, OFFLINE, RULE, pairs=25)
 
     assert (other.outcome, other.p) == (Outcome.IMPROVED, 1.0)
-    assert (other.low, other.high) == pytest.approx((one.low, one.high))
+    assert (other.low, other.high) == pytest.approx((metric_verdict.low, metric_verdict.high))
     assert (fell.outcome, fell.more) == (Outcome.PERF_DROP, False)
     assert "; a drop whatever the other 24 pairs judged with it do, p=" in fell.headline
 
@@ -317,28 +322,28 @@ def test_among_many_a_pair_is_measured_longer_and_shown_as_if_alone() -> None:
 CURVE = {"throughput": 0.03, "throughput@1": 0.05, "throughput@8": 0.05}
 
 
-def curve(one: float, eight: float) -> dict[str, Any]:
-    return {"throughput": (one * eight) ** 0.5, "throughput@1": one, "throughput@8": eight}
+def curve(single: float, eight: float) -> dict[str, Any]:
+    return {"throughput": (single * eight) ** 0.5, "throughput@1": single, "throughput@8": eight}
 
 
 def test_a_curve_falls_by_its_mean_or_by_any_point_which_share_its_false_alarms() -> None:
     """The mean has one half, and each of two points a quarter: their intervals are wider."""
-    before = record(**curve(10.0, 40.0))
-    for one, eight, outcome, deciding in (
+    baseline = record(**curve(10.0, 40.0))
+    for single, eight, outcome, deciding in (
         (10.0, 40.0, Outcome.OK, "throughput"),
         (9.6, 38.4, Outcome.PERF_DROP, "throughput"),
         (10.0, 36.0, Outcome.PERF_DROP, "throughput"),
         (11.1, 36.0, Outcome.PERF_DROP, "throughput@8"),
         (10.6, 42.4, Outcome.IMPROVED, "throughput"),
     ):
-        ruling = rule_on(runs(3, **curve(one, eight)), before, CURVE, RULE)
+        ruling = rule_on(runs(3, **curve(single, eight)), baseline, CURVE, RULE)
         assert ruling.outcome is outcome
         assert ruling.deciding
         assert ruling.deciding.metric == deciding
 
-    before, now = record(**curve(10.0, 40.0)), runs(2, **curve(9.9, 39.6))
+    baseline, new_runs = record(**curve(10.0, 40.0)), runs(2, **curve(9.9, 39.6))
 
-    shared = {m.metric: m for m in rule_on(now, before, CURVE, RULE).metrics}
+    shared = {m.metric: m for m in rule_on(new_runs, baseline, CURVE, RULE).metrics}
 
     for name, share in (("throughput", 2), ("throughput@1", 4), ("throughput@8", 4)):
         alone, mean = replace(RULE, alpha=RULE.alpha / share), curve(10.0, 40.0)[name]
@@ -348,23 +353,23 @@ def test_a_curve_falls_by_its_mean_or_by_any_point_which_share_its_false_alarms(
 
 
 def of_lengths(*values: float) -> list[Run]:
-    """Return runs whose answers have so many tokens in the mean, at eight under way."""
+    """Return runs whose answers have these mean numbers of tokens, with eight in flight."""
     (run,) = runs(1)
     return [replace(run, metrics={"tokens_per_sample@8": value}) for value in values]
 
 
 def test_another_length_of_answers_is_one_that_chance_does_not_explain() -> None:
-    """Of older results nobody knows how single answers differ: a tenth is no chance."""
+    """Older results do not record how answers differ: for them a tenth is a change."""
     alike, wide = [40.0] * 4, [39.4, 40.6, 40.0, 41.0]
-    for before, now, moved in (
+    for old_lengths, new_lengths, moved in (
         (alike, [39.1], ""),
         (alike, [44.1], "44.1, more than the baseline's 36 to 44"),
         ([40.0], [35.9], "35.9, less than the baseline's 36 to 44"),
         (wide, [34.0], "34, less than the baseline's 36.2"),
     ):
-        told = other_length(of_lengths(*now), of_lengths(*before)) or ""
-        assert told.startswith(f"tokens/sample at 8 {moved}" if moved else "")
-        assert bool(told) is bool(moved)
+        message = other_length(of_lengths(*new_lengths), of_lengths(*old_lengths)) or ""
+        assert message.startswith(f"tokens/sample at 8 {moved}" if moved else "")
+        assert bool(message) is bool(moved)
     chance = Random(20261123)
     drawn = [
         of_lengths(*(40 * math.exp(chance.gauss(0, 0.03)) for _ in range(5))) for _ in alike * 50
@@ -373,7 +378,7 @@ def test_another_length_of_answers_is_one_that_chance_does_not_explain() -> None
 
 
 def windows(lengths: Sequence[int], *requests: int) -> list[Run]:
-    """Return runs whose windows have so many of the first answers."""
+    """Return runs whose windows have this many of the first answers."""
     (run,) = runs(1)
     name = "tokens_per_sample@8"
     return [
@@ -386,30 +391,30 @@ def windows(lengths: Sequence[int], *requests: int) -> list[Run]:
     ]
 
 
-def test_fewer_answers_in_a_slower_servers_window_are_no_other_ones() -> None:
+def test_fewer_answers_in_a_slower_servers_window_are_not_a_change() -> None:
     """Half as fast, it comes half as far in the same order of samples, whose lengths differ."""
     chance = Random(20261127)
-    told = 0
+    alarms = 0
     for _ in range(100):
         lengths = [chance.randint(40, 120) for _ in range(400)]
-        before = windows(lengths, *([400] * 4))
-        now = windows(lengths, 200)
-        told += other_length(now, before) is not None
+        baseline_runs = windows(lengths, *([400] * 4))
+        new_runs = windows(lengths, 200)
+        alarms += other_length(new_runs, baseline_runs) is not None
 
-    assert told / 100 <= 0.01
+    assert alarms / 100 <= 0.01
 
     chance = Random(20261127)
     many = [chance.randint(40, 120) for _ in range(2_000)]
     shorter = windows([round(0.92 * length) for length in many], 1_080)
-    before = windows(many, *([1_000] * 4))
-    unknown = [replace(run, within_se={}) for run in before]
+    baseline_runs = windows(many, *([1_000] * 4))
+    unknown = [replace(run, within_se={}) for run in baseline_runs]
 
-    assert other_length(shorter, before)
+    assert other_length(shorter, baseline_runs)
     assert other_length(shorter, unknown)  # an older release kept less: taken for one like it
 
 
 def answers(*tokens: int, first: int = 0, requests: tuple[tuple[int, int], ...] = ()) -> list[Run]:
-    """Return a run whose answers to samples from `first` on have so many tokens."""
+    """Return a run whose answers to samples from `first` on have these numbers of tokens."""
     counts = [*enumerate(tokens, start=first), *requests]
     only = [count for _, count in counts]
     (run,) = windows(only, len(only))
@@ -424,27 +429,27 @@ def answers(*tokens: int, first: int = 0, requests: tuple[tuple[int, int], ...] 
 
 
 def test_answers_to_the_same_samples_are_compared_one_by_one() -> None:
-    """Other samples in the window are no other answers, and shorter answers are seen at once."""
+    """Other samples in the window are not a change, and shorter answers are detected at once."""
     chance = Random(20261129)
     lengths = [chance.choice([8, 16, 32, 64, 128]) for _ in range(64)]
-    before = answers(*lengths[:20])
+    baseline_runs = answers(*lengths[:20])
 
-    assert other_length(answers(*lengths[:20]), before) is None
+    assert other_length(answers(*lengths[:20]), baseline_runs) is None
     # The first ones are the same, one of the others is long: 17 requests of unlike lengths.
     more = answers(*lengths[:17], requests=((40, 600), (41, 500)))
-    assert other_length(more, before) is None
+    assert other_length(more, baseline_runs) is None
     shorter = [round(0.9 * length) for length in lengths]
-    found = other_length(answers(*shorter[:20]), before)
-    assert found
-    assert found.startswith("tokens/sample at 8 ")
-    assert other_length(answers(*lengths[:19], 0), before) is None  # one that chance cut
+    message = other_length(answers(*shorter[:20]), baseline_runs)
+    assert message
+    assert message.startswith("tokens/sample at 8 ")
+    assert other_length(answers(*lengths[:19], 0), baseline_runs) is None  # one that chance cut
     # Below ten samples in common all answers are compared, as far as their number tells.
-    assert other_length(answers(*lengths[20:37], first=20), before) is None
-    assert other_length(answers(*[5] * 17, first=40), before)
+    assert other_length(answers(*lengths[20:37], first=20), baseline_runs) is None
+    assert other_length(answers(*[5] * 17, first=40), baseline_runs)
 
 
 def test_how_many_requests_there_were_decides_how_far_means_may_lie_apart() -> None:
-    """As a slow point of one request at a time has them: 37.23 beside 41.49, of 17 requests."""
+    """As at a slow point with one request in flight: 37.23 against 41.49, from 17 requests."""
     (few,) = windows([20, 54] * 9, 17)
     for mean, requests, differs in (
         (37.23, 17, False),
@@ -465,8 +470,8 @@ def test_how_many_requests_there_were_decides_how_far_means_may_lie_apart() -> N
 counts = st.lists(st.integers(0, 10**9).map(float), min_size=1, max_size=8)
 
 
-def test_any_difference_beyond_the_tolerance_is_said() -> None:
-    for before, now, tolerance, words in (
+def test_any_difference_beyond_the_tolerance_is_reported() -> None:
+    for baseline_values, new_values, tolerance, words in (
         ([512.0] * 8, [512.0], 0.0, None),
         ([512.0] * 8, [511.0], 0.0, "511, less than the baseline's 512"),
         ([512.0] * 8, [512.0, 513.0], 0.0, "513, more than the baseline's 512"),
@@ -477,9 +482,9 @@ def test_any_difference_beyond_the_tolerance_is_said() -> None:
         ([0.0], [0.0], 0.0, None),
         ([0.0], [1.0], 0.5, "1, more than the baseline's 0"),
     ):
-        found = other_count("tokens/sample", before, now, tolerance=tolerance)
-        assert found == (words and f"tokens/sample {words}")
-    for before, now, tolerance, message in (
+        difference = other_count("tokens/sample", baseline_values, new_values, tolerance=tolerance)
+        assert difference == (words and f"tokens/sample {words}")
+    for baseline_values, new_values, tolerance, message in (
         ([], [1.0], 0.0, "0 baseline values and 1 now"),
         ([1.0], [], 0.0, "1 baseline values and 0 now"),
         ([1.0], [math.nan], 0.0, "must be finite"),
@@ -487,19 +492,19 @@ def test_any_difference_beyond_the_tolerance_is_said() -> None:
         ([1.0], [1.0], -0.1, "must be finite"),
     ):
         with pytest.raises(ValueError, match=message):
-            other_count("tokens", before, now, tolerance=tolerance)
+            other_count("tokens", baseline_values, new_values, tolerance=tolerance)
 
 
-@given(before=counts, now=counts)
+@given(baseline_values=counts, new_values=counts)
 def test_counters_are_the_same_exactly_when_each_was_seen_before(
-    before: list[float], now: list[float]
+    baseline_values: list[float], new_values: list[float]
 ) -> None:
-    said = other_count("tokens", before, now)
+    message = other_count("tokens", baseline_values, new_values)
 
-    inside = all(min(before) <= value <= max(before) for value in now)
-    assert (said is None) is inside
-    assert other_count("tokens", before, before) is None
-    assert inside or any(f"tokens {value:.7g}, " in str(said) for value in now)
+    inside = all(min(baseline_values) <= value <= max(baseline_values) for value in new_values)
+    assert (message is None) is inside
+    assert other_count("tokens", baseline_values, baseline_values) is None
+    assert inside or any(f"tokens {value:.7g}, " in str(message) for value in new_values)
 
 
 PLAIN = RuleR()
@@ -515,7 +520,7 @@ def test_a_session_is_compared_as_runs_of_now_are() -> None:
     """Below zero is worse whichever way is better, and one session shows nothing."""
     higher, lower = Direction.HIGHER, Direction.LOWER
     baseline = session_runs(a=[100, 101], b=[99, 100.5], c=[97, 96.5])
-    better, one = session_runs(a=[100, 100], b=[110, 110]), session_runs(a=[1, 2, 3])
+    better, single_session = session_runs(a=[100, 100], b=[110, 110]), session_runs(a=[1, 2, 3])
 
     *_, last = between_sessions(baseline, direction=higher, rule=PLAIN)
     first, second = looks_at(baseline[:4], baseline[4:], direction=higher, rule=PLAIN)
@@ -530,14 +535,17 @@ def test_a_session_is_compared_as_runs_of_now_are() -> None:
     )
     assert (first.df, first.se > second.se) == (second.df - 1, True)
     assert signs == [[False, True], [True, False]]
-    assert between_sessions(one, direction=higher, rule=PLAIN) == ()
+    assert between_sessions(single_session, direction=higher, rule=PLAIN) == ()
 
 
-def test_the_last_look_is_what_rule_r_decided_by() -> None:
-    baseline, now = session_runs(a=[100, 101, 99], b=[100, 100]), session_runs(now=[80, 81, 82])
+def test_the_last_look_is_the_one_that_rule_r_decided_by() -> None:
+    baseline, new_values = (
+        session_runs(a=[100, 101, 99], b=[100, 100]),
+        session_runs(now=[80, 81, 82]),
+    )
 
-    judged = judge(baseline, now, direction=Direction.HIGHER, limit=0.05, rule=PLAIN)
-    *_, look = looks = looks_at(baseline, now[:2], direction=Direction.HIGHER, rule=PLAIN)
+    judged = judge(baseline, new_values, direction=Direction.HIGHER, limit=0.05, rule=PLAIN)
+    *_, look = looks = looks_at(baseline, new_values[:2], direction=Direction.HIGHER, rule=PLAIN)
 
     assert judged.runs_used == len(looks) == 2
     assert (math.expm1(look.change), look.df) == pytest.approx((judged.change, judged.df))
@@ -547,7 +555,7 @@ def test_the_last_look_is_what_rule_r_decided_by() -> None:
 
 def test_sessions_count_by_their_days_and_machines() -> None:
     """Those of one day make no drop likely, nor does noise that was learnt of them."""
-    before, fresh = record(throughput=100.0), runs(2, throughput=95.0)
+    baseline, fresh = record(throughput=100.0), runs(2, throughput=95.0)
     learnt = SessionNoise(ratio=0.3, df=9.0)
 
     def of(
@@ -555,10 +563,12 @@ def test_sessions_count_by_their_days_and_machines() -> None:
     ) -> MetricVerdict:
         kept = tuple(
             replace(run, started=starts[n // 2 % len(starts)], machine=machines[n // 2].strip())
-            for n, run in enumerate(before.runs)
+            for n, run in enumerate(baseline.runs)
         )
-        found = replace(before, runs=kept, session_noise={"throughput": noise} if noise else {})
-        (judged,) = rule_on(fresh, found, {"throughput": 0.03}, RuleR()).metrics
+        record_of_days = replace(
+            baseline, runs=kept, session_noise={"throughput": noise} if noise else {}
+        )
+        (judged,) = rule_on(fresh, record_of_days, {"throughput": 0.03}, RuleR()).metrics
         return judged
 
     days = [on_day(number) for number in range(4)]

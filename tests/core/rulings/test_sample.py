@@ -34,13 +34,13 @@ ABSENT, ZERO = None, 0.0
 
 
 def served(*goodput: float | None) -> list[Run]:
-    found = []
+    served_runs = []
     for number, value in enumerate(goodput, start=1):
         run = replace(runs(1, latency_p50=0.01)[0], folder=f"run {number}")
         if value:
             run = replace(run, metrics={**run.metrics, "goodput": value})
-        found.append(replace(run, zero=("goodput",) if value == ZERO else ()))
-    return found
+        served_runs.append(replace(run, zero=("goodput",) if value == ZERO else ()))
+    return served_runs
 
 
 def gating(*names: str, factors: Sequence[float] = QUIET, **metrics: float) -> Record:
@@ -51,41 +51,41 @@ def gating(*names: str, factors: Sequence[float] = QUIET, **metrics: float) -> R
 
 def test_a_run_that_does_not_know_a_gated_metric_may_not_be_judged() -> None:
     """Neither is it left out of the sample, nor is measured on: no further run would help."""
-    before = record(goodput=10.0)
+    baseline = record(goodput=10.0)
     for goodput, where in (
         ((ABSENT,), "not measured"),
         ((10.0, ABSENT), "not known in run 2 of 2"),
         ((9.6, ABSENT, ABSENT, 10.1), "not known in runs 2 and 3 of 4"),
         ((ZERO, ABSENT), "not known in run 2 of 2"),
     ):
-        found = served(*goodput)
-        ruling = rule_on(found, before, GOODPUT, RULE)
+        new_runs = served(*goodput)
+        ruling = rule_on(new_runs, baseline, GOODPUT, RULE)
         assert (ruling.outcome, ruling.more) == (Outcome.INVALID, False)
         assert ruling.headline == f"goodput/s: {where}"
-        (said,) = remedies(found, GOODPUT, before)
+        (advice,) = remedies(new_runs, GOODPUT, baseline)
         number = goodput.index(ABSENT) + 1
-        assert said.startswith(f"goodput/s is gated and {where} (run {number}): ")
+        assert advice.startswith(f"goodput/s is gated and {where} (run {number}): ")
 
 
-def test_a_metric_beside_it_gets_the_runs_it_needs_and_its_drop_decides() -> None:
+def test_a_second_metric_gets_the_runs_it_needs_and_its_drop_decides() -> None:
     """One only reported says in how many runs it was measured."""
-    found, before = served(10.0, ABSENT), record(latency_p50=0.0099, goodput=10.0)
+    new_runs, baseline = served(10.0, ABSENT), record(latency_p50=0.0099, goodput=10.0)
 
-    ruling = rule_on(found, before, {**GOODPUT, "latency_p50": 0.001}, RULE)
-    reported = rule_on(found, record(goodput=10.0), {}, RULE).metrics
+    ruling = rule_on(new_runs, baseline, {**GOODPUT, "latency_p50": 0.001}, RULE)
+    reported = rule_on(new_runs, record(goodput=10.0), {}, RULE).metrics
 
     assert outcomes(ruling)["latency_p50"] is Outcome.INCONCLUSIVE
     assert (ruling.outcome, ruling.more) == (Outcome.INVALID, True)
     limits = {**GOODPUT, "latency_p50": 0.05}
-    slow = [replace(run, metrics={"latency_p50": 0.05}) for run in found]
-    fell = rule_on(slow, before, limits, RULE)
+    slow = [replace(run, metrics={"latency_p50": 0.05}) for run in new_runs]
+    fell = rule_on(slow, baseline, limits, RULE)
     assert outcomes(fell)["goodput"] is Outcome.INVALID
     assert (fell.outcome, fell.more) == (Outcome.PERF_DROP, False)
     assert fell.headline.startswith("p50 latency +4")
     (metric,) = (m for m in reported if m.metric == "goodput")
     assert (metric.outcome, metric.runs, metric.note) == (None, 1, "in 1 of 2 runs")
-    del before.runs[3].metrics["goodput"]
-    assert in_part(before, {**GOODPUT, "latency_p50": 0.05}) == (
+    del baseline.runs[3].metrics["goodput"]
+    assert in_part(baseline, {**GOODPUT, "latency_p50": 0.05}) == (
         "goodput/s: 7 of the baseline's 8 runs have it; it is judged by those",
     )
 
@@ -94,26 +94,26 @@ TIMES = {"ttft_p50": 0.05, "tpot_p50": 0.05}
 BUFFERED = Sign(key=SignKey.ANSWERS_BUFFERED, text="100% of the answers came in one read")
 
 
-def test_times_of_answers_that_came_together_are_not_gated_beside_anything_that_is_known() -> None:
-    """Of a case with no other gate the reason names the buffering."""
+def test_times_of_answers_that_came_together_are_not_gated_with_other_known_metrics() -> None:
+    """If a case has no other gate, the reason names the buffering."""
     plain = runs(2, latency_p50=0.01)
     held = [replace(run, signs=(BUFFERED,)) for run in plain]
-    before, timed = record(latency_p50=0.01), record(latency_p50=0.01, ttft_p50=0.01)
+    baseline, timed = record(latency_p50=0.01), record(latency_p50=0.01, ttft_p50=0.01)
     limits = {**TIMES, "latency_p50": 0.05}
 
-    ruling = rule_on(held, before, limits, RULE)
+    ruling = rule_on(held, baseline, limits, RULE)
     assert (ruling.outcome, {*outcomes(ruling)} & {*TIMES}) == (Outcome.OK, set())
     assert countable(held, limits) == {"latency_p50": 0.05}
     assert unrecordable(held, limits, None) == ""
-    assert remedies(held, limits, before) == ()
+    assert remedies(held, limits, baseline) == ()
     reason = "answers came in one read, or in few, as through a proxy that buffers"
-    assert only_reported(held, limits, before) == (f"p50 TTFT, p50 TPOT: not gated, {reason}",)
-    assert rule_on(plain, before, limits, RULE).outcome is Outcome.INVALID
+    assert only_reported(held, limits, baseline) == (f"p50 TTFT, p50 TPOT: not gated, {reason}",)
+    assert rule_on(plain, baseline, limits, RULE).outcome is Outcome.INVALID
     fell = rule_on(held, timed, limits, RULE)
     assert (fell.outcome, {*outcomes(fell)} & {*TIMES}) == (Outcome.INVALID, {"ttft_p50"})
     assert fell.headline == f"p50 TTFT: not measured: {reason}"
 
-    alone = rule_on(held, before, TIMES, RULE)
+    alone = rule_on(held, baseline, TIMES, RULE)
     assert (alone.outcome, alone.more) == (Outcome.INVALID, False)
     assert alone.headline == f"p50 TTFT: not measured: {reason}"
     (remedy,) = remedies(held, {**TIMES, "tpot_p50@4": 0.05}, None)
@@ -138,9 +138,9 @@ def test_no_request_in_time_is_the_worst_result_and_no_missing_one() -> None:
 
 def test_two_runs_of_0_are_a_drop_in_words_a_user_understands() -> None:
     """Against few baseline runs it is advice, and one alone waits for the others of a session."""
-    before = record(*QUIET[:3], goodput=12.3)
+    baseline = record(*QUIET[:3], goodput=12.3)
     ruling = rule_on(served(ZERO, ZERO), record(goodput=12.3), GOODPUT, RULE)
-    few = [rule_on(served(*[ZERO] * n), before, GOODPUT, RULE) for n in (1, 2, 5)]
+    few = [rule_on(served(*[ZERO] * n), baseline, GOODPUT, RULE) for n in (1, 2, 5)]
     alone = rule_on(served(ZERO), None, GOODPUT, RULE)
     once, twice = (
         rule_on(served(*[ZERO] * n), record(goodput=10.0), GOODPUT, RULE, pairs=200) for n in (1, 2)
@@ -169,12 +169,12 @@ def test_a_server_metric_that_falls_to_0_is_a_drop() -> None:
             "prefix cache hits: no token of a prompt was in the cache in 2 of 2 runs",
         ),
     ):
-        now = [replace(run, zero=(name,)) for run in runs(2, latency_p50=0.01)]
+        new_runs = [replace(run, zero=(name,)) for run in runs(2, latency_p50=0.01)]
 
-        ruling = rule_on(now, record(**{name: 0.7}), {name: 0.05}, RULE)
+        ruling = rule_on(new_runs, record(**{name: 0.7}), {name: 0.05}, RULE)
 
         assert (ruling.outcome, ruling.headline) == (Outcome.PERF_DROP, f"{text}; the baseline 0.7")
-        assert unrecordable(now, {name: 0.05}, None) == text
+        assert unrecordable(new_runs, {name: 0.05}, None) == text
 
 
 GOODPUTS = st.one_of(st.just(ABSENT), st.just(ZERO), st.sampled_from([5.0, 9.5, 9.8, 10.0, 11.0]))
@@ -182,26 +182,26 @@ GOODPUTS = st.one_of(st.just(ABSENT), st.just(ZERO), st.sampled_from([5.0, 9.5, 
 
 @settings(max_examples=50)
 @given(st.lists(GOODPUTS, min_size=1, max_size=8), st.booleans())
-def test_measuring_ends_at_the_last_run_whatever_runs_lack(
+def test_measuring_ends_at_the_last_run_even_without_metrics(
     goodput: list[float | None], few: bool
 ) -> None:
-    found = [replace(run, queries=50) if few else run for run in served(*goodput)]
+    new_runs = [replace(run, queries=50) if few else run for run in served(*goodput)]
 
-    ruling = rule_on(found, gating("goodput", goodput=10.0), GOODPUT, RULE)
+    ruling = rule_on(new_runs, gating("goodput", goodput=10.0), GOODPUT, RULE)
 
-    assert not (ruling.more and len(found) >= RULE.max_runs)
+    assert not (ruling.more and len(new_runs) >= RULE.max_runs)
     if ABSENT in goodput:
         assert ruling.outcome is Outcome.INVALID
     if few or ABSENT in goodput or goodput.count(ZERO) > 1:
         assert ruling.outcome not in {Outcome.OK, Outcome.IMPROVED}
 
 
-def test_what_the_record_gated_stays_gated_when_queries_get_fewer() -> None:
+def test_gated_metrics_of_the_record_stay_gated_with_fewer_queries() -> None:
     """A run that is bounded by time has fewer queries when it is slower: no way out of a gate."""
     for p99, drops in ((0.030, False), (0.015, False), (0.050, True)):
-        before = gating(*P99, latency_p50=0.01, latency_p99=0.030)
-        now = runs(2, 781, latency_p50=0.01, latency_p99=p99)
-        alone = rule_on(now, before, P99, RULE)
+        baseline = gating(*P99, latency_p50=0.01, latency_p99=0.030)
+        new_runs = runs(2, 781, latency_p50=0.01, latency_p99=p99)
+        alone = rule_on(new_runs, baseline, P99, RULE)
         assert (alone.outcome, alone.more) == (
             Outcome.PERF_DROP if drops else Outcome.INVALID,
             False,
@@ -209,7 +209,7 @@ def test_what_the_record_gated_stays_gated_when_queries_get_fewer() -> None:
         assert drops or alone.headline == (
             "p99 latency: 781 queries a run of 1,000; the baseline 10,000"
         )
-        ruling = rule_on(now, before, {**P99, "latency_p50": 0.05}, RULE)
+        ruling = rule_on(new_runs, baseline, {**P99, "latency_p50": 0.05}, RULE)
         assert ruling.outcome is (Outcome.PERF_DROP if drops else Outcome.OK)
         assert outcomes(ruling)["latency_p99"] is (Outcome.PERF_DROP if drops else None)
 
@@ -224,7 +224,7 @@ CURVE_LIMITS = {"tokens_per_second": 0.03, "tokens_per_second@16": 0.05, "tpot_p
 
 
 def curve(count: int, factor: float = 1.0, **requests: int) -> list[Run]:
-    """Return runs of a curve that is so many times as fast, with so many requests at a point."""
+    """Return runs of a curve that is `factor` times as fast, with these requests at a point."""
     metrics = {
         name: value / factor if name == "tpot_p90@16" else value * factor
         for name, value in CURVE_RUN.items()
@@ -241,15 +241,15 @@ def curve(count: int, factor: float = 1.0, **requests: int) -> list[Run]:
 
 
 def recorded_curve(**requests: int) -> Record:
-    before = gating(*CURVE_LIMITS, factors=QUIET, **CURVE_RUN)
+    record = gating(*CURVE_LIMITS, factors=QUIET, **CURVE_RUN)
     counts = {name.strip("_"): number for name, number in requests.items()}
-    return replace(before, runs=tuple(replace(run, requests=counts) for run in before.runs))
+    return replace(record, runs=tuple(replace(run, requests=counts) for run in record.runs))
 
 
 def test_a_percentile_counts_the_requests_of_its_point_and_hides_no_other_drop() -> None:
-    """A server that became five times slower answers less; what it is judged by says so."""
-    before, old = recorded_curve(_1=40, _16=120), recorded_curve()
-    for record_ in (before, old):  # of an older release nobody knows how many there were
+    """A server that became five times slower answers fewer requests; its verdict says so."""
+    baseline, old = recorded_curve(_1=40, _16=120), recorded_curve()
+    for record_ in (baseline, old):  # of an older release nobody knows how many there were
         for factor, outcome in ((1.0, Outcome.OK), (0.2, Outcome.PERF_DROP)):
             ruling = rule_on(curve(2, factor, _1=200, _16=54), record_, CURVE_LIMITS, RULE)
             assert (ruling.outcome, ruling.more) == (outcome, False)
@@ -260,17 +260,19 @@ def test_a_percentile_counts_the_requests_of_its_point_and_hides_no_other_drop()
             if m.limit and not m.outcome
         )
         assert (left_out.metric, left_out.note) == ("tpot_p90@16", "")
-        (said,) = remedies(alike, CURVE_LIMITS, record_)
-        known = "; the baseline 120" if record_ is before else ""
-        assert said.startswith(
+        (advice,) = remedies(alike, CURVE_LIMITS, record_)
+        baseline_note = "; the baseline 120" if record_ is baseline else ""
+        assert advice.startswith(
             "p90 TPOT at 16 is left out unless its drop is proven: "
-            f"54 queries a run of 100{known}. A run "
+            f"54 queries a run of 100{baseline_note}. A run "
         )
 
     short = curve(2, _1=200, _16=54)  # they are added to a record that does not count
-    assert unrecordable(short, CURVE_LIMITS, before).startswith("p90 TPOT at 16: 54 queries a run")
+    assert unrecordable(short, CURVE_LIMITS, baseline).startswith(
+        "p90 TPOT at 16: 54 queries a run"
+    )
     assert unrecordable(short, CURVE_LIMITS, old) == ""
-    enough = rule_on(curve(2, _1=40, _16=100), before, CURVE_LIMITS, RULE)
+    enough = rule_on(curve(2, _1=40, _16=100), baseline, CURVE_LIMITS, RULE)
     assert outcomes(enough)["tpot_p90@16"] is Outcome.OK
     assert "tpot_p90@16" not in countable(curve(2, _1=200, _16=99), CURVE_LIMITS)
     whole = {"ttft_p90": 0.05}
@@ -278,13 +280,15 @@ def test_a_percentile_counts_the_requests_of_its_point_and_hides_no_other_drop()
     assert countable(curve(1, _1=100, _16=500), whole) == whole
 
 
-def test_few_queries_need_as_many_runs_and_what_no_record_gated_is_only_reported() -> None:
-    before = gating("latency_p99", latency_p99=0.030)
+def test_few_queries_need_as_many_runs_and_metrics_without_a_gated_record_are_only_reported() -> (
+    None
+):
+    baseline = gating("latency_p99", latency_p99=0.030)
     advisory = gating("latency_p99", factors=QUIET[:3], latency_p99=0.030)
     few = runs(1, 781, latency_p99=0.03)
 
-    slow = rule_on(runs(1, 781, latency_p99=0.05), before, P99, RULE)
-    large = rule_on([replace(run, samples=8 * 781) for run in few], before, P99, RULE)
+    slow = rule_on(runs(1, 781, latency_p99=0.05), baseline, P99, RULE)
+    large = rule_on([replace(run, samples=8 * 781) for run in few], baseline, P99, RULE)
 
     assert (slow.outcome, slow.more) == (Outcome.INCONCLUSIVE, True)
     assert large.headline.endswith("; the baseline 1,250")
@@ -297,12 +301,12 @@ def test_few_queries_need_as_many_runs_and_what_no_record_gated_is_only_reported
     assert countable(few, P99, gated) == P99
     assert len(only_reported(few, P99)) == 1
     assert only_reported(few, P99, gated) == ()
-    (said,) = remedies(few, P99, gated)
-    assert "raise min_query_count or min_duration" in said
+    (advice,) = remedies(few, P99, gated)
+    assert "raise min_query_count or min_duration" in advice
     assert remedies(runs(1, latency_p99=0.03), P99, gated) == ()
 
 
-def test_runs_that_lack_what_is_gated_are_no_baseline() -> None:
+def test_runs_without_a_gated_metric_never_become_a_baseline() -> None:
     few, appended = runs(2, 781, latency_p99=0.03), gating("latency_p99", latency_p99=0.03)
     zero = "goodput/s: no request met its limits in 1 of 2 runs"
 

@@ -42,11 +42,11 @@ def effect(
 
 
 def test_a_run_that_does_not_belong_to_the_others_is_named() -> None:
-    """Also one on the fast side; below three runs nothing can be told."""
-    for share, found in ((0.999, []), (-0.999, []), (1.001, [5]), (-1.001, [5])):
+    """Also one on the fast side; below three runs there is no decision."""
+    for share, expected in ((0.999, []), (-0.999, []), (1.001, [5]), (-1.001, [5])):
         sample = values(*[100.0] * 8)
         sample[5] = replace(sample[5], value=100 * math.exp(share * FARTHEST))
-        assert odd(sample) == found
+        assert odd(sample) == expected
     ordinary: tuple[list[Value], ...] = (values(*QUIET), values(100, 50), values(3), [])
     assert [odd(sample) for sample in ordinary] == [[]] * 4
 
@@ -54,8 +54,8 @@ def test_a_run_that_does_not_belong_to_the_others_is_named() -> None:
 def test_outliers_do_not_hide_each_other_and_are_few() -> None:
     """Where more than a quarter lie apart, the machine varies that much."""
     strays = (92.0, 108.0, 92.4, 107.0, 91.8, 92.1, 108.3, 91.7)
-    for count, found in ((1, 1), (2, 2), (3, 0), (4, 0), (7, 0), (8, 0)):
-        assert odd(values(*QUIET, *strays[:count])) == [*range(8, 8 + found)]
+    for count, count_found in ((1, 1), (2, 2), (3, 0), (4, 0), (7, 0), (8, 0)):
+        assert odd(values(*QUIET, *strays[:count])) == [*range(8, 8 + count_found)]
     for sample, few in (((1, 100, 100.1, 50, 100), []), ((1, 100, 100.1, 99.9, 100), [0])):
         assert odd(values(*sample)) == few
 
@@ -64,19 +64,19 @@ def test_a_session_that_differs_as_a_whole_has_no_outlier() -> None:
     """Two runs that lie apart are decided by a third one."""
     kept = [*values(*QUIET), *values(100.1, 99.9, session="b")]
 
-    def found(*numbers: float) -> list[int]:
+    def outliers(*numbers: float) -> list[int]:
         return odd(values(*numbers, session="c"), kept)
 
-    assert found(95.0, 95.1) == found(105.0, 105.3, 104.9) == []
-    assert len(found(95.0, 100.0)) == 1
-    assert found(95.0, 100.0, 100.2) == [0]
-    assert found(95.0, 100.0, 95.3) == [1]
+    assert outliers(95.0, 95.1) == outliers(105.0, 105.3, 104.9) == []
+    assert len(outliers(95.0, 100.0)) == 1
+    assert outliers(95.0, 100.0, 100.2) == [0]
+    assert outliers(95.0, 100.0, 95.3) == [1]
 
 
-def test_what_load_explains_is_neither_an_outlier_nor_an_effect() -> None:
-    for value, lost, found in ((80, 0.0, [8]), (80, 0.3, []), (80, 0.1, [8]), (130, 0.5, [8])):
+def test_deviations_explained_by_load_are_neither_outliers_nor_effects() -> None:
+    for value, lost, expected in ((80, 0.0, [8]), (80, 0.3, []), (80, 0.1, [8]), (130, 0.5, [8])):
         sample = [*values(*QUIET), *values(value, lost=lost)]
-        assert odd(sample) == found, (value, lost)
+        assert odd(sample) == expected, (value, lost)
     loaded = values(*(0.8 * number for number in QUIET), lost=0.3)
     assert odd([*loaded, *values(100)]) == []
     times, slower = values(*(0.001 * number for number in QUIET)), values(0.13, lost=0.3)
@@ -109,22 +109,22 @@ def runs_of(numbers: Sequence[float], metric: str = "throughput", **fields: Any)
     return [make_run(metrics={metric: number}, **fields) for number in numbers]
 
 
-def kept(found: Sequence[Run]) -> list[float]:
-    return [next(iter(run.metrics.values())) for run in found]
+def kept(runs: Sequence[Run]) -> list[float]:
+    return [next(iter(run.metrics.values())) for run in runs]
 
 
 LIMITS = {"throughput": 0.03}
 
 
-def test_an_outlier_is_told_with_its_number_and_value() -> None:
-    found = screened(runs_of([*QUIET[:3], 92.0, *QUIET[3:]]), LIMITS, RULE)
+def test_an_outlier_is_reported_with_its_number_and_value() -> None:
+    screening = screened(runs_of([*QUIET[:3], 92.0, *QUIET[3:]]), LIMITS, RULE)
 
-    assert kept(found.runs) == [*QUIET]
-    assert found.notes == ("run 4 of 9 is an outlier, 92 samples/s: not recorded",)
-    assert not found.skips_first_run
+    assert kept(screening.runs) == [*QUIET]
+    assert screening.notes == ("run 4 of 9 is an outlier, 92 samples/s: not recorded",)
+    assert not screening.skips_first_run
 
 
-def test_a_run_is_an_outlier_by_what_is_gated() -> None:
+def test_only_gated_metrics_make_a_run_an_outlier() -> None:
     """A figure without a say keeps no run from being recorded."""
     limits = {"latency_p50": 0.1, "latency_p99": 0.1}
     for queries, count in ((10_000, 1), (999, 0)):
@@ -140,12 +140,12 @@ def test_a_run_is_an_outlier_by_what_is_gated() -> None:
 
 def test_an_unlike_first_run_of_the_only_session_does_not_count() -> None:
     """Faster or slower; it may be an outlier or not."""
-    for first, said in ((97.0, "−3.0 %"), (103.0, "+3.0 %"), (90.0, "−10.0 %")):
-        found = screened(runs_of([first, *QUIET]), LIMITS, RULE)
-        assert kept(found.runs) == [*QUIET]
-        assert found.skips_first_run
-        assert found.notes == (
-            f"the first run of a session is {said} off the later ones in samples/s: recorded "
+    for first, shift in ((97.0, "−3.0 %"), (103.0, "+3.0 %"), (90.0, "−10.0 %")):
+        screening = screened(runs_of([first, *QUIET]), LIMITS, RULE)
+        assert kept(screening.runs) == [*QUIET]
+        assert screening.skips_first_run
+        assert screening.notes == (
+            f"the first run of a session is {shift} off the later ones in samples/s: recorded "
             "without it; each later session makes one run that does not count",
         )
     noisy = [85.0, 100.0, 103.0, 97.0, 104.0, 96.0, 101.0, 99.0]
@@ -154,7 +154,7 @@ def test_an_unlike_first_run_of_the_only_session_does_not_count() -> None:
 
 
 def test_first_runs_of_several_sessions_are_compared_behind_the_record() -> None:
-    """One of a record that has none of them is no first one."""
+    """A later run of a record without first runs is not a first one."""
     numbers = ((97.0, 100.0), (97.2, 100.1), (96.9, 99.8))
     record = make_record(
         *(
@@ -164,13 +164,13 @@ def test_first_runs_of_several_sessions_are_compared_behind_the_record() -> None
         )
     )
 
-    found = screened(runs_of([97.1, 100.2, 100.0]), LIMITS, RULE, record)
-    known = screened(runs_of([97.1, 97.2]), LIMITS, RULE, replace(record, skips_first_run=True))
+    screening = screened(runs_of([97.1, 100.2, 100.0]), LIMITS, RULE, record)
+    later = screened(runs_of([97.1, 97.2]), LIMITS, RULE, replace(record, skips_first_run=True))
 
-    assert kept(found.runs) == [100.2, 100.0]
-    assert found.skips_first_run
-    assert kept(known.runs) == [97.1, 97.2]
-    assert (known.skips_first_run, known.notes) == (True, ())
+    assert kept(screening.runs) == [100.2, 100.0]
+    assert screening.skips_first_run
+    assert kept(later.runs) == [97.1, 97.2]
+    assert (later.skips_first_run, later.notes) == (True, ())
     assert not screened(runs_of([100.1, 100.0]), LIMITS, RULE, record).skips_first_run
 
 

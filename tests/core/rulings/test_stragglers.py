@@ -1,4 +1,4 @@
-"""A replica that is behind the others is told when it is proven, with what differs in its GPUs."""
+"""Test that a replica proven to be behind is reported with the differences of its GPUs."""
 
 from __future__ import annotations
 
@@ -51,14 +51,16 @@ def gpus(**of_third: float) -> list[GpuRun]:
 EIGHT = (1.0, 1.01, 0.99, 0.89, 1.0, 1.0, 1.01, 1.0)
 
 
-def test_what_is_behind_in_every_run_is_told_with_what_differs_in_gpus() -> None:
-    """Not so where it was as fast as the others in another run, or another one was behind."""
+def test_a_replica_that_is_behind_in_every_run_is_reported_with_the_differences_of_its_gpus() -> (
+    None
+):
+    """Not if it was as fast as the others in another run, or another one was behind."""
     hot = gpus(temperature_c=72.0, power_cap_share=0.34)
     other = (1.0, 0.89, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0)
 
-    (found,) = stragglers([(run_of(*EIGHT, seed=seed), hot) for seed in (1, 2)])
+    (finding,) = stragglers([(run_of(*EIGHT, seed=seed), hot) for seed in (1, 2)])
 
-    assert found.text == (
+    assert finding.text == (
         "replica 3 (GPU 3): 11.4 % behind the median of 8 replicas, 12 °C hotter, "
         "power capped 34 % of the window"
     )
@@ -70,8 +72,8 @@ def test_what_is_behind_in_every_run_is_told_with_what_differs_in_gpus() -> None
         ("mean_w", 400.0, ", 100 W less"),
         ("power_cap_share", 0.03, ""),
     ):
-        (found,) = stragglers([(run_of(*EIGHT), gpus(**{name: value}))])
-        assert found.text.partition("replicas")[2] == words
+        (finding,) = stragglers([(run_of(*EIGHT), gpus(**{name: value}))])
+        assert finding.text.partition("replicas")[2] == words
     (unread,) = stragglers([(run_of(*EIGHT), [])])
     assert unread.text.endswith("behind the median of 8 replicas")
     for speeds in ([1.0] * 8, other):
@@ -82,30 +84,30 @@ SEEDS = [80, pytest.param(1500, marks=pytest.mark.nightly)]
 
 
 @pytest.mark.parametrize("seeds", SEEDS)
-def test_up_to_the_limit_hardly_any_is_told(seeds: int) -> None:
+def test_up_to_the_limit_hardly_any_replica_is_reported(seeds: int) -> None:
     """In a case 1 % at most, whatever replicas differ by from one part of a run to the next."""
     for behind in (0.0, 0.03, 0.05):
         speeds = (1.0, 1.0, 1.0, 1 - behind)
-        told = sum(
+        alarms = sum(
             bool(stragglers([(run_of(*speeds, noise=0.03, seed=s), [])])) for s in range(seeds)
         )
-        assert told <= 0.01 * seeds + 2 * (0.01 * seeds) ** 0.5
+        assert alarms <= 0.01 * seeds + 2 * (0.01 * seeds) ** 0.5
 
 
 @pytest.mark.parametrize("seeds", SEEDS)
-def test_what_a_run_has_alone_is_no_proof(seeds: int) -> None:
+def test_a_lag_in_one_run_alone_proves_nothing(seeds: int) -> None:
     """Replicas differ from run to run by more than the parts of a run do: by heat, by placement."""
     for spread, count in ((0.04, 1), (0.02, 1), (0.02, 2)):
         draw = np.random.default_rng(7)
-        told = 0
+        alarms = 0
         for seed in range(seeds):
             speeds = [draw.normal(1, spread, 8) for _ in range(count)]
             runs = [(run_of(*own, seed=2 * seed + n), gpus()) for n, own in enumerate(speeds)]
-            told += bool(stragglers(runs))
-        assert told <= 0.01 * seeds + 2.2 * (0.01 * seeds) ** 0.5
+            alarms += bool(stragglers(runs))
+        assert alarms <= 0.01 * seeds + 2.2 * (0.01 * seeds) ** 0.5
 
 
-def test_replicas_are_told_apart_by_their_gpus_and_too_few_parts_prove_nothing() -> None:
+def test_replicas_are_distinguished_by_their_gpus_and_too_few_parts_prove_nothing() -> None:
     """Another session may number them otherwise; on a CPU there are numbers only."""
     few = [replica(n, [speed] * 3) for n, speed in enumerate((1.0, 1.0, 0.5))]
 

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import torch
 
-from .executor import Executor, Work, now
+from .executor import Executor, Work, now_since_start
 from .faults import fault
 from .outputs import RequestOutput, TimingMetrics
 from .ranks import Ranks
@@ -82,7 +82,7 @@ class LLM:
     ) -> RequestOutput:
         if self._executor is None or self._executor.is_shutdown:
             raise RuntimeError("LLM is shutting down")
-        arrival = now()
+        arrival = now_since_start()
         sampling = self._prepared(sampling_params)
         if isinstance(inputs, str):
             if self.tokenizer is None:
@@ -126,12 +126,12 @@ class LLM:
     ) -> None:
         self.shutdown()
 
-    def _prepared(self, given: SamplingParams | None) -> Any:
-        if given is not None and not isinstance(given, SamplingParams):
+    def _prepared(self, params: SamplingParams | None) -> Any:
+        if params is not None and not isinstance(params, SamplingParams):
             raise TypeError(
-                f"The sampling_params must be type SamplingParams or None, but got {type(given)}"
+                f"The sampling_params must be type SamplingParams or None, but got {type(params)}"
             )
-        sampling: Any = SamplingParams() if given is None else copy.copy(given)
+        sampling: Any = SamplingParams() if params is None else copy.copy(params)
         if sampling.end_id is None:
             if self.tokenizer is None:
                 raise ValueError(

@@ -22,10 +22,10 @@ class Work:
     Attributes:
         output: Where it is answered.
         sampling: Its SamplingParams.
-        streaming: Whether tokens are told as they come.
+        streaming: Whether tokens are sent as they come.
         tokens: Prompt and answer.
         timing: When what happened.
-        told: Tokens of the answer that were sent.
+        reported: Tokens of the answer that were sent.
         iterations: Steps that gave it tokens, the prompt's too.
     """
 
@@ -34,7 +34,7 @@ class Work:
     streaming: bool
     tokens: list[int]
     timing: TimingMetrics
-    told: int = 0
+    reported: int = 0
     iterations: int = 0
     prompt: int = field(init=False)
 
@@ -46,7 +46,7 @@ class Work:
         return self.tokens[self.prompt :]
 
 
-def now() -> timedelta:
+def now_since_start() -> timedelta:
     """The time since the machine was started."""
     return timedelta(seconds=time.monotonic())
 
@@ -99,10 +99,10 @@ class Executor:
             self._rows.clear()
 
     def _take(self) -> list[Work] | None:
-        """Return the requests that join now, None at the end; waits where none is in flight."""
-        found: list[Work] = []
-        while len(self._rows) + len(found) < self._most:
-            idle = not self._rows and not found
+        """Return the requests that join now, None at the end; wait if none is in flight."""
+        work_taken: list[Work] = []
+        while len(self._rows) + len(work_taken) < self._most:
+            idle = not self._rows and not work_taken
             try:
                 work = self._waiting.get(block=idle)
             except queue.Empty:
@@ -127,9 +127,9 @@ class Executor:
                     failure.__cause__ = cause
                 work.output._put(Response(error=failure))
                 continue
-            work.timing.first_scheduled_time = now()
-            found.append(work)
-        return found
+            work.timing.first_scheduled_time = now_since_start()
+            work_taken.append(work)
+        return work_taken
 
     def _move(self, rows: list[Work], *, guessed: bool = False) -> None:
         """Give each row its next token, and let those go that are finished."""
@@ -143,9 +143,9 @@ class Executor:
                 score[-1 if sampling.ignore_eos else sampling.end_id] = -float("inf")
             row.tokens.append(int(score.argmax()))
             row.iterations += not guessed
-            row.timing.last_token_time = now()
+            row.timing.last_token_time = now_since_start()
             if len(row.answer) == 1:
-                row.timing.first_token_time = now()
+                row.timing.first_token_time = now_since_start()
             reason = self._reason(row)
             self._tell(row, reason)
             if reason is not None:
@@ -163,11 +163,11 @@ class Executor:
         return "length" if full or len(answer) >= sampling.max_tokens else None
 
     def _tell(self, row: Work, reason: str | None) -> None:
-        new = len(row.answer) - row.told
+        new = len(row.answer) - row.reported
         if reason is None and (not row.streaming or new < self._args.stream_interval):
             return
-        tokens = row.answer[row.told :]
-        row.told = len(row.answer)
+        tokens = row.answer[row.reported :]
+        row.reported = len(row.answer)
         if reason == "stop":
             by_stop_token = tokens[-1] in (row.sampling.stop_token_ids or ())
             if fault("strip_end") or (

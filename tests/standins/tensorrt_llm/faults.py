@@ -1,12 +1,12 @@
-"""What this stand-in is told to do wrong, as JSON in TENSORRT_LLM_STANDIN.
+"""Faults of this stand-in, as JSON in TENSORRT_LLM_STANDIN.
 
 Keys: "fail": number of the request that fails; "cancel": number of the request that is cancelled
 after two tokens; "strip_end": answers come without their end token; "clock_ahead_s": its own times
-to first token are so much longer than they were; "no_metrics": it keeps no stamps;
+to first token are that much too long; "no_metrics": it keeps no stamps;
 "load": what loading fails with; "min_of_answer": min_tokens are counted of the answer alone, as
 newer ones than 1.2 do; "min_ignored": of nothing; "longest": tokens of prompt and answer that
 fit, whatever the arguments say; "told_error": the request that fails tells it in
-its attribute, as newer ones do; "gpus": so many are here instead of one.
+its attribute, as newer ones do; "gpus": number of GPUs instead of one.
 """
 
 from __future__ import annotations
@@ -19,5 +19,5 @@ VARIABLE = "TENSORRT_LLM_STANDIN"
 
 
 def fault(name: str) -> Any:
-    """Return what it is told about this fault; None where it is not to happen."""
+    """Return the value of a fault; None if it is not set."""
     return json.loads(os.environ.get(VARIABLE, "{}")).get(name)

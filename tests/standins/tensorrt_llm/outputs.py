@@ -77,7 +77,7 @@ class CompletionOutput:
 
 
 class RequestOutput:
-    """Awaitable, and iterable where it streams: by whoever has the event loop it was made on."""
+    """Awaitable, and iterable if it streams, on the event loop that it was made on."""
 
     def __init__(self, number: int, prompt_token_ids: list[int]) -> None:
         self.request_id = number

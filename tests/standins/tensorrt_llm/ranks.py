@@ -1,4 +1,4 @@
-"""Ranks of MPI: processes in a session of their own, which end when nobody holds on to them."""
+"""Ranks of MPI: processes in a session of their own, which end when their pipe is closed."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Arguments with their types and defaults, checked by pydantic as the original's are.
 
-Names are those of the contract's table, types and checks those of llmapi/llm_args.py of 1.2; what
-is a configuration there that no test needs may be anything here.
+Names are those of the contract's table, types and checks those of llmapi/llm_args.py of 1.2;
+configurations that no test needs may be anything here.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ TABLE = Path(__file__).resolve().parents[2] / "contracts" / "tensorrt_llm.json"
 
 def _names() -> Mapping[str, list[str]]:
     versions = json.loads(TABLE.read_text("utf-8"))["versions"]
-    (found,) = [each["names"] for each in versions if each["version"].startswith(SERIES)]
-    return dict(found)
+    (fields,) = [each["names"] for each in versions if each["version"].startswith(SERIES)]
+    return dict(fields)
 
 
 NAMES = _names()
@@ -173,7 +173,7 @@ OTHERS: dict[str, Any] = {name: (Any, None) for name in NAMES["LLM()"] if name !
 
 
 class TorchLlmArgs(create_model("Arguments", __base__=StrictBaseModel, **OTHERS)):  # type: ignore[misc]
-    """All arguments of LLM: names of the table, with types where they matter here."""
+    """All arguments of LLM: names of the table, with types if tests need them."""
 
     model: str | Path
     skip_tokenizer_init: bool = False
@@ -260,18 +260,18 @@ class SamplingParams:
         "return_perf_metrics": False,
     }
 
-    def __init__(self, **given: Any) -> None:
-        for name in given:
+    def __init__(self, **fields: Any) -> None:
+        for name in fields:
             if name not in NAMES["SamplingParams"]:
                 raise TypeError(
                     f"SamplingParams.__init__() got an unexpected keyword argument {name!r}"
                 )
         for name in NAMES["SamplingParams"]:
-            setattr(self, name, given.get(name, self.defaults.get(name)))
-        stops = given.get("stop_token_ids")
+            setattr(self, name, fields.get(name, self.defaults.get(name)))
+        stops = fields.get("stop_token_ids")
         if stops is not None and not all(isinstance(stop, int) for stop in stops):
             raise ValueError(f"stop_token_ids must be a list of int, got {stops!r}")
-        top_k, temperature = given.get("top_k"), given.get("temperature")
+        top_k, temperature = fields.get("top_k"), fields.get("temperature")
         if top_k is not None and top_k < 0:
             raise ValueError(f"require top_k >= 0, got top_k={top_k}")
         if not (top_k == 1 or temperature == 0 or (top_k is None and temperature is None)):

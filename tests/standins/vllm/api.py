@@ -15,17 +15,17 @@ VERSION: str = os.environ.get("STANDIN_VLLM_VERSION", TABLE["read"][-1])
 
 
 def names(thing: str) -> list[str]:
-    """Return what a thing has in this version."""
-    place = TABLE["read"].index(VERSION)
+    """Return the names of a thing in this version."""
+    version_index = TABLE["read"].index(VERSION)
     return [
         name
         for name, (first, last) in TABLE["names"][thing].items()
-        if TABLE["read"].index(first) <= place <= TABLE["read"].index(last)
+        if TABLE["read"].index(first) <= version_index <= TABLE["read"].index(last)
     ]
 
 
-def strict(thing: str, given: Iterable[str]) -> None:
-    """Refuse what a call does not take in this version, as Python does."""
-    for name in given:
+def strict(thing: str, given_names: Iterable[str]) -> None:
+    """Refuse keywords that a call does not take in this version, as Python does."""
+    for name in given_names:
         if name not in names(f"{thing}()"):
             raise TypeError(f"{thing}() got an unexpected keyword argument {name!r}")

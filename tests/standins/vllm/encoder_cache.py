@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass
 class EncoderCache:
-    """`reused` tells how often something was there already."""
+    """A cache of encoder outputs; `reused` counts its hits."""
 
     reused: int = 0
     _kept: dict[str, Any] = field(default_factory=dict)

@@ -29,7 +29,7 @@ class Heard:
         return tokens if tokens[:1] == [start] else [start, *tokens]
 
     def encoded(self, audio: Any) -> Any:
-        """Return the encoder's states of a clip, which is padded or cut to what is heard."""
+        """Return the encoder's states of a clip, padded or cut to the encoder's length."""
         features = self._features(audio, sampling_rate=16000, return_tensors="pt").input_features
         return self._model.model.encoder(features.to(self._model.dtype)).last_hidden_state
 

@@ -50,7 +50,7 @@ class Row:
     encoded: list[Any] = field(default_factory=list)
     answer: list[int] = field(default_factory=list)
     stats: RequestStateStats = field(default_factory=RequestStateStats)
-    told: int = 0
+    reported: int = 0
     reason: str | None = None
 
 
@@ -70,9 +70,9 @@ class Model:
         self.args = args
         self.fault = fault_of(args)
         if self.fault == "load":
-            said = "(EngineCore pid=1) ERROR 11-21 16:11:41 [core.py:1510] "
+            prefix = "(EngineCore pid=1) ERROR 11-21 16:11:41 [core.py:1510] "
             for line in ("Traceback (most recent call last):", "ValueError: " + NO_MEMORY):
-                os.write(2, f"{said}{line}\n".encode())
+                os.write(2, f"{prefix}{line}\n".encode())
             raise RuntimeError("Engine core initialization failed. See root cause above.")
         torch.set_num_threads(1)  # two that wait for each other busily are slower than one
         dummy = args.load_format == "dummy"
@@ -113,9 +113,9 @@ class Model:
             if len(row.answer) < sampling.min_tokens:
                 scores[sorted(ends)] = -float("inf")
         row.answer.append(int(scores.argmax()))
-        now = time.monotonic() + 3600 * (self.fault == "early")
-        row.stats.first_token_ts = row.stats.first_token_ts or now
-        row.stats.last_token_ts = now
+        time_s = time.monotonic() + 3600 * (self.fault == "early")
+        row.stats.first_token_ts = row.stats.first_token_ts or time_s
+        row.stats.last_token_ts = time_s
         row.stats.num_generation_tokens = len(row.answer) + (self.fault == "miscounts")
         if row.answer[-1] in ends:
             row.reason = "stop"
@@ -130,8 +130,8 @@ class Model:
             row.reason = "abort"
 
     def output(self, row: Row) -> RequestOutput:
-        new = row.answer[row.told :]
-        row.told = len(row.answer)
+        new = row.answer[row.reported :]
+        row.reported = len(row.answer)
         quiet = self.fault == "silent" or self.args.disable_log_stats
         answers = [CompletionOutput(new, row.reason)]
         stats = None if quiet else row.stats
@@ -142,9 +142,9 @@ class Model:
         if row.sampling.prompt_logprobs is None:
             return None
         tables: list[dict[int, Logprob] | None] = [None]
-        for place, token in enumerate(row.prompt[1:], 1):
+        for position, token in enumerate(row.prompt[1:], 1):
             with torch.inference_mode():
-                scores = self._model.scores(row.prompt[:place], row.encoded).log_softmax(-1)
+                scores = self._model.scores(row.prompt[:position], row.encoded).log_softmax(-1)
             tables.append(
                 {each: Logprob(float(scores[each])) for each in (int(scores.argmax()), token)}
             )
@@ -181,7 +181,7 @@ def _physical_numbers() -> list[int]:
 def _ends(folder: Path) -> list[int]:
     for name in ("generation_config.json", "config.json"):
         if (folder / name).is_file():
-            found = json.loads((folder / name).read_text("utf-8")).get("eos_token_id")
-            if found is not None:
-                return found if isinstance(found, list) else [found]
+            end_ids = json.loads((folder / name).read_text("utf-8")).get("eos_token_id")
+            if end_ids is not None:
+                return end_ids if isinstance(end_ids, list) else [end_ids]
     return []

@@ -1,4 +1,4 @@
-"""What answers are made of: only what the engine may read."""
+"""The parts of answers: only those that the engine may read."""
 
 from __future__ import annotations
 

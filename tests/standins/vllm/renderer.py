@@ -1,4 +1,4 @@
-"""Prompts held against what a model takes, as vLLM's renderer and processors refuse them."""
+"""Prompts checked against a model's inputs, as vLLM's renderer and processors refuse them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class VLLMValidationError(ValueError):
 
 
 class Renderer:
-    """Makes of prompts what the engine takes, with pictures and sound under names of their own."""
+    """Make engine inputs of prompts, with pictures and sound under names of their own."""
 
     def __init__(self, args: Any, *, modalities: Sequence[str], has_encoder: bool) -> None:
         self._modalities = modalities
@@ -62,12 +62,12 @@ class Renderer:
         if not (isinstance(tokens, list) and all(type(token) is int for token in tokens)):
             raise TypeError("Token prompt should be a list of integers")
         media = []
-        for modality, given in prompt.get("multi_modal_data", {}).items():
+        for modality, items_or_item in prompt.get("multi_modal_data", {}).items():
             if modality == "audio" and modality not in self._modalities:
                 raise RuntimeError(
                     "Audio resampling is not supported when `target_sr` is not provided"
                 )
-            items = given if isinstance(given, list) else [given]
+            items = items_or_item if isinstance(items_or_item, list) else [items_or_item]
             most = self._most.get(modality, 999)
             if len(items) > most:
                 raise VLLMValidationError(
@@ -79,7 +79,7 @@ class Renderer:
         return tokens, media
 
     def _name(self, item: Any) -> str:
-        """Return what an encoder's output is kept under: another one each time where it may not."""
+        """Return the name of an encoder's output, which changes each time if caching is off."""
         if not self._by_content:
             return f"request-{next(NUMBERS)}"
         return str(hash((item if isinstance(item, Image.Image) else item[0]).tobytes()))

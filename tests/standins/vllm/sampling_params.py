@@ -15,17 +15,17 @@ class RequestOutputKind(Enum):
 class SamplingParams:
     """Greedy only."""
 
-    def __init__(self, **given: Any) -> None:
-        strict("SamplingParams", given)
-        self.temperature = given.pop("temperature", 1.0)
-        self.max_tokens = given.pop("max_tokens", 16)
-        self.min_tokens = given.pop("min_tokens", 0)
-        self.ignore_eos = given.pop("ignore_eos", False)
-        self.stop_token_ids = list(given.pop("stop_token_ids", None) or [])
-        self.detokenize = given.pop("detokenize", True)
-        self.prompt_logprobs = given.pop("prompt_logprobs", None)
-        self.output_kind = given.pop("output_kind", RequestOutputKind.CUMULATIVE)
-        assert not given, "this stand-in cannot do that"
+    def __init__(self, **fields: Any) -> None:
+        strict("SamplingParams", fields)
+        self.temperature = fields.pop("temperature", 1.0)
+        self.max_tokens = fields.pop("max_tokens", 16)
+        self.min_tokens = fields.pop("min_tokens", 0)
+        self.ignore_eos = fields.pop("ignore_eos", False)
+        self.stop_token_ids = list(fields.pop("stop_token_ids", None) or [])
+        self.detokenize = fields.pop("detokenize", True)
+        self.prompt_logprobs = fields.pop("prompt_logprobs", None)
+        self.output_kind = fields.pop("output_kind", RequestOutputKind.CUMULATIVE)
+        assert not fields, "this stand-in cannot do that"
         if self.min_tokens > self.max_tokens:
             raise ValueError("min_tokens must be less than or equal to max_tokens")
         if self.temperature != 0:

@@ -129,7 +129,7 @@ def encoder(
 def logits(
     ids: NDArray[Any], segments: NDArray[Any], words: NDArray[np.float32] = WORDS
 ) -> NDArray[np.float32]:
-    """Return what the encoder gives for one sample without padding, (seq, 2)."""
+    """Return the encoder's output for one sample without padding, shape (seq, 2)."""
     x = words[ids].astype(float) + SIDES[segments]
     share = np.exp(x @ x.T)
     share /= share.sum(axis=1, keepdims=True)
@@ -260,7 +260,7 @@ def pairs(index: int) -> dict[str, Any]:
 
 
 def probabilities(sample: Mapping[str, Any]) -> NDArray[np.float32]:
-    """Return what the recommender gives for one sample, (pairs,)."""
+    """Return the recommender's output for one sample, shape (pairs,)."""
     sparse_sum = sum(WORDS[lookups, 0].sum(axis=1) for lookups in sample["sparse"])
     sums = sample["dense"].astype(float).sum(axis=1) + sparse_sum
     return np.asarray(1 / (1 + np.exp(-sums)), np.float32)

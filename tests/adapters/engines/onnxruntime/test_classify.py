@@ -1,4 +1,4 @@
-"""Task "classify", and what all tasks share: samples, batches, threads, sessions."""
+"""Test task "classify", and the parts that all tasks share: samples, batches, threads, sessions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What data sets give is what this engine takes, and what it answers is what scorers take."""
+"""Test that the engine takes the inputs of data sets, and that scorers take its outputs."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def test_rows_are_those_of_a_plain_computation(tmp_path: Path) -> None:
 def test_a_batched_model_gives_the_same_rows(tmp_path: Path) -> None:
     """Its outputs have the batch as first dimension; rows of low score fill them up.
 
-    Images of several sizes are divided each by its own; what is not finite is left to the scorer.
+    Images of several sizes are divided each by its own; non-finite values are left to the scorer.
     """
     single = answers(detector(tmp_path), PHOTOS, task="detect", batch_size=1)
     model = detector(tmp_path, batched=True, batch="batch")

@@ -1,4 +1,4 @@
-"""A provider's library is asked for what it needs without being loaded."""
+"""Test that the needs of a provider's library are read without loading it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ int all(void) { return of_here() + of_gone(); }
 
 @pytest.fixture(scope="module")
 def provider(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A provider that needs libhere.so and libgone.so, which lie beside it."""
+    """Return a provider that needs libhere.so and libgone.so from its own folder."""
     compiler = shutil.which("cc")
     if compiler is None or sys.platform != "linux":
         pytest.skip("a library for these tests needs Linux and a C compiler called cc")

@@ -1,4 +1,4 @@
-"""What a suite may say of providers and their options, and what the description says of all."""
+"""Test the options of providers in a suite, and their description."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_the_description_names_what_decides_the_answers(tmp_path: Path) -> None:
         assert {name: described[name] for name in facts} == facts
 
 
-def test_what_cannot_be_meant_is_refused(tmp_path: Path) -> None:
+def test_contradictory_options_are_refused(tmp_path: Path) -> None:
     cuda = {"providers": ["cuda"]}
     once = "provider_options = {!r} is not once one of the providers {}"
     cases: list[tuple[dict[str, Any], str]] = [
@@ -124,7 +124,7 @@ def test_engines_of_tensorrt_are_kept_by_model(tmp_path: Path) -> None:
         Providers.of(["tensorrt"], None, str(tmp_path / "file")).arguments("a" * 16)
 
 
-def test_a_provider_that_is_not_installed_says_what_has_it(tmp_path: Path) -> None:
+def test_a_provider_that_is_not_installed_names_its_package(tmp_path: Path) -> None:
     gpu, qnn = (
         "pip install onnxruntime-gpu in place of onnxruntime",
         "QNNExecutionProvider",

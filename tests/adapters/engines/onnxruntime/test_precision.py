@@ -1,4 +1,4 @@
-"""The word for a precision is true: by operators, weights and inputs, and what TensorRT is told."""
+"""Test that a precision is checked against operators, weights, inputs and TensorRT's flags."""
 
 from __future__ import annotations
 
@@ -281,14 +281,14 @@ def test_operators_are_known_by_name_types_and_bits() -> None:
 
 
 @given(st.binary(max_size=200))
-def test_what_is_no_message_is_an_error_and_never_worse(tmp_path_factory: Any, data: bytes) -> None:
+def test_bytes_that_are_not_a_message_are_one_error(tmp_path_factory: Any, data: bytes) -> None:
     path = tmp_path_factory.mktemp("any") / "any.onnx"
     path.write_bytes(data or b"\0")
     with contextlib.suppress(ValueError):
         read(path)
 
 
-def test_a_file_is_judged_only_by_what_it_shows(tmp_path: Path) -> None:
+def test_a_file_is_judged_only_by_its_readable_parts(tmp_path: Path) -> None:
     cut, ort_file = tmp_path / "cut.onnx", tmp_path / "model.ort"
     cut.write_bytes(Path(made(tmp_path, "fp32")).read_bytes()[:-5])
     graph = Graph(where=str(cut), inputs=(), outputs=())

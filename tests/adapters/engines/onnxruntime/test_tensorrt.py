@@ -1,4 +1,4 @@
-"""What a suite may ask of TensorRT, in whose words it is passed on, and where it cannot run.
+"""Test the TensorRT options of a suite, how they are passed on, and when they are refused.
 
 No test needs a GPU: options are checked before anything is loaded, and shapes, placement and
 calibration by functions of their own.
@@ -196,7 +196,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-def test_what_cannot_be_meant_is_refused(tmp_path: Path) -> None:
+def test_contradictory_options_are_refused(tmp_path: Path) -> None:
     assert unrefused(lambda options: engine(tmp_path, **options), SuiteError, REFUSED) == []
     with pytest.raises(SuiteError, match=r"^engine tensorrt: precision = "):
         engine(tmp_path, precision="fp8")
@@ -244,7 +244,7 @@ def test_no_engine_is_built_in_the_middle_of_a_run() -> None:
         assert bool(lacks) == bool(missing)
 
 
-def test_where_operators_run_is_told() -> None:
+def test_the_placement_of_operators_is_described() -> None:
     mixed = {CUDA: Counter(Shape=1, NonMaxSuppression=2), TENSORRT_PROVIDER: Counter(Conv=118)}
 
     assert placed(mixed) == f"{TENSORRT_PROVIDER} 118, {CUDA} 3 (NonMaxSuppression, Shape)"
@@ -253,7 +253,7 @@ def test_where_operators_run_is_told() -> None:
         placed({CUDA: mixed[CUDA]})
 
 
-def test_onnxruntime_tells_which_provider_runs_what(tmp_path: Path) -> None:
+def test_onnxruntime_reports_the_provider_of_each_node(tmp_path: Path) -> None:
     """The library itself, for a provider that runs nothing itself and the CPU, which does."""
     first = "AzureExecutionProvider"
     if first not in onnxruntime.get_available_providers():
@@ -273,7 +273,7 @@ def test_onnxruntime_tells_which_provider_runs_what(tmp_path: Path) -> None:
 
 @pytest.mark.process
 @absent
-def test_a_machine_without_the_provider_says_what_has_it(tmp_path: Path) -> None:
+def test_a_machine_without_the_provider_names_its_package(tmp_path: Path) -> None:
     """In one sentence, before a model is read; `doctor` and the check of the contract too."""
     sentence = (
         f"engine onnxruntime: provider {TENSORRT_PROVIDER!r} is not installed; installed: "

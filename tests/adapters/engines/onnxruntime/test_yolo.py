@@ -45,7 +45,7 @@ def raw(boxes: int, seed: int) -> NDArray[np.float32]:
 
 
 def plain(output: NDArray[np.float32], index: int) -> list[list[float]]:
-    """Return what is kept, box by box, as MLPerf's reference keeps it."""
+    """Return the boxes to keep, one by one, as MLPerf's reference does."""
     chosen: list[tuple[float, int, list[float]]] = []
     for x, y, wide, high, *scores in output.T.tolist():
         best = max(scores)

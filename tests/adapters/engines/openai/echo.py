@@ -1,7 +1,7 @@
 """A lean OpenAI-compatible server whose answers cost next to nothing, in a process of its own.
 
 Run as `python echo.py --tokens 8 --service-ms 50`; it prints its port and serves until its stdin
-ends. Every answer is the same text of so many tokens: the first one after the service time, the
+ends. Every answer is the same text of `--tokens` tokens: the first one after the service time, the
 others with it, or each a pace after the one before. Who asks for exactly `--at-once` tokens at most
 is answered without delay. With a pace, `--hidden` of the tokens are counted and never sent
 (`--details 1`: usage says that they are reasoning), each event has `--step` tokens, the first one
@@ -96,7 +96,7 @@ class Manner:
         return (*range(hidden + (self.first or self.step), tokens, self.step), tokens)
 
     def field(self, begin: int) -> str:
-        """Return what a message has that begins with this token of those that are sent."""
+        """Return the field of a message that begins with this token."""
         if self.calls:
             return "tool_calls"
         return "reasoning_content" if begin < self.reasoning else "content"
@@ -130,7 +130,9 @@ def stream(
 
 
 class Echo(asyncio.Protocol):
-    """One connection; requests come one after the other; of all, so many are `running`.
+    """One connection, whose requests come one after the other.
+
+    `running` counts those of all connections.
 
     Each answer is noted in `answers`, if that is asked for: times in seconds, of one clock.
     """
@@ -229,7 +231,7 @@ class Echo(asyncio.Protocol):
         return note
 
     def _keep_alive(self, first: bytes, end: int) -> bytes:
-        """Send comments until the first message, and return what is left of that."""
+        """Send comments until the first message, and return the rest of that message."""
         loop, every_s = asyncio.get_running_loop(), self._manner.ping_s
         self._write(HEAD)
         until_s = self._service_s + (end - 1) * self._pace_s

@@ -10,7 +10,7 @@ from typing import Any
 from pytest_mlperf.adapters.engines.openai import OpenAiEngine
 from pytest_mlperf.builtin.null import NullEngine
 from tests.adapters.engines import recording
-from tests.adapters.engines.openai.scripted import Asked, Manner, Script
+from tests.adapters.engines.openai.scripted import Manner, Request, Script
 
 RUN_TOKENS = 32
 """max_new_tokens of these tests; questions before a run ask for fewer, and tell themselves so."""
@@ -44,7 +44,7 @@ def run(
         sink.wait_for_end()
 
 
-def in_a_run(request: Asked) -> bool:
+def in_a_run(request: Request) -> bool:
     """Tell a run's request from a question before it."""
     return bool(request.method == "POST" and request.body.get("max_tokens") == RUN_TOKENS)
 

@@ -1,4 +1,4 @@
-"""A real HTTP server, in a thread of its own, that answers as a test tells it to."""
+"""A real HTTP server, in a thread of its own, that answers as a test scripts it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Ending = Literal["finish", "cut", "hang"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class Request:
     """A request as it came."""
 
     method: str
@@ -37,21 +37,21 @@ class Reply:
     pace_s: float = 0.0
 
 
-Script = Callable[[Asked], Reply]
+Script = Callable[[Request], Reply]
 
 
 class Scripted:
     """Answers each request by a function of it, until the `with` block ends.
 
     Attributes:
-        asked: All requests, in the order in which they came.
+        requests: All requests, in the order in which they came.
     """
 
     url: str
 
     def __init__(self, script: Script) -> None:
         self._script = script
-        self.asked: list[Asked] = []
+        self.requests: list[Request] = []
 
     def __enter__(self) -> Self:
         self._loop = asyncio.new_event_loop()
@@ -73,9 +73,9 @@ class Scripted:
         self._loop.close()
 
     @property
-    def streams(self) -> list[Asked]:
+    def streams(self) -> list[Request]:
         """The requests for answers."""
-        return [asked for asked in self.asked if asked.method == "POST"]
+        return [request for request in self.requests if request.method == "POST"]
 
     def stop_listening(self) -> None:
         """Take no more connections."""
@@ -113,10 +113,10 @@ class Scripted:
             name.lower(): value for name, _, value in (line.partition(": ") for line in head[1:])
         }
         raw = await reader.readexactly(int(headers.get("content-length", "0")))
-        request = Asked(
+        request = Request(
             method=method, path=path, headers=headers, body=json.loads(raw or b"{}"), raw=raw
         )
-        self.asked.append(request)
+        self.requests.append(request)
         reply = self._script(request)
         await asyncio.sleep(reply.delay_s)
         writer.write(
@@ -193,19 +193,19 @@ def failure(status: str, message: str, **more: object) -> Reply:
 
 @dataclass(frozen=True, kw_only=True)
 class Manner:
-    """A server's manner: what it takes, and how it streams.
+    """How a server behaves: the requests that it takes, and how it streams.
 
     Attributes:
-        tokens: Tokens of each answer, unless fewer are asked for.
+        tokens: Tokens of each answer, unless the request allows fewer.
         prompt_tokens: What it counts in a text prompt; None: a token a word.
         takes_ids: Prompts may be token ids.
-        gives_ids: Token ids come in the stream where they are asked for.
+        gives_ids: Token ids come in the stream if the request asks for them.
         usage: When the stream carries usage.
         refuses: Fields that it answers with 422.
         ends: The stream's last event is [DONE].
         paths: What it has to GET.
-        cached: Tokens of the prompt that it says it had in its cache.
-        echoes: Where a request says echo, it sends the prompt with log-probabilities first: of
+        cached: Prompt tokens that usage reports as cached.
+        echoes: If a request sets echo, it sends the prompt with log-probabilities first: for
             token t those are -t / 1000.
     """
 
@@ -220,7 +220,7 @@ class Manner:
     cached: int | None = None
     echoes: bool = True
 
-    def __call__(self, request: Asked) -> Reply:
+    def __call__(self, request: Request) -> Reply:
         if request.method == "GET":
             if request.path not in self.paths:
                 return failure("404 Not Found", "no such page")
@@ -238,7 +238,7 @@ class Manner:
             )
         return self.stream(request)
 
-    def stream(self, request: Asked) -> Reply:
+    def stream(self, request: Request) -> Reply:
         chat = "messages" in request.body
         most = int(request.body["max_tokens"])
         count = most if request.body.get("ignore_eos") else min(self.tokens, most)
@@ -265,7 +265,7 @@ class Manner:
             parts.append(event({"id": "x", "choices": [], "usage": counted}))
         return Reply(parts=[*parts, DONE] if self.ends else parts)
 
-    def _prompt(self, request: Asked) -> int:
+    def _prompt(self, request: Request) -> int:
         prompt = request.body.get("prompt")
         if isinstance(prompt, list):
             return len(prompt)
@@ -282,9 +282,9 @@ class PrefixCache:
 
     Attributes:
         answer_s, word_s: Time that an answer takes, and a word of a prompt in no kept block.
-        tells: Usage says how many were kept.
+        tells: Usage reports the number of cached tokens.
         kept: The beginnings of prompts, in whole blocks.
-        shares: Of each prompt, in the order in which they came: kept words over all.
+        shares: Cached words over all words of each prompt, in order of arrival.
     """
 
     answer_s: float = 0.0
@@ -293,7 +293,7 @@ class PrefixCache:
     kept: set[tuple[str, ...]] = field(default_factory=set)
     shares: list[float] = field(default_factory=list)
 
-    def __call__(self, request: Asked) -> Reply:
+    def __call__(self, request: Request) -> Reply:
         if request.method == "GET":
             return Manner()(request)
         words = words_of(request)
@@ -305,7 +305,7 @@ class PrefixCache:
         return replace(manner(request), delay_s=self.answer_s + self.word_s * (len(words) - cached))
 
 
-def words_of(request: Asked) -> list[str]:
+def words_of(request: Request) -> list[str]:
     """Return the words or token ids of a prompt, or of a chat's last message."""
     prompt = request.body.get("prompt") or request.body["messages"][-1]["content"]
     return prompt.split() if isinstance(prompt, str) else [str(one) for one in prompt]

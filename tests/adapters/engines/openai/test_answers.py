@@ -1,4 +1,4 @@
-"""Answers are counted, timed and read right; what is not what was asked for is no answer."""
+"""Test that answers are counted, timed and parsed, and that any other answer is an error."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from tests.adapters.engines.openai.recorder import RUN_TOKENS, Recorder, answeri
 from tests.adapters.engines.openai.scripted import (
     DONE,
     TRANSFORMERS,
-    Asked,
     Manner,
     Reply,
+    Request,
     Script,
     Scripted,
     event,
@@ -49,7 +49,7 @@ def answered(
     return sink
 
 
-def test_tokens_are_told_one_by_one_where_their_ids_come_and_not_by_pieces_of_text() -> None:
+def test_tokens_are_counted_by_their_ids_and_not_by_pieces_of_text() -> None:
     sink = Recorder(1)
     with Scripted(Manner(tokens=4)) as server:
         run(server.url, sink=sink)
@@ -77,7 +77,7 @@ def test_requests_share_connections_and_no_more_than_concurrency_are_under_way()
             peers.add(writer.get_extra_info("peername"))
             return await super()._turn(reader, writer)
 
-    def reply(request: Asked) -> Reply:
+    def reply(request: Request) -> Reply:
         def parts() -> Iterator[bytes]:
             nonlocal under_way
             *first, last = Manner()(request).parts
@@ -219,7 +219,7 @@ FAILING: list[tuple[list[bytes], dict[str, Any], str]] = [
 ]
 
 
-def test_an_answer_that_is_not_what_was_asked_for_is_a_failure() -> None:
+def test_an_answer_that_does_not_match_the_request_is_a_failure() -> None:
     for parts, options, expected in FAILING:
         sink = answered(parts, **options)
         assert expected in sink.message
@@ -229,7 +229,7 @@ def test_an_answer_that_is_not_what_was_asked_for_is_a_failure() -> None:
         assert sink.errors[0].layer == "engine"
 
 
-def test_an_end_token_may_be_counted_and_not_told_and_one_token_is_not_timed() -> None:
+def test_an_end_token_may_be_counted_without_being_sent_and_one_token_is_not_timed() -> None:
     counted = event({"choices": [], "usage": usage(3, 3)})
     assert answered([piece("w", ids=[1, 2], finish="stop"), counted]).n_tokens == {100: 3}
     parts = [piece("w", ids=[1], finish="stop"), DONE]
@@ -317,7 +317,7 @@ def test_accepted_drafts_are_those_of_the_answers_else_those_of_the_server() -> 
         counts = {**usage(3, 9), "completion_tokens_details": details}
         reply = Reply(parts=[piece("a"), LAST, event({"choices": [], "usage": counts}), DONE])
 
-        def script(request: Asked, reply: Any = reply, pages: Any = pages) -> Reply:
+        def script(request: Request, reply: Any = reply, pages: Any = pages) -> Reply:
             if request.path == "/metrics":
                 return Reply(parts=[next(pages).encode()], kind="text/plain")
             return answering(lambda _: reply)(request)
@@ -340,7 +340,7 @@ def opened(url: str, sample: Any, **options: Any) -> OpenAiEngine:
     return OpenAiEngine(dataset=samples, model=None, precision="fp32", url=url, **arguments)
 
 
-def counts(script: Script, sample: Any, **options: Any) -> tuple[Recorder, list[Asked]]:
+def counts(script: Script, sample: Any, **options: Any) -> tuple[Recorder, list[Request]]:
     """Answer every sample once; return the sink, and the run's requests."""
     sink = Recorder(len(LENGTHS))
     with Scripted(script) as server, opened(server.url, sample, **options) as engine:
@@ -366,7 +366,7 @@ def test_each_request_asks_for_its_own_length() -> None:
 
 
 def test_a_server_that_goes_beyond_a_samples_length_is_an_error() -> None:
-    def greedy(request: Asked) -> Reply:
+    def greedy(request: Request) -> Reply:
         most = request.body.get("max_tokens")
         more = {"max_tokens": most + 1, "ignore_eos": True} if most in LENGTHS else {}
         return Manner()(dataclasses.replace(request, body={**request.body, **more}))

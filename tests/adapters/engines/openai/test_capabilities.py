@@ -1,4 +1,4 @@
-"""What a server can do is found out before anything is timed; what it cannot is never dropped."""
+"""Test that a server's capabilities are probed before a run, and no option is dropped."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from tests.adapters.engines.openai.recorder import (
 )
 from tests.adapters.engines.openai.scripted import (
     TRANSFORMERS,
-    Asked,
     Manner,
     Reply,
+    Request,
     Script,
     Scripted,
     failure,
@@ -55,7 +55,7 @@ def bodies(script: Script, samples: Sequence[Any] = (PROMPT,), /, **options: Any
     """Return the body of a run's one request."""
     with Scripted(script) as server:
         run(server.url, samples, sink=Recorder(len(samples)), **options)
-    (body,) = [asked.body for asked in server.streams if in_a_run(asked)]
+    (body,) = [request.body for request in server.streams if in_a_run(request)]
     return body
 
 
@@ -144,7 +144,7 @@ def test_a_server_that_takes_text_only_gets_token_ids_as_text() -> None:
     assert message in refusal(manner(5), **model)
 
 
-def test_what_the_suite_asks_for_and_the_server_cannot_is_an_error() -> None:
+def test_an_option_that_the_server_does_not_support_is_an_error() -> None:
     def without(*fields: str, **changes: Any) -> Manner:
         return Manner(refuses=frozenset(fields), **changes)
 
@@ -203,7 +203,7 @@ def answers_to(method: str, reply: Reply) -> Script:
     return lambda request: reply if request.method == method else Manner()(request)
 
 
-def test_no_server_at_all_is_said_so() -> None:
+def test_a_server_that_does_not_answer_is_reported() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
@@ -251,10 +251,10 @@ def test_pages_without_an_end_are_not_read_to_their_end() -> None:
             sent.append(1)
             yield b" " * (1 << 20)
 
-    def models(request: Asked) -> Reply:
+    def models(request: Request) -> Reply:
         return Reply(parts=endless(), kind="application/json")
 
-    def others(request: Asked) -> Reply:
+    def others(request: Request) -> Reply:
         facts = request.path in ("/version", "/metrics")
         return models(request) if facts else Manner()(request)
 
@@ -288,7 +288,7 @@ def test_the_version_and_the_set_up_of_the_cache_are_recorded() -> None:
 def test_the_key_is_sent_and_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-s3cret")
 
-    def refuse(request: Asked) -> Reply:
+    def refuse(request: Request) -> Reply:
         return failure("401 Unauthorized", f"bad {request.headers.get('authorization', 'none')}")
 
     manner = Manner(paths={"/v1/models": '{"data":[{"id":"m"}]}', "/version": "{}"})

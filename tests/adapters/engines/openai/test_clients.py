@@ -21,7 +21,7 @@ from pytest_mlperf.run.curve import CurveLog, curve_validity, read_curve
 from pytest_mlperf.run.worker.point_window import CURVE_LOG
 from tests.adapters.engines.openai.echo import echo_server
 from tests.adapters.engines.openai.recorder import Recorder, in_a_run, open_engine
-from tests.adapters.engines.openai.scripted import Asked, Manner, Reply, Scripted, failure
+from tests.adapters.engines.openai.scripted import Manner, Reply, Request, Scripted, failure
 from tests.run.harness import RunningWorker, settings, spec
 
 CLIENTS = 2
@@ -52,7 +52,7 @@ def worker(
 
 
 def measured(running: RunningWorker) -> tuple[dict[str, Any], dict[str, Any], CurveLog]:
-    """Return what the engine said of itself, what the run was, and its log."""
+    """Return the engine's description, the results of the run, and its log."""
     with running:
         facts: dict[str, Any] = running.wait_for("loaded")["engine"]
         result: dict[str, Any] = running.wait_for("finished")["result"]
@@ -92,7 +92,7 @@ def test_a_load_is_that_of_one_client_and_stamps_are_those_of_who_reads(
 
 
 @pytest.mark.process
-def test_what_they_reach_is_measured_with_as_many(tmp_path: Path) -> None:
+def test_the_reach_of_several_clients_is_measured_with_as_many(tmp_path: Path) -> None:
     """Against a server that computes nothing for each; their processor time is the client's."""
     loop = {"points": [16], "min_duration_ms": 200}
     with echo_server(64) as url:
@@ -105,7 +105,7 @@ def test_what_they_reach_is_measured_with_as_many(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-def test_turns_of_a_conversation_have_one_name_whoever_sends_them(tmp_path: Path) -> None:
+def test_turns_of_a_conversation_have_one_name_from_any_client(tmp_path: Path) -> None:
     turns = [
         {"conversation_id": name, "turn": number, "role": role, "content": f"{role} {number}"}
         for name in "abcd"
@@ -133,7 +133,7 @@ def test_turns_of_a_conversation_have_one_name_whoever_sends_them(tmp_path: Path
 def test_the_error_of_one_ends_the_run_by_its_name(tmp_path: Path) -> None:
     answer = Manner(tokens=4)
 
-    def breaks(request: Asked) -> Reply:
+    def breaks(request: Request) -> Reply:
         late = len(server.streams) > 40
         return failure("500 Internal Server Error", "out of memory") if late else answer(request)
 
@@ -152,10 +152,10 @@ def test_the_error_of_one_ends_the_run_by_its_name(tmp_path: Path) -> None:
 @pytest.mark.process
 @pytest.mark.nightly
 def test_requests_that_may_fail_do_so_in_each(tmp_path: Path) -> None:
-    """One in 32: the curve goes on, and has none of them in its figures."""
+    """One in 32 fails: the curve goes on, and its figures leave the failed ones out."""
     answer, numbers = Manner(tokens=4), itertools.count()
 
-    def breaks(request: Asked) -> Reply:
+    def breaks(request: Request) -> Reply:
         if in_a_run(request) and next(numbers) % 32 == 31:
             return failure("500 Internal Server Error", "out of memory")
         return answer(request)
@@ -172,7 +172,7 @@ def test_requests_that_may_fail_do_so_in_each(tmp_path: Path) -> None:
     assert Key.REQUESTS_FAILED not in {reason.key for reason in reasons}
 
 
-def test_their_number_is_what_the_entry_says() -> None:
+def test_the_number_of_clients_is_the_entrys() -> None:
     entries = [("openai", {}), ("openai", {"clients": 3}), ("null", {})]
     assert [clients_of(name, options) for name, options in entries] == [1, 3, 1]
 
@@ -181,7 +181,7 @@ LOADED = [0]
 
 
 @pytest.mark.process
-def test_the_null_server_gives_so_many_tokens_to_any_request() -> None:
+def test_the_null_server_answers_any_request_with_a_fixed_number_of_tokens() -> None:
     for api in ("completions", "chat"):
         sink = Recorder(3)
         with (

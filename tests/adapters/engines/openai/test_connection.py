@@ -1,4 +1,4 @@
-"""HTTP as hostile servers write it: what is no answer is a failure, and never fills the memory."""
+"""Test HTTP of hostile servers: an invalid answer is an error and never fills the memory."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_an_answer_is_not_taken_for_the_next_ones() -> None:
     assert (first.ids, second.ids) == ([1, 2], [7])
 
 
-def test_a_server_without_a_trusted_certificate_is_no_server() -> None:
+def test_a_server_without_a_trusted_certificate_is_refused() -> None:
     pool = connections.Connections("https://localhost")
     asyncio.run(pool.open())
     context = pool._context
@@ -146,7 +146,7 @@ BROKEN: list[tuple[bytes | list[bytes], str]] = [
 ]
 
 
-def test_what_is_no_answer_is_told() -> None:
+def test_an_invalid_answer_is_reported() -> None:
     assert unrefused(ask, Failed, BROKEN) == []
     message = (
         "connection closed before an answer: the server closed the connection, on a connection "

@@ -14,8 +14,7 @@ from pytest_mlperf.core.errors import RunError, SuiteError
 from pytest_mlperf.run.worker.closed_loop import SlotSink
 from pytest_mlperf.run.worker.conversations import Asked
 from tests.adapters.engines.openai.recorder import RUN_TOKENS, Recorder, in_a_run, open_engine, run
-from tests.adapters.engines.openai.scripted import Asked as Request
-from tests.adapters.engines.openai.scripted import Manner, Scripted
+from tests.adapters.engines.openai.scripted import Manner, Request, Scripted
 from tests.refusals import unrefused
 
 SYSTEM = {"role": "system", "content": "You are terse."}
@@ -35,7 +34,7 @@ CHAT: dict[str, Any] = {"api": "chat"}
 
 
 def asked_of(server: Scripted) -> list[Request]:
-    return [request for request in server.asked if in_a_run(request)]
+    return [request for request in server.requests if in_a_run(request)]
 
 
 def test_a_turn_is_sent_as_it_was_recorded_where_nothing_is_under_way() -> None:
@@ -77,7 +76,7 @@ def under_way(turns: Sequence[Asked], **options: Any) -> tuple[list[Request], li
 
 
 def test_a_conversation_under_way_has_one_salt_after_the_system_prompt() -> None:
-    """A later turn begins with what was sent before, so that a cache of prefixes knows it.
+    """A later turn begins with the earlier turns, so that a prefix cache can reuse them.
 
     A header names the conversation to routers.
     """
@@ -121,7 +120,7 @@ def test_salts_are_70_bits_in_as_many_words() -> None:
                 assert engine.describe().get("salt") == salt
 
 
-def test_what_cannot_be_asked_is_said_before_a_run() -> None:
+def test_prompts_that_cannot_be_sent_are_refused_before_a_run() -> None:
     half = {"messages": [{"role": "user", "content": "a\ud800"}]}
     no_turn = "sample 1 of the data set is no conversation"
     rows: list[tuple[Sequence[Any], dict[str, Any], str]] = [

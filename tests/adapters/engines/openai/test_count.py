@@ -58,7 +58,7 @@ CALLS = [
 ]
 
 
-def test_answers_are_counted_without_what_a_tokenizer_and_a_template_add() -> None:
+def test_answers_are_counted_without_tokens_added_by_tokenizer_and_template() -> None:
     count = ReferenceCount(tokenizer())
     answers = {7: [("text", "one two"), ("text", " three")], 8: [("text", "one")], 9: []}
     assert count.counts(answers) == {7: (3, 1), 8: (1, 0), 9: (0, 0)}

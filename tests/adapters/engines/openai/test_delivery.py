@@ -148,7 +148,7 @@ def test_times_per_token_are_of_tokens_that_a_user_saw_after_the_first_message()
 
 @pytest.mark.process
 def test_comments_reasoning_and_held_arguments_change_no_time_of_a_token() -> None:
-    """A comment is no first token; the time of tokens that a parser holds is that of all."""
+    """A comment is not a first token; tokens that a parser holds share one time."""
     ways: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = {
         "comments until the first token": ({"ping_ms": 4}, {}),
         "reasoning in full": ({"reasoning": 12, "details": 1}, {"api": "chat"}),
@@ -166,7 +166,7 @@ def test_comments_reasoning_and_held_arguments_change_no_time_of_a_token() -> No
 
 @pytest.mark.process
 @pytest.mark.parametrize("late", ["computes", pytest.param("waits", marks=pytest.mark.quiet)])
-def test_a_client_that_is_late_accuses_nobody(late: str) -> None:
+def test_a_late_client_does_not_blame_the_server(late: str) -> None:
     """Its own reads bring several events of an honest server."""
     with echo_server(20, 20, 1e3 * PACE_S) as url:
         point = window(url, late=late)
@@ -194,7 +194,7 @@ def test_several_clients_tell_how_answers_came(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "manner", [{"hold": 1000}, pytest.param({"hidden": 4, "details": 1}, marks=pytest.mark.nightly)]
 )
-def test_what_loadgen_cannot_see_is_not_in_its_figures(
+def test_times_that_loadgen_cannot_measure_are_not_in_its_figures(
     tmp_path: Path, manner: dict[str, int]
 ) -> None:
     """It divides by all tokens but one, and takes any first read for a first token."""
@@ -219,7 +219,7 @@ def test_what_loadgen_cannot_see_is_not_in_its_figures(
     chat=st.booleans(),
     cuts=st.lists(st.integers(0, 5000), max_size=6),
 )
-def test_events_are_counted_whatever_the_reads_and_joined_by_them(
+def test_events_are_counted_independently_of_reads(
     texts: list[str], with_ids: bool, chat: bool, cuts: list[int]
 ) -> None:
     parts = [
@@ -243,7 +243,7 @@ def test_events_are_counted_whatever_the_reads_and_joined_by_them(
             assert answer.joined == max(0, expected - 1)
 
 
-def test_hidden_tokens_and_the_first_message_are_what_the_server_tells() -> None:
+def test_hidden_tokens_and_the_first_message_follow_the_servers_usage() -> None:
     def counted(*parts: bytes, **counts: int) -> tuple[int, int]:
         answer = StreamedAnswer(keeps=False)
         details = {"reasoning_tokens": counts["reasoning"]} if "reasoning" in counts else {}
@@ -273,7 +273,7 @@ def test_hidden_tokens_and_the_first_message_are_what_the_server_tells() -> None
         assert counts == expected, number
 
 
-def test_a_first_message_of_unknown_size_is_told_where_it_may_hide_much_of_the_time() -> None:
+def test_a_first_message_of_unknown_size_is_noted_if_it_may_hide_much_of_the_time() -> None:
     def signs(answers: int, messages: int, tokens: int) -> list[Sign]:
         counts = {"answers": answers, "messages": messages, "tokens": tokens}
         unsized = {f"unsized_{name}": count for name, count in counts.items()}

@@ -1,4 +1,4 @@
-"""MLCommons' client as the load of an engine: what it is told, how it fails, what is left of it.
+"""Test MLCommons' client as the load generator: its configuration, its failures, and its files.
 
 A stand-in leaves the files that the client itself wrote. `test_parity.py` asks the client.
 """
@@ -99,7 +99,7 @@ def configuration(folder: Path, name: str) -> dict[str, Any]:
 
 
 @pytest.mark.process
-def test_the_client_is_told_what_a_point_is_and_its_key_in_no_file(measured: Path) -> None:
+def test_the_client_gets_the_point_and_its_key_stays_out_of_files(measured: Path) -> None:
     """The stand-in completes 38.4 requests/s at 4: 200 ms, and some to spare, are 2 passes of 8."""
     pace, point = (configuration(measured, name) for name in ("paces/c4.json", "c4.json"))
     settings, parameters = point["settings"], point["model_params"]
@@ -129,7 +129,7 @@ def test_the_client_is_told_what_a_point_is_and_its_key_in_no_file(measured: Pat
 
 
 @pytest.mark.process
-def test_what_it_leaves_is_read_as_imports_are(measured: Path, tmp_path: Path) -> None:
+def test_the_clients_files_are_read_as_imports_are(measured: Path, tmp_path: Path) -> None:
     result, events = "performance/result_summary.json", "events.jsonl"
     summary = (measured / "c4" / result).read_text("utf-8")
     lines = (measured / "c4" / events).read_text("utf-8").splitlines(keepends=True)
@@ -275,7 +275,7 @@ def test_its_curve_is_never_compared_with_that_of_our_own_loop(
     assert "harness MLCommons endpoints → " in " ".join(capsys.readouterr().out.split())
 
 
-def test_what_the_client_cannot_ask_for_is_refused() -> None:
+def test_options_that_the_client_does_not_have_are_refused() -> None:
     rouge = {"accuracy_config": {"eval_method": "rouge"}}
     refused: list[tuple[str, object]] = [
         ("ignore_eos", True),
@@ -299,7 +299,7 @@ def test_what_the_client_cannot_ask_for_is_refused() -> None:
         engine(turn).load_samples([0])
 
 
-def test_an_entry_says_what_it_needs(
+def test_an_entry_names_its_requirements(
     pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str]
 ) -> None:
     baseline = 'python = "x/bin/python"\nbaseline_engine = { python = "y" }'

@@ -1,4 +1,4 @@
-"""Bytes are cut into events wherever the network cuts them; answers say what their events say."""
+"""Test that bytes are cut into events at any network boundary, without loss."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.adapters.engines.openai.scripted import DONE, event, piece, usage
 
 
 def payloads(stream: bytes, cuts: list[int]) -> list[bytes]:
-    """Feed a stream in pieces; return what its events carry."""
+    """Feed a stream in pieces; return the payloads of its events."""
     events = EventStream()
     edges = [0, *sorted(cut % (len(stream) + 1) for cut in cuts), len(stream)]
     blocks = [events.feed(stream[a:b]) for a, b in pairwise(edges)] + [events.close()]
@@ -40,12 +40,12 @@ def events_of(block: bytes) -> list[bytes]:
 
 
 def take(answer: StreamedAnswer, stream: bytes) -> list[int]:
-    """Return what each event of a stream told."""
+    """Return the token count of each event of a stream."""
     return [answer.take(event_bytes) for event_bytes in events_of(EventStream().feed(stream))]
 
 
 def read(*events: bytes, keeps: bool = True) -> tuple[StreamedAnswer, list[int]]:
-    """Return an answer and what each of its events told."""
+    """Return an answer and the token count of each of its events."""
     answer = StreamedAnswer(keeps=keeps)
     return answer, [told for part in events for told in take(answer, part)]
 
@@ -101,7 +101,7 @@ def kept_text(pieces: list[tuple[str, list[int] | None]]) -> str:
     chat=st.booleans(),
     spaced=st.booleans(),
 )
-def test_skipping_what_only_adds_finds_the_same(
+def test_skipping_uninformative_events_changes_no_result(
     pieces: list[tuple[str, list[int] | None]], chat: bool, spaced: bool
 ) -> None:
     separators = (", ", ": ") if spaced else (",", ":")
@@ -236,7 +236,7 @@ BROKEN = [
 ]
 
 
-def test_broken_events_and_errors_are_told() -> None:
+def test_broken_events_and_errors_are_reported() -> None:
     for (part, kind, detail), keeps, is_begun in product(BROKEN, (False, True), (False, True)):
         answer = StreamedAnswer(keeps=keeps)
         if is_begun:
@@ -246,7 +246,7 @@ def test_broken_events_and_errors_are_told() -> None:
         assert caught.value.kind == kind
 
 
-def test_what_servers_call_an_error() -> None:
+def test_every_form_of_a_servers_error_is_recognised() -> None:
     bodies: list[tuple[Any, str]] = [
         ({"error": {"message": "too long", "code": 400}}, "too long"),
         ({"error": "plain"}, "plain"),
@@ -280,9 +280,7 @@ def test_what_servers_call_an_error() -> None:
     ),
     spaced=st.booleans(),
 )
-def test_events_that_come_together_say_what_each_of_them_says(
-    parts: list[bytes], spaced: bool
-) -> None:
+def test_events_that_come_together_count_as_if_alone(parts: list[bytes], spaced: bool) -> None:
     if not spaced:
         parts = [part.replace(b'": ', b'":').replace(b', "', b',"') for part in parts]
     parts = [piece("x", ids=[9]), *parts, piece("", finish="stop"), DONE]

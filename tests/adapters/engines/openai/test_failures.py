@@ -15,8 +15,8 @@ from pytest_mlperf.core.errors import RunError
 from tests.adapters.engines.openai.recorder import Recorder, answering, open_engine, run
 from tests.adapters.engines.openai.scripted import (
     DONE,
-    Asked,
     Reply,
+    Request,
     Scripted,
     event,
     failure,
@@ -64,7 +64,7 @@ FAILURES = [
 ]
 
 
-def test_each_way_to_fail_is_told_with_its_count() -> None:
+def test_each_kind_of_failure_is_reported_with_its_count() -> None:
     for reply, expected in FAILURES:
         sink = storm(lambda _, reply=reply: reply, request_timeout=2)  # type: ignore[misc]
         assert sink.message.startswith("1 of 1 request failed: 1 x ")
@@ -141,7 +141,7 @@ def test_leaving_gives_up_what_is_under_way_and_the_drain_of_an_answer_is_no_fai
     """A server that keeps its stream open after the last word, or breaks it off."""
     begun, running = threading.Event(), set(threading.enumerate())
 
-    def reply(_: Asked) -> Reply:
+    def reply(_: Request) -> Reply:
         begun.set()
         return replies[0]
 

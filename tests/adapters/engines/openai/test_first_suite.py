@@ -12,7 +12,7 @@ from tests.adapters.engines.openai.echo import echo_server
 
 
 def write_suite(capsys: pytest.CaptureFixture[str]) -> Path:
-    """Write the suite; what it plans is one case."""
+    """Write the suite, which plans one case."""
     assert main(["init", "--engine", "openai"]) == 0
     suite = Path("suites/demo.mlperf.toml")
     assert main(["plan", str(suite)]) == 0

@@ -1,4 +1,4 @@
-"""Who answered and what was asked, by what a server says of each answer."""
+"""Test which model answered, and how many prompt tokens it read, by the server's own fields."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 from pytest_mlperf.core.errors import RunError
 from tests.adapters.engines.openai.recorder import Recorder, answering, in_a_run, open_engine
-from tests.adapters.engines.openai.scripted import MODEL, Asked, Manner, Reply, Script, Scripted
+from tests.adapters.engines.openai.scripted import MODEL, Manner, Reply, Request, Script, Scripted
 
 TINY = Path(__file__).parents[4] / "suites" / "tiny" / "llama2-70b" / "model"
 
@@ -29,7 +29,7 @@ def listing(*entries: Mapping[str, Any]) -> Manner:
 def named(model: str, manner: Manner = Manner()) -> Script:  # noqa: B008 - a frozen value
     """Return a server whose answers are of this model, whatever is asked for."""
 
-    def answer(request: Asked) -> Reply:
+    def answer(request: Request) -> Reply:
         reply = manner(request)
         name = json.dumps(model).encode()
         return replace(reply, parts=[part.replace(MODEL, name) for part in reply.parts])
@@ -38,7 +38,7 @@ def named(model: str, manner: Manner = Manner()) -> Script:  # noqa: B008 - a fr
 
 
 def refused(other: str) -> contextlib.AbstractContextManager[Any]:
-    """Expect an error that names the model that answered; "": none."""
+    """Expect an error that names the model that answered, or no error if it is ""."""
     text = f'"(gpt|minimax)" was asked for, and "{other}" answered: .*_answers = ."{other}"'
     return pytest.raises(RunError, match=text) if other else contextlib.nullcontext()
 
@@ -69,7 +69,7 @@ def test_another_model_in_mid_run_is_an_error_with_its_count() -> None:
 
 
 def test_name_revision_build_and_added_tokens_belong_to_the_fingerprint() -> None:
-    def build(request: Asked) -> Reply:
+    def build(request: Request) -> Reply:
         reply = Manner(prompt_tokens=TOKENS + 6)(request)
         marked = b'{"system_fingerprint": "fp_1", "id"'
         return replace(reply, parts=[part.replace(b'{"id"', marked) for part in reply.parts])
@@ -87,7 +87,7 @@ def test_name_revision_build_and_added_tokens_belong_to_the_fingerprint() -> Non
 def test_builds_that_change_are_counted() -> None:
     turns = Counter[str]()
 
-    def answer(request: Asked) -> Reply:
+    def answer(request: Request) -> Reply:
         turns["all"] += 1
         mark = f'{{"system_fingerprint": "fp_{turns["all"] % 2}", "id"'.encode()
         reply = Manner()(request)
@@ -105,7 +105,7 @@ def test_builds_that_change_are_counted() -> None:
 
 @pytest.mark.parametrize("wants_output", [False, True])
 def test_a_prompt_that_was_cut_is_an_error(wants_output: bool) -> None:
-    """Of text by the model's tokenizer; without one where words alone tell."""
+    """Text is counted by the model's tokenizer, or, without one, by its words if they suffice."""
     rows: list[tuple[dict[str, Any], int, str]] = [
         ({"model": str(TINY)}, 20, f"counts 20 tokens in a prompt of {TOKENS + 1}"),
         ({"model": str(TINY), "api": "chat"}, 20, f"counts 20 tokens in a prompt of {TOKENS}"),
@@ -139,7 +139,7 @@ def test_a_second_begin_token_is_counted() -> None:
     twice, once = lengths.values()
     assert twice == once + 1
 
-    def count(request: Asked) -> Reply:
+    def count(request: Request) -> Reply:
         prompt = request.body.get("prompt")
         tokens = lengths.get(str(prompt), once)
         return Manner(prompt_tokens=tokens if in_a_run(request) else once)(request)

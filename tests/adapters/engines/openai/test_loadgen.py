@@ -15,7 +15,7 @@ from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.run.worker.point_window import CURVE_LOG, REQUESTS
 from tests.adapters.engines.openai.echo import echo_server
 from tests.adapters.engines.openai.recorder import RUN_TOKENS, answering
-from tests.adapters.engines.openai.scripted import Asked, Manner, Reply, Scripted, failure
+from tests.adapters.engines.openai.scripted import Manner, Reply, Request, Scripted, failure
 from tests.adapters.engines.under_loadgen import run, token_settings
 from tests.run.harness import error_of, run_to_end, spec
 
@@ -63,7 +63,7 @@ def test_a_run_and_an_accuracy_pass_end_without_a_fault(
 def test_a_server_that_begins_to_refuse_ends_the_worker_with_one_error(tmp_path: Path) -> None:
     numbers, refused = itertools.count(1), failure("429 Too Many Requests", "slow down")
 
-    def reply(request: Asked) -> Reply:
+    def reply(request: Request) -> Reply:
         return refused if next(numbers) > 60 else Manner()(request)
 
     with Scripted(answering(reply)) as server:

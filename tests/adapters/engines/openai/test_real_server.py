@@ -73,7 +73,7 @@ def accident(how: str) -> dict[str, Any]:
 def case(
     folder: Path, options: dict[str, Any], scenario: str = "Offline", **changes: Any
 ) -> WorkerSpec:
-    """Return what a worker is told: the tiny Llama's prompts, or a few ids for our own server."""
+    """Return a worker's specification, with the tiny Llama's prompts or a few ids."""
     usual: dict[str, Any] = {
         "target_qps": 20.0,
         "latency_percentile": 0.9,  # 99 % takes 662 queries to show
@@ -131,7 +131,7 @@ def test_a_run_on_a_real_server_is_valid(scenario: str, tmp_path: Path) -> None:
 
 
 def torch_answers(indices: Sequence[int]) -> dict[int, list[int]]:
-    """Return what the torch engine generates for the same prompts."""
+    """Return the torch engine's answers to the same prompts."""
     from pytest_mlperf.adapters.datasets.openorca import OpenOrcaDataset
     from tests.adapters.engines.torch.models import answers
 

@@ -11,7 +11,7 @@ import pytest
 from pytest_mlperf.adapters.datasets.user_prompts import UserPromptsDataset
 from pytest_mlperf.adapters.engines.openai import OpenAiEngine
 from tests.adapters.engines.openai.recorder import RUN_TOKENS, Recorder, in_a_run, open_engine
-from tests.adapters.engines.openai.scripted import Asked, Manner, Scripted, words_of
+from tests.adapters.engines.openai.scripted import Manner, Request, Scripted, words_of
 from tests.adapters.engines.recording import Samples
 
 TINY = Path(__file__).parents[4] / "suites" / "tiny" / "llama2-70b" / "model"
@@ -32,14 +32,14 @@ def asked_in_runs(dataset: Any, runs: Sequence[str], **options: Any) -> list[lis
         with OpenAiEngine(dataset=dataset, precision="fp32", **options) as engine:
             engine.load_samples(range(len(dataset)))
             for run in runs:
-                earlier_requests = len(server.asked)
+                earlier_requests = len(server.requests)
                 indices = [*range(len(dataset))] * 2
                 sink = Recorder(len(indices), wants_output=run == "accuracy")
                 sink.run = run  # type: ignore[attr-defined]
                 engine.submit(range(len(indices)), indices, sink)
                 sink.wait_for_end()
                 words_by_run.append(
-                    [words_of(one) for one in server.asked[earlier_requests:] if in_a_run(one)]
+                    [words_of(one) for one in server.requests[earlier_requests:] if in_a_run(one)]
                 )
     return words_by_run
 
@@ -63,7 +63,7 @@ def begins(prompts: Sequence[Sequence[str]], words: int) -> set[tuple[str, ...]]
 def test_each_run_asks_other_prompts_of_the_same_lengths(
     dataset: Any, options: dict[str, Any], added: int
 ) -> None:
-    """Those of a pass begin alike as before; accuracy runs ask what the data set says."""
+    """Prompts of one pass begin alike; accuracy runs send the prompts of the data set unchanged."""
     first, again, scored = asked_in_runs(dataset, ["one", "two", "accuracy"], **options)
     plain = [words_of(sent(one)) for one in dataset_of(dataset)]
     assert sorted(scored) == sorted(plain * 2)
@@ -75,8 +75,8 @@ def test_each_run_asks_other_prompts_of_the_same_lengths(
     assert not begins(first, 11) & begins(again, 11)
 
 
-def sent(prompt: Any) -> Asked:
-    return Asked(method="POST", path="", headers={}, body={"prompt": prompt}, raw=b"")
+def sent(prompt: Any) -> Request:
+    return Request(method="POST", path="", headers={}, body={"prompt": prompt}, raw=b"")
 
 
 def dataset_of(dataset: Any) -> list[Any]:
@@ -119,7 +119,7 @@ def test_made_up_prompts_have_the_same_tokens_with_other_words() -> None:
             sink.run = "one"  # type: ignore[attr-defined]
             engine.submit(range(8), range(8), sink)
             sink.wait_for_end()  # a prompt of another length is an error
-            lengths = sorted(counted(one) for one in server.asked if in_a_run(one))
+            lengths = sorted(counted(one) for one in server.requests if in_a_run(one))
             assert lengths == exact
 
 
@@ -129,7 +129,7 @@ def open_like(url: str, dataset: Any, options: dict[str, Any]) -> OpenAiEngine:
     )
 
 
-def test_what_answers_say_is_counted(recwarn: pytest.WarningsRecorder) -> None:
+def test_counts_in_answers_are_summed(recwarn: pytest.WarningsRecorder) -> None:
     """Since it was last asked; a server of many names fills no memory."""
     manner = Manner(cached=2, prompt_tokens=3)
     with Scripted(manner) as server, open_engine(server.url, ["a b c"] * 3) as engine:
@@ -146,7 +146,7 @@ def test_what_answers_say_is_counted(recwarn: pytest.WarningsRecorder) -> None:
 
 
 def test_a_message_in_parts_gets_a_part_of_its_own() -> None:
-    """Before the user's text and picture; what the system says is shared."""
+    """It precedes the user's text and picture; the system prompt stays shared."""
     parts = [{"type": "text", "text": "What is it?"}, {"type": "image_url", "image_url": {}}]
     system = {"role": "system", "content": [{"type": "text", "text": "Be brief."}]}
     chat = {"messages": [system, {"role": "user", "content": parts}]}
@@ -157,7 +157,7 @@ def test_a_message_in_parts_gets_a_part_of_its_own() -> None:
             sink.run = run  # type: ignore[attr-defined]
             engine.submit([1], [0], sink)
             sink.wait_for_end()
-        first, again, plain = (one.body["messages"] for one in server.asked if in_a_run(one))
+        first, again, plain = (one.body["messages"] for one in server.requests if in_a_run(one))
     assert plain == chat["messages"]
     assert first[0] == again[0] == system
     assert first[1]["content"][1:] == again[1]["content"][1:] == parts

@@ -7,7 +7,15 @@ from typing import Any
 
 from pytest_mlperf.adapters.scorers.function_calls import FunctionCallsScorer
 from tests.adapters.engines.openai.recorder import Recorder, answering, open_engine, run
-from tests.adapters.engines.openai.scripted import DONE, Asked, Reply, Scripted, event, piece, usage
+from tests.adapters.engines.openai.scripted import (
+    DONE,
+    Reply,
+    Request,
+    Scripted,
+    event,
+    piece,
+    usage,
+)
 
 PARTS = {"colour": {"type": "string"}, "count": {"type": "integer"}}
 PARAMETERS = {"type": "dict", "properties": PARTS, "required": list(PARTS)}
@@ -60,8 +68,8 @@ def streamed(calls: list[dict[str, Any]]) -> list[bytes]:
     return parts
 
 
-def reply(request: Asked) -> Reply:
-    """Call what was asked for; where nothing is to be called, say so."""
+def reply(request: Request) -> Reply:
+    """Return the expected call, or an answer in text if no call is expected."""
     asked_for = request.body["messages"][0]["content"]
     index = [each["messages"][0]["content"] for each in QUESTIONS].index(asked_for)
     parts = streamed(CALLS[index]) or [delta(content="I can only"), delta(content=" order lamps.")]
@@ -75,7 +83,7 @@ def asked_of(script: Any) -> list[bytes]:
     sink = Recorder(len(QUESTIONS), wants_output=True)
     with Scripted(answering(script)) as server:
         run(server.url, QUESTIONS, sink=sink, api="chat")
-        sent = [asked.body for asked in server.asked if asked.body.get("max_tokens") == 32]
+        sent = [request.body for request in server.requests if request.body.get("max_tokens") == 32]
     assert not sink.errors
     assert all((body["tools"], body["tool_choice"]) == ([TOOL], "auto") for body in sent)
     assert set(sink.n_tokens.values()) == {12}
@@ -91,7 +99,7 @@ def test_refusals_and_calls_that_are_no_json_are_counted_where_answers_are_read(
         [delta(reasoning_content="hm"), *streamed(CALLS[1])],
     ]
 
-    def script(request: Asked) -> Reply:
+    def script(request: Request) -> Reply:
         index = [each["messages"] for each in QUESTIONS].index(request.body["messages"])
         counted = event({"id": "x", "choices": [], "usage": usage(30, 12)})
         return Reply(parts=[*answers[index], piece("", finish="stop", chat=True), counted, DONE])

@@ -34,18 +34,18 @@ class Healthy(BaseHTTPRequestHandler):
 class Loading(Healthy):
     """Is ready at the third question."""
 
-    asked = 0
+    health_requests = 0
 
     def do_GET(self) -> None:
-        Loading.asked += 1
-        if Loading.asked >= 3:
+        Loading.health_requests += 1
+        if Loading.health_requests >= 3:
             super().do_GET()
         else:
             self.send_error(503, "loading")
 
 
 class NeverReady(Healthy):
-    """Always says that it loads."""
+    """A server that always reports that it is loading."""
 
     def do_GET(self) -> None:
         self.send_error(503, "loading")
@@ -101,7 +101,7 @@ def leave_grandchild(port: int, folder: str) -> None:
 
 
 def grandchild(folder: str) -> None:
-    """Fork once more, so that whoever started this loses sight of it."""
+    """Fork once more, so that the caller loses track of this process."""
     reads, writes = os.pipe()
     if os.fork():
         os.close(writes)
@@ -126,7 +126,7 @@ def ignore_end() -> None:
 
 
 def main(behaviour: str, port: int, folder: str = "") -> None:
-    """Behave as told."""
+    """Run the named behaviour."""
     behaviours: dict[str, Callable[[], object]] = {
         "healthy": lambda: serve(port),
         "loading": lambda: serve(port, Loading),

@@ -37,7 +37,7 @@ def server_of(command: Sequence[str], **changes: Any) -> Server:
 def scripted(
     behaviour: str, folder: Path | str = "", *, limit_s: float = 20.0, health: str = "/health"
 ) -> Server:
-    """Return one of the scripted servers, likewise."""
+    """Return one of the scripted servers."""
     command = [sys.executable, str(SCRIPT), behaviour, "{port}", str(folder)]
     return server_of(command, health=health, start_timeout_s=limit_s)
 
@@ -48,7 +48,7 @@ def port_of(server: Server) -> int:
 
 @pytest.fixture(autouse=True)
 def _nothing_is_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """Whatever a test is about: none of its processes is there afterwards."""
+    """Check after each test that no process of it is left."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))  # logs of servers go there
     children_at_start = {child.pid for child in psutil.Process().children(recursive=True)}
     yield
@@ -115,7 +115,7 @@ _launch.main(1.0, os.getppid(), ["sh", "-c", "exit 3"])
 """
 
 
-def test_how_a_program_ended_is_told_also_where_it_was_over_at_once() -> None:
+def test_the_end_of_a_program_is_reported_even_if_it_ended_at_once() -> None:
     printed = subprocess.run(
         [sys.executable, "-c", SHORT_LIVED],
         input=b"",
@@ -177,7 +177,7 @@ def test_a_server_that_ends_later_is_found_dead_and_dies_with_who_watches_over_i
             assert left_of([processes[1].pid]) == []
 
 
-def test_a_port_that_was_taken_meanwhile_is_not_the_only_one(tmp_path: Path) -> None:
+def test_a_taken_port_is_replaced_by_another_one(tmp_path: Path) -> None:
     (tmp_path / "twice").mkdir()
     with scripted("taken once", tmp_path) as server:
         assert "in use" not in server.log.read_text("utf-8")
@@ -252,7 +252,7 @@ def test_a_killed_worker_leaves_no_server(tmp_path: Path) -> None:
     os.kill(forked, signal.SIGKILL)
 
 
-def test_what_is_no_program_is_named(tmp_path: Path) -> None:
+def test_a_missing_program_is_named(tmp_path: Path) -> None:
     program = tmp_path / "program"
     program.write_text("no code", "ascii")
     program.chmod(0o755)
@@ -296,7 +296,7 @@ def test_where_programs_are_looked_for(tmp_path: Path, monkeypatch: pytest.Monke
     assert unrefused(find_program, RunError, rows) == []
 
 
-def test_what_means_nothing_is_refused_before_anything_starts() -> None:
+def test_meaningless_options_are_refused_before_anything_starts() -> None:
     rows: list[tuple[dict[str, Any], str]] = [
         ({"command": []}, r"^engine some: serve = \[\] is no list of words"),
         ({"command": ["", "{port}"]}, "the first word of serve is empty"),

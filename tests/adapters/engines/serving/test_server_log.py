@@ -17,7 +17,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @given(text=st.binary() | st.text().map(str.encode))
-def test_whatever_a_server_prints_its_lines_are_safe_to_show(log: Path, text: bytes) -> None:
+def test_lines_of_a_servers_log_are_safe_to_print(log: Path, text: bytes) -> None:
     """Nothing in them moves a cursor, starts a line or passes for a command to a CI system."""
     log.write_bytes(text)
 

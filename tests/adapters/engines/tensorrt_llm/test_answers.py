@@ -1,4 +1,4 @@
-"""The engine on the stand-in: what is asked for comes back, token by token, and nothing is left."""
+"""Test the engine on the stand-in: answers come token by token, and no process is left."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def engine(folder: Path, prompts: Any = ([9],), **options: Any) -> TensorRtLlmEn
     return TensorRtLlmEngine(**{**arguments, **options})
 
 
-def test_every_token_is_told_in_order_where_tokens_are_timed(counting: Path) -> None:
+def test_every_token_is_reported_in_order_if_tokens_are_timed(counting: Path) -> None:
     expected = {100: [8, 7, 6, 5, 4, 3, 2], 101: [5, 4, 3, 2], 102: [3, 2]}
     for options in ({}, {"stream_interval": 3}):  # several tokens in a message are all counted
         timed, untimed = Recorder(3), Recorder(3, times_tokens=False)
@@ -219,7 +219,7 @@ def test_accepted_drafts_are_counted(counting: Path, monkeypatch: pytest.MonkeyP
 
 
 class Listed:
-    """What a package offers: a kind that 1.2 tells by its class, and one as newer ones have it."""
+    """Streaming kinds of a package: 1.2 names them by class, newer versions differently."""
 
     class NGramDecodingConfig:
         model_fields: ClassVar = {"max_draft_len": int}

@@ -1,4 +1,4 @@
-"""What TensorRT-LLM is given for what a suite says."""
+"""Test the arguments that TensorRT-LLM gets from the options of a suite."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def generation(**options: Any) -> Generation:
     return Generation(**{**fields, "eos": (2,), **options})
 
 
-def test_what_a_suite_leaves_open_is_left_to_tensorrt_llm() -> None:
+def test_unset_options_are_left_to_tensorrt_llm() -> None:
     assert arguments() == {
         "model": "/models/llama",
         "skip_tokenizer_init": True,

@@ -60,7 +60,7 @@ def test_a_missing_package_is_named(counting: Path, monkeypatch: pytest.MonkeyPa
 
 
 @standin
-def test_a_package_that_does_not_do_is_told_apart(
+def test_an_unsuitable_package_is_refused_with_the_reason(
     counting: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine(counting).require()
@@ -155,7 +155,7 @@ FAILED: list[tuple[dict[str, Any], str]] = [
 
 
 @standin
-def test_what_tensorrt_llm_would_refuse_is_told_in_our_words(counting: Path) -> None:
+def test_options_that_tensorrt_llm_would_refuse_are_refused_by_our_names(counting: Path) -> None:
     for options, sentence in REFUSED:
         assert failure(counting, **options) == sentence.format(folder=counting)
 

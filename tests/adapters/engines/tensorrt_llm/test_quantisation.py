@@ -85,7 +85,7 @@ def test_another_precision_than_the_weights_have_is_refused(tmp_path: Path) -> N
         assert str(refused.value) == sentence.format(folder=tmp_path)
 
 
-def test_what_is_unknown_is_not_guessed(tmp_path: Path) -> None:
+def test_unknown_quantisations_are_refused(tmp_path: Path) -> None:
     rows: list[tuple[dict[str, Any], str]] = [
         ({"inside": {"quant_method": "hqq"}}, "config.json: names quant_method 'hqq', which"),
         ({"outside": modelopt("FP2")}, "hf_quant_config.json: names quant_algo 'FP2', which"),

@@ -1,4 +1,4 @@
-"""The stand-in is as strict as what it stands for."""
+"""Test that the stand-in is as strict as the original."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Model folders that all tests of the engine share; none of them is ever changed."""
+"""Model folders that all tests of the engine share; no test changes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tiny models whose answers are known, and what runs an engine on them."""
+"""Tiny models with known answers, and helpers that run an engine on them."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def open_engine(folder: Path, prompts: Sequence[Any], **options: Any) -> TorchEn
 
 
 def describe(folder: Path, **options: Any) -> dict[str, str]:
-    """Return what an engine says of itself, once it is loaded."""
+    """Return the description of an engine that has loaded."""
     with open_engine(folder, [[5], [9]], **options) as engine:
         return dict(engine.describe())
 

@@ -1,4 +1,4 @@
-"""Factories of small modules, and what runs an engine on them."""
+"""Factories of small modules, and helpers that run an engine on them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def open_engine(samples: Sequence[Any], factory: str, **options: Any) -> TorchMo
 
 
 def describe(samples: Sequence[Any], factory: str, **options: Any) -> dict[str, str]:
-    """Return what an engine says of itself, once it is loaded."""
+    """Return the description of an engine that has loaded."""
     with open_engine(samples, factory, **options) as engine:
         return dict(engine.describe())
 
@@ -85,7 +85,7 @@ class Pairs(torch.nn.Module):
 
 
 class Lengths(torch.nn.Module):
-    """Doubles what is there, and gives the number of rows each sample was filled up to."""
+    """Double each number, and return the number of rows each sample was padded to."""
 
     batching = "pad"
 

@@ -1,4 +1,4 @@
-"""A tiny Stable Diffusion XL with random weights, and the plain calls of diffusers beside it.
+"""A tiny Stable Diffusion XL with random weights, and plain calls of diffusers as its reference.
 
 Importing this skips the module that does so where diffusers is missing.
 """
@@ -124,7 +124,7 @@ def write_pipeline(folder: Path, **unet: Any) -> Path:
 
 
 def latents(seed: int = 3) -> NDArray[np.float32]:
-    """Return what a data set gives to all samples, which cannot be written to."""
+    """Return read-only latents, as a data set gives them to all samples."""
     noise = np.random.default_rng(seed).normal(size=(1, 4, SIDE, SIDE)).astype(np.float32)
     noise.setflags(write=False)
     return noise
@@ -195,7 +195,7 @@ def plain_pipeline(folder: Path, dtype: Any = torch.float32) -> Any:
 def by_hand(
     pipe: Any, prompts: Sequence[str], start: NDArray[np.float32], **settings: Any
 ) -> NDArray[np.uint8]:
-    """Return what one call of the pipeline makes of prompts, as MLPerf's reference rounds it."""
+    """Return the images of one plain call of the pipeline, rounded as MLPerf's reference does."""
     arguments = {
         "prompt": list(prompts),
         "negative_prompt": [NEGATIVE_PROMPT] * len(prompts),

@@ -29,7 +29,7 @@ LONGEST = 16
 
 
 def counted(start: int, most: int = 1000) -> list[int]:
-    """Return what the counting model says after `start`."""
+    """Return the tokens that the counting model answers to `start`."""
     tokens: list[int] = []
     while len(tokens) < most and (not tokens or tokens[-1] != EOS):
         tokens.append(countdown(tokens[-1] if tokens else start))

@@ -98,9 +98,9 @@ def test_a_step_that_runs_all_blocks_is_the_unets_own_and_others_take_fewer_oper
 
 @pytest.mark.parametrize("side", [SIDE, 18])
 def test_a_step_between_is_the_outer_blocks_on_the_kept_features(side: int) -> None:
-    """By hand: what up block 1 gave at the first step goes into the last up block at the second.
+    """Computed by hand: the output of up block 1 at step one enters the last up block at step two.
 
-    18 is no multiple of 4, where the UNet tells its up blocks which size to make.
+    18 is not divisible by 4: then the UNet passes its up blocks the size to make.
     """
     plain, unet, arguments = make_unet(), make_unet(), inputs(side)
     kept: list[Any] = []

@@ -1,4 +1,4 @@
-"""Images are those of diffusers' own pipeline, however samples come; what is wrong is refused."""
+"""Test that images equal those of diffusers' pipeline in any batching; bad options are refused."""
 
 from __future__ import annotations
 
@@ -247,7 +247,7 @@ def test_blocks_are_compiled_at_loading(tiny: Path, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.nightly
 def test_compiled_blocks_are_warm_at_start(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also with reused features, whose steps are no reason to compile anew.
+    """Also with reused features, whose steps do not trigger a new compilation.
 
     Graphs are traced and guarded as always, but run as they are: making code takes minutes.
     """
@@ -266,7 +266,7 @@ def test_compiled_blocks_are_warm_at_start(tiny: Path, monkeypatch: pytest.Monke
     assert close(images, paint(tiny, prompts, deepcache=2, steps=5))
 
 
-def test_what_has_gathered_goes_in_one_batch(tiny: Path) -> None:
+def test_gathered_samples_go_in_one_batch(tiny: Path) -> None:
     """Samples that come one by one wait for the thread, `batch_size` of them at most."""
     sink = Gallery(expected=9, wants_output=False)
     with open_engine(tiny, Captions(["rain"] * 9, latents()), batch_size=4, steps=1) as engine:

@@ -1,4 +1,4 @@
-"""DLRM-DCNv2 beside the same computation in plain NumPy, pair by pair, in float64."""
+"""Test DLRM-DCNv2 against the same computation in plain NumPy, pair by pair, in float64."""
 
 from __future__ import annotations
 

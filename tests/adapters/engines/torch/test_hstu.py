@@ -1,4 +1,4 @@
-"""HSTU ranks as its equations say, whatever comes together, and says what does not fit."""
+"""Test that HSTU ranks by its equations in any batching, and names inputs that do not fit."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_candidate_sees_the_past_and_no_other_candidate(model: Path) -> None:
     assert abs(changed[2] - whole[2]) > 1e-6
 
 
-def test_a_layer_computes_what_the_paper_says() -> None:
+def test_a_layer_follows_the_equations_of_the_paper() -> None:
     torch.manual_seed(2)
     sizes = dataclasses.replace(SIZES, num_heads=1)
     module = Hstu(sizes).eval()

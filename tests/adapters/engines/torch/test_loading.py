@@ -1,4 +1,4 @@
-"""What is loaded is what the suite names, complete; all else is refused with one clear sentence."""
+"""Test that the engine loads exactly the model of the suite, and refuses others in one sentence."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ def test_a_cache_too_small_or_too_large_is_refused(counting: Path) -> None:
 
 
 def test_continuous_batching_needs_psutil(counting: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """transformers would report that there is no memory at all."""
+    """Without it, transformers would report that all memory is used."""
     monkeypatch.setitem(sys.modules, "psutil", None)
     with pytest.raises(EnvironmentFault, match="on the CPU needs psutil"):
         describe(counting, batching="continuous")

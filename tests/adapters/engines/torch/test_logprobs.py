@@ -1,4 +1,4 @@
-"""Log-probabilities of prompts: those of the model alone, whatever is beside a prompt."""
+"""Test that log-probabilities of a prompt do not depend on the other prompts of a batch."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_weights_that_are_no_numbers_are_named(random: Path, tmp_path: Path) -> 
         ask(engine, sink, 1)
 
 
-def test_what_cannot_be_evaluated_is_refused(random: Path) -> None:
+def test_unsupported_evaluations_are_refused(random: Path) -> None:
     options: list[tuple[dict[str, Any], str]] = [
         ({"prompt_logprobs": 1}, "prompt_logprobs = 1 is not true or false"),
         ({"temperature": 1.0}, "prompt_logprobs = true generates nothing: leave temperature out"),

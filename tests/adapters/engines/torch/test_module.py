@@ -38,7 +38,7 @@ from tests.refusals import unrefused
 
 
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=6), st.sampled_from(["concat", "pad"]))
-def test_what_is_joined_is_cut_into_the_same_parts(sizes: list[int], name: str) -> None:
+def test_joined_samples_are_cut_into_the_same_parts(sizes: list[int], name: str) -> None:
     """For any lengths, also of nested samples; padding never reaches a sample's own part."""
     samples: list[Any] = [
         {"a": np.full((size, 2), place, np.float32), "b": [np.arange(size)]}
@@ -163,7 +163,7 @@ def test_compiled_modules_answer_alike(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_workers_answer_in_threads_of_their_own() -> None:
-    """And take no more than `batch_size` of what has gathered at once."""
+    """They take at most `batch_size` of the gathered samples at once."""
     samples, sink = rows(20), Tokenless(expected=20, wants_output=False)
     with open_engine(samples, "linear", batch_size=3, workers=2) as engine:
         engine.load_samples(range(20))

@@ -176,7 +176,7 @@ def test_gpus_without_kernels_are_refused(monkeypatch: pytest.MonkeyPatch) -> No
     assert unrefused(check, EnvironmentFault, rows) == []
 
 
-def test_what_is_not_quantised_has_a_type_that_the_kernels_take() -> None:
+def test_layers_that_are_not_quantised_have_a_type_of_the_kernels() -> None:
     """Else that of the checkpoint, here float16."""
     expected = {
         ("fp32", CPU): torch.float32,

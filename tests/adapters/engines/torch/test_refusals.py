@@ -116,7 +116,7 @@ def test_options_out_of_range_are_refused(kind: Kind) -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
-def test_a_device_that_is_not_here_is_no_silent_run_on_the_cpu(kind: Kind) -> None:
+def test_a_missing_device_never_falls_back_to_the_cpu(kind: Kind) -> None:
     rows = [
         (device, f"engine {kind.name}: device = '{device}', but .* sees no CUDA device")
         for device in ("cuda", "cuda:1")

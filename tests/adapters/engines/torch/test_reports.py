@@ -159,7 +159,9 @@ def test_a_single_sample_returns_at_once_from_submit_where_threads_work(counting
 
 
 @pytest.mark.parametrize("batching", ["static", "dynamic", "continuous"])
-def test_what_a_sink_raises_ends_the_run_and_not_the_thread(counting: Path, batching: str) -> None:
+def test_an_exception_of_a_sink_ends_the_run_and_not_the_thread(
+    counting: Path, batching: str
+) -> None:
     """The error reaches the caller or the sink, and the next sample is answered."""
 
     def fail(*_: Any) -> None:
@@ -180,7 +182,7 @@ def test_what_a_sink_raises_ends_the_run_and_not_the_thread(counting: Path, batc
 
 
 def test_a_cache_too_small_for_all_makes_no_token_come_twice(counting: Path) -> None:
-    """transformers then starts samples anew, with what they have said as part of the prompt."""
+    """transformers restarts samples, with the tokens generated so far as part of the prompt."""
     starts = [60, 58, 56, 54, 52]
     prompts = [[3] * 235 + [start] for start in starts]
     options: dict[str, Any] = {"kv_blocks": 3, "batch_size": 5, "min_new_tokens": 40}

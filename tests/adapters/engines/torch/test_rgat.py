@@ -1,4 +1,4 @@
-"""R-GAT samples neighbours while it answers, the same for a paper whatever is asked beside it."""
+"""Test that R-GAT samples neighbours while it answers, equally for a paper in any batch."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def classes(model: Path, dataset: Any, **options: Any) -> list[int]:
     return [int(number) for (number,) in outputs]
 
 
-def test_classes_are_int64_and_the_same_whatever_comes_together(model: Path) -> None:
+def test_classes_are_int64_and_independent_of_the_batch(model: Path) -> None:
     """A byte would not hold them, as in the log of MLPerf's reference."""
     together, single = (classes(model, Graph(), batch_size=size) for size in (60, 1))
 

@@ -46,7 +46,7 @@ def test_tokens_are_drawn_as_often_as_their_shares_say() -> None:
         assert shares_of(**options) == pytest.approx(expected, abs=1 / STEPS + 1e-4), options
 
 
-def test_a_seed_gives_the_same_answers_whatever_is_beside_them(random: Path) -> None:
+def test_a_seed_gives_the_same_answers_in_any_batch(random: Path) -> None:
     first = answers(random, MIXED, batch_size=4, **WARM)
 
     assert answers(random, MIXED, batch_size=12, **WARM) == first

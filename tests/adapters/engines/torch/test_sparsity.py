@@ -1,4 +1,4 @@
-"""2:4 sparsity is what the weights have, or loading fails; dense kernels are not called sparse."""
+"""Test that loading fails unless weights are 2:4 sparse; dense kernels are not called sparse."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_cpu_checks_it_and_runs_dense_kernels(sparse: Path, precision: str) ->
 
 
 def test_a_weight_too_many_is_found_with_its_place(random: Path, sparse: Path) -> None:
-    """Output 37, inputs 20 to 23: three of them are not zero then; how small it is is no excuse.
+    """Output 37, inputs 20 to 23: three of them are non-zero then, however small.
 
     Two of four along the outputs, as a matrix that was transposed has them, are not 2:4 either.
     """
@@ -96,7 +96,7 @@ def test_more_zeros_than_needed_are_sparse_too(sparse: Path) -> None:
     assert describe(sparse, sparsity="2:4")["zeros"] == expected
 
 
-def test_what_cannot_be_sparse_is_refused_before_anything_is_loaded(sparse: Path) -> None:
+def test_models_that_cannot_be_sparse_are_refused_before_loading(sparse: Path) -> None:
     rows = [
         ({"sparsity": "1:4"}, "sparsity = '1:4' is not one of 2:4"),
         ({"precision": "int8"}, 'needs precision = fp32 or bf16 or fp16, not "int8"'),
@@ -109,7 +109,7 @@ def test_what_cannot_be_sparse_is_refused_before_anything_is_loaded(sparse: Path
     assert unrefused(make, SuiteError, rows) == []
 
 
-def test_experts_that_nobody_would_check_are_refused(tmp_path: Path) -> None:
+def test_experts_that_cannot_be_checked_are_refused(tmp_path: Path) -> None:
     """They are one matrix of three dimensions, not linear layers: half of them in zeros would not
     be seen, and no kernel would use it."""
     sizes = {"vocab_size": 64, "hidden_size": 16, "intermediate_size": 32, "num_local_experts": 2}

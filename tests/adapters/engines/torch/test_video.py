@@ -1,4 +1,4 @@
-"""Videos are those of diffusers' WanPipeline, however samples come; what is wrong is refused."""
+"""Test that videos equal those of diffusers' WanPipeline in any batching."""
 
 from __future__ import annotations
 

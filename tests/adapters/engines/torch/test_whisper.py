@@ -93,9 +93,9 @@ def open_engine(folder: Path, clips: Sequence[Any] = CLIPS, **options: Any) -> W
 
 @pytest.fixture(scope="module")
 def expected(folder: Path) -> list[tuple[bytes, int]]:
-    """The logged bytes and the tokens of each clip alone, as MLPerf's reference makes them.
+    """Return the logged bytes and the tokens of each clip alone, as MLPerf's reference makes them.
 
-    That strips the text, looks each character up, and drops what is no label.
+    It strips the text, looks each character up, and drops characters without a label.
     """
     model = WhisperForConditionalGeneration.from_pretrained(folder)
     tokenizer = WhisperTokenizer.from_pretrained(folder)

@@ -1,7 +1,7 @@
-"""A KServe v2 server over HTTP that does what it is told, right or wrong, as a child process.
+"""A scripted KServe v2 server over HTTP in a child process, which answers rightly or wrongly.
 
-Run as `python scripted.py PORT SCRIPT`, the script as JSON. Its model "echo" gives the row that it
-was sent: input "row", output "scores", both FP32 of shape (-1, 4). It needs numpy.
+Run as `python scripted.py PORT SCRIPT`, the script as JSON. Its model "echo" returns the row of the
+request: input "row", output "scores", both FP32 of shape (-1, 4). It needs numpy.
 """
 
 from __future__ import annotations
@@ -49,21 +49,21 @@ class Handler(BaseHTTPRequestHandler):
     wbufsize = -1
     script: dict[str, Any] = NORMAL
     lock = threading.Lock()
-    answered = asked = 0
+    answered = ready_requests = 0
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
         """Say nothing."""
 
     def do_GET(self) -> None:
-        """Answer what is asked before a run."""
+        """Answer the requests of the preparation."""
         path, script = self.path, self.script
         if path == "/v2/health/ready":
             self.reply(200, {})
         elif path.endswith("/ready"):
             with self.lock:
-                type(self).asked += 1
+                type(self).ready_requests += 1
                 wait = script["ready_after"]
-                ready = wait is not None and self.asked > wait
+                ready = wait is not None and self.ready_requests > wait
             self.reply(200 if ready and "/echo/" in path else 400, {})
         elif path == "/v2":
             self.reply(200, script["server"], blanks=script["blanks"])
@@ -75,7 +75,7 @@ class Handler(BaseHTTPRequestHandler):
             self.reply(404, {"error": f"nothing is at {path}"})
 
     def do_POST(self) -> None:
-        """Answer a request, or do what the script says."""
+        """Answer a request as the script says."""
         body = self.rfile.read(int(self.headers["Content-Length"]))
         if self.path == "/v2/repository/index":
             self.reply(200, [{"name": name} for name in self.script["models"]])

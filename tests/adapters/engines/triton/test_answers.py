@@ -28,9 +28,9 @@ EXPECTED = [struct.pack("<q", index % 4) for index in range(30)]
 
 
 def test_every_sample_has_its_own_answer() -> None:
-    """As bytes where the server can read them, and as text, which carries every number exactly.
+    """As bytes if the server reads them, and as text, which carries every number exactly.
 
-    What float32 can hold, the smallest and the largest too, and what is no number. A model that
+    Any float32, the smallest, the largest and NaN. A model that
     becomes ready later is waited for.
     """
     row = np.array([np.float32(1) / 3, 1e-45, -3.4028235e38, np.nan], "f4")

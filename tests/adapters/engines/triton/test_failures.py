@@ -1,4 +1,4 @@
-"""What goes wrong on a server: one clear error with counts, before the run where it can be seen."""
+"""Test failures of a server: one clear error with counts, before the run if it can be detected."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ BEFORE: list[tuple[dict[str, Any], dict[str, Any], str]] = [
 ]
 
 
-def test_what_a_server_says_is_checked_before_the_run() -> None:
+def test_a_servers_metadata_is_checked_before_the_run() -> None:
     for script, options, message in BEFORE:
         with local(**script) as url, pytest.raises(RunError, match=re.escape(message)) as caught:
             answers(rows(1), url=url, **options)
@@ -136,7 +136,7 @@ AMID = {
 }
 
 
-def test_what_goes_wrong_in_the_middle_ends_the_run() -> None:
+def test_failures_in_mid_run_end_the_run() -> None:
     for manner, message in AMID.items():
         is_child = manner == "kill"
         script = {"after": 10, "then": manner}

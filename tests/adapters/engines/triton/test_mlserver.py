@@ -64,7 +64,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 def test_answers_are_those_of_engine_onnxruntime(
     running: Running, images: list[Any], protocol: str
 ) -> None:
-    """Of the encoder: samples of many lengths, padded into batches, three inputs, two outputs."""
+    """The encoder's samples have many lengths; it has three inputs and two outputs."""
     server = {"url": running.urls[protocol], "protocol": protocol}
     for batch_size in (1, 8):
         outputs = answers(images, **server, served_model="resnet50", batch_size=batch_size)
@@ -78,7 +78,7 @@ def test_answers_are_those_of_engine_onnxruntime(
 
 
 def workers(protocol: str, **options: Any) -> dict[str, Any]:
-    """Return what a worker needs to run the tiny ResNet-50 through a server."""
+    """Return the worker options that run the tiny ResNet-50 through a server."""
     return {
         "engine": "pytest_mlperf.adapters.engines.triton:TritonEngine",
         "options": {"served_model": "resnet50", "protocol": protocol, "batch_size": 8, **options},

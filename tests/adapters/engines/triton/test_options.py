@@ -57,7 +57,9 @@ HOSTS = st.from_regex(r"[a-z0-9][a-z0-9.-]{0,20}", fullmatch=True)
 
 
 @given(st.sampled_from(sorted(PORTS)), st.booleans(), HOSTS, st.integers(1, 65535))
-def test_an_address_reads_what_it_writes(protocol: str, secure: bool, host: str, port: int) -> None:
+def test_an_address_survives_a_round_trip(
+    protocol: str, secure: bool, host: str, port: int
+) -> None:
     scheme = SECURE[protocol] if secure else protocol
 
     address = Address.of(protocol, f"{scheme}://{host}:{port}")

@@ -17,7 +17,7 @@ def open_engine(folder: Path, prompts: Sequence[Any], **options: Any) -> VllmEng
 
 
 def describe(folder: Path, prompts: Sequence[Any] = ([9],), **options: Any) -> dict[str, str]:
-    """Return what an engine says of itself, once it is loaded."""
+    """Return the description of an engine that has loaded."""
     with open_engine(folder, prompts, **options) as engine:
         return dict(engine.describe())
 

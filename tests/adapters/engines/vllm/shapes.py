@@ -92,10 +92,10 @@ def speech() -> Mapping[str, Shape]:
 
 
 def refusals(model: str, kind: str) -> dict[str, tuple[str, str]]:
-    """Return by shape what the `vllm` of this Python raises: the error's name, and its words.
+    """Return the error name and message that `vllm` raises in this Python, by shape.
 
     Args:
-        model: Folder of a model that takes what `kind` says: "chats" or "speech".
+        model: Folder of a model for inputs of this kind: "chats" or "speech".
     """
     from vllm.entrypoints.llm import LLM
     from vllm.sampling_params import RequestOutputKind, SamplingParams
@@ -137,7 +137,7 @@ def shapes(model: str, kind: str) -> Mapping[str, Shape]:
 
 
 def differences(raised: Mapping[str, Sequence[str]], model: str, kind: str) -> list[str]:
-    """Return what was raised where something else is right, a sentence each."""
+    """Return a sentence for each shape that raised a wrong error."""
     return [
         f"{name}: {': '.join(raised[name]) or 'taken'}, and not {shape.error}: {shape.words}"
         for name, shape in shapes(model, kind).items()

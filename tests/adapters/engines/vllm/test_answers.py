@@ -1,4 +1,4 @@
-"""The engine on the stand-in: tokens as the torch engine gives them, told in order."""
+"""Test the engine on the stand-in: its tokens equal the torch engine's, and come in order."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_text_is_tokenised_by_the_models_own_tokenizer(counting: Path) -> None:
     assert answers(counting, ["a"], max_new_tokens=5) == answers(counting, [ids], max_new_tokens=5)
 
 
-def test_tokens_are_told_as_they_come(counting: Path) -> None:
+def test_tokens_are_reported_as_they_come(counting: Path) -> None:
     """The first before all others, each of them once, the end last, whatever the pieces."""
     for interval in (1, 4):
         sink = Recorder(expected=2)
@@ -85,7 +85,9 @@ def test_tokens_are_told_as_they_come(counting: Path) -> None:
         assert len(sink.threads) == 1
 
 
-def test_answers_are_told_whole_in_offline_unless_a_suite_says_otherwise(counting: Path) -> None:
+def test_answers_are_reported_whole_in_offline_unless_the_suite_sets_otherwise(
+    counting: Path,
+) -> None:
     """LoadGen waits for no first token there, and every message costs."""
     cases: list[tuple[dict[str, Any], int]] = [
         ({"stream": False}, 0),

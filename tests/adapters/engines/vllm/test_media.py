@@ -57,7 +57,7 @@ def on_torch(name: str) -> Any:
 
 
 def answered(engine: Any, samples: int, *, one_by_one: bool = False) -> RecordingSink:
-    """Return what an engine, not entered yet, told of its first samples."""
+    """Return the answers of an engine, which is entered here, to its first samples."""
     sink = RecordingSink(samples, times_tokens=False, counts_tokens=True)
     with engine:
         ask(engine, sink, samples, one_by_one=one_by_one)
@@ -217,7 +217,7 @@ def test_a_sample_that_vllm_would_cut_or_change_is_refused() -> None:
 
 @pytest.mark.parametrize(("name", "kind"), [("whisper", "speech"), ("qwen3-vl", "chats")])
 def test_the_stand_in_refuses_prompts_as_vllm_does(name: str, kind: str) -> None:
-    """What it would let pass, no test here could find; `test_real.py` asks vLLM the same."""
+    """A laxer stand-in would hide defects; `test_real.py` checks vLLM itself."""
     model = str(twin(name).model)
 
     assert shapes.differences(shapes.refusals(model, kind), model, kind) == []

@@ -68,7 +68,7 @@ def test_a_wrong_option_is_refused_in_a_sentence(folder: Path, tmp_path: Path) -
     }
 
 
-def test_what_the_suite_leaves_open_is_left_to_vllm(folder: Path) -> None:
+def test_unset_options_are_left_to_vllm(folder: Path) -> None:
     assert arguments(folder) == {
         "model": str(folder),
         "dtype": "bfloat16",

@@ -29,7 +29,7 @@ def ready(process: subprocess.Popen[str]) -> subprocess.Popen[str]:
     return process
 
 
-def test_what_was_there_before_stays() -> None:
+def test_processes_from_before_are_left_alone() -> None:
     """Children and their children are ended; an older child of this process is not."""
     with ready(start(SLEEPS)) as older:
         started = Started()
@@ -45,7 +45,7 @@ def test_what_was_there_before_stays() -> None:
         older.kill()
 
 
-def test_what_ends_by_itself_is_not_killed() -> None:
+def test_processes_that_end_by_themselves_are_not_killed() -> None:
     started = Started()
     with start("print(flush=True); input()") as process:
         ready(process)

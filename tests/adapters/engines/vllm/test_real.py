@@ -42,7 +42,7 @@ SMALL: dict[str, Any] = {
 def run_in_vllms_python(
     tmp_path: Path, scenario: str, samples: int, **parts: Any
 ) -> tuple[dict[str, str], dict[str, Any], dict[int, bytes]]:
-    """Return the engine's facts, what a run came to, and the answers of an accuracy pass."""
+    """Return the engine's facts, the results of a run, and the answers of an accuracy pass."""
     assert PYTHON
     shutil.copytree(PACKAGE, tmp_path / "code" / PACKAGE.name)
     build = Build(python=[PYTHON], code=tmp_path / "code", title=f"python {PYTHON}", key="python")

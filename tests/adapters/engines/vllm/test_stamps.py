@@ -1,4 +1,7 @@
-"""Our stamps against vLLM's: what is possible is summed up, what is not ends the run."""
+"""Test our time stamps against vLLM's.
+
+Possible differences are summarised, impossible ones end the run.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +81,7 @@ def test_no_stamp_that_is_possible_is_refused(theirs_s: float, late_s: float) ->
     assert gaps.take()
 
 
-def test_what_cannot_be_ends_the_run() -> None:
+def test_impossible_stamps_end_the_run() -> None:
     table = [
         (seen(9.9, 11.1), theirs(10.0, 11.0), "its first token was here 100.0 ms before vLLM"),
         (seen(10.1, 10.9), theirs(10.0, 11.0), "its last token was here 100.0 ms before vLLM"),

@@ -1,4 +1,4 @@
-"""The tiny Llama on a real vLLM, and what the torch engine answers on it."""
+"""The tiny Llama on a real vLLM, with the torch engine's answers as its reference."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def prompts() -> list[list[int]]:
 
 @functools.cache
 def expected() -> list[list[int]]:
-    """Return what the torch engine answers to them."""
+    """Return the torch engine's answers to the prompts."""
     return models.answers(TWIN / "model", prompts(), max_new_tokens=LONGEST, batching="static")
 
 

@@ -10,11 +10,11 @@ from vllm.sampling_params import RequestOutputKind
 
 
 class LLM:
-    def __init__(self, model: str, **given: Any) -> None:
-        for name in given:
+    def __init__(self, model: str, **fields: Any) -> None:
+        for name in fields:
             if name not in {*names("LLM()"), *names("AsyncEngineArgs()")} - {"enable_log_requests"}:
                 raise TypeError(f"EngineArgs() got an unexpected keyword argument {name!r}")
-        self._model = Model(AsyncEngineArgs(model=model, **given))
+        self._model = Model(AsyncEngineArgs(model=model, **fields))
         self.llm_engine = SimpleNamespace(
             vllm_config=self._model.config(),
             engine_core=SimpleNamespace(shutdown=self._model.shutdown),

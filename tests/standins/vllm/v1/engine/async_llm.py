@@ -75,4 +75,4 @@ class AsyncLLM:
             return row.reason is not None or row.sampling.output_kind is RequestOutputKind.DELTA
         interval = self._model.args.stream_interval or 1
         is_delta = row.sampling.output_kind is RequestOutputKind.DELTA
-        return is_delta and len(row.answer) - row.told >= interval
+        return is_delta and len(row.answer) - row.reported >= interval

@@ -1,0 +1,239 @@
+"""Keep accepted runs as baselines: one JSON file a name, with figures and digests only."""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+from pytest_mlperf import MlperfError, Outcome
+from pytest_mlperf.addons.judge.judging import Comparison, session_of
+from pytest_mlperf.addons.judge.model import Fact, Point, Quantity, Run, Score
+from pytest_mlperf.addons.judge.report import headline
+from pytest_mlperf.core.numbers import plural
+from pytest_mlperf.judge.inputs import DAYS
+from pytest_mlperf.stores.documents import Document
+
+FOLDER = Path("baselines") / "judged"
+
+ANEW = "record anew with pytest-mlperf judge --update missing"
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
+
+Action = Literal["missing", "replace"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Acceptance:
+    """Hold who-what of one update: the action, the day, the reason and the verdict then."""
+
+    action: str
+    date: str
+    reason: str
+    runs: int
+    verdict: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AcceptedPoint:
+    """Hold the conditions of a point, which all runs share."""
+
+    tool: str
+    name: str
+    facts: Mapping[str, Fact] = field(default_factory=dict)
+    quantities: Mapping[str, Quantity] = field(default_factory=dict)
+    axis: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Figures:
+    """Hold the figures of one point in one run; the names are those of `Point`."""
+
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    scores: Mapping[str, Score] = field(default_factory=dict)
+    sent: int | None = None
+    failed: int | None = None
+    broken: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AcceptedRun:
+    """Hold one run; `points` has its figures by point. The other names are those of `Run`."""
+
+    tool: str
+    source: str
+    digest: str
+    folder: str
+    points: Mapping[str, Figures]
+    started: float | None = None
+    host: str | None = None
+    commit: str | None = None
+    version: str | None = None
+    told: Mapping[str, str] = field(default_factory=dict)
+    duration_s: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Accepted:
+    """Hold a baseline: the content of its file."""
+
+    schema: int
+    name: str
+    history: tuple[Acceptance, ...]
+    points: tuple[AcceptedPoint, ...]
+    runs: tuple[AcceptedRun, ...]
+
+
+DOCUMENT = Document(Accepted, schema=1, title="baseline of judge", anew=ANEW)
+
+
+def place(name: str) -> Path:
+    """Return the file of a baseline; raise MlperfError if the name is no file name."""
+    if not _NAME.fullmatch(name):
+        raise MlperfError(f"{name!r} is no name of a baseline: use letters, digits, '.', '_', '-'")
+    return FOLDER / f"{name}.json"
+
+
+def load(name: str) -> tuple[Run, ...]:
+    """Return the accepted runs; raise MlperfError if there are none, or the file is damaged."""
+    file = place(name)
+    baseline = DOCUMENT.load(file)
+    if baseline is None:
+        raise MlperfError(
+            f"{file}: no such baseline; record one with --update missing --reason '...'"
+        )
+    return _runs(baseline)
+
+
+def update(
+    name: str,
+    runs: Sequence[Run],
+    verdict: Comparison | None,
+    *,
+    action: Action,
+    reason: str,
+    session_by: str | None,
+) -> str:
+    """Write runs into a baseline; return in words what was done.
+
+    "missing" writes a baseline that is not there, and adds sessions to one with fewer than four, if
+    the runs are no drop and comparable. "replace" writes the runs in its place.
+
+    Raises:
+        MlperfError: The reason is empty, or the file cannot be read or written.
+    """
+    file, today = place(name), dt.datetime.now(dt.UTC).date().isoformat()
+    if not reason.strip(" ."):
+        raise MlperfError("--update needs --reason: why these runs are accepted; it is kept")
+    words = ""
+
+    def put(there: Accepted | None) -> Accepted:
+        nonlocal words
+        kept = _runs(there) if there and action == "missing" else ()
+        words = _refusal(kept, verdict, session_by)
+        if there and words:
+            return there
+        accepted = (*kept, *(_lean(run, today) for run in runs))
+        words = f"{plural(len(accepted), 'run')} accepted; commit it"
+        entry = Acceptance(
+            action=action if there else "record",
+            date=today,
+            reason=reason.strip(),
+            runs=len(runs),
+            verdict=headline(verdict) if verdict else "",
+        )
+        history = (*(there.history if there else ()), entry)
+        return _baseline(name, accepted, history)
+
+    DOCUMENT.update(file, put)
+    return f"{file}: {words}"
+
+
+_REFUSED = {Outcome.PERF_DROP, Outcome.ACC_DROP, Outcome.INVALID, Outcome.SUSPECT}
+
+
+def _refusal(kept: Sequence[Run], verdict: Comparison | None, session_by: str | None) -> str:
+    if not kept:
+        return ""
+    if verdict is not None and verdict.outcome in _REFUSED:
+        return f"not changed: {headline(verdict)}; --update replace accepts it"
+    sessions = {session_of(run, session_by) for run in kept}
+    if len(sessions) >= DAYS:
+        return f"not changed: it has {len(sessions)} sessions, which is enough"
+    return ""
+
+
+def _lean(run: Run, today: str) -> Run:
+    """Return a run without paths of the machine: its folder becomes a name of the session."""
+    digest = hashlib.sha256(run.folder.encode("utf-8", "backslashreplace")).hexdigest()[:12]
+    return replace(run, source=Path(run.source).name, folder=f"{today} {digest}", notes=())
+
+
+def _baseline(name: str, runs: Sequence[Run], history: tuple[Acceptance, ...]) -> Accepted:
+    points = {(run.tool, point.name): point for run in reversed(runs) for point in run.points}
+    for run in runs:
+        for point in run.points:
+            first = points[run.tool, point.name].facts
+            for title, fact in point.facts.items():
+                if title in first and not first[title].agrees(fact):
+                    raise MlperfError(
+                        f"{point.name}: {title} differs inside the runs: {first[title].text} and "
+                        f"{fact.text} ({run.source}); give runs of one measurement"
+                    )
+    return Accepted(
+        schema=1,
+        name=name,
+        history=history,
+        points=tuple(
+            AcceptedPoint(
+                tool=tool,
+                name=point.name,
+                facts=point.facts,
+                quantities={
+                    metric: point.quantities[metric]
+                    for metric in point.quantities
+                    if metric in point.metrics or metric in point.scores
+                },
+                axis=point.axis,
+            )
+            for (tool, _), point in sorted(points.items())
+        ),
+        runs=tuple(_accepted(run) for run in runs),
+    )
+
+
+_SHARED = (
+    *("tool", "source", "digest", "folder", "started", "host", "commit", "version", "told"),
+    "duration_s",
+)
+
+_FIGURES = ("metrics", "scores", "sent", "failed", "broken")
+
+
+def _accepted(run: Run) -> AcceptedRun:
+    points = {
+        point.name: Figures(**{name: getattr(point, name) for name in _FIGURES})
+        for point in run.points
+    }
+    return AcceptedRun(points=points, **{name: getattr(run, name) for name in _SHARED})
+
+
+def _runs(baseline: Accepted) -> tuple[Run, ...]:
+    conditions = {(point.tool, point.name): point for point in baseline.points}
+    runs = []
+    for run in baseline.runs:
+        points = []
+        for name, figures in run.points.items():
+            of = conditions.get((run.tool, name), AcceptedPoint(tool=run.tool, name=name))
+            values = {key: getattr(figures, key) for key in _FIGURES}
+            values["metrics"] = {m: v for m, v in figures.metrics.items() if v > 0}
+            points.append(
+                Point(name=name, facts=of.facts, quantities=of.quantities, axis=of.axis, **values)
+            )
+        shared = {key: getattr(run, key) for key in _SHARED}
+        runs.append(Run(points=tuple(points), **shared))
+    return tuple(runs)

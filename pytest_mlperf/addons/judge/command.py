@@ -1,0 +1,249 @@
+"""`pytest-mlperf judge`: judge result files of other tools against others, or a baseline."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from pytest_mlperf import MlperfError, Outcome
+from pytest_mlperf.addons.judge import accepted, report
+from pytest_mlperf.addons.judge.files import Reader, Side, read_side, refuse_shared
+from pytest_mlperf.addons.judge.judging import Comparison, Settings, compare, session_of
+from pytest_mlperf.addons.judge.model import QUANTITIES, named, split
+from pytest_mlperf.addons.judge.planning import schedule
+from pytest_mlperf.addons.judge.readers.table import column_of, reader_of
+from pytest_mlperf.cli.output import show, width
+from pytest_mlperf.core.numbers import plural
+from pytest_mlperf.core.untrusted_text import nearest
+from pytest_mlperf.stores.atomic import write_whole
+
+HELP = """\
+Judges result files of other tools: vLLM, SGLang, AIPerf, GuideLLM, lm-eval,
+pytest-benchmark, Google Benchmark, hyperfine and others, recognised by their
+content. One file is one run; requests and rounds inside it are not.
+Give several runs a side, of several days: with one session a side nothing is
+proven, and the verdict is PROVISIONAL. Runs that alternated on one host are
+judged in pairs, and are final at once (--plan).
+Where nothing changed, 1 comparison of 100 shows a drop.
+
+Exit 1 for a drop or INVALID runs, 2 for wrong usage or files, 3 for a reader
+that cannot be loaded.
+
+needs: files of the same measurement, of two builds
+
+examples:
+  $ pytest-mlperf judge new/*.json --against old/*.json
+      did the new build lose speed or accuracy?
+  $ pytest-mlperf judge new/ --baseline llama --update missing --reason first
+      record a baseline in baselines/judged; commit it
+  $ pytest-mlperf judge old/*.json --plan --limit ttft_p99=10%
+      how many runs would prove a drop?
+  $ pytest-mlperf judge new.csv --against old.csv --column time_p50=p50:ms
+      a table of your own
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what the command takes."""
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="files or folders")
+    side = parser.add_mutually_exclusive_group()
+    side.add_argument(
+        "--against", nargs="+", type=Path, metavar="FILE", help="files or folders of the old side"
+    )
+    side.add_argument("--baseline", metavar="NAME", help="a baseline in baselines/judged")
+    side.add_argument(
+        "--plan", action="store_true", help="show how many runs prove a drop, and their order"
+    )
+    parser.add_argument(
+        "--update",
+        choices=("missing", "replace"),
+        help="record the baseline, or add a session to it; or replace it",
+    )
+    parser.add_argument("--reason", default="", metavar="TEXT", help="why --update; it is kept")
+    parser.add_argument(
+        "--limit",
+        action="append",
+        default=[],
+        metavar="METRIC=SHARE",
+        help="smallest change that matters, as ttft_p99=10%% or ttft=5%%",
+    )
+    parser.add_argument(
+        "--metrics", default="", metavar="NAMES", help="judge these alone, as ttft_p50,goodput"
+    )
+    parser.add_argument(
+        "--allow-missing", action="store_true", help="points of one side alone are notes"
+    )
+    parser.add_argument(
+        "--ignore",
+        action="append",
+        default=[],
+        metavar="FACT",
+        help="judge although this condition differs or is unknown; the report says so",
+    )
+    parser.add_argument(
+        "--session-by",
+        metavar="FIELD",
+        help="what tells sessions apart: file, folder, date, host, commit, label (default: date, "
+        "host and commit, or the folder of files without a date)",
+    )
+    parser.add_argument(
+        "--fail-on",
+        choices=("provisional", "inconclusive"),
+        help="exit 1 for a PROVISIONAL verdict too, or also for an INCONCLUSIVE one",
+    )
+    parser.add_argument(
+        "--column",
+        action="append",
+        default=[],
+        metavar="METRIC=COLUMN:UNIT:BETTER",
+        help="read a table: column and unit of a metric; BETTER is higher or lower",
+    )
+    parser.add_argument(
+        "--point",
+        action="append",
+        default=[],
+        metavar="COLUMN",
+        help="column of the table that names a case",
+    )
+    parser.add_argument(
+        "--report",
+        action="append",
+        default=[],
+        metavar="FORMAT=FILE",
+        help=f"write a report too: {', '.join(report.FORMATS)}",
+    )
+
+
+def run(parsed: argparse.Namespace) -> int:
+    """Judge files; return 1 for a drop or INVALID runs, else 0."""
+    settings, reports = _settings(parsed), list(map(_report, parsed.report))
+    table = _table(parsed)
+    if parsed.update and not parsed.baseline:
+        raise MlperfError("--update needs --baseline NAME: the baseline to write")
+    if not (parsed.plan or parsed.against or parsed.baseline):
+        raise MlperfError("name the other side: --against FILE ..., or --baseline NAME; or --plan")
+    now = read_side(parsed.files, table)
+    _check_sessions(now, settings)
+    if parsed.plan:
+        show(schedule(now.runs, settings))
+        return 0
+    base = _base(parsed, table)
+    result = None
+    if base is not None:
+        _check_sessions(base, settings)
+        refuse_shared(base, now)
+        result = _compared(base, now, settings)
+        sides = (
+            _in_words(base, parsed.against or [parsed.baseline], settings),
+            _in_words(now, parsed.files, settings),
+        )
+        show(report.lines(result, sides, width()))
+        for form, file in reports:
+            write_whole(file, report.FORMATS[form](result, sides))
+    if parsed.update:
+        done = accepted.update(
+            parsed.baseline,
+            now.runs,
+            result,
+            action=parsed.update,
+            reason=parsed.reason,
+            session_by=settings.session_by,
+        )
+        show([done])
+        if result is None or parsed.update == "replace":
+            return 0
+    return _exit_code(result, parsed.fail_on) if result else 0
+
+
+def _compared(base: Side, now: Side, settings: Settings) -> Comparison:
+    result = compare(base.runs, now.runs, settings)
+    unknown = [
+        name
+        for name in (*settings.limits, *settings.metrics)
+        if not any(name in (row.metric, split(row.metric)[0]) for row in result.rows)
+    ]
+    if unknown and named(unknown[0]) is None:
+        names = dict.fromkeys(row.metric for row in result.rows)
+        raise MlperfError(f"no metric {unknown[0]!r} in these files{nearest(unknown[0], names)}")
+    return replace(result, notes=(*base.notes, *now.notes, *result.notes))
+
+
+def _exit_code(result: Comparison, fail_on: str | None) -> int:
+    failing = {*report.FAILING, Outcome.NOT_EVALUATED}
+    if fail_on:
+        failing |= {Outcome.PROVISIONAL, Outcome.SUSPECT}
+    if fail_on == "inconclusive" or (fail_on and result.one_session):
+        failing |= {Outcome.INCONCLUSIVE}
+    return int(result.outcome in failing)
+
+
+def _base(parsed: argparse.Namespace, table: Reader | None) -> Side | None:
+    if parsed.against:
+        return read_side(parsed.against, table)
+    if parsed.update and not accepted.place(parsed.baseline).exists():
+        return None
+    runs = accepted.load(parsed.baseline)
+    named = (replace(run, source=f"{parsed.baseline}: {run.source}") for run in runs)
+    return Side(runs=tuple(named))
+
+
+def _in_words(side: Side, names: Sequence[object], settings: Settings) -> str:
+    sessions = len({session_of(run, settings.session_by) for run in side.runs})
+    listed = " ".join(map(str, names[:2])) + (f" and {len(names) - 2} more" if names[2:] else "")
+    return f"{plural(len(side.runs), 'run')} of {plural(sessions, 'session')}: {listed}"
+
+
+def _check_sessions(side: Side, settings: Settings) -> None:
+    for one in side.runs:
+        try:
+            session_of(one, settings.session_by)
+        except KeyError as error:
+            told = nearest(
+                str(settings.session_by), ["file", "folder", "host", "commit", *one.told]
+            )
+            raise MlperfError(f"{one.source}: no field {error} for --session-by{told}") from None
+
+
+def _settings(parsed: argparse.Namespace) -> Settings:
+    limits = {}
+    for text in parsed.limit:
+        metric, _, share = text.partition("=")
+        limits[metric] = _share(text, share)
+    metrics = tuple(filter(None, (name.strip() for name in parsed.metrics.split(","))))
+    return Settings(
+        limits=limits,
+        metrics=metrics,
+        allow_missing=parsed.allow_missing,
+        ignored=tuple(parsed.ignore),
+        session_by=parsed.session_by,
+    )
+
+
+def _share(text: str, share: str) -> float:
+    try:
+        value = float(share.rstrip("% ")) / (100 if share.rstrip().endswith("%") else 1)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1:
+        raise MlperfError(f"--limit {text}: write METRIC=SHARE, as ttft_p99=10% or ttft=0.05")
+    return value
+
+
+def _report(text: str) -> tuple[str, Path]:
+    form, _, file = text.partition("=")
+    if form not in report.FORMATS or not file:
+        raise MlperfError(f"--report {text}: write FORMAT=FILE with one of {list(report.FORMATS)}")
+    return form, Path(file)
+
+
+def _table(parsed: argparse.Namespace) -> Reader | None:
+    if not parsed.column:
+        if parsed.point:
+            raise MlperfError("--point names a column of a table: name its metrics by --column")
+        return None
+    try:
+        return reader_of(list(map(column_of, parsed.column)), parsed.point)
+    except ValueError as error:
+        raise MlperfError(f"--column {error}; metrics: {', '.join(QUANTITIES)}") from None

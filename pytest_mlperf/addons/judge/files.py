@@ -1,0 +1,336 @@
+"""Read result files: find them, recognise their format by content, and remove duplicates."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import gzip
+import hashlib
+import io
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+from pytest_mlperf import EnvironmentFault, MlperfError
+from pytest_mlperf.addons.judge.model import Run
+from pytest_mlperf.extension import inflate, parse_json, text_of
+from pytest_mlperf.stores.foreign import content_of
+
+MAX_BYTES = 512 * 2**20
+"""Largest file: a serving benchmark of 20,000 requests with all its details has 300 MB."""
+
+MAX_VALUES = 20_000_000
+
+GROUP = "pytest_mlperf.readers"
+
+_READ_SUFFIXES = (".json", ".jsonl", ".csv", ".txt", ".gz", ".ndjson")
+"""Files of a folder that are read; others are no results."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Document:
+    """Hold the content of one result file or folder.
+
+    Attributes:
+        path: The file; for tools that write a folder for each run, the folder.
+        text: Content; "" for a folder.
+    """
+
+    path: Path
+    text: str = ""
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the content."""
+        return hashlib.sha256(self.text.encode("utf-8", "backslashreplace")).hexdigest()
+
+    @cached_property
+    def values(self) -> list[Any]:
+        """The JSON value, or those of JSON lines; empty for another text.
+
+        Raises:
+            MlperfError: It begins as JSON and ends before it is complete.
+        """
+        start = self.text.lstrip()[:1]
+        if start not in ("{", "["):
+            return []
+        try:
+            return [_json(self.text)]
+        except ValueError as error:
+            lines = [line for line in self.text.splitlines() if line.strip()]
+            if len(lines) < 2:
+                raise MlperfError(_broken_json(self.path, self.text, error)) from None
+        values = []
+        for position, line in enumerate(lines, start=1):
+            try:
+                values.append(_json(line))
+            except ValueError as error:
+                if position == 1:  # one JSON value over several lines
+                    raise MlperfError(_broken_json(self.path, self.text, error)) from None
+                raise MlperfError(
+                    f"{self.path}: line {position} is no complete JSON: was the tool stopped while "
+                    "it wrote? Remove the line, or measure again"
+                ) from None
+        return values
+
+    @property
+    def objects(self) -> list[dict[str, Any]]:
+        """The JSON objects: of JSON lines, of one list, or the only one."""
+        values = self.values
+        if len(values) == 1 and isinstance(values[0], list):
+            values = values[0]
+        return [value for value in values if isinstance(value, dict)]
+
+    @property
+    def head(self) -> dict[str, Any]:
+        """The first JSON object; empty without one."""
+        return next(iter(self.objects), {})
+
+    @cached_property
+    def rows(self) -> list[dict[str, str]]:
+        """The rows of a CSV text with a heading; empty for another text."""
+        if self.text.lstrip()[:1] in ("{", "[") or "," not in self.text.partition("\n")[0]:
+            return []
+        with contextlib.suppress(csv.Error):
+            return [
+                {name: value for name, value in row.items() if isinstance(name, str)}
+                for row in csv.DictReader(io.StringIO(self.text))
+            ]
+        return []
+
+    def file(self, name: str) -> Document | None:
+        """Return a file of a folder; None if it is not there."""
+        return read_text(self.path / name) if (self.path / name).is_file() else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reader:
+    """Read the files of one tool.
+
+    Attributes:
+        title: Name of the tool in messages.
+        recognise: Checks whether a document is a result of the tool, by its content.
+        read: Returns its runs; `run_of` fills in what all runs have.
+        of_folders: Whether the tool writes a folder for each run.
+        suspicious: Returns why a metric may have another meaning on both sides, from the ratios of
+            the metrics that both have; "" if it does not.
+    """
+
+    title: str
+    recognise: Callable[[Document], bool]
+    read: Callable[[Document], Iterable[Run]]
+    of_folders: bool = False
+    suspicious: Callable[[Mapping[str, float]], Mapping[str, str]] = field(
+        default=lambda ratios: {}  # noqa: ARG005
+    )
+
+
+def run_of(document: Document, tool: str, index: int | None = None, **more: Any) -> Run:
+    """Return a run with source, folder and digest of a document, or of one of its objects."""
+    source, digest = str(document.path), document.digest
+    if index is not None and len(document.objects) > 1:
+        source = f"{source}:{index + 1}"
+        content = json.dumps(document.objects[index], sort_keys=True)
+        digest = hashlib.sha256(content.encode()).hexdigest()
+    folder = document.path if not document.text else document.path.parent
+    return Run(tool=tool, source=source, digest=digest, folder=str(folder), **more)
+
+
+@cache
+def readers() -> Mapping[str, Reader]:
+    """Return all readers by name; raise EnvironmentFault if one cannot be loaded."""
+    loaded: dict[str, Reader] = {}
+    for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
+        owner = f"reader {entry.name} ({entry.dist.name if entry.dist else entry.module})"
+        if entry.name in loaded:
+            raise EnvironmentFault(f"{owner}: two packages have a reader of this name; remove one")
+        try:
+            reader = entry.load()
+        except Exception as error:  # code of another package may raise anything
+            raise EnvironmentFault(f"{owner} cannot be loaded: {text_of(error)}") from error
+        if not isinstance(reader, Reader):
+            raise EnvironmentFault(f"{owner} is no Reader")
+        loaded[entry.name] = reader
+    return loaded
+
+
+def read_text(path: Path) -> Document:
+    """Return a text file as a document; unpack gzip.
+
+    Raises:
+        MlperfError: It is empty, binary, too large or cannot be read.
+    """
+    content = content_of(path, "result file", MAX_BYTES)
+    if content[:2] == b"\x1f\x8b":
+        try:
+            content = inflate(content, MAX_BYTES)
+        except (ValueError, gzip.BadGzipFile) as error:
+            raise MlperfError(f"{path}: {error}") from None
+    if not content.strip():
+        raise MlperfError(f"{path}: the file is empty: did the tool stop early? Measure again")
+    encoding = "utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
+    try:
+        text = content.decode(encoding)
+    except UnicodeDecodeError:
+        raise MlperfError(
+            f"{path}: no text file; give the tool's JSON, JSON lines or CSV"
+        ) from None
+    if "\0" in text:
+        raise MlperfError(f"{path}: no text file; give the tool's JSON, JSON lines or CSV")
+    return Document(path=path, text=text)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Side:
+    """Hold the runs of one side, oldest first where files have a time, and notes on its files."""
+
+    runs: tuple[Run, ...]
+    notes: tuple[str, ...] = ()
+
+
+def read_side(paths: Sequence[Path], table: Reader | None = None) -> Side:
+    """Return the runs of files and folders; the same run is counted once.
+
+    Args:
+        table: Reader for tables whose columns the user named; None without.
+
+    Raises:
+        MlperfError: A file cannot be read or recognised, or there is none.
+        EnvironmentFault: A reader of another package cannot be loaded.
+    """
+    runs: dict[str, Run] = {}
+    notes: list[str] = []
+    for document, explicit in _documents(paths):
+        try:
+            reader = _recognised(document, table)
+        except MlperfError as error:
+            if explicit:
+                raise
+            notes.append(f"left out: {error}")
+            continue
+        for run in _read(reader, document):
+            if run.digest in runs:
+                first = runs[run.digest].source
+                notes.append(f"{run.source} is the same run as {first}: counted once")
+                continue
+            runs[run.digest] = run
+    if not runs:
+        reasons = "; ".join(notes) or "no result file in it"
+        raise MlperfError(f"{' '.join(map(str, paths))}: {reasons}")
+    ordered = sorted(runs.values(), key=lambda run: (run.started is None, run.started or 0.0))
+    notes += dict.fromkeys(note for run in ordered for note in run.notes)
+    return Side(runs=tuple(ordered), notes=tuple(notes))
+
+
+def refuse_shared(base: Side, now: Side) -> None:
+    """Raise MlperfError if both sides hold the same run; equal scores of documents may be."""
+    old = {run.digest: run.source for run in base.runs if any(p.metrics for p in run.points)}
+    for run in now.runs:
+        if run.digest in old:
+            raise MlperfError(
+                f"{run.source} and {old[run.digest]} are the same run, on both sides: no run is "
+                "judged against itself; leave it out of one of them"
+            )
+
+
+def _read(reader: Reader, document: Document) -> list[Run]:
+    try:
+        runs = list(reader.read(document))
+    except MlperfError:
+        raise
+    except Exception as error:  # a reader meets what no tool wrote
+        reason = f"{type(error).__name__}: {text_of(error)}"
+        raise MlperfError(
+            f"{document.path}: not read as {reader.title}: its fields differ from those of the "
+            f"known versions ({reason})"
+        ) from error
+    if not any(run.points for run in runs):
+        raise MlperfError(
+            f"{document.path}: {reader.title} measured nothing in it; look at the tool's own output"
+        )
+    return [
+        replace(run, points=tuple(replace(p, name=redacted(p.name)) for p in run.points))
+        for run in runs
+    ]
+
+
+_SECRETS = re.compile(
+    r"(?i)(?P<key>[\w-]*(?:api-?_?key|token|password|secret|bearer)[=: ]+)(?P<value>[^\s'\"]+)"
+)
+_LOGIN = re.compile(r"(?P<scheme>\w+://)[^/\s@]+@")
+
+
+def redacted(text: str) -> str:
+    """Return text without the values of keys, passwords and logins of addresses."""
+    text = _LOGIN.sub(r"\g<scheme>", text)
+    return _SECRETS.sub(r"\g<key>***", text)
+
+
+def _recognised(document: Document, table: Reader | None) -> Reader:
+    folder = document.path.is_dir()
+    candidates = {n: one for n, one in readers().items() if one.of_folders == folder}
+    fitting = {name: one for name, one in candidates.items() if one.recognise(document)}
+    if table is not None and (document.rows or document.objects):
+        return table
+    if len(fitting) > 1:
+        raise MlperfError(
+            f"{document.path}: looks like {' and like '.join(r.title for r in fitting.values())}; "
+            "name its columns with --column"
+        )
+    for reader in fitting.values():
+        return reader
+    if set(document.head) == {"error"}:
+        raise MlperfError(f"{document.path}: holds only an error: the tool measured nothing")
+    shape = _shape(document)
+    titles = ", ".join(sorted(reader.title for reader in readers().values()))
+    raise MlperfError(
+        f"{document.path}: {shape} of no known tool. Known are {titles}; for a table of your own "
+        "name its columns with --column"
+    )
+
+
+def _shape(document: Document) -> str:
+    if document.path.is_dir():
+        return "a folder"
+    if document.head:
+        keys = ", ".join(list(document.head)[:5])
+        return f"JSON with the keys {keys}"
+    return "a CSV table" if document.rows else "JSON" if document.values else "a text"
+
+
+def _documents(paths: Sequence[Path]) -> Iterator[tuple[Document, bool]]:
+    """Yield documents, and whether the user named the file itself."""
+    for path in paths:
+        if path.is_dir():
+            yield from ((one, False) for one in _in_folder(path))
+        else:
+            yield read_text(path), True
+
+
+def _in_folder(folder: Path) -> Iterator[Document]:
+    """Yield a folder that is one result; else its files and folders, by name."""
+    whole = Document(path=folder)
+    if any(one.of_folders and one.recognise(whole) for one in readers().values()):
+        yield whole
+        return
+    for path in sorted(folder.iterdir()):
+        if path.is_dir():
+            yield from _in_folder(path)
+        elif path.suffix in _READ_SUFFIXES and not path.name.endswith(".pytorch.json"):
+            yield read_text(path)
+
+
+def _json(text: str) -> Any:
+    return parse_json(text, max_values=MAX_VALUES, repeated_keys=True)
+
+
+def _broken_json(path: Path, text: str, error: ValueError) -> str:
+    end = isinstance(error, json.JSONDecodeError) and error.pos >= len(text.rstrip()) - 1
+    if end or (isinstance(error, json.JSONDecodeError) and error.msg.startswith("Unterminated")):
+        return f"{path}: JSON that is cut off: was the tool stopped while it wrote? Measure again"
+    return f"{path}: no valid JSON: {text_of(error)}"

@@ -1,0 +1,277 @@
+"""Define what readers return: runs with points, metrics with units, and facts to compare."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Any
+
+from pytest_mlperf.judge.inputs import Direction
+
+LOWER, HIGHER, NEITHER = Direction.LOWER, Direction.HIGHER, Direction.NEITHER
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """Define a measured quantity.
+
+    Attributes:
+        unit: Unit of the stored value; "" for a number without unit.
+        direction: NEITHER if unknown: the metric is reported and not judged.
+        limit: Smallest change for the worse that matters, as a share.
+    """
+
+    title: str
+    unit: str
+    direction: Direction
+    limit: float = 0.05
+
+
+TAIL_LIMIT = 0.10
+"""Limit of percentiles from the 95th on, which vary more from run to run than medians."""
+
+TAIL_FROM = 95.0
+
+SUCCESS = "success_share"
+
+QUANTITIES = {
+    "requests_per_second": Quantity("requests/s", "req/s", HIGHER, 0.03),
+    "output_tokens_per_second": Quantity("output tokens/s", "tokens/s", HIGHER, 0.03),
+    "total_tokens_per_second": Quantity("tokens/s", "tokens/s", HIGHER, 0.03),
+    "input_tokens_per_second": Quantity("input tokens/s", "tokens/s", HIGHER, 0.03),
+    "prompt_tokens_per_second": Quantity("prompt tokens/s", "tokens/s", HIGHER, 0.03),
+    "tokens_per_second": Quantity("tokens/s", "tokens/s", HIGHER, 0.03),
+    "tokens_per_second_per_user": Quantity("tokens/s/user", "tokens/s", HIGHER),
+    "tokens_per_second_per_gpu": Quantity("tokens/s/GPU", "tokens/s", HIGHER, 0.03),
+    "output_tokens_per_second_per_gpu": Quantity("output tokens/s/GPU", "tokens/s", HIGHER, 0.03),
+    "input_tokens_per_second_per_gpu": Quantity("input tokens/s/GPU", "tokens/s", HIGHER, 0.03),
+    "samples_per_second": Quantity("samples/s", "samples/s", HIGHER, 0.03),
+    "goodput": Quantity("goodput", "req/s", HIGHER),
+    "ttft": Quantity("TTFT", "s", LOWER),
+    "ttst": Quantity("time to second token", "s", LOWER),
+    "tpot": Quantity("TPOT", "s", LOWER),
+    "itl": Quantity("ITL", "s", LOWER),
+    "latency": Quantity("latency", "s", LOWER),
+    "time": Quantity("time", "s", LOWER),
+    "memory": Quantity("memory", "B", LOWER),
+    "rate": Quantity("rate", "1/s", HIGHER),
+    "bytes_per_second": Quantity("bytes/s", "B/s", HIGHER),
+    "energy_per_token": Quantity("energy per token", "J", LOWER),
+    "acceptance_rate": Quantity("draft acceptance", "", HIGHER),
+    "acceptance_length": Quantity("acceptance length", "", HIGHER),
+    "cache_hit_share": Quantity("cache hits", "", HIGHER),
+    "checks": Quantity("checks passed", "", HIGHER, 0.01),
+    "score": Quantity("score", "", HIGHER, 0.01),
+    SUCCESS: Quantity("successful requests", "", HIGHER, 0.01),
+}
+"""Quantities by the base of a metric's name: "ttft" of "ttft_p99"."""
+
+_STATISTIC = re.compile(r"(?P<base>\w+)_(?P<statistic>mean|min|max|p[0-9][0-9.]*)")
+
+RANKS = (
+    *("output_tokens_per_second", "tokens_per_second", "total_tokens_per_second"),
+    *("tokens_per_second_per_gpu", "requests_per_second"),
+)
+"""Rates of one run are proportional at equal work: the first that a tool reports is judged."""
+
+
+@cache
+def named(metric: str) -> Quantity | None:
+    """Return the quantity of a metric's name; None if the table does not have it."""
+    if metric in QUANTITIES:
+        return QUANTITIES[metric]
+    base, statistic = split(metric)
+    if not statistic or base not in QUANTITIES:
+        return None
+    whole = QUANTITIES[base]
+    tail = statistic == "max" or percentile(statistic) >= TAIL_FROM
+    limit = max(whole.limit, TAIL_LIMIT) if tail else whole.limit
+    return replace(whole, title=f"{statistic} {whole.title}", limit=limit)
+
+
+def split(metric: str) -> tuple[str, str]:
+    """Return base and statistic of a metric's name: ("ttft", "p99")."""
+    found = _STATISTIC.fullmatch(metric)
+    return (found["base"], found["statistic"]) if found else (metric, "")
+
+
+def percentile(statistic: str) -> float:
+    """Return the percentile of "p99.9"; 0 for another statistic."""
+    return float(statistic[1:]) if statistic[:1] == "p" and statistic != "p" else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """Hold a condition that must be equal on both sides.
+
+    Attributes:
+        value: None if the file does not hold it.
+        bases: Bases of the metrics that depend on it; empty for all of them.
+        tolerance: Largest relative difference of numbers, or absolute one if `absolute`.
+        needed: Whether a metric for the worse stays undecided while it is unknown on both sides.
+    """
+
+    value: str | float | None
+    bases: tuple[str, ...] = ()
+    tolerance: float = 0.0
+    absolute: bool = False
+    needed: bool = False
+
+    def agrees(self, other: Fact) -> bool:
+        """Check whether two known values are equal within the tolerance."""
+        a, b = self.value, other.value
+        if isinstance(a, str) or isinstance(b, str) or a is None or b is None:
+            return a == b
+        scale = 1.0 if self.absolute else max(abs(a), abs(b))
+        return a == b or abs(a - b) <= self.tolerance * scale
+
+    @property
+    def text(self) -> str:
+        """The value for messages."""
+        if self.value is None:
+            return "not recorded"
+        return f"{self.value:g}" if isinstance(self.value, float | int) else self.value
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """Hold a score of an evaluation.
+
+    Attributes:
+        stderr: Standard error over documents; None if unknown.
+        samples: Score by document; empty if the file holds totals only.
+    """
+
+    value: float
+    stderr: float | None = None
+    samples: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Point:
+    """Hold the figures of one case of a run: a concurrency, a benchmark, a task.
+
+    Attributes:
+        metrics: Values by name, above 0, in the unit of their quantity.
+        absent: Metrics without a value, and why.
+        facts: Conditions that must be equal on both sides, by name.
+        quantities: Definitions of metrics that `QUANTITIES` lacks.
+        sent, failed: Requests; None if the file does not hold the number.
+        broken: Why the case failed as a whole; "" if it did not.
+        axis: Position on a curve, such as the concurrency; None if the point is on no curve.
+    """
+
+    name: str
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    absent: Mapping[str, str] = field(default_factory=dict)
+    facts: Mapping[str, Fact] = field(default_factory=dict)
+    quantities: Mapping[str, Quantity] = field(default_factory=dict)
+    scores: Mapping[str, Score] = field(default_factory=dict)
+    sent: int | None = None
+    failed: int | None = None
+    broken: str = ""
+    axis: float | None = None
+
+    def quantity(self, metric: str) -> Quantity:
+        """Return the definition of one of its metrics."""
+        return (
+            self.quantities.get(metric) or named(metric) or Quantity(metric, "", Direction.NEITHER)
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Run:
+    """Hold one run of a tool.
+
+    Attributes:
+        source: File, and line if it holds several runs.
+        folder: Folder of the file.
+        digest: SHA-256 of the run's content.
+        started: Time in seconds since 1970; None if the file has none. Times without a zone are
+            taken as UTC.
+        told: What may differ between sides and is reported: versions, flags.
+        notes: What the reader could not use.
+        duration_s: None if unknown.
+    """
+
+    tool: str
+    source: str
+    digest: str
+    points: tuple[Point, ...]
+    folder: str = ""
+    started: float | None = None
+    host: str | None = None
+    commit: str | None = None
+    version: str | None = None
+    told: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    duration_s: float | None = None
+
+
+def number(value: Any) -> float | None:
+    """Return a finite number; None for text such as "N/A", NaN, null and truth values."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        as_float = float(value)
+    except OverflowError:
+        return None
+    return as_float if math.isfinite(as_float) else None
+
+
+def positive(value: Any, factor: float = 1.0) -> float | None:
+    """Return a number above 0 times a factor; tools write 0 and -1 for what is not measured."""
+    value = number(value)
+    scaled = value * factor if value is not None and value > 0 else 0.0
+    return scaled if 1e-30 < scaled < 1e30 else None
+
+
+def whole(value: Any) -> int | None:
+    """Return a count; None for what is none."""
+    value = number(value)
+    return int(value) if value is not None and value >= 0 and value == int(value) else None
+
+
+def per(total: Any, count: Any) -> float | None:
+    """Return a total per item; None if one of both is unknown or 0."""
+    a, b = positive(total), positive(count)
+    return a / b if a and b else None
+
+
+TOKENS = 0.02
+"""Relative difference of mean lengths that random prompts of one setting explain."""
+
+
+def lengths(count: Any, tokens_in: Any, tokens_out: Any) -> dict[str, Fact]:
+    """Return the facts on tokens per request, from totals; `count` is 1 for means."""
+    return {
+        "input tokens per request": Fact(per(tokens_in, count), tolerance=TOKENS),
+        "output tokens per request": Fact(per(tokens_out, count), tolerance=TOKENS),
+    }
+
+
+def texts(raw: Mapping[str, Any], *names: str) -> dict[str, str]:
+    """Return short values of some keys as text, without those that are absent or null."""
+    found = {name: raw.get(name) for name in names}
+    return {
+        name: str(value)[:120]
+        for name, value in found.items()
+        if isinstance(value, str | int | float) and str(value)
+    }
+
+
+def facts_of(raw: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Fact]:
+    """Return facts by title from keys that are text, numbers or truth values."""
+    return {title: Fact(plain(raw.get(key))) for title, key in names.items()}
+
+
+def plain(value: Any) -> str | float | None:
+    """Return a value as a fact holds it; infinity is the text "inf"."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float):
+        return number(value) if number(value) is not None else str(value)
+    return None if value is None or isinstance(value, dict | list) else str(value)[:200]

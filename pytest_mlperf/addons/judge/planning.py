@@ -1,0 +1,115 @@
+"""Plan runs that alternate both sides on one host, from the noise in files."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+
+from pytest_mlperf.addons.judge.judging import RULE, Settings, session_of, usual
+from pytest_mlperf.addons.judge.model import Run
+from pytest_mlperf.core.numbers import duration, percent
+from pytest_mlperf.judge.formulas import bound_of, t_isf
+from pytest_mlperf.judge.inputs import Direction
+
+MAX_PAIRS = 200
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Hold the pairs of runs that a metric needs.
+
+    Attributes:
+        pairs: Pairs that prove a drop of the limit and exclude it, each 95 times in 100; None for
+            more than `MAX_PAIRS`.
+        sd: Relative standard deviation of a run inside its session.
+        df: Degrees of freedom behind it; 0 if the files hold one run a session.
+    """
+
+    tool: str
+    point: str
+    metric: str
+    pairs: int | None
+    limit: float
+    sd: float
+    df: int
+
+
+def plans(runs: Sequence[Run], settings: Settings) -> list[Plan]:
+    """Return the plan of each metric that would be judged, the most demanding first."""
+    values: dict[tuple[str, str, str], dict[str, list[float]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
+    limits = {}
+    for run in runs:
+        session = session_of(run, settings.session_by)
+        for point in run.points:
+            for metric in usual(point.metrics):
+                quantity = point.quantity(metric)
+                chosen = not settings.metrics or settings.names(metric)
+                if chosen and quantity.direction is not Direction.NEITHER:
+                    key = (run.tool, point.name, metric)
+                    values[key][session].append(math.log(point.metrics[metric]))
+                    limits[key] = (settings.limit(metric, quantity), quantity.direction)
+    found = []
+    for key, sessions in values.items():
+        squares = math.fsum((x - fmean(xs)) ** 2 for xs in sessions.values() for x in xs)
+        df = sum(len(xs) - 1 for xs in sessions.values())
+        variance, _ = RULE.inside_sessions(squares, df)
+        limit, direction = limits[key]
+        pairs = needed_pairs(math.sqrt(variance), -bound_of(direction, limit), len(values))
+        tool, name, metric = key
+        sd = math.sqrt(variance)
+        found.append(
+            Plan(tool=tool, point=name, metric=metric, pairs=pairs, limit=limit, sd=sd, df=df)
+        )
+    return sorted(found, key=lambda plan: -(plan.pairs or MAX_PAIRS + 1))
+
+
+def needed_pairs(sd: float, bound: float, metrics: int) -> int | None:
+    """Return the pairs after which a change of `bound` (logarithmic) is proven or excluded.
+
+    (t(alpha/m, n-1) + t(beta, n-1)) · √2·sd / √n ≤ bound, for m metrics judged together.
+    """
+    for pairs in range(2, MAX_PAIRS + 1):
+        quantiles = t_isf(RULE.alpha / max(metrics, 1), pairs - 1) + t_isf(RULE.beta, pairs - 1)
+        if quantiles * math.sqrt(2 / pairs) * sd <= bound:
+            return pairs
+    return None
+
+
+def schedule(runs: Sequence[Run], settings: Settings) -> Iterator[str]:
+    """Yield the lines of a plan: the pairs, their order, and the time that they take."""
+    found = plans(runs, settings)
+    if not found:
+        yield "no metric in these files can be judged, so there is nothing to plan"
+        return
+    hardest = found[0]
+    what = f"{hardest.metric} at {hardest.point} (runs vary by {percent(hardest.sd)})"
+    if not hardest.df:
+        yield (
+            "each session has one run, so the noise is assumed to be "
+            f"{percent(hardest.sd)}; give repeated runs of one build for a better plan"
+        )
+    if hardest.pairs is None:
+        yield (
+            f"more than {MAX_PAIRS} pairs: {what} is too noisy for a limit of "
+            f"{percent(hardest.limit)}; leave it out (--metrics), or widen it (--limit)"
+        )
+        return
+    yield (
+        f"{hardest.pairs} pairs of runs prove or exclude a drop of {percent(hardest.limit)}; most "
+        f"are needed for {what}"
+    )
+    order = " ".join("A B" if pair % 2 == 0 else "B A" for pair in range(hardest.pairs))
+    yield f"run the old build (A) and the new one (B) on one host, in this order: {order}"
+    seconds = [run.duration_s for run in runs if run.duration_s]
+    if seconds:
+        total = 2 * hardest.pairs * median(seconds)
+        yield f"about {duration(total)} of measuring, by the runs in these files"
+    yield (
+        "then: pytest-mlperf judge B/* --against A/*; time stamps in the files show the order, "
+        "and the verdict is final on the same day"
+    )

@@ -1,0 +1,138 @@
+"""Read criterion.rs's folders and asv's results."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pytest_mlperf.addons.judge.files import Document, Reader, read_text, run_of
+from pytest_mlperf.addons.judge.model import (
+    LOWER,
+    NEITHER,
+    Fact,
+    Point,
+    Quantity,
+    Run,
+    plain,
+    texts,
+)
+from pytest_mlperf.addons.judge.readers.fields import mapping, stated
+
+
+def _estimates(folder: Path) -> list[Path]:
+    """Return the folders `new` of all benchmarks; `base` and `change` are of former runs."""
+    return sorted(file.parent for file in folder.rglob("new/estimates.json") if file.is_file())
+
+
+def _is_criterion(document: Document) -> bool:
+    """Check for a folder of one run: one of several runs has each benchmark several times."""
+    names = [_name(folder, document.path) for folder in _estimates(document.path)]
+    return 0 < len(names) == len(set(names))
+
+
+def _name(folder: Path, root: Path) -> str:
+    about = folder / "benchmark.json"
+    head = read_text(about).head if about.is_file() else {}
+    return str(head.get("full_id") or folder.parent.relative_to(root))
+
+
+def _criterion(document: Document) -> Iterator[Run]:
+    points, texts_read = [], []
+    for folder in _estimates(document.path):
+        estimates = read_text(folder / "estimates.json")
+        texts_read.append(estimates.text)
+        metrics: dict[str, float] = {}
+        absent: dict[str, str] = {}
+        for key, statistic in (("mean", "mean"), ("median", "p50")):
+            value = mapping(estimates.head, key).get("point_estimate")
+            stated(value, f"time_{statistic}", 1e-9, metrics, absent)
+        name = _name(folder, document.path)
+        points.append(Point(name=name, metrics=metrics, absent=absent))
+    whole = Document(path=document.path, text="\n".join(texts_read))
+    run = run_of(whole, "criterion", points=tuple(points))
+    note = "criterion: samples of one process count as one run"
+    yield replace(run, folder=str(document.path), notes=(note,))
+
+
+CRITERION = Reader(title="criterion.rs", recognise=_is_criterion, read=_criterion, of_folders=True)
+
+
+def _is_asv(document: Document) -> bool:
+    head = document.head
+    return isinstance(head.get("results"), Mapping) and (
+        "result_columns" in head or "env_name" in head
+    )
+
+
+def _asv(document: Document) -> Iterator[Run]:
+    raw = document.head
+    columns = raw.get("result_columns") or ["result", "params", "version"]
+    definitions = document.path.parents[1] / "benchmarks.json"
+    known = read_text(definitions).head if definitions.is_file() else {}
+    points = [
+        point
+        for name, row in mapping(raw, "results").items()
+        for point in _asv_points(str(name), row, columns, known)
+    ]
+    machine = mapping(raw, "params")
+    yield run_of(
+        document,
+        "asv",
+        points=tuple(points),
+        # Its date is that of the commit, not of the run.
+        host=next(iter(texts(machine, "machine").values()), None),
+        commit=next(iter(texts(raw, "commit_hash").values()), "")[:12] or None,
+        told=texts(raw, "env_name", "python"),
+        notes=("asv: samples of one result count as one run",),
+    )
+
+
+def _asv_points(
+    name: str, row: Any, columns: list[str], known: Mapping[str, Any]
+) -> Iterator[Point]:
+    cells = dict(zip(columns, row, strict=False)) if isinstance(row, list) else {"result": row}
+    results, params = cells.get("result"), cells.get("params") or []
+    combinations = list(itertools.product(*params))
+    unit = str(mapping(known, name).get("unit", "seconds"))
+    kind = name.rpartition(".")[2].partition("_")[0]
+    metric = {"time": "time_p50", "timeraw": "time_p50", "mem": "memory", "peakmem": "memory"}.get(
+        kind, "track"
+    )
+    for number, combination in enumerate(combinations):
+        value = results[number] if isinstance(results, list) and number < len(results) else None
+        shown = f"({', '.join(map(str, combination))})" if combination else ""
+        facts = {
+            "benchmark version": Fact(plain(cells.get("version"))),
+            **{
+                title: Fact(plain(_cell(cells.get(column), number)))
+                for title, column in (("calls per sample", "stats_number"),)
+            },
+        }
+        if value is None:
+            yield Point(name=f"{name}{shown}", facts=facts, broken="asv has null: it failed")
+            continue
+        skipped = isinstance(value, float) and math.isnan(value)
+        metrics: dict[str, float] = {}
+        absent: dict[str, str] = {metric: "skipped"} if skipped else {}
+        if not skipped:
+            stated(value, metric, 1.0, metrics, absent)
+        direction = LOWER if metric != "track" else NEITHER
+        quantity = Quantity(f"tracked value [{unit}]", unit, direction)
+        yield Point(
+            name=f"{name}{shown}",
+            metrics=metrics,
+            absent=absent,
+            facts=facts,
+            quantities={"track": quantity} if metric == "track" else {},
+        )
+
+
+def _cell(values: Any, number: int) -> Any:
+    return values[number] if isinstance(values, list) and number < len(values) else None
+
+
+ASV = Reader(title="asv", recognise=_is_asv, read=_asv)

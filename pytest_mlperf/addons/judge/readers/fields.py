@@ -1,0 +1,105 @@
+"""Read fields that several tools write alike: times, rates, tables of statistics."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from pytest_mlperf.addons.judge.model import number, positive
+
+_COMPACT = re.compile(r"(\d{8})-?(\d{6})")
+
+UNITS = {
+    name: factor
+    for factor, names in (
+        (1.0, "s sec seconds second"),
+        (1e-3, "ms milliseconds"),
+        (1e-6, "us µs μs microseconds"),
+        (1e-9, "ns nanoseconds"),
+        (60.0, "min minutes"),
+    )
+    for name in names.split()
+}
+"""Seconds by the unit's name in a file."""
+
+
+def moment(value: Any) -> float | None:
+    """Return a time in seconds since 1970 of an ISO text, vLLM's text or a number of seconds.
+
+    A text without a zone is taken as UTC: only days and the order of runs are read from it. -1 and
+    0 mean that the time was not recorded.
+    """
+    if isinstance(value, str):
+        compact = _COMPACT.fullmatch(value)
+        text = f"{compact[1]}T{compact[2]}" if compact else value
+        try:
+            at = dt.datetime.fromisoformat(text)
+        except ValueError:
+            return None
+        return (at if at.tzinfo else at.replace(tzinfo=dt.UTC)).timestamp()
+    seconds = number(value)
+    if seconds is None or seconds <= 0:
+        return None
+    while seconds > 1e11:  # milliseconds, or nanoseconds
+        seconds /= 1e3
+    return seconds
+
+
+def stated(
+    value: Any, metric: str, factor: float, metrics: dict[str, float], absent: dict[str, str]
+) -> None:
+    """Put a value above 0 into `metrics`, in the unit of its quantity; else into `absent`."""
+    if (scaled := positive(value, factor)) is not None:
+        metrics[metric] = scaled
+    elif value is not None:
+        absent[metric] = f"the file has {value!r}"[:60]
+
+
+def rates(
+    raw: Mapping[str, Any], names: Mapping[str, str], factor: float = 1.0
+) -> tuple[dict[str, float], dict[str, str]]:
+    """Return metrics from keys, and those without a value; an absent key or null is neither."""
+    metrics: dict[str, float] = {}
+    absent: dict[str, str] = {}
+    for metric, key in names.items():
+        stated(raw.get(key), metric, factor, metrics, absent)
+    return metrics, absent
+
+
+STATISTICS = {"mean": "mean", "avg": "mean", "average": "mean", "median": "p50", "med": "p50"}
+
+
+LEAST_RANK = 75.0
+"""Percentiles below it, but for the median, are not read: they show no more than the median."""
+
+
+def statistics(
+    raw: Any, base: str, factor: float, metrics: dict[str, float], absent: dict[str, str]
+) -> None:
+    """Read an object of statistics: mean, avg, median, p50, p99, p(95), min, max."""
+    if not isinstance(raw, Mapping):
+        return
+    for key, value in raw.items():
+        rank = re.fullmatch(r"p\(?([0-9][0-9.]*)\)?", str(key))
+        statistic = f"p{rank[1]}" if rank else STATISTICS.get(str(key), "")
+        if rank and float(rank[1]) < LEAST_RANK and rank[1] != "50":
+            continue
+        if statistic:
+            stated(value, f"{base}_{statistic}", factor, metrics, absent)
+
+
+def mapping(raw: Mapping[str, Any], *keys: str) -> Mapping[str, Any]:
+    """Return the object at a path of keys; empty if there is none."""
+    for key in keys:
+        found = raw.get(key)
+        raw = found if isinstance(found, Mapping) else {}
+    return raw
+
+
+def median(values: list[float]) -> float:
+    """Return the median of values, of which there is at least one."""
+    ordered = sorted(values)
+    middle = len(ordered) // 2
+    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2

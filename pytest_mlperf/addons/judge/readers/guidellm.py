@@ -1,0 +1,123 @@
+"""Read GuideLLM's JSON; every benchmark of the file is a point."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pytest_mlperf.addons.judge.files import Document, Reader, run_of
+from pytest_mlperf.addons.judge.model import (
+    TOKENS,
+    Fact,
+    Point,
+    Run,
+    number,
+    plain,
+    positive,
+    texts,
+    whole,
+)
+from pytest_mlperf.addons.judge.readers.fields import LEAST_RANK, mapping, moment, stated
+
+_TIMES = {
+    "request_latency": ("latency", 1.0),
+    "time_to_first_token_ms": ("ttft", 1e-3),
+    "inter_token_latency_ms": ("itl", 1e-3),
+    "time_per_output_token_ms": ("tpot", 1e-3),
+}
+"""Metrics with their factor to seconds: the request latency is in seconds, the others are not."""
+
+_RATES = {
+    "requests_per_second": "requests_per_second",
+    "output_tokens_per_second": "output_tokens_per_second",
+    "tokens_per_second": "total_tokens_per_second",
+    "prompt_tokens_per_second": "prompt_tokens_per_second",
+}
+
+_VERSIONS = (None, 1, 2)
+
+
+def _is_guidellm(document: Document) -> bool:
+    found = document.head.get("benchmarks")
+    first = found[0] if isinstance(found, list) and found else None
+    metrics = first.get("metrics") if isinstance(first, Mapping) else None
+    return isinstance(metrics, Mapping) and "requests_per_second" in metrics
+
+
+def _read(document: Document) -> Iterator[Run]:
+    raw = document.head
+    metadata = mapping(raw, "metadata")
+    version = metadata.get("version")
+    benchmarks = [one for one in raw["benchmarks"] if isinstance(one, Mapping)]
+    note = f"GuideLLM's file version {version} is unknown; its fields were read"
+    yield run_of(
+        document,
+        "guidellm",
+        points=tuple(_point(one, raw) for one in benchmarks),
+        started=min(filter(None, (moment(b.get("start_time")) for b in benchmarks)), default=None),
+        version=next(iter(texts(metadata, "guidellm_version").values()), None),
+        told=texts(metadata, "python_version", "platform"),
+        notes=() if version in _VERSIONS else (note,),
+        duration_s=sum(filter(None, (number(b.get("duration")) for b in benchmarks))) or None,
+    )
+
+
+def _point(raw: Mapping[str, Any], whole_file: Mapping[str, Any]) -> Point:
+    found = raw["metrics"]
+    metrics: dict[str, float] = {}
+    absent: dict[str, str] = {}
+    for key, (base, factor) in _TIMES.items():
+        of = mapping(found, key, "successful")
+        for name, statistic in (("mean", "mean"), ("median", "p50")):
+            stated(of.get(name), f"{base}_{statistic}", factor, metrics, absent)
+        ranks = of.get("percentiles")
+        for name, value in ranks.items() if isinstance(ranks, Mapping) else ():
+            digits = str(name)[1:]  # p001 is 0.1 %, p999 is 99.9 %
+            rank = f"{digits[:2]}.{digits[2:]}".rstrip(".")
+            if digits.isdigit() and float(rank) >= LEAST_RANK:
+                stated(value, f"{base}_p{rank}", factor, metrics, absent)
+    for key, metric in _RATES.items():
+        stated(mapping(found, key, "successful").get("mean"), metric, 1.0, metrics, absent)
+    totals = mapping(found, "request_totals")
+    sent, failed = whole(totals.get("total")), whole(totals.get("errored"))
+    configuration = mapping(raw, "config") or mapping(raw, "args")
+    strategy = mapping(configuration, "strategy")
+    kind = str(strategy.get("type_", "load"))
+    load = next(
+        (plain(strategy[k]) for k in ("streams", "max_concurrency", "rate") if strategy.get(k)),
+        None,
+    )
+    # The sweep finds rates by itself, so that no two runs have the same.
+    name = kind if load is None else f"{kind} {Fact(load).text}"
+    return Point(
+        name=name,
+        metrics=metrics,
+        absent=absent,
+        facts={
+            "model": Fact(plain(mapping(configuration, "backend").get("model"))),
+            "input tokens per request": _tokens(found, "prompt_token_count"),
+            "output tokens per request": _tokens(found, "output_token_count"),
+            "constraints": Fact(_constraints(configuration, whole_file)),
+        },
+        sent=sent,
+        failed=failed,
+        axis=load if isinstance(load, float) else None,
+    )
+
+
+def _tokens(found: Mapping[str, Any], key: str) -> Fact:
+    return Fact(positive(mapping(found, key, "successful").get("mean")), tolerance=TOKENS)
+
+
+def _constraints(configuration: Mapping[str, Any], whole_file: Mapping[str, Any]) -> str | None:
+    """Return the limits of a benchmark; later files hold each as an object."""
+    of = mapping(configuration, "constraints") or mapping(whole_file, "args")
+    words = []
+    for name in ("max_requests", "max_number", "max_seconds", "max_duration", "max_errors"):
+        value = of.get(name)
+        amounts = list(value.values()) if isinstance(value, Mapping) else [value]
+        words += [f"{name} {amount:g}" for amount in map(number, amounts) if amount is not None]
+    return ", ".join(words) or None
+
+
+READER = Reader(title="GuideLLM", recognise=_is_guidellm, read=_read)

@@ -1,0 +1,131 @@
+"""Read inference-perf's `summary_lifecycle_metrics.json` and its files of stages."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pytest_mlperf.addons.judge.files import Document, Reader, run_of
+from pytest_mlperf.addons.judge.judging import SAME_RATE
+from pytest_mlperf.addons.judge.model import (
+    TOKENS,
+    Fact,
+    Point,
+    Run,
+    number,
+    plain,
+    positive,
+    whole,
+)
+from pytest_mlperf.addons.judge.readers.fields import mapping, stated, statistics
+from pytest_mlperf.addons.judge.readers.sglang import CACHE_TOLERANCE
+
+_LATENCIES = {
+    "request_latency": "latency",
+    "time_to_first_token": "ttft",
+    "time_per_output_token": "tpot",
+    "inter_token_latency": "itl",
+}
+
+_RATES = {
+    "output_tokens_per_sec": "output_tokens_per_second",
+    "total_tokens_per_sec": "total_tokens_per_second",
+    "input_tokens_per_sec": "input_tokens_per_second",
+    "requests_per_sec": "requests_per_second",
+}
+
+MEANING_RATIO = 1.5
+"""Factor of a token latency at equal throughput beyond which its meaning changed: releases 0.5.0
+and 0.6.0 differ by a factor of 2, and the file holds no release."""
+
+
+def _is_summary(document: Document) -> bool:
+    return "load_summary" in document.head and "successes" in document.head
+
+
+def _read(document: Document) -> Iterator[Run]:
+    raw = document.head
+    successes = mapping(raw, "successes")
+    metrics: dict[str, float] = {}
+    absent: dict[str, str] = {}
+    latencies = mapping(successes, "latency") or successes
+    for key, base in _LATENCIES.items():
+        statistics(latencies.get(key), base, 1.0, metrics, absent)
+    throughput = mapping(successes, "throughput") or successes
+    for key, metric in _RATES.items():
+        stated(throughput.get(key), metric, 1.0, metrics, absent)
+    goodput = mapping(successes, "goodput_metrics")
+    stated(goodput.get("request_goodput"), "goodput", 1.0, metrics, absent)
+    load = mapping(raw, "load_summary")
+    completed, failed = whole(successes.get("count")), whole(mapping(raw, "failures").get("count"))
+    concurrency, rate = plain(load.get("concurrency")), plain(load.get("requested_rate"))
+    tokens = mapping(successes, "prompt_tokens")
+    cached, total = number(tokens.get("cached")), number(tokens.get("total"))
+    stage = re.search(r"stage_(\d+)_", document.path.name)
+    words = [
+        f"{title} {Fact(value).text}"
+        for title, value in (("concurrency", concurrency), ("rate", rate))
+        if value is not None
+    ]
+    point = Point(
+        name=", ".join(words) or (f"stage {stage[1]}" if stage else "all stages"),
+        metrics=metrics,
+        absent=absent,
+        facts={
+            "requests": Fact(whole(load.get("count"))),
+            "input tokens per request": Fact(_length(successes, "prompt_len"), tolerance=TOKENS),
+            "output tokens per request": Fact(_length(successes, "output_len"), tolerance=TOKENS),
+            "cache hits": Fact(
+                cached / total if cached is not None and total else None,
+                tolerance=CACHE_TOLERANCE,
+                absolute=True,
+            ),
+            "goodput target": Fact(_target(document, goodput), ("goodput",), needed=True),
+        },
+        sent=None if completed is None or failed is None else completed + failed,
+        failed=failed,
+        axis=concurrency if isinstance(concurrency, float) else None,
+    )
+    seconds = positive(raw.get("benchmark_time_seconds"))
+    yield run_of(document, "inference-perf", points=(point,), duration_s=seconds)
+
+
+def _length(successes: Mapping[str, Any], key: str) -> float | None:
+    return positive(mapping(successes, key).get("mean"))
+
+
+def _target(document: Document, goodput: Mapping[str, Any]) -> str | None:
+    """Return the targets in the report, else those of `config.yaml` beside it."""
+    stored = goodput.get("constraints")
+    if stored is not None:
+        return str(stored)
+    file = document.path.with_name("config.yaml")
+    if not file.is_file():
+        return None
+    lines = iter(file.read_text("utf-8", "replace").splitlines())
+    block = next((line for line in lines if "goodput" in line), None)
+    if block is None:
+        return None
+    depth = len(block) - len(block.lstrip())
+    values = []
+    for line in lines:
+        if line.strip() and len(line) - len(line.lstrip()) <= depth:
+            break
+        values.append(" ".join(line.split()))
+    return ", ".join(filter(None, values)) or None
+
+
+def _suspicious(ratios: Mapping[str, float]) -> Mapping[str, str]:
+    rates = [ratio for name, ratio in ratios.items() if name in _RATES.values()]
+    if not rates or any(abs(rate - 1) > SAME_RATE for rate in rates):
+        return {}
+    return {
+        name: "changed by a large factor at equal throughput: its meaning differs between "
+        "releases 0.5 and 0.6 of inference-perf, which the file does not hold"
+        for name, ratio in ratios.items()
+        if name.startswith(("itl", "tpot")) and not 1 / MEANING_RATIO < ratio < MEANING_RATIO
+    }
+
+
+READER = Reader(title="inference-perf", recognise=_is_summary, read=_read, suspicious=_suspicious)

@@ -1,0 +1,152 @@
+"""Read InferenceX's (InferenceMAX's) aggregated results."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pytest_mlperf.addons.judge.files import Document, Reader, run_of
+from pytest_mlperf.addons.judge.model import Fact, Point, Run, facts_of, plain, texts, whole
+from pytest_mlperf.addons.judge.readers.fields import mapping, rates, stated, statistics
+
+_LATENCY = re.compile(r"(?P<statistic>mean|median|p[0-9.]+)_(?P<base>ttft|tpot|itl|e2el)")
+
+_RATES = {
+    "tokens_per_second_per_gpu": "tput_per_gpu",
+    "output_tokens_per_second_per_gpu": "output_tput_per_gpu",
+    "input_tokens_per_second_per_gpu": "input_tput_per_gpu",
+}
+
+_FACTS = {
+    "hardware": "hw",
+    "model": "infmax_model_prefix",
+    "precision": "precision",
+    "speculative decoding": "spec_decoding",
+    "disaggregated": "disagg",
+    "input length": "isl",
+    "output length": "osl",
+    "TP": "tp",
+    "EP": "ep",
+    "PP": "pp",
+    "DP attention": "dp_attention",
+}
+
+
+def _is_aggregate(document: Document) -> bool:
+    head = document.head
+    return "tput_per_gpu" in head or str(head.get("scenario_type", "")).startswith("agentic")
+
+
+def _read(document: Document) -> Iterator[Run]:
+    """Yield one run: the files of all points of a job are collected in a list."""
+    objects = document.objects
+    head = objects[0]
+    points = tuple(
+        _agentic(raw) if "request_metrics" in raw else _fixed_length(raw) for raw in objects
+    )
+    yield run_of(
+        document,
+        "inferencex",
+        points=points,
+        told=texts(head, "image", "framework", "recipe_fingerprint", "model"),
+    )
+
+
+def _name(raw: Mapping[str, Any]) -> str:
+    words = [f"concurrency {raw.get('conc')}"]
+    if raw.get("isl") is not None:
+        words.append(f"{raw['isl']} in, {raw.get('osl')} out")
+    words += [f"{name}{raw[name]}" for name in ("tp", "ep") if raw.get(name) is not None]
+    return ", ".join(map(str, words))
+
+
+def _point(raw: Mapping[str, Any], **more: Any) -> Point:
+    concurrency = plain(raw.get("conc"))
+    axis = concurrency if isinstance(concurrency, float) else None
+    return Point(name=_name(raw), facts=facts_of(raw, _FACTS), axis=axis, **more)
+
+
+def _fixed_length(raw: Mapping[str, Any]) -> Point:
+    metrics, absent = rates(raw, _RATES)
+    for key, found in ((key, _LATENCY.fullmatch(key)) for key in raw):
+        if found:  # in seconds, unlike the raw files of the same harness
+            base = "latency" if found["base"] == "e2el" else found["base"]
+            statistic = "p50" if found["statistic"] == "median" else found["statistic"]
+            stated(raw[key], f"{base}_{statistic}", 1.0, metrics, absent)
+    return _point(raw, metrics=metrics, absent=absent)
+
+
+def _agentic(raw: Mapping[str, Any]) -> Point:
+    found = mapping(raw, "request_metrics")
+    metrics, absent = rates(
+        mapping(found, "throughput", "per_gpu"), {"tokens_per_second_per_gpu": "total_tput_tps"}
+    )
+    stated(found.get("qps"), "requests_per_second", 1.0, metrics, absent)
+    for key, base in (("ttft", "ttft"), ("itl", "itl"), ("e2e", "latency")):
+        statistics(mapping(found, "latency", key), base, 1.0, metrics, absent)
+    sent, succeeded = (whole(raw.get(f"num_requests_{kind}")) for kind in ("total", "successful"))
+    failed = sent - succeeded if sent is not None and succeeded is not None else None
+    return _point(raw, metrics=metrics, absent=absent, sent=sent, failed=failed)
+
+
+READER = Reader(title="InferenceX", recognise=_is_aggregate, read=_read)
+
+
+def _is_llmperf(document: Document) -> bool:
+    return "results_ttft_s_mean" in document.head or "results_num_completed_requests" in (
+        document.head
+    )
+
+
+_LLMPERF = re.compile(
+    r"results_(?P<base>inter_token_latency|ttft|end_to_end_latency)_s_"
+    r"(?:quantiles_)?(?P<statistic>mean|p\d+)"
+)
+
+_LLMPERF_BASES = {"inter_token_latency": "itl", "ttft": "ttft", "end_to_end_latency": "latency"}
+
+
+def _llmperf(document: Document) -> Iterator[Run]:
+    raw = document.head
+    metrics, absent = rates(
+        raw, {"output_tokens_per_second": "results_mean_output_throughput_token_per_s"}
+    )
+    stated(
+        raw.get("results_num_completed_requests_per_min"),
+        "requests_per_second",
+        1 / 60,
+        metrics,
+        absent,
+    )
+    for key, found in ((key, _LLMPERF.fullmatch(key)) for key in raw):
+        if found:
+            name = f"{_LLMPERF_BASES[found['base']]}_{found['statistic']}"
+            stated(raw[key], name, 1.0, metrics, absent)
+    completed = whole(raw.get("results_num_completed_requests"))
+    failed = whole(raw.get("results_number_errors"))
+    concurrency = plain(raw.get("num_concurrent_requests"))
+    facts = {
+        "model": "model",
+        "input length": "mean_input_tokens",
+        "input length spread": "stddev_input_tokens",
+        "output length": "mean_output_tokens",
+        "output length spread": "stddev_output_tokens",
+    }
+    sent = None if completed is None else completed + (failed or 0)
+    point = Point(
+        name=f"concurrency {Fact(concurrency).text}",
+        metrics=metrics,
+        absent=absent,
+        facts={**facts_of(raw, facts), "requests": Fact(sent)},
+        sent=sent,
+        failed=failed,
+        axis=concurrency if isinstance(concurrency, float) else None,
+    )
+    from pytest_mlperf.addons.judge.readers.fields import moment
+
+    started = moment(raw.get("timestamp"))
+    yield run_of(document, "llmperf", points=(point,), started=started)
+
+
+LLMPERF = Reader(title="LLMPerf", recognise=_is_llmperf, read=_llmperf)

@@ -1,0 +1,164 @@
+"""Read lm-evaluation-harness: results with standard errors, and samples by document."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pytest_mlperf.addons.judge.files import Document, Reader, run_of
+from pytest_mlperf.addons.judge.model import (
+    HIGHER,
+    LOWER,
+    NEITHER,
+    Fact,
+    Point,
+    Quantity,
+    Run,
+    Score,
+    number,
+    plain,
+    texts,
+)
+from pytest_mlperf.addons.judge.readers.fields import mapping, moment
+
+_DIRECTIONS = {True: HIGHER, False: LOWER}
+
+_LOWER = {"perplexity", "word_perplexity", "byte_perplexity", "bits_per_byte", "ter", "brier_score"}
+
+_HIGHER = re.compile(
+    r"(acc|acc_norm|acc_mutual_info|exact_match|em|f1|mcc|mc1|mc2|bleu|chrf|likelihood_diff|pass@.*|"
+    r"pass_at_.*|rouge.*|prompt_level_.*|inst_level_.*|bypass)"
+)
+"""Metrics of the harness by their direction, for files that do not hold it."""
+
+_WHOLE = {
+    "chat template": "chat_template_sha",
+    "system instruction": "system_instruction_sha",
+    "few-shot as turns": "fewshot_as_multiturn",
+}
+
+SCORE_LIMIT = 0.01
+
+
+def _is_results(document: Document) -> bool:
+    head = document.head
+    marks = ("versions", "n-shot", "configs", "higher_is_better", "lm_eval_version")
+    return isinstance(head.get("results"), Mapping) and any(mark in head for mark in marks)
+
+
+def _results(document: Document) -> Iterator[Run]:
+    raw = document.head
+    configuration = mapping(raw, "config")
+    tasks = {**mapping(raw, "groups"), **mapping(raw, "results")}
+    yield run_of(
+        document,
+        "lm-eval",
+        points=tuple(
+            point
+            for task, scores in tasks.items()
+            if isinstance(scores, Mapping)
+            if (point := _task(str(task), scores, raw, configuration)).scores
+        ),
+        started=moment(raw.get("date")),
+        commit=next(iter(texts(raw, "git_hash").values()), None),
+        version=next(iter(texts(raw, "lm_eval_version").values()), None),
+        told={**texts(raw, "transformers_version"), **texts(configuration, "batch_size", "model")},
+    )
+
+
+def _task(
+    task: str, scores: Mapping[str, Any], raw: Mapping[str, Any], configuration: Mapping[str, Any]
+) -> Point:
+    directions = mapping(raw, "higher_is_better", task)
+    found: dict[str, Score] = {}
+    quantities: dict[str, Quantity] = {}
+    for key, value in scores.items():
+        metric, _, part = str(key).partition(",")
+        score = number(value)
+        if metric.endswith("_stderr") or score is None or metric in {"sample_len", "alias"}:
+            continue
+        stderr = number(scores.get(f"{metric}_stderr{',' if part else ''}{part}"))
+        name = f"{metric},{part}" if part and part != "none" else metric
+        found[name] = Score(score, stderr)
+        quantities[name] = _quantity(name, directions.get(metric))
+    hashes = mapping(raw, "task_hashes").get(task)
+    return Point(
+        name=task,
+        scores=found,
+        quantities=quantities,
+        facts={
+            "task version": Fact(plain(mapping(raw, "versions").get(task))),
+            "few-shot examples": Fact(plain(mapping(raw, "n-shot").get(task))),
+            "documents": Fact(number(mapping(raw, "n-samples", task).get("effective"))),
+            **{title: Fact(plain(raw.get(key)) or "none") for title, key in _WHOLE.items()},
+            "generation settings": Fact(_settings(configuration.get("gen_kwargs"))),
+            "limit of documents": Fact(plain(configuration.get("limit")) or "none"),
+            # Equal prompts make the version of the harness irrelevant.
+            **(
+                {"prompts": Fact(plain(hashes))}
+                if hashes
+                else {"harness version": Fact(plain(raw.get("lm_eval_version")))}
+            ),
+        },
+    )
+
+
+def _settings(value: Any) -> str:
+    return str(dict(sorted(value.items()))) if isinstance(value, Mapping) else str(value or "none")
+
+
+def _quantity(name: str, higher: Any) -> Quantity:
+    base = name.partition(",")[0]
+    known = LOWER if base in _LOWER else HIGHER if _HIGHER.fullmatch(base) else NEITHER
+    direction = _DIRECTIONS.get(higher, NEITHER if higher is not None else known)
+    return Quantity(name, "", direction, SCORE_LIMIT)
+
+
+def _is_samples(document: Document) -> bool:
+    head = document.head
+    return "doc_id" in head and ("filtered_resps" in head or "doc_hash" in head)
+
+
+def _samples(document: Document) -> Iterator[Run]:
+    """Yield one run; its points are the filters, its scores those of documents."""
+    named = re.match(r"samples_(.+?)_\d{4}-", document.path.name)
+    task = named[1] if named else "samples"
+    by_filter: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for line in document.objects:
+        by_filter[str(line.get("filter", "none"))].append(line)
+    points = []
+    for name, lines in by_filter.items():
+        metrics = lines[0].get("metrics")
+        metrics = metrics if isinstance(metrics, list) else _numeric(lines[0])
+        scores: dict[str, Score] = {}
+        for metric in metrics:
+            values = {
+                f"{line['doc_id']} {line.get('doc_hash', '')}": number(line.get(metric))
+                for line in lines
+            }
+            there = {key: value for key, value in values.items() if value is not None}
+            if there:
+                scores[metric] = Score(sum(there.values()) / len(there), samples=there)
+        prompts = sorted(f"{line['doc_id']} {line.get('prompt_hash', '')}" for line in lines)
+        digest = hashlib.sha256("\n".join(prompts).encode()).hexdigest()[:16]
+        recorded = "prompt_hash" in lines[0]
+        points.append(
+            Point(
+                name=f"{task}, filter {name}" if name != "none" else task,
+                scores=scores,
+                quantities={metric: _quantity(metric, None) for metric in scores},
+                facts={"prompts": Fact(digest if recorded else None)},
+            )
+        )
+    yield run_of(document, "lm-eval-samples", points=tuple(points))
+
+
+def _numeric(line: Mapping[str, Any]) -> list[str]:
+    return [key for key, value in line.items() if key != "doc_id" and number(value) is not None]
+
+
+RESULTS = Reader(title="lm-evaluation-harness", recognise=_is_results, read=_results)
+SAMPLES = Reader(title="lm-eval's samples", recognise=_is_samples, read=_samples)

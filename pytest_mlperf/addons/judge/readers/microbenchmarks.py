@@ -1,0 +1,247 @@
+"""Read pytest-benchmark, Google Benchmark, hyperfine and llama-bench."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pytest_mlperf.addons.judge.files import Document, Reader, run_of
+from pytest_mlperf.addons.judge.model import (
+    HIGHER,
+    NEITHER,
+    Fact,
+    Point,
+    Quantity,
+    Run,
+    number,
+    plain,
+    positive,
+    texts,
+)
+from pytest_mlperf.addons.judge.readers.fields import UNITS, mapping, moment, stated
+
+CLOCK_TOLERANCE = 0.02
+"""Relative difference of clock rates that their measurement explains."""
+
+_ROUNDS = "rounds and repetitions of one process count as one run"
+
+
+def _list_of(document: Document, key: str) -> list[Mapping[str, Any]]:
+    found = document.head.get(key)
+    return [one for one in found if isinstance(one, Mapping)] if isinstance(found, list) else []
+
+
+def _is_pytest_benchmark(document: Document) -> bool:
+    return "machine_info" in document.head and isinstance(document.head.get("benchmarks"), list)
+
+
+def _pytest_benchmark(document: Document) -> Iterator[Run]:
+    raw = document.head
+    machine, commit = (mapping(raw, key) for key in ("machine_info", "commit_info"))
+    about = machine.get("cpu")
+    cpu = plain(about.get("brand_raw")) if isinstance(about, Mapping) else plain(about)
+    points = []
+    for one in _list_of(document, "benchmarks"):
+        stats = mapping(one, "stats")
+        metrics: dict[str, float] = {}
+        absent: dict[str, str] = {}
+        for name, statistic in (("median", "p50"), ("mean", "mean"), ("min", "min")):
+            stated(stats.get(name), f"time_{statistic}", 1.0, metrics, absent)
+        points.append(
+            Point(
+                name=str(one.get("fullname") or one.get("name")),
+                metrics=metrics,
+                absent=absent,
+                facts={"CPU": Fact(cpu), "machine": Fact(plain(machine.get("machine")))},
+            )
+        )
+    yield run_of(
+        document,
+        "pytest-benchmark",
+        points=tuple(points),
+        started=moment(raw.get("datetime")),
+        host=next(iter(texts(machine, "node").values()), None),
+        commit=_commit(commit),
+        version=next(iter(texts(raw, "version").values()), None),
+        told=texts(machine, "python_version", "system", "release"),
+        notes=(f"pytest-benchmark: {_ROUNDS}; --mlperf-judge-benchmarks measures in processes",),
+    )
+
+
+def _commit(commit: Mapping[str, Any]) -> str | None:
+    name = texts(commit, "id").get("id", "unknown")
+    dirty = "+changes" if commit.get("dirty") is True else ""
+    return None if name in {"unknown", "unversioned"} else f"{name[:12]}{dirty}"
+
+
+PYTEST_BENCHMARK = Reader(
+    title="pytest-benchmark", recognise=_is_pytest_benchmark, read=_pytest_benchmark
+)
+
+
+def _is_google(document: Document) -> bool:
+    return "context" in document.head and isinstance(document.head.get("benchmarks"), list)
+
+
+_GOOGLE = {
+    *("name", "family_index", "per_family_instance_index", "run_name", "run_type", "repetitions"),
+    *("repetition_index", "threads", "iterations", "real_time", "cpu_time", "time_unit", "label"),
+    *("error_occurred", "error_message", "skipped", "skip_message", "aggregate_name"),
+    *("aggregate_unit", "bytes_per_second", "items_per_second", "allocs_per_iter"),
+    *("max_bytes_used", "total_allocated_bytes", "net_heap_growth"),
+}
+
+
+def _google(document: Document) -> Iterator[Run]:
+    context = mapping(document.head, "context")
+    schema = context.get("json_schema_version", 1)
+    rows: dict[str, list[Mapping[str, Any]]] = {}
+    medians: dict[str, Mapping[str, Any]] = {}
+    for row in _list_of(document, "benchmarks"):
+        name = str(row.get("run_name") or row.get("name"))
+        if row.get("run_type") != "aggregate":
+            rows.setdefault(name, []).append(row)
+        elif row.get("aggregate_name") == "median":
+            medians[name] = row
+    shared = {
+        "CPUs": Fact(plain(context.get("num_cpus"))),
+        "CPU clock [MHz]": Fact(number(context.get("mhz_per_cpu")), tolerance=CLOCK_TOLERANCE),
+        "build type": Fact(plain(context.get("library_build_type"))),
+    }
+    names = list(dict.fromkeys([*rows, *medians]))
+    yield run_of(
+        document,
+        "google-benchmark",
+        points=tuple(_google_point(n, rows.get(n) or [medians[n]], shared) for n in names),
+        started=moment(context.get("date")),
+        host=next(iter(texts(context, "host_name").values()), None),
+        version=next(iter(texts(context, "library_version").values()), None),
+        notes=(
+            *((f"Google Benchmark: {_ROUNDS}",) if any(len(r) > 1 for r in rows.values()) else ()),
+            *((f"Google Benchmark's schema {schema} is unknown",) if schema != 1 else ()),
+        ),
+    )
+
+
+def _google_point(name: str, rows: list[Mapping[str, Any]], shared: Mapping[str, Fact]) -> Point:
+    """Return a benchmark: means over its repetitions, which are of one process."""
+    absent: dict[str, str] = {}
+    values: dict[str, list[float]] = defaultdict(list)
+    errors = [row for row in rows if row.get("error_occurred") is True]
+    for row in rows:
+        unit = str(row.get("time_unit", "ns"))
+        if row.get("skipped") or row in errors:
+            absent["time_mean"] = "skipped"
+            continue
+        if unit not in UNITS:
+            absent["time_mean"] = f"its unit {unit!r} is unknown"
+            continue
+        fields = {"time_mean": "real_time", "cpu_time": "cpu_time", "rate": "items_per_second"}
+        fields |= {key: key for key in ("bytes_per_second", *(row.keys() - _GOOGLE))}
+        for metric, key in fields.items():
+            factor = UNITS[unit] if key in {"real_time", "cpu_time"} else 1.0
+            if (value := positive(row.get(key), factor)) is not None:
+                values[metric].append(value)
+    if not values and not absent:
+        absent["time_mean"] = "no time in the file"
+    return Point(
+        name=name,
+        metrics={metric: sum(found) / len(found) for metric, found in values.items()},
+        absent=absent,
+        facts={**shared, "threads": Fact(plain(rows[0].get("threads")))},
+        quantities={
+            "cpu_time": Quantity("CPU time", "s", NEITHER),
+            "rate": Quantity("items/s", "1/s", HIGHER),
+        },
+        broken=f"error: {str(errors[0].get('error_message', ''))[:80]}" if errors else "",
+    )
+
+
+GOOGLE = Reader(title="Google Benchmark", recognise=_is_google, read=_google)
+
+
+def _is_hyperfine(document: Document) -> bool:
+    found = _list_of(document, "results")
+    return bool(found) and "command" in found[0] and "mean" in found[0]
+
+
+def _hyperfine(document: Document) -> Iterator[Run]:
+    points = []
+    for one in _list_of(document, "results"):
+        metrics: dict[str, float] = {}
+        absent: dict[str, str] = {}
+        for name, statistic in (("median", "p50"), ("mean", "mean"), ("min", "min")):
+            stated(one.get(name), f"time_{statistic}", 1.0, metrics, absent)
+        codes = one.get("exit_codes")
+        codes = codes if isinstance(codes, list) else []
+        bad = [code for code in codes if code != 0]
+        failed = f"{len(bad)} of {len(codes)} runs of the command ended with {bad[:1]}"
+        parameters = one.get("parameters")
+        points.append(
+            Point(
+                name=str(one["command"]),
+                metrics=metrics,
+                absent=absent,
+                facts={"parameters": Fact(str(parameters) if parameters else None)},
+                broken=failed if bad else "",
+            )
+        )
+    note = "hyperfine: runs of the command in one session count as one run"
+    yield run_of(document, "hyperfine", points=tuple(points), notes=(note,))
+
+
+HYPERFINE = Reader(title="hyperfine", recognise=_is_hyperfine, read=_hyperfine)
+
+
+def _is_llama_bench(document: Document) -> bool:
+    return {"avg_ts", "n_prompt", "n_gen"} <= document.head.keys()
+
+
+_LLAMA_FACTS = {
+    "model type": "model_type",
+    "model size": "model_size",
+    "parameters": "model_n_params",
+    "batch": "n_batch",
+    "micro-batch": "n_ubatch",
+    "threads": "n_threads",
+    "K cache": "type_k",
+    "V cache": "type_v",
+    "GPU layers": "n_gpu_layers",
+    "flash attention": "flash_attn",
+    "GPU": "gpu_info",
+    "CPU": "cpu_info",
+    "split mode": "split_mode",
+    "CPU experts": "n_cpu_moe",
+}
+
+
+def _llama_bench(document: Document) -> Iterator[Run]:
+    objects = document.objects
+    points: list[Point] = []
+    for raw in objects:
+        counts = [raw.get(key) or 0 for key in ("n_prompt", "n_gen", "n_depth")]
+        tests = ((counts[0], "pp"), (counts[1], "tg"))
+        words = [f"{title}{count}" for count, title in tests if count]
+        name = "+".join(words) + (f" at depth {counts[2]}" if counts[2] else "")
+        same = sum(point.name.partition(" #")[0] == name for point in points)
+        metrics: dict[str, float] = {}
+        absent: dict[str, str] = {}
+        stated(raw.get("avg_ts"), "tokens_per_second", 1.0, metrics, absent)
+        facts = {title: Fact(plain(raw.get(key))) for title, key in _LLAMA_FACTS.items()}
+        name = f"{name} #{same + 1}" if same else name
+        points.append(Point(name=name, metrics=metrics, absent=absent, facts=facts))
+    head = objects[0]
+    yield run_of(
+        document,
+        "llama-bench",
+        points=tuple(points),
+        started=moment(head.get("test_time")),
+        commit=next(iter(texts(head, "build_commit").values()), None),
+        version=next(iter(texts(head, "build_number").values()), None),
+        told=texts(head, "backends", "model_filename"),
+        notes=("llama-bench: repetitions of one process count as one run",),
+    )
+
+
+LLAMA_BENCH = Reader(title="llama-bench", recognise=_is_llama_bench, read=_llama_bench)

@@ -1,0 +1,91 @@
+"""Read SGLang's `bench_serving` (JSON lines)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pytest_mlperf.addons.judge.files import Document, Reader, run_of
+from pytest_mlperf.addons.judge.model import (
+    Fact,
+    Point,
+    Run,
+    facts_of,
+    lengths,
+    number,
+    plain,
+    positive,
+    texts,
+    whole,
+)
+from pytest_mlperf.addons.judge.readers.fields import mapping, rates, stated
+from pytest_mlperf.addons.judge.readers.vllm import SGLANG, load_name
+
+_LATENCY = re.compile(r"(?P<statistic>mean|median|p[0-9.]+)_(?P<base>e2e_latency|ttft|tpot|itl)_ms")
+
+_RATES = {
+    "requests_per_second": "request_throughput",
+    "output_tokens_per_second": "output_throughput",
+    "input_tokens_per_second": "input_throughput",
+    "total_tokens_per_second": "total_throughput",
+    "acceptance_length": "accept_length",
+}
+
+_LENGTHS = ("random_input_len", "random_output_len", "sharegpt_output_len")
+
+CACHE_TOLERANCE = 0.05
+"""Difference of cache hit shares that random prompts explain."""
+
+
+def _is_sglang(document: Document) -> bool:
+    head = document.head
+    return "completed" in head and any(mark in head for mark in SGLANG)
+
+
+def _read(document: Document) -> Iterator[Run]:
+    for index, raw in enumerate(document.objects):
+        server = mapping(raw, "server_info")
+        yield run_of(
+            document,
+            "sglang",
+            index,
+            points=(_point(raw, server),),
+            version=next(iter(texts(server, "version").values()), None),
+            told=texts(raw, "tag", "backend"),
+            duration_s=positive(raw.get("duration")),
+        )
+
+
+def _point(raw: Mapping[str, Any], server: Mapping[str, Any]) -> Point:
+    metrics, absent = rates(raw, _RATES)
+    for key, found in ((key, _LATENCY.fullmatch(key)) for key in raw):
+        if found:
+            base = "latency" if found["base"] == "e2e_latency" else found["base"]
+            statistic = "p50" if found["statistic"] == "median" else found["statistic"]
+            stated(raw[key], f"{base}_{statistic}", 1e-3, metrics, absent)
+    hits = number(mapping(raw, "cache_report").get("cache_hit_rate_pct"))
+    completed = whole(raw.get("completed"))
+    concurrency = plain(raw.get("max_concurrency"))
+    sizes = [plain(raw.get(name)) for name in _LENGTHS]
+    name = load_name(plain(raw.get("request_rate")), concurrency)
+    if sizes[0] is not None and sizes[1] is not None:
+        name += f", {Fact(sizes[0]).text} in, {Fact(sizes[1]).text} out"
+    return Point(
+        name=name,
+        metrics=metrics,
+        absent=absent,
+        facts={
+            "requests completed": Fact(completed),
+            "model": Fact(plain(server.get("model_path"))),
+            **facts_of(raw, {"data set": "dataset_name", "range ratio": "random_range_ratio"}),
+            "cache hits": Fact(
+                None if hits is None else hits / 100, tolerance=CACHE_TOLERANCE, absolute=True
+            ),
+            **lengths(completed, raw.get("total_input_tokens"), raw.get("total_output_tokens")),
+        },
+        axis=concurrency if isinstance(concurrency, float) else None,
+    )
+
+
+READER = Reader(title="SGLang bench_serving", recognise=_is_sglang, read=_read)

@@ -1,0 +1,128 @@
+"""Read tables of any tool by columns that the user names."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pytest_mlperf import MlperfError
+from pytest_mlperf.addons.judge.files import Document, Reader, run_of
+from pytest_mlperf.addons.judge.model import (
+    HIGHER,
+    LOWER,
+    NEITHER,
+    Point,
+    Quantity,
+    Run,
+    named,
+    positive,
+    texts,
+)
+from pytest_mlperf.addons.judge.readers.fields import UNITS, moment
+
+_DIRECTIONS = {"higher": HIGHER, "lower": LOWER}
+
+_FACTORS = {**UNITS, "%": 0.01, "": 1.0}
+
+_STARTED = ("started", "timestamp", "date", "time")
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """Map a column to a metric.
+
+    Attributes:
+        factor: Factor from the column's unit to that of the quantity.
+    """
+
+    metric: str
+    name: str
+    factor: float
+    quantity: Quantity
+
+
+def column_of(text: str) -> Column:
+    """Return the column of METRIC=COLUMN[:UNIT[:higher|lower]].
+
+    Raises:
+        ValueError: The text has another form, or the unit does not fit the metric.
+    """
+    metric, _, rest = text.partition("=")
+    name, unit, direction = (*rest.split(":"), "", "")[:3]
+    if not (metric and name) or rest.count(":") > 2 or direction not in {"", *_DIRECTIONS}:
+        raise ValueError(f"{text!r} is not METRIC=COLUMN[:UNIT[:higher|lower]]")
+    quantity = named(metric)
+    in_seconds = quantity.unit == "s" if quantity else unit in UNITS
+    if quantity and in_seconds and unit not in UNITS:
+        units = ", ".join(("s", "ms", "us", "ns"))
+        raise ValueError(f"{text!r}: {metric} is a time; name its unit: {units}")
+    shown = "s" if in_seconds else "" if unit == "%" else unit
+    own = quantity or Quantity(metric, shown, _DIRECTIONS.get(direction, NEITHER))
+    return Column(metric, name, _FACTORS.get(unit, 1.0), own)
+
+
+def reader_of(columns: Sequence[Column], points: Sequence[str]) -> Reader:
+    """Return a reader of tables with these columns; `points` are the columns that name a case."""
+
+    def read(document: Document) -> Iterator[Run]:
+        rows: Sequence[Mapping[str, Any]] = document.rows or document.objects
+        _require(document, rows, [*points, *(column.name for column in columns)])
+        repeats: dict[str, int] = defaultdict(int)
+        runs: dict[int, list[tuple[Point, Mapping[str, Any]]]] = defaultdict(list)
+        for row in rows:
+            point = _point(row, columns, points)
+            runs[repeats[point.name]].append((point, row))
+            repeats[point.name] += 1
+        for number, found in sorted(runs.items()):
+            first = found[0][1]
+            run = run_of(
+                document,
+                "table",
+                points=tuple(point for point, _ in found),
+                started=next(filter(None, (moment(first.get(name)) for name in _STARTED)), None),
+                host=next(iter(texts(first, "host").values()), None),
+                commit=next(iter(texts(first, "commit").values()), None),
+                told=texts(first, *(name for name in first if name in {"session", "version"})),
+            )
+            yield _numbered(run, number)
+
+    return Reader(title="a table", recognise=lambda document: False, read=read)  # noqa: ARG005
+
+
+def _numbered(run: Run, number: int) -> Run:
+    from dataclasses import replace
+
+    if not number:
+        return run
+    return replace(
+        run, source=f"{run.source}, repeat {number + 1}", digest=f"{run.digest}-{number}"
+    )
+
+
+def _require(document: Document, rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> None:
+    known = {name: None for row in rows for name in row}
+    if lacking := [name for name in names if name not in known]:
+        columns = ", ".join(known) or "none"
+        raise MlperfError(f"{document.path}: no column {lacking[0]!r}; its columns are {columns}")
+
+
+def _point(row: Mapping[str, Any], columns: Sequence[Column], points: Sequence[str]) -> Point:
+    metrics, absent = {}, {}
+    for column in columns:
+        value = row.get(column.name)
+        try:
+            amount = positive(float(value) if isinstance(value, str) else value, column.factor)
+        except ValueError:
+            amount = None
+        if amount is not None:
+            metrics[column.metric] = amount
+        elif value not in (None, ""):
+            absent[column.metric] = f"the file has {value!r}"[:60]
+    return Point(
+        name=", ".join(f"{name} {row.get(name)}" for name in points) or "table",
+        metrics=metrics,
+        absent=absent,
+        quantities={c.metric: c.quantity for c in columns if named(c.metric) is None},
+    )

@@ -1,0 +1,426 @@
+"""`pytest-mlperf judge`: options, exit codes, reports and baselines."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_mlperf.addons.judge.command import HELP
+from pytest_mlperf.addons.judge.files import readers
+from tests.addons.judge.files import DATA, document, read, spread, write
+from tests.cli.text import Say, widest
+
+ROOT = Path(__file__).parents[3]
+
+
+def results(folder: Path, *, slower: float = 1.0, side: int = 0, first_day: int = 1) -> Path:
+    """Write five files of vLLM's benchmark, of five days."""
+    for number, factor in enumerate(spread(side, 5)):
+        content = document("vllm-serve.json")
+        content["date"] = f"202611{first_day + number:02d}-080000"
+        for key in content:
+            if key.endswith("_ms"):
+                content[key] *= factor * (slower if "ttft" in key else 1.0)
+            elif key.endswith("throughput"):
+                content[key] /= factor
+        write(folder / f"run-{number}.json", content)
+    return folder
+
+
+@pytest.fixture
+def old(here: Path) -> Path:
+    return results(here / "old")
+
+
+@pytest.fixture
+def new(here: Path) -> Path:
+    return results(here / "new", side=1, first_day=11)
+
+
+@pytest.fixture
+def slow(here: Path) -> Path:
+    return results(here / "slow", slower=1.12, side=1, first_day=11)
+
+
+def first_line(text: str) -> str:
+    return text.splitlines()[0]
+
+
+# ---------------------------------------------------------------- exit codes
+
+
+def test_an_unchanged_build_is_ok(say: Say, old: Path, new: Path) -> None:
+    text = say.ends(0, "judge", new, "--against", old)
+
+    assert first_line(text) == "ok  9 metrics within the limits"
+    assert "now       5 runs of 5 sessions:" in text
+    assert widest(text) <= 80
+
+
+def test_a_slower_build_is_a_drop(say: Say, old: Path, slow: Path) -> None:
+    text = say.ends(1, "judge", *sorted(slow.iterdir()), "--against", *sorted(old.iterdir()))
+
+    assert first_line(text).startswith("PERF DROP  p50 TTFT +12.0 % at concurrency 64")
+
+
+def test_another_workload_is_invalid(say: Say, here: Path, old: Path, new: Path) -> None:
+    for file in new.iterdir():
+        write(file, {**json.loads(file.read_text()), "num_prompts": 500, "completed": 500})
+    text = say.ends(1, "judge", new, "--against", old)
+
+    assert first_line(text).startswith("INVALID")
+    assert "prompts differs: 1000 before, 500 now" in " ".join(text.split())
+
+
+def test_one_session_a_side_is_provisional(say: Say, old: Path, slow: Path) -> None:
+    pair = (slow / "run-0.json", "--against", old / "run-0.json")
+    text = say.ends(0, "judge", *pair)
+
+    assert first_line(text).startswith("PROVISIONAL  not proven: one session a side")
+    say.ends(1, "judge", *pair, "--fail-on", "provisional")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("new",), "name the other side: --against FILE ..., or --baseline NAME; or --plan"),
+        (("new", "--against", "gone.json"), "gone.json: cannot be read"),
+        (("new", "--baseline", "x"), "baselines/judged/x.json: no such baseline; record one with"),
+        (("new", "--baseline", "../x"), "'../x' is no name of a baseline"),
+        (("new", "--against", "old", "--update", "missing"), "--update needs --baseline NAME"),
+        (
+            ("new", "--baseline", "x", "--update", "missing"),
+            "--update needs --reason: why these runs are accepted",
+        ),
+        (("new", "--against", "old", "--limit", "ttft"), "--limit ttft: write METRIC=SHARE"),
+        (("new", "--against", "old", "--limit", "ttft=0"), "write METRIC=SHARE"),
+        (("new", "--against", "old", "--limit", "tfft=3%"), "no metric 'tfft' in these files"),
+        (("new", "--against", "old", "--metrics", "tfft"), "no metric 'tfft' in these files"),
+        (("new", "--against", "old", "--session-by", "hsot"), "no field 'hsot' for --session-by"),
+        (("new", "--against", "old", "--session-by", "host"), "no field 'host' for"),
+        (("new", "--against", "old", "--report", "pdf=a"), "--report pdf=a: write FORMAT=FILE"),
+        (
+            ("new", "--against", "old", "--column", "ttft_p50=x"),
+            "ttft_p50 is a time; name its unit",
+        ),
+        (("new", "--against", "old", "--point", "x"), "name its metrics by --column"),
+        (("new", "--against", "new"), "are the same run, on both sides"),
+    ],
+)
+@pytest.mark.usefixtures("old", "new")
+def test_wrong_usage_is_one_sentence(say: Say, words: tuple[str, ...], message: str) -> None:
+    text = say.ends(2, "judge", *words)
+
+    assert message in text
+    assert len(text.splitlines()) == 1
+
+
+def test_a_reader_that_cannot_be_loaded_is_named(
+    say: Say, old: Path, new: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from importlib.metadata import EntryPoint
+
+    from pytest_mlperf.addons.judge import files
+
+    broken = EntryPoint("mine", "gone_module:READER", "pytest_mlperf.readers")
+    monkeypatch.setattr(files, "entry_points", lambda group: [broken])
+    readers.cache_clear()
+    try:
+        text = say.ends(3, "judge", new, "--against", old)
+    finally:
+        readers.cache_clear()
+
+    assert "reader mine (gone_module) cannot be loaded: No module named 'gone_module'" in text
+
+
+# ---------------------------------------------------------------- limits, metrics
+
+
+def test_limits_and_metrics_are_the_users(say: Say, old: Path, slow: Path) -> None:
+    say.ends(0, "judge", slow, "--against", old, "--limit", "ttft=20%")
+    say.ends(
+        0, "judge", slow, "--against", old, "--limit", "ttft_p50=0.2", "--limit", "ttft_p99=0.2"
+    )
+    say.ends(0, "judge", slow, "--against", old, "--metrics", "tpot, output_tokens_per_second")
+    text = say.ends(1, "judge", slow, "--against", old, "--metrics", "ttft_mean")
+
+    assert first_line(text).startswith("PERF DROP  mean TTFT")
+
+
+def test_a_missing_point_is_an_error_unless_allowed(say: Say, old: Path, new: Path) -> None:
+    for number in range(5):
+        content = document("vllm-serve.json")
+        content |= {"max_concurrency": 8, "date": f"202611{number + 1:02d}-090000"}
+        write(old / f"c8-{number}.json", content | {"duration": 90.0 + number})
+    text = say.ends(1, "judge", new, "--against", old)
+
+    assert first_line(text).startswith("INVALID  point at concurrency 8: only the baseline has")
+    say.ends(0, "judge", new, "--against", old, "--allow-missing")
+
+
+# ---------------------------------------------------------------- reports
+
+
+def test_reports_for_programs(say: Say, here: Path, old: Path, slow: Path) -> None:
+    formats = {"json": "r.json", "markdown": "r.md", "junit": "r.xml", "annotations": "r.txt"}
+    wanted = [word for form, file in formats.items() for word in ("--report", f"{form}={file}")]
+    say.ends(1, "judge", slow, "--against", old, *wanted)
+    content = json.loads((here / "r.json").read_text("utf-8"))
+    rows = {row["metric"]: row for row in content["rows"]}
+    cases = list(ET.parse(here / "r.xml").getroot().iter("testcase"))
+    failed = [case.get("name") for case in cases if case.find("failure") is not None]
+
+    assert content["outcome"] == "PERF DROP"
+    assert rows["ttft_p50"]["outcome"] == "PERF DROP"
+    assert rows["ttft_p50"]["unit"] == "s"
+    assert rows["ttft_p50"]["before"] == pytest.approx(0.10845, rel=0.01)
+    assert rows["ttft_p50"]["change"] == pytest.approx(0.12, abs=0.01)
+    assert (rows["ttft_p50"]["runs"], rows["ttft_p50"]["sessions"]) == ([5, 5], [5, 5])
+    assert rows["ttft_mean"]["outcome"] is None
+    assert failed == ["ttft_p50[concurrency 64]", "ttft_p99[concurrency 64]"][: len(failed)]
+    assert len(cases) == 9
+    markdown = (here / "r.md").read_text("utf-8")
+    assert markdown.startswith("**PERF DROP  p50 TTFT")
+    assert "| concurrency 64 | PERF DROP | p50 TTFT |" in markdown
+    annotations = (here / "r.txt").read_text("utf-8").splitlines()
+    assert annotations[0].startswith("::error::PERF DROP p50 TTFT")
+
+
+def test_names_of_others_cannot_forge_a_report(say: Say, here: Path) -> None:
+    name = "x |\n::error::forged <b>\x1b[31m"
+    for side, folder in enumerate(("a", "b")):
+        for number, factor in enumerate(spread(side, 5)):
+            content = document("pytest-benchmark.json")
+            content["benchmarks"] = [{"fullname": name, "stats": {"median": factor}}]
+            content["datetime"] = f"2026-11-{side * 10 + number + 1:02d}T08:00:00"
+            write(here / folder / f"{number}.json", content)
+    wanted = [
+        "--report",
+        "markdown=r.md",
+        "--report",
+        "annotations=r.txt",
+        "--report",
+        "junit=r.xml",
+    ]
+    text = say.ends(0, "judge", "b", "--against", "a", *wanted)
+    ET.parse(here / "r.xml")
+
+    assert "\x1b" not in text
+    assert "\n::error::" not in text
+    assert "<b>" not in (here / "r.md").read_text("utf-8")
+    assert (here / "r.txt").read_text("utf-8") == ""
+
+
+# ---------------------------------------------------------------- baselines
+
+
+def test_a_baseline_is_recorded_judged_and_replaced(
+    say: Say, here: Path, old: Path, new: Path, slow: Path
+) -> None:
+    file = here / "baselines" / "judged" / "llama.json"
+    update = ("--baseline", "llama", "--update", "missing", "--reason", "first")
+    recorded = say.ends(0, "judge", old, *update)
+    first = file.read_bytes()
+    same = say.ends(0, "judge", new, "--baseline", "llama")
+    drop = say.ends(1, "judge", slow, "--baseline", "llama")
+    kept = say.ends(1, "judge", slow, *update)
+    unchanged = file.read_bytes()
+    replacing = ("--baseline", "llama", "--update", "replace", "--reason", "new model")
+    replaced = say.ends(0, "judge", slow, *replacing)
+    history = json.loads(file.read_bytes())["history"]
+
+    assert "5 runs accepted; commit it" in recorded
+    assert first_line(same).startswith("ok")
+    assert first_line(drop).startswith("PERF DROP")
+    assert "not changed: PERF DROP p50 TTFT" in " ".join(kept.split())
+    assert unchanged == first
+    assert "5 runs accepted" in replaced
+    assert [entry["action"] for entry in history] == ["record", "replace"]
+    assert [entry["reason"] for entry in history] == ["first", "new model"]
+    assert history[1]["verdict"].startswith("PERF DROP")
+
+
+def test_sessions_are_added_until_there_are_four(say: Say, here: Path, old: Path) -> None:
+    told = []
+    for number in range(5):
+        files = (old / f"run-{number}.json", "--baseline", "x", "--update", "missing")
+        told.append(say.ends(0, "judge", *files, "--reason", "nightly").splitlines()[-1])
+    runs = json.loads((here / "baselines" / "judged" / "x.json").read_bytes())["runs"]
+
+    assert len(runs) == 4
+    assert "not changed: it has 4 sessions, which is enough" in told[4]
+
+
+def test_a_baseline_judges_like_the_files_that_it_is_from(
+    say: Say, here: Path, old: Path, slow: Path
+) -> None:
+    from pytest_mlperf.addons.judge import accepted
+    from pytest_mlperf.addons.judge.judging import Settings, compare
+
+    update = ("--baseline", "llama", "--update", "missing", "--reason", "first")
+    say.ends(0, "judge", old, *update)
+    now = read([slow]).runs
+    of_files = compare(read([old]).runs, now, Settings())
+    of_baseline = compare(accepted.load("llama"), now, Settings())
+
+    assert of_baseline.rows == of_files.rows
+
+
+def test_a_baseline_holds_no_prompts_paths_or_keys(say: Say, here: Path, old: Path) -> None:
+    update = ("--baseline", "x", "--update", "missing", "--reason", "first")
+    say.ends(0, "judge", old, *update)
+    export = Path(shutil.copy(DATA / "aiperf.json", here / "a.json"))
+    say.ends(0, "judge", export, "--baseline", "y", "--update", "missing", "--reason", "first")
+    texts = [file.read_text("utf-8") for file in (here / "baselines" / "judged").iterdir()]
+
+    assert len(texts) == 2
+    forbidden = ("some words of a prompt", str(here), "sk-123", "secret", "10.0.0.1")
+    assert [word for word in forbidden for text in texts if word in text] == []
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "is not JSON"),
+        ('{"schema": 9}', "written by a newer pytest-mlperf"),
+        ('{"schema": 1, "runs": 3}', "Restore it (git checkout"),
+        ("<<<<<<< a\n{}\n=======\n{}\n>>>>>>> b\n", "holds a merge conflict"),
+    ],
+)
+def test_a_damaged_baseline_is_named(
+    say: Say, here: Path, new: Path, content: str, message: str
+) -> None:
+    write(here / "baselines" / "judged" / "x.json", content)
+    text = say.ends(2, "judge", new, "--baseline", "x")
+
+    assert "baselines/judged/x.json: " in text
+    assert message in text
+
+
+def test_runs_of_two_measurements_are_no_baseline(say: Say, here: Path, old: Path) -> None:
+    file = old / "run-3.json"
+    write(file, {**json.loads(file.read_text()), "num_prompts": 500, "completed": 500})
+    text = say.ends(2, "judge", old, "--baseline", "x", "--update", "missing", "--reason", "a")
+
+    assert "prompts differs inside the runs: 1000 and 500 (run-3.json)" in text
+    assert not (here / "baselines" / "judged" / "x.json").exists()
+
+
+# ---------------------------------------------------------------- plans and tables
+
+
+def test_a_plan_tells_runs_order_and_minutes(say: Say, old: Path) -> None:
+    text = say.ends(0, "judge", old, "--plan", "--metrics", "ttft_p50", "--limit", "ttft=10%")
+
+    assert "pairs of runs prove or exclude a drop of 10 %" in text
+    assert "in this order: A B B A" in text
+    assert "each session has one run, so the noise is assumed to be" in text
+
+
+def test_a_table_by_its_columns(say: Say, here: Path) -> None:
+    for side, folder in enumerate(("a", "b")):
+        for number, factor in enumerate(spread(side, 6)):
+            slow = 1.12 if side else 1.0
+            rows = f"size,p50 [ms],rate\n1,{12.5 * factor},80\n8,{20 * factor * slow},400\n"
+            write(here / folder / f"s{number}" / "t.csv", rows)
+    columns = ("--column", "latency_p50=p50 [ms]:ms", "--point", "size")
+    text = say.ends(1, "judge", "b", "--against", "a", *columns)
+    other = say.ends(
+        0,
+        "judge",
+        "b",
+        "--against",
+        "a",
+        "--column",
+        "steps=rate:steps/s:higher",
+        "--point",
+        "size",
+    )
+    unknown = say.ends(2, "judge", "b", "--against", "a", "--column", "latency_p50=p5:ms")
+
+    assert first_line(text).startswith("PERF DROP  p50 latency +12.0 % at size 8")
+    assert "steps" in other
+    assert "no column 'p5'; its columns are size, p50 [ms], rate" in unknown
+
+
+def test_json_lines_are_a_table_as_well(say: Say, here: Path) -> None:
+    for side, folder in enumerate(("a", "b")):
+        for number, factor in enumerate(spread(side, 5)):
+            line = {"case": "x", "seconds": 2 * factor, "date": f"2026-11-{number + 1:02d}"}
+            write(here / folder / f"{number}.jsonl", json.dumps(line) + "\n")
+    text = say.ends(
+        0, "judge", "b", "--against", "a", "--column", "time_mean=seconds:s", "--point", "case"
+    )
+
+    assert "5 runs of 5 sessions" in text
+
+
+# ---------------------------------------------------------------- cost and environment
+
+
+def test_the_help_is_within_80_columns() -> None:
+    assert max(map(len, HELP.splitlines())) <= 80
+
+
+def test_twenty_files_take_less_than_two_seconds(old: Path, new: Path) -> None:
+    """By this process's own clock of the processor, which other processes do not move."""
+    from pytest_mlperf.addons.judge.judging import Settings, compare
+
+    sides = [old / f"run-{n}.json" for n in range(5)], [new / f"run-{n}.json" for n in range(5)]
+    begin = time.process_time()
+    before, now = (read(side) for side in sides)
+    compare(before.runs, now.runs, Settings())
+
+    assert time.process_time() - begin < 1.0
+
+
+@pytest.mark.slow
+def test_a_thousand_files_with_ten_points_each(here: Path) -> None:
+    from pytest_mlperf.addons.judge.judging import Settings, compare
+
+    for side in (0, 1):
+        for number, factor in enumerate(spread(side) * 50):
+            content = document("pytest-benchmark.json")
+            stats = {"median": factor + number / 1e6}
+            content["benchmarks"] = [{"fullname": f"t{n}", "stats": stats} for n in range(10)]
+            day = f"2026-{1 + number // 28 % 12:02d}-{1 + number % 28:02d}"
+            content["datetime"] = f"{day}T08:00:00"
+            write(here / str(side) / f"{number}.json", content)
+    begin = time.process_time()
+    before, now = (read([here / str(side)]) for side in (0, 1))
+    result = compare(before.runs, now.runs, Settings())
+
+    assert (len(before.runs), len(result.rows)) == (500, 10)
+    assert time.process_time() - begin < 15
+
+
+LACKING = ("numpy", "mlperf_loadgen", "pynvml", "torch", "onnxruntime")
+
+WITHOUT = f"""
+import sys
+for name in {LACKING}:
+    sys.modules[name] = None
+from pytest_mlperf.cli import main
+code = main(sys.argv[1:])
+loaded = [name for name in ("pytest", "_pytest") if name in sys.modules]
+print("loaded", loaded)
+sys.exit(code)
+"""
+
+
+@pytest.mark.process
+def test_it_works_without_what_measuring_needs(here: Path, old: Path, slow: Path) -> None:
+    command: list[Any] = [sys.executable, "-c", WITHOUT, "judge", slow, "--against", old]
+    done = subprocess.run(command, cwd=here, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 1, done.stderr
+    assert done.stdout.startswith("PERF DROP  p50 TTFT")
+    assert "loaded []" in done.stdout

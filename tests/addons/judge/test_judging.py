@@ -1,0 +1,433 @@
+"""Judge sides of runs: sessions, runs in turns, curves, duplicates, error rates."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_mlperf import MlperfError
+from pytest_mlperf.addons.judge.judging import CURVE, Comparison, Settings, compare, usual
+from pytest_mlperf.addons.judge.model import Fact, Point, Run
+from pytest_mlperf.addons.judge.planning import needed_pairs, plans, schedule
+from tests.addons.judge.files import DATA, both, judged, notes, outcomes, read, write
+
+DAY = 86_400.0
+
+
+def run(
+    value: float,
+    *,
+    day: float = 0.0,
+    host: str | None = "h1",
+    concurrency: float | None = None,
+    rate: float | None = None,
+    **more: Any,
+) -> Run:
+    """Return a run with a median TTFT, and a throughput if one is stated."""
+    metrics = {"ttft_p50": value} if rate is None else {"output_tokens_per_second": rate}
+    name = "one" if concurrency is None else f"concurrency {concurrency:g}"
+    point = Point(name=name, metrics=metrics, axis=concurrency)
+    digest = f"{value} {day} {host} {concurrency} {rate}"
+    return Run(
+        tool="vllm",
+        source=f"{digest}.json",
+        digest=digest,
+        points=(point,),
+        started=day * DAY + 1e9,
+        host=host,
+        **more,
+    )
+
+
+def side(mean: float, days: Sequence[float], seed: int, sd: float = 0.01) -> list[Run]:
+    noise = random.Random(seed)
+    return [run(mean * (1 + noise.gauss(0, sd)), day=day) for day in days]
+
+
+def verdict(base: Sequence[Run], now: Sequence[Run], **settings: Any) -> Comparison:
+    return compare(base, now, Settings(**settings))
+
+
+# ---------------------------------------------------------------- sessions
+
+
+def test_one_session_a_side_proves_nothing() -> None:
+    base, now = side(1.0, [0.0, 0.01, 0.02], 1), side(1.3, [1.0, 1.01, 1.02], 2)
+    result = verdict(base, now)
+
+    assert result.one_session
+    assert outcomes(result) == {"ttft_p50": "PROVISIONAL"}
+    assert [row.direction for row in result.rows] == ["drop"]
+
+
+def test_sessions_of_several_days_prove_a_drop_and_exclude_one() -> None:
+    base = side(1.0, range(6), 1)
+    slower, equal = side(1.11, range(10, 16), 2), side(1.01, range(10, 16), 3)
+
+    assert outcomes(verdict(base, slower)) == {"ttft_p50": "PERF DROP"}
+    assert outcomes(verdict(base, equal)) == {"ttft_p50": "ok"}
+    assert verdict(base, equal).rows[0].sessions == (6, 6)
+
+
+def test_a_host_and_a_commit_are_sessions_of_their_own() -> None:
+    base = [run(1.0 + n / 1e3, host=f"h{n}") for n in range(5)]
+    now = [run(1.0 + n / 1e3, day=1.0, commit=f"c{n}") for n in range(5)]
+
+    assert verdict(base, now).rows[0].sessions == (5, 5)
+
+
+def test_a_field_tells_sessions_apart() -> None:
+    base = [run(1.0 + n / 1e3, told={"label": f"s{n}"}) for n in range(4)]
+    now = [run(1.0 + n / 1e3, day=0.5, told={"label": f"t{n}"}) for n in range(4)]
+
+    assert verdict(base, now).one_session
+    assert verdict(base, now, session_by="label").rows[0].sessions == (4, 4)
+
+
+# ---------------------------------------------------------------- runs in turns
+
+
+def in_turns(pairs: int, slower: float, hosts: tuple[str | None, str | None]) -> list[list[Run]]:
+    """Return both sides of pairs in the order A B, B A on a machine that drifts by 10 %."""
+    noise = random.Random(5)
+    sides: list[list[Run]] = [[], []]
+    for pair in range(pairs):
+        for place, of in enumerate((0, 1) if pair % 2 == 0 else (1, 0)):
+            when = (2 * pair + place) / 1000
+            mean = (1 + 10 * when) * (slower if of else 1.0) * (1 + noise.gauss(0, 0.005))
+            sides[of].append(run(mean, day=when, host=hosts[of]))
+    return sides
+
+
+@pytest.mark.parametrize(("slower", "outcome"), [(1.0, "ok"), (1.1, "PERF DROP")])
+def test_runs_in_turns_on_one_host_are_final_on_the_first_day(slower: float, outcome: str) -> None:
+    base, now = in_turns(6, slower, ("h1", "h1"))
+    result = verdict(base, now)
+
+    assert result.interleaved
+    assert not result.one_session
+    assert outcomes(result) == {"ttft_p50": outcome}
+    assert "in pairs" in result.how
+
+
+def test_runs_in_turns_need_one_known_host() -> None:
+    apart = verdict(*in_turns(6, 1.1, ("h1", "h2")))
+    unknown = verdict(*in_turns(6, 1.1, (None, None)))
+    stated = verdict(*in_turns(6, 1.1, (None, None)), ignored=("host",))
+
+    assert (apart.interleaved, unknown.interleaved, stated.interleaved) == (False, False, True)
+    assert unknown.one_session
+
+
+def test_blocks_of_runs_are_not_in_turns() -> None:
+    base = [run(1.0 + n / 1e3, day=n / 100) for n in range(4)]
+    now = [run(1.0 + n / 1e3, day=(n + 4) / 100) for n in range(4)]
+
+    assert not verdict(base, now).interleaved
+
+
+# ---------------------------------------------------------------- points and curves
+
+
+def curve(scale: float, seed: int, first_day: int) -> list[Run]:
+    noise = random.Random(seed)
+    return [
+        run(
+            1.0,
+            day=first_day + day,
+            concurrency=float(concurrency),
+            rate=concurrency * 100 * scale * (1 + noise.gauss(0, 0.01)),
+        )
+        for day in range(5)
+        for concurrency in (1, 8, 64)
+    ]
+
+
+def test_a_curve_is_judged_as_one_beside_its_points() -> None:
+    equal = verdict(curve(1.0, 1, 0), curve(1.0, 2, 10))
+    slower = verdict(curve(1.0, 1, 0), curve(0.93, 2, 10))
+
+    assert outcomes(equal)[f"{CURVE}: output_tokens_per_second"] == "ok"
+    assert outcomes(slower)[f"{CURVE}: output_tokens_per_second"] == "PERF DROP"
+    assert len(outcomes(slower)) == 4
+
+
+def test_a_curve_needs_all_its_points() -> None:
+    base, now = curve(1.0, 1, 0), curve(1.0, 2, 10)
+    part = [one for one in now if one.points[0].axis != 64]
+    result = verdict(base, part)
+
+    assert outcomes(result)["concurrency 64: point"] == "INVALID"
+    assert str(result.outcome) == "INVALID"
+
+
+# ---------------------------------------------------------------- facts
+
+
+def with_fact(value: str | float | None, day: float, **more: Any) -> Run:
+    one = run(1.0 + day / 1e4, day=day)
+    fact = Fact(value, **more)
+    return Run(
+        tool="vllm",
+        source=one.source,
+        digest=one.digest,
+        started=one.started,
+        points=(Point(name="one", metrics=one.points[0].metrics, facts={"model": fact}),),
+    )
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "more", "outcome", "note"),
+    [
+        ("a", "a", {}, "ok", ""),
+        ("a", "b", {}, "INVALID", "model differs: a before, b now"),
+        (None, "b", {}, "ok", "model: not recorded in the baseline"),
+        ("a", None, {}, "ok", "model: not recorded in the new runs"),
+        (None, None, {}, "ok", ""),
+        (100.0, 101.0, {"tolerance": 0.02}, "ok", ""),
+        (100.0, 103.0, {"tolerance": 0.02}, "INVALID", "model differs: 100 before, 103 now"),
+        (0.01, 0.04, {"tolerance": 0.05, "absolute": True}, "ok", ""),
+        (1.0, "1", {}, "INVALID", "model differs: 1 before, 1 now"),
+        ("a", "b", {"bases": ("goodput",)}, "ok", ""),
+        ("a", "b", {"bases": ("ttft",)}, "INVALID", "model differs: a before, b now"),
+    ],
+)
+def test_conditions_must_be_equal(
+    before: str | float | None,
+    now: str | float | None,
+    more: dict[str, Any],
+    outcome: str,
+    note: str,
+) -> None:
+    base = [with_fact(before, float(day), **more) for day in range(5)]
+    new = [with_fact(now, float(day + 10), **more) for day in range(5)]
+    result = verdict(base, new)
+
+    assert outcomes(result) == {"ttft_p50": outcome}
+    assert note in notes(result)
+    assert "differs" not in notes(result) or note
+
+
+def test_a_condition_that_differs_inside_the_baseline_names_the_file() -> None:
+    base = [with_fact("b" if day == 3 else "a", float(day)) for day in range(5)]
+    result = verdict(base, [with_fact("a", float(day + 10)) for day in range(5)])
+
+    assert outcomes(result) == {"ttft_p50": "INVALID"}
+    assert f"differs inside the baseline: a, and b in {base[3].source}" in notes(result)
+
+
+# ---------------------------------------------------------------- failures and missing values
+
+
+def requests(sent: int, failed: int | None, day: float) -> Run:
+    point = Point(name="one", metrics={"ttft_p50": 1 + day / 1e4}, sent=sent, failed=failed)
+    return Run(
+        tool="vllm", source=f"{day}", digest=f"{day}", started=1e9 + day * DAY, points=(point,)
+    )
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "limits", "expected"),
+    [
+        (0, 0, {}, {"ttft_p50": "ok"}),
+        (0, 10, {}, {"success_share": "PERF DROP", "ttft_p50": "INVALID"}),
+        (10, 0, {}, {"success_share": "INVALID", "ttft_p50": "INVALID"}),
+        (10, 10, {}, {"success_share": "INVALID", "ttft_p50": "INVALID"}),
+        (1, 1, {"success_share": 0.01}, {"ttft_p50": "ok"}),
+        (None, None, {}, {"ttft_p50": "ok"}),
+        (0, 1000, {}, {"success_share": "PERF DROP", "ttft_p50": "INVALID"}),
+        (1000, 1000, {}, {"success_share": "INVALID", "ttft_p50": "INVALID"}),
+    ],
+)
+def test_failed_requests_block_the_other_figures(
+    before: int | None, now: int | None, limits: dict[str, float], expected: dict[str, str]
+) -> None:
+    base = [requests(1000, before, day) for day in range(5)]
+    new = [requests(1000, now, day + 10) for day in range(5)]
+
+    assert outcomes(verdict(base, new, limits=limits)) == expected
+
+
+def test_a_failure_in_one_run_is_invalid_and_not_dropped() -> None:
+    base = [requests(1000, 0, day) for day in range(5)]
+    new = [requests(1000, 1 if day == 2 else 0, day + 10) for day in range(5)]
+
+    assert outcomes(verdict(base, new)) == {"success_share": "INVALID", "ttft_p50": "INVALID"}
+
+
+def test_a_value_that_one_run_lacks_is_named() -> None:
+    base = side(1.0, range(5), 1)
+    now = side(1.0, range(10, 15), 2)
+    lacking = run(1.0, day=20)
+    lacking = Run(
+        tool="vllm", source="gone.json", digest="x", points=(Point(name="one"),), started=2e9
+    )
+    result = verdict(base, [*now, lacking])
+
+    assert outcomes(result) == {"ttft_p50": "INVALID"}
+    assert "not measured in 1 of 6 runs of the new runs (gone.json)" in notes(result)
+
+
+# ---------------------------------------------------------------- the same run twice
+
+
+def test_a_copy_and_a_link_count_once(tmp_path: Path) -> None:
+    original = shutil.copy(DATA / "vllm-serve.json", tmp_path / "a.json")
+    shutil.copy(original, tmp_path / "b.json")
+    (tmp_path / "c.json").symlink_to(original)
+    result = read([tmp_path])
+
+    assert len(result.runs) == 1
+    assert [note.endswith("counted once") for note in result.notes] == [True, True]
+
+
+def test_a_run_on_both_sides_is_refused(tmp_path: Path) -> None:
+    one = Path(shutil.copy(DATA / "vllm-serve.json", tmp_path / "a.json"))
+    with pytest.raises(MlperfError, match="are the same run, on both sides"):
+        judged(DATA / "vllm-serve.json", one)
+
+
+def test_equal_scores_of_documents_are_no_duplicate(tmp_path: Path) -> None:
+    name = "samples_gsm8k_2026-11-12T08-00-00.jsonl"
+    same = Path(shutil.copy(DATA / name, tmp_path / name))
+
+    assert set(outcomes(judged(DATA / name, same)).values()) <= {"ok", "INCONCLUSIVE"}
+
+
+# ---------------------------------------------------------------- what is judged
+
+
+@pytest.mark.parametrize(
+    ("names", "chosen"),
+    [
+        (["ttft_mean", "ttft_p50", "ttft_p90", "ttft_p99"], ["ttft_p50", "ttft_p99"]),
+        (["ttft_mean"], ["ttft_mean"]),
+        (["requests_per_second", "output_tokens_per_second"], ["output_tokens_per_second"]),
+        (["requests_per_second"], ["requests_per_second"]),
+        (["time_min", "time_mean", "bytes_per_second"], ["time_mean"]),
+        (["goodput", "requests_per_second"], ["goodput", "requests_per_second"]),
+    ],
+)
+def test_usual_metrics(names: list[str], chosen: list[str]) -> None:
+    assert usual(names) == chosen
+
+
+def test_the_user_chooses_metrics_and_limits() -> None:
+    base, now = side(1.0, range(6), 1), side(1.11, range(10, 16), 2)
+
+    assert outcomes(verdict(base, now, metrics=("tpot",))) == {}
+    assert outcomes(verdict(base, now, metrics=("ttft",))) == {"ttft_p50": "PERF DROP"}
+    assert outcomes(verdict(base, now, limits={"ttft_p50": 0.2})) == {"ttft_p50": "ok"}
+    assert outcomes(verdict(base, now, limits={"ttft": 0.2})) == {"ttft_p50": "ok"}
+
+
+def test_a_metric_of_unknown_direction_is_reported_with_a_question(tmp_path: Path) -> None:
+    def make(factor: float, size: float) -> dict[str, Any]:
+        row = [[size * factor], [], "v1"]
+        about = {"result_columns": ["result", "params", "version"], "env_name": "e"}
+        return {**about, "commit_hash": "c", "results": {"track_size": row}}
+
+    result = both(tmp_path, make, {"size": 10.0}, {"size": 20.0})
+
+    assert outcomes(result) == {}
+    assert "which direction is better is unknown" in notes(result)
+
+
+# ---------------------------------------------------------------- plans
+
+
+def test_a_plan_needs_more_pairs_for_noisier_runs_and_smaller_limits() -> None:
+    quiet, noisy = needed_pairs(0.005, 0.05, 4), needed_pairs(0.02, 0.05, 4)
+    assert quiet is not None
+    assert noisy is not None
+    assert quiet < noisy
+    assert needed_pairs(0.005, 0.02, 4) > quiet  # type: ignore[operator]
+    assert needed_pairs(0.5, 0.01, 4) is None
+
+
+def test_a_plan_is_enough_for_its_promise() -> None:
+    """Of drops of twice the limit and of unchanged builds, 95 in 100 are decided rightly."""
+    noise = random.Random(7)
+    pairs = needed_pairs(0.01, 0.05, 1)
+    assert pairs is not None
+    right = 0
+    for repeat in range(100):
+        slower = 1.05 if repeat % 2 else 1.0
+        base = [run(1 + noise.gauss(0, 0.01), day=p / 100) for p in range(pairs)]
+        now = [run(slower * (1 + noise.gauss(0, 0.01)), day=p / 100 + 1e-3) for p in range(pairs)]
+        outcome = outcomes(verdict(base, now))["ttft_p50"]
+        right += outcome == ("PERF DROP" if repeat % 2 else "ok")
+    assert right >= 85
+
+
+def test_the_schedule_alternates_and_tells_its_time() -> None:
+    runs = [run(1 + n / 100, day=n / 100, duration_s=110.0) for n in range(4)]
+    (plan,) = plans(runs, Settings(limits={"ttft": 0.1}))
+    text = " ".join(schedule(runs, Settings(limits={"ttft": 0.1})))
+
+    assert plan.df == 3
+    assert f"{plan.pairs} pairs of runs" in text
+    assert "A B B A" in text
+    assert "min of measuring" in text
+
+
+# ---------------------------------------------------------------- error rates
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sessions", [2, 4, 8])
+def test_unchanged_runs_are_red_in_1_of_100_and_drops_of_the_limit_pass_in_5(
+    sessions: int,
+) -> None:
+    """Sessions vary by 1 %, runs in them by 0.5 %; three metrics, one of which drops."""
+    noise = random.Random(sessions)
+    repeats, red, passed = 300, 0, 0
+
+    def runs_of(first: int, factor: float) -> list[Run]:
+        made = []
+        for session in range(sessions):
+            effect = noise.gauss(0, 0.01)
+            for repeat in range(2):
+                metrics = {
+                    name: scale * (1 + effect + noise.gauss(0, 0.005))
+                    for name, scale in (("ttft_p50", factor), ("tpot_p50", 1.0), ("itl_p50", 1.0))
+                }
+                made.append(
+                    Run(
+                        tool="vllm",
+                        source="r",
+                        digest=f"{first} {session} {repeat}",
+                        started=1e9 + (first + session) * DAY + repeat * 60,
+                        points=(Point(name="one", metrics=metrics),),
+                    )
+                )
+        return made
+
+    for _ in range(repeats):
+        base = runs_of(0, 1.0)
+        red += str(verdict(base, runs_of(100, 1.0)).outcome) == "PERF DROP"
+        passed += outcomes(verdict(base, runs_of(200, 1.05)))["ttft_p50"] in {"ok", "improved"}
+    # With a probability of 0.1 % more than 9 and 28 of 300 at rates of 1 and 5 %.
+    assert red <= 9
+    assert passed <= 28
+
+
+def test_files_of_two_tools_on_each_side_are_compared_tool_by_tool(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        content = {
+            "elapsed_time": 1.0,
+            "num_requests": 5,
+            "requests_per_second": 5.0 + (name == "b"),
+        }
+        write(tmp_path / name / "t.json", content)
+    for name in ("a", "b"):
+        latency = {"avg_latency": 1.0 + (name == "b") / 100, "latencies": [1.0], "percentiles": {}}
+        write(tmp_path / name / "l.json", latency)
+    result = judged(tmp_path / "a", tmp_path / "b")
+
+    assert {row.tool for row in result.rows} == {"vllm-throughput", "vllm-latency"}

@@ -1,0 +1,491 @@
+"""Read a file of each tool: figures as the tool prints them, in one unit, with their facts."""
+
+from __future__ import annotations
+
+import gzip
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_mlperf import MlperfError
+from pytest_mlperf.addons.judge.files import Document, read_text, readers
+from pytest_mlperf.addons.judge.model import Run
+from tests.addons.judge.files import DATA, document, read, write
+
+EXPECTED: dict[str, tuple[str, dict[str, dict[str, float]]]] = {
+    "vllm-serve.json": (
+        "vllm",
+        {
+            "concurrency 64": {
+                "requests_per_second": 9.0703,
+                "output_tokens_per_second": 1160.998,
+                "total_tokens_per_second": 10448.98,
+                "ttft_mean": 0.1205,
+                "ttft_p50": 0.10845,
+                "tpot_p99": 0.028125,
+                "itl_mean": 0.0115,
+                "acceptance_rate": 0.715,
+                "acceptance_length": 2.43,
+            }
+        },
+    ),
+    "vllm-throughput.json": (
+        "vllm-throughput",
+        {"throughput": {"requests_per_second": 39.2157, "tokens_per_second": 45176.47}},
+    ),
+    "vllm-latency.json": (
+        "vllm-latency",
+        {"latency": {"latency_mean": 1.9125, "latency_p50": 1.91, "latency_p99": 1.9272}},
+    ),
+    "sglang.jsonl": (
+        "sglang",
+        {
+            "concurrency 64, 1024 in, 128 out": {
+                "output_tokens_per_second": 1179.72,
+                "total_tokens_per_second": 10617.51,
+                "latency_mean": 6.8,
+                "ttft_p50": 0.1062,
+                "itl_p99": 0.028,
+                "acceptance_length": 2.1,
+            },
+            "concurrency 128, 1024 in, 128 out": {"output_tokens_per_second": 1890.5},
+        },
+    ),
+    "aiperf.json": (
+        "aiperf",
+        {
+            "concurrency 32": {
+                "latency_mean": 6.2,
+                "ttft_p99": 0.28,
+                "itl_p50": 0.005795,
+                "output_tokens_per_second": 5120.5,
+                "requests_per_second": 5.12,
+            }
+        },
+    ),
+    "genai-perf.json": (
+        "genai-perf",
+        {"concurrency 32": {"latency_mean": 6.3, "output_tokens_per_second": 5000.0}},
+    ),
+    "guidellm.json": (
+        "guidellm",
+        {
+            "concurrent 16": {
+                "latency_mean": 6.25,
+                "ttft_mean": 0.142,
+                "itl_p99": 0.0126,
+                "ttft_p99.9": 0.4118,
+                "output_tokens_per_second": 4800.0,
+                "total_tokens_per_second": 7257.6,
+            },
+            "concurrent 32": {"output_tokens_per_second": 8160.0},
+        },
+    ),
+    "inference-perf": (
+        "inference-perf",
+        {
+            "rate 5": {
+                "latency_mean": 6.3,
+                "ttft_p99.9": 0.4147,
+                "itl_p50": 0.005795,
+                "output_tokens_per_second": 5000.0,
+                "requests_per_second": 5.0,
+            }
+        },
+    ),
+    "inferencex.json": (
+        "inferencex",
+        {
+            "concurrency 64, 1024 in, 1024 out, tp4, ep1": {
+                "tokens_per_second_per_gpu": 2900.5,
+                "ttft_p50": 0.121,
+                "latency_p99": 13.2,
+            }
+        },
+    ),
+    "llmperf.json": (
+        "llmperf",
+        {
+            "concurrency 16": {
+                "itl_mean": 0.0115,
+                "ttft_p99": 0.75,
+                "latency_p50": 1.9,
+                "output_tokens_per_second": 1150.0,
+                "requests_per_second": 7.5,
+            }
+        },
+    ),
+    "trtllm-bench.json": (
+        "trtllm-bench",
+        {
+            "batch 64, rate inf": {
+                "requests_per_second": 39.2,
+                "output_tokens_per_second": 5017.6,
+                "latency_mean": 1.5,
+                "ttft_p99": 0.12,
+                "tpot_p50": 0.0111,
+            }
+        },
+    ),
+    "llama-bench.json": (
+        "llama-bench",
+        {"pp512": {"tokens_per_second": 12488.0}, "tg128": {"tokens_per_second": 139.1}},
+    ),
+    "pytest-benchmark.json": (
+        "pytest-benchmark",
+        {
+            "test_sort.py::test_sort[10]": {
+                "time_p50": 141.8063e-9,
+                "time_mean": 249.5866e-9,
+                "time_min": 138.2580e-9,
+            },
+            "test_sort.py::test_sort[100]": {"time_mean": 741.6177e-9},
+        },
+    ),
+    "google-benchmark.json": (
+        "google-benchmark",
+        {
+            "BM_Copy/64": {"time_mean": 5.33274e-8, "bytes_per_second": 4.38595e9},
+            "BM_Copy/4096": {"time_mean": 4.84988e-7},
+            "BM_Broken": {},
+        },
+    ),
+    "hyperfine.json": (
+        "hyperfine",
+        {"sleep 0.01": {"time_mean": 11.94167e-3, "time_p50": 12.08828e-3}, "false": {}},
+    ),
+    "asv/host": (
+        "asv",
+        {
+            "bench.time_sort(10)": {"time_p50": 0.0125},
+            "bench.time_sort(100)": {},
+            "bench.time_sort(1000)": {},
+            "bench.peakmem_load": {"memory": 52428800},
+            "bench.track_size": {"track": 42.5},
+        },
+    ),
+    "criterion": (
+        "criterion",
+        {"sort/100": {"time_mean": 12.5e-6}, "sort/1000": {"time_p50": 171e-6}},
+    ),
+    "k6-summary-export.json": (
+        "k6",
+        {
+            "all requests": {
+                "latency_mean": 0.0815,
+                "latency_p95": 0.121,
+                "requests_per_second": 49.9,
+                "checks": 0.99,
+            },
+            "threshold http_req_duration p(95)<500": {},
+        },
+    ),
+    "k6-handle-summary.json": (
+        "k6",
+        {
+            "all requests": {"latency_mean": 0.0805, "latency_p50": 0.07825},
+            "threshold http_req_duration p(95)<500": {},
+        },
+    ),
+    "k6-machine-readable.json": ("k6", {"all requests": {"latency_p90": 0.110}}),
+    "locust.json": (
+        "locust",
+        {"POST /v1": {"latency_mean": 0.0805, "latency_p50": 0.08, "requests_per_second": 10.0}},
+    ),
+    "locust_stats.csv": (
+        "locust-csv",
+        {"POST /v1": {"latency_mean": 0.0805, "latency_p99": 0.4}, "GET /health": {}},
+    ),
+    "lm-eval.json": ("lm-eval", {"gsm8k": {}, "wikitext": {}}),
+    "samples_gsm8k_2026-11-12T08-00-00.jsonl": (
+        "lm-eval-samples",
+        {"gsm8k, filter strict-match": {}, "gsm8k, filter flexible-extract": {}},
+    ),
+}
+
+
+def runs(name: str) -> tuple[Run, ...]:
+    return read([DATA / name]).runs
+
+
+def points(name: str) -> dict[str, Any]:
+    return {point.name: point for run in runs(name) for point in run.points}
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_figures_are_those_that_the_tool_prints(name: str) -> None:
+    tool, expected = EXPECTED[name]
+    read_points = points(name)
+
+    assert {run.tool for run in runs(name)} == {tool.removesuffix("-csv")}
+    assert list(read_points) == list(expected)
+    for point, metrics in expected.items():
+        of = read_points[point].metrics
+        assert {m: of[m] for m in metrics} == pytest.approx(metrics, rel=1e-5), point
+
+
+def test_every_reader_has_a_file() -> None:
+    assert set(readers()) - {"aiperf-records"} == {tool for tool, _ in EXPECTED.values()}
+
+
+@pytest.mark.parametrize("name", [name for name in EXPECTED if "." in name.rpartition("/")[2]])
+def test_a_file_is_recognised_by_its_content_alone(name: str, tmp_path: Path) -> None:
+    renamed = shutil.copy(DATA / name, tmp_path / "download(1)")
+    document = read_text(Path(renamed))
+    candidates = {tool for tool, one in readers().items() if not one.of_folders}
+
+    assert [tool for tool in candidates if readers()[tool].recognise(document)] == [
+        EXPECTED[name][0]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "point", "facts"),
+    [
+        (
+            "vllm-serve.json",
+            "concurrency 64",
+            {"prompts": 1000, "output tokens per request": 128, "burstiness": 1.0},
+        ),
+        ("sglang.jsonl", "concurrency 64, 1024 in, 128 out", {"cache hits": 0.0125}),
+        ("aiperf.json", "concurrency 32", {"model": "llama-8b", "requests": 500}),
+        ("guidellm.json", "concurrent 16", {"input tokens per request": 512}),
+        ("trtllm-bench.json", "batch 64, rate inf", {"GPU": "NVIDIA H200", "TP": 1}),
+        ("llama-bench.json", "pp512", {"GPU": "NVIDIA H200", "flash attention": 1}),
+        ("pytest-benchmark.json", "test_sort.py::test_sort[10]", {"CPU": "AMD EPYC"}),
+        ("google-benchmark.json", "BM_Copy/64", {"CPUs": 2, "build type": "debug"}),
+        ("lm-eval.json", "gsm8k", {"task version": 3, "few-shot examples": 5}),
+        ("inferencex.json", "concurrency 64, 1024 in, 1024 out, tp4, ep1", {"precision": "fp4"}),
+        ("llmperf.json", "concurrency 16", {"input length": 550}),
+    ],
+)
+def test_conditions_are_read(name: str, point: str, facts: dict[str, Any]) -> None:
+    of = points(name)[point].facts
+    assert {fact: of[fact].value for fact in facts} == facts
+
+
+@pytest.mark.parametrize(
+    ("name", "day", "host", "commit", "version"),
+    [
+        ("vllm-serve.json", "2026-11-12", None, None, None),
+        ("aiperf.json", "2026-11-12", None, None, "0.4.0"),
+        ("guidellm.json", "2026-11-12", None, None, "0.7.3"),
+        ("pytest-benchmark.json", "2026-11-30", "runner-1", None, "5.3.1"),
+        ("google-benchmark.json", "2026-11-30", "runner-1", None, None),
+        ("llama-bench.json", "2026-11-12", None, "0104b151", "6800"),
+        ("lm-eval.json", "2026-11-12", None, "abc1234", "0.4.12"),
+        ("trtllm-bench.json", None, None, None, "1.2.0"),
+        ("asv/host", None, "host", "abc12345ffff", None),
+    ],
+)
+def test_day_host_commit_and_version_are_read(
+    name: str, day: str | None, host: str | None, commit: str | None, version: str | None
+) -> None:
+    import datetime as dt
+
+    (run,) = runs(name)
+    started = run.started and dt.datetime.fromtimestamp(run.started, dt.UTC).date().isoformat()
+    assert (started, run.host, run.commit, run.version) == (day, host, commit, version)
+
+
+def test_scores_are_read_with_their_errors_and_directions() -> None:
+    of = points("lm-eval.json")
+    score = of["gsm8k"].scores["exact_match,strict-match"]
+    assert (score.value, score.stderr) == (0.7513, 0.0119)
+    assert of["wikitext"].scores["word_perplexity"].stderr is None
+    assert of["wikitext"].quantities["word_perplexity"].direction == "lower"
+    samples = points("samples_gsm8k_2026-11-12T08-00-00.jsonl")["gsm8k, filter strict-match"]
+    assert len(samples.scores["exact_match"].samples) == 6
+
+
+@pytest.mark.parametrize(
+    ("name", "point", "reason"),
+    [
+        ("google-benchmark.json", "BM_Broken", "error: no input"),
+        ("hyperfine.json", "false", "4 of 4 runs of the command ended with [1]"),
+        ("asv/host", "bench.time_sort(100)", "asv has null: it failed"),
+    ],
+)
+def test_failed_cases_are_marked(name: str, point: str, reason: str) -> None:
+    assert points(name)[point].broken == reason
+
+
+@pytest.mark.parametrize("unit", ["ns", "us", "ms", "s"])
+def test_google_benchmark_in_each_unit(tmp_path: Path, unit: str) -> None:
+    factor = {"ns": 1e9, "us": 1e6, "ms": 1e3, "s": 1.0}[unit]
+    row = {"name": "a", "run_type": "iteration", "real_time": 0.25 * factor, "time_unit": unit}
+    file = write(tmp_path / "a.json", {"context": {}, "benchmarks": [row]})
+    (run,) = read([file]).runs
+
+    assert run.points[0].metrics["time_mean"] == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize("unit", ["ns", "us", "ms", "sec"])
+def test_aiperf_in_each_unit(tmp_path: Path, unit: str) -> None:
+    factor = {"ns": 1e9, "us": 1e6, "ms": 1e3, "sec": 1.0}[unit]
+    content = document("aiperf.json")
+    content["request_latency"] = {"unit": unit, "avg": 6.2 * factor}
+    (run,) = read([write(tmp_path / "a.json", content)]).runs
+
+    assert run.points[0].metrics["latency_mean"] == pytest.approx(6.2)
+
+
+def test_an_unknown_unit_is_not_guessed(tmp_path: Path) -> None:
+    content = document("aiperf.json")
+    content["request_latency"]["unit"] = "ticks"
+    (run,) = read([write(tmp_path / "a.json", content)]).runs
+
+    assert "latency_mean" not in run.points[0].metrics
+    assert run.points[0].absent["latency_p50"] == "its unit 'ticks' is unknown"
+
+
+# ---------------------------------------------------------------- files that are not right
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "the file is empty: did the tool stop early?"),
+        (b" \n\n", "the file is empty"),
+        (b"PAR1\x00\x01\x02\xff\xfe", "no text file"),
+        (b'{"completed": 10, "num_prompts": 1', "JSON that is cut off"),
+        (b'{"completed": 10, "num_pro', "JSON that is cut off"),
+        (b'{"completed": 10,, "num_prompts": 1}', "no valid JSON"),
+        (b'{"a": 1}', "JSON with the keys a of no known tool. Known are AIPerf"),
+        (b"[1, 2, 3]", "JSON of no known tool"),
+        (b"some words", "a text of no known tool"),
+        (b"a,b\n1,2\n", "a CSV table of no known tool"),
+        (b'{"error": "out of memory"}', "holds only an error"),
+        (b"\x1f\x8b\x08\x00broken", "compressed data that is cut"),
+        (gzip.compress(b'{"completed": 1}')[:-9], "compressed data that is cut"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_one_sentence(
+    tmp_path: Path, content: bytes, message: str
+) -> None:
+    file = tmp_path / "r.json"
+    file.write_bytes(content)
+
+    with pytest.raises(MlperfError, match=r"r\.json") as caught:
+        read([file])
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", [name for name in EXPECTED if name.endswith(".json")])
+def test_a_cut_file_is_named(name: str, tmp_path: Path) -> None:
+    text = (DATA / name).read_text("utf-8").rstrip()
+    file = write(tmp_path / "r.json", text[: len(text) // 2])
+
+    with pytest.raises(MlperfError, match=r"r\.json: (JSON that is cut off|no valid JSON)"):
+        read([file])
+
+
+def test_a_cut_line_is_named(tmp_path: Path) -> None:
+    text = (DATA / "sglang.jsonl").read_text("utf-8").rstrip()
+    file = write(tmp_path / "r.jsonl", text[:-30])
+
+    with pytest.raises(MlperfError, match="line 2 is no complete JSON"):
+        read([file])
+
+
+def test_gzip_and_byte_order_marks_are_read(tmp_path: Path) -> None:
+    text = (DATA / "vllm-serve.json").read_bytes()
+    packed, marked = tmp_path / "r.json.gz", tmp_path / "r.json"
+    packed.write_bytes(gzip.compress(text))
+    marked.write_bytes(b"\xef\xbb\xbf" + text)
+
+    assert read([packed]).runs[0].points == read([marked]).runs[0].points
+
+
+def test_nan_is_no_figure(tmp_path: Path) -> None:
+    content = {**document("vllm-serve.json"), "median_ttft_ms": math.nan}
+    (run,) = read([write(tmp_path / "r.json", content)]).runs
+
+    assert "ttft_p50" not in run.points[0].metrics
+    assert run.points[0].absent["ttft_p50"] == "the file has nan"
+
+
+def test_a_file_of_two_formats_is_refused(tmp_path: Path) -> None:
+    content = {**document("vllm-throughput.json"), **document("vllm-latency.json")}
+    with pytest.raises(MlperfError, match="looks like vllm bench latency and like vllm bench thr"):
+        read([write(tmp_path / "r.json", content)])
+
+
+def test_an_unknown_version_is_read_and_noted(tmp_path: Path) -> None:
+    content = document("guidellm.json")
+    content["metadata"]["version"] = 9
+    side = read([write(tmp_path / "r.json", content)])
+
+    assert side.notes == ("GuideLLM's file version 9 is unknown; its fields were read",)
+    assert side.runs[0].points[0].metrics["ttft_mean"] == pytest.approx(0.142)
+
+
+def test_fields_of_other_types_are_one_sentence(tmp_path: Path) -> None:
+    content = document("guidellm.json")
+    content["benchmarks"][0]["metrics"]["request_totals"] = "many"
+    content["benchmarks"][1] = None
+    side = read([write(tmp_path / "a.json", content)])
+    assert [point.sent for point in side.runs[0].points] == [None]
+
+    with pytest.raises(MlperfError, match="not read as vllm bench latency: its fields differ"):
+        read([write(tmp_path / "b.json", {**document("vllm-latency.json"), "percentiles": 1})])
+
+
+def test_a_file_without_figures_is_refused(tmp_path: Path) -> None:
+    content = {**document("pytest-benchmark.json"), "benchmarks": []}
+    with pytest.raises(MlperfError, match="pytest-benchmark measured nothing in it"):
+        read([write(tmp_path / "r.json", content)])
+
+
+def test_twenty_thousand_rows_are_read(tmp_path: Path) -> None:
+    content = document("vllm-serve.json")
+    content |= {"ttfts": [0.1] * 20_000, "itls": [[0.01] * 20] * 20_000}
+    (run,) = read([write(tmp_path / "r.json", content)]).runs
+    benchmark = document("pytest-benchmark.json")
+    benchmark["benchmarks"] = [
+        {"fullname": f"t{number}", "stats": {"median": 0.1}} for number in range(20_000)
+    ]
+    (many,) = read([write(tmp_path / "b.json", benchmark)]).runs
+
+    assert run.points[0].metrics["ttft_mean"] == 0.1205
+    assert len(many.points) == 20_000
+
+
+def test_other_files_of_a_folder_are_named(tmp_path: Path) -> None:
+    shutil.copy(DATA / "vllm-serve.json", tmp_path / "r.json")
+    write(tmp_path / "notes.txt", "measured on Monday")
+    write(tmp_path / "plot.png", "no result")
+    side = read([tmp_path])
+
+    assert len(side.runs) == 1
+    assert len(side.notes) == 1
+    assert "notes.txt: a text of no known tool" in side.notes[0]
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(MlperfError, match=r"gone\.json: cannot be read: No such file"):
+        read([tmp_path / "gone.json"])
+
+
+def test_secrets_are_not_kept(tmp_path: Path) -> None:
+    content = document("hyperfine.json")
+    content["results"][0]["command"] = "curl -H api_key=abc https://me:pw@host/ --token xyz"
+    (run,) = read([write(tmp_path / "r.json", content)]).runs
+    text = repr(run) + repr(runs("aiperf.json"))
+
+    assert not [secret for secret in ("abc", "me:pw", "xyz", "user:", "sk-123") if secret in text]
+
+
+def test_side_files_of_vllm_are_left_out(tmp_path: Path) -> None:
+    shutil.copy(DATA / "vllm-serve.json", tmp_path / "r.json")
+    write(tmp_path / "r.pytorch.json", [{"benchmark": {}}])
+
+    assert read([tmp_path]).notes == ()
+
+
+def test_the_document_of_a_folder_is_no_text(tmp_path: Path) -> None:
+    assert Document(path=tmp_path).head == {}
