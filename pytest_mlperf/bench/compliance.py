@@ -12,7 +12,7 @@ from pytest_mlperf.bench.case import CaseRuns
 from pytest_mlperf.bench.runner import INVALID_TRIES, Unjudgeable
 from pytest_mlperf.core import compliance as rules
 from pytest_mlperf.core.answer_forms import TOKEN_CODES
-from pytest_mlperf.core.case import Kind
+from pytest_mlperf.core.case import Kind, Scenario
 from pytest_mlperf.core.compliance import LoggedAnswer
 from pytest_mlperf.core.errors import RunError, UnavailableError
 from pytest_mlperf.core.job import AuditRun, Job, ScoredData
@@ -20,7 +20,6 @@ from pytest_mlperf.core.measurement import Accuracy, Run, median_run
 from pytest_mlperf.core.metrics import official_metric
 from pytest_mlperf.core.rulings.disturbance import load_in_words
 from pytest_mlperf.core.rulings.ruling import Ruling, lost_of
-from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.rounds import SCENARIOS, RoundWorkload
 from pytest_mlperf.rounds.accuracy_txt import accuracy_lines

@@ -6,9 +6,8 @@ import datetime as dt
 from dataclasses import replace
 from typing import Any
 
-from pytest_mlperf.core.case import Case, Kind
+from pytest_mlperf.core.case import Case, Kind, Scenario
 from pytest_mlperf.core.results import Known, expect
-from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.verdict import MetricVerdict, Outcome, PairedVerdict, Verdict
 
 CASE = Case(

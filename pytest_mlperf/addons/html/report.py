@@ -17,13 +17,12 @@ from pytest_mlperf.addons.html.model import TIME_PARTS, Packed, Percentiles, Run
 from pytest_mlperf.bench.case import load_checked
 from pytest_mlperf.bench.files import judged_against, points_of
 from pytest_mlperf.core.baseline import Baseline, Record, differences, find
-from pytest_mlperf.core.case import Kind
+from pytest_mlperf.core.case import Kind, Scenario
 from pytest_mlperf.core.energy.readings import Reading
 from pytest_mlperf.core.history import CaseHistory, points_of_session
 from pytest_mlperf.core.measurement import moment_of
 from pytest_mlperf.core.recording import set_by
 from pytest_mlperf.core.results import Absent
-from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.trend import versions
 from pytest_mlperf.extension import CaseResult, ReportedSession, Results, Run, parse_json
 from pytest_mlperf.run.logs import DETAIL, Detail, Timed, parse_detail

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 
-from pytest_mlperf.core.case import Kind
+from pytest_mlperf.core.case import Kind, Scenario
 from pytest_mlperf.core.causes import Cause, Siblings, Strength, causes
 from pytest_mlperf.core.guarantees import (
     BELOW_LIMIT_PROMISE,
@@ -17,7 +17,6 @@ from pytest_mlperf.core.guarantees import (
 from pytest_mlperf.core.numbers import duration, plural
 from pytest_mlperf.core.reason import ranges_of
 from pytest_mlperf.core.results import IMPORTED, UNVERIFIED_LABEL, CaseResult, Results
-from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.untrusted_text import clean, visible
 from pytest_mlperf.core.verdict import SEVERITY, MetricVerdict, Outcome, Verdict, final_word
 from pytest_mlperf.reports.failures import NO_DIFFERENCE, failure_groups, group_sentences
