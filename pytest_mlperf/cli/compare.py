@@ -234,8 +234,8 @@ def from_git(ref: str, folder: Path | None) -> ComparedSide:
             notes.append(f"left out: {error}")
             continue
         for record in baseline.records:
-            one = _recorded(baseline, record)
-            cases[one.case.id].append(one)
+            measured = _recorded(baseline, record)
+            cases[measured.case.id].append(measured)
     return ComparedSide(
         name=f"git:{ref}: {plural(len(cases), 'baseline')} at {commit[:12]}",
         cases=cases,
@@ -338,11 +338,13 @@ def from_version(library: str, version: str, sessions: Sessions) -> ComparedSide
         for result in performance(results):
             if result.handicap or result.pretended or not result.verdict.subject:
                 continue
-            one = _measured(result)
-            versions |= _versions(library, one)
-            if one.runs and version in _versions(library, one):
-                about = sorted(one.identity.items()), sorted(one.fingerprint.items())
-                pools[one.case.id][repr((one.profile, one.rate, about))].append(one)
+            measured = _measured(result)
+            versions |= _versions(library, measured)
+            if measured.runs and version in _versions(library, measured):
+                about = sorted(measured.identity.items()), sorted(measured.fingerprint.items())
+                pools[measured.case.id][repr((measured.profile, measured.rate, about))].append(
+                    measured
+                )
                 fits = True
         seen += fits
     if not pools:
@@ -358,8 +360,10 @@ def from_version(library: str, version: str, sessions: Sessions) -> ComparedSide
     )
 
 
-def _versions(library: str, one: Measured) -> set[str]:
-    return {one.fingerprint[k] for k in (f"engine.{library}", library) if k in one.fingerprint}
+def _versions(library: str, measured: Measured) -> set[str]:
+    return {
+        measured.fingerprint[k] for k in (f"engine.{library}", library) if k in measured.fingerprint
+    }
 
 
 def _pooled(parts: Sequence[Measured]) -> Measured:

@@ -182,7 +182,6 @@ def _is_shown(metric: MetricVerdict) -> bool:
 
 
 def _sides(case: Case, ratio: RatioVerdict) -> Iterator[dict[str, str]]:
-    """Yield a row for each side of a pair, the first with what was found."""
     both = f"{case.workload}-{case.scenario}-"
     yield {"side": ratio.a.removeprefix(both), **ratio_cells(ratio)}
     yield {
@@ -216,13 +215,14 @@ def span(low: float | None, high: float | None, write: Callable[[float], str]) -
 
 def paired_cells(metric: PairedVerdict) -> dict[str, str]:
     """Return the texts of a score that was compared sample by sample."""
-    worse = metric.change > 0 if metric.lower else metric.change < 0
+    size, is_better = points(metric.change)[1:], (metric.change < 0) is metric.lower
+    direction = (" better" if is_better else " worse") if float(size) else ""
     return {
         "metric": metric.metric,
         "baseline": shown(metric.baseline),
         "now": shown(metric.now),
         "points": points(metric.change),
-        "effect": f"{points(metric.change)[1:]} points {'worse' if worse else 'better'}",
+        "effect": f"{size} points{direction}",
         "interval": span(metric.low, metric.high, points),
         "margin": shown(metric.bound, points),
         "verdict": str(metric.outcome or "reported"),
@@ -405,9 +405,12 @@ def facts_of(result: CaseResult) -> dict[str, str]:
         "machine": machine(verdict),
         "files": verdict.logs.folder,
         "log": verdict.logs.file,
-        **result.facts,
     }
-    return {name: text for name, text in facts.items() if text}
+    added = {
+        f"{title} (add-on)" if title in facts else title: fact
+        for title, fact in result.facts.items()
+    }
+    return {name: text for name, text in {**facts, **added}.items() if text}
 
 
 def gate(verdict: Verdict) -> str | None:
@@ -495,16 +498,13 @@ def searched(verdict: Verdict) -> list[str]:
 
 
 def beside(result: CaseResult) -> list[str]:
-    """Return all that is known, of several searches the last."""
-    verdict = result.verdict
-    texts = (
-        *searched(verdict)[-1:],
-        light(verdict),
-        *(f"{title}: {fact}" for title, fact in result.facts.items()),
-        cost(verdict),
-        invalid_runs(verdict),
+    """Return what is known of how a test ran, of several searches the last."""
+    facts = facts_of(result)
+    added = [f"{title}: {fact}" for title, fact in result.facts.items()]
+    first, last = (
+        [facts.get(n) for n in ns] for ns in (("search", "physics"), ("cost", "invalid"))
     )
-    return [text for text in texts if text]
+    return [text for text in (*first, *added, *last) if text]
 
 
 def strongest(causes: Sequence[Cause]) -> tuple[list[str], list[str]]:
@@ -532,7 +532,6 @@ def section(causes: Sequence[Cause], others: int, width: int) -> list[str]:
 
 
 def _numbered(listed: Sequence[Cause]) -> list[str]:
-    """Return the causes as sentences, numbered if there are several."""
     causes = [cause.says for cause in listed if cause.strength is not Strength.NONE]
     rest = [cause.says for cause in listed if cause.strength is Strength.NONE]
     if len(causes) < 2:

@@ -104,7 +104,7 @@ def test_slowed_sessions_are_compared_and_said_so_but_never_pooled(own_lab: Lab,
     output = say.ends(1, "compare", own_lab.recorded, own_lab.upgraded)
     assert f"note      {CASE}: B: measured with --mlperf-handicap" in output
     output = say.ends(2, "compare", "acme==1.0", "acme==2.0")
-    assert "ran acme==2.0; versions of acme there: 1.0" in output
+    assert "used acme==2.0; versions there: 1.0" in output
 
 
 def test_a_side_that_names_nothing_says_what_it_could_be(
@@ -114,8 +114,8 @@ def test_a_side_that_names_nothing_says_what_it_could_be(
         "nothing": "'nothing' is not a results file, a session in .mlperf/runs, LIBRARY==VERSION",
         "git:nothing": "'nothing' is not a commit of this git repository",
         "git:--help": "'--help' is not a commit of this git repository",
-        "acme==9": "no session in .mlperf/runs ran acme==9; versions of acme there: 1.0, 2.0",
-        "torch==2": "no session in .mlperf/runs ran torch==2; versions of torch there: none",
+        "acme==9": "no session in .mlperf/runs used acme==9; versions there: 1.0, 2.0",
+        "torch==2": "no session in .mlperf/runs used torch==2; versions there: none",
         "2": "3 sessions match '2': ",
         "acme.py": "acme.py: not a results file: ",
     }
@@ -155,11 +155,15 @@ NOISY = (100.0, 102.0, 98.0, 101.0, 99.0)
 OTHER = Subject(identity={"gpu": "H100"}, fingerprint={})
 ON_SERVER = measured(*STEADY, case=SERVER, target_qps=100.0)
 INVALID: list[tuple[CaseResult, CaseResult, str]] = [
-    (measured(*STEADY), measured(*STEADY, profile="official"), "another profile: quick → official"),
+    (
+        measured(*STEADY),
+        measured(*STEADY, profile="official"),
+        "different profiles: quick → official",
+    ),
     (
         measured(*STEADY),
         measured(*STEADY, subject=OTHER),
-        "other hardware: ecc True → None, gpu NVIDIA H200 → H100",
+        "different hardware: ecc True → None, gpu NVIDIA H200 → H100",
     ),
     (ON_SERVER, replace(ON_SERVER, target_qps=120.0), "offered rate differs: 100/s → 120/s"),
     (ON_SERVER, result(verdicts.ERROR), "B has no run: ERROR engine: RuntimeError: CUDA out of "),
@@ -182,7 +186,7 @@ def test_what_two_files_have_in_common_is_judged(here: Path, say: Say) -> None:
             measured(*STEADY[:3]),
             measured(50.0, 50.1),
             0,
-            ("INCONCLUSIVE samples/s", "advisory: A has 3 of 5 runs"),
+            ("INCONCLUSIVE samples/s", "advisory: A has 3 of the 5 runs"),
         ),
         ([both, bert(1.0)], [gptj, both], 0, (*only, "1 case on both sides: 1 ok")),
         (measured(1.0), bert(1.0), 2, ("0 cases on both sides no case could be judged",)),

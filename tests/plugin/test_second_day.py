@@ -88,8 +88,11 @@ def test_a_memory_that_tells_nothing_of_these_tests_fails_none_and_says_so(
     (suspect,) = results["suspects"]
     day = {"drops": {"throughput": "2999-01-01T00:00:00+00:00"}}
     for kept, message in (
-        (text[: len(text) // 2], f"results.json: not a results file*: {FORGOTTEN}"),
-        (text.replace("suites/first", "suites/other"), f"last is of other tests: {FORGOTTEN}"),
+        (text[: len(text) // 2], f"results.json: not a results file*; {FORGOTTEN}"),
+        (
+            text.replace("suites/first", "suites/other"),
+            f"last has results of other tests; {FORGOTTEN}",
+        ),
         (json.dumps({**results, "suspects": [{**suspect, **day}]}), "*on 2999-01-01, later than*"),
         (json.dumps({**results, "suspects": [{**suspect, "baseline": "another"}]}), "warning *"),
     ):

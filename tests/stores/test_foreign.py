@@ -115,7 +115,7 @@ EXCEPTIONS = {
                 "adapters.datasets.files.latents",
             ),
             *(
-                "adapters.datasets.files.frames",
+                "adapters.datasets.files.pickle_files",
                 "adapters.datasets.files.pickles",
                 "adapters.datasets.files.tensors",
             ),

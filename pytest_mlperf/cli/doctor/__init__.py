@@ -204,8 +204,8 @@ def _performance(
         return None, "damaged", str(error)
     if loaded is None:
         return None, "none", ""
-    beside = replace(machine, shared=True).identity(case.accelerator)
-    record = find(loaded, identity) or find(loaded, beside)
+    shared_identity = replace(machine, shared=True).identity(case.accelerator)
+    record = find(loaded, identity) or find(loaded, shared_identity)
     if record is None:
         return None, "other machine", ""
     held = guarantee(record, rule, calibrated=learnt is not None, now=dt.datetime.now(dt.UTC))
@@ -383,19 +383,19 @@ def lines(
 
 
 def _suite(suite: SuiteState) -> Iterator[str]:
-    place = relative(suite.path.absolute())
+    name = relative(suite.path.absolute())
     if suite.error:
-        yield f"  {place}: defective"
+        yield f"  {name}: defective"
         yield from (f"    {line}" for line in suite.error.splitlines())
         return
-    yield f"  {place}: {suite.workload}, {suite.profile}"
+    yield f"  {name}: {suite.workload}, {suite.profile}"
     columns = ["state", "case", "performance", "accuracy"]
     rows = [{name: getattr(case, name) for name in columns} for case in suite.cases]
     yield from (f"    {line}" for line in table(columns, rows, width() - 4, left=columns))
-    beside = [f"runs in {case.elsewhere}" for case in suite.cases if case.elsewhere]
-    beside += [case.build for case in suite.cases if case.build]
-    beside += [line for case in suite.cases for line in case.reason.splitlines()]
-    for text in dict.fromkeys(beside):
+    notes = [f"runs in {case.elsewhere}" for case in suite.cases if case.elsewhere]
+    notes += [case.build for case in suite.cases if case.build]
+    notes += [line for case in suite.cases for line in case.reason.splitlines()]
+    for text in dict.fromkeys(notes):
         yield from fold(text, width(), first="    - ", rest="      ")
 
 

@@ -168,9 +168,11 @@ def _speed(
     if old and _grows(result, old):
         return record_of(result, file, old, limits, action="append", reason=terms.reason)
     if len(fresh) < GATING_RUNS:
-        for one in filter(None, (result, energy)):
-            if is_drop(one.verdict):
-                require_accepted(result, f"{one.verdict.outcome} {one.verdict.headline}", terms)
+        for judged in filter(None, (result, energy)):
+            if is_drop(judged.verdict):
+                require_accepted(
+                    result, f"{judged.verdict.outcome} {judged.verdict.headline}", terms
+                )
         return _to_measure(result, root, terms, limits)
     if result.scored and verdict.accuracy is None:
         raise BaselineError(
@@ -321,10 +323,10 @@ class PerformanceProposal:
 
     def lines(self) -> Iterator[str]:
         """Yield one line per changed metric."""
-        before = geometric_means(self.old.runs) if self.old else {}
-        after = geometric_means(self.new.runs)
-        for metric in filter(after.__contains__, self.limits):
-            yield f"  {step(metric, before.get(metric), after[metric])}"
+        old = geometric_means(self.old.runs) if self.old else {}
+        new = geometric_means(self.new.runs)
+        for metric in filter(new.__contains__, self.limits):
+            yield f"  {step(metric, old.get(metric), new[metric])}"
         yield from (f"  {note}" for note in self.notes)
         yield f"  {len(self.new.runs)} runs -> {relative(self.file)}"
 
@@ -332,12 +334,12 @@ class PerformanceProposal:
         """Write the record to the baseline file."""
         baselines.update(self.file, self._put)
 
-    def _put(self, now: Baseline | None) -> Baseline:
-        if (find(now, self.new.identity) if now else None) != self.old:
+    def _put(self, current: Baseline | None) -> Baseline:
+        if (find(current, self.new.identity) if current else None) != self.old:
             raise BaselineError(f"{self.file}: {CHANGED_NOTE}")
         case, result = self.result.verdict.case, self.result
         empty = empty_baseline(case, round_name=result.round, profile=result.profile)
-        return with_record(now or empty, self.new)
+        return with_record(current or empty, self.new)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -358,20 +360,20 @@ class AccuracyProposal:
 
     def lines(self) -> Iterator[str]:
         """Yield one line per changed metric."""
-        for metric, after in self.new.scores.items():
-            before = self.old.scores.get(metric) if self.old else None
-            if before is None:
-                yield f"  {metric} new {after:.3f}"
+        for metric, new in self.new.scores.items():
+            old = self.old.scores.get(metric) if self.old else None
+            if old is None:
+                yield f"  {metric} new {new:.3f}"
             else:
-                yield f"  {metric} {before:.3f} -> {after:.3f} ({points(after - before)} points)"
+                yield f"  {metric} {old:.3f} -> {new:.3f} ({points(new - old)} points)"
         yield f"  {self.new.samples:,} samples -> {relative(self.file)}"
 
     def write(self) -> None:
         """Write scores and baseline."""
         accuracy_baselines.replace_scores(self.file, self._put, self.scores, self.outputs)
 
-    def _put(self, now: AccuracyBaseline | None) -> AccuracyBaseline:
-        if now != self.old:
+    def _put(self, current: AccuracyBaseline | None) -> AccuracyBaseline:
+        if current != self.old:
             raise BaselineError(f"{self.file}: {CHANGED_NOTE}")
         return self.new
 

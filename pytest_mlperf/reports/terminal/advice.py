@@ -15,9 +15,9 @@ from pytest_mlperf.core.guarantees import (
     REPLACE_OPTIONS,
 )
 from pytest_mlperf.core.numbers import change, percent, plural
-from pytest_mlperf.core.results import IMPORTED, CaseResult, Results
+from pytest_mlperf.core.results import IMPORTED, Absent, CaseResult, Results
 from pytest_mlperf.core.rulings.multiplicity import nulls
-from pytest_mlperf.core.verdict import Outcome, Verdict, final_word
+from pytest_mlperf.core.verdict import SEVERITY, Outcome, Verdict, final_word
 from pytest_mlperf.judge.multiplicity import Null
 from pytest_mlperf.judge.rule_r import GATING_RUNS, RuleR
 from pytest_mlperf.reports.rows import title
@@ -27,14 +27,27 @@ MAX_LISTED_CASES = 3
 _UNDECIDED = (Outcome.INCONCLUSIVE, Outcome.SUSPECT, Outcome.NO_BASELINE)
 
 
-def open_words(results: Results) -> str:
-    """Return how many tests have no final word: ", 2 provisional, 1 undecided or ..."; else ""."""
+def session_verdict(results: Results, absent: Sequence[Absent] = ()) -> tuple[bool | None, str]:
+    """Return whether a session failed and its verdict: "failed: 2 PERF DROP, 1 ERROR".
+
+    None instead of False if a test has no final word, or nothing was measured.
+    """
+    failed = Counter(result.verdict.outcome for result in results.cases if result.failed)
+    parts = [f"{failed[word]} {word}" for word in SEVERITY if failed[word]]
+    if absent:
+        parts.append(f"{plural(len(absent), 'planned test')} without a result")
+    if parts:
+        return True, f"failed: {', '.join(parts)}"
+    if not results.cases:
+        return None, "nothing was measured"
     counts = Counter(result.verdict.outcome for result in results.cases)
-    provisional = counts[Outcome.PROVISIONAL]
-    undecided = sum(counts[word] for word in _UNDECIDED)
-    parts = [f"{provisional} provisional"] if provisional else []
-    parts += [f"{undecided} undecided or without a baseline"] if undecided else []
-    return "".join(f", {text}" for text in parts)
+    open_counts = {
+        "provisional": counts[Outcome.PROVISIONAL],
+        "undecided or without a baseline": sum(counts[word] for word in _UNDECIDED),
+    }
+    words = [f"{count} {word}" for word, count in open_counts.items() if count]
+    tests = plural(len(results.cases), "test")
+    return None if words else False, ", ".join([f"no drop proven in {tests}", *words])
 
 
 def settling(results: Sequence[CaseResult]) -> list[tuple[str, str]]:

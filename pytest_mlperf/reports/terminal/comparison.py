@@ -106,7 +106,6 @@ def _cells(metric: MetricVerdict, one: ComparedCase) -> Row:
 
 
 def _changed(compared: Sequence[ComparedCase]) -> list[str]:
-    """Return each difference once, with how many cases have it where that is not all."""
     counts = Counter(text for one in compared for text in one.changed)
     if not counts:
         return [NO_DIFFERENCE] if compared else []
@@ -117,7 +116,6 @@ def _changed(compared: Sequence[ComparedCase]) -> list[str]:
 
 
 def _notes(compared: Sequence[ComparedCase]) -> list[str]:
-    """Return each note once: with its case, or with how many cases have it."""
     cases = defaultdict(list)
     for one in compared:
         explained = [
@@ -167,11 +165,7 @@ class Trend:
 
 
 def trend_of(
-    points: Sequence[TrendPoint],
-    metric: str | None,
-    rule: RuleR,
-    notes: Sequence[str],
-    noise: str,
+    points: Sequence[TrendPoint], metric: str | None, rule: RuleR, notes: Sequence[str], noise: str
 ) -> Trend:
     """Return the steps from point to point, oldest first, and the total.
 

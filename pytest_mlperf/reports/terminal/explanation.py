@@ -52,9 +52,6 @@ def evidence(
     ]
 
 
-# --- runs ------------------------------------------------------------------------------------
-
-
 def _measured(verdict: Verdict, width: int) -> list[str]:
     if not verdict.runs:
         head = "No run could be judged: the first lines say why."
@@ -158,9 +155,6 @@ def _compared(verdict: Verdict, baseline: Sequence[BaselineRun], width: int) -> 
     return [*fold(f"Compared with {counts}", width), f"{INDENT}{file}", *lines]
 
 
-# --- accuracy, environment -------------------------------------------------------------------
-
-
 def _accuracy(verdict: Verdict, width: int) -> list[str]:
     accuracy = verdict.accuracy
     if accuracy is None:
@@ -221,9 +215,6 @@ def environment(verdict: Verdict, width: int) -> list[str]:
     if speed := machine(verdict):
         lines += fold(speed, width, first=INDENT, rest=INDENT * 2)
     return ["Measured on and with", *lines]
-
-
-# --- words -----------------------------------------------------------------------------------
 
 
 def wrapped(text: str, width: int) -> list[str]:

@@ -202,10 +202,7 @@ def _block(profile: str, against: Case, cases: Sequence[tuple[Case, Tests]]) -> 
     metric = gated_metrics(against.scenario, tokens=tokens)[0]  # as of a claim in [[pairs]]
     entries = {case: _entry(case, own, against, tests[against], metric) for case, own in cases}
     return Block(
-        profile=profile,
-        reference=entries[against],
-        entries=tuple(entries.values()),
-        metric=metric,
+        profile=profile, reference=entries[against], entries=tuple(entries.values()), metric=metric
     )
 
 
@@ -251,9 +248,6 @@ def _notes(tests: Tests) -> Iterator[str]:
             yield f"{result.verdict.case.accelerator} was only pretended"
         if result.techniques:
             yield f"{result.division} division: {', '.join(result.techniques)}"
-
-
-# --- scores ----------------------------------------------------------------------------------
 
 
 def _scores(verdict: Verdict, reference: CaseResult | None) -> tuple[Score, ...]:
@@ -304,9 +298,6 @@ def _plain_change(
     return value - theirs.scores[name] if same else None
 
 
-# --- speed -----------------------------------------------------------------------------------
-
-
 def _values(result: CaseResult | None, metric: str) -> list[float]:
     """Return the metric of every run that may be shown; none after an error."""
     if result is None or result.verdict.outcome in UNMEASURED:
@@ -334,8 +325,6 @@ def _speed(result: CaseResult, before: CaseResult | None, metric: str) -> Speed 
         high=max(over) / min(under) if several else None,
     )
 
-
-# --- the table -------------------------------------------------------------------------------
 
 COLUMNS = (
     *("workload", "engine", "precision", "against", "metric", "score", "needed"),
@@ -458,15 +447,14 @@ def precision_lines(results: Results, width: int) -> list[str]:
     tables, notes = precision_section(results.cases)
     lines: list[str] = []
     for one in tables:
-        lines += fold(one.heading, width, rest="  ")
-        lines += [f"  {line}" for line in one.lines(width - 2)]
+        drawn = one.lines(width - 2)
+        if "spread" not in drawn[0].split():
+            notes = [note for note in notes if note != SPREAD_NOTE]
+        lines += [*fold(one.heading, width, rest="  "), *(f"  {line}" for line in drawn)]
     if tables:
         lines += paragraphs("measured", [origin(results)], width)
     lines += paragraphs("note", notes, width)
     return lines
-
-
-# --- the plot --------------------------------------------------------------------------------
 
 
 def precision_points(
@@ -486,7 +474,6 @@ def precision_points(
 
 
 def _points(block: Block) -> tuple[list[tuple[Case, dict[str, Any]]], list[str]]:
-    """Return the points of a block, the reference first, and what has none with the reason."""
     base = deciding(block)
     if base is None:
         return [], []
@@ -525,7 +512,6 @@ def _score_of(entry: PrecisionEntry, metric: str) -> Score | None:
 
 
 def _point(block: Block, entry: PrecisionEntry, against: Score) -> dict[str, Any] | str:
-    """Return the point of an entry, or why it has none."""
     words = [str(word) for word in (entry.accuracy, entry.performance) if word and word.fails]
     reason = ", ".join(dict.fromkeys(words))
     score = _score_of(entry, against.metric)

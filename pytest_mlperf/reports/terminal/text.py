@@ -78,8 +78,6 @@ NOT_COMPARED = (
     "--mlperf-fail-on=no:no-baseline"
 )
 
-# --- failure message -------------------------------------------------------------------------
-
 
 def failure(
     verdict: Verdict, result: CaseResult, width: int, likely_causes: Sequence[Cause] = ()
@@ -155,7 +153,6 @@ def _reasons(
 
 
 def _changed(verdict: Verdict, likely_causes: Sequence[Cause]) -> list[str]:
-    """Return the recorded changes that no likely cause names, or that there is none."""
     baseline = verdict.baseline
     if baseline.changed or any(cause.strength is Strength.NONE for cause in likely_causes):
         return unexplained(baseline.changed, likely_causes)
@@ -193,9 +190,6 @@ def _next_steps(verdict: Verdict, result: CaseResult, width: int) -> Iterator[li
         yield [line("files", verdict.logs.folder)]
 
 
-# --- summary ---------------------------------------------------------------------------------
-
-
 MAX_LISTED_TESTS = 10
 """A session with more tests lists a part of those that came out alike, and folds its notes."""
 
@@ -205,16 +199,10 @@ MAX_LISTED_ALIKE = 4
 
 def report(session: ReportedSession) -> str:
     """Return the summary as a text."""
-    lines = [
-        *(t for one in common_causes(session.results) for t in fold(one, session.columns)),
-        *summary(session.results, session.columns, colour=False),
-    ]
+    causes = group_sentences(failure_groups(session.results))
+    lines = [line for cause in causes for line in fold(cause, session.columns)]
+    lines += summary(session.results, session.columns, colour=False)
     return "".join(f"{clean(line)}\n" for line in lines)
-
-
-def common_causes(results: Results) -> list[str]:
-    """Return a sentence for each cause that several failed tests share, the commonest first."""
-    return group_sentences(failure_groups(results))
 
 
 def summary(

@@ -439,7 +439,7 @@ def test_inputs_without_a_session_are_refused(
     folder = session("day2")
     for option, value, words in (
         ("--engine", "../up", "'../up' is no name"),
-        ("--accelerator", "8 GPUs", "is no accelerator"),
+        ("--accelerator", "8 GPUs", "is not an accelerator"),
         ("--workload", "a b", "is no name"),
     ):
         assert words in reads(say, 2, folder, options=(option, value))
