@@ -144,7 +144,7 @@ def test_an_impossible_report_is_refused_before_anything_is_measured(
     rows = [
         (["htlm=x.html"], "'htlm=x.html' is not *did you mean 'html'*"),
         (["html"], "'html' is not FORMAT=FILE with one of annotations, comment, *"),
-        (["text=a", "csv=./a"], "text and csv both go to *"),
+        (["text=a", "csv=./a"], "text and csv have the same file *"),
         (["html=page.html"], "* pip install 'pytest-mlperf[[]html[]]'*"),
     ]
     for reports, expected in rows:
