@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from pytest_mlperf.processes import answer_of as answer_of
     from pytest_mlperf.processes import ended as ended
     from pytest_mlperf.reports.formats import ReportedSession as ReportedSession
+    from pytest_mlperf.reports.sentences import sentence as sentence
     from pytest_mlperf.stores.digests import sha256 as sha256
     from pytest_mlperf.stores.endpoints import END_EVENT as END_EVENT
     from pytest_mlperf.stores.endpoints import EVENTS_FILE as EVENTS_FILE
@@ -76,6 +77,7 @@ _ORIGINS = {
     "hookspecs": ("API",),
     "processes": ("ChildProcess", "answer_of", "ended"),
     "reports.formats": ("ReportedSession",),
+    "reports.sentences": ("sentence",),
     "stores.digests": ("sha256",),
     "stores.endpoints": (
         "END_EVENT",

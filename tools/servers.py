@@ -659,7 +659,7 @@ FAULTS = (
     Fault(
         name="a cache of prefixes, prompts that are to be repeated, and a restart",
         look=repeated_prompts,
-        words=[Outcome.INVALID, "of the prompts' tokens in its cache, with the baseline"],
+        words=[Outcome.INVALID, "of the prompts' tokens were in the server's cache"],
         tests=["test_repeated_prompts_are_compared_where_the_cache_had_as_many"],
     ),
     Fault(

@@ -18,7 +18,8 @@ from pytest_mlperf.core.errors import RunError, UnavailableError
 from pytest_mlperf.core.job import AuditRun, Job, ScoredData
 from pytest_mlperf.core.measurement import Accuracy, Run, median_run
 from pytest_mlperf.core.metrics import official_metric
-from pytest_mlperf.core.rulings.disturbance import load_in_words
+from pytest_mlperf.core.notes import Words
+from pytest_mlperf.core.rulings.disturbance import load_of
 from pytest_mlperf.core.rulings.ruling import Ruling, lost_of
 from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.verdict import Outcome
@@ -103,11 +104,11 @@ def judge_audit(case: CaseRuns, test: str) -> Audited:
         faults, more = _scored(case, audit, logs, workload)
     headline = "; ".join(faults) if faults else TESTS[test].shows
     outcome = Outcome.GATE_FAIL if faults else Outcome.OK
-    notes = _notes(test, faults, more)
+    notes: tuple[Words, ...] = _notes(test, faults, more)
     slow = test in SPEEDS and audit.findings[-1].faults
     runs = (reference, run) if reference and slow and set(faults) == set(slow) else None
     if runs and _load_explains(test, logs, runs, case.rule.tolerated):
-        outcome, notes = Outcome.INCONCLUSIVE, (load_in_words(runs), *notes)
+        outcome, notes = Outcome.INCONCLUSIVE, (load_of(runs), *notes)
     ruling = Ruling(outcome=outcome, headline=f"{test}: {headline}", notes=notes)
     return Audited(ruling=ruling, folder=logs.folder)
 

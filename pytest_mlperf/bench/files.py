@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 from pathlib import Path
 from typing import Any
 
-from pytest_mlperf.bench.case import baseline_file
-from pytest_mlperf.core.baseline import Baseline, Record, differences, geometric_means
+from pytest_mlperf.bench.case import baseline_file, load_checked
+from pytest_mlperf.core.baseline import Baseline, Record, differences, find, geometric_means
 from pytest_mlperf.core.case import Case
 from pytest_mlperf.core.errors import BaselineError
+from pytest_mlperf.core.recording import set_by
 from pytest_mlperf.core.results import CaseResult
-from pytest_mlperf.core.trend import TrendPoint, distinct
+from pytest_mlperf.core.trend import TrendPoint, distinct, versions
 from pytest_mlperf.core.verdict import Verdict
 from pytest_mlperf.run.project import git, git_text
 from pytest_mlperf.stores import baselines
@@ -48,6 +50,55 @@ def _first_of(folders: Iterable[Path], named: Path) -> Path | None:
         return next((folder / named for folder in folders if (folder / named).is_file()), None)
     except (OSError, ValueError):  # a name that is too long, or contains a 0 byte
         return None
+
+
+def tracked_baselines() -> Iterator[tuple[Path, Case]]:
+    """Yield each performance baseline that git tracks in the working folder, with its case."""
+    for file in map(Path, git_text("ls-files", "-z", "--", "*.json").split("\0")):
+        loaded = None
+        with contextlib.suppress(BaselineError):
+            loaded = baselines.load(file) if baselines.is_place(file) else None
+        if loaded:
+            yield file, case_of(loaded)
+
+
+class JudgedBaseline:
+    """The baseline of a verdict on performance or energy, if its file is here.
+
+    Reading it may raise a BaselineError.
+    """
+
+    def __init__(self, result: CaseResult, folders: Iterable[Path]) -> None:
+        """Find the file below one of the folders."""
+        self._verdict = result.verdict
+        self.file = judged_against(result, folders)
+
+    @cached_property
+    def record(self) -> Record | None:
+        """Record of the verdict's machine."""
+        subject = self._verdict.subject
+        loaded = load_checked(self.file, self._verdict.case) if self.file and subject else None
+        return find(loaded, subject.identity) if loaded and subject else None
+
+    @property
+    def was_replaced(self) -> bool:
+        """Whether another baseline was accepted after the verdict."""
+        source = self._verdict.baseline.source
+        return bool(self.record and source and set_by(self.record.history) != source)
+
+    @property
+    def versions(self) -> list[tuple[str, str]]:
+        """Day and name of each engine version that was accepted on this machine, by git."""
+        if self.file is None or self.record is None:
+            return []
+        identity = self.record.identity
+        points = [
+            point
+            for point in points_of(self.file, [])
+            if point.fingerprint and not differences(point.identity, identity)
+        ]
+        marks = [("", ""), *zip((p.date for p in points), versions(points), strict=True)]
+        return [after for before, after in pairwise(marks) if before[1] != after[1]]
 
 
 class AcceptedBaselines(Sequence[TrendPoint]):

@@ -16,7 +16,7 @@ from pytest_mlperf.core.baseline import Baseline, find, with_record
 from pytest_mlperf.core.case import Case, Division, Kind, Profile
 from pytest_mlperf.core.errors import BaselineError, MlperfError
 from pytest_mlperf.core.measurement import Run, Subject
-from pytest_mlperf.core.metrics import METRICS
+from pytest_mlperf.core.metrics import METRICS, gated_metrics
 from pytest_mlperf.core.numbers import plural
 from pytest_mlperf.core.recording import baseline_run, empty_baseline, new_record, set_by
 from pytest_mlperf.core.results import IMPORTED, CaseResult, Results
@@ -55,7 +55,7 @@ def judge_runs(
     runs: Sequence[Run],
     *,
     subject: Subject,
-    limits: Mapping[str, float],
+    limits: Mapping[str, float] | None = None,
     baselines: Path | str | None = None,
     round_: str = IMPORTED,
     profile: Profile = "quick",
@@ -66,13 +66,15 @@ def judge_runs(
 
     Args:
         subject: Machine, engine and data of the runs.
-        limits: Smallest relevant change for the worse, as a share, by gated metric.
+        limits: Smallest relevant change for the worse, as a share, by gated metric; default: the
+            usual ones of the scenario.
         baselines: Folder of the baselines to judge against, or None to judge later.
 
     Raises:
         MlperfError: A name, metric or value is invalid, or the baseline cannot be read.
     """
     case = checked(case)
+    limits = usual_limits(case, runs) if limits is None else limits
     for metric, limit in limits.items():
         if metric.partition("@")[0] not in METRICS:
             raise MlperfError(f"{case.id}: no metric {metric!r}{nearest(metric, METRICS)}")
@@ -106,6 +108,15 @@ def judge_runs(
         file = baseline_file(Path(baselines), case, profile)
         verdict = _against(file, verdict, subject, limits)
     return replace(result, verdict=verdict, failed=verdict.fails)
+
+
+def usual_limits(case: Case, runs: Sequence[Run]) -> dict[str, float]:
+    """Return the usual limits of the metrics that a scenario gates, at each point of a curve."""
+    measured = [run.metrics for run in runs if not run.invalid] or [run.metrics for run in runs]
+    rated = all("tokens_per_second" in metrics for metrics in measured)
+    gated = gated_metrics(case.scenario, tokens=rated)
+    points = (name for metrics in measured for name in metrics if name.partition("@")[0] in gated)
+    return {name: METRICS[name].limit for name in (*gated, *points)}
 
 
 def _unjudged(case: Case, runs: Sequence[Run], subject: Subject) -> Verdict:
@@ -170,10 +181,9 @@ def accept_runs(
     """
     verdict, case = result.verdict, result.verdict.case
     if verdict.outcome is Outcome.INVALID or not verdict.runs or verdict.subject is None:
-        raise BaselineError(f"{case.id}: nothing to accept: {verdict.outcome} {verdict.headline}")
+        raise BaselineError(f"{case.id}: nothing to accept: the runs are {verdict.outcome}")
     if verdict.fails and not drop:
-        drop_text = f"{verdict.outcome} {verdict.headline}"
-        raise BaselineError(f"{case.id}: {drop_text}: accept_runs(..., drop=True) accepts it")
+        raise BaselineError(f"{case.id}: {verdict.outcome}; accept_runs(..., drop=True) accepts it")
     if not reason.strip(" ."):
         raise BaselineError(f"{case.id}: write why the value is accepted; it is kept")
     subject, file = verdict.subject, baseline_file(Path(baselines), case, result.profile)

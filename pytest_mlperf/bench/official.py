@@ -104,7 +104,7 @@ def held_to_best(case: CaseRunner, answer: Ruling) -> Ruling:
         return replace(answer, notes=(*answer.notes, note))
     if (headline := below_best(case)) is None:
         return answer
-    notes = (f"beside its baseline: {answer.outcome} {answer.headline}", *answer.notes)
+    notes = (answer.quoted("beside_baseline"), *answer.notes)
     return replace(answer, outcome=Outcome.GATE_FAIL, headline=headline, notes=notes)
 
 

@@ -28,6 +28,7 @@ from pytest_mlperf.core.rulings.sides import judge_sides, judge_together
 from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.judge.rule_r import GATING_RUNS, RuleR
+from pytest_mlperf.reports.sentences import first_line, sentence
 from pytest_mlperf.reports.terminal.comparison import ComparedCase, comparison
 from pytest_mlperf.run.project import git_text
 from pytest_mlperf.stores import baselines
@@ -133,7 +134,7 @@ def compare_case(
     """Judge one case of B against A, which takes the place of the baseline."""
     case = b.case.id
     notes = [f"{label}: {one.reason}" for label, one in (("A", a), ("B", b)) if one.reason]
-    if reason := why_not(a, b) or other_length(b.runs, a.runs):
+    if reason := why_not(a, b) or sentence(other_length(b.runs, a.runs) or ""):
         return ComparedCase(case=case, outcome=Outcome.INVALID, reason=reason, notes=tuple(notes))
     rule, source = rule_here(roots, a.case.accelerator, a.identity)
     try:
@@ -234,8 +235,8 @@ def from_git(ref: str, folder: Path | None) -> ComparedSide:
             notes.append(f"left out: {error}")
             continue
         for record in baseline.records:
-            one = _recorded(baseline, record)
-            cases[one.case.id].append(one)
+            measured = _recorded(baseline, record)
+            cases[measured.case.id].append(measured)
     return ComparedSide(
         name=f"git:{ref}: {plural(len(cases), 'baseline')} at {commit[:12]}",
         cases=cases,
@@ -338,11 +339,13 @@ def from_version(library: str, version: str, sessions: Sessions) -> ComparedSide
         for result in performance(results):
             if result.handicap or result.pretended or not result.verdict.subject:
                 continue
-            one = _measured(result)
-            versions |= _versions(library, one)
-            if one.runs and version in _versions(library, one):
-                about = sorted(one.identity.items()), sorted(one.fingerprint.items())
-                pools[one.case.id][repr((one.profile, one.rate, about))].append(one)
+            measured = _measured(result)
+            versions |= _versions(library, measured)
+            if measured.runs and version in _versions(library, measured):
+                about = sorted(measured.identity.items()), sorted(measured.fingerprint.items())
+                pools[measured.case.id][repr((measured.profile, measured.rate, about))].append(
+                    measured
+                )
                 fits = True
         seen += fits
     if not pools:
@@ -358,8 +361,10 @@ def from_version(library: str, version: str, sessions: Sessions) -> ComparedSide
     )
 
 
-def _versions(library: str, one: Measured) -> set[str]:
-    return {one.fingerprint[k] for k in (f"engine.{library}", library) if k in one.fingerprint}
+def _versions(library: str, measured: Measured) -> set[str]:
+    return {
+        measured.fingerprint[k] for k in (f"engine.{library}", library) if k in measured.fingerprint
+    }
 
 
 def _pooled(parts: Sequence[Measured]) -> Measured:
@@ -372,7 +377,7 @@ def _measured(result: CaseResult) -> Measured:
     verdict, subject = result.verdict, result.verdict.subject
     reason = ""
     if not verdict.runs:
-        reason = f"{verdict.outcome} {verdict.headline}"
+        reason = first_line(verdict)
     elif result.handicap:
         reason = f"measured with --mlperf-handicap {result.handicap:.0%}"
     elif result.pretended:

@@ -113,8 +113,8 @@ def _scored(text: str, engine: str, prompts: Path, suites: Path) -> str:
     table = SCORER_LINES.format(json.dumps(os.path.relpath(prompts, suites)))
     if "\nmodel = " in text:
         table = re.sub("tokenizer.*\n", "", table)
-    before, _, after = text.partition("[workload.dataset]")
-    return before + table + re.sub("ignore_eos.*\n", "", after[after.index("[[engines]]") :])
+    head, _, tail = text.partition("[workload.dataset]")
+    return head + table + re.sub("ignore_eos.*\n", "", tail[tail.index("[[engines]]") :])
 
 
 def _next_steps(suites: Path, edits: str) -> list[str]:
@@ -126,8 +126,7 @@ def _next_steps(suites: Path, edits: str) -> list[str]:
         ]
     return [
         f"next: pytest {suites}                            measure, without a baseline",
-        f"      pytest {suites} --mlperf-update=missing    record and commit; repeat on 3 other "
-        "days",
+        f"      pytest {suites} --mlperf-update=missing    record; repeat on 3 other days",
         f"      pytest {suites} --mlperf-handicap 50%      see what a failure looks like",
     ]
 

@@ -168,6 +168,6 @@ def _filled(template: str, words: Mapping[str, str]) -> str:
 
 def _with_entry(text: str, heading: str, entry: str) -> str:
     """Return the text of pyproject.toml with an entry point appended to its table."""
-    before, _, after = text.partition(f"{heading}\n")
+    head, _, after = text.partition(f"{heading}\n")
     entries, end, rest = after.partition("\n\n")
-    return f"{before}{heading}\n{entries}\n{entry}{end}{rest}"
+    return f"{head}{heading}\n{entries}\n{entry}{end}{rest}"

@@ -206,8 +206,8 @@ def _gate(metric: RoundMetric, targets: Iterable[float]) -> str:
     low, high = bounds[0]
     if low is not None and high is not None:
         return f"{metric.name} {_figure(low, 7)} to {_figure(high, 7)}"
-    sign, place = ("≥", 0) if low is not None else ("≤", 1)
-    return f"{metric.name} {sign} {' / '.join([_figure(ends[place], 7) for ends in bounds])}"
+    sign, index = ("≥", 0) if low is not None else ("≤", 1)
+    return f"{metric.name} {sign} {' / '.join([_figure(ends[index], 7) for ends in bounds])}"
 
 
 def _run_row(workload: RoundWorkload) -> Row:
@@ -325,10 +325,10 @@ def limit(scenario: RoundScenario | None) -> str:
     if scenario is None:
         return "-"
     limits = (scenario.latency_limit_ms, scenario.ttft_limit_ms, scenario.tpot_limit_ms)
-    shown = [f"{ms / 1000:g} s" if ms >= 1000 else f"{ms:g} ms" for ms in limits if ms is not None]
-    if len(shown) == 2 and all(text.endswith(" ms") for text in shown):
-        shown[0] = shown[0].removesuffix(" ms")
-    return "/".join(shown) or "-"
+    texts = [f"{ms / 1000:g} s" if ms >= 1000 else f"{ms:g} ms" for ms in limits if ms is not None]
+    if len(texts) == 2 and all(text.endswith(" ms") for text in texts):
+        texts[0] = texts[0].removesuffix(" ms")
+    return "/".join(texts) or "-"
 
 
 def _data(workload: RoundWorkload) -> Iterator[str]:

@@ -10,7 +10,7 @@ from pytest_mlperf.core.baseline import BaselineRun, Property, differences
 from pytest_mlperf.core.case import Case
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.rulings.ruling import is_worse, values
-from pytest_mlperf.core.rulings.sides import pooled
+from pytest_mlperf.core.rulings.sides import Pooled, pooled
 from pytest_mlperf.core.search import other_condition
 from pytest_mlperf.judge.formulas import raw
 from pytest_mlperf.judge.inputs import Direction
@@ -74,10 +74,9 @@ def step(a: TrendPoint, b: TrendPoint, metric: str, rule: RuleR) -> TrendStep:
     """Return the change of a metric from one point to a later one, by all runs of both."""
     if refused := why_no_ratio(a, b, metric):
         return TrendStep(refused=refused)
-    old, new = (values(runs, metric, by_day=False) for runs in (a.runs, b.runs))
-    if not old or not new:
+    ratio = ratio_of(a, b, metric, rule)
+    if ratio is None:
         return TrendStep(change=b.means[metric] / a.means[metric] - 1)
-    ratio = pooled(old, new, rule=rule)
     half, d = ratio.reach((1 - CONFIDENCE) / 2), ratio.change
     low, change, high = (raw(x, Direction.HIGHER) for x in (d - half, d, d + half))
     better = None
@@ -87,6 +86,14 @@ def step(a: TrendPoint, b: TrendPoint, metric: str, rule: RuleR) -> TrendStep:
     return TrendStep(
         change=change, low=low, high=high, better=better, p=p, by_sessions=ratio.by_sessions
     )
+
+
+def ratio_of(a: TrendPoint, b: TrendPoint, metric: str, rule: RuleR) -> Pooled | None:
+    """Return the ratio of two points by all their runs, or None if it cannot be formed."""
+    if why_no_ratio(a, b, metric):
+        return None
+    old, new = (values(runs, metric, by_day=False) for runs in (a.runs, b.runs))
+    return pooled(old, new, rule=rule) if old and new else None
 
 
 def proven(steps: Sequence[TrendStep]) -> list[TrendStep]:

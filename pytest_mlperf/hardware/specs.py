@@ -66,6 +66,12 @@ def find_gpu(product: str, *, memory_gib: float | None = None) -> GpuSpec | None
     return any_of(kinds) if kinds else None
 
 
+def class_of(product: str) -> str:
+    """Return the accelerator class of a product: that of the table, else made of its name."""
+    gpu = find_gpu(product)
+    return gpu.accelerator if gpu else re.sub(r"\W+", "_", accelerator_class(product)).strip("_")
+
+
 def gpu_in(identity: Mapping[str, object]) -> GpuSpec | None:
     """Return the GPU that a machine's identity names; None if there is none or it is unknown."""
     product, memory = identity.get("gpu"), identity.get("memory_gib")

@@ -44,14 +44,6 @@ FAIL_ON = ("skips", "inconclusive", "provisional", "no-baseline")
 """What can fail besides a drop."""
 
 
-class UnknownWord(ValueError):
-    """Report an unknown word of a list option."""
-
-    def __init__(self, word: str, words: Collection[str]) -> None:
-        super().__init__(word)
-        self.word, self.words = word, words
-
-
 def fail_on(text: str) -> frozenset[str]:
     """Parse words of `FAIL_ON`, optionally with prefix "no:", separated by commas."""
     words = text.replace(",", " ").split()
@@ -59,7 +51,9 @@ def fail_on(text: str) -> frozenset[str]:
     for word in words:
         allowed = opposites if word.startswith("no:") else FAIL_ON
         if word not in allowed:
-            raise UnknownWord(word, allowed)
+            from pytest_mlperf.core.untrusted_text import nearest
+
+            raise MlperfError(f"unknown word {word!r}{nearest(word, allowed)}")
     if not words or any(f"no:{word}" in words for word in words):
         raise ValueError
     return frozenset(words)
@@ -85,21 +79,14 @@ class Optional(argparse.Action):
     """An option with an optional value, also before a file: `--mlperf-confirm suites`."""
 
     def __call__(self, _: object, namespace: object, values: object, *_more: object) -> None:
-        """Store the value; pass the name of a file or folder on to pytest's arguments."""
-        word = str(values) in str(self.metavar).split("|")
-        if values and not word and Path(str(values).partition("::")[0]).exists():
-            # Where argparse keeps what no option takes, and pytest finds files to collect.
+        """Store a value; pass a path on to pytest's arguments."""
+        text = str(values or "")
+        is_word = text in str(self.metavar).split("|")
+        if not is_word and (set("./:") & set(text) or (text and Path(text).exists())):
+            # argparse keeps words that no option takes here, and pytest collects them.
             vars(namespace).setdefault("_unrecognized_args", []).append(values)
             values = self.const
         setattr(namespace, self.dest, values)
-
-
-class Attached(argparse.Action):
-    """An option whose value follows "=": a word after it is a file to collect."""
-
-    def __call__(self, _: object, namespace: object, *rest: object) -> None:
-        """Store the value in the option string, e.g. "--mlperf-update=replace"."""
-        setattr(namespace, self.dest, str(rest[-1]).partition("=")[2] or self.const)
 
 
 def _set_by(metavar: str, text: str, default: object = None, **more: Any) -> Any:
@@ -128,9 +115,63 @@ class AddedOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AcceptedOptions:
-    """Values that `--mlperf-update` refuses to record by default."""
+class Options:
+    """All options; `--mlperf-max-runs` and `mlperf_max_runs` set `max_runs`."""
 
+    profile: Literal["quick", "official"] | None = _set_by(
+        "quick|official", "run every suite in this profile instead of its own", group="mlperf"
+    )
+    accelerator: str | None = _set_by(
+        "NAME",
+        'run only cases on this accelerator ("H200", "8xH100", "cpu"); exit 3 if the machine '
+        "lacks it. Set it in every CI job",
+        convert=accelerator_name,
+        group="ci",
+    )
+    pretend: str | None = _set_by(
+        "NAME",
+        "pretend that this machine has this accelerator, to try plans; nothing is recorded",
+        convert=accelerator_name,
+        group="ci",
+    )
+    baselines: Path | None = _set_by(
+        "DIR",
+        "folder of the baselines (default: the nearest baselines/ above the suite)",
+        convert=Path,
+    )
+    update: Literal["missing", "append", "replace"] | None = _set_by(
+        "missing|append|replace",
+        "record baselines. missing (also without a value): new ones, and further sessions of the "
+        "same build, up to four days; append: a further session of any commit; replace: new "
+        "values. append and replace need --mlperf-reason",
+        bare="missing",
+    )
+    baseline_runs: int = _set_by(
+        "N",
+        "runs of a recorded baseline (default 8; failures need 5)",
+        8,
+        convert=checked(int, lambda runs: runs >= 1),
+        ini_only=True,
+    )
+    reason: str | None = _set_by("TEXT", "why a baseline is recorded; stored in it", beside=True)
+    fail_on: frozenset[str] = _set_by(
+        "WORD[,WORD...]",
+        "more conditions that fail a test. skips: model or data set missing (default in CI); "
+        "inconclusive: INCONCLUSIVE, SUSPECT or PROVISIONAL after the last run; provisional: a "
+        "PROVISIONAL drop from a baseline of 4 days already on its first day, not only on its "
+        "second; no-baseline: none for this machine (default in CI for named accelerators). "
+        "no:WORD disables a condition, even in CI",
+        frozenset(),
+        convert=fail_on,
+        group="ci",
+    )
+    max_runs: int = _set_by(
+        "N",
+        f"maximum performance runs of a case, 2 to {MAX_RUNS} (default 5); false alarms stay at "
+        "most 1%%, missed drops as large as the limit at most 5%%",
+        5,
+        convert=checked(int, lambda runs: 2 <= runs <= MAX_RUNS),
+    )
     accept_regression: Literal["no", "yes"] = _set_by(
         "no|yes",
         "allow --mlperf-update=replace to record values worse than the baseline",
@@ -144,12 +185,6 @@ class AcceptedOptions:
         bare="yes",
         group="mlperf",
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class EnergyOptions:
-    """Sources of energy readings."""
-
     power: str = _set_by(
         "auto|require|off",
         "judge energy efficiency (samples or tokens per joule of GPU boards): auto: if NVML reads "
@@ -184,45 +219,6 @@ class EnergyOptions:
         convert=lambda text: tuple(text.replace(",", " ").split()),
         ini_only=True,
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class BenchmarkOptions:
-    """Options of tests that use pytest-benchmark's fixture."""
-
-    judge_benchmarks: Literal["no", "yes"] = _set_by(
-        "no|yes",
-        "judge tests that use pytest-benchmark's fixture: run each several times, each in a new "
-        "process, and compare its time with a baseline in git",
-        "no",
-        bare="yes",
-    )
-    benchmark_max_rise: str | None = _set_by(
-        "PERCENT",
-        "largest rise of a benchmark's time that passes (default 5%%); the marker "
-        'mlperf_benchmark(max_rise="3%%") overrides it for a test',
-        convert=str,
-        ini_only=True,
-    )
-    benchmark_metric: str = _set_by(
-        "median|min|mean",
-        "statistic of a benchmark's rounds to judge (default median)",
-        "median",
-        ini_only=True,
-    )
-    benchmark_accelerator: str = _set_by(
-        "NAME",
-        "accelerator that benchmarks run on; selects their baselines (default cpu)",
-        "cpu",
-        convert=str,
-        ini_only=True,
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class ConditionOptions:
-    """Waits and preparations of a run."""
-
     control: str = _set_by(
         "auto|off",
         "auto: before each run, check the machine with a short fixed benchmark, and watch other "
@@ -261,70 +257,6 @@ class ConditionOptions:
         ini_only=True,
         beside=True,
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """All options; `--mlperf-max-runs` and `mlperf_max_runs` set `max_runs`."""
-
-    profile: Literal["quick", "official"] | None = _set_by(
-        "quick|official", "run every suite in this profile instead of its own", group="mlperf"
-    )
-    accelerator: str | None = _set_by(
-        "NAME",
-        'run only cases on this accelerator ("H200", "8xH100", "cpu"); exit 3 if the machine '
-        "lacks it. Set it in every CI job",
-        convert=accelerator_name,
-        group="ci",
-    )
-    pretend: str | None = _set_by(
-        "NAME",
-        "pretend that this machine has this accelerator, to try plans; nothing is recorded",
-        convert=accelerator_name,
-        group="ci",
-    )
-    baselines: Path | None = _set_by(
-        "DIR",
-        "folder of the baselines (default: the nearest baselines/ above the suite)",
-        convert=Path,
-    )
-    update: Literal["missing", "append", "replace"] | None = _set_by(
-        "missing|append|replace",
-        "record baselines. missing (also without a value): new ones, and further sessions of the "
-        "same build, up to four days; append: a further session of any commit; replace: new "
-        "values. append and replace need --mlperf-reason",
-        bare="missing",
-        attached=True,
-    )
-    baseline_runs: int = _set_by(
-        "N",
-        "runs of a recorded baseline (default 8; failures need 5)",
-        8,
-        convert=checked(int, lambda runs: runs >= 1),
-        ini_only=True,
-    )
-    reason: str | None = _set_by("TEXT", "why a baseline is recorded; stored in it", beside=True)
-    fail_on: frozenset[str] = _set_by(
-        "WORD[,WORD...]",
-        "more conditions that fail a test. skips: model or data set missing (default in CI); "
-        "inconclusive: INCONCLUSIVE, SUSPECT or PROVISIONAL after the last run; provisional: a "
-        "PROVISIONAL drop from a baseline of 4 days already on its first day, not only on its "
-        "second; no-baseline: none for this machine (default in CI for named accelerators). "
-        "no:WORD disables a condition, even in CI",
-        frozenset(),
-        convert=fail_on,
-        group="ci",
-    )
-    max_runs: int = _set_by(
-        "N",
-        f"maximum performance runs of a case, 2 to {MAX_RUNS} (default 5); false alarms stay at "
-        "most 1%%, missed drops as large as the limit at most 5%%",
-        5,
-        convert=checked(int, lambda runs: 2 <= runs <= MAX_RUNS),
-    )
-    accepted: AcceptedOptions = AcceptedOptions()
-    energy: EnergyOptions = EnergyOptions()
-    conditions: ConditionOptions = ConditionOptions()
     confirm: Literal["auto", "always", "never"] = _set_by(
         "auto|always|never",
         "confirm a drop by interleaved runs of the baseline's build, if the suite defines "
@@ -366,7 +298,33 @@ class Options:
         0.0,
         convert=handicap,
     )
-    benchmarks: BenchmarkOptions = BenchmarkOptions()
+    judge_benchmarks: Literal["no", "yes"] = _set_by(
+        "no|yes",
+        "judge tests that use pytest-benchmark's fixture: run each several times, each in a new "
+        "process, and compare its time with a baseline in git",
+        "no",
+        bare="yes",
+    )
+    benchmark_max_rise: str | None = _set_by(
+        "PERCENT",
+        "largest rise of a benchmark's time that passes (default 5%%); the marker "
+        'mlperf_benchmark(max_rise="3%%") overrides it for a test',
+        convert=str,
+        ini_only=True,
+    )
+    benchmark_metric: str = _set_by(
+        "median|min|mean",
+        "statistic of a benchmark's rounds to judge (default median)",
+        "median",
+        ini_only=True,
+    )
+    benchmark_accelerator: str = _set_by(
+        "NAME",
+        "accelerator that benchmarks run on; selects their baselines (default cpu)",
+        "cpu",
+        convert=str,
+        ini_only=True,
+    )
     neighbours: Literal["no", "yes"] = _set_by(
         "no|yes",
         "yes: cases may run on several GPUs of this machine at the same time (-n 4, or several "
@@ -415,16 +373,12 @@ class Options:
     @property
     def by_name(self) -> Mapping[str, Any]:
         """The values of all options, including those of add-ons, for hooks."""
-        values: dict[str, Any] = {}
-        for one in fields(self):
-            value = getattr(self, one.name)
-            values |= vars(value) if one.name in _GROUPS else {one.name: value}
-        return {**{name: values[name] for name in _OPTIONS}, **self.added.values}
+        return {**{name: getattr(self, name) for name in _OPTIONS}, **self.added.values}
 
     @property
     def metered(self) -> bool:
         """Whether energy is read from other sources than this machine's GPUs."""
-        return bool(self.energy.meter or self.energy.dcgm)
+        return bool(self.meter or self.dcgm)
 
 
 EVERYDAY = "everyday"
@@ -435,19 +389,8 @@ GROUPS: Mapping[str, str] = {
 }
 """Groups of options in `pytest --help`, with their headings."""
 
-_GROUPS: Mapping[str, type[Any]] = {
-    "accepted": AcceptedOptions,
-    "energy": EnergyOptions,
-    "benchmarks": BenchmarkOptions,
-    "conditions": ConditionOptions,
-}
-"""Groups of options, by the field that has them."""
-
 _OPTIONS: dict[str, SessionOption] = {
-    one.name: one.metadata["option"]
-    for outer in fields(Options)
-    for one in (fields(_GROUPS[outer.name]) if outer.name in _GROUPS else (outer,))
-    if one.metadata
+    field.name: field.metadata["option"] for field in fields(Options) if field.metadata
 }
 OPTION_NAMES = frozenset({*_OPTIONS, "plan", "report"})
 
@@ -469,13 +412,10 @@ def add_options(parser: pytest.Parser, added: Mapping[str, SessionOption]) -> No
         if option.ini_only:
             parser.addini(f"mlperf_{name}", f"{option.metavar}: {option.help}", default=None)
             continue
-        strings, more = [_as_option(name)], dict[str, Any](metavar=option.metavar)
-        if option.attached:
-            strings += [f"{strings[0]}={word}" for word in option.metavar.split("|")]
-            more |= {"action": Attached, "nargs": 0, "const": option.bare}
-        elif option.bare:
+        more = dict[str, Any](metavar=option.metavar, help=option.help, default=None)
+        if option.bare:
             more |= {"action": Optional, "nargs": "?", "const": option.bare}
-        groups.get(option.group, group).addoption(*strings, default=None, help=option.help, **more)
+        groups.get(option.group, group).addoption(_as_option(name), **more)
         parser.addini(f"mlperf_{name}", option.help.replace("%%", "%"), default=None)
     group.addoption(
         "--mlperf-report", metavar="FORMAT=FILE", action="append", default=None, help=REPORT
@@ -530,15 +470,12 @@ BARE_OPTIONS: Mapping[str, Collection[str]] = {
 def read_options(config: pytest.Config) -> Options:
     """Read and check all options together."""
     added = addons_of(config).options
-    values = {name: _value(config, name, option) for name, option in {**_OPTIONS, **added}.items()}
-    plan = bool(config.getoption("mlperf_plan")) or bool(config.getini("mlperf_plan"))
-    groups = {
-        field: group(**{one.name: values[one.name] for one in fields(group)})
-        for field, group in _GROUPS.items()
+    values: dict[str, Any] = {
+        name: _value(config, name, option) for name, option in {**_OPTIONS, **added}.items()
     }
-    alone = {one.name: values[one.name] for one in fields(Options) if one.metadata}
+    plan = bool(config.getoption("mlperf_plan")) or bool(config.getini("mlperf_plan"))
     options = Options(
-        **{**alone, **groups},
+        **{name: values[name] for name in _OPTIONS},
         plan=plan,
         report=_reports(config),
         added=AddedOptions(values={name: values[name] for name in added}, declared=added),
@@ -548,24 +485,19 @@ def read_options(config: pytest.Config) -> Options:
 
 
 def _value(config: pytest.Config, name: str, option: SessionOption) -> object:
-    shown = _shown(name, option)
+    label = _shown(name, option)
     setting, base = _setting(config, name, ini_only=option.ini_only)
     if setting is None:
         setting = option.default
     try:
         value = option.convert(setting) if isinstance(setting, str) else setting
-    except UnknownWord as error:
-        from pytest_mlperf.core.untrusted_text import nearest
-
-        meant = nearest(error.word, error.words)
-        raise pytest.UsageError(f"{shown}: unknown word {error.word!r}{meant}") from None
     except MlperfError as error:
-        raise pytest.UsageError(f"{shown}: {error}") from None
+        raise pytest.UsageError(f"{label}: {error}") from None
     except Exception as error:  # an add-on's may raise anything
         if not isinstance(error, ValueError) and name in _OPTIONS:
             raise
         expected = f"{option.metavar}: {option.help}".replace("%%", "%")
-        raise pytest.UsageError(f"{shown}: {setting!r} is not valid; expected {expected}") from None
+        raise pytest.UsageError(f"{label}: {setting!r} is not valid; expected {expected}") from None
     return base / value if isinstance(value, Path) else value
 
 
@@ -578,13 +510,13 @@ def _setting(config: pytest.Config, name: str, *, ini_only: bool = False) -> tup
 
 
 def _reports(config: pytest.Config) -> tuple[tuple[str, Path], ...]:
-    asked, base = _setting(config, "report")
-    if not asked:
+    texts, base = _setting(config, "report")
+    if not texts:
         return ()
     from pytest_mlperf.reports.formats import parse_report
 
     files: dict[Path, str] = {}
-    for words in asked:
+    for words in texts:
         try:
             form, file = parse_report(words)
         except (ValueError, MlperfError) as error:
@@ -613,10 +545,6 @@ def _check(config: pytest.Config, options: Options) -> None:
         raise pytest.UsageError(
             f"{_as_option(options.added.elsewhere)} cannot be combined with -n; remove -n"
         )
-    words = set(_OPTIONS["update"].metavar.split("|"))
-    for word in words & set(config.args) if options.update else ():
-        if not Path(word).exists():
-            raise pytest.UsageError(f"--mlperf-update {word}: write --mlperf-update={word}")
     if options.update in {"replace", "append"} and not options.reason:
         raise pytest.UsageError(
             f'--mlperf-update={options.update} needs --mlperf-reason "why this value is accepted"'
@@ -628,15 +556,15 @@ def _read_once(options: Options) -> None:
     from pytest_mlperf.run.power.exporter import find_exporter
     from pytest_mlperf.run.power.figures import read_meter
 
-    energy, name = options.energy, "meter"
+    name = "meter"
     try:
-        if energy.meter:
+        if options.meter:
             read_meter(
-                energy.meter, until_s=0.0, patience_s=0.0, local_offset_s=energy.meter_offset
+                options.meter, until_s=0.0, patience_s=0.0, local_offset_s=options.meter_offset
             )
-        if energy.dcgm:
+        if options.dcgm:
             name = "dcgm"
-            find_exporter(energy.dcgm, energy.dcgm_gpus)
+            find_exporter(options.dcgm, options.dcgm_gpus)
     except MlperfError as error:
         raise pytest.UsageError(f"--mlperf-{name}: {error}") from None
 

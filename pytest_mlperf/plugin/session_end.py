@@ -155,10 +155,11 @@ def fold_failures(state: MlperfSession, reporter: Any) -> None:
 
 def summarise(state: MlperfSession, reporter: Any) -> None:
     """Print the summary."""
-    shown = not reporter.no_summary and reporter.config.option.tbstyle not in {"no", "line"}
+    style = reporter.config.option.tbstyle
+    failures_shown = not reporter.no_summary and style not in {"no", "line"}
     try:
         width, colour = reporter._tw.fullwidth, reporter._tw.hasmarkup
-        lines = _lines(state, width, colour=colour, failures_shown=shown)
+        lines = _lines(state, width, colour=colour, failures_shown=failures_shown)
     except Exception as error:  # pytest's own summary must follow all the same
         lines = [unforeseen("the summary cannot be printed", error), *state.keeping.lines]
         session = reporter._session
@@ -180,9 +181,9 @@ def _lines(state: MlperfSession, width: int, *, colour: bool, failures_shown: bo
             width,
             max_runs=options.max_runs,
             sessions=Sessions(options.runs_dir),
-            warmup=options.conditions.warmup,
+            warmup=options.warmup,
             confirm=options.confirm,
-            idle_s=options.conditions.wait_idle,
+            idle_s=options.wait_idle,
         )
     if resumes := state.progress.resumes:
         lines.append(f"continues interrupted session {resumes}")

@@ -86,8 +86,8 @@ class Suspicion:
 
     def last_word(self, result: CaseResult, verdict: Verdict) -> Verdict:
         """Return the verdict on a marked result, given earlier sessions."""
-        before = None if result.handicap or result.pretended else result.suspected
-        return second_day(verdict, before, self._date, at_once=self._at_once)
+        suspect = None if result.handicap or result.pretended else result.suspected
+        return second_day(verdict, suspect, self._date, at_once=self._at_once)
 
     def after(self, results: Sequence[CaseResult]) -> tuple[Suspect, ...]:
         """Return the suspects for the next session."""

@@ -8,7 +8,12 @@ from dataclasses import dataclass
 from itertools import chain
 
 from pytest_mlperf.core.baseline import Record
-from pytest_mlperf.core.causes import (
+from pytest_mlperf.core.control import seen_in_words
+from pytest_mlperf.core.reason import ranges_of
+from pytest_mlperf.core.results import IMPORTED, CaseResult, Results
+from pytest_mlperf.core.untrusted_text import some
+from pytest_mlperf.core.verdict import Outcome, Verdict
+from pytest_mlperf.reports.causes import (
     DROPS,
     EXPLAINED,
     NO_CAUSE,
@@ -17,12 +22,8 @@ from pytest_mlperf.core.causes import (
     Strength,
     causes,
 )
-from pytest_mlperf.core.control import seen_in_words
-from pytest_mlperf.core.reason import ranges_of
-from pytest_mlperf.core.results import IMPORTED, CaseResult, Results
-from pytest_mlperf.core.untrusted_text import some
-from pytest_mlperf.core.verdict import Outcome, Verdict
 from pytest_mlperf.reports.rows import all_tables
+from pytest_mlperf.reports.sentences import first_line
 from pytest_mlperf.reports.terminal.advice import again
 
 MIN_COMMON_TESTS = 3
@@ -65,11 +66,12 @@ class Failure:
         """The texts by which it is grouped: likely causes of a regression, else its headline."""
         verdict = self.result.verdict
         if not self.regressed:
-            return [f"{verdict.outcome} {verdict.headline}"]
+            return [first_line(verdict)]
         # That other cases regressed too is what the group itself says.
         likely = [c for c in self.causes if c.strength > Strength.HINT and c.rule != "siblings"]
-        recorded = verdict.baseline.changed or verdict.baseline.unknown
-        return [c.common or c.says for c in likely] or [NO_CAUSE if recorded else NO_DIFFERENCE]
+        base = verdict.baseline
+        equal = base.source and not (base.changed or base.unknown)
+        return [c.common or c.says for c in likely] or [NO_DIFFERENCE if equal else NO_CAUSE]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +119,8 @@ def failure_groups(
 ) -> list[FailureGroup]:
     """Return the failed tests of a session by the cause that most of them share.
 
-    The largest group is first. Tests without a likely cause that share nothing are one last group.
+    Groups with a cause are first, the largest of them at the top. Tests that share nothing are one
+    last group.
 
     Args:
         records: The baseline's record by test id, as far as it is at hand.
@@ -132,7 +135,9 @@ def failure_groups(
     for place, failure in enumerate(failures):
         count, cause = max(shared[place], key=lambda label: label[0])
         groups[cause if count > 1 or failure.regressed else ""].append(failure)
-    ordered = sorted(groups.items(), key=lambda group: (not group[0], -len(group[1])))
+    last = ("", NO_CAUSE, NO_DIFFERENCE)
+    ordered = sorted(groups.items(), key=lambda group: (group[0] in last, -len(group[1])))
+    ordered.sort(key=lambda group: not group[0])
     return [_group(cause, members, results) for cause, members in ordered]
 
 
@@ -158,9 +163,7 @@ def _explained(results: Results, records: Mapping[str, Record]) -> list[Failure]
         Failure(
             result=result,
             causes=causes(
-                result.verdict,
-                records.get(result.test),
-                verdicts if place < EXPLAINED else (),
+                result.verdict, records.get(result.test), verdicts if place < EXPLAINED else ()
             ),
         )
         for place, result in enumerate(failed)

@@ -92,6 +92,11 @@ class OfficialResult:
         return self.unit in SECONDS
 
     @property
+    def unit_seconds(self) -> float:
+        """Seconds of a unit of a latency; 1 for other units."""
+        return SECONDS.get(self.unit, 1.0)
+
+    @property
     def benchmark(self) -> str:
         """Name of the model in the newest rounds."""
         return "resnet" if self.model == "resnet50" else self.model

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import correlation, fmean, geometric_mean, linear_regression, median
 from types import MappingProxyType
+from typing import Any
 
 from pytest_mlperf.core.contention import Contention, client_note, core_users
 from pytest_mlperf.core.errors import MlperfError, RunError
@@ -440,10 +441,19 @@ def _tracked(point: endpoints.RecordedPoint, clock_s: float) -> PointWindow:
     return replace(window, parts=tuple((count, 0, 0.0) for count in parts))
 
 
-def recorded_curve(points: Sequence[endpoints.RecordedPoint]) -> CurveLog:
-    """Return the curve of a session of the client, from its results alone."""
+def recorded_figures(points: Sequence[endpoints.RecordedPoint], accelerator: str) -> dict[str, Any]:
+    """Return the figures of a session of the client, from its results alone, as fields of `Run`."""
     windows = (recorded_window(one, one.ended_s - one.duration_s, one.ended_s) for one in points)
-    return CurveLog(path="", samples=sum(one.requests for one in points), points=tuple(windows))
+    samples = sum(one.requests for one in points)
+    log = CurveLog(path="", samples=samples, points=tuple(windows))
+    figures = curve_figures(log, accelerator)
+    return {
+        "metrics": figures.metrics,
+        "within_se": lengths_within(log),
+        "samples": samples,
+        "queries": samples,
+        "serving": figures.serving,
+    }
 
 
 def recorded_window(point: endpoints.RecordedPoint, begin_s: float, end_s: float) -> PointWindow:

@@ -56,6 +56,23 @@ class BuildAt:
         )
 
 
+def builds_between(
+    ends: tuple[str, str], wheels: str | None, suite: Path, elsewhere: Elsewhere | None
+) -> list[BuildAt]:
+    """Return the builds of a search from good to bad, both ends included.
+
+    Args:
+        ends: A good and a bad commit; ignored with `wheels`.
+        wheels: "LIBRARY==A..B", or None for commits.
+        suite: Suite file, in the repository of the commits.
+        elsewhere: Python of the library; None for this one.
+
+    Raises:
+        MlperfError: A commit or version is unknown, or the ends are the wrong way round.
+    """
+    return versions(wheels, elsewhere) if wheels else commits(suite.resolve().parent, *ends)
+
+
 # --- commits ---------------------------------------------------------------------------------
 
 

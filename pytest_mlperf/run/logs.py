@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.core.numbers import plural
+from pytest_mlperf.core.reason import Key, Reason
 from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.untrusted import parse_json
 from pytest_mlperf.stores.foreign import MAX_LOG_BYTES, UnfitError, read_regular
@@ -139,6 +141,17 @@ class Detail:
     def valid(self) -> bool:
         """Whether LoadGen's result is VALID, which an accuracy run's never is."""
         return bool(self.values.get("result_validity") == "VALID")
+
+    @property
+    def reasons(self) -> tuple[Reason, ...]:
+        """Why LoadGen does not accept the run; empty if it does."""
+        texts = []
+        if not self.valid:
+            reasons = "; ".join(self.invalid_reasons) or "its log does not say why"
+            texts.append(f"LoadGen calls it INVALID: {reasons}")
+        if self.num_errors:
+            texts.append(f"LoadGen logged {plural(self.num_errors, 'error')}")
+        return tuple(Reason(key=Key.LOADGEN, text=text) for text in texts)
 
     @property
     def perf_constraints_met(self) -> bool | None:

@@ -89,6 +89,12 @@ PlannedCase = Planned | PlannedBenchmark
 Testable = SuiteTest | PlannedBenchmark
 
 
+def case_ids(planned: Testable) -> list[str]:
+    """Return the id of a case or pair, then those of the pair's sides."""
+    sides = (planned.a, planned.b) if isinstance(planned, PlannedPair) else ()
+    return [planned.case.id, *(side.case.id for side in sides)]
+
+
 def plan_pairs(planned: Sequence[Planned]) -> list[PlannedPair]:
     """Return the pairs among all cases of a valid suite, in the order of the file."""
     suite, path = planned[0].suite, planned[0].path

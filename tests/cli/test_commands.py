@@ -29,7 +29,7 @@ from tests.cli.text import Say, finished, page
 
 NAMES = (
     *("init", "doctor", "plan"),
-    *("explain", "compare", "across", "turns", "bisect", "history"),
+    *("explain", "compare", "across", "turns", "bisect", "history", "judge"),
     *("update", "calibrate"),
     *("merge", "report", "kubernetes", "slurm", "store"),
     *("round", "export", "import", "limits", "published", "share", "submission"),

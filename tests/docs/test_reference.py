@@ -67,6 +67,8 @@ def test_every_entry_point_and_every_option_of_it_is_explained_on_the_page(refer
     assert groups.pop("commands") <= set(reference("commands").parsers())
     assert groups.pop("formats") <= set(formats())
     groups.pop("addons")  # their options and commands are on those pages
+    judged = (DOCS / "judge.md").read_text("utf-8")
+    assert [name for name in groups.pop("readers") if f"`{name}`" not in judged] == []
     extensions = reference("extensions")
     own_extensions = [extension for group in GROUPS for extension in extensions.own(group)]
     options = [(extension, option) for extension in own_extensions for option in extension.options]

@@ -16,7 +16,7 @@ from pytest_mlperf.addons.history.spool import deliver, folder_of
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.history import histories_of
 from pytest_mlperf.core.results import Results
-from pytest_mlperf.stores.database import StoreError, _backends, opened, require_url, shown_url
+from pytest_mlperf.stores.database import StoreError, _backends, opened, shown_url, store_setting
 from pytest_mlperf.stores.database._backends import without_secrets
 from pytest_mlperf.stores.database._store import MIGRATIONS
 from pytest_mlperf.stores.results import read_results, write_results
@@ -46,7 +46,7 @@ def add(url: str, *sessions: Results) -> list[bool]:
 def test_a_session_is_kept_once_and_comes_out_as_it_went_in(session: Results, url: str) -> None:
     assert add(url, session, session) == [True, False]
     assert add(url, session) == [False]
-    with pytest.raises(StoreError, match="with other results, which stay"):
+    with pytest.raises(StoreError, match="exists with other results"):
         add(url, replace(session, seconds=1.0))
 
     with opened(url) as store:
@@ -129,8 +129,10 @@ def _cut_off(file: Path) -> None:
 
 def test_a_file_that_is_not_a_store_is_refused_and_stays(tmp_path: Path, session: Results) -> None:
     damages: dict[str, Callable[[Path], object]] = {
-        "is no SQLite database; name another": lambda file: file.write_text("no database\n" * 100),
-        "is another program's database": _anothers,
+        "is not a SQLite database; name another": lambda file: file.write_text(
+            "no database\n" * 100
+        ),
+        "is a database of another program": _anothers,
         "is damaged; move it away": _cut_off,
         "is no file": Path.mkdir,
     }
@@ -176,11 +178,14 @@ def test_a_password_is_never_shown_and_a_url_of_no_store_is_refused(url: str) ->
     assert message == "no \"postgresql://ci@h/d\": '***', ***, ***"
     for other in ("postgresql://ci:sec/ret@db/perf", "postgresql://ci:a?@db", "postgresql://[x"):
         with pytest.raises(MlperfError, match="write / as %2F"):
-            require_url(other)
+            store_setting(other)
     for other in ("mysql://a@c/d", "sqlite://", "http://x/y.db"):
         with pytest.raises(MlperfError, match="sqlite:///FILE"), opened(other):
             pass
-    with pytest.raises(StoreError, match="is not there; pytest --mlperf-store"), opened(url):
+    with (
+        pytest.raises(StoreError, match="does not exist; create it: pytest-mlperf store import"),
+        opened(url),
+    ):
         pass
     assert not Path(url).exists()
 
@@ -198,9 +203,9 @@ def test_a_url_typed_without_its_slashes_is_refused_and_keeps_its_secret() -> No
     for url, url_shown in typed.items():
         assert shown_url(url) == url_shown
         with pytest.raises(MlperfError) as caught:
-            require_url(url)
+            store_setting(url)
         assert str(caught.value).startswith(
-            f"{url_shown!r} is no store: sqlite:///FILE, postgresql://"
+            f"{url_shown!r} is not a results database; write sqlite:///FILE, postgresql://"
         )
     for file in (
         "/srv/a:1/b@2/results.db",
@@ -209,7 +214,7 @@ def test_a_url_typed_without_its_slashes_is_refused_and_keeps_its_secret() -> No
         "a:b.db",
         "a=b.db",
     ):
-        require_url(file)
+        store_setting(file)
         assert shown_url(file) == file
 
 

@@ -1,4 +1,4 @@
-"""Every metric with its unit and direction, from the one table of metrics and the scorers."""
+"""Describe every metric, from the table of metrics and the scorers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pytest_mlperf.registry import registered, resolve
 UNITS = {"1": "a count"}
 
 PARAGRAPH = re.compile(r'Metric "(\w+)" \((.+), (higher|lower)\): (.+)')
-"""Of a scorer's docstring: name, scale, which is better, and meaning."""
+"""Paragraph of a scorer's docstring: name, scale, better direction, meaning."""
 
 
 def anchor(name: str) -> str:
@@ -59,7 +59,7 @@ def markdown() -> str:
 
 
 def gated_markdown() -> str:
-    """Return what each scenario is judged by when the suite names nothing."""
+    """Return the metrics that each scenario gates by default."""
     rows = [
         [code(scenario), _names(gated_metrics(scenario)), _names(_of_language_models(scenario))]
         for scenario in Scenario

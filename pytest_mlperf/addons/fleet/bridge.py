@@ -47,10 +47,7 @@ class RayBridge:
             socket.create_connection((port[1], int(port[2])), CONNECT_TIMEOUT_SECONDS).close()
         self._ray = ray
         ray.init(
-            address=address,
-            log_to_driver=False,
-            logging_level="ERROR",
-            configure_logging=False,
+            address=address, log_to_driver=False, logging_level="ERROR", configure_logging=False
         )
         self._client = address.startswith("ray://")
         self._archive = ray.put(archive.read_bytes())

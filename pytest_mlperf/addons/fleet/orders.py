@@ -14,11 +14,9 @@ from pytest_mlperf import __version__
 from pytest_mlperf.addons.fleet.node import PROJECT_PLACEHOLDER
 from pytest_mlperf.addons.fleet.placement import CaseNeed, need_of
 from pytest_mlperf.hardware.machine import split
-from pytest_mlperf.plugin.measuring import reproducing
 from pytest_mlperf.plugin.options import Options, set_on_command_line
 from pytest_mlperf.plugin.report_json import planned_of
-from pytest_mlperf.plugin.session import MlperfSession, kind_of
-from pytest_mlperf.suite.pairs import PlannedPair
+from pytest_mlperf.suite.pairs import case_ids
 
 OF_SESSION = frozenset(
     {"on", "json", "resume", "sign", "store", "suspects", "manifest", "runs_dir"}
@@ -69,8 +67,7 @@ def groups_of(
         if planned is not None:
             accelerators, title = list(planned.accelerators), planned.case.id
             key = (planned.path, planned.case.id)
-            sides = (planned.a, planned.b) if isinstance(planned, PlannedPair) else ()
-            cases = (title, *(side.case.id for side in sides))
+            cases = tuple(case_ids(planned))
         elif marker and "mlperf" in getattr(item, "fixturenames", ()):
             accelerators, title = [str(marker.kwargs.get("accelerator", "cpu"))], item.nodeid
             cases = ("",)
@@ -82,26 +79,6 @@ def groups_of(
             groups[key] = CaseGroup(f"case-{len(groups) + 1}", title, need, cases)
         groups[key].items.append(item)
     return list(groups.values()), others
-
-
-def is_decided(state: MlperfSession, item: pytest.Item) -> bool:
-    """Return whether the session that this one resumes decided a test."""
-    planned = planned_of(item)
-    if planned is None or not state.options.resume:
-        return False
-    return state.progress.kept(item.nodeid, planned.case, kind_of(item)) is not None
-
-
-def for_worker(state: MlperfSession) -> dict[str, Any]:
-    """Return the input of pytest on a node, in xdist's format."""
-    return {
-        "workercount": 1,
-        "testrunuid": state.run_id,
-        "mlperf_run": state.run_id,
-        "mlperf_pairs": state.phase.together,
-        "mlperf_commit": state.commit,
-        "mlperf_arguments": reproducing(state.config.invocation_params.args),
-    }
 
 
 def order_of(

@@ -23,7 +23,7 @@ from pytest_mlperf.addons.fleet.link import (
     installed,
     nodes_of,
 )
-from pytest_mlperf.addons.fleet.orders import CaseGroup, for_worker, groups_of, is_decided, order_of
+from pytest_mlperf.addons.fleet.orders import CaseGroup, groups_of, order_of
 from pytest_mlperf.addons.fleet.placement import (
     FleetNode,
     fitting,
@@ -37,6 +37,7 @@ from pytest_mlperf.addons.fleet.shipping import pack
 from pytest_mlperf.core.numbers import plural
 from pytest_mlperf.hardware.machine import split
 from pytest_mlperf.plugin.addons import EXIT_ENVIRONMENT
+from pytest_mlperf.plugin.remote import RemoteReports
 from pytest_mlperf.plugin.session import MlperfSession
 
 POLL_SECONDS = 1.0
@@ -61,7 +62,8 @@ def run(session: pytest.Session, state: MlperfSession) -> bool:
     if session.testsfailed and not session.config.option.continue_on_collection_errors:
         raise session.Interrupted(f"{plural(session.testsfailed, 'error')} during collection")
     pretended = state.options.pretend
-    kept = [item for item in session.items if is_decided(state, item)]
+    reports = RemoteReports(state)
+    kept = [item for item in session.items if reports.is_decided(item)]
     groups, others = groups_of([i for i in session.items if i not in kept], pretended)
     if groups:
         address = state.options.by_name["on"]
@@ -70,7 +72,7 @@ def run(session: pytest.Session, state: MlperfSession) -> bool:
         except MlperfError as error:
             raise pytest.UsageError(f"--mlperf-on: {error}") from None
         with closing(ClusterLink(address, archive)) as link:
-            fleet = Fleet(session, state, link, groups, digest)
+            fleet = Fleet(session, state, reports, link, groups, digest)
             fleet.connect()
             _run_here(session, [*kept, *others])
             fleet.run()
@@ -100,6 +102,7 @@ class Fleet:
         self,
         session: pytest.Session,
         state: MlperfSession,
+        reports: RemoteReports,
         link: ClusterLink,
         groups: Sequence[CaseGroup],
         digest: str,
@@ -111,7 +114,7 @@ class Fleet:
         self._running: dict[str, CaseGroup] = {}
         self._nodes: list[FleetNode] = []
         self._names: dict[str, str] = {}
-        self._relay = Relay(state)
+        self._reports, self._relay = reports, Relay(state, reports)
         self._notices: set[str] = set()
         self._unable: dict[str, str] = {}
         self._stale = False
@@ -173,7 +176,11 @@ class Fleet:
         pretended = group.need.anywhere and node.gpus < group.need.count
         gpus = 0 if pretended else group.need.count
         order = order_of(
-            group, state.config, state.options, digest=self._digest, worker=for_worker(state)
+            group,
+            state.config,
+            state.options,
+            digest=self._digest,
+            worker=self._reports.worker_input,
         )
         self._link.tell(
             command="start",
@@ -199,7 +206,6 @@ class Fleet:
                 live.show("; ".join(on) + f", {plural(waiting, 'case')} waiting" * bool(waiting))
 
     def _see(self, event: Event | None) -> bool:
-        """Store a list of nodes; return whether it differs from the last one."""
         if event is None or event["event"] != "nodes":
             return False
         old_keys, stale = {node.key for node in self._nodes}, self._stale
@@ -209,7 +215,7 @@ class Fleet:
 
     def _overdue(self) -> bool:
         """Give up a case that did not start in time; return whether there was one."""
-        limit = self._state.options.conditions.lease_timeout + DEADLINE_S
+        limit = self._state.options.lease_timeout + DEADLINE_S
         for group in list(self._running.values()):
             if not group.begun and time.monotonic() - group.since > limit:
                 self._link.tell(command="kill", group=group.name)
@@ -249,7 +255,6 @@ class Fleet:
                 self._over(group, ": ".join([ended, *(group.causes or message["tail"][-1:])]))
 
     def _lose_node(self, group: CaseGroup, cause: str) -> None:
-        """Report a case whose node was lost; one that has not started waits for another node."""
         node = self._names[group.node]
         # The next list of nodes shows whether others can still run there.
         self._stale = True

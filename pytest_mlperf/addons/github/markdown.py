@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.numbers import duration, plural
-from pytest_mlperf.core.results import UNVERIFIED_LABEL, Absent
+from pytest_mlperf.core.results import UNVERIFIED_LABEL
 from pytest_mlperf.core.untrusted_text import markdown_text as escape
 from pytest_mlperf.core.verdict import SEVERITY
-from pytest_mlperf.extension import CaseResult, ReportedSession, Results
+from pytest_mlperf.extension import CaseResult, ReportedSession, Results, sentence
 from pytest_mlperf.reports.failures import failure_groups
 from pytest_mlperf.reports.rows import cells_of, facts_of, notes_of, rows
-from pytest_mlperf.reports.terminal.advice import machine_wide, open_words, settling
+from pytest_mlperf.reports.terminal.advice import machine_wide, session_verdict, settling
 from pytest_mlperf.reports.terminal.precisions import origin, precision_section
 
 SUMMARY_LIMIT = 1_048_576
@@ -41,7 +41,6 @@ def report(session: ReportedSession, *, limit: int = SUMMARY_LIMIT) -> str:
 
 
 def _facts(results: Results) -> Iterator[str]:
-    """Yield what add-ons add to the cases, once for all tests of a case."""
     facts = [(r.verdict.case.id, *fact) for r in results.cases for fact in r.facts.items()]
     for case, title, text in dict.fromkeys(facts):
         yield f"- {code(case)}: {escape(f'{title}: {text}')}\n"
@@ -57,29 +56,14 @@ def code(text: str) -> str:
     return f"{fence}{pad}{shown}{pad}{fence}"
 
 
-# --- parts -----------------------------------------------------------------------------------
-
-
 def opening(session: ReportedSession, before: str, after: str = "") -> Iterator[str]:
     """Yield the verdict between two texts, counts, and what is missing."""
     results, absent = session.results, session.absent
-    yield f"{before}{_verdict(results, absent)}{after}\n\n{_counts(results)}\n"
+    yield f"{before}mlperf: {session_verdict(results, absent)[1]}{after}\n\n{_counts(results)}\n"
     for text in machine_wide(results):
         yield f"\n{escape(text[0].upper() + text[1:])}.\n"
     lines = (f"- {code(one.test)}: {escape(one.reason)}\n" for one in absent)
     yield from section("Planned, and without a result", lines)
-
-
-def _verdict(results: Results, absent: Sequence[Absent]) -> str:
-    failed = Counter(str(r.verdict.outcome) for r in results.cases if r.failed)
-    parts = [f"{count} {word}" for word, count in failed.items()]
-    if absent:
-        parts.append(f"{plural(len(absent), 'planned test')} without a result")
-    if parts:
-        return f"mlperf: failed: {', '.join(parts)}"
-    if not results.cases:
-        return "mlperf: nothing was measured"
-    return f"mlperf: no drop proven in {plural(len(results.cases), 'test')}{open_words(results)}"
 
 
 def _counts(results: Results) -> str:
@@ -112,7 +96,7 @@ def failures(results: Results, most: int, *, notes: bool = False) -> Iterator[st
             yield f"**{escape(group.title)}** ({plural(len(group.failures), 'test')})\n\n"
         for failure in group.failures[:most]:
             verdict = failure.result.verdict
-            text = ": ".join(filter(None, [verdict.headline, failure.changes]))
+            text = ": ".join(filter(None, [sentence(verdict.headline), failure.changes]))
             yield f"- **{verdict.outcome}** {escape(text)} ({code(verdict.case.id)})\n"
             if failure.reproduce:
                 yield f"  - reproduce: {code(failure.reproduce)}\n"
@@ -167,7 +151,7 @@ def _with_baseline(result: CaseResult) -> Iterator[dict[str, str]]:
     scores = {score.metric: cells_of(score)["baseline"] for score in verdict.paired}
     for row in rows(result):
         base = row.get("baseline", "") if verdict.kind != Kind.ACCURACY else ""
-        note = "" if row.get("metric") else verdict.headline
+        note = "" if row.get("metric") else sentence(verdict.headline)
         yield {**row, "baseline": base or scores.get(row.get("metric", ""), ""), "note": note}
 
 

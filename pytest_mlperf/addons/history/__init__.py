@@ -65,14 +65,9 @@ def _day(text: str) -> str:
 
 
 def _store(text: str) -> str | Path:
-    """Return the URL of a store, or its file as a path relative to its setting's file."""
-    from pytest_mlperf.stores.database import USUAL, require_url
+    from pytest_mlperf.stores.database import store_setting
 
-    if text == USUAL:
-        return text
-    require_url(text)
-    text = text.removeprefix("sqlite:///")
-    return text if "://" in text else Path(text)
+    return store_setting(text)
 
 
 def mlperf_verdict(

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from pytest_mlperf import MlperfError, RunError
 from pytest_mlperf.addons.history.bisection import (
@@ -31,7 +32,6 @@ from pytest_mlperf.core.paths import placeless
 from pytest_mlperf.extension import Run
 from pytest_mlperf.judge.decision import Answer
 from pytest_mlperf.judge.ratio import Ratio, RelativeSpeed
-from pytest_mlperf.run.accuracy import Ask
 from pytest_mlperf.run.builds import baseline_build
 from pytest_mlperf.run.lineage import BuildAt
 
@@ -55,9 +55,9 @@ class _BisectSide(CaseRunner):
 
     later = False
 
-    def add_run(self, *, ask: Ask | None = None) -> Run:
+    def add_run(self, **options: Any) -> Run:
         try:
-            return super().add_run(ask=ask)
+            return super().add_run(**options)
         except Unjudgeable as error:
             reason = f"INVALID: {error}"
         except RunError as error:
@@ -175,8 +175,8 @@ class Bisection:
         followed: dict[str, dict[str, float]] = {}
         for (test, name), ratio in end.ratios.items():
             if ratio.outcome is Answer.FAIL:
-                limit, direction = self.limits[test][name], METRICS[name].direction
-                drop = excluded_by_good(limit, speed_of(ratio), direction)
+                limit, falls = self.limits[test][name], METRICS[name].falls
+                drop = excluded_by_good(limit, speed_of(ratio), falls=falls)
                 followed.setdefault(test, {})[name] = drop
         self.limits = followed
         return end
@@ -231,7 +231,6 @@ class Bisection:
     def _ratios(
         self, key: str, test: str, limits: Mapping[str, float], numbers: tuple[int, int]
     ) -> Mapping[str, Ratio]:
-        """Return the ratios of one test; measure only pairs that are not stored."""
         kept, case = self._store.pairs(key), self._cases[test]
         if kept.reason:
             raise _Broke(kept.reason)

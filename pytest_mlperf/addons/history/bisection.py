@@ -14,7 +14,6 @@ from enum import StrEnum
 from itertools import combinations
 
 from pytest_mlperf.judge.decision import Answer
-from pytest_mlperf.judge.inputs import Direction
 from pytest_mlperf.judge.ratio import Ratio, RelativeSpeed
 from pytest_mlperf.judge.rule_r import RuleR
 
@@ -131,15 +130,17 @@ def smallest_drop(speeds: Mapping[int, RelativeSpeed]) -> tuple[int, int] | None
 _MAX_SHARE = 0.99
 
 
-def excluded_by_good(limit: float, whole: RelativeSpeed, direction: Direction) -> float:
+def excluded_by_good(limit: float, whole: RelativeSpeed, *, falls: bool) -> float:
     """Return the drop that must be excluded for a good commit, as a share.
+
+    `falls`: a smaller value of the metric is better.
 
     It is the proven drop of the bad commit: if one commit caused it, all later ones dropped as
     much. If less than the limit is proven, it is the limit, or the measured drop if that is
     smaller.
     """
     proven, mean = (
-        min(1 - times, _MAX_SHARE) if direction is Direction.HIGHER else 1 / times - 1
+        1 / times - 1 if falls else min(1 - times, _MAX_SHARE)
         for times in (whole.high, whole.ratio)
     )
     return max(proven, min(limit, mean))

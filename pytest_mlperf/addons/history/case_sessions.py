@@ -7,7 +7,6 @@ from contextlib import suppress
 from pathlib import Path
 
 from pytest_mlperf import MlperfError
-from pytest_mlperf.cli.arguments import STORE
 from pytest_mlperf.cli.stored_results import case_named, store_here
 from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.history import CaseHistory, histories_of
@@ -17,15 +16,15 @@ from pytest_mlperf.stores.sessions import Sessions
 
 
 def histories_here(
-    names: Sequence[str], url: str | None, runs_dir: Path, notes: list[str]
+    names: Sequence[str], url: str, runs_dir: Path, notes: list[str]
 ) -> list[CaseHistory]:
     """Return the histories of cases by id or unique part of it, ordered by their last session.
 
-    The store is `url`, else the default one if it exists, else the results files of the runs
-    folder. Unreadable files are added to `notes`.
+    They are in the store, or in the results files of the runs folder if the default store does not
+    exist. Unreadable files are added to `notes`.
     """
     sessions = Sessions(runs_dir)
-    if url := store_here(url or str(STORE)):
+    if url := store_here(url):
         with opened(url) as store:
             cases = _fitting(names, store.cases())
             histories = [history for case in cases for history in store.histories(case)]

@@ -12,13 +12,10 @@ from pytest_mlperf.bench.policy import rule_for
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.numbers import change, interval, limit
 from pytest_mlperf.core.rulings.multiplicity import DROP_OUTCOMES
-from pytest_mlperf.core.rulings.ruling import values
-from pytest_mlperf.core.rulings.sides import pooled
-from pytest_mlperf.core.trend import TrendPoint, why_no_ratio
+from pytest_mlperf.core.trend import TrendPoint, ratio_of
 from pytest_mlperf.core.verdict import MetricVerdict
 from pytest_mlperf.extension import Criterion
 from pytest_mlperf.judge.formulas import bound_of, raw
-from pytest_mlperf.judge.inputs import Direction
 from pytest_mlperf.judge.rule_r import RuleR
 
 
@@ -61,21 +58,16 @@ def accepted_drop(
     if len(points) < 2 or None in sides or metric.metric not in METRICS:
         return None
     limit, share, low, high = (float(side or 0.0) for side in sides)
-    direction = METRICS[metric.metric].direction
-    if limit <= 0 or direction is Direction.NEITHER or min(share, low) <= -1:
+    definition = METRICS[metric.metric]
+    direction = definition.direction
+    if limit <= 0 or definition.is_neutral or min(share, low) <= -1:
         return None
     last = points[-1]
-    compared = [
-        point
-        for point in points[:-1]
-        if point.runs and not why_no_ratio(point, last, metric.metric)
-    ]
-    if not compared:
+    steps = ((point, ratio_of(point, last, metric.metric, rule)) for point in points[:-1])
+    first, step = next((pair for pair in steps if pair[1]), (last, None))
+    if step is None:
         return None
-    first = compared[0]
-    sign = 1 if direction is Direction.HIGHER else -1
-    old, new = (values(one.runs, metric.metric, by_day=False) for one in (first, last))
-    step = pooled(old, new, rule=rule)
+    sign = -1 if definition.falls else 1
     recent = sign * math.log1p(share)
     ends = sorted(sign * math.log1p(end) for end in (low, high))
     total = sign * step.change + recent

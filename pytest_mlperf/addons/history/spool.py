@@ -6,13 +6,14 @@ import contextlib
 import hashlib
 import os
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_mlperf import MlperfError
 from pytest_mlperf.core.untrusted_text import visible
 from pytest_mlperf.extension import Results, read_results
-from pytest_mlperf.stores.database import Store, StoreError, opened, shown_url
+from pytest_mlperf.stores.database import StoreError, opened, shown_url
 
 UNSENT_FOLDER = "unsent"
 """Folder in the runs folder, with a subfolder per store."""
@@ -64,7 +65,7 @@ def deliver(url: str, runs_dir: Path, results: Results, file: Path) -> Delivery:
             delivery.sent += store.add(results)
             if waiting:
                 waiting.unlink(missing_ok=True)
-            _send_waiting(store, folder, delivery)
+            _send_waiting(store.add, folder, delivery)
     except (StoreError, OSError) as error:
         delivery.reason = str(error)
         delivery.waiting = folder if waiting and waiting.exists() else None
@@ -80,7 +81,6 @@ def folder_of(runs_dir: Path, url: str) -> Path:
 
 
 def _wait(file: Path, target: Path) -> Path | None:
-    """Put a results file into the spool, by a hard link if possible."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -94,10 +94,10 @@ def _wait(file: Path, target: Path) -> Path | None:
     return target
 
 
-def _send_waiting(store: Store, folder: Path, delivery: Delivery) -> None:
+def _send_waiting(add: Callable[[Results], int], folder: Path, delivery: Delivery) -> None:
     for path in sorted(folder.glob("*.json")):
         try:
-            delivery.sent += store.add(read_results(path))
+            delivery.sent += add(read_results(path))
         except StoreError:
             raise
         except MlperfError as error:

@@ -32,11 +32,11 @@ QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 _DAY_S = 86_400
 
 
-def figures_of(one: Grouped, beside: RunFiles, most: int) -> list[Packed]:
+def figures_of(group: Grouped, beside: RunFiles, most: int) -> list[Packed]:
     """Return what is drawn when a case is opened, with so many accepted baselines at most."""
     figures: list[Packed] = []
     seen: set[str] = set()
-    for result in one.results:
+    for result in group.results:
         record = beside.records.get(result.test)
         for metric in gated(result):
             figures += _history(metric, result, record, beside.versions.get(result.test, ()), most)
@@ -53,9 +53,6 @@ def figures_of(one: Grouped, beside: RunFiles, most: int) -> list[Packed]:
     return figures
 
 
-# --- history ---------------------------------------------------------------------------------
-
-
 def _history(
     metric: MetricVerdict,
     result: CaseResult,
@@ -63,7 +60,6 @@ def _history(
     versions: Sequence[tuple[str, str]],
     most: int,
 ) -> Iterator[Packed]:
-    """Yield the accepted baselines of a metric, the runs of the last one, and those of now."""
     name, verdict = metric.metric, result.verdict
     runs = [run for run in verdict.runs if not run.invalid and run.metrics.get(name, 0) > 0]
     if not runs:
@@ -101,7 +97,6 @@ def _history(
 
 
 def _sessions(metric: str, result: CaseResult, beside: RunFiles, most: int) -> Iterator[Packed]:
-    """Yield what a store remembers of a metric, a value of each session, the newest ones."""
     case, kind = result.verdict.case.id, result.verdict.kind
     for history in beside.sessions.get(case, ()):
         if (history.series.metric, history.series.kind) != (metric, kind):
@@ -174,9 +169,6 @@ def engine_version(fingerprint: Mapping[str, str]) -> str:
     engine = fingerprint.get("engine.engine") or fingerprint.get("engine", "").rpartition(":")[2]
     version = fingerprint.get("engine.version") or fingerprint.get(f"engine.{engine}", "")
     return f"{engine} {version}".strip()[:MAX_REASON_CHARACTERS]
-
-
-# --- curves ----------------------------------------------------------------------------------
 
 
 def _curve(result: CaseResult, record: Record | None) -> Iterator[Packed]:
@@ -258,7 +250,6 @@ def _on_step(row: Sequence[Any], rows: Sequence[Sequence[Any]]) -> bool:
 
 
 def _ends(metric: MetricVerdict) -> list[Any]:
-    """Return where the interval of a point's change ends, its tone and what is said of it."""
     low, high = (
         None
         if share is None or not metric.baseline.value
@@ -270,11 +261,7 @@ def _ends(metric: MetricVerdict) -> list[Any]:
     return [low, high, tone(metric.outcome, failed=metric.fails), text]
 
 
-# --- latencies -------------------------------------------------------------------------------
-
-
 def _latencies(result: CaseResult, record: Record | None, beside: RunFiles) -> Iterator[Packed]:
-    """Yield the distribution of each time that a run of queries has, now and in the baseline."""
     verdict = result.verdict
     runs = [run.metrics for run in verdict.runs if not run.invalid]
     if verdict.kind != Kind.PERFORMANCE or not runs:
@@ -317,9 +304,6 @@ def _row(when: str, share: float, seconds: float, limit_text: str = "") -> list[
     return [when, shown if share > 0 else "fastest", rank, rounded(seconds * 1e3), text, limit_text]
 
 
-# --- over the run ----------------------------------------------------------------------------
-
-
 def _moments(moments: Sequence[Sequence[float]]) -> Packed:
     return {
         "plot": "moments",
@@ -338,23 +322,23 @@ def shown(
     """Return what the template writes of each case, and the environments by `in_words`."""
     environments: dict[str, list[Subject]] = defaultdict(list)
     listed = []
-    for one in cases:
-        subject = next((r.verdict.subject for r in one.results if r.verdict.subject), None)
+    for group in cases:
+        subject = next((r.verdict.subject for r in group.results if r.verdict.subject), None)
         machine = in_words(subject) if subject else ""
         if subject:
             environments[machine].append(subject)
         tests = [
             _test(result, causes.get(result.test, ()))
-            for result in sorted(one.results, key=lambda result: not result.failed)
+            for result in sorted(group.results, key=lambda result: not result.failed)
         ]
         listed.append(
             {
-                "grouped": one,
-                "outcome": str(one.worst.verdict.outcome),
-                "headline": one.worst.verdict.headline,
+                "grouped": group,
+                "outcome": str(group.worst.verdict.outcome),
+                "headline": group.worst.verdict.headline,
                 "tests": tests,
                 "environment": list(environments).index(machine) + 1 if subject else 0,
-                "words": "|".join(dict.fromkeys(str(r.verdict.outcome) for r in one.results)),
+                "words": "|".join(dict.fromkeys(str(r.verdict.outcome) for r in group.results)),
             }
         )
     return listed, environments

@@ -26,11 +26,8 @@ from pytest_mlperf.core.numbers import duration, percent, quantity
 from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.verdict import MetricVerdict, PairedVerdict
 from pytest_mlperf.extension import CaseResult
-from pytest_mlperf.reports.rows import (
-    cells_of,
-    price_of,
-    title,
-)
+from pytest_mlperf.reports.rows import cells_of, facts_of, title
+from pytest_mlperf.reports.terminal.precisions import precision_points
 
 _TITLES = {metric.title for metric in METRICS.values()}
 
@@ -40,7 +37,7 @@ MAX_DRAWN_LIMITS = 4
 
 def forest(cases: Sequence[Grouped]) -> Figure:
     """Return every change with its interval beside what is tolerated."""
-    rows = [row for place, one in enumerate(cases) for row in _changes(place, one)]
+    rows = [row for place, group in enumerate(cases) for row in _changes(place, group)]
     rows.sort(key=lambda row: (TONES.index(row["tone"]), row["used"] or 0.0))
     return Figure(
         name="forest",
@@ -57,8 +54,8 @@ def forest(cases: Sequence[Grouped]) -> Figure:
     )
 
 
-def _changes(place: int, one: Grouped) -> Iterator[Row]:
-    for result in one.results:
+def _changes(place: int, group: Grouped) -> Iterator[Row]:
+    for result in group.results:
         verdict = result.verdict
         if verdict.kind.is_of_runs:
             for metric in verdict.metrics:
@@ -122,15 +119,12 @@ def _shares(
     return {"used": used, "low": high if falls else low, "high": low if falls else high}
 
 
-# --- workload x accelerator ------------------------------------------------------------------
-
-
 def heat_map(cases: Sequence[Grouped]) -> Figure:
     """Return the worst change of each workload on each accelerator."""
     worst: dict[tuple[str, str], tuple[float, Row]] = {}
-    for place, one in enumerate(cases):
-        where = (f"{one.case.workload} {one.case.scenario}", one.case.accelerator)
-        row = _cell(place, one, *where)
+    for place, group in enumerate(cases):
+        where = (f"{group.case.workload} {group.case.scenario}", group.case.accelerator)
+        row = _cell(place, group, *where)
         used = row["used"] or 0.0
         if where not in worst or used < worst[where][0]:
             worst[where] = used, row
@@ -148,9 +142,9 @@ def heat_map(cases: Sequence[Grouped]) -> Figure:
     )
 
 
-def _cell(place: int, one: Grouped, workload: str, accelerator: str) -> Row:
-    changes = [row for row in _changes(place, one) if row["used"] is not None]
-    outcome = str(one.worst.verdict.outcome)
+def _cell(place: int, group: Grouped, workload: str, accelerator: str) -> Row:
+    changes = [row for row in _changes(place, group) if row["used"] is not None]
+    outcome = str(group.worst.verdict.outcome)
     row = {"case": place, "workload": workload, "accelerator": accelerator, "outcome": outcome}
     speed = [change for change in changes if change["row"] in _TITLES]
     judged = [change for change in changes if change["tone"] == "fail"] or speed
@@ -160,7 +154,7 @@ def _cell(place: int, one: Grouped, workload: str, accelerator: str) -> Row:
     return {
         **row,
         "used": round(max(-1.0, min(worst["used"], 1.0)), 2),
-        "text": worst["effect"] + (f" {outcome}" if one.tone == "fail" else ""),
+        "text": worst["effect"] + (f" {outcome}" if group.tone == "fail" else ""),
         "worst": f"{worst['row']} {worst['change']}",
         "allowed": worst["allowed"],
     }
@@ -169,12 +163,14 @@ def _cell(place: int, one: Grouped, workload: str, accelerator: str) -> Row:
 def relative(cases: Sequence[Grouped]) -> Figure:
     """Return how fast each workload is on each accelerator, beside the fastest."""
     rates: dict[str, dict[str, tuple[float, str, int]]] = {}
-    for place, one in enumerate(cases):
-        if rated := _rate(one):
+    for place, group in enumerate(cases):
+        if rated := _rate(group):
             metric, rate = rated
-            row = rates.setdefault(f"{one.case.workload} {one.case.scenario} {title(metric)}", {})
-            if one.case.accelerator not in row or rate > row[one.case.accelerator][0]:
-                row[one.case.accelerator] = rate, quantity(metric, rate), place
+            row = rates.setdefault(
+                f"{group.case.workload} {group.case.scenario} {title(metric)}", {}
+            )
+            if group.case.accelerator not in row or rate > row[group.case.accelerator][0]:
+                row[group.case.accelerator] = rate, quantity(metric, rate), place
     rows = [
         {
             "case": place,
@@ -197,19 +193,17 @@ def relative(cases: Sequence[Grouped]) -> Figure:
     )
 
 
-def _rate(one: Grouped) -> tuple[str, float] | None:
-    if one.case.scenario != Scenario.OFFLINE:  # elsewhere throughput is the rate that was offered
+def _rate(group: Grouped) -> tuple[str, float] | None:
+    # Elsewhere throughput is the rate that was offered.
+    if group.case.scenario != Scenario.OFFLINE:
         return None
-    for result in one.results:
+    for result in group.results:
         runs = [run for run in result.verdict.runs if not run.invalid]
         for metric in ("tokens_per_second", "throughput"):
             values = [run.metrics[metric] for run in runs if metric in run.metrics]
             if values:
                 return metric, sum(values) / len(values)
     return None
-
-
-# --- accuracy --------------------------------------------------------------------------------
 
 
 def accuracy(cases: Sequence[Grouped]) -> Figure:
@@ -221,13 +215,13 @@ def accuracy(cases: Sequence[Grouped]) -> Figure:
             "Scores in % of their reference; the mark is the gate. The line is the interval of "
             "the comparison with the accuracy baseline, sample by sample, where there is one."
         ),
-        rows=[row for place, one in enumerate(cases) for row in _scores(place, one)],
+        rows=[row for place, group in enumerate(cases) for row in _scores(place, group)],
         without="No accuracy pass was held against a reference score.",
     )
 
 
-def _scores(place: int, one: Grouped) -> Iterator[Row]:
-    for result in one.results:
+def _scores(place: int, group: Grouped) -> Iterator[Row]:
+    for result in group.results:
         verdict = result.verdict
         if verdict.kind != Kind.ACCURACY:
             continue
@@ -253,13 +247,9 @@ def _scores(place: int, one: Grouped) -> Iterator[Row]:
 
 
 def _around(reference: float, paired: PairedVerdict | None) -> list[float | None]:
-    """Return the interval of a score in % of its reference."""
     if paired is None or paired.low is None or paired.high is None:
         return [None, None]
     return [rounded(100 * (paired.baseline + end) / reference) for end in (paired.low, paired.high)]
-
-
-# --- runs ------------------------------------------------------------------------------------
 
 
 def spread(cases: Sequence[Grouped], beside: RunFiles) -> Figure:
@@ -278,9 +268,8 @@ def spread(cases: Sequence[Grouped], beside: RunFiles) -> Figure:
 
 
 def _judged(cases: Sequence[Grouped]) -> Iterator[tuple[int, CaseResult, MetricVerdict]]:
-    """Yield each judged metric of performance or efficiency that all its test's runs have."""
-    for place, one in enumerate(cases):
-        for result in one.results:
+    for place, group in enumerate(cases):
+        for result in group.results:
             runs = [run for run in result.verdict.runs if not run.invalid]
             for metric in gated(result):
                 if runs and all(metric.metric in run.metrics for run in runs):
@@ -325,7 +314,8 @@ def strip(cases: Sequence[Grouped]) -> Figure:
         title="Every run",
         says=(
             "One dot for each run, now (filled) and of the baseline, on a logarithmic axis: better "
-            "is to the right, 0.5 is half as fast or twice the time."
+            "is to the right, 0.5 is half as fast or twice the time. 1 is the mean of the "
+            "baseline, or of the runs if there is none."
         ),
         rows=rows,
         without="No run could be judged.",
@@ -333,15 +323,12 @@ def strip(cases: Sequence[Grouped]) -> Figure:
     )
 
 
-# --- energy and money ------------------------------------------------------------------------
-
-
 def energy(cases: Sequence[Grouped], beside: RunFiles) -> Figure:
     """Return speed over energy, now and in the baseline."""
     rows: list[Row] = []
-    for place, one in enumerate(cases):
-        result = max(one.results, key=lambda each: len(each.verdict.runs))
-        record = next(filter(None, (beside.records.get(each.test) for each in one.results)), None)
+    for place, group in enumerate(cases):
+        result = max(group.results, key=lambda each: len(each.verdict.runs))
+        record = next(filter(None, (beside.records.get(each.test) for each in group.results)), None)
         before = [run.metrics for run in record.runs] if record else []
         rows += _efficiency(place, "baseline", before)
         rows += _efficiency(place, "now", [r.metrics for r in result.verdict.runs if not r.invalid])
@@ -384,13 +371,14 @@ def _efficiency(place: int, when: str, runs: Sequence[Mapping[str, float]]) -> I
 def cost(cases: Sequence[Grouped]) -> Figure:
     """Return what a million tokens or samples cost."""
     rows: list[Row] = []
-    for place, one in enumerate(cases):
-        per_usd = next((each.verdict.cost for each in one.results if each.verdict.cost), None)
-        if per_usd is None or not 0 < per_usd.value < math.inf:
+    for place, group in enumerate(cases):
+        result = next((each for each in group.results if each.verdict.cost), None)
+        per_usd = result.verdict.cost if result else None
+        if result is None or per_usd is None or not 0 < per_usd.value < math.inf:
             continue
         usd = 1e6 / per_usd.value
+        price = facts_of(result)["cost"].partition("(")[2].removesuffix(")")
         of = {"case": place, "row": per_usd.of, "of": per_usd.of}
-        price = price_of(per_usd, one.case)
         rows.append({**of, "usd": rounded(usd), "text": quantity("", usd), "price": price})
     return Figure(
         name="cost",
@@ -401,21 +389,18 @@ def cost(cases: Sequence[Grouped]) -> Figure:
     )
 
 
-# --- time ------------------------------------------------------------------------------------
-
-
 def spent(cases: Sequence[Grouped], beside: RunFiles) -> Figure:
     """Return where the time of each case went."""
     rows: list[Row] = []
-    for place, one in enumerate(cases):
+    for place, group in enumerate(cases):
         processes = max(
-            (beside.spent.get(each.test, ()) for each in one.results), key=len, default=()
+            (beside.spent.get(each.test, ()) for each in group.results), key=len, default=()
         )
         sums = {part: math.fsum(each.get(part, 0.0) for each in processes) for part in TIME_PARTS}
-        runs = max((result.verdict.runs for result in one.results), key=len)
+        runs = max((result.verdict.runs for result in group.results), key=len)
         if not processes:
             sums["measured"] = math.fsum(run.duration_s for run in runs)
-        turns = sum(r.verdict.interleaved.runs for r in one.results if r.verdict.interleaved)
+        turns = sum(r.verdict.interleaved.runs for r in group.results if r.verdict.interleaved)
         if own_s := math.fsum(sums[part] for part in TIME_PARTS[:-1]):
             sums["interleaved"] = turns * own_s / len(processes or runs)
         rows += [
@@ -443,4 +428,30 @@ def spent(cases: Sequence[Grouped], beside: RunFiles) -> Figure:
         ),
         rows=rows,
         without="No run was made.",
+    )
+
+
+MAX_LISTED_ENTRIES = 20
+
+
+def precisions(cases: Sequence[Grouped]) -> Figure:
+    """Return score over speed of each precision, both in shares of the reference entry's."""
+    places = {group.case: place for place, group in enumerate(cases)}
+    points, absent = precision_points(result for group in cases for result in group.results)
+    rows = [
+        {"case": places[case], "row": "", **point, "speed": rounded(point["speed"])}
+        for case, point in points
+    ]
+    more = f" Not drawn: {'; '.join(absent[:MAX_LISTED_ENTRIES])}." if absent else ""
+    return Figure(
+        name="precisions",
+        title="What each precision costs and gives",
+        says=(
+            "To the right is faster, upwards is better, both against the reference entry of the "
+            "same session (fp32, else the widest precision). Bars are intervals of the paired "
+            "rule, marks the gate; crosses failed their accuracy test. Ratios of speed are shown, "
+            f"not judged: [[pairs]] in a suite tests a claim about one.{more}"
+        ),
+        rows=rows,
+        without="It needs score and speed of one workload in two precisions or engines.",
     )

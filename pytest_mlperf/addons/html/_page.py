@@ -8,7 +8,7 @@ import json
 import math
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib.metadata import version
 from importlib.resources import files
@@ -23,40 +23,32 @@ from pytest_mlperf.addons.html._figures import (
     energy,
     forest,
     heat_map,
+    precisions,
     relative,
     spent,
     spread,
     strip,
 )
-from pytest_mlperf.addons.html._precisions import precisions
 from pytest_mlperf.addons.html.model import Figure, Grouped, Packed, RunFiles, Tone, grouped, tone
 from pytest_mlperf.core.case import Kind
-from pytest_mlperf.core.control import seen_in_words
+from pytest_mlperf.core.notes import Note
 from pytest_mlperf.core.numbers import duration, plural
 from pytest_mlperf.core.results import UNVERIFIED_LABEL, Absent
 from pytest_mlperf.core.untrusted_text import every_text, visible
 from pytest_mlperf.core.verdict import SEVERITY
-from pytest_mlperf.extension import Results
-from pytest_mlperf.reports.failures import FailureGroup, failure_groups
-from pytest_mlperf.reports.terminal.advice import machine_wide, open_words
+from pytest_mlperf.extension import Results, sentence
+from pytest_mlperf.reports.failures import failure_groups
+from pytest_mlperf.reports.rows import facts_of
+from pytest_mlperf.reports.terminal.advice import machine_wide, session_verdict
 from pytest_mlperf.reports.terminal.precisions import precision_section
 from pytest_mlperf.stores.cache import kept_text
 
 
 def verdict(results: Results, absent: Sequence[Absent] = ()) -> tuple[Tone, str]:
     """Return the verdict on the session, and its tone."""
-    failed = Counter(r.verdict.outcome for r in results.cases if r.failed)
-    parts = [f"{failed[word]} {word}" for word in SEVERITY if failed[word]]
-    if absent:
-        parts.append(f"{plural(len(absent), 'planned test')} without a result")
-    if parts:
-        return "fail", f"Failed: {', '.join(parts)}"
-    if not results.cases:
-        return "open", "Nothing was judged"
-    text = f"No drop proven in {plural(len(results.cases), 'test')}"
-    if open_ := open_words(results):
-        return "open", f"{text}{open_}"
-    return "good", text
+    failed, text = session_verdict(results, absent)
+    tones: dict[bool | None, Tone] = {True: "fail", None: "open", False: "good"}
+    return tones[failed], f"{text[0].upper()}{text[1:]}"
 
 
 def counts(outcomes: Iterable[str]) -> list[tuple[Tone, str, int]]:
@@ -141,18 +133,13 @@ def _not_run(results: Results) -> Iterator[tuple[Tone, str]]:
 
 
 def _machine(results: Results) -> Iterator[tuple[Tone, str]]:
-    looked = [r.verdict for r in results.cases if r.verdict.machine]
-    steady = [difference for verdict in looked if verdict.steady for difference in verdict.machine]
+    compared = [result for result in results.cases if result.verdict.machine]
+    steady = [result for result in compared if result.verdict.steady]
     if steady:
-        worst = max(steady, key=lambda difference: difference.deviations)
-        many = plural(sum(verdict.steady is True for verdict in looked), "change")
-        yield (
-            "good",
-            f"The machine's own speed explains none of {many}, by a fixed micro-benchmark: at most "
-            f"{seen_in_words([worst])}.",
-        )
-    off = sum(verdict.steady is False for verdict in looked)
-    if off:
+        worst = max(steady, key=lambda r: max(one.deviations for one in r.verdict.machine))
+        seen = facts_of(worst)["machine"]
+        yield "good", f"The machine explains none of {plural(len(steady), 'change')}; {seen}."
+    if off := sum(result.verdict.steady is False for result in compared):
         yield "fail", f"The machine itself was off for {plural(off, 'change')}."
 
 
@@ -184,6 +171,12 @@ def render(
 
     Older history is left out first, then cases that are fine, and the page says so.
     """
+    failures = failure_groups(results, beside.records)
+    causes = {
+        failure.result.test: [cause.says for cause in failure.causes]
+        for group in failures
+        for failure in group.failures
+    }
     template = page_environment().from_string(text_of("page.html.j2"))
     style, library = text_of("page.css"), bundled()
     script = "\n".join(map(text_of, ("plots.js", "page.js")))
@@ -202,11 +195,11 @@ def render(
         "counts": counts(result.verdict.outcome for result in results.cases),
         "about": about(results),
         "doubts": list(doubts(results)),
+        "failures": failures,
     }
     cases, page = grouped(results.cases), ""
-    failures = failure_groups(results, beside.records)
     for points, listed in CUTS:
-        page = template.render(**fixed, **_of_cases(cases, failures, beside, points, listed))
+        page = template.render(**fixed, **_of_cases(cases, causes, beside, points, listed))
         if len(page.encode()) <= largest:
             break
     return page
@@ -214,18 +207,13 @@ def render(
 
 def _of_cases(
     every: Sequence[Grouped],
-    groups: Sequence[FailureGroup],
+    causes: Mapping[str, Sequence[str]],
     beside: RunFiles,
     points: int,
     listed: int,
 ) -> dict[str, Any]:
     """Return what the template writes of cases: the first so many, those that failed first."""
     cases = every[:listed]
-    causes = {
-        failure.result.test: [cause.says for cause in failure.causes]
-        for group in groups
-        for failure in group.failures
-    }
     sections, environments = shown(cases, causes)
     drawn, left_out = _case_figures(cases, beside, points)
     figures = [
@@ -235,8 +223,9 @@ def _of_cases(
     ]
     return {
         "cases": sections,
-        "failures": groups,
-        "places": {r.test: (place, one) for place, one in enumerate(cases) for r in one.results},
+        "places": {
+            r.test: (place, group) for place, group in enumerate(cases) for r in group.results
+        },
         "precisions": _precisions(cases),
         "unlisted": len(every) - len(cases),
         "environments": [
@@ -244,8 +233,8 @@ def _of_cases(
             for machine, subjects in islice(environments.items(), ENVIRONMENTS)
         ],
         "more_environments": max(0, len(environments) - ENVIRONMENTS),
-        "workloads": sorted({one.case.workload for one in cases}),
-        "accelerators": sorted({one.case.accelerator for one in cases}),
+        "workloads": sorted({group.case.workload for group in cases}),
+        "accelerators": sorted({group.case.accelerator for group in cases}),
         "data": as_json(every_text(_data(cases, figures, drawn), safe_text)),
         "figures": [figure for figure in figures if figure.rows],
         "without": [(figure.title, figure.without) for figure in figures if not figure.rows],
@@ -256,20 +245,16 @@ def _of_cases(
 
 
 def _precisions(cases: Sequence[Grouped]) -> tuple[list[tuple[Any, ...]], list[str]]:
-    tables, remarks = precision_section((r for one in cases for r in one.results), whole=True)
+    tables, remarks = precision_section((r for group in cases for r in group.results), whole=True)
     return [(*table.filled, table.left) for table in tables], remarks
-
-
-# --- figures ---------------------------------------------------------------------------------
 
 
 def _case_figures(
     cases: Sequence[Grouped], beside: RunFiles, points: int
 ) -> tuple[list[list[Packed]], int]:
-    """Return each case's own figures, and how many cases' figures over time did not fit."""
     drawn, size, left_out = [], 0, 0
-    for one in cases:
-        figures = figures_of(one, beside, points)
+    for group in cases:
+        figures = figures_of(group, beside, points)
         heavy = [figure for figure in figures if figure["plot"] in {"power", "moments"}]
         size += sum(len(as_json(figure)) for figure in heavy)
         if heavy and size > TRACES:
@@ -283,7 +268,7 @@ def _data(
     cases: Sequence[Grouped], figures: Sequence[Figure], drawn: Sequence[Sequence[Packed]]
 ) -> dict[str, Any]:
     return {
-        "cases": [[one.label, one.case.id] for one in cases],
+        "cases": [[group.label, group.case.id] for group in cases],
         "figures": {
             figure.name: {
                 "fields": list(figure.rows[0]),
@@ -297,9 +282,6 @@ def _data(
     }
 
 
-# --- parts -----------------------------------------------------------------------------------
-
-
 def page_environment() -> Any:
     """Return what makes pages of templates: every text in it is escaped and inert."""
     import jinja2
@@ -309,7 +291,8 @@ def page_environment() -> Any:
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        finalize=lambda value: safe_text(value) if type(value) is str else value,  # Markup is ours
+        # Markup, which is a subclass of str, is ours.
+        finalize=lambda v: safe_text(sentence(v)) if type(v) in {str, Note} else v,
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pytest_mlperf import Outcome
 from pytest_mlperf.core.baseline import Record
-from pytest_mlperf.core.case import AUDITS, Kind
+from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.history import CaseHistory
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.verdict import SEVERITY, MetricVerdict
@@ -114,13 +114,13 @@ class Grouped:
     @property
     def worst(self) -> CaseResult:
         """The test that decides; one that failed before all others."""
-        kinds = (Kind.PERFORMANCE, Kind.EFFICIENCY, Kind.PAIR, Kind.ACCURACY, *AUDITS)
+        kinds = (Kind.PERFORMANCE, Kind.EFFICIENCY, Kind.PAIR, Kind.ACCURACY)
         return min(
             self.results,
             key=lambda one: (
                 not one.failed,
                 SEVERITY.index(one.verdict.outcome),
-                kinds.index(one.verdict.kind),
+                kinds.index(kind) if (kind := one.verdict.kind) in kinds else len(kinds),
             ),
         )
 
@@ -158,8 +158,7 @@ def grouped(results: Sequence[CaseResult]) -> list[Grouped]:
         for (_, case), own in by_case.items()
     ]
     return sorted(
-        groups,
-        key=lambda one: (TONES.index(one.tone), SEVERITY.index(one.worst.verdict.outcome)),
+        groups, key=lambda one: (TONES.index(one.tone), SEVERITY.index(one.worst.verdict.outcome))
     )
 
 

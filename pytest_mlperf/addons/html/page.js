@@ -208,14 +208,14 @@
     const kept = new Set(names.slice(0, MOST));
     figure.cut.textContent = names.length > MOST
       ? `${MOST} of ${number(names.length)} rows are drawn, what matters most first; the filters choose others, the table has all.` : "";
-    spec.height = Math.max(1, kept.size) * (narrow ? 36 : 24);
+    spec.height = Math.max(1, kept.size) * (narrow ? 42 : 24);
     if (narrow) {
       spec.encoding.y.axis = null;
-      for (const { mark } of spec.layer) if (mark.height) mark.height = { band: 0.42 };
+      for (const { mark } of spec.layer) if (mark.height) mark.height = { band: 0.36 };
       const halo = { stroke: colour("bg"), strokeWidth: 4, strokeJoin: "round" };
       for (const more of [halo, {}]) spec.layer.push({
         transform: [{ aggregate: [{ op: "count", as: "n" }], groupby: ["row"] }],
-        mark: { ...more, type: "text", align: "left", dy: -12, color: colour("ink"), limit: figure.holder.clientWidth - 10 },
+        mark: { ...more, type: "text", align: "left", dy: -15, color: colour("ink"), limit: figure.holder.clientWidth - 10 },
         encoding: { x: { value: 0 }, text: { field: "row" } },
       });
     }

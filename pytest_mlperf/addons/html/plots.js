@@ -71,7 +71,7 @@ const PLOTS = (() => {
       dot("before", { row: "case", before: "baseline, %" }, { size: 80, color: "$base" }),
       dot("now", { row: "case", now: "now, %" }, { filled: true, size: 80, color: "$now", opacity: 1 }),
     ]),
-    strip: () => byRow("worse  \u2190  times the mean of the baseline, else of the runs  \u2192  better", [
+    strip: () => byRow("worse  \u2190  times the mean  \u2192  better", [
       middle(1),
       dot("off", run, { size: 60, color: "$base", opacity: 0.9 }, { transform: where("datum.when == 'baseline'") }),
       dot("off", run, { size: 60, filled: true, color: "$now", opacity: 1 }, { transform: where("datum.when == 'now'") }),

@@ -14,17 +14,13 @@ from typing import ParamSpec, TypeGuard, TypeVar
 from pytest_mlperf import MlperfError, RunError
 from pytest_mlperf.addons.html._page import render
 from pytest_mlperf.addons.html.model import TIME_PARTS, Packed, Percentiles, RunFiles
-from pytest_mlperf.bench.case import load_checked
-from pytest_mlperf.bench.files import judged_against, points_of
-from pytest_mlperf.core.baseline import Baseline, Record, differences, find
+from pytest_mlperf.bench.files import JudgedBaseline
+from pytest_mlperf.core.baseline import Record
 from pytest_mlperf.core.case import Kind
-from pytest_mlperf.core.energy.readings import Reading
-from pytest_mlperf.core.history import CaseHistory, points_of_session
+from pytest_mlperf.core.history import CaseHistory
 from pytest_mlperf.core.measurement import moment_of
-from pytest_mlperf.core.recording import set_by
 from pytest_mlperf.core.results import Absent
 from pytest_mlperf.core.scenario import Scenario
-from pytest_mlperf.core.trend import versions
 from pytest_mlperf.extension import CaseResult, ReportedSession, Results, Run, parse_json
 from pytest_mlperf.run.logs import DETAIL, Detail, Timed, parse_detail
 from pytest_mlperf.run.power.doubts import THROTTLING_REASONS
@@ -105,7 +101,6 @@ def _numbered(gpus: Sequence[GpuLog]) -> list[tuple[int, GpuLog]]:
 
 
 def _shown(path: Path, gpus: Sequence[GpuLog], window: Span) -> Span:
-    """Return from when to when readings are shown, on the sampler's clock."""
     begin_s, end_s = window
     times = [reading.time_s for gpu in gpus for reading in gpu.trace]
     times += [state["time"] for gpu in gpus for state in gpu.states]
@@ -124,68 +119,59 @@ def _subject(gpus: Sequence[GpuLog], driver: str | None, began: float) -> str:
     return f"{machine}; the window began {moment[:19]} UTC"
 
 
-# --- lines -----------------------------------------------------------------------------------
+Point = tuple[float, float]
+"""Time of a reading [s], and its value."""
 
 
 def _trace(gpu: GpuLog, name: str, shown: Span, begin_s: float) -> Packed:
-    def line(readings: Sequence[Reading]) -> list[list[float | None]]:
-        inside = [
-            Reading(time_s=reading.time_s - begin_s, value=reading.value)
+    lines = {
+        "power": gpu.trace,
+        "clock": gpu.series("sm_mhz", *shown),
+        "temperature": gpu.series("temperature_c", *shown),
+    }
+    drawn = {}
+    for quantity, readings in lines.items():
+        points = [
+            (reading.time_s - begin_s, reading.value)
             for reading in readings
             if shown[0] <= reading.time_s <= shown[1]
         ]
-        points = broken(decimate(inside, MAX_TIME_COLUMNS), inside)
-        values = [None if value is None else round(value, 1) for _, value in points]
-        return [[round(time_s, 2) for time_s, _ in points], values]
-
-    return {
-        "name": name,
-        "limit": gpu.limit_w,
-        "power": line(gpu.trace),
-        "clock": line(gpu.series("sm_mhz", *shown)),
-        "temperature": line(gpu.series("temperature_c", *shown)),
-    }
+        line = broken(decimate(points, MAX_TIME_COLUMNS), points)
+        values = [None if value is None else round(value, 1) for _, value in line]
+        drawn[quantity] = [[round(time_s, 2) for time_s, _ in line], values]
+    return {"name": name, "limit": gpu.limit_w, **drawn}
 
 
-def decimate(readings: Sequence[Reading], columns: int) -> list[Reading]:
-    """Return the lowest and the highest reading of each of so many equal parts of the time."""
-    if len(readings) <= 2 * columns:
-        return list(readings)
-    first_s = readings[0].time_s
-    width_s = (readings[-1].time_s - first_s) / columns or 1.0
-    parts: dict[int, tuple[Reading, Reading]] = {}
-    for reading in readings:
-        place = min(int((reading.time_s - first_s) / width_s), columns - 1)
-        low, high = parts.get(place, (reading, reading))
-        parts[place] = (
-            reading if reading.value < low.value else low,
-            reading if reading.value > high.value else high,
-        )
-    ordered = (sorted(ends, key=lambda reading: reading.time_s) for ends in parts.values())
-    return [r for low, high in ordered for r in ((low,) if low is high else (low, high))]
+def decimate(points: Sequence[Point], columns: int) -> list[Point]:
+    """Return the lowest and the highest point of each of so many equal parts of the time."""
+    if len(points) <= 2 * columns:
+        return list(points)
+    first_s = points[0][0]
+    width_s = (points[-1][0] - first_s) / columns or 1.0
+    parts: dict[int, list[Point]] = {}
+    for point in points:
+        place = min(int((point[0] - first_s) / width_s), columns - 1)
+        parts.setdefault(place, []).append(point)
+    ends = (
+        {min(part, key=lambda point: point[1]), max(part, key=lambda point: point[1])}
+        for part in parts.values()
+    )
+    return [point for part in ends for point in sorted(part)]
 
 
-def broken(
-    kept: Sequence[Reading], readings: Sequence[Reading]
-) -> list[tuple[float, float | None]]:
-    """Return times and values of what is kept, with a break, None, where readings are missing."""
-    intervals = [later.time_s - earlier.time_s for earlier, later in pairwise(readings)]
+def broken(kept: Sequence[Point], points: Sequence[Point]) -> list[tuple[float, float | None]]:
+    """Return the kept points, with a break, None, where readings are missing."""
+    times = [time_s for time_s, _ in points]
+    intervals = [later - earlier for earlier, later in pairwise(times)]
     most_s = SILENT * median(intervals) if intervals else 0.0
-    ends = [
-        later.time_s
-        for (_, later), s in zip(pairwise(readings), intervals, strict=True)
-        if s > most_s
-    ]
-    points: list[tuple[float, float | None]] = []
-    for earlier, later in pairwise([*kept[:1], *kept]):
-        gap = bisect_left(ends, earlier.time_s + 1e-9)
-        if gap < len(ends) and ends[gap] <= later.time_s:
-            points.append((earlier.time_s, None))
-        points.append((later.time_s, later.value))
-    return points
-
-
-# --- what held clocks back -------------------------------------------------------------------
+    ends = [later for later, s in zip(times[1:], intervals, strict=True) if s > most_s]
+    line: list[tuple[float, float | None]] = []
+    for (earlier_s, _), later in pairwise([*kept[:1], *kept]):
+        gap = bisect_left(ends, earlier_s + 1e-9)
+        if gap < len(ends) and ends[gap] <= later[0]:
+            line.append((earlier_s, None))
+        line.append(later)
+    return line
 
 
 def _held_back(
@@ -264,7 +250,6 @@ def folder_below(root: Path, named: str) -> Path | None:
 
 
 def _file(folder: Path, name: str) -> Path | None:
-    """Return a file of a folder that is no link to elsewhere and not too large."""
     path = folder / name
     if not path.is_file() or path.resolve().parent != folder.resolve():
         return None
@@ -274,9 +259,6 @@ def _file(folder: Path, name: str) -> Path | None:
 def _detail(folder: Path) -> Detail | None:
     path = _file(folder, DETAIL)
     return parse_detail(path) if path else None
-
-
-# --- latencies -------------------------------------------------------------------------------
 
 
 def percentiles_of(folder: Path, scenario: Scenario) -> list[Percentiles]:
@@ -344,9 +326,6 @@ def moments_of(folder: Path) -> list[list[float]]:
         raise MlperfError(f"{path}: no latencies over time: {error}") from None
 
 
-# --- time --------------------------------------------------------------------------
-
-
 def spent_of(folder: Path, run: Run) -> dict[str, float]:
     """Return where the time of a run's process went, by `TIME_PARTS`; empty without LoadGen's log.
 
@@ -374,18 +353,8 @@ def spent_of(folder: Path, run: Run) -> dict[str, float]:
 
 def sessions_of(results: Results, store: str) -> dict[str, list[CaseHistory]]:
     """Return what a store remembers of the cases of a session, which is among it, by case id."""
-    now = {series.key: (series, point) for series, point in points_of_session(results)}
-    remembered: dict[str, list[CaseHistory]] = {}
     with opened(store) as there:
-        for case in dict.fromkeys(series.case.id for series, _ in now.values()):
-            for history in there.histories(case):
-                if (latest := now.get(history.series.key)) is None:
-                    continue
-                points = [one for one in history.points if one.run != results.run]
-                points = sorted([*points, latest[1]], key=lambda one: (one.started, one.run))
-                whole = CaseHistory(series=history.series, points=points)
-                remembered.setdefault(case, []).append(whole)
-    return remembered
+        return there.histories_with(results)
 
 
 MAX_GIT_CASES = 40
@@ -426,13 +395,14 @@ class _Search:
     def __init__(self, folder: Path, root: Path) -> None:
         self._folder, self._root = folder, root
         self._notes: dict[str, None] = {}
-        self._loaded: dict[Path, Baseline | None] = {}
 
     def beside(self, results: Results, store: str = "") -> RunFiles:
+        places = (self._root, self._folder, *self._folder.parents)
+        baselines = {result.test: JudgedBaseline(result, places) for result in results.cases}
         records = {
-            result.test: record
-            for result in results.cases
-            if (record := self._try(self._record, result))
+            test: record
+            for test, baseline in baselines.items()
+            if (record := self._try(self._record, baseline))
         }
         folders = {result.test: self._folders(result) for result in results.cases}
         last = {test: pairs[-1][1] for test, pairs in folders.items() if pairs}
@@ -442,7 +412,9 @@ class _Search:
         first = sorted(asked, key=lambda one: not one.failed)[:MAX_GIT_CASES]
         return RunFiles(
             records=records,
-            versions={one.test: self._accepted(one, records[one.test]) for one in first},
+            versions={
+                one.test: self._try(getattr, baselines[one.test], "versions") or [] for one in first
+            },
             percentiles={
                 one.test: logged
                 for one in speed
@@ -462,22 +434,8 @@ class _Search:
         )
 
     def _folders(self, result: CaseResult) -> list[tuple[Run, Path]]:
-        """Return the runs of a test whose folders are here, oldest first."""
         runs = result.verdict.runs
         return [(run, at) for run in runs if (at := folder_below(self._folder, run.folder))]
-
-    def _accepted(self, result: CaseResult, record: Record) -> list[tuple[str, str]]:
-        """Return when git says each engine version was accepted."""
-        file = self._baseline(result)
-        measured = (self._try(points_of, file, []) if file else None) or []
-        points = [
-            point
-            for point in measured
-            if point.fingerprint and not differences(point.identity, record.identity)
-        ]
-        named = versions(points) if points else []
-        marks = [(point.date, name) for point, name in zip(points, named, strict=True)]
-        return [after for before, after in pairwise([("", ""), *marks]) if before[1] != after[1]]
 
     def _notes_shown(self) -> list[str]:
         notes = list(self._notes)
@@ -498,21 +456,11 @@ class _Search:
             self._notes[f"not read: {error}"] = None
             return None
 
-    def _record(self, result: CaseResult) -> Record | None:
-        verdict = result.verdict
-        file = self._baseline(result)
-        if file is None or verdict.subject is None:
-            return None
-        if file not in self._loaded:
-            self._loaded[file] = None
-            self._loaded[file] = load_checked(file, verdict.case)
-        loaded = self._loaded[file]
-        record = find(loaded, verdict.subject.identity) if loaded else None
-        if record and verdict.baseline.source and set_by(record.history) != verdict.baseline.source:
+    def _record(self, baseline: JudgedBaseline) -> Record | None:
+        record = baseline.record
+        if baseline.was_replaced:
             # Beside a verdict on another one its runs would say something false.
-            self._notes[f"{file}: another baseline was accepted since; it is not shown"] = None
+            note = f"{baseline.file}: another baseline was accepted since; it is not shown"
+            self._notes[note] = None
             return None
         return record
-
-    def _baseline(self, result: CaseResult) -> Path | None:
-        return judged_against(result, (self._root, self._folder, *self._folder.parents))

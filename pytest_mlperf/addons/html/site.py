@@ -29,7 +29,6 @@ from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.numbers import change, interval, quantity
 from pytest_mlperf.core.results import UNVERIFIED_LABEL
 from pytest_mlperf.core.verdict import SEVERITY
-from pytest_mlperf.judge.drift import LevelChange
 from pytest_mlperf.reports.rows import effect, title
 from pytest_mlperf.reports.terminal.sessions import sparkline
 from pytest_mlperf.run.project import git_text
@@ -72,10 +71,15 @@ class SiteCase:
         return min(self.latest, key=lambda one: (not one.failed, _severity(one.outcome)))
 
     @cached_property
-    def changes(self) -> list[tuple[CaseHistory, LevelChange]]:
-        """Every change of level, newest first."""
-        pairs = [(one, found) for one in self.histories for found in one.changes]
-        return sorted(pairs, key=lambda pair: pair[0].points[pair[1].index].started, reverse=True)
+    def changes(self) -> list[tuple[CaseHistory, int]]:
+        """Every change of level, newest first: a history and the change's place in it."""
+        pairs = [(one, place) for one in self.histories for place in range(len(one.changes))]
+        return sorted(pairs, key=_started, reverse=True)
+
+
+def _started(change: tuple[CaseHistory, int]) -> str:
+    history, place = change
+    return history.points[history.changes[place].index].started
 
 
 def site_cases(
@@ -162,7 +166,6 @@ def write_site(
 
 
 def _write(folder: Path, page: tuple[str, str]) -> int:
-    """Write a file by name and content, and return the characters written."""
     name, content = page
     return (folder / name).write_text(content, "utf-8")
 
@@ -189,8 +192,8 @@ def _pages(cases: Sequence[SiteCase], about: Mapping[str, Any]) -> Iterator[tupl
 
 def _first_page(cases: Sequence[SiteCase]) -> dict[str, Any]:
     drifts = sorted(
-        ((one, history, found) for one in cases for history, found in one.changes),
-        key=lambda drift: drift[1].points[drift[2].index].started,
+        ((one, change) for one in cases for change in one.changes),
+        key=lambda drift: _started(drift[1]),
         reverse=True,
     )
     machines: dict[str, set[str]] = defaultdict(set)
@@ -202,9 +205,7 @@ def _first_page(cases: Sequence[SiteCase]) -> dict[str, Any]:
     return {
         "first": True,
         "counts": counts(one.worst.outcome for one in cases),
-        "drifts": [
-            (one.name, one.file, _drift(history, found)) for one, history, found in drifts[:DRIFTS]
-        ],
+        "drifts": [(one.name, one.file, _drift(*change)) for one, change in drifts[:DRIFTS]],
         "more_drifts": max(0, len(drifts) - DRIFTS),
         "machines": [
             (name, _in_words(identities[name]), len(machines[name])) for name in sorted(machines)
@@ -216,7 +217,8 @@ def _in_words(identity: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in identity.items() if value is not None)
 
 
-def _drift(history: CaseHistory, one: LevelChange) -> dict[str, Any]:
+def _drift(history: CaseHistory, place: int) -> dict[str, Any]:
+    one = history.changes[place]
     worse = history.is_worse(one.change)
     point = history.points[one.index]
     engines = list(dict.fromkeys(history.versions[one.index - 1 : one.index + 1]))
@@ -261,7 +263,7 @@ def _of_case(one: SiteCase) -> dict[str, Any]:
             (
                 history.series,
                 title(history.series.metric),
-                [_drift(history, found) for found in reversed(history.changes)],
+                [_drift(history, place) for place in reversed(range(len(history.changes)))],
                 _table(history),
             )
             for history in one.histories
@@ -272,7 +274,6 @@ def _of_case(one: SiteCase) -> dict[str, Any]:
 
 
 def _drawn(history: CaseHistory) -> dict[str, Any]:
-    """Return what a plot is drawn of: times, values, baselines, and which sessions are marked."""
     metric = METRICS[history.series.metric]
     scale, unit = (1e3, "milliseconds") if metric.unit == "s" else (1.0, metric.title)
     points = history.points

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_mlperf.extension import Command
+from pytest_mlperf.core.addons import Command
 
 API = 1
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Literal
 
 from pytest_mlperf import MlperfError, Outcome
-from pytest_mlperf.addons.judge.judging import Comparison, session_of
-from pytest_mlperf.addons.judge.model import Fact, Point, Quantity, Run, Score
+from pytest_mlperf.addons.judge.model import Fact, Quantity, TaskScore, ToolPoint, ToolRun
 from pytest_mlperf.addons.judge.report import headline
+from pytest_mlperf.addons.judge.rows import FileComparison, session_of
 from pytest_mlperf.core.numbers import plural
 from pytest_mlperf.judge.inputs import DAYS
 from pytest_mlperf.stores.documents import Document
@@ -28,7 +28,7 @@ Action = Literal["missing", "replace"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Acceptance:
+class BaselineUpdate:
     """Hold who-what of one update: the action, the day, the reason and the verdict then."""
 
     action: str
@@ -50,11 +50,11 @@ class AcceptedPoint:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Figures:
-    """Hold the figures of one point in one run; the names are those of `Point`."""
+class PointFigures:
+    """Hold the figures of one point in one run; the names are those of `ToolPoint`."""
 
     metrics: Mapping[str, float] = field(default_factory=dict)
-    scores: Mapping[str, Score] = field(default_factory=dict)
+    scores: Mapping[str, TaskScore] = field(default_factory=dict)
     sent: int | None = None
     failed: int | None = None
     broken: str = ""
@@ -62,33 +62,33 @@ class Figures:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AcceptedRun:
-    """Hold one run; `points` has its figures by point. The other names are those of `Run`."""
+    """Hold one run; `points` has its figures by point. The other names are those of `ToolRun`."""
 
     tool: str
     source: str
     digest: str
     folder: str
-    points: Mapping[str, Figures]
+    points: Mapping[str, PointFigures]
     started: float | None = None
     host: str | None = None
     commit: str | None = None
     version: str | None = None
-    told: Mapping[str, str] = field(default_factory=dict)
+    details: Mapping[str, str] = field(default_factory=dict)
     duration_s: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Accepted:
+class JudgedBaseline:
     """Hold a baseline: the content of its file."""
 
     schema: int
     name: str
-    history: tuple[Acceptance, ...]
+    history: tuple[BaselineUpdate, ...]
     points: tuple[AcceptedPoint, ...]
     runs: tuple[AcceptedRun, ...]
 
 
-DOCUMENT = Document(Accepted, schema=1, title="baseline of judge", anew=ANEW)
+DOCUMENT = Document(JudgedBaseline, schema=1, title="baseline of judge", anew=ANEW)
 
 
 def place(name: str) -> Path:
@@ -98,7 +98,7 @@ def place(name: str) -> Path:
     return FOLDER / f"{name}.json"
 
 
-def load(name: str) -> tuple[Run, ...]:
+def load(name: str) -> tuple[ToolRun, ...]:
     """Return the accepted runs; raise MlperfError if there are none, or the file is damaged."""
     file = place(name)
     baseline = DOCUMENT.load(file)
@@ -111,8 +111,8 @@ def load(name: str) -> tuple[Run, ...]:
 
 def update(
     name: str,
-    runs: Sequence[Run],
-    verdict: Comparison | None,
+    runs: Sequence[ToolRun],
+    verdict: FileComparison | None,
     *,
     action: Action,
     reason: str,
@@ -131,7 +131,7 @@ def update(
         raise MlperfError("--update needs --reason: why these runs are accepted; it is kept")
     words = ""
 
-    def put(there: Accepted | None) -> Accepted:
+    def put(there: JudgedBaseline | None) -> JudgedBaseline:
         nonlocal words
         kept = _runs(there) if there and action == "missing" else ()
         words = _refusal(kept, verdict, session_by)
@@ -139,7 +139,7 @@ def update(
             return there
         accepted = (*kept, *(_lean(run, today) for run in runs))
         words = f"{plural(len(accepted), 'run')} accepted; commit it"
-        entry = Acceptance(
+        entry = BaselineUpdate(
             action=action if there else "record",
             date=today,
             reason=reason.strip(),
@@ -156,7 +156,9 @@ def update(
 _REFUSED = {Outcome.PERF_DROP, Outcome.ACC_DROP, Outcome.INVALID, Outcome.SUSPECT}
 
 
-def _refusal(kept: Sequence[Run], verdict: Comparison | None, session_by: str | None) -> str:
+def _refusal(
+    kept: Sequence[ToolRun], verdict: FileComparison | None, session_by: str | None
+) -> str:
     if not kept:
         return ""
     if verdict is not None and verdict.outcome in _REFUSED:
@@ -167,13 +169,15 @@ def _refusal(kept: Sequence[Run], verdict: Comparison | None, session_by: str | 
     return ""
 
 
-def _lean(run: Run, today: str) -> Run:
+def _lean(run: ToolRun, today: str) -> ToolRun:
     """Return a run without paths of the machine: its folder becomes a name of the session."""
     digest = hashlib.sha256(run.folder.encode("utf-8", "backslashreplace")).hexdigest()[:12]
     return replace(run, source=Path(run.source).name, folder=f"{today} {digest}", notes=())
 
 
-def _baseline(name: str, runs: Sequence[Run], history: tuple[Acceptance, ...]) -> Accepted:
+def _baseline(
+    name: str, runs: Sequence[ToolRun], history: tuple[BaselineUpdate, ...]
+) -> JudgedBaseline:
     points = {(run.tool, point.name): point for run in reversed(runs) for point in run.points}
     for run in runs:
         for point in run.points:
@@ -184,7 +188,7 @@ def _baseline(name: str, runs: Sequence[Run], history: tuple[Acceptance, ...]) -
                         f"{point.name}: {title} differs inside the runs: {first[title].text} and "
                         f"{fact.text} ({run.source}); give runs of one measurement"
                     )
-    return Accepted(
+    return JudgedBaseline(
         schema=1,
         name=name,
         history=history,
@@ -207,22 +211,22 @@ def _baseline(name: str, runs: Sequence[Run], history: tuple[Acceptance, ...]) -
 
 
 _SHARED = (
-    *("tool", "source", "digest", "folder", "started", "host", "commit", "version", "told"),
+    *("tool", "source", "digest", "folder", "started", "host", "commit", "version", "details"),
     "duration_s",
 )
 
 _FIGURES = ("metrics", "scores", "sent", "failed", "broken")
 
 
-def _accepted(run: Run) -> AcceptedRun:
+def _accepted(run: ToolRun) -> AcceptedRun:
     points = {
-        point.name: Figures(**{name: getattr(point, name) for name in _FIGURES})
+        point.name: PointFigures(**{name: getattr(point, name) for name in _FIGURES})
         for point in run.points
     }
     return AcceptedRun(points=points, **{name: getattr(run, name) for name in _SHARED})
 
 
-def _runs(baseline: Accepted) -> tuple[Run, ...]:
+def _runs(baseline: JudgedBaseline) -> tuple[ToolRun, ...]:
     conditions = {(point.tool, point.name): point for point in baseline.points}
     runs = []
     for run in baseline.runs:
@@ -232,8 +236,10 @@ def _runs(baseline: Accepted) -> tuple[Run, ...]:
             values = {key: getattr(figures, key) for key in _FIGURES}
             values["metrics"] = {m: v for m, v in figures.metrics.items() if v > 0}
             points.append(
-                Point(name=name, facts=of.facts, quantities=of.quantities, axis=of.axis, **values)
+                ToolPoint(
+                    name=name, facts=of.facts, quantities=of.quantities, axis=of.axis, **values
+                )
             )
-        shared = {key: getattr(run, key) for key in _SHARED}
-        runs.append(Run(points=tuple(points), **shared))
+        fields = {key: getattr(run, key) for key in _SHARED}
+        runs.append(ToolRun(points=tuple(points), **fields))
     return tuple(runs)

@@ -10,10 +10,11 @@ from pathlib import Path
 from pytest_mlperf import MlperfError, Outcome
 from pytest_mlperf.addons.judge import accepted, report
 from pytest_mlperf.addons.judge.files import Reader, Side, read_side, refuse_shared
-from pytest_mlperf.addons.judge.judging import Comparison, Settings, compare, session_of
+from pytest_mlperf.addons.judge.judging import compare
 from pytest_mlperf.addons.judge.model import QUANTITIES, named, split
 from pytest_mlperf.addons.judge.planning import schedule
 from pytest_mlperf.addons.judge.readers.table import column_of, reader_of
+from pytest_mlperf.addons.judge.rows import FileComparison, Settings, session_of
 from pytest_mlperf.cli.output import show, width
 from pytest_mlperf.core.numbers import plural
 from pytest_mlperf.core.untrusted_text import nearest
@@ -157,7 +158,7 @@ def run(parsed: argparse.Namespace) -> int:
     return _exit_code(result, parsed.fail_on) if result else 0
 
 
-def _compared(base: Side, now: Side, settings: Settings) -> Comparison:
+def _compared(base: Side, now: Side, settings: Settings) -> FileComparison:
     result = compare(base.runs, now.runs, settings)
     unknown = [
         name
@@ -170,7 +171,7 @@ def _compared(base: Side, now: Side, settings: Settings) -> Comparison:
     return replace(result, notes=(*base.notes, *now.notes, *result.notes))
 
 
-def _exit_code(result: Comparison, fail_on: str | None) -> int:
+def _exit_code(result: FileComparison, fail_on: str | None) -> int:
     failing = {*report.FAILING, Outcome.NOT_EVALUATED}
     if fail_on:
         failing |= {Outcome.PROVISIONAL, Outcome.SUSPECT}
@@ -200,10 +201,10 @@ def _check_sessions(side: Side, settings: Settings) -> None:
         try:
             session_of(one, settings.session_by)
         except KeyError as error:
-            told = nearest(
-                str(settings.session_by), ["file", "folder", "host", "commit", *one.told]
+            similar = nearest(
+                str(settings.session_by), ["file", "folder", "host", "commit", *one.details]
             )
-            raise MlperfError(f"{one.source}: no field {error} for --session-by{told}") from None
+            raise MlperfError(f"{one.source}: no field {error} for --session-by{similar}") from None
 
 
 def _settings(parsed: argparse.Namespace) -> Settings:

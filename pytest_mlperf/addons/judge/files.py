@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_mlperf import EnvironmentFault, MlperfError
-from pytest_mlperf.addons.judge.model import Run
+from pytest_mlperf.addons.judge.model import ToolRun
 from pytest_mlperf.extension import inflate, parse_json, text_of
 from pytest_mlperf.stores.foreign import content_of
 
@@ -33,7 +33,7 @@ _READ_SUFFIXES = (".json", ".jsonl", ".csv", ".txt", ".gz", ".ndjson")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Document:
+class ResultFile:
     """Hold the content of one result file or folder.
 
     Attributes:
@@ -103,7 +103,7 @@ class Document:
             ]
         return []
 
-    def file(self, name: str) -> Document | None:
+    def file(self, name: str) -> ResultFile | None:
         """Return a file of a folder; None if it is not there."""
         return read_text(self.path / name) if (self.path / name).is_file() else None
 
@@ -122,15 +122,15 @@ class Reader:
     """
 
     title: str
-    recognise: Callable[[Document], bool]
-    read: Callable[[Document], Iterable[Run]]
+    recognise: Callable[[ResultFile], bool]
+    read: Callable[[ResultFile], Iterable[ToolRun]]
     of_folders: bool = False
     suspicious: Callable[[Mapping[str, float]], Mapping[str, str]] = field(
         default=lambda ratios: {}  # noqa: ARG005
     )
 
 
-def run_of(document: Document, tool: str, index: int | None = None, **more: Any) -> Run:
+def run_of(document: ResultFile, tool: str, index: int | None = None, **more: Any) -> ToolRun:
     """Return a run with source, folder and digest of a document, or of one of its objects."""
     source, digest = str(document.path), document.digest
     if index is not None and len(document.objects) > 1:
@@ -138,7 +138,7 @@ def run_of(document: Document, tool: str, index: int | None = None, **more: Any)
         content = json.dumps(document.objects[index], sort_keys=True)
         digest = hashlib.sha256(content.encode()).hexdigest()
     folder = document.path if not document.text else document.path.parent
-    return Run(tool=tool, source=source, digest=digest, folder=str(folder), **more)
+    return ToolRun(tool=tool, source=source, digest=digest, folder=str(folder), **more)
 
 
 @cache
@@ -159,7 +159,7 @@ def readers() -> Mapping[str, Reader]:
     return loaded
 
 
-def read_text(path: Path) -> Document:
+def read_text(path: Path) -> ResultFile:
     """Return a text file as a document; unpack gzip.
 
     Raises:
@@ -182,14 +182,14 @@ def read_text(path: Path) -> Document:
         ) from None
     if "\0" in text:
         raise MlperfError(f"{path}: no text file; give the tool's JSON, JSON lines or CSV")
-    return Document(path=path, text=text)
+    return ResultFile(path=path, text=text)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Side:
     """Hold the runs of one side, oldest first where files have a time, and notes on its files."""
 
-    runs: tuple[Run, ...]
+    runs: tuple[ToolRun, ...]
     notes: tuple[str, ...] = ()
 
 
@@ -203,7 +203,7 @@ def read_side(paths: Sequence[Path], table: Reader | None = None) -> Side:
         MlperfError: A file cannot be read or recognised, or there is none.
         EnvironmentFault: A reader of another package cannot be loaded.
     """
-    runs: dict[str, Run] = {}
+    runs: dict[str, ToolRun] = {}
     notes: list[str] = []
     for document, explicit in _documents(paths):
         try:
@@ -238,7 +238,7 @@ def refuse_shared(base: Side, now: Side) -> None:
             )
 
 
-def _read(reader: Reader, document: Document) -> list[Run]:
+def _read(reader: Reader, document: ResultFile) -> list[ToolRun]:
     try:
         runs = list(reader.read(document))
     except MlperfError:
@@ -271,7 +271,7 @@ def redacted(text: str) -> str:
     return _SECRETS.sub(r"\g<key>***", text)
 
 
-def _recognised(document: Document, table: Reader | None) -> Reader:
+def _recognised(document: ResultFile, table: Reader | None) -> Reader:
     folder = document.path.is_dir()
     candidates = {n: one for n, one in readers().items() if one.of_folders == folder}
     fitting = {name: one for name, one in candidates.items() if one.recognise(document)}
@@ -294,7 +294,7 @@ def _recognised(document: Document, table: Reader | None) -> Reader:
     )
 
 
-def _shape(document: Document) -> str:
+def _shape(document: ResultFile) -> str:
     if document.path.is_dir():
         return "a folder"
     if document.head:
@@ -303,7 +303,7 @@ def _shape(document: Document) -> str:
     return "a CSV table" if document.rows else "JSON" if document.values else "a text"
 
 
-def _documents(paths: Sequence[Path]) -> Iterator[tuple[Document, bool]]:
+def _documents(paths: Sequence[Path]) -> Iterator[tuple[ResultFile, bool]]:
     """Yield documents, and whether the user named the file itself."""
     for path in paths:
         if path.is_dir():
@@ -312,9 +312,9 @@ def _documents(paths: Sequence[Path]) -> Iterator[tuple[Document, bool]]:
             yield read_text(path), True
 
 
-def _in_folder(folder: Path) -> Iterator[Document]:
+def _in_folder(folder: Path) -> Iterator[ResultFile]:
     """Yield a folder that is one result; else its files and folders, by name."""
-    whole = Document(path=folder)
+    whole = ResultFile(path=folder)
     if any(one.of_folders and one.recognise(whole) for one in readers().values()):
         yield whole
         return

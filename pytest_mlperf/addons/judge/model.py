@@ -94,8 +94,8 @@ def named(metric: str) -> Quantity | None:
 
 def split(metric: str) -> tuple[str, str]:
     """Return base and statistic of a metric's name: ("ttft", "p99")."""
-    found = _STATISTIC.fullmatch(metric)
-    return (found["base"], found["statistic"]) if found else (metric, "")
+    match = _STATISTIC.fullmatch(metric)
+    return (match["base"], match["statistic"]) if match else (metric, "")
 
 
 def percentile(statistic: str) -> float:
@@ -137,12 +137,12 @@ class Fact:
 
 
 @dataclass(frozen=True, slots=True)
-class Score:
+class TaskScore:
     """Hold a score of an evaluation.
 
     Attributes:
         stderr: Standard error over documents; None if unknown.
-        samples: Score by document; empty if the file holds totals only.
+        samples: TaskScore by document; empty if the file holds totals only.
     """
 
     value: float
@@ -151,7 +151,7 @@ class Score:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Point:
+class ToolPoint:
     """Hold the figures of one case of a run: a concurrency, a benchmark, a task.
 
     Attributes:
@@ -169,7 +169,7 @@ class Point:
     absent: Mapping[str, str] = field(default_factory=dict)
     facts: Mapping[str, Fact] = field(default_factory=dict)
     quantities: Mapping[str, Quantity] = field(default_factory=dict)
-    scores: Mapping[str, Score] = field(default_factory=dict)
+    scores: Mapping[str, TaskScore] = field(default_factory=dict)
     sent: int | None = None
     failed: int | None = None
     broken: str = ""
@@ -183,7 +183,7 @@ class Point:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Run:
+class ToolRun:
     """Hold one run of a tool.
 
     Attributes:
@@ -192,7 +192,7 @@ class Run:
         digest: SHA-256 of the run's content.
         started: Time in seconds since 1970; None if the file has none. Times without a zone are
             taken as UTC.
-        told: What may differ between sides and is reported: versions, flags.
+        details: What may differ between sides and is reported: versions, flags.
         notes: What the reader could not use.
         duration_s: None if unknown.
     """
@@ -200,13 +200,13 @@ class Run:
     tool: str
     source: str
     digest: str
-    points: tuple[Point, ...]
+    points: tuple[ToolPoint, ...]
     folder: str = ""
     started: float | None = None
     host: str | None = None
     commit: str | None = None
     version: str | None = None
-    told: Mapping[str, str] = field(default_factory=dict)
+    details: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     duration_s: float | None = None
 
@@ -255,10 +255,10 @@ def lengths(count: Any, tokens_in: Any, tokens_out: Any) -> dict[str, Fact]:
 
 def texts(raw: Mapping[str, Any], *names: str) -> dict[str, str]:
     """Return short values of some keys as text, without those that are absent or null."""
-    found = {name: raw.get(name) for name in names}
+    values = {name: raw.get(name) for name in names}
     return {
         name: str(value)[:120]
-        for name, value in found.items()
+        for name, value in values.items()
         if isinstance(value, str | int | float) and str(value)
     }
 

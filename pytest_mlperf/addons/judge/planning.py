@@ -8,8 +8,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
-from pytest_mlperf.addons.judge.judging import RULE, Settings, session_of, usual
-from pytest_mlperf.addons.judge.model import Run
+from pytest_mlperf.addons.judge.judging import RULE
+from pytest_mlperf.addons.judge.model import ToolRun
+from pytest_mlperf.addons.judge.rows import Settings, session_of, usual
 from pytest_mlperf.core.numbers import duration, percent
 from pytest_mlperf.judge.formulas import bound_of, t_isf
 from pytest_mlperf.judge.inputs import Direction
@@ -37,7 +38,7 @@ class Plan:
     df: int
 
 
-def plans(runs: Sequence[Run], settings: Settings) -> list[Plan]:
+def plans(runs: Sequence[ToolRun], settings: Settings) -> list[Plan]:
     """Return the plan of each metric that would be judged, the most demanding first."""
     values: dict[tuple[str, str, str], dict[str, list[float]]] = defaultdict(
         lambda: defaultdict(list)
@@ -53,7 +54,7 @@ def plans(runs: Sequence[Run], settings: Settings) -> list[Plan]:
                     key = (run.tool, point.name, metric)
                     values[key][session].append(math.log(point.metrics[metric]))
                     limits[key] = (settings.limit(metric, quantity), quantity.direction)
-    found = []
+    planned = []
     for key, sessions in values.items():
         squares = math.fsum((x - fmean(xs)) ** 2 for xs in sessions.values() for x in xs)
         df = sum(len(xs) - 1 for xs in sessions.values())
@@ -62,10 +63,10 @@ def plans(runs: Sequence[Run], settings: Settings) -> list[Plan]:
         pairs = needed_pairs(math.sqrt(variance), -bound_of(direction, limit), len(values))
         tool, name, metric = key
         sd = math.sqrt(variance)
-        found.append(
+        planned.append(
             Plan(tool=tool, point=name, metric=metric, pairs=pairs, limit=limit, sd=sd, df=df)
         )
-    return sorted(found, key=lambda plan: -(plan.pairs or MAX_PAIRS + 1))
+    return sorted(planned, key=lambda plan: -(plan.pairs or MAX_PAIRS + 1))
 
 
 def needed_pairs(sd: float, bound: float, metrics: int) -> int | None:
@@ -80,14 +81,14 @@ def needed_pairs(sd: float, bound: float, metrics: int) -> int | None:
     return None
 
 
-def schedule(runs: Sequence[Run], settings: Settings) -> Iterator[str]:
+def schedule(runs: Sequence[ToolRun], settings: Settings) -> Iterator[str]:
     """Yield the lines of a plan: the pairs, their order, and the time that they take."""
-    found = plans(runs, settings)
-    if not found:
+    planned = plans(runs, settings)
+    if not planned:
         yield "no metric in these files can be judged, so there is nothing to plan"
         return
-    hardest = found[0]
-    what = f"{hardest.metric} at {hardest.point} (runs vary by {percent(hardest.sd)})"
+    hardest = planned[0]
+    target = f"{hardest.metric} at {hardest.point} (runs vary by {percent(hardest.sd)})"
     if not hardest.df:
         yield (
             "each session has one run, so the noise is assumed to be "
@@ -95,13 +96,13 @@ def schedule(runs: Sequence[Run], settings: Settings) -> Iterator[str]:
         )
     if hardest.pairs is None:
         yield (
-            f"more than {MAX_PAIRS} pairs: {what} is too noisy for a limit of "
+            f"more than {MAX_PAIRS} pairs: {target} is too noisy for a limit of "
             f"{percent(hardest.limit)}; leave it out (--metrics), or widen it (--limit)"
         )
         return
     yield (
         f"{hardest.pairs} pairs of runs prove or exclude a drop of {percent(hardest.limit)}; most "
-        f"are needed for {what}"
+        f"are needed for {target}"
     )
     order = " ".join("A B" if pair % 2 == 0 else "B A" for pair in range(hardest.pairs))
     yield f"run the old build (A) and the new one (B) on one host, in this order: {order}"

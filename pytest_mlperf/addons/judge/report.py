@@ -10,7 +10,7 @@ from typing import Any
 
 from pytest_mlperf import Outcome
 from pytest_mlperf.addons.judge.files import readers
-from pytest_mlperf.addons.judge.judging import NOT_PROVEN, Comparison, Row
+from pytest_mlperf.addons.judge.rows import NOT_PROVEN, FileComparison, Row
 from pytest_mlperf.core.numbers import change, interval, percent, plural, rounded
 from pytest_mlperf.core.untrusted_text import json_text, markdown_text, visible
 from pytest_mlperf.extension import broken
@@ -24,7 +24,7 @@ FAILING = (Outcome.PERF_DROP, Outcome.ACC_DROP, Outcome.INVALID)
 _TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (0.0, "ns"))
 
 
-def headline(result: Comparison) -> str:
+def headline(result: FileComparison) -> str:
     """Return the first line: the outcome, and the row that decided it."""
     outcome = result.outcome
     deciding = [row for row in result.rows if row.outcome is outcome]
@@ -45,7 +45,7 @@ def headline(result: Comparison) -> str:
     return f"{words}  {row.title}{moved} at {row.point}{reason}{more}"
 
 
-def lines(result: Comparison, sides: Sequence[str], width: int) -> list[str]:
+def lines(result: FileComparison, sides: Sequence[str], width: int) -> list[str]:
     """Return the report for a terminal."""
     text = [*fold(headline(result), width, rest=" " * 10)]
     for label, side in zip(("before", "now"), sides, strict=True):
@@ -126,7 +126,7 @@ def amount(value: float, unit: str) -> str:
     return f"{rounded(value)} {unit}".strip()
 
 
-def as_json(result: Comparison, sides: Sequence[str]) -> str:
+def as_json(result: FileComparison, sides: Sequence[str]) -> str:
     """Return the comparison as JSON; values in the unit that stands beside them."""
     content: dict[str, Any] = {
         "schema": 1,
@@ -164,7 +164,7 @@ def _json_row(row: Row) -> dict[str, Any]:
     }
 
 
-def as_markdown(result: Comparison, sides: Sequence[str]) -> str:
+def as_markdown(result: FileComparison, sides: Sequence[str]) -> str:
     """Return the comparison as a Markdown table, for summaries and comments."""
     text = [f"**{markdown_text(headline(result))}**", ""]
     names = ("point", *COLUMNS)
@@ -181,12 +181,12 @@ def as_markdown(result: Comparison, sides: Sequence[str]) -> str:
             for name, side in zip(("before", "now"), sides, strict=True)
         ),
     ]
-    told = (*result.changed, *result.notes, result.how)
-    text += [f"- {markdown_text(note)}" for note in told if note]
+    remarks = (*result.changed, *result.notes, result.how)
+    text += [f"- {markdown_text(note)}" for note in remarks if note]
     return "\n".join(text) + "\n"
 
 
-def as_junit(result: Comparison, sides: Sequence[str]) -> str:
+def as_junit(result: FileComparison, sides: Sequence[str]) -> str:
     """Return the comparison as JUnit XML: a test for each row, failed if its outcome fails."""
     rows = [row for row in result.rows if row.outcome is not None]
     failed = [row for row in rows if row.outcome in FAILING]
@@ -209,7 +209,7 @@ def as_junit(result: Comparison, sides: Sequence[str]) -> str:
     return ET.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
 
 
-def as_annotations(result: Comparison, sides: Sequence[str]) -> str:  # noqa: ARG001
+def as_annotations(result: FileComparison, sides: Sequence[str]) -> str:  # noqa: ARG001
     """Return workflow commands of GitHub: an error for each failing row, a warning if open."""
     commands = []
     for row in result.rows:
@@ -222,7 +222,7 @@ def as_annotations(result: Comparison, sides: Sequence[str]) -> str:  # noqa: AR
     return "".join(f"{command}\n" for command in commands)
 
 
-FORMATS: Mapping[str, Callable[[Comparison, Sequence[str]], str]] = {
+FORMATS: Mapping[str, Callable[[FileComparison, Sequence[str]], str]] = {
     "json": as_json,
     "markdown": as_markdown,
     "junit": as_junit,

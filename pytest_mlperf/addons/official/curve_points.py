@@ -143,7 +143,6 @@ def _whole(text: str) -> int | None:
 
 
 def _their_warmup(folder: Path, config: Mapping[str, str], concurrency: int) -> Warmup:
-    """Return the warm-up: requests from the configuration, duration from the events."""
     where = "settings.warmup."
     if config.get(f"{where}enabled") != "True":
         return _warmup(0, 0.0, concurrency)

@@ -7,11 +7,11 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from pytest_mlperf.hardware.host import LINUX, text_at
+from pytest_mlperf.hardware.host import text_at
 from pytest_mlperf.hardware.machine import Machine, split
 
 
-def described(machine: Machine, accelerator: str, root: Path = LINUX) -> dict[str, str]:
+def described(machine: Machine, accelerator: str, root: Path = Path("/")) -> dict[str, str]:
     """Return the keys of MLPerf's system description that this machine reports."""
     cpus = text_at(root / "proc/cpuinfo")
     memory = re.search(r"^MemTotal:\s*(\d+) kB", text_at(root / "proc/meminfo"), re.MULTILINE)

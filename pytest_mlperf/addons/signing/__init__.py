@@ -30,12 +30,11 @@ def mlperf_session_finished(folder: Path, options: Mapping[str, Any]) -> Iterato
     if key := options["sign"]:
         from pytest_mlperf import EnvironmentFault, MlperfError
         from pytest_mlperf.reports.terminal.layout import relative
-        from pytest_mlperf.stores.signatures import sign, signature_of
+        from pytest_mlperf.stores.signatures import sign
 
         for file in filter(None, (folder / "results.json", options["json"])):
             try:
                 if file.exists():
-                    sign(file, key)
-                    yield f"signature: {relative(signature_of(file))}"
+                    yield f"signature: {relative(sign(file, key))}"
             except (MlperfError, OSError) as error:
                 raise EnvironmentFault(f"the signature was not written: {error}") from error

@@ -29,6 +29,7 @@ from pytest_mlperf.core.numbers import plural
 from pytest_mlperf.core.untrusted_text import json_text
 from pytest_mlperf.hardware.machine import Machine, detect
 from pytest_mlperf.judge.inputs import DAYS
+from pytest_mlperf.reports.promises import guarantee_text, short_guarantee
 from pytest_mlperf.reports.terminal.layout import fold, relative, table
 from pytest_mlperf.run.checkpoints.build import about_builder, state_of
 from pytest_mlperf.stores import accuracy_baselines
@@ -204,12 +205,12 @@ def _performance(
         return None, "damaged", str(error)
     if loaded is None:
         return None, "none", ""
-    beside = replace(machine, shared=True).identity(case.accelerator)
-    record = find(loaded, identity) or find(loaded, beside)
+    shared_identity = replace(machine, shared=True).identity(case.accelerator)
+    record = find(loaded, identity) or find(loaded, shared_identity)
     if record is None:
         return None, "other machine", ""
     held = guarantee(record, rule, calibrated=learnt is not None, now=dt.datetime.now(dt.UTC))
-    return held, held.brief, ""
+    return held, short_guarantee(held), ""
 
 
 def _accuracy(planned: Planned, root: Path) -> tuple[str, str]:
@@ -383,19 +384,19 @@ def lines(
 
 
 def _suite(suite: SuiteState) -> Iterator[str]:
-    place = relative(suite.path.absolute())
+    name = relative(suite.path.absolute())
     if suite.error:
-        yield f"  {place}: defective"
+        yield f"  {name}: defective"
         yield from (f"    {line}" for line in suite.error.splitlines())
         return
-    yield f"  {place}: {suite.workload}, {suite.profile}"
+    yield f"  {name}: {suite.workload}, {suite.profile}"
     columns = ["state", "case", "performance", "accuracy"]
     rows = [{name: getattr(case, name) for name in columns} for case in suite.cases]
     yield from (f"    {line}" for line in table(columns, rows, width() - 4, left=columns))
-    beside = [f"runs in {case.elsewhere}" for case in suite.cases if case.elsewhere]
-    beside += [case.build for case in suite.cases if case.build]
-    beside += [line for case in suite.cases for line in case.reason.splitlines()]
-    for text in dict.fromkeys(beside):
+    notes = [f"runs in {case.elsewhere}" for case in suite.cases if case.elsewhere]
+    notes += [case.build for case in suite.cases if case.build]
+    notes += [line for case in suite.cases for line in case.reason.splitlines()]
+    for text in dict.fromkeys(notes):
         yield from fold(text, width(), first="    - ", rest="      ")
 
 
@@ -406,7 +407,7 @@ def _held(suites: Sequence[SuiteState]) -> Iterator[str]:
         ]
         if open_:
             worst = min(open_, key=lambda one: (one.final_until or "", one.days))
-            yield f"{plural(len(open_), 'baseline')}: {worst.in_words}"
+            yield f"{plural(len(open_), 'baseline')}: {guarantee_text(worst)}"
 
 
 def _cases(suites: Sequence[SuiteState]) -> list[CaseState]:

@@ -10,31 +10,45 @@ from collections.abc import Iterator, Sequence
 from pytest_mlperf.core.guarantees import (
     ACCEPT_OPTIONS,
     APPEND_OPTIONS,
-    BELOW_LIMIT_PROMISE,
     MISSING_OPTION,
     REPLACE_OPTIONS,
 )
 from pytest_mlperf.core.numbers import change, percent, plural
-from pytest_mlperf.core.results import IMPORTED, CaseResult, Results
+from pytest_mlperf.core.results import IMPORTED, Absent, CaseResult, Results
 from pytest_mlperf.core.rulings.multiplicity import nulls
-from pytest_mlperf.core.verdict import Outcome, Verdict, final_word
+from pytest_mlperf.core.verdict import SEVERITY, Outcome, Verdict
 from pytest_mlperf.judge.multiplicity import Null
 from pytest_mlperf.judge.rule_r import GATING_RUNS, RuleR
+from pytest_mlperf.reports.promises import BELOW_LIMIT_PROMISE, final_word
 from pytest_mlperf.reports.rows import title
+from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.reports.terminal.layout import unbroken
 
 MAX_LISTED_CASES = 3
 _UNDECIDED = (Outcome.INCONCLUSIVE, Outcome.SUSPECT, Outcome.NO_BASELINE)
 
 
-def open_words(results: Results) -> str:
-    """Return how many tests have no final word: ", 2 provisional, 1 undecided or ..."; else ""."""
+def session_verdict(results: Results, absent: Sequence[Absent] = ()) -> tuple[bool | None, str]:
+    """Return whether a session failed and its verdict: "failed: 2 PERF DROP, 1 ERROR".
+
+    None instead of False if a test has no final word, or nothing was measured.
+    """
+    failed = Counter(result.verdict.outcome for result in results.cases if result.failed)
+    parts = [f"{failed[word]} {word}" for word in SEVERITY if failed[word]]
+    if absent:
+        parts.append(f"{plural(len(absent), 'planned test')} without a result")
+    if parts:
+        return True, f"failed: {', '.join(parts)}"
+    if not results.cases:
+        return None, "nothing was measured"
     counts = Counter(result.verdict.outcome for result in results.cases)
-    provisional = counts[Outcome.PROVISIONAL]
-    undecided = sum(counts[word] for word in _UNDECIDED)
-    parts = [f"{provisional} provisional"] if provisional else []
-    parts += [f"{undecided} undecided or without a baseline"] if undecided else []
-    return "".join(f", {text}" for text in parts)
+    open_counts = {
+        "provisional": counts[Outcome.PROVISIONAL],
+        "undecided or without a baseline": sum(counts[word] for word in _UNDECIDED),
+    }
+    words = [f"{count} {word}" for word, count in open_counts.items() if count]
+    tests = plural(len(results.cases), "test")
+    return None if words else False, ", ".join([f"no drop proven in {tests}", *words])
 
 
 def settling(results: Sequence[CaseResult]) -> list[tuple[str, str]]:
@@ -54,25 +68,26 @@ def in_short(cases: Sequence[str]) -> str:
 
 def what_decides(verdict: Verdict) -> str:
     """Return what would decide an INCONCLUSIVE verdict."""
+    headline = sentence(verdict.headline)
     open_ = [m for m in verdict.paired if m.outcome is Outcome.INCONCLUSIVE]
     if open_:
         return (
-            f"{verdict.headline}; all {open_[0].samples:,} samples were compared. Use a larger "
-            "data set or a wider margin ([limits] accuracy)."
+            f"{headline}; all {open_[0].samples:,} samples were compared. Use a larger data set or "
+            "a wider margin ([limits] accuracy)."
         )
     if verdict.ratio:
         return (
-            f"{verdict.headline} after {plural(verdict.ratio.pairs, 'run')} of each. Use longer "
-            "runs (min_duration), more runs (--mlperf-max-runs) or an idle machine."
+            f"{headline} after {plural(verdict.ratio.pairs, 'run')} of each. Use longer runs "
+            "(min_duration), more runs (--mlperf-max-runs) or an idle machine."
         )
     metric = next((m for m in verdict.metrics if m.outcome is Outcome.INCONCLUSIVE), None)
     if metric is None:
-        return f"{verdict.headline}. Use a longer min_duration."
-    if metric.interrupted:
-        return f"{metric.note}; run it again"
+        return f"{headline}. Use a longer min_duration."
     if metric.note:
+        if metric.interrupted:
+            return f"{sentence(metric.note)}; run it again"
         advice = f". Add a session to the baseline: {unbroken(APPEND_OPTIONS)}"
-        return metric.note + advice * (metric.baseline.runs < GATING_RUNS)
+        return sentence(metric.note) + advice * (metric.baseline.runs < GATING_RUNS)
     detectable = metric.baseline.detectable
     shown = percent(detectable) if detectable else "unknown"
     return (
@@ -89,7 +104,7 @@ _DROPS = frozenset({Outcome.PERF_DROP, Outcome.ACC_DROP, Outcome.POWER_DROP})
 
 def lines_of(verdict: Verdict) -> list[str]:
     """Return the notes of a verdict, and behind them the end of the log of what broke."""
-    return [*verdict.notes, *(f"log: {line}" for line in verdict.logs.tail)]
+    return [*map(sentence, verdict.notes), *(f"log: {line}" for line in verdict.logs.tail)]
 
 
 def without_file(verdict: Verdict, note: str) -> str:

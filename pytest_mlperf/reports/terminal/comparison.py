@@ -17,6 +17,7 @@ from pytest_mlperf.judge.robustness import MAX_SPREAD_RATIO
 from pytest_mlperf.judge.rule_r import RuleR
 from pytest_mlperf.reports.failures import NO_DIFFERENCE
 from pytest_mlperf.reports.rows import metric_cells, shown, title
+from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.reports.terminal.layout import Row, fold, paragraph, paragraphs, table, unbroken
 
 COLUMNS = ("verdict", "metric", "A", "B", "change", "interval", "limit", "runs")
@@ -106,7 +107,6 @@ def _cells(metric: MetricVerdict, one: ComparedCase) -> Row:
 
 
 def _changed(compared: Sequence[ComparedCase]) -> list[str]:
-    """Return each difference once, with how many cases have it where that is not all."""
     counts = Counter(text for one in compared for text in one.changed)
     if not counts:
         return [NO_DIFFERENCE] if compared else []
@@ -117,15 +117,14 @@ def _changed(compared: Sequence[ComparedCase]) -> list[str]:
 
 
 def _notes(compared: Sequence[ComparedCase]) -> list[str]:
-    """Return each note once: with its case, or with how many cases have it."""
     cases = defaultdict(list)
     for one in compared:
         explained = [
-            f"{metric.outcome} {title(metric.metric)}, {metric.note}"
+            f"{metric.outcome} {title(metric.metric)}, {sentence(metric.note)}"
             for metric in one.metrics
             if metric.outcome is not None and metric.note
         ]
-        for note in (*explained, *filter(None, one.notes)):
+        for note in (*explained, *map(sentence, filter(None, one.notes))):
             cases[note].append(one.case)
     return [
         f"{found[0]}: {note}" if len(found) == 1 else f"{note} ({len(found)} cases)"
@@ -167,11 +166,7 @@ class Trend:
 
 
 def trend_of(
-    points: Sequence[TrendPoint],
-    metric: str | None,
-    rule: RuleR,
-    notes: Sequence[str],
-    noise: str,
+    points: Sequence[TrendPoint], metric: str | None, rule: RuleR, notes: Sequence[str], noise: str
 ) -> Trend:
     """Return the steps from point to point, oldest first, and the total.
 

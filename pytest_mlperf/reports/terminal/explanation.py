@@ -14,7 +14,9 @@ from pytest_mlperf.core.rulings.ruling import values
 from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.search import load
 from pytest_mlperf.core.verdict import MetricVerdict, Outcome, PairedVerdict, Verdict
+from pytest_mlperf.reports.promises import renewal
 from pytest_mlperf.reports.rows import machine, title
+from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.reports.terminal.layout import fold, table
 
 INDENT = "  "
@@ -51,9 +53,6 @@ def evidence(
         for number, (head, *rest) in enumerate(filter(None, sections), start=1)
         for line in ("", f"{number}. {head}", *rest)
     ]
-
-
-# --- runs ------------------------------------------------------------------------------------
 
 
 def _measured(verdict: Verdict, width: int) -> list[str]:
@@ -155,11 +154,8 @@ def _compared(verdict: Verdict, baseline: Sequence[BaselineRun], width: int) -> 
                 text = f"{_minute(runs[0].started)}  {METRICS[metric].title}: {shown}"
                 lines += fold(text, width, first=INDENT, rest=INDENT * 3)
     counts = f"{plural(len(baseline), 'run')} in {plural(len(sessions), 'session')}"
-    counts += verdict.baseline.guarantee.ends if verdict.baseline.guarantee else ""
+    counts += renewal(verdict.baseline.guarantee) if verdict.baseline.guarantee else ""
     return [*fold(f"Compared with {counts}", width), f"{INDENT}{file}", *lines]
-
-
-# --- accuracy, environment -------------------------------------------------------------------
 
 
 def _accuracy(verdict: Verdict, width: int) -> list[str]:
@@ -171,7 +167,7 @@ def _accuracy(verdict: Verdict, width: int) -> list[str]:
     lines = []
     if verdict.kind == Kind.ACCURACY:
         judged = [metric for metric in verdict.metrics if metric.outcome is not None]
-        first = [verdict.gate.in_words.capitalize()] if verdict.gate else []
+        first = [sentence(verdict.gate.note).capitalize()] if verdict.gate else []
         lines = [line for text in (*first, *map(_gate, judged)) for line in wrapped(text, width)]
     elif verdict.kind == Kind.PERFORMANCE:
         lines = wrapped("Judged by test_accuracy; a failed gate voids this verdict.", width)
@@ -222,9 +218,6 @@ def environment(verdict: Verdict, width: int) -> list[str]:
     if speed := machine(verdict):
         lines += fold(speed, width, first=INDENT, rest=INDENT * 2)
     return ["Measured on and with", *lines]
-
-
-# --- words -----------------------------------------------------------------------------------
 
 
 def wrapped(text: str, width: int) -> list[str]:

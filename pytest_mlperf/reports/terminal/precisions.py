@@ -22,6 +22,7 @@ from pytest_mlperf.core.results import CaseResult, Results
 from pytest_mlperf.core.verdict import Outcome, Verdict, worst
 from pytest_mlperf.judge.inputs import Direction
 from pytest_mlperf.reports.rows import shown, span, title
+from pytest_mlperf.reports.sentences import first_line, sentence
 from pytest_mlperf.reports.terminal.layout import Row, TextTable, fold, paragraphs
 
 
@@ -202,10 +203,7 @@ def _block(profile: str, against: Case, cases: Sequence[tuple[Case, Tests]]) -> 
     metric = gated_metrics(against.scenario, tokens=tokens)[0]  # as of a claim in [[pairs]]
     entries = {case: _entry(case, own, against, tests[against], metric) for case, own in cases}
     return Block(
-        profile=profile,
-        reference=entries[against],
-        entries=tuple(entries.values()),
-        metric=metric,
+        profile=profile, reference=entries[against], entries=tuple(entries.values()), metric=metric
     )
 
 
@@ -241,19 +239,16 @@ def _entry(
 def _notes(tests: Tests) -> Iterator[str]:
     for result in tests.values():
         if result.verdict.outcome in UNMEASURED:
-            yield f"{result.verdict.outcome} {result.verdict.headline}"
+            yield first_line(result.verdict)
         own_gate = result.verdict.gate if result.verdict.kind == Kind.ACCURACY else None
         if own_gate is not None and not own_gate.evaluated:
-            yield own_gate.in_words
+            yield sentence(own_gate.note)
         if result.handicap:
             yield f"measured with --mlperf-handicap {result.handicap:.0%}"
         if result.pretended:
             yield f"{result.verdict.case.accelerator} was only pretended"
         if result.techniques:
             yield f"{result.division} division: {', '.join(result.techniques)}"
-
-
-# --- scores ----------------------------------------------------------------------------------
 
 
 def _scores(verdict: Verdict, reference: CaseResult | None) -> tuple[Score, ...]:
@@ -304,9 +299,6 @@ def _plain_change(
     return value - theirs.scores[name] if same else None
 
 
-# --- speed -----------------------------------------------------------------------------------
-
-
 def _values(result: CaseResult | None, metric: str) -> list[float]:
     """Return the metric of every run that may be shown; none after an error."""
     if result is None or result.verdict.outcome in UNMEASURED:
@@ -334,8 +326,6 @@ def _speed(result: CaseResult, before: CaseResult | None, metric: str) -> Speed 
         high=max(over) / min(under) if several else None,
     )
 
-
-# --- the table -------------------------------------------------------------------------------
 
 COLUMNS = (
     *("workload", "engine", "precision", "against", "metric", "score", "needed"),
@@ -458,15 +448,14 @@ def precision_lines(results: Results, width: int) -> list[str]:
     tables, notes = precision_section(results.cases)
     lines: list[str] = []
     for one in tables:
-        lines += fold(one.heading, width, rest="  ")
-        lines += [f"  {line}" for line in one.lines(width - 2)]
+        drawn = one.lines(width - 2)
+        if "spread" not in drawn[0].split():
+            notes = [note for note in notes if note != SPREAD_NOTE]
+        lines += [*fold(one.heading, width, rest="  "), *(f"  {line}" for line in drawn)]
     if tables:
         lines += paragraphs("measured", [origin(results)], width)
     lines += paragraphs("note", notes, width)
     return lines
-
-
-# --- the plot --------------------------------------------------------------------------------
 
 
 def precision_points(
@@ -486,7 +475,6 @@ def precision_points(
 
 
 def _points(block: Block) -> tuple[list[tuple[Case, dict[str, Any]]], list[str]]:
-    """Return the points of a block, the reference first, and what has none with the reason."""
     base = deciding(block)
     if base is None:
         return [], []
@@ -525,7 +513,6 @@ def _score_of(entry: PrecisionEntry, metric: str) -> Score | None:
 
 
 def _point(block: Block, entry: PrecisionEntry, against: Score) -> dict[str, Any] | str:
-    """Return the point of an entry, or why it has none."""
     words = [str(word) for word in (entry.accuracy, entry.performance) if word and word.fails]
     reason = ", ".join(dict.fromkeys(words))
     score = _score_of(entry, against.metric)

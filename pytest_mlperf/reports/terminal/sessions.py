@@ -58,7 +58,6 @@ def sparkline(values: Sequence[float], width: int) -> str:
 
 
 def _thinned(values: Sequence[float], width: int) -> list[float]:
-    """Return at most so many values: means of neighbours."""
     each = math.ceil(len(values) / max(width, 1))
     parts = [values[begin : begin + each] for begin in range(0, len(values), each)]
     return [math.fsum(part) / len(part) for part in parts]

@@ -130,7 +130,7 @@ def _version(backend: Backend, url: str) -> int:
         return int(rows[0][0])
     # Programs share a database of PostgreSQL, but not a file of SQLite.
     if tables and not backend.shared:
-        raise StoreError(f"{url}: is another program's database; name another file")
+        raise StoreError(f"{url}: is a database of another program; name another file")
     return 0
 
 
@@ -154,8 +154,8 @@ class Store:
             if there:
                 if there[0][0] != digest:
                     raise StoreError(
-                        f"{self.place}: session {results.run} is in it with other results, which "
-                        "stay"
+                        f"{self.place}: session {results.run} exists with other results; it was "
+                        "not changed"
                     )
                 return False
             self._backend.execute(
@@ -194,6 +194,20 @@ class Store:
         """Return the ids of all cases."""
         rows = self._backend.execute("SELECT DISTINCT case_id FROM mlperf_series ORDER BY 1")
         return [str(case) for (case,) in rows]
+
+    def histories_with(self, results: Results) -> dict[str, list[CaseHistory]]:
+        """Return the histories of the cases of a session by case id; the session is among them."""
+        now = {series.key: (series, point) for series, point in points_of_session(results)}
+        histories: dict[str, list[CaseHistory]] = {}
+        for case in dict.fromkeys(series.case.id for series, _ in now.values()):
+            for history in self.histories(case):
+                if (latest := now.get(history.series.key)) is None:
+                    continue
+                points = [point for point in history.points if point.run != results.run]
+                points = sorted([*points, latest[1]], key=lambda point: (point.started, point.run))
+                whole = CaseHistory(series=history.series, points=points)
+                histories.setdefault(case, []).append(whole)
+        return histories
 
     def histories(self, case: str | None = None, metric: str | None = None) -> list[CaseHistory]:
         """Return histories like `histories_of`, of one case or all, of one metric or all."""

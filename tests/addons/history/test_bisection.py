@@ -183,7 +183,9 @@ def test_the_interval_across_two_commits_holds_where_theirs_do() -> None:
         (speed(0.25, 0.5), Direction.LOWER, 1.0),
         (speed(0.6, 0.99), Direction.LOWER, 0.05),
     ):
-        assert excluded_by_good(0.05, whole, direction) == pytest.approx(drop)
+        assert excluded_by_good(0.05, whole, falls=direction is Direction.LOWER) == pytest.approx(
+            drop
+        )
 
 
 LIMIT = 0.05
@@ -205,7 +207,7 @@ def whole_search(chance: random.Random, first_bad: int, drop: float, sd: float) 
     end = compared(0, last, LIMIT)
     if end.outcome is not Answer.FAIL:
         return None
-    limit = excluded_by_good(LIMIT, speed_of(end), Direction.HIGHER)
+    limit = excluded_by_good(LIMIT, speed_of(end), falls=False)
 
     def mark(good: int, bad: int) -> Mark:
         return mark_of([compared(good, bad, limit).outcome])

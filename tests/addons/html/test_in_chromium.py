@@ -70,7 +70,7 @@ def test_nothing_is_drawn_before_it_is_seen(write: Write, browser: Browser) -> N
         assert folded.get_attribute("data-drawn") is None
         assert opened.page.query_selector("details.case .plot") is None
     with browser.opened(write(session())) as opened:
-        assert opened.page.inner_text("h1") == "Nothing was judged"
+        assert opened.page.inner_text("h1") == "Nothing was measured"
         assert opened.messages == []
 
 

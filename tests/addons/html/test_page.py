@@ -120,7 +120,7 @@ def test_the_first_line_is_the_verdict() -> None:
             ("fail", "Failed: 1 INCONCLUSIVE"),
         ),
         (session(result(verdicts.OK)), 2, ("fail", "Failed: 2 planned tests without a result")),
-        (session(), 0, ("open", "Nothing was judged")),
+        (session(), 0, ("open", "Nothing was measured")),
     ]
     for results, absent, first_line in rows:
         missing = [Absent(test=f"t{n}", reason="the machine was lost") for n in range(absent)]

@@ -6,7 +6,6 @@ import json
 import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,6 @@ from pytest_mlperf.addons.html.report import (
     merged,
     power_of,
 )
-from pytest_mlperf.core.energy.readings import Reading
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.run.power.sampling import PowerSampling
 from tests.nvml.library import Fake
@@ -208,8 +206,8 @@ def test_a_sampler_log_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert any(re.fullmatch(r"heat \(hardware\) (9\d|100) %, GPU 1", label) for label in labels)
 
 
-def readings(*values: float, every_s: float = 1.0) -> list[Reading]:
-    return [Reading(time_s=i * every_s, value=v) for i, v in enumerate(values)]
+def readings(*values: float, every_s: float = 1.0) -> list[tuple[float, float]]:
+    return [(i * every_s, value) for i, value in enumerate(values)]
 
 
 VALUES = st.lists(st.floats(0, 700), min_size=1, max_size=400)
@@ -224,8 +222,8 @@ def test_a_decimated_line_has_its_extremes_and_few_points(
     kept = decimate(given_, columns)
 
     assert len(kept) <= max(2 * columns, 1)
-    assert min(r.value for r in kept) == min(values)
-    assert max(r.value for r in kept) == max(values)
+    assert min(value for _, value in kept) == min(values)
+    assert max(value for _, value in kept) == max(values)
     places = [given_.index(reading) for reading in kept]
     assert places == sorted(set(places))
     if len(given_) <= 2 * columns:
@@ -238,13 +236,10 @@ def test_no_spike_is_lost_in_its_column(values: list[float]) -> None:
     columns = 20
     given_ = readings(*values)
     kept = decimate(given_, columns)
-    width_s = (given_[-1].time_s - given_[0].time_s) / columns
+    width_s = (given_[-1][0] - given_[0][0]) / columns
 
-    for reading in given_:
-        assert any(
-            abs(k.time_s - reading.time_s) <= width_s + 1e-9 and k.value >= reading.value
-            for k in kept
-        )
+    for time_s, value in given_:
+        assert any(abs(kept_s - time_s) <= width_s + 1e-9 and top >= value for kept_s, top in kept)
 
 
 SPANS = st.lists(
@@ -268,7 +263,7 @@ def test_merged_spans_cover_all_and_stand_apart(
 def test_a_line_is_broken_where_readings_are_missing() -> None:
     """A line drawn through a hole of the sampler would look like a measurement."""
     whole = readings(*[400.0] * 40, every_s=0.02)
-    late = [replace(r, time_s=r.time_s + 3.0) for r in whole]
+    late = [(time_s + 3.0, value) for time_s, value in whole]
     points = broken([*whole, *late], [*whole, *late])
 
     assert [i for i, (_, value) in enumerate(points) if value is None] == [40]
@@ -276,7 +271,7 @@ def test_a_line_is_broken_where_readings_are_missing() -> None:
     assert times == sorted(times)
     assert None not in [value for _, value in broken(whole, whole)]
     assert broken([], []) == []
-    holed = [r for r in readings(*[400.0, 401.0] * 500, every_s=0.02) if not 5.0 < r.time_s < 8.0]
+    holed = [r for r in readings(*[400.0, 401.0] * 500, every_s=0.02) if not 5.0 < r[0] < 8.0]
     points = broken(decimate(holed, 50), holed)
     (gap,) = [i for i, (_, value) in enumerate(points) if value is None]
     assert points[gap][0] <= 5.0

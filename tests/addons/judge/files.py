@@ -10,7 +10,8 @@ from statistics import NormalDist
 from typing import Any
 
 from pytest_mlperf.addons.judge.files import Side, read_side, refuse_shared
-from pytest_mlperf.addons.judge.judging import Comparison, Settings, compare
+from pytest_mlperf.addons.judge.judging import compare
+from pytest_mlperf.addons.judge.rows import FileComparison, Settings
 
 DATA = Path(__file__).parents[2] / "data" / "judge"
 
@@ -52,7 +53,9 @@ def runs_of(
     return folder
 
 
-def judged(base: Path | Sequence[Path], now: Path | Sequence[Path], **settings: Any) -> Comparison:
+def judged(
+    base: Path | Sequence[Path], now: Path | Sequence[Path], **settings: Any
+) -> FileComparison:
     """Return the comparison of two sides of files."""
     old, new = (read([side] if isinstance(side, Path) else side) for side in (base, now))
     refuse_shared(old, new)
@@ -73,7 +76,7 @@ def both(
     name: str = "result.json",
     runs: int = RUNS,
     **settings: Any,
-) -> Comparison:
+) -> FileComparison:
     """Judge ten runs a side of files that `make` returns from values and a factor."""
     sides = [
         runs_of(
@@ -88,7 +91,7 @@ def both(
     return judged(sides[0], sides[1], **settings)
 
 
-def outcomes(result: Comparison) -> dict[str, str]:
+def outcomes(result: FileComparison) -> dict[str, str]:
     """Return the outcomes of judged rows by "point: metric"; the point is left out if single."""
     points = {row.point for row in result.rows}
     return {
@@ -98,7 +101,7 @@ def outcomes(result: Comparison) -> dict[str, str]:
     }
 
 
-def notes(result: Comparison) -> str:
+def notes(result: FileComparison) -> str:
     """Return all notes of a comparison and its rows as one text."""
     return " | ".join([*result.notes, *(row.note for row in result.rows if row.note)])
 

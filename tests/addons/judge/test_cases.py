@@ -11,6 +11,7 @@ import pytest
 
 from pytest_mlperf import MlperfError
 from tests.addons.judge.files import both, judged, notes, outcomes, runs_of, spread, write
+from tests.addons.judge.recorded import samples
 
 # ---------------------------------------------------------------- files of tools
 
@@ -141,25 +142,6 @@ def lm_eval(
         "lm_eval_version": "0.4.2",
         **fields,
     }
-
-
-def samples(scores: list[int]) -> str:
-    return "\n".join(
-        json.dumps(
-            {
-                "doc_id": number,
-                "doc": {},
-                "target": "x",
-                "filtered_resps": ["x"],
-                "filter": "none",
-                "metrics": ["acc"],
-                "acc": float(score),
-                "doc_hash": f"d{number}",
-                "prompt_hash": f"p{number}",
-            }
-        )
-        for number, score in enumerate(scores)
-    )
 
 
 def aiperf(factor: float, **averages: float) -> dict[str, Any]:

@@ -16,38 +16,25 @@ import pytest
 from pytest_mlperf.addons.judge.command import HELP
 from pytest_mlperf.addons.judge.files import readers
 from tests.addons.judge.files import DATA, document, read, spread, write
+from tests.addons.judge.recorded import serving
 from tests.cli.text import Say, widest
 
 ROOT = Path(__file__).parents[3]
 
 
-def results(folder: Path, *, slower: float = 1.0, side: int = 0, first_day: int = 1) -> Path:
-    """Write five files of vLLM's benchmark, of five days."""
-    for number, factor in enumerate(spread(side, 5)):
-        content = document("vllm-serve.json")
-        content["date"] = f"202611{first_day + number:02d}-080000"
-        for key in content:
-            if key.endswith("_ms"):
-                content[key] *= factor * (slower if "ttft" in key else 1.0)
-            elif key.endswith("throughput"):
-                content[key] /= factor
-        write(folder / f"run-{number}.json", content)
-    return folder
-
-
 @pytest.fixture
 def old(here: Path) -> Path:
-    return results(here / "old")
+    return serving(here / "old", side=0, slower=1.0, first_day=1)
 
 
 @pytest.fixture
 def new(here: Path) -> Path:
-    return results(here / "new", side=1, first_day=11)
+    return serving(here / "new", side=1, slower=1.0, first_day=11)
 
 
 @pytest.fixture
 def slow(here: Path) -> Path:
-    return results(here / "slow", slower=1.12, side=1, first_day=11)
+    return serving(here / "slow", side=1, slower=1.12, first_day=11)
 
 
 def first_line(text: str) -> str:
@@ -263,7 +250,8 @@ def test_a_baseline_judges_like_the_files_that_it_is_from(
     say: Say, here: Path, old: Path, slow: Path
 ) -> None:
     from pytest_mlperf.addons.judge import accepted
-    from pytest_mlperf.addons.judge.judging import Settings, compare
+    from pytest_mlperf.addons.judge.judging import compare
+    from pytest_mlperf.addons.judge.rows import Settings
 
     update = ("--baseline", "llama", "--update", "missing", "--reason", "first")
     say.ends(0, "judge", old, *update)
@@ -372,7 +360,8 @@ def test_the_help_is_within_80_columns() -> None:
 
 def test_twenty_files_take_less_than_two_seconds(old: Path, new: Path) -> None:
     """By this process's own clock of the processor, which other processes do not move."""
-    from pytest_mlperf.addons.judge.judging import Settings, compare
+    from pytest_mlperf.addons.judge.judging import compare
+    from pytest_mlperf.addons.judge.rows import Settings
 
     sides = [old / f"run-{n}.json" for n in range(5)], [new / f"run-{n}.json" for n in range(5)]
     begin = time.process_time()
@@ -384,7 +373,8 @@ def test_twenty_files_take_less_than_two_seconds(old: Path, new: Path) -> None:
 
 @pytest.mark.slow
 def test_a_thousand_files_with_ten_points_each(here: Path) -> None:
-    from pytest_mlperf.addons.judge.judging import Settings, compare
+    from pytest_mlperf.addons.judge.judging import compare
+    from pytest_mlperf.addons.judge.rows import Settings
 
     for side in (0, 1):
         for number, factor in enumerate(spread(side) * 50):

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from pytest_mlperf import MlperfError
-from pytest_mlperf.addons.judge.judging import CURVE, Comparison, Settings, compare, usual
-from pytest_mlperf.addons.judge.model import Fact, Point, Run
+from pytest_mlperf.addons.judge.judging import CURVE, compare
+from pytest_mlperf.addons.judge.model import Fact, ToolPoint, ToolRun
 from pytest_mlperf.addons.judge.planning import needed_pairs, plans, schedule
+from pytest_mlperf.addons.judge.rows import FileComparison, Settings, usual
 from tests.addons.judge.files import DATA, both, judged, notes, outcomes, read, write
 
 DAY = 86_400.0
@@ -27,13 +28,13 @@ def run(
     concurrency: float | None = None,
     rate: float | None = None,
     **more: Any,
-) -> Run:
+) -> ToolRun:
     """Return a run with a median TTFT, and a throughput if one is stated."""
     metrics = {"ttft_p50": value} if rate is None else {"output_tokens_per_second": rate}
     name = "one" if concurrency is None else f"concurrency {concurrency:g}"
-    point = Point(name=name, metrics=metrics, axis=concurrency)
+    point = ToolPoint(name=name, metrics=metrics, axis=concurrency)
     digest = f"{value} {day} {host} {concurrency} {rate}"
-    return Run(
+    return ToolRun(
         tool="vllm",
         source=f"{digest}.json",
         digest=digest,
@@ -44,12 +45,12 @@ def run(
     )
 
 
-def side(mean: float, days: Sequence[float], seed: int, sd: float = 0.01) -> list[Run]:
+def side(mean: float, days: Sequence[float], seed: int, sd: float = 0.01) -> list[ToolRun]:
     noise = random.Random(seed)
     return [run(mean * (1 + noise.gauss(0, sd)), day=day) for day in days]
 
 
-def verdict(base: Sequence[Run], now: Sequence[Run], **settings: Any) -> Comparison:
+def verdict(base: Sequence[ToolRun], now: Sequence[ToolRun], **settings: Any) -> FileComparison:
     return compare(base, now, Settings(**settings))
 
 
@@ -82,8 +83,8 @@ def test_a_host_and_a_commit_are_sessions_of_their_own() -> None:
 
 
 def test_a_field_tells_sessions_apart() -> None:
-    base = [run(1.0 + n / 1e3, told={"label": f"s{n}"}) for n in range(4)]
-    now = [run(1.0 + n / 1e3, day=0.5, told={"label": f"t{n}"}) for n in range(4)]
+    base = [run(1.0 + n / 1e3, details={"label": f"s{n}"}) for n in range(4)]
+    now = [run(1.0 + n / 1e3, day=0.5, details={"label": f"t{n}"}) for n in range(4)]
 
     assert verdict(base, now).one_session
     assert verdict(base, now, session_by="label").rows[0].sessions == (4, 4)
@@ -92,10 +93,12 @@ def test_a_field_tells_sessions_apart() -> None:
 # ---------------------------------------------------------------- runs in turns
 
 
-def in_turns(pairs: int, slower: float, hosts: tuple[str | None, str | None]) -> list[list[Run]]:
+def in_turns(
+    pairs: int, slower: float, hosts: tuple[str | None, str | None]
+) -> list[list[ToolRun]]:
     """Return both sides of pairs in the order A B, B A on a machine that drifts by 10 %."""
     noise = random.Random(5)
-    sides: list[list[Run]] = [[], []]
+    sides: list[list[ToolRun]] = [[], []]
     for pair in range(pairs):
         for place, of in enumerate((0, 1) if pair % 2 == 0 else (1, 0)):
             when = (2 * pair + place) / 1000
@@ -134,7 +137,7 @@ def test_blocks_of_runs_are_not_in_turns() -> None:
 # ---------------------------------------------------------------- points and curves
 
 
-def curve(scale: float, seed: int, first_day: int) -> list[Run]:
+def curve(scale: float, seed: int, first_day: int) -> list[ToolRun]:
     noise = random.Random(seed)
     return [
         run(
@@ -169,15 +172,15 @@ def test_a_curve_needs_all_its_points() -> None:
 # ---------------------------------------------------------------- facts
 
 
-def with_fact(value: str | float | None, day: float, **more: Any) -> Run:
+def with_fact(value: str | float | None, day: float, **more: Any) -> ToolRun:
     one = run(1.0 + day / 1e4, day=day)
     fact = Fact(value, **more)
-    return Run(
+    return ToolRun(
         tool="vllm",
         source=one.source,
         digest=one.digest,
         started=one.started,
-        points=(Point(name="one", metrics=one.points[0].metrics, facts={"model": fact}),),
+        points=(ToolPoint(name="one", metrics=one.points[0].metrics, facts={"model": fact}),),
     )
 
 
@@ -224,9 +227,9 @@ def test_a_condition_that_differs_inside_the_baseline_names_the_file() -> None:
 # ---------------------------------------------------------------- failures and missing values
 
 
-def requests(sent: int, failed: int | None, day: float) -> Run:
-    point = Point(name="one", metrics={"ttft_p50": 1 + day / 1e4}, sent=sent, failed=failed)
-    return Run(
+def requests(sent: int, failed: int | None, day: float) -> ToolRun:
+    point = ToolPoint(name="one", metrics={"ttft_p50": 1 + day / 1e4}, sent=sent, failed=failed)
+    return ToolRun(
         tool="vllm", source=f"{day}", digest=f"{day}", started=1e9 + day * DAY, points=(point,)
     )
 
@@ -264,8 +267,8 @@ def test_a_value_that_one_run_lacks_is_named() -> None:
     base = side(1.0, range(5), 1)
     now = side(1.0, range(10, 15), 2)
     lacking = run(1.0, day=20)
-    lacking = Run(
-        tool="vllm", source="gone.json", digest="x", points=(Point(name="one"),), started=2e9
+    lacking = ToolRun(
+        tool="vllm", source="gone.json", digest="x", points=(ToolPoint(name="one"),), started=2e9
     )
     result = verdict(base, [*now, lacking])
 
@@ -388,7 +391,7 @@ def test_unchanged_runs_are_red_in_1_of_100_and_drops_of_the_limit_pass_in_5(
     noise = random.Random(sessions)
     repeats, red, passed = 300, 0, 0
 
-    def runs_of(first: int, factor: float) -> list[Run]:
+    def runs_of(first: int, factor: float) -> list[ToolRun]:
         made = []
         for session in range(sessions):
             effect = noise.gauss(0, 0.01)
@@ -398,12 +401,12 @@ def test_unchanged_runs_are_red_in_1_of_100_and_drops_of_the_limit_pass_in_5(
                     for name, scale in (("ttft_p50", factor), ("tpot_p50", 1.0), ("itl_p50", 1.0))
                 }
                 made.append(
-                    Run(
+                    ToolRun(
                         tool="vllm",
                         source="r",
                         digest=f"{first} {session} {repeat}",
                         started=1e9 + (first + session) * DAY + repeat * 60,
-                        points=(Point(name="one", metrics=metrics),),
+                        points=(ToolPoint(name="one", metrics=metrics),),
                     )
                 )
         return made

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from pytest_mlperf import MlperfError
-from pytest_mlperf.addons.judge.files import Document, read_text, readers
-from pytest_mlperf.addons.judge.model import Run
+from pytest_mlperf.addons.judge.files import ResultFile, read_text, readers
+from pytest_mlperf.addons.judge.model import ToolRun
 from tests.addons.judge.files import DATA, document, read, write
 
 EXPECTED: dict[str, tuple[str, dict[str, dict[str, float]]]] = {
@@ -207,7 +207,7 @@ EXPECTED: dict[str, tuple[str, dict[str, dict[str, float]]]] = {
 }
 
 
-def runs(name: str) -> tuple[Run, ...]:
+def runs(name: str) -> tuple[ToolRun, ...]:
     return read([DATA / name]).runs
 
 
@@ -488,4 +488,4 @@ def test_side_files_of_vllm_are_left_out(tmp_path: Path) -> None:
 
 
 def test_the_document_of_a_folder_is_no_text(tmp_path: Path) -> None:
-    assert Document(path=tmp_path).head == {}
+    assert ResultFile(path=tmp_path).head == {}

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
 from pathlib import Path
 
 from pytest_mlperf import MlperfError
 from pytest_mlperf.addons.history.case_sessions import histories_here, of_metric
-from pytest_mlperf.bench.files import case_of, points_of
-from pytest_mlperf.cli.arguments import STORE, add
+from pytest_mlperf.bench.files import points_of, tracked_baselines
+from pytest_mlperf.cli.arguments import add
 from pytest_mlperf.cli.output import show, whole, width
 from pytest_mlperf.cli.stored_results import (
     calibrated_roots,
@@ -20,8 +19,6 @@ from pytest_mlperf.core.metrics import COUNTS, METRICS
 from pytest_mlperf.core.trend import TrendPoint, grouped
 from pytest_mlperf.reports.terminal.comparison import trend, trend_of
 from pytest_mlperf.reports.terminal.sessions import ROWS, session_lines
-from pytest_mlperf.run.project import git_text
-from pytest_mlperf.stores import baselines
 
 HELP = """\
 Lists the accepted baselines of a case, each with its change from the one
@@ -64,8 +61,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     text = "folder of the calibration (default: those of the files and in git)"
     add(parser, "--baselines", help=text)
-    text = f"results database of the sessions (default {STORE}, else the results files)"
-    add(parser, "--store", default=None, help=text)
+    text = "results database of the sessions (default: that of the runs, else the results files)"
+    add(parser, "--store", help=text)
     parser.add_argument(
         "--rows",
         type=whole(1),
@@ -109,9 +106,8 @@ def _baselines(parsed: argparse.Namespace) -> tuple[int, list[str]]:
         metrics = ", ".join(dict.fromkeys(name for point in points for name in point.means))
         raise MlperfError(f"no baseline of {names} has {parsed.metric}; known: {metrics}")
     points = grouped(points)
-    last = points[-1]
     roots = calibrated_roots(parsed.baselines, (), files)
-    rule, source = rule_here(roots, last.case.accelerator, last.identity)
+    rule, source = rule_here(roots, points[-1].case.accelerator, points[-1].identity)
     moved = trend_of(points, parsed.metric, rule, notes, source)
     code = 2 if len(points) > 1 and moved.since is None else 0
     return code, trend(moved, width())
@@ -121,23 +117,10 @@ def find(text: str) -> Path:
     """Return the baseline file of a path, a case id or a unique part of one."""
     if Path(text).is_file():
         return Path(text)
-    files = dict(_baseline_files())
+    files = {file: case.id for file, case in tracked_baselines()}
     case = case_named(text, sorted(files.values()), " with a baseline in git or a session here")
     of_case = sorted(file for file in files if files[file] == case)
     if len(of_case) > 1:
         names = ", ".join(map(str, of_case))
         raise MlperfError(f"{case} has {len(of_case)} baseline files, name one: {names}")
     return of_case[0]
-
-
-def _baseline_files() -> Iterator[tuple[Path, str]]:
-    """Yield each performance baseline that git tracks in the working folder, with its case."""
-    for file in map(Path, git_text("ls-files", "-z", "--", "*.json").split("\0")):
-        if not baselines.is_place(file):
-            continue
-        try:
-            loaded = baselines.load(file)
-        except MlperfError:
-            continue
-        if loaded:
-            yield file, case_of(loaded).id

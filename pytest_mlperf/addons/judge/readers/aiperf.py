@@ -6,8 +6,17 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pytest_mlperf.addons.judge.files import Document, Reader, run_of
-from pytest_mlperf.addons.judge.model import TOKENS, Fact, Point, Run, number, plain, texts, whole
+from pytest_mlperf.addons.judge.files import Reader, ResultFile, run_of
+from pytest_mlperf.addons.judge.model import (
+    TOKENS,
+    Fact,
+    ToolPoint,
+    ToolRun,
+    number,
+    plain,
+    texts,
+    whole,
+)
 from pytest_mlperf.addons.judge.readers.fields import (
     UNITS,
     mapping,
@@ -47,23 +56,23 @@ _AIPERF = (
 _SCHEMAS = ("1.0", "1.1", "1.2", "1.3", "1.4", "1.5")
 
 
-def _is_export(document: Document) -> bool:
+def _is_export(document: ResultFile) -> bool:
     latency = document.head.get("request_latency")
     return isinstance(latency, Mapping) and ("avg" in latency or "p50" in latency)
 
 
-def _is_aiperf(document: Document) -> bool:
+def _is_aiperf(document: ResultFile) -> bool:
     return _is_export(document) and any(mark in document.head for mark in _AIPERF)
 
 
-def _is_genai_perf(document: Document) -> bool:
+def _is_genai_perf(document: ResultFile) -> bool:
     return _is_export(document) and not _is_aiperf(document)
 
 
-def _aiperf(document: Document) -> Iterator[Run]:
+def _aiperf(document: ResultFile) -> Iterator[ToolRun]:
     raw = document.head
     schema = raw.get("schema_version")
-    known = schema is None or str(schema) in _SCHEMAS
+    supported = schema is None or str(schema) in _SCHEMAS
     started = moment(raw.get("start_time"))
     yield run_of(
         document,
@@ -71,13 +80,13 @@ def _aiperf(document: Document) -> Iterator[Run]:
         points=(_point(raw, errors_told=True),),
         started=started,
         version=next(iter(texts(raw, "aiperf_version").values()), None),
-        told=texts(mapping(raw, "run_info"), "random_seed", "variation_label"),
-        notes=() if known else (f"AIPerf's schema {schema} is unknown; its fields were read",),
+        details=texts(mapping(raw, "run_info"), "random_seed", "variation_label"),
+        notes=() if supported else (f"AIPerf's schema {schema} is unknown; its fields were read",),
         duration_s=_average(raw, "benchmark_duration"),
     )
 
 
-def _genai_perf(document: Document) -> Iterator[Run]:
+def _genai_perf(document: ResultFile) -> Iterator[ToolRun]:
     yield run_of(document, "genai-perf", points=(_point(document.head, errors_told=False),))
 
 
@@ -85,7 +94,7 @@ def _average(raw: Mapping[str, Any], name: str) -> float | None:
     return number(mapping(raw, name).get("avg"))
 
 
-def _point(raw: Mapping[str, Any], *, errors_told: bool) -> Point:
+def _point(raw: Mapping[str, Any], *, errors_told: bool) -> ToolPoint:
     metrics: dict[str, float] = {}
     absent: dict[str, str] = {}
     for key, base in _LATENCIES.items():
@@ -112,7 +121,7 @@ def _point(raw: Mapping[str, Any], *, errors_told: bool) -> Point:
     output = _average(raw, "output_sequence_length")
     server_count = _average(raw, "usage_completion_tokens")
     client = "output tokens per request, counted by the client"
-    return Point(
+    return ToolPoint(
         name=", ".join(words) or "one load",
         metrics=metrics,
         absent=absent,
@@ -159,14 +168,14 @@ def _setting(flat: Mapping[str, Any], name: str) -> str | float | None:
     return None
 
 
-def _is_records(document: Document) -> bool:
+def _is_records(document: ResultFile) -> bool:
     metadata, metrics = (document.head.get(key) for key in ("metadata", "metrics"))
     if not isinstance(metadata, Mapping) or not isinstance(metrics, Mapping):
         return False
     return "benchmark_phase" in metadata or "turn_index" in metadata
 
 
-def _records(document: Document) -> Iterator[Run]:
+def _records(document: ResultFile) -> Iterator[ToolRun]:
     """Yield one run: a point for each turn, with medians over its requests."""
     turns: dict[int, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     sent: dict[int, int] = defaultdict(int)
@@ -191,7 +200,7 @@ def _records(document: Document) -> Iterator[Run]:
             if value and factor:
                 turns[turn][f"{base}_p50"].append(value * factor)
     points = tuple(
-        Point(
+        ToolPoint(
             name=f"turn {turn}",
             metrics={name: median(values) for name, values in turns[turn].items()},
             facts={"conversations": Fact(float(len(conversations[turn])))},

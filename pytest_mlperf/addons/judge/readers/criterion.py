@@ -9,14 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pytest_mlperf.addons.judge.files import Document, Reader, read_text, run_of
+from pytest_mlperf.addons.judge.files import Reader, ResultFile, read_text, run_of
 from pytest_mlperf.addons.judge.model import (
     LOWER,
     NEITHER,
     Fact,
-    Point,
     Quantity,
-    Run,
+    ToolPoint,
+    ToolRun,
     plain,
     texts,
 )
@@ -28,7 +28,7 @@ def _estimates(folder: Path) -> list[Path]:
     return sorted(file.parent for file in folder.rglob("new/estimates.json") if file.is_file())
 
 
-def _is_criterion(document: Document) -> bool:
+def _is_criterion(document: ResultFile) -> bool:
     """Check for a folder of one run: one of several runs has each benchmark several times."""
     names = [_name(folder, document.path) for folder in _estimates(document.path)]
     return 0 < len(names) == len(set(names))
@@ -40,7 +40,7 @@ def _name(folder: Path, root: Path) -> str:
     return str(head.get("full_id") or folder.parent.relative_to(root))
 
 
-def _criterion(document: Document) -> Iterator[Run]:
+def _criterion(document: ResultFile) -> Iterator[ToolRun]:
     points, texts_read = [], []
     for folder in _estimates(document.path):
         estimates = read_text(folder / "estimates.json")
@@ -51,8 +51,8 @@ def _criterion(document: Document) -> Iterator[Run]:
             value = mapping(estimates.head, key).get("point_estimate")
             stated(value, f"time_{statistic}", 1e-9, metrics, absent)
         name = _name(folder, document.path)
-        points.append(Point(name=name, metrics=metrics, absent=absent))
-    whole = Document(path=document.path, text="\n".join(texts_read))
+        points.append(ToolPoint(name=name, metrics=metrics, absent=absent))
+    whole = ResultFile(path=document.path, text="\n".join(texts_read))
     run = run_of(whole, "criterion", points=tuple(points))
     note = "criterion: samples of one process count as one run"
     yield replace(run, folder=str(document.path), notes=(note,))
@@ -61,22 +61,22 @@ def _criterion(document: Document) -> Iterator[Run]:
 CRITERION = Reader(title="criterion.rs", recognise=_is_criterion, read=_criterion, of_folders=True)
 
 
-def _is_asv(document: Document) -> bool:
+def _is_asv(document: ResultFile) -> bool:
     head = document.head
     return isinstance(head.get("results"), Mapping) and (
         "result_columns" in head or "env_name" in head
     )
 
 
-def _asv(document: Document) -> Iterator[Run]:
+def _asv(document: ResultFile) -> Iterator[ToolRun]:
     raw = document.head
     columns = raw.get("result_columns") or ["result", "params", "version"]
-    definitions = document.path.parents[1] / "benchmarks.json"
-    known = read_text(definitions).head if definitions.is_file() else {}
+    about = document.path.parents[1] / "benchmarks.json"
+    definitions = read_text(about).head if about.is_file() else {}
     points = [
         point
         for name, row in mapping(raw, "results").items()
-        for point in _asv_points(str(name), row, columns, known)
+        for point in _asv_points(str(name), row, columns, definitions)
     ]
     machine = mapping(raw, "params")
     yield run_of(
@@ -86,18 +86,18 @@ def _asv(document: Document) -> Iterator[Run]:
         # Its date is that of the commit, not of the run.
         host=next(iter(texts(machine, "machine").values()), None),
         commit=next(iter(texts(raw, "commit_hash").values()), "")[:12] or None,
-        told=texts(raw, "env_name", "python"),
+        details=texts(raw, "env_name", "python"),
         notes=("asv: samples of one result count as one run",),
     )
 
 
 def _asv_points(
-    name: str, row: Any, columns: list[str], known: Mapping[str, Any]
-) -> Iterator[Point]:
+    name: str, row: Any, columns: list[str], definitions: Mapping[str, Any]
+) -> Iterator[ToolPoint]:
     cells = dict(zip(columns, row, strict=False)) if isinstance(row, list) else {"result": row}
     results, params = cells.get("result"), cells.get("params") or []
     combinations = list(itertools.product(*params))
-    unit = str(mapping(known, name).get("unit", "seconds"))
+    unit = str(mapping(definitions, name).get("unit", "seconds"))
     kind = name.rpartition(".")[2].partition("_")[0]
     metric = {"time": "time_p50", "timeraw": "time_p50", "mem": "memory", "peakmem": "memory"}.get(
         kind, "track"
@@ -113,7 +113,7 @@ def _asv_points(
             },
         }
         if value is None:
-            yield Point(name=f"{name}{shown}", facts=facts, broken="asv has null: it failed")
+            yield ToolPoint(name=f"{name}{shown}", facts=facts, broken="asv has null: it failed")
             continue
         skipped = isinstance(value, float) and math.isnan(value)
         metrics: dict[str, float] = {}
@@ -122,7 +122,7 @@ def _asv_points(
             stated(value, metric, 1.0, metrics, absent)
         direction = LOWER if metric != "track" else NEITHER
         quantity = Quantity(f"tracked value [{unit}]", unit, direction)
-        yield Point(
+        yield ToolPoint(
             name=f"{name}{shown}",
             metrics=metrics,
             absent=absent,

@@ -7,7 +7,17 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from pytest_mlperf.addons.judge.model import number, positive
+from pytest_mlperf.addons.judge.model import Fact, number, positive
+
+SGLANG = (
+    *("total_output_tokens_retokenized", "sharegpt_output_len", "random_input_len", "server_info"),
+    *("cache_report", "accept_length", "mean_e2e_latency_ms", "dataset_name", "random_range_ratio"),
+)
+"""Keys that only SGLang's benchmark writes."""
+
+CACHE_TOLERANCE = 0.05
+"""Difference of cache hit shares that random prompts explain."""
+
 
 _COMPACT = re.compile(r"(\d{8})-?(\d{6})")
 
@@ -93,8 +103,8 @@ def statistics(
 def mapping(raw: Mapping[str, Any], *keys: str) -> Mapping[str, Any]:
     """Return the object at a path of keys; empty if there is none."""
     for key in keys:
-        found = raw.get(key)
-        raw = found if isinstance(found, Mapping) else {}
+        value = raw.get(key)
+        raw = value if isinstance(value, Mapping) else {}
     return raw
 
 
@@ -103,3 +113,13 @@ def median(values: list[float]) -> float:
     ordered = sorted(values)
     middle = len(ordered) // 2
     return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+
+
+def load_name(rate: str | float | None, concurrency: str | float | None) -> str:
+    """Return the name of a point by its load: "concurrency 64, rate 4"."""
+    words = []
+    if concurrency is not None:
+        words.append(f"concurrency {Fact(concurrency).text}")
+    if rate is not None and str(rate).lower() not in {"inf", "infinity"}:
+        words.append(f"rate {Fact(rate).text}")
+    return ", ".join(words) or "no limit of load"

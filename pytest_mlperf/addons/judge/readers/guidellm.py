@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pytest_mlperf.addons.judge.files import Document, Reader, run_of
+from pytest_mlperf.addons.judge.files import Reader, ResultFile, run_of
 from pytest_mlperf.addons.judge.model import (
     TOKENS,
     Fact,
-    Point,
-    Run,
+    ToolPoint,
+    ToolRun,
     number,
     plain,
     positive,
@@ -37,14 +37,14 @@ _RATES = {
 _VERSIONS = (None, 1, 2)
 
 
-def _is_guidellm(document: Document) -> bool:
-    found = document.head.get("benchmarks")
-    first = found[0] if isinstance(found, list) and found else None
+def _is_guidellm(document: ResultFile) -> bool:
+    measured = document.head.get("benchmarks")
+    first = measured[0] if isinstance(measured, list) and measured else None
     metrics = first.get("metrics") if isinstance(first, Mapping) else None
     return isinstance(metrics, Mapping) and "requests_per_second" in metrics
 
 
-def _read(document: Document) -> Iterator[Run]:
+def _read(document: ResultFile) -> Iterator[ToolRun]:
     raw = document.head
     metadata = mapping(raw, "metadata")
     version = metadata.get("version")
@@ -56,18 +56,18 @@ def _read(document: Document) -> Iterator[Run]:
         points=tuple(_point(one, raw) for one in benchmarks),
         started=min(filter(None, (moment(b.get("start_time")) for b in benchmarks)), default=None),
         version=next(iter(texts(metadata, "guidellm_version").values()), None),
-        told=texts(metadata, "python_version", "platform"),
+        details=texts(metadata, "python_version", "platform"),
         notes=() if version in _VERSIONS else (note,),
         duration_s=sum(filter(None, (number(b.get("duration")) for b in benchmarks))) or None,
     )
 
 
-def _point(raw: Mapping[str, Any], whole_file: Mapping[str, Any]) -> Point:
-    found = raw["metrics"]
+def _point(raw: Mapping[str, Any], whole_file: Mapping[str, Any]) -> ToolPoint:
+    measured = raw["metrics"]
     metrics: dict[str, float] = {}
     absent: dict[str, str] = {}
     for key, (base, factor) in _TIMES.items():
-        of = mapping(found, key, "successful")
+        of = mapping(measured, key, "successful")
         for name, statistic in (("mean", "mean"), ("median", "p50")):
             stated(of.get(name), f"{base}_{statistic}", factor, metrics, absent)
         ranks = of.get("percentiles")
@@ -77,8 +77,8 @@ def _point(raw: Mapping[str, Any], whole_file: Mapping[str, Any]) -> Point:
             if digits.isdigit() and float(rank) >= LEAST_RANK:
                 stated(value, f"{base}_p{rank}", factor, metrics, absent)
     for key, metric in _RATES.items():
-        stated(mapping(found, key, "successful").get("mean"), metric, 1.0, metrics, absent)
-    totals = mapping(found, "request_totals")
+        stated(mapping(measured, key, "successful").get("mean"), metric, 1.0, metrics, absent)
+    totals = mapping(measured, "request_totals")
     sent, failed = whole(totals.get("total")), whole(totals.get("errored"))
     configuration = mapping(raw, "config") or mapping(raw, "args")
     strategy = mapping(configuration, "strategy")
@@ -89,14 +89,14 @@ def _point(raw: Mapping[str, Any], whole_file: Mapping[str, Any]) -> Point:
     )
     # The sweep finds rates by itself, so that no two runs have the same.
     name = kind if load is None else f"{kind} {Fact(load).text}"
-    return Point(
+    return ToolPoint(
         name=name,
         metrics=metrics,
         absent=absent,
         facts={
             "model": Fact(plain(mapping(configuration, "backend").get("model"))),
-            "input tokens per request": _tokens(found, "prompt_token_count"),
-            "output tokens per request": _tokens(found, "output_token_count"),
+            "input tokens per request": _tokens(measured, "prompt_token_count"),
+            "output tokens per request": _tokens(measured, "output_token_count"),
             "constraints": Fact(_constraints(configuration, whole_file)),
         },
         sent=sent,
@@ -105,8 +105,8 @@ def _point(raw: Mapping[str, Any], whole_file: Mapping[str, Any]) -> Point:
     )
 
 
-def _tokens(found: Mapping[str, Any], key: str) -> Fact:
-    return Fact(positive(mapping(found, key, "successful").get("mean")), tolerance=TOKENS)
+def _tokens(measured: Mapping[str, Any], key: str) -> Fact:
+    return Fact(positive(mapping(measured, key, "successful").get("mean")), tolerance=TOKENS)
 
 
 def _constraints(configuration: Mapping[str, Any], whole_file: Mapping[str, Any]) -> str | None:

@@ -6,20 +6,18 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pytest_mlperf.addons.judge.files import Document, Reader, run_of
-from pytest_mlperf.addons.judge.judging import SAME_RATE
+from pytest_mlperf.addons.judge.files import Reader, ResultFile, run_of
 from pytest_mlperf.addons.judge.model import (
     TOKENS,
     Fact,
-    Point,
-    Run,
+    ToolPoint,
+    ToolRun,
     number,
     plain,
     positive,
     whole,
 )
-from pytest_mlperf.addons.judge.readers.fields import mapping, stated, statistics
-from pytest_mlperf.addons.judge.readers.sglang import CACHE_TOLERANCE
+from pytest_mlperf.addons.judge.readers.fields import CACHE_TOLERANCE, mapping, stated, statistics
 
 _LATENCIES = {
     "request_latency": "latency",
@@ -35,16 +33,19 @@ _RATES = {
     "requests_per_sec": "requests_per_second",
 }
 
+SAME_RATE = 0.05
+"""Relative difference of throughputs below which a token latency should be the same as well."""
+
 MEANING_RATIO = 1.5
 """Factor of a token latency at equal throughput beyond which its meaning changed: releases 0.5.0
 and 0.6.0 differ by a factor of 2, and the file holds no release."""
 
 
-def _is_summary(document: Document) -> bool:
+def _is_summary(document: ResultFile) -> bool:
     return "load_summary" in document.head and "successes" in document.head
 
 
-def _read(document: Document) -> Iterator[Run]:
+def _read(document: ResultFile) -> Iterator[ToolRun]:
     raw = document.head
     successes = mapping(raw, "successes")
     metrics: dict[str, float] = {}
@@ -68,7 +69,7 @@ def _read(document: Document) -> Iterator[Run]:
         for title, value in (("concurrency", concurrency), ("rate", rate))
         if value is not None
     ]
-    point = Point(
+    point = ToolPoint(
         name=", ".join(words) or (f"stage {stage[1]}" if stage else "all stages"),
         metrics=metrics,
         absent=absent,
@@ -95,7 +96,7 @@ def _length(successes: Mapping[str, Any], key: str) -> float | None:
     return positive(mapping(successes, key).get("mean"))
 
 
-def _target(document: Document, goodput: Mapping[str, Any]) -> str | None:
+def _target(document: ResultFile, goodput: Mapping[str, Any]) -> str | None:
     """Return the targets in the report, else those of `config.yaml` beside it."""
     stored = goodput.get("constraints")
     if stored is not None:

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pytest_mlperf.addons.judge.files import Document, Reader, run_of
-from pytest_mlperf.addons.judge.model import Fact, Point, Run, facts_of, plain, texts, whole
+from pytest_mlperf.addons.judge.files import Reader, ResultFile, run_of
+from pytest_mlperf.addons.judge.model import Fact, ToolPoint, ToolRun, facts_of, plain, texts, whole
 from pytest_mlperf.addons.judge.readers.fields import mapping, rates, stated, statistics
 
 _LATENCY = re.compile(r"(?P<statistic>mean|median|p[0-9.]+)_(?P<base>ttft|tpot|itl|e2el)")
@@ -33,12 +33,12 @@ _FACTS = {
 }
 
 
-def _is_aggregate(document: Document) -> bool:
+def _is_aggregate(document: ResultFile) -> bool:
     head = document.head
     return "tput_per_gpu" in head or str(head.get("scenario_type", "")).startswith("agentic")
 
 
-def _read(document: Document) -> Iterator[Run]:
+def _read(document: ResultFile) -> Iterator[ToolRun]:
     """Yield one run: the files of all points of a job are collected in a list."""
     objects = document.objects
     head = objects[0]
@@ -49,7 +49,7 @@ def _read(document: Document) -> Iterator[Run]:
         document,
         "inferencex",
         points=points,
-        told=texts(head, "image", "framework", "recipe_fingerprint", "model"),
+        details=texts(head, "image", "framework", "recipe_fingerprint", "model"),
     )
 
 
@@ -61,30 +61,30 @@ def _name(raw: Mapping[str, Any]) -> str:
     return ", ".join(map(str, words))
 
 
-def _point(raw: Mapping[str, Any], **more: Any) -> Point:
+def _point(raw: Mapping[str, Any], **more: Any) -> ToolPoint:
     concurrency = plain(raw.get("conc"))
     axis = concurrency if isinstance(concurrency, float) else None
-    return Point(name=_name(raw), facts=facts_of(raw, _FACTS), axis=axis, **more)
+    return ToolPoint(name=_name(raw), facts=facts_of(raw, _FACTS), axis=axis, **more)
 
 
-def _fixed_length(raw: Mapping[str, Any]) -> Point:
+def _fixed_length(raw: Mapping[str, Any]) -> ToolPoint:
     metrics, absent = rates(raw, _RATES)
-    for key, found in ((key, _LATENCY.fullmatch(key)) for key in raw):
-        if found:  # in seconds, unlike the raw files of the same harness
-            base = "latency" if found["base"] == "e2el" else found["base"]
-            statistic = "p50" if found["statistic"] == "median" else found["statistic"]
+    for key, match in ((key, _LATENCY.fullmatch(key)) for key in raw):
+        if match:  # in seconds, unlike the raw files of the same harness
+            base = "latency" if match["base"] == "e2el" else match["base"]
+            statistic = "p50" if match["statistic"] == "median" else match["statistic"]
             stated(raw[key], f"{base}_{statistic}", 1.0, metrics, absent)
     return _point(raw, metrics=metrics, absent=absent)
 
 
-def _agentic(raw: Mapping[str, Any]) -> Point:
-    found = mapping(raw, "request_metrics")
+def _agentic(raw: Mapping[str, Any]) -> ToolPoint:
+    match = mapping(raw, "request_metrics")
     metrics, absent = rates(
-        mapping(found, "throughput", "per_gpu"), {"tokens_per_second_per_gpu": "total_tput_tps"}
+        mapping(match, "throughput", "per_gpu"), {"tokens_per_second_per_gpu": "total_tput_tps"}
     )
-    stated(found.get("qps"), "requests_per_second", 1.0, metrics, absent)
+    stated(match.get("qps"), "requests_per_second", 1.0, metrics, absent)
     for key, base in (("ttft", "ttft"), ("itl", "itl"), ("e2e", "latency")):
-        statistics(mapping(found, "latency", key), base, 1.0, metrics, absent)
+        statistics(mapping(match, "latency", key), base, 1.0, metrics, absent)
     sent, succeeded = (whole(raw.get(f"num_requests_{kind}")) for kind in ("total", "successful"))
     failed = sent - succeeded if sent is not None and succeeded is not None else None
     return _point(raw, metrics=metrics, absent=absent, sent=sent, failed=failed)
@@ -93,7 +93,7 @@ def _agentic(raw: Mapping[str, Any]) -> Point:
 READER = Reader(title="InferenceX", recognise=_is_aggregate, read=_read)
 
 
-def _is_llmperf(document: Document) -> bool:
+def _is_llmperf(document: ResultFile) -> bool:
     return "results_ttft_s_mean" in document.head or "results_num_completed_requests" in (
         document.head
     )
@@ -107,7 +107,7 @@ _LLMPERF = re.compile(
 _LLMPERF_BASES = {"inter_token_latency": "itl", "ttft": "ttft", "end_to_end_latency": "latency"}
 
 
-def _llmperf(document: Document) -> Iterator[Run]:
+def _llmperf(document: ResultFile) -> Iterator[ToolRun]:
     raw = document.head
     metrics, absent = rates(
         raw, {"output_tokens_per_second": "results_mean_output_throughput_token_per_s"}
@@ -119,9 +119,9 @@ def _llmperf(document: Document) -> Iterator[Run]:
         metrics,
         absent,
     )
-    for key, found in ((key, _LLMPERF.fullmatch(key)) for key in raw):
-        if found:
-            name = f"{_LLMPERF_BASES[found['base']]}_{found['statistic']}"
+    for key, match in ((key, _LLMPERF.fullmatch(key)) for key in raw):
+        if match:
+            name = f"{_LLMPERF_BASES[match['base']]}_{match['statistic']}"
             stated(raw[key], name, 1.0, metrics, absent)
     completed = whole(raw.get("results_num_completed_requests"))
     failed = whole(raw.get("results_number_errors"))
@@ -134,7 +134,7 @@ def _llmperf(document: Document) -> Iterator[Run]:
         "output length spread": "stddev_output_tokens",
     }
     sent = None if completed is None else completed + (failed or 0)
-    point = Point(
+    point = ToolPoint(
         name=f"concurrency {Fact(concurrency).text}",
         metrics=metrics,
         absent=absent,

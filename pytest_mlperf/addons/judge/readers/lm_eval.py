@@ -8,16 +8,16 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pytest_mlperf.addons.judge.files import Document, Reader, run_of
+from pytest_mlperf.addons.judge.files import Reader, ResultFile, run_of
 from pytest_mlperf.addons.judge.model import (
     HIGHER,
     LOWER,
     NEITHER,
     Fact,
-    Point,
     Quantity,
-    Run,
-    Score,
+    TaskScore,
+    ToolPoint,
+    ToolRun,
     number,
     plain,
     texts,
@@ -43,13 +43,13 @@ _WHOLE = {
 SCORE_LIMIT = 0.01
 
 
-def _is_results(document: Document) -> bool:
+def _is_results(document: ResultFile) -> bool:
     head = document.head
     marks = ("versions", "n-shot", "configs", "higher_is_better", "lm_eval_version")
     return isinstance(head.get("results"), Mapping) and any(mark in head for mark in marks)
 
 
-def _results(document: Document) -> Iterator[Run]:
+def _results(document: ResultFile) -> Iterator[ToolRun]:
     raw = document.head
     configuration = mapping(raw, "config")
     tasks = {**mapping(raw, "groups"), **mapping(raw, "results")}
@@ -65,15 +65,18 @@ def _results(document: Document) -> Iterator[Run]:
         started=moment(raw.get("date")),
         commit=next(iter(texts(raw, "git_hash").values()), None),
         version=next(iter(texts(raw, "lm_eval_version").values()), None),
-        told={**texts(raw, "transformers_version"), **texts(configuration, "batch_size", "model")},
+        details={
+            **texts(raw, "transformers_version"),
+            **texts(configuration, "batch_size", "model"),
+        },
     )
 
 
 def _task(
     task: str, scores: Mapping[str, Any], raw: Mapping[str, Any], configuration: Mapping[str, Any]
-) -> Point:
+) -> ToolPoint:
     directions = mapping(raw, "higher_is_better", task)
-    found: dict[str, Score] = {}
+    by_name: dict[str, TaskScore] = {}
     quantities: dict[str, Quantity] = {}
     for key, value in scores.items():
         metric, _, part = str(key).partition(",")
@@ -82,12 +85,12 @@ def _task(
             continue
         stderr = number(scores.get(f"{metric}_stderr{',' if part else ''}{part}"))
         name = f"{metric},{part}" if part and part != "none" else metric
-        found[name] = Score(score, stderr)
+        by_name[name] = TaskScore(score, stderr)
         quantities[name] = _quantity(name, directions.get(metric))
     hashes = mapping(raw, "task_hashes").get(task)
-    return Point(
+    return ToolPoint(
         name=task,
-        scores=found,
+        scores=by_name,
         quantities=quantities,
         facts={
             "task version": Fact(plain(mapping(raw, "versions").get(task))),
@@ -112,17 +115,17 @@ def _settings(value: Any) -> str:
 
 def _quantity(name: str, higher: Any) -> Quantity:
     base = name.partition(",")[0]
-    known = LOWER if base in _LOWER else HIGHER if _HIGHER.fullmatch(base) else NEITHER
-    direction = _DIRECTIONS.get(higher, NEITHER if higher is not None else known)
+    usual = LOWER if base in _LOWER else HIGHER if _HIGHER.fullmatch(base) else NEITHER
+    direction = _DIRECTIONS.get(higher, NEITHER if higher is not None else usual)
     return Quantity(name, "", direction, SCORE_LIMIT)
 
 
-def _is_samples(document: Document) -> bool:
+def _is_samples(document: ResultFile) -> bool:
     head = document.head
     return "doc_id" in head and ("filtered_resps" in head or "doc_hash" in head)
 
 
-def _samples(document: Document) -> Iterator[Run]:
+def _samples(document: ResultFile) -> Iterator[ToolRun]:
     """Yield one run; its points are the filters, its scores those of documents."""
     named = re.match(r"samples_(.+?)_\d{4}-", document.path.name)
     task = named[1] if named else "samples"
@@ -133,7 +136,7 @@ def _samples(document: Document) -> Iterator[Run]:
     for name, lines in by_filter.items():
         metrics = lines[0].get("metrics")
         metrics = metrics if isinstance(metrics, list) else _numeric(lines[0])
-        scores: dict[str, Score] = {}
+        scores: dict[str, TaskScore] = {}
         for metric in metrics:
             values = {
                 f"{line['doc_id']} {line.get('doc_hash', '')}": number(line.get(metric))
@@ -141,12 +144,12 @@ def _samples(document: Document) -> Iterator[Run]:
             }
             there = {key: value for key, value in values.items() if value is not None}
             if there:
-                scores[metric] = Score(sum(there.values()) / len(there), samples=there)
+                scores[metric] = TaskScore(sum(there.values()) / len(there), samples=there)
         prompts = sorted(f"{line['doc_id']} {line.get('prompt_hash', '')}" for line in lines)
         digest = hashlib.sha256("\n".join(prompts).encode()).hexdigest()[:16]
         recorded = "prompt_hash" in lines[0]
         points.append(
-            Point(
+            ToolPoint(
                 name=f"{task}, filter {name}" if name != "none" else task,
                 scores=scores,
                 quantities={metric: _quantity(metric, None) for metric in scores},

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pytest_mlperf.addons.judge.files import Document, Reader, run_of
-from pytest_mlperf.addons.judge.model import Fact, Point, Run, number, positive, whole
+from pytest_mlperf.addons.judge.files import Reader, ResultFile, run_of
+from pytest_mlperf.addons.judge.model import Fact, ToolPoint, ToolRun, number, positive, whole
 from pytest_mlperf.addons.judge.readers.fields import mapping, moment, stated, statistics
 
 
-def _k6_metrics(document: Document) -> Mapping[str, Any]:
+def _k6_metrics(document: ResultFile) -> Mapping[str, Any]:
     """Return metrics by name; the machine-readable summary has a list of them."""
     for holder in (document.head, mapping(document.head, "results")):
         metrics = holder.get("metrics")
@@ -22,18 +22,18 @@ def _k6_metrics(document: Document) -> Mapping[str, Any]:
     return {}
 
 
-def _is_k6(document: Document) -> bool:
-    found = _k6_metrics(document)
-    return any(name in found for name in ("http_req_duration", "http_reqs", "iterations")) or (
-        "http_req_failed" in found
+def _is_k6(document: ResultFile) -> bool:
+    by_name = _k6_metrics(document)
+    return any(name in by_name for name in ("http_req_duration", "http_reqs", "iterations")) or (
+        "http_req_failed" in by_name
     )
 
 
 _EXPECTED = "http_req_duration{expected_response:true}"
 
 
-def _k6(document: Document) -> Iterator[Run]:
-    found = {
+def _k6(document: ResultFile) -> Iterator[ToolRun]:
+    by_name = {
         name: metric if "values" not in metric else {**metric, **mapping(metric, "values")}
         for name, metric in _k6_metrics(document).items()
         if isinstance(metric, Mapping)
@@ -42,19 +42,21 @@ def _k6(document: Document) -> Iterator[Run]:
     absent: dict[str, str] = {}
     # Failed requests are in http_req_duration.
     statistics(
-        found.get(_EXPECTED) or found.get("http_req_duration"), "latency", 1e-3, metrics, absent
+        by_name.get(_EXPECTED) or by_name.get("http_req_duration"), "latency", 1e-3, metrics, absent
     )
-    stated(mapping(found, "http_reqs").get("rate"), "requests_per_second", 1.0, metrics, absent)
-    checks = mapping(found, "checks")
+    stated(mapping(by_name, "http_reqs").get("rate"), "requests_per_second", 1.0, metrics, absent)
+    checks = mapping(by_name, "checks")
     stated(checks.get("value", checks.get("rate")), "checks", 1.0, metrics, absent)
-    sent, failed = _k6_failed(found)
-    points = [Point(name="all requests", metrics=metrics, absent=absent, sent=sent, failed=failed)]
-    for name, metric in found.items():
+    sent, failed = _k6_failed(by_name)
+    points = [
+        ToolPoint(name="all requests", metrics=metrics, absent=absent, sent=sent, failed=failed)
+    ]
+    for name, metric in by_name.items():
         for expression, state in mapping(metric, "thresholds").items():
             # The classic summary has true for a failed threshold, handleSummary has ok.
             bad = not state.get("ok") if isinstance(state, Mapping) else state is True
             text = f"threshold {name} {expression}"
-            points.append(Point(name=text, broken="the threshold failed" if bad else ""))
+            points.append(ToolPoint(name=text, broken="the threshold failed" if bad else ""))
     state = mapping(document.head, "state")
     yield run_of(
         document,
@@ -64,14 +66,14 @@ def _k6(document: Document) -> Iterator[Run]:
     )
 
 
-def _k6_failed(found: Mapping[str, Any]) -> tuple[int | None, int | None]:
+def _k6_failed(by_name: Mapping[str, Any]) -> tuple[int | None, int | None]:
     """Return requests and failed ones: `passes` of http_req_failed are the failed requests."""
-    failures = mapping(found, "http_req_failed")
+    failures = mapping(by_name, "http_req_failed")
     failed, fine = whole(failures.get("passes")), whole(failures.get("fails"))
     if failed is not None and fine is not None:
         return failed + fine, failed
     share = number(failures.get("value", failures.get("rate")))
-    total = whole(mapping(found, "http_reqs").get("count"))
+    total = whole(mapping(by_name, "http_reqs").get("count"))
     matches = whole(failures.get("matches"))
     if total is None:
         total = whole(failures.get("total"))
@@ -83,11 +85,11 @@ def _k6_failed(found: Mapping[str, Any]) -> tuple[int | None, int | None]:
 K6 = Reader(title="k6", recognise=_is_k6, read=_k6)
 
 
-def _is_locust(document: Document) -> bool:
+def _is_locust(document: ResultFile) -> bool:
     return {"num_requests", "num_failures", "response_times"} <= document.head.keys()
 
 
-def _locust(document: Document) -> Iterator[Run]:
+def _locust(document: ResultFile) -> Iterator[ToolRun]:
     points = []
     objects = document.objects
     for raw in objects:
@@ -106,7 +108,9 @@ def _locust(document: Document) -> Iterator[Run]:
         if sent and seconds:
             metrics["requests_per_second"] = sent / seconds
         name = f"{raw.get('method') or ''} {raw.get('name')}".strip()
-        points.append(Point(name=name, metrics=metrics, absent=absent, sent=sent, failed=failed))
+        points.append(
+            ToolPoint(name=name, metrics=metrics, absent=absent, sent=sent, failed=failed)
+        )
     starts = filter(None, (moment(raw.get("start_time")) for raw in objects))
     yield run_of(document, "locust", points=tuple(points), started=min(starts, default=None))
 
@@ -128,11 +132,11 @@ def _rank(times: list[tuple[float, int]], share: float) -> float | None:
 _LOCUST_COLUMNS = {"Type", "Name", "Request Count", "Failure Count"}
 
 
-def _is_locust_table(document: Document) -> bool:
+def _is_locust_table(document: ResultFile) -> bool:
     return bool(document.rows) and document.rows[0].keys() >= _LOCUST_COLUMNS
 
 
-def _locust_table(document: Document) -> Iterator[Run]:
+def _locust_table(document: ResultFile) -> Iterator[ToolRun]:
     points = []
     rows = document.rows
     for row in rows:
@@ -147,7 +151,7 @@ def _locust_table(document: Document) -> Iterator[Run]:
         stated(_cell(row, "Requests/s"), "requests_per_second", 1.0, metrics, absent)
         sent, failed = (whole(_cell(row, f"{kind} Count")) for kind in ("Request", "Failure"))
         points.append(
-            Point(
+            ToolPoint(
                 name=f"{row['Type']} {row['Name']}".strip(),
                 metrics=metrics,
                 absent=absent,

@@ -6,14 +6,14 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pytest_mlperf.addons.judge.files import Document, Reader, run_of
+from pytest_mlperf.addons.judge.files import Reader, ResultFile, run_of
 from pytest_mlperf.addons.judge.model import (
     HIGHER,
     NEITHER,
     Fact,
-    Point,
     Quantity,
-    Run,
+    ToolPoint,
+    ToolRun,
     number,
     plain,
     positive,
@@ -27,16 +27,16 @@ CLOCK_TOLERANCE = 0.02
 _ROUNDS = "rounds and repetitions of one process count as one run"
 
 
-def _list_of(document: Document, key: str) -> list[Mapping[str, Any]]:
-    found = document.head.get(key)
-    return [one for one in found if isinstance(one, Mapping)] if isinstance(found, list) else []
+def _list_of(document: ResultFile, key: str) -> list[Mapping[str, Any]]:
+    entries = document.head.get(key)
+    return [one for one in entries if isinstance(one, Mapping)] if isinstance(entries, list) else []
 
 
-def _is_pytest_benchmark(document: Document) -> bool:
+def _is_pytest_benchmark(document: ResultFile) -> bool:
     return "machine_info" in document.head and isinstance(document.head.get("benchmarks"), list)
 
 
-def _pytest_benchmark(document: Document) -> Iterator[Run]:
+def _pytest_benchmark(document: ResultFile) -> Iterator[ToolRun]:
     raw = document.head
     machine, commit = (mapping(raw, key) for key in ("machine_info", "commit_info"))
     about = machine.get("cpu")
@@ -49,7 +49,7 @@ def _pytest_benchmark(document: Document) -> Iterator[Run]:
         for name, statistic in (("median", "p50"), ("mean", "mean"), ("min", "min")):
             stated(stats.get(name), f"time_{statistic}", 1.0, metrics, absent)
         points.append(
-            Point(
+            ToolPoint(
                 name=str(one.get("fullname") or one.get("name")),
                 metrics=metrics,
                 absent=absent,
@@ -64,7 +64,7 @@ def _pytest_benchmark(document: Document) -> Iterator[Run]:
         host=next(iter(texts(machine, "node").values()), None),
         commit=_commit(commit),
         version=next(iter(texts(raw, "version").values()), None),
-        told=texts(machine, "python_version", "system", "release"),
+        details=texts(machine, "python_version", "system", "release"),
         notes=(f"pytest-benchmark: {_ROUNDS}; --mlperf-judge-benchmarks measures in processes",),
     )
 
@@ -80,7 +80,7 @@ PYTEST_BENCHMARK = Reader(
 )
 
 
-def _is_google(document: Document) -> bool:
+def _is_google(document: ResultFile) -> bool:
     return "context" in document.head and isinstance(document.head.get("benchmarks"), list)
 
 
@@ -93,7 +93,7 @@ _GOOGLE = {
 }
 
 
-def _google(document: Document) -> Iterator[Run]:
+def _google(document: ResultFile) -> Iterator[ToolRun]:
     context = mapping(document.head, "context")
     schema = context.get("json_schema_version", 1)
     rows: dict[str, list[Mapping[str, Any]]] = {}
@@ -124,7 +124,9 @@ def _google(document: Document) -> Iterator[Run]:
     )
 
 
-def _google_point(name: str, rows: list[Mapping[str, Any]], shared: Mapping[str, Fact]) -> Point:
+def _google_point(
+    name: str, rows: list[Mapping[str, Any]], shared: Mapping[str, Fact]
+) -> ToolPoint:
     """Return a benchmark: means over its repetitions, which are of one process."""
     absent: dict[str, str] = {}
     values: dict[str, list[float]] = defaultdict(list)
@@ -145,9 +147,9 @@ def _google_point(name: str, rows: list[Mapping[str, Any]], shared: Mapping[str,
                 values[metric].append(value)
     if not values and not absent:
         absent["time_mean"] = "no time in the file"
-    return Point(
+    return ToolPoint(
         name=name,
-        metrics={metric: sum(found) / len(found) for metric, found in values.items()},
+        metrics={metric: sum(entries) / len(entries) for metric, entries in values.items()},
         absent=absent,
         facts={**shared, "threads": Fact(plain(rows[0].get("threads")))},
         quantities={
@@ -161,12 +163,12 @@ def _google_point(name: str, rows: list[Mapping[str, Any]], shared: Mapping[str,
 GOOGLE = Reader(title="Google Benchmark", recognise=_is_google, read=_google)
 
 
-def _is_hyperfine(document: Document) -> bool:
-    found = _list_of(document, "results")
-    return bool(found) and "command" in found[0] and "mean" in found[0]
+def _is_hyperfine(document: ResultFile) -> bool:
+    entries = _list_of(document, "results")
+    return bool(entries) and "command" in entries[0] and "mean" in entries[0]
 
 
-def _hyperfine(document: Document) -> Iterator[Run]:
+def _hyperfine(document: ResultFile) -> Iterator[ToolRun]:
     points = []
     for one in _list_of(document, "results"):
         metrics: dict[str, float] = {}
@@ -179,7 +181,7 @@ def _hyperfine(document: Document) -> Iterator[Run]:
         failed = f"{len(bad)} of {len(codes)} runs of the command ended with {bad[:1]}"
         parameters = one.get("parameters")
         points.append(
-            Point(
+            ToolPoint(
                 name=str(one["command"]),
                 metrics=metrics,
                 absent=absent,
@@ -194,7 +196,7 @@ def _hyperfine(document: Document) -> Iterator[Run]:
 HYPERFINE = Reader(title="hyperfine", recognise=_is_hyperfine, read=_hyperfine)
 
 
-def _is_llama_bench(document: Document) -> bool:
+def _is_llama_bench(document: ResultFile) -> bool:
     return {"avg_ts", "n_prompt", "n_gen"} <= document.head.keys()
 
 
@@ -216,9 +218,9 @@ _LLAMA_FACTS = {
 }
 
 
-def _llama_bench(document: Document) -> Iterator[Run]:
+def _llama_bench(document: ResultFile) -> Iterator[ToolRun]:
     objects = document.objects
-    points: list[Point] = []
+    points: list[ToolPoint] = []
     for raw in objects:
         counts = [raw.get(key) or 0 for key in ("n_prompt", "n_gen", "n_depth")]
         tests = ((counts[0], "pp"), (counts[1], "tg"))
@@ -230,7 +232,7 @@ def _llama_bench(document: Document) -> Iterator[Run]:
         stated(raw.get("avg_ts"), "tokens_per_second", 1.0, metrics, absent)
         facts = {title: Fact(plain(raw.get(key))) for title, key in _LLAMA_FACTS.items()}
         name = f"{name} #{same + 1}" if same else name
-        points.append(Point(name=name, metrics=metrics, absent=absent, facts=facts))
+        points.append(ToolPoint(name=name, metrics=metrics, absent=absent, facts=facts))
     head = objects[0]
     yield run_of(
         document,
@@ -239,7 +241,7 @@ def _llama_bench(document: Document) -> Iterator[Run]:
         started=moment(head.get("test_time")),
         commit=next(iter(texts(head, "build_commit").values()), None),
         version=next(iter(texts(head, "build_number").values()), None),
-        told=texts(head, "backends", "model_filename"),
+        details=texts(head, "backends", "model_filename"),
         notes=("llama-bench: repetitions of one process count as one run",),
     )
 

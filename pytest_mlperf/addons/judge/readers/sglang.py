@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pytest_mlperf.addons.judge.files import Document, Reader, run_of
+from pytest_mlperf.addons.judge.files import Reader, ResultFile, run_of
 from pytest_mlperf.addons.judge.model import (
     Fact,
-    Point,
-    Run,
+    ToolPoint,
+    ToolRun,
     facts_of,
     lengths,
     number,
@@ -19,8 +19,14 @@ from pytest_mlperf.addons.judge.model import (
     texts,
     whole,
 )
-from pytest_mlperf.addons.judge.readers.fields import mapping, rates, stated
-from pytest_mlperf.addons.judge.readers.vllm import SGLANG, load_name
+from pytest_mlperf.addons.judge.readers.fields import (
+    CACHE_TOLERANCE,
+    SGLANG,
+    load_name,
+    mapping,
+    rates,
+    stated,
+)
 
 _LATENCY = re.compile(r"(?P<statistic>mean|median|p[0-9.]+)_(?P<base>e2e_latency|ttft|tpot|itl)_ms")
 
@@ -34,16 +40,13 @@ _RATES = {
 
 _LENGTHS = ("random_input_len", "random_output_len", "sharegpt_output_len")
 
-CACHE_TOLERANCE = 0.05
-"""Difference of cache hit shares that random prompts explain."""
 
-
-def _is_sglang(document: Document) -> bool:
+def _is_sglang(document: ResultFile) -> bool:
     head = document.head
     return "completed" in head and any(mark in head for mark in SGLANG)
 
 
-def _read(document: Document) -> Iterator[Run]:
+def _read(document: ResultFile) -> Iterator[ToolRun]:
     for index, raw in enumerate(document.objects):
         server = mapping(raw, "server_info")
         yield run_of(
@@ -52,17 +55,17 @@ def _read(document: Document) -> Iterator[Run]:
             index,
             points=(_point(raw, server),),
             version=next(iter(texts(server, "version").values()), None),
-            told=texts(raw, "tag", "backend"),
+            details=texts(raw, "tag", "backend"),
             duration_s=positive(raw.get("duration")),
         )
 
 
-def _point(raw: Mapping[str, Any], server: Mapping[str, Any]) -> Point:
+def _point(raw: Mapping[str, Any], server: Mapping[str, Any]) -> ToolPoint:
     metrics, absent = rates(raw, _RATES)
-    for key, found in ((key, _LATENCY.fullmatch(key)) for key in raw):
-        if found:
-            base = "latency" if found["base"] == "e2e_latency" else found["base"]
-            statistic = "p50" if found["statistic"] == "median" else found["statistic"]
+    for key, match in ((key, _LATENCY.fullmatch(key)) for key in raw):
+        if match:
+            base = "latency" if match["base"] == "e2e_latency" else match["base"]
+            statistic = "p50" if match["statistic"] == "median" else match["statistic"]
             stated(raw[key], f"{base}_{statistic}", 1e-3, metrics, absent)
     hits = number(mapping(raw, "cache_report").get("cache_hit_rate_pct"))
     completed = whole(raw.get("completed"))
@@ -71,7 +74,7 @@ def _point(raw: Mapping[str, Any], server: Mapping[str, Any]) -> Point:
     name = load_name(plain(raw.get("request_rate")), concurrency)
     if sizes[0] is not None and sizes[1] is not None:
         name += f", {Fact(sizes[0]).text} in, {Fact(sizes[1]).text} out"
-    return Point(
+    return ToolPoint(
         name=name,
         metrics=metrics,
         absent=absent,

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_mlperf import MlperfError
-from pytest_mlperf.addons.judge.files import Document, Reader, run_of
+from pytest_mlperf.addons.judge.files import Reader, ResultFile, run_of
 from pytest_mlperf.addons.judge.model import (
     HIGHER,
     LOWER,
     NEITHER,
-    Point,
     Quantity,
-    Run,
+    ToolPoint,
+    ToolRun,
     named,
     positive,
     texts,
@@ -59,39 +59,39 @@ def column_of(text: str) -> Column:
         units = ", ".join(("s", "ms", "us", "ns"))
         raise ValueError(f"{text!r}: {metric} is a time; name its unit: {units}")
     shown = "s" if in_seconds else "" if unit == "%" else unit
-    own = quantity or Quantity(metric, shown, _DIRECTIONS.get(direction, NEITHER))
-    return Column(metric, name, _FACTORS.get(unit, 1.0), own)
+    defined = quantity or Quantity(metric, shown, _DIRECTIONS.get(direction, NEITHER))
+    return Column(metric, name, _FACTORS.get(unit, 1.0), defined)
 
 
 def reader_of(columns: Sequence[Column], points: Sequence[str]) -> Reader:
     """Return a reader of tables with these columns; `points` are the columns that name a case."""
 
-    def read(document: Document) -> Iterator[Run]:
+    def read(document: ResultFile) -> Iterator[ToolRun]:
         rows: Sequence[Mapping[str, Any]] = document.rows or document.objects
         _require(document, rows, [*points, *(column.name for column in columns)])
         repeats: dict[str, int] = defaultdict(int)
-        runs: dict[int, list[tuple[Point, Mapping[str, Any]]]] = defaultdict(list)
+        runs: dict[int, list[tuple[ToolPoint, Mapping[str, Any]]]] = defaultdict(list)
         for row in rows:
             point = _point(row, columns, points)
             runs[repeats[point.name]].append((point, row))
             repeats[point.name] += 1
-        for number, found in sorted(runs.items()):
-            first = found[0][1]
+        for number, parts in sorted(runs.items()):
+            first = parts[0][1]
             run = run_of(
                 document,
                 "table",
-                points=tuple(point for point, _ in found),
+                points=tuple(point for point, _ in parts),
                 started=next(filter(None, (moment(first.get(name)) for name in _STARTED)), None),
                 host=next(iter(texts(first, "host").values()), None),
                 commit=next(iter(texts(first, "commit").values()), None),
-                told=texts(first, *(name for name in first if name in {"session", "version"})),
+                details=texts(first, *(name for name in first if name in {"session", "version"})),
             )
             yield _numbered(run, number)
 
     return Reader(title="a table", recognise=lambda document: False, read=read)  # noqa: ARG005
 
 
-def _numbered(run: Run, number: int) -> Run:
+def _numbered(run: ToolRun, number: int) -> ToolRun:
     from dataclasses import replace
 
     if not number:
@@ -101,14 +101,14 @@ def _numbered(run: Run, number: int) -> Run:
     )
 
 
-def _require(document: Document, rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> None:
-    known = {name: None for row in rows for name in row}
-    if lacking := [name for name in names if name not in known]:
-        columns = ", ".join(known) or "none"
+def _require(document: ResultFile, rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> None:
+    columns_there = {name: None for row in rows for name in row}
+    if lacking := [name for name in names if name not in columns_there]:
+        columns = ", ".join(columns_there) or "none"
         raise MlperfError(f"{document.path}: no column {lacking[0]!r}; its columns are {columns}")
 
 
-def _point(row: Mapping[str, Any], columns: Sequence[Column], points: Sequence[str]) -> Point:
+def _point(row: Mapping[str, Any], columns: Sequence[Column], points: Sequence[str]) -> ToolPoint:
     metrics, absent = {}, {}
     for column in columns:
         value = row.get(column.name)
@@ -120,7 +120,7 @@ def _point(row: Mapping[str, Any], columns: Sequence[Column], points: Sequence[s
             metrics[column.metric] = amount
         elif value not in (None, ""):
             absent[column.metric] = f"the file has {value!r}"[:60]
-    return Point(
+    return ToolPoint(
         name=", ".join(f"{name} {row.get(name)}" for name in points) or "table",
         metrics=metrics,
         absent=absent,

@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pytest_mlperf.addons.judge.files import Document, Reader, run_of
-from pytest_mlperf.addons.judge.model import TOKENS, Fact, Point, Run, facts_of, plain, texts
+from pytest_mlperf.addons.judge.files import Reader, ResultFile, run_of
+from pytest_mlperf.addons.judge.model import (
+    TOKENS,
+    Fact,
+    ToolPoint,
+    ToolRun,
+    facts_of,
+    plain,
+    texts,
+)
 from pytest_mlperf.addons.judge.readers.fields import mapping, rates, stated, statistics
 
 _RATES = {
@@ -27,14 +35,14 @@ _ENGINE = {
 _WORLD = {"TP": "tp_size", "PP": "pp_size", "EP": "ep_size", "GPUs": "world_size"}
 
 
-def _is_report(document: Document) -> bool:
+def _is_report(document: ResultFile) -> bool:
     head = document.head
     return isinstance(head.get("performance"), dict) and (
         "request_info" in head or "world_info" in head or "engine" in head
     )
 
 
-def _read(document: Document) -> Iterator[Run]:
+def _read(document: ResultFile) -> Iterator[ToolRun]:
     raw = document.head
     performance, streaming = mapping(raw, "performance"), mapping(raw, "streaming_metrics")
     metrics, absent = rates(performance, _RATES)
@@ -53,7 +61,7 @@ def _read(document: Document) -> Iterator[Run]:
         document,
         "trtllm-bench",
         points=(
-            Point(
+            ToolPoint(
                 name=name or "one load",
                 metrics=metrics,
                 absent=absent,

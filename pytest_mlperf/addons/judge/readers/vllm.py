@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pytest_mlperf.addons.judge.files import Document, Reader, run_of
+from pytest_mlperf.addons.judge.files import Reader, ResultFile, run_of
 from pytest_mlperf.addons.judge.model import (
     Fact,
-    Point,
-    Run,
+    ToolPoint,
+    ToolRun,
     facts_of,
     lengths,
     per,
@@ -19,7 +19,7 @@ from pytest_mlperf.addons.judge.model import (
     texts,
     whole,
 )
-from pytest_mlperf.addons.judge.readers.fields import moment, rates, stated
+from pytest_mlperf.addons.judge.readers.fields import SGLANG, load_name, moment, rates, stated
 
 LATENCY = re.compile(r"(?P<statistic>mean|median|p[0-9.]+)_(?P<base>ttft|tpot|itl|e2el)_ms")
 
@@ -35,23 +35,17 @@ _MARKS = (
     *("request_goodput:", "total_token_throughput", "median_e2el_ms", "rtfx", "endpoint_type"),
 )
 
-SGLANG = (
-    *("total_output_tokens_retokenized", "sharegpt_output_len", "random_input_len", "server_info"),
-    *("cache_report", "accept_length", "mean_e2e_latency_ms", "dataset_name", "random_range_ratio"),
-)
-"""Keys that only SGLang's benchmark writes."""
-
-_KNOWN = {"model": "model_id", "tokenizer": "tokenizer_id", "prompts": "num_prompts"}
+_FACTS = {"model": "model_id", "tokenizer": "tokenizer_id", "prompts": "num_prompts"}
 
 
-def _is_serve(document: Document) -> bool:
+def _is_serve(document: ResultFile) -> bool:
     head = document.head
     if "completed" not in head or any(mark in head for mark in SGLANG):
         return False
     return any(mark in head for mark in _MARKS) or any(map(LATENCY.fullmatch, head))
 
 
-def _serve(document: Document) -> Iterator[Run]:
+def _serve(document: ResultFile) -> Iterator[ToolRun]:
     for index, raw in enumerate(document.objects):
         yield run_of(
             document,
@@ -62,12 +56,12 @@ def _serve(document: Document) -> Iterator[Run]:
             host=next(iter(texts(raw, "host", "hostname").values()), None),
             commit=next(iter(texts(raw, "commit", "git_commit").values()), None),
             version=next(iter(texts(raw, "vllm_version", "version").values()), None),
-            told=texts(raw, "label", "backend", "endpoint_type"),
+            details=texts(raw, "label", "backend", "endpoint_type"),
             duration_s=positive(raw.get("duration")),
         )
 
 
-def _served(raw: Mapping[str, Any]) -> Point:
+def _served(raw: Mapping[str, Any]) -> ToolPoint:
     raw = {**raw, "request_goodput": raw.get("request_goodput", raw.get("request_goodput:"))}
     metrics, absent = rates(raw, RATES)
     if "total_tokens_per_second" not in metrics:  # files before vLLM's PR 8164
@@ -75,12 +69,12 @@ def _served(raw: Mapping[str, Any]) -> Point:
         total = per(sum(filter(None, tokens)) if all(tokens) else None, raw.get("duration"))
         metrics |= {"total_tokens_per_second": total} if total else {}
     names = {"e2el": "latency"}
-    for key, found in ((key, LATENCY.fullmatch(key)) for key in raw):
-        if found:
-            statistic = "p50" if found["statistic"] == "median" else found["statistic"]
+    for key, match in ((key, LATENCY.fullmatch(key)) for key in raw):
+        if match:
+            statistic = "p50" if match["statistic"] == "median" else match["statistic"]
             stated(
                 raw[key],
-                f"{names.get(found['base'], found['base'])}_{statistic}",
+                f"{names.get(match['base'], match['base'])}_{statistic}",
                 1e-3,
                 metrics,
                 absent,
@@ -96,12 +90,12 @@ def _served(raw: Mapping[str, Any]) -> Point:
     if sent is None and failed is not None and completed is not None:
         sent = failed + completed
     rate, concurrency = plain(raw.get("request_rate")), plain(raw.get("max_concurrency"))
-    return Point(
+    return ToolPoint(
         name=load_name(rate, concurrency),
         metrics=metrics,
         absent=absent,
         facts={
-            **facts_of(raw, _KNOWN),
+            **facts_of(raw, _FACTS),
             "burstiness": Fact(plain(raw.get("burstiness")), tolerance=1e-6),
             **lengths(completed, raw.get("total_input_tokens"), raw.get("total_output_tokens")),
             "goodput target": Fact(None, ("goodput",), needed=True),
@@ -113,31 +107,21 @@ def _served(raw: Mapping[str, Any]) -> Point:
     )
 
 
-def load_name(rate: str | float | None, concurrency: str | float | None) -> str:
-    """Return the name of a point by its load: "concurrency 64, rate 4"."""
-    words = []
-    if concurrency is not None:
-        words.append(f"concurrency {Fact(concurrency).text}")
-    if rate is not None and str(rate).lower() not in {"inf", "infinity"}:
-        words.append(f"rate {Fact(rate).text}")
-    return ", ".join(words) or "no limit of load"
-
-
 SERVE = Reader(title="vllm bench serve", recognise=_is_serve, read=_serve)
 
 
-def _is_throughput(document: Document) -> bool:
+def _is_throughput(document: ResultFile) -> bool:
     return {"elapsed_time", "num_requests", "requests_per_second"} <= document.head.keys()
 
 
-def _throughput(document: Document) -> Iterator[Run]:
+def _throughput(document: ResultFile) -> Iterator[ToolRun]:
     for index, raw in enumerate(document.objects):
         metrics, absent = rates(
             raw, {name: name for name in ("requests_per_second", "tokens_per_second")}
         )
         tokens = Fact(per(raw.get("total_num_tokens"), raw.get("num_requests")), tolerance=0.02)
         facts = {**facts_of(raw, {"requests": "num_requests"}), "tokens per request": tokens}
-        point = Point(name="throughput", metrics=metrics, absent=absent, facts=facts)
+        point = ToolPoint(name="throughput", metrics=metrics, absent=absent, facts=facts)
         elapsed = positive(raw.get("elapsed_time"))
         yield run_of(document, "vllm-throughput", index, points=(point,), duration_s=elapsed)
 
@@ -145,18 +129,18 @@ def _throughput(document: Document) -> Iterator[Run]:
 THROUGHPUT = Reader(title="vllm bench throughput", recognise=_is_throughput, read=_throughput)
 
 
-def _is_latency(document: Document) -> bool:
+def _is_latency(document: ResultFile) -> bool:
     return {"avg_latency", "latencies", "percentiles"} <= document.head.keys()
 
 
-def _latency(document: Document) -> Iterator[Run]:
+def _latency(document: ResultFile) -> Iterator[ToolRun]:
     raw = document.head
     metrics: dict[str, float] = {}
     absent: dict[str, str] = {}
     stated(raw["avg_latency"], "latency_mean", 1.0, metrics, absent)
     for rank, value in raw["percentiles"].items():
         stated(value, f"latency_p{rank}", 1.0, metrics, absent)
-    point = Point(
+    point = ToolPoint(
         name="latency",
         metrics=metrics,
         absent=absent,

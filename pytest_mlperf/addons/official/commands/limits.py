@@ -16,8 +16,8 @@ from pytest_mlperf.core.metrics import gated_metrics
 from pytest_mlperf.core.numbers import plural, rounded
 from pytest_mlperf.core.untrusted_text import nearest
 from pytest_mlperf.hardware.specs import known_gpus
-from pytest_mlperf.reports.terminal.layout import fold, paragraph, table
-from pytest_mlperf.rounds.published import SECONDS, OfficialResult, official_results
+from pytest_mlperf.reports.terminal.layout import fold, paragraphs, table
+from pytest_mlperf.rounds.published import OfficialResult, official_results
 from pytest_mlperf.rounds.work import work_named
 from pytest_mlperf.run.roofline_share import WorkloadLimit
 
@@ -104,7 +104,6 @@ def _single_limit(parsed: argparse.Namespace, columns: int) -> Iterable[str]:
 
 
 def _figures(texts: Iterable[str]) -> dict[str, Any]:
-    """Return the values of `--set`: formats are words, all others numbers."""
     figures: dict[str, Any] = {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -155,7 +154,7 @@ def _limit(result: OfficialResult) -> WorkloadLimit | None:
     metric = "tokens_per_second" if result.unit == "tokens/s" else "throughput"
     value = result.value
     if result.is_latency:
-        metric, value = gated_metrics(result.scenario)[0], result.value * SECONDS[result.unit]
+        metric, value = gated_metrics(result.scenario)[0], result.value * result.unit_seconds
     length = result.tokens_per_sample
     return WorkloadLimit.of(
         result.model,
@@ -223,7 +222,7 @@ def _row(row: ResultRow) -> dict[str, str]:
     result, limit = row.result, row.limit
     certain = limit.certain
     if certain is not None:
-        certain /= SECONDS.get(result.unit, 1.0)
+        certain /= result.unit_seconds
     return {
         "workload": result.model + ("*" if result.division == "open" else ""),
         "run": SCENARIO_ABBREVIATIONS[result.scenario],
@@ -244,7 +243,6 @@ def _percent(share: float | None) -> str:
 
 
 def _bound(accelerator: str, bound: WorkloadLimit, columns: int) -> Iterator[str]:
-    """Yield one limit with its derivation."""
     gpu, limit = bound.gpu, bound.limit
     title = f"{bound.about.name} on {bound.seen.gpus}x{gpu.name if gpu else accelerator}"
     if limit.why_unknown or gpu is None:
@@ -253,9 +251,9 @@ def _bound(accelerator: str, bound: WorkloadLimit, columns: int) -> Iterator[str
     yield title
     unit = "tokens/s" if limit.metric == "tokens_per_second" else "samples/s"
     for label, text in _made_of(bound, unit):
-        yield from paragraph(label, text, columns)
-    yield from paragraph("GPU", gpu.source, columns)
-    yield from paragraph("workload", bound.about.source, columns)
+        yield from paragraphs(label, [text], columns)
+    yield from paragraphs("GPU", [gpu.source], columns)
+    yield from paragraphs("workload", [bound.about.source], columns)
 
 
 def _made_of(bound: WorkloadLimit, unit: str) -> Iterator[tuple[str, str]]:

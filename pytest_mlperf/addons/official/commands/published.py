@@ -18,7 +18,7 @@ from pytest_mlperf.core.numbers import plural
 from pytest_mlperf.core.results import UNVERIFIED_LABEL
 from pytest_mlperf.core.untrusted_text import csv_cell, json_text, markdown_text, nearest
 from pytest_mlperf.hardware.specs import find_gpu, known_gpus
-from pytest_mlperf.reports.terminal.layout import Row, fold, relative, table
+from pytest_mlperf.reports.terminal.layout import fold, relative, table
 from pytest_mlperf.rounds.published import OfficialResult, benchmarks, official_results
 
 HELP = """\
@@ -264,7 +264,7 @@ def listing(
     )
 
 
-def _row(figure: PublishedFigure) -> Row:
+def _row(figure: PublishedFigure) -> Mapping[str, str]:
     result = figure.result
     marks = (result.inferred, "~"), (result.division == "open", "*")
     early = result.availability not in ("", "available")
@@ -279,7 +279,7 @@ def _row(figure: PublishedFigure) -> Row:
     }
 
 
-def _markdown(names: Sequence[str], rows: Sequence[Row]) -> Iterator[str]:
+def _markdown(names: Sequence[str], rows: Sequence[Mapping[str, str]]) -> Iterator[str]:
     yield f"| {' | '.join(names)} |"
     yield f"|{' --- |' * len(names)}"
     for row in rows:

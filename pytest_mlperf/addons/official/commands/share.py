@@ -16,7 +16,7 @@ from pytest_mlperf.cli.stored_results import results_path
 from pytest_mlperf.core.numbers import rounded
 from pytest_mlperf.core.results import UNVERIFIED_LABEL
 from pytest_mlperf.core.untrusted_text import nearest
-from pytest_mlperf.reports.terminal.layout import Row, paragraph, paragraphs, table
+from pytest_mlperf.reports.terminal.layout import paragraphs, table
 from pytest_mlperf.rounds.published import OfficialResult, official_results
 
 COLUMNS = ("A", "best", "share", "unit", "round", "submitter", "system")
@@ -97,8 +97,8 @@ def lines(
     width: int,
 ) -> Iterator[str]:
     """Yield a table of the comparable cases of a side, and why the others are not."""
-    yield from paragraph("A", name, width)
-    yield from paragraph("published", source_names, width)
+    yield from paragraphs("A", [name], width)
+    yield from paragraphs("published", [source_names], width)
     like = [(case, placing) for case, placing in standing if isinstance(placing, Placing)]
     if like:
         rows = [_row(placing) for _, placing in like]
@@ -120,7 +120,7 @@ def lines(
     )
 
 
-def _row(placing: Placing) -> Row:
+def _row(placing: Placing) -> dict[str, str]:
     best = placing.best
     return {
         "A": rounded(placing.value),

@@ -193,7 +193,6 @@ def _guessed(name: str, rules: Round | None) -> str | None:
 
 
 def _official(name: str, rules: Round | None) -> str | None:
-    """Return the checker's name of a workload, with its accuracy target if it has one."""
     workload = workload_of(rules, name)
     if workload is None:
         return None
@@ -221,7 +220,6 @@ def _system(at: ResultPlace) -> Mapping[str, Any]:
 
 
 def _count(at: ResultPlace, system: Mapping[str, Any], key: str) -> int | None:
-    """Return a count of a system's description; None if it differs between nodes."""
     text = str(system.get(key, "")).strip()
     if text.lower() in NO_ACCELERATOR_NAMES:
         return 0

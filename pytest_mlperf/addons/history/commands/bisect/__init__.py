@@ -23,7 +23,7 @@ from pytest_mlperf.cli.output import progress, width
 from pytest_mlperf.cli.turns import InterleavedCases, interleaved
 from pytest_mlperf.reports.terminal.layout import fold
 from pytest_mlperf.run.builds import remove_left
-from pytest_mlperf.run.lineage import BuildAt, commits, versions
+from pytest_mlperf.run.lineage import BuildAt, builds_between
 from pytest_mlperf.run.project import new_id
 
 PAIRS = 6
@@ -149,13 +149,11 @@ def _tell(search: Bisection, comparison: Comparison) -> None:
 
 
 def _builds(parsed: argparse.Namespace, plan: InterleavedCases) -> list[BuildAt]:
-    cases = list(plan.cases.values())
-    if parsed.versions:
-        pythons = {case.job.elsewhere for case in cases}
-        if len(pythons) > 1:
-            raise MlperfError("these tests run in several Pythons; bisect those of one at a time")
-        return versions(parsed.versions, pythons.pop())
-    return commits(cases[0].planned.path.resolve().parent, parsed.good, parsed.bad)
+    pythons = {case.job.elsewhere for case in plan.cases.values()} if parsed.versions else {None}
+    if len(pythons) > 1:
+        raise MlperfError("these tests run in several Pythons; bisect those of one at a time")
+    suite = plan.noisiest.planned.path
+    return builds_between((parsed.good, parsed.bad), parsed.versions, suite, pythons.pop())
 
 
 def _settings(plan: InterleavedCases, pairs: int) -> dict[str, str]:

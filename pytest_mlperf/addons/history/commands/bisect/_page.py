@@ -18,7 +18,7 @@ from pytest_mlperf.cli.output import show, width
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.numbers import duration, plural
 from pytest_mlperf.judge.ratio import RelativeSpeed
-from pytest_mlperf.reports.terminal.layout import fold, line, paragraph, paragraphs, table, unbroken
+from pytest_mlperf.reports.terminal.layout import fold, line, paragraphs, table, unbroken
 from pytest_mlperf.run.lineage import BuildAt
 
 MAX_LISTED_COMMITS = 20
@@ -42,10 +42,10 @@ def heading(search: Bisection, tests: Sequence[str], kept: int) -> list[str]:
     if kept:
         text += f"; goes on with {unbroken(plural(kept, 'run'))} that are kept"
     return [
-        *paragraph("good", _about(search.builds[0]), width()),
-        *paragraph("bad", _about(search.builds[-1]), width()),
+        *paragraphs("good", [_about(search.builds[0])], width()),
+        *paragraphs("bad", [_about(search.builds[-1])], width()),
         *(line("" if place else "test", test) for place, test in enumerate(tests)),
-        *paragraph("search", text, width()),
+        *paragraphs("search", [text], width()),
     ]
 
 
@@ -90,7 +90,7 @@ def log(search: Bisection, noise: str, folder: str) -> list[str]:
     return [
         *_table(search),
         *paragraphs("note", notes, width()),
-        *paragraph("runs", runs, width()),
+        *paragraphs("runs", [runs], width()),
     ]
 
 
@@ -119,7 +119,7 @@ def result(search: Bisection, proof: Proof) -> list[str]:
 def _named(build: BuildAt) -> list[str]:
     return [
         line("first bad", build.wheel or build.name),
-        *(paragraph("subject", build.subject, width()) if build.subject else []),
+        *(paragraphs("subject", [build.subject], width()) if build.subject else []),
         *([line("author", f"{build.author}, {build.date}")] if build.author else []),
     ]
 

@@ -21,7 +21,6 @@ from pytest_mlperf.addons.official.curve_points import has_result, is_run_folder
 from pytest_mlperf.bench.foreign_runs import checked
 from pytest_mlperf.cli.output import show
 from pytest_mlperf.core.measurement import moment_of
-from pytest_mlperf.core.metrics import METRICS, at_point, gated_metrics
 from pytest_mlperf.core.numbers import plural
 from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.untrusted_text import shown
@@ -35,7 +34,7 @@ from pytest_mlperf.extension import (
     judge_runs,
     read_point,
 )
-from pytest_mlperf.run.curve import curve_figures, lengths_within, recorded_curve
+from pytest_mlperf.run.curve import recorded_figures
 
 MAX_WORKLOAD_CHARACTERS = 60
 
@@ -167,15 +166,9 @@ def _begun(points: Sequence[RecordedPoint]) -> dt.datetime:
 
 
 def _run(points: Sequence[RecordedPoint], folder: Path, moment: dt.datetime, case: Case) -> Run:
-    log = recorded_curve(points)
-    figures = curve_figures(log, case.accelerator)
     digest = hashlib.sha256("".join(point.digest for point in points).encode()).hexdigest()
     return Run(
-        metrics=figures.metrics,
-        within_se=lengths_within(log),
-        samples=log.samples,
-        queries=log.samples,
-        serving=figures.serving,
+        **recorded_figures(points, case.accelerator),
         duration_s=sum(point.duration_s for point in points),
         target_qps=0.0,
         session=f"{moment:%Y%m%d-%H%M%S}-{digest[:4]}",
@@ -191,14 +184,6 @@ def _result(
     parsed: argparse.Namespace, case: Case, runs: Sequence[Run], points: Sequence[RecordedPoint]
 ) -> CaseResult:
     facts = {**points[0].facts, "points": ", ".join(str(point.concurrency) for point in points)}
-    rated = all("tokens_per_second" in run.metrics for run in runs if not run.invalid)
-    judged = gated_metrics(case.scenario, tokens=rated)
-    names = (*judged, *(at_point(name, p.concurrency) for name in judged for p in points))
     # Their client includes ramp-up and ramp-down, and counts tokens itself: not comparable to ours.
     identity = {"harness": MLC_ENDPOINTS, **({"system": parsed.system} if parsed.system else {})}
-    return judge_runs(
-        case,
-        runs,
-        subject=Subject(identity=identity, fingerprint=facts),
-        limits={name: METRICS[name].limit for name in names},
-    )
+    return judge_runs(case, runs, subject=Subject(identity=identity, fingerprint=facts))

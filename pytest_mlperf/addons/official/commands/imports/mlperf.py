@@ -27,15 +27,11 @@ from pytest_mlperf.addons.official.results import (
 )
 from pytest_mlperf.bench.foreign_runs import checked
 from pytest_mlperf.cli.output import as_typed, show
-from pytest_mlperf.core.baseline import Property
-from pytest_mlperf.core.metrics import METRICS, gated_metrics
 from pytest_mlperf.core.numbers import plural
-from pytest_mlperf.core.reason import Key, Reason
 from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.untrusted_text import json_text
 from pytest_mlperf.extension import Case, CaseResult, Run, Subject, judge_runs
-from pytest_mlperf.hardware.nvidia import accelerator_class
-from pytest_mlperf.hardware.specs import find_gpu
+from pytest_mlperf.hardware.specs import class_of
 from pytest_mlperf.reports.terminal.layout import relative
 from pytest_mlperf.run.logs import Detail
 from pytest_mlperf.stores.atomic import write_whole
@@ -63,7 +59,7 @@ def run(parsed: argparse.Namespace) -> int:
     if not results:
         more = f" (and {len(refused) - 1:,} more)" if len(refused) > 1 else ""
         raise MlperfError(f"{_from_here(refused[0])}{more}")
-    checked_results = [(result, _invalid(result.logs[0])) for result in results]
+    checked_results = [(result, result.logs[0].reasons) for result in results]
     valid = [result for result, reasons in checked_results if not reasons]
     invalid = [(one.place.folder, reasons) for one, reasons in checked_results if reasons]
     lines = [
@@ -140,16 +136,6 @@ def _write_rows(path: Path, valid: Sequence[RecordedResult]) -> list[str]:
     return [f"wrote {plural(len(rows), 'row')}: {name}", f"list them: {how}"]
 
 
-def _invalid(log: Detail) -> tuple[Reason, ...]:
-    texts = []
-    if not log.valid:
-        reasons = "; ".join(log.invalid_reasons) or "its log does not say why"
-        texts.append(f"LoadGen calls it INVALID: {reasons}")
-    if log.num_errors:
-        texts.append(f"LoadGen logged {plural(log.num_errors, 'error')}")
-    return tuple(Reason(key=Key.LOADGEN, text=text) for text in texts)
-
-
 def _cases(
     results: Sequence[RecordedResult], parsed: argparse.Namespace
 ) -> tuple[list[CaseResult], list[str]]:
@@ -209,14 +195,12 @@ def _accelerator(result: RecordedResult) -> str:
     count, product = result.row.count, result.row.accelerator
     if not count or not product:
         return "cpu"
-    gpu = find_gpu(product)
-    name = gpu.accelerator if gpu else re.sub(r"\W+", "_", accelerator_class(product)).strip("_")
-    word = re.sub(r"[^A-Za-z0-9._]", "_", name)
+    word = re.sub(r"[^A-Za-z0-9._]", "_", class_of(product))
     legal = word if re.match("[A-Za-z]", word) else f"accelerator_{word}"
     return legal if count == 1 else f"{count}x{legal}"
 
 
-def _identity(result: RecordedResult, parsed: argparse.Namespace) -> dict[str, Property]:
+def _identity(result: RecordedResult, parsed: argparse.Namespace) -> dict[str, str]:
     system = {"system": parsed.system} if parsed.system else {}
     if not result.place.division:
         gpu = parsed.accelerator.rpartition("x")[2] if parsed.accelerator else ""
@@ -230,13 +214,11 @@ def _case_result(
 ) -> CaseResult:
     first, values = members[0][0], members[0][0].logs[0].values
     runs = sorted(chain.from_iterable(runs for _, runs in members), key=lambda run: run.started)
-    tokens = all("tokens_per_second" in run.metrics for run in runs)
     facts = {"loadgen": str(values.get("loadgen_version", "")), "framework": first.framework}
     return judge_runs(
         case,
         runs,
         subject=Subject(identity=_identity(first, parsed), fingerprint=facts),
-        limits={name: METRICS[name].limit for name in gated_metrics(case.scenario, tokens=tokens)},
         round_=first.row.round or "none",
         profile="official" if first.official else "quick",
         division="open" if first.row.division in ("open", "network") else "closed",
@@ -261,5 +243,5 @@ def _run(result: RecordedResult, log: Detail) -> Run:
         started=begun.isoformat(timespec="seconds"),
         commit=None,
         folder=str(Path(log.path).parent),
-        invalid=_invalid(log),
+        invalid=log.reasons,
     )

@@ -1,0 +1,302 @@
+"""Prepare a point of both sides: compare its conditions, and list what may be judged."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+from typing import NamedTuple
+
+from pytest_mlperf import Outcome
+from pytest_mlperf.addons.judge.files import readers
+from pytest_mlperf.addons.judge.model import (
+    SUCCESS,
+    Fact,
+    Quantity,
+    ToolPoint,
+    split,
+)
+from pytest_mlperf.addons.judge.rows import (
+    JUDGED,
+    MeasuredPoint,
+    Row,
+    Settings,
+    row_of,
+    usual,
+)
+from pytest_mlperf.judge.inputs import Direction
+from pytest_mlperf.judge.rule_r import Value
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgedMetric:
+    """Hold the values of a metric that is to be judged."""
+
+    row: Row
+    old: Sequence[Value]
+    new: Sequence[Value]
+    guard: str = ""  # an unknown condition: a drop is undecided
+
+    @property
+    def ratio(self) -> float:
+        """Geometric mean of the new runs over that of the baseline's."""
+        logs = [fmean(math.log(v.value) for v in side) for side in (self.old, self.new)]
+        return math.exp(logs[1] - logs[0])
+
+
+class ScoredPoint(NamedTuple):
+    """The runs of a point with the same score on both sides."""
+
+    row: Row
+    old: Sequence[MeasuredPoint]
+    new: Sequence[MeasuredPoint]
+
+
+class PointCase:
+    """Prepare one point: compare its facts, then list what may be judged."""
+
+    def __init__(
+        self,
+        key: tuple[str, str],
+        old: Sequence[MeasuredPoint],
+        new: Sequence[MeasuredPoint],
+        settings: Settings,
+    ) -> None:
+        self.key, self.old, self.new, self.settings = key, old, new, settings
+        self.notes: list[str] = []
+        self.settled: list[Row] = []
+        self.tasks: list[JudgedMetric] = []
+        self.scored: list[ScoredPoint] = []
+        self._whole = ""
+        self._parts: dict[str, str] = {}
+        self._guards: dict[str, str] = {}
+        self._compare_facts()
+        if self._broken() or self._requests():
+            return
+        self._metrics()
+        self._accuracy()
+
+    def _compare_facts(self) -> None:
+        first = self.old[0].point.facts
+        names = dict.fromkeys(name for m in (*self.old, *self.new) for name in m.point.facts)
+        for name in names:
+            if name in self.settings.ignored:
+                self._note_ignored(name)
+                continue
+            before = first.get(name, Fact(None))
+            for side in (self.old, self.new):
+                for measured in side:
+                    fact = measured.point.facts.get(name, Fact(None))
+                    source = measured.run.source if side is self.old else ""
+                    self._compare(name, before, fact, source)
+
+    def _note_ignored(self, name: str) -> None:
+        texts = {m.point.facts.get(name, Fact(None)).text for m in (*self.old, *self.new)}
+        if len(texts) > 1 or texts == {"not recorded"}:
+            values = " and ".join(sorted(texts))
+            self.notes.append(f"{name} is taken as equal, as you asked: {values}")
+
+    def _compare(self, name: str, before: Fact, fact: Fact, in_baseline: str) -> None:
+        """Compare a fact of a run with the baseline's first; `in_baseline` is its file there."""
+        bases = fact.bases or before.bases
+        if before.value is None and fact.value is None:
+            if before.needed or fact.needed:
+                text = f"{name} is not recorded; if it is equal, say --ignore '{name}'"
+                self._guards.update(dict.fromkeys(bases, text))
+            return
+        if before.value is None or fact.value is None:
+            side = "the baseline" if in_baseline or before.value is None else "the new runs"
+            self.notes.append(f"{name}: not recorded in {side}")
+            return
+        if before.agrees(fact):
+            return
+        reason = f"{name} differs: {before.text} before, {fact.text} now"
+        if in_baseline:
+            reason = f"{name} differs inside the baseline: {before.text}, and {fact.text} in "
+            reason += in_baseline
+        if bases:
+            self._parts = {**dict.fromkeys(bases, reason), **self._parts}
+        self._whole = self._whole or ("" if bases else reason)
+
+    def _broken(self) -> bool:
+        """Judge points that failed as a whole; they have no figures."""
+        texts = [[m.point.broken for m in side if m.point.broken] for side in (self.old, self.new)]
+        if not any(texts):
+            return False
+        if all(texts) or texts[0]:
+            outcome, note = Outcome.INVALID, f"failed in the baseline: {texts[0][0]}"
+        elif len(texts[1]) == len(self.new):
+            outcome, note = Outcome.PERF_DROP, f"measured before, fails now: {texts[1][0]}"
+        else:
+            outcome = Outcome.INVALID
+            note = f"fails in {len(texts[1])} of {len(self.new)} new runs: {texts[1][0]}"
+        self.settled.append(row_of(self.key, SUCCESS, outcome, note=note))
+        return True
+
+    def _requests(self) -> bool:
+        """Judge failed requests first; return True if they make the other figures incomparable."""
+        shares = [[_failed(m.point) for m in side] for side in (self.old, self.new)]
+        recorded = [[share for share in side if share is not None] for side in shares]
+        allowed = self.settings.limits.get(SUCCESS, 0.0)
+        if not any(share > allowed for side in recorded for share in side):
+            return False
+        before, now = (fmean(side) if side else 0.0 for side in recorded)
+        text = f"failed requests: {before:.3g} of the requests before, {now:.3g} now"
+        drop = now > before and min(recorded[1], default=0.0) > max(recorded[0], default=0.0)
+        outcome = Outcome.PERF_DROP if drop and not self._whole else Outcome.INVALID
+        row = row_of(self.key, SUCCESS, outcome, before=1 - before, now=1 - now, note=text)
+        self.settled.append(
+            replace(row, change=(1 - now) / (1 - before) - 1 if before < 1 else None)
+        )
+        for metric in self._judged_names():
+            note = "not comparable: percentiles and rates leave out failed requests"
+            self.settled.append(self._undecided(metric, note))
+        return True
+
+    def _names(self) -> list[str]:
+        return list(
+            dict.fromkeys(
+                name for m in (*self.old, *self.new) for name in (*m.point.metrics, *m.point.absent)
+            )
+        )
+
+    def _judged_names(self) -> list[str]:
+        names = self._names()
+        if self.settings.metrics:
+            return [name for name in names if self.settings.names(name)]
+        return [name for name in usual(names) if self._quantity(name).direction in JUDGED]
+
+    def _quantity(self, metric: str) -> Quantity:
+        points = [m.point for m in (*self.old, *self.new)]
+        holders = [p for p in points if metric in p.quantities or metric in p.metrics]
+        return (holders or points)[0].quantity(metric)
+
+    def _undecided(self, metric: str, note: str) -> Row:
+        quantity = self._quantity(metric)
+        limit = self.settings.limit(metric, quantity)
+        return row_of(
+            self.key,
+            metric,
+            Outcome.INVALID,
+            quantity=quantity,
+            note=note,
+            limit=limit,
+            before=_mean(self.old, metric),
+            now=_mean(self.new, metric),
+        )
+
+    def _metrics(self) -> None:
+        judged = self._judged_names()
+        for metric in self._names():
+            sides = [
+                [m for m in side if metric in m.point.metrics] for side in (self.old, self.new)
+            ]
+            if not any(sides):
+                continue  # measured on neither side
+            if metric not in judged:
+                self._report(metric, all(sides))
+                continue
+            note = self._whole or self._parts.get(split(metric)[0]) or self._parts.get(metric, "")
+            note = note or self._lacking(metric, sides)
+            if note:
+                self.settled.append(self._undecided(metric, note))
+                continue
+            quantity = self._quantity(metric)
+            row = row_of(
+                self.key,
+                metric,
+                Outcome.INCONCLUSIVE,
+                quantity=quantity,
+                limit=self.settings.limit(metric, quantity),
+            )
+            old, new = (_values(side, metric) for side in sides)
+            guard = self._guards.get(split(metric)[0], "")
+            self.tasks.append(JudgedMetric(row=row, old=old, new=new, guard=guard))
+        if self._whole and not any(row.point == self.key[1] for row in self.settled):
+            self.settled.append(row_of(self.key, "facts", Outcome.INVALID, note=self._whole))
+        self._check_meaning()
+
+    def _check_meaning(self) -> None:
+        """Replace metrics whose meaning may differ between the tool's versions by INVALID rows."""
+        reader = readers().get(self.key[0])
+        if reader is None:
+            return
+        ratios = {task.row.metric: task.ratio for task in self.tasks}
+        suspicious = reader.suspicious(ratios)
+        for task in [task for task in self.tasks if task.row.metric in suspicious]:
+            self.tasks.remove(task)
+            self.settled.append(self._undecided(task.row.metric, suspicious[task.row.metric]))
+
+    def _lacking(self, metric: str, sides: Sequence[Sequence[MeasuredPoint]]) -> str:
+        for having, side, name in zip(
+            sides, (self.old, self.new), ("the baseline", "the new runs"), strict=True
+        ):
+            without = [m for m in side if m not in having]
+            if without:
+                first = without[0]
+                cause = first.point.absent.get(metric)
+                count = (
+                    "" if len(without) == len(side) else f"{len(without)} of {len(side)} runs of "
+                )
+                reason = f": {cause}" if cause else ""
+                return f"not measured in {count}{name}{reason} ({first.run.source})"
+        return ""
+
+    def _report(self, metric: str, both: bool) -> None:
+        if not both:
+            return
+        quantity = self._quantity(metric)
+        before, now = _mean(self.old, metric), _mean(self.new, metric)
+        assert before is not None
+        assert now is not None
+        note = ""
+        if quantity.direction is Direction.NEITHER:
+            note = "which direction is better is unknown; say it with --column, or leave it out"
+        row = row_of(self.key, metric, None, quantity=quantity, before=before, now=now, note=note)
+        self.settled.append(replace(row, change=now / before - 1))
+
+    def _accuracy(self) -> None:
+        names = dict.fromkeys(n for m in (*self.old, *self.new) for n in m.point.scores)
+        for name in names:
+            if self.settings.metrics and not self.settings.names(name):
+                continue
+            quantity = self._quantity(name)
+            limit = self.settings.limit(name, quantity)
+            row = row_of(
+                self.key, name, Outcome.INCONCLUSIVE, quantity=quantity, limit=limit, absolute=True
+            )
+            old, new = (
+                [m for m in side if name in m.point.scores] for side in (self.old, self.new)
+            )
+            note = self._whole
+            if not old or not new:
+                side = "the new runs have" if old else "the baseline has"
+                note = note or f"{side} no such score"
+            if quantity.direction is Direction.NEITHER and not note:
+                note = "which direction is better is unknown"
+            for m, side in (
+                (m, s) for s in ("before", "now") for m in (old if s == "before" else new)
+            ):
+                value = m.point.scores[name].value
+                row = replace(row, **{side: value})  # type: ignore[arg-type]
+            if note:
+                self.settled.append(replace(row, outcome=Outcome.INVALID, note=note))
+            else:
+                self.scored.append(ScoredPoint(row, old, new))
+
+
+def _failed(point: ToolPoint) -> float | None:
+    if point.failed is None:
+        return None
+    total = point.sent or point.failed
+    return point.failed / total if total else None
+
+
+def _mean(side: Sequence[MeasuredPoint], metric: str) -> float | None:
+    values = [m.point.metrics[metric] for m in side if metric in m.point.metrics]
+    return math.exp(fmean(map(math.log, values))) if values else None
+
+
+def _values(side: Sequence[MeasuredPoint], metric: str) -> list[Value]:
+    return [Value(value=m.point.metrics[metric], session=m.session) for m in side]

@@ -1,0 +1,201 @@
+"""Define settings, rows and sessions of a comparison."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from pytest_mlperf import Outcome
+from pytest_mlperf.addons.judge.model import (
+    RANKS,
+    Quantity,
+    ToolPoint,
+    ToolRun,
+    named,
+    split,
+)
+from pytest_mlperf.judge.inputs import Direction
+
+NOT_PROVEN = "not proven: one session a side"
+
+DECIDING = (
+    *(Outcome.PERF_DROP, Outcome.ACC_DROP, Outcome.INVALID, Outcome.SUSPECT),
+    *(Outcome.PROVISIONAL, Outcome.INCONCLUSIVE, Outcome.OK, Outcome.IMPROVED),
+)
+"""Outcomes in the order in which they decide a comparison: a proven drop first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Hold what the user decides.
+
+    Attributes:
+        limits: Smallest changes that matter, as shares, by metric or by base of metrics.
+        metrics: Metrics or bases to judge; empty for the usual ones.
+        allow_missing: Whether points of one side alone are notes.
+        ignored: Facts that may differ.
+        session_by: Field that tells the session of a run; None for day, host and commit.
+    """
+
+    limits: Mapping[str, float] = field(default_factory=dict)
+    metrics: tuple[str, ...] = ()
+    allow_missing: bool = False
+    ignored: tuple[str, ...] = ()
+    session_by: str | None = None
+
+    def limit(self, metric: str, quantity: Quantity) -> float:
+        """Return the limit of a metric."""
+        return self.limits.get(metric, self.limits.get(split(metric)[0], quantity.limit))
+
+    def names(self, metric: str) -> bool:
+        """Check whether the user named a metric."""
+        return any(name in self.metrics for name in (metric, split(metric)[0]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """Hold the verdict on one metric of a point.
+
+    Attributes:
+        outcome: None if the metric is only reported.
+        change, low, high: Relative change of the value; points of a score for `absolute` rows.
+        p: Probability that unchanged code looks this bad; None if not judged.
+        direction: For an undecided row the answer that is likely.
+    """
+
+    tool: str
+    point: str
+    metric: str
+    outcome: Outcome | None
+    quantity: Quantity
+    before: float | None = None
+    now: float | None = None
+    change: float | None = None
+    low: float | None = None
+    high: float | None = None
+    limit: float | None = None
+    runs: tuple[int, int] = (0, 0)
+    sessions: tuple[int, int] = (0, 0)
+    note: str = ""
+    p: float | None = None
+    direction: str | None = None
+    absolute: bool = False
+
+    @property
+    def title(self) -> str:
+        """The metric in words."""
+        return self.quantity.title
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileComparison:
+    """Hold all rows of a comparison, and how they were judged.
+
+    Attributes:
+        how: How the runs were judged, and the error rate, in words.
+        changed: What differs and may differ: versions, flags, host.
+        one_session: Whether a side has a single session, so that nothing is proven.
+    """
+
+    rows: tuple[Row, ...]
+    how: str
+    changed: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    one_session: bool = False
+    interleaved: bool = False
+
+    @property
+    def outcome(self) -> Outcome:
+        """The outcome of the whole."""
+        outcomes = {row.outcome for row in self.rows if row.outcome}
+        return min(outcomes, key=DECIDING.index, default=Outcome.NOT_EVALUATED)
+
+
+class MeasuredPoint(NamedTuple):
+    """A point with the run that it belongs to, and the run's session."""
+
+    run: ToolRun
+    point: ToolPoint
+    session: str
+
+
+Points = Mapping[tuple[str, str], Sequence[MeasuredPoint]]
+
+
+def session_of(run: ToolRun, by: str | None) -> str:
+    """Return the session of a run: its day, host and commit, else its folder.
+
+    Raises:
+        KeyError: The run has no such field.
+    """
+    if by is not None:
+        return _field(run, by)
+    if run.started is None:
+        return f"{run.folder} {run.host or ''} {run.commit or ''}"
+    return f"{_field(run, 'date')} {run.host or ''} {run.commit or ''}"
+
+
+def _field(run: ToolRun, name: str) -> str:
+    if name == "date" and run.started is not None:
+        return dt.datetime.fromtimestamp(run.started, dt.UTC).date().isoformat()
+    fields = {"file": run.source, "folder": run.folder, "host": run.host, "commit": run.commit}
+    value = {**run.details, "version": run.version, **fields}.get(name)
+    if value is None:
+        raise KeyError(name)
+    return value
+
+
+def in_turns(base: Sequence[ToolRun], now: Sequence[ToolRun], settings: Settings) -> bool:
+    """Check by time stamps whether the runs of both sides alternated on one host.
+
+    Each side has one run in each pair of neighbours; there are two pairs at least.
+    """
+    runs = [*base, *now]
+    hosts = {run.host for run in runs}
+    if len(hosts) != 1 or (None in hosts and "host" not in settings.ignored):
+        return False
+    if len(base) != len(now) or len(base) < 2 or settings.session_by:
+        return False
+    stamped = [(run.started, side) for side, of in enumerate((base, now)) for run in of]
+    if any(started is None for started, _ in stamped):
+        return False
+    sides = [side for _, side in sorted(stamped, key=lambda pair: pair[0] or 0.0)]
+    pairs = list(zip(sides[::2], sides[1::2], strict=True))
+    return all(first != second for first, second in pairs)
+
+
+def row_of(key: tuple[str, str], metric: str, outcome: Outcome | None, **more: object) -> Row:
+    """Return a row of a point, which is a tool and a name; `more` are fields of `Row`."""
+    quantity = more.pop("quantity", None)
+    if not isinstance(quantity, Quantity):
+        quantity = named(metric) or Quantity(metric, "", Direction.NEITHER)
+    row = Row(tool=key[0], point=key[1], metric=metric, outcome=outcome, quantity=quantity)
+    return replace(row, **more)  # type: ignore[arg-type]
+
+
+JUDGED = (Direction.HIGHER, Direction.LOWER)
+
+
+def usual(names: Collection[str]) -> list[str]:
+    """Return the metrics that are judged unless the user names some.
+
+    Of the rates of one run, which are proportional, the first of `RANKS`, and none beside the time
+    of a benchmark; of a latency its median, or its mean without one, and the 99th percentile.
+    """
+    rank = next((name for name in RANKS if name in names), None)
+    timed = any(split(name)[0] == "time" for name in names)
+    chosen = []
+    for name in names:
+        base, statistic = split(name)
+        if statistic in {"mean", "min", "max"} and f"{base}_p50" in names:
+            continue
+        if statistic == "min" or (statistic == "max" and f"{base}_mean" in names):
+            continue
+        if statistic[:1] == "p" and statistic not in {"p50", "p99"}:
+            continue
+        if "_per_second" in name and name != rank and (rank or timed):
+            continue
+        chosen.append(name)
+    return chosen

@@ -1,0 +1,107 @@
+"""Emit the reports of tests that ran in another pytest, as if they had run in this one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import pytest
+
+from pytest_mlperf.bench.bench import broken
+from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.core.untrusted_text import every_text
+from pytest_mlperf.plugin.measuring import reproducing
+from pytest_mlperf.plugin.report_json import (
+    attached,
+    case_result,
+    conclude,
+    emit,
+    planned_of,
+    report_of,
+)
+from pytest_mlperf.plugin.session import MlperfSession, kind_of
+
+
+class RemoteReports:
+    """Reports from other pytests, each test's once."""
+
+    def __init__(self, state: MlperfSession) -> None:
+        """Store the session that the reports belong to."""
+        self._state = state
+        self._reports: dict[str, list[pytest.TestReport]] = {}
+
+    @property
+    def worker_input(self) -> dict[str, Any]:
+        """Input of another pytest that runs tests of this session, in xdist's format."""
+        state = self._state
+        return {
+            "workercount": 1,
+            "testrunuid": state.run_id,
+            "mlperf_run": state.run_id,
+            "mlperf_pairs": state.phase.together,
+            "mlperf_commit": state.commit,
+            "mlperf_arguments": reproducing(state.config.invocation_params.args),
+        }
+
+    def is_decided(self, item: pytest.Item) -> bool:
+        """Return whether the session that this one resumes decided a test."""
+        planned, state = planned_of(item), self._state
+        if planned is None or not state.options.resume:
+            return False
+        return state.progress.kept(item.nodeid, planned.case, kind_of(item)) is not None
+
+    def local(
+        self, plain: Mapping[str, Any], convert: Callable[[str], str], about: tuple[str, str]
+    ) -> dict[str, Any]:
+        """Return a serialised report as one of this session, with its earlier suspects.
+
+        Args:
+            convert: Makes paths of the other machine paths of this one.
+            about: A JUnit property to add.
+        """
+        data: dict[str, Any] = every_text(dict(plain), convert)
+        data["user_properties"] = [*data.get("user_properties", ()), about]
+        if "mlperf" in data:
+            result = self._state.suspicion.marked(case_result().validate_python(data["mlperf"]))
+            data["mlperf"] = case_result().dump_python(result, mode="json")
+        return data
+
+    def add(self, data: Mapping[str, Any]) -> str | None:
+        """Take a report of `local`; emit a test's reports at its last one and return its node id.
+
+        Other machines report concurrently, but the terminal groups letters by file: only whole
+        tests are emitted.
+        """
+        state = self._state
+        hook = state.config.hook
+        report = hook.pytest_report_from_serializable(config=state.config, data=data)
+        reports = self._reports.setdefault(report.nodeid, [])
+        result = attached(report)
+        if result is not None and not report.failed:
+            # A second drop in a row fails, and the other machine does not know the first.
+            last = state.suspicion.ended(result)
+            message = state.message_of(last) if last.failed else None
+            conclude([report], last, message, state.config.rootpath)
+        reports.append(report)
+        if report.when != "teardown":
+            return None
+        emit(state.config, reports)
+        return str(report.nodeid)
+
+    def hold(self, reports: Iterable[Mapping[str, Any]]) -> str:
+        """Hold back the reports of a test that is judged with others; return its node id."""
+        held = list(reports)
+        self._state.holding.take([json.dumps({"reports": held})])
+        return str(held[0]["nodeid"])
+
+    def lost(self, item: pytest.Item, layer: str, cause: str) -> None:
+        """Report a test without reports as an ERROR."""
+        planned, state = planned_of(item), self._state
+        if planned is None:
+            emit(state.config, [report_of(item, f"{layer}: {cause}")])
+            return
+        verdict = broken(planned.case, kind_of(item), RunError(layer, cause), str)
+        result = state.result_of(item, planned, verdict, failed=True)
+        message, root = state.message_of(result), state.config.rootpath
+        emit(state.config, [report_of(item, message, result, root)])
