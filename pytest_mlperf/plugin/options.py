@@ -115,6 +115,142 @@ class AddedOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AcceptedOptions:
+    """Values that `--mlperf-update` refuses to record by default."""
+
+    accept_regression: Literal["no", "yes"] = _set_by(
+        "no|yes",
+        "allow --mlperf-update=replace to record values worse than the baseline",
+        "no",
+        bare="yes",
+    )
+    accept_cut: Literal["no", "yes"] = _set_by(
+        "no|yes",
+        "record first scores even if many answers are empty or truncated at max_new_tokens",
+        "no",
+        bare="yes",
+        group="mlperf",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnergyOptions:
+    """Sources of energy readings."""
+
+    power: str = _set_by(
+        "auto|require|off",
+        "judge energy efficiency (samples or tokens per joule of GPU boards): auto: if NVML reads "
+        "it; require: fail if NVML does not; off: never",
+        "auto",
+        ini_only=True,
+    )
+    meter: Path | None = _set_by(
+        "FILE",
+        "also read the log of a wall power meter (lines of time and watts, or spl.txt) for "
+        "samples_per_joule_wall and tokens_per_joule_wall",
+        convert=Path,
+        group="mlperf",
+    )
+    meter_offset: float = _set_by(
+        "SECONDS",
+        "offset of the clock of --mlperf-meter from UTC, if its log has no time zone (default 0)",
+        0.0,
+        convert=checked(float, lambda offset: abs(offset) < 1e9),
+        ini_only=True,
+    )
+    dcgm: str | None = _set_by(
+        "URL",
+        "also read the energy of a server's GPUs from a DCGM exporter, e.g. "
+        "http://gpu-box:9400/metrics, for samples_per_joule_dcgm and tokens_per_joule_dcgm",
+        group="mlperf",
+    )
+    dcgm_gpus: tuple[str, ...] = _set_by(
+        "GPU[,GPU...]",
+        "GPUs of --mlperf-dcgm to read, by UUID or host name (default: all)",
+        (),
+        convert=lambda text: tuple(text.replace(",", " ").split()),
+        ini_only=True,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchmarkOptions:
+    """Options of tests that use pytest-benchmark's fixture."""
+
+    judge_benchmarks: Literal["no", "yes"] = _set_by(
+        "no|yes",
+        "judge tests that use pytest-benchmark's fixture: run each several times, each in a new "
+        "process, and compare its time with a baseline in git",
+        "no",
+        bare="yes",
+    )
+    benchmark_max_rise: str | None = _set_by(
+        "PERCENT",
+        "largest rise of a benchmark's time that passes (default 5%%); the marker "
+        'mlperf_benchmark(max_rise="3%%") overrides it for a test',
+        convert=str,
+        ini_only=True,
+    )
+    benchmark_metric: str = _set_by(
+        "median|min|mean",
+        "statistic of a benchmark's rounds to judge (default median)",
+        "median",
+        ini_only=True,
+    )
+    benchmark_accelerator: str = _set_by(
+        "NAME",
+        "accelerator that benchmarks run on; selects their baselines (default cpu)",
+        "cpu",
+        convert=str,
+        ini_only=True,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConditionOptions:
+    """Waits and preparations of a run."""
+
+    control: str = _set_by(
+        "auto|off",
+        "auto: before each run, check the machine with a short fixed benchmark, and watch other "
+        "processes; a drop on a busy or different machine is INVALID; off: no checks",
+        "auto",
+        ini_only=True,
+    )
+    warmup: Literal["auto", "always", "never"] = _set_by(
+        "auto|always|never",
+        "warm up each accelerator before its first run of a session, for at most 60 s: only GPUs "
+        "(auto, the default), always, or never",
+        "auto",
+        ini_only=True,
+    )
+    timeout: float = _set_by(
+        "SECONDS",
+        "kill a run that makes no progress for this long, loading included (default 900)",
+        900.0,
+        convert=checked(float, _is_time),
+        ini_only=True,
+        beside=True,
+    )
+    lease_timeout: float = _set_by(
+        "SECONDS",
+        "longest wait for an accelerator in use by another measurement (default 21600)",
+        21_600.0,
+        convert=checked(float, _is_time),
+        ini_only=True,
+        beside=True,
+    )
+    wait_idle: float = _set_by(
+        "SECONDS",
+        "longest wait per session for an idle CPU before timed runs (default 15; 0: no wait)",
+        15.0,
+        convert=checked(float, lambda seconds: seconds == 0 or _is_time(seconds)),
+        ini_only=True,
+        beside=True,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Options:
     """All options; `--mlperf-max-runs` and `mlperf_max_runs` set `max_runs`."""
 
@@ -172,91 +308,6 @@ class Options:
         5,
         convert=checked(int, lambda runs: 2 <= runs <= MAX_RUNS),
     )
-    accept_regression: Literal["no", "yes"] = _set_by(
-        "no|yes",
-        "allow --mlperf-update=replace to record values worse than the baseline",
-        "no",
-        bare="yes",
-    )
-    accept_cut: Literal["no", "yes"] = _set_by(
-        "no|yes",
-        "record first scores even if many answers are empty or truncated at max_new_tokens",
-        "no",
-        bare="yes",
-        group="mlperf",
-    )
-    power: str = _set_by(
-        "auto|require|off",
-        "judge energy efficiency (samples or tokens per joule of GPU boards): auto: if NVML reads "
-        "it; require: fail if NVML does not; off: never",
-        "auto",
-        ini_only=True,
-    )
-    meter: Path | None = _set_by(
-        "FILE",
-        "also read the log of a wall power meter (lines of time and watts, or spl.txt) for "
-        "samples_per_joule_wall and tokens_per_joule_wall",
-        convert=Path,
-        group="mlperf",
-    )
-    meter_offset: float = _set_by(
-        "SECONDS",
-        "offset of the clock of --mlperf-meter from UTC, if its log has no time zone (default 0)",
-        0.0,
-        convert=checked(float, lambda offset: abs(offset) < 1e9),
-        ini_only=True,
-    )
-    dcgm: str | None = _set_by(
-        "URL",
-        "also read the energy of a server's GPUs from a DCGM exporter, e.g. "
-        "http://gpu-box:9400/metrics, for samples_per_joule_dcgm and tokens_per_joule_dcgm",
-        group="mlperf",
-    )
-    dcgm_gpus: tuple[str, ...] = _set_by(
-        "GPU[,GPU...]",
-        "GPUs of --mlperf-dcgm to read, by UUID or host name (default: all)",
-        (),
-        convert=lambda text: tuple(text.replace(",", " ").split()),
-        ini_only=True,
-    )
-    control: str = _set_by(
-        "auto|off",
-        "auto: before each run, check the machine with a short fixed benchmark, and watch other "
-        "processes; a drop on a busy or different machine is INVALID; off: no checks",
-        "auto",
-        ini_only=True,
-    )
-    warmup: Literal["auto", "always", "never"] = _set_by(
-        "auto|always|never",
-        "warm up each accelerator before its first run of a session, for at most 60 s: only GPUs "
-        "(auto, the default), always, or never",
-        "auto",
-        ini_only=True,
-    )
-    timeout: float = _set_by(
-        "SECONDS",
-        "kill a run that makes no progress for this long, loading included (default 900)",
-        900.0,
-        convert=checked(float, _is_time),
-        ini_only=True,
-        beside=True,
-    )
-    lease_timeout: float = _set_by(
-        "SECONDS",
-        "longest wait for an accelerator in use by another measurement (default 21600)",
-        21_600.0,
-        convert=checked(float, _is_time),
-        ini_only=True,
-        beside=True,
-    )
-    wait_idle: float = _set_by(
-        "SECONDS",
-        "longest wait per session for an idle CPU before timed runs (default 15; 0: no wait)",
-        15.0,
-        convert=checked(float, lambda seconds: seconds == 0 or _is_time(seconds)),
-        ini_only=True,
-        beside=True,
-    )
     confirm: Literal["auto", "always", "never"] = _set_by(
         "auto|always|never",
         "confirm a drop by interleaved runs of the baseline's build, if the suite defines "
@@ -298,33 +349,6 @@ class Options:
         0.0,
         convert=handicap,
     )
-    judge_benchmarks: Literal["no", "yes"] = _set_by(
-        "no|yes",
-        "judge tests that use pytest-benchmark's fixture: run each several times, each in a new "
-        "process, and compare its time with a baseline in git",
-        "no",
-        bare="yes",
-    )
-    benchmark_max_rise: str | None = _set_by(
-        "PERCENT",
-        "largest rise of a benchmark's time that passes (default 5%%); the marker "
-        'mlperf_benchmark(max_rise="3%%") overrides it for a test',
-        convert=str,
-        ini_only=True,
-    )
-    benchmark_metric: str = _set_by(
-        "median|min|mean",
-        "statistic of a benchmark's rounds to judge (default median)",
-        "median",
-        ini_only=True,
-    )
-    benchmark_accelerator: str = _set_by(
-        "NAME",
-        "accelerator that benchmarks run on; selects their baselines (default cpu)",
-        "cpu",
-        convert=str,
-        ini_only=True,
-    )
     neighbours: Literal["no", "yes"] = _set_by(
         "no|yes",
         "yes: cases may run on several GPUs of this machine at the same time (-n 4, or several "
@@ -361,6 +385,10 @@ class Options:
         bare="last",
         beside=True,
     )
+    accepted: AcceptedOptions = AcceptedOptions()
+    energy: EnergyOptions = EnergyOptions()
+    benchmarks: BenchmarkOptions = BenchmarkOptions()
+    conditions: ConditionOptions = ConditionOptions()
     plan: bool = False
     report: tuple[tuple[str, Path], ...] = ()
     added: AddedOptions = AddedOptions()
@@ -373,12 +401,14 @@ class Options:
     @property
     def by_name(self) -> Mapping[str, Any]:
         """The values of all options, including those of add-ons, for hooks."""
-        return {**{name: getattr(self, name) for name in _OPTIONS}, **self.added.values}
+        groups = [self, *(getattr(self, group) for group in _GROUPS)]
+        values = {name: value for group in groups for name, value in vars(group).items()}
+        return {**{name: values[name] for name in _OPTIONS}, **self.added.values}
 
     @property
     def metered(self) -> bool:
         """Whether energy is read from other sources than this machine's GPUs."""
-        return bool(self.meter or self.dcgm)
+        return bool(self.energy.meter or self.energy.dcgm)
 
 
 EVERYDAY = "everyday"
@@ -389,8 +419,21 @@ GROUPS: Mapping[str, str] = {
 }
 """Groups of options in `pytest --help`, with their headings."""
 
+_GROUPS: Mapping[str, type[Any]] = {
+    "accepted": AcceptedOptions,
+    "energy": EnergyOptions,
+    "benchmarks": BenchmarkOptions,
+    "conditions": ConditionOptions,
+}
+"""Groups of options, by the field that has them."""
+
+_CLASSES: tuple[type[Any], ...] = (Options, *_GROUPS.values())
+
 _OPTIONS: dict[str, SessionOption] = {
-    field.name: field.metadata["option"] for field in fields(Options) if field.metadata
+    field.name: field.metadata["option"]
+    for group in _CLASSES
+    for field in fields(group)
+    if field.metadata
 }
 OPTION_NAMES = frozenset({*_OPTIONS, "plan", "report"})
 
@@ -474,8 +517,13 @@ def read_options(config: pytest.Config) -> Options:
         name: _value(config, name, option) for name, option in {**_OPTIONS, **added}.items()
     }
     plan = bool(config.getoption("mlperf_plan")) or bool(config.getini("mlperf_plan"))
+    grouped = {
+        name: group(**{field.name: values[field.name] for field in fields(group)})
+        for name, group in _GROUPS.items()
+    }
+    alone = {field.name: values[field.name] for field in fields(Options) if field.metadata}
     options = Options(
-        **{name: values[name] for name in _OPTIONS},
+        **{**alone, **grouped},
         plan=plan,
         report=_reports(config),
         added=AddedOptions(values={name: values[name] for name in added}, declared=added),
@@ -556,15 +604,15 @@ def _read_once(options: Options) -> None:
     from pytest_mlperf.run.power.exporter import find_exporter
     from pytest_mlperf.run.power.figures import read_meter
 
-    name = "meter"
+    energy, name = options.energy, "meter"
     try:
-        if options.meter:
+        if energy.meter:
             read_meter(
-                options.meter, until_s=0.0, patience_s=0.0, local_offset_s=options.meter_offset
+                energy.meter, until_s=0.0, patience_s=0.0, local_offset_s=energy.meter_offset
             )
-        if options.dcgm:
+        if energy.dcgm:
             name = "dcgm"
-            find_exporter(options.dcgm, options.dcgm_gpus)
+            find_exporter(energy.dcgm, energy.dcgm_gpus)
     except MlperfError as error:
         raise pytest.UsageError(f"--mlperf-{name}: {error}") from None
 
