@@ -262,7 +262,6 @@ def _is_baseline(name: str, folder: Path | None) -> bool:
 
 
 def _in_tree(folder: Path) -> tuple[str, ...] | None:
-    """Return a folder's path parts below the top of the work tree."""
     top = Path(git_text("rev-parse", "--show-toplevel").removesuffix("\n") or "/")
     resolved = folder.resolve()
     return resolved.relative_to(top).parts if resolved.is_relative_to(top) else None
@@ -368,7 +367,6 @@ def _versions(library: str, measured: Measured) -> set[str]:
 
 
 def _pooled(parts: Sequence[Measured]) -> Measured:
-    """Return the runs of several sessions as one measurement, in order of time."""
     runs = sorted((run for part in parts for run in part.runs), key=lambda run: run.started)
     return replace(parts[0], runs=tuple(runs))
 

@@ -201,7 +201,6 @@ def _gate_rows(workload: RoundWorkload) -> Iterator[Row]:
 
 
 def _gate(metric: RoundMetric, targets: Iterable[float]) -> str:
-    """Return a metric's gate in a few words, with one bound per target."""
     bounds = list(dict.fromkeys(metric.bounds(target) for target in targets))
     low, high = bounds[0]
     if low is not None and high is not None:

@@ -138,7 +138,6 @@ class Mlperf:
         return result
 
     def _unavailable(self, error: UnavailableError) -> NoReturn:
-        """Skip, or fail if skips must not be silent."""
         reason, options = visible(str(error), keep="\n"), self._session.options
         usual = bool(os.environ.get("CI"))
         if fails_on("skips", options.fail_on, usual=usual) or options.energy.power == "require":

@@ -262,7 +262,6 @@ def reproducing(arguments: Iterable[str]) -> tuple[str, ...]:
 
 
 def _override(setting: str) -> list[str]:
-    """Return an ini setting as an option, if it is one of ours that may be repeated."""
     recording = {option.removeprefix("--").replace("-", "_") for option in _NOT_REPRODUCED}
     name = setting.partition("=")[0].strip()
     return ["-o", setting] if name.startswith("mlperf_") and name not in recording else []

@@ -88,7 +88,6 @@ def _write_results(state: MlperfSession, path: Path, summary: Results) -> None:
 
 
 def _close_journal(state: MlperfSession, session: pytest.Session) -> None:
-    """Close the journal; keep its file if the session was interrupted."""
     stopped = session.shouldfail or session.shouldstop
     over = session.exitstatus in {pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED}
     state.progress.end(over=over and not stopped)
