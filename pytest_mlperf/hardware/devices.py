@@ -69,7 +69,7 @@ TABLE: Mapping[str, tuple[Understood, ...]] = {
 
 
 def understood(library: str, release: str | None) -> Understood:
-    """Return the row of a version; the newest row if the version is unknown or newer."""
+    """Return a version's row of `TABLE`; the newest row if the version is unknown."""
     rows = TABLE.get(library, (Understood(),))
     numbers = tuple(map(int, re.findall(r"\d+", release or "")[:2]))
     return rows[-1] if numbers < UNRELEASED else [row for row in rows if row.since <= numbers][-1]
