@@ -161,7 +161,7 @@ def available(
 
 
 def near(suite: Path, value: Any) -> Any:
-    """Resolve an option that is a path, also in "evaluate:PATH", if it exists near the suite."""
+    """Resolve a PATH or "evaluate:PATH" that exists relative to the suite; else keep `value`."""
     if not isinstance(value, str):
         return value
     prefix, path = "", value
