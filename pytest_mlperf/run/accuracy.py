@@ -43,8 +43,8 @@ class Ask:
     """Request for an accuracy pass.
 
     Attributes:
-        looks: Maps the data set's size to the sample counts of interim looks; the last is all.
-        enough: Whether the scores so far decide; called at every look except the last.
+        looks: Maps the data set's size to the sample counts of interim analyses; size is last.
+        enough: Returns whether the scores decide; called at every interim analysis.
     """
 
     looks: Callable[[int], Sequence[int]]
@@ -53,7 +53,7 @@ class Ask:
 
 @dataclass(frozen=True, kw_only=True)
 class Scoring:
-    """How outputs are scored; `model` is for a scorer that needs a language model's tokenizer."""
+    """Inputs of a scorer; `model` is for scorers that need a language model's tokenizer."""
 
     folder: Path
     dataset: Factory

@@ -45,7 +45,7 @@ class BuildAt:
         return self.name if self.wheel else self.name[:COMMIT_DIGITS]
 
     def earlier(self, suite: Path, elsewhere: Elsewhere | None) -> EarlierBuild:
-        """Return the suite's engine as of this build."""
+        """Return how to run the suite's engine in this build."""
         return EarlierBuild(
             elsewhere=elsewhere,
             suite=suite,
@@ -168,7 +168,7 @@ def versions(text: str, elsewhere: Elsewhere | None) -> list[BuildAt]:
 
 
 def _plain(version: str) -> str:
-    """Normalise a version, so that 1.0 and 1.0.0 are equal."""
+    """Remove trailing ".0" from a version, so that 1.0 and 1.0.0 are equal."""
     return re.sub(r"(\.0)+$", "", version)
 
 

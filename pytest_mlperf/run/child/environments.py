@@ -22,7 +22,7 @@ FAILURE_EXIT_CODE = 70
 
 
 class StartEvents:
-    """Send events before the worker does."""
+    """Send events until the worker's own `Reporter` takes over."""
 
     def __init__(self) -> None:
         """Reserve stdout for events, and redirect all other output to stderr."""

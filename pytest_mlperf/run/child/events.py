@@ -237,9 +237,9 @@ class ChildEvents:
     _buffer: bytes = field(default=b"", init=False)
 
     def next(self, timeout_s: float) -> Event | None:
-        """Return the next event, or None if none is complete within `POLL_SECONDS`.
+        """Return the next event, or None if no event is complete after at most `POLL_SECONDS`.
 
-        The short wait lets callers check their own limits. Raises EOFError at the child's end.
+        The short wait lets callers check their own limits. Raises EOFError if the child has ended.
         """
         line, end, rest = self._buffer.partition(b"\n")
         if not end:

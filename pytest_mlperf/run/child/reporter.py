@@ -191,7 +191,7 @@ def _fields(
 
 
 def one_line(error: BaseException) -> str:
-    """Return an exception as one line: its text, and its class and place if foreign."""
+    """Return an exception as one line; add class and place unless it is an MlperfError."""
     text = text_of(error)
     if isinstance(error, MlperfError):
         return text

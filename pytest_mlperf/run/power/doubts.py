@@ -84,7 +84,7 @@ def _sliced(gpu: GpuLog) -> bool:
 
 
 def _hard(gpu: GpuLog, idle_w: Sequence[float], inside: Sequence[float]) -> bool:
-    """Check whether the power alone proves work, so that a utilisation of 0 is wrong."""
+    """Check whether power is so high that the GPU worked, even if its utilisation reads 0."""
     if not idle_w or not inside:
         return False
     rest_w = median(idle_w)
@@ -176,7 +176,7 @@ def doubts(
 
 
 def _shared(gpu: GpuLog) -> Iterator[str]:
-    """Yield that others share, or may share, the energy of a GPU under MIG."""
+    """Yield a reason if other MIG instances share, or may share, the GPU's energy."""
     if gpu.facts.get("shared"):
         yield f"{gpu.facts['instances']} MIG instances share this GPU and its energy"
     elif gpu.facts.get("shared", False) is None:
@@ -307,7 +307,7 @@ def _errors(gpu: GpuLog, begin_s: float, end_s: float) -> list[Sign]:
 
 
 def _until(gpu: GpuLog, name: str, end_s: float) -> list[Any]:
-    """Return a slow quantity's readings up to the first one after the window."""
+    """Return a slow quantity's readings up to the first one after `end_s`."""
     every = gpu.series(name, 0.0, math.inf)
     return [r for i, r in enumerate(every) if i == 0 or every[i - 1].time_s < end_s]
 
@@ -385,7 +385,7 @@ HEALTH_PROBLEMS = {
 
 
 def _lacking(links: Mapping[int, bool], product: str) -> str:
-    """Describe links that are down, or return ""; a PCIe card without a bridge lacks none."""
+    """Describe NVLinks that are down; "" if none is, or for a PCIe card without a bridge."""
     up = sum(links.values())
     usual = next((count for kind, count in USUAL_LINKS.items() if re.search(kind, product)), 0)
     most = max(usual, len(links) if up else 0)

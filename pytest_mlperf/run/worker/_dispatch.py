@@ -64,7 +64,7 @@ class _Waiting:
 
 
 class Dispatcher:
-    """Give samples to the replica with the least outstanding work, and count completions.
+    """Submit samples to the replica with the least outstanding work; count completions.
 
     Attributes:
         batch: Samples that a replica processes together.
@@ -151,7 +151,7 @@ class Dispatcher:
             ]
 
     def _least(self) -> int:
-        """Return the index of the replica with the least open work, in rotation if equal."""
+        """Return the index of the replica with the least open work; alternate between equals."""
         count, replicas = len(self._replicas), self._replicas
         first = 0 if self._whole else self._next
         number = min(chain(range(first, count), range(first)), key=lambda n: replicas[n].tally.open)
@@ -220,7 +220,7 @@ class Dispatcher:
         return replica, ids, indices
 
     def _full(self, samples: int) -> int:
-        """Round up to full batches of the engine."""
+        """Round a number of samples up to full batches of the engine."""
         return max(1, math.ceil(samples / self.batch)) * self.batch
 
     def _send(self, replica: ReplicaProcess, ids: Sequence[int], indices: Sequence[int]) -> None:

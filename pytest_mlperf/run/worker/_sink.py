@@ -57,7 +57,7 @@ class Outstanding:
             self._parts = {ids[0]: (0, len(ids))}
 
     def cut(self, position: int) -> None:
-        """Split the list at a position, as its parts will complete independently."""
+        """Split the list of ids at a position, as its parts will complete independently."""
         with self._lock:
             for first, (start, stop) in self._parts.items():
                 if start < position < stop:
@@ -81,7 +81,7 @@ class Outstanding:
                 return bad
 
     def claim_late(self, sample: int) -> bool:
-        """Remove an id that `take` did not find; return whether the list had it."""
+        """Remove an id that `take` did not find; return whether it was outstanding."""
         with self._lock:
             self._spread()
         try:
@@ -114,7 +114,7 @@ class Outstanding:
             return fits
 
     def _spread(self) -> None:
-        """Move the rest of the list into the dictionary."""
+        """Move the outstanding ids of the list into the dictionary."""
         for start, stop in self._parts.values():
             self.ids.update(dict.fromkeys(self._row[start:stop], 0.0))
         self._row_left = 0
@@ -238,11 +238,11 @@ class AnswerTokens:
         self._index_of.update(zip(ids, indices, strict=True))
 
     def index_of(self, sample: int) -> int | None:
-        """Return the data set index of a sample without a count; None if unknown."""
+        """Return the data set index of a sample that has no token count yet; None if unknown."""
         return self._index_of.get(sample)
 
     def keep(self, ids: Sequence[int], n_tokens: Sequence[int | None]) -> None:
-        """Add the tokens of answers; None if the engine does not count them."""
+        """Add the token counts of answers; ignore None (not counted by the engine)."""
         for sample, tokens in zip(ids, n_tokens, strict=True):
             index = self._index_of.pop(sample, -1)
             if tokens is not None:
@@ -345,7 +345,7 @@ class GuardedSink:
         return {}
 
     def repeated(self) -> str | None:
-        """Describe waiting samples that all repeat a completed index, unless the engine hangs."""
+        """Describe open samples if each has the index of a completed one; None if it hangs."""
         waiting = self._outstanding.ids.copy()
         recent = [pair for each in self.recent.copy() for pair in zip(*each, strict=True)]
         answered = {index for i, index in recent if i not in waiting}
@@ -365,7 +365,7 @@ class GuardedSink:
         self._outstanding.cut(position)
 
     def use_clock(self, clock: Clock) -> None:
-        """Take report times from `clock`, as another process observed them."""
+        """Use `clock` for the times of reports, which a replica's process has stamped."""
         self._clock = clock
         if self._times is not None:
             self._times.clock = clock
@@ -414,7 +414,7 @@ class GuardedSink:
         self._fail(RunError("engine", f"{len(ids)} requests failed, and none may"))
 
     def failed(self, error: object) -> None:
-        """End the run as ERROR with this exception, or describe an object that is none."""
+        """End the run as ERROR with an exception; describe any other object."""
         self._fail(error if isinstance(error, BaseException) else _no_exception(error))
 
     def _claim(self, ids: Sequence[int]) -> Collection[int]:

@@ -61,16 +61,15 @@ Limits = tuple[float, float] | None
 class TokenTimes:
     """Stamps of each sample's tokens; one thread at a time reports a sample.
 
-    Tokens that arrive together, in one message or from one decoding step, have no gap between them;
-    if they are many, inter-token percentiles are omitted. Tokens that arrive with the first one
-    take no time of their own, so speed per user counts the later ones. If the engine reports which
-    messages came together, that decides instead of these times. Hidden tokens are not visible to a
-    user.
+    Tokens of one message or one decoding step have no gap between them; if there are many,
+    inter-token percentiles are omitted. Speed per user counts only tokens after those that arrived
+    with the first one. If the engine reports which messages came in one read, its report decides,
+    not the times. Hidden tokens, such as reasoning, are counted but not sent to the user.
 
     Attributes:
         clock: Returns the time of a report [s].
         hidden: Tokens that were counted and not shown.
-        corrected: For some answer, the tokens after the first message differ from all but one.
+        corrected: Whether some time per token divides by fewer tokens than all but one.
     """
 
     def __init__(self, limits_s: Limits = None) -> None:
@@ -89,7 +88,7 @@ class TokenTimes:
         self._decode = array("f")
 
     def afresh(self) -> TokenTimes:
-        """Return an empty copy that keeps the samples in flight."""
+        """Return a new object without measurements, for the samples in flight."""
         other = TokenTimes(self._limits_s)
         other._seen, other.clock = self._seen, self.clock
         return other
@@ -110,7 +109,7 @@ class TokenTimes:
         self._seen.pop(sample, None)
 
     def restart(self, ids: Sequence[int]) -> None:
-        """Restart the gap of these samples, as the call of LoadGen must not count."""
+        """Restart these samples' inter-token gap, to exclude the time of LoadGen's call."""
         now_s = self.clock()
         for sample in ids:
             if stamps := self._seen.get(sample):
@@ -137,7 +136,7 @@ class TokenTimes:
                 stamps.after, stamps.hidden = after or 0, unseen
 
     def after_first(self, sample: int, tokens: int) -> int:
-        """Return the visible tokens after a sample's first message; 0 if unknown."""
+        """Return the number of visible tokens after a sample's first message; 0 if unknown."""
         stamps = self._seen.get(sample)
         if stamps is None or stamps.after == NOT_TOLD:
             return tokens - 1
@@ -245,7 +244,7 @@ class TokenTimes:
 
     @property
     def _in_one_piece(self) -> bool:
-        """Whether too many answers had no time between their first token and their end."""
+        """Whether too many answers arrived whole, with no time after their first token."""
         return len(self._decode) < (1 - TOGETHER_TOKENS_SHARE) * len(self._tpot)
 
 
