@@ -166,9 +166,9 @@ class SlowGroup:
 
 
 class GpuThread(threading.Thread):
-    """A thread that reads one GPU until stopped, or until the GPU is lost; then `ordered` is true.
+    """A thread that reads one GPU until stopped, or until the GPU is lost.
 
-    `ticks` counts readings; `planned`, those due; `slow`, those over half a period late.
+    `ordered` is true after a normal end. `ticks` counts readings, `planned` due ones, `slow` late.
     """
 
     def __init__(

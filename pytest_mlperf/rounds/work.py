@@ -52,7 +52,7 @@ def find_work(name: str) -> WorkloadWork | None:
 
 
 def work_named(name: str) -> WorkloadWork:
-    """Return a workload's work by any of its names; raise MlperfError if it is not in the table."""
+    """Return a workload's work by any of its names; raise MlperfError if the table lacks it."""
     about = find_work(name)
     if about is None:
         raise MlperfError(f"nobody counted the work of {name!r}{nearest(name, known_work())}")

@@ -1,4 +1,4 @@
-"""Run the accuracy pass: blocks of samples in a fixed shuffled order, scored in a child process."""
+"""Run the accuracy pass in blocks of samples, and score the blocks in a child process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read curves of our own loops and of MLCommons' client: figures, and reasons not to judge."""
+"""Read curves of our own loops and of MLCommons' client, and check their validity."""
 
 from __future__ import annotations
 
@@ -245,7 +245,7 @@ def _late(
 
 
 def _lateness(window: OpenWindow, client: Mapping[str, float]) -> dict[str, float]:
-    """Return the delay of an open loop's requests, with the engine's own part [s]."""
+    """Return the delay of an open loop's requests plus the engine's own lateness [s]."""
     return {name: seconds + client.get(name, 0.0) for name, seconds in window.late.items()}
 
 
@@ -442,7 +442,7 @@ def _tracked(point: endpoints.RecordedPoint, clock_s: float) -> PointWindow:
 
 
 def recorded_figures(points: Sequence[endpoints.RecordedPoint], accelerator: str) -> dict[str, Any]:
-    """Return the figures of a session of the client, from its results alone, as fields of `Run`."""
+    """Return fields of `Run` from the points that MLCommons' client recorded in a session."""
     windows = (recorded_window(one, one.ended_s - one.duration_s, one.ended_s) for one in points)
     samples = sum(one.requests for one in points)
     log = CurveLog(path="", samples=samples, points=tuple(windows))
@@ -457,7 +457,7 @@ def recorded_figures(points: Sequence[endpoints.RecordedPoint], accelerator: str
 
 
 def recorded_window(point: endpoints.RecordedPoint, begin_s: float, end_s: float) -> PointWindow:
-    """Return a point as the client counted it; its reader checked the concurrency."""
+    """Convert a point that MLCommons' client recorded to a window of our own loops."""
     return PointWindow(
         point=point.concurrency,
         begin_s=begin_s,

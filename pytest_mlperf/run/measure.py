@@ -1,4 +1,4 @@
-"""Run one process of a case: load, performance run and accuracy pass; then read its results."""
+"""Run one process of a case (load, performance run, accuracy pass) and read its results."""
 
 from __future__ import annotations
 
@@ -363,7 +363,7 @@ def _sampling(case: _Measured) -> Iterator[PowerSampling]:
 def _worker(
     case: _Measured, job: Job, build: Build | None, checkpoint: Checkpoint | None
 ) -> WorkerProcess:
-    """Return the worker, not started; one elsewhere gets variables that it does not inherit."""
+    """Return the worker process, not started, with its spec and its environment variables."""
     conditions, task = case.conditions, case.task
     settings = dataclasses.replace(job.settings, target_qps=task.target_qps)
     answer_forms = job.scoring.answer_forms

@@ -1,4 +1,4 @@
-"""Store built checkpoints: complete or absent, for all processes, even if a builder was killed.
+"""Store built checkpoints atomically: a killed builder leaves no incomplete checkpoint.
 
 <key>/model/ is what engines load, and <key>/provenance.json records its sources. <key>.lock and
 .<key>.<random>.tmp/ exist during a build.

@@ -76,7 +76,7 @@ def checkpoint_for(
 def state_of(step: CheckpointBuild | None, runs_dir: Path) -> str:
     """Return whether a case's checkpoint is built, in words; "" if its entry builds none.
 
-    It reads no weights and runs no user code. A build that is not remembered counts as not built.
+    It reads no weights and runs no user code. A build that `Memory` lacks counts as not built.
     """
     if step is None or not step.registered:
         return ""

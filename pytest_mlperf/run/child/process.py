@@ -1,4 +1,4 @@
-"""Run a child process that sends events, with limits on its time, its events and its lifetime."""
+"""Run a child process that sends events; limit its time and check its events."""
 
 from __future__ import annotations
 

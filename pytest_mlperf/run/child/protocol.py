@@ -39,7 +39,7 @@ def import_as_parent(path: Sequence[str]) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class ReplicaSpec:
-    """One of several processes that each load the engine.
+    """Task of a replica: one of several processes that each load the engine.
 
     Attributes:
         name: Name in messages: "replica 3 (GPU 5)".
@@ -58,7 +58,7 @@ class ReplicaSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerSpec:
-    """One worker process: load the engine, then a performance run, then accuracy blocks on demand.
+    """Task of a worker: load the engine, make a performance run, then accuracy blocks on demand.
 
     Attributes:
         folder: Existing folder of this run, absolute.

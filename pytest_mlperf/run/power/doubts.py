@@ -1,4 +1,4 @@
-"""Find reasons why a GPU run, or its energy, must not be judged, from the sampler's records.
+"""Find reasons in the sampler's records why a GPU run or its energy must not be judged.
 
 Of the clock event reasons only heat and a failing supply invalidate a run. The software power cap
 is normal for a board under full load, so only its share is reported.
@@ -131,11 +131,11 @@ DOUBT_KEYS = frozenset(SignKey)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Doubts:
-    """Problems of a window, in words.
+    """Problems of a window.
 
     Attributes:
-        invalid: The window must not be judged.
-        energy: Its energy must not be judged; its speed may.
+        invalid: Reasons why the window must not be judged.
+        energy: Reasons why the energy must not be judged, in words; the speed may be.
     """
 
     invalid: tuple[Reason, ...] = ()
@@ -154,11 +154,11 @@ def doubts(
     busy: float = 1.0,
     linked: bool = False,
 ) -> Doubts:
-    """Return the doubts about a window, except that a GPU was lost.
+    """Return the problems of a window, except the loss of a GPU.
 
-    Processes after `warm_s`, the end of the warm-up, are foreign unless `allowed` (the host's ids).
+    `warm_s` is the end of the warm-up: later processes are foreign unless in `allowed` (host pids).
     `limit_w` is the session's power limit, None if unknown. The engine had work for a share `busy`.
-    `linked` says that the GPU works with others, so that its NVLinks matter.
+    `linked` says that the GPU exchanges data with others, so that its NVLinks are checked.
     """
     if gpu.unavailable:
         return Doubts(energy=(gpu.unavailable,))
@@ -345,7 +345,7 @@ ERRORS = {
 
 
 def link_doubts(gpu: GpuLog, begin_s: float, end_s: float) -> tuple[list[Reason], list[Sign]]:
-    """Return reasons against a window, and other observations."""
+    """Return NVLink and NVSwitch problems: reasons that invalidate a window, and notes."""
     links_before, links_after = gpu.links(begin_s, end_s) or ({}, {})
     fell = [link for link, up in links_before.items() if up and not links_after.get(link, True)]
     errors = gpu.link_errors(begin_s, end_s)

@@ -25,8 +25,8 @@ ROW = 64
 class Outstanding:
     """Ids that were issued and not completed.
 
-    A long list is kept with cursors while each part of it completes in order, at a tenth of a
-    dictionary's cost. The first completion out of order moves the rest into the dictionary.
+    A long list whose parts complete in order is stored as a list with cursors, which costs a tenth
+    of a dictionary. The first completion out of order moves the rest into the dictionary.
 
     Attributes:
         ids: Outstanding ids outside the list, with their issue times [s] or 0.
@@ -133,7 +133,7 @@ class Stamps:
     """Times and counts of completions, in memory bounded for any length of a run.
 
     Attributes:
-        left: Samples until the next stamp; threads may race on it, which costs or adds a stamp.
+        left: Samples until the next stamp; a race of threads only loses or adds a stamp.
     """
 
     __slots__ = ("_every", "_kept", "left")
@@ -160,9 +160,9 @@ class Stamps:
 
 
 def batch_means_error(stamps: Sequence[tuple[float, int]]) -> float:
-    """Return the relative standard error of a rate from (seconds, samples completed), in order.
+    """Return the relative standard error of a rate by batch means; 0 with too few stamps.
 
-    It is that of the mean time per sample over equal batches; 0 with too few stamps.
+    `stamps` has (seconds, samples completed) in order; a batch's value is its time per sample.
     """
     if len(stamps) < BATCHES:
         return 0.0

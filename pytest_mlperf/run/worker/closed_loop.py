@@ -1,4 +1,4 @@
-"""Keep a fixed number of requests in flight at each point, or let a harness measure the points.
+"""Keep a fixed number of requests in flight at each point, or let a harness measure it.
 
 The open loop shares its code.
 """
@@ -326,7 +326,7 @@ class Loop:
 
 
 class ClosedLoop(Loop):
-    """Keep a number of requests in flight, drawn with replacement in the same order in every run.
+    """Keep a number of requests in flight; draw samples with replacement by a fixed seed.
 
     With conversations, it keeps that number of them in flight: a slot issues a turn after the
     previous answer and its pause.

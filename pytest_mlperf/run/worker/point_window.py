@@ -1,4 +1,4 @@
-"""Measure one window of a curve's point, and count its tokens again by a reference tokenizer."""
+"""Measure one window of a curve's point; count its tokens again by a reference tokenizer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run the worker process: load one engine, and run LoadGen on it until the parent says stop.
+"""Run the worker process: load one engine, and run LoadGen on it until told to stop.
 
 Run it as `python -m pytest_mlperf.run.worker.worker SPEC.json --events FD`. Commands arrive on
 stdin, which is empty for the engine; events leave on FD; stdout and stderr are the engine's log:
