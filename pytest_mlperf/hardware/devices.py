@@ -1,8 +1,8 @@
 """Forms of CUDA_VISIBLE_DEVICES that engines' libraries understand, by version.
 
-CUDA, and libraries that leave the variable to it, accept all three. A worker gets whole GPUs by
-number in PCI order, which every library reads; by UUID if numbers are uncertain. A MIG instance has
-no number and is always named by UUID.
+CUDA accepts all forms, and so do libraries that do not read the variable. A worker gets whole GPUs
+by number in PCI order, which every library reads; by UUID if numbers are uncertain. A MIG instance
+has no number and is always named by UUID.
 """
 
 from __future__ import annotations

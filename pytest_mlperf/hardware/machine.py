@@ -115,9 +115,9 @@ class Machine:
         cards: Such properties of each GPU, by UUID.
         unread: Reason why a quantity of a GPU cannot be sampled, by UUID and quantity.
         paths: Connection of two GPUs by both UUIDs, see `nvidia.paths`.
-        nvml_trouble: Reason for missing GPUs in one sentence; None if none is missing or wanted.
+        nvml_trouble: Reason why GPUs are missing; None if all are present or none is needed.
         shared: Whether other cases may run on its other GPUs at the same time.
-        harness: Harness that replaces LoadGen and our own loop; figures of two are never compared.
+        harness: Harness instead of LoadGen and our own loop; results are compared within one only.
         machine_id: systemd's id of the machine; stored only salted and hashed.
         limit_w: Power limit that a case sets on its GPUs [W]; None to leave it.
     """
