@@ -115,7 +115,7 @@ def file_of(folder: Path, name: str) -> Path | None:
 
 
 def read_point(folder: Path) -> RecordedPoint:
-    """Read a run folder; raise MlperfError if it is incomplete, inconsistent or no such run."""
+    """Read a run folder; raise MlperfError if it is incomplete or inconsistent."""
     path = file_of(folder, SUMMARY_FILE)
     if path is None:
         raise MlperfError(
@@ -280,7 +280,7 @@ class _Block:
         return MlperfError(f"{self.path}: {key_path} {problem}".replace(":  ", ": "))
 
     def block(self, key: str) -> _Block:
-        """Return an object below; an empty one if it is missing."""
+        """Return the nested object at a key; an empty one if it is missing."""
         return _Block(self.path, self.raw.get(key) or {}, ".".join(filter(None, (self.where, key))))
 
     def number(self, key: str) -> float | None:

@@ -146,8 +146,8 @@ def lines_of(path: Path, max_line_bytes: int) -> Iterator[bytes]:
 class Shape(Generic[Document]):
     """Check documents strictly: no type is converted, numbers are finite.
 
-    pydantic configures a dataclass by the type around it, hence the tuple: the domain classes stay
-    independent of pydantic.
+    The type is wrapped in a tuple: pydantic then applies this configuration to a dataclass, and
+    domain classes stay independent of pydantic.
     """
 
     def __init__(
@@ -207,7 +207,7 @@ def content_of(path: Path, title: str, max_bytes: int | None = None) -> bytes:
 
 
 def json_of(path: Path | str, title: str, content: bytes, *, repeated_keys: bool = False) -> Any:
-    """Return the JSON value in the bytes of a file; raise MlperfError if it is none."""
+    """Parse the bytes of a file as JSON; raise MlperfError if they are not valid JSON."""
     try:
         value = parse_json(content, max_values=MAX_FILE_VALUES, repeated_keys=repeated_keys)
     except ValueError as error:
@@ -280,7 +280,7 @@ class NumpyArchive:
 
 
 def read_arrays(path: Path, names: Sequence[str], *, max_bytes: int) -> list[Any]:
-    """Return arrays of an .npz file; raise ValueError if it is unfit or over `max_bytes`."""
+    """Read arrays of an .npz file; raise ValueError if it is damaged or over `max_bytes`."""
     try:
         archive = NumpyArchive(read_regular(path, max_bytes), max_bytes=max_bytes)
         return [archive.read(name) for name in names]
