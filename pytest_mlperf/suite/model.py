@@ -149,7 +149,7 @@ class Suite(Table):
 
     @property
     def tokens(self) -> bool:
-        """Whether it is a language model, whose tokens are counted and timed."""
+        """Whether the workload is a language model, whose tokens are counted and timed."""
         stated = self.workload.tokens
         return bool(self.rules and self.rules.tokens) if stated is None else stated
 

@@ -124,7 +124,7 @@ def _advice(path: Path, text: str) -> str:
 def _first_weights(model: Path) -> Path:
     """Return the model file to check: in a folder, the first usable weights, if any.
 
-    Weights in a format that is not used may be a pointer on purpose.
+    Weights in an unused format may be left as Git LFS pointers on purpose.
     """
     if not model.is_dir():
         return model

@@ -1,4 +1,4 @@
-"""The cases of a suite, each with all that the suite defines for it."""
+"""Plan the cases of a suite: each case with its entries of the suite file."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ class CaseData:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Planned:
-    """A case with all that the suite defines for it.
+    """A case with its suite and its entries in the suite file.
 
     Compared by identity, because pytest hashes every parameter to order tests.
 

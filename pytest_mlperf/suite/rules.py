@@ -311,7 +311,7 @@ def build_defects(suite: Suite) -> Iterator[Defect]:
 
 
 def _defects(suite: Suite, entry: tables.EngineEntry, step: tables.BuildStep) -> Iterator[Defect]:
-    """Yield the defects of one build step; key paths are relative to it."""
+    """Yield the defects of one build step; key paths are relative to its table."""
     if entry.model is None and suite.workload.model is None:
         yield (), "no model to quantise; set workload.model to the model's folder"
     try:

@@ -631,7 +631,7 @@ class Named(Protocol):
 
 
 def title_of(named: Named) -> str:
-    """Return the name of a table's Python in messages; "" if it names none.
+    """Return the name of a table's Python in messages; "" if the table has no Python.
 
     Variables are not expanded, because their values may be secret.
     """
