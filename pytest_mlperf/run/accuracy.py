@@ -93,7 +93,7 @@ class AccuracyPass:
         self._decided: tuple[Accuracy, Scored] | None = None
 
     def answer(self) -> None:
-        """Let the worker answer; score each block except the last during the pass."""
+        """Let the worker answer block by block; score all blocks but the last meanwhile."""
         order, total = fixed_order(self._total), self._total
         for number, (start, end) in enumerate(pairwise((0, *self._ask.looks(total)))):
             indices = sorted(order[start:end])
@@ -112,7 +112,7 @@ class AccuracyPass:
                     return
 
     def scores(self) -> tuple[Accuracy, Scored]:
-        """Score all blocks; call it after the worker's end, to free the accelerator early."""
+        """Score all blocks after the worker has ended, so that the accelerator is free."""
         return self._decided or self._score_blocks()
 
     def _score_blocks(self) -> tuple[Accuracy, Scored]:

@@ -96,8 +96,8 @@ class ProcessResult:
 
     Attributes:
         unscored: Error of the scorer, which leaves the run valid; None without one.
-        notes: Notes about the process; those of a run are in the run.
-        files: Imported files, except Python's and installed ones.
+        notes: Notes about the process; notes about its run are in `run`.
+        files: Imported files, except those of Python and installed packages.
         waited_s: Time waited for the accelerator [s].
     """
 

@@ -313,7 +313,7 @@ def _read_curve(
 
 @dataclass(frozen=True)
 class Spell:
-    """Window in wall clock, seconds since the epoch."""
+    """Window of a run without LoadGen's log: wall clock, seconds since the epoch."""
 
     window_s: tuple[float, float]
 

@@ -67,14 +67,14 @@ def builds_folder(runs: Path) -> Path:
 def checkpoint_for(
     job: MeasuredCase, conditions: Conditions, folder: Path, show: Callable[[str], None]
 ) -> Checkpoint | None:
-    """Return the checkpoint of a case, made if absent; None if its entry builds none."""
+    """Return a case's checkpoint; build it if absent. None if the engine entry has no `build`."""
     if job.build is None:
         return None
     return _Making(job.build, job.accelerator, conditions, folder, show).get()
 
 
 def state_of(step: CheckpointBuild | None, runs_dir: Path) -> str:
-    """Return whether a case's checkpoint is built, in words; "" if its entry builds none.
+    """Describe whether a case's checkpoint is built; "" if the engine entry has no `build`.
 
     It reads no weights and runs no user code. A build that `Memory` lacks counts as not built.
     """

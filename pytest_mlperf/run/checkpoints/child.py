@@ -136,7 +136,7 @@ def settle_header(path: Path) -> None:
 
 
 def calibrate(spec: dict[str, Any], _: Any) -> dict[str, Any]:
-    """Write {"prompts": ...}; return their number and hex SHA-256."""
+    """Write the calibration prompts as JSON; return their number and hex SHA-256."""
     prompts = prompts_of(spec)
     atomic = importlib.import_module("pytest_mlperf.stores.atomic")
     atomic.write_text(Path(spec["file"]), json.dumps({"prompts": prompts}))

@@ -42,7 +42,7 @@ class StartEvents:
 
 
 def main(file: str, key: str) -> None:
-    """Report this Python, set up its import path, and become the worker."""
+    """Report this Python's versions, set up its import path, and run the worker."""
     events = StartEvents()
     version = ".".join(map(str, sys.version_info[:3]))
     here = "{} ({})".format(sys.executable, key)  # noqa: UP032 - older ones

@@ -288,7 +288,7 @@ class ChildEvents:
 
 
 def event_of(line: bytes, kinds: Mapping[str, Fields]) -> Event:
-    """Return the event of a line; raise NoEventError if it is none."""
+    """Parse a line as an event; raise NoEventError if it is not a valid event."""
     event = read_json(line)
     if type(event) is not dict or not is_text(event.get("event")):
         raise NoEventError("no object that names an event")

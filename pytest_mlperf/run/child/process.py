@@ -62,7 +62,7 @@ class Patience:
 
     @property
     def loading_s(self) -> float:
-        """Time limit of loading [s], also for a process that prints forever for a lost peer."""
+        """Limit of loading [s], even if the child keeps printing while it waits for a lost peer."""
         return min(self.phase_s, PRINTING * self.progress_s)
 
 
@@ -133,7 +133,7 @@ class Child:
 
     Attributes:
         title: Name in progress lines, "building torchao int8".
-        spec: Task; its key `task` names the files.
+        spec: Task as JSON; its key `task` is the name of the spec file and the log.
         answer: Fields of the child's last event, "done".
         python: Command of another Python; None for this one.
         suite: Suite file with code that the child imports; None if there is none.
@@ -179,7 +179,7 @@ class Child:
 
     @contextlib.contextmanager
     def _command(self) -> Iterator[list[str]]:
-        """Yield the command line; another Python gets a copy of this package."""
+        """Yield the command line; copy this package if another Python runs the child."""
         spec, name = self.folder / f"{self.spec['task']}.json", f"{self.script}.py"
         contents = {**self.spec, "import_path": [] if self.python else import_path(self.suite)}
         spec.write_text(json.dumps(contents), "utf-8")

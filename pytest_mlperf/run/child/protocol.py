@@ -45,8 +45,8 @@ class ReplicaSpec:
         name: Name in messages: "replica 3 (GPU 5)".
         gpus: UUIDs of its GPUs; empty for none.
         environment: Variables that make only these GPUs visible.
-        cpus: Processors that it may use; empty for its worker's.
-        client: Whether the processes are clients of one server.
+        cpus: Processors that the replica may use; empty for the worker's processors.
+        client: Whether the replica is a client of a server that all replicas share.
     """
 
     name: str
@@ -58,7 +58,7 @@ class ReplicaSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerSpec:
-    """Task of a worker: load the engine, make a performance run, then accuracy blocks on demand.
+    """Task of a worker: load the engine, make a performance run, then blocks of accuracy.
 
     Attributes:
         folder: Existing folder of this run, absolute.

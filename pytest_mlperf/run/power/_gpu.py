@@ -62,11 +62,11 @@ class GpuLog:
     Attributes:
         unavailable: Why nothing was read; None if something was.
         lost: Why the GPU no longer answers; None if it answered to the end.
-        lost_s: Time when that was seen; None if before sampling.
+        lost_s: Time when the loss was detected; None if before sampling.
         last_s: Time of the GPU's last answer; 0 without one.
         silent: Whether NVML returned only errors after `last_s`.
         last_failure: NVML's last error.
-        facts: Its part of the sampler's first record: identity, ways, costs, scope, MIG.
+        facts: The GPU's entry in the sampler's first record, see `hardware.sampler`.
         counter: Energy counter [J].
         trace: Power [W].
         reasons: (time, bit mask) of samples; of equal consecutive ones the first and the last.

@@ -118,7 +118,7 @@ class Dispatcher:
             self._send(replica, ids, indices)
 
     def completed(self, replica: ReplicaProcess, ids: Any) -> Sequence[Any]:
-        """Return the samples that a replica completed, and send it its next part."""
+        """Return the samples that a replica completed, and send the replica its next part."""
         samples = replica.lists.ids(ids) if isinstance(ids, tuple) else replica.unpacked(ids)
         more = None
         with self._lock:

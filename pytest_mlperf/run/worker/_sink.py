@@ -365,7 +365,7 @@ class GuardedSink:
         self._outstanding.cut(position)
 
     def use_clock(self, clock: Clock) -> None:
-        """Use `clock` for the times of reports, which a replica's process has stamped."""
+        """Use `clock` instead of this process's clock: replicas stamp their reports."""
         self._clock = clock
         if self._times is not None:
             self._times.clock = clock
