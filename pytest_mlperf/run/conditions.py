@@ -415,7 +415,7 @@ class LostGpus:
     folder: Path
 
     def note(self, lost: Mapping[str, str]) -> None:
-        """Record lost GPUs by UUID with a sentence each; the first one stays."""
+        """Record lost GPUs, a message by UUID; keep the first message of each GPU."""
         for uuid, text in lost.items():
             file = self._file(uuid)
             with contextlib.suppress(OSError):  # the run reports the loss anyway
@@ -423,7 +423,7 @@ class LostGpus:
                     write_text(file, text)
 
     def among(self, uuids: Sequence[str]) -> dict[str, str]:
-        """Return the lost ones of some GPUs, with their sentences."""
+        """Return which of these GPUs are lost, with the recorded message by UUID."""
         texts = {}
         for uuid in uuids:
             with contextlib.suppress(OSError):
@@ -457,7 +457,7 @@ class WarmUps:
     folder: Path
 
     def ensure(self, job: MeasuredCase, names: Sequence[str], make: Callable[[], object]) -> bool:
-        """Warm an accelerator up if needed, ignoring errors; return whether it has worked."""
+        """Warm an accelerator up if needed, ignoring errors; return whether it has been used."""
         if self.used(names):
             return True
         pretended = self.mode == "auto" and list(names) == ["cpu"]

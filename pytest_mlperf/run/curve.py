@@ -117,10 +117,10 @@ def _require_finite(point: PointWindow) -> None:
 
 
 def curve_figures(log: CurveLog, accelerator: str) -> Figures:
-    """Return every metric of every point, and the curve's own, by which it is judged.
+    """Return the metrics of every point, and those of the whole curve, which are judged.
 
-    A curve's rate, or an open loop's time, is the geometric mean over its points, whose logarithm
-    moves by the mean change of the points' logarithms.
+    A curve's rate, or an open loop's time, is the geometric mean over its points: its relative
+    change is the mean relative change of the points.
     """
     metrics = {
         at_point(name, point.point): value

@@ -340,7 +340,7 @@ def _is_sampled(case: _Measured) -> bool:
 
 @contextlib.contextmanager
 def _sampling(case: _Measured) -> Iterator[PowerSampling]:
-    """Sample a case's GPUs; report and record lost ones."""
+    """Sample a case's GPUs; report GPUs that are lost and record them for the session."""
     machine, accelerator = case.conditions.machine, case.job.accelerator
     used = machine.used(accelerator, case.job.replicas)
     sampling = PowerSampling(list(used), case.folder)

@@ -217,7 +217,7 @@ class WorkloadLimit:
             metric: Metric of `value`; default: the rate of tokens if it generates any, else of
                 samples.
             precision: Default: the GPU's fastest.
-            figures: Figures of the run by name; the typical ones of the data set where not given.
+            figures: Figures of the run by name; default: typical figures of the data set.
 
         Raises:
             ValueError: A figure or the precision is impossible.

@@ -266,7 +266,7 @@ def answers(blocks: Sequence[Mapping[str, Any]]) -> dict[int, tuple[AccuracyLog,
 def artefacts(
     blocks: Sequence[Mapping[str, Any]], indices: Sequence[int], needed: Sequence[str]
 ) -> Callable[[int], dict[str, bytes]]:
-    """Return a function that reads a sample's artefacts; RunError if it lacks a `needed` one."""
+    """Return a function that reads a sample's artefacts; RunError if a needed one is missing."""
     archive_of: dict[int, ArtefactArchive] = {}
     for block in blocks if needed else ():
         archive = ArtefactArchive(Path(str(block["log"])).with_name(ARTEFACTS))

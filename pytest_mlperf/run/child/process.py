@@ -380,7 +380,7 @@ class WorkerProcess:
         self._process.tell(json.dumps(command).encode() + b"\n")
 
     def wait_for(self, awaited: str) -> Event:
-        """Return the next event of this name."""
+        """Wait for the event named `awaited` and return it."""
         phase_start = last_progress = time.monotonic()
         done: Any = None
         size = 0

@@ -28,8 +28,8 @@ class Span:
 
     Attributes:
         reason: Name; "unknown 0x800" if it is not in the table.
-        begin_s: First sample that showed it.
-        end_s: First sample that did not, or the last of all.
+        begin_s: Time of the first sample with the reason.
+        end_s: Time of the next sample without the reason, or of the last sample.
     """
 
     reason: str
@@ -69,7 +69,7 @@ class GpuLog:
         facts: The GPU's entry in the sampler's first record, see `hardware.sampler`.
         counter: Energy counter [J].
         trace: Power [W].
-        reasons: (time, bit mask) of samples; of equal consecutive ones the first and the last.
+        reasons: (time, bit mask) of samples; only the first and last of equal consecutive masks.
         states: Slower quantities, each with "time", oldest first.
         forbidden: Quantities that must not be read here; without its counter a GPU has no energy.
     """
@@ -135,8 +135,8 @@ class GpuLog:
     def held_back_s(self, begin_s: float, end_s: float) -> dict[str, float]:
         """Return the seconds of a window for which each reason held the clocks back.
 
-        It is the larger of the GPU's count and the samples': samples miss short events, and a
-        driver may count nothing, or something else, in a field that it does not know.
+        It is the larger of the GPU's counter and the time in samples: samples miss short events,
+        and a driver may not support the counter's field.
         """
         held_s: dict[str, float] = {}
         for span in self.spans():

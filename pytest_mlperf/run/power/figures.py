@@ -191,7 +191,7 @@ def read_meter(
 ) -> tuple[MeterReading, ...]:
     """Return the readings of a file, without an incomplete last line.
 
-    It waits for one after `until_s`, wall clock, seconds since the epoch; `wall_energy` checks
+    It waits for a reading after `until_s`, seconds since the epoch; `wall_energy` later checks
     whether they suffice, as loggers may write in bursts. `local_offset_s` is the meter's clock
     minus UTC if it writes no time zone.
     """
@@ -248,7 +248,7 @@ class Meter:
     """Wall meter that logs to a file during runs.
 
     Attributes:
-        offset_s: Its clock minus UTC if it writes no time zone [s].
+        offset_s: The meter's clock minus UTC if the file has no time zone [s].
     """
 
     path: Path
@@ -264,7 +264,7 @@ def findings_of(figures: Figures, seen: EnergyReading) -> Findings:
 def metered(
     figures: Figures, meter: Meter, timed: TimedLog, *, clock_set: bool = False
 ) -> Findings:
-    """Return a run's wall energy and rates per joule; a broken file costs only these."""
+    """Return a run's wall energy and rates per joule; a broken file leaves the run valid."""
     begin_s, end_s = timed.window_s
     try:
         if clock_set:

@@ -94,7 +94,7 @@ class PowerLog:
     def _lost_alike(
         self, same: Sequence[GpuLog], used: Mapping[str, UsedGpu], begin_s: float | None
     ) -> str:
-        """Return one sentence for GPUs lost for the same reason, with the first time."""
+        """Return one sentence for GPUs lost for the same reason, with the earliest time."""
         if len(same) == 1:
             return self._lost(same[0], used, begin_s)
         names = {gpu.uuid: used[gpu.uuid].name if gpu.uuid in used else gpu.uuid for gpu in same}
@@ -322,8 +322,8 @@ class PowerSampling:
     """Sample some GPUs inside the `with` block.
 
     Attributes:
-        unavailable: Reason why nothing is sampled; None while it is.
-        ready: Child's first record; empty without one.
+        unavailable: Reason why nothing is sampled; None while GPUs are sampled.
+        ready: Child's first record; empty if there is none.
     """
 
     def __init__(

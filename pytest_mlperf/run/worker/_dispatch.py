@@ -168,8 +168,8 @@ class Dispatcher:
     def _submit_gathered(self, queries: list[tuple[int, int]]) -> None:
         """Submit queries that arrived within a moment.
 
-        Fast replicas get them in one piece, which costs least. Slow ones get them one by one, each
-        to the replica with the least open work.
+        If replicas are fast, one gets all queries, which costs least. If they are slow, each query
+        goes to the replica with the least open work.
         """
         parts: dict[int, list[tuple[int, int]]] = {}
         with self._lock:

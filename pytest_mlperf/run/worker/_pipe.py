@@ -186,7 +186,7 @@ def joined(messages: Iterable[Message]) -> Sequence[Message]:
 
 
 def _adds(previous: list[Any], message: Message) -> bool:
-    """Append a message to the previous one; return False if they must stay separate."""
+    """Append `message` to `previous`; return False if the two must stay separate."""
     kind, stamp_s, *_ = message
     if kind != previous[0] or kind not in (FIRST, NEXT, DONE):
         return False

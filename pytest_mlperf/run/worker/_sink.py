@@ -216,7 +216,7 @@ class Faults:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """The texts, and the number of further ones."""
+        """Texts of the collected faults; the last one counts the faults that were not kept."""
         with self._lock:
             left_out = self.count - len(self._texts)
             more = (f"and {left_out} more",) if left_out else ()
@@ -345,7 +345,7 @@ class GuardedSink:
         return {}
 
     def repeated(self) -> str | None:
-        """Describe open samples if each has the index of a completed one; None if it hangs."""
+        """Describe open samples if all repeat completed indices; None if the engine hangs."""
         waiting = self._outstanding.ids.copy()
         recent = [pair for each in self.recent.copy() for pair in zip(*each, strict=True)]
         answered = {index for i, index in recent if i not in waiting}

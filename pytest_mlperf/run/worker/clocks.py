@@ -116,7 +116,7 @@ class TokenTimes:
                 stamps.last_s = now_s
 
     def further(self, ids: Sequence[int]) -> list[int]:
-        """Stamp one more token of these samples; return those without a first token."""
+        """Stamp one more token of these samples; return samples that have no first token."""
         now_s, early = self.clock(), []
         for sample in ids:
             stamps = self._seen.get(sample)
@@ -173,7 +173,7 @@ class TokenTimes:
     def _take_gaps(
         self, gaps: array[float], after: int, decode_s: float, *, by_reads: bool
     ) -> None:
-        """Record the gaps between a sample's tokens, and its speed after the first ones."""
+        """Record the gaps between a sample's tokens, and its speed after the first message."""
         mean_s = decode_s / after
         least_s = min(TOGETHER_SHARE * mean_s, TOGETHER_SECONDS)
         self._gaps.extend(gaps)
@@ -184,7 +184,7 @@ class TokenTimes:
             self._decode.append(decode_s / after)
 
     def metrics(self) -> Mapping[str, float]:
-        """Return metrics by name in SI units, without those that the stamps do not show."""
+        """Return metrics by name in SI units; omit metrics for which time stamps are missing."""
         if not self._samples:
             return {}
         metrics = {"tokens_per_sample": self.tokens / self._samples}
@@ -233,7 +233,7 @@ class TokenTimes:
 
     @property
     def hidden_share(self) -> float | None:
-        """Share of tokens counted and not shown; None if the engine does not report it."""
+        """Share of tokens that the user does not see; None if the engine does not report it."""
         is_told = self._by_reads and self.tokens and not self._uncounted
         return self.hidden / self.tokens if is_told else None
 
@@ -312,14 +312,14 @@ TENTHS, MIN_TENTH_COSTS, UNLIKE_SHARE, UNLIKE_SECONDS, UNLIKE_T = 10, 20, 0.05, 
 def slow_start(costs_s: Sequence[float], prefix: str, queries: int = 0) -> dict[str, float]:
     """Return the effect of a run's beginning on its percentiles and its mean.
 
-    Student's t compares the mean of each tenth with the five of the second half; the variance of
-    one more is s²·(1 + 1/5). The beginning consists of the tenths before the first one that does
-    not differ. `costs_s` [s] are in the order of the queries' begin; `queries` is their number if a
-    time is the mean of several.
+    Student's t compares each tenth's mean with the five means of the second half; the variance of a
+    new mean is s²·(1 + 1/5). The beginning is the tenths before the first that does not differ.
+    `costs_s` has the queries' times [s] in the order of their begin; `queries` is the number of
+    queries if a time is the mean of several.
 
-    Returns the logarithm of each value of the whole run over that without its beginning, as
-    "latency_p50" for the prefix "latency", and under the prefix alone that of the first tenth's
-    mean over the second half's. {} if there is no difference.
+    Returns log(value of the whole run / value without its beginning) for each percentile and the
+    mean, such as "latency_p50" for the prefix "latency". The key `prefix` has log(mean of the first
+    tenth / mean of the second half). Returns {} if there is no difference.
     """
     if not MIN_TENTH_COSTS <= len(costs_s) <= MAX_QUERIES:
         return {}
