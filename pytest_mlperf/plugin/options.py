@@ -126,7 +126,106 @@ class AddedOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class AcceptedOptions:
+    """Values that `--mlperf-update` refuses to record by default."""
+
+    accept_regression: Literal["no", "yes"] = _switch(
+        "allow --mlperf-update=replace to record values worse than the baseline"
+    )
+    accept_cut: Literal["no", "yes"] = _switch(
+        "record first scores even if many answers are empty or truncated at max_new_tokens",
+        group="mlperf",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnergyOptions:
+    """Sources of energy readings."""
+
+    power: str = _ini(
+        "auto|require|off",
+        "judge energy efficiency (samples or tokens per joule of GPU boards): auto: if NVML reads "
+        "it; require: fail if NVML does not; off: never",
+        "auto",
+    )
+    meter: Path | None = _set_by(
+        "FILE",
+        "also read the log of a wall power meter (lines of time and watts, or spl.txt) for "
+        "samples_per_joule_wall and tokens_per_joule_wall",
+        group="mlperf",
+    )
+    meter_offset: float = _ini(
+        "SECONDS",
+        "offset of the clock of --mlperf-meter from UTC, if its log has no time zone (default 0)",
+        0.0,
+        convert=checked(float, lambda offset: abs(offset) < 1e9),
+    )
+    dcgm: str | None = _set_by(
+        "URL",
+        "also read the energy of a server's GPUs from a DCGM exporter, e.g. "
+        "http://gpu-box:9400/metrics, for samples_per_joule_dcgm and tokens_per_joule_dcgm",
+        group="mlperf",
+    )
+    dcgm_gpus: tuple[str, ...] = _ini(
+        "GPU[,GPU...]",
+        "GPUs of --mlperf-dcgm to read, by UUID or host name (default: all)",
+        (),
+        convert=lambda text: tuple(text.replace(",", " ").split()),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConditionOptions:
+    """Waits and preparations of a run."""
+
+    control: str = _ini(
+        "auto|off",
+        "auto: before each run, check the machine with a short fixed benchmark, and watch other "
+        "processes; a drop on a busy or different machine is INVALID; off: no checks",
+        "auto",
+    )
+    warmup: Literal["auto", "always", "never"] = _ini(
+        "auto|always|never",
+        "warm up each accelerator before its first run of a session, for at most 60 s: only GPUs "
+        "(auto, the default), always, or never",
+        "auto",
+    )
+    timeout: float = _seconds(
+        "kill a run that makes no progress for this long, loading included (default 900)", 900.0
+    )
+    lease_timeout: float = _seconds(
+        "longest wait for an accelerator in use by another measurement (default 21600)", 21_600.0
+    )
+    wait_idle: float = _seconds(
+        "longest wait per session for an idle CPU before timed runs (default 15; 0: no wait)",
+        15.0,
+        zero=True,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchmarkOptions:
+    """Options of tests that use pytest-benchmark's fixture."""
+
+    judge_benchmarks: Literal["no", "yes"] = _switch(
+        "judge tests that use pytest-benchmark's fixture: run each several times, each in a new "
+        "process, and compare its time with a baseline in git"
+    )
+    benchmark_max_rise: str | None = _ini(
+        "PERCENT",
+        "largest rise of a benchmark's time that passes (default 5%%); the marker "
+        'mlperf_benchmark(max_rise="3%%") overrides it for a test',
+    )
+    benchmark_metric: str = _ini(
+        "median|min|mean", "statistic of a benchmark's rounds to judge (default median)", "median"
+    )
+    benchmark_accelerator: str = _ini(
+        "NAME", "accelerator that benchmarks run on; selects their baselines (default cpu)", "cpu"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(AcceptedOptions, EnergyOptions, ConditionOptions, BenchmarkOptions):
     """All options; `--mlperf-max-runs` and `mlperf_max_runs` set `max_runs`."""
 
     profile: Literal["quick", "official"] | None = _set_by(
@@ -180,66 +279,6 @@ class Options:
         5,
         convert=checked(int, lambda runs: 2 <= runs <= MAX_RUNS),
     )
-    accept_regression: Literal["no", "yes"] = _switch(
-        "allow --mlperf-update=replace to record values worse than the baseline"
-    )
-    accept_cut: Literal["no", "yes"] = _switch(
-        "record first scores even if many answers are empty or truncated at max_new_tokens",
-        group="mlperf",
-    )
-    power: str = _ini(
-        "auto|require|off",
-        "judge energy efficiency (samples or tokens per joule of GPU boards): auto: if NVML reads "
-        "it; require: fail if NVML does not; off: never",
-        "auto",
-    )
-    meter: Path | None = _set_by(
-        "FILE",
-        "also read the log of a wall power meter (lines of time and watts, or spl.txt) for "
-        "samples_per_joule_wall and tokens_per_joule_wall",
-        group="mlperf",
-    )
-    meter_offset: float = _ini(
-        "SECONDS",
-        "offset of the clock of --mlperf-meter from UTC, if its log has no time zone (default 0)",
-        0.0,
-        convert=checked(float, lambda offset: abs(offset) < 1e9),
-    )
-    dcgm: str | None = _set_by(
-        "URL",
-        "also read the energy of a server's GPUs from a DCGM exporter, e.g. "
-        "http://gpu-box:9400/metrics, for samples_per_joule_dcgm and tokens_per_joule_dcgm",
-        group="mlperf",
-    )
-    dcgm_gpus: tuple[str, ...] = _ini(
-        "GPU[,GPU...]",
-        "GPUs of --mlperf-dcgm to read, by UUID or host name (default: all)",
-        (),
-        convert=lambda text: tuple(text.replace(",", " ").split()),
-    )
-    control: str = _ini(
-        "auto|off",
-        "auto: before each run, check the machine with a short fixed benchmark, and watch other "
-        "processes; a drop on a busy or different machine is INVALID; off: no checks",
-        "auto",
-    )
-    warmup: Literal["auto", "always", "never"] = _ini(
-        "auto|always|never",
-        "warm up each accelerator before its first run of a session, for at most 60 s: only GPUs "
-        "(auto, the default), always, or never",
-        "auto",
-    )
-    timeout: float = _seconds(
-        "kill a run that makes no progress for this long, loading included (default 900)", 900.0
-    )
-    lease_timeout: float = _seconds(
-        "longest wait for an accelerator in use by another measurement (default 21600)", 21_600.0
-    )
-    wait_idle: float = _seconds(
-        "longest wait per session for an idle CPU before timed runs (default 15; 0: no wait)",
-        15.0,
-        zero=True,
-    )
     confirm: Literal["auto", "always", "never"] = _set_by(
         "auto|always|never",
         "confirm a drop by interleaved runs of the baseline's build, if the suite defines "
@@ -269,21 +308,6 @@ class Options:
         "as long); nothing is recorded",
         0.0,
         convert=handicap,
-    )
-    judge_benchmarks: Literal["no", "yes"] = _switch(
-        "judge tests that use pytest-benchmark's fixture: run each several times, each in a new "
-        "process, and compare its time with a baseline in git"
-    )
-    benchmark_max_rise: str | None = _ini(
-        "PERCENT",
-        "largest rise of a benchmark's time that passes (default 5%%); the marker "
-        'mlperf_benchmark(max_rise="3%%") overrides it for a test',
-    )
-    benchmark_metric: str = _ini(
-        "median|min|mean", "statistic of a benchmark's rounds to judge (default median)", "median"
-    )
-    benchmark_accelerator: str = _ini(
-        "NAME", "accelerator that benchmarks run on; selects their baselines (default cpu)", "cpu"
     )
     neighbours: Literal["no", "yes"] = _ini(
         "no|yes",
@@ -344,7 +368,9 @@ GROUPS: Mapping[str, str] = {
 """Groups of options in `pytest --help`, with their headings."""
 
 _OPTIONS: dict[str, SessionOption] = {
-    field.name: field.metadata["option"] for field in fields(Options) if field.metadata
+    field.name: field.metadata["option"]
+    for field in sorted(fields(Options), key=lambda field: field.name not in vars(Options))
+    if field.metadata
 }
 OPTION_NAMES = frozenset({*_OPTIONS, "plan", "report"})
 
