@@ -198,7 +198,7 @@ def test_what_two_files_have_in_common_is_judged(here: Path, say: Say) -> None:
             2,
             (
                 "b.json: not a results file: cases[0].verdict.runs[0].metrics.throughput: must be "
-                "at least 1e-30, not -1.0; take the ",
+                "at least 1e-30, not -1.0; use the ",
             ),
         ),
     ]
