@@ -9,9 +9,9 @@ from typing import Any
 
 from pytest_mlperf.cli.arguments import add
 from pytest_mlperf.cli.output import show, width
+from pytest_mlperf.core.case import Scenario
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.numbers import duration
-from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.untrusted_text import json_text, nearest
 from pytest_mlperf.reports.terminal.layout import Row, fold, paragraph, paragraphs, table
 from pytest_mlperf.rounds import (

@@ -175,6 +175,27 @@ class EnergyOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class BenchmarkOptions:
+    """Options of tests that use pytest-benchmark's fixture."""
+
+    judge_benchmarks: Literal["no", "yes"] = _switch(
+        "judge tests that use pytest-benchmark's fixture: run each several times, each in a new "
+        "process, and compare its time with a baseline in git"
+    )
+    benchmark_max_rise: str | None = _ini(
+        "PERCENT",
+        "largest rise of a benchmark's time that passes (default 5%%); the marker "
+        'mlperf_benchmark(max_rise="3%%") overrides it for a test',
+    )
+    benchmark_metric: str = _ini(
+        "median|min|mean", "statistic of a benchmark's rounds to judge (default median)", "median"
+    )
+    benchmark_accelerator: str = _ini(
+        "NAME", "accelerator that benchmarks run on; selects their baselines (default cpu)", "cpu"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class ConditionOptions:
     """Waits and preparations of a run."""
 
@@ -204,28 +225,7 @@ class ConditionOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BenchmarkOptions:
-    """Options of tests that use pytest-benchmark's fixture."""
-
-    judge_benchmarks: Literal["no", "yes"] = _switch(
-        "judge tests that use pytest-benchmark's fixture: run each several times, each in a new "
-        "process, and compare its time with a baseline in git"
-    )
-    benchmark_max_rise: str | None = _ini(
-        "PERCENT",
-        "largest rise of a benchmark's time that passes (default 5%%); the marker "
-        'mlperf_benchmark(max_rise="3%%") overrides it for a test',
-    )
-    benchmark_metric: str = _ini(
-        "median|min|mean", "statistic of a benchmark's rounds to judge (default median)", "median"
-    )
-    benchmark_accelerator: str = _ini(
-        "NAME", "accelerator that benchmarks run on; selects their baselines (default cpu)", "cpu"
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Options(AcceptedOptions, EnergyOptions, ConditionOptions, BenchmarkOptions):
+class Options:
     """All options; `--mlperf-max-runs` and `mlperf_max_runs` set `max_runs`."""
 
     profile: Literal["quick", "official"] | None = _set_by(
@@ -339,6 +339,10 @@ class Options(AcceptedOptions, EnergyOptions, ConditionOptions, BenchmarkOptions
         bare="last",
         beside=True,
     )
+    accepted: AcceptedOptions = AcceptedOptions()
+    energy: EnergyOptions = EnergyOptions()
+    benchmarks: BenchmarkOptions = BenchmarkOptions()
+    conditions: ConditionOptions = ConditionOptions()
     plan: bool = False
     report: tuple[tuple[str, Path], ...] = ()
     added: AddedOptions = AddedOptions()
@@ -351,12 +355,14 @@ class Options(AcceptedOptions, EnergyOptions, ConditionOptions, BenchmarkOptions
     @property
     def by_name(self) -> Mapping[str, Any]:
         """The values of all options, including those of add-ons, for hooks."""
-        return {**{name: getattr(self, name) for name in _OPTIONS}, **self.added.values}
+        groups = [self, *(getattr(self, group) for group in _GROUPS)]
+        values = {name: value for group in groups for name, value in vars(group).items()}
+        return {**{name: values[name] for name in _OPTIONS}, **self.added.values}
 
     @property
     def metered(self) -> bool:
         """Whether energy is read from other sources than this machine's GPUs."""
-        return bool(self.meter or self.dcgm)
+        return bool(self.energy.meter or self.energy.dcgm)
 
 
 EVERYDAY = "everyday"
@@ -367,9 +373,20 @@ GROUPS: Mapping[str, str] = {
 }
 """Groups of options in `pytest --help`, with their headings."""
 
+_GROUPS: Mapping[str, type[Any]] = {
+    "accepted": AcceptedOptions,
+    "energy": EnergyOptions,
+    "benchmarks": BenchmarkOptions,
+    "conditions": ConditionOptions,
+}
+"""Groups of options, by the field that has them."""
+
+_CLASSES: tuple[type[Any], ...] = (Options, *_GROUPS.values())
+
 _OPTIONS: dict[str, SessionOption] = {
     field.name: field.metadata["option"]
-    for field in sorted(fields(Options), key=lambda field: field.name not in vars(Options))
+    for group in _CLASSES
+    for field in fields(group)
     if field.metadata
 }
 OPTION_NAMES = frozenset({*_OPTIONS, "plan", "report"})
@@ -454,8 +471,13 @@ def read_options(config: pytest.Config) -> Options:
         name: _value(config, name, option) for name, option in {**_OPTIONS, **added}.items()
     }
     plan = bool(config.getoption("mlperf_plan")) or bool(config.getini("mlperf_plan"))
+    grouped = {
+        name: group(**{field.name: values[field.name] for field in fields(group)})
+        for name, group in _GROUPS.items()
+    }
+    alone = {field.name: values[field.name] for field in fields(Options) if field.metadata}
     options = Options(
-        **{name: values[name] for name in _OPTIONS},
+        **{**alone, **grouped},
         plan=plan,
         report=_reports(config),
         added=AddedOptions(values={name: values[name] for name in added}, declared=added),
@@ -536,15 +558,15 @@ def _read_once(options: Options) -> None:
     from pytest_mlperf.run.power.exporter import find_exporter
     from pytest_mlperf.run.power.figures import read_meter
 
-    name = "meter"
+    energy, name = options.energy, "meter"
     try:
-        if options.meter:
+        if energy.meter:
             read_meter(
-                options.meter, until_s=0.0, patience_s=0.0, local_offset_s=options.meter_offset
+                energy.meter, until_s=0.0, patience_s=0.0, local_offset_s=energy.meter_offset
             )
-        if options.dcgm:
+        if energy.dcgm:
             name = "dcgm"
-            find_exporter(options.dcgm, options.dcgm_gpus)
+            find_exporter(energy.dcgm, energy.dcgm_gpus)
     except MlperfError as error:
         raise pytest.UsageError(f"--mlperf-{name}: {error}") from None
 

@@ -180,9 +180,9 @@ def _lines(state: MlperfSession, width: int, *, colour: bool, failures_shown: bo
             width,
             max_runs=options.max_runs,
             sessions=Sessions(options.runs_dir),
-            warmup=options.warmup,
+            warmup=options.conditions.warmup,
             confirm=options.confirm,
-            idle_s=options.wait_idle,
+            idle_s=options.conditions.wait_idle,
         )
     if resumes := state.progress.resumes:
         lines.append(f"continues interrupted session {resumes}")
