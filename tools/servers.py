@@ -35,9 +35,8 @@ from typing import Any
 from urllib.request import urlopen
 
 from pytest_mlperf.adapters.engines.llm.model_folder import load_tokenizer
-from pytest_mlperf.core.case import Kind
+from pytest_mlperf.core.case import Kind, Scenario
 from pytest_mlperf.core.errors import MlperfError, RunError
-from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.verdict import Outcome, Verdict
 from pytest_mlperf.run.server import Served, answer_findings
 from pytest_mlperf.run.worker.closed_loop import ClosedLoop, SlotSink

@@ -12,7 +12,7 @@ from pytest_mlperf.bench.case import CaseRuns
 from pytest_mlperf.bench.runner import INVALID_TRIES, Unjudgeable
 from pytest_mlperf.core import compliance as rules
 from pytest_mlperf.core.answer_forms import TOKEN_CODES
-from pytest_mlperf.core.case import Kind
+from pytest_mlperf.core.case import Kind, Scenario
 from pytest_mlperf.core.compliance import LoggedAnswer
 from pytest_mlperf.core.errors import RunError, UnavailableError
 from pytest_mlperf.core.job import AuditRun, Job, ScoredData
@@ -21,9 +21,8 @@ from pytest_mlperf.core.metrics import official_metric
 from pytest_mlperf.core.notes import Words
 from pytest_mlperf.core.rulings.disturbance import load_of
 from pytest_mlperf.core.rulings.ruling import Ruling, lost_of
-from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.verdict import Outcome
-from pytest_mlperf.rounds import RoundWorkload
+from pytest_mlperf.rounds import SCENARIOS, RoundWorkload
 from pytest_mlperf.rounds.accuracy_txt import accuracy_lines
 from pytest_mlperf.rounds.compliance import TESTS, audit_settings, constants, other_seeds
 from pytest_mlperf.run.accuracy import Scoring, score_logs
@@ -32,13 +31,6 @@ from pytest_mlperf.run.logs import DETAIL, parse_detail
 from pytest_mlperf.run.score import ACCURACY_LOG
 from pytest_mlperf.stores import atomic
 from pytest_mlperf.suite.resolve import data_of
-
-SCENARIO_KEYS = {
-    Scenario.OFFLINE: "result_samples_per_second",
-    Scenario.SERVER: "result_completed_samples_per_sec",
-    Scenario.SINGLE_STREAM: "early_stopping_latency_ss",
-    Scenario.MULTI_STREAM: "early_stopping_latency_ms",
-}
 
 SPEEDS = {"TEST01", "TEST04", "TEST05"}
 """Tests whose last finding compares speeds."""
@@ -216,7 +208,7 @@ def _score(folder: Path) -> rules.SpeedScore:
     )
     return rules.SpeedScore(
         scenario=scenario,
-        value=float(detail.values.get(SCENARIO_KEYS[scenario]) or 0.0),
+        value=float(detail.values.get(SCENARIOS[scenario]["result"]) or 0.0),
         valid=detail.valid,
         limit_ns=limit,
     )

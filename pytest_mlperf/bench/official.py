@@ -8,10 +8,9 @@ from functools import cache
 from statistics import geometric_mean
 
 from pytest_mlperf.bench.runner import CaseRunner
-from pytest_mlperf.core.case import Case
+from pytest_mlperf.core.case import Case, Scenario
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.rulings.ruling import Ruling
-from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.hardware.machine import split
 from pytest_mlperf.hardware.specs import find_gpu, gpu_in

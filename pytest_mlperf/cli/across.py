@@ -233,7 +233,6 @@ def _per_gpu(a: Measured, b: Measured, rate: str, metric: MetricVerdict) -> list
 def _per_dollar(
     a: Measured, b: Measured, rate: str, metric: MetricVerdict, prices: Prices
 ) -> Row | str:
-    """Return the row of work per dollar, or a note if a price is missing."""
     costs = []
     for side in (a, b):
         count, kind = split(side.case.accelerator)

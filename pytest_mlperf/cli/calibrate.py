@@ -383,7 +383,6 @@ class Page:
         }
 
     def _proves(self, case: CalibratedCase, series: Series, noise: Noise) -> float:
-        """Return the minimum detectable change as a share."""
         baseline = self.baselines.get((case.case, series.metric), series.runs)
         return minimum_detectable_change(baseline, rule=noise.rule(USUAL_BASELINE_RUNS))
 
@@ -501,30 +500,19 @@ def learn_and_show(
         cases, notes = merged(cases, newer.cases if newer else ())
         show(line for note in notes for line in fold(note, width(), rest="  "))
     machine = Calibrated(identity=dict(identity), settings=None, cases=cases)
+    default = uncalibrated(accelerator)
     try:
-        page = _page(accelerator, machine, baselines)
+        learnt = learn(machine.series, default)
     except ValueError as error:
         show([f"{accelerator}: no estimate: {error}"])
         return False
-    show(page.lines())
-    whole = dataclasses.replace(machine, settings=page.settings)
-    if write:
-        calibration.update(file, accelerator, lambda old: old.having(whole))
-    show([f"{'wrote' if write else 'would write'} {relative(file)}"])
-    return True
-
-
-def _page(accelerator: str, machine: Calibrated, baselines: BaselineRuns) -> Page:
-    """Return the report on an accelerator; raise ValueError if it has too few runs."""
-    default = uncalibrated(accelerator)
-    learnt = learn(machine.series, default)
     gated = [
         (baselines.get((case.case, series.metric), series.runs), case.limits[series.metric])
         for case in machine.cases
         for series in case.series
     ]
     today = f"{dt.datetime.now(dt.UTC):%Y-%m-%d}"
-    return Page(
+    page = Page(
         accelerator=accelerator,
         machine=machine,
         learnt=learnt,
@@ -533,6 +521,12 @@ def _page(accelerator: str, machine: Calibrated, baselines: BaselineRuns) -> Pag
         baselines=baselines,
         width=width(),
     )
+    show(page.lines())
+    whole = dataclasses.replace(machine, settings=page.settings)
+    if write:
+        calibration.update(file, accelerator, lambda old: old.having(whole))
+    show([f"{'wrote' if write else 'would write'} {relative(file)}"])
+    return True
 
 
 def recorded(

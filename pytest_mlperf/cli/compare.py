@@ -16,6 +16,7 @@ from pytest_mlperf.cli.output import show, width
 from pytest_mlperf.cli.stored_results import calibrated_roots, results_file, rule_here
 from pytest_mlperf.cli.suites import find_suites, read_suites
 from pytest_mlperf.core.baseline import Baseline, Record, changed_keys, differences, unknown_facts
+from pytest_mlperf.core.case import Scenario
 from pytest_mlperf.core.contention import tolerated
 from pytest_mlperf.core.errors import BaselineError, MlperfError
 from pytest_mlperf.core.measurement import Run
@@ -25,7 +26,6 @@ from pytest_mlperf.core.recording import changes
 from pytest_mlperf.core.results import CaseResult, Results, performance
 from pytest_mlperf.core.rulings.ruling import other_length, ruling_of
 from pytest_mlperf.core.rulings.sides import judge_sides, judge_together
-from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.judge.rule_r import GATING_RUNS, RuleR
 from pytest_mlperf.reports.sentences import first_line, sentence
@@ -262,7 +262,6 @@ def _is_baseline(name: str, folder: Path | None) -> bool:
 
 
 def _in_tree(folder: Path) -> tuple[str, ...] | None:
-    """Return a folder's path parts below the top of the work tree."""
     top = Path(git_text("rev-parse", "--show-toplevel").removesuffix("\n") or "/")
     resolved = folder.resolve()
     return resolved.relative_to(top).parts if resolved.is_relative_to(top) else None
@@ -368,7 +367,6 @@ def _versions(library: str, measured: Measured) -> set[str]:
 
 
 def _pooled(parts: Sequence[Measured]) -> Measured:
-    """Return the runs of several sessions as one measurement, in order of time."""
     runs = sorted((run for part in parts for run in part.runs), key=lambda run: run.started)
     return replace(parts[0], runs=tuple(runs))
 

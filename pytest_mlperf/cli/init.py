@@ -48,14 +48,12 @@ needs: a folder that you may write to; for the suite's needs run doctor
 examples:
   $ pytest-mlperf init
       a suite that runs without changes: pytest suites
-  $ pytest-mlperf init --engine torch
-      a language model from a folder in Hugging Face format
+  $ pytest-mlperf init ~/bench --engine torch
+      in another folder: a language model in Hugging Face format
   $ pytest-mlperf init --engine openai
       a running server: throughput against speed per user, in five minutes
   $ pytest-mlperf init --engine openai --accuracy prompts.jsonl
       the same with your prompts, and the accuracy of the answers
-  $ pytest-mlperf init ~/bench --engine onnxruntime
-      an ONNX image classifier, in another folder
 """
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from pytest_mlperf.cli.arguments import add
 from pytest_mlperf.cli.output import show, width
+from pytest_mlperf.core.case import Scenario
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.numbers import duration
-from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.untrusted_text import json_text, nearest
 from pytest_mlperf.reports.terminal.layout import Row, fold, paragraph, paragraphs, table
 from pytest_mlperf.rounds import (
@@ -201,7 +201,6 @@ def _gate_rows(workload: RoundWorkload) -> Iterator[Row]:
 
 
 def _gate(metric: RoundMetric, targets: Iterable[float]) -> str:
-    """Return a metric's gate in a few words, with one bound per target."""
     bounds = list(dict.fromkeys(metric.bounds(target) for target in targets))
     low, high = bounds[0]
     if low is not None and high is not None:

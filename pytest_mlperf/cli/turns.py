@@ -361,7 +361,6 @@ def _accelerators(a: TurnsArgument, b: TurnsArgument) -> list[tuple[str, str]]:
 
 
 def _suites_differ(a: TurnsArgument, b: TurnsArgument) -> str:
-    """Return why cases of two suites are not comparable, or ""."""
     first, second = (side.planned[0].suite for side in (a, b))
     settings = {
         "workloads": (first.workload.name, second.workload.name),
@@ -375,7 +374,6 @@ def _suites_differ(a: TurnsArgument, b: TurnsArgument) -> str:
 
 
 def _cases_differ(x: Planned, y: Planned) -> str:
-    """Return why two cases of one workload are not comparable, or ""."""
     if dataset_of(x) != dataset_of(y):
         return "different data sets, or different options of them"
     first, second = (

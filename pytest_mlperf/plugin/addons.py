@@ -242,7 +242,6 @@ def _title(entry: EntryPoint) -> str:
 
 
 def _hooks_in_source(entry: EntryPoint) -> frozenset[str]:
-    """Return the hooks in an add-on's source, or all hooks if it cannot be read."""
     try:
         spec = find_spec(entry.module)
         source = Path(str(spec and spec.origin)).read_text("utf-8")

@@ -109,12 +109,12 @@ def _planned(
     item: pytest.Function, config: pytest.Config, options: Options, shared: Mapping[str, str]
 ) -> PlannedBenchmark:
     marked = _marked(item)
-    metric = marked.get("metric", options.benchmark_metric)
-    accelerator = marked.get("accelerator", options.benchmark_accelerator)
+    metric = marked.get("metric", options.benchmarks.benchmark_metric)
+    accelerator = marked.get("accelerator", options.benchmarks.benchmark_accelerator)
     if metric not in METRIC:
         raise SuiteError(f"{BENCHMARK_MARKER}: no metric {metric!r}{nearest(str(metric), METRIC)}")
     name = METRIC[metric]
-    rise = marked.get("max_rise", options.benchmark_max_rise)
+    rise = marked.get("max_rise", options.benchmarks.benchmark_max_rise)
     try:
         limit = METRICS[name].limit if rise is None else share(rise)
         accelerator = checked_accelerator(accelerator)
@@ -139,7 +139,6 @@ def _planned(
 
 
 def _marked(item: pytest.Function) -> Mapping[str, Any]:
-    """Return the merged keywords of a test's markers; the nearest marker wins."""
     marked: dict[str, Any] = {}
     for marker in item.iter_markers(BENCHMARK_MARKER):
         keys = ("max_rise", "metric", "accelerator", "precision")

@@ -205,7 +205,6 @@ class Holding:
                 emit(self._config, held.reports)
 
     def _rescue(self, *, crashed: bool) -> None:
-        """Take over deferred tests of crashed workers."""
         reported = {held.nodeid for held in self._held} | {r.test for r in self._session.results}
         for path in sorted(self._folder.glob("*.json")):
             held = unpack(self._config, path.read_text("utf-8"))
@@ -258,7 +257,6 @@ class Holding:
             raise interrupt
 
     def _confirmed(self, held: Held, verdict: Verdict, *, over: bool) -> Verdict:
-        """Confirm a drop with interleaved runs if possible; return the new verdict."""
         if verdict.outcome not in DROP_OUTCOMES.values():
             return verdict
         planned = planned_of(held.item) if held.item else None
@@ -275,7 +273,6 @@ class Holding:
         conclude(held.reports, final, message, self._config.rootpath)
 
     def _give_up(self, held: Held) -> None:
-        """Mark an undecided verdict as interrupted."""
         result = held.result
         if not held.over and result is not None:
             held.over = True

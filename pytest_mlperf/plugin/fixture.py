@@ -138,10 +138,9 @@ class Mlperf:
         return result
 
     def _unavailable(self, error: UnavailableError) -> NoReturn:
-        """Skip, or fail if skips must not be silent."""
         reason, options = visible(str(error), keep="\n"), self._session.options
         usual = bool(os.environ.get("CI"))
-        if fails_on("skips", options.fail_on, usual=usual) or options.power == "require":
+        if fails_on("skips", options.fail_on, usual=usual) or options.energy.power == "require":
             rule = "skips fail in CI; allow them: --mlperf-fail-on=no:skips"
             raise pytest.fail.Exception(f"{reason} ({rule})", pytrace=False) from None
         raise LeftOut(reason) from None

@@ -127,7 +127,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     options = read_options(config)
-    if options.judge_benchmarks == "yes" and config.pluginmanager.hasplugin("benchmark"):
+    if options.benchmarks.judge_benchmarks == "yes" and config.pluginmanager.hasplugin("benchmark"):
         late("session").of(config)
         late("benchmarks").take_over(config, items, options)
     if late_session(config):

@@ -164,16 +164,20 @@ def bench_for(
         commit=commit,
         handicap=options.handicap,
         requests=options.requests == "yes",
-        patience=Patience(progress_s=options.timeout),
-        lease_limit_s=options.lease_timeout,
+        patience=Patience(progress_s=options.conditions.timeout),
+        lease_limit_s=options.conditions.lease_timeout,
         machine=machine,
-        power=options.power != "off",
-        meter=Meter(path=options.meter, offset_s=options.meter_offset) if options.meter else None,
-        exporter=find_exporter(options.dcgm, options.dcgm_gpus) if options.dcgm else None,
-        control=options.control != "off",
-        watched=options.control != "off",
-        idle=IdleWait(options.wait_idle),
-        warmups=WarmUps(options.warmup, folder / WARM_FOLDER),
+        power=options.energy.power != "off",
+        meter=Meter(path=options.energy.meter, offset_s=options.energy.meter_offset)
+        if options.energy.meter
+        else None,
+        exporter=find_exporter(options.energy.dcgm, options.energy.dcgm_gpus)
+        if options.energy.dcgm
+        else None,
+        control=options.conditions.control != "off",
+        watched=options.conditions.control != "off",
+        idle=IdleWait(options.conditions.wait_idle),
+        warmups=WarmUps(options.conditions.warmup, folder / WARM_FOLDER),
         lost=LostGpus(folder / LOST_FOLDER),
         max_runs=options.max_runs if options.update is None else None,
     )
@@ -187,8 +191,8 @@ def bench_for(
         accuracy=options.runs_dir / "accuracy",
         root=root,
         runs_dir=options.runs_dir,
-        accept_cut=options.accept_cut == "yes",
-        accept_regression=options.accept_regression == "yes",
+        accept_cut=options.accepted.accept_cut == "yes",
+        accept_regression=options.accepted.accept_regression == "yes",
     )
     return Bench(conditions, policy, show)
 
@@ -197,7 +201,7 @@ def pairs_of(planned: Testable, kind: Kind, options: Options) -> int:
     """Return how many pairs of case and metric one test adds to those of the session."""
     if options.plan or options.update in {"replace", "append"}:
         return 0  # nothing is judged against a baseline
-    return gated_pairs(planned, kind, power=options.power != "off", meter=options.metered)
+    return gated_pairs(planned, kind, power=options.energy.power != "off", meter=options.metered)
 
 
 def planned_pairs(manifest: Path, tests: Collection[str], pairs: int) -> int:
@@ -258,7 +262,6 @@ def reproducing(arguments: Iterable[str]) -> tuple[str, ...]:
 
 
 def _override(setting: str) -> list[str]:
-    """Return an ini setting as an option, if it is one of ours that may be repeated."""
     recording = {option.removeprefix("--").replace("-", "_") for option in _NOT_REPRODUCED}
     name = setting.partition("=")[0].strip()
     return ["-o", setting] if name.startswith("mlperf_") and name not in recording else []

@@ -7,6 +7,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -34,10 +35,6 @@ def handicap(text: str) -> float:
     if not 0 <= share < 1:
         raise ValueError
     return share
-
-
-def _is_time(seconds: float) -> bool:
-    return 0 < seconds < 1e9
 
 
 FAIL_ON = ("skips", "inconclusive", "provisional", "no-baseline")
@@ -90,8 +87,22 @@ class Optional(argparse.Action):
 
 
 def _set_by(metavar: str, text: str, default: object = None, **more: Any) -> Any:
-    """Declare a field's option; without `convert`, `metavar` lists the words it takes."""
+    """Declare a field's option; without `convert`, it is a path, a word of `metavar`, or text."""
+    if set(metavar.split("|")) <= {"DIR", "FILE"}:
+        more = {"convert": Path, **more}
     return field(default=default, metadata={"option": option_of(metavar, text, default, more)})
+
+
+_ini = partial(_set_by, ini_only=True)
+
+
+def _switch(text: str, **more: Any) -> Any:
+    return _set_by("no|yes", text, "no", bare="yes", **more)
+
+
+def _seconds(text: str, default: float, *, zero: bool = False) -> Any:
+    convert = checked(float, lambda seconds: 0 < seconds < 1e9 or (zero and seconds == 0))
+    return _ini("SECONDS", text, default, convert=convert, beside=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,6 +126,105 @@ class AddedOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AcceptedOptions:
+    """Values that `--mlperf-update` refuses to record by default."""
+
+    accept_regression: Literal["no", "yes"] = _switch(
+        "allow --mlperf-update=replace to record values worse than the baseline"
+    )
+    accept_cut: Literal["no", "yes"] = _switch(
+        "record first scores even if many answers are empty or truncated at max_new_tokens",
+        group="mlperf",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnergyOptions:
+    """Sources of energy readings."""
+
+    power: str = _ini(
+        "auto|require|off",
+        "judge energy efficiency (samples or tokens per joule of GPU boards): auto: if NVML reads "
+        "it; require: fail if NVML does not; off: never",
+        "auto",
+    )
+    meter: Path | None = _set_by(
+        "FILE",
+        "also read the log of a wall power meter (lines of time and watts, or spl.txt) for "
+        "samples_per_joule_wall and tokens_per_joule_wall",
+        group="mlperf",
+    )
+    meter_offset: float = _ini(
+        "SECONDS",
+        "offset of the clock of --mlperf-meter from UTC, if its log has no time zone (default 0)",
+        0.0,
+        convert=checked(float, lambda offset: abs(offset) < 1e9),
+    )
+    dcgm: str | None = _set_by(
+        "URL",
+        "also read the energy of a server's GPUs from a DCGM exporter, e.g. "
+        "http://gpu-box:9400/metrics, for samples_per_joule_dcgm and tokens_per_joule_dcgm",
+        group="mlperf",
+    )
+    dcgm_gpus: tuple[str, ...] = _ini(
+        "GPU[,GPU...]",
+        "GPUs of --mlperf-dcgm to read, by UUID or host name (default: all)",
+        (),
+        convert=lambda text: tuple(text.replace(",", " ").split()),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchmarkOptions:
+    """Options of tests that use pytest-benchmark's fixture."""
+
+    judge_benchmarks: Literal["no", "yes"] = _switch(
+        "judge tests that use pytest-benchmark's fixture: run each several times, each in a new "
+        "process, and compare its time with a baseline in git"
+    )
+    benchmark_max_rise: str | None = _ini(
+        "PERCENT",
+        "largest rise of a benchmark's time that passes (default 5%%); the marker "
+        'mlperf_benchmark(max_rise="3%%") overrides it for a test',
+    )
+    benchmark_metric: str = _ini(
+        "median|min|mean", "statistic of a benchmark's rounds to judge (default median)", "median"
+    )
+    benchmark_accelerator: str = _ini(
+        "NAME", "accelerator that benchmarks run on; selects their baselines (default cpu)", "cpu"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConditionOptions:
+    """Waits and preparations of a run."""
+
+    control: str = _ini(
+        "auto|off",
+        "auto: before each run, check the machine with a short fixed benchmark, and watch other "
+        "processes; a drop on a busy or different machine is INVALID; off: no checks",
+        "auto",
+    )
+    warmup: Literal["auto", "always", "never"] = _ini(
+        "auto|always|never",
+        "warm up each accelerator before its first run of a session, for at most 60 s: only GPUs "
+        "(auto, the default), always, or never",
+        "auto",
+    )
+    timeout: float = _seconds(
+        "kill a run that makes no progress for this long, loading included (default 900)", 900.0
+    )
+    lease_timeout: float = _seconds(
+        "longest wait for an accelerator in use by another measurement (default 21600)", 21_600.0
+    )
+    wait_idle: float = _seconds(
+        "longest wait per session for an idle CPU before timed runs (default 15; 0: no wait)",
+        15.0,
+        zero=True,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Options:
     """All options; `--mlperf-max-runs` and `mlperf_max_runs` set `max_runs`."""
 
@@ -135,9 +245,7 @@ class Options:
         group="ci",
     )
     baselines: Path | None = _set_by(
-        "DIR",
-        "folder of the baselines (default: the nearest baselines/ above the suite)",
-        convert=Path,
+        "DIR", "folder of the baselines (default: the nearest baselines/ above the suite)"
     )
     update: Literal["missing", "append", "replace"] | None = _set_by(
         "missing|append|replace",
@@ -146,12 +254,11 @@ class Options:
         "values. append and replace need --mlperf-reason",
         bare="missing",
     )
-    baseline_runs: int = _set_by(
+    baseline_runs: int = _ini(
         "N",
         "runs of a recorded baseline (default 8; failures need 5)",
         8,
         convert=checked(int, lambda runs: runs >= 1),
-        ini_only=True,
     )
     reason: str | None = _set_by("TEXT", "why a baseline is recorded; stored in it", beside=True)
     fail_on: frozenset[str] = _set_by(
@@ -172,91 +279,6 @@ class Options:
         5,
         convert=checked(int, lambda runs: 2 <= runs <= MAX_RUNS),
     )
-    accept_regression: Literal["no", "yes"] = _set_by(
-        "no|yes",
-        "allow --mlperf-update=replace to record values worse than the baseline",
-        "no",
-        bare="yes",
-    )
-    accept_cut: Literal["no", "yes"] = _set_by(
-        "no|yes",
-        "record first scores even if many answers are empty or truncated at max_new_tokens",
-        "no",
-        bare="yes",
-        group="mlperf",
-    )
-    power: str = _set_by(
-        "auto|require|off",
-        "judge energy efficiency (samples or tokens per joule of GPU boards): auto: if NVML reads "
-        "it; require: fail if NVML does not; off: never",
-        "auto",
-        ini_only=True,
-    )
-    meter: Path | None = _set_by(
-        "FILE",
-        "also read the log of a wall power meter (lines of time and watts, or spl.txt) for "
-        "samples_per_joule_wall and tokens_per_joule_wall",
-        convert=Path,
-        group="mlperf",
-    )
-    meter_offset: float = _set_by(
-        "SECONDS",
-        "offset of the clock of --mlperf-meter from UTC, if its log has no time zone (default 0)",
-        0.0,
-        convert=checked(float, lambda offset: abs(offset) < 1e9),
-        ini_only=True,
-    )
-    dcgm: str | None = _set_by(
-        "URL",
-        "also read the energy of a server's GPUs from a DCGM exporter, e.g. "
-        "http://gpu-box:9400/metrics, for samples_per_joule_dcgm and tokens_per_joule_dcgm",
-        group="mlperf",
-    )
-    dcgm_gpus: tuple[str, ...] = _set_by(
-        "GPU[,GPU...]",
-        "GPUs of --mlperf-dcgm to read, by UUID or host name (default: all)",
-        (),
-        convert=lambda text: tuple(text.replace(",", " ").split()),
-        ini_only=True,
-    )
-    control: str = _set_by(
-        "auto|off",
-        "auto: before each run, check the machine with a short fixed benchmark, and watch other "
-        "processes; a drop on a busy or different machine is INVALID; off: no checks",
-        "auto",
-        ini_only=True,
-    )
-    warmup: Literal["auto", "always", "never"] = _set_by(
-        "auto|always|never",
-        "warm up each accelerator before its first run of a session, for at most 60 s: only GPUs "
-        "(auto, the default), always, or never",
-        "auto",
-        ini_only=True,
-    )
-    timeout: float = _set_by(
-        "SECONDS",
-        "kill a run that makes no progress for this long, loading included (default 900)",
-        900.0,
-        convert=checked(float, _is_time),
-        ini_only=True,
-        beside=True,
-    )
-    lease_timeout: float = _set_by(
-        "SECONDS",
-        "longest wait for an accelerator in use by another measurement (default 21600)",
-        21_600.0,
-        convert=checked(float, _is_time),
-        ini_only=True,
-        beside=True,
-    )
-    wait_idle: float = _set_by(
-        "SECONDS",
-        "longest wait per session for an idle CPU before timed runs (default 15; 0: no wait)",
-        15.0,
-        convert=checked(float, lambda seconds: seconds == 0 or _is_time(seconds)),
-        ini_only=True,
-        beside=True,
-    )
     confirm: Literal["auto", "always", "never"] = _set_by(
         "auto|always|never",
         "confirm a drop by interleaved runs of the baseline's build, if the suite defines "
@@ -268,27 +290,16 @@ class Options:
         bare="always",
     )
     runs_dir: Path = _set_by(
-        "DIR",
-        "folder of results and logs (default .mlperf)",
-        ".mlperf",
-        convert=Path,
-        beside=True,
-        group="ci",
+        "DIR", "folder of results and logs (default .mlperf)", ".mlperf", beside=True, group="ci"
     )
-    requests: Literal["no", "yes"] = _set_by(
-        "no|yes",
+    requests: Literal["no", "yes"] = _switch(
         "log each request of Concurrency and OpenLoop in the run's folder (requests.jsonl.gz): "
         "times, tokens, why it ended; without prompts and answers",
-        "no",
-        bare="yes",
         group="mlperf",
     )
-    compliance: Literal["no", "yes"] = _set_by(
-        "no|yes",
+    compliance: Literal["no", "yes"] = _switch(
         "also run the compliance tests of a closed submission (TEST01, TEST04, TEST06 and others), "
         "one run each",
-        "no",
-        bare="yes",
         group="mlperf",
     )
     handicap: float = _set_by(
@@ -298,47 +309,17 @@ class Options:
         0.0,
         convert=handicap,
     )
-    judge_benchmarks: Literal["no", "yes"] = _set_by(
-        "no|yes",
-        "judge tests that use pytest-benchmark's fixture: run each several times, each in a new "
-        "process, and compare its time with a baseline in git",
-        "no",
-        bare="yes",
-    )
-    benchmark_max_rise: str | None = _set_by(
-        "PERCENT",
-        "largest rise of a benchmark's time that passes (default 5%%); the marker "
-        'mlperf_benchmark(max_rise="3%%") overrides it for a test',
-        convert=str,
-        ini_only=True,
-    )
-    benchmark_metric: str = _set_by(
-        "median|min|mean",
-        "statistic of a benchmark's rounds to judge (default median)",
-        "median",
-        ini_only=True,
-    )
-    benchmark_accelerator: str = _set_by(
-        "NAME",
-        "accelerator that benchmarks run on; selects their baselines (default cpu)",
-        "cpu",
-        convert=str,
-        ini_only=True,
-    )
-    neighbours: Literal["no", "yes"] = _set_by(
+    neighbours: Literal["no", "yes"] = _ini(
         "no|yes",
         "yes: cases may run on several GPUs of this machine at the same time (-n 4, or several "
         "runners); they have separate baselines, never compared with those of a host in exclusive "
         "use",
         "no",
-        ini_only=True,
     )
     manifest: Path | None = _set_by(
         "FILE",
-        "judge this session as part of a plan (from pytest-mlperf plan --format json): corrects "
-        "for "
-        "multiple comparisons over the whole plan; pytest-mlperf merge combines the parts",
-        convert=Path,
+        "judge this session as part of a plan (from pytest-mlperf plan --format json), with "
+        "correction for multiple comparisons over the plan; pytest-mlperf merge combines parts",
         group="ci",
     )
     suspects: Path | None = _set_by(
@@ -346,13 +327,10 @@ class Options:
         "results of the last session, or a folder of results: measure SUSPECT cases first and "
         "judge them alone; fail a PROVISIONAL drop that an earlier day had too. Not needed if "
         "sessions share --mlperf-runs-dir",
-        convert=Path,
         beside=True,
         group="ci",
     )
-    json: Path | None = _set_by(
-        "FILE", "also write the results to FILE", convert=Path, beside=True, group="ci"
-    )
+    json: Path | None = _set_by("FILE", "also write the results to FILE", beside=True, group="ci")
     resume: str | None = _set_by(
         "last|RUN",
         "continue an interrupted session, the last one or one by its id, without repeating "
@@ -361,6 +339,10 @@ class Options:
         bare="last",
         beside=True,
     )
+    accepted: AcceptedOptions = AcceptedOptions()
+    energy: EnergyOptions = EnergyOptions()
+    benchmarks: BenchmarkOptions = BenchmarkOptions()
+    conditions: ConditionOptions = ConditionOptions()
     plan: bool = False
     report: tuple[tuple[str, Path], ...] = ()
     added: AddedOptions = AddedOptions()
@@ -373,12 +355,14 @@ class Options:
     @property
     def by_name(self) -> Mapping[str, Any]:
         """The values of all options, including those of add-ons, for hooks."""
-        return {**{name: getattr(self, name) for name in _OPTIONS}, **self.added.values}
+        groups = [self, *(getattr(self, group) for group in _GROUPS)]
+        values = {name: value for group in groups for name, value in vars(group).items()}
+        return {**{name: values[name] for name in _OPTIONS}, **self.added.values}
 
     @property
     def metered(self) -> bool:
         """Whether energy is read from other sources than this machine's GPUs."""
-        return bool(self.meter or self.dcgm)
+        return bool(self.energy.meter or self.energy.dcgm)
 
 
 EVERYDAY = "everyday"
@@ -389,8 +373,21 @@ GROUPS: Mapping[str, str] = {
 }
 """Groups of options in `pytest --help`, with their headings."""
 
+_GROUPS: Mapping[str, type[Any]] = {
+    "accepted": AcceptedOptions,
+    "energy": EnergyOptions,
+    "benchmarks": BenchmarkOptions,
+    "conditions": ConditionOptions,
+}
+"""Groups of options, by the field that has them."""
+
+_CLASSES: tuple[type[Any], ...] = (Options, *_GROUPS.values())
+
 _OPTIONS: dict[str, SessionOption] = {
-    field.name: field.metadata["option"] for field in fields(Options) if field.metadata
+    field.name: field.metadata["option"]
+    for group in _CLASSES
+    for field in fields(group)
+    if field.metadata
 }
 OPTION_NAMES = frozenset({*_OPTIONS, "plan", "report"})
 
@@ -474,8 +471,13 @@ def read_options(config: pytest.Config) -> Options:
         name: _value(config, name, option) for name, option in {**_OPTIONS, **added}.items()
     }
     plan = bool(config.getoption("mlperf_plan")) or bool(config.getini("mlperf_plan"))
+    grouped = {
+        name: group(**{field.name: values[field.name] for field in fields(group)})
+        for name, group in _GROUPS.items()
+    }
+    alone = {field.name: values[field.name] for field in fields(Options) if field.metadata}
     options = Options(
-        **{name: values[name] for name in _OPTIONS},
+        **{**alone, **grouped},
         plan=plan,
         report=_reports(config),
         added=AddedOptions(values={name: values[name] for name in added}, declared=added),
@@ -556,15 +558,15 @@ def _read_once(options: Options) -> None:
     from pytest_mlperf.run.power.exporter import find_exporter
     from pytest_mlperf.run.power.figures import read_meter
 
-    name = "meter"
+    energy, name = options.energy, "meter"
     try:
-        if options.meter:
+        if energy.meter:
             read_meter(
-                options.meter, until_s=0.0, patience_s=0.0, local_offset_s=options.meter_offset
+                energy.meter, until_s=0.0, patience_s=0.0, local_offset_s=energy.meter_offset
             )
-        if options.dcgm:
+        if energy.dcgm:
             name = "dcgm"
-            find_exporter(options.dcgm, options.dcgm_gpus)
+            find_exporter(energy.dcgm, energy.dcgm_gpus)
     except MlperfError as error:
         raise pytest.UsageError(f"--mlperf-{name}: {error}") from None
 

@@ -140,7 +140,6 @@ def _first_line(result: CaseResult) -> str:
 
 
 def _point(exception: Any, message: str, path: str, line: int) -> None:
-    """Set message and location for the short summary and JUnit."""
     crash = getattr(exception, "reprcrash", None)
     if crash:
         crash.message, crash.path, crash.lineno = message, path, line

@@ -151,7 +151,7 @@ class MlperfSession:
     def judge(self, planned: Testable, kind: Kind) -> Verdict:
         """Return the verdict of a test, after measuring what is missing."""
         if kind == Kind.EFFICIENCY and not self.options.metered:
-            if self.options.power == "off":
+            if self.options.energy.power == "off":
                 raise LeftOut("efficiency not measured: mlperf_power=off")
             require_power_source(planned.case)
         tests = self.kinds.get((planned.path, planned.case.id), {kind})

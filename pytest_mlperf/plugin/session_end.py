@@ -88,7 +88,6 @@ def _write_results(state: MlperfSession, path: Path, summary: Results) -> None:
 
 
 def _close_journal(state: MlperfSession, session: pytest.Session) -> None:
-    """Close the journal; keep its file if the session was interrupted."""
     stopped = session.shouldfail or session.shouldstop
     over = session.exitstatus in {pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED}
     state.progress.end(over=over and not stopped)
@@ -181,9 +180,9 @@ def _lines(state: MlperfSession, width: int, *, colour: bool, failures_shown: bo
             width,
             max_runs=options.max_runs,
             sessions=Sessions(options.runs_dir),
-            warmup=options.warmup,
+            warmup=options.conditions.warmup,
             confirm=options.confirm,
-            idle_s=options.wait_idle,
+            idle_s=options.conditions.wait_idle,
         )
     if resumes := state.progress.resumes:
         lines.append(f"continues interrupted session {resumes}")

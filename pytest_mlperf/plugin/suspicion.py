@@ -40,7 +40,6 @@ class Suspicion:
 
     @cached_property
     def _left(self) -> suspects.Remembered:
-        """Suspects of this machine's sessions and of results that the user names."""
         here = suspects.load(self._file)
         if not self._named:
             return here
@@ -106,7 +105,6 @@ class Suspicion:
 
 
 def _of_pull_request() -> bool:
-    """Whether CI tests a pull request, which must not write suspects."""
     event = os.environ.get("GITHUB_EVENT_NAME", "")
     numbers = (os.environ.get(name, "false") for name in PULL_REQUEST)
     return event.startswith(("pull_request", "merge_group")) or any(

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from statistics import geometric_mean
 from typing import Any
 
-from pytest_mlperf.core.case import Kind
+from pytest_mlperf.core.case import Kind, Scenario
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.results import CaseResult
-from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.untrusted_text import visible
 from pytest_mlperf.core.verdict import Verdict
 from pytest_mlperf.reports.promises import final_word

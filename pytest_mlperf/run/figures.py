@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from pytest_mlperf.core import measurement
+from pytest_mlperf.core.case import Scenario
 from pytest_mlperf.core.contention import MEMORY_SHARE, Contention, client_note, lost_share
 from pytest_mlperf.core.energy import EnergyReading, Source
 from pytest_mlperf.core.errors import RunError
@@ -18,7 +19,6 @@ from pytest_mlperf.core.metrics import METRICS, SLOWEST_REPLICA
 from pytest_mlperf.core.numbers import MAX_RATE, MIN_RATE, change, duration, percent
 from pytest_mlperf.core.reason import Key, Reason, Sign, SignKey
 from pytest_mlperf.core.rulings.stragglers import slowest
-from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.hardware.clock import MIN_MOVE_SECONDS
 from pytest_mlperf.hardware.machine import split
 from pytest_mlperf.run.logs import Detail

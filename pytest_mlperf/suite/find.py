@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, WithJsonSchema
 
+from pytest_mlperf.core.case import Scenario
 from pytest_mlperf.core.metrics import CONCURRENCY, METRICS, OF_BENCHMARKS, Dimension
 from pytest_mlperf.core.numbers import quantity
-from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.search import Condition
 from pytest_mlperf.core.untrusted_text import nearest, shown
 from pytest_mlperf.suite.values import MAX_CONCURRENCY, Defect, Rates, Share, seconds

@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from pytest_mlperf.core.case import Scenario
 from pytest_mlperf.core.metrics import (
     ARRIVAL_METRICS,
     AT_POINTS,
@@ -32,7 +33,6 @@ from pytest_mlperf.core.metrics import (
     point_of,
 )
 from pytest_mlperf.core.rulings.accuracy import Margin
-from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.untrusted_text import nearest, shown
 from pytest_mlperf.suite.tables import OF_BEST, AccuracyLimit, EngineEntry, ScenarioEntry
 from pytest_mlperf.suite.values import Defect, share

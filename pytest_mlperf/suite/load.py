@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import json
 import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
@@ -215,8 +216,10 @@ def _message(where: KeyPath, kind: str, message: str, value: object) -> str:
         return f"unknown key {key!r}{nearest(key, _sibling_keys(where))}"
     if kind == "value_error":
         return message
-    if kind == "list_type" and where in _ARRAYS:
-        return f"must be an array of tables: write [[{where[0]}]]"
+    if kind == "list_type" and (where in _ARRAYS or isinstance(value, str)):
+        array = f"{where[-1]} = {json.dumps(str(value).split())}"
+        noun, example = ("tables", f"[[{where[0]}]]") if where in _ARRAYS else ("strings", array)
+        return f"must be an array of {noun}: write {example}"
     if kind == "missing" and where in _ARRAYS:
         return f"is missing: write [[{where[0]}]]"
     words = _WORDS.get(kind) or message.replace("Input should be", "must be")

@@ -8,13 +8,12 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, StrictStr, WithJsonSchema, model_validator
 
 from pytest_mlperf import registry
-from pytest_mlperf.core.case import NAME_PATTERN, Phase, Profile
+from pytest_mlperf.core.case import NAME_PATTERN, Phase, Profile, Scenario
 from pytest_mlperf.core.errors import SuiteError
 from pytest_mlperf.core.metrics import METRICS, SERVER_METRICS, at_point, gated_metrics
 from pytest_mlperf.core.roofline.gpu import PEAKS, GpuPrice, GpuSpec, parse_gpu
 from pytest_mlperf.core.roofline.work import AnyWork
 from pytest_mlperf.core.rulings.accuracy import Margin
-from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.untrusted_text import nearest, shown
 from pytest_mlperf.hardware.machine import split
 from pytest_mlperf.rounds import ROUNDS, RoundWorkload, load_round

@@ -7,10 +7,9 @@ from math import prod
 from typing import Any, get_args
 
 from pytest_mlperf import registry
-from pytest_mlperf.core.case import PRECISION_NAMES, Phase
+from pytest_mlperf.core.case import PRECISION_NAMES, Phase, Scenario
 from pytest_mlperf.core.errors import MlperfError, SuiteError
 from pytest_mlperf.core.extension import Builder
-from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.untrusted_text import meant, nearest, shown
 from pytest_mlperf.hardware.machine import detect, split
 from pytest_mlperf.hardware.specs import known_classes

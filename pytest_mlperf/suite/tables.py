@@ -22,8 +22,7 @@ from pydantic import (
 )
 
 from pytest_mlperf.core import metrics
-from pytest_mlperf.core.case import Arrivals
-from pytest_mlperf.core.scenario import SUITE_SCENARIOS, AllowedWords, Scenario
+from pytest_mlperf.core.case import SUITE_SCENARIOS, AllowedWords, Arrivals, Scenario
 from pytest_mlperf.core.untrusted_text import shown
 from pytest_mlperf.hardware.machine import split
 from pytest_mlperf.rounds.endpoints import points_up_to, seed_sets

@@ -6,10 +6,9 @@ import datetime as dt
 from dataclasses import replace
 from typing import Any
 
-from pytest_mlperf.core.case import Case, Kind
+from pytest_mlperf.core.case import Case, Kind, Scenario
 from pytest_mlperf.core.notes import Note
 from pytest_mlperf.core.results import Known, expect
-from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.verdict import MetricVerdict, Outcome, PairedVerdict, Verdict
 from pytest_mlperf.reports.sentences import sentence
 

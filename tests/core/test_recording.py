@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_mlperf.core.baseline import BaselineRun, HistoryEntry, Record, unknown_facts
-from pytest_mlperf.core.case import Case
+from pytest_mlperf.core.case import Case, Scenario
 from pytest_mlperf.core.energy import EnergyReading, Source
 from pytest_mlperf.core.errors import BaselineError
 from pytest_mlperf.core.measurement import Subject
@@ -26,7 +26,6 @@ from pytest_mlperf.core.recording import (
     set_by,
     why_never,
 )
-from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.verdict import Gate, GateState, MetricBaseline, MetricVerdict, Outcome
 from pytest_mlperf.judge.rule_r import RuleR
 from tests.core.made import make_baseline_run, make_run

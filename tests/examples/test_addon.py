@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pytest_mlperf import MlperfError
-from pytest_mlperf.core.scenario import Scenario
+from pytest_mlperf.core.case import Scenario
 from pytest_mlperf.extension import Case, CaseResult, Subject, accept_runs, judge_runs
 from tests.examples.installed import install, run
 from tests.reports import verdicts

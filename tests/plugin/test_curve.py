@@ -12,8 +12,7 @@ import pytest
 
 from pytest_mlperf.cli import main
 from pytest_mlperf.core.baseline import Record
-from pytest_mlperf.core.case import Case
-from pytest_mlperf.core.scenario import Scenario
+from pytest_mlperf.core.case import Case, Scenario
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.run.worker.point_window import REQUESTS

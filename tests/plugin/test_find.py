@@ -13,8 +13,7 @@ import pytest
 from pytest_mlperf.bench.case import CaseRuns
 from pytest_mlperf.bench.policy import Policy
 from pytest_mlperf.cli import main
-from pytest_mlperf.core.case import Case
-from pytest_mlperf.core.scenario import Scenario
+from pytest_mlperf.core.case import Case, Scenario
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.hardware.machine import detect
 from pytest_mlperf.reports.sentences import sentence

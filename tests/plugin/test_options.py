@@ -114,7 +114,7 @@ def test_the_page_of_an_exporter_is_read_wherever_it_is_named(pytester: pytest.P
         by_option = read(pytester, f"--mlperf-dcgm={exporter.url}")
         by_ini = read(pytester, ini=f"mlperf_dcgm = {exporter.url}")
 
-    assert by_option.dcgm == by_ini.dcgm == exporter.url
+    assert by_option.energy.dcgm == by_ini.energy.dcgm == exporter.url
     assert by_option.metered
     assert exporter.requests == 1
 

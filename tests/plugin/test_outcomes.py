@@ -468,7 +468,7 @@ def test_a_required_accelerator_that_is_not_here_is_exit_3_before_any_test(
         lines = [line for line in result.outlines + result.errlines if line.startswith("Exit: ")]
         (line,) = lines
         assert line.startswith(
-            "Exit: mlperf: accelerator H200 is required, but not on this machine (cpu ("
+            "Exit: mlperf: accelerator H200 is required, but not on this machine; available: cpu ("
         )
         assert "libnvidia-ml" in line
         assert not (project.path / ".mlperf").exists()

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from pytest_mlperf.adapters.datasets.user_prompts import UserPromptsDataset
-from pytest_mlperf.core.case import Case
-from pytest_mlperf.core.scenario import Scenario
+from pytest_mlperf.core.case import Case, Scenario
 from pytest_mlperf.core.verdict import Outcome, Verdict
 from pytest_mlperf.reports.sentences import sentence
 from tests.adapters.engines.openai.scripted import PrefixCache, Request, Scripted

@@ -9,7 +9,7 @@ import re
 import pytest
 
 from pytest_mlperf.core.baseline import Property
-from pytest_mlperf.core.scenario import Scenario
+from pytest_mlperf.core.case import Scenario
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.hardware import host as cpu
 from pytest_mlperf.reports.sentences import sentence

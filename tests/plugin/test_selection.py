@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_mlperf.core.scenario import Scenario
+from pytest_mlperf.core.case import Scenario
 from pytest_mlperf.reports.sentences import sentence
 from tests.plugin.project import OFFLINE, SUITE, Project, case, last_line, literal, section
 

@@ -9,7 +9,7 @@ import sys
 from itertools import pairwise
 from pathlib import Path
 
-from pytest_mlperf.core.scenario import Scenario
+from pytest_mlperf.core.case import Scenario
 from pytest_mlperf.plugin.xdist import CaseScheduling
 from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.run import conditions

@@ -10,11 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_mlperf.addons.github import comment, markdown
-from pytest_mlperf.core.case import Case, Kind
+from pytest_mlperf.core.case import Case, Kind, Scenario
 from pytest_mlperf.core.measurement import Accuracy, Subject
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.results import UNVERIFIED_LABEL, CaseResult
-from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.verdict import (
     BaselineReference,
     MetricBaseline,
@@ -86,10 +85,10 @@ def scored(scored_case: Case, score: float, *pairs: PairedVerdict, **fields: Any
     }
     words = [gated(score).outcome, *(each.outcome for each in pairs)]
     word = worst([one for one in words if one is not None])
-    own = verdicts.verdict(
+    accuracy_verdict = verdicts.verdict(
         word, "h", gated(score), case=scored_case, kind=Kind.ACCURACY, paired=pairs
     )
-    return result(replace(own, runs=(), **{**verdict_fields, **fields}))
+    return result(replace(accuracy_verdict, runs=(), **{**verdict_fields, **fields}))
 
 
 def only(*results: CaseResult) -> Block:

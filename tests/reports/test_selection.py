@@ -9,8 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from pytest_mlperf.core.case import Case, Kind
-from pytest_mlperf.core.scenario import Scenario
+from pytest_mlperf.core.case import Case, Kind, Scenario
 from pytest_mlperf.reports.costs import cost_of
 from pytest_mlperf.reports.terminal.layout import relative
 from pytest_mlperf.reports.terminal.selection import notices, plan
@@ -28,8 +27,8 @@ def planned(case: Case, seconds_per_run: float, **fields: Any) -> Testable:
         "runs_per_value": (1, 1),
         "elsewhere": "",
     }
-    shown = {**usual, **fields}
-    made = SimpleNamespace(case=case, path=SUITE, seconds_per_run=seconds_per_run, **shown)
+    plan_fields = {**usual, **fields}
+    made = SimpleNamespace(case=case, path=SUITE, seconds_per_run=seconds_per_run, **plan_fields)
     return cast(Testable, made)
 
 

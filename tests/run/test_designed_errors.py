@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from pytest_mlperf.bench.bench import broken
-from pytest_mlperf.core.case import Case, Kind
+from pytest_mlperf.core.case import Case, Kind, Scenario
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.job import Expected
-from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.verdict import Verdict
 from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.run.child.process import Designed, Patience, WorkerProcess

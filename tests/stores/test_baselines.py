@@ -23,8 +23,8 @@ from pytest_mlperf.core.baseline import (
     Record,
     with_record,
 )
+from pytest_mlperf.core.case import Scenario
 from pytest_mlperf.core.errors import BaselineError
-from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.judge.inputs import SessionNoise
 from pytest_mlperf.stores import baselines, documents
 from pytest_mlperf.stores.baselines import load, save, update

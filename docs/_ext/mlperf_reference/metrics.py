@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from mlperf_reference.markdown import code, named, slug, table, text
 from mlperf_reference.words import METRICS as WORDS
 from mlperf_reference.words import SCORES as SCORE_WORDS
+from pytest_mlperf.core.case import Scenario
 from pytest_mlperf.core.declaration import declaration_of
 from pytest_mlperf.core.metrics import METRICS, UNGATED, Metric, gated_metrics
-from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.judge.inputs import Direction
 from pytest_mlperf.registry import metrics as metrics_of
 from pytest_mlperf.registry import registered, resolve

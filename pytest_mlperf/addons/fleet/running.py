@@ -215,7 +215,7 @@ class Fleet:
 
     def _overdue(self) -> bool:
         """Give up a case that did not start in time; return whether there was one."""
-        limit = self._state.options.lease_timeout + DEADLINE_S
+        limit = self._state.options.conditions.lease_timeout + DEADLINE_S
         for group in list(self._running.values()):
             if not group.begun and time.monotonic() - group.since > limit:
                 self._link.tell(command="kill", group=group.name)

@@ -78,7 +78,7 @@ class AcceptedRun:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class JudgedBaseline:
+class AcceptedRuns:
     """Hold a baseline: the content of its file."""
 
     schema: int
@@ -88,7 +88,7 @@ class JudgedBaseline:
     runs: tuple[AcceptedRun, ...]
 
 
-DOCUMENT = Document(JudgedBaseline, schema=1, title="baseline of judge", anew=ANEW)
+DOCUMENT = Document(AcceptedRuns, schema=1, title="baseline of judge", anew=ANEW)
 
 
 def place(name: str) -> Path:
@@ -131,7 +131,7 @@ def update(
         raise MlperfError("--update needs --reason: why these runs are accepted; it is kept")
     words = ""
 
-    def put(there: JudgedBaseline | None) -> JudgedBaseline:
+    def put(there: AcceptedRuns | None) -> AcceptedRuns:
         nonlocal words
         kept = _runs(there) if there and action == "missing" else ()
         words = _refusal(kept, verdict, session_by)
@@ -177,7 +177,7 @@ def _lean(run: ToolRun, today: str) -> ToolRun:
 
 def _baseline(
     name: str, runs: Sequence[ToolRun], history: tuple[BaselineUpdate, ...]
-) -> JudgedBaseline:
+) -> AcceptedRuns:
     points = {(run.tool, point.name): point for run in reversed(runs) for point in run.points}
     for run in runs:
         for point in run.points:
@@ -188,7 +188,7 @@ def _baseline(
                         f"{point.name}: {title} differs inside the runs: {first[title].text} and "
                         f"{fact.text} ({run.source}); give runs of one measurement"
                     )
-    return JudgedBaseline(
+    return AcceptedRuns(
         schema=1,
         name=name,
         history=history,
@@ -226,7 +226,7 @@ def _accepted(run: ToolRun) -> AcceptedRun:
     return AcceptedRun(points=points, **{name: getattr(run, name) for name in _SHARED})
 
 
-def _runs(baseline: JudgedBaseline) -> tuple[ToolRun, ...]:
+def _runs(baseline: AcceptedRuns) -> tuple[ToolRun, ...]:
     conditions = {(point.tool, point.name): point for point in baseline.points}
     runs = []
     for run in baseline.runs:

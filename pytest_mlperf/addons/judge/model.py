@@ -263,6 +263,11 @@ def texts(raw: Mapping[str, Any], *names: str) -> dict[str, str]:
     }
 
 
+def text(raw: Mapping[str, Any], *names: str) -> str | None:
+    """Return the first of some keys that is a short value, as text."""
+    return next(iter(texts(raw, *names).values()), None)
+
+
 def facts_of(raw: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Fact]:
     """Return facts by title from keys that are text, numbers or truth values."""
     return {title: Fact(plain(raw.get(key))) for title, key in names.items()}

@@ -171,7 +171,6 @@ def _readiness(
 
 
 def _libraries(planned: Planned, failures: requirements.Failures) -> Iterator[str]:
-    """Yield installed libraries that cannot be imported."""
     for _, group, use, _ in needing(planned, scorer=True):
         if not all(map(is_here, declared(group, use))):
             continue  # `problems` names it
@@ -236,15 +235,10 @@ HELP = """\
 Checks Python, pytest, the plugin, LoadGen (by a short run), accelerators, disk
 space, device locks and libraries, and shows for every case whether it can run
 on this machine and which baselines it has.
-For each case it checks
-  - the options of engine, data set and scorer, and that their files exist
-  - the model: neither empty nor a Git LFS pointer
-  - libraries: installed, importable, with NVIDIA's libraries and CUDA devices
-  - the program of serve, and that a server listens at url
-It does not load models or read data files; the first run finds errors there.
-It imports your code in separate processes, and checks engines with python or
-command in their entry in that Python or container.
-Without --all it shows only the needs of these suites, in at most 25 lines.
+For each case it checks options, files, the model (neither empty nor a Git LFS
+pointer), libraries, CUDA devices, and the server at url; engines with python or
+command are checked in that Python or container. It loads no model and reads no
+data file. Without --all it shows at most 25 lines on the needs of these suites.
 States: ok; note: works, but read it; optional: missing and not needed;
 broken: nothing can be measured.
 
@@ -258,8 +252,6 @@ examples:
       this machine and every suite below suites/
   $ pytest-mlperf doctor suites/datacenter
       what these suites miss: variables, data, GPUs
-  $ pytest-mlperf doctor --accelerator cpu
-      only cases on the CPU
   $ pytest-mlperf doctor --all
       all cases, engines and optional libraries
   $ pytest-mlperf doctor --json

@@ -21,10 +21,10 @@ from typing import Literal
 
 from pytest_mlperf import registry
 from pytest_mlperf.cli.doctor import requirements
+from pytest_mlperf.core.case import Scenario
 from pytest_mlperf.core.contention import NOT_MEASURED, TOLERATED_SHARE, Contention, in_words
 from pytest_mlperf.core.errors import REINSTALL, TO_MEASURE, MlperfError, RunError
 from pytest_mlperf.core.job import Factory, LoadGenSettings, Seeds
-from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.hardware import host, power_limit, rapl
 from pytest_mlperf.hardware.contention import Watch
 from pytest_mlperf.hardware.host import Property

@@ -380,7 +380,6 @@ def _considered(results: Results, terms: Terms, runs_dir: Path) -> Acceptance:
 
 
 def _missing(path: Path, results: Results, tests: Sequence[ToMeasure], runs: int) -> str:
-    """Return the number and estimated time of missing measurements in words."""
     if not tests:
         return ""
     kinds: dict[tuple[str, str], set[str]] = defaultdict(set)

@@ -57,10 +57,10 @@ from pytest_mlperf.judge.rule_r import (
     Judged,
     RuleR,
     Value,
+    as_alone,
     judge,
     log_scale,
     look_at,
-    minimum_detectable_change,
 )
 
 
@@ -507,7 +507,7 @@ def _compared_by_rule(
     direction = METRICS[name].direction
     judged = judge(baseline, current, direction=direction, limit=limit, rule=judging.among)
     if judging.among != judging.rule:
-        judged = _as_alone(judged, baseline, direction, judging)
+        judged = as_alone(judged, baseline, direction, judging.rule)
     outcome = outcome_of(judged, judging.failing, advisory=judged.advisory)
     used = current[: judged.runs_used]
     # A provisional drop from too few baseline runs has no direction.
@@ -539,24 +539,6 @@ def _compared_by_rule(
         analyses=looks_at(baseline, used, direction=direction, rule=judging.rule),
     )
     return verdict, judged.outcome is Answer.MORE
-
-
-def _as_alone(
-    judged: Judged, baseline: Sequence[Value], direction: Direction, judging: _Judging
-) -> Judged:
-    """Return a decision among many with the interval of a pair judged alone."""
-    rule, looks = judging.rule, judging.rule.max_runs - 1
-    higher = direction is Direction.HIGHER
-    gain = math.log1p(judged.change) * (1 if higher else -1)
-    best = gain + judged.lost + t_isf(rule.alpha / looks, judged.df) * judged.se
-    better = math.expm1(best if higher else -best)
-    proven = gain - judged.lost_before > t_isf(rule.alpha, judged.df) * judged.se
-    return replace(
-        judged,
-        improved=judged.outcome is Answer.PASS and proven,
-        interval=(judged.low, better) if higher else (better, judged.high),
-        mde=minimum_detectable_change(baseline, rule=rule),
-    )
 
 
 def _note(judged: Judged, outcome: Outcome, judging: _Judging) -> Note | None:

@@ -241,4 +241,4 @@ def sharing(rule: RuleR, metric: str, limits: Collection[str]) -> RuleR:
     if not points:
         return rule
     alike = len(points) if point_of(metric) is not None else len(limits) - len(points)
-    return replace(rule, alpha=rule.alpha / (2 * alike))
+    return rule.shared(2 * alike)

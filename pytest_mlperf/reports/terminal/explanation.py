@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from pytest_mlperf.core.baseline import BaselineRun
-from pytest_mlperf.core.case import Kind
+from pytest_mlperf.core.case import Kind, Scenario
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.numbers import limit, percent, plural, points, quantity
 from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.core.rulings.ruling import values
-from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.search import load
 from pytest_mlperf.core.verdict import MetricVerdict, Outcome, PairedVerdict, Verdict
 from pytest_mlperf.reports.promises import renewal

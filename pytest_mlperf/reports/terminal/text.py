@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 
-from pytest_mlperf.core.case import Kind
+from pytest_mlperf.core.case import Kind, Scenario
 from pytest_mlperf.core.guarantees import MISSING_OPTION, REPLACE_OPTIONS
 from pytest_mlperf.core.numbers import duration, plural
 from pytest_mlperf.core.reason import ranges_of
 from pytest_mlperf.core.results import IMPORTED, UNVERIFIED_LABEL, CaseResult, Results
-from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.untrusted_text import clean, visible
 from pytest_mlperf.core.verdict import SEVERITY, MetricVerdict, Outcome, Verdict
 from pytest_mlperf.reports.causes import Cause, Siblings, Strength, causes

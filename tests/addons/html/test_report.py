@@ -18,8 +18,8 @@ from pytest_mlperf.addons.html.report import (
     power_of,
     spent_of,
 )
+from pytest_mlperf.core.case import Scenario
 from pytest_mlperf.core.errors import MlperfError
-from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.stores.results import read_results, write_results
 from tests.addons.html.test_page import data_of

@@ -289,6 +289,20 @@ def test_a_copy_and_a_link_count_once(tmp_path: Path) -> None:
     assert [note.endswith("counted once") for note in result.notes] == [True, True]
 
 
+def test_equal_figures_of_a_small_table_are_two_runs(tmp_path: Path) -> None:
+    """A rounded figure repeats; a link to the same file is the same run."""
+    rate = {"elapsed_time": 1.0, "num_requests": 5, "requests_per_second": 5.0}
+    first = write(tmp_path / "a.json", rate)
+    second = write(tmp_path / "b.json", rate)
+    (tmp_path / "c.json").symlink_to(first)
+    side = read([tmp_path])
+
+    assert [run.source for run in side.runs] == [str(first), str(second)]
+    assert set(outcomes(judged(first, second)).values()) == {"PROVISIONAL"}
+    with pytest.raises(MlperfError, match="are the same run, on both sides"):
+        judged(first, tmp_path / "c.json")
+
+
 def test_a_run_on_both_sides_is_refused(tmp_path: Path) -> None:
     one = Path(shutil.copy(DATA / "vllm-serve.json", tmp_path / "a.json"))
     with pytest.raises(MlperfError, match="are the same run, on both sides"):

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_mlperf.core.case import Case, Kind
+from pytest_mlperf.core.case import Case, Kind, Scenario
 from pytest_mlperf.core.notes import Note
 from pytest_mlperf.core.rulings.multiplicity import (
     Before,
@@ -21,7 +21,6 @@ from pytest_mlperf.core.rulings.multiplicity import (
     settle,
 )
 from pytest_mlperf.core.rulings.ruling import ruling_of
-from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.verdict import (
     InterimAnalysis,
     MetricBaseline,

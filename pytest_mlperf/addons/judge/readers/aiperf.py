@@ -14,17 +14,11 @@ from pytest_mlperf.addons.judge.model import (
     ToolRun,
     number,
     plain,
+    text,
     texts,
     whole,
 )
-from pytest_mlperf.addons.judge.readers.fields import (
-    UNITS,
-    mapping,
-    median,
-    moment,
-    stated,
-    statistics,
-)
+from pytest_mlperf.addons.judge.readers.fields import UNITS, Values, mapping, median, moment
 
 _LATENCIES = {
     "request_latency": "latency",
@@ -79,7 +73,7 @@ def _aiperf(document: ResultFile) -> Iterator[ToolRun]:
         "aiperf",
         points=(_point(raw, errors_told=True),),
         started=started,
-        version=next(iter(texts(raw, "aiperf_version").values()), None),
+        version=text(raw, "aiperf_version"),
         details=texts(mapping(raw, "run_info"), "random_seed", "variation_label"),
         notes=() if supported else (f"AIPerf's schema {schema} is unknown; its fields were read",),
         duration_s=_average(raw, "benchmark_duration"),
@@ -95,17 +89,16 @@ def _average(raw: Mapping[str, Any], name: str) -> float | None:
 
 
 def _point(raw: Mapping[str, Any], *, errors_told: bool) -> ToolPoint:
-    metrics: dict[str, float] = {}
-    absent: dict[str, str] = {}
+    values = Values()
     for key, base in _LATENCIES.items():
         of = mapping(raw, key)
         unit = str(of.get("unit", "ms"))
         if unit in UNITS:
-            statistics(of, base, UNITS[unit], metrics, absent)
+            values.statistics(base, of, UNITS[unit])
         else:
-            absent[f"{base}_p50"] = f"its unit {unit!r} is unknown"
+            values.absent[f"{base}_p50"] = f"its unit {unit!r} is unknown"
     for key, metric in _RATES.items():
-        stated(mapping(raw, key).get("avg"), metric, 1.0, metrics, absent)
+        values.add(metric, mapping(raw, key).get("avg"))
     flat = dict(_flat(mapping(raw, "input_config")))
     concurrency, rate = (_setting(flat, name) for name in ("concurrency", "request_rate"))
     completed = whole(_average(raw, "request_count"))
@@ -123,8 +116,7 @@ def _point(raw: Mapping[str, Any], *, errors_told: bool) -> ToolPoint:
     client = "output tokens per request, counted by the client"
     return ToolPoint(
         name=", ".join(words) or "one load",
-        metrics=metrics,
-        absent=absent,
+        **values.fields,
         facts={
             "model": Fact(_setting(flat, "model_names") or _setting(flat, "model")),
             "tokenizer": Fact(_setting(flat, "tokenizer.name") or _setting(flat, "tokenizer")),

@@ -18,9 +18,10 @@ from pytest_mlperf.addons.judge.model import (
     ToolPoint,
     ToolRun,
     plain,
+    text,
     texts,
 )
-from pytest_mlperf.addons.judge.readers.fields import mapping, stated
+from pytest_mlperf.addons.judge.readers.fields import Values, mapping
 
 
 def _estimates(folder: Path) -> list[Path]:
@@ -45,13 +46,12 @@ def _criterion(document: ResultFile) -> Iterator[ToolRun]:
     for folder in _estimates(document.path):
         estimates = read_text(folder / "estimates.json")
         texts_read.append(estimates.text)
-        metrics: dict[str, float] = {}
-        absent: dict[str, str] = {}
+        values = Values()
         for key, statistic in (("mean", "mean"), ("median", "p50")):
             value = mapping(estimates.head, key).get("point_estimate")
-            stated(value, f"time_{statistic}", 1e-9, metrics, absent)
+            values.add(f"time_{statistic}", value, 1e-9)
         name = _name(folder, document.path)
-        points.append(ToolPoint(name=name, metrics=metrics, absent=absent))
+        points.append(ToolPoint(name=name, **values.fields))
     whole = ResultFile(path=document.path, text="\n".join(texts_read))
     run = run_of(whole, "criterion", points=tuple(points))
     note = "criterion: samples of one process count as one run"
@@ -84,8 +84,8 @@ def _asv(document: ResultFile) -> Iterator[ToolRun]:
         "asv",
         points=tuple(points),
         # Its date is that of the commit, not of the run.
-        host=next(iter(texts(machine, "machine").values()), None),
-        commit=next(iter(texts(raw, "commit_hash").values()), "")[:12] or None,
+        host=text(machine, "machine"),
+        commit=(text(raw, "commit_hash") or "")[:12] or None,
         details=texts(raw, "env_name", "python"),
         notes=("asv: samples of one result count as one run",),
     )
@@ -116,16 +116,16 @@ def _asv_points(
             yield ToolPoint(name=f"{name}{shown}", facts=facts, broken="asv has null: it failed")
             continue
         skipped = isinstance(value, float) and math.isnan(value)
-        metrics: dict[str, float] = {}
-        absent: dict[str, str] = {metric: "skipped"} if skipped else {}
-        if not skipped:
-            stated(value, metric, 1.0, metrics, absent)
+        values = Values()
+        if skipped:
+            values.absent[metric] = "skipped"
+        else:
+            values.add(metric, value)
         direction = LOWER if metric != "track" else NEITHER
         quantity = Quantity(f"tracked value [{unit}]", unit, direction)
         yield ToolPoint(
             name=f"{name}{shown}",
-            metrics=metrics,
-            absent=absent,
+            **values.fields,
             facts=facts,
             quantities={"track": quantity} if metric == "track" else {},
         )

@@ -57,47 +57,58 @@ def moment(value: Any) -> float | None:
     return seconds
 
 
-def stated(
-    value: Any, metric: str, factor: float, metrics: dict[str, float], absent: dict[str, str]
-) -> None:
-    """Put a value above 0 into `metrics`, in the unit of its quantity; else into `absent`."""
-    if (scaled := positive(value, factor)) is not None:
-        metrics[metric] = scaled
-    elif value is not None:
-        absent[metric] = f"the file has {value!r}"[:60]
-
-
-def rates(
-    raw: Mapping[str, Any], names: Mapping[str, str], factor: float = 1.0
-) -> tuple[dict[str, float], dict[str, str]]:
-    """Return metrics from keys, and those without a value; an absent key or null is neither."""
-    metrics: dict[str, float] = {}
-    absent: dict[str, str] = {}
-    for metric, key in names.items():
-        stated(raw.get(key), metric, factor, metrics, absent)
-    return metrics, absent
-
-
 STATISTICS = {"mean": "mean", "avg": "mean", "average": "mean", "median": "p50", "med": "p50"}
-
 
 LEAST_RANK = 75.0
 """Percentiles below it, but for the median, are not read: they show no more than the median."""
 
 
-def statistics(
-    raw: Any, base: str, factor: float, metrics: dict[str, float], absent: dict[str, str]
-) -> None:
-    """Read an object of statistics: mean, avg, median, p50, p99, p(95), min, max."""
-    if not isinstance(raw, Mapping):
-        return
-    for key, value in raw.items():
-        rank = re.fullmatch(r"p\(?([0-9][0-9.]*)\)?", str(key))
-        statistic = f"p{rank[1]}" if rank else STATISTICS.get(str(key), "")
-        if rank and float(rank[1]) < LEAST_RANK and rank[1] != "50":
-            continue
-        if statistic:
-            stated(value, f"{base}_{statistic}", factor, metrics, absent)
+class Values:
+    """Collect the figures of a point; a figure that a file states as 0, -1 or text is absent."""
+
+    def __init__(self, raw: Mapping[str, Any] | None = None, keys: Mapping[str, str] = {}) -> None:
+        """Read the key of each metric in `keys`; one that is absent or null is left out."""
+        self.metrics: dict[str, float] = {}
+        self.absent: dict[str, str] = {}
+        for metric, key in keys.items():
+            self.add(metric, (raw or {}).get(key))
+
+    def add(self, metric: str, value: Any, factor: float = 1.0) -> None:
+        """Add a value, times the factor to the unit of its quantity."""
+        if (scaled := positive(value, factor)) is not None:
+            self.metrics[metric] = scaled
+        elif value is not None:
+            self.absent[metric] = f"the file has {value!r}"[:60]
+
+    def statistics(self, base: str, raw: Any, factor: float = 1.0) -> None:
+        """Add an object of statistics: mean, avg, median, p50, p99, p(95)."""
+        for key, value in raw.items() if isinstance(raw, Mapping) else ():
+            rank = re.fullmatch(r"p\(?([0-9][0-9.]*)\)?", str(key))
+            statistic = f"p{rank[1]}" if rank else STATISTICS.get(str(key), "")
+            if statistic and not (rank and rank[1] != "50" and float(rank[1]) < LEAST_RANK):
+                self.add(f"{base}_{statistic}", value, factor)
+
+    def matching(self, raw: Mapping[str, Any], pattern: re.Pattern[str], factor: float) -> None:
+        """Add the keys that match a pattern with the groups `base` and `statistic`."""
+        for key, value in raw.items():
+            if match := pattern.fullmatch(key):
+                base = _BASES.get(match["base"], match["base"])
+                statistic = STATISTICS.get(match["statistic"], match["statistic"])
+                self.add(f"{base}_{statistic}", value, factor)
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The arguments of a `ToolPoint`."""
+        return {"metrics": self.metrics, "absent": self.absent}
+
+
+_BASES = {
+    "e2el": "latency",
+    "e2e_latency": "latency",
+    "end_to_end_latency": "latency",
+    "inter_token_latency": "itl",
+}
+"""Bases of metrics by the name that tools use in keys."""
 
 
 def mapping(raw: Mapping[str, Any], *keys: str) -> Mapping[str, Any]:

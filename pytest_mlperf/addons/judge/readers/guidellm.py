@@ -14,10 +14,11 @@ from pytest_mlperf.addons.judge.model import (
     number,
     plain,
     positive,
+    text,
     texts,
     whole,
 )
-from pytest_mlperf.addons.judge.readers.fields import LEAST_RANK, mapping, moment, stated
+from pytest_mlperf.addons.judge.readers.fields import LEAST_RANK, Values, mapping, moment
 
 _TIMES = {
     "request_latency": ("latency", 1.0),
@@ -55,7 +56,7 @@ def _read(document: ResultFile) -> Iterator[ToolRun]:
         "guidellm",
         points=tuple(_point(one, raw) for one in benchmarks),
         started=min(filter(None, (moment(b.get("start_time")) for b in benchmarks)), default=None),
-        version=next(iter(texts(metadata, "guidellm_version").values()), None),
+        version=text(metadata, "guidellm_version"),
         details=texts(metadata, "python_version", "platform"),
         notes=() if version in _VERSIONS else (note,),
         duration_s=sum(filter(None, (number(b.get("duration")) for b in benchmarks))) or None,
@@ -64,20 +65,19 @@ def _read(document: ResultFile) -> Iterator[ToolRun]:
 
 def _point(raw: Mapping[str, Any], whole_file: Mapping[str, Any]) -> ToolPoint:
     measured = raw["metrics"]
-    metrics: dict[str, float] = {}
-    absent: dict[str, str] = {}
+    values = Values()
     for key, (base, factor) in _TIMES.items():
         of = mapping(measured, key, "successful")
         for name, statistic in (("mean", "mean"), ("median", "p50")):
-            stated(of.get(name), f"{base}_{statistic}", factor, metrics, absent)
+            values.add(f"{base}_{statistic}", of.get(name), factor)
         ranks = of.get("percentiles")
         for name, value in ranks.items() if isinstance(ranks, Mapping) else ():
             digits = str(name)[1:]  # p001 is 0.1 %, p999 is 99.9 %
             rank = f"{digits[:2]}.{digits[2:]}".rstrip(".")
             if digits.isdigit() and float(rank) >= LEAST_RANK:
-                stated(value, f"{base}_p{rank}", factor, metrics, absent)
+                values.add(f"{base}_p{rank}", value, factor)
     for key, metric in _RATES.items():
-        stated(mapping(measured, key, "successful").get("mean"), metric, 1.0, metrics, absent)
+        values.add(metric, mapping(measured, key, "successful").get("mean"))
     totals = mapping(measured, "request_totals")
     sent, failed = whole(totals.get("total")), whole(totals.get("errored"))
     configuration = mapping(raw, "config") or mapping(raw, "args")
@@ -91,8 +91,7 @@ def _point(raw: Mapping[str, Any], whole_file: Mapping[str, Any]) -> ToolPoint:
     name = kind if load is None else f"{kind} {Fact(load).text}"
     return ToolPoint(
         name=name,
-        metrics=metrics,
-        absent=absent,
+        **values.fields,
         facts={
             "model": Fact(plain(mapping(configuration, "backend").get("model"))),
             "input tokens per request": _tokens(measured, "prompt_token_count"),

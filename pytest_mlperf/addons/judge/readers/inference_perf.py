@@ -17,7 +17,7 @@ from pytest_mlperf.addons.judge.model import (
     positive,
     whole,
 )
-from pytest_mlperf.addons.judge.readers.fields import CACHE_TOLERANCE, mapping, stated, statistics
+from pytest_mlperf.addons.judge.readers.fields import CACHE_TOLERANCE, Values, mapping
 
 _LATENCIES = {
     "request_latency": "latency",
@@ -48,16 +48,15 @@ def _is_summary(document: ResultFile) -> bool:
 def _read(document: ResultFile) -> Iterator[ToolRun]:
     raw = document.head
     successes = mapping(raw, "successes")
-    metrics: dict[str, float] = {}
-    absent: dict[str, str] = {}
+    values = Values()
     latencies = mapping(successes, "latency") or successes
     for key, base in _LATENCIES.items():
-        statistics(latencies.get(key), base, 1.0, metrics, absent)
+        values.statistics(base, latencies.get(key))
     throughput = mapping(successes, "throughput") or successes
     for key, metric in _RATES.items():
-        stated(throughput.get(key), metric, 1.0, metrics, absent)
+        values.add(metric, throughput.get(key))
     goodput = mapping(successes, "goodput_metrics")
-    stated(goodput.get("request_goodput"), "goodput", 1.0, metrics, absent)
+    values.add("goodput", goodput.get("request_goodput"))
     load = mapping(raw, "load_summary")
     completed, failed = whole(successes.get("count")), whole(mapping(raw, "failures").get("count"))
     concurrency, rate = plain(load.get("concurrency")), plain(load.get("requested_rate"))
@@ -71,8 +70,7 @@ def _read(document: ResultFile) -> Iterator[ToolRun]:
     ]
     point = ToolPoint(
         name=", ".join(words) or (f"stage {stage[1]}" if stage else "all stages"),
-        metrics=metrics,
-        absent=absent,
+        **values.fields,
         facts={
             "requests": Fact(whole(load.get("count"))),
             "input tokens per request": Fact(_length(successes, "prompt_len"), tolerance=TOKENS),

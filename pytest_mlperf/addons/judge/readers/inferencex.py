@@ -8,7 +8,7 @@ from typing import Any
 
 from pytest_mlperf.addons.judge.files import Reader, ResultFile, run_of
 from pytest_mlperf.addons.judge.model import Fact, ToolPoint, ToolRun, facts_of, plain, texts, whole
-from pytest_mlperf.addons.judge.readers.fields import mapping, rates, stated, statistics
+from pytest_mlperf.addons.judge.readers.fields import Values, mapping
 
 _LATENCY = re.compile(r"(?P<statistic>mean|median|p[0-9.]+)_(?P<base>ttft|tpot|itl|e2el)")
 
@@ -68,26 +68,23 @@ def _point(raw: Mapping[str, Any], **more: Any) -> ToolPoint:
 
 
 def _fixed_length(raw: Mapping[str, Any]) -> ToolPoint:
-    metrics, absent = rates(raw, _RATES)
-    for key, match in ((key, _LATENCY.fullmatch(key)) for key in raw):
-        if match:  # in seconds, unlike the raw files of the same harness
-            base = "latency" if match["base"] == "e2el" else match["base"]
-            statistic = "p50" if match["statistic"] == "median" else match["statistic"]
-            stated(raw[key], f"{base}_{statistic}", 1.0, metrics, absent)
-    return _point(raw, metrics=metrics, absent=absent)
+    values = Values(raw, _RATES)
+    # In seconds, unlike the raw files of the same harness.
+    values.matching(raw, _LATENCY, 1.0)
+    return _point(raw, **values.fields)
 
 
 def _agentic(raw: Mapping[str, Any]) -> ToolPoint:
     match = mapping(raw, "request_metrics")
-    metrics, absent = rates(
+    values = Values(
         mapping(match, "throughput", "per_gpu"), {"tokens_per_second_per_gpu": "total_tput_tps"}
     )
-    stated(match.get("qps"), "requests_per_second", 1.0, metrics, absent)
+    values.add("requests_per_second", match.get("qps"))
     for key, base in (("ttft", "ttft"), ("itl", "itl"), ("e2e", "latency")):
-        statistics(mapping(match, "latency", key), base, 1.0, metrics, absent)
+        values.statistics(base, mapping(match, "latency", key))
     sent, succeeded = (whole(raw.get(f"num_requests_{kind}")) for kind in ("total", "successful"))
     failed = sent - succeeded if sent is not None and succeeded is not None else None
-    return _point(raw, metrics=metrics, absent=absent, sent=sent, failed=failed)
+    return _point(raw, **values.fields, sent=sent, failed=failed)
 
 
 READER = Reader(title="InferenceX", recognise=_is_aggregate, read=_read)
@@ -104,25 +101,12 @@ _LLMPERF = re.compile(
     r"(?:quantiles_)?(?P<statistic>mean|p\d+)"
 )
 
-_LLMPERF_BASES = {"inter_token_latency": "itl", "ttft": "ttft", "end_to_end_latency": "latency"}
-
 
 def _llmperf(document: ResultFile) -> Iterator[ToolRun]:
     raw = document.head
-    metrics, absent = rates(
-        raw, {"output_tokens_per_second": "results_mean_output_throughput_token_per_s"}
-    )
-    stated(
-        raw.get("results_num_completed_requests_per_min"),
-        "requests_per_second",
-        1 / 60,
-        metrics,
-        absent,
-    )
-    for key, match in ((key, _LLMPERF.fullmatch(key)) for key in raw):
-        if match:
-            name = f"{_LLMPERF_BASES[match['base']]}_{match['statistic']}"
-            stated(raw[key], name, 1.0, metrics, absent)
+    values = Values(raw, {"output_tokens_per_second": "results_mean_output_throughput_token_per_s"})
+    values.add("requests_per_second", raw.get("results_num_completed_requests_per_min"), 1 / 60)
+    values.matching(raw, _LLMPERF, 1.0)
     completed = whole(raw.get("results_num_completed_requests"))
     failed = whole(raw.get("results_number_errors"))
     concurrency = plain(raw.get("num_concurrent_requests"))
@@ -136,8 +120,7 @@ def _llmperf(document: ResultFile) -> Iterator[ToolRun]:
     sent = None if completed is None else completed + (failed or 0)
     point = ToolPoint(
         name=f"concurrency {Fact(concurrency).text}",
-        metrics=metrics,
-        absent=absent,
+        **values.fields,
         facts={**facts_of(raw, facts), "requests": Fact(sent)},
         sent=sent,
         failed=failed,

@@ -20,6 +20,7 @@ from pytest_mlperf.addons.judge.model import (
     ToolRun,
     number,
     plain,
+    text,
     texts,
 )
 from pytest_mlperf.addons.judge.readers.fields import mapping, moment
@@ -63,8 +64,8 @@ def _results(document: ResultFile) -> Iterator[ToolRun]:
             if (point := _task(str(task), scores, raw, configuration)).scores
         ),
         started=moment(raw.get("date")),
-        commit=next(iter(texts(raw, "git_hash").values()), None),
-        version=next(iter(texts(raw, "lm_eval_version").values()), None),
+        commit=text(raw, "git_hash"),
+        version=text(raw, "lm_eval_version"),
         details={
             **texts(raw, "transformers_version"),
             **texts(configuration, "batch_size", "model"),

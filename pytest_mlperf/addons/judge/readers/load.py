@@ -7,7 +7,7 @@ from typing import Any
 
 from pytest_mlperf.addons.judge.files import Reader, ResultFile, run_of
 from pytest_mlperf.addons.judge.model import Fact, ToolPoint, ToolRun, number, positive, whole
-from pytest_mlperf.addons.judge.readers.fields import mapping, moment, stated, statistics
+from pytest_mlperf.addons.judge.readers.fields import Values, mapping, moment
 
 
 def _k6_metrics(document: ResultFile) -> Mapping[str, Any]:
@@ -38,19 +38,14 @@ def _k6(document: ResultFile) -> Iterator[ToolRun]:
         for name, metric in _k6_metrics(document).items()
         if isinstance(metric, Mapping)
     }
-    metrics: dict[str, float] = {}
-    absent: dict[str, str] = {}
+    values = Values()
     # Failed requests are in http_req_duration.
-    statistics(
-        by_name.get(_EXPECTED) or by_name.get("http_req_duration"), "latency", 1e-3, metrics, absent
-    )
-    stated(mapping(by_name, "http_reqs").get("rate"), "requests_per_second", 1.0, metrics, absent)
+    values.statistics("latency", by_name.get(_EXPECTED) or by_name.get("http_req_duration"), 1e-3)
+    values.add("requests_per_second", mapping(by_name, "http_reqs").get("rate"))
     checks = mapping(by_name, "checks")
-    stated(checks.get("value", checks.get("rate")), "checks", 1.0, metrics, absent)
+    values.add("checks", checks.get("value", checks.get("rate")))
     sent, failed = _k6_failed(by_name)
-    points = [
-        ToolPoint(name="all requests", metrics=metrics, absent=absent, sent=sent, failed=failed)
-    ]
+    points = [ToolPoint(name="all requests", **values.fields, sent=sent, failed=failed)]
     for name, metric in by_name.items():
         for expression, state in mapping(metric, "thresholds").items():
             # The classic summary has true for a failed threshold, handleSummary has ok.
@@ -93,24 +88,21 @@ def _locust(document: ResultFile) -> Iterator[ToolRun]:
     points = []
     objects = document.objects
     for raw in objects:
-        metrics: dict[str, float] = {}
-        absent: dict[str, str] = {}
+        values = Values()
         histogram = mapping(raw, "response_times")
         times = sorted((float(key), count) for key, count in histogram.items())
         for rank in (50, 90, 95, 99):
             value = _rank(times, rank / 100)
-            stated(value, f"latency_p{rank}", 1e-3, metrics, absent)
+            values.add(f"latency_p{rank}", value, 1e-3)
         sent, failed = whole(raw.get("num_requests")), whole(raw.get("num_failures"))
         total = positive(raw.get("total_response_time"), 1e-3)
         if total and sent:
-            metrics["latency_mean"] = total / sent
+            values.metrics["latency_mean"] = total / sent
         seconds = _seconds(raw)
         if sent and seconds:
-            metrics["requests_per_second"] = sent / seconds
+            values.metrics["requests_per_second"] = sent / seconds
         name = f"{raw.get('method') or ''} {raw.get('name')}".strip()
-        points.append(
-            ToolPoint(name=name, metrics=metrics, absent=absent, sent=sent, failed=failed)
-        )
+        points.append(ToolPoint(name=name, **values.fields, sent=sent, failed=failed))
     starts = filter(None, (moment(raw.get("start_time")) for raw in objects))
     yield run_of(document, "locust", points=tuple(points), started=min(starts, default=None))
 
@@ -142,19 +134,17 @@ def _locust_table(document: ResultFile) -> Iterator[ToolRun]:
     for row in rows:
         if row["Name"] == "Aggregated" and len(rows) > 2:
             continue  # the sum of the other rows
-        metrics: dict[str, float] = {}
-        absent: dict[str, str] = {}
+        values = Values()
         columns = {"Median Response Time": "p50", "Average Response Time": "mean"}
         columns |= {f"{rank}%": f"p{rank}" for rank in (90, 95, 99)}
         for column, statistic in columns.items():
-            stated(_cell(row, column), f"latency_{statistic}", 1e-3, metrics, absent)
-        stated(_cell(row, "Requests/s"), "requests_per_second", 1.0, metrics, absent)
+            values.add(f"latency_{statistic}", _cell(row, column), 1e-3)
+        values.add("requests_per_second", _cell(row, "Requests/s"))
         sent, failed = (whole(_cell(row, f"{kind} Count")) for kind in ("Request", "Failure"))
         points.append(
             ToolPoint(
                 name=f"{row['Type']} {row['Name']}".strip(),
-                metrics=metrics,
-                absent=absent,
+                **values.fields,
                 facts={"bytes per answer": _size(row)},
                 sent=sent,
                 failed=failed,

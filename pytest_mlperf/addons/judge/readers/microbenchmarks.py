@@ -17,9 +17,10 @@ from pytest_mlperf.addons.judge.model import (
     number,
     plain,
     positive,
+    text,
     texts,
 )
-from pytest_mlperf.addons.judge.readers.fields import UNITS, mapping, moment, stated
+from pytest_mlperf.addons.judge.readers.fields import UNITS, Values, mapping, moment
 
 CLOCK_TOLERANCE = 0.02
 """Relative difference of clock rates that their measurement explains."""
@@ -44,15 +45,13 @@ def _pytest_benchmark(document: ResultFile) -> Iterator[ToolRun]:
     points = []
     for one in _list_of(document, "benchmarks"):
         stats = mapping(one, "stats")
-        metrics: dict[str, float] = {}
-        absent: dict[str, str] = {}
+        values = Values()
         for name, statistic in (("median", "p50"), ("mean", "mean"), ("min", "min")):
-            stated(stats.get(name), f"time_{statistic}", 1.0, metrics, absent)
+            values.add(f"time_{statistic}", stats.get(name))
         points.append(
             ToolPoint(
                 name=str(one.get("fullname") or one.get("name")),
-                metrics=metrics,
-                absent=absent,
+                **values.fields,
                 facts={"CPU": Fact(cpu), "machine": Fact(plain(machine.get("machine")))},
             )
         )
@@ -61,9 +60,9 @@ def _pytest_benchmark(document: ResultFile) -> Iterator[ToolRun]:
         "pytest-benchmark",
         points=tuple(points),
         started=moment(raw.get("datetime")),
-        host=next(iter(texts(machine, "node").values()), None),
+        host=text(machine, "node"),
         commit=_commit(commit),
-        version=next(iter(texts(raw, "version").values()), None),
+        version=text(raw, "version"),
         details=texts(machine, "python_version", "system", "release"),
         notes=(f"pytest-benchmark: {_ROUNDS}; --mlperf-judge-benchmarks measures in processes",),
     )
@@ -115,8 +114,8 @@ def _google(document: ResultFile) -> Iterator[ToolRun]:
         "google-benchmark",
         points=tuple(_google_point(n, rows.get(n) or [medians[n]], shared) for n in names),
         started=moment(context.get("date")),
-        host=next(iter(texts(context, "host_name").values()), None),
-        version=next(iter(texts(context, "library_version").values()), None),
+        host=text(context, "host_name"),
+        version=text(context, "library_version"),
         notes=(
             *((f"Google Benchmark: {_ROUNDS}",) if any(len(r) > 1 for r in rows.values()) else ()),
             *((f"Google Benchmark's schema {schema} is unknown",) if schema != 1 else ()),
@@ -171,10 +170,9 @@ def _is_hyperfine(document: ResultFile) -> bool:
 def _hyperfine(document: ResultFile) -> Iterator[ToolRun]:
     points = []
     for one in _list_of(document, "results"):
-        metrics: dict[str, float] = {}
-        absent: dict[str, str] = {}
+        values = Values()
         for name, statistic in (("median", "p50"), ("mean", "mean"), ("min", "min")):
-            stated(one.get(name), f"time_{statistic}", 1.0, metrics, absent)
+            values.add(f"time_{statistic}", one.get(name))
         codes = one.get("exit_codes")
         codes = codes if isinstance(codes, list) else []
         bad = [code for code in codes if code != 0]
@@ -183,8 +181,7 @@ def _hyperfine(document: ResultFile) -> Iterator[ToolRun]:
         points.append(
             ToolPoint(
                 name=str(one["command"]),
-                metrics=metrics,
-                absent=absent,
+                **values.fields,
                 facts={"parameters": Fact(str(parameters) if parameters else None)},
                 broken=failed if bad else "",
             )
@@ -227,20 +224,19 @@ def _llama_bench(document: ResultFile) -> Iterator[ToolRun]:
         words = [f"{title}{count}" for count, title in tests if count]
         name = "+".join(words) + (f" at depth {counts[2]}" if counts[2] else "")
         same = sum(point.name.partition(" #")[0] == name for point in points)
-        metrics: dict[str, float] = {}
-        absent: dict[str, str] = {}
-        stated(raw.get("avg_ts"), "tokens_per_second", 1.0, metrics, absent)
+        values = Values()
+        values.add("tokens_per_second", raw.get("avg_ts"))
         facts = {title: Fact(plain(raw.get(key))) for title, key in _LLAMA_FACTS.items()}
         name = f"{name} #{same + 1}" if same else name
-        points.append(ToolPoint(name=name, metrics=metrics, absent=absent, facts=facts))
+        points.append(ToolPoint(name=name, **values.fields, facts=facts))
     head = objects[0]
     yield run_of(
         document,
         "llama-bench",
         points=tuple(points),
         started=moment(head.get("test_time")),
-        commit=next(iter(texts(head, "build_commit").values()), None),
-        version=next(iter(texts(head, "build_number").values()), None),
+        commit=text(head, "build_commit"),
+        version=text(head, "build_number"),
         details=texts(head, "backends", "model_filename"),
         notes=("llama-bench: repetitions of one process count as one run",),
     )

@@ -16,16 +16,16 @@ from pytest_mlperf.addons.judge.model import (
     number,
     plain,
     positive,
+    text,
     texts,
     whole,
 )
 from pytest_mlperf.addons.judge.readers.fields import (
     CACHE_TOLERANCE,
     SGLANG,
+    Values,
     load_name,
     mapping,
-    rates,
-    stated,
 )
 
 _LATENCY = re.compile(r"(?P<statistic>mean|median|p[0-9.]+)_(?P<base>e2e_latency|ttft|tpot|itl)_ms")
@@ -54,19 +54,15 @@ def _read(document: ResultFile) -> Iterator[ToolRun]:
             "sglang",
             index,
             points=(_point(raw, server),),
-            version=next(iter(texts(server, "version").values()), None),
+            version=text(server, "version"),
             details=texts(raw, "tag", "backend"),
             duration_s=positive(raw.get("duration")),
         )
 
 
 def _point(raw: Mapping[str, Any], server: Mapping[str, Any]) -> ToolPoint:
-    metrics, absent = rates(raw, _RATES)
-    for key, match in ((key, _LATENCY.fullmatch(key)) for key in raw):
-        if match:
-            base = "latency" if match["base"] == "e2e_latency" else match["base"]
-            statistic = "p50" if match["statistic"] == "median" else match["statistic"]
-            stated(raw[key], f"{base}_{statistic}", 1e-3, metrics, absent)
+    values = Values(raw, _RATES)
+    values.matching(raw, _LATENCY, 1e-3)
     hits = number(mapping(raw, "cache_report").get("cache_hit_rate_pct"))
     completed = whole(raw.get("completed"))
     concurrency = plain(raw.get("max_concurrency"))
@@ -76,8 +72,7 @@ def _point(raw: Mapping[str, Any], server: Mapping[str, Any]) -> ToolPoint:
         name += f", {Fact(sizes[0]).text} in, {Fact(sizes[1]).text} out"
     return ToolPoint(
         name=name,
-        metrics=metrics,
-        absent=absent,
+        **values.fields,
         facts={
             "requests completed": Fact(completed),
             "model": Fact(plain(server.get("model_path"))),

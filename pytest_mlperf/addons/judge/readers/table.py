@@ -18,6 +18,7 @@ from pytest_mlperf.addons.judge.model import (
     ToolRun,
     named,
     positive,
+    text,
     texts,
 )
 from pytest_mlperf.addons.judge.readers.fields import UNITS, moment
@@ -82,8 +83,8 @@ def reader_of(columns: Sequence[Column], points: Sequence[str]) -> Reader:
                 "table",
                 points=tuple(point for point, _ in parts),
                 started=next(filter(None, (moment(first.get(name)) for name in _STARTED)), None),
-                host=next(iter(texts(first, "host").values()), None),
-                commit=next(iter(texts(first, "commit").values()), None),
+                host=text(first, "host"),
+                commit=text(first, "commit"),
                 details=texts(first, *(name for name in first if name in {"session", "version"})),
             )
             yield _numbered(run, number)

@@ -5,16 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pytest_mlperf.addons.judge.files import Reader, ResultFile, run_of
-from pytest_mlperf.addons.judge.model import (
-    TOKENS,
-    Fact,
-    ToolPoint,
-    ToolRun,
-    facts_of,
-    plain,
-    texts,
-)
-from pytest_mlperf.addons.judge.readers.fields import mapping, rates, stated, statistics
+from pytest_mlperf.addons.judge.model import TOKENS, Fact, ToolPoint, ToolRun, facts_of, plain, text
+from pytest_mlperf.addons.judge.readers.fields import Values, mapping
 
 _RATES = {
     "requests_per_second": "request_throughput_req_s",
@@ -45,12 +37,12 @@ def _is_report(document: ResultFile) -> bool:
 def _read(document: ResultFile) -> Iterator[ToolRun]:
     raw = document.head
     performance, streaming = mapping(raw, "performance"), mapping(raw, "streaming_metrics")
-    metrics, absent = rates(performance, _RATES)
-    stated(performance.get("avg_request_latency_ms"), "latency_mean", 1e-3, metrics, absent)
-    statistics(performance.get("request_latency_percentiles_ms"), "latency", 1e-3, metrics, absent)
+    values = Values(performance, _RATES)
+    values.add("latency_mean", performance.get("avg_request_latency_ms"), 1e-3)
+    values.statistics("latency", performance.get("request_latency_percentiles_ms"), 1e-3)
     for base in ("ttft", "tpot"):  # in milliseconds, although the name has no unit
-        statistics(streaming.get(f"{base}_percentiles"), base, 1e-3, metrics, absent)
-        stated(streaming.get(f"avg_{base}_ms"), f"{base}_mean", 1e-3, metrics, absent)
+        values.statistics(base, streaming.get(f"{base}_percentiles"), 1e-3)
+        values.add(f"{base}_mean", streaming.get(f"avg_{base}_ms"), 1e-3)
     engine, world, requests = (mapping(raw, k) for k in ("engine", "world_info", "request_info"))
     name = ", ".join(
         f"{title} {Fact(plain(world.get(key))).text}"
@@ -63,8 +55,7 @@ def _read(document: ResultFile) -> Iterator[ToolRun]:
         points=(
             ToolPoint(
                 name=name or "one load",
-                metrics=metrics,
-                absent=absent,
+                **values.fields,
                 facts={
                     **facts_of(engine, _ENGINE),
                     **facts_of(world, _WORLD),
@@ -77,7 +68,7 @@ def _read(document: ResultFile) -> Iterator[ToolRun]:
                 },
             ),
         ),
-        version=next(iter(texts(engine, "version").values()), None),
+        version=text(engine, "version"),
     )
 
 

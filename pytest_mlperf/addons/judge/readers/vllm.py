@@ -16,10 +16,11 @@ from pytest_mlperf.addons.judge.model import (
     per,
     plain,
     positive,
+    text,
     texts,
     whole,
 )
-from pytest_mlperf.addons.judge.readers.fields import SGLANG, load_name, moment, rates, stated
+from pytest_mlperf.addons.judge.readers.fields import SGLANG, Values, load_name, moment
 
 LATENCY = re.compile(r"(?P<statistic>mean|median|p[0-9.]+)_(?P<base>ttft|tpot|itl|e2el)_ms")
 
@@ -53,9 +54,9 @@ def _serve(document: ResultFile) -> Iterator[ToolRun]:
             index,
             points=(_served(raw),),
             started=moment(raw.get("date")),
-            host=next(iter(texts(raw, "host", "hostname").values()), None),
-            commit=next(iter(texts(raw, "commit", "git_commit").values()), None),
-            version=next(iter(texts(raw, "vllm_version", "version").values()), None),
+            host=text(raw, "host", "hostname"),
+            commit=text(raw, "commit", "git_commit"),
+            version=text(raw, "vllm_version", "version"),
             details=texts(raw, "label", "backend", "endpoint_type"),
             duration_s=positive(raw.get("duration")),
         )
@@ -63,26 +64,16 @@ def _serve(document: ResultFile) -> Iterator[ToolRun]:
 
 def _served(raw: Mapping[str, Any]) -> ToolPoint:
     raw = {**raw, "request_goodput": raw.get("request_goodput", raw.get("request_goodput:"))}
-    metrics, absent = rates(raw, RATES)
-    if "total_tokens_per_second" not in metrics:  # files before vLLM's PR 8164
+    values = Values(raw, RATES)
+    if "total_tokens_per_second" not in values.metrics:  # files before vLLM's PR 8164
         tokens = [positive(raw.get(f"total_{kind}_tokens")) for kind in ("input", "output")]
         total = per(sum(filter(None, tokens)) if all(tokens) else None, raw.get("duration"))
-        metrics |= {"total_tokens_per_second": total} if total else {}
-    names = {"e2el": "latency"}
-    for key, match in ((key, LATENCY.fullmatch(key)) for key in raw):
-        if match:
-            statistic = "p50" if match["statistic"] == "median" else match["statistic"]
-            stated(
-                raw[key],
-                f"{names.get(match['base'], match['base'])}_{statistic}",
-                1e-3,
-                metrics,
-                absent,
-            )
+        values.metrics |= {"total_tokens_per_second": total} if total else {}
+    values.matching(raw, LATENCY, 1e-3)
     share = positive(raw.get("spec_decode_acceptance_rate"), 0.01)
     length = positive(raw.get("spec_decode_acceptance_length"))
-    metrics |= {"acceptance_rate": share} if share else {}
-    metrics |= {"acceptance_length": length} if length else {}
+    values.metrics |= {"acceptance_rate": share} if share else {}
+    values.metrics |= {"acceptance_length": length} if length else {}
     sent, completed = whole(raw.get("num_prompts")), whole(raw.get("completed"))
     failed = whole(raw.get("failed"))
     if failed is None and sent is not None and completed is not None and sent >= completed:
@@ -92,8 +83,7 @@ def _served(raw: Mapping[str, Any]) -> ToolPoint:
     rate, concurrency = plain(raw.get("request_rate")), plain(raw.get("max_concurrency"))
     return ToolPoint(
         name=load_name(rate, concurrency),
-        metrics=metrics,
-        absent=absent,
+        **values.fields,
         facts={
             **facts_of(raw, _FACTS),
             "burstiness": Fact(plain(raw.get("burstiness")), tolerance=1e-6),
@@ -116,12 +106,10 @@ def _is_throughput(document: ResultFile) -> bool:
 
 def _throughput(document: ResultFile) -> Iterator[ToolRun]:
     for index, raw in enumerate(document.objects):
-        metrics, absent = rates(
-            raw, {name: name for name in ("requests_per_second", "tokens_per_second")}
-        )
+        values = Values(raw, {name: name for name in ("requests_per_second", "tokens_per_second")})
         tokens = Fact(per(raw.get("total_num_tokens"), raw.get("num_requests")), tolerance=0.02)
         facts = {**facts_of(raw, {"requests": "num_requests"}), "tokens per request": tokens}
-        point = ToolPoint(name="throughput", metrics=metrics, absent=absent, facts=facts)
+        point = ToolPoint(name="throughput", **values.fields, facts=facts)
         elapsed = positive(raw.get("elapsed_time"))
         yield run_of(document, "vllm-throughput", index, points=(point,), duration_s=elapsed)
 
@@ -135,15 +123,13 @@ def _is_latency(document: ResultFile) -> bool:
 
 def _latency(document: ResultFile) -> Iterator[ToolRun]:
     raw = document.head
-    metrics: dict[str, float] = {}
-    absent: dict[str, str] = {}
-    stated(raw["avg_latency"], "latency_mean", 1.0, metrics, absent)
+    values = Values()
+    values.add("latency_mean", raw["avg_latency"])
     for rank, value in raw["percentiles"].items():
-        stated(value, f"latency_p{rank}", 1.0, metrics, absent)
+        values.add(f"latency_p{rank}", value)
     point = ToolPoint(
         name="latency",
-        metrics=metrics,
-        absent=absent,
+        **values.fields,
         facts={"iterations": Fact(float(len(raw["latencies"])))},
     )
     yield run_of(document, "vllm-latency", points=(point,))
