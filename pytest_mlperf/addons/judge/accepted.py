@@ -29,7 +29,7 @@ Action = Literal["missing", "replace"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BaselineUpdate:
-    """Hold who-what of one update: the action, the day, the reason and the verdict then."""
+    """Hold one update: the action, the day, the reason and the verdict at that time."""
 
     action: str
     date: str
@@ -98,9 +98,9 @@ def place(name: str) -> Path:
     return FOLDER / f"{name}.json"
 
 
-def load(name: str) -> tuple[ToolRun, ...]:
-    """Return the accepted runs; raise MlperfError if there are none, or the file is damaged."""
-    file = place(name)
+def load(name: str, root: Path = Path()) -> tuple[ToolRun, ...]:
+    """Return the runs that a project accepted; raise MlperfError without any, or if damaged."""
+    file = root / place(name)
     baseline = DOCUMENT.load(file)
     if baseline is None:
         raise MlperfError(

@@ -21,6 +21,8 @@ COLUMNS = ("verdict", "metric", "before", "now", "change", "interval", "limit", 
 
 FAILING = (Outcome.PERF_DROP, Outcome.ACC_DROP, Outcome.INVALID)
 
+OPEN = (Outcome.SUSPECT, Outcome.PROVISIONAL, Outcome.INCONCLUSIVE)
+
 _TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (0.0, "ns"))
 
 
