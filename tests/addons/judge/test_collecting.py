@@ -67,7 +67,7 @@ def test_an_open_verdict_warns_unless_it_is_to_fail(pytester: pytest.Pytester) -
     text = 'files = ["new/run-0.json"]\nagainst = ["old/run-0.json"]\nmetrics = ["ttft_p50"]\n'
     write(pytester.path / "a.judge.toml", text)
     write(pytester.path / "b.judge.toml", text + 'fail_on = "provisional"\n')
-    result = ran(pytester, "a.judge.toml")
+    result = ran(pytester, "-Wdefault", "a.judge.toml")
 
     result.assert_outcomes(passed=1, warnings=1)
     result.stdout.fnmatch_lines(["*PROVISIONAL p50 TTFT*"])
