@@ -35,10 +35,10 @@ from urllib.request import urlopen
 
 from benchmarks.stream_server import Pace, stream_server
 from pytest_mlperf.adapters.engines.openai import OpenAiEngine
+from pytest_mlperf.core.case import Scenario
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.extension import Engine
 from pytest_mlperf.core.job import Factory, LoadGenSettings, Seeds
-from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.run.child.protocol import ReplicaSpec, WorkerSpec
 from pytest_mlperf.run.worker._clients import ClientProcesses
 from pytest_mlperf.run.worker.closed_loop import ClosedLoop, SlotSink

@@ -15,6 +15,7 @@ import pytest
 from pytest_mlperf.core.results import CaseResult, Results, merge
 from pytest_mlperf.core.verdict import Verdict
 from pytest_mlperf.reports.formats import make_report
+from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.reports.terminal import text
 from tests.reports import verdicts
 
@@ -34,7 +35,7 @@ def report(form: str, results: Results) -> str:
 
 def headline(result: CaseResult) -> str:
     """Return the first line of a failure message."""
-    return result.verdict.headline
+    return sentence(result.verdict.headline)
 
 
 FORMS: dict[str, Callable[[Results], object]] = {

@@ -25,8 +25,8 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from benchmarks.counting import Counting
 from pytest_mlperf.adapters.engines.torch import TorchEngine
+from pytest_mlperf.core.case import Scenario
 from pytest_mlperf.core.job import LoadGenSettings, Seeds
-from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.run.logs import DETAIL, parse_detail
 from pytest_mlperf.run.worker import _loadgen as loadgen
 from tests.adapters.engines.recording import Samples

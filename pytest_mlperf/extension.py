@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pytest_mlperf.core.case import PLAIN_PRECISIONS as PLAIN_PRECISIONS
     from pytest_mlperf.core.case import Case as Case
     from pytest_mlperf.core.case import PrecisionName as PrecisionName
+    from pytest_mlperf.core.case import Scenario as Scenario
     from pytest_mlperf.core.errors import Rule as Rule
     from pytest_mlperf.core.errors import require_options as require_options
     from pytest_mlperf.core.errors import text_of as text_of
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from pytest_mlperf.core.prometheus import page_samples as page_samples
     from pytest_mlperf.core.results import CaseResult as CaseResult
     from pytest_mlperf.core.results import Results as Results
-    from pytest_mlperf.core.scenario import Scenario as Scenario
     from pytest_mlperf.core.server import read_server as read_server
     from pytest_mlperf.core.untrusted import inflate as inflate
     from pytest_mlperf.core.untrusted import is_deeper as is_deeper
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from pytest_mlperf.processes import answer_of as answer_of
     from pytest_mlperf.processes import ended as ended
     from pytest_mlperf.reports.formats import ReportedSession as ReportedSession
+    from pytest_mlperf.reports.sentences import sentence as sentence
     from pytest_mlperf.stores.digests import sha256 as sha256
     from pytest_mlperf.stores.endpoints import END_EVENT as END_EVENT
     from pytest_mlperf.stores.endpoints import EVENTS_FILE as EVENTS_FILE
@@ -59,7 +60,7 @@ if TYPE_CHECKING:
 _ORIGINS = {
     "bench.foreign_runs": ("accept_runs", "judge_runs", "session_of"),
     "core.addons": ("Command", "Criterion", "Format", "OptionGroup"),
-    "core.case": ("Case", "PLAIN_PRECISIONS", "PrecisionName"),
+    "core.case": ("Case", "PLAIN_PRECISIONS", "PrecisionName", "Scenario"),
     "core.errors": ("Rule", "require_options", "text_of"),
     "core.extension": ("Progress", "Prompts", "REPLICA_NUMBER", "is_speech", "own_length"),
     "core.imports": ("not_imported",),
@@ -67,7 +68,6 @@ _ORIGINS = {
     "core.measurement": ("Run", "Subject"),
     "core.prometheus": ("page_samples",),
     "core.results": ("CaseResult", "Results"),
-    "core.scenario": ("Scenario",),
     "core.server": ("read_server",),
     "core.untrusted": ("inflate", "is_deeper", "parse_json"),
     "core.untrusted_text": ("broken", "some"),
@@ -76,6 +76,7 @@ _ORIGINS = {
     "hookspecs": ("API",),
     "processes": ("ChildProcess", "answer_of", "ended"),
     "reports.formats": ("ReportedSession",),
+    "reports.sentences": ("sentence",),
     "stores.digests": ("sha256",),
     "stores.endpoints": (
         "END_EVENT",

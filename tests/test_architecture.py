@@ -215,3 +215,21 @@ def test_no_engine_is_named_outside_the_engines() -> None:
     ]
 
     assert named == []
+
+
+def test_the_error_levels_of_rule_r_are_used_by_its_own_module_alone() -> None:
+    """docs/architecture.md lists what to read to change the rule; `core` applies it as it is."""
+    applying = ("ruling", "outcomes", "sample", "screening", "disturbance", "criteria")
+    levels = {
+        name: node.attr
+        for name in applying
+        for node in ast.walk(parsed(OURS.modules[f"core.rulings.{name}"]))
+        if isinstance(node, ast.Attribute) and node.attr in {"alpha", "beta"}
+    }
+    assert levels == {}
+
+    page = (ROOT / "docs/architecture.md").read_text("utf-8")
+    section = page.partition("## To change the rule of judgement")[2].partition("\n## ")[0]
+    read = re.findall(r"^\d\. `(.+?)\.py`", section, re.MULTILINE)
+    assert 0 < len(read) <= 4
+    assert [name for name in read if name.replace("/", ".") not in OURS.modules] == []

@@ -10,8 +10,7 @@ from collections.abc import Iterator
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from pytest_mlperf.core.case import Case, Kind
-from pytest_mlperf.core.scenario import SUITE_SCENARIOS, Scenario
+from pytest_mlperf.core.case import SUITE_SCENARIOS, Case, Kind, Scenario
 from tests.sources import modules, parsed
 
 WORDS = {*Scenario, *Kind}

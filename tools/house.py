@@ -254,17 +254,19 @@ def vague_names(modules: Mapping[str, ast.Module]) -> Figure:
     return density(hits, sum(map(len, names.values())), 1000)
 
 
-def long_sentences(texts: Mapping[str, Iterable[str]]) -> Figure:
-    """Return the sentences with too many words, of 1,000."""
-    sentences = {
+def sentences(texts: Mapping[str, Iterable[str]], is_hit: Callable[[str], bool]) -> Figure:
+    """Return the sentences with a property, of 1,000."""
+    by_file = {
         file: [sentence for text in of_file for sentence in plain.sentences(text)]
         for file, of_file in texts.items()
     }
-    hits = {
-        file: sum(len(sentence.split()) > MAX_WORDS for sentence in of_file)
-        for file, of_file in sentences.items()
-    }
-    return density(hits, sum(map(len, sentences.values())), 1000)
+    hits = {file: sum(map(is_hit, of_file)) for file, of_file in by_file.items()}
+    return density(hits, sum(map(len, by_file.values())), 1000)
+
+
+def is_long(sentence: str) -> bool:
+    """Return whether a sentence has too many words."""
+    return len(sentence.split()) > MAX_WORDS
 
 
 def pages(tree: Tree) -> dict[str, list[str]]:
@@ -320,8 +322,9 @@ FIGURES: dict[str, Callable[[Tree], Figure]] = {
     "marked_docstrings_percent": marked_docstrings,
     "vague_names_per_1000": lambda tree: vague_names(tree.sources),
     "vague_names_in_tests_per_1000": lambda tree: vague_names(tree.tests),
-    "long_sentences_in_docstrings_per_1000": lambda tree: long_sentences(tree.docstrings),
-    "long_sentences_in_docs_per_1000": lambda tree: long_sentences(pages(tree)),
+    "long_sentences_in_docstrings_per_1000": lambda tree: sentences(tree.docstrings, is_long),
+    "long_sentences_in_docs_per_1000": lambda tree: sentences(pages(tree), is_long),
+    "marked_sentences_in_docs_per_1000": lambda tree: sentences(pages(tree), plain.is_marked),
     "duplicate_pairs": duplicate_pairs,
 }
 """Each figure by its name in the file of limits."""

@@ -35,9 +35,8 @@ from typing import Any
 from urllib.request import urlopen
 
 from pytest_mlperf.adapters.engines.llm.model_folder import load_tokenizer
-from pytest_mlperf.core.case import Kind
+from pytest_mlperf.core.case import Kind, Scenario
 from pytest_mlperf.core.errors import MlperfError, RunError
-from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.verdict import Outcome, Verdict
 from pytest_mlperf.run.server import Served, answer_findings
 from pytest_mlperf.run.worker.closed_loop import ClosedLoop, SlotSink
@@ -659,7 +658,7 @@ FAULTS = (
     Fault(
         name="a cache of prefixes, prompts that are to be repeated, and a restart",
         look=repeated_prompts,
-        words=[Outcome.INVALID, "of the prompts' tokens in its cache, with the baseline"],
+        words=[Outcome.INVALID, "of the prompts' tokens were in the server's cache"],
         tests=["test_repeated_prompts_are_compared_where_the_cache_had_as_many"],
     ),
     Fault(

@@ -13,9 +13,9 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from pytest_mlperf.core.case import Scenario
 from pytest_mlperf.core.extension import Engine
 from pytest_mlperf.core.job import LoadGenSettings, Seeds
-from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.run.logs import DETAIL, parse_detail
 from pytest_mlperf.run.worker import _loadgen as loadgen
 

@@ -22,6 +22,7 @@ from pytest_mlperf.core.baseline import (
 )
 from pytest_mlperf.core.errors import BaselineError
 from pytest_mlperf.core.measurement import Accuracy, Scored, Subject
+from pytest_mlperf.core.notes import Note, Words
 from pytest_mlperf.core.recording import changes, set_by
 from pytest_mlperf.core.rulings.accuracy import (
     PassContext,
@@ -39,8 +40,6 @@ from pytest_mlperf.judge.rule_a import looks
 from pytest_mlperf.run.accuracy import Ask, fixed_order
 from pytest_mlperf.stores import accuracy_baselines
 from pytest_mlperf.suite.plan import Planned, gate_samples
-
-ACCEPT_CUT = "raise max_new_tokens, or accept it with --mlperf-accept-cut"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,7 +169,7 @@ class CaseAccuracy:
             rerun_sd=self._rerun_sd(latest),
         )
         ruling = combine(gated, self._against_accepted(latest), self.missing)
-        more: tuple[str, ...] = ()
+        more: tuple[Words, ...] = ()
         if not self.accepted:
             more = below_chance(accuracy, latest.scored)
         elif ruling.outcome not in {Outcome.ACC_DROP, Outcome.GATE_FAIL}:  # they list it as a cause
@@ -179,10 +178,10 @@ class CaseAccuracy:
 
     def noted(self, latest: ScoredPass, answer: Ruling) -> Ruling:
         """Return a ruling on unrecorded scores, with a note if they could not be recorded."""
-        unfit = "" if self.accepted else self._unfit(latest)
+        unfit = None if self.accepted else self._unfit(latest)
         return replace(answer, notes=(*answer.notes, unfit)) if unfit else answer
 
-    def _unfit(self, latest: ScoredPass) -> str:
+    def _unfit(self, latest: ScoredPass) -> Note | None:
         rules = self._planned.suite.rules
         cut_share = rules.lengths.cut_share if rules else None
         return unfit_answers(latest.accuracy, latest.subject, cut_share)
@@ -247,18 +246,21 @@ class CaseAccuracy:
         if policy.update == "append":
             return self._repeated(latest, policy, answer)
         if answer.outcome is Outcome.ACC_DROP and not policy.accept_regression:
-            return replace(answer, headline=f"nothing recorded: {answer.headline}")
-        unfit = "" if self.accepted else self._unfit(latest)
+            return replace(answer, headline=Note.of("not_recorded", note=answer.headline))
+        unfit = None if self.accepted else self._unfit(latest)
         reason = policy.reason or "first baseline"
         if unfit and not policy.accept_cut:
-            headline = f"nothing recorded: {unfit}; {ACCEPT_CUT}"
+            headline = Note.of("unfit_answers", note=unfit)
             return replace(answer, outcome=Outcome.INVALID, headline=headline, notes=())
         if unfit:
-            reason += f"; {unfit} (--mlperf-accept-cut)"
+            kind = "cut" if unfit.key == "cut_answers" else "empty"
+            count, answers = unfit.values["count"], unfit.values["of"]
+            reason += f"; {count:,} of {answers:,} answers are {kind} (--mlperf-accept-cut)"
         self._accept(latest, reason=reason, commit=commit)
-        headline = f"{latest.accuracy.samples:,} samples in {policy.shown(self.file)}"
-        notes = tuple(filter(None, (f"{headline}; commit it with its .scores.npz", unfit)))
-        return replace(answer, outcome=Outcome.RECORDED, headline=headline, notes=notes)
+        size = f"{latest.accuracy.samples:,} samples in {policy.shown(self.file)}"
+        first = f"{size}; commit it with its .scores.npz"
+        notes = (first, unfit) if unfit else (first,)
+        return replace(answer, outcome=Outcome.RECORDED, headline=size, notes=notes)
 
     def _repeated(self, latest: ScoredPass, policy: Policy, answer: Ruling) -> Ruling:
         if answer.outcome not in {Outcome.OK, Outcome.INCONCLUSIVE}:

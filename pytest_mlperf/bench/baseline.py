@@ -24,6 +24,7 @@ from pytest_mlperf.core.errors import BaselineError, MlperfError
 from pytest_mlperf.core.guarantees import APPEND_OPTIONS
 from pytest_mlperf.core.measurement import Run, day_of
 from pytest_mlperf.core.noise import session_noise
+from pytest_mlperf.core.notes import Note, Words
 from pytest_mlperf.core.recording import (
     APPEND_RUNS,
     baseline_run,
@@ -273,8 +274,8 @@ def grow(case: CaseRuns, answer: Ruling) -> Ruling:
     if record is None or record.days >= DAYS or session in record.sessions:
         return answer
     fresh = _refused(case, record, answer) or _fresh(case, record)
-    if isinstance(fresh, str):
-        stays = f"baseline not grown ({record.days} of {DAYS} days): {fresh}"
+    if not isinstance(fresh, Screened):
+        stays = Note.of("not_grown", days=record.days, needed=DAYS, note=fresh)
         return replace(answer, notes=(*answer.notes, stays))
     return _grown(case, answer, record, fresh)
 
@@ -302,7 +303,7 @@ def _refused(case: CaseRuns, record: Record, answer: Ruling) -> str | None:
     return None
 
 
-def _fresh(case: CaseRuns, record: Record) -> Screened | str:
+def _fresh(case: CaseRuns, record: Record) -> Screened | Words:
     """Make the missing runs; return those to add, or why none may be added."""
     try:
         while len(case.runs) < APPEND_RUNS:
@@ -313,8 +314,8 @@ def _fresh(case: CaseRuns, record: Record) -> Screened | str:
     if any(run.limit_missed for run in case.runs):
         return "a latency limit was missed"
     few = len(fresh.runs) < APPEND_RUNS
-    unfit = f"only {len(fresh.runs)} of {len(case.runs)} runs belong together" if few else ""
-    if unfit := unfit or unrecordable(fresh.runs, case.planned.limits, record):
+    apart = f"only {len(fresh.runs)} of {len(case.runs)} runs belong together" if few else ""
+    if unfit := apart or unrecordable(fresh.runs, case.planned.limits, record):
         return unfit
     if control := case.compare_machine():
         return control.in_words
@@ -342,10 +343,9 @@ def _grown(case: CaseRuns, answer: Ruling, old: Record, fresh: Screened) -> Ruli
     size = f"{record.days} of {DAYS} days ({len(record.runs)} runs)"
     headline = f"baseline grew to {size}"
     judged = max((metric.runs for metric in answer.metrics), default=len(runs))
-    by = "" if judged >= len(runs) else f" {judged} of these {len(runs)} runs"
-    notes = (
+    notes: tuple[Words, ...] = (
         f"{headline} in {case.policy.shown(case.file)}; {provable(record)}. Commit the file.",
-        f"compared{by} before it was added: {answer.outcome} {answer.headline}",
+        answer.quoted("compared_before", judged=judged, of=len(runs)),
         *fresh.notes,
         *filter(None, [same_day(record)]),
     )
@@ -356,7 +356,7 @@ def _grown(case: CaseRuns, answer: Ruling, old: Record, fresh: Screened) -> Ruli
             metric,
             outcome=Outcome.RECORDED,
             direction=None,
-            note="",
+            note=None,
             baseline=replace(
                 metric.baseline,
                 detectable=record.minimum_detectable_change.get(metric.metric),

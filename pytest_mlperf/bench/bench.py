@@ -30,13 +30,14 @@ from pytest_mlperf.core.errors import (
 )
 from pytest_mlperf.core.guarantees import Guarantee, guarantee
 from pytest_mlperf.core.measurement import GpuRun, Run
+from pytest_mlperf.core.notes import Note, Words
 from pytest_mlperf.core.numbers import quantity
 from pytest_mlperf.core.reason import Sign, SignKey, of_each
 from pytest_mlperf.core.results import Known, expect
 from pytest_mlperf.core.rulings.disturbance import load_notes
 from pytest_mlperf.core.rulings.multiplicity import DROP_OUTCOMES
 from pytest_mlperf.core.rulings.ruling import Ruling
-from pytest_mlperf.core.rulings.screening import in_words
+from pytest_mlperf.core.rulings.screening import value_of
 from pytest_mlperf.core.rulings.stragglers import stragglers
 from pytest_mlperf.core.server.changes import server_in_words
 from pytest_mlperf.core.verdict import BaselineReference, Logs, Outcome, Verdict
@@ -469,7 +470,7 @@ class Bench:
         return changed, (*unknown_facts(kept.fingerprint, subject.fingerprint), *unknown)
 
 
-def _notes(case: CaseRuns, outcome: Outcome) -> tuple[str, ...]:
+def _notes(case: CaseRuns, outcome: Outcome) -> tuple[Words, ...]:
     kept = case.record.runs if case.record else ()
     load = load_notes(case.runs, kept, case.rule.tolerated)
     remarks = (clock_note(case.runs, case.record, outcome), *load, case.noise)
@@ -477,10 +478,10 @@ def _notes(case: CaseRuns, outcome: Outcome) -> tuple[str, ...]:
     seen = case.runs[-1].serving.server if case.runs else {}
     server = server_in_words(seen) if seen else ""
     skipped = [
-        f"the first run does not count, as in the baseline: {in_words(run, case.planned.limits)}"
+        Note.of("first_run_skipped", value=value_of(run, case.planned.limits))
         for run in case.left_out
     ]
-    lines = (
+    lines: tuple[Words | None, ...] = (
         *case.planned.suite.gaps,
         *skipped,
         case.uncounted,

@@ -12,17 +12,17 @@ from pytest_mlperf.bench.case import CaseRuns
 from pytest_mlperf.bench.runner import INVALID_TRIES, Unjudgeable
 from pytest_mlperf.core import compliance as rules
 from pytest_mlperf.core.answer_forms import TOKEN_CODES
-from pytest_mlperf.core.case import Kind
+from pytest_mlperf.core.case import Kind, Scenario
 from pytest_mlperf.core.compliance import LoggedAnswer
 from pytest_mlperf.core.errors import RunError, UnavailableError
 from pytest_mlperf.core.job import AuditRun, Job, ScoredData
 from pytest_mlperf.core.measurement import Accuracy, Run, median_run
 from pytest_mlperf.core.metrics import official_metric
-from pytest_mlperf.core.rulings.disturbance import load_in_words
+from pytest_mlperf.core.notes import Words
+from pytest_mlperf.core.rulings.disturbance import load_of
 from pytest_mlperf.core.rulings.ruling import Ruling, lost_of
-from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.verdict import Outcome
-from pytest_mlperf.rounds import RoundWorkload
+from pytest_mlperf.rounds import SCENARIOS, RoundWorkload
 from pytest_mlperf.rounds.accuracy_txt import accuracy_lines
 from pytest_mlperf.rounds.compliance import TESTS, audit_settings, constants, other_seeds
 from pytest_mlperf.run.accuracy import Scoring, score_logs
@@ -31,13 +31,6 @@ from pytest_mlperf.run.logs import DETAIL, parse_detail
 from pytest_mlperf.run.score import ACCURACY_LOG
 from pytest_mlperf.stores import atomic
 from pytest_mlperf.suite.resolve import data_of
-
-SCENARIO_KEYS = {
-    Scenario.OFFLINE: "result_samples_per_second",
-    Scenario.SERVER: "result_completed_samples_per_sec",
-    Scenario.SINGLE_STREAM: "early_stopping_latency_ss",
-    Scenario.MULTI_STREAM: "early_stopping_latency_ms",
-}
 
 SPEEDS = {"TEST01", "TEST04", "TEST05"}
 """Tests whose last finding compares speeds."""
@@ -103,11 +96,11 @@ def judge_audit(case: CaseRuns, test: str) -> Audited:
         faults, more = _scored(case, audit, logs, workload)
     headline = "; ".join(faults) if faults else TESTS[test].shows
     outcome = Outcome.GATE_FAIL if faults else Outcome.OK
-    notes = _notes(test, faults, more)
+    notes: tuple[Words, ...] = _notes(test, faults, more)
     slow = test in SPEEDS and audit.findings[-1].faults
     runs = (reference, run) if reference and slow and set(faults) == set(slow) else None
     if runs and _load_explains(test, logs, runs, case.rule.tolerated):
-        outcome, notes = Outcome.INCONCLUSIVE, (load_in_words(runs), *notes)
+        outcome, notes = Outcome.INCONCLUSIVE, (load_of(runs), *notes)
     ruling = Ruling(outcome=outcome, headline=f"{test}: {headline}", notes=notes)
     return Audited(ruling=ruling, folder=logs.folder)
 
@@ -215,7 +208,7 @@ def _score(folder: Path) -> rules.SpeedScore:
     )
     return rules.SpeedScore(
         scenario=scenario,
-        value=float(detail.values.get(SCENARIO_KEYS[scenario]) or 0.0),
+        value=float(detail.values.get(SCENARIOS[scenario]["result"]) or 0.0),
         valid=detail.valid,
         limit_ns=limit,
     )

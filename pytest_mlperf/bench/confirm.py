@@ -18,6 +18,7 @@ from pytest_mlperf.core.baseline import Record, changed_keys, unknown_facts
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.metrics import METRICS
+from pytest_mlperf.core.notes import Words
 from pytest_mlperf.core.numbers import change, interval, plural
 from pytest_mlperf.core.numbers import limit as shown_limit
 from pytest_mlperf.core.reason import measured_again
@@ -462,7 +463,7 @@ def _decided(
     metrics = tuple(
         _settled(m, ratios[m.metric]) if m.metric in ratios else m for m in answer.metrics
     )
-    stored = f"against the stored baseline: {answer.outcome} {answer.headline}"
+    stored = answer.quoted("against_stored")
     limit = shown_limit(name, dropped[name].limit or 0.0)
     if not all_excluded:
         headline = f"{METRICS[name].title} {in_short} by A/B; neither no drop nor {limit} excluded"
@@ -486,7 +487,7 @@ def worse(ratios: Mapping[str, Ratio]) -> list[str]:
 def _proven(answer: Ruling, proven: list[str], failing: Outcome) -> Ruling:
     metrics = tuple(
         replace(
-            m, confirmed=True, outcome=failing, direction=None, note="" if m.direction else m.note
+            m, confirmed=True, outcome=failing, direction=None, note=None if m.direction else m.note
         )
         if m.metric in proven
         else m
@@ -527,7 +528,7 @@ def _uncompared(
     return _ended(answer, about, reason)
 
 
-def _ended(answer: Ruling, turns: InterleavedRuns, note: str) -> Ruling:
+def _ended(answer: Ruling, turns: InterleavedRuns, note: Words) -> Ruling:
     return replace(answer, interleaved=turns, notes=(note, *answer.notes))
 
 

@@ -13,7 +13,7 @@ from pytest_mlperf import __version__
 from pytest_mlperf.bench.case import baseline_file, load_checked
 from pytest_mlperf.bench.policy import rule_beside
 from pytest_mlperf.core.baseline import Baseline, find, with_record
-from pytest_mlperf.core.case import Case, Division, Kind, Profile
+from pytest_mlperf.core.case import Case, Division, Kind, Profile, Scenario
 from pytest_mlperf.core.errors import BaselineError, MlperfError
 from pytest_mlperf.core.measurement import Run, Subject
 from pytest_mlperf.core.metrics import METRICS, gated_metrics
@@ -22,7 +22,6 @@ from pytest_mlperf.core.recording import baseline_run, empty_baseline, new_recor
 from pytest_mlperf.core.results import IMPORTED, CaseResult, Results
 from pytest_mlperf.core.rulings.ruling import rule_on
 from pytest_mlperf.core.rulings.sample import countable
-from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.untrusted_text import nearest
 from pytest_mlperf.core.verdict import BaselineReference, Outcome, Unchecked, Verdict
 from pytest_mlperf.judge.rule_r import RuleR
@@ -181,10 +180,9 @@ def accept_runs(
     """
     verdict, case = result.verdict, result.verdict.case
     if verdict.outcome is Outcome.INVALID or not verdict.runs or verdict.subject is None:
-        raise BaselineError(f"{case.id}: nothing to accept: {verdict.outcome} {verdict.headline}")
+        raise BaselineError(f"{case.id}: nothing to accept: the runs are {verdict.outcome}")
     if verdict.fails and not drop:
-        drop_text = f"{verdict.outcome} {verdict.headline}"
-        raise BaselineError(f"{case.id}: {drop_text}: accept_runs(..., drop=True) accepts it")
+        raise BaselineError(f"{case.id}: {verdict.outcome}; accept_runs(..., drop=True) accepts it")
     if not reason.strip(" ."):
         raise BaselineError(f"{case.id}: write why the value is accepted; it is kept")
     subject, file = verdict.subject, baseline_file(Path(baselines), case, result.profile)

@@ -8,10 +8,9 @@ from functools import cache
 from statistics import geometric_mean
 
 from pytest_mlperf.bench.runner import CaseRunner
-from pytest_mlperf.core.case import Case
+from pytest_mlperf.core.case import Case, Scenario
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.rulings.ruling import Ruling
-from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.hardware.machine import split
 from pytest_mlperf.hardware.specs import find_gpu, gpu_in
@@ -104,7 +103,7 @@ def held_to_best(case: CaseRunner, answer: Ruling) -> Ruling:
         return replace(answer, notes=(*answer.notes, note))
     if (headline := below_best(case)) is None:
         return answer
-    notes = (f"beside its baseline: {answer.outcome} {answer.headline}", *answer.notes)
+    notes = (answer.quoted("beside_baseline"), *answer.notes)
     return replace(answer, outcome=Outcome.GATE_FAIL, headline=headline, notes=notes)
 
 

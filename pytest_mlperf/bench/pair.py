@@ -12,6 +12,7 @@ from pytest_mlperf.bench.policy import Policy
 from pytest_mlperf.bench.runner import Unjudgeable
 from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.metrics import METRICS
+from pytest_mlperf.core.notes import Note, Words
 from pytest_mlperf.core.numbers import quantity, times
 from pytest_mlperf.core.rulings.outcomes import outcome_of
 from pytest_mlperf.core.rulings.ruling import mean_value, values
@@ -94,7 +95,7 @@ def _unjudgeable(pair: PlannedPair, a: CaseRuns, b: CaseRuns, error: Unjudgeable
     )
 
 
-def _not_comparable(pair: PlannedPair, case: CaseRuns) -> str | None:
+def _not_comparable(pair: PlannedPair, case: CaseRuns) -> Words | None:
     """Return why the runs of a side may not be compared, or None."""
     metric, name = METRICS[pair.metric], _name(case)
     if any(pair.metric not in run.metrics for run in case.runs):
@@ -112,7 +113,7 @@ def _not_comparable(pair: PlannedPair, case: CaseRuns) -> str | None:
     accuracy = case.find_accuracy(required=case.planned.suite.profile == "official")
     answer = case.judge_accuracy() if accuracy else None
     if answer and answer.failed:
-        return f"not judged: accuracy of {name} failed, {answer.outcome} {answer.headline}"
+        return answer.quoted("accuracy_of_failed", case=name)
     return None
 
 
@@ -125,13 +126,14 @@ def _verdict(
     a: CaseRuns,
     b: CaseRuns,
     outcome: Outcome,
-    headline: str,
-    notes: Sequence[str] = (),
+    headline: Words,
+    notes: Sequence[Words] = (),
 ) -> Verdict:
     runs = [run for both in zip(a.runs, b.runs, strict=False) for run in both]
     if outcome is not Outcome.INVALID:
         left_out = [(case, case.unchecked) for case in (a, b)]
-        notes = [*notes, *(f"{_name(case)}: {why.in_words}" for case, why in left_out if why)]
+        values = [{"case": _name(case), "note": why.note} for case, why in left_out if why]
+        notes = [*notes, *(Note.of("of_case", **value) for value in values)]
     else:
         name, title = pair.metric, METRICS[pair.metric].title
         every = [(c, r.metrics.get(name)) for c in (a, b) for r in (*c.runs, *c.invalid_runs)]

@@ -26,6 +26,7 @@ from pytest_mlperf.core.metrics import (
     SEARCH_METRICS,
     point_of,
 )
+from pytest_mlperf.core.notes import Note, Words
 from pytest_mlperf.core.numbers import change, quantity
 from pytest_mlperf.core.reason import Key
 from pytest_mlperf.core.recording import (
@@ -40,11 +41,11 @@ from pytest_mlperf.core.recording import (
     worsened,
 )
 from pytest_mlperf.core.rulings import sample
-from pytest_mlperf.core.rulings.disturbance import explains_miss, is_loaded, load_in_words
+from pytest_mlperf.core.rulings.disturbance import explains_miss, is_loaded, load_of
 from pytest_mlperf.core.rulings.multiplicity import may_fall
 from pytest_mlperf.core.rulings.ruling import (
     Ruling,
-    behind_title,
+    headline_of,
     other_cached,
     other_length,
     rule_on,
@@ -173,7 +174,7 @@ def _other_work(case: CaseRuns, runs: Sequence[Run]) -> Ruling | None:
     return None if other is None else invalid(case, other, LENGTH_BACK)
 
 
-def invalid(case: CaseRuns, headline: str, *notes: str) -> Ruling:
+def invalid(case: CaseRuns, headline: Words, *notes: Words) -> Ruling:
     """Return INVALID, with the metrics that the runs measured."""
     runs = case.invalid_runs[-1:] if case.reasons else case.runs
     metrics = tuple(
@@ -205,7 +206,7 @@ def unjudged(case: CaseRuns, run: Run) -> Ruling:
     keys = {reason.key for reason in run.invalid}
     if case.policy.update or keys - CAUSED_BY_LOAD or not is_loaded([run], case.rule.tolerated):
         return ruling
-    note = f"the runs are INVALID, and load can be why: {load_in_words([run])}"
+    note = Note.of("load_invalid", load=load_of([run]))
     return replace(ruling, outcome=Outcome.INCONCLUSIVE, notes=(*ruling.notes, note))
 
 
@@ -236,7 +237,7 @@ def answer_of(case: CaseRuns, ruling: Ruling, limits: Mapping[str, float]) -> Ru
     )
 
 
-def first_line(case: CaseRuns, ruling: Ruling) -> str:
+def first_line(case: CaseRuns, ruling: Ruling) -> Words:
     """Return the headline, with a searched rate's conditions or another machine's baseline."""
     find, deciding = case.planned.find, ruling.deciding
     if ruling.outcome is Outcome.NO_BASELINE and case.formerly and deciding:
@@ -244,10 +245,8 @@ def first_line(case: CaseRuns, ruling: Ruling) -> str:
     metric = deciding.metric if deciding else ""
     if not find or deciding is None or metric not in SEARCH_METRICS or deciding.now is None:
         return ruling.headline
-    rate = f"{quantity(metric, deciding.now)} {METRICS[metric].title}"
-    if is_loaded(case.runs, case.rule.tolerated):
-        rate = f"at least {rate}"
-    return f"{rate} at {find.in_words}{behind_title(ruling.outcome, deciding)}"
+    at_least = is_loaded(case.runs, case.rule.tolerated)
+    return headline_of(ruling.outcome, deciding, condition=find.in_words, at_least=at_least)
 
 
 def accuracy_failed(case: CaseRuns, *, required: bool = False) -> Ruling | None:
@@ -257,7 +256,7 @@ def accuracy_failed(case: CaseRuns, *, required: bool = False) -> Ruling | None:
     answer = case.judge_accuracy() if accuracy else None
     if answer is None or not answer.failed:
         return None
-    headline = f"not judged: accuracy failed, {answer.outcome} {answer.headline}"
+    headline = answer.quoted("accuracy_failed")
     return replace(invalid(case, headline), by_scores=True)
 
 
@@ -274,7 +273,7 @@ def unless_off(case: CaseRuns, answer: Ruling, phase: Phase) -> Ruling:
     if reason is None:
         uncompared = [case.uncompared] if case.uncompared else []
         return replace(answer, notes=(*answer.notes, *uncompared))
-    notes = (f"not judged: {answer.outcome} {answer.headline}", *answer.notes)
+    notes = (answer.quoted("not_judged"), *answer.notes)
     return Ruling(outcome=Outcome.INVALID, headline=reason, metrics=answer.metrics, notes=notes)
 
 
@@ -286,7 +285,7 @@ def _locked_clock(case: CaseRuns) -> str | None:
     return locked_clock_moved([run.hardware.state for run in case.runs], recorded, clocks)
 
 
-def reported(case: CaseRuns, answer: Ruling) -> tuple[str, ...]:
+def reported(case: CaseRuns, answer: Ruling) -> tuple[Words, ...]:
     """Return notes on the limits that these runs have too few queries for."""
     if not case.runs or answer.outcome is Outcome.INCONCLUSIVE:
         return ()
@@ -323,8 +322,8 @@ def _limit_missed(case: CaseRuns) -> Ruling | None:
     limits, tolerated = case.job.latency_limits, case.rule.tolerated
     proven = [run for run in missed if not explains_miss(run, limits, tolerated)]
     if len(proven) < MISSES:
-        headline = f"a latency limit was missed, but {load_in_words(missed)}"
-        return Ruling(outcome=Outcome.INCONCLUSIVE, headline=headline)
+        note = Note.of("load_missed_limit", load=load_of(missed))
+        return Ruling(outcome=Outcome.INCONCLUSIVE, headline=note)
     ruling = rule_on(case.runs, case.record, case.planned.limits, case.rule)
     figures = against_limits(proven, case.suite_job.settings)
     if case.record:
@@ -367,9 +366,9 @@ def _recording(case: CaseRuns) -> Update | None:
 
 def _unlike(case: CaseRuns, old: Record | None) -> Ruling | None:
     """Return INVALID if runs had other work than each other, or than the baseline's."""
-    uneven = other_cached(case.runs[1:], case.runs[:1], "in the first run")
+    uneven = other_cached(case.runs[1:], case.runs[:1], "cached_unevenly")
     if uneven and case.subject and not has_salt(case.subject.fingerprint):
-        return invalid(case, f"nothing recorded: {uneven}", CACHE_BACK)
+        return invalid(case, Note.of("not_recorded", note=uneven), CACHE_BACK)
     return _other_work(case, case.runs) if old else None
 
 
@@ -382,14 +381,14 @@ def _record(case: CaseRuns, action: Update) -> Ruling:
         return unfit
     fresh = screen(case, least, old)
     if below := below_best(case):
-        return Ruling(outcome=Outcome.GATE_FAIL, headline=f"nothing recorded: {below}")
+        return Ruling(outcome=Outcome.GATE_FAIL, headline=Note.of("not_recorded", note=below))
     if reason := sample.unrecordable(case.runs, case.planned.limits, old):
-        notes = sample.remedies(case.runs, case.planned.limits, old)
-        return invalid(case, f"nothing recorded: {reason}", *notes)
+        advice = sample.remedies(case.runs, case.planned.limits, old)
+        return invalid(case, Note.of("not_recorded", note=reason), *advice)
     if len(fresh.runs) < least:
         note = "the machine was disturbed; record again when it is quiet"
         few = f"only {len(fresh.runs)} of {len(case.runs)} runs belong together"
-        return invalid(case, f"nothing recorded: {few}", *fresh.notes, note)
+        return invalid(case, Note.of("not_recorded", note=few), *fresh.notes, note)
     if action == "replace" and (steps := _worsened(case, fresh)):
         judged = rule_on(case.runs, case.record, case.planned.limits, case.rule)
         headline = f"nothing recorded, worse than the baseline: {'; '.join(steps)}"
@@ -397,13 +396,13 @@ def _record(case: CaseRuns, action: Update) -> Ruling:
     case.record = record = write(case, action, fresh)
     metrics = recorded(record, sample.countable(case.runs, case.planned.limits), len(fresh.runs))
     headline = f"{len(record.runs)} runs in {case.policy.shown(case.file)}"
-    remarks = [f"recorded beside another: {case.formerly.in_words}"] if case.formerly else []
+    remarks: list[Words] = []
+    remarks += [f"recorded beside another: {case.formerly.in_words}"] if case.formerly else []
     interleaves = case.planned.baseline_engine is not None
     today = failing_today(record, case.planned.limits, case.rule, interleaves=interleaves)
     remarks += [*fresh.notes, *filter(None, [lacking(record), today])]
     if is_loaded(record.runs, case.rule.tolerated):
-        load = load_in_words(case.runs)
-        remarks.append(f"recorded under load: {load}. An idle machine detects smaller regressions.")
+        remarks.append(Note.of("recorded_under_load", load=load_of(case.runs)))
     notes = (f"{headline}; {provable(record)}; commit it", *remarks, *detectable_notes(metrics))
     return Ruling(outcome=Outcome.RECORDED, headline=headline, metrics=metrics, notes=notes)
 
@@ -468,9 +467,10 @@ def _unfit(case: CaseRuns, limits: Collection[str]) -> Ruling | None:
     for name in limits:
         lacking = [place for place, run in enumerate(runs, start=1) if not run.may_judge(name)]
         if 0 < len(lacking) < len(runs):
-            run, title = runs[lacking[0] - 1], METRICS[name].title
+            run = runs[lacking[0] - 1]
             reason = "; ".join(_notes(run, name)) or run.energy_unknown or "its notes say why"
-            headline = f"{title}: no energy to judge by in {sample.places(lacking, len(runs))}"
+            values = {"metric": name, "runs": tuple(lacking), "of": len(runs)}
+            headline = Note.of("energy_in_part", **values)
             note = f"{run.folder}: {reason}; keep what measures it running until the end"
             return invalid(case, headline, note)
     return None

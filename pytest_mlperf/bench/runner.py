@@ -11,12 +11,12 @@ from statistics import geometric_mean
 from typing import Protocol
 
 from pytest_mlperf.core.baseline import Record
+from pytest_mlperf.core.case import Scenario
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.job import LOADED_QUERIES, AuditRun, Job, MeasuredCase, Search, require
 from pytest_mlperf.core.measurement import Run, Subject
 from pytest_mlperf.core.metrics import CONCURRENCY, SEARCH_METRICS
 from pytest_mlperf.core.reason import Key, Reason
-from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.search import (
     MAX_LOG_STEP,
     Condition,

@@ -120,7 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(words: Sequence[str]) -> int:
     from pytest_mlperf.cli.output import complain, print_what_the_terminal_can
     from pytest_mlperf.core.errors import EnvironmentFault, MlperfError
-    from pytest_mlperf.core.untrusted_text import nearest
+    from pytest_mlperf.core.untrusted_text import meant, nearest
 
     parser, choices = build_parser()
     if removed := _removed(words):
@@ -128,7 +128,11 @@ def _run(words: Sequence[str]) -> int:
         return 2
     if words and not words[0].startswith("-") and words[0] not in choices:
         parser.error(f"no command {words[0]!r}{nearest(words[0], choices)}")
-    parsed = parser.parse_args(words)
+    parsed, unknown = parser.parse_known_args(words)
+    if unknown:
+        command = choices[parsed.command]
+        hint = meant(unknown[0], command._option_string_actions)
+        command.error(f"unknown argument {unknown[0]!r}{hint}; see {command.prog} --help")
     print_what_the_terminal_can()
     try:
         code = _code_of(parsed)

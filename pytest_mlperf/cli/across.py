@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from pytest_mlperf.cli.arguments import add
 from pytest_mlperf.cli.compare import add_sides, planned_here, two_sides
-from pytest_mlperf.cli.measured import Measured, why_not_alike
+from pytest_mlperf.cli.measured import Measured, why_not
 from pytest_mlperf.cli.output import show, width
 from pytest_mlperf.cli.stored_results import rule_here
 from pytest_mlperf.core.errors import MlperfError
@@ -138,9 +139,10 @@ def _pairs(
 ) -> Iterator[tuple[Measured, Measured]]:
     """Yield pairs of equal workload and scenario, preferably of one engine and precision."""
     work: dict[tuple[str, str], tuple[list[Measured], list[Measured]]] = {}
-    for place, side in enumerate((a, b)):
-        for one in (each for group in side.values() for each in group):
-            work.setdefault((one.case.workload, one.case.scenario), ([], []))[place].append(one)
+    for index, side in enumerate((a, b)):
+        for measured in chain.from_iterable(side.values()):
+            key = measured.case.workload, measured.case.scenario
+            work.setdefault(key, ([], []))[index].append(measured)
     for ours, theirs in work.values():
         alike = [
             (one, other)
@@ -157,7 +159,7 @@ def _compared(a: Measured, b: Measured, prices: Prices, roots: Sequence[Path]) -
     if a.identity == b.identity and a.case.accelerator == b.case.accelerator:
         reason = "same hardware on both sides; use: pytest-mlperf compare A B"
         return Compared(a=a, b=b, rows=(), notes=(reason,))
-    if reason := why_not_alike(a, b) or _other_data(a, b):
+    if reason := why_not(a, b, hardware=False) or _other_data(a, b):
         return Compared(a=a, b=b, rows=(), notes=(f"not comparable: {reason}",))
     rules = (rule_here(roots, one.case.accelerator, one.identity)[0] for one in (a, b))
     metrics = _ratios(a, b, max(rules, key=lambda one: one.prior_sd))
@@ -231,7 +233,6 @@ def _per_gpu(a: Measured, b: Measured, rate: str, metric: MetricVerdict) -> list
 def _per_dollar(
     a: Measured, b: Measured, rate: str, metric: MetricVerdict, prices: Prices
 ) -> Row | str:
-    """Return the row of work per dollar, or a note if a price is missing."""
     costs = []
     for side in (a, b):
         count, kind = split(side.case.accelerator)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pytest_mlperf.cli.output import whole
+from pytest_mlperf.cli.output import as_typed, whole
 from pytest_mlperf.suite.values import checked_accelerator
 
 RUNS_DIR = Path(".mlperf")
@@ -80,6 +80,16 @@ ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
     },
     "--write": {"action": "store_true", "help": "write files; without it a dry run"},
 }
+
+
+def again(parsed: argparse.Namespace, *names: str) -> str:
+    """Return the user's command with these arguments, for the user to paste."""
+    values = {name: getattr(parsed, name.strip("-").replace("-", "_")) for name in names}
+    if values.get("--runs-dir") == RUNS_DIR:
+        del values["--runs-dir"]
+    positional = values.pop(names[0]) or []
+    files = positional if isinstance(positional, list) else [positional]
+    return as_typed(parsed.command, files, values)
 
 
 def add(parser: argparse.ArgumentParser, *names: str, **changes: Any) -> None:

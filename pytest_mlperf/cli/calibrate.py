@@ -18,8 +18,9 @@ from statistics import median
 
 from pytest_mlperf.bench.case import baseline_file, baselines_root, load_checked
 from pytest_mlperf.bench.runner import INVALID_TRIES, CaseRunner, SearchState, Unjudgeable
-from pytest_mlperf.cli.arguments import REPEATABLE, RUNS_DIR, add
-from pytest_mlperf.cli.output import as_typed, progress, show, whole, width
+from pytest_mlperf.cli.arguments import REPEATABLE, add, again
+from pytest_mlperf.cli.output import progress, show, whole, width
+from pytest_mlperf.cli.stored_results import folder_in
 from pytest_mlperf.cli.suites import find_suites, read_suites
 from pytest_mlperf.core.baseline import Property, Record, find
 from pytest_mlperf.core.errors import EnvironmentFault, MlperfError, SuiteError
@@ -51,12 +52,13 @@ from pytest_mlperf.reports.terminal.layout import fold, relative, table
 from pytest_mlperf.run.accuracy import Ask
 from pytest_mlperf.run.conditions import LOST_FOLDER, WARM_FOLDER, Conditions, LostGpus, WarmUps
 from pytest_mlperf.run.measure import ProcessResult
-from pytest_mlperf.run.project import ignored_in_git, new_id
+from pytest_mlperf.run.project import new_id
 from pytest_mlperf.stores import calibration
 from pytest_mlperf.suite.plan import Planned
 from pytest_mlperf.suite.resolve import Problems, resolve
 
 RUNS = 8
+AGAIN = ("suites", "--case", "--baselines", "--runs-dir")
 SESSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 HELP = """\
@@ -111,11 +113,11 @@ def run(parsed: argparse.Namespace) -> int:
     session = parsed.session or new_id()
     # GPUs at another power limit are another machine.
     groups: dict[tuple[Path, str, int | None], list[Planned]] = defaultdict(list)
-    for one in planned:
-        name = one.case.accelerator
+    for case in planned:
+        name = case.case.accelerator
         if machine.has(name):
-            root = baselines_root(parsed.baselines, one.path, "closed")
-            groups[calibration.path_for(root, name), name, one.limit_w].append(one)
+            root = baselines_root(parsed.baselines, case.path, "closed")
+            groups[calibration.path_for(root, name), name, case.limit_w].append(case)
     for file, name, _ in groups:
         calibration.load(file, name)  # a damaged one must not cost a measurement
     broken = _measure(planned, machine, session, parsed) if parsed.runs else 0
@@ -127,7 +129,7 @@ def run(parsed: argparse.Namespace) -> int:
     if learnt and parsed.write:
         show(["review and commit it; repeat on another day to add a session"])
     elif learnt:
-        show([f"dry run; to write: {_again(parsed)} --runs 0 --write"])
+        show([f"dry run; to write: {again(parsed, *AGAIN)} --runs 0 --write"])
     return int(bool(broken) or not learnt)
 
 
@@ -150,7 +152,7 @@ def _measure(
             f"no case can run on this machine ({machine.seen}); find the reason: pytest-mlperf "
             "doctor"
         )
-    folder = _folder(parsed.runs_dir, session)
+    folder = folder_in(parsed.runs_dir, "calibration", session)
     conditions = Conditions(
         folder=folder,
         session=session,
@@ -175,7 +177,7 @@ def _measure(
     except KeyboardInterrupt:
         runs = "" if parsed.runs == RUNS else f" --runs {parsed.runs}"
         raise KeyboardInterrupt(
-            f"nothing was written; continue: {_again(parsed)}{runs} --session {session}"
+            f"nothing was written; continue: {again(parsed, *AGAIN)}{runs} --session {session}"
         ) from None
     return sum(case.broken is not None for case in cases)
 
@@ -185,7 +187,7 @@ def _in_turns(cases: Sequence[Repeated], runs: int) -> None:
     for done, (number, case) in enumerate(turns, start=1):
         if case.broken or number in {run.number for run in case.kept}:
             continue
-        before = len(case.invalid_runs)
+        count = len(case.invalid_runs)
         try:
             run = case.add_run()
         except (MlperfError, Unjudgeable) as error:
@@ -195,11 +197,11 @@ def _in_turns(cases: Sequence[Repeated], runs: int) -> None:
         else:
             case.keep(run, number)
             text = f"{run.duration_s:.1f} s, start-up {case.start_s:.1f} s"
-            if invalid := [one.invalid for one in case.invalid_runs[before:]]:
+            if invalid := [one.invalid for one in case.invalid_runs[count:]]:
                 text += f"; {measured_again(invalid)}"
-        place = f"{done:>{len(str(len(turns)))}} of {len(turns)}"
+        position = f"{done:>{len(str(len(turns)))}} of {len(turns)}"
         progress("")
-        for line in fold(clean(f"{place}  {case.planned.case.id}  {text}"), width(), rest="  "):
+        for line in fold(clean(f"{position}  {case.planned.case.id}  {text}"), width(), rest="  "):
             print(line, flush=True)
 
 
@@ -296,32 +298,20 @@ def _ready(
         f"{plural(n, 'case')} on {name}, which is not on this machine" for name, n in absent.items()
     ]
     ready = []
-    for one in planned:
-        if one.case.accelerator in absent:
+    for case in planned:
+        if case.case.accelerator in absent:
             continue
-        job = resolve(one, scorer=False)
+        job = resolve(case, scorer=False)
         errors = [each.error for each in job.problems] if isinstance(job, Problems) else []
         if wrong := [error for error in errors if isinstance(error, SuiteError)]:
             raise wrong[0]
-        if one.scenario.find:
-            left_out.append(f"{one.case.id}: a throughput search has no fixed rate")
+        if case.scenario.find:
+            left_out.append(f"{case.case.id}: a throughput search has no fixed rate")
         elif isinstance(job, Problems):
-            left_out.append(f"{one.case.id}: {'; also '.join(map(str, errors))}")
+            left_out.append(f"{case.case.id}: {'; also '.join(map(str, errors))}")
         else:
-            ready.append((one, job))
+            ready.append((case, job))
     return ready, left_out
-
-
-def _folder(runs_dir: Path, session: str) -> Path:
-    folder = runs_dir / "calibration" / session
-    try:
-        ignored_in_git(runs_dir)
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise MlperfError(
-            f"{folder} cannot be created: {error.strerror}; name another with --runs-dir"
-        ) from None
-    return folder
 
 
 def _rate(planned: Planned, machine: Machine, baselines: Path | None) -> float | None:
@@ -334,12 +324,6 @@ def _rate(planned: Planned, machine: Machine, baselines: Path | None) -> float |
         baselines,
     )
     return record.target_qps if record else None
-
-
-def _again(parsed: argparse.Namespace) -> str:
-    runs_dir = parsed.runs_dir if parsed.runs_dir != RUNS_DIR else None
-    options = {"--case": parsed.case, "--baselines": parsed.baselines, "--runs-dir": runs_dir}
-    return as_typed("calibrate", parsed.suites, options)
 
 
 COLUMNS = ("metric", "runs", "inside", "run to run", "session", "usual", "proves", "limit")
@@ -374,11 +358,11 @@ class Page:
         yield ""
         yield from fold(f"noise of {self.accelerator} ({named})", self.width, rest="  ")
         rows = [self._row(case, series) for case in self.machine.cases for series in case.series]
-        shown = iter(table(COLUMNS, rows, self.width - 2, left=["metric"], spare=["runs"]))
-        yield f"  {next(shown)}"
+        table_lines = iter(table(COLUMNS, rows, self.width - 2, left=["metric"], spare=["runs"]))
+        yield f"  {next(table_lines)}"
         for case in self.machine.cases:
             yield case.case + (f" ({case.profile})" if case.profile != "quick" else "")
-            yield from (f"  {next(shown)}" for _ in case.series)
+            yield from (f"  {next(table_lines)}" for _ in case.series)
             yield from fold(self._length(case), self.width, first="  ", rest="  ")
         yield ""
         yield from self._settings()
@@ -399,14 +383,13 @@ class Page:
         }
 
     def _proves(self, case: CalibratedCase, series: Series, noise: Noise) -> float:
-        """Return the minimum detectable change as a share."""
         baseline = self.baselines.get((case.case, series.metric), series.runs)
         return minimum_detectable_change(baseline, rule=noise.rule(USUAL_BASELINE_RUNS))
 
     def _length(self, case: CalibratedCase) -> str:
         length = median(run.duration_s for run in case.runs)
         start = median(run.start_s for run in case.runs)
-        now = f"run length {length:.1f} s, start-up {start:.1f} s"
+        text = f"run length {length:.1f} s, start-up {start:.1f} s"
         noise = self.learnt.noise
         lengths = [
             best_length(series.runs, noise, length_s=length, start_s=start)
@@ -414,14 +397,14 @@ class Page:
         ]
         advised = [each for each in lengths if each is not None]
         if not advised:
-            return f"{now}; best length unknown: no noise within a run was recorded"
+            return f"{text}; best length unknown: no noise within a run was recorded"
         best = max(advised)
         right = (
             " (the present one is as good)"
             if best / NEAR_BEST_FACTOR <= length <= best * NEAR_BEST_FACTOR
             else ""
         )
-        return f"{now}; best length {duration(best)}{right}"
+        return f"{text}; best length {duration(best)}{right}"
 
     def _settings(self) -> Iterator[str]:
         usual, here = self.default, self.learnt.noise
@@ -517,30 +500,19 @@ def learn_and_show(
         cases, notes = merged(cases, newer.cases if newer else ())
         show(line for note in notes for line in fold(note, width(), rest="  "))
     machine = Calibrated(identity=dict(identity), settings=None, cases=cases)
+    default = uncalibrated(accelerator)
     try:
-        page = _page(accelerator, machine, baselines)
+        learnt = learn(machine.series, default)
     except ValueError as error:
         show([f"{accelerator}: no estimate: {error}"])
         return False
-    show(page.lines())
-    whole = dataclasses.replace(machine, settings=page.settings)
-    if write:
-        calibration.update(file, accelerator, lambda old: old.having(whole))
-    show([f"{'wrote' if write else 'would write'} {relative(file)}"])
-    return True
-
-
-def _page(accelerator: str, machine: Calibrated, baselines: BaselineRuns) -> Page:
-    """Return the report on an accelerator; raise ValueError if it has too few runs."""
-    default = uncalibrated(accelerator)
-    learnt = learn(machine.series, default)
     gated = [
         (baselines.get((case.case, series.metric), series.runs), case.limits[series.metric])
         for case in machine.cases
         for series in case.series
     ]
     today = f"{dt.datetime.now(dt.UTC):%Y-%m-%d}"
-    return Page(
+    page = Page(
         accelerator=accelerator,
         machine=machine,
         learnt=learnt,
@@ -549,6 +521,12 @@ def _page(accelerator: str, machine: Calibrated, baselines: BaselineRuns) -> Pag
         baselines=baselines,
         width=width(),
     )
+    show(page.lines())
+    whole = dataclasses.replace(machine, settings=page.settings)
+    if write:
+        calibration.update(file, accelerator, lambda old: old.having(whole))
+    show([f"{'wrote' if write else 'would write'} {relative(file)}"])
+    return True
 
 
 def recorded(
@@ -565,8 +543,8 @@ def baseline_runs(
 ) -> BaselineRuns:
     """Return the baseline runs of this machine by case id and metric."""
     runs: dict[tuple[str, str], Sequence[Value]] = {}
-    for one in planned:
-        if record := recorded(one, identity, folder):
+    for case in planned:
+        if record := recorded(case, identity, folder):
             for metric in record.runs[0].metrics:
-                runs[one.case.id, metric] = values(record.runs, metric)
+                runs[case.case.id, metric] = values(record.runs, metric)
     return runs

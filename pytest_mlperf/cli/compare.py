@@ -16,6 +16,7 @@ from pytest_mlperf.cli.output import show, width
 from pytest_mlperf.cli.stored_results import calibrated_roots, results_file, rule_here
 from pytest_mlperf.cli.suites import find_suites, read_suites
 from pytest_mlperf.core.baseline import Baseline, Record, changed_keys, differences, unknown_facts
+from pytest_mlperf.core.case import Scenario
 from pytest_mlperf.core.contention import tolerated
 from pytest_mlperf.core.errors import BaselineError, MlperfError
 from pytest_mlperf.core.measurement import Run
@@ -25,9 +26,9 @@ from pytest_mlperf.core.recording import changes
 from pytest_mlperf.core.results import CaseResult, Results, performance
 from pytest_mlperf.core.rulings.ruling import other_length, ruling_of
 from pytest_mlperf.core.rulings.sides import judge_sides, judge_together
-from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.judge.rule_r import GATING_RUNS, RuleR
+from pytest_mlperf.reports.sentences import first_line, sentence
 from pytest_mlperf.reports.terminal.comparison import ComparedCase, comparison
 from pytest_mlperf.run.project import git_text
 from pytest_mlperf.stores import baselines
@@ -133,7 +134,7 @@ def compare_case(
     """Judge one case of B against A, which takes the place of the baseline."""
     case = b.case.id
     notes = [f"{label}: {one.reason}" for label, one in (("A", a), ("B", b)) if one.reason]
-    if reason := why_not(a, b) or other_length(b.runs, a.runs):
+    if reason := why_not(a, b) or sentence(other_length(b.runs, a.runs) or ""):
         return ComparedCase(case=case, outcome=Outcome.INVALID, reason=reason, notes=tuple(notes))
     rule, source = rule_here(roots, a.case.accelerator, a.identity)
     try:
@@ -234,8 +235,8 @@ def from_git(ref: str, folder: Path | None) -> ComparedSide:
             notes.append(f"left out: {error}")
             continue
         for record in baseline.records:
-            one = _recorded(baseline, record)
-            cases[one.case.id].append(one)
+            measured = _recorded(baseline, record)
+            cases[measured.case.id].append(measured)
     return ComparedSide(
         name=f"git:{ref}: {plural(len(cases), 'baseline')} at {commit[:12]}",
         cases=cases,
@@ -261,7 +262,6 @@ def _is_baseline(name: str, folder: Path | None) -> bool:
 
 
 def _in_tree(folder: Path) -> tuple[str, ...] | None:
-    """Return a folder's path parts below the top of the work tree."""
     top = Path(git_text("rev-parse", "--show-toplevel").removesuffix("\n") or "/")
     resolved = folder.resolve()
     return resolved.relative_to(top).parts if resolved.is_relative_to(top) else None
@@ -338,11 +338,13 @@ def from_version(library: str, version: str, sessions: Sessions) -> ComparedSide
         for result in performance(results):
             if result.handicap or result.pretended or not result.verdict.subject:
                 continue
-            one = _measured(result)
-            versions |= _versions(library, one)
-            if one.runs and version in _versions(library, one):
-                about = sorted(one.identity.items()), sorted(one.fingerprint.items())
-                pools[one.case.id][repr((one.profile, one.rate, about))].append(one)
+            measured = _measured(result)
+            versions |= _versions(library, measured)
+            if measured.runs and version in _versions(library, measured):
+                about = sorted(measured.identity.items()), sorted(measured.fingerprint.items())
+                pools[measured.case.id][repr((measured.profile, measured.rate, about))].append(
+                    measured
+                )
                 fits = True
         seen += fits
     if not pools:
@@ -358,12 +360,13 @@ def from_version(library: str, version: str, sessions: Sessions) -> ComparedSide
     )
 
 
-def _versions(library: str, one: Measured) -> set[str]:
-    return {one.fingerprint[k] for k in (f"engine.{library}", library) if k in one.fingerprint}
+def _versions(library: str, measured: Measured) -> set[str]:
+    return {
+        measured.fingerprint[k] for k in (f"engine.{library}", library) if k in measured.fingerprint
+    }
 
 
 def _pooled(parts: Sequence[Measured]) -> Measured:
-    """Return the runs of several sessions as one measurement, in order of time."""
     runs = sorted((run for part in parts for run in part.runs), key=lambda run: run.started)
     return replace(parts[0], runs=tuple(runs))
 
@@ -372,7 +375,7 @@ def _measured(result: CaseResult) -> Measured:
     verdict, subject = result.verdict, result.verdict.subject
     reason = ""
     if not verdict.runs:
-        reason = f"{verdict.outcome} {verdict.headline}"
+        reason = first_line(verdict)
     elif result.handicap:
         reason = f"measured with --mlperf-handicap {result.handicap:.0%}"
     elif result.pretended:

@@ -21,7 +21,6 @@ from pytest_mlperf.cli.stored_results import (
     results_path,
 )
 from pytest_mlperf.core.baseline import Record, find
-from pytest_mlperf.core.causes import causes
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.metrics import METRICS
@@ -34,7 +33,9 @@ from pytest_mlperf.judge.decision import Answer
 from pytest_mlperf.judge.inputs import Direction, surer
 from pytest_mlperf.judge.ratio import FIRST_LOOK, judge_ratio
 from pytest_mlperf.judge.rule_r import GATING_RUNS, Judged, RuleR, judge
+from pytest_mlperf.reports.causes import causes
 from pytest_mlperf.reports.rows import section, title
+from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.reports.terminal import text
 from pytest_mlperf.reports.terminal.explanation import environment, evidence, wrapped
 from pytest_mlperf.reports.terminal.layout import relative, table
@@ -175,19 +176,19 @@ def looks(
     about = METRICS[metric.metric]
     bound = limit(metric.metric, metric.limit) if metric.limit else ""
     head = f"{title(metric.metric)}: {about.direction} is better, limit {bound}; {metric.outcome}"
-    before = values(record.runs, metric.metric) if record else []
-    now = values(runs, metric.metric)
+    old_values = values(record.runs, metric.metric) if record else []
+    new_values = values(runs, metric.metric)
     if metric.outcome is None or metric.low is None or metric.limit is None:
-        note = metric.note or "no baseline"
+        note = sentence(metric.note or "no baseline")
         return [head.replace("None", "only reported"), *wrapped(f"Not judged: {note}", width)]
-    if not before or not now:
+    if not old_values or not new_values:
         note = "The baseline's runs are missing, so the interim analyses cannot be repeated."
         return [head, *wrapped(note, width)]
     noise = record.noise_of(metric.metric) if record else None
     rule = replace(rule, session_noise=surer(noise, rule.session_noise))
     made = [
-        judge(before, now[:k], direction=about.direction, limit=metric.limit, rule=rule)
-        for k in range(1, min(len(now), rule.max_runs) + 1)
+        judge(old_values, new_values[:k], direction=about.direction, limit=metric.limit, rule=rule)
+        for k in range(1, min(len(new_values), rule.max_runs) + 1)
     ]
     made = made[: made[-1].runs_used]
     last = made[-1]
@@ -258,7 +259,7 @@ def _remarks(metric: MetricVerdict, last: Judged, rule: RuleR) -> Iterator[str]:
         )
     if last.outcome is Answer.PROVISIONAL and last.robust_to is not None:
         days = plural(metric.baseline.days, "day")
-        shown = {
+        reasons = {
             "few sessions": f"the baseline has only {days}",
             "old": "the baseline is too old",
             None: "the baseline's sessions vary too much",
@@ -266,7 +267,7 @@ def _remarks(metric: MetricVerdict, last: Judged, rule: RuleR) -> Iterator[str]:
         word = "a drop" if last.direction == "drop" else "ok"
         yield (
             f"Provisional: it is {word} only if the standard deviation between sessions is below "
-            f"{percent(last.robust_to)}. That is unproven: {shown[last.lacks]}."
+            f"{percent(last.robust_to)}. That is unproven: {reasons[last.lacks]}."
         )
     yield _otherwise(last, metric.metric)
     yield (
@@ -340,7 +341,9 @@ def turns(verdict: Verdict, ratio: RatioVerdict, rule: RuleR, width: int) -> lis
         for k, (look, one, other) in enumerate(zip(looks, a, b, strict=False), start=1)
     ]
     columns = ["pair", "order", "a", "b", "ratio", "interval", "decision"]
-    shown = table(columns, rows, width - 2, left=["order", "decision"], spare=["order", "ratio"])
+    table_lines = table(
+        columns, rows, width - 2, left=["order", "decision"], spare=["order", "ratio"]
+    )
     noise = (
         f"Each row covers all pairs so far; the standard deviation between pairs is "
         f"{percent(looks[-1].sd)}. From pair {FIRST_LOOK} on, the claim is proven if the whole "
@@ -348,4 +351,4 @@ def turns(verdict: Verdict, ratio: RatioVerdict, rule: RuleR, width: int) -> lis
         "reaches it, and refuted if the interval ends below it."
     )
     folders = [f"{INDENT}{run.folder}" for run in verdict.runs]
-    return [head, *wrapped(noise, width), *(f"{INDENT}{line}" for line in shown), *folders]
+    return [head, *wrapped(noise, width), *(f"{INDENT}{line}" for line in table_lines), *folders]

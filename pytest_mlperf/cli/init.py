@@ -48,14 +48,12 @@ needs: a folder that you may write to; for the suite's needs run doctor
 examples:
   $ pytest-mlperf init
       a suite that runs without changes: pytest suites
-  $ pytest-mlperf init --engine torch
-      a language model from a folder in Hugging Face format
+  $ pytest-mlperf init ~/bench --engine torch
+      in another folder: a language model in Hugging Face format
   $ pytest-mlperf init --engine openai
       a running server: throughput against speed per user, in five minutes
   $ pytest-mlperf init --engine openai --accuracy prompts.jsonl
       the same with your prompts, and the accuracy of the answers
-  $ pytest-mlperf init ~/bench --engine onnxruntime
-      an ONNX image classifier, in another folder
 """
 
 
@@ -113,8 +111,8 @@ def _scored(text: str, engine: str, prompts: Path, suites: Path) -> str:
     table = SCORER_LINES.format(json.dumps(os.path.relpath(prompts, suites)))
     if "\nmodel = " in text:
         table = re.sub("tokenizer.*\n", "", table)
-    before, _, after = text.partition("[workload.dataset]")
-    return before + table + re.sub("ignore_eos.*\n", "", after[after.index("[[engines]]") :])
+    head, _, tail = text.partition("[workload.dataset]")
+    return head + table + re.sub("ignore_eos.*\n", "", tail[tail.index("[[engines]]") :])
 
 
 def _next_steps(suites: Path, edits: str) -> list[str]:
@@ -126,8 +124,7 @@ def _next_steps(suites: Path, edits: str) -> list[str]:
         ]
     return [
         f"next: pytest {suites}                            measure, without a baseline",
-        f"      pytest {suites} --mlperf-update=missing    record and commit; repeat on 3 other "
-        "days",
+        f"      pytest {suites} --mlperf-update=missing    record; repeat on 3 other days",
         f"      pytest {suites} --mlperf-handicap 50%      see what a failure looks like",
     ]
 

@@ -47,13 +47,8 @@ class Measured:
         return self.fingerprint.get("division", "closed")
 
 
-def why_not(a: Measured, b: Measured) -> str:
-    """Return why two measurements of a case cannot be judged together, or ""."""
-    return why_not_alike(a, b, hardware=True)
-
-
-def why_not_alike(a: Measured, b: Measured, *, hardware: bool = False) -> str:
-    """Return why two measurements differ in work, or optionally in hardware; else ""."""
+def why_not(a: Measured, b: Measured, *, hardware: bool = True) -> str:
+    """Return why two measurements cannot be compared, or ""; `hardware` may be ignored."""
     for label, side in (("A", a), ("B", b)):
         if not side.runs:
             return f"{label} has no runs: {side.reason}"
@@ -66,4 +61,4 @@ def why_not_alike(a: Measured, b: Measured, *, hardware: bool = False) -> str:
     if condition := other_condition(a.fingerprint, b.fingerprint):
         return condition
     old, new = ("unknown" if rate is None else f"{rate:g}/s" for rate in (a.rate, b.rate))
-    return "" if a.rate == b.rate else f"different offered rates: {old} → {new}"
+    return "" if a.rate == b.rate else f"offered rate differs: {old} → {new}"

@@ -74,7 +74,7 @@ def run(parsed: argparse.Namespace) -> int:
     if parsed.sign and not parsed.output:
         raise MlperfError("--sign needs the file to sign; add -o FILE")
     manifest = read_manifest(parsed.manifest) if parsed.manifest else None
-    now = dt.datetime.now(dt.UTC)
+    time = dt.datetime.now(dt.UTC)
     parts, signed = {}, []
     files = _files(parsed.results or [None], parsed.runs_dir, parsed.manifest)
     for path in files:
@@ -82,14 +82,14 @@ def run(parsed: argparse.Namespace) -> int:
         signed += lines
     merged = merge(
         parts,
-        run=f"merged-{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
+        run=f"merged-{time:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
         pairs=manifest.pairs if manifest else 0,
-        today=now.date(),
+        today=time.date(),
         fail_on={parsed.fail_on} - {None},
     )
     missing = absent((one.test for one in manifest.tests), merged) if manifest else []
-    beside = parsed.output or files[0]
-    whole = formats.ReportedSession(results=merged, file=beside, absent=missing, columns=width())
+    file = parsed.output or files[0]
+    whole = formats.ReportedSession(results=merged, file=file, absent=missing, columns=width())
     written, failures = _write_each(parsed, whole)
     show([*signed, *_lines(merged, missing, manifest), *written])
     if failures:
@@ -101,10 +101,10 @@ def _write_each(
     parsed: argparse.Namespace, whole: formats.ReportedSession
 ) -> tuple[list[str], list[MlperfError]]:
     """Write the results and each report; collect errors, so that one does not stop the rest."""
-    asked = [("results", "", parsed.output), ("JUnit", "junit", parsed.junit)]
-    asked += [(form, form, file) for form, file in parsed.report]
+    requested = [("results", "", parsed.output), ("JUnit", "junit", parsed.junit)]
+    requested += [(form, form, file) for form, file in parsed.report]
     written, failures = [], []
-    for title, form, file in asked:
+    for title, form, file in requested:
         if file is None:
             continue
         try:
@@ -140,8 +140,8 @@ def _lines(merged: Results, missing: Sequence[Absent], manifest: Manifest | None
     if missing and manifest:
         of = plural(len(manifest.tests), "planned test")
         lines += fold(f"INCOMPLETE: {len(missing)} of {of} have no result", columns)
-        for one in missing[:MAX_LISTED_MISSING]:
-            lines += fold(f"  {one.test}: {one.reason}", columns, rest="    ")
+        for test in missing[:MAX_LISTED_MISSING]:
+            lines += fold(f"  {test.test}: {test.reason}", columns, rest="    ")
         if len(missing) > MAX_LISTED_MISSING:
             lines.append(f"  and {len(missing) - MAX_LISTED_MISSING} more")
         lines.append("")
@@ -150,7 +150,7 @@ def _lines(merged: Results, missing: Sequence[Absent], manifest: Manifest | None
         if result.failed:
             lines += [*message(result).splitlines(), ""]
     if manifest:
-        planned = {one.test for one in manifest.tests}
+        planned = {test.test for test in manifest.tests}
         if unplanned := sum(result.test not in planned for result in merged.cases):
             lines += fold(f"{plural(unplanned, 'test')} not in the manifest", columns)
     return [*lines, *text.summary(merged, columns, colour=False)]

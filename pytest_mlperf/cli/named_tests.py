@@ -42,13 +42,13 @@ def performance_tests(texts: Sequence[str]) -> tuple[dict[str, Planned], Machine
 
 
 def _cases(text: str) -> Iterator[Planned]:
-    place, _, rest = text.partition("::")
-    if not (rest or Path(place).exists() or place.endswith(SUFFIX)):
+    file, _, rest = text.partition("::")
+    if not (rest or Path(file).exists() or file.endswith(SUFFIX)):
         planned = read_suites(find_suites([]))
         case = case_named(text, [one.case.id for one in planned])
         yield from _timed(text, [one for one in planned if one.case.id == case])
         return
-    planned = read_suites(find_suites([Path(place)]))
+    planned = read_suites(find_suites([Path(file)]))
     match = _FUNCTION.fullmatch(rest or "test_performance")
     if match is None:
         raise MlperfError(f"{text}: not a test of a suite; write FILE::test_performance[CASE]")
@@ -60,7 +60,7 @@ def _cases(text: str) -> Iterator[Planned]:
         )
     ids = [one.case.id for one in planned]
     if name and name not in ids:
-        raise MlperfError(f"{place} has no case {name!r}{nearest(name, ids)}")
+        raise MlperfError(f"{file} has no case {name!r}{nearest(name, ids)}")
     yield from _timed(text, [one for one in planned if name in (None, one.case.id)])
 
 

@@ -124,7 +124,6 @@ def _project(*, here: bool) -> dict[str, Any]:
 
 
 def _require_free(kind: str, name: str, listed: Mapping[str, str]) -> None:
-    """Raise MlperfError for an invalid identifier or a registered name."""
     if not EXTENSION_NAME.fullmatch(name) or keyword.iskeyword(name):
         raise MlperfError(
             f"{name!r} cannot be the name of a module; nothing was written. Use a letter and up "
@@ -167,7 +166,6 @@ def _filled(template: str, words: Mapping[str, str]) -> str:
 
 
 def _with_entry(text: str, heading: str, entry: str) -> str:
-    """Return the text of pyproject.toml with an entry point appended to its table."""
-    before, _, after = text.partition(f"{heading}\n")
+    head, _, after = text.partition(f"{heading}\n")
     entries, end, rest = after.partition("\n\n")
-    return f"{before}{heading}\n{entries}\n{entry}{end}{rest}"
+    return f"{head}{heading}\n{entries}\n{entry}{end}{rest}"

@@ -171,9 +171,9 @@ def document(extension: Extension) -> dict[str, Any]:
     }
 
 
-def _document_or_error(one: Named) -> dict[str, Any]:
+def _document_or_error(name: Named) -> dict[str, Any]:
     try:
-        return document(read(*one))
+        return document(read(*name))
     except EnvironmentFault as error:
         return {"error": str(error)}
 
@@ -200,9 +200,9 @@ def _overview(every: Sequence[Named], columns: int) -> Iterator[str]:
     yield "more: pytest-mlperf options NAME"
 
 
-def _summary(one: Named) -> str:
+def _summary(name: Named) -> str:
     try:
-        extension = read(*one)
+        extension = read(*name)
     except UnreadableExtension as error:
         return error.reason
     foreign = extension.distribution not in (DISTRIBUTION, None)

@@ -32,9 +32,9 @@ def as_typed(command: str, files: Iterable[object], options: Mapping[str, object
     """Return a command line for the user to paste; omit options that are None, False or empty."""
     words = ["pytest-mlperf", command, *map(str, files)]
     for option, value in options.items():
-        for each in value if isinstance(value, list) else [value]:
-            if each not in (None, False):
-                words += [option] if each is True else [option, str(each)]
+        for item in value if isinstance(value, list) else [value]:
+            if item not in (None, False):
+                words += [option] if item is True else [option, str(item)]
     return shlex.join(words)
 
 

@@ -270,9 +270,9 @@ def matrix(jobs: Mapping[str, Mapping[str, int]]) -> dict[str, list[dict[str, An
         for suite, minutes in suites.items()
     ]
     if len(rows) > MATRIX_LIMIT:
-        shown = ", ".join(f"{name} {len(suites)}" for name, suites in jobs.items())
+        counts = ", ".join(f"{name} {len(suites)}" for name, suites in jobs.items())
         raise MlperfError(
-            f"{len(rows)} jobs, but a GitHub matrix has at most {MATRIX_LIMIT} ({shown}); name "
+            f"{len(rows)} jobs, but a GitHub matrix has at most {MATRIX_LIMIT} ({counts}); name "
             "fewer "
             "suites, or one --accelerator"
         )

@@ -19,15 +19,13 @@ HELP = """\
 Writes the results of a session in another format:
   text              the summary that pytest printed
   json              the results, checked, in the newest schema
-  html              one self-contained page with plots; also uses the baselines
-                    and the logs of runs below the folder of the results
+  html              one self-contained page with plots, baselines and logs
   markdown          summary of a GitHub job; comment: of a pull request
   annotations       GitHub workflow commands at the lines of the suite
   csv, prometheus   one line per metric
   custom...         input of github-action-benchmark
-  pytest-benchmark  as --benchmark-json: an entry per performance test that
-                    passed, a round per run, in seconds (1 / throughput in
-                    Offline, else p50 latency); extra_info has every metric
+  pytest-benchmark  as --benchmark-json: a round per run, in seconds (Offline:
+                    1 / throughput, else p50 latency)
   site              a folder of searchable pages from the results database, to
                     publish with GitHub Pages; takes no RESULTS
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from pytest_mlperf.cli.arguments import add
 from pytest_mlperf.cli.output import show, width
+from pytest_mlperf.core.case import Scenario
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.numbers import duration
-from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.untrusted_text import json_text, nearest
 from pytest_mlperf.reports.terminal.layout import Row, fold, paragraph, paragraphs, table
 from pytest_mlperf.rounds import (
@@ -201,13 +201,12 @@ def _gate_rows(workload: RoundWorkload) -> Iterator[Row]:
 
 
 def _gate(metric: RoundMetric, targets: Iterable[float]) -> str:
-    """Return a metric's gate in a few words, with one bound per target."""
     bounds = list(dict.fromkeys(metric.bounds(target) for target in targets))
     low, high = bounds[0]
     if low is not None and high is not None:
         return f"{metric.name} {_figure(low, 7)} to {_figure(high, 7)}"
-    sign, place = ("≥", 0) if low is not None else ("≤", 1)
-    return f"{metric.name} {sign} {' / '.join([_figure(ends[place], 7) for ends in bounds])}"
+    sign, index = ("≥", 0) if low is not None else ("≤", 1)
+    return f"{metric.name} {sign} {' / '.join([_figure(ends[index], 7) for ends in bounds])}"
 
 
 def _run_row(workload: RoundWorkload) -> Row:
@@ -325,10 +324,10 @@ def limit(scenario: RoundScenario | None) -> str:
     if scenario is None:
         return "-"
     limits = (scenario.latency_limit_ms, scenario.ttft_limit_ms, scenario.tpot_limit_ms)
-    shown = [f"{ms / 1000:g} s" if ms >= 1000 else f"{ms:g} ms" for ms in limits if ms is not None]
-    if len(shown) == 2 and all(text.endswith(" ms") for text in shown):
-        shown[0] = shown[0].removesuffix(" ms")
-    return "/".join(shown) or "-"
+    texts = [f"{ms / 1000:g} s" if ms >= 1000 else f"{ms:g} ms" for ms in limits if ms is not None]
+    if len(texts) == 2 and all(text.endswith(" ms") for text in texts):
+        texts[0] = texts[0].removesuffix(" ms")
+    return "/".join(texts) or "-"
 
 
 def _data(workload: RoundWorkload) -> Iterator[str]:

@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from pytest_mlperf.bench.case import nearest_baselines
 from pytest_mlperf.bench.policy import calibrated_rule, rule_for
 from pytest_mlperf.cli.arguments import STORE
 from pytest_mlperf.core.baseline import Property
-from pytest_mlperf.core.errors import MlperfError
+from pytest_mlperf.core.errors import EnvironmentFault, MlperfError
 from pytest_mlperf.core.numbers import percent
 from pytest_mlperf.core.results import Results
 from pytest_mlperf.core.untrusted_text import meant, some, visible
 from pytest_mlperf.judge.rule_r import RuleR
-from pytest_mlperf.run.project import git_text
+from pytest_mlperf.run.project import git_text, ignored_in_git
 from pytest_mlperf.stores.foreign import content_of
 from pytest_mlperf.stores.results import TITLE, digest_of, read_results
 from pytest_mlperf.stores.sessions import Sessions
 from pytest_mlperf.stores.signatures import verified
+
+
+def folder_in(runs_dir: Path, *parts: str) -> Path:
+    """Return a folder below the runs folder; raise EnvironmentFault if it cannot be written."""
+    folder = runs_dir.joinpath(*parts)
+    try:
+        ignored_in_git(runs_dir)
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        reason = f"{error.strerror}; name another folder: --runs-dir DIR"
+        raise EnvironmentFault(f"{folder} cannot be written: {reason}") from None
+    return folder
 
 
 def results_path(text: str | None, runs_dir: Path, cases: Sequence[str] = ()) -> Path:
@@ -49,16 +61,16 @@ def _ids(file: Path) -> list[str]:
 
 def results_file(text: str, runs_dir: Path) -> Path | None:
     """Return the results file of a path or a session id's beginning, or None."""
-    place = Path(text)
-    if place.is_file():
-        return place
-    if (place / "results.json").is_file():
-        return place / "results.json"
+    path = Path(text)
+    if path.is_file():
+        return path
+    if (path / "results.json").is_file():
+        return path / "results.json"
     if not re.fullmatch(r"[0-9][0-9A-Za-z-]*", text):
         return None
     files = sorted((runs_dir / "runs").glob(f"{text}*/results.json"))
     if len(files) > 1:
-        names = ", ".join(path.parent.name for path in files)
+        names = ", ".join(file.parent.name for file in files)
         raise MlperfError(f"{len(files)} sessions match {text!r}: {names}")
     return files[0] if files else None
 
@@ -76,7 +88,7 @@ def matching(name: str, ids: Iterable[str]) -> list[str]:
     return [] if test else [case for case in cases if name.lower() in case.lower()]
 
 
-def case_named(name: str, ids: Iterable[str], place: str = "") -> str:
+def case_named(name: str, ids: Iterable[str], where: str = "") -> str:
     """Return the only case that an id, a test's id or a part of an id matches.
 
     Args:
@@ -89,18 +101,18 @@ def case_named(name: str, ids: Iterable[str], place: str = "") -> str:
     fitting = matching(name, cases)
     if len(fitting) == 1:
         return fitting[0]
-    raise not_one_case(name, cases, place)
+    raise not_one_case(name, cases, where)
 
 
-def not_one_case(name: str, cases: Sequence[str], place: str = "") -> MlperfError:
+def not_one_case(name: str, cases: Sequence[str], where: str = "") -> MlperfError:
     """Return the error for a name that matches several cases, or none."""
     fitting = matching(name, cases)
     listed = visible(some(fitting or list(dict.fromkeys(cases)), MAX_LISTED_CASES))
     if fitting:
         matches = f" match {name!r}" if name else ", name one"
-        return MlperfError(f"{len(fitting)} cases{place}{matches}: {listed}")
+        return MlperfError(f"{len(fitting)} cases{where}{matches}: {listed}")
     hint = meant(name, cases) or f"; known: {listed or 'none'}"
-    return MlperfError(f"no case {name!r}{place}{hint}")
+    return MlperfError(f"no case {name!r}{where}{hint}")
 
 
 def whole_results(path: Path, allowed: Path | None) -> tuple[Results, list[str]]:
@@ -148,17 +160,13 @@ def calibrated_roots(
     folder: Path | None, suites: Iterable[Path], results: Iterable[Path]
 ) -> list[Path]:
     """Return the folders of a comparison's calibrations: the user's, else all."""
-    return [folder] if folder else list(dict.fromkeys(_roots(suites, results)))
-
-
-def _roots(suites: Iterable[Path], results: Iterable[Path]) -> Iterator[Path]:
-    yield from (nearest_baselines(suite) for suite in suites)
-    yield BASELINES.resolve()
-    for file in results:
-        yield from (folder / BASELINES for folder in file.resolve().parents)
+    if folder:
+        return [folder]
     tracked = git_text("ls-files", "-z", "--", ":(top,glob)**/baselines/calibration/*.json")
-    for name in filter(None, tracked.split("\0")):
-        yield Path(name).resolve().parents[1]
+    roots = [*map(nearest_baselines, suites), BASELINES.resolve()]
+    roots += [parent / BASELINES for file in results for parent in file.resolve().parents]
+    roots += [Path(name).resolve().parents[1] for name in tracked.split("\0") if name]
+    return list(dict.fromkeys(roots))
 
 
 def store_here(url: str) -> str:

@@ -59,15 +59,15 @@ def find_suites(named: Sequence[Path]) -> list[Path]:
             f"no suites/ and no *{SUFFIX} in {Path.cwd()}; write a first suite: pytest-mlperf init"
         )
     files: dict[Path, None] = {}
-    for place in places(named):
-        if not place.exists():
-            raise MlperfError(f"{place} does not exist; name a suite file or a folder of suites")
-        if place.is_file() and not place.name.endswith(SUFFIX):
-            raise MlperfError(f"{place} is not a suite: its name must end with {SUFFIX}")
-        inside = [place] if place.is_file() else sorted(_below(place))
+    for path in places(named):
+        if not path.exists():
+            raise MlperfError(f"{path} does not exist; name a suite file or a folder of suites")
+        if path.is_file() and not path.name.endswith(SUFFIX):
+            raise MlperfError(f"{path} is not a suite: its name must end with {SUFFIX}")
+        inside = [path] if path.is_file() else sorted(_below(path))
         if not inside:
             raise MlperfError(
-                f"no *{SUFFIX} in {place.absolute()}; write a first suite: pytest-mlperf init"
+                f"no *{SUFFIX} in {path.absolute()}; write a first suite: pytest-mlperf init"
             )
         files |= dict.fromkeys(inside)
     root, settings = _configuration(named)

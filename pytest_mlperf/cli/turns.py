@@ -16,7 +16,7 @@ from pytest_mlperf.bench.policy import Policy
 from pytest_mlperf.bench.runner import CaseRunner, Unjudgeable
 from pytest_mlperf.cli.arguments import add
 from pytest_mlperf.cli.output import progress, show, width
-from pytest_mlperf.cli.stored_results import case_named, not_calibrated
+from pytest_mlperf.cli.stored_results import case_named, folder_in, not_calibrated
 from pytest_mlperf.cli.suites import find_suites
 from pytest_mlperf.core.errors import EnvironmentFault, MlperfError
 from pytest_mlperf.core.metrics import METRICS
@@ -30,7 +30,7 @@ from pytest_mlperf.judge.ratio import Ratio
 from pytest_mlperf.judge.rule_r import RuleR
 from pytest_mlperf.reports.terminal.layout import fold, paragraph, paragraphs, table, unbroken
 from pytest_mlperf.run.conditions import WARM_FOLDER, Conditions, WarmUps
-from pytest_mlperf.run.project import ignored_in_git, new_id
+from pytest_mlperf.run.project import new_id
 from pytest_mlperf.suite.claims import Side, accelerators_of, side_of
 from pytest_mlperf.suite.plan import Planned, plan_suite
 from pytest_mlperf.suite.resolve import dataset_of, settings_of
@@ -134,11 +134,7 @@ class InterleavedCases:
     def begin(self) -> None:
         """Create the folder of runs; raise EnvironmentFault if it cannot be written."""
         folder = self.conditions.folder
-        try:
-            ignored_in_git(folder.parents[1])
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise EnvironmentFault(f"{folder} cannot be written: {error.strerror}") from None
+        folder_in(folder.parents[1], *folder.parts[-2:])
 
 
 def interleaved(
@@ -188,10 +184,10 @@ def measured(a: CaseRunner, b: CaseRunner, rule: RuleR, noise: str) -> TurnsResu
 
 
 def _side(
-    stack: ExitStack, one: TurnsArgument, case: CaseRuns, conditions: Conditions
+    stack: ExitStack, argument: TurnsArgument, case: CaseRuns, conditions: Conditions
 ) -> CaseRunner:
     build, job = None, case.job
-    if one.baseline:
+    if argument.baseline:
         build = stack.enter_context(build_of_baseline(case.planned, conditions))
     return CaseRunner(case.planned, conditions, progress, rate=case.rate, build=build, job=job)
 
@@ -199,7 +195,7 @@ def _side(
 def _page(results: Sequence[TurnsResult], names: tuple[str, str], folder: Path) -> list[str]:
     columns = width()
     lines = [*paragraph("A", names[0], columns), *paragraph("B", names[1], columns)]
-    rows = [(one, row) for one in results for row in _rows(one)]
+    rows = [(result, row) for result in results for row in _rows(result)]
     head, *body = table(
         ["verdict", "metric", "A", "B", "ratio", "interval", "limit", "pairs"],
         [row for _, row in rows],
@@ -209,49 +205,49 @@ def _page(results: Sequence[TurnsResult], names: tuple[str, str], folder: Path) 
     )
     lines += ["", f"  {head}"]
     last = ""
-    for (one, _), text in zip(rows, body, strict=True):
-        if one.name != last:
-            lines.append(one.name)
+    for (result, _), text in zip(rows, body, strict=True):
+        if result.name != last:
+            lines.append(result.name)
             # Where INVALID runs ended the case, its reason stands for them.
-            invalid = [run.invalid for each in (one.a, one.b) for run in each.invalid_runs]
+            invalid = [run.invalid for each in (result.a, result.b) for run in each.invalid_runs]
             again = measured_again(invalid) if invalid else ""
-            for line in filter(None, [] if one.reason else [again, left_out(one.a)]):
+            for line in filter(None, [] if result.reason else [again, left_out(result.a)]):
                 lines += fold(line, columns, first="  ", rest="    ")
-        last = one.name
+        last = result.name
         lines.append(f"  {text}")
-        lines += fold(one.reason, columns, first="    ", rest="    ") if one.reason else []
+        lines += fold(result.reason, columns, first="    ", rest="    ") if result.reason else []
     notes = [
         "ratio: how many times better B is than A; the ends of its interval decide",
         "accuracy was not measured; check it: pytest -k accuracy",
-        *dict.fromkeys(one.noise for one in results if one.ratios),
+        *dict.fromkeys(result.noise for result in results if result.ratios),
     ]
     lines += paragraphs("note", notes, columns)
     lines += paragraph("runs", str(folder), columns)
-    outcomes = [word for one in results for word in one.outcomes]
+    outcomes = [word for result in results for word in result.outcomes]
     counts = ", ".join(unbroken(f"{outcomes.count(w)} {w}") for w in SEVERITY if w in outcomes)
     return [*lines, *fold(counts, columns)]
 
 
-def _rows(one: TurnsResult) -> list[Mapping[str, str]]:
-    if one.reason:
-        return [{"verdict": str(one.outcomes[0])}]
+def _rows(result: TurnsResult) -> list[Mapping[str, str]]:
+    if result.reason:
+        return [{"verdict": str(result.outcomes[0])}]
     return [
         {
             "verdict": str(outcome_of(ratio, Outcome.PERF_DROP)),
             "metric": METRICS[name].title,
-            "A": quantity(name, _mean(one.a, name, ratio.pairs)),
-            "B": quantity(name, _mean(one.b, name, ratio.pairs)),
+            "A": quantity(name, _mean(result.a, name, ratio.pairs)),
+            "B": quantity(name, _mean(result.b, name, ratio.pairs)),
             "ratio": times(ratio.ratio),
             "interval": f"{times(ratio.low)} to {times(ratio.high)}",
-            "limit": shown_limit(name, one.limits[name]),
+            "limit": shown_limit(name, result.limits[name]),
             "pairs": str(ratio.pairs),
         }
-        for name, ratio in one.ratios.items()
+        for name, ratio in result.ratios.items()
     ]
 
 
-def _mean(one: CaseRunner, metric: str, pairs: int) -> float:
-    return geometric_mean(run.metrics[metric] for run in one.runs[:pairs])
+def _mean(side: CaseRunner, metric: str, pairs: int) -> float:
+    return geometric_mean(run.metrics[metric] for run in side.runs[:pairs])
 
 
 BASELINE = "@baseline"
@@ -365,31 +361,29 @@ def _accelerators(a: TurnsArgument, b: TurnsArgument) -> list[tuple[str, str]]:
 
 
 def _suites_differ(a: TurnsArgument, b: TurnsArgument) -> str:
-    """Return why cases of two suites are not comparable, or ""."""
-    one, other = (side.planned[0].suite for side in (a, b))
+    first, second = (side.planned[0].suite for side in (a, b))
     settings = {
-        "workloads": (one.workload.name, other.workload.name),
-        "MLPerf workloads": (one.workload.twin_of, other.workload.twin_of),
-        "divisions": (one.division, other.division),
-        "rounds": (one.round, other.round),
-        "profiles": (one.profile, other.profile),
+        "workloads": (first.workload.name, second.workload.name),
+        "MLPerf workloads": (first.workload.twin_of, second.workload.twin_of),
+        "divisions": (first.division, second.division),
+        "rounds": (first.round, second.round),
+        "profiles": (first.profile, second.profile),
     }
     pairs = ((name, x, y) for name, (x, y) in settings.items() if x != y)
     return "; ".join(f"different {name}: {x} and {y}" for name, x, y in pairs)
 
 
 def _cases_differ(x: Planned, y: Planned) -> str:
-    """Return why two cases of one workload are not comparable, or ""."""
     if dataset_of(x) != dataset_of(y):
         return "different data sets, or different options of them"
-    one, other = (
+    first, second = (
         {**dataclasses.asdict(settings_of(each)), "min_duration": each.scenario.min_duration}
         for each in (x, y)
     )
     # How long a run takes follows from its rate, too.
-    unlike = [name for name in one if one[name] != other[name] and name != "fixed_work_s"]
+    unlike = [name for name in first if first[name] != second[name] and name != "fixed_work_s"]
     if unlike:
-        return "; ".join(f"different {name}: {one[name]} and {other[name]}" for name in unlike)
+        return "; ".join(f"different {name}: {first[name]} and {second[name]}" for name in unlike)
     finds = [each.scenario.find.in_words if each.scenario.find else "" for each in (x, y)]
     if finds[0] != finds[1]:
         return f"different find: {' and '.join(map(repr, finds))}"

@@ -91,7 +91,6 @@ class SessionOption:
         ini_only: Whether only ini files (or pytest's `-o`) can set it, because it is rarely used.
         beside: Whether it leaves measurements, verdicts and records unchanged.
         elsewhere: Whether a value other than the default lets cases run on other machines.
-        attached: Whether its value must follow "="; it is a word of `metavar`, and `bare` is set.
         group: Its group in `pytest --help`: "everyday", "ci" (and several machines), "mlperf" (and
             energy).
     """
@@ -104,7 +103,6 @@ class SessionOption:
     ini_only: bool = False
     beside: bool = False
     elsewhere: bool = False
-    attached: bool = False
     group: str = "everyday"
 
 

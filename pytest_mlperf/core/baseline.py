@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from statistics import geometric_mean
 from typing import Literal
 
+from pytest_mlperf.core.case import Scenario
 from pytest_mlperf.core.errors import BaselineError
 from pytest_mlperf.core.measurement import RunHardware, RunServing, Subject, day_groups
-from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.judge.inputs import SessionNoise
 
 SCHEMA_VERSION = 1

@@ -13,9 +13,8 @@ from dataclasses import dataclass, field, replace
 from math import exp, inf, log
 
 from pytest_mlperf.core.answer_forms import candidates
-from pytest_mlperf.core.case import Kind
+from pytest_mlperf.core.case import Kind, Scenario
 from pytest_mlperf.core.numbers import change
-from pytest_mlperf.core.scenario import Scenario
 
 PASS_LINE, FAIL_LINE = "TEST PASS", "TEST FAIL"
 ACCURACY_FILE, PERFORMANCE_FILE, LENGTH_FILE = (

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pytest_mlperf.core.metrics import METRICS, Dimension
-from pytest_mlperf.core.numbers import Count, NotNegative, Probability, Seconds, percent, quantity
+from pytest_mlperf.core.notes import Note
+from pytest_mlperf.core.numbers import Count, NotNegative, Probability, Seconds, quantity
 from pytest_mlperf.core.untrusted_text import broken
 from pytest_mlperf.judge.inputs import Direction
 
@@ -209,17 +210,13 @@ def lost_change(metric: str, share: float, *, points: int = 0) -> float:
     return math.log1p(longer / (1 - quantile))
 
 
-def busiest(seen: Sequence[Contention | None]) -> str | None:
+def busiest(seen: Sequence[Contention | None]) -> Note | None:
     """Describe the load in the busiest of several runs; None if it was small."""
     shares = [(each.share, each) for each in seen if each and each.share is not None]
     most, which = max(shares, key=lambda pair: pair[0], default=(0.0, None))
     if which is None or most <= MIN_NOTED_SHARE:
         return None
-    runs = "1 run" if len(seen) == 1 else f"one of {len(seen)} runs"
-    return (
-        f"the machine was not idle, which may have cost up to {percent(most)} of {runs}: "
-        f"{in_words(which)}"
-    )
+    return Note.of("not_idle", share=most, of=len(seen), load=in_words(which))
 
 
 def core_users(seen: Contention | None, client: float) -> str:

@@ -8,17 +8,11 @@ from dataclasses import dataclass
 
 from pytest_mlperf.core.baseline import Record
 from pytest_mlperf.core.measurement import day_of
-from pytest_mlperf.core.numbers import Count, NotNegative, Number, percent, plural
+from pytest_mlperf.core.numbers import Count, NotNegative, Number
 from pytest_mlperf.judge.formulas import scatter
 from pytest_mlperf.judge.inputs import DAYS, surer
 from pytest_mlperf.judge.robustness import Why, final_until
 from pytest_mlperf.judge.rule_r import RuleR, Value, by_session, log_scale
-
-FALSE_ALARM_PROMISE = "false alarms at most 1 %"
-
-LIMIT_PROMISE = f"{FALSE_ALARM_PROMISE}, misses of a regression as large as the limit at most 5 %"
-
-BELOW_LIMIT_PROMISE = "a smaller regression may pass or fail"
 
 MISSING_OPTION = "--mlperf-update=missing"
 
@@ -27,10 +21,6 @@ REPLACE_OPTIONS = '--mlperf-update=replace --mlperf-reason "..."'
 ACCEPT_OPTIONS = '--mlperf-update=replace --mlperf-accept-regression --mlperf-reason "..."'
 
 APPEND_OPTIONS = '--mlperf-update=append --mlperf-reason "..."'
-
-EXPECTED_RATIO = 0.8
-"""Ratio of session to run deviation up to which rule R keeps its error rates: with 0.4 % and 0.5 %,
-0.5 % of unchanged cases fail and 3 % of drops pass."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,46 +48,6 @@ class Guarantee:
     run_sd: NotNegative | None
     calibrated: bool = False
     final_until: str | None = None
-
-    @property
-    def brief(self) -> str:
-        """A short text for a table."""
-        counts = f"{plural(self.runs, 'run')} on {plural(self.days, 'day')}"
-        end = f", final until {self.final_until}" if self.final_until else ""
-        return counts + (", old" if self.lacks == "old" else end)
-
-    @property
-    def ends(self) -> str:
-        """Last day of the guarantee and how to renew it, as an appended text; "" if not final."""
-        until = self.final_until
-        return f", final until {until} (then renew it: {APPEND_OPTIONS})" if until else ""
-
-    @property
-    def in_words(self) -> str:
-        """The guarantee and its conditions as text."""
-        if self.lacks is None:
-            return f"{LIMIT_PROMISE}; {BELOW_LIMIT_PROMISE}{self.ends}"
-        below = f" (below {percent(EXPECTED_RATIO * self.run_sd)})" if self.run_sd else ""
-        holds = f"ok is final if sessions vary less than runs{below}"
-        return f"{FALSE_ALARM_PROMISE}; provisional: {holds}; {self.cure(self.lacks)}"
-
-    def of(self, lacking: Why | None, robust_to: float | None, *, provisional: bool) -> str:
-        """Return the guarantee of one verdict; interleaved runs lack nothing."""
-        if lacking is None or robust_to is None:
-            return f"{LIMIT_PROMISE}; {BELOW_LIMIT_PROMISE}"
-        condition = f"if day-to-day variation is below {percent(robust_to)}"
-        if provisional:  # a note next to it says what would settle it
-            return f"{FALSE_ALARM_PROMISE}; provisional: true {condition}"
-        return f"{LIMIT_PROMISE}, {condition}; {self.cure(lacking)}"
-
-    def cure(self, lacks: Why) -> str:
-        """Return how to measure the between-session variance."""
-        if lacks == "old":
-            return f"renew it with a session of its build on another day: {APPEND_OPTIONS}"
-        missing = DAYS - self.days
-        if missing <= 0:
-            return "to measure it, run on other days: pytest-mlperf calibrate"
-        return f"to measure it, run on {plural(missing, 'more day')} with {MISSING_OPTION}"
 
 
 def guarantee(

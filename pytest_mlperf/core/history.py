@@ -12,6 +12,7 @@ from typing import NamedTuple
 from pytest_mlperf.core.baseline import Property
 from pytest_mlperf.core.case import Case, Kind, Profile
 from pytest_mlperf.core.metrics import METRICS
+from pytest_mlperf.core.notes import Words
 from pytest_mlperf.core.results import CaseResult, Results
 from pytest_mlperf.core.search import CONDITIONS
 from pytest_mlperf.core.trend import engine_versions
@@ -202,7 +203,7 @@ class LatestVerdict:
     metric: str
     outcome: str
     failed: bool
-    headline: str
+    headline: Words
     run: str
     started: str
 

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pytest_mlperf.core import errors
-from pytest_mlperf.core.scenario import Scenario
+from pytest_mlperf.core.case import Case, Scenario
 
 if TYPE_CHECKING:  # a worker in another Python imports this module, which must import little
-    from pytest_mlperf.core.case import Case
     from pytest_mlperf.core.roofline.gpu import GpuPrice, GpuSpec
     from pytest_mlperf.core.roofline.work import AnyWork
     from pytest_mlperf.core.search import Condition

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
+from pytest_mlperf.core.case import Scenario
 from pytest_mlperf.core.contention import Contention
 from pytest_mlperf.core.control import Control, State
 from pytest_mlperf.core.energy import EnergyReading, Source, source_of
@@ -16,7 +17,6 @@ from pytest_mlperf.core.metrics import OF_ENERGY, official_metric
 from pytest_mlperf.core.numbers import Count, NotNegative, Number, Positive, Seconds
 from pytest_mlperf.core.reason import Key, Reason, Sign
 from pytest_mlperf.core.roofline import Light
-from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.search import SearchOutcome
 from pytest_mlperf.judge.inputs import Leverage
 

@@ -20,6 +20,7 @@ from pytest_mlperf.core.case import Case
 from pytest_mlperf.core.contention import late_share
 from pytest_mlperf.core.measurement import Run, Subject
 from pytest_mlperf.core.metrics import METRICS
+from pytest_mlperf.core.notes import Note
 from pytest_mlperf.core.numbers import change, percent, plural, quantity
 from pytest_mlperf.core.rulings.ruling import is_worse, values
 from pytest_mlperf.core.rulings.sample import sharing
@@ -269,11 +270,11 @@ MISSES = 2
 """Runs that miss their latency limit before the rate counts as too high; one may be chance."""
 
 
-def why_never(verdict: Verdict) -> str | None:
+def why_never(verdict: Verdict) -> Note | None:
     """Return why neither scores nor speed may be recorded, even if the failure is expected."""
     if verdict.gate is not None and verdict.gate.state is GateState.FAILED:
-        return f"accuracy: {verdict.gate.in_words}"
+        return verdict.gate.note
     missed = sum(run.limit_missed for run in verdict.runs)
     if missed >= MISSES:
-        return f"{missed} of {len(verdict.runs)} runs missed their latency limit"
+        return Note.of("limit_missed", count=missed, of=len(verdict.runs))
     return None

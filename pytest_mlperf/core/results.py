@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from pytest_mlperf.core.case import Division, Kind, Profile
 from pytest_mlperf.core.errors import MlperfError
+from pytest_mlperf.core.notes import Note
 from pytest_mlperf.core.numbers import AtLeastOne, Count, Positive, Runs, Seconds, Slowdown
 from pytest_mlperf.core.rulings.multiplicity import (
     DROP_OUTCOMES,
@@ -87,9 +88,10 @@ def _expected(verdict: Verdict, entries: Sequence[Known], today: dt.date) -> Ver
     first = min(entries, key=lambda entry: entry.until)
     until, reason = first.until, first.reason
     if today > until:
-        note = f"was expected until {until} ({reason}); that day is over"
+        note = Note.of("expectation_over", until=str(until), reason=reason)
         return replace(verdict, notes=(note, *verdict.notes))
-    headline = f"{verdict.outcome} {verdict.headline}; until {until}: {reason}"
+    values = {"outcome": str(verdict.outcome), "headline": verdict.headline}
+    headline = Note.of("until", until=str(until), reason=reason, **values)
     return replace(verdict, outcome=Outcome.EXPECTED, headline=headline)
 
 
@@ -97,12 +99,15 @@ def _passed(verdict: Verdict, entries: Sequence[Known], today: dt.date) -> Verdi
     holding = [entry for entry in entries if today <= entry.until]
     strict = next((entry for entry in holding if entry.strict), None)
     if strict:
-        headline = f"remove the expected failure ({strict.reason}): {verdict.headline}"
+        values = {"reason": strict.reason, "headline": verdict.headline}
+        headline = Note.of("unexpected", **values)
         return replace(verdict, outcome=Outcome.UNEXPECTED_PASS, headline=headline)
     notes = [
-        f"the expected failure ({entry.reason}) stayed away; it is not strict, so this passes"
-        if entry in holding
-        else f"remove the expected failure ({entry.reason}): its day, {entry.until}, is over"
+        Note.of(
+            "expectation_missed" if entry in holding else "expectation_stale",
+            reason=entry.reason,
+            until=str(entry.until),
+        )
         for entry in entries
     ]
     return replace(verdict, notes=(*verdict.notes, *notes)) if notes else verdict
@@ -280,12 +285,6 @@ DECIDED_OUTCOMES = {
 OPEN = {Outcome.INCONCLUSIVE, Outcome.PROVISIONAL}
 """Outcomes of a metric that leave it suspect if another metric of the test is."""
 
-SECOND_DAY = "for the second day in a row"
-
-FIRST_DAY_NOTE = "it fails on the first day (fail-on provisional)"
-
-FROM_LATER = "the last session was on {}, later than this one: a clock was set"
-
 
 def remaining(
     suspects: Iterable[Suspect], results: Iterable[CaseResult], *, date: str, cleared: bool = False
@@ -346,9 +345,10 @@ def second_day(
         if not metric.seems_drop:
             return metric
         if metric.likely and since < today:
-            return replace(metric, since=since, note=f"{SECOND_DAY} (since {since})")
+            return replace(metric, since=since, note=Note.of("second_day", since=since))
         if at_once and metric.baseline.days >= DAYS and not metric.since:
-            return replace(metric, since=today, note=f"{metric.note}; {FIRST_DAY_NOTE}")
+            note = Note.of("first_day", note=metric.note)
+            return replace(metric, since=today, note=note)
         return metric if at_once else replace(metric, since="")
 
     metrics = tuple(map(marked, verdict.metrics))
@@ -356,7 +356,7 @@ def second_day(
         verdict = with_metrics(verdict, metrics)
     later = [day for day in earlier.drops.values() if day > date] if earlier else []
     if later and verdict.warns:
-        note = f"{FROM_LATER.format(max(later)[:10])}; this drop counts as the first"
+        note = Note.of("clock_set", day=max(later)[:10])
         verdict = replace(verdict, notes=(*verdict.notes, note))
     return verdict
 

@@ -9,8 +9,9 @@ from typing import Literal
 
 from pytest_mlperf.core.case import Case, Kind
 from pytest_mlperf.core.control import ControlComparison, steady
-from pytest_mlperf.core.guarantees import APPEND_OPTIONS, MISSING_OPTION, Guarantee
+from pytest_mlperf.core.guarantees import Guarantee
 from pytest_mlperf.core.measurement import Accuracy, Run, Subject
+from pytest_mlperf.core.notes import Note, Words
 from pytest_mlperf.core.numbers import (
     Count,
     NotNegative,
@@ -18,7 +19,6 @@ from pytest_mlperf.core.numbers import (
     Positive,
     Probability,
     Slowdown,
-    plural,
 )
 from pytest_mlperf.core.reason import Reason
 from pytest_mlperf.core.roofline.gpu import PerDollar
@@ -78,9 +78,6 @@ class InterleavedRuns:
     reason: str = ""
 
 
-UNKNOWN = "no reference score is known"
-
-
 class GateState(StrEnum):
     """Name the result of the accuracy gate for a pass."""
 
@@ -118,20 +115,10 @@ class Gate:
         return self.state is GateState.KEPT
 
     @property
-    def answer(self) -> str:
-        """The result after a label: "kept on 50,000 samples"."""
-        if self.state is GateState.NONE:
-            return f"none: {UNKNOWN}"
-        on = f"on {self.samples:,} samples"
-        if self.samples < self.total:
-            on = f"on {self.samples:,} of {self.total:,} samples"
-        lacks = f", without {', '.join(self.unscored)}" if self.unscored else ""
-        return f"{self.state} {on}{lacks}"
-
-    @property
-    def in_words(self) -> str:
-        """The result for people: "gate kept on 50,000 samples"."""
-        return f"no gate: {UNKNOWN}" if self.state is GateState.NONE else f"gate {self.answer}"
+    def note(self) -> Note:
+        """The result as a note."""
+        counts = {"samples": self.samples, "total": self.total, "unscored": self.unscored}
+        return Note.of("gate", state=str(self.state), **counts)
 
 
 class Outcome(StrEnum):
@@ -198,21 +185,15 @@ class Unchecked(StrEnum):
     NOT_CHECKED = "not checked"
 
     @property
-    def in_words(self) -> str:
-        """The text after a headline."""
-        return _UNCHECKED[self]
+    def note(self) -> Note:
+        """The note on a headline."""
+        return Note.of("unchecked", state=str(self))
 
 
-_UNCHECKED = {
-    Unchecked.DUMMY: "accuracy not evaluated (dummy weights)",
-    Unchecked.SCORER_BROKE: "accuracy not checked: the scorer broke",
-    Unchecked.NOT_CHECKED: "accuracy not checked",
-}
-
-
-def beside_accuracy(headline: str, unchecked: Unchecked | None) -> str:
+def beside_accuracy(headline: Words, unchecked: Unchecked | None) -> Words:
     """Return a headline on speed or energy, with the note on unchecked accuracy."""
-    return f"{headline}, {unchecked.in_words}" if unchecked else headline
+    note = unchecked and unchecked.note
+    return Note.of("with_unchecked", headline=headline, note=note) if note else headline
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -250,7 +231,7 @@ class MetricVerdict:
         limit: The smallest change that matters, as a share; None if not gated. Below 0 for a gate's
             ceiling.
         runs: Number of judged runs.
-        note: A few words for the table, e.g. "advisory: 3 baseline runs".
+        note: Note for the table, e.g. on an advisory outcome; None without one.
         p: Probability that an unchanged metric looks this bad at any interim analysis of rule R; 1
             after a pass, None if rule R did not judge.
         confirmed: Whether runs interleaved with the baseline's own build proved the drop as well.
@@ -277,7 +258,7 @@ class MetricVerdict:
     high: Number | None = None
     limit: Number | None = None
     runs: Count = 1
-    note: str = ""
+    note: Words | None = None
     p: Probability | None = None
     confirmed: bool = False
     direction: Literal["ok", "drop"] | None = None
@@ -447,7 +428,7 @@ class Verdict:
         case: The judged case.
         kind: The kind of its test.
         outcome: Its outcome.
-        headline: Text after the outcome on the first line, at most about 60 characters.
+        headline: What follows the outcome on the first line, in at most about 60 characters.
         metrics: One entry per metric, gated first.
         paired: One entry per score that was compared with the accuracy baseline, sample by sample.
         ratio: Result of a claim about a pair of cases.
@@ -460,7 +441,7 @@ class Verdict:
         gate: Result of that pass's gate, and its number of samples; None without a pass, and in
             older results.
         subject: Machine, engine and data.
-        notes: Sentences for the failure message, most important first.
+        notes: For the failure message, most important first.
         baseline: The baseline, and the differences from it.
         cost: Work per dollar, if the suite states the price of a GPU.
         logs: Places of the logs.
@@ -474,7 +455,7 @@ class Verdict:
     case: Case
     kind: Kind
     outcome: Outcome
-    headline: str
+    headline: Words
     metrics: tuple[MetricVerdict, ...] = ()
     paired: tuple[PairedVerdict, ...] = ()
     ratio: RatioVerdict | None = None
@@ -484,7 +465,7 @@ class Verdict:
     accuracy: Accuracy | None = None
     gate: Gate | None = None
     subject: Subject | None = None
-    notes: tuple[str, ...] = ()
+    notes: tuple[Words, ...] = ()
     baseline: BaselineReference = BaselineReference()
     cost: PerDollar | None = None
     logs: Logs = Logs()
@@ -517,46 +498,7 @@ class Verdict:
         return self.invalid_runs[:-1] if self.reasons else self.invalid_runs
 
 
-CALIBRATE = "pytest-mlperf calibrate"
-
-_BUILD = (
-    "set baseline_engine in the suite: a drop is then measured again, interleaved with the "
-    "baseline's build"
-)
-
-
 def deciding_of(metrics: Sequence[MetricVerdict], outcome: Outcome | None) -> MetricVerdict | None:
     """Return the metric that an outcome is about, preferring a provisional drop."""
     of_it = [metric for metric in metrics if metric.outcome is outcome]
     return next((m for m in of_it if m.direction == "drop"), of_it[0] if of_it else None)
-
-
-def final_word(verdict: Verdict) -> str | None:
-    """Return why a verdict is PROVISIONAL, and how to settle it; None for other outcomes."""
-    metric = deciding_of(verdict.metrics, Outcome.PROVISIONAL)
-    if verdict.outcome is not Outcome.PROVISIONAL or metric is None:
-        return None
-    until = verdict.baseline.guarantee.final_until if verdict.baseline.guarantee else None
-    return f"{_lacks(metric, until)}: {_cure(metric)}"
-
-
-def _lacks(metric: MetricVerdict, until: str | None) -> str:
-    has = metric.baseline.days
-    if metric.baseline.lacks == "old":
-        return f"baseline too old since {until}" if until else "baseline of one day"
-    if metric.baseline.lacks is None:
-        return "the baseline's sessions vary too much"
-    if has < DAYS:
-        return f"baseline has {has} of {DAYS} days"
-    return f"{plural(has, 'day')} of baseline do not show the day-to-day variation"
-
-
-def _cure(metric: MetricVerdict) -> str:
-    if metric.baseline.lacks != "few sessions":
-        steps = f"add a session of its build on another day ({APPEND_OPTIONS})"
-    elif metric.baseline.days < DAYS:
-        more = plural(DAYS - metric.baseline.days, "more day")
-        steps = f"run its build with {MISSING_OPTION} on {more}"
-    else:
-        steps = f"calibrate on other days ({CALIBRATE})"
-    return f"{steps}, or {_BUILD}" if metric.direction == "drop" else steps

@@ -68,6 +68,10 @@ class RuleR:
             if not ok:
                 raise ValueError(f"{name} is {getattr(self, name)!r}; it must be {valid}")
 
+    def shared(self, parts: int) -> RuleR:
+        """Return the rule of one of `parts` decisions that share its false alarms."""
+        return replace(self, alpha=self.alpha / parts)
+
     def inside_sessions(
         self, squares: float, run_df: int, within: float = 0.0
     ) -> tuple[float, float]:
@@ -258,6 +262,23 @@ def walk(
         robust_to=word.robust_to if plain in {Answer.PASS, Answer.FAIL} else None,
         lacks=word.lacks,
         outliers=outliers,
+    )
+
+
+def as_alone(
+    judged: Judged, baseline: Sequence[Value], direction: Direction, rule: RuleR
+) -> Judged:
+    """Return a decision among many with the interval that `rule` gives to a pair judged alone."""
+    higher = direction is Direction.HIGHER
+    gain = math.log1p(judged.change) * (1 if higher else -1)
+    best = gain + judged.lost + t_isf(rule.alpha / (rule.max_runs - 1), judged.df) * judged.se
+    better = math.expm1(best if higher else -best)
+    proven = gain - judged.lost_before > t_isf(rule.alpha, judged.df) * judged.se
+    return replace(
+        judged,
+        improved=judged.outcome is Answer.PASS and proven,
+        interval=(judged.low, better) if higher else (better, judged.high),
+        mde=minimum_detectable_change(baseline, rule=rule),
     )
 
 

@@ -131,11 +131,11 @@ class AddOns:
 
     def declare(self, group: Callable[[], Any]) -> None:
         """Collect the options of add-ons; `group` makes an empty group for each."""
-        for one in reversed(self._manager.hook.mlperf_addoptions.get_hookimpls()):
-            addon, options = self._loaded[one.plugin], group()
+        for hook in reversed(self._manager.hook.mlperf_addoptions.get_hookimpls()):
+            addon, options = self._loaded[hook.plugin], group()
             try:
                 with self._watched(addon, "mlperf_addoptions"):
-                    one.function(options)
+                    hook.function(options)
                 if taken := sorted(self.options.keys() & options.declared.keys()):
                     raise ValueError(f"another add-on has the option {taken[0]!r}")
             except FAULTS as error:
@@ -149,11 +149,13 @@ class AddOns:
         Raises:
             AddOnError: A hook that is not only for reporting raised, or `take` did.
         """
-        for one in reversed(getattr(self._manager.hook, hook).get_hookimpls()):
-            addon = self._loaded[one.plugin]
+        for implementation in reversed(getattr(self._manager.hook, hook).get_hookimpls()):
+            addon = self._loaded[implementation.plugin]
             try:
                 with self._watched(addon, hook):
-                    value = one.function(*(arguments[name] for name in one.argnames))
+                    value = implementation.function(
+                        *(arguments[name] for name in implementation.argnames)
+                    )
                     taken = None if value is None else take(value)
             except FAULTS as error:
                 if hook == "mlperf_runtestloop" and isinstance(error, LOOP_ENDS):
@@ -240,7 +242,6 @@ def _title(entry: EntryPoint) -> str:
 
 
 def _hooks_in_source(entry: EntryPoint) -> frozenset[str]:
-    """Return the hooks in an add-on's source, or all hooks if it cannot be read."""
     try:
         spec = find_spec(entry.module)
         source = Path(str(spec and spec.origin)).read_text("utf-8")

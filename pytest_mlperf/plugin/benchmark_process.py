@@ -191,12 +191,12 @@ def slow(fixture: Any, handicap: float) -> None:
 
 def facts(options: Mapping[str, Any]) -> dict[str, str]:
     """Return a benchmark's options, Python version and loaded packages."""
-    shown = {name: _in_words(value) for name, value in sorted(options.items())}
+    texts = {name: _in_words(value) for name, value in sorted(options.items())}
     loaded = {name.partition(".")[0] for name in list(sys.modules)}
     owners = metadata.packages_distributions()
     packages = {owner for name in loaded for owner in owners.get(name, ())} - {"pytest-mlperf"}
     return {
-        "options": json.dumps(shown, sort_keys=True),
+        "options": json.dumps(texts, sort_keys=True),
         "python": ".".join(map(str, sys.version_info[:3])),
         **{f"python.{name}": metadata.version(name) for name in sorted(packages)},
     }

@@ -139,7 +139,6 @@ def _planned(
 
 
 def _marked(item: pytest.Function) -> Mapping[str, Any]:
-    """Return the merged keywords of a test's markers; the nearest marker wins."""
     marked: dict[str, Any] = {}
     for marker in item.iter_markers(BENCHMARK_MARKER):
         keys = ("max_rise", "metric", "accelerator", "precision")

@@ -127,11 +127,11 @@ class Holding:
         if planned is None:
             return None
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-        before = list(item.user_properties)
+        properties = list(item.user_properties)
         reports = runtestprotocol(item, log=False, nextitem=nextitem)
         held = Held(reports=reports, item=item)
         if self._waits(held):
-            item.user_properties[:] = before
+            item.user_properties[:] = properties
             self._held.append(held)
             if self._worker:  # for the controller, should this process crash
                 name = f"{self._worker}-{len(self._held)}.json"
@@ -194,18 +194,17 @@ class Holding:
             item = held.item
             assert item is not None
             del item.stash[VERDICT]
-            before = sum(report.duration for report in held.reports if report.when == "call")
+            first_s = sum(report.duration for report in held.reports if report.when == "call")
             nextitem = following.item if following else None
             held.reports = runtestprotocol(item, log=False, nextitem=nextitem)
             for report in held.reports:
-                report.duration += before if report.when == "call" else 0.0
+                report.duration += first_s if report.when == "call" else 0.0
             held.over = True
             if not self._worker and not self._waits(held):
                 self._held.remove(held)
                 emit(self._config, held.reports)
 
     def _rescue(self, *, crashed: bool) -> None:
-        """Take over deferred tests of crashed workers."""
         reported = {held.nodeid for held in self._held} | {r.test for r in self._session.results}
         for path in sorted(self._folder.glob("*.json")):
             held = unpack(self._config, path.read_text("utf-8"))
@@ -230,8 +229,8 @@ class Holding:
         )
         self._session.phase = Phase(pairs=pairs)
         today = dt.datetime.now(dt.UTC).date()
-        before = again([result for _, result in waiting if result])
-        settled = settle(open_, final, pairs, RuleR(), before)
+        judged_again = again([result for _, result in waiting if result])
+        settled = settle(open_, final, pairs, RuleR(), judged_again)
         over, interrupt = stopped, None
         for (held, result), verdict in zip(waiting, settled, strict=True):
             try:
@@ -258,7 +257,6 @@ class Holding:
             raise interrupt
 
     def _confirmed(self, held: Held, verdict: Verdict, *, over: bool) -> Verdict:
-        """Confirm a drop with interleaved runs if possible; return the new verdict."""
         if verdict.outcome not in DROP_OUTCOMES.values():
             return verdict
         planned = planned_of(held.item) if held.item else None
@@ -275,7 +273,6 @@ class Holding:
         conclude(held.reports, final, message, self._config.rootpath)
 
     def _give_up(self, held: Held) -> None:
-        """Mark an undecided verdict as interrupted."""
         result = held.result
         if not held.over and result is not None:
             held.over = True

@@ -38,26 +38,21 @@ def is_fed(config: pytest.Config) -> bool:
         return False
     option = config.option
     names = ("benchmark_json", "benchmark_save", "benchmark_autosave", "benchmark_compare")
-    asked = any(bool(getattr(option, name, None)) for name in names)
+    requested = any(bool(getattr(option, name, None)) for name in names)
     off = getattr(option, "benchmark_disable", False)
-    return asked and not (off and not getattr(option, "benchmark_enable", False))
+    return requested and not (off and not getattr(option, "benchmark_enable", False))
 
 
 class _Clock:
     """A timer for pytest-benchmark that returns LoadGen's times."""
 
-    def __init__(self) -> None:
-        self._now = 0.0
+    seconds = 0.0
 
     def __call__(self) -> float:
-        return self._now
+        return self.seconds
 
-    def restart(self) -> None:
-        """Reset to 0: differences of accumulated sums would be inexact."""
-        self._now = 0.0
-
-    def advance(self, seconds: float) -> None:
-        self._now += seconds
+    def show(self, seconds: float) -> None:
+        self.seconds = seconds
 
 
 def feed(request: pytest.FixtureRequest, verdict: Verdict) -> None:
@@ -78,8 +73,8 @@ def feed(request: pytest.FixtureRequest, verdict: Verdict) -> None:
         fixture.params, fixture.param = about["params"], about["param"]
     fixture.extra_info.update(about["extra_info"])
     fixture.pedantic(
-        lambda: clock.advance(next(remaining)),
-        setup=clock.restart,
+        lambda: clock.show(next(remaining)),
+        setup=lambda: clock.show(0.0),  # differences of accumulated sums would be inexact
         rounds=len(seconds),
         iterations=1,
     )
@@ -124,9 +119,9 @@ class Mlperf:
         """Make missing runs, judge, and attach the verdict to the test's report."""
         __tracebackhide__ = True
         item = self._request.node
-        before = self._session.progress.kept(item.nodeid, planned.case, kind)
-        if before is not None:
-            kept = put(item, before)
+        earlier = self._session.progress.kept(item.nodeid, planned.case, kind)
+        if earlier is not None:
+            kept = put(item, earlier)
             return Result(kept.verdict, self._session.message_of(kept), kept.failed)
         try:
             verdict = self._session.judge(planned, kind)
@@ -143,7 +138,6 @@ class Mlperf:
         return result
 
     def _unavailable(self, error: UnavailableError) -> NoReturn:
-        """Skip, or fail if skips must not be silent."""
         reason, options = visible(str(error), keep="\n"), self._session.options
         usual = bool(os.environ.get("CI"))
         if fails_on("skips", options.fail_on, usual=usual) or options.energy.power == "require":
@@ -217,8 +211,8 @@ class Mlperf:
             suite = Suite.model_validate(content)
         except ValidationError as error:
             where, message = defects_in(error)[0]
-            place = ".".join(map(str, where)) or "mlperf marker"
-            raise SuiteError(f"{self._request.node.nodeid}: {place}: {message}") from None
+            key_path = ".".join(map(str, where)) or "mlperf marker"
+            raise SuiteError(f"{self._request.node.nodeid}: {key_path}: {message}") from None
         for key in [key for key in marked if key not in {*MARKER_DEFAULTS, "kind"}]:
             message = f"mlperf marker: unknown argument {key!r}{nearest(key, MARKER_DEFAULTS)}"
             raise SuiteError(f"{self._request.node.nodeid}: {message}")

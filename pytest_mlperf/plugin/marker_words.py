@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator
 
-from pytest_mlperf.core.scenario import SUITE_SCENARIOS
+from pytest_mlperf.core.case import SUITE_SCENARIOS
 from pytest_mlperf.core.untrusted_text import closest
 
 MARKER_KEYS = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import time
 from collections.abc import Callable, Collection, Iterable
 from contextlib import AbstractContextManager, nullcontext
@@ -12,19 +13,16 @@ from typing import Any, Self, TypeVar
 
 import pytest
 
-from pytest_mlperf.bench.bench import Bench, is_named, known_failures
+from pytest_mlperf.bench.bench import Bench
 from pytest_mlperf.bench.policy import Policy, gated_pairs
 from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.numbers import duration, plural
 from pytest_mlperf.core.paths import placeless
-from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.core.untrusted_text import encodable, visible
-from pytest_mlperf.core.verdict import Verdict
 from pytest_mlperf.hardware.machine import Machine
 from pytest_mlperf.plugin.options import BARE_OPTIONS, Options
 from pytest_mlperf.plugin.report_json import emit_line
-from pytest_mlperf.reports.terminal.advice import JUDGE
 from pytest_mlperf.run.child.process import Patience, Waiting
 from pytest_mlperf.run.conditions import (
     LOST_FOLDER,
@@ -36,9 +34,8 @@ from pytest_mlperf.run.conditions import (
 )
 from pytest_mlperf.run.power.exporter import find_exporter
 from pytest_mlperf.run.power.figures import Meter
-from pytest_mlperf.stores.results import digest_of, read_manifest
-from pytest_mlperf.suite.benchmarks import PlannedBenchmark
-from pytest_mlperf.suite.pairs import PlannedPair, Testable
+from pytest_mlperf.stores.results import read_manifest
+from pytest_mlperf.suite.pairs import Testable
 
 HEARTBEAT_S = 60.0
 """Seconds between two lines where the output is no terminal, such as a CI log."""
@@ -115,16 +112,16 @@ class Live:
 
     def show(self, line: str) -> None:
         """Show a line of progress when one is due."""
-        now = time.monotonic()
+        time_s = time.monotonic()
         if not isinstance(line, Waiting):
-            self._calm = now
-        elif now - self._calm >= MIN_NOTED_SECONDS and not self._on_terminal:
+            self._calm = time_s
+        elif time_s - self._calm >= MIN_NOTED_SECONDS and not self._on_terminal:
             self._calm = math.inf  # each wait is told once
             self.tell(line)
         interval = RENEWAL_SECONDS if self._on_terminal else HEARTBEAT_S
-        if self._writer is None or now - self._last < interval:
+        if self._writer is None or time_s - self._last < interval:
             return
-        self._last, line = now, visible(f"{self._position()}{line}")
+        self._last, line = time_s, visible(f"{self._position()}{line}")
         if self._on_terminal:
             width = self.columns - 1
             self._write(("\r\x1b[K" if self._shown else "\n") + line[:width])
@@ -161,23 +158,26 @@ def bench_for(
     show: Callable[[str], None],
 ) -> Bench:
     """Return the measuring side of a session."""
-    energy, waits = options.energy, options.conditions
     conditions = Conditions(
         folder=folder,
         session=folder.name,
         commit=commit,
         handicap=options.handicap,
         requests=options.requests == "yes",
-        patience=Patience(progress_s=waits.timeout),
-        lease_limit_s=waits.lease_timeout,
+        patience=Patience(progress_s=options.conditions.timeout),
+        lease_limit_s=options.conditions.lease_timeout,
         machine=machine,
-        power=energy.power != "off",
-        meter=Meter(path=energy.meter, offset_s=energy.meter_offset) if energy.meter else None,
-        exporter=find_exporter(energy.dcgm, energy.dcgm_gpus) if energy.dcgm else None,
-        control=waits.control != "off",
-        watched=waits.control != "off",
-        idle=IdleWait(waits.wait_idle),
-        warmups=WarmUps(waits.warmup, folder / WARM_FOLDER),
+        power=options.energy.power != "off",
+        meter=Meter(path=options.energy.meter, offset_s=options.energy.meter_offset)
+        if options.energy.meter
+        else None,
+        exporter=find_exporter(options.energy.dcgm, options.energy.dcgm_gpus)
+        if options.energy.dcgm
+        else None,
+        control=options.conditions.control != "off",
+        watched=options.conditions.control != "off",
+        idle=IdleWait(options.conditions.wait_idle),
+        warmups=WarmUps(options.conditions.warmup, folder / WARM_FOLDER),
         lost=LostGpus(folder / LOST_FOLDER),
         max_runs=options.max_runs if options.update is None else None,
     )
@@ -221,59 +221,6 @@ def planned_pairs(manifest: Path, tests: Collection[str], pairs: int) -> int:
     return max(pairs, plan.pairs)
 
 
-def names_accelerator(planned: Testable, options: Options) -> bool:
-    """Whether a case names the accelerator that it runs on, so that it must have a baseline."""
-    return is_named(planned.case.accelerator, pretended=options.pretend in planned.accelerators)
-
-
-def result_of(
-    planned: Testable,
-    verdict: Verdict,
-    *,
-    test: str,
-    root: Path,
-    options: Options,
-    arguments: tuple[str, ...],
-    rate: tuple[float | None, str | None],
-    pairs: int,
-    failed: bool,
-) -> CaseResult:
-    """Return a verdict as one test of a session, judged with so many gated pairs; 0: alone."""
-    judged = isinstance(planned, PlannedBenchmark)
-    if judged and not any(one.startswith(JUDGE) for one in arguments):
-        arguments = (JUDGE, *arguments)  # which an ini file may ask for
-    limits = planned.limits
-    if verdict.kind == Kind.EFFICIENCY and not isinstance(planned, PlannedPair):
-        limits = planned.efficiency_limits
-    files = [root / file for file in (planned.path, verdict.baseline.file) if file]
-    digests = {str(file.resolve()): digest for file in files if (digest := digest_of(file))}
-    # Here what others wrote becomes part of a result, which every file must be able to hold.
-    result = CaseResult(
-        test=test,
-        suite=str(planned.path.resolve()),
-        line=planned.line,
-        round=planned.suite.round,
-        profile=planned.suite.profile,
-        verdict=verdict,
-        failed=failed,
-        limits=limits,
-        scored=Kind.ACCURACY in planned.kinds,
-        handicap=options.handicap,
-        max_runs=options.max_runs,
-        arguments=arguments,
-        pretended=options.pretend in planned.accelerators,
-        target_qps=rate[0],
-        qps_source=rate[1],
-        division=planned.suite.division,
-        techniques=planned.techniques,
-        pairs=pairs,
-        elsewhere=planned.elsewhere,
-        expected_failures=known_failures(planned),
-        rests_on=digests,
-    )
-    return stored(root, result)
-
-
 def stored(root: Path, value: T) -> T:
     """Return what a session tells others, with no path but from the root on.
 
@@ -297,36 +244,24 @@ def reproducing(arguments: Iterable[str]) -> tuple[str, ...]:
     Recording is left out: a command that is printed to be repeated must not write.
     """
     kept: list[str] = []
-    before = ""
+    option = ""  # whose value may follow
     for argument in map(str, arguments):
-        name, before = before, ""
-        takes = BARE_OPTIONS.get(name, {argument}) if name else set()
-        setting = _setting(name, argument)
-        if setting is not None:
-            kept += _override(setting)
+        name, option = option, ""
+        setting = re.fullmatch(r"(?:--override-ini=|-o=?)(.+)", argument)
+        values = BARE_OPTIONS.get(name, {argument}) if name else set()
+        if name in OVERRIDES or setting:
+            kept += _override(setting[1] if setting and name not in OVERRIDES else argument)
         elif argument in OVERRIDES:
-            before = argument
-        elif argument in takes and not argument.startswith("-"):
+            option = argument
+        elif argument in values and not argument.startswith("-"):
             kept.append(argument)
         elif argument.startswith("--mlperf-") and not argument.startswith(_NOT_REPRODUCED):
             kept.append(argument)
-            before = "" if "=" in argument else argument
+            option = "" if "=" in argument else argument
     return tuple(kept)
 
 
-def _setting(before: str, argument: str) -> str | None:
-    """Return the ini setting that an argument overrides; None: it is no override."""
-    if before in OVERRIDES:
-        return argument
-    if argument.startswith("--override-ini="):
-        return argument.removeprefix("--override-ini=")
-    if argument.startswith("-o") and argument != "-o":
-        return argument.removeprefix("-o").removeprefix("=")
-    return None
-
-
 def _override(setting: str) -> list[str]:
-    """Return an ini setting as an option, where it is one of ours that may be repeated."""
     recording = {option.removeprefix("--").replace("-", "_") for option in _NOT_REPRODUCED}
     name = setting.partition("=")[0].strip()
     return ["-o", setting] if name.startswith("mlperf_") and name not in recording else []

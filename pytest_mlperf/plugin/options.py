@@ -7,6 +7,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -36,20 +37,8 @@ def handicap(text: str) -> float:
     return share
 
 
-def _is_time(seconds: float) -> bool:
-    return 0 < seconds < 1e9
-
-
 FAIL_ON = ("skips", "inconclusive", "provisional", "no-baseline")
 """What can fail besides a drop."""
-
-
-class UnknownWord(ValueError):
-    """Report an unknown word of a list option."""
-
-    def __init__(self, word: str, words: Collection[str]) -> None:
-        super().__init__(word)
-        self.word, self.words = word, words
 
 
 def fail_on(text: str) -> frozenset[str]:
@@ -59,7 +48,9 @@ def fail_on(text: str) -> frozenset[str]:
     for word in words:
         allowed = opposites if word.startswith("no:") else FAIL_ON
         if word not in allowed:
-            raise UnknownWord(word, allowed)
+            from pytest_mlperf.core.untrusted_text import nearest
+
+            raise MlperfError(f"unknown word {word!r}{nearest(word, allowed)}")
     if not words or any(f"no:{word}" in words for word in words):
         raise ValueError
     return frozenset(words)
@@ -85,26 +76,33 @@ class Optional(argparse.Action):
     """An option with an optional value, also before a file: `--mlperf-confirm suites`."""
 
     def __call__(self, _: object, namespace: object, values: object, *_more: object) -> None:
-        """Store the value; pass the name of a file or folder on to pytest's arguments."""
-        word = str(values) in str(self.metavar).split("|")
-        if values and not word and Path(str(values).partition("::")[0]).exists():
-            # Where argparse keeps what no option takes, and pytest finds files to collect.
+        """Store a value; pass a path on to pytest's arguments."""
+        text = str(values or "")
+        is_word = text in str(self.metavar).split("|")
+        if not is_word and (set("./:") & set(text) or (text and Path(text).exists())):
+            # argparse keeps words that no option takes here, and pytest collects them.
             vars(namespace).setdefault("_unrecognized_args", []).append(values)
             values = self.const
         setattr(namespace, self.dest, values)
 
 
-class Attached(argparse.Action):
-    """An option whose value follows "=": a word after it is a file to collect."""
-
-    def __call__(self, _: object, namespace: object, *rest: object) -> None:
-        """Store the value in the option string, e.g. "--mlperf-update=replace"."""
-        setattr(namespace, self.dest, str(rest[-1]).partition("=")[2] or self.const)
-
-
 def _set_by(metavar: str, text: str, default: object = None, **more: Any) -> Any:
-    """Declare a field's option; without `convert`, `metavar` lists the words it takes."""
+    """Declare a field's option; without `convert`, it is a path, a word of `metavar`, or text."""
+    if set(metavar.split("|")) <= {"DIR", "FILE"}:
+        more = {"convert": Path, **more}
     return field(default=default, metadata={"option": option_of(metavar, text, default, more)})
+
+
+_ini = partial(_set_by, ini_only=True)
+
+
+def _switch(text: str, **more: Any) -> Any:
+    return _set_by("no|yes", text, "no", bare="yes", **more)
+
+
+def _seconds(text: str, default: float, *, zero: bool = False) -> Any:
+    convert = checked(float, lambda seconds: 0 < seconds < 1e9 or (zero and seconds == 0))
+    return _ini("SECONDS", text, default, convert=convert, beside=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,17 +129,11 @@ class AddedOptions:
 class AcceptedOptions:
     """Values that `--mlperf-update` refuses to record by default."""
 
-    accept_regression: Literal["no", "yes"] = _set_by(
-        "no|yes",
-        "allow --mlperf-update=replace to record values worse than the baseline",
-        "no",
-        bare="yes",
+    accept_regression: Literal["no", "yes"] = _switch(
+        "allow --mlperf-update=replace to record values worse than the baseline"
     )
-    accept_cut: Literal["no", "yes"] = _set_by(
-        "no|yes",
+    accept_cut: Literal["no", "yes"] = _switch(
         "record first scores even if many answers are empty or truncated at max_new_tokens",
-        "no",
-        bare="yes",
         group="mlperf",
     )
 
@@ -150,26 +142,23 @@ class AcceptedOptions:
 class EnergyOptions:
     """Sources of energy readings."""
 
-    power: str = _set_by(
+    power: str = _ini(
         "auto|require|off",
         "judge energy efficiency (samples or tokens per joule of GPU boards): auto: if NVML reads "
         "it; require: fail if NVML does not; off: never",
         "auto",
-        ini_only=True,
     )
     meter: Path | None = _set_by(
         "FILE",
         "also read the log of a wall power meter (lines of time and watts, or spl.txt) for "
         "samples_per_joule_wall and tokens_per_joule_wall",
-        convert=Path,
         group="mlperf",
     )
-    meter_offset: float = _set_by(
+    meter_offset: float = _ini(
         "SECONDS",
         "offset of the clock of --mlperf-meter from UTC, if its log has no time zone (default 0)",
         0.0,
         convert=checked(float, lambda offset: abs(offset) < 1e9),
-        ini_only=True,
     )
     dcgm: str | None = _set_by(
         "URL",
@@ -177,12 +166,11 @@ class EnergyOptions:
         "http://gpu-box:9400/metrics, for samples_per_joule_dcgm and tokens_per_joule_dcgm",
         group="mlperf",
     )
-    dcgm_gpus: tuple[str, ...] = _set_by(
+    dcgm_gpus: tuple[str, ...] = _ini(
         "GPU[,GPU...]",
         "GPUs of --mlperf-dcgm to read, by UUID or host name (default: all)",
         (),
         convert=lambda text: tuple(text.replace(",", " ").split()),
-        ini_only=True,
     )
 
 
@@ -190,32 +178,20 @@ class EnergyOptions:
 class BenchmarkOptions:
     """Options of tests that use pytest-benchmark's fixture."""
 
-    judge_benchmarks: Literal["no", "yes"] = _set_by(
-        "no|yes",
+    judge_benchmarks: Literal["no", "yes"] = _switch(
         "judge tests that use pytest-benchmark's fixture: run each several times, each in a new "
-        "process, and compare its time with a baseline in git",
-        "no",
-        bare="yes",
+        "process, and compare its time with a baseline in git"
     )
-    benchmark_max_rise: str | None = _set_by(
+    benchmark_max_rise: str | None = _ini(
         "PERCENT",
         "largest rise of a benchmark's time that passes (default 5%%); the marker "
         'mlperf_benchmark(max_rise="3%%") overrides it for a test',
-        convert=str,
-        ini_only=True,
     )
-    benchmark_metric: str = _set_by(
-        "median|min|mean",
-        "statistic of a benchmark's rounds to judge (default median)",
-        "median",
-        ini_only=True,
+    benchmark_metric: str = _ini(
+        "median|min|mean", "statistic of a benchmark's rounds to judge (default median)", "median"
     )
-    benchmark_accelerator: str = _set_by(
-        "NAME",
-        "accelerator that benchmarks run on; selects their baselines (default cpu)",
-        "cpu",
-        convert=str,
-        ini_only=True,
+    benchmark_accelerator: str = _ini(
+        "NAME", "accelerator that benchmarks run on; selects their baselines (default cpu)", "cpu"
     )
 
 
@@ -223,43 +199,28 @@ class BenchmarkOptions:
 class ConditionOptions:
     """Waits and preparations of a run."""
 
-    control: str = _set_by(
+    control: str = _ini(
         "auto|off",
         "auto: before each run, check the machine with a short fixed benchmark, and watch other "
         "processes; a drop on a busy or different machine is INVALID; off: no checks",
         "auto",
-        ini_only=True,
     )
-    warmup: Literal["auto", "always", "never"] = _set_by(
+    warmup: Literal["auto", "always", "never"] = _ini(
         "auto|always|never",
         "warm up each accelerator before its first run of a session, for at most 60 s: only GPUs "
         "(auto, the default), always, or never",
         "auto",
-        ini_only=True,
     )
-    timeout: float = _set_by(
-        "SECONDS",
-        "kill a run that makes no progress for this long, loading included (default 900)",
-        900.0,
-        convert=checked(float, _is_time),
-        ini_only=True,
-        beside=True,
+    timeout: float = _seconds(
+        "kill a run that makes no progress for this long, loading included (default 900)", 900.0
     )
-    lease_timeout: float = _set_by(
-        "SECONDS",
-        "longest wait for an accelerator in use by another measurement (default 21600)",
-        21_600.0,
-        convert=checked(float, _is_time),
-        ini_only=True,
-        beside=True,
+    lease_timeout: float = _seconds(
+        "longest wait for an accelerator in use by another measurement (default 21600)", 21_600.0
     )
-    wait_idle: float = _set_by(
-        "SECONDS",
+    wait_idle: float = _seconds(
         "longest wait per session for an idle CPU before timed runs (default 15; 0: no wait)",
         15.0,
-        convert=checked(float, lambda seconds: seconds == 0 or _is_time(seconds)),
-        ini_only=True,
-        beside=True,
+        zero=True,
     )
 
 
@@ -284,9 +245,7 @@ class Options:
         group="ci",
     )
     baselines: Path | None = _set_by(
-        "DIR",
-        "folder of the baselines (default: the nearest baselines/ above the suite)",
-        convert=Path,
+        "DIR", "folder of the baselines (default: the nearest baselines/ above the suite)"
     )
     update: Literal["missing", "append", "replace"] | None = _set_by(
         "missing|append|replace",
@@ -294,14 +253,12 @@ class Options:
         "same build, up to four days; append: a further session of any commit; replace: new "
         "values. append and replace need --mlperf-reason",
         bare="missing",
-        attached=True,
     )
-    baseline_runs: int = _set_by(
+    baseline_runs: int = _ini(
         "N",
         "runs of a recorded baseline (default 8; failures need 5)",
         8,
         convert=checked(int, lambda runs: runs >= 1),
-        ini_only=True,
     )
     reason: str | None = _set_by("TEXT", "why a baseline is recorded; stored in it", beside=True)
     fail_on: frozenset[str] = _set_by(
@@ -322,9 +279,6 @@ class Options:
         5,
         convert=checked(int, lambda runs: 2 <= runs <= MAX_RUNS),
     )
-    accepted: AcceptedOptions = AcceptedOptions()
-    energy: EnergyOptions = EnergyOptions()
-    conditions: ConditionOptions = ConditionOptions()
     confirm: Literal["auto", "always", "never"] = _set_by(
         "auto|always|never",
         "confirm a drop by interleaved runs of the baseline's build, if the suite defines "
@@ -336,27 +290,16 @@ class Options:
         bare="always",
     )
     runs_dir: Path = _set_by(
-        "DIR",
-        "folder of results and logs (default .mlperf)",
-        ".mlperf",
-        convert=Path,
-        beside=True,
-        group="ci",
+        "DIR", "folder of results and logs (default .mlperf)", ".mlperf", beside=True, group="ci"
     )
-    requests: Literal["no", "yes"] = _set_by(
-        "no|yes",
+    requests: Literal["no", "yes"] = _switch(
         "log each request of Concurrency and OpenLoop in the run's folder (requests.jsonl.gz): "
         "times, tokens, why it ended; without prompts and answers",
-        "no",
-        bare="yes",
         group="mlperf",
     )
-    compliance: Literal["no", "yes"] = _set_by(
-        "no|yes",
+    compliance: Literal["no", "yes"] = _switch(
         "also run the compliance tests of a closed submission (TEST01, TEST04, TEST06 and others), "
         "one run each",
-        "no",
-        bare="yes",
         group="mlperf",
     )
     handicap: float = _set_by(
@@ -366,21 +309,17 @@ class Options:
         0.0,
         convert=handicap,
     )
-    benchmarks: BenchmarkOptions = BenchmarkOptions()
-    neighbours: Literal["no", "yes"] = _set_by(
+    neighbours: Literal["no", "yes"] = _ini(
         "no|yes",
         "yes: cases may run on several GPUs of this machine at the same time (-n 4, or several "
         "runners); they have separate baselines, never compared with those of a host in exclusive "
         "use",
         "no",
-        ini_only=True,
     )
     manifest: Path | None = _set_by(
         "FILE",
-        "judge this session as part of a plan (from pytest-mlperf plan --format json): corrects "
-        "for "
-        "multiple comparisons over the whole plan; pytest-mlperf merge combines the parts",
-        convert=Path,
+        "judge this session as part of a plan (from pytest-mlperf plan --format json), with "
+        "correction for multiple comparisons over the plan; pytest-mlperf merge combines parts",
         group="ci",
     )
     suspects: Path | None = _set_by(
@@ -388,13 +327,10 @@ class Options:
         "results of the last session, or a folder of results: measure SUSPECT cases first and "
         "judge them alone; fail a PROVISIONAL drop that an earlier day had too. Not needed if "
         "sessions share --mlperf-runs-dir",
-        convert=Path,
         beside=True,
         group="ci",
     )
-    json: Path | None = _set_by(
-        "FILE", "also write the results to FILE", convert=Path, beside=True, group="ci"
-    )
+    json: Path | None = _set_by("FILE", "also write the results to FILE", beside=True, group="ci")
     resume: str | None = _set_by(
         "last|RUN",
         "continue an interrupted session, the last one or one by its id, without repeating "
@@ -403,6 +339,10 @@ class Options:
         bare="last",
         beside=True,
     )
+    accepted: AcceptedOptions = AcceptedOptions()
+    energy: EnergyOptions = EnergyOptions()
+    benchmarks: BenchmarkOptions = BenchmarkOptions()
+    conditions: ConditionOptions = ConditionOptions()
     plan: bool = False
     report: tuple[tuple[str, Path], ...] = ()
     added: AddedOptions = AddedOptions()
@@ -415,10 +355,8 @@ class Options:
     @property
     def by_name(self) -> Mapping[str, Any]:
         """The values of all options, including those of add-ons, for hooks."""
-        values: dict[str, Any] = {}
-        for one in fields(self):
-            value = getattr(self, one.name)
-            values |= vars(value) if one.name in _GROUPS else {one.name: value}
+        groups = [self, *(getattr(self, group) for group in _GROUPS)]
+        values = {name: value for group in groups for name, value in vars(group).items()}
         return {**{name: values[name] for name in _OPTIONS}, **self.added.values}
 
     @property
@@ -443,11 +381,13 @@ _GROUPS: Mapping[str, type[Any]] = {
 }
 """Groups of options, by the field that has them."""
 
+_CLASSES: tuple[type[Any], ...] = (Options, *_GROUPS.values())
+
 _OPTIONS: dict[str, SessionOption] = {
-    one.name: one.metadata["option"]
-    for outer in fields(Options)
-    for one in (fields(_GROUPS[outer.name]) if outer.name in _GROUPS else (outer,))
-    if one.metadata
+    field.name: field.metadata["option"]
+    for group in _CLASSES
+    for field in fields(group)
+    if field.metadata
 }
 OPTION_NAMES = frozenset({*_OPTIONS, "plan", "report"})
 
@@ -469,13 +409,10 @@ def add_options(parser: pytest.Parser, added: Mapping[str, SessionOption]) -> No
         if option.ini_only:
             parser.addini(f"mlperf_{name}", f"{option.metavar}: {option.help}", default=None)
             continue
-        strings, more = [_as_option(name)], dict[str, Any](metavar=option.metavar)
-        if option.attached:
-            strings += [f"{strings[0]}={word}" for word in option.metavar.split("|")]
-            more |= {"action": Attached, "nargs": 0, "const": option.bare}
-        elif option.bare:
+        more = dict[str, Any](metavar=option.metavar, help=option.help, default=None)
+        if option.bare:
             more |= {"action": Optional, "nargs": "?", "const": option.bare}
-        groups.get(option.group, group).addoption(*strings, default=None, help=option.help, **more)
+        groups.get(option.group, group).addoption(_as_option(name), **more)
         parser.addini(f"mlperf_{name}", option.help.replace("%%", "%"), default=None)
     group.addoption(
         "--mlperf-report", metavar="FORMAT=FILE", action="append", default=None, help=REPORT
@@ -530,15 +467,17 @@ BARE_OPTIONS: Mapping[str, Collection[str]] = {
 def read_options(config: pytest.Config) -> Options:
     """Read and check all options together."""
     added = addons_of(config).options
-    values = {name: _value(config, name, option) for name, option in {**_OPTIONS, **added}.items()}
-    plan = bool(config.getoption("mlperf_plan")) or bool(config.getini("mlperf_plan"))
-    groups = {
-        field: group(**{one.name: values[one.name] for one in fields(group)})
-        for field, group in _GROUPS.items()
+    values: dict[str, Any] = {
+        name: _value(config, name, option) for name, option in {**_OPTIONS, **added}.items()
     }
-    alone = {one.name: values[one.name] for one in fields(Options) if one.metadata}
+    plan = bool(config.getoption("mlperf_plan")) or bool(config.getini("mlperf_plan"))
+    grouped = {
+        name: group(**{field.name: values[field.name] for field in fields(group)})
+        for name, group in _GROUPS.items()
+    }
+    alone = {field.name: values[field.name] for field in fields(Options) if field.metadata}
     options = Options(
-        **{**alone, **groups},
+        **{**alone, **grouped},
         plan=plan,
         report=_reports(config),
         added=AddedOptions(values={name: values[name] for name in added}, declared=added),
@@ -548,24 +487,19 @@ def read_options(config: pytest.Config) -> Options:
 
 
 def _value(config: pytest.Config, name: str, option: SessionOption) -> object:
-    shown = _shown(name, option)
+    label = _shown(name, option)
     setting, base = _setting(config, name, ini_only=option.ini_only)
     if setting is None:
         setting = option.default
     try:
         value = option.convert(setting) if isinstance(setting, str) else setting
-    except UnknownWord as error:
-        from pytest_mlperf.core.untrusted_text import nearest
-
-        meant = nearest(error.word, error.words)
-        raise pytest.UsageError(f"{shown}: unknown word {error.word!r}{meant}") from None
     except MlperfError as error:
-        raise pytest.UsageError(f"{shown}: {error}") from None
+        raise pytest.UsageError(f"{label}: {error}") from None
     except Exception as error:  # an add-on's may raise anything
         if not isinstance(error, ValueError) and name in _OPTIONS:
             raise
         expected = f"{option.metavar}: {option.help}".replace("%%", "%")
-        raise pytest.UsageError(f"{shown}: {setting!r} is not valid; expected {expected}") from None
+        raise pytest.UsageError(f"{label}: {setting!r} is not valid; expected {expected}") from None
     return base / value if isinstance(value, Path) else value
 
 
@@ -578,13 +512,13 @@ def _setting(config: pytest.Config, name: str, *, ini_only: bool = False) -> tup
 
 
 def _reports(config: pytest.Config) -> tuple[tuple[str, Path], ...]:
-    asked, base = _setting(config, "report")
-    if not asked:
+    texts, base = _setting(config, "report")
+    if not texts:
         return ()
     from pytest_mlperf.reports.formats import parse_report
 
     files: dict[Path, str] = {}
-    for words in asked:
+    for words in texts:
         try:
             form, file = parse_report(words)
         except (ValueError, MlperfError) as error:
@@ -613,10 +547,6 @@ def _check(config: pytest.Config, options: Options) -> None:
         raise pytest.UsageError(
             f"{_as_option(options.added.elsewhere)} cannot be combined with -n; remove -n"
         )
-    words = set(_OPTIONS["update"].metavar.split("|"))
-    for word in words & set(config.args) if options.update else ():
-        if not Path(word).exists():
-            raise pytest.UsageError(f"--mlperf-update {word}: write --mlperf-update={word}")
     if options.update in {"replace", "append"} and not options.reason:
         raise pytest.UsageError(
             f'--mlperf-update={options.update} needs --mlperf-reason "why this value is accepted"'

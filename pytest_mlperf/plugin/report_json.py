@@ -15,6 +15,7 @@ from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.core.untrusted_text import visible
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.reports.for_pytest import properties
+from pytest_mlperf.reports.sentences import first_line
 from pytest_mlperf.suite.pairs import Testable
 
 VERDICT: pytest.StashKey[CaseResult] = pytest.StashKey()
@@ -69,18 +70,18 @@ def attach(item: pytest.Item, report: pytest.TestReport, error: BaseException | 
         _point(report.longrepr, message, str(item.path), line)
 
 
-def _make_visible(shown: Any) -> None:
+def _make_visible(exception: Any) -> None:
     """Escape control characters in an exception, which terminals obey and xdist cannot send."""
-    for entry in entries(shown):
+    for entry in entries(exception):
         entry.lines[:] = [visible(text, keep="\n\t") for text in entry.lines]
-    for _, crash, _ in getattr(shown, "chain", ()):
+    for _, crash, _ in getattr(exception, "chain", ()):
         if crash:
             crash.message = visible(crash.message, keep="\n\t")
 
 
-def entries(shown: Any) -> list[Any]:
+def entries(exception: Any) -> list[Any]:
     """Return the entries of an exception as pytest shows it, whose lines may be changed."""
-    chain = getattr(shown, "chain", [(getattr(shown, "reprtraceback", None), None, None)])
+    chain = getattr(exception, "chain", [(getattr(exception, "reprtraceback", None), None, None)])
     return [entry for trace, *_ in chain for entry in getattr(trace, "reprentries", ())]
 
 
@@ -129,18 +130,17 @@ def _shown(message: str, result: CaseResult, root: Path) -> Any:
     try:
         raise pytest.fail.Exception(message, pytrace=False)
     except pytest.fail.Exception:
-        shown = pytest.ExceptionInfo.from_current().getrepr(style="value")
-    _point(shown, _first_line(result), str(root / result.suite), result.line)
-    return shown
+        exception = pytest.ExceptionInfo.from_current().getrepr(style="value")
+    _point(exception, _first_line(result), str(root / result.suite), result.line)
+    return exception
 
 
 def _first_line(result: CaseResult) -> str:
-    return visible(f"{result.verdict.outcome} {result.verdict.headline}")
+    return visible(first_line(result.verdict))
 
 
-def _point(shown: Any, message: str, path: str, line: int) -> None:
-    """Set message and location for the short summary and JUnit."""
-    crash = getattr(shown, "reprcrash", None)
+def _point(exception: Any, message: str, path: str, line: int) -> None:
+    crash = getattr(exception, "reprcrash", None)
     if crash:
         crash.message, crash.path, crash.lineno = message, path, line
 

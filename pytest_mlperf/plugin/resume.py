@@ -164,7 +164,6 @@ def _is_done(result: CaseResult) -> bool:
 
 @cache
 def _packages(places: tuple[str, ...]) -> dict[str, str]:
-    """Return package versions; the first folder with a package wins."""
     packages: dict[str, str] = {}
     for distribution in distributions(path=list(places)):
         # Not `name` and `version`: each parses the whole description of the package again.

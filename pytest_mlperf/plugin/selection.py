@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_mlperf.core.untrusted_text import meant
+from pytest_mlperf.core.untrusted_text import nearest
 from pytest_mlperf.hardware.machine import Machine, detect, split
 from pytest_mlperf.hardware.specs import known_classes
 from pytest_mlperf.plugin.addons import EXIT_ENVIRONMENT
@@ -68,10 +68,10 @@ class Selection:
             return  # whoever sees the nodes of the cluster does
         if not self.look_for({name}).has(name) and name != self._options.pretend:
             kind, classes = whole_class(split(name)[1]), known_classes().values()
+            hint = "" if kind in classes else nearest(kind, classes)
             pytest.exit(
-                f"mlperf: accelerator {name} is required, but not on this machine "
-                f"({self.machine.seen})"
-                f"{'' if kind in classes else meant(kind, classes) or '; unknown accelerator'}",
+                f"mlperf: accelerator {name} is required, but not on this machine; available: "
+                f"{self.machine.seen}{hint}",
                 returncode=EXIT_ENVIRONMENT,
             )
 

@@ -13,11 +13,17 @@ from typing import Any, cast
 
 import pytest
 
-from pytest_mlperf.bench.bench import Bench, fails, require_power_source, unjudged_told
+from pytest_mlperf.bench.bench import (
+    Bench,
+    fails,
+    is_named,
+    known_failures,
+    require_power_source,
+    unjudged_told,
+)
 from pytest_mlperf.bench.files import AcceptedBaselines
 from pytest_mlperf.bench.policy import LONE_PHASE, Phase
 from pytest_mlperf.core.case import Kind
-from pytest_mlperf.core.causes import causes
 from pytest_mlperf.core.results import CaseResult, Results, Suspect, by_case
 from pytest_mlperf.core.rulings.criteria import with_criterion
 from pytest_mlperf.core.rulings.multiplicity import DROP_OUTCOMES
@@ -34,11 +40,9 @@ from pytest_mlperf.plugin.deferred import HELD_FOLDER, Holding
 from pytest_mlperf.plugin.measuring import (
     Live,
     bench_for,
-    names_accelerator,
     pairs_of,
     planned_pairs,
     reproducing,
-    result_of,
     stored,
 )
 from pytest_mlperf.plugin.options import SESSION, Options, read_options, run_id
@@ -46,16 +50,20 @@ from pytest_mlperf.plugin.report_json import LeftOut, case_result, planned_of, p
 from pytest_mlperf.plugin.resume import SessionProgress
 from pytest_mlperf.plugin.selection import Selection
 from pytest_mlperf.plugin.suspicion import Suspicion
+from pytest_mlperf.reports.causes import causes
 from pytest_mlperf.reports.costs import USUAL_RUNS, cost_of
 from pytest_mlperf.reports.terminal import text
+from pytest_mlperf.reports.terminal.advice import JUDGE
 from pytest_mlperf.run.project import commit_of, ignored_in_git
 from pytest_mlperf.stores.atomic import Keeping
+from pytest_mlperf.stores.results import digest_of
+from pytest_mlperf.suite.benchmarks import PlannedBenchmark
 from pytest_mlperf.suite.pairs import PlannedPair, Testable
 
 
-def suspects_first(items: list[pytest.Item], before: Iterable[Suspect]) -> None:
+def suspects_first(items: list[pytest.Item], suspects: Iterable[Suspect]) -> None:
     """Move the cases of SUSPECT tests to the front."""
-    tests = {suspect.test for suspect in before}
+    tests = {suspect.test for suspect in suspects}
     keys = {item: p and (p.path, p.case.id) for item in items for p in [planned_of(item)]}
     first = {key for item, key in keys.items() if key and item.nodeid in tests}
     items.sort(key=lambda item: keys[item] not in first)
@@ -154,8 +162,7 @@ class MlperfSession:
             verdict = self.bench.verdict(planned, kind, tests, self.phase_of(planned))
         if not self.waits(planned, verdict):
             verdict = self.with_criteria(planned, verdict)
-        named = names_accelerator(planned, self.options)
-        return unjudged_told(verdict, fail_on=self.options.fail_on, named=named)
+        return unjudged_told(verdict, fail_on=self.options.fail_on, named=self._is_named(planned))
 
     def with_criteria(self, planned: Testable | None, verdict: Verdict) -> Verdict:
         """Apply add-ons' criteria to a final verdict; each sees it without the others."""
@@ -217,8 +224,12 @@ class MlperfSession:
 
     def fails(self, planned: Testable, verdict: Verdict) -> bool:
         """Whether a verdict fails its test under this session's options."""
-        named = names_accelerator(planned, self.options)
-        return fails(verdict, fail_on=self.options.fail_on, named=named)
+        return fails(verdict, fail_on=self.options.fail_on, named=self._is_named(planned))
+
+    def _is_named(self, planned: Testable) -> bool:
+        return is_named(
+            planned.case.accelerator, pretended=self.options.pretend in planned.accelerators
+        )
 
     def message_of(self, result: CaseResult) -> str:
         """Return the failure message of a result."""
@@ -251,18 +262,41 @@ class MlperfSession:
         arguments = self._orders.get("mlperf_arguments")
         if arguments is None:
             arguments = reproducing(self.config.invocation_params.args)
-        result = result_of(
-            planned,
-            verdict,
+        judged = isinstance(planned, PlannedBenchmark)
+        if judged and not any(argument.startswith(JUDGE) for argument in arguments):
+            arguments = (JUDGE, *arguments)  # which an ini file may ask for
+        limits, suite, options, root = (
+            planned.limits, planned.suite, self.options, self.config.rootpath
+        )  # fmt: skip
+        if verdict.kind == Kind.EFFICIENCY and not isinstance(planned, PlannedPair):
+            limits = planned.efficiency_limits
+        files = [root / file for file in (planned.path, verdict.baseline.file) if file]
+        digests = {str(file.resolve()): digest for file in files if (digest := digest_of(file))}
+        # Here what others wrote becomes part of a result, which every file must be able to hold.
+        result = CaseResult(
             test=item.nodeid,
-            root=self.config.rootpath,
-            options=self.options,
-            arguments=tuple(arguments),
-            rate=rate,
-            pairs=self.phase_of(planned).together if verdict.kind in DROP_OUTCOMES else 0,
+            suite=str(planned.path.resolve()),
+            line=planned.line,
+            round=suite.round,
+            profile=suite.profile,
+            verdict=verdict,
             failed=failed,
+            limits=limits,
+            scored=Kind.ACCURACY in planned.kinds,
+            handicap=options.handicap,
+            max_runs=options.max_runs,
+            arguments=tuple(arguments),
+            pretended=options.pretend in planned.accelerators,
+            target_qps=rate[0],
+            qps_source=rate[1],
+            division=suite.division,
+            techniques=planned.techniques,
+            pairs=self.phase_of(planned).together if verdict.kind in DROP_OUTCOMES else 0,
+            elsewhere=planned.elsewhere,
+            expected_failures=known_failures(planned),
+            rests_on=digests,
         )
-        return self.suspicion.marked(self._with_facts(planned, result))
+        return self.suspicion.marked(self._with_facts(planned, stored(root, result)))
 
     def _with_facts(self, planned: Testable, result: CaseResult) -> CaseResult:
         calls = self.addons.call(

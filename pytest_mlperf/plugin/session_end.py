@@ -88,7 +88,6 @@ def _write_results(state: MlperfSession, path: Path, summary: Results) -> None:
 
 
 def _close_journal(state: MlperfSession, session: pytest.Session) -> None:
-    """Close the journal; keep its file if the session was interrupted."""
     stopped = session.shouldfail or session.shouldstop
     over = session.exitstatus in {pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED}
     state.progress.end(over=over and not stopped)
@@ -155,10 +154,11 @@ def fold_failures(state: MlperfSession, reporter: Any) -> None:
 
 def summarise(state: MlperfSession, reporter: Any) -> None:
     """Print the summary."""
-    shown = not reporter.no_summary and reporter.config.option.tbstyle not in {"no", "line"}
+    style = reporter.config.option.tbstyle
+    failures_shown = not reporter.no_summary and style not in {"no", "line"}
     try:
         width, colour = reporter._tw.fullwidth, reporter._tw.hasmarkup
-        lines = _lines(state, width, colour=colour, failures_shown=shown)
+        lines = _lines(state, width, colour=colour, failures_shown=failures_shown)
     except Exception as error:  # pytest's own summary must follow all the same
         lines = [unforeseen("the summary cannot be printed", error), *state.keeping.lines]
         session = reporter._session

@@ -40,7 +40,6 @@ class Suspicion:
 
     @cached_property
     def _left(self) -> suspects.Remembered:
-        """Suspects of this machine's sessions and of results that the user names."""
         here = suspects.load(self._file)
         if not self._named:
             return here
@@ -86,8 +85,8 @@ class Suspicion:
 
     def last_word(self, result: CaseResult, verdict: Verdict) -> Verdict:
         """Return the verdict on a marked result, given earlier sessions."""
-        before = None if result.handicap or result.pretended else result.suspected
-        return second_day(verdict, before, self._date, at_once=self._at_once)
+        suspect = None if result.handicap or result.pretended else result.suspected
+        return second_day(verdict, suspect, self._date, at_once=self._at_once)
 
     def after(self, results: Sequence[CaseResult]) -> tuple[Suspect, ...]:
         """Return the suspects for the next session."""
@@ -106,7 +105,6 @@ class Suspicion:
 
 
 def _of_pull_request() -> bool:
-    """Whether CI tests a pull request, which must not write suspects."""
     event = os.environ.get("GITHUB_EVENT_NAME", "")
     numbers = (os.environ.get(name, "false") for name in PULL_REQUEST)
     return event.startswith(("pull_request", "merge_group")) or any(

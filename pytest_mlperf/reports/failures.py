@@ -8,13 +8,22 @@ from dataclasses import dataclass
 from itertools import chain
 
 from pytest_mlperf.core.baseline import Record
-from pytest_mlperf.core.causes import DROPS, EXPLAINED, NO_CAUSE, Cause, Siblings, Strength, causes
 from pytest_mlperf.core.control import seen_in_words
 from pytest_mlperf.core.reason import ranges_of
 from pytest_mlperf.core.results import IMPORTED, CaseResult, Results
 from pytest_mlperf.core.untrusted_text import some
 from pytest_mlperf.core.verdict import Outcome, Verdict
+from pytest_mlperf.reports.causes import (
+    DROPS,
+    EXPLAINED,
+    NO_CAUSE,
+    Cause,
+    Siblings,
+    Strength,
+    causes,
+)
 from pytest_mlperf.reports.rows import all_tables
+from pytest_mlperf.reports.sentences import first_line
 from pytest_mlperf.reports.terminal.advice import again
 
 MIN_COMMON_TESTS = 3
@@ -57,7 +66,7 @@ class Failure:
         """The texts by which it is grouped: likely causes of a regression, else its headline."""
         verdict = self.result.verdict
         if not self.regressed:
-            return [f"{verdict.outcome} {verdict.headline}"]
+            return [first_line(verdict)]
         # That other cases regressed too is what the group itself says.
         likely = [c for c in self.causes if c.strength > Strength.HINT and c.rule != "siblings"]
         base = verdict.baseline

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from statistics import geometric_mean
 from typing import Any
 
-from pytest_mlperf.core.case import Kind
+from pytest_mlperf.core.case import Kind, Scenario
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.results import CaseResult
-from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.untrusted_text import visible
-from pytest_mlperf.core.verdict import Verdict, final_word
+from pytest_mlperf.core.verdict import Verdict
+from pytest_mlperf.reports.promises import final_word
+from pytest_mlperf.reports.sentences import sentence
 
 
 def properties(result: CaseResult) -> list[tuple[str, str]]:
@@ -21,7 +22,7 @@ def properties(result: CaseResult) -> list[tuple[str, str]]:
     pairs = [
         ("mlperf.case", verdict.case.id),
         ("mlperf.verdict", str(verdict.outcome)),
-        ("mlperf.headline", verdict.headline),
+        ("mlperf.headline", sentence(verdict.headline)),
         ("mlperf.profile", result.profile),
         ("mlperf.division", result.division),
         *(("mlperf.technique", name) for name in result.techniques),
@@ -104,7 +105,7 @@ def _about(verdict: Verdict) -> dict[str, Any]:
             m.metric: m.baseline.value for m in verdict.metrics if m.baseline.value is not None
         },
         "accuracy": dict(verdict.accuracy.scores) if verdict.accuracy else {},
-        "gate": verdict.gate.in_words if verdict.gate else None,
+        "gate": sentence(verdict.gate.note) if verdict.gate else None,
     }
 
 

@@ -8,7 +8,6 @@ from functools import partial
 from statistics import geometric_mean
 
 from pytest_mlperf.core.case import Case, Kind
-from pytest_mlperf.core.causes import OTHER_FILES, Cause, Strength, shortened
 from pytest_mlperf.core.control import seen_in_words
 from pytest_mlperf.core.measurement import GpuRun, ReplicaRun, Run
 from pytest_mlperf.core.metrics import METRICS
@@ -35,9 +34,11 @@ from pytest_mlperf.core.verdict import (
     PairedVerdict,
     RatioVerdict,
     Verdict,
-    final_word,
 )
 from pytest_mlperf.judge.inputs import Direction
+from pytest_mlperf.reports.causes import OTHER_FILES, Cause, Strength, shortened
+from pytest_mlperf.reports.promises import final_word
+from pytest_mlperf.reports.sentences import first_line, gate_result, sentence
 from pytest_mlperf.reports.terminal.layout import TextTable, fold
 
 
@@ -195,12 +196,12 @@ def notes_of(verdict: Verdict) -> list[str]:
     """Return the notes of a verdict, then those of its metrics that the first line leaves out."""
     by_note: dict[str, list[str]] = {}
     for metric in verdict.metrics:
-        by_note.setdefault(metric.note, []).append(title(metric.metric))
+        by_note.setdefault(sentence(metric.note or ""), []).append(title(metric.metric))
     deciding = noted_in_headline(verdict)
-    for note in ("", deciding.note if deciding else ""):
-        by_note.pop(note, None)
+    for note in (None, deciding.note if deciding else None):
+        by_note.pop(sentence(note or ""), None)
     of_metrics = (f"{name}: {note}" for note, names in by_note.items() for name in names)
-    return list(dict.fromkeys([*verdict.notes, *of_metrics]))
+    return list(dict.fromkeys([*map(sentence, verdict.notes), *of_metrics]))
 
 
 def shown(value: float | None, write: Callable[[float], str] = "{:.3f}".format) -> str:
@@ -315,7 +316,7 @@ def rows(result: CaseResult) -> Iterator[dict[str, str]]:
     made the test fail, though it need not, says so under "failed".
     """
     verdict = result.verdict
-    answer = verdict.gate.answer if verdict.kind == Kind.ACCURACY and verdict.gate else ""
+    answer = gate_result(verdict.gate) if verdict.kind == Kind.ACCURACY and verdict.gate else ""
     word = str(verdict.outcome)
     for place, row in enumerate(_rows(verdict)):
         first = {"gate": answer} if answer and not place else {}
@@ -399,7 +400,9 @@ def facts_of(result: CaseResult) -> dict[str, str]:
         "to settle it": final_word(verdict),
         "samples": scored and f"{scored.samples:,}{of}, {scored.source}",
         "answers": scored and scored.answers_in_words,
-        "gate": verdict.gate.answer if verdict.gate and verdict.kind == Kind.ACCURACY else None,
+        "gate": gate_result(verdict.gate)
+        if verdict.gate and verdict.kind == Kind.ACCURACY
+        else None,
         "baseline": verdict.baseline.source,
         "baseline file": verdict.baseline.file,
         "machine": machine(verdict),
@@ -415,12 +418,12 @@ def facts_of(result: CaseResult) -> dict[str, str]:
 
 def gate(verdict: Verdict) -> str | None:
     """Return whether the gate of an accuracy test was evaluated, and on how many samples."""
-    return verdict.gate.in_words if verdict.kind == Kind.ACCURACY and verdict.gate else None
+    return sentence(verdict.gate.note) if verdict.kind == Kind.ACCURACY and verdict.gate else None
 
 
 def with_gate(verdict: Verdict) -> str:
     """Return word and first line, with what they do not tell: of the gate, and what is missing."""
-    words, gate_words = f"{verdict.outcome} {verdict.headline}", gate(verdict)
+    words, gate_words = first_line(verdict), gate(verdict)
     repeats = gate_words is None or gate_words in words or verdict.outcome is Outcome.GATE_FAIL
     if missing := final_word(verdict):
         words = f"{words}; {missing}"

@@ -13,7 +13,7 @@ from functools import cache, cached_property
 from importlib.resources import files
 from typing import Any, Literal
 
-from pytest_mlperf.core.scenario import Scenario
+from pytest_mlperf.core.case import Scenario
 
 LOADGEN, ENDPOINTS = "LoadGen", "MLPerf Endpoints"
 

@@ -18,8 +18,8 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Literal
 
+from pytest_mlperf.core.case import Scenario
 from pytest_mlperf.core.numbers import Count, Positive
-from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.rounds import ROUNDS, load_round
 
 RESULTS_FILE = "official-results.csv.gz"

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from pytest_mlperf.core import measurement
+from pytest_mlperf.core.case import Scenario
 from pytest_mlperf.core.contention import MEMORY_SHARE, Contention, client_note, lost_share
 from pytest_mlperf.core.energy import EnergyReading, Source
 from pytest_mlperf.core.errors import RunError
@@ -17,9 +18,7 @@ from pytest_mlperf.core.measurement import ReplicaRun, RunHardware, RunServing
 from pytest_mlperf.core.metrics import METRICS, SLOWEST_REPLICA
 from pytest_mlperf.core.numbers import MAX_RATE, MIN_RATE, change, duration, percent
 from pytest_mlperf.core.reason import Key, Reason, Sign, SignKey
-from pytest_mlperf.core.rulings.sample import ZERO
 from pytest_mlperf.core.rulings.stragglers import slowest
-from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.hardware.clock import MIN_MOVE_SECONDS
 from pytest_mlperf.hardware.machine import split
 from pytest_mlperf.run.logs import Detail
@@ -144,7 +143,7 @@ def figures(
             signs.append(Sign(key=SignKey.GOODPUT_UNKNOWN, text=text))
         else:
             ours[GOODPUT] = goodput
-    none = [f"goodput is 0: {ZERO[GOODPUT]}"] if zero else []
+    none = ["goodput is 0: no request met its limits"] if zero else []
     samples, duration_s = int(result["completed"]), float(result["duration_s"])
     metrics = with_token_rate({**ours, **theirs}, samples=samples, duration_s=duration_s)
     return Figures(

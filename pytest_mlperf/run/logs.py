@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from pytest_mlperf.core.case import Scenario
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.numbers import plural
 from pytest_mlperf.core.reason import Key, Reason
-from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.untrusted import parse_json
 from pytest_mlperf.stores.foreign import MAX_LOG_BYTES, UnfitError, read_regular
 

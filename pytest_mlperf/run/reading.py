@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from pytest_mlperf.core.baseline import has_salt
+from pytest_mlperf.core.case import Scenario
 from pytest_mlperf.core.energy.host import Counted, host_energy
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.job import Job, LoadGenSettings, MeasuredCase
@@ -27,7 +28,6 @@ from pytest_mlperf.core.metrics import (
 from pytest_mlperf.core.numbers import quantity
 from pytest_mlperf.core.paths import placeless
 from pytest_mlperf.core.reason import Key, Reason, Sign, SignKey
-from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.server.changes import HIDDEN_SHARE
 from pytest_mlperf.hardware.clock import MIN_MOVE_SECONDS
 from pytest_mlperf.hardware.machine import Machine, split

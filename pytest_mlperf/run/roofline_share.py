@@ -22,7 +22,6 @@ from pytest_mlperf.core.roofline.gpu import (
     per_dollar,
 )
 from pytest_mlperf.core.roofline.work import AnyWork, Circumstances, Decode
-from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.hardware.machine import split
 from pytest_mlperf.hardware.specs import find_gpu, gpu_in
 from pytest_mlperf.rounds.work import WorkloadWork, find_work
@@ -117,10 +116,8 @@ def most_together(samples: int, job: Job, engine: Mapping[str, str]) -> float | 
     Neither a prefix cache nor several copies of the model put more into one step.
     """
     most = [float(samples)] if samples else []
-    if job.case.scenario == Scenario.SINGLE_STREAM:
-        most.append(1.0)
-    if job.case.scenario == Scenario.MULTI_STREAM:
-        most.append(float(job.settings.samples_per_query))
+    if job.case.scenario.answers_one_at_a_time:
+        most.append(float(job.settings.per_query))
     if BATCH_KEY in engine:
         most.append(_number(BATCH_KEY, engine))
     return min(most, default=None)

@@ -72,7 +72,7 @@ def arrays(content: bytes, baseline: AccuracyBaseline, *names: str) -> dict[str,
     most = min(baseline.samples * MAX_SCORE_BYTES + HEADER, MAX_SCORES_BYTES)
     archive = foreign.NumpyArchive(content, max_bytes=most)
     if unknown := archive.names - {*baseline.steps, OUTPUTS}:
-        raise ValueError(f"holds {min(unknown)!r}, which is no metric of {baseline.workload}")
+        raise ValueError(f"holds {min(unknown)!r}, which is not a metric of {baseline.workload}")
     read = {name: archive.read(name) for name in names if name in archive.names}
     if odd := next((name for name, values in read.items() if values.ndim != 1), None):
         raise ValueError(f"{odd} has {read[odd].ndim} axes, and scores have one")
@@ -263,5 +263,5 @@ def _checked(
 def _cure(path: Path, file: Path) -> str:
     return (
         f"restore both files (git checkout -- {shlex.quote(str(path))} {shlex.quote(str(file))}), "
-        "or delete both and record anew with --mlperf-update=missing"
+        "or delete both and record again: --mlperf-update=missing"
     )

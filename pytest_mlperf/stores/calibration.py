@@ -14,7 +14,7 @@ CALIBRATION_DOCUMENT = Document(
     Calibration,
     schema=SCHEMA_VERSION,
     title="calibration",
-    anew="calibrate anew: pytest-mlperf calibrate",
+    anew="calibrate again: pytest-mlperf calibrate",
 )
 
 save = CALIBRATION_DOCUMENT.save

@@ -24,7 +24,7 @@ LOCK_WAIT_SECONDS = 60.0
 
 T = TypeVar("T")
 
-RECORD = "record anew with --mlperf-update=missing"
+RECORD = "record again: --mlperf-update=missing"
 
 _CURES = {
     **dict.fromkeys(atomic.DISK_FULL, "free some space and run again"),
@@ -178,7 +178,7 @@ def written_to(path: Path) -> Path:
         return path
     target = Path(os.path.realpath(path))
     if target.is_symlink():
-        raise BaselineError(f"{path}: links in a circle; remove it, or link it to a file")
+        raise BaselineError(f"{path}: a circular link; remove it, or link it to a file")
     folder = path.parent.resolve()
     root = next((one for one in (folder, *folder.parents) if (one / ".git").exists()), folder)
     if not target.is_relative_to(root):
@@ -190,7 +190,7 @@ def written_to(path: Path) -> Path:
 
 
 def _not_written(path: Path, error: OSError) -> BaselineError:
-    cure = _CURES.get(error.errno or 0, "repair that and run again")
+    cure = _CURES.get(error.errno or 0, "fix that and run again")
     return BaselineError(
         f"{path}: cannot be written: {error.strerror or error}; nothing was changed: {cure}"
     )

@@ -119,7 +119,7 @@ def read_point(folder: Path) -> RecordedPoint:
     path = file_of(folder, SUMMARY_FILE)
     if path is None:
         raise MlperfError(
-            f"{folder}: cut: it has {CONFIG} and no {SUMMARY_FILE}; the run did not end, "
+            f"{folder}: cut: it has {CONFIG} and no {SUMMARY_FILE}; the run did not end; "
             "leave it out"
         )
     raw = read_foreign(path, RESULT_TITLE)

@@ -67,8 +67,8 @@ def read_answers(folder: Path, dataset: str | None) -> RecordedAnswers:
     for name in (SAMPLES_FILE, EVENTS_FILE):
         if not (folder / name).exists():
             raise MlperfError(
-                f"{folder}: has no {name}, so that nobody knows which answer belongs to which "
-                "sample; its scores cannot be judged"
+                f"{folder}: has no {name}, so answers cannot be matched to samples, and scores "
+                "cannot be judged"
             )
     chosen, samples = _samples(folder, dataset)
     requests: dict[int, str] = {}

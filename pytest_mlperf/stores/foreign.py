@@ -219,7 +219,7 @@ def json_of(path: Path | str, title: str, content: bytes, *, repeated_keys: bool
 def unreadable(content: bytes) -> str:
     """Return why `read_foreign` would refuse JSON that is to be written, or ""."""
     if len(content) > MAX_FILE_BYTES:
-        return f"{len(content):,} bytes, and {size_in_words(MAX_FILE_BYTES)} are read back at most"
+        return f"{len(content):,} bytes, and {size_in_words(MAX_FILE_BYTES)} can be read at most"
     try:
         require_bounded(content, MAX_FILE_VALUES)
     except ValueError as error:

@@ -94,7 +94,7 @@ def read(folder: Path) -> tuple[Begun, dict[str, CaseResult]]:
         results = [_RESULT.check(parse_json(line)) for line in lines[:-1]]
     except FileNotFoundError:
         raise MlperfError(
-            f"{folder} has no {JOURNAL_FILE}: no session of that name was interrupted"
+            f"{folder} has no {JOURNAL_FILE}: no interrupted session of that name"
         ) from None
     except OSError as error:
         raise MlperfError(f"{path}: cannot be read: {error.strerror}") from None

@@ -72,7 +72,7 @@ def as_bytes(results: Results) -> bytes:
         return _results().dump_json(encodable(results))
 
 
-CURE = "take the results.json that pytest wrote, or measure again: pytest suites"
+CURE = "use the results.json that pytest wrote, or measure again: pytest suites"
 
 
 def from_bytes(source: str, content: bytes, title: str = TITLE, cure: str = CURE) -> Results:
@@ -98,8 +98,7 @@ def read_results(path: Path, content: bytes | None = None) -> Results:
     results = _checked(path, raw)
     if DIGEST in raw and raw[DIGEST] != _digest(raw):
         raise MlperfError(
-            f"{path}: changed since it was written, as its digest says; take the file that pytest "
-            "wrote"
+            f"{path}: changed since it was written (wrong digest); use the file that pytest wrote"
         )
     return results
 
@@ -195,7 +194,7 @@ _MANIFEST = foreign.Shape(Manifest)
 
 def read_manifest(path: Path, content: bytes | None = None) -> Manifest:
     """Read a manifest, or its content; raise MlperfError if its kind or schema is unknown."""
-    cure = "make one: pytest-mlperf plan --format json"
+    cure = "create one: pytest-mlperf plan --format json"
     title = "manifest of a plan"
     raw = foreign.json_of(
         path, title, foreign.content_of(path, title) if content is None else content

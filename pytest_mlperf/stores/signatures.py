@@ -50,7 +50,7 @@ def verified(path: Path, content: bytes, allowed: Path) -> str:
     signature = signature_of(path)
     content_of(allowed, "file of allowed signers")
     if not signature.exists():
-        raise MlperfError(f"{path}: not signed: {signature.name} is not beside it")
+        raise MlperfError(f"{path}: not signed: {signature.name} is missing")
     # ssh-keygen reads the signature twice: a copy cannot change in between.
     with tempfile.NamedTemporaryFile(suffix=SIGNATURE_SUFFIX) as copy:
         copy.write(content_of(signature, "signature"))
@@ -66,7 +66,7 @@ def verified(path: Path, content: bytes, allowed: Path) -> str:
             checked = _keygen(["-Y", "verify", *by, "-I", name, "-n", NAMESPACE], content)
             if checked.returncode == 0:
                 return visible(name)
-    raise MlperfError(f"{path}: its signature is not good: {_complaint(checked)}")
+    raise MlperfError(f"{path}: its signature is invalid: {_complaint(checked)}")
 
 
 def _keygen(arguments: list[str], content: bytes) -> subprocess.CompletedProcess[bytes]:
@@ -83,9 +83,7 @@ def _keygen(arguments: list[str], content: bytes) -> subprocess.CompletedProcess
             check=False,
         )
     except FileNotFoundError:
-        raise EnvironmentFault(
-            "ssh-keygen is not here, which signs and checks results: install OpenSSH's client"
-        ) from None
+        raise EnvironmentFault("ssh-keygen is not installed; install OpenSSH's client") from None
     except subprocess.TimeoutExpired:
         raise MlperfError(
             f"ssh-keygen did not answer within {SIGNING_TIMEOUT_SECONDS:.0f} s"

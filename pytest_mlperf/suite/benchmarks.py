@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-from pytest_mlperf.core.case import NAME_PATTERN, Case, Division, Kind, Profile
+from pytest_mlperf.core.case import NAME_PATTERN, Case, Division, Kind, Profile, Scenario
 from pytest_mlperf.core.job import BenchmarkTest
-from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.suite.tables import ExpectedFailure
 
 BENCHMARK_USE = "pytest-benchmark"

@@ -43,11 +43,9 @@ def side_of(suite: Suite, text: str) -> Side:
         return matching[0]
     if matching:
         names = (f"{e.full_label}-{name}" if name else e.full_label for e, name in matching)
-        raise LookupError(
-            f"several engine entries are called {text!r}: write one of {', '.join(names)}"
-        )
+        raise LookupError(f"several engine entries named {text!r}: write one of {', '.join(names)}")
     labels = dict.fromkeys(label for e in entries for label in (e.label, e.full_label))
-    raise LookupError(f"no engine entry is called {text!r}{nearest(text, labels)}")
+    raise LookupError(f"no engine entry named {text!r}{nearest(text, labels)}")
 
 
 def accelerators_of(a: Side, b: Side) -> list[tuple[str, str]]:
@@ -115,7 +113,7 @@ def _side_defects(suite: Suite, scenario: str, a: Side, b: Side) -> Iterator[Def
             f'b = "{entry_b.full_label}-{entry_b.accelerators[0]}"',
         )
     if a[0] is b[0] and any(first == second for first, second in both):
-        yield (), "a and b are one and the same: there is nothing to compare"
+        yield (), "a and b are the same engine entry; name two different ones"
     loaded = _entry(suite, scenario)
     unlike = [
         name

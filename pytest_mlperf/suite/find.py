@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, WithJsonSchema
 
+from pytest_mlperf.core.case import Scenario
 from pytest_mlperf.core.metrics import CONCURRENCY, METRICS, OF_BENCHMARKS, Dimension
 from pytest_mlperf.core.numbers import quantity
-from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.search import Condition
 from pytest_mlperf.core.untrusted_text import nearest, shown
 from pytest_mlperf.suite.values import MAX_CONCURRENCY, Defect, Rates, Share, seconds
@@ -33,7 +33,7 @@ _PATTERN = r"^\s*[a-z0-9_]+\s*<\s*([0-9]+(\.[0-9]+)?|\.[0-9]+)\s*(ms|s|min|m|h)\
 def _condition(value: object) -> Condition:
     match = re.fullmatch(_CONDITION, value) if isinstance(value, str) else None
     if not match:
-        raise ValueError(f'{shown(value)} is no condition; write it as "ttft_p99 < 1 s"')
+        raise ValueError(f'{shown(value)} is not a condition; write it as "ttft_p99 < 1 s"')
     metric, limit = match[1], match[2]
     if metric not in LATENCIES:
         raise ValueError(f"unknown latency {metric!r}{nearest(metric, LATENCIES)}")
@@ -64,7 +64,7 @@ def _bounds(value: object) -> tuple[int, int]:
     if type(low) is int and type(high) is int and 1 <= low < high <= MAX_CONCURRENCY:
         return low, high
     raise ValueError(
-        f"{shown(value)} are no bounds; write the fewest and the most requests in flight, 1 to "
+        f"{shown(value)} are not bounds; write the minimum and maximum of requests in flight, 1 to "
         f"{MAX_CONCURRENCY:,}: [1, 512]"
     )
 
@@ -78,24 +78,27 @@ class FindEntry(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     maximise: Literal["target_qps", "concurrency"] = Field(
-        description="What is searched: the offered rate; in Concurrency the requests in flight."
+        description="Searched load: the offered rate; in Concurrency the requests in flight."
     )
     subject_to: Conditions = Field(
-        description='What must hold: "ttft_p99 < 1 s", or several in an array.'
+        description='Conditions: "ttft_p99 < 1 s", or several in an array.'
     )
     precision: Share = Field(
         default=0.02, description="Width of the final bracket relative to the rate."
     )
     max_runs: Annotated[StrictInt, Field(ge=3, le=50)] = Field(
-        default=8, description="Most runs of one search, each in a fresh process."
+        default=8, description="Maximum runs of one search, each in a new process."
     )
     start: Rates | None = Field(
         default=None,
-        description="First rate where there is no baseline; one number or one per accelerator; "
-        "default: probed; in Concurrency the geometric mean of the bounds.",
+        description=(
+            "First rate without a baseline; one number or one per accelerator; default: "
+            "probed; in Concurrency the geometric mean of the bounds."
+        ),
     )
     bounds: Annotated[tuple[_Requests, _Requests], BeforeValidator(_bounds)] | None = Field(
-        default=None, description="Concurrency: fewest and most requests in flight: [1, 512]."
+        default=None,
+        description="Concurrency: minimum and maximum of requests in flight: [1, 512].",
     )
 
     @property
@@ -148,8 +151,11 @@ def find_defects(scenario: Any, limits: Mapping[str, float], *, tokens: bool) ->
 
 def _bounds_defects(find: FindEntry, *, is_rate: bool) -> Iterator[Defect]:
     if is_rate != (find.bounds is None):
-        lacks = "needs bounds, the fewest and the most requests in flight: bounds = [1, 512]"
-        yield ("find",), "a rate has no bounds; requests in flight have" if is_rate else lacks
+        lacks = "needs the minimum and maximum of requests in flight: bounds = [1, 512]"
+        yield (
+            ("find",),
+            "bounds are for requests in flight, not for a rate; remove them" if is_rate else lacks,
+        )
     if is_rate or find.bounds is None:
         return
     low, high = find.bounds

@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from pytest_mlperf.core.case import Scenario
 from pytest_mlperf.core.metrics import (
     ARRIVAL_METRICS,
     AT_POINTS,
@@ -32,7 +33,6 @@ from pytest_mlperf.core.metrics import (
     point_of,
 )
 from pytest_mlperf.core.rulings.accuracy import Margin
-from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.untrusted_text import nearest, shown
 from pytest_mlperf.suite.tables import OF_BEST, AccuracyLimit, EngineEntry, ScenarioEntry
 from pytest_mlperf.suite.values import Defect, share
@@ -108,13 +108,13 @@ def limit_defects(
     ):
         yield (
             ("limits", OF_BEST),
-            "no scenario here has official values to be compared with: that takes Offline, or "
-            "find in Server or Interactive",
+            "no scenario can be compared with official results; that needs Offline, or find in "
+            "Server or Interactive",
         )
     copies = any(e.replicas_on(name) > 1 for e in engines for name in e.accelerators)
     for where, table in tables:
         if SLOWEST_REPLICA in table and not copies:
-            yield (*where, SLOWEST_REPLICA), "no engine entry has replicas, one of which is slowest"
+            yield (*where, SLOWEST_REPLICA), "no engine entry has replicas"
     yield from _gated_nowhere(limits, scenarios, judged)
     for index, scenario in enumerate(scenarios):
         measured = gateable(scenario) | {*of_server(scenario.limits, scenario), *SERVER_METRICS}
@@ -197,7 +197,7 @@ def _accuracy_defects(engines: Sequence[EngineEntry], value: object) -> Iterator
         limit = AccuracyLimit.model_validate(value)
     except ValidationError:
         advice = 'write accuracy = { margin = "0.5%" } or { margin = "0.5 points" }'
-        yield where, f"{shown(value)} is no accuracy limit; {advice}"
+        yield where, f"{shown(value)} is not an accuracy limit; {advice}"
         return
     margin = margin_of(limit)
     if margin is not None and not margin.value:
@@ -207,9 +207,9 @@ def _accuracy_defects(engines: Sequence[EngineEntry], value: object) -> Iterator
     if reference is not None and reference not in labels:
         yield (
             (*where, "reference"),
-            f"no engine entry is called {reference!r}{nearest(reference, dict.fromkeys(labels))}",
+            f"no engine entry named {reference!r}{nearest(reference, dict.fromkeys(labels))}",
         )
     elif reference is not None and labels.count(reference) > 1:
         several = list(dict.fromkeys(e.full_label for e in engines if e.label == reference))
         advice = f"write one of {', '.join(several)}" if several else "give each a name of its own"
-        yield (*where, "reference"), f"several engine entries are called {reference!r}: {advice}"
+        yield (*where, "reference"), f"several engine entries named {reference!r}: {advice}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import json
 import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
@@ -13,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 
 from pytest_mlperf.core.errors import SuiteError
 from pytest_mlperf.core.untrusted import parse_toml
-from pytest_mlperf.core.untrusted_text import merge_conflict, nearest, shown
+from pytest_mlperf.core.untrusted_text import meant, merge_conflict, nearest, shown
 from pytest_mlperf.stores.foreign import UnfitError, read_regular
 from pytest_mlperf.suite.model import Inconsistent, Suite
 from pytest_mlperf.suite.values import Defect, KeyPath
@@ -30,14 +31,12 @@ def load_suite(path: Path) -> tuple[Suite, str]:
         if sides := merge_conflict(text):
             line, ours, theirs = sides
             raise SuiteError(
-                f"{path}:{line}: a merge conflict of {ours} and {theirs}: keep the right lines of "
-                "both, and delete the lines of markers (<<<<<<<, =======, >>>>>>>)"
+                f"{path}:{line}: a merge conflict of {ours} and {theirs}; keep the right lines, "
+                "and delete the markers (<<<<<<<, =======, >>>>>>>)"
             ) from None
         raise SuiteError(f"{path}:{_syntax(str(error), text)}") from None
     if not raw:
-        raise SuiteError(
-            f"{path}: the suite is empty; `pytest-mlperf init` writes one to start from"
-        )
+        raise SuiteError(f"{path}: the suite is empty; write a first one: pytest-mlperf init")
     try:
         return Suite.model_validate(raw), text
     except ValidationError as error:
@@ -173,9 +172,7 @@ def _read(path: Path) -> str:
     except OSError as error:
         raise SuiteError(f"{path}: cannot be read: {error.strerror}") from None
     except UnfitError as error:
-        raise SuiteError(
-            f"{path}: {error}, which no suite is; write one in TOML, one workload a file"
-        ) from None
+        raise SuiteError(f"{path}: {error}, not a suite; write a TOML file per workload") from None
     if b"\0" in data and not data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         raise SuiteError(f"{path}: this is a binary file, not a suite in TOML")
     try:
@@ -191,7 +188,9 @@ def _syntax(message: str, text: str) -> str:
     reason, _, location = message.removesuffix(")").partition(" (at ")
     line = re.match(r"line (\d+)", location)
     if line or location == "end of document":
-        return f"{line[1] if line else text.rstrip().count(chr(10)) + 1}: not TOML: {reason}"
+        number = int(line[1]) if line else text.rstrip().count("\n") + 1
+        content = f"{text}\n".split("\n")[number - 1].strip()
+        return f"{number}: not TOML: {reason}: {shown(content)}"
     return f" not TOML: {message.partition(';')[0]}"
 
 
@@ -217,11 +216,16 @@ def _message(where: KeyPath, kind: str, message: str, value: object) -> str:
         return f"unknown key {key!r}{nearest(key, _sibling_keys(where))}"
     if kind == "value_error":
         return message
-    if kind == "list_type" and where in _ARRAYS:
-        return f"must be an array of tables: write [[{where[0]}]]"
+    if kind == "list_type" and (where in _ARRAYS or isinstance(value, str)):
+        array = f"{where[-1]} = {json.dumps(str(value).split())}"
+        noun, example = ("tables", f"[[{where[0]}]]") if where in _ARRAYS else ("strings", array)
+        return f"must be an array of {noun}: write {example}"
     if kind == "missing" and where in _ARRAYS:
         return f"is missing: write [[{where[0]}]]"
     words = _WORDS.get(kind) or message.replace("Input should be", "must be")
+    if kind in {"literal_error", "enum"}:
+        choices = re.findall("'([^']*)'", message)
+        return f"{words}, not {shown(value)}{meant(str(value), choices)}"
     return words if "not" in words or kind == "missing" else f"{words}, not {shown(value)}"
 
 

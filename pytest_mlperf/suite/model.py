@@ -8,13 +8,12 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, StrictStr, WithJsonSchema, model_validator
 
 from pytest_mlperf import registry
-from pytest_mlperf.core.case import NAME_PATTERN, Phase, Profile
+from pytest_mlperf.core.case import NAME_PATTERN, Phase, Profile, Scenario
 from pytest_mlperf.core.errors import SuiteError
 from pytest_mlperf.core.metrics import METRICS, SERVER_METRICS, at_point, gated_metrics
 from pytest_mlperf.core.roofline.gpu import PEAKS, GpuPrice, GpuSpec, parse_gpu
 from pytest_mlperf.core.roofline.work import AnyWork
 from pytest_mlperf.core.rulings.accuracy import Margin
-from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.untrusted_text import nearest, shown
 from pytest_mlperf.hardware.machine import split
 from pytest_mlperf.rounds import ROUNDS, RoundWorkload, load_round
@@ -45,18 +44,33 @@ _PEAK = {"type": ["number", "string"], "description": 'Dense, FLOP/s: 989e12 or 
 
 FIGURES_SCHEMA: dict[str, Any] = {
     "type": "object",
-    "description": "Accelerators that the table of GPUs lacks, by class, with their figures; an "
-    "empty table only makes the name known.",
+    "description": "Accelerators that are not in the table of GPUs, by class; an empty table "
+    "only declares the name.",
     "additionalProperties": {
         "type": "object",
         "properties": {
             **dict.fromkeys(PEAKS, _PEAK),
-            "bandwidth": {"type": ["number", "string"], "description": "Of its memory, B/s."},
-            "memory": {"type": ["number", "string"], "description": "B, as the vendor counts."},
-            "cache": {"type": ["number", "string"], "description": "Its last cache, B."},
-            "stated_clock": {"type": ["number", "string"], "description": "Of the peaks, Hz."},
-            "highest_clock": {"type": ["number", "string"], "description": "That it reaches, Hz."},
-            "source": {"type": "string", "description": "Where the figures are from."},
+            "bandwidth": {
+                "type": ["number", "string"],
+                "description": "Bandwidth of its memory, B/s.",
+            },
+            "memory": {
+                "type": ["number", "string"],
+                "description": "Memory size, B, as stated by the vendor.",
+            },
+            "cache": {
+                "type": ["number", "string"],
+                "description": "Size of its last-level cache, B.",
+            },
+            "stated_clock": {
+                "type": ["number", "string"],
+                "description": "Clock of the peaks, Hz.",
+            },
+            "highest_clock": {
+                "type": ["number", "string"],
+                "description": "Highest clock in use, Hz.",
+            },
+            "source": {"type": "string", "description": "Source of the figures."},
         },
         "additionalProperties": False,
     },
@@ -88,7 +102,7 @@ class Suite(Table):
 
     schema_: Literal[1] = Field(alias="schema", description="Version of this file format.")
     round: StrictStr = Field(
-        description="MLPerf Inference round whose rules and seeds hold.",
+        description="MLPerf Inference round with the rules and seeds to use.",
         json_schema_extra={"enum": list(ROUNDS)},
     )
     profile: Profile = Field(
@@ -96,7 +110,7 @@ class Suite(Table):
     )
     division: Literal["closed", "open"] = Field(
         default="closed",
-        description="open: other weights and shortcuts are allowed; its baselines are its own.",
+        description="open: other weights and shortcuts are allowed; has separate baselines.",
     )
     workload: Workload
     engines: list[EngineEntry] = Field(min_length=1)
@@ -145,7 +159,7 @@ class Suite(Table):
         rules = self.rules
         if self.workload.scorer or (rules.scorer if rules else not self.tokens):
             return ""
-        unscored = f"nothing scores the answers of {self.workload.name}"
+        unscored = f"no scorer for the answers of {self.workload.name}"
         scorer = 'a scorer: scorer = { use = "rouge" }, with references in the data set'
         if rules:
             gates = f", which MLPerf gates by {', '.join(rules.metrics)}" if rules.metrics else ""
@@ -192,7 +206,7 @@ class Suite(Table):
         harnesses = " or ".join(rules.harnesses)
         return (
             f"not the round's harness: {rules.name} of {self.round} is run by {harnesses}, and "
-            "here by LoadGen; its figures are no result of the round"
+            "here by LoadGen; its results are not results of the round"
         )
 
     def data_of(
@@ -341,7 +355,7 @@ def _workload(suite: Suite) -> Iterator[values.Defect]:
             yield (
                 ("workload", key),
                 f"{workload.name} has MLPerf's reference scores; "
-                'only a twin (twin_of = "...") or a workload of your own brings its own',
+                'only a twin (twin_of = "...") or your own workload can have its own',
             )
     if workload.reference and workload.scorer is None and suite.rules is None:
         yield (
@@ -351,7 +365,7 @@ def _workload(suite: Suite) -> Iterator[values.Defect]:
     if suite.is_mlperf and workload.tokens not in {None, suite.rules and suite.rules.tokens}:
         yield ("workload", "tokens"), f"{workload.name} has MLPerf's own rules; leave tokens out"
     if workload.target > 1:
-        yield ("workload", "target"), "a gate above 100 % of the reference cannot be meant"
+        yield ("workload", "target"), "must be at most 100 % of the reference"
 
 
 def _data(suite: Suite) -> Iterator[values.Defect]:
@@ -423,17 +437,19 @@ NOT_OF_LOOPS = ("target_qps", "min_query_count", "latency_limit", "ttft_limit", 
 def _loop(scenario: ScenarioEntry, index: int) -> Iterator[values.Defect]:
     where, is_open = ("scenarios", index), scenario.name == Scenario.OPEN_LOOP
     if scenario.points is None and scenario.find is None:
-        needs = "how many arrive in a second" if is_open else "how many requests are kept under way"
+        needs = "requests per second" if is_open else "requests in flight"
         yield (*where, "name"), f"{scenario.name} needs points: {needs}"
     elif not is_open and (parts := [x for x in scenario.run_points if type(x) is not int]):
-        defect = f"{list(scenario.run_points)} are no points; write numbers of requests: [1, 8, 64]"
+        defect = (
+            f"{list(scenario.run_points)} are not points; write numbers of requests: [1, 8, 64]"
+        )
         if parts == [x for x in parts if x < 1]:
             defect = f"a point is a number of requests from 1 to {values.MAX_CONCURRENCY:,}"
         yield (*where, "points"), defect
     if scenario.max_concurrency and scenario.points != points_up_to(scenario.max_concurrency):
         yield (
             (*where, "points"),
-            "write points or max_concurrency, of which they are made, not both",
+            "write points or max_concurrency, not both",
         )
     if scenario.seed_set is not None and scenario.seed_set not in seed_sets():
         names = ", ".join(seed_sets())
@@ -497,10 +513,10 @@ def _limits(suite: Suite) -> Iterator[values.Defect]:
     if OF_BEST not in suite.limits:
         return
     if suite.division == "open":
-        yield where, "official results of the closed division are no measure for the open one"
+        yield where, "official results are of the closed division; remove this limit"
     elif not benchmarks(name):
         closed = {each.benchmark for each in official_results() if each.division == "closed"}
-        yield where, f"no official result is of workload {name!r}{nearest(name, sorted(closed))}"
+        yield where, f"no official result for workload {name!r}{nearest(name, sorted(closed))}"
 
 
 def _physics(suite: Suite) -> Iterator[values.Defect]:

@@ -118,7 +118,7 @@ def _advice(path: Path, text: str) -> str:
         if candidate.exists():
             suggestion += parts[depth + 1 :]
         return f"did you mean {Path(*suggestion).as_posix()}?"
-    return "correct the path in the suite, or put it there"
+    return "correct the path, or put the file there"
 
 
 def _first_weights(model: Path) -> Path:
@@ -139,13 +139,13 @@ def _defect(file: Path) -> str:
     if not file.is_file() or (size := file.stat().st_size) > POINTER_BYTES:
         return ""
     if size == 0:
-        return f"{file} is empty (0 bytes): get it again"
+        return f"{file} is empty (0 bytes); download it again"
     try:
         with file.open("rb") as opened:
             pointer = opened.read(len(POINTER)) == POINTER
     except OSError:
         return ""  # the reader reports the error
-    return f"{file} is a Git LFS pointer, not the file itself: git lfs pull" if pointer else ""
+    return f"{file} is a Git LFS pointer, not the file itself; run: git lfs pull" if pointer else ""
 
 
 def available(

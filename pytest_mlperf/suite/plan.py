@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pytest_mlperf import registry
-from pytest_mlperf.core.case import AUDITS, Case, Kind, Phase, Profile
+from pytest_mlperf.core.case import AUDITS, Case, Kind, Phase, Profile, Scenario
 from pytest_mlperf.core.errors import SuiteError
 from pytest_mlperf.core.job import LOADED_QUERIES, Expected, Factory
 from pytest_mlperf.core.metrics import COUNTS, EFFICIENCY, METRICS, SLOWEST_REPLICA
 from pytest_mlperf.core.rulings.accuracy import DEFAULT_MARGIN, Margin
 from pytest_mlperf.core.rulings.gate import GateWindow
-from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.rounds import RoundMetric, RoundScenario, RoundWorkload
 from pytest_mlperf.rounds.compliance import constants
 from pytest_mlperf.suite.claims import claim_defects
@@ -104,10 +103,6 @@ QUICK_DURATION_S = 60.0
 
 OFFICIAL_POINT_S = 600.0
 """Shortest steady state of MLPerf Endpoints; source: endpoints_rules.md of v1.0."""
-
-QUICK_QUERIES = dict.fromkeys(
-    (Scenario.SERVER, Scenario.INTERACTIVE, Scenario.MULTI_STREAM), LOADED_QUERIES
-)
 
 QUICK_QUERIES_OTHERWISE = 64
 """Minimum queries for SingleStream's 90th percentile; gated metrics may need more."""
@@ -228,21 +223,20 @@ class Planned:
     @property
     def harness(self) -> str:
         """Harness that replaces LoadGen and our own loop, or ""."""
-        return (
-            registry.harness(self.engine.use) if self.case.scenario == Scenario.CONCURRENCY else ""
-        )
+        closed = self.case.scenario is Scenario.CONCURRENCY
+        return registry.harness(self.engine.use) if closed else ""
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
         """Tests of this case."""
         if self.scorer_name and not registry.is_timed(self.engine.use):
             return (Kind.ACCURACY,)
-        kinds: list[Kind] = (
-            [Kind.ACCURACY, Kind.PERFORMANCE] if self.scorer_name else [Kind.PERFORMANCE]
-        )
-        if EFFICIENCY & set(self.suite.limits):
-            kinds.append(Kind.EFFICIENCY)
-        return (*kinds, *self.audits)
+        kinds = {
+            Kind.ACCURACY: bool(self.scorer_name),
+            Kind.PERFORMANCE: True,
+            Kind.EFFICIENCY: bool(EFFICIENCY & set(self.suite.limits)),
+        }
+        return (*(kind for kind, has in kinds.items() if has), *self.audits)
 
     @property
     def audits(self) -> tuple[Kind, ...]:
@@ -300,9 +294,8 @@ class Planned:
     def round_scenario(self) -> RoundScenario:
         """Round's constants of this scenario."""
         rules = self.suite.rules
-        default = (
-            OWN_SINGLE_STREAM if self.case.scenario == Scenario.SINGLE_STREAM else OWN_WORKLOAD
-        )
+        single = self.case.scenario is Scenario.SINGLE_STREAM
+        default = OWN_SINGLE_STREAM if single else OWN_WORKLOAD
         return rules.scenarios.get(self.case.scenario, default) if rules else default
 
     @property
@@ -343,7 +336,9 @@ class Planned:
     @property
     def fewest_queries(self) -> int:
         """Minimum queries of a quick run; limits do not affect those of a curve."""
-        loadgen = QUICK_QUERIES.get(self.case.scenario, QUICK_QUERIES_OTHERWISE)
+        scenario = self.case.scenario
+        loaded = scenario.rate_is_condition or scenario is Scenario.MULTI_STREAM
+        loadgen = LOADED_QUERIES if loaded else QUICK_QUERIES_OTHERWISE
         gated = (METRICS[n].min_queries for n in self.limits if not self.scenario.run_points)
         return self.scenario.min_query_count or max((loadgen, *gated))
 

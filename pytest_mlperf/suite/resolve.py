@@ -16,9 +16,8 @@ from typing import Any, TypeVar
 from pytest_mlperf import registry
 from pytest_mlperf.core import job
 from pytest_mlperf.core.answer_forms import TOKEN_CODES
-from pytest_mlperf.core.case import Phase
+from pytest_mlperf.core.case import Phase, Scenario
 from pytest_mlperf.core.errors import EnvironmentFault, SuiteError, UnavailableError
-from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.hardware.machine import split
 from pytest_mlperf.rounds import load_round
 from pytest_mlperf.rounds.endpoints import seed_sets

@@ -7,10 +7,9 @@ from math import prod
 from typing import Any, get_args
 
 from pytest_mlperf import registry
-from pytest_mlperf.core.case import PRECISION_NAMES, Phase
+from pytest_mlperf.core.case import PRECISION_NAMES, Phase, Scenario
 from pytest_mlperf.core.errors import MlperfError, SuiteError
 from pytest_mlperf.core.extension import Builder
-from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.untrusted_text import meant, nearest, shown
 from pytest_mlperf.hardware.machine import detect, split
 from pytest_mlperf.hardware.specs import known_classes
@@ -137,8 +136,8 @@ def _engine_defects(
     if entry.baseline_engine is not None and options.get("url") and registry.is_client(entry.use):
         yield (
             ("engines", index, "baseline_engine"),
-            "both sides would ask the server at the url, which proves nothing: leave it out, and "
-            "compare a server of each build with pytest-mlperf turns",
+            "both sides would use the same server (url); remove it, and compare servers of both "
+            "builds: pytest-mlperf turns A B",
         )
     yield from _harness_defects(suite, entry, index)
     yield from _answer_defects(suite, entry, index)
@@ -165,7 +164,7 @@ def _harness_defects(suite: Suite, entry: tables.EngineEntry, index: int) -> Ite
     if entry.baseline_engine is not None:
         yield (
             ("engines", index, "baseline_engine"),
-            f"{entry.use} runs no build of its own to measure again: leave baseline_engine out",
+            f"{entry.use} has no build to measure again; remove baseline_engine",
         )
 
 
@@ -175,7 +174,7 @@ def _answer_defects(suite: Suite, entry: tables.EngineEntry, index: int) -> Iter
     if not scored and not registry.is_timed(entry.use):
         yield (
             ("engines", index, "use"),
-            f"{entry.use} has answers and no speed: give [workload] a scorer",
+            f"{entry.use} has answers, but no speed; add a scorer to [workload]",
         )
 
 
@@ -190,8 +189,7 @@ def _gpu_defects(
     ) and registry.is_client(entry.use):
         yield (
             ("engines", index, *written),
-            f"engine {entry.use!r} is a client of a server, which has replicas of its own: "
-            "leave replicas out",
+            f"engine {entry.use!r} is a client of a server with its own replicas; remove replicas",
         )
         return
     option, device = registry.works_on(entry.use, options) or ("", "")
@@ -215,7 +213,7 @@ def _wrong_device(accelerator: str, replicas: int, option: str, device: str) -> 
             f"{{ {option} = {value} }}"
         )
     if kind == "cuda" and number.isdecimal() and int(number) >= per_replica:
-        limit = f"GPU {per_replica - 1} is the last" if per_replica > 1 else "there is GPU 0 alone"
+        limit = f"GPU {per_replica - 1} is the last" if per_replica > 1 else "there is only GPU 0"
         return (
             f"{option} means GPU {number}, but of those that each process of "
             f'"{accelerator}" sees {limit}, whatever their numbers outside'
@@ -235,7 +233,7 @@ def _count_defects(
     for name, size in (sizes or {}).items():
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:
             key = entry.key_of(accelerator, name.split("."))
-            message = f"{name} = {shown(size)} is not a whole number from 1 on"
+            message = f"{name} = {shown(size)} is not a whole number of at least 1"
             yield ("engines", index, *key), message
             return
     if sizes is None:
@@ -315,7 +313,7 @@ def build_defects(suite: Suite) -> Iterator[Defect]:
 def _defects(suite: Suite, entry: tables.EngineEntry, step: tables.BuildStep) -> Iterator[Defect]:
     """Yield the defects of one build step; key paths are relative to it."""
     if entry.model is None and suite.workload.model is None:
-        yield (), "there is nothing to quantise: set workload.model to the model's folder"
+        yield (), "no model to quantise; set workload.model to the model's folder"
     try:
         registry.target("builders", step.use)
     except SuiteError as error:

@@ -22,8 +22,7 @@ from pydantic import (
 )
 
 from pytest_mlperf.core import metrics
-from pytest_mlperf.core.case import Arrivals
-from pytest_mlperf.core.scenario import SUITE_SCENARIOS, AllowedWords, Scenario
+from pytest_mlperf.core.case import SUITE_SCENARIOS, AllowedWords, Arrivals, Scenario
 from pytest_mlperf.core.untrusted_text import shown
 from pytest_mlperf.hardware.machine import split
 from pytest_mlperf.rounds.endpoints import points_up_to, seed_sets
@@ -78,7 +77,7 @@ def _calibration(value: object) -> object:
         return value
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ValueError(
-            f"{shown(value)} is no calibration: write a number of samples of the workload's own "
+            f"{shown(value)} is not a calibration; write a number of samples of the workload's own "
             'data set, or a data set: { use = "openorca", path = "...", count = 64 }'
         )
     return value
@@ -88,13 +87,12 @@ class BuildStep(ExtensionTable):
     """A build of a quantised checkpoint, made once; other keys are options of the builder."""
 
     use: StrictStr = Field(description="Registered builder, or package.module:name.")
-    recipe: values.Name = Field(
-        description="How it quantises, in the builder's words; part of test ids."
-    )
+    recipe: values.Name = Field(description="Recipe of the builder; part of test ids.")
     calibration: Annotated[CalibrationSource | Count | None, BeforeValidator(_calibration)] = Field(
         default=None,
-        description="What it looks at: a number of samples of the workload's data set, or a data "
-        "set of its own.",
+        description=(
+            "Calibration data: a number of samples of the workload's data set, or another data set."
+        ),
     )
     python: PythonPath | None = Field(
         default=None,
@@ -123,7 +121,7 @@ _SHA256 = "^[0-9a-f]{64}$"
 
 def _digest(value: str) -> str:
     if not re.fullmatch(_SHA256, value):
-        raise ValueError(f"{shown(value)} is no SHA-256: 64 hexadecimal digits, 0-9 and a-f")
+        raise ValueError(f"{shown(value)} is not a SHA-256: write 64 hexadecimal digits (0-9, a-f)")
     return value
 
 
@@ -140,7 +138,7 @@ class DatasetSource(ExtensionTable):
     )
     digest: Digest | None = Field(
         default=None,
-        description="SHA-256 of its content, as results show it; another content is an error.",
+        description="SHA-256 of its content, as shown in results; other content is an error.",
     )
 
     @property
@@ -157,10 +155,10 @@ class DatasetSource(ExtensionTable):
 class Workload(Table):
     """Model, data and scoring of a suite."""
 
-    name: values.Name = Field(description="An MLPerf workload of the round, or a name of your own.")
+    name: values.Name = Field(description="An MLPerf workload of the round, or your own name.")
     twin_of: values.Name | None = Field(
         default=None,
-        description="The MLPerf workload whose rules (latency limits, scorer) this one follows.",
+        description="The MLPerf workload whose rules (latency limits, scorer) apply.",
     )
     model: StrictStr | None = Field(
         default=None, description="Path or name; relative to the suite file; ${VAR} is expanded."
@@ -168,18 +166,20 @@ class Workload(Table):
     dataset: DatasetSource = Field(default_factory=lambda: DatasetSource(use="synthetic"))
     accuracy_dataset: DatasetSource | None = Field(
         default=None,
-        description="Data of the accuracy pass where they are others than those that are timed.",
+        description="Data of the accuracy pass, if they differ from the timed data.",
     )
     compliance_dataset: DatasetSource | None = Field(
         default=None,
-        description="Data of compliance test TEST07 alone; default: those that are timed.",
+        description="Data of compliance test TEST07; default: the timed data.",
     )
     tokens: bool | None = Field(
         default=None,
-        description="A language model: tokens are counted and timed; default: as in the round.",
+        description=(
+            "Whether it is a language model, whose tokens are counted and timed; default: round."
+        ),
     )
     scorer: ExtensionTable | None = Field(
-        default=None, description="Scores the accuracy pass; MLPerf workloads bring their own."
+        default=None, description="Scorer of the accuracy pass; MLPerf workloads have their own."
     )
     reference: dict[StrictStr, values.Rate] | None = Field(
         default=None, description="This suite's own reference scores by metric; never MLPerf's."
@@ -194,7 +194,7 @@ class Workload(Table):
     )
     work: dict[StrictStr, Any] | None = Field(
         default=None,
-        description="What a model of your own computes for a sample: gives its physical limit.",
+        description="Work per sample of your own model, for its physical limit.",
     )
 
 
@@ -213,23 +213,27 @@ class BaselineEngine(Table):
     )
     command: CommandLine | None = Field(
         default=None,
-        description="What starts a Python elsewhere, e.g. in a container: the script and its "
-        "arguments are appended, stdin and stdout must reach it; ${VAR} is expanded.",
+        description=(
+            "Command that starts a Python elsewhere, e.g. in a container; the script "
+            "and its arguments are appended; it must connect stdin and stdout; ${VAR} is expanded."
+        ),
     )
     git: Annotated[StrictStr, AfterValidator(values.git_ref)] | None = Field(
         default=None,
-        description="Tag, branch or commit of the tested project, checked out beside it.",
+        description="Tag, branch or commit of the tested project, checked out separately.",
     )
     wheel: Annotated[StrictStr, AfterValidator(values.pinned)] | None = Field(
         default=None,
-        description="Another version of a package, name==version or the path of a .whl file, "
-        "installed beside today's by pip; several are separated by spaces; ${VAR} is expanded.",
+        description=(
+            "Another version of a package, name==version or the path of a .whl file, "
+            "installed separately by pip; several are separated by spaces; ${VAR} is expanded."
+        ),
     )
 
     @model_validator(mode="after")
     def _require_one_key(self) -> Self:
         if len(self.model_fields_set) != 1:
-            raise ValueError("write one of python, command, git and wheel")
+            raise ValueError("write exactly one of python, command, git and wheel")
         return self
 
 
@@ -244,7 +248,7 @@ class OnAccelerator(Table):
     )
     options: Options = Field(
         default_factory=dict,
-        description="Options that are other ones, or further ones, on this accelerator.",
+        description="Different or additional options on this accelerator.",
     )
 
 
@@ -255,17 +259,17 @@ class EngineEntry(Table):
 
     use: StrictStr = Field(description="Registered engine, or package.module:name.")
     name: values.Name | None = Field(
-        default=None, description="Tells entries with other options apart; default: use."
+        default=None, description="Name that distinguishes entries; default: use."
     )
     precision: values.Name = "fp32"
     accelerators: list[values.Accelerator] = Field(default=["cpu"], min_length=1)
     model: StrictStr | None = Field(
         default=None,
-        description="This entry's own model, e.g. one that is quantised; default: the workload's.",
+        description="Model of this entry, e.g. a quantised one; default: the workload's.",
     )
     techniques: list[values.Technique] = Field(
         default_factory=list,
-        description="What the open division allows and this entry does; shown in every result.",
+        description="Techniques of the open division that this entry uses; shown in every result.",
     )
     python: PythonPath | None = Field(
         default=None,
@@ -274,30 +278,38 @@ class EngineEntry(Table):
     )
     command: CommandLine | None = Field(
         default=None,
-        description="Likewise what starts a Python elsewhere, e.g. in a container: the script and "
-        "its arguments are appended, stdin and stdout must reach it; ${VAR} is expanded.",
+        description=(
+            "Command that starts a Python elsewhere, e.g. in a container; the script "
+            "and its arguments are appended; it must connect stdin and stdout; ${VAR} is expanded."
+        ),
     )
     build: BuildStep | None = Field(
-        default=None, description="Makes this entry's quantised model of the model, once."
+        default=None, description="Builds this entry's quantised model, once."
     )
     baseline_engine: BaselineEngine | None = Field(
         default=None,
-        description="The build of the baseline: --mlperf-confirm measures a drop again beside it.",
+        description=(
+            "Build of the baseline, to confirm drops by interleaved runs (--mlperf-confirm)."
+        ),
     )
     replicas: values.Replicas = Field(
         default=1,
-        description="Processes that each load the engine, with equal shares of the accelerator's "
-        'GPUs and one LoadGen before them; "all": one for each GPU.',
+        description=(
+            "Number of processes that load the engine, with equal shares of the "
+            'accelerator\'s GPUs and one common LoadGen; "all": one per GPU.'
+        ),
     )
     power_limit_w: values.PowerLimits | None = Field(
         default=None,
-        description="Watts that each GPU is set to while a case has it, where this user may; of a "
-        "list each makes a case of its own. Default: as the GPU is.",
+        description=(
+            "Power limit of each GPU during a case, in watts; needs permission; each "
+            "entry of a list makes a case. Default: unchanged."
+        ),
     )
     options: Options = Field(default_factory=dict)
     on: dict[values.Accelerator, OnAccelerator] = Field(
         default_factory=dict,
-        description='What holds on one accelerator only: [engines.on."8xH100"].',
+        description='Settings for one accelerator: [engines.on."8xH100"].',
         json_schema_extra={"additionalProperties": False},
     )
     _limit_w: int | None = PrivateAttr(default=None)
@@ -390,11 +402,11 @@ class AccuracyLimit(Table):
     margin: StrictStr | None = Field(
         default=None,
         pattern=r"^\s*([0-9]+(\.[0-9]+)?|\.[0-9]+)\s*(%|points?)\s*$",
-        description='Of the baseline score: "0.5%", or absolute: "0.5 points".',
+        description='Relative to the baseline score: "0.5%"; absolute: "0.5 points".',
     )
     reference: values.Name | None = Field(
         default=None,
-        description="Engine entry whose scores all are compared with, e.g. torch-fp32.",
+        description="Engine entry whose scores are the reference of all, e.g. torch-fp32.",
     )
 
 
@@ -454,13 +466,13 @@ class ScenarioEntry(Table):
     )
     find: FindEntry | None = Field(
         default=None,
-        description="In place of target_qps or points: searches the highest load within limits.",
+        description="Instead of target_qps or points: search the highest load within limits.",
     )
     min_duration: values.Seconds | None = Field(
         default=None, description='Length of a quick run, e.g. "6s" (default 60 s).'
     )
     min_query_count: Annotated[StrictInt, Field(gt=0)] | None = Field(
-        default=None, description="Fewest queries of a quick run."
+        default=None, description="Minimum queries of a quick run."
     )
     latency_limit: values.Seconds | None = Field(
         default=None, description="Server: latency that 99 % of queries must meet; default: round."
@@ -476,53 +488,60 @@ class ScenarioEntry(Table):
 
     dataset: DatasetSource | None = Field(
         default=None,
-        description="Data of this scenario alone, timed and scored; default: the workload's.",
+        description="Data of this scenario, timed and scored; default: the workload's.",
     )
     accuracy_dataset: DatasetSource | None = Field(
-        default=None, description="Data of this scenario's accuracy pass alone, likewise."
+        default=None, description="Data of this scenario's accuracy pass; default: the workload's."
     )
 
     points: values.Points | None = Field(
         default=None,
-        description="Concurrency: how many requests are kept under way; OpenLoop: how many arrive "
-        "in a second, or how many times as fast as recorded a trace is replayed. Ascending; each "
-        "for min_duration.",
+        description=(
+            "Concurrency: requests in flight; OpenLoop: requests per second, or speed "
+            "of a replayed trace relative to the recording. Ascending; each for min_duration."
+        ),
     )
     max_concurrency: values.Maximum | None = Field(
         default=None,
-        description="Concurrency, in place of points: the maximum that is declared for MLPerf "
-        "Endpoints; seven points are made of it that meet its region rules.",
+        description=(
+            "Concurrency, instead of points: the declared maximum for MLPerf Endpoints, "
+            "which defines seven points that meet its region rules."
+        ),
     )
     seed_set: StrictStr | None = Field(
         default=None,
-        description="Concurrency: seeds that MLCommons published for MLPerf Endpoints, in place of "
-        "the round's.",
+        description="Concurrency: published seeds of MLPerf Endpoints, instead of the round's.",
         json_schema_extra={"enum": [*seed_sets(), None]},
     )
     ramp: values.Seconds | None = Field(
         default=None,
-        description="Concurrency: the first requests of a point are spread over this time; "
-        "default: as long as a lone request takes. OpenLoop: requests arrive for so long before "
-        "they count; default: until twice as many were answered as are under way, of a trace 0.",
+        description=(
+            "Concurrency: time over which the first requests of a point are spread; "
+            "default: duration of a single request. OpenLoop: time before requests count; default: "
+            "until twice the requests in flight were answered; 0 for a trace."
+        ),
     )
     arrivals: Arrivals | None = Field(
         default=None,
-        description="OpenLoop: when requests arrive; default poisson. trace: when the data set's "
-        "recorded trace says.",
+        description=(
+            "OpenLoop: arrival process; default poisson. trace: as recorded in the data set."
+        ),
     )
     burstiness: values.Rate | None = Field(
         default=None,
-        description="OpenLoop with arrivals gamma: its shape; 1 is Poisson, less is burstier.",
+        description="OpenLoop with arrivals gamma: its shape; 1 is Poisson, lower is burstier.",
     )
     max_failed: values.Share | None = Field(
         default=None,
-        description="Concurrency, OpenLoop: share of each point's requests that may fail, 10 % at "
-        "most; default: the first that fails ends the run as ERROR.",
+        description=(
+            "Concurrency, OpenLoop: share of each point's requests that may fail, at "
+            "most 10 %; default: the first failure ends the run as ERROR."
+        ),
     )
 
     limits: Annotated[dict[str, Any], WithJsonSchema(limits_schema(accuracy=False))] = Field(
         default_factory=dict,
-        description="Limits for this scenario alone; a metric named here is gated in it.",
+        description="Limits for this scenario; it gates every metric named here.",
     )
 
     @model_validator(mode="before")
@@ -550,7 +569,7 @@ class Price(Table):
 
     usd_per_gpu_hour: values.Rate
     as_of: values.Day
-    source: StrictStr = Field(default="", description="Where the price was read.")
+    source: StrictStr = Field(default="", description="Source of the price.")
 
 
 class ExpectedFailure(Table):
@@ -565,8 +584,9 @@ class ExpectedFailure(Table):
     until: values.Day = Field(description="The last day on which the failure is expected.")
     strict: StrictBool = Field(
         default=True,
-        description="Whether the test fails when the failure stays away; false for one that comes "
-        "and goes.",
+        description=(
+            "Whether the test fails if the failure does not occur; false for an intermittent one."
+        ),
     )
 
 
@@ -577,8 +597,8 @@ class PairEntry(Table):
         description='An engine entry: "torch", "torch-int8", or "torch-int8-H200" for one of its '
         "accelerators."
     )
-    b: StrictStr = Field(description="The engine entry that `a` is set against, likewise.")
-    expect: values.Times = Field(description='How many times better a must be than b: ">= 1.2x".')
+    b: StrictStr = Field(description="The engine entry to compare `a` with.")
+    expect: values.Times = Field(description='Minimum ratio of a to b: ">= 1.2x".')
     name: values.Name | None = Field(
         default=None, description="Its name in test ids; default: a-vs-b with what differs."
     )
@@ -586,7 +606,7 @@ class PairEntry(Table):
         default=None, description="Default: the suite's first scenario."
     )
     metric: StrictStr | None = Field(
-        default=None, description="Default: what is gated first in the scenario."
+        default=None, description="Default: the first gated metric of the scenario."
     )
 
 

@@ -42,7 +42,9 @@ def share(value: object) -> float:
     if not match:
         bare = isinstance(value, str) and re.fullmatch(_DECIMAL, value)
         example = f"{value}%" if bare else "3%"
-        raise ValueError(f'{shown(value)} is no percentage; write it as a string, e.g. "{example}"')
+        raise ValueError(
+            f'{shown(value)} is not a percentage; write it as a string, e.g. "{example}"'
+        )
     if not MIN_RATE <= float(match[1]) / 100 <= MAX_RATE:
         raise ValueError(f"{shown(value)} must be above 0 %")
     return float(match[1]) / 100
@@ -52,8 +54,7 @@ def checked_name(value: str) -> str:
     """Return a name that is legal in test ids and file names; raise ValueError otherwise."""
     if not NAME_PATTERN.fullmatch(value):
         raise ValueError(
-            f"{shown(value)} is no name: letters, digits, '.', '_', '+' and single inner '-' only, "
-            "because it becomes part of test ids and file names"
+            f"{shown(value)} is not a name; use letters, digits, '.', '_', '+' and single inner '-'"
         )
     return value
 
@@ -75,15 +76,14 @@ def checked_accelerator(value: str) -> str:
     name = known_classes().get(kind.lower(), kind) + name[len(kind) :]
     value = value.removesuffix(written) + name
     if name == "cpu" and value != "cpu":
-        raise ValueError(f'{shown(value)} is no accelerator; did you mean "cpu"?')
+        raise ValueError(f'{shown(value)} is not an accelerator; did you mean "cpu"?')
     if not re.fullmatch(_ACCELERATOR, value):
-        raise ValueError(f'{shown(value)} is no accelerator; write "cpu", "H200" or "8xH100"')
+        raise ValueError(f'{shown(value)} is not an accelerator; write "cpu", "H200" or "8xH100"')
     if count == 1 and name != value:
-        raise ValueError(f'{shown(value)} is no accelerator; did you mean "{name}"?')
+        raise ValueError(f'{shown(value)} is not an accelerator; did you mean "{name}"?')
     if count > 1 and MIG_INSTANCE.search(name):
         raise ValueError(
-            f"{shown(value)} is no accelerator: CUDA shows a process one MIG instance at most; "
-            f'write "{name}"'
+            f'{shown(value)} is not an accelerator: a process sees one MIG instance; write "{name}"'
         )
     return value
 
@@ -93,14 +93,14 @@ def seconds(value: object) -> float:
     match = re.fullmatch(_DURATION, value) if isinstance(value, str) else None
     if not match or not 0 < float(match[1]) < inf:
         raise ValueError(
-            f'{shown(value)} is no duration; write it with its unit, e.g. "15ms" or "6s"'
+            f'{shown(value)} is not a duration; write it with its unit, e.g. "15ms" or "6s"'
         )
     return float(match[1]) * _SECONDS[match[3]]
 
 
 def _rate(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < inf:
-        raise ValueError(f"{shown(value)} is no positive number")
+        raise ValueError(f"{shown(value)} is not a positive number")
     if not MIN_RATE <= value <= MAX_RATE:
         raise ValueError(f"the number is too {'large' if value > MAX_RATE else 'small'}")
     return float(value)
@@ -122,7 +122,7 @@ def _rates(value: object) -> float | dict[str, float]:
 def _times(value: object) -> float:
     match = re.fullmatch(_TIMES, value) if isinstance(value, str) else None
     if not match or not MIN_RATE <= float(match[1]) <= MAX_RATE:
-        raise ValueError(f'{shown(value)} is no claim; write how many times better: ">= 1.2x"')
+        raise ValueError(f'{shown(value)} is not a claim; write how many times better: ">= 1.2x"')
     return float(match[1])
 
 
@@ -134,7 +134,7 @@ def _technique(value: str) -> str:
 
 def _day(value: object) -> dt.date:
     if isinstance(value, dt.datetime) or not isinstance(value, dt.date):
-        raise ValueError(f"{shown(value)} is no day; write it without quotes, e.g. 2027-01-31")
+        raise ValueError(f"{shown(value)} is not a day; write it without quotes, e.g. 2027-01-31")
     return value
 
 
@@ -152,7 +152,7 @@ def _replicas(value: object) -> int | Literal["all"]:
     if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_REPLICAS:
         return value
     raise ValueError(
-        f"{shown(value)} is no number of replicas; write one from 1 to {MAX_REPLICAS}, or "
+        f"{shown(value)} is not a number of replicas; write one from 1 to {MAX_REPLICAS}, or "
         '"all" for one on each GPU'
     )
 
@@ -166,7 +166,8 @@ def _power_limits(value: object) -> tuple[int, ...]:
     wrong = [x for x in limits if type(x) is not int or not 0 < x <= MAX_WATTS or x % STEP_WATTS]
     if wrong or not limits:
         raise ValueError(
-            f"{shown(wrong[0] if wrong else value)} is no power limit; write whole watts in steps "
+            f"{shown(wrong[0] if wrong else value)} is not a power limit; write whole watts in "
+            "steps "
             f"of {STEP_WATTS}: 500, or several: [400, 550, 700]"
         )
     if twice := [x for x in limits if limits.count(x) > 1]:
@@ -187,7 +188,7 @@ def _maximum(value: object) -> int:
     if is_maximum(value):
         return value
     raise ValueError(
-        f"{shown(value)} is no maximum; write a number of requests above {ULTRA_LOW}, which are "
+        f"{shown(value)} is not a maximum; write a number of requests above {ULTRA_LOW}, which are "
         f"ultra-low, and up to {MAX_CONCURRENCY:,}"
     )
 
@@ -205,13 +206,13 @@ def _points(value: object) -> tuple[int | float, ...]:
     numbers = [x for x in rows if type(x) in (int, float) and -inf < x < inf]
     counts = [int(x) if x == int(x) else x for x in numbers]
     if not counts or len(counts) != len(value):  # type: ignore[arg-type]
-        raise ValueError(f"{shown(value)} are no points; write numbers of requests: [1, 8, 64]")
+        raise ValueError(f"{shown(value)} are not points; write numbers of requests: [1, 8, 64]")
     if len(counts) > MAX_POINTS:
         raise ValueError(f"{len(counts)} points; a curve has {MAX_POINTS} at most")
     if not 0 < min(counts) <= max(counts) <= MAX_CONCURRENCY:
         raise ValueError(f"a point is a number of requests from 1 to {MAX_CONCURRENCY:,}")
     if fine := [x for x in counts if round(x, 3) != x]:
-        raise ValueError(f"{fine[0]} has more than three digits behind the point")
+        raise ValueError(f"{fine[0]} has more than three decimals")
     for previous, point in pairwise(counts):
         if point <= previous:
             raise ValueError(f"points must increase; {point} follows {previous}")
@@ -303,7 +304,7 @@ Technique = Annotated[
 def git_ref(value: str) -> str:
     """Return a git ref; raise ValueError otherwise."""
     if not re.fullmatch(r"[^\s\-~^:?*\[\\][^\s:?*\[\\]*", value):
-        raise ValueError(f"{shown(value)} is no git ref: write a tag, a branch or a commit")
+        raise ValueError(f"{shown(value)} is not a git ref; write a tag, a branch or a commit")
     return value
 
 
@@ -318,7 +319,8 @@ def pinned(value: str) -> str:
     ]
     if wrong or not words:
         raise ValueError(
-            f"{shown(' '.join(wrong) or value)} is no pinned package: write name==version, or the "
+            f"{shown(' '.join(wrong) or value)} is not a pinned package; write name==version, "
+            "or the "
             "path of a .whl file; several are separated by spaces"
         )
     return value

@@ -16,10 +16,9 @@ from decisions_lib.performance import SEED
 from decisions_lib.worlds import DESIGNS, WORLDS, World
 from pytest_mlperf.bench.baseline import noise_of_sessions
 from pytest_mlperf.core.baseline import BaselineRun, Record
-from pytest_mlperf.core.case import Case
+from pytest_mlperf.core.case import Case, Scenario
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.rulings.ruling import rule_on
-from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.verdict import MetricVerdict, Outcome
 from pytest_mlperf.judge.rule_r import RuleR
 

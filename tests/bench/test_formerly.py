@@ -8,8 +8,7 @@ from pathlib import Path
 from pytest_mlperf.bench.case import baseline_file
 from pytest_mlperf.bench.policy import applied_before, formerly
 from pytest_mlperf.core.baseline import Property
-from pytest_mlperf.core.case import Case
-from pytest_mlperf.core.scenario import Scenario
+from pytest_mlperf.core.case import Case, Scenario
 from pytest_mlperf.stores import baselines
 from tests.core.made import present
 from tests.core.test_baseline import baseline, record

@@ -8,7 +8,7 @@ from typing import Any
 
 from pytest_mlperf.bench.official import Placing, placed
 from pytest_mlperf.core.baseline import Property
-from pytest_mlperf.core.scenario import Scenario
+from pytest_mlperf.core.case import Scenario
 from pytest_mlperf.rounds.published import official_results
 from tests.core.made import present
 from tests.reports import verdicts

@@ -26,6 +26,7 @@ from pytest_mlperf.bench.performance import judge_performance
 from pytest_mlperf.bench.policy import Policy, rule_for
 from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.metrics import METRICS
+from pytest_mlperf.core.notes import Words
 from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.core.rulings.outcomes import outcome_of
 from pytest_mlperf.core.rulings.ruling import Ruling, values
@@ -41,6 +42,7 @@ from tests.core.made import present
 
 DATA = Path(__file__).parents[1] / "data" / "replay"
 
+WORDS: TypeAdapter[Words] = TypeAdapter(Words)
 METRIC_VERDICTS = TypeAdapter(tuple[MetricVerdict, ...])
 PAIRED_VERDICTS = TypeAdapter(tuple[PairedVerdict, ...])
 
@@ -122,7 +124,7 @@ def text(verdict: Verdict | Ruling) -> str:
     return json.dumps(
         {
             "outcome": verdict.outcome,
-            "headline": verdict.headline,
+            "headline": WORDS.dump_python(verdict.headline, mode="json"),
             "metrics": METRIC_VERDICTS.dump_python(verdict.metrics, mode="json"),
             "paired": PAIRED_VERDICTS.dump_python(verdict.paired, mode="json"),
         },

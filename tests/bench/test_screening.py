@@ -16,6 +16,7 @@ from pytest_mlperf.core.job import Job
 from pytest_mlperf.core.measurement import Subject
 from pytest_mlperf.core.verdict import Outcome, Verdict
 from pytest_mlperf.hardware.machine import Machine
+from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.run.child.process import Patience
 from pytest_mlperf.run.conditions import Conditions
 from pytest_mlperf.run.measure import ProcessResult, ProcessTask
@@ -126,7 +127,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
 
 
 def noted(verdict: Verdict, text: str) -> bool:
-    return any(text in note for note in verdict.notes)
+    return any(text in note for note in map(sentence, verdict.notes))
 
 
 def values(verdict: Verdict) -> Sequence[float]:
@@ -143,7 +144,7 @@ def test_an_outlier_is_replaced_by_a_further_run_with_a_note(lab: Lab) -> None:
     assert lab.kept() == [*QUIET]
     assert values(verdict) == [*rates]
     assert noted(verdict, "run 4 of 9 is an outlier, 60 samples/s: not recorded")
-    assert verdict.headline.startswith("8 runs in ")
+    assert sentence(verdict.headline).startswith("8 runs in ")
     assert noted(verdict, "a smaller one needs 4 days, or baseline_engine")
 
 
@@ -172,7 +173,9 @@ def test_a_session_that_is_added_is_screened_too(lab: Lab, update: Update) -> No
     assert noted(outlier, "run 2 of 3 is an outlier, 60 samples/s: not recorded")
     assert lab.kept(2) == [80.0, 80.2]
     assert lab.kept(3) == []
-    assert "runs belong together" in " ".join((disturbed.headline, *disturbed.notes))
+    assert "runs belong together" in " ".join(
+        (sentence(disturbed.headline), *map(sentence, disturbed.notes))
+    )
 
 
 def test_an_unlike_first_run_counts_in_no_session(lab: Lab) -> None:
@@ -182,7 +185,7 @@ def test_an_unlike_first_run_counts_in_no_session(lab: Lab) -> None:
     judged = lab.session(70.0, 100.0, update=None)
     dropped = lab.session(50.0, *[65.0] * 5, update=None)
 
-    assert noted(first, "the first run of a session is −30.0 % off the later ones in samples/s")
+    assert noted(first, "the first run of a session differs by −30.0 % in samples/s: not recorded")
     assert lab.record.skips_first_run
     assert (lab.kept(), lab.kept(1)) == ([*QUIET], [100.1, 100.2])
     assert values(grown) == [100.1, 100.2]
@@ -208,7 +211,7 @@ def test_first_runs_of_older_sessions_are_left_out_once_they_are_seen_to_differ(
     last = lab.session(93.8, 99.9, 99.8, 100.1, 100.0)
 
     assert last.outcome is Outcome.RECORDED
-    assert noted(last, "recorded without it")
+    assert noted(last, "the first run of a session differs by")
     assert not record.skips_first_run
     assert lab.record.skips_first_run
     assert [lab.kept(session) for session in range(3)] == [[100.0], [100.1], [99.9, 99.8]]

@@ -20,12 +20,12 @@ from pytest_mlperf.bench.runner import (
     searches,
 )
 from pytest_mlperf.core.baseline import Record
+from pytest_mlperf.core.case import Scenario
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.job import Job
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.metrics import at_point
 from pytest_mlperf.core.reason import Key, Reason
-from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.hardware.machine import detect
 from pytest_mlperf.run.child.process import Patience
 from pytest_mlperf.run.conditions import Conditions

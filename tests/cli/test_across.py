@@ -123,7 +123,7 @@ def test_what_cannot_be_set_against_each_other_is_said(say: Say) -> None:
     line = ("across", "a.json", "b.json")
     for a, b, code, note in (
         (on("H200", *STEADY), h200, 0, "same hardware on both sides"),
-        (h100, official, 0, "not comparable: another profile: quick → official"),
+        (h100, official, 0, "not comparable: different profiles: quick → official"),
         (slower, server, 0, "not comparable: offered rate differs: 1/s → 2/s"),
         (h100, h200, 0, "per dollar: no price of H100; add a table [prices] to the suite"),
         (bert, h200, 2, "no workload and scenario in common"),

@@ -93,7 +93,9 @@ def test_two_sessions_are_made_in_turns_learnt_from_and_stored(project: Path, sa
     assert list(Path("baselines").iterdir()) == []
     assert "left out: 2 cases on H200, which is not on this machine\n" in output
     assert re.search(r"\n4 of 4  first-SingleStream-steady-fp32-cpu  \d+\.\d s, start-up", output)
-    assert re.search(r"learnt from 2 cases, 4 runs on 1 day; they weigh \d+ % in s0", output)
+    assert re.search(
+        r"estimated from 2 cases, 4 runs on 1 day; weight of these runs: \d+ %", output
+    )
     assert "note: all runs are from one day; calibrate again on another day" in one_line(output)
     assert output.endswith(
         "would write baselines/calibration/cpu.json\n"
@@ -156,8 +158,8 @@ def test_a_case_that_breaks_is_told_and_the_others_go_on(project: Path, say: Say
     finally:
         sys.path.remove(str(project))
     assert code == 1
-    assert re.search(r"1 of 4  first-Offline-bad-fp32-cpu  given up: .*no such chip", output)
-    assert output.count("given up") == 1
+    assert re.search(r"1 of 4  first-Offline-bad-fp32-cpu  failed: .*no such chip", output)
+    assert output.count("fp32-cpu  failed: ") == 1
     assert [case.case for case in stored().cases] == ["first-Offline-steady-fp32-cpu"]
 
 
@@ -201,12 +203,12 @@ def test_an_interrupted_session_keeps_its_runs_and_goes_on(project: Path, say: S
 @pytest.mark.process
 def test_what_cannot_be_calibrated_is_told_before_any_run(project: Path, say: Say) -> None:
     """No runs to learn from, wrong usage, a damaged file, wrong options, and no accelerator."""
-    nothing = "cpu: nothing learnt: noise needs two runs of one case in one session"
+    nothing = "cpu: no estimate: noise needs two runs of one case in one session"
     case = "no case matches 'Server'; the suites have: first-Offline-"
     rows: list[tuple[tuple[object, ...], int, tuple[str, ...]]] = [
         (("calibrate", "--runs", 0), 1, (nothing,)),
         (("calibrate", "--case", "Server"), 2, (case,)),
-        (("calibrate", "elsewhere"), 2, ("elsewhere is not here",)),
+        (("calibrate", "elsewhere"), 2, ("elsewhere does not exist",)),
     ]
     assert differing(say, rows) == []
     for words in ("--runs 1", "--runs -2", "--session ../x"):
@@ -215,7 +217,7 @@ def test_what_cannot_be_calibrated_is_told_before_any_run(project: Path, say: Sa
     file = Path("baselines/calibration/cpu.json")
     file.parent.mkdir()
     file.write_text("{", "utf-8")
-    anew = ("calibrate anew: pytest-mlperf calibrate",)
+    anew = ("calibrate again: pytest-mlperf calibrate",)
     assert differing(say, [(("calibrate", "--runs", 2), 2, anew)]) == []
     file.unlink()
     suite(HEAD, engine("steady", speed=11), SCENARIOS)

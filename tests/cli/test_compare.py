@@ -17,11 +17,11 @@ import pytest
 from pytest_mlperf.cli.compare import compare_case, pair
 from pytest_mlperf.cli.measured import Measured, why_not
 from pytest_mlperf.core.baseline import BaselineRun
-from pytest_mlperf.core.case import Case
+from pytest_mlperf.core.case import Case, Scenario
 from pytest_mlperf.core.measurement import Run, Subject
 from pytest_mlperf.core.noise.calibration import Calibrated, Calibration, NoiseSettings
+from pytest_mlperf.core.notes import Note
 from pytest_mlperf.core.results import CaseResult
-from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.trend import TrendPoint, why_no_ratio
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.reports.terminal.comparison import ComparedCase
@@ -105,7 +105,7 @@ def test_slowed_sessions_are_compared_and_said_so_but_never_pooled(own_lab: Lab,
     output = say.ends(1, "compare", own_lab.recorded, own_lab.upgraded)
     assert f"note      {CASE}: B: measured with --mlperf-handicap" in output
     output = say.ends(2, "compare", "acme==1.0", "acme==2.0")
-    assert "ran acme==2.0; versions of acme there: 1.0" in output
+    assert "used acme==2.0; versions there: 1.0" in output
 
 
 def test_a_side_that_names_nothing_says_what_it_could_be(
@@ -115,8 +115,8 @@ def test_a_side_that_names_nothing_says_what_it_could_be(
         "nothing": "'nothing' is not a results file, a session in .mlperf/runs, LIBRARY==VERSION",
         "git:nothing": "'nothing' is not a commit of this git repository",
         "git:--help": "'--help' is not a commit of this git repository",
-        "acme==9": "no session in .mlperf/runs ran acme==9; versions of acme there: 1.0, 2.0",
-        "torch==2": "no session in .mlperf/runs ran torch==2; versions of torch there: none",
+        "acme==9": "no session in .mlperf/runs used acme==9; versions there: 1.0, 2.0",
+        "torch==2": "no session in .mlperf/runs used torch==2; versions there: none",
         "2": "3 sessions match '2': ",
         "acme.py": "acme.py: not a results file: ",
     }
@@ -156,11 +156,15 @@ NOISY = (100.0, 102.0, 98.0, 101.0, 99.0)
 OTHER = Subject(identity={"gpu": "H100"}, fingerprint={})
 ON_SERVER = measured(*STEADY, case=SERVER, target_qps=100.0)
 INVALID: list[tuple[CaseResult, CaseResult, str]] = [
-    (measured(*STEADY), measured(*STEADY, profile="official"), "another profile: quick → official"),
+    (
+        measured(*STEADY),
+        measured(*STEADY, profile="official"),
+        "different profiles: quick → official",
+    ),
     (
         measured(*STEADY),
         measured(*STEADY, subject=OTHER),
-        "other hardware: ecc True → None, gpu NVIDIA H200 → H100",
+        "different hardware: ecc True → None, gpu NVIDIA H200 → H100",
     ),
     (ON_SERVER, replace(ON_SERVER, target_qps=120.0), "offered rate differs: 100/s → 120/s"),
     (ON_SERVER, result(verdicts.ERROR), "B has no run: ERROR engine: RuntimeError: CUDA out of "),
@@ -183,7 +187,7 @@ def test_what_two_files_have_in_common_is_judged(here: Path, say: Say) -> None:
             measured(*STEADY[:3]),
             measured(50.0, 50.1),
             0,
-            ("INCONCLUSIVE samples/s", "advisory: A has 3 of 5 runs"),
+            ("INCONCLUSIVE samples/s", "advisory: A has 3 of the 5 runs"),
         ),
         ([both, bert(1.0)], [gptj, both], 0, (*only, "1 case on both sides: 1 ok")),
         (measured(1.0), bert(1.0), 2, ("0 cases on both sides no case could be judged",)),
@@ -317,12 +321,15 @@ def test_the_limit_decides_as_in_a_test() -> None:
         comparison = judged(sessions(a=NOISY), sessions(b=noisy), 0.03)
         assert (comparison.outcome, comparison.metrics[0].direction) == (outcome, leans)
         is_open = outcome is not Outcome.PERF_DROP
-        assert ("record 2 more on other days" in comparison.metrics[0].note) is is_open
+        note = comparison.metrics[0].note
+        known = isinstance(note, Note) and note.key == "sessions_unknown"
+        assert known is is_open
 
     less = replace(steady[2], metrics={"latency_p50": 1.0}, started="2026-11-03T01:02:03+00:00")
     comparison = judged(steady, (*steady[:2], less), 0.03)
-    first = "samples/s is missing in 1 of 3 runs of B, first in that of 2026-11-03T01:02:03+00:00"
-    assert (comparison.outcome, comparison.metrics[0].note) == (Outcome.INVALID, first)
+    lacking = {"metric": "throughput", "count": 1, "of": 3, "side": "B", "started": less.started}
+    note = Note.of("missing_on_side", **lacking)
+    assert (comparison.outcome, comparison.metrics[0].note) == (Outcome.INVALID, note)
 
 
 @pytest.mark.process
@@ -359,10 +366,7 @@ def test_many_cases_are_judged_together(here: Path, say: Say) -> None:
 
     sides(side(1.0), side(0.965))
     output = say.ends(0, "compare", "a.json", "b.json")
-    assert (
-        "SUSPECT samples/s, alone it would be a drop, among 50 metrics judged together"
-        in one_line(output)
-    )
+    assert "SUSPECT samples/s, a drop if judged alone, none among 50 metrics" in one_line(output)
     assert output.splitlines()[-1].startswith("50 cases on both sides: 1 SUSPECT")
     sides(side(1.0), side(0.7))
     output = say.ends(1, "compare", "a.json", "b.json")

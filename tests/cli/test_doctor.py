@@ -59,7 +59,7 @@ ALL = [
     r"  (ok|note) +runs folder +\.mlperf, \S+ GiB free",
     r"  ok +leases +\S+( can be written)?",
     r"engines",
-    r"  ok +null +can be used",
+    r"  ok +null +usable",
     r"  optional +vllm +needs vllm, which is not installed",
     r"libraries",
 ]
@@ -300,11 +300,11 @@ ABSENT = "DmlExecutionProvider"
 """Of another operating system."""
 UNREADY: list[tuple[dict[str, Any], str, str]] = [
     ({"model": ONNX, "options": 'providers = ["cpu"]'}, "ready", ""),
-    ({"model": b""}, "missing", "SUITE:5: DIR/m.onnx is empty (0 bytes): get it again"),
+    ({"model": b""}, "missing", "SUITE:5: DIR/m.onnx is empty (0 bytes); download it again"),
     (
         {"model": POINTER + b"\noid sha256:12\nsize 7\n"},
         "missing",
-        "SUITE:5: DIR/m.onnx is a Git LFS pointer, not the file itself: git lfs pull",
+        "SUITE:5: DIR/m.onnx is a Git LFS pointer, not the file itself; run: git lfs pull",
     ),
     (
         {"model": ONNX, "workload": '[workload.scorer]\nuse = "top1"\ndtype = "float16"'},
@@ -527,7 +527,7 @@ def test_loadgen_and_pytest_are_tried(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "pytest.ini").write_text("[pytest\n")
     check = _machine.plugin()
     assert check.state == "broken"
-    assert "pytest --help fails here: " in check.text
+    assert "pytest --help fails: " in check.text
 
 
 def test_libraries_are_told_with_the_extra_that_brings_them() -> None:

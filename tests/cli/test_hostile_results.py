@@ -132,7 +132,7 @@ IMPOSSIBLE: list[tuple[tuple[Any, ...], Any, str]] = [
 
 def test_impossible_values_are_refused_with_their_place(here: Path, say: Say) -> None:
     assert here == Path.cwd()
-    end = "; take the results.json that pytest wrote, or measure again: pytest suites"
+    end = "; use the results.json that pytest wrote, or measure again: pytest suites"
     for number, (path, value, reason) in enumerate(IMPOSSIBLE):
         inside = content = json.loads(Path("good.json").read_text("utf-8"))
         for key in path[:-1]:

@@ -79,7 +79,7 @@ def test_results_that_could_not_be_read_back_are_not_written(
     size = (here / "all.json").stat().st_size
     written = (here / "all.json").read_bytes()
     for name, limit, reason in (
-        ("MAX_FILE_BYTES", 8 * 1024, f"{size:,} bytes, and 8 KiB are read back at most"),
+        ("MAX_FILE_BYTES", 8 * 1024, f"{size:,} bytes, and 8 KiB can be read at most"),
         ("MAX_FILE_VALUES", 300, "more than 300 values, which are not read back"),
     ):
         (here / "all.xml").unlink()
@@ -140,7 +140,7 @@ def test_hostile_text_makes_neither_broken_xml_nor_commands(here: Path, say: Say
 
 MANIFESTS = {
     "{": "not a manifest of a plan",
-    "[]": "not a manifest of a plan; make one: pytest-mlperf plan --format json",
+    "[]": "not a manifest of a plan; create one: pytest-mlperf plan --format json",
     '{"schema": 1}': "not a manifest of a plan; make one",
     '{"schema": 9, "kind": "pytest-mlperf plan"}': "written by a newer pytest-mlperf",
     '{"schema": 1, "kind": "pytest-mlperf plan", "tests": [{}]}': (

@@ -14,6 +14,7 @@ from pytest_mlperf.core.contention import NOT_MEASURED
 from pytest_mlperf.core.errors import TO_MEASURE
 from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.core.verdict import Outcome
+from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.stores.results import read_results
 from tests.cli.lab import Lab
 
@@ -103,7 +104,7 @@ def test_a_session_measures_where_linux_own_calls_and_files_are_lacking(tmp_path
     assert judged["accuracy"].verdict.outcome is Outcome.OK
     assert judged["performance"].verdict.outcome in {Outcome.OK, Outcome.PROVISIONAL}
     verdict = judged["performance"].verdict
-    assert any(NOT_MEASURED in note for note in verdict.notes), verdict.notes
+    assert any(NOT_MEASURED in note for note in map(sentence, verdict.notes)), verdict.notes
     for run_record in verdict.runs:
         seen = run_record.load.contention
         assert seen is not None

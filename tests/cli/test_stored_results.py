@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from pytest_mlperf.cli.stored_results import case_named, matching, results_path
+from pytest_mlperf.core.case import Scenario
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.results import CaseResult, Results
-from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.verdict import Confirmation, InterleavedRuns
 from pytest_mlperf.reports.costs import CaseCost, costs
 from pytest_mlperf.stores.results import write_results

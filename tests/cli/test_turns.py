@@ -61,7 +61,7 @@ def test_a_slower_entry_is_a_drop_with_its_ratio(here: Path, say: Say) -> None:
         output,
     )
     assert match, output
-    assert "accuracy was not run" in one_line(output)
+    assert "accuracy was not measured" in one_line(output)
     assert "default noise, 5 % per run: this machine is not calibrated" in one_line(output)
     assert output.splitlines()[-1] == "1 PERF DROP"
     (session,) = (here / ".mlperf/runs").iterdir()
@@ -135,13 +135,13 @@ REFUSED: list[tuple[str, str, tuple[str, str], str]] = [
         ONE + OFFLINE,
         ONE + OFFLINE,
         ("schema = 1", 'schema = 1\ndivision = "open"'),
-        "A and B cannot be compared: another division, closed and open",
+        "A and B cannot be compared: different divisions: closed and open",
     ),
     (
         ONE + OFFLINE,
         ONE + OFFLINE,
         ('"v4.1"', '"v5.0"\nprofile = "official"'),
-        "another round, v4.1 and v5.0; another profile, quick and official",
+        "different rounds: v4.1 and v5.0; different profiles: quick and official",
     ),
     (
         H200 + OFFLINE,
@@ -179,7 +179,7 @@ def test_what_proves_nothing_is_refused_before_it_is_measured(here: Path, say: S
     v = write("v", *absent, OFFLINE, "[accelerators.Z9000]\n")
     rows: list[tuple[tuple[object, ...], int, tuple[str, ...]]] = [
         (("turns", s, s), 2, ("A and B are the same engine entry",)),
-        (("turns", s, f"{s}::two"), 2, (f"{s}: no engine entry is called 'two'; known: one, one",)),
+        (("turns", s, f"{s}::two"), 2, (f"{s}: no engine entry named 'two'; known: one, one",)),
         (("turns", f"{s}@baseline", s), 2, (f"{s}: one-fp32 has no baseline_engine",)),
         (("turns", t, s), 2, (f"{t} is not here",)),
         (

@@ -17,8 +17,8 @@ from pytest_mlperf.core.baseline import (
     nearest,
     with_record,
 )
+from pytest_mlperf.core.case import Scenario
 from pytest_mlperf.core.errors import BaselineError
-from pytest_mlperf.core.scenario import Scenario
 from tests.core.made import make_baseline_run, make_record
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_mlperf.core.case import NAME_PATTERN, Case, one_file
-from pytest_mlperf.core.scenario import Scenario
+from pytest_mlperf.core.case import NAME_PATTERN, Case, Scenario, one_file
 
 
 def test_the_id_names_everything_that_tells_cases_apart() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 
+from pytest_mlperf.core.case import Scenario
 from pytest_mlperf.core.compliance import (
     FAIL_LINE,
     PASS_LINE,
@@ -19,7 +20,6 @@ from pytest_mlperf.core.compliance import (
     same_speed,
     tokens_as_counted,
 )
-from pytest_mlperf.core.scenario import Scenario
 
 
 def score(

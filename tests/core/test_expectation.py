@@ -6,10 +6,11 @@ import datetime as dt
 from dataclasses import replace
 from typing import Any
 
-from pytest_mlperf.core.case import Case, Kind
+from pytest_mlperf.core.case import Case, Kind, Scenario
+from pytest_mlperf.core.notes import Note
 from pytest_mlperf.core.results import Known, expect
-from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.verdict import MetricVerdict, Outcome, PairedVerdict, Verdict
+from pytest_mlperf.reports.sentences import sentence
 
 CASE = Case(
     workload="resnet50",
@@ -20,6 +21,8 @@ CASE = Case(
 )
 UNTIL = dt.date(2027, 1, 31)
 THEN, AFTER = UNTIL, UNTIL + dt.timedelta(days=1)
+
+KNOWN = {"until": "2027-01-31", "reason": "issue 812"}
 
 
 def verdict(outcome: Outcome, **metrics: Outcome | None) -> Verdict:
@@ -47,45 +50,54 @@ def test_a_failure_that_is_known_passes_until_its_day_and_fails_where_it_stopped
     for outcome in (Outcome.PERF_DROP, Outcome.ACC_DROP, Outcome.POWER_DROP, Outcome.GATE_FAIL):
         judged = expect(verdict(outcome), [known_failure()], THEN)
         assert judged.outcome is Outcome.EXPECTED
-        assert judged.headline == f"{outcome} p99 latency +21.0 %; until 2027-01-31: issue 812"
+        assert judged.headline == Note.of(
+            "until", outcome=outcome, headline="p99 latency +21.0 %", **KNOWN
+        )
         assert not judged.outcome.fails
         assert judged.metrics == verdict(outcome).metrics
 
-    over = "was expected until 2027-01-31 (issue 812); that day is over"
+    over = Note.of("expectation_over", **KNOWN)
     assert expect(DROP, [known_failure()], AFTER) == replace(DROP, notes=(over, "a note"))
     assert expect(DROP, [], THEN) is DROP
 
-    over = "remove the expected failure (issue 812): its day, 2027-01-31, is over"
+    over = Note.of("expectation_stale", **KNOWN)
     for passed in (verdict(Outcome.OK), verdict(Outcome.IMPROVED)):
         judged = expect(passed, [known_failure()], THEN)
         assert judged.outcome is Outcome.UNEXPECTED_PASS
-        assert judged.headline == "remove the expected failure (issue 812): p99 latency +21.0 %"
+        headline = {"reason": "issue 812", "headline": "p99 latency +21.0 %"}
+        assert judged.headline == Note.of("unexpected", **headline)
         assert expect(passed, [known_failure()], AFTER) == replace(passed, notes=("a note", over))
 
 
 def test_strictness_is_about_a_failure_that_stays_away() -> None:
+    missed, stale, over = (
+        Note.of(key, **KNOWN)
+        for key in (
+            "expectation_missed",
+            "expectation_stale",
+            "expectation_over",
+        )
+    )
     for outcome, strict, today, becomes, note in (
         (Outcome.OK, True, THEN, Outcome.UNEXPECTED_PASS, None),
-        (Outcome.OK, False, THEN, Outcome.OK, "stayed away; it is not strict, so this passes"),
-        (Outcome.IMPROVED, False, THEN, Outcome.IMPROVED, "stayed away"),
-        (Outcome.OK, False, AFTER, Outcome.OK, "its day, 2027-01-31, is over"),
+        (Outcome.OK, False, THEN, Outcome.OK, missed),
+        (Outcome.IMPROVED, False, THEN, Outcome.IMPROVED, missed),
+        (Outcome.OK, False, AFTER, Outcome.OK, stale),
         (Outcome.PERF_DROP, True, THEN, Outcome.EXPECTED, None),
         (Outcome.PERF_DROP, False, THEN, Outcome.EXPECTED, None),
-        (Outcome.PERF_DROP, True, AFTER, Outcome.PERF_DROP, "that day is over"),
-        (Outcome.PERF_DROP, False, AFTER, Outcome.PERF_DROP, "that day is over"),
+        (Outcome.PERF_DROP, True, AFTER, Outcome.PERF_DROP, over),
+        (Outcome.PERF_DROP, False, AFTER, Outcome.PERF_DROP, over),
     ):
         judged = expect(verdict(outcome), [known_failure(strict=strict)], today)
-        notes = [text for text in judged.notes if text != "a note"]
         assert judged.outcome is becomes
-        assert len(notes) == (note is not None)
-        assert all(note and note in text for text in notes)
+        assert [one for one in judged.notes if one != "a note"] == [note] * (note is not None)
     entries = [
         known_failure(strict=False, reason="comes and goes"),
         known_failure(strict=True, reason="issue 9"),
     ]
     judged = expect(verdict(Outcome.OK), entries, THEN)
     assert judged.outcome is Outcome.UNEXPECTED_PASS
-    assert judged.headline.startswith("remove the expected failure (issue 9)")
+    assert sentence(judged.headline).startswith("remove the expected failure (issue 9)")
 
 
 def compared(**outcomes: Outcome | None) -> tuple[PairedVerdict, ...]:
@@ -142,8 +154,12 @@ def test_entries_for_each_metric_that_fell_are_needed_and_none_may_be_over() -> 
 
     assert expect(both, [p99], THEN).outcome is Outcome.PERF_DROP
     assert expect(both, [p99, p50], THEN).outcome is Outcome.EXPECTED
-    assert expect(both, [longer, p50], THEN).headline.endswith("; until 2027-01-31: issue 9")
-    assert expect(both, [longer, p50], AFTER).notes[0].startswith("was expected until 2027-01-31")
+    assert sentence(expect(both, [longer, p50], THEN).headline).endswith(
+        "; until 2027-01-31: issue 9"
+    )
+    (note, *_) = expect(both, [longer, p50], AFTER).notes
+    assert isinstance(note, Note)
+    assert (note.key, note.values["until"]) == ("expectation_over", "2027-01-31")
 
 
 def test_an_entry_matches_when_each_of_its_fields_does() -> None:
@@ -168,9 +184,9 @@ def test_the_first_entry_that_applies_counts_through_its_last_day() -> None:
         known_failure(reason="second"),
     ]
 
-    assert expect(DROP, entries, THEN).headline.endswith("; until 2027-01-31: issue 812")
-    assert expect(DROP, entries, AFTER).headline.endswith("; until 2027-02-28: later")
-    assert expect(DROP, several, THEN).headline.endswith(": first")
+    assert sentence(expect(DROP, entries, THEN).headline).endswith("; until 2027-01-31: issue 812")
+    assert sentence(expect(DROP, entries, AFTER).headline).endswith("; until 2027-02-28: later")
+    assert sentence(expect(DROP, several, THEN).headline).endswith(": first")
 
     missed = verdict(Outcome.PERF_DROP, latency_p50=Outcome.OK)
     passed = verdict(Outcome.OK, latency_p50=Outcome.OK, latency_p99=None)

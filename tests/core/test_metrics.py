@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from pytest_mlperf.core.case import Scenario
 from pytest_mlperf.core.metrics import (
     METRICS,
     POINT_LIMIT,
@@ -13,7 +14,6 @@ from pytest_mlperf.core.metrics import (
     of_curve,
     point_of,
 )
-from pytest_mlperf.core.scenario import Scenario
 
 
 def test_every_metric_counts_what_its_unit_says() -> None:

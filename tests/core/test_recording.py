@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from pytest_mlperf.core.baseline import BaselineRun, HistoryEntry, Record, unknown_facts
-from pytest_mlperf.core.case import Case
+from pytest_mlperf.core.case import Case, Scenario
 from pytest_mlperf.core.energy import EnergyReading, Source
 from pytest_mlperf.core.errors import BaselineError
 from pytest_mlperf.core.measurement import Subject
+from pytest_mlperf.core.notes import Note
 from pytest_mlperf.core.recording import (
     Action,
     baseline_run,
@@ -25,7 +26,6 @@ from pytest_mlperf.core.recording import (
     set_by,
     why_never,
 )
-from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.verdict import Gate, GateState, MetricBaseline, MetricVerdict, Outcome
 from pytest_mlperf.judge.rule_r import RuleR
 from tests.core.made import make_baseline_run, make_run
@@ -273,8 +273,9 @@ def test_scores_whose_gate_failed_and_a_latency_limit_missed_twice_are_not_recor
         gate = Gate(state=state, samples=400, total=50_000)
         reason = why_never(replace(OK, outcome=outcome, gate=gate))
         failed = state is GateState.FAILED
-        assert reason == ("accuracy: gate failed on 400 of 50,000 samples" if failed else None)
+        assert reason == (gate.note if failed else None)
     for outcome, missed in product((expected, drop), range(4)):
         runs = tuple(replace(run(n), limit_missed=n < missed) for n in range(4))
         reason = why_never(replace(OK, outcome=outcome, runs=runs))
-        assert reason == (f"{missed} of 4 runs missed their latency limit" if missed > 1 else None)
+        note = Note.of("limit_missed", count=missed, of=4)
+        assert reason == (note if missed > 1 else None)

@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 
 from pytest_mlperf.bench.policy import rule_for
 from pytest_mlperf.core.baseline import BaselineRun, geometric_means
-from pytest_mlperf.core.case import Case, Kind
+from pytest_mlperf.core.case import Case, Kind, Scenario
 from pytest_mlperf.core.history import CaseHistory, CaseSeries, SessionPoint
 from pytest_mlperf.core.rulings.sides import pooled
-from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.trend import (
     TrendPoint,
     TrendStep,

@@ -11,7 +11,8 @@ import pytest
 
 from pytest_mlperf.core.guarantees import Guarantee
 from pytest_mlperf.core.reason import Key, Reason, measured_again, of_gpus
-from pytest_mlperf.core.verdict import SEVERITY, MetricVerdict, Outcome, final_word, worst
+from pytest_mlperf.core.verdict import SEVERITY, MetricVerdict, Outcome, worst
+from pytest_mlperf.reports.promises import final_word
 from tests.reports.verdicts import DROP, PROVISIONAL_DROP, metric
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pytest_mlperf import MlperfError
-from pytest_mlperf.core.scenario import Scenario
+from pytest_mlperf.core.case import Scenario
 from pytest_mlperf.extension import Case, CaseResult, Subject, accept_runs, judge_runs
 from tests.examples.installed import install, run
 from tests.reports import verdicts
@@ -62,7 +62,7 @@ def test_runs_of_others_are_judged_as_the_page_says(
 ) -> None:
     """Unchanged runs are ok against the baseline that the page accepts, and slow ones no more."""
     monkeypatch.chdir(tmp_path)
-    section = PAGE.read_text("utf-8").partition("## Judge what was measured elsewhere")[2]
+    section = PAGE.read_text("utf-8").partition("## Judge other measurements")[2]
     block = re.search(r"```python\n(.*?)```", section, re.DOTALL)
     assert block
     names: dict[str, object] = {}

@@ -16,9 +16,8 @@ import pytest
 
 from pytest_mlperf.bench.case import baseline_file
 from pytest_mlperf.core.baseline import Baseline, BaselineRun, HistoryEntry, Property, Record
-from pytest_mlperf.core.case import Case
+from pytest_mlperf.core.case import Case, Scenario
 from pytest_mlperf.core.results import CaseResult, Results
-from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.verdict import Verdict
 from pytest_mlperf.hardware import host as cpu
 from pytest_mlperf.judge.inputs import SessionNoise

@@ -10,6 +10,7 @@ import pytest
 from pytest_mlperf.core.baseline import AccuracyBaseline
 from pytest_mlperf.core.results import Results
 from pytest_mlperf.core.verdict import Outcome, Verdict
+from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.stores import accuracy_baselines
 from pytest_mlperf.stores.results import read_results
 from tests.plugin.project import OFFLINE, SERVER, Project, last_line, section
@@ -186,11 +187,11 @@ def test_scores_are_accepted_judged_and_replaced(own_project: Project) -> None:
     )
     performance = newest(own_project, "performance")
     assert performance.outcome is Outcome.INVALID
-    assert performance.headline.startswith("not judged: accuracy failed, ACC DROP top1")
+    assert sentence(performance.headline).startswith("not judged: accuracy failed, ACC DROP top1")
 
     replace = (*ACCURACY, "--mlperf-update=replace", "--mlperf-reason=smaller model")
     own_project.run("suites", *replace)
-    assert newest(own_project).headline.startswith("nothing recorded: top1 −5.00 points")
+    assert sentence(newest(own_project).headline).startswith("nothing recorded: top1 −5.00 points")
     assert [entry.action for entry in accepted(own_project)[0].history] == ["record"]
     suite(own_project, options="wrong = 4")
     own_project.run("suites", *replace)
@@ -214,7 +215,7 @@ def test_scores_are_accepted_judged_and_replaced(own_project: Project) -> None:
         assert own_project.run("suites", *ACCURACY).ret == 1
         verdict = newest(own_project)
         assert verdict.outcome is Outcome.ERROR
-        assert message in verdict.headline
+        assert message in sentence(verdict.headline)
         kept.write_bytes(whole)
     assert len(own_project.run_folders()) == folders
 
@@ -307,9 +308,9 @@ def test_scores_of_one_session_are_judged_each_by_its_baseline(own_project: Proj
     assert {name: verdict.outcome for name, verdict in verdicts.items()} == {
         name: outcome for name, (_, _, outcome, _) in ROWS.items()
     }
-    assert {name: verdicts[name].headline[: len(row[3])] for name, row in ROWS.items()} == {
-        name: row[3] for name, row in ROWS.items()
-    }
+    assert {
+        name: sentence(verdicts[name].headline)[: len(row[3])] for name, row in ROWS.items()
+    } == {name: row[3] for name, row in ROWS.items()}
     # What is defined for the whole data set only needs the whole; else the scores decide.
     assert {
         name: (verdict.accuracy.samples, verdict.accuracy.total)
@@ -328,13 +329,15 @@ def test_scores_of_one_session_are_judged_each_by_its_baseline(own_project: Proj
         "even": (Outcome.ACC_DROP, 200),
         "odd": (Outcome.OK, 200),
     }
-    assert verdicts["gate"].headline.startswith("top1 95.000 < 99.000")
+    assert sentence(verdicts["gate"].headline).startswith("top1 95.000 < 99.000")
     note = "against the baseline: ACC DROP top1 −5.00 points"
-    assert verdicts["gate"].notes[0].startswith(note)
-    assert "inside −10.00" in verdicts["margin"].headline
-    assert "a drop smaller than the margin is certain" in verdicts["margin"].notes[0]
+    assert sentence(verdicts["gate"].notes[0]).startswith(note)
+    assert "inside −10.00" in sentence(verdicts["margin"].headline)
+    assert "a drop smaller than the margin is proven" in sentence(verdicts["margin"].notes[0])
     assert verdicts["subset"].metrics == ()
-    assert verdicts["not-a-number"].headline.endswith("the scorer gave nan as quality of sample 7")
+    assert sentence(verdicts["not-a-number"].headline).endswith(
+        "the scorer gave nan as quality of sample 7"
+    )
     text = " ".join(" ".join(section(result)).split())
     assert "all 400 samples were compared. Use a larger data set or a wider margin" in text
 
@@ -361,7 +364,7 @@ def test_scores_depend_on_the_data_that_are_scored_alone(own_project: Project) -
     performance = newest(own_project, "performance")
 
     assert outcomes == [Outcome.RECORDED, Outcome.OK, Outcome.INVALID]
-    assert verdict.headline.startswith("data or prompts differ from the baseline's")
+    assert sentence(verdict.headline).startswith("data or prompts differ from the baseline's")
     assert performance.subject is not None
     assert verdict.subject is not None
     assert performance.subject.fingerprint["dataset"] != verdict.subject.fingerprint["dataset"]
@@ -423,10 +426,11 @@ def test_dummy_weights_have_no_accuracy(own_project: Project) -> None:
     assert result.ret == 0
     assert "1 not evaluated" in last_line(result)
     assert (
-        newest(own_project).headline == "the weights are dummy: speed may be judged, accuracy never"
+        sentence(newest(own_project).headline)
+        == "the weights are dummy: speed may be judged, accuracy never"
     )
     performance = newest(own_project, "performance")
-    assert performance.headline.endswith(", accuracy not evaluated (dummy weights)")
+    assert sentence(performance.headline).endswith(", accuracy not evaluated (dummy weights)")
 
 
 def test_a_scorer_that_crashes_is_one_error_and_its_run_is_judged_all_the_same(
@@ -439,10 +443,10 @@ def test_a_scorer_that_crashes_is_one_error_and_its_run_is_judged_all_the_same(
     verdicts = own_project.verdicts()
     accuracy, performance = verdicts["accuracy"], verdicts["performance"]
     assert (result.ret, accuracy.outcome) == (1, Outcome.ERROR)
-    assert accuracy.headline.startswith("scorer: ")
-    assert "killed by SIGSEGV" in accuracy.headline
+    assert sentence(accuracy.headline).startswith("scorer: ")
+    assert "killed by SIGSEGV" in sentence(accuracy.headline)
     assert performance.outcome is Outcome.NO_BASELINE
-    assert performance.headline.endswith(", accuracy not checked: the scorer broke")
+    assert sentence(performance.headline).endswith(", accuracy not checked: the scorer broke")
 
 
 def test_nothing_is_recorded_that_no_scorer_vouches_for(own_project: Project) -> None:

@@ -58,9 +58,9 @@ TOLD = {
     "raises while it is loaded": "RuntimeError: no licence (acme_tools.py:1)",
     "is built for another interface": "API is 2; this version needs API = 1",
     "states no interface": "API is not declared; this version needs API = 1",
-    "misspells a hook": "there is no hook mlperf_verdikt",
+    "misspells a hook": "no hook mlperf_verdikt",
     "ends the process": "SystemExit: 0",
-    "has a hook that is no function": "mlperf_case_facts is no function",
+    "has a hook that is no function": "mlperf_case_facts is not a function",
     "takes an argument that no hook has": "colour",
 }
 
@@ -247,7 +247,7 @@ def test_a_hook_that_raises_ends_with_3_where_it_may_have_changed_something(
 
 NO_TEXT = "import pytest_mlperf.extension as e; return e.Criterion(headline=None)"
 WRONG = {
-    "mlperf_verdict(verdict): return 'bad'": (3, "it gives 'bad', and no Criterion"),
+    "mlperf_verdict(verdict): return 'bad'": (3, "returned 'bad', not a Criterion"),
     f"mlperf_verdict(verdict): {NO_TEXT}": (3, "headline and notes of a Criterion must be strings"),
     "mlperf_verdict(verdict): raise SystemExit(0)": (3, "SystemExit: 0"),
     "mlperf_verdict(verdict): import pytest; pytest.skip('no')": (3, "Skipped: no"),
@@ -260,7 +260,7 @@ WRONG = {
         "took over the tests of this session, but ran none",
     ),
     "mlperf_session_finished(results): return 7": (0, "'int' object is not iterable"),
-    "mlperf_session_finished(results): print('psst')": (0, "_session_finished): psst"),
+    "mlperf_session_finished(results): print('psst')": (0, "_session_finished: psst"),
     "mlperf_addoptions(group): group.add('half', 'X', '50 % of it')": (3, "write %% for a percent"),
     "mlperf_addoptions(group): group.add('update', 'X', 'x')": (3, "is an option 'update' already"),
 }
@@ -283,5 +283,5 @@ def test_a_slow_add_on_is_reported(measured: Project, monkeypatch: pytest.Monkey
 
     assert result.ret == 0
     result.stdout.fnmatch_lines(
-        ["WARNING add-on acme (acme-tools 1.2) is slow: mlperf_session_finished took * s"]
+        ["WARNING add-on acme (acme-tools 1.2) is slow: * s in mlperf_session_finished"]
     )

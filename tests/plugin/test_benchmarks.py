@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_mlperf.core.verdict import Outcome
+from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.stores import baselines
 from tests.plugin.project import LIGHT, Project
 
@@ -85,7 +86,7 @@ def test_every_kind_of_benchmark_has_its_outcome(project: Project) -> None:
 
     tests = {case.test.rpartition("::")[2]: case for case in project.results().cases}
     verdicts = {name: case.verdict for name, case in tests.items()}
-    broken = {n: v.headline for n, v in verdicts.items() if v.outcome is Outcome.ERROR}
+    broken = {n: sentence(v.headline) for n, v in verdicts.items() if v.outcome is Outcome.ERROR}
     assert session.ret == pytest.ExitCode.TESTS_FAILED
     assert set(broken) == {"test_fails", "test_twice", "test_never", "test_expected"}
     assert "the test failed in its call: AssertionError: assert 1 == 2" in broken["test_fails"]

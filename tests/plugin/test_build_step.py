@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from pytest_mlperf.core.verdict import Outcome
+from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.run.checkpoints import build as checkpoint_about
 from pytest_mlperf.run.checkpoints._store import SHARED
 from tests.plugin.project import RATE, Project, case, near, spec_of
@@ -120,7 +121,9 @@ def test_a_builder_that_breaks_is_an_error(quantising: Quantising) -> None:
 
     verdict = quantising.project.verdicts()["performance"]
     assert verdict.outcome is Outcome.ERROR
-    assert verdict.headline.startswith("build: building builders_that_fail:Acme breaks: ZeroDiv")
+    assert sentence(verdict.headline).startswith(
+        "build: building builders_that_fail:Acme breaks: ZeroDiv"
+    )
     assert "the quantiser said this" in verdict.logs.tail
     assert verdict.logs.file is not None
     assert verdict.logs.file.endswith("build.log")

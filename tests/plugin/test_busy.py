@@ -92,4 +92,4 @@ def test_unchanged_code_under_load_by_neighbours_passes(project: Project) -> Non
         assert run.load.contention.share is not None
         assert run.load.contention.share > 0.2
         assert run.load.contention.window_s == pytest.approx(run.duration_s, abs=0.2)
-    result.stdout.fnmatch_lines(["*load explains up to * now and 0 % of the baseline*"])
+    result.stdout.fnmatch_lines(["*load may have cost up to * now and 0 % in the baseline*"])

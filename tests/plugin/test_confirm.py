@@ -35,6 +35,7 @@ from pytest_mlperf.bench.policy import Confirm, Phase, Policy
 from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.job import Job
 from pytest_mlperf.core.measurement import Run, Subject
+from pytest_mlperf.core.notes import Note
 from pytest_mlperf.core.paths import placeless
 from pytest_mlperf.core.rulings.ruling import Ruling, ruling_of
 from pytest_mlperf.core.verdict import (
@@ -50,6 +51,7 @@ from pytest_mlperf.core.verdict import (
 from pytest_mlperf.hardware.machine import detect
 from pytest_mlperf.judge.decision import Answer
 from pytest_mlperf.judge.ratio import Ratio
+from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.run.child.process import Patience
 from pytest_mlperf.run.conditions import Conditions
 from pytest_mlperf.run.measure import ProcessResult, ProcessTask
@@ -239,18 +241,18 @@ def test_a_session_runs_both_builds_in_turns_and_says_which_evidence_decided(
     ]
     if slower:
         assert verdict.outcome is Outcome.PERF_DROP
-        assert verdict.notes[0].startswith("decided by A/B: ")
-        assert "/the-old-one/bin/python; runs in .mlperf/runs" in verdict.notes[0]
+        assert sentence(verdict.notes[0]).startswith("decided by A/B: ")
+        assert "/the-old-one/bin/python; runs in .mlperf/runs" in sentence(verdict.notes[0])
         note = r"note      decided by A/B: \d pairs, −.* %\) interleaved with"
         reproduce = "reproduce pytest .* --mlperf-confirm"
         result.stdout.re_match_lines(["PERF DROP samples/s −", reproduce, note])
     else:
         assert verdict.outcome is verdict.metrics[0].outcome is Outcome.OK
-        assert verdict.headline.startswith("samples/s ")
-        assert verdict.headline.endswith(" by A/B; −40 % excluded")
-        assert verdict.notes[0].startswith("not confirmed by A/B: ")
-        assert AS_SLOW in verdict.notes[0]
-        assert verdict.notes[1].startswith("against the stored baseline: PERF DROP ")
+        assert sentence(verdict.headline).startswith("samples/s ")
+        assert sentence(verdict.headline).endswith(" by A/B; −40 % excluded")
+        assert sentence(verdict.notes[0]).startswith("not confirmed by A/B: ")
+        assert AS_SLOW in sentence(verdict.notes[0])
+        assert sentence(verdict.notes[1]).startswith("against the stored baseline: PERF DROP ")
 
 
 def test_a_commit_in_git_is_the_baseline_s_build(lab: Lab, simulation: Simulation) -> None:
@@ -264,8 +266,8 @@ def test_a_commit_in_git_is_the_baseline_s_build(lab: Lab, simulation: Simulatio
     answer = lab.confirm(lab.case('git = "v1"'), dropped())
 
     assert answer.outcome is Outcome.PERF_DROP
-    assert answer.notes[0].startswith("decided by A/B: ")
-    assert " with git v1 (" in answer.notes[0]
+    assert sentence(answer.notes[0]).startswith("decided by A/B: ")
+    assert " with git v1 (" in sentence(answer.notes[0])
 
 
 def test_runs_in_turns_decide(lab: Lab, simulation: Simulation) -> None:
@@ -283,10 +285,16 @@ def test_runs_in_turns_decide(lab: Lab, simulation: Simulation) -> None:
         runs = lab.case(OTHER_BUILD, limit=limit)
         answer = lab.confirm(runs, dropped(limit=float(limit.strip("%")) / 100))
         outcomes[name] = (answer.outcome, answer.interleaved.state if answer.interleaved else None)
-        kept = answer.headline == dropped().headline if name == "proven" else True
-        stored_notes = [text[: len(stored)] for text in answer.notes[1:-1]]
-        if not (kept and note in answer.notes[0] and stored_notes == [stored] * (name != "proven")):
-            failures.append((name, answer.headline, answer.notes))
+        kept = (
+            sentence(answer.headline) == sentence(dropped().headline) if name == "proven" else True
+        )
+        stored_notes = [text[: len(stored)] for text in map(sentence, answer.notes[1:-1])]
+        if not (
+            kept
+            and note in sentence(answer.notes[0])
+            and stored_notes == [stored] * (name != "proven")
+        ):
+            failures.append((name, sentence(answer.headline), answer.notes))
 
     assert failures == []
     assert outcomes == {
@@ -338,7 +346,7 @@ def test_a_drop_stands_where_the_other_build_cannot_be_had(lab: Lab) -> None:
         answer = lab.confirm(runs, dropped())
 
         assert answer == replace(dropped(), notes=answer.notes, interleaved=answer.interleaved)
-        assert answer.notes[0].startswith(note.format(suite=runs.planned.path))
+        assert sentence(answer.notes[0]).startswith(note.format(suite=runs.planned.path))
         assert answer.interleaved is not None
         assert answer.interleaved.state is state
 
@@ -402,7 +410,7 @@ def test_a_provisional_drop_is_red_once_runs_in_turns_prove_it(
     )
     (metric,) = answer.metrics
     assert (metric.outcome, metric.confirmed, metric.direction) == (failing, True, None)
-    assert " with this build without the handicap; runs in runs" in answer.notes[0]
+    assert " with this build without the handicap; runs in runs" in sentence(answer.notes[0])
     assert answer.interleaved is not None
     assert answer.interleaved.state is Confirmation.PROVEN
     assert answer.interleaved.runs == 2 * answer.interleaved.pairs > 0
@@ -432,9 +440,9 @@ def test_a_provisional_ok_is_final_once_runs_in_turns_exclude_a_drop(
 
     final = lab.confirm(lab.case(OTHER_BUILD), passed, "auto")
     assert final.outcome is final.metrics[0].outcome is Outcome.OK
-    assert final.headline.endswith(" by A/B; −40 % excluded")
-    assert final.notes[0].startswith("decided by A/B: ")
-    assert final.notes[1].startswith("against the stored baseline: PROVISIONAL samples/s")
+    assert sentence(final.headline).endswith(" by A/B; −40 % excluded")
+    assert sentence(final.notes[0]).startswith("decided by A/B: ")
+    assert sentence(final.notes[1]).startswith("against the stored baseline: PROVISIONAL samples/s")
 
     simulation.new_rates = (RATE / 2, 0.505 * RATE)
     proven = lab.confirm(lab.case(OTHER_BUILD), passed)
@@ -446,7 +454,7 @@ def test_a_provisional_ok_is_final_once_runs_in_turns_exclude_a_drop(
         lab.case(OTHER_BUILD, limit="1%"), ruling_of([replace(metric, limit=0.01)])
     )
     assert undecided.outcome is undecided.metrics[0].outcome is Outcome.PROVISIONAL
-    assert undecided.notes[0].startswith("not decided by A/B: 5 pairs")
+    assert sentence(undecided.notes[0]).startswith("not decided by A/B: 5 pairs")
 
 
 def test_a_provisional_drop_that_the_baseline_s_build_has_too_is_none(
@@ -456,7 +464,9 @@ def test_a_provisional_drop_that_the_baseline_s_build_has_too_is_none(
 
     assert answer.outcome is answer.metrics[0].outcome is Outcome.OK
     assert answer.metrics[0].direction is None
-    assert answer.notes[1].startswith("against the stored baseline: PROVISIONAL samples/s −50.0 %")
+    assert sentence(answer.notes[1]).startswith(
+        "against the stored baseline: PROVISIONAL samples/s −50.0 %"
+    )
     assert answer.interleaved is not None
     assert answer.interleaved.state is Confirmation.EXCLUDED
     assert len(simulation.tasks) == answer.interleaved.runs
@@ -536,7 +546,7 @@ def test_options_that_changed_are_interleaved_with_those_of_the_baseline(
     assert answer.outcome is Outcome.PERF_DROP
     assert answer.interleaved is not None
     assert answer.interleaved.state is Confirmation.PROVEN
-    assert " interleaved with the baseline's options (slow, gone); " in answer.notes[0]
+    assert " interleaved with the baseline's options (slow, gone); " in sentence(answer.notes[0])
     then = next(job for label, job in simulation.jobs if label)
     assert then.facts["options"] == old_options
     expanded = os.path.expandvars(str(model))
@@ -586,8 +596,8 @@ def test_half_the_speed_is_red_on_the_first_day(
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     verdict = project.verdicts("now.json")["performance"]
     assert verdict.outcome is Outcome.PERF_DROP
-    assert verdict.notes[0].startswith("decided by A/B: ")
-    assert f" interleaved with the baseline's {change}; runs in" in verdict.notes[0]
+    assert sentence(verdict.notes[0]).startswith("decided by A/B: ")
+    assert f" interleaved with the baseline's {change}; runs in" in sentence(verdict.notes[0])
 
 
 def test_variables_that_changed_are_those_of_the_baseline_in_its_side(
@@ -604,7 +614,9 @@ def test_variables_that_changed_are_those_of_the_baseline_in_its_side(
     answer = lab.confirm(runs, provisional(), "auto")
 
     assert answer.outcome is Outcome.PERF_DROP
-    assert "interleaved with the baseline's environment (ACME_A, ACME_B); " in answer.notes[0]
+    assert "interleaved with the baseline's environment (ACME_A, ACME_B); " in sentence(
+        answer.notes[0]
+    )
     assert {str(dict(job.variables)) for label, job in simulation.jobs if label} == {
         "{'ACME_A': '0', 'ACME_B': None}"
     }
@@ -633,9 +645,8 @@ def test_options_that_explain_no_drop_excuse_none_unless_git_shows_no_other_chan
         (Outcome.OK, Confirmation.EXCLUDED),
         (Outcome.PROVISIONAL, Confirmation.UNDECIDED),
     ]
-    assert (
-        f'; {OTHER_CHANGES_NOTE}write baseline_engine = {{ git = "{commit}" }} into'
-        in answer.notes[0]
+    assert f'; {OTHER_CHANGES_NOTE}write baseline_engine = {{ git = "{commit}" }} into' in sentence(
+        answer.notes[0]
     )
 
 
@@ -670,7 +681,7 @@ def test_a_baseline_that_cannot_be_measured_again_decides_with_a_reason(
         if engines:
             lab.project.baseline(near(RATE))
         answer = lab.confirm(changed(lab, facts, engines=engines), provisional(), "auto")
-        (note,) = answer.notes
+        (note,) = map(sentence, answer.notes)
         if answer.outcome is not Outcome.PROVISIONAL or expected not in note:
             failures.append((expected, note))
     assert failures == []
@@ -692,7 +703,7 @@ def test_no_build_of_the_client_is_the_earlier_build_of_a_server(lab: Lab) -> No
 
 def last_word(runs: CaseRuns) -> Verdict:
     """Return a drop that was decided at the end of a session, among many."""
-    metric = fallen(note="the only drop among 25 pairs judged together, p=0.0004")
+    metric = fallen(note=Note.of("drop_among", drops=1, among=25, p=0.0004))
     return Verdict(
         case=runs.planned.case,
         kind=Kind.PERFORMANCE,
@@ -714,8 +725,8 @@ def test_a_drop_that_the_others_decided_is_measured_again_after_that(
     confirmed = bench.confirm_last(runs.planned, last_word(runs))
 
     assert confirmed.outcome is confirmed.metrics[0].outcome is Outcome.OK
-    assert confirmed.notes[1].startswith("against the stored baseline: PERF DROP")
-    assert confirmed.notes[2] == "busy"
+    assert sentence(confirmed.notes[1]).startswith("against the stored baseline: PERF DROP")
+    assert sentence(confirmed.notes[2]) == "busy"
     assert confirmed.interleaved is not None
     assert confirmed.interleaved.state is Confirmation.EXCLUDED
 

@@ -12,9 +12,9 @@ import pytest
 
 from pytest_mlperf.cli import main
 from pytest_mlperf.core.baseline import Record
-from pytest_mlperf.core.case import Case
-from pytest_mlperf.core.scenario import Scenario
+from pytest_mlperf.core.case import Case, Scenario
 from pytest_mlperf.core.verdict import Outcome
+from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.run.worker.point_window import REQUESTS
 from pytest_mlperf.stores import baselines
 from pytest_mlperf.stores.results import read_results
@@ -97,7 +97,10 @@ def test_a_curve_is_recorded_and_its_points_are_judged(project: Project, file: P
     assert outcomes["tokens_per_second@6"] is Outcome.PERF_DROP
     assert outcomes["tokens_per_second@1"] is Outcome.IMPROVED
     result.stdout.re_match_lines([r"PERF DROP tokens/s at 6 −[78]\d\.\d %"])
-    assert any(note.startswith("traded: −") and " at 6 for +" in note for note in verdict.notes)
+    assert any(
+        note.startswith("traded: −") and " at 6 for +" in note
+        for note in map(sentence, verdict.notes)
+    )
 
     text = file.read_text("utf-8")
     file.write_text(text.replace("[1, 6]", "[1, 5, 6]"))
@@ -113,7 +116,9 @@ def test_a_curve_is_recorded_and_its_points_are_judged(project: Project, file: P
 
     verdict = project.verdicts("r.json")["performance"]
     assert verdict.outcome is Outcome.INVALID
-    assert verdict.headline == "tokens/sample at 1 4, less than the baseline's 5.88 to 6.12"
+    assert sentence(verdict.headline) == (
+        "4 tokens/sample at 1, less than in the baseline (5.88 to 6.12)"
+    )
 
 
 @pytest.mark.quiet

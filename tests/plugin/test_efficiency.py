@@ -13,6 +13,7 @@ from pytest_mlperf.core.energy import Source
 from pytest_mlperf.core.reason import Key, Reason
 from pytest_mlperf.core.verdict import Outcome, Verdict
 from pytest_mlperf.hardware import machine
+from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.stores.results import read_results
 from tests.nvml.library import Fake, scenario
 from tests.plugin.project import OPTIONS, RATE, Project, case, near
@@ -336,7 +337,7 @@ def test_each_replica_sees_its_own_gpu_and_a_slow_one_is_reported(
     (run_,) = verdict.runs
     assert len(run_.hardware.gpus) == len(run_.replicas) == 6
     assert run_.metrics["slowest_replica"] == pytest.approx(1 / 3, abs=0.15)
-    (note,) = [note for note in verdict.notes if "behind the median" in note]
+    (note,) = [note for note in map(sentence, verdict.notes) if "behind the median" in note]
     assert note.startswith("replica 3 (GPU 3): ")
     assert re.search(r" 30 °C hotter, 580 MHz slower, (9|10)\d W less$", note)
     assert "the GPUs of this case differ: power_limit_w is 700, 600 on GPU 3" in verdict.notes
@@ -363,7 +364,7 @@ def test_gpus_of_one_reason_are_one_sentence(fake: Fake, project: Project) -> No
 
     verdict = last(project)["performance"]
     assert verdict.outcome is Outcome.INVALID
-    assert "4 of 8 GPUs (4 to 7): the GPU did not do the work" in verdict.headline
+    assert "4 of 8 GPUs (4 to 7): the GPU did not do the work" in sentence(verdict.headline)
 
 
 KEEPS_MEMORY = """

@@ -13,10 +13,10 @@ import pytest
 from pytest_mlperf.bench.case import CaseRuns
 from pytest_mlperf.bench.policy import Policy
 from pytest_mlperf.cli import main
-from pytest_mlperf.core.case import Case
-from pytest_mlperf.core.scenario import Scenario
+from pytest_mlperf.core.case import Case, Scenario
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.hardware.machine import detect
+from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.run.child.process import Patience
 from pytest_mlperf.run.conditions import Conditions
 from pytest_mlperf.stores import baselines
@@ -137,7 +137,9 @@ def test_searches_find_how_many_requests_a_server_answers_in_time(
     (drop,) = [metric for metric in verdict.metrics if metric.fails]
     assert drop.metric == "concurrency"
     assert drop.change == pytest.approx(-0.5, rel=0.01)
-    assert verdict.headline.startswith("10 requests in flight at ttft_p50 < 51.5 ms −50.0 %")
+    assert sentence(verdict.headline).startswith(
+        "10 requests in flight at ttft_p50 < 51.5 ms −50.0 %"
+    )
 
 
 def test_a_plan_counts_the_runs_of_a_search_over_concurrency(project: Project) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from pytest_mlperf.core.baseline import AccuracyBaseline
 from pytest_mlperf.core.verdict import Outcome, Verdict
+from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.stores import accuracy_baselines
 from tests.adapters.engines.openai.scripted import (
     DONE,
@@ -151,7 +152,7 @@ def test_answers_of_reasoning_only_are_not_recorded(served: Project, model: Mode
     assert recorded.answers == {"answers": 60, "cut": 20, "empty": 20, "cut_reasoning": 20}
     again = served.run(*ACCURACY)
     assert again.ret == 0
-    assert not any("answers are" in note for note in last(served).notes)
+    assert not any("answers are" in note for note in map(sentence, last(served).notes))
 
 
 @pytest.mark.process
@@ -160,7 +161,7 @@ def test_healthy_answers_are_recorded_without_a_word_and_later_empty_ones_are_a_
 ) -> None:
     assert served.run(*ACCURACY, "--mlperf-update=missing").ret == 0
     assert last(served).outcome is Outcome.RECORDED
-    (note,) = last(served).notes
+    (note,) = map(sentence, last(served).notes)
     assert "commit it" in note
     assert baseline(served).answers == {"answers": 60}
 
@@ -168,7 +169,9 @@ def test_healthy_answers_are_recorded_without_a_word_and_later_empty_ones_are_a_
     result = served.run(*ACCURACY)
 
     assert last(served).outcome is Outcome.ACC_DROP
-    assert last(served).notes == tuple(n for n in last(served).notes if "answers are" not in n)
+    assert last(served).notes == tuple(
+        n for n in map(sentence, last(served).notes) if "answers are" not in n
+    )
     text = " ".join(result.stdout.str().split())
     assert "likely 20 of 60 answers are empty, 0 of 60 in the baseline: cut at" in text
 
@@ -179,7 +182,9 @@ def test_cut_answers_are_refused_unless_their_lengths_are_fixed(
 ) -> None:
     model.every, model.cut = 3, True
     assert served.run(*ACCURACY, "--mlperf-update=missing").ret == 1
-    assert "20 of 60 answers are cut at max_new_tokens = 16 (5 % allowed)" in last(served).headline
+    assert "20 of 60 answers are cut at max_new_tokens = 16 (5 % allowed)" in sentence(
+        last(served).headline
+    )
 
     path = served.path / "suites/first.mlperf.toml"
     path.write_text(path.read_text("utf-8").replace('Questions"', 'Questions", fixed = true'))

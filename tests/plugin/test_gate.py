@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from pytest_mlperf.core.verdict import Gate, GateState, Outcome, Verdict
+from pytest_mlperf.reports.sentences import sentence
 from tests.plugin.project import SUITE, Project, last_line, section
 
 ENGINE = """
@@ -102,10 +103,12 @@ def test_an_engine_that_always_answers_class_0_is_neither_green_nor_recorded(
     assert (result.ret, baselines(own_project)) == (1, [])
     verdict, performance = newest(own_project), newest(own_project, "performance")
     assert verdict.outcome is Outcome.GATE_FAIL
-    assert verdict.headline.startswith("top1 0.250 < 75.695, 99 % of MLPerf's reference")
+    assert sentence(verdict.headline).startswith("top1 0.250 < 75.695, 99 % of MLPerf's reference")
     assert verdict.gate == Gate(state=GateState.FAILED, samples=400, total=50_000)
     assert performance.outcome is Outcome.INVALID
-    assert performance.headline.startswith("not judged: accuracy failed, GATE FAIL top1 0.250")
+    assert sentence(performance.headline).startswith(
+        "not judged: accuracy failed, GATE FAIL top1 0.250"
+    )
     assert performance.gate == verdict.gate
 
 
@@ -119,8 +122,8 @@ def test_a_part_never_keeps_the_gate_and_speed_is_not_recorded_where_it_failed(
     recorded = own_project.run("suites", *RECORD)
 
     assert accuracy.outcome is Outcome.NO_BASELINE
-    assert accuracy.headline == "top1 100.000; gate not decided on 400 of 50,000 samples"
-    assert performance.headline.endswith(", accuracy not checked")
+    assert sentence(accuracy.headline) == "top1 100.000; gate not decided on 400 of 50,000 samples"
+    assert sentence(performance.headline).endswith(", accuracy not checked")
     assert (recorded.ret, newest(own_project).outcome) == (0, Outcome.RECORDED)
     assert newest(own_project).gate == Gate(state=GateState.UNDECIDED, samples=400, total=50_000)
 
@@ -137,7 +140,7 @@ def test_a_part_never_keeps_the_gate_and_speed_is_not_recorded_where_it_failed(
 
         verdict = newest(own_project, "performance")
         assert verdict.outcome is Outcome.INVALID
-        assert verdict.headline.startswith("not judged: accuracy failed, GATE FAIL top1")
+        assert sentence(verdict.headline).startswith("not judged: accuracy failed, GATE FAIL top1")
         assert (file.read_bytes() if file.exists() else None) == content
 
 
@@ -188,9 +191,9 @@ def test_the_whole_of_a_data_set_keeps_the_gate_where_the_scorer_gives_its_metri
 
     assert (result.ret, kept.outcome) == (0, Outcome.OK)
     assert kept.gate == Gate(state=GateState.KEPT, samples=43, total=43)
-    assert kept.notes[-1].startswith("only the gate was checked: no accuracy baseline")
+    assert sentence(kept.notes[-1]).startswith("only the gate was checked: no accuracy baseline")
     assert others["quick"].outcome is Outcome.NO_BASELINE
     headline = "iou 90.000; gate not decided on 43 samples, without dice"
-    assert others["quick"].headline == headline
+    assert sentence(others["quick"].headline) == headline
     assert others["official"].outcome is Outcome.ERROR
-    assert "MLPerf's gate needs dice" in others["official"].headline
+    assert "MLPerf's gate needs dice" in sentence(others["official"].headline)

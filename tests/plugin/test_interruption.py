@@ -16,6 +16,7 @@ import pytest
 from pytest_mlperf.core.extension import REPLICA_NUMBER
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.processes import OUT_OF_MEMORY
+from pytest_mlperf.reports.sentences import sentence
 from tests.plugin.project import LIGHT, PERFORMANCE, Project, case, last_line
 
 pytestmark = pytest.mark.quiet
@@ -213,7 +214,7 @@ def test_a_killed_process_is_an_error_of_its_case_only(
 
     assert code == pytest.ExitCode.TESTS_FAILED
     verdicts = {r.verdict.case.workload: r.verdict for r in project.results().cases}
-    assert verdicts["long"].headline.startswith(headline)
+    assert sentence(verdicts["long"].headline).startswith(headline)
     accelerator_is_free(project)
 
 
@@ -226,7 +227,7 @@ def test_an_engine_that_hangs_is_ended_after_its_patience(project: Project) -> N
 
     verdict = project.verdicts()["performance"]
     assert verdict.outcome is Outcome.ERROR
-    assert verdict.headline.startswith("worker: no progress for 1 s during ")
+    assert sentence(verdict.headline).startswith("worker: no progress for 1 s during ")
     left = [p for p in psutil.Process().children(recursive=True) if p.pid not in children_at_start]
     assert left_of(left) == []
 

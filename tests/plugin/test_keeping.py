@@ -82,7 +82,7 @@ def test_results_too_large_to_be_read_are_written_all_the_same(
     result = project.run("suites", "--mlperf-json=out.json", "--mlperf-store=s.db")
 
     size = (project.path / "out.json").stat().st_size
-    reason = f"{size:,} bytes, and 1 KiB are read back at most"
+    reason = f"{size:,} bytes, and 1 KiB can be read at most"
     result.stdout.fnmatch_lines(
         [
             f"WARNING out.json is complete, but commands will not read it: {reason}; measure "
@@ -139,7 +139,7 @@ def test_an_impossible_report_is_refused_before_anything_is_measured(
     rows = [
         (["htlm=x.html"], "'htlm=x.html' is not *did you mean 'html'*"),
         (["html"], "'html' is not FORMAT=FILE with one of annotations, comment, *"),
-        (["text=a", "csv=./a"], "text and csv both go to *"),
+        (["text=a", "csv=./a"], "text and csv have the same file *"),
         (["html=page.html"], "* pip install 'pytest-mlperf[[]html[]]'*"),
     ]
     for reports, expected in rows:

@@ -20,6 +20,7 @@ import pytest
 
 from pytest_mlperf.core.results import CaseResult, Results, Suspect
 from pytest_mlperf.core.verdict import Outcome
+from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.stores.results import read_results
 from pytest_mlperf.stores.suspects import load
 from tests.plugin.project import LIGHT, Project, a_day_earlier, case, last_line, near, section
@@ -134,9 +135,9 @@ def test_a_suspect_passes_then_comes_first_in_the_next_session_and_falls_among_o
     assert last_line(result) == "1 passed, 20 skipped, 3 deselected, 1 suspect"
     assert order_of_runs(many) == ["fine.1", "doubt.1", "doubt.2", "doubt.3", "doubt.4", "doubt.5"]
     assert (
-        of(many, "doubt")
-        .verdict.headline.split("; ", 1)[1]
-        .startswith("alone it would be a drop, among 22 pairs judged together it is none, p=0.00")
+        sentence(of(many, "doubt").verdict.headline)
+        .split("; ", 1)[1]
+        .startswith("a drop if judged alone, none among 22 pairs judged together, p=0.00")
     )
     assert "22 pairs judged together: 1 SUSPECT (first in the next session, and alone)" in " ".join(
         section(result)
@@ -156,10 +157,12 @@ def test_a_suspect_passes_then_comes_first_in_the_next_session_and_falls_among_o
     assert last_line(result) == "3 failed, 1 passed, 20 skipped, 1 provisional"
     once = order_of_runs(many)[:5]
     assert once == ["doubt.1", "fine.1", "clear1.1", "clear2.1", "clear3.1"]
-    assert re.search(r", SUSPECT since \d{4}-\d\d-\d\d$", of(many, "doubt").verdict.headline)
+    assert re.search(
+        r", SUSPECT since \d{4}-\d\d-\d\d$", sentence(of(many, "doubt").verdict.headline)
+    )
     assert (
-        of(many, "clear1")
-        .verdict.headline.split("; ", 1)[1]
+        sentence(of(many, "clear1").verdict.headline)
+        .split("; ", 1)[1]
         .startswith("a drop whatever the other 24 pairs judged with it do, p=")
     )
     lines = section(result)
@@ -198,13 +201,17 @@ def test_the_second_time_a_suspect_is_a_drop_also_where_only_results_remain_of_t
 
     assert result.ret == pytest.ExitCode.OK
     assert words(many) == {"doubt": Outcome.PROVISIONAL}
-    assert re.search(r", SUSPECT since \d{4}-\d\d-\d\d$", of(many, "doubt").verdict.headline)
+    assert re.search(
+        r", SUSPECT since \d{4}-\d\d-\d\d$", sentence(of(many, "doubt").verdict.headline)
+    )
     a_day_earlier(many.path / ".mlperf/suspects.json")
 
     result = many.run_process(*only, "-n", "1")
 
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    assert "; drop for the second day in a row (since " in of(many, "doubt").verdict.headline
+    assert "; drop for the second day in a row (since " in sentence(
+        of(many, "doubt").verdict.headline
+    )
     assert last_failed(many) == {test_id("doubt")}
 
 
@@ -216,7 +223,7 @@ def test_workers_of_xdist_measure_and_the_controller_judges_them_together(many: 
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     assert words(many)["doubt"] is Outcome.PROVISIONAL  # a drop, if sessions differ no more
     assert {e for e, word in words(many).items() if word is Outcome.PERF_DROP} == failed
-    assert "; drop beside all others, " in of(many, "doubt").verdict.headline
+    assert "; drop beside all others, " in sentence(of(many, "doubt").verdict.headline)
     assert last_line(result) == "3 failed, 1 passed, 20 skipped, 1 provisional"
     assert "25 pairs judged together: 3 PERF DROP, 1 PROVISIONAL drop" in section(result)
     assert {engine for engine, (fell, _) in junit(many).items() if fell} == failed
@@ -233,7 +240,9 @@ def test_x_stops_at_final_failures_and_the_others_say_that_they_were_not_decided
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     assert words(many)["clear1"] is Outcome.PERF_DROP
     assert words(many)["clear2"] is words(many)["clear3"] is Outcome.INCONCLUSIVE
-    assert of(many, "clear2").verdict.headline.endswith("; the session ended before it was decided")
+    assert sentence(of(many, "clear2").verdict.headline).endswith(
+        "; the session ended before it was decided"
+    )
     assert order_of_runs(many)[-1] == "clear1.2"
     fell = {engine for engine, word in words(many).items() if word is Outcome.PERF_DROP}
     assert last_failed(many) == {test_id(engine) for engine in fell}
@@ -275,7 +284,9 @@ def test_ctrl_c_reports_waiting_cases_as_inconclusive(
 
     assert code == pytest.ExitCode.INTERRUPTED
     assert words(many) == {"fine": Outcome.OK, "doubt": Outcome.INCONCLUSIVE}
-    assert of(many, "doubt").verdict.headline.endswith("; the session ended before it was decided")
+    assert sentence(of(many, "doubt").verdict.headline).endswith(
+        "; the session ended before it was decided"
+    )
     assert junit(many)["doubt"][1]["mlperf.verdict"] == "INCONCLUSIVE"
 
 
@@ -287,7 +298,9 @@ def test_cases_of_a_crashed_worker_are_an_error(many: Project) -> None:
 
     assert code == pytest.ExitCode.TESTS_FAILED
     assert words(many) == {"fine": Outcome.OK, "doubt": Outcome.ERROR}
-    assert of(many, "doubt").verdict.headline.startswith("worker: the pytest-xdist worker crashed")
+    assert sentence(of(many, "doubt").verdict.headline).startswith(
+        "worker: the pytest-xdist worker crashed"
+    )
 
 
 def test_up_to_20_pairs_nothing_waits(many: Project) -> None:

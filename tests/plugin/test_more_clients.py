@@ -8,6 +8,7 @@ import pytest
 
 from pytest_mlperf.core.reason import Key
 from pytest_mlperf.core.verdict import Outcome
+from pytest_mlperf.reports.sentences import sentence
 from tests.adapters.engines.openai.echo import echo_server
 from tests.plugin.project import Project, spec_of
 
@@ -50,7 +51,9 @@ def test_a_client_that_holds_up_the_server_gets_help(project: Project) -> None:
             runs = [len(spec_of(one)["replicas"]) for one in project.run_folders()[earlier_runs:]]
             expected = min(clients, len(os.sched_getaffinity(0)))
             assert runs[:2] == [0, expected if expected > 1 else 0]
-            noted = [note for note in verdict.notes if "client processes sent" in note]
+            noted = [
+                note for note in map(sentence, verdict.notes) if "client processes sent" in note
+            ]
             assert bool(noted) == (expected > 1)
             reasons = [one.key for run in verdict.invalid_runs for one in run.invalid]
             assert Key.CLIENT_LATE in reasons

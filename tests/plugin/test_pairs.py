@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from pytest_mlperf.core.verdict import Outcome
+from pytest_mlperf.reports.sentences import sentence
 from tests.plugin.project import Project
 from tests.stores.calibrated_here import WORDS, calibrate
 
@@ -94,10 +95,10 @@ def test_a_fast_side_with_wrong_answers_proves_nothing(project: Project) -> None
     result.assert_outcomes(failed=2, deselected=3)
     (pair,) = [each for each in project.results().cases if each.verdict.kind == "pair"]
     assert pair.verdict.outcome is Outcome.INVALID
-    assert pair.verdict.headline.startswith(
+    assert sentence(pair.verdict.headline).startswith(
         "not judged: accuracy of fast-fp32-cpu failed, GATE FAIL top1"
     )
-    figures = [note.partition(": samples/s ")[0] for note in pair.verdict.notes[-2:]]
+    figures = [note.partition(": samples/s ")[0] for note in map(sentence, pair.verdict.notes[-2:])]
     assert figures == ["fast-fp32-cpu", "slow-fp32-cpu"]
 
 

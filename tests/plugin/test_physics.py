@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_mlperf.core.verdict import Outcome, Verdict
+from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.stores.results import read_results
 from tests.nvml.library import Fake, scenario
 from tests.plugin.project import Project
@@ -78,7 +79,7 @@ def test_a_result_shows_its_share_of_the_limit_and_its_cost(project: Project) ->
 
     assert not verdicts["rgat"].fails
     note = "of_best_published: nothing to compare with: no result of rgat"
-    assert any(text.startswith(note) for text in verdicts["rgat"].notes)
+    assert any(text.startswith(note) for text in map(sentence, verdicts["rgat"].notes))
 
 
 def test_an_unknown_gpu_is_never_guessed(h200: Fake, project: Project) -> None:
@@ -134,15 +135,15 @@ def test_less_than_the_asked_share_of_the_best_official_result_fails(project: Pr
     failed = official(project, "50 %")
 
     assert refused.outcome is Outcome.GATE_FAIL
-    assert refused.headline.startswith("nothing recorded: 0.")
+    assert sentence(refused.headline).startswith("nothing recorded: 0.")
     assert recorded.outcome is Outcome.RECORDED
     assert not passed.fails
     assert failed.outcome is Outcome.GATE_FAIL
     assert re.fullmatch(
         r"0\.\d+ % of the best official result per GPU \(v4\.1, .+\); limit 50 %",
-        failed.headline,
+        sentence(failed.headline),
     )
-    assert failed.notes[0].startswith("beside its baseline: ")
+    assert sentence(failed.notes[0]).startswith("against its baseline: ")
     assert [m.metric for m in failed.metrics] == [m.metric for m in passed.metrics]
     (kept,) = read_results(max(project.path.glob(".mlperf/runs/*/results.json"))).cases
-    assert kept.facts["official"].startswith(failed.headline.partition(";")[0])
+    assert kept.facts["official"].startswith(sentence(failed.headline).partition(";")[0])

@@ -92,7 +92,7 @@ def test_answers_that_cannot_be_paired_are_an_error_and_nothing_is_recorded(
 
     assert result.ret == 1
     text = " ".join(result.stdout.str().split())
-    assert "day2: has no sample_idx_map.json, so that nobody knows which answer" in text
+    assert "day2: has no sample_idx_map.json, so answers cannot be matched" in text
     assert {p: p.read_bytes() for p in baseline} == baseline
 
 
@@ -103,6 +103,6 @@ def test_without_a_scorer_nothing_could_be_judged(
     Path("s.mlperf.toml").write_text(text, "utf-8")
 
     assert main(["plan", "s.mlperf.toml"]) == 2
-    assert "recorded has answers and no speed: give [workload] a scorer" in " ".join(
+    assert "recorded has answers, but no speed; add a scorer to [workload]" in " ".join(
         capsys.readouterr().err.split()
     )

@@ -9,9 +9,10 @@ import re
 import pytest
 
 from pytest_mlperf.core.baseline import Property
-from pytest_mlperf.core.scenario import Scenario
+from pytest_mlperf.core.case import Scenario
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.hardware import host as cpu
+from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.stores.results import read_results
 from tests.core.made import on_day
 from tests.plugin.project import (
@@ -252,7 +253,7 @@ def test_a_baseline_that_cannot_be_read_is_an_error_before_anything_is_measured(
 
         assert last_line(result) == "5 failed"
         verdicts = {
-            each.verdict.case.workload: each.verdict.headline
+            each.verdict.case.workload: sentence(each.verdict.headline)
             for each in read_results(project.path / "all.json").cases
         }
         for name, (_, reason) in rows.items():
@@ -298,7 +299,7 @@ def test_missing_baselines_are_recorded_and_existing_ones_judged(project: Projec
     new = project.recorded(case(workload="new", scenario=Scenario.SERVER))
     assert len(new.runs) == 2
     text = " ".join(result.stdout.str().split())
-    assert "p99 latency is only reported: to be gated it needs 1,000 queries a run" in text
+    assert "p99 latency is only reported: a gate needs 1,000 queries a run" in text
     assert set(new.minimum_detectable_change) == {"latency_p50"}
     assert project.baseline_file().read_bytes() == content
     records = json.loads(path.read_text("utf-8"))["records"]

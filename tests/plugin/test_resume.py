@@ -94,7 +94,7 @@ def test_decided_cases_are_reported_and_not_measured_again(
     ]
     assert not list(interrupted.path.glob(f".mlperf/runs/*/{JOURNAL_FILE}"))
     again = interrupted.run("suites", *PLAIN, "--mlperf-resume")
-    again.stderr.fnmatch_lines(["*--mlperf-resume: no session in * was interrupted*"])
+    again.stderr.fnmatch_lines(["*--mlperf-resume: no interrupted session in **"])
 
 
 def test_workers_of_xdist_know_the_decided_cases(interrupted: Project) -> None:

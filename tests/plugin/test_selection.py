@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_mlperf.core.scenario import Scenario
+from pytest_mlperf.core.case import Scenario
+from pytest_mlperf.reports.sentences import sentence
 from tests.plugin.project import OFFLINE, SUITE, Project, case, last_line, literal, section
 
 BOTH = OFFLINE + '[[scenarios]]\nname = "SingleStream"\ntarget_qps = 400\n'
@@ -142,5 +143,7 @@ def test_a_workload_without_a_score_is_noted_after_collection_in_plan_and_in_the
 
     assert f"1 case: {gap}" in " ".join(collected.outlines)
     assert f"1 case: {gap}" in " ".join(section(planned))
-    (note,) = (n for n in project.verdicts()["performance"].notes if n.startswith(gap))
+    (note,) = (
+        n for n in map(sentence, project.verdicts()["performance"].notes) if n.startswith(gap)
+    )
     assert note.endswith('a scorer of your own: scorer = { use = "package.module:name" }')

@@ -12,6 +12,7 @@ from pytest_mlperf.bench.policy import Policy
 from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.hardware.machine import detect
+from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.run.child.process import Patience
 from pytest_mlperf.run.conditions import Conditions
 from pytest_mlperf.suite.plan import plan_suite
@@ -48,8 +49,10 @@ def test_an_exception_in_a_measurement_is_the_verdict_of_each_of_its_tests(
 
     assert first.outcome is Outcome.ERROR
     assert again == first
-    assert first.headline.startswith("pytest-mlperf: OSError: [Errno 5] Input/output error")
-    assert "not foreseen, so please report it with this log" in first.headline
+    assert sentence(first.headline).startswith(
+        "pytest-mlperf: OSError: [Errno 5] Input/output error"
+    )
+    assert "not foreseen, so please report it with this log" in sentence(first.headline)
     assert first.logs.file == f"runs/now/{planned.case.id}.1.log"
     assert "in closed_terminal" in Path(project.path / first.logs.file).read_text("utf-8")
     assert any("in closed_terminal" in line for line in first.logs.tail)
@@ -96,6 +99,10 @@ def test_an_engine_that_breaks_while_it_leaves_is_noted_in_both_tests_of_its_cas
         project.run("suites", "-k", kind)
         (verdict,) = project.verdicts().values()
         assert verdict.outcome is Outcome.NO_BASELINE
-        (noted,) = (note for note in verdict.notes if note.startswith("the engine's __exit__"))
+        (noted,) = (
+            note
+            for note in map(sentence, verdict.notes)
+            if note.startswith("the engine's __exit__")
+        )
         assert "raised RuntimeError: the server is gone (in __exit__, " in noted
         shutil.rmtree(project.path / ".mlperf")

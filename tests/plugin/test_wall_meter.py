@@ -125,9 +125,7 @@ def test_samples_per_joule_at_the_wall_are_judged_on_any_machine(
     result = project.run_process(*options)
 
     assert outcomes(project) == {"performance": Outcome.OK, "efficiency": Outcome.INVALID}
-    result.stdout.fnmatch_lines(
-        ["*INVALID samples/J at the wall: no energy to judge by in run 2 of 2*"]
-    )
+    result.stdout.fnmatch_lines(["*INVALID samples/J at the wall: energy unknown in run 2 of 2*"])
 
 
 def test_a_meter_that_stops_or_whose_file_breaks_gives_no_energy_and_never_0(

@@ -9,8 +9,9 @@ import sys
 from itertools import pairwise
 from pathlib import Path
 
-from pytest_mlperf.core.scenario import Scenario
+from pytest_mlperf.core.case import Scenario
 from pytest_mlperf.plugin.xdist import CaseScheduling
+from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.run import conditions
 from pytest_mlperf.stores.results import read_results
 from tests.plugin.project import (
@@ -148,6 +149,6 @@ def test_a_lease_that_does_not_come_is_an_error_that_names_its_holder(project: P
         result = project.run("suites", "-omlperf_lease_timeout=0.1")
 
     assert last_line(result) == "1 failed"
-    headline = project.verdicts()["performance"].headline
+    headline = sentence(project.verdicts()["performance"].headline)
     assert headline.startswith(f"lease: waited 0 s for cpu, held by process {os.getpid()} ")
     assert headline.endswith("; raise mlperf_lease_timeout or end that process")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pytest_mlperf.core.causes import Cause, Strength
+from pytest_mlperf.reports.causes import Cause, Strength
 from pytest_mlperf.reports.rows import section, strongest, unexplained
 
 ENGINE = Cause(

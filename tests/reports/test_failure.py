@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pytest_mlperf.core.causes import causes
 from pytest_mlperf.core.verdict import Outcome
+from pytest_mlperf.reports.causes import causes
 from pytest_mlperf.reports.terminal.text import failure
 from tests.reports import verdicts
 from tests.reports.verdicts import result, texts_of

@@ -16,6 +16,7 @@ from pytest_mlperf.addons.html.model import grouped
 from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.core.verdict import Gate, GateState
 from pytest_mlperf.reports.for_pytest import entry
+from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.reports.terminal import text
 from pytest_mlperf.reports.terminal.explanation import evidence
 from tests.reports import verdicts
@@ -88,5 +89,5 @@ def test_the_words_of_a_gate() -> None:
         ),
     ]
     for gate, words in rows:
-        assert gate.in_words == words
+        assert sentence(gate.note) == words
         assert gate.evaluated is (gate.state in {GateState.KEPT, GateState.FAILED})

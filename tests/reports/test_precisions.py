@@ -10,11 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_mlperf.addons.github import comment, markdown
-from pytest_mlperf.core.case import Case, Kind
+from pytest_mlperf.core.case import Case, Kind, Scenario
 from pytest_mlperf.core.measurement import Accuracy, Subject
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.results import UNVERIFIED_LABEL, CaseResult
-from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.verdict import (
     BaselineReference,
     MetricBaseline,

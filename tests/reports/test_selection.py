@@ -9,8 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from pytest_mlperf.core.case import Case, Kind
-from pytest_mlperf.core.scenario import Scenario
+from pytest_mlperf.core.case import Case, Kind, Scenario
 from pytest_mlperf.reports.costs import cost_of
 from pytest_mlperf.reports.terminal.layout import relative
 from pytest_mlperf.reports.terminal.selection import notices, plan

@@ -227,7 +227,7 @@ def test_a_claim_that_stays_open_names_the_deciding_measurement() -> None:
 
 def test_load_is_no_reason_for_a_longer_baseline() -> None:
     for note, runs, advised in (
-        (of_load(0.7, 0.0, "now", "of the baseline"), 8, False),
+        (of_load(0.7, 0.0), 8, False),
         ("advisory: 2 of 5 baseline runs", 2, True),
     ):
         undecided = replace(

@@ -7,12 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pytest_mlperf.core.case import Case, Kind
+from pytest_mlperf.core.case import Case, Kind, Scenario
 from pytest_mlperf.core.guarantees import Guarantee
 from pytest_mlperf.core.measurement import Accuracy, Run, Subject
 from pytest_mlperf.core.reason import Key, Reason
 from pytest_mlperf.core.results import CaseResult, Results
-from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.verdict import (
     BaselineReference,
     Gate,

@@ -19,8 +19,8 @@ from typing import Any, Self
 import hypothesis
 import psutil
 
+from pytest_mlperf.core.case import Scenario
 from pytest_mlperf.core.job import Factory, LoadGenSettings, Seeds
-from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.run.child.protocol import Event, RunFinished, WorkerSpec
 
 FEWER = hypothesis.settings(max_examples=max(1, hypothesis.settings().max_examples * 3 // 10))

@@ -7,8 +7,8 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict, replace
 from typing import Any
 
+from pytest_mlperf.core.case import Scenario
 from pytest_mlperf.core.extension import Engine
-from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.run.worker._client_check import MAX_IDLE_CORES, TOKENS_UNDER_WAY, with_reach
 from pytest_mlperf.run.worker._handicap import EngineAround, HandicapEngine
 from pytest_mlperf.run.worker.point_window import OpenWindow

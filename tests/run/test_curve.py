@@ -15,12 +15,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_mlperf.core.case import Scenario
 from pytest_mlperf.core.contention import Contention
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.extension import Engine, Sink
 from pytest_mlperf.core.job import LoadGenSettings
 from pytest_mlperf.core.reason import Key
-from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.run.curve import (
     CurveLog,
     curve_figures,

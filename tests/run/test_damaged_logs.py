@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_mlperf.core.case import Scenario
 from pytest_mlperf.core.errors import RunError
-from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.run.logs import DETAIL, Detail, Timed, parse_detail
 from pytest_mlperf.run.score import ACCURACY_LOG, AccuracyLog, answers
 from tests.run.harness import FEWER, entry

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from pytest_mlperf.bench.bench import broken
-from pytest_mlperf.core.case import Case, Kind
+from pytest_mlperf.core.case import Case, Kind, Scenario
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.job import Expected
-from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.verdict import Verdict
+from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.run.child.process import Designed, Patience, WorkerProcess
 from pytest_mlperf.run.child.protocol import ReplicaSpec, WorkerSpec
 from tests.run.engines_in_replicas import WORD, OneFails
@@ -89,10 +89,10 @@ def test_an_exception_of_an_engine_or_the_end_of_a_replica_keeps_the_end_of_its_
 ) -> None:
     error, error_verdict = verdict(spec(tmp_path, engine=f"{FAILING}RaisesOnEnter"))
     assert not isinstance(error, Designed)
-    assert error_verdict.headline.startswith(
+    assert sentence(error_verdict.headline).startswith(
         "engine: RuntimeError: example failure (in __enter__, "
     )
-    assert error_verdict.headline.endswith(" (during load)")
+    assert sentence(error_verdict.headline).endswith(" (during load)")
     assert "Traceback (most recent call last):" in error_verdict.logs.tail
     assert error_verdict.logs.tail[-1] == "RuntimeError: example failure"
 

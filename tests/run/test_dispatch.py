@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from pytest_mlperf.core.scenario import Scenario
+from pytest_mlperf.core.case import Scenario
 from pytest_mlperf.run.child.protocol import ReplicaSpec
 from pytest_mlperf.run.worker import _pipe as wire
 from pytest_mlperf.run.worker._dispatch import REPLICA_PARTS, Dispatcher

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from pytest_mlperf.core.case import Scenario
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.job import Job
-from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.run.figures import Load, client_findings, figures, load_findings, per_gpu
 from pytest_mlperf.run.logs import DETAIL, Detail, parse_detail
 from pytest_mlperf.run.worker import _delivery as delivery

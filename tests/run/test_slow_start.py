@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from pytest_mlperf.core.case import Scenario
 from pytest_mlperf.core.job import Job, LoadGenSettings
 from pytest_mlperf.core.reason import Key
-from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.run.figures import length_findings, start_findings
 from pytest_mlperf.run.worker import worker
 from pytest_mlperf.run.worker.clocks import slow_start

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pytest_mlperf.core.scenario import SUITE_SCENARIOS, Scenario
+from pytest_mlperf.core.case import SUITE_SCENARIOS, Scenario
 from pytest_mlperf.run.answers import engine_answers, logged_answers
 from pytest_mlperf.run.child.protocol import Event, RunFinished
 from pytest_mlperf.run.logs import DETAIL, parse_detail

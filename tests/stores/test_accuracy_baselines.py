@@ -204,9 +204,9 @@ WRONG_SCORES: list[tuple[dict[str, bytes], str]] = [
     ({"rouge1": header("(True,)") + bytes(2)}, "is damaged"),
     ({"rouge1": header(f"({'1, ' * 300})") + bytes(6)}, "is damaged"),
     ({"rouge1": header("(3,)", "<f8") + bytes(24)}, "is damaged"),
-    ({"other": header("(3,)") + bytes(6)}, "holds 'other', which is no metric of llama2"),
+    ({"other": header("(3,)") + bytes(6)}, "holds 'other', which is not a metric of llama2"),
     ({}, "lacks the scores of rouge1"),
-    ({f"{n}": b"" for n in range(2_000)}, "which is no metric of"),
+    ({f"{n}": b"" for n in range(2_000)}, "which is not a metric of"),
 ]
 
 

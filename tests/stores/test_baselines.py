@@ -23,8 +23,8 @@ from pytest_mlperf.core.baseline import (
     Record,
     with_record,
 )
+from pytest_mlperf.core.case import Scenario
 from pytest_mlperf.core.errors import BaselineError
-from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.judge.inputs import SessionNoise
 from pytest_mlperf.stores import baselines, documents
 from pytest_mlperf.stores.baselines import load, save, update
@@ -213,7 +213,7 @@ def test_an_invalid_baseline_file_is_refused_with_its_kind(path: Path) -> None:
     cut = path.with_name("two words.json")
     assert refusal(write(cut, b'{\n "schema": 1,\n "records": [\n')) == (
         f"{cut}: is not JSON: line 4, column 1: Expecting value. Restore it (git checkout -- "
-        f"'{cut}'), or delete it and record anew with --mlperf-update=missing"
+        f"'{cut}'), or delete it and record again: --mlperf-update=missing"
     )
     both = b'{\n<<<<<<< HEAD\n "schema": 1\n=======\n "schema": 1\n>>>>>>> faster kernels\n}\n'
     assert refusal(write(cut, both)) == (

@@ -114,7 +114,7 @@ def test_a_defect_is_named_with_its_place_and_the_cure(path: Path) -> None:
         with pytest.raises(BaselineError, match=f"^{re.escape(str(path))}.*{message}") as caught:
             load(path, "H200")
         assert str(caught.value).endswith(
-            "or delete it and calibrate anew: pytest-mlperf calibrate"
+            "or delete it and calibrate again: pytest-mlperf calibrate"
         )
         with pytest.raises(BaselineError, match=re.escape(str(path))):
             calibrated_rule(path.parents[1], "H200", H200, 5)

@@ -46,7 +46,7 @@ def add(url: str, *sessions: Results) -> list[bool]:
 def test_a_session_is_kept_once_and_comes_out_as_it_went_in(session: Results, url: str) -> None:
     assert add(url, session, session) == [True, False]
     assert add(url, session) == [False]
-    with pytest.raises(StoreError, match="with other results, which stay"):
+    with pytest.raises(StoreError, match="exists with other results"):
         add(url, replace(session, seconds=1.0))
 
     with opened(url) as store:
@@ -129,8 +129,10 @@ def _cut_off(file: Path) -> None:
 
 def test_a_file_that_is_not_a_store_is_refused_and_stays(tmp_path: Path, session: Results) -> None:
     damages: dict[str, Callable[[Path], object]] = {
-        "is no SQLite database; name another": lambda file: file.write_text("no database\n" * 100),
-        "is another program's database": _anothers,
+        "is not a SQLite database; name another": lambda file: file.write_text(
+            "no database\n" * 100
+        ),
+        "is a database of another program": _anothers,
         "is damaged; move it away": _cut_off,
         "is no file": Path.mkdir,
     }
@@ -180,7 +182,10 @@ def test_a_password_is_never_shown_and_a_url_of_no_store_is_refused(url: str) ->
     for other in ("mysql://a@c/d", "sqlite://", "http://x/y.db"):
         with pytest.raises(MlperfError, match="sqlite:///FILE"), opened(other):
             pass
-    with pytest.raises(StoreError, match="is not there; pytest --mlperf-store"), opened(url):
+    with (
+        pytest.raises(StoreError, match="does not exist; create it: pytest-mlperf store import"),
+        opened(url),
+    ):
         pass
     assert not Path(url).exists()
 
@@ -200,7 +205,7 @@ def test_a_url_typed_without_its_slashes_is_refused_and_keeps_its_secret() -> No
         with pytest.raises(MlperfError) as caught:
             store_setting(url)
         assert str(caught.value).startswith(
-            f"{url_shown!r} is no store: sqlite:///FILE, postgresql://"
+            f"{url_shown!r} is not a results database; write sqlite:///FILE, postgresql://"
         )
     for file in (
         "/srv/a:1/b@2/results.db",

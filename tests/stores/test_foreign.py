@@ -72,7 +72,7 @@ EXCEPTIONS = {
         SHIPPED,
     ),
     **dict.fromkeys(("rounds.published", "rounds.work"), SHIPPED),
-    **dict.fromkeys(("core.baseline", "core.causes", "bench.accuracy", "bench.earlier"), RECORD),
+    **dict.fromkeys(("core.baseline", "reports.causes", "bench.accuracy", "bench.earlier"), RECORD),
     **dict.fromkeys(
         (
             *("run.checkpoints._store", "run.checkpoints.child", "run.child.environments"),
@@ -115,7 +115,7 @@ EXCEPTIONS = {
                 "adapters.datasets.files.latents",
             ),
             *(
-                "adapters.datasets.files.frames",
+                "adapters.datasets.files.pickle_files",
                 "adapters.datasets.files.pickles",
                 "adapters.datasets.files.tensors",
             ),

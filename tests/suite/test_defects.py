@@ -87,13 +87,13 @@ def test_an_accelerator_may_have_options_of_its_own() -> None:
     assert of_eight.engine.replicas_on("8xH200") == 4
 
 
-EMPTY = " the suite is empty; `pytest-mlperf init` writes one to start from"
+EMPTY = " the suite is empty; write a first one: pytest-mlperf init"
 DEEP = " not TOML: nested too deeply (more than 50 levels)"
 DIGITS = (
     " not TOML: Exceeds the limit (4300 digits) for integer string conversion: "
     "value has 5000 digits"
 )
-LARGE = " larger than 4 MiB, which no suite is; write one in TOML, one workload a file"
+LARGE = " larger than 4 MiB, not a suite; write a TOML file per workload"
 PARTS = " not TOML: a key of more than 16 parts"
 SAVE = "save the file as UTF-8"
 
@@ -103,14 +103,14 @@ NO_SUITES: tuple[tuple[bytes, str], ...] = (
     (b"\x7fELF\0\0", " this is a binary file, not a suite in TOML"),
     (SUITE.replace("mine", "Zoë").encode("latin-1"), f"6: not UTF-8 (byte 0xeb); {SAVE}"),
     (SUITE.encode("utf-16"), f"1: not UTF-8 (byte 0xff); {SAVE}"),
-    (b"profile = quick\n", "1: not TOML: Invalid value"),
+    (b"profile = quick\n", "1: not TOML: Invalid value: 'profile = quick'"),
     (
         b"schema = 1\n<<<<<<< HEAD\nround = 1\n=======\nround = 2\n>>>>>>> speed-up\n",
-        "2: a merge conflict of 'HEAD' and 'speed-up': keep the right lines of both, and delete "
-        "the lines of markers (<<<<<<<, =======, >>>>>>>)",
+        "2: a merge conflict of 'HEAD' and 'speed-up'; keep the right lines, and delete "
+        "the markers (<<<<<<<, =======, >>>>>>>)",
     ),
-    (b"schema = 1\nschema = 1\n", "2: not TOML: Cannot overwrite a value"),
-    (b'schema = 1\nround = "v4.1', "2: not TOML: Unterminated string"),
+    (b"schema = 1\nschema = 1\n", "2: not TOML: Cannot overwrite a value: 'schema = 1'"),
+    (b'schema = 1\nround = "v4.1', "2: not TOML: Unterminated string: 'round = \"v4.1'"),
     (b"a = " + b"[" * 9000, DEEP),
     (b"a = " + b"[" * 60 + b"]" * 60, DEEP),
     (b"x" + b".x" * 2000 + b" = 1\n", PARTS),
@@ -125,9 +125,9 @@ def test_invalid_suites_are_one_line(tmp_path: Path) -> None:
     assert defects(text) == ["2: round: must be a string, not [1, 1, 1, 1, 1, 1, ...]"]
     (message,) = defects(with_(more='of_best_published = "50 %"\n'))
     assert message.startswith(
-        "20: limits.of_best_published: no official result is of workload 'mine'; known: 3d-unet-99,"
+        "20: limits.of_best_published: no official result for workload 'mine'; known: 3d-unet-99,"
     )
-    with pytest.raises(SuiteError, match=r"a folder, which no suite is"):
+    with pytest.raises(SuiteError, match=r"a folder, not a suite"):
         load_suite(tmp_path)
     with pytest.raises(SuiteError, match=r"gone.mlperf.toml: cannot be read: No such file"):
         load_suite(tmp_path / "gone.mlperf.toml")

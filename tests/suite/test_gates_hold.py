@@ -9,10 +9,9 @@ import pytest
 
 from pytest_mlperf import registry
 from pytest_mlperf.cli.suites import read_suites
-from pytest_mlperf.core.case import Profile
+from pytest_mlperf.core.case import Profile, Scenario
 from pytest_mlperf.core.errors import SuiteError
 from pytest_mlperf.core.metrics import gated_metrics
-from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.rounds import ROUNDS, RoundWorkload, load_round
 from pytest_mlperf.suite.model import Suite
 from pytest_mlperf.suite.plan import in_profile, plan_suite

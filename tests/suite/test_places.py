@@ -65,7 +65,7 @@ def test_a_missing_path_is_reported_with_the_nearest_existing_one(
 ) -> None:
     monkeypatch.setenv("MLPERF_A", str(suite.parent / "bert"))
     monkeypatch.setenv("MLPERF_B", str(suite.parent / "brt"))
-    none_is_near = "correct the path in the suite, or put it there"
+    none_is_near = "correct the path, or put the file there"
     for text, advice in (
         ("bert/data/sqad", "did you mean bert/data/squad?"),
         ("./bert/dta/squad", "did you mean bert/data/squad?"),
@@ -86,12 +86,14 @@ def test_a_model_that_is_empty_or_a_pointer_is_not_here(suite: Path) -> None:
     empty, pointer = suite.parent / "empty.onnx", suite.parent / "pointer.onnx"
     empty.touch()
     pointer.write_bytes(POINTED)
-    assert missing(suite, MODEL, "empty.onnx") == f"3: {empty} is empty (0 bytes): get it again"
+    assert (
+        missing(suite, MODEL, "empty.onnx") == f"3: {empty} is empty (0 bytes); download it again"
+    )
     assert missing(suite, MODEL, "pointer.onnx") == (
-        f"3: {pointer} is a Git LFS pointer, not the file itself: git lfs pull"
+        f"3: {pointer} is a Git LFS pointer, not the file itself; run: git lfs pull"
     )
     assert missing(suite, DATA, "pointer.onnx") == (
-        f"6: {pointer} is a Git LFS pointer, not the file itself: git lfs pull"
+        f"6: {pointer} is a Git LFS pointer, not the file itself; run: git lfs pull"
     )
     file = suite.parent / "long.onnx"
     file.write_bytes(POINTED + bytes(2000))
@@ -108,7 +110,8 @@ def test_a_folder_is_a_model_if_one_file_of_weights_in_it_is(suite: Path, folder
     (inside / "pytorch_model.bin").write_bytes(POINTED)
 
     assert missing(suite, MODEL, "models") == (
-        f"3: {inside / 'pytorch_model.bin'} is a Git LFS pointer, not the file itself: git lfs pull"
+        f"3: {inside / 'pytorch_model.bin'} is a Git LFS pointer, not the file itself; run: git "
+        "lfs pull"
     )
     (inside / "model.safetensors").write_bytes(b"weights")
     assert local(suite, MODEL, "models") == str(suite.parent / "models")

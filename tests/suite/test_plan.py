@@ -478,7 +478,7 @@ def test_code_of_ones_own_is_named_and_not_imported(file: Path) -> None:
     assert dataset == Factory(target="no.such.package:data", options={"samples": 8})
 
 
-LACKING = "performance only: nothing scores the answers of mine; a wrong model wo"
+LACKING = "performance only: no scorer for the answers of mine; a wrong model wo"
 UNSCORED = "performance only: nothing here scores e2e-rag-qna of v"
 
 

@@ -150,8 +150,8 @@ def test_a_wrong_option_of_a_scorer_is_reported_at_its_line_if_scores_are_wanted
     )
     workload = 'model = "gone"\nscorer = { use = "rouge" }'
     assert refusal(plan(tmp_path, workload, 'use = "null"')) == (
-        f"5: the model gone is not here (looked at {tmp_path}/gone); correct the path in the "
-        "suite, or put it there"
+        f"5: the model gone is not here (looked at {tmp_path}/gone); correct the path, "
+        "or put the file there"
     )
     for scorer in ('use = "evaluate", metric = "evaluate:x.py"', 'use = "no.such:Scorer"'):
         workload = f"scorer = {{ {scorer} }}\nreference = {{ anything = 90 }}"

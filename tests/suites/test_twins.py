@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pytest_mlperf import registry
-from pytest_mlperf.core.scenario import Scenario
+from pytest_mlperf.core.case import Scenario
 from tests.suites.tiny_twin import LANGUAGE, TINY, UNETS, Twin, ask, load_tool, missing
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]

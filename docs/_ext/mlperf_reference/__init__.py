@@ -1,4 +1,4 @@
-"""Sphinx extension: the reference's tables are made from the code when the site is built.
+"""Sphinx extension: make the tables of the reference from the code.
 
 A page holds a fence ```` ```{generated} suite-keys ````; what stands inside it is for readers of
 the source, who see no table. Each part is a pure function that returns Markdown, so that tests
@@ -44,7 +44,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "accuracy-baseline": documents.accuracy_markdown,
     "environment": environment.markdown,
 }
-"""What a page can ask for."""
+"""Functions of the generated parts, by their names in pages."""
 
 FENCE = re.compile(r"^```\{generated\} ([a-z-]+)\n(?:.*?\n)??```$", re.MULTILINE | re.DOTALL)
 
@@ -59,7 +59,7 @@ def expand(text: str) -> str:
 
 
 def parts_of(text: str) -> Iterator[str]:
-    """Yield the names of the parts that a page asks for."""
+    """Yield the names of the generated parts of a page."""
     yield from (found[1] for found in FENCE.finditer(text))
 
 
@@ -71,7 +71,7 @@ def _read(app: Sphinx, docname: str, source: list[str]) -> None:
 def _outdated(
     app: Sphinx, env: BuildEnvironment, added: set[str], changed: set[str], removed: set[str]
 ) -> list[str]:
-    """Name pages with generated parts: the code may have changed where the page did not."""
+    """Return the pages with generated parts, which change with the code."""
     del app, added, changed, removed
     pages = ((name, Path(env.doc2path(name))) for name in env.found_docs)
     return [name for name, path in pages if FENCE.search(path.read_text("utf-8"))]

@@ -1,4 +1,4 @@
-"""Every subcommand of `pytest-mlperf`, from its argument parser."""
+"""Describe every subcommand of `pytest-mlperf`, from its argument parser."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _section(name: str, parser: argparse.ArgumentParser) -> Iterator[str]:
 
 
 def _paragraphs(about: str) -> Iterator[str]:
-    """Yield prose as paragraphs, and what is indented as it stands."""
+    """Yield prose as paragraphs, and indented lines unchanged."""
     for block in about.split("\n\n"):
         for indented, lines in groupby(block.splitlines(), key=lambda line: line.startswith(" ")):
             if indented:
@@ -84,7 +84,7 @@ def _dedented(lines: str) -> str:
 
 @contextmanager
 def _columns(width: int) -> Iterator[None]:
-    """Let argparse wrap its usage alike everywhere."""
+    """Set the width at which argparse wraps its usage."""
     before = os.environ.get("COLUMNS")
     os.environ["COLUMNS"] = str(width)
     try:

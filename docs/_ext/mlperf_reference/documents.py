@@ -1,4 +1,4 @@
-"""Fields of the files that are written, from the types that write them."""
+"""Describe the fields of written files, from their types."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def accuracy_markdown() -> str:
 
 
 def types_of(root: type) -> list[type]:
-    """Return a document's type and all that it holds, each once, from the outside in."""
+    """Return a document's type and its inner types, each once, from the outside in."""
     found: dict[type, None] = {root: None}
     for kind in iter_types(root):
         found.setdefault(kind)
@@ -41,7 +41,7 @@ def types_of(root: type) -> list[type]:
 
 
 def iter_types(kind: type) -> Iterator[type]:
-    """Yield the dataclasses that a dataclass holds, at any depth."""
+    """Yield the dataclasses inside a dataclass, at any depth."""
     seen: set[type] = set()
     waiting = [kind]
     while waiting:
@@ -62,7 +62,7 @@ def _inside(hint: Any) -> Iterator[type]:
 
 
 def fields_of(kind: type) -> dict[str, str]:
-    """Return what the docstring of a dataclass says of each of its fields; "": nothing."""
+    """Return the description of each field in a dataclass's docstring, or ""."""
     told = {
         name.strip(): " ".join(words.split())
         for names, words in FIELDS.findall(inspect.cleandoc(kind.__doc__ or ""))

@@ -1,4 +1,4 @@
-"""Environment variables: found in the code, explained here."""
+"""List the environment variables that the code reads."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _asks(text: ast.JoinedStr) -> bool:
 
 
 def _names(key: ast.expr) -> Iterator[str]:
-    """Yield the name that an expression stands for: text, or a constant of some module."""
+    """Yield the value of an expression: text, or a constant of some module."""
     if isinstance(key, ast.Constant) and isinstance(key.value, str):
         if NAME.fullmatch(key.value) or key.value == "container":
             yield key.value
@@ -83,7 +83,7 @@ def _constants() -> dict[str, tuple[str, ...]]:
 
 
 def _assigned(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, list[str]]]:
-    """Yield names with the variables that they are given: A = "X", A, B = "X", "Y", A = ("X",)."""
+    """Yield names with their variables: A = "X", A, B = "X", "Y", A = ("X",)."""
     match target, value:
         case ast.Tuple(elts=targets), ast.Tuple(elts=values):
             for one, other in zip(targets, values, strict=False):

@@ -1,4 +1,4 @@
-"""Engines, data sets, scorers and builders that come with the package, with their options."""
+"""Describe the package's engines, data sets, scorers and builders with their options."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pytest_mlperf.suite.libraries import DISTRIBUTION, NOUNS
 
 
 def own(group: Group) -> list[Extension]:
-    """Return what this package registers in a group, in the order of pyproject.toml."""
+    """Return the package's entries in a group, in the order of pyproject.toml."""
     entries = registered(group).values()
     names = [
         entry.name for entry in entries if entry.dist and normal(entry.dist.name) == DISTRIBUTION

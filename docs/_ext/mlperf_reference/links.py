@@ -1,4 +1,4 @@
-"""Links that leave the folder of the pages: on the site they lead to a copy of the file."""
+"""Make links out of the folder of the pages lead to a copy of the file."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ def inside_the_site(markdown: str, page: Path, docs: Path) -> str:
     file itself is copied beside it. Folders cannot be, and are named instead.
     """
 
-    def download(found: re.Match[str]) -> str:
-        target = (page.parent / found[2]).resolve()
+    def download(match: re.Match[str]) -> str:
+        target = (page.parent / match[2]).resolve()
         if target.is_relative_to(docs.resolve()):
-            return found[0]
+            return match[0]
         if target.is_dir():
-            return f"{found[1]} (`{target.relative_to(docs.parent.resolve())}`)"
-        return f"{{download}}`{found[1].replace('`', '')} <{found[2]}>`"
+            return f"{match[1]} (`{target.relative_to(docs.parent.resolve())}`)"
+        return f"{{download}}`{match[1].replace('`', '')} <{match[2]}>`"
 
     return LINK.sub(download, markdown)

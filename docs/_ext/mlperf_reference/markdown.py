@@ -1,4 +1,4 @@
-"""Markdown put together: tables, definitions, names that can be linked to."""
+"""Build Markdown: tables, definitions, names with anchors."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ Term = tuple[str, str]
 
 
 def text(plain: str) -> str:
-    """Return prose of the code as Markdown: what is in backticks stays as it is."""
+    """Return prose of the code as Markdown, with text in backticks unchanged."""
     parts = re.split(r"(`[^`]*`)", plain)
     return "".join(part if index % 2 else _escaped(part) for index, part in enumerate(parts))
 
 
 def _escaped(plain: str) -> str:
-    found = re.sub(r"([\\*\[\]|~])", r"\\\1", plain)
-    found = re.sub(r"(?<!\w)_|_(?!\w)", r"\\_", found)
-    return found.replace("<", "&lt;").replace("{", "&#123;")
+    escaped = re.sub(r"([\\*\[\]|~])", r"\\\1", plain)
+    escaped = re.sub(r"(?<!\w)_|_(?!\w)", r"\\_", escaped)
+    return escaped.replace("<", "&lt;").replace("{", "&#123;")
 
 
 def code(plain: str) -> str:
-    """Return text as code, whatever it holds."""
+    """Return any text as code."""
     ticks = "``" if "`" in plain else "`"
     space = " " if "`" in plain else ""
     return f"{ticks}{space}{plain}{space}{ticks}"
@@ -34,7 +34,7 @@ def slug(*words: str) -> str:
 
 
 def named(plain: str, anchor: str) -> str:
-    """Return a name as code that can be linked to."""
+    """Return a name as code with an anchor."""
     return f"[{code(plain)}]{{#{anchor}}}"
 
 

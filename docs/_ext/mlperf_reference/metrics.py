@@ -1,4 +1,4 @@
-"""Every metric with its unit and direction, from the one table of metrics and the scorers."""
+"""Describe every metric, from the table of metrics and the scorers."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from mlperf_reference.markdown import code, named, slug, table, text
 from mlperf_reference.words import METRICS as WORDS
 from mlperf_reference.words import SCORES as SCORE_WORDS
+from pytest_mlperf.core.case import Scenario
 from pytest_mlperf.core.declaration import declaration_of
 from pytest_mlperf.core.metrics import METRICS, UNGATED, Metric, gated_metrics
-from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.judge.inputs import Direction
 from pytest_mlperf.registry import metrics as metrics_of
 from pytest_mlperf.registry import registered, resolve
@@ -19,7 +19,7 @@ from pytest_mlperf.registry import registered, resolve
 UNITS = {"1": "a count"}
 
 PARAGRAPH = re.compile(r'Metric "(\w+)" \((.+), (higher|lower)\): (.+)')
-"""Of a scorer's docstring: name, scale, which is better, and meaning."""
+"""Paragraph of a scorer's docstring: name, scale, better direction, meaning."""
 
 
 def anchor(name: str) -> str:
@@ -59,7 +59,7 @@ def markdown() -> str:
 
 
 def gated_markdown() -> str:
-    """Return what each scenario is judged by when the suite names nothing."""
+    """Return the metrics that each scenario gates by default."""
     rows = [
         [code(scenario), _names(gated_metrics(scenario)), _names(_of_language_models(scenario))]
         for scenario in Scenario

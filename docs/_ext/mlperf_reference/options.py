@@ -1,4 +1,4 @@
-"""Every `--mlperf` option of pytest, as the plugin registers it."""
+"""List every `--mlperf` option of pytest, as the plugin registers it."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class Option:
     """An option with its ini setting.
 
     Attributes:
-        name: "--mlperf-profile"; of a setting that is no option its name in ini files.
+        name: "--mlperf-profile"; of an ini setting without an option its name.
         ini: "mlperf_profile".
-        metavar: What it takes; "" for a flag.
+        metavar: Form of its value; "" for a flag.
         text: Its help.
     """
 
@@ -35,7 +35,7 @@ class Option:
 
 @dataclass
 class _Recorder:
-    """Stands where pytest's parser does, and keeps what is registered."""
+    """Replace pytest's parser, and record the registered options."""
 
     found: list[Option] = field(default_factory=list)
     inis: list[str] = field(default_factory=list)
@@ -57,7 +57,7 @@ class _Recorder:
         )
 
     def addini(self, name: str, help: str, **_: object) -> None:  # noqa: A002
-        """Keep the name of an ini setting, and one that is no option besides."""
+        """Record an ini setting, and one without an option as an option."""
         self.inis.append(name)
         if not self.found or self.found[-1].ini != name:
             self.found.append(Option(name=name, ini=name, metavar="", text=help))

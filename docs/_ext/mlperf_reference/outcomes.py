@@ -1,4 +1,4 @@
-"""Every word that a verdict can end in, in the order in which they decide."""
+"""List the words of verdicts, in the order in which they decide."""
 
 from __future__ import annotations
 

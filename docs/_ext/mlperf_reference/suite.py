@@ -1,4 +1,4 @@
-"""Every key of a suite file, from its JSON Schema."""
+"""List every key of a suite file, from its JSON Schema."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def _documented(path: str, inner: Schema) -> bool:
 
 
 def _table_of(schema: Schema, known: Schema) -> Schema | None:
-    """Return the table that a key holds, or a list or mapping of it holds; None: it holds none."""
+    """Return the table in a key, or in its list or mapping; None if it has no table."""
     for choice in _choices(schema, known):
         if choice.get("properties"):
             return choice

@@ -9,8 +9,8 @@ from typing import Any
 
 from pytest_mlperf import RunError
 from pytest_mlperf.adapters.datasets.files import FileDataset, FileOptions, check_file, wrong
-from pytest_mlperf.adapters.datasets.files.frames import read_records
 from pytest_mlperf.adapters.datasets.files.images import decode
+from pytest_mlperf.adapters.datasets.files.pickle_files import read_records
 from pytest_mlperf.adapters.lazy import NDArray, np
 
 FRAMES = "waymo_infos_val.pkl"

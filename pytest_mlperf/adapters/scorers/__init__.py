@@ -64,6 +64,14 @@ def require_texts(scorer: str, references: Sequence[object], should_return: str)
     return texts
 
 
+def require_flag(scorer: str, option: str, value: object) -> None:
+    """Raise if an option is neither true nor false."""
+    if not isinstance(value, bool):
+        raise SuiteError(
+            f"scorer {scorer}: {option} = {value!r} is neither true nor false", option=option
+        )
+
+
 def require_choice(scorer: str, option: str, value: object, valid: Collection[str]) -> None:
     """Raise if an option is not one of its valid values."""
     if value not in valid:

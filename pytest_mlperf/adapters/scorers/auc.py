@@ -6,9 +6,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from pytest_mlperf import RunError, Scores, SuiteError
+from pytest_mlperf import RunError, Scores
 from pytest_mlperf.adapters.lazy import NDArray, np
-from pytest_mlperf.adapters.scorers import ModelFreeScorer, require_outputs, scorer_error
+from pytest_mlperf.adapters.scorers import (
+    ModelFreeScorer,
+    require_flag,
+    require_outputs,
+    scorer_error,
+)
 from pytest_mlperf.adapters.scorers.leverage import Shares
 
 PIECE_PAIRS = 2**22
@@ -27,11 +32,7 @@ class AucOptions:
     interleaved: bool = False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.interleaved, bool):
-            raise SuiteError(
-                f"scorer auc: interleaved = {self.interleaved!r} is neither true nor false",
-                option="interleaved",
-            )
+        require_flag("auc", "interleaved", self.interleaved)
 
 
 class AucScorer(ModelFreeScorer[AucOptions]):

@@ -9,7 +9,7 @@ from typing import Any
 from pytest_mlperf import RunError, Scores
 from pytest_mlperf.adapters.lazy import NDArray, np
 from pytest_mlperf.adapters.scorers import ModelFreeScorer, NoOptions, require_outputs, scorer_error
-from pytest_mlperf.adapters.scorers.leverage import Shares, influences
+from pytest_mlperf.adapters.scorers.leverage import Shares, influences, whole_scores
 
 DETECTION_COLUMNS = 14
 """Width, height, length; x, y, z; rotation; a box in the image (4); label; score; image."""
@@ -311,12 +311,8 @@ class PointPaintingScorer(ModelFreeScorer[NoOptions]):
             )
         pseudo = 100.0 * len(outputs) * influence / len(CLASSES)
         value *= 100.0 / len(CLASSES)
-        return Scores(
-            per_sample={"map": (value + pseudo - pseudo.mean()).tolist()},
-            aggregate={"map": value},
-            whole=frozenset({"map"}),
-            leverage={"map": shares.leverage(100.0)},
-        )
+        scores = (value + pseudo - pseudo.mean()).tolist()
+        return whole_scores("map", value, scores, shares.leverage(100.0))
 
 
 def _ranked(

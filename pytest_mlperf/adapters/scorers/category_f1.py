@@ -9,7 +9,7 @@ from typing import ClassVar
 from pytest_mlperf import Scores
 from pytest_mlperf.adapters.lazy import np
 from pytest_mlperf.adapters.scorers import require_choice, require_outputs, require_texts
-from pytest_mlperf.adapters.scorers.leverage import ratio_scores
+from pytest_mlperf.adapters.scorers.leverage import ratio_scores, whole_scores
 from pytest_mlperf.adapters.scorers.text import TOKEN_DTYPES, DecoderOptions, TextScorer
 
 SEPARATOR = " > "
@@ -79,12 +79,8 @@ class CategoryF1Scorer(TextScorer[CategoryF1Options]):
         both = precision + recall
         # F1 of the sums is twice what agrees by all levels of both sides.
         pseudo, leverage = ratio_scores(2.0 * agreeing, (predicted + annotated).astype(np.float64))
-        return Scores(
-            per_sample={"f1": pseudo},
-            aggregate={"f1": 2 * (precision * recall) / both if both else 0.0},
-            whole=frozenset({"f1"}),
-            leverage={"f1": leverage},
-        )
+        f1 = 2 * (precision * recall) / both if both else 0.0
+        return whole_scores("f1", f1, pseudo, leverage)
 
 
 def _reader() -> Callable[[bytes], str | None]:

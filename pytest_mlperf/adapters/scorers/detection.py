@@ -12,7 +12,7 @@ from typing import Any
 from pytest_mlperf import EnvironmentFault, RunError, Scores
 from pytest_mlperf.adapters.lazy import NDArray, np
 from pytest_mlperf.adapters.scorers import ModelFreeScorer, NoOptions, require_outputs, scorer_error
-from pytest_mlperf.adapters.scorers.leverage import Shares, influences
+from pytest_mlperf.adapters.scorers.leverage import Shares, influences, whole_scores
 
 DETECTION_COLUMNS = 7
 MAX_VALUE = 1e9
@@ -351,10 +351,6 @@ class MeanApScorer(ModelFreeScorer[NoOptions]):
             )
         value = 100.0 * math.fsum(precisions) / len(precisions)
         pseudo = 100.0 * len(outputs) * influence / len(precisions)
-        return Scores(
-            # Influences add up to 0 except for rounding.
-            per_sample={"map": (value + pseudo - pseudo.mean()).tolist()},
-            aggregate={"map": value},
-            whole=frozenset({"map"}),
-            leverage={"map": shares.leverage(100.0)},
-        )
+        # Influences add up to 0 except for rounding.
+        scores = (value + pseudo - pseudo.mean()).tolist()
+        return whole_scores("map", value, scores, shares.leverage(100.0))

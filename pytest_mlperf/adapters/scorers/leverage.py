@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from pytest_mlperf import Leverage
+from collections.abc import Sequence
+
+from pytest_mlperf import Leverage, Scores
 from pytest_mlperf.adapters.lazy import NDArray, np
 
 MIN_VARIANCE_SHARE = 1e-9
 """Minimum share of a part's variance that samples must show; below, one sample decides the part."""
+
+
+def whole_scores(metric: str, value: float, pseudo: Sequence[float], leverage: Leverage) -> Scores:
+    """Return the score of a whole data set, a sample's score being its pseudo-value."""
+    return Scores(
+        per_sample={metric: pseudo},
+        aggregate={metric: value},
+        whole=frozenset({metric}),
+        leverage={metric: leverage},
+    )
 
 
 class Shares:

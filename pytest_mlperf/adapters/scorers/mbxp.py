@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from pytest_mlperf import Scores, SuiteError
-from pytest_mlperf.adapters.scorers import require_outputs
+from pytest_mlperf.adapters.scorers import require_flag, require_outputs
 from pytest_mlperf.adapters.scorers import text as language
 from pytest_mlperf.adapters.scorers.code import programs
 from pytest_mlperf.adapters.scorers.code.sandbox import require_sandbox
@@ -29,7 +29,7 @@ class MbxpOptions(language.DecoderOptions):
 
     def __post_init__(self) -> None:
         language.check_processes("mbxp", self.processes)
-        programs.check_running("mbxp", self.run_generated_code)
+        require_flag("mbxp", "run_generated_code", self.run_generated_code)
         if not self.run_generated_code:
             raise SuiteError(
                 "scorer mbxp runs programs that the model wrote, which nobody has read; they run "

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from pytest_mlperf import Scores
 from pytest_mlperf.adapters.lazy import np
-from pytest_mlperf.adapters.scorers import require_outputs, scorer_error
+from pytest_mlperf.adapters.scorers import require_flag, require_outputs, scorer_error
 from pytest_mlperf.adapters.scorers import text as language
 from pytest_mlperf.adapters.scorers.code import programs
 from pytest_mlperf.adapters.scorers.code.sandbox import require_sandbox
@@ -37,7 +37,7 @@ class MixtralOptions(language.DecoderOptions):
 
     def __post_init__(self) -> None:
         language.check_processes("mixtral", self.processes)
-        programs.check_running("mixtral", self.run_generated_code)
+        require_flag("mixtral", "run_generated_code", self.run_generated_code)
 
 
 class MixtralScorer(language.TextScorer[MixtralOptions]):

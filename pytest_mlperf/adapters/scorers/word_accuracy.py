@@ -10,7 +10,7 @@ from pytest_mlperf.adapters import scorers
 from pytest_mlperf.adapters.conventions import SPEECH_LABELS
 from pytest_mlperf.adapters.lazy import np
 from pytest_mlperf.adapters.scorers import scorer_error
-from pytest_mlperf.adapters.scorers.leverage import ratio_scores
+from pytest_mlperf.adapters.scorers.leverage import ratio_scores, whole_scores
 
 MAX_ANSWER_CHARACTERS = 8192
 """Maximum characters of an answer, as the normaliser's time is quadratic; 30 s of speech have 10 %.
@@ -69,12 +69,8 @@ class WordAccuracyScorer(scorers.ModelFreeScorer[scorers.NoOptions]):
                 "in lower case, so there is no error rate; correct the data set",
             )
         pseudo, leverage = ratio_scores(words - errors, words, 100.0)
-        return Scores(
-            per_sample={"accuracy": pseudo},
-            aggregate={"accuracy": float((1 - errors.sum() / total) * 100)},
-            whole=frozenset({"accuracy"}),
-            leverage={"accuracy": leverage},
-        )
+        accuracy = float((1 - errors.sum() / total) * 100)
+        return whole_scores("accuracy", accuracy, pseudo, leverage)
 
 
 def normaliser() -> Callable[[str], str]:

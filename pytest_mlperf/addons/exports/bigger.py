@@ -5,13 +5,14 @@ from typing import Any
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.results import UNVERIFIED_LABEL
 from pytest_mlperf.core.untrusted_text import json_text, visible
-from pytest_mlperf.extension import ReportedSession
+from pytest_mlperf.extension import ReportedSession, sentence
 
 
 def report(session: ReportedSession, *, smaller: bool = False) -> str:
     """Return the metrics of which larger values are better, or smaller ones, as JSON."""
     benchmarks: dict[str, Any] = {}
     for verdict in (result.verdict for result in session.results.cases):
+        headline = visible(sentence(verdict.headline))
         for metric in verdict.metrics:
             definition = METRICS.get(metric.metric)
             if definition is None or metric.now is None:
@@ -22,7 +23,7 @@ def report(session: ReportedSession, *, smaller: bool = False) -> str:
                 "name": f"{visible(verdict.case.id)} {definition.title}",
                 "unit": definition.unit,
                 "value": metric.now,
-                "extra": f"{verdict.outcome} {visible(verdict.headline)}\n{UNVERIFIED_LABEL}",
+                "extra": f"{verdict.outcome} {headline}\n{UNVERIFIED_LABEL}",
             }
             # Several tests of a case report the same metric.
             benchmarks.setdefault(str(benchmark["name"]), benchmark)

@@ -11,7 +11,7 @@ from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.untrusted_text import csv_cell
 from pytest_mlperf.core.verdict import MetricVerdict
-from pytest_mlperf.extension import CaseResult, ReportedSession, Results
+from pytest_mlperf.extension import CaseResult, ReportedSession, Results, sentence
 
 CASE = ("workload", "scenario", "engine", "precision", "accelerator")
 
@@ -61,7 +61,7 @@ def _row(results: Results, result: CaseResult, metric: MetricVerdict | None) -> 
         "verdict": str(verdict.outcome),
         "commit": results.commit,
         "started": results.started,
-        "headline": verdict.headline,
+        "headline": sentence(verdict.headline),
     }
     if verdict.kind == Kind.ACCURACY and verdict.gate:
         gate = verdict.gate

@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ET
 from collections.abc import Iterable
 
 from pytest_mlperf.core.untrusted_text import visible
-from pytest_mlperf.extension import ReportedSession
+from pytest_mlperf.extension import ReportedSession, sentence
 from pytest_mlperf.reports.failures import failure_groups, group_sentences
 from pytest_mlperf.reports.for_pytest import properties
 from pytest_mlperf.reports.terminal import text
@@ -30,7 +30,7 @@ def report(session: ReportedSession) -> str:
         node = _test(suite, result.test, sum(run.duration_s for run in result.verdict.runs))
         _properties(node, properties(result))
         if result.failed:
-            first = _clean(f"{result.verdict.outcome} {result.verdict.headline}")
+            first = _clean(f"{result.verdict.outcome} {sentence(result.verdict.headline)}")
             ET.SubElement(node, "failure", message=first).text = _clean(message(result))
     for test, reason in skipped.items():
         ET.SubElement(_test(suite, test), "skipped", message=_clean(reason))

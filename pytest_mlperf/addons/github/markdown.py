@@ -10,7 +10,7 @@ from pytest_mlperf.core.numbers import duration, plural
 from pytest_mlperf.core.results import UNVERIFIED_LABEL
 from pytest_mlperf.core.untrusted_text import markdown_text as escape
 from pytest_mlperf.core.verdict import SEVERITY
-from pytest_mlperf.extension import CaseResult, ReportedSession, Results
+from pytest_mlperf.extension import CaseResult, ReportedSession, Results, sentence
 from pytest_mlperf.reports.failures import failure_groups
 from pytest_mlperf.reports.rows import cells_of, facts_of, notes_of, rows
 from pytest_mlperf.reports.terminal.advice import machine_wide, session_verdict, settling
@@ -96,7 +96,7 @@ def failures(results: Results, most: int, *, notes: bool = False) -> Iterator[st
             yield f"**{escape(group.title)}** ({plural(len(group.failures), 'test')})\n\n"
         for failure in group.failures[:most]:
             verdict = failure.result.verdict
-            text = ": ".join(filter(None, [verdict.headline, failure.changes]))
+            text = ": ".join(filter(None, [sentence(verdict.headline), failure.changes]))
             yield f"- **{verdict.outcome}** {escape(text)} ({code(verdict.case.id)})\n"
             if failure.reproduce:
                 yield f"  - reproduce: {code(failure.reproduce)}\n"
@@ -151,7 +151,7 @@ def _with_baseline(result: CaseResult) -> Iterator[dict[str, str]]:
     scores = {score.metric: cells_of(score)["baseline"] for score in verdict.paired}
     for row in rows(result):
         base = row.get("baseline", "") if verdict.kind != Kind.ACCURACY else ""
-        note = "" if row.get("metric") else verdict.headline
+        note = "" if row.get("metric") else sentence(verdict.headline)
         yield {**row, "baseline": base or scores.get(row.get("metric", ""), ""), "note": note}
 
 

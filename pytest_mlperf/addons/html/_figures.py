@@ -20,10 +20,9 @@ from pytest_mlperf.addons.html.model import (
     rounded,
     tone,
 )
-from pytest_mlperf.core.case import Kind
+from pytest_mlperf.core.case import Kind, Scenario
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.numbers import duration, percent, quantity
-from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.verdict import MetricVerdict, PairedVerdict
 from pytest_mlperf.extension import CaseResult
 from pytest_mlperf.reports.rows import cells_of, facts_of, title

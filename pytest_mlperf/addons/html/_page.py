@@ -31,11 +31,12 @@ from pytest_mlperf.addons.html._figures import (
 )
 from pytest_mlperf.addons.html.model import Figure, Grouped, Packed, RunFiles, Tone, grouped, tone
 from pytest_mlperf.core.case import Kind
+from pytest_mlperf.core.notes import Note
 from pytest_mlperf.core.numbers import duration, plural
 from pytest_mlperf.core.results import UNVERIFIED_LABEL, Absent
 from pytest_mlperf.core.untrusted_text import every_text, visible
 from pytest_mlperf.core.verdict import SEVERITY
-from pytest_mlperf.extension import Results
+from pytest_mlperf.extension import Results, sentence
 from pytest_mlperf.reports.failures import failure_groups
 from pytest_mlperf.reports.rows import facts_of
 from pytest_mlperf.reports.terminal.advice import machine_wide, session_verdict
@@ -290,7 +291,8 @@ def page_environment() -> Any:
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        finalize=lambda value: safe_text(value) if type(value) is str else value,  # Markup is ours
+        # Markup, which is a subclass of str, is ours.
+        finalize=lambda v: safe_text(sentence(v)) if type(v) in {str, Note} else v,
     )
 
 

@@ -29,6 +29,7 @@ from pytest_mlperf.core.numbers import plural
 from pytest_mlperf.core.untrusted_text import json_text
 from pytest_mlperf.hardware.machine import Machine, detect
 from pytest_mlperf.judge.inputs import DAYS
+from pytest_mlperf.reports.promises import guarantee_text, short_guarantee
 from pytest_mlperf.reports.terminal.layout import fold, relative, table
 from pytest_mlperf.run.checkpoints.build import about_builder, state_of
 from pytest_mlperf.stores import accuracy_baselines
@@ -170,7 +171,6 @@ def _readiness(
 
 
 def _libraries(planned: Planned, failures: requirements.Failures) -> Iterator[str]:
-    """Yield installed libraries that cannot be imported."""
     for _, group, use, _ in needing(planned, scorer=True):
         if not all(map(is_here, declared(group, use))):
             continue  # `problems` names it
@@ -204,12 +204,12 @@ def _performance(
         return None, "damaged", str(error)
     if loaded is None:
         return None, "none", ""
-    beside = replace(machine, shared=True).identity(case.accelerator)
-    record = find(loaded, identity) or find(loaded, beside)
+    shared_identity = replace(machine, shared=True).identity(case.accelerator)
+    record = find(loaded, identity) or find(loaded, shared_identity)
     if record is None:
         return None, "other machine", ""
     held = guarantee(record, rule, calibrated=learnt is not None, now=dt.datetime.now(dt.UTC))
-    return held, held.brief, ""
+    return held, short_guarantee(held), ""
 
 
 def _accuracy(planned: Planned, root: Path) -> tuple[str, str]:
@@ -235,15 +235,10 @@ HELP = """\
 Checks Python, pytest, the plugin, LoadGen (by a short run), accelerators, disk
 space, device locks and libraries, and shows for every case whether it can run
 on this machine and which baselines it has.
-For each case it checks
-  - the options of engine, data set and scorer, and that their files exist
-  - the model: neither empty nor a Git LFS pointer
-  - libraries: installed, importable, with NVIDIA's libraries and CUDA devices
-  - the program of serve, and that a server listens at url
-It does not load models or read data files; the first run finds errors there.
-It imports your code in separate processes, and checks engines with python or
-command in their entry in that Python or container.
-Without --all it shows only the needs of these suites, in at most 25 lines.
+For each case it checks options, files, the model (neither empty nor a Git LFS
+pointer), libraries, CUDA devices, and the server at url; engines with python or
+command are checked in that Python or container. It loads no model and reads no
+data file. Without --all it shows at most 25 lines on the needs of these suites.
 States: ok; note: works, but read it; optional: missing and not needed;
 broken: nothing can be measured.
 
@@ -257,8 +252,6 @@ examples:
       this machine and every suite below suites/
   $ pytest-mlperf doctor suites/datacenter
       what these suites miss: variables, data, GPUs
-  $ pytest-mlperf doctor --accelerator cpu
-      only cases on the CPU
   $ pytest-mlperf doctor --all
       all cases, engines and optional libraries
   $ pytest-mlperf doctor --json
@@ -383,19 +376,19 @@ def lines(
 
 
 def _suite(suite: SuiteState) -> Iterator[str]:
-    place = relative(suite.path.absolute())
+    name = relative(suite.path.absolute())
     if suite.error:
-        yield f"  {place}: defective"
+        yield f"  {name}: defective"
         yield from (f"    {line}" for line in suite.error.splitlines())
         return
-    yield f"  {place}: {suite.workload}, {suite.profile}"
+    yield f"  {name}: {suite.workload}, {suite.profile}"
     columns = ["state", "case", "performance", "accuracy"]
     rows = [{name: getattr(case, name) for name in columns} for case in suite.cases]
     yield from (f"    {line}" for line in table(columns, rows, width() - 4, left=columns))
-    beside = [f"runs in {case.elsewhere}" for case in suite.cases if case.elsewhere]
-    beside += [case.build for case in suite.cases if case.build]
-    beside += [line for case in suite.cases for line in case.reason.splitlines()]
-    for text in dict.fromkeys(beside):
+    notes = [f"runs in {case.elsewhere}" for case in suite.cases if case.elsewhere]
+    notes += [case.build for case in suite.cases if case.build]
+    notes += [line for case in suite.cases for line in case.reason.splitlines()]
+    for text in dict.fromkeys(notes):
         yield from fold(text, width(), first="    - ", rest="      ")
 
 
@@ -406,7 +399,7 @@ def _held(suites: Sequence[SuiteState]) -> Iterator[str]:
         ]
         if open_:
             worst = min(open_, key=lambda one: (one.final_until or "", one.days))
-            yield f"{plural(len(open_), 'baseline')}: {worst.in_words}"
+            yield f"{plural(len(open_), 'baseline')}: {guarantee_text(worst)}"
 
 
 def _cases(suites: Sequence[SuiteState]) -> list[CaseState]:

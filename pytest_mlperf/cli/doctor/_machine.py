@@ -21,10 +21,10 @@ from typing import Literal
 
 from pytest_mlperf import registry
 from pytest_mlperf.cli.doctor import requirements
+from pytest_mlperf.core.case import Scenario
 from pytest_mlperf.core.contention import NOT_MEASURED, TOLERATED_SHARE, Contention, in_words
 from pytest_mlperf.core.errors import REINSTALL, TO_MEASURE, MlperfError, RunError
 from pytest_mlperf.core.job import Factory, LoadGenSettings, Seeds
-from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.hardware import host, power_limit, rapl
 from pytest_mlperf.hardware.contention import Watch
 from pytest_mlperf.hardware.host import Property
@@ -66,11 +66,11 @@ def look(machine: Machine, runs_dir: Path) -> tuple[list[Check], requirements.Fa
     engines = sorted(registry.registered("engines"))
     libraries = dict.fromkeys(one for name in engines for one in declared("engines", name))
     with ThreadPoolExecutor(2) as pool:
-        asked = [pool.submit(plugin), pool.submit(loadgen)]
+        answers = [pool.submit(plugin), pool.submit(loadgen)]
         failures = pool.submit(requirements.importing, [one for one in libraries if is_here(one)])
         checks = [
             python(),
-            *(answer.result() for answer in asked),
+            *(future.result() for future in answers),
             installed("pytest-benchmark"),
             gpus(machine),
             *gpu_sensors(machine),
@@ -196,10 +196,10 @@ def load(seen: Contention) -> Check:
     if not seen.is_told:
         return Check("machine", "load", "note", NOT_MEASURED)
     hidden = [name for name, value in figures.items() if value is None]
-    beside = f"; not reported: {', '.join(hidden)}" if hidden else ""
+    unreported = f"; not reported: {', '.join(hidden)}" if hidden else ""
     if seen.foreign_s is None or not seen.window_s:
-        return Check("machine", "load", "note", f"unknown{beside}")
-    others = f"{in_words(replace(seen, waited_s=None))}{beside}"
+        return Check("machine", "load", "note", f"unknown{unreported}")
+    others = f"{in_words(replace(seen, waited_s=None))}{unreported}"
     if seen.foreign_s / (seen.cores * seen.window_s) <= TOLERATED_SHARE:
         return Check("machine", "load", "ok", f"idle: {others}")
     do = "close other processes: a run that they slow down is INVALID"
@@ -220,8 +220,8 @@ def memory() -> Check:
 
 def space(runs_dir: Path) -> Check:
     """Check free space for results and logs."""
-    name, place = "runs folder", runs_dir.absolute()
-    folder = next(parent for parent in (place, *place.parents) if parent.exists())
+    name, path = "runs folder", runs_dir.absolute()
+    folder = next(parent for parent in (path, *path.parents) if parent.exists())
     if not folder.is_dir() or not os.access(folder, os.W_OK):
         do = "name another: --mlperf-runs-dir DIR"
         return Check("machine", name, "broken", f"{runs_dir} cannot be written", do)

@@ -69,9 +69,9 @@ def _question(job: Job) -> dict[str, Any] | None:
 
 def _error(planned: Planned, answer: Sequence[str], where: str = "") -> MlperfError | None:
     kind, message, *at_fault = answer
-    place = engine_place(planned, at_fault)
+    key = engine_place(planned, at_fault)
     return (
-        ERROR_CLASSES.get(kind, EnvironmentFault)(f"{place}: {message}{where}") if message else None
+        ERROR_CLASSES.get(kind, EnvironmentFault)(f"{key}: {message}{where}") if message else None
     )
 
 

@@ -17,9 +17,14 @@ from itertools import pairwise
 from pathlib import Path
 
 from pytest_mlperf.bench.policy import Policy
-from pytest_mlperf.cli import stored_results
-from pytest_mlperf.cli.arguments import REPEATABLE, RUNS_DIR, add
-from pytest_mlperf.cli.output import as_typed, show, whole
+from pytest_mlperf.cli.arguments import REPEATABLE, add, again
+from pytest_mlperf.cli.output import show, whole
+from pytest_mlperf.cli.stored_results import (
+    case_named,
+    folder_in,
+    results_path,
+    whole_results,
+)
 from pytest_mlperf.cli.update._proposals import (
     COPY,
     AccuracyProposal,
@@ -45,9 +50,10 @@ from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.hardware.machine import Machine, detect
 from pytest_mlperf.judge.rule_r import GATING_RUNS
 from pytest_mlperf.reports.costs import costs
+from pytest_mlperf.reports.sentences import first_line, sentence
 from pytest_mlperf.reports.terminal.layout import relative
 from pytest_mlperf.reports.terminal.selection import idle_in_words
-from pytest_mlperf.run.project import ignored_in_git, is_tracked
+from pytest_mlperf.run.project import is_tracked
 from pytest_mlperf.stores import accuracy_baselines
 from pytest_mlperf.stores.results import digest_of, read_results
 from pytest_mlperf.stores.sessions import Sessions
@@ -82,8 +88,8 @@ def elsewhere(test: ToMeasure, machine: Machine) -> str | None:
     apart = differences(there, machine.as_in(there).identity(accelerator))
     if not apart or verdict.kind == Kind.ACCURACY:  # scores hold on every machine
         return None
-    shown = ", ".join(f"{one.name} {one.theirs} there, {one.ours} here" for one in apart[:3])
-    return f"{test.reason}; measured on another machine ({shown}); run there: {command}"
+    texts = [f"{one.name} {one.theirs} there, {one.ours} here" for one in apart[:3]]
+    return f"{test.reason}; measured on another machine ({', '.join(texts)}); run there: {command}"
 
 
 def measured(
@@ -91,10 +97,11 @@ def measured(
 ) -> Outcomes:
     """Make the runs (by default pytest's number) and yield proposals, or reasons for refusal."""
     groups: dict[tuple[Path, tuple[str, ...]], list[ToMeasure]] = defaultdict(list)
-    for one in tests:
-        groups[one.root, repeated(one.result.arguments)].append(one)
+    for test in tests:
+        groups[test.root, repeated(test.result.arguments)].append(test)
     for (root, arguments), group in groups.items():
-        with _beside(runs_dir) as folder:
+        parent = folder_in(runs_dir).resolve()
+        with tempfile.TemporaryDirectory(dir=parent, prefix=COPY) as folder:
             copy, file = Path(folder) / _place(root), Path(folder) / "results.json"
             _copy(root, copy)
             options = [
@@ -106,12 +113,12 @@ def measured(
                 f"--mlperf-runs-dir={runs_dir.resolve()}",
                 *([f"--override-ini=mlperf_baseline_runs={runs}"] if runs else []),
             ]
-            made = _made([*options, *arguments], [one.result for one in group], file)
-            for one in group:
+            made = _made([*options, *arguments], [test.result for test in group], file)
+            for test in group:
                 try:
-                    yield one, taken(one, made.get(_key(one.result)), copy, terms)
+                    yield test, taken(test, made.get(_key(test.result)), copy, terms)
                 except BaselineError as error:
-                    yield one, str(error)
+                    yield test, str(error)
 
 
 def _made(
@@ -125,16 +132,6 @@ def _made(
         raise kind(f"pytest ended with exit code {code} (output above); nothing was written")
     cases = read_results(file).cases if file.exists() else ()
     return {_key(result): result for result in cases}
-
-
-def _beside(runs_dir: Path) -> tempfile.TemporaryDirectory[str]:
-    try:
-        parent = ignored_in_git(runs_dir).resolve()
-        return tempfile.TemporaryDirectory(dir=parent, prefix=COPY)
-    except OSError as error:
-        raise MlperfError(
-            f"{runs_dir} cannot be written: {error.strerror}; name another with --runs-dir"
-        ) from None
 
 
 def _place(root: Path) -> Path:
@@ -178,15 +175,15 @@ def _run(command: Sequence[str]) -> int:
         raise
 
 
-def taken(one: ToMeasure, made: CaseResult | None, copy: Path, terms: Terms) -> Proposal | Kept:
+def taken(test: ToMeasure, made: CaseResult | None, copy: Path, terms: Terms) -> Proposal | Kept:
     """Return the proposal of new runs; raise BaselineError if they are refused."""
     if made is None:
         raise BaselineError("pytest did not measure it; see its output above")
     require_fit(made)
-    then, now = one.result.verdict.subject, made.verdict.subject
-    assert then is not None
-    assert now is not None
-    if apart := changes(then.fingerprint, now.fingerprint):
+    old, new = test.result.verdict.subject, made.verdict.subject
+    assert old is not None
+    assert new is not None
+    if apart := changes(old.fingerprint, new.fingerprint):
         raise BaselineError(
             f"changed since that session: {', '.join(apart[:3])}; run pytest again, then accept "
             "the "
@@ -194,25 +191,25 @@ def taken(one: ToMeasure, made: CaseResult | None, copy: Path, terms: Terms) -> 
         )
     if made.verdict.outcome is not Outcome.RECORDED:
         if made.verdict.kind == Kind.ACCURACY:
-            return Kept(reason=f"no scores to keep: {made.verdict.headline}")
-        raise BaselineError(f"{made.verdict.outcome} {made.verdict.headline}")
+            return Kept(reason=f"no scores to keep: {sentence(made.verdict.headline)}")
+        raise BaselineError(first_line(made.verdict))
     if made.verdict.kind == Kind.ACCURACY:
-        return _scores(one, made, copy, terms)
-    return _speed(one, made, copy, terms)
+        return _scores(test, made, copy, terms)
+    return _speed(test, made, copy, terms)
 
 
-def _speed(one: ToMeasure, made: CaseResult, copy: Path, terms: Terms) -> PerformanceProposal:
+def _speed(test: ToMeasure, made: CaseResult, copy: Path, terms: Terms) -> PerformanceProposal:
     _, new = recorded(copy, made)
     if new is None:
         raise BaselineError("pytest recorded nothing: see above what it says")
-    file, old = recorded(one.root, made)
-    proposal = PerformanceProposal(result=made, file=file, old=old, new=new, limits=one.limits)
+    file, old = recorded(test.root, made)
+    proposal = PerformanceProposal(result=made, file=file, old=old, new=new, limits=test.limits)
     require_accepted(made, "; ".join(proposal.worse), terms)
     return proposal
 
 
-def _scores(one: ToMeasure, made: CaseResult, copy: Path, terms: Terms) -> AccuracyProposal:
-    there, file = scores_file(copy, made), scores_file(one.root, made)
+def _scores(test: ToMeasure, made: CaseResult, copy: Path, terms: Terms) -> AccuracyProposal:
+    there, file = scores_file(copy, made), scores_file(test.root, made)
     loaded = accuracy_baselines.load(there)
     if loaded is None:
         raise BaselineError("pytest recorded nothing: see above what it says")
@@ -229,6 +226,12 @@ def _scores(one: ToMeasure, made: CaseResult, copy: Path, terms: Terms) -> Accur
 
 
 USUAL_BASELINE_RUNS = Policy.baseline_runs
+
+AGAIN = (
+    *("results", "--case", "--accept-regression", "--runs", "--no-runs", "--baselines"),
+    "--runs-dir",
+)
+"""Arguments of the dry run that the command with --write repeats."""
 
 
 @dataclass
@@ -311,10 +314,10 @@ def run(parsed: argparse.Namespace) -> int:
     if parsed.write and not (parsed.reason or "").strip(" ."):
         raise MlperfError('--write needs a reason: add --reason "why these values are accepted"')
     names = [*parsed.case, *parsed.accept_regression]
-    path = stored_results.results_path(parsed.results, parsed.runs_dir, names)
-    results, signed = stored_results.whole_results(path, parsed.verify)
+    path = results_path(parsed.results, parsed.runs_dir, names)
+    results, signed = whole_results(path, parsed.verify)
     ids = [result.verdict.case.id for result in results.cases]
-    cases = {name: stored_results.case_named(name, ids, f" in {path}") for name in names}
+    cases = {name: case_named(name, ids, f" in {path}") for name in names}
     terms = Terms(
         baselines=parsed.baselines,
         reason=parsed.reason or "",
@@ -328,12 +331,12 @@ def run(parsed: argparse.Namespace) -> int:
         tests, acceptance.to_measure = acceptance.to_measure, []
         show([f"measuring {plural(len(tests), 'test')}; keep the machine idle"])
         try:
-            for one, outcome in measured(tests, terms, parsed.runs_dir, parsed.runs):
-                acceptance.take(one.result, outcome)
+            for test, outcome in measured(tests, terms, parsed.runs_dir, parsed.runs):
+                acceptance.take(test.result, outcome)
         except KeyboardInterrupt:
             raise KeyboardInterrupt("nothing was written") from None
     missing = _missing(path, results, acceptance.to_measure, parsed.runs or USUAL_BASELINE_RUNS)
-    return _finish(acceptance, missing, repeat=again(parsed), write=parsed.write)
+    return _finish(acceptance, missing, repeat=again(parsed, *AGAIN), write=parsed.write)
 
 
 def foreign_suite(test: ToMeasure, runs_dir: Path) -> str | None:
@@ -377,7 +380,6 @@ def _considered(results: Results, terms: Terms, runs_dir: Path) -> Acceptance:
 
 
 def _missing(path: Path, results: Results, tests: Sequence[ToMeasure], runs: int) -> str:
-    """Return the number and estimated time of missing measurements in words."""
     if not tests:
         return ""
     kinds: dict[tuple[str, str], set[str]] = defaultdict(set)
@@ -392,19 +394,6 @@ def _missing(path: Path, results: Results, tests: Sequence[ToMeasure], runs: int
     all_timed = len(seconds) == len(kinds)
     about = f", about {duration(sum(seconds))}{idle_in_words()}" if all_timed else ""
     return f"{len(tests)} to measure first ({runs} runs per case{about}), "
-
-
-def again(parsed: argparse.Namespace) -> str:
-    """Return the user's command without --write and --reason."""
-    options = {
-        "--case": parsed.case,
-        "--accept-regression": parsed.accept_regression,
-        "--runs": parsed.runs,
-        "--no-runs": parsed.no_runs,
-        "--baselines": parsed.baselines,
-        "--runs-dir": parsed.runs_dir if parsed.runs_dir != RUNS_DIR else None,
-    }
-    return as_typed("update", [parsed.results] if parsed.results else [], options)
 
 
 def _finish(acceptance: Acceptance, missing: str, *, repeat: str, write: bool) -> int:

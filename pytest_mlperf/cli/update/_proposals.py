@@ -25,6 +25,7 @@ from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.errors import BaselineError
 from pytest_mlperf.core.guarantees import ACCEPT_OPTIONS, MISSING_OPTION, REPLACE_OPTIONS
 from pytest_mlperf.core.noise.calibration import USUAL_BASELINE_RUNS
+from pytest_mlperf.core.notes import Words
 from pytest_mlperf.core.numbers import plural, points
 from pytest_mlperf.core.recording import (
     Action,
@@ -41,6 +42,7 @@ from pytest_mlperf.core.rulings.screening import screened
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.judge.inputs import DAYS
 from pytest_mlperf.judge.rule_r import GATING_RUNS
+from pytest_mlperf.reports.sentences import first_line, sentence
 from pytest_mlperf.reports.terminal.advice import is_drop
 from pytest_mlperf.reports.terminal.layout import relative
 from pytest_mlperf.stores import accuracy_baselines, baselines
@@ -109,11 +111,11 @@ def require_fit(result: CaseResult) -> None:
         option = "--mlperf-handicap" if result.handicap else "--mlperf-pretend"
         raise BaselineError(f"measured with {option}")
     if verdict.outcome in UNFIT_OUTCOMES:
-        raise BaselineError(f"{verdict.outcome} {verdict.headline}")
+        raise BaselineError(first_line(verdict))
     if verdict.subject is None or not measured:
         raise BaselineError("nothing was measured")
     if reason := why_never(verdict):
-        raise BaselineError(reason)
+        raise BaselineError(sentence(reason))
 
 
 def root_of(result: CaseResult, folder: Path | None) -> Path:
@@ -168,9 +170,9 @@ def _speed(
     if old and _grows(result, old):
         return record_of(result, file, old, limits, action="append", reason=terms.reason)
     if len(fresh) < GATING_RUNS:
-        for one in filter(None, (result, energy)):
-            if is_drop(one.verdict):
-                require_accepted(result, f"{one.verdict.outcome} {one.verdict.headline}", terms)
+        for judged in filter(None, (result, energy)):
+            if is_drop(judged.verdict):
+                require_accepted(result, first_line(judged.verdict), terms)
         return _to_measure(result, root, terms, limits)
     if result.scored and verdict.accuracy is None:
         raise BaselineError(
@@ -250,7 +252,7 @@ def _scores(result: CaseResult, root: Path, terms: Terms) -> ToMeasure | Kept:
         _same_place(result, file)
     old = accuracy_baselines.ACCURACY_DOCUMENT.load(file)
     if verdict.outcome is Outcome.ACC_DROP:
-        require_accepted(result, f"{verdict.outcome} {verdict.headline}", terms)
+        require_accepted(result, first_line(verdict), terms)
     elif old and not (
         changed_keys(old.fingerprint, verdict.subject.fingerprint) or case.id in terms.chosen
     ):
@@ -307,7 +309,7 @@ class PerformanceProposal:
     old: Record | None
     new: Record
     limits: Mapping[str, float]
-    notes: tuple[str, ...] = ()
+    notes: tuple[Words, ...] = ()
 
     @property
     def folder(self) -> Path:
@@ -321,23 +323,23 @@ class PerformanceProposal:
 
     def lines(self) -> Iterator[str]:
         """Yield one line per changed metric."""
-        before = geometric_means(self.old.runs) if self.old else {}
-        after = geometric_means(self.new.runs)
-        for metric in filter(after.__contains__, self.limits):
-            yield f"  {step(metric, before.get(metric), after[metric])}"
-        yield from (f"  {note}" for note in self.notes)
+        old = geometric_means(self.old.runs) if self.old else {}
+        new = geometric_means(self.new.runs)
+        for metric in filter(new.__contains__, self.limits):
+            yield f"  {step(metric, old.get(metric), new[metric])}"
+        yield from (f"  {note}" for note in map(sentence, self.notes))
         yield f"  {len(self.new.runs)} runs -> {relative(self.file)}"
 
     def write(self) -> None:
         """Write the record to the baseline file."""
         baselines.update(self.file, self._put)
 
-    def _put(self, now: Baseline | None) -> Baseline:
-        if (find(now, self.new.identity) if now else None) != self.old:
+    def _put(self, current: Baseline | None) -> Baseline:
+        if (find(current, self.new.identity) if current else None) != self.old:
             raise BaselineError(f"{self.file}: {CHANGED_NOTE}")
         case, result = self.result.verdict.case, self.result
         empty = empty_baseline(case, round_name=result.round, profile=result.profile)
-        return with_record(now or empty, self.new)
+        return with_record(current or empty, self.new)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -358,20 +360,20 @@ class AccuracyProposal:
 
     def lines(self) -> Iterator[str]:
         """Yield one line per changed metric."""
-        for metric, after in self.new.scores.items():
-            before = self.old.scores.get(metric) if self.old else None
-            if before is None:
-                yield f"  {metric} new {after:.3f}"
+        for metric, new in self.new.scores.items():
+            old = self.old.scores.get(metric) if self.old else None
+            if old is None:
+                yield f"  {metric} new {new:.3f}"
             else:
-                yield f"  {metric} {before:.3f} -> {after:.3f} ({points(after - before)} points)"
+                yield f"  {metric} {old:.3f} -> {new:.3f} ({points(new - old)} points)"
         yield f"  {self.new.samples:,} samples -> {relative(self.file)}"
 
     def write(self) -> None:
         """Write scores and baseline."""
         accuracy_baselines.replace_scores(self.file, self._put, self.scores, self.outputs)
 
-    def _put(self, now: AccuracyBaseline | None) -> AccuracyBaseline:
-        if now != self.old:
+    def _put(self, current: AccuracyBaseline | None) -> AccuracyBaseline:
+        if current != self.old:
             raise BaselineError(f"{self.file}: {CHANGED_NOTE}")
         return self.new
 

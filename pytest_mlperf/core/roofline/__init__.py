@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from pytest_mlperf.core.case import Scenario
 from pytest_mlperf.core.metrics import EFFICIENCY, METRICS, UNGATED, gated_metrics
 from pytest_mlperf.core.numbers import NotNegative, quantity
 from pytest_mlperf.core.roofline import bounds
 from pytest_mlperf.core.roofline.gpu import EXAMPLE, KV_BYTES, PRECISIONS, GpuSpec, peak
 from pytest_mlperf.core.roofline.work import AnyWork, Circumstances, Decode, Diffusion
-from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.judge.inputs import Direction
 
 

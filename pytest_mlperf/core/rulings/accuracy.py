@@ -10,7 +10,7 @@ from statistics import fmean
 from pytest_mlperf.core.baseline import GENERATION, AccuracyBaseline, Rerun, kept
 from pytest_mlperf.core.measurement import Accuracy, Scored, Subject, others
 from pytest_mlperf.core.metrics import COUNTS, OUTPUT_TOKENS
-from pytest_mlperf.core.numbers import percent, points
+from pytest_mlperf.core.notes import Note, NoteKey
 from pytest_mlperf.core.rulings.outcomes import outcome_of
 from pytest_mlperf.core.rulings.ruling import Ruling
 from pytest_mlperf.core.verdict import Outcome, PairedVerdict, worst
@@ -37,11 +37,10 @@ class PassContext:
     drawn: bool = False
 
 
-def below_chance(accuracy: Accuracy, scored: Scored) -> tuple[str, ...]:
+def below_chance(accuracy: Accuracy, scored: Scored) -> tuple[Note, ...]:
     """Return a note on each score that is worse than guessing by three standard errors."""
     return tuple(
-        f"{name} {score:.3f} is worse than guessing ({chance:.3f}): are labels or preprocessing "
-        "shifted?"
+        Note.of("below_chance", metric=name, score=score, chance=chance)
         for name, chance in scored.chance.items()
         if (score := accuracy.scores[name])
         < chance - 3 * math.sqrt(chance * (100 - chance) / accuracy.samples)
@@ -54,119 +53,90 @@ reference cuts more."""
 
 
 def _limit(subject: Subject) -> str:
-    most = subject.fingerprint.get(f"{GENERATION}max_new_tokens", "")
-    return f"max_new_tokens = {most}" if most else "their most tokens"
+    return subject.fingerprint.get(f"{GENERATION}max_new_tokens", "")
 
 
-def unfit_answers(accuracy: Accuracy, subject: Subject, cut_share: float | None = None) -> str:
-    """Return why answers are unfit for a first baseline (many are empty or cut), or ""."""
+def unfit_answers(
+    accuracy: Accuracy, subject: Subject, cut_share: float | None = None
+) -> Note | None:
+    """Return why answers are unfit for a first baseline (many are empty or cut), or None."""
     counts, allowed = accuracy.answers, CUT_SHARE if cut_share is None else cut_share
     answers, empty, cut = (counts.get(name, 0) for name in ("answers", "empty", "cut"))
     if accuracy.fixed_lengths:
-        return ""
+        return None
+    values = {"of": answers, "limit": _limit(subject)}
     if empty > EMPTY_SHARE * answers:
-        return f"{empty:,} of {answers:,} answers are empty{_cut_reasoning(counts, subject)}"
+        reasoning = counts.get("cut_reasoning", 0)
+        return Note.of("empty_answers", count=empty, reasoning=reasoning, **values)
     if cut > allowed * answers:
-        within = f"{_limit(subject)} ({percent(allowed)} allowed)"
-        return f"{cut:,} of {answers:,} answers are cut at {within}"
-    return ""
+        return Note.of("cut_answers", count=cut, allowed=allowed, **values)
+    return None
 
 
-def _cut_reasoning(counts: Mapping[str, int], subject: Subject) -> str:
-    cut = counts.get("cut_reasoning", 0)
-    some = "" if cut == counts.get("empty") else f"{cut:,} "
-    return f": {some}cut at {_limit(subject)} while reasoning" if cut else ""
-
-
-def risen_flaws(accuracy: Accuracy, subject: Subject) -> str:
-    """Return a note if more answers are empty, or cut, by three standard errors, or ""."""
+def risen_flaws(accuracy: Accuracy, subject: Subject) -> Note | None:
+    """Return a note if more answers are empty, or cut, by three standard errors, or None."""
     counts, baseline = accuracy.answers, accuracy.baseline_answers
     n, m = (side.get("answers", 0) for side in (counts, baseline))
     for name in ("empty", "cut") if n and m and not accuracy.fixed_lengths else ():
         more, fewer = (side.get(name, 0) for side in (counts, baseline))
         share = (more + fewer) / (n + m)
         if more / n - fewer / m > 3 * math.sqrt(share * (1 - share) * (1 / n + 1 / m)):
-            by_name = {"empty": _cut_reasoning(counts, subject), "cut": f", at {_limit(subject)}"}
-            rise = f"{more:,} of {n:,} answers are {name}, {fewer:,} of {m:,} in the baseline"
-            return rise + by_name[name]
-    return ""
+            values = {"count": more, "of": n, "limit": _limit(subject)}
+            baseline = {"baseline": fewer, "baseline_of": m}
+            if name == "cut":
+                return Note.of("more_cut", **values, **baseline)
+            reasoning = counts.get("cut_reasoning", 0)
+            return Note.of("more_empty", reasoning=reasoning, **values, **baseline)
+    return None
 
 
-def notes_of_outputs(scored: Scored, rescored: int, context: PassContext) -> tuple[str, ...]:
+def notes_of_outputs(scored: Scored, rescored: int, context: PassContext) -> tuple[Note, ...]:
     """Return a note on outputs that changed, or that did not although scores did."""
     changed = others(context.outputs, scored)
     if changed is None:
         return ()
-    count = f"{changed:,} of {len(scored.indices):,} outputs"
-    if changed and not rescored:
-        return (f"outputs changed but scores did not: {count} are others than the baseline's",)
+    key: NoteKey = "scores_only"
     if changed:
-        return (f"{count} are others than the baseline's; {rescored:,} samples scored otherwise",)
-    if rescored:
-        return (
-            f"scores changed but outputs did not: {rescored:,} samples; "
-            "the scorer, or a library that it uses, is another one",
-        )
-    return ()
+        key = "outputs_changed" if rescored else "outputs_only"
+    values = {"changed": changed, "of": len(scored.indices), "rescored": rescored}
+    return (Note.of(key, **values),) if changed or rescored else ()
 
 
 def _of_metric(
     verdict: PairedVerdict, judgements: Mapping[str, rule_a.Paired], context: PassContext
-) -> Iterator[str]:
+) -> Iterator[Note]:
     paired = judgements[verdict.metric]
+    values: dict[str, object] = {"metric": verdict.metric, "samples": verdict.samples}
     unseen = paired.unseen
     if unseen is not None and verdict.margin is not None and unseen > verdict.margin:
-        yield (
-            f"{verdict.metric}: all {verdict.samples:,} samples of this data set scored alike: no "
-            "drop on these; about other samples it says nothing smaller than a drop of "
-            f"{unseen:.2f} points"
-        )
+        yield Note.of("scored_alike", unseen=unseen, **values)
     seen = 1.0 if paired.leverage is None else paired.leverage.seen
     if seen < MIN_VARIANCE_SHARE and paired.changed:
-        yield (
-            f"{verdict.metric}: these {verdict.samples:,} samples show {100 * seen:.0f} % of what "
-            f"chance does to it, and below {100 * MIN_VARIANCE_SHARE:.0f} % nothing is "
-            "decided: too many "
-            "classes have one sample, or few samples hold most of the data; score more samples"
-        )
+        yield Note.of("chance_unseen", seen=seen, needed=MIN_VARIANCE_SHARE, **values)
     if paired.groups is not None and paired.widened >= GROUPED_ERROR_RATIO:
-        yield (
-            f"{verdict.metric}: samples of one group change together: judged by the "
-            f"{paired.groups:,} groups of the data set, the interval is {paired.widened:.1f} times "
-            "that of independent samples"
-        )
+        groups, widened = paired.groups, paired.widened
+        yield Note.of("grouped", metric=verdict.metric, groups=groups, widened=widened)
     smaller = verdict.outcome is Outcome.OK and verdict.p is not None and verdict.p < 0.01
     if smaller and verdict.change and (verdict.change > 0) == verdict.lower:
-        yield (
-            f"{verdict.metric}: a drop smaller than the margin is certain "
-            f"(plain paired test p = {verdict.p:.2g})"
-        )
+        yield Note.of("small_drop", metric=verdict.metric, p=verdict.p)
     if paired.correlation is not None and verdict.changed:
         yield from _of_agreement(verdict, paired.correlation, same_build=context.same_build)
 
 
-def _of_chance(verdict: PairedVerdict) -> str:
-    return (
-        f"{verdict.metric}: answers are drawn, and {verdict.samples:,} of them tell no drop below "
-        f"{verdict.margin or 0.0:.2f} points from chance: that is the margin; more repeats of each "
-        "question make it smaller"
-    )
+def _of_chance(verdict: PairedVerdict) -> Note:
+    margin = verdict.margin or 0.0
+    return Note.of("sampled_answers", metric=verdict.metric, samples=verdict.samples, margin=margin)
 
 
-def _of_agreement(verdict: PairedVerdict, correlation: float, *, same_build: bool) -> Iterator[str]:
+def _of_agreement(
+    verdict: PairedVerdict, correlation: float, *, same_build: bool
+) -> Iterator[Note]:
+    values = {"metric": verdict.metric, "correlation": correlation}
     if correlation < NONDETERMINISTIC:
-        cause = "nondeterministic generation"
-        cause = cause if same_build else f"other outputs, or {cause}"
-        yield (
-            f"{verdict.metric}: scores of the two passes hardly agree sample by sample "
-            f"(correlation {correlation:.2f}): {cause}"
-        )
+        yield Note.of("passes_disagree", same_build=same_build, **values)
     elif same_build:
-        yield (
-            f"{verdict.metric}: near-deterministic: {verdict.changed:,} of {verdict.samples:,} "
-            f"scores are others than in the baseline of the same build "
-            f"(re-run correlation {correlation:.4f})"
-        )
+        counts = {"changed": verdict.changed, "samples": verdict.samples}
+        yield Note.of("near_deterministic", **values, **counts)
 
 
 Values = Sequence[float | None]
@@ -221,11 +191,10 @@ def rule_on_scores(
     groups = None if of is None else [of[position[index]] for index in there]
     judged = [name for name in series if name not in COUNTS]
     if not judged:
-        reason = "the baseline has no scores by sample"
-        return Ruling(outcome=Outcome.NO_BASELINE, headline=reason)
+        return Ruling(outcome=Outcome.NO_BASELINE, headline=Note.of("no_scores"))
     for name, both in series.items():
-        if other := _applies_otherwise(*both, there, full=len(there) == len(order)):
-            return Ruling(outcome=Outcome.INVALID, headline=f"{name} {other}")
+        if other := _applies_otherwise(name, *both, there, full=len(there) == len(order)):
+            return Ruling(outcome=Outcome.INVALID, headline=other)
     pairs = {
         name: rule_a.ScorePairs(
             before=_up(series[name][0], lower=name in accuracy.lower),
@@ -244,7 +213,7 @@ def rule_on_scores(
         pairs |= {name: replace(pairs[name], margin=drop) for name, drop in hidden.items()}
     judgements = _judge(pairs, accuracy.whole, len(there), len(order), rule, sequential=sequential)
     if not judgements:
-        reason = f"only the whole data set has {', '.join(judged)}"
+        reason = Note.of("whole_only", metrics=tuple(judged))
         more = len(there) < len(order)
         return Ruling(outcome=Outcome.INCONCLUSIVE, headline=reason, more=more)
     verdicts = [
@@ -285,14 +254,14 @@ def _up(values: Values, *, lower: bool) -> list[float | None]:
 
 
 def _applies_otherwise(
-    baseline: Values, current: Values, indices: Sequence[int], *, full: bool
-) -> str | None:
-    """Return the first sample with a score in only one pass, as text; a part may lack scores."""
+    metric: str, baseline: Values, current: Values, indices: Sequence[int], *, full: bool
+) -> Note | None:
+    """Return a note on the first sample with a score in only one pass; a part may lack scores."""
     for index, old, new in zip(indices, baseline, current, strict=True):
         if old is None and new is not None:
-            return f"has a score of sample {index}, and had none in the baseline: other data?"
+            return Note.of("score_added", metric=metric, sample=index)
         if full and new is None and old is not None:
-            return f"has no score of sample {index}, and had one in the baseline: other data?"
+            return Note.of("score_lost", metric=metric, sample=index)
     return None
 
 
@@ -369,28 +338,22 @@ def _in_both(baseline: Values, current: Values) -> list[tuple[float, float]]:
     ]
 
 
-def _headline(verdict: PairedVerdict, total: int) -> str:
-    assert verdict.bound is not None
+def _headline(verdict: PairedVerdict, total: int) -> Note:
     if verdict.changed == 0 and verdict.outcome is Outcome.OK:
-        of = f" of {verdict.samples:,}" if verdict.samples < total else ""
-        return f"{verdict.metric} {verdict.now:.3f}, every sample{of} scored as in the baseline"
-    text = f"{verdict.metric} {points(verdict.change)} points"
-    if verdict.low is not None and verdict.high is not None:
-        text += f" ({points(verdict.low)} to {points(verdict.high)})"
-    bound = points(verdict.bound)
-    if verdict.outcome is Outcome.OK:
-        reason = f"inside {bound}"
-    elif verdict.outcome is Outcome.ACC_DROP:
-        reason = f"{bound} exceeded" if _beyond(verdict, verdict.bound) else f"{bound} not excluded"
-    else:
-        reason = f"{bound} undecided"
-    return f"{text}; {reason}"
-
-
-def _beyond(verdict: PairedVerdict, bound: float) -> bool:
-    if verdict.best is None:
-        return False
-    return verdict.best > bound if verdict.lower else verdict.best < bound
+        values = {"metric": verdict.metric, "score": verdict.now}
+        return Note.of("unchanged_scores", samples=verdict.samples, total=total, **values)
+    best, bound = verdict.best, verdict.bound
+    assert bound is not None
+    return Note.of(
+        "score_change",
+        metric=verdict.metric,
+        outcome=str(verdict.outcome),
+        change=verdict.change,
+        low=verdict.low,
+        high=verdict.high,
+        bound=bound,
+        beyond=best is not None and (best > bound if verdict.lower else best < bound),
+    )
 
 
 def apart(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pytest_mlperf.core.addons import Criterion
+from pytest_mlperf.core.notes import Note, NoteKey
 from pytest_mlperf.core.verdict import Outcome, Verdict
 
 
@@ -13,9 +14,9 @@ def with_criterion(verdict: Verdict, criterion: Criterion) -> Verdict:
     if not criterion.fails or verdict.outcome.fails:
         notes = (criterion.headline, *criterion.notes, *verdict.notes)
         return replace(verdict, notes=notes)
-    note = f"against the baseline alone: {verdict.outcome} {verdict.headline}"
-    if verdict.outcome is Outcome.RECORDED:
-        note = f"{note}; it is written all the same: do not commit it"
+    recorded = verdict.outcome is Outcome.RECORDED
+    key: NoteKey = "alone_recorded" if recorded else "alone"
+    note = Note.of(key, outcome=str(verdict.outcome), headline=verdict.headline)
     return replace(
         verdict,
         outcome=Outcome(criterion.outcome),

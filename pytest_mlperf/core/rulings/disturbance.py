@@ -6,10 +6,10 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 
 from pytest_mlperf.core.baseline import BaselineRun
-from pytest_mlperf.core.contention import NOT_MEASURED, busiest, in_words
+from pytest_mlperf.core.contention import busiest, in_words
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.metrics import METRICS
-from pytest_mlperf.core.numbers import percent
+from pytest_mlperf.core.notes import Note, NoteKey
 from pytest_mlperf.core.rulings.ruling import lost_of, share_of
 from pytest_mlperf.judge.inputs import Direction
 
@@ -47,21 +47,20 @@ def explains_gap(
     return any((ratio - least) * more < 0 for ratio in better)
 
 
-def load_in_words(runs: Sequence[Run]) -> str:
+def load_of(runs: Sequence[Run]) -> Note:
     """Return the effect and source of the load in the busiest run, or of a late client."""
     seen = [
         run.load.contention for run in runs if run.load.contention and run.load.contention.share
     ]
     if not seen:
-        return "the client itself was late: the notes of its runs say by how much"
+        return Note.of("client_late")
     busiest = max(seen, key=lambda load: load.share or 0.0)
-    share = percent(busiest.share or 0.0)
-    return f"the machine was busy, which may have cost up to {share}: {in_words(busiest)}"
+    return Note.of("busy", share=busiest.share or 0.0, load=in_words(busiest))
 
 
 def load_notes(
     runs: Sequence[Run], kept: Sequence[BaselineRun], tolerated: float
-) -> tuple[str, ...]:
+) -> tuple[Note, ...]:
     """Return notes on the load of a case's runs and of its baseline's."""
     if math.isinf(tolerated):
         return ()
@@ -72,15 +71,11 @@ def load_notes(
         for run in runs
     )
     is_told = any(run.load.contention is None or run.load.contention.is_told for run in runs)
-    unseen = "" if is_told else f"{NOT_MEASURED}: "
     unrecorded = sum(share_of(run) is None for run in kept)
+    key: NoteKey = "load_unknown" if is_told else "load_not_measured"
     notes = (
         busy,
-        unknown
-        and f"load unknown in {unknown} of {len(runs)} runs: {unseen}what others took from the "
-        "engine cannot be told",
-        unrecorded
-        and f"load not recorded in {unrecorded} of {len(kept)} runs of the baseline: they count "
-        "as undisturbed",
+        Note.of(key, count=unknown, of=len(runs)) if unknown else None,
+        Note.of("load_not_recorded", count=unrecorded, of=len(kept)) if unrecorded else None,
     )
-    return tuple(note for note in notes if note)
+    return tuple(filter(None, notes))

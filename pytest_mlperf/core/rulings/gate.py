@@ -10,6 +10,7 @@ from types import MappingProxyType
 
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.measurement import Accuracy, Scored
+from pytest_mlperf.core.notes import Note, Words
 from pytest_mlperf.core.rulings.ruling import Ruling
 from pytest_mlperf.core.verdict import Gate, GateState, MetricBaseline, MetricVerdict, Outcome
 from pytest_mlperf.judge.rule_a import holm
@@ -230,10 +231,10 @@ def gate(
         raise _incomplete(missing, scores, whose)
     there = {name: own for name, own in bounds.items() if name in scores}
     rows = [_metric(name, scores[name], own, whose) for name, own in there.items()]
-    failed = [text for text, metric in rows if metric.outcome is Outcome.GATE_FAIL]
+    failed = [note for note, metric in rows if metric.outcome is Outcome.GATE_FAIL]
     state = GateState.FAILED if failed else GateState.UNDECIDED if missing else GateState.KEPT
     ruling = _undecided(measured, state, missing)
-    kept = failed or ([] if missing else [text for text, _ in rows])
+    kept = failed or ([] if missing else [note for note, _ in rows])
     return replace(
         ruling,
         outcome=Outcome.GATE_FAIL if failed else Outcome.OK,
@@ -255,11 +256,11 @@ def _undecided(measured: Pass, state: GateState, unscored: tuple[str, ...] = ())
         total=max(measured.total, accuracy.total, accuracy.samples),
         unscored=unscored,
     )
-    listing = ", ".join(f"{name} {score:.3f}" for name, score in accuracy.scores.items())
+    scores = (Note.of("score", metric=name, score=score) for name, score in accuracy.scores.items())
     return Ruling(
         gate=answer,
         outcome=Outcome.OK,
-        headline=f"{listing}; {answer.in_words}",
+        headline=Note.of("scores", scores=tuple(scores), gate=answer.note),
         metrics=tuple(
             MetricVerdict(metric=name, outcome=None, now=score)
             for name, score in accuracy.scores.items()
@@ -283,41 +284,34 @@ def _of_part(measured: Pass, bounds: Mapping[str, GateWindow], whose: str) -> Ru
     ruling = _undecided(measured, GateState.FAILED)
     rows = [_metric(name, score, bounds[name], whose) for name, score in missed.items()]
     assert ruling.gate is not None
-    proven = f"proven on {ruling.gate.samples:,} of {ruling.gate.total:,} samples"
+    counts = {"samples": ruling.gate.samples, "total": ruling.gate.total}
     return replace(
         ruling,
         outcome=Outcome.GATE_FAIL,
-        headline=f"{rows[0][0]}; {proven}",
+        headline=Note.of("proven_miss", note=rows[0][0], **counts),
         metrics=tuple(metric for _, metric in rows),
     )
 
 
-def _near(name: str, score: float, bounds: GateWindow, sd: float) -> str | None:
+def _near(name: str, score: float, bounds: GateWindow, sd: float) -> Note | None:
     distances = {b: abs(score - b) for b in (bounds.low, bounds.high) if b is not None}
     bound = min(distances, key=distances.__getitem__)
     if not distances[bound] < NEAR_GATE_DEVIATIONS * sd:
         return None
-    side = "short of" if bounds.missed(score) == bound else "inside"
-    return (
-        f"NEAR-GATE: {name} is {distances[bound]:.2g} {side} its gate, "
-        f"{distances[bound] / sd:.1f} re-run standard deviations ({sd:.2g} points): another pass "
-        "of the same build may fall on the other side; repeat it before calling it a change"
-    )
+    missed = bounds.missed(score) == bound
+    values = {"distance": distances[bound], "missed": missed, "sd": sd}
+    return Note.of("near_gate", metric=name, **values)
 
 
-def _metric(name: str, score: float, window: GateWindow, whose: str) -> tuple[str, MetricVerdict]:
+def _metric(name: str, score: float, window: GateWindow, whose: str) -> tuple[Note, MetricVerdict]:
     missed = window.missed(score)
     bound = missed if missed is not None else window.low if window.low is not None else window.high
     assert bound is not None
-    upper = bound == window.high
-    signs = {(True, False): "≥", (True, True): "≤", (False, False): "<", (False, True): ">"}
-    digits = 3
-    if missed is not None:  # enough digits to show the miss
-        digits = next((d for d in range(3, 12) if f"{score:.{d}f}" != f"{bound:.{d}f}"), 12)
     share = bound / window.reference
+    values = {"score": score, "bound": bound, "share": share, "whose": whose}
+    upper = bound == window.high
     return (
-        f"{name} {score:.{digits}f} {signs[missed is None, upper]} {bound:.{digits}f}, "
-        f"{share * 100:.4g} % of {whose} reference",
+        Note.of("gate_score", metric=name, missed=missed is not None, upper=upper, **values),
         MetricVerdict(
             metric=name,
             outcome=Outcome.OK if missed is None else Outcome.GATE_FAIL,
@@ -329,15 +323,17 @@ def _metric(name: str, score: float, window: GateWindow, whose: str) -> tuple[st
     )
 
 
-def combine(gated: Ruling, ruling: Ruling | None, missing: str) -> Ruling:
+def combine(gated: Ruling, ruling: Ruling | None, missing: Words) -> Ruling:
     """Combine gate and baseline verdict (or the note that it is missing): either can fail."""
     paired = ruling.paired if ruling else ()
     if gated.outcome is Outcome.GATE_FAIL:
-        notes = (f"against the baseline: {ruling.outcome} {ruling.headline}",) if ruling else ()
-        return replace(gated, paired=paired, notes=(*gated.notes, *notes))
+        if ruling is None:
+            return gated
+        notes = (*gated.notes, ruling.quoted("against_baseline"))
+        return replace(gated, paired=paired, notes=notes)
     if ruling is None:
         kept = gated.gate is not None and gated.gate.kept
-        note = f"only the gate was checked: {missing}" if kept else missing
+        note = Note.of("only_gate", note=missing) if kept else missing
         outcome = Outcome.OK if kept else Outcome.NO_BASELINE
         return replace(gated, outcome=outcome, notes=(*gated.notes, note))
     return Ruling(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from pytest_mlperf.core.case import Kind
+from pytest_mlperf.core.notes import Note
 from pytest_mlperf.core.rulings.outcomes import outcome_of
 from pytest_mlperf.core.rulings.ruling import ruling_of
 from pytest_mlperf.core.verdict import (
@@ -25,13 +26,6 @@ DROP_OUTCOMES: Mapping[Kind, Outcome] = {
     Kind.EFFICIENCY: Outcome.POWER_DROP,
 }
 """The kinds that are judged together, with the outcome of a proven drop."""
-
-INTERRUPTED = "the session ended before it was decided"
-
-SCATTER = "no more than unchanged pairs differ by here"
-"""Note on a metric that would be a drop without the evidence of all pairs."""
-
-FEW_SESSIONS_NOTE = "beside all others, with baselines of too few sessions"
 
 MISSED_TWICE = 2
 """Runs that miss their latency limit from which the verdict rests on it, not on rule R."""
@@ -88,7 +82,7 @@ def may_fall(metrics: Sequence[MetricVerdict]) -> bool:
 def interrupted(verdict: Verdict) -> Verdict:
     """Return an open verdict that gets no more runs, with a note."""
     metrics = tuple(
-        replace(m, note=INTERRUPTED, interrupted=True)
+        replace(m, note=Note.of("interrupted"), interrupted=True)
         if m.outcome is Outcome.INCONCLUSIVE and _undecided(m)
         else m
         for m in verdict.metrics
@@ -112,7 +106,7 @@ def reopened(verdict: Verdict, pairs: int) -> Verdict:
     if is_last or not any(map(again, verdict.metrics)):
         return verdict
     metrics = tuple(
-        replace(m, outcome=Outcome.INCONCLUSIVE, note="") if again(m) else m
+        replace(m, outcome=Outcome.INCONCLUSIVE, note=None) if again(m) else m
         for m in verdict.metrics
     )
     return with_metrics(verdict, metrics)
@@ -207,33 +201,31 @@ def settle(
 def _settled(
     metric: MetricVerdict, decision: Decision, settling: _Settling, since: str | None
 ) -> MetricVerdict:
-    chance, pairs = f"p={decision.p:.1g}", settling.pairs
+    among, p = settling.pairs, decision.p
     outcome = outcome_of(decision, settling.falls)
     if outcome is settling.falls:
         if not (metric.robust or settling.null.shows_sessions or not metric.analyses):
             return _provisional(metric, since)
-        which = "the only drop" if settling.drops == 1 else f"one of {settling.drops} drops"
-        note = f"{which} among {pairs} pairs judged together, {chance}"
+        note = Note.of("drop_among", drops=settling.drops, among=among, p=p)
         if since:
-            note = f"SUSPECT since {since} and again now, {chance}"
+            note = Note.of("suspect_again", since=since, p=p)
         return replace(metric, outcome=outcome, note=note, direction=None)
     if outcome is Outcome.SUSPECT:
-        note = f"alone it would be a drop, among {pairs} pairs judged together it is none, {chance}"
+        note = Note.of("suspect_among", among=among, p=p)
         if since:
-            note = f"SUSPECT since {since}, a drop where p is below {settling.again:.2g}: {chance}"
+            note = Note.of("still_suspect", since=since, needed=settling.again, p=p)
         return replace(metric, outcome=outcome, note=note, direction=None)
     if metric.outcome is Outcome.INCONCLUSIVE:
         return metric
-    return replace(
-        metric, outcome=Outcome.INCONCLUSIVE, note=f"{SCATTER}, {chance}", direction=None
-    )
+    note = Note.of("scatter", p=p)
+    return replace(metric, outcome=Outcome.INCONCLUSIVE, note=note, direction=None)
 
 
 def _provisional(metric: MetricVerdict, since: str | None) -> MetricVerdict:
     """Return a drop whose between-session variance no baseline shows."""
     if metric.outcome is Outcome.PROVISIONAL:
         return metric
-    note = f"{FEW_SESSIONS_NOTE}, SUSPECT since {since}" if since else FEW_SESSIONS_NOTE
+    note = Note.of("few_sessions", since=since)
     return replace(metric, outcome=Outcome.PROVISIONAL, note=note, direction="drop")
 
 

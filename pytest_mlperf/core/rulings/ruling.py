@@ -21,7 +21,8 @@ from pytest_mlperf.core.metrics import (
     in_order,
     point_of,
 )
-from pytest_mlperf.core.numbers import change, interval, limit, percent, rounded
+from pytest_mlperf.core.notes import Note, NoteKey, Words
+from pytest_mlperf.core.numbers import rounded
 from pytest_mlperf.core.rulings.outcomes import outcome_of
 from pytest_mlperf.core.rulings.sample import (
     countable,
@@ -56,10 +57,10 @@ from pytest_mlperf.judge.rule_r import (
     Judged,
     RuleR,
     Value,
+    as_alone,
     judge,
     log_scale,
     look_at,
-    minimum_detectable_change,
 )
 
 
@@ -96,8 +97,8 @@ def _compared(
 
 
 def other_count(
-    title: str, theirs: Sequence[float], ours: Sequence[float], *, tolerance: float = 0.0
-) -> str | None:
+    metric: str, theirs: Sequence[float], ours: Sequence[float], *, tolerance: float = 0.0
+) -> Note | None:
     """Return a note if a counter is outside of the baseline's range, else None.
 
     Counters have no noise. Less is reported before more, because less work looks like speed.
@@ -111,9 +112,8 @@ def other_count(
     least, most = min(ours), max(ours)
     if low <= least and most <= high:
         return None
-    value, way = (least, "less") if least < low else (most, "more")
-    baseline = f"{low:.7g} to {high:.7g}" if high > low else f"{low:.7g}"
-    return f"{title} {value:.7g}, {way} than the baseline's {baseline}"
+    value = least if least < low else most
+    return Note.of("other_count", metric=metric, value=value, low=low, high=high)
 
 
 HITS_APART = 0.02
@@ -123,8 +123,8 @@ HITS_APART = 0.02
 def other_cached(
     current_runs: Sequence[Run],
     baseline_runs: Sequence[Run | BaselineRun],
-    whose: str = "with the baseline",
-) -> str | None:
+    key: NoteKey = "other_cached",
+) -> Note | None:
     """Return a note if the share of cached prompt tokens differs, else None."""
     for name in sorted({name for run in current_runs for name in run.serving.server}):
         sides = [
@@ -135,12 +135,8 @@ def other_cached(
             continue
         low, high = min(sides[1]) - HITS_APART, max(sides[1]) + HITS_APART
         if not all(low <= share <= high for share in sides[0]):
-            at = f"at {point_of(name)}: " if point_of(name) else ""
-            ours, theirs = (
-                " to ".join(dict.fromkeys(map(percent, (min(side), max(side))))) for side in sides
-            )
-            part = "of the prompts' tokens in its cache"
-            return f"{at}the server had {ours} {part}, {whose} {theirs}"
+            ours, theirs = ((min(side), max(side)) for side in sides)
+            return Note.of(key, point=point_of(name), now=ours, other=theirs)
     return None
 
 
@@ -158,7 +154,7 @@ MIN_SHARED_SAMPLES = 10
 
 def other_length(
     current_runs: Sequence[Run], baseline_runs: Sequence[Run | BaselineRun]
-) -> str | None:
+) -> Note | None:
     """Return a note if answers at a point of a curve have another length, else None.
 
     Samples that both sides answered are compared in pairs, because which ones end is chance.
@@ -178,7 +174,7 @@ def other_length(
                 _tolerance(theirs, ours, chance),
             )
             counts = ([mean] for mean in means)
-            if other := other_count(METRICS[name].title, *counts, tolerance=tolerance):
+            if other := other_count(name, *counts, tolerance=tolerance):
                 return other
     return None
 
@@ -266,16 +262,20 @@ class Ruling:
     """
 
     outcome: Outcome
-    headline: str
+    headline: Words
     metrics: tuple[MetricVerdict, ...] = ()
     paired: tuple[PairedVerdict, ...] = ()
-    notes: tuple[str, ...] = ()
+    notes: tuple[Words, ...] = ()
     more: bool = False
     deciding: MetricVerdict | None = None
     gate: Gate | None = None
     interleaved: InterleavedRuns | None = None
     unchecked: Unchecked | None = None
     by_scores: bool = False
+
+    def quoted(self, key: NoteKey, **values: object) -> Note:
+        """Return a note that quotes outcome and headline."""
+        return Note.of(key, outcome=str(self.outcome), headline=self.headline, **values)
 
     @property
     def failed(self) -> bool:
@@ -288,22 +288,27 @@ class Ruling:
         return any(m.fails and m.outcome is not Outcome.INVALID for m in self.metrics)
 
 
-def behind_title(outcome: Outcome, metric: MetricVerdict) -> str:
-    """Return the rest of a headline after the title of the deciding metric."""
-    if metric.change is None or metric.low is None or metric.high is None or not metric.limit:
-        return f": {metric.note or 'no record of this machine'}"
-    figures = f" {change(metric.change)} ({interval(metric.low, metric.high)})"
-    bound = limit(metric.metric, metric.limit)
-    if outcome in {Outcome.OK, Outcome.IMPROVED}:
-        reason = f"inside {bound}"
-    elif outcome is Outcome.INCONCLUSIVE:
-        reason = metric.note or f"{bound} undecided"
-    elif outcome is Outcome.PROVISIONAL:
-        reason = f"{metric.direction} {metric.note}"
-    else:
-        beyond = _beyond(metric.metric, metric.limit, metric.low, metric.high)
-        reason = metric.note or (f"{bound} exceeded" if beyond else f"{bound} not excluded")
-    return f"{figures}; {reason}"
+def headline_of(outcome: Outcome, metric: MetricVerdict, **condition: object) -> Note:
+    """Return the headline of a deciding metric: its change with interval and limit, or its note.
+
+    Args:
+        condition: Of a searched rate: `condition`, a text, and whether it is only a lower bound
+            (`at_least`).
+    """
+    compared = bool(metric.limit) and None not in (metric.change, metric.low, metric.high)
+    return Note.of(
+        "metric",
+        metric=metric.metric,
+        outcome=str(outcome),
+        now=metric.now,
+        change=metric.change if compared else None,
+        low=metric.low,
+        high=metric.high,
+        limit=metric.limit,
+        direction=metric.direction,
+        note=metric.note,
+        **condition,
+    )
 
 
 def rule_on(
@@ -346,7 +351,7 @@ def rule_on(
     }
     judged = any(m.outcome and m.metric not in few for m, _ in gated)
     metrics = [
-        replace(m, outcome=None, note="") if judged and m.metric in few else m for m, _ in gated
+        replace(m, outcome=None, note=None) if judged and m.metric in few else m for m, _ in gated
     ]
     return ruling_of(metrics, reported, more=any(more for _, more in gated))
 
@@ -364,9 +369,8 @@ def ruling_of(
     outcome = worst(outcomes) if outcomes else Outcome.INCONCLUSIVE
     if outcome is Outcome.OK and Outcome.IMPROVED in outcomes:
         outcome = Outcome.IMPROVED
-    headline = "nothing is gated"
-    if deciding := deciding_of(metrics, outcome if outcomes else None):
-        headline = METRICS[deciding.metric].title + behind_title(outcome, deciding)
+    deciding = deciding_of(metrics, outcome if outcomes else None)
+    headline = headline_of(outcome, deciding) if deciding else Note.of("nothing_gated")
     return Ruling(
         outcome=outcome,
         headline=headline,
@@ -487,14 +491,13 @@ def _without_baseline(
     name: str, limit: float, runs: Sequence[Run], record: Record | None
 ) -> MetricVerdict:
     current = values(runs, name)
-    note = "the baseline has no such metric" if record else ""
     return MetricVerdict(
         metric=name,
         outcome=Outcome.NO_BASELINE,
         now=mean_value(current) if len(current) == len(runs) else 0.0,
         limit=limit,
         runs=len(runs),
-        note=in_zeros(runs, name) or note,
+        note=in_zeros(runs, name) or (Note.of("no_metric") if record else None),
     )
 
 
@@ -504,7 +507,7 @@ def _compared_by_rule(
     direction = METRICS[name].direction
     judged = judge(baseline, current, direction=direction, limit=limit, rule=judging.among)
     if judging.among != judging.rule:
-        judged = _as_alone(judged, baseline, direction, judging)
+        judged = as_alone(judged, baseline, direction, judging.rule)
     outcome = outcome_of(judged, judging.failing, advisory=judged.advisory)
     used = current[: judged.runs_used]
     # A provisional drop from too few baseline runs has no direction.
@@ -538,58 +541,34 @@ def _compared_by_rule(
     return verdict, judged.outcome is Answer.MORE
 
 
-def _as_alone(
-    judged: Judged, baseline: Sequence[Value], direction: Direction, judging: _Judging
-) -> Judged:
-    """Return a decision among many with the interval of a pair judged alone."""
-    rule, looks = judging.rule, judging.rule.max_runs - 1
-    higher = direction is Direction.HIGHER
-    gain = math.log1p(judged.change) * (1 if higher else -1)
-    best = gain + judged.lost + t_isf(rule.alpha / looks, judged.df) * judged.se
-    better = math.expm1(best if higher else -best)
-    proven = gain - judged.lost_before > t_isf(rule.alpha, judged.df) * judged.se
-    return replace(
-        judged,
-        improved=judged.outcome is Answer.PASS and proven,
-        interval=(judged.low, better) if higher else (better, judged.high),
-        mde=minimum_detectable_change(baseline, rule=rule),
-    )
-
-
-def _note(judged: Judged, outcome: Outcome, judging: _Judging) -> str:
+def _note(judged: Judged, outcome: Outcome, judging: _Judging) -> Note | None:
     if outcome is Outcome.PROVISIONAL:
-        return f"if sessions differ < {percent(judged.robust_to or 0.0)}"
+        return Note.of("if_sessions", robust_to=judged.robust_to or 0.0)
     if judged.advisory:
-        return f"advisory: {judged.runs_baseline} of {GATING_RUNS} baseline runs"
+        return Note.of("advisory", runs=judged.runs_baseline, needed=GATING_RUNS)
     if outcome is judging.failing and judging.pairs > MAX_LONE_PAIRS:
-        others = f"a drop whatever the other {judging.pairs - 1} pairs judged with it do"
-        return f"{others}, p={judged.p:.1g}"
-    open_ = outcome is Outcome.INCONCLUSIVE
-    return of_load(judged.lost, judged.lost_before, "now", "of the baseline") if open_ else ""
+        return Note.of("drop_whatever", others=judging.pairs - 1, p=judged.p)
+    return of_load(judged.lost, judged.lost_before) if outcome is Outcome.INCONCLUSIVE else None
 
 
-def of_load(lost: float, lost_before: float, current_name: str, baseline_name: str) -> str:
-    """Return a note on the logarithmic effect of load on both sides; "" without any."""
+def of_load(lost: float, lost_before: float, key: NoteKey = "load_explains") -> Note | None:
+    """Return a note on the logarithmic effect of load on both sides; None without any."""
     if not lost and not lost_before:
-        return ""
-    shares = [percent(-math.expm1(-each)) for each in (lost, lost_before)]
-    return (
-        f"load explains up to {shares[0]} {current_name} and {shares[1]} {baseline_name}: an idle "
-        "machine or interleaving decides"
-    )
+        return None
+    return Note.of(key, now=-math.expm1(-lost), before=-math.expm1(-lost_before))
 
 
 def _reported(
-    name: str, runs: Sequence[Run], record: Record | None, note: str = ""
+    name: str, runs: Sequence[Run], record: Record | None, note: Note | None = None
 ) -> MetricVerdict:
     current = values(runs, name)
     if len(current) < len(runs) and not note:
-        note = f"in {len(current)} of {len(runs)} runs"
+        note = Note.of("in_some_runs", count=len(current), of=len(runs))
     return reported(name, current, values(record.runs, name) if record else [], note)
 
 
 def reported(
-    name: str, current: Sequence[Value], baseline: Sequence[Value], note: str = ""
+    name: str, current: Sequence[Value], baseline: Sequence[Value], note: Note | None = None
 ) -> MetricVerdict:
     """Return a metric that is only reported, with its baseline if it has one."""
     mean, old = mean_value(current) if current else None, mean_value(baseline) if baseline else None
@@ -604,23 +583,17 @@ def reported(
     )
 
 
-def _work(name: str, runs: Sequence[Run], record: Record | None) -> str:
+def _work(name: str, runs: Sequence[Run], record: Record | None) -> Note | None:
     theirs = [v.value for v in values(record.runs, name)] if record else []
     if name not in COUNTS or not theirs or any(run.serving.requests for run in runs):
-        return ""
+        return None
     ours = [v.value for v in values(runs, name)]
-    return other_count(METRICS[name].title, theirs, ours, tolerance=0.02) or ""
+    return other_count(name, theirs, ours, tolerance=0.02)
 
 
 def mean_value(sample: Sequence[Value]) -> float:
     """Return the geometric mean, because rule R works on logarithms."""
     return geometric_mean(v.value for v in sample)
-
-
-def _beyond(metric: str, limit: float, low: float, high: float) -> bool:
-    if METRICS[metric].direction is Direction.HIGHER:
-        return high < -limit
-    return low > limit
 
 
 def is_worse(metric: str, old: float, new: float) -> bool:

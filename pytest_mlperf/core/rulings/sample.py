@@ -14,7 +14,7 @@ from pytest_mlperf.core.metrics import (
     PREFIX_HIT_SHARE,
     point_of,
 )
-from pytest_mlperf.core.numbers import quantity
+from pytest_mlperf.core.notes import Note
 from pytest_mlperf.core.reason import SignKey
 from pytest_mlperf.core.verdict import MetricBaseline, MetricVerdict, Outcome
 from pytest_mlperf.judge.rule_r import GATING_RUNS, RuleR
@@ -22,14 +22,8 @@ from pytest_mlperf.judge.rule_r import GATING_RUNS, RuleR
 Judge = Callable[[Sequence[Run]], tuple[MetricVerdict, bool]]
 """Returns the verdict on runs that all have a metric, and whether one more could decide it."""
 
-ZERO = {
-    "goodput": "no request met its limits",
-    DRAFT_ACCEPTANCE: "no drafted token was accepted",
-    DRAFT_LENGTH: "nothing was drafted",
-    PREFIX_HIT_SHARE: "no token of a prompt was in the cache",
-}
-"""Metrics that may be 0, with the meaning. 0 has no logarithm: it is the worst result, not a
-missing one."""
+ZERO = frozenset({"goodput", DRAFT_ACCEPTANCE, DRAFT_LENGTH, PREFIX_HIT_SHARE})
+"""Metrics that may be 0. 0 has no logarithm: it is the worst result, not a missing one."""
 
 ZEROS_PROVE = 2
 """Runs of 0 that prove a drop, because rule R never fails on one run alone."""
@@ -44,27 +38,12 @@ def absent(runs: Sequence[Run], metric: str) -> list[int]:
     ]
 
 
-def places(these: Sequence[int], of: int) -> str:
-    """Return run numbers as text: "run 2 of 3", "runs 2 and 3 of 5", "every run"."""
-    if len(these) == of:
-        return "every run"
-    named = [str(place) for place in these]
-    listing = ", ".join(named[:-1]) + f" and {named[-1]}" if len(named) > 1 else named[0]
-    return f"run{'s' if len(named) > 1 else ''} {listing} of {of}"
-
-
-def missing(runs: Sequence[Run], metric: str) -> str:
-    """Return which runs lack a metric: "not known in run 2 of 3"; "" if none does."""
-    lacking = absent(runs, metric)
-    if not lacking:
-        return ""
-    reason = f": {BUFFERED}" if buffered(runs, metric) else ""
-    if len(lacking) == len(runs):
-        return f"not measured{reason}"
-    return f"not known in {places(lacking, len(runs))}{reason}"
-
-
-BUFFERED = "answers came in one read, or in few, as through a proxy that buffers"
+def missing(runs: Sequence[Run], metric: str) -> Note | None:
+    """Return a note on the runs that lack a metric; None if none does."""
+    if not (lacking := absent(runs, metric)):
+        return None
+    held = buffered(runs, metric)
+    return Note.of("missing", runs=tuple(lacking), of=len(runs), buffered=held)
 
 
 def buffered(runs: Sequence[Run], metric: str) -> bool:
@@ -80,10 +59,11 @@ def ungated(runs: Sequence[Run], limits: Collection[str], record: Record | None)
     return held if len(held) < len(limits) else set()
 
 
-def in_zeros(runs: Sequence[Run], metric: str) -> str:
-    """Return the number of runs with a 0: "no request met its limits in 2 of 2 runs"."""
+def in_zeros(runs: Sequence[Run], metric: str, baseline: float | None = None) -> Note | None:
+    """Return a note on the number of runs with a 0; None without any."""
     count = sum(metric in run.zero for run in runs)
-    return f"{ZERO[metric.partition('@')[0]]} in {count} of {len(runs)} runs" if count else ""
+    values = {"metric": metric, "count": count, "of": len(runs), "baseline": baseline}
+    return Note.of("zero", **values) if count else None
 
 
 def countable(
@@ -99,55 +79,50 @@ def countable(
     return {name: limit for name, limit in counted.items() if name not in held}
 
 
-def too_few(runs: Sequence[Run], metric: str, record: Record | None) -> str:
-    """Return a note on too few queries of a metric; "" if it has enough."""
+def too_few(runs: Sequence[Run], metric: str, record: Record | None) -> Note | None:
+    """Return a note on too few queries of a metric; None if it has enough."""
     count, needed = fewest(runs, metric), METRICS[metric].min_queries
     if count >= needed:
-        return ""
+        return None
     if record is None or not _stays(runs, metric, record):
-        return f"under {needed:,} queries a run, only reported"
+        return Note.of("few_queries", needed=needed)
     recorded = _before(runs, metric, record)
-    behind = "" if recorded is None else f"; the baseline {recorded:,}"
-    return f"{count:,} queries a run of {needed:,}{behind}"
+    return Note.of("fewer_queries", count=count, needed=needed, baseline=recorded)
 
 
 def only_reported(
     runs: Sequence[Run], limits: Mapping[str, float], record: Record | None = None
-) -> tuple[str, ...]:
+) -> tuple[Note, ...]:
     """Return a note for each limit for which these runs have too few queries."""
     gated = countable(runs, limits, record)
     left_out = [name for name in limits if name not in gated]
-    held = _titles([name for name in left_out if buffered(runs, name)])
+    held = tuple(name for name in left_out if buffered(runs, name))
     few = (
-        f"{METRICS[name].title} is only reported: to be gated it needs "
-        f"{METRICS[name].min_queries:,} queries a run"
+        Note.of("only_reported", metric=name, needed=METRICS[name].min_queries)
         for name in left_out
-        if not buffered(runs, name)
+        if name not in held
     )
-    return (*([f"{held}: not gated, {BUFFERED}"] if held else []), *few)
+    return (*([Note.of("not_gated", metrics=held)] if held else []), *few)
 
 
-def _titles(names: Sequence[str]) -> str:
-    return ", ".join(dict.fromkeys(METRICS[name.partition("@")[0]].title for name in names))
-
-
-def unrecordable(runs: Sequence[Run], limits: Mapping[str, float], record: Record | None) -> str:
-    """Return why runs cannot be a baseline for the gated metrics; "" if they can."""
+def unrecordable(
+    runs: Sequence[Run], limits: Mapping[str, float], record: Record | None
+) -> Note | None:
+    """Return why runs cannot be a baseline for the gated metrics; None if they can."""
     for name in countable(runs, limits, record):
         counted = record is not None and _before(runs, name, record) is not None
-        few = too_few(runs, name, record) if counted else ""
+        few = too_few(runs, name, record) if counted else None
         if reason := missing(runs, name) or few or in_zeros(runs, name):
-            return f"{METRICS[name].title}: {reason}"
-    return ""
+            return Note.of("of_metric", metric=name, note=reason)
+    return None
 
 
-def in_part(record: Record | None, limits: Mapping[str, float]) -> tuple[str, ...]:
+def in_part(record: Record | None, limits: Mapping[str, float]) -> tuple[Note, ...]:
     """Return a note for each gated metric that some runs of a record lack."""
     runs = record.runs if record else ()
     counts = {name: sum(name in run.metrics for run in runs) for name in limits}
     return tuple(
-        f"{METRICS[name].title}: {count} of the baseline's {len(runs)} runs have it; it is judged "
-        "by those"
+        Note.of("in_part", metric=name, count=count, of=len(runs))
         for name, count in counts.items()
         if 0 < count < len(runs)
     )
@@ -155,42 +130,31 @@ def in_part(record: Record | None, limits: Mapping[str, float]) -> tuple[str, ..
 
 def remedies(
     runs: Sequence[Run], limits: Mapping[str, float], record: Record | None
-) -> tuple[str, ...]:
+) -> tuple[Note, ...]:
     """Return a remedy for each gated metric by which these runs cannot be judged."""
-    sentences, gated = [], countable(runs, limits, record)
-    if held := _titles([name for name in gated if buffered(runs, name)]):
-        sentences.append(
-            f"{held}: gated and not measured, {BUFFERED}; let each event pass at once, or gate "
-            'what is known, as limits = { latency_p50 = { max_rise = "5%" } }'
-        )
+    notes, gated = [], countable(runs, limits, record)
+    if held := tuple(name for name in gated if buffered(runs, name)):
+        notes.append(Note.of("gated_buffered", metrics=held))
     for name in limits:
         if buffered(runs, name):  # reported above, or not gated
             continue
-        title = METRICS[name].title
         if lacking := absent(runs, name):
-            folder = runs[lacking[0] - 1].folder
-            sentences.append(
-                f"{title} is gated and {missing(runs, name)} ({folder}): the notes of that run "
-                "and its log say why; mend that, or take it from the limits"
-            )
+            values = {"note": missing(runs, name), "folder": runs[lacking[0] - 1].folder}
+            notes.append(Note.of("gated_missing", metric=name, **values))
         elif _stays(runs, name, record) and (few := too_few(runs, name, record)):
-            sentences.append(
-                f"{title} is left out unless its drop is proven: {few}. A run that is bounded by "
-                "time has fewer queries when it is slower; raise min_query_count or min_duration, "
-                "or record anew with --mlperf-update=replace"
-            )
-    return tuple(sentences)
+            notes.append(Note.of("left_out", metric=name, note=few))
+    return tuple(notes)
 
 
 # --- verdicts ------------------------------------------------------------------------------------
 
 
-def unmeasured(metric: str, limit: float, note: str) -> MetricVerdict:
+def unmeasured(metric: str, limit: float, note: Note) -> MetricVerdict:
     """Return the verdict if some runs lack a metric."""
     return MetricVerdict(metric=metric, outcome=Outcome.INVALID, now=None, limit=limit, note=note)
 
 
-def of_few(verdict: MetricVerdict, few: str, failing: Outcome) -> MetricVerdict:
+def of_few(verdict: MetricVerdict, few: Note, failing: Outcome) -> MetricVerdict:
     """Return a decision with too few queries on a metric of the record: a drop, or undecided."""
     if verdict.outcome is failing or verdict.direction == "drop":
         return replace(verdict, note=verdict.note or few)
@@ -221,7 +185,6 @@ def with_zeros(
     more = not dropped and len(runs) < max_runs
     unproven = Outcome.INCONCLUSIVE if more or having < GATING_RUNS else Outcome.INVALID
     baseline = geometric_means(record.runs)[metric]
-    per_second = "/s" if METRICS[metric].unit == "1/s" else ""
     verdict = MetricVerdict(
         metric=metric,
         outcome=failing if dropped and having >= GATING_RUNS else unproven,
@@ -230,7 +193,7 @@ def with_zeros(
         change=-1.0,
         limit=limit,
         runs=len(runs),
-        note=f"{in_zeros(runs, metric)}; the baseline {quantity(metric, baseline)}{per_second}",
+        note=in_zeros(runs, metric, baseline),
         p=0.0 if dropped else 1.0,
     )
     return verdict, more
@@ -278,4 +241,4 @@ def sharing(rule: RuleR, metric: str, limits: Collection[str]) -> RuleR:
     if not points:
         return rule
     alike = len(points) if point_of(metric) is not None else len(limits) - len(points)
-    return replace(rule, alpha=rule.alpha / (2 * alike))
+    return rule.shared(2 * alike)

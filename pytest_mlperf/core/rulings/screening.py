@@ -10,7 +10,7 @@ from typing import NamedTuple
 from pytest_mlperf.core.baseline import BaselineRun, Record
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.metrics import METRICS
-from pytest_mlperf.core.numbers import change, quantity
+from pytest_mlperf.core.notes import Note
 from pytest_mlperf.core.rulings.ruling import values
 from pytest_mlperf.core.rulings.sample import countable
 from pytest_mlperf.judge.formulas import raw, scatter, squares, t_isf
@@ -88,14 +88,14 @@ class Screened(NamedTuple):
     """Hold the runs for a baseline, notes on the others, and whether first runs do not count."""
 
     runs: tuple[Run, ...]
-    notes: tuple[str, ...]
+    notes: tuple[Note, ...]
     skips_first_run: bool
 
 
-def in_words(run: Run, names: Collection[str]) -> str:
-    """Return a run's value of the first of these metrics that it has: "97.2 samples/s"."""
-    name = next(filter(run.metrics.__contains__, names), None)
-    return f"{quantity(name, run.metrics[name])} {METRICS[name].title}" if name else "no value"
+def value_of(run: Run, names: Collection[str]) -> Note:
+    """Return a run's value of the first of these metrics that it has, as a note."""
+    name = next(filter(run.metrics.__contains__, names), "")
+    return Note.of("value", metric=name, value=run.metrics.get(name))
 
 
 def screened(
@@ -129,14 +129,12 @@ def screened(
     effects = {} if skips else {name: share for name in names if (share := effect(name))}
     without = first if effects else set[int]()
     notes = [
-        f"the first run of a session is {change(raw(share, METRICS[name].direction))} off the "
-        f"later ones in {METRICS[name].title}: recorded without it; each later session makes one "
-        "run that does not count"
+        Note.of("first_run_differs", metric=name, change=raw(share, METRICS[name].direction))
         for name, share in [*effects.items()][:1]
     ]
     strange = {n: name for name in names for n in odd(name, without)}
     notes += [
-        f"run {n + 1} of {len(runs)} is an outlier, {in_words(runs[n], [of])}: not recorded"
+        Note.of("outlier", run=n + 1, of=len(runs), value=value_of(runs[n], [of]))
         for n, of in sorted(strange.items())
     ]
     return Screened(

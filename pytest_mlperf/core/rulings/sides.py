@@ -9,6 +9,7 @@ from statistics import fmean
 
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.metrics import EFFICIENCY, METRICS, in_order
+from pytest_mlperf.core.notes import Note
 from pytest_mlperf.core.rulings.outcomes import outcome_of
 from pytest_mlperf.core.rulings.ruling import mean_value, of_load, reported, values
 from pytest_mlperf.core.rulings.sample import fewest, unmeasured
@@ -200,9 +201,6 @@ def _by_sessions(sides: Sequence[_Side], df: int, run_variance: float, rule: Rul
     return RatioSpread(se=math.sqrt(variance), df=df)
 
 
-ONE_RUN = "one run alone proves no drop"
-
-
 def judge_sides(
     baseline_runs: Sequence[Run],
     current_runs: Sequence[Run],
@@ -247,11 +245,11 @@ def judge_together(
     def settled(case: int, metric: MetricVerdict) -> MetricVerdict:
         if metric.outcome is not Outcome.PERF_DROP or len(p_values) == 1:
             return metric
-        among = f"among {len(p_values)} metrics judged together"
+        values = {"among": len(p_values), "noun": "metrics", "p": metric.p}
         if (case, metric.metric) in drops:
-            which = "the only drop" if len(drops) == 1 else f"one of {len(drops)} drops"
-            return replace(metric, note=f"{which} {among}, p={metric.p:.1g}")
-        note = f"alone it would be a drop, {among} it is none, p={metric.p:.1g}"
+            note = Note.of("drop_among", drops=len(drops), **values)
+            return replace(metric, note=note)
+        note = Note.of("suspect_among", **values)
         return replace(metric, outcome=Outcome.SUSPECT, note=note)
 
     return [tuple(settled(case, one) for one in metrics) for case, metrics in enumerate(cases)]
@@ -265,7 +263,7 @@ def _gated(
     )
     needed = METRICS[name].min_queries
     if fewest(baseline_runs, name) < needed:
-        note = f"under {needed:,} queries a run, only reported"
+        note = Note.of("few_queries", needed=needed)
         return replace(
             _reported(name, baseline_runs, current_runs) or unmeasured(name, limit, note), note=note
         )
@@ -276,13 +274,19 @@ def _gated(
             now=mean_value(new),
             limit=limit,
             runs=len(new),
-            note="A has no such metric",
+            note=Note.of("no_metric_in_a"),
         )
     for side, runs in (("A", baseline_runs), ("B", current_runs)):
         without = [run for run in runs if name not in run.metrics]
         if without:
-            title, count = METRICS[name].title, f"{len(without)} of {len(runs)} runs of {side}"
-            note = f"{title} is missing in {count}, first in that of {without[0].started}"
+            note = Note.of(
+                "missing_on_side",
+                metric=name,
+                count=len(without),
+                of=len(runs),
+                side=side,
+                started=without[0].started,
+            )
             return unmeasured(name, limit, note)
     return _judged(name, limit, old, new, rule)
 
@@ -303,7 +307,7 @@ def _judged(
     outcome = outcome_of(decision, Outcome.PERF_DROP, advisory=advisory)
     note = _note(ratio, decision, best, rule)
     if decision.outcome is Answer.INCONCLUSIVE:
-        note = note or of_load(lost, lost_before, "of B", "of A")
+        note = note or of_load(lost, lost_before, "load_explains_sides")
     ends = (worst - ratio.reach(rule.beta), middle, best + ratio.reach(rule.alpha))
     low, change, high = sorted(raw(x, direction) for x in ends)
     return MetricVerdict(
@@ -339,20 +343,16 @@ def _decision(
     return Decision(outcome=Answer.INCONCLUSIVE)
 
 
-def _note(ratio: Pooled, decision: Decision, best: float, rule: RuleR) -> str:
+def _note(ratio: Pooled, decision: Decision, best: float, rule: RuleR) -> Note | None:
     if decision.outcome in {Answer.PASS, Answer.FAIL}:
-        return ""
+        return None
     if best + ratio.reach(rule.alpha) < 0:
-        return ONE_RUN
+        return Note.of("one_run")
     if ratio.by_sessions:
-        return ""
-    lacking = SPARE_SESSIONS + 2 - ratio.sessions
-    reason = (
-        f"{ratio.sessions} sessions in all do not show the day-to-day variation; record "
-        f"{lacking} more on other days to be sure"
-    )
-    heads = {"ok": "probably ok: ", "drop": "probably a regression: ", None: ""}
-    return f"{heads[decision.direction]}{reason}"
+        return None
+    more = SPARE_SESSIONS + 2 - ratio.sessions
+    values = {"sessions": ratio.sessions, "more": more, "direction": decision.direction}
+    return Note.of("sessions_unknown", **values)
 
 
 def _reported(

@@ -10,17 +10,18 @@ from collections.abc import Iterator, Sequence
 from pytest_mlperf.core.guarantees import (
     ACCEPT_OPTIONS,
     APPEND_OPTIONS,
-    BELOW_LIMIT_PROMISE,
     MISSING_OPTION,
     REPLACE_OPTIONS,
 )
 from pytest_mlperf.core.numbers import change, percent, plural
 from pytest_mlperf.core.results import IMPORTED, Absent, CaseResult, Results
 from pytest_mlperf.core.rulings.multiplicity import nulls
-from pytest_mlperf.core.verdict import SEVERITY, Outcome, Verdict, final_word
+from pytest_mlperf.core.verdict import SEVERITY, Outcome, Verdict
 from pytest_mlperf.judge.multiplicity import Null
 from pytest_mlperf.judge.rule_r import GATING_RUNS, RuleR
+from pytest_mlperf.reports.promises import BELOW_LIMIT_PROMISE, final_word
 from pytest_mlperf.reports.rows import title
+from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.reports.terminal.layout import unbroken
 
 MAX_LISTED_CASES = 3
@@ -67,25 +68,26 @@ def in_short(cases: Sequence[str]) -> str:
 
 def what_decides(verdict: Verdict) -> str:
     """Return what would decide an INCONCLUSIVE verdict."""
+    headline = sentence(verdict.headline)
     open_ = [m for m in verdict.paired if m.outcome is Outcome.INCONCLUSIVE]
     if open_:
         return (
-            f"{verdict.headline}; all {open_[0].samples:,} samples were compared. Use a larger "
-            "data set or a wider margin ([limits] accuracy)."
+            f"{headline}; all {open_[0].samples:,} samples were compared. Use a larger data set or "
+            "a wider margin ([limits] accuracy)."
         )
     if verdict.ratio:
         return (
-            f"{verdict.headline} after {plural(verdict.ratio.pairs, 'run')} of each. Use longer "
-            "runs (min_duration), more runs (--mlperf-max-runs) or an idle machine."
+            f"{headline} after {plural(verdict.ratio.pairs, 'run')} of each. Use longer runs "
+            "(min_duration), more runs (--mlperf-max-runs) or an idle machine."
         )
     metric = next((m for m in verdict.metrics if m.outcome is Outcome.INCONCLUSIVE), None)
     if metric is None:
-        return f"{verdict.headline}. Use a longer min_duration."
-    if metric.interrupted:
-        return f"{metric.note}; run it again"
+        return f"{headline}. Use a longer min_duration."
     if metric.note:
+        if metric.interrupted:
+            return f"{sentence(metric.note)}; run it again"
         advice = f". Add a session to the baseline: {unbroken(APPEND_OPTIONS)}"
-        return metric.note + advice * (metric.baseline.runs < GATING_RUNS)
+        return sentence(metric.note) + advice * (metric.baseline.runs < GATING_RUNS)
     detectable = metric.baseline.detectable
     shown = percent(detectable) if detectable else "unknown"
     return (
@@ -102,7 +104,7 @@ _DROPS = frozenset({Outcome.PERF_DROP, Outcome.ACC_DROP, Outcome.POWER_DROP})
 
 def lines_of(verdict: Verdict) -> list[str]:
     """Return the notes of a verdict, and behind them the end of the log of what broke."""
-    return [*verdict.notes, *(f"log: {line}" for line in verdict.logs.tail)]
+    return [*map(sentence, verdict.notes), *(f"log: {line}" for line in verdict.logs.tail)]
 
 
 def without_file(verdict: Verdict, note: str) -> str:

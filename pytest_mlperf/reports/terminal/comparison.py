@@ -17,6 +17,7 @@ from pytest_mlperf.judge.robustness import MAX_SPREAD_RATIO
 from pytest_mlperf.judge.rule_r import RuleR
 from pytest_mlperf.reports.failures import NO_DIFFERENCE
 from pytest_mlperf.reports.rows import metric_cells, shown, title
+from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.reports.terminal.layout import Row, fold, paragraph, paragraphs, table, unbroken
 
 COLUMNS = ("verdict", "metric", "A", "B", "change", "interval", "limit", "runs")
@@ -119,11 +120,11 @@ def _notes(compared: Sequence[ComparedCase]) -> list[str]:
     cases = defaultdict(list)
     for one in compared:
         explained = [
-            f"{metric.outcome} {title(metric.metric)}, {metric.note}"
+            f"{metric.outcome} {title(metric.metric)}, {sentence(metric.note)}"
             for metric in one.metrics
             if metric.outcome is not None and metric.note
         ]
-        for note in (*explained, *filter(None, one.notes)):
+        for note in (*explained, *map(sentence, filter(None, one.notes))):
             cases[note].append(one.case)
     return [
         f"{found[0]}: {note}" if len(found) == 1 else f"{note} ({len(found)} cases)"

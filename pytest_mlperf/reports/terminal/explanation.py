@@ -6,15 +6,16 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from pytest_mlperf.core.baseline import BaselineRun
-from pytest_mlperf.core.case import Kind
+from pytest_mlperf.core.case import Kind, Scenario
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.numbers import limit, percent, plural, points, quantity
 from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.core.rulings.ruling import values
-from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.search import load
 from pytest_mlperf.core.verdict import MetricVerdict, Outcome, PairedVerdict, Verdict
+from pytest_mlperf.reports.promises import renewal
 from pytest_mlperf.reports.rows import machine, title
+from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.reports.terminal.layout import fold, table
 
 INDENT = "  "
@@ -152,7 +153,7 @@ def _compared(verdict: Verdict, baseline: Sequence[BaselineRun], width: int) -> 
                 text = f"{_minute(runs[0].started)}  {METRICS[metric].title}: {shown}"
                 lines += fold(text, width, first=INDENT, rest=INDENT * 3)
     counts = f"{plural(len(baseline), 'run')} in {plural(len(sessions), 'session')}"
-    counts += verdict.baseline.guarantee.ends if verdict.baseline.guarantee else ""
+    counts += renewal(verdict.baseline.guarantee) if verdict.baseline.guarantee else ""
     return [*fold(f"Compared with {counts}", width), f"{INDENT}{file}", *lines]
 
 
@@ -165,7 +166,7 @@ def _accuracy(verdict: Verdict, width: int) -> list[str]:
     lines = []
     if verdict.kind == Kind.ACCURACY:
         judged = [metric for metric in verdict.metrics if metric.outcome is not None]
-        first = [verdict.gate.in_words.capitalize()] if verdict.gate else []
+        first = [sentence(verdict.gate.note).capitalize()] if verdict.gate else []
         lines = [line for text in (*first, *map(_gate, judged)) for line in wrapped(text, width)]
     elif verdict.kind == Kind.PERFORMANCE:
         lines = wrapped("Judged by test_accuracy; a failed gate voids this verdict.", width)

@@ -22,6 +22,7 @@ from pytest_mlperf.core.results import CaseResult, Results
 from pytest_mlperf.core.verdict import Outcome, Verdict, worst
 from pytest_mlperf.judge.inputs import Direction
 from pytest_mlperf.reports.rows import shown, span, title
+from pytest_mlperf.reports.sentences import first_line, sentence
 from pytest_mlperf.reports.terminal.layout import Row, TextTable, fold, paragraphs
 
 
@@ -238,10 +239,10 @@ def _entry(
 def _notes(tests: Tests) -> Iterator[str]:
     for result in tests.values():
         if result.verdict.outcome in UNMEASURED:
-            yield f"{result.verdict.outcome} {result.verdict.headline}"
+            yield first_line(result.verdict)
         own_gate = result.verdict.gate if result.verdict.kind == Kind.ACCURACY else None
         if own_gate is not None and not own_gate.evaluated:
-            yield own_gate.in_words
+            yield sentence(own_gate.note)
         if result.handicap:
             yield f"measured with --mlperf-handicap {result.handicap:.0%}"
         if result.pretended:

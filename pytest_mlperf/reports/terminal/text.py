@@ -5,23 +5,24 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 
-from pytest_mlperf.core.case import Kind
-from pytest_mlperf.core.causes import Cause, Siblings, Strength, causes
-from pytest_mlperf.core.guarantees import (
-    BELOW_LIMIT_PROMISE,
-    FALSE_ALARM_PROMISE,
-    LIMIT_PROMISE,
-    MISSING_OPTION,
-    REPLACE_OPTIONS,
-)
+from pytest_mlperf.core.case import Kind, Scenario
+from pytest_mlperf.core.guarantees import MISSING_OPTION, REPLACE_OPTIONS
 from pytest_mlperf.core.numbers import duration, plural
 from pytest_mlperf.core.reason import ranges_of
 from pytest_mlperf.core.results import IMPORTED, UNVERIFIED_LABEL, CaseResult, Results
-from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.untrusted_text import clean, visible
-from pytest_mlperf.core.verdict import SEVERITY, MetricVerdict, Outcome, Verdict, final_word
+from pytest_mlperf.core.verdict import SEVERITY, MetricVerdict, Outcome, Verdict
+from pytest_mlperf.reports.causes import Cause, Siblings, Strength, causes
 from pytest_mlperf.reports.failures import NO_DIFFERENCE, failure_groups, group_sentences
 from pytest_mlperf.reports.formats import ReportedSession
+from pytest_mlperf.reports.promises import (
+    BELOW_LIMIT_PROMISE,
+    FALSE_ALARM_PROMISE,
+    LIMIT_PROMISE,
+    final_word,
+    guarantee_of,
+    renewal,
+)
 from pytest_mlperf.reports.rows import (
     beside,
     changed,
@@ -37,6 +38,7 @@ from pytest_mlperf.reports.rows import (
     unexplained,
     verdict_tables,
 )
+from pytest_mlperf.reports.sentences import first_line, gate_result, sentence
 from pytest_mlperf.reports.terminal.advice import (
     JUDGE,
     accept,
@@ -87,16 +89,16 @@ def failure(
 
     Prose wraps, paths and commands do not.
     """
-    lines = fold(f"{verdict.outcome} {verdict.headline}", width, rest="  ")
+    lines = fold(first_line(verdict), width, rest="  ")
     if result.suite != IMPORTED:
         lines.append(line("reproduce", again(result)))
     first, others = strongest(likely_causes)
     lines += paragraphs("likely", first, width)
     lines.append(line("case", f"{verdict.case.id}  {result.suite}:{result.line}"))
-    for name, sentence in declared(result).items():
-        lines += paragraph(name, sentence, width)
+    for name, text in declared(result).items():
+        lines += paragraph(name, text, width)
     if verdict.kind == Kind.ACCURACY and verdict.gate:
-        lines += paragraph("gate", verdict.gate.answer, width)
+        lines += paragraph("gate", gate_result(verdict.gate), width)
     tables = [one.lines(width) for one in verdict_tables(verdict)]
     for table_lines in tables:
         lines += ["", *table_lines]
@@ -122,11 +124,11 @@ def _reasons(
     yield paragraphs("note", notes_of(verdict), width)
     yield paragraphs("invalid", [text for text in (invalid_runs(verdict),) if text], width)
     yield paragraphs("search", searched(verdict), width)
-    if sentence := light(verdict):
-        yield paragraph("physics", sentence, width)
+    if text := light(verdict):
+        yield paragraph("physics", text, width)
     yield paragraphs("fact", [f"{title}: {fact}" for title, fact in result.facts.items()], width)
-    if sentence := cost(verdict):
-        yield paragraph("cost", sentence, width)
+    if text := cost(verdict):
+        yield paragraph("cost", text, width)
     if verdict.outcome is Outcome.NO_BASELINE:
         yield paragraph("rule", NOT_COMPARED, width)
     by_rule = [metric for metric in verdict.metrics if metric.baseline.runs and metric.outcome]
@@ -165,14 +167,13 @@ def _rule(verdict: Verdict, judged: MetricVerdict, *, together: bool) -> str:
     counts = f"{plural(judged.runs, 'run')} now, {judged.baseline.runs} in the baseline"
     promise = verdict.baseline.guarantee
     if promise is not None:
-        counts += f" of {plural(promise.days, 'day')}{promise.ends}"
+        counts += f" of {plural(promise.days, 'day')}{renewal(promise)}"
     if together and judged.baseline.lacks is None:
         return f"{counts}; {PROMISE_TOGETHER}"
     if promise is None:
         return f"{counts}; {PROMISE}"
     provisional = verdict.outcome is Outcome.PROVISIONAL
-    lacking = judged.lacking_sessions
-    return f"{counts}; {promise.of(lacking, judged.robust_to, provisional=provisional)}"
+    return f"{counts}; {guarantee_of(promise, judged, provisional=provisional)}"
 
 
 def _next_steps(verdict: Verdict, result: CaseResult, width: int) -> Iterator[list[str]]:
@@ -242,13 +243,13 @@ def summary(
             last = result.verdict.case.id
             lines.append(visible(last))
             shown = failures_shown and any(one.failed for one in of_case[last])
-            for sentence in () if shown else _facts(of_case[last]):
-                lines += fold(sentence, width, first="  ", rest="    ")
+            for fact in () if shown else _facts(of_case[last]):
+                lines += fold(fact, width, first="  ", rest="    ")
         if row.get("metric") or (failures_shown and result.failed):
             lines.append(f"  {text}")
             continue
         # Nothing was measured: the reason replaces the figures.
-        first, *rest = fold(result.verdict.headline, width - indent) or [""]
+        first, *rest = fold(sentence(result.verdict.headline), width - indent) or [""]
         gap = " " * (verdict_width - len(row["verdict"]) + 2)
         lines.append(f"  {text}{gap}{first}")
         lines += [" " * indent + part for part in rest]
@@ -259,8 +260,8 @@ def summary(
         lines += precision_lines(results, width)
     for block in _advice(results, width):
         lines += block
-    for sentence in together(results):
-        lines += fold(sentence, width)
+    for text in together(results):
+        lines += fold(text, width)
     lines += fold(_counts(results), width)
     lines.append(UNVERIFIED_LABEL)
     return lines
@@ -334,9 +335,9 @@ def _sentences(results: Results) -> Iterator[tuple[str, str, str]]:
         verdict, case = result.verdict, result.verdict.case.id
         advice = {
             Outcome.INCONCLUSIVE: ("undecided", what_decides(verdict)),
-            Outcome.SUSPECT: ("suspect", verdict.headline),
+            Outcome.SUSPECT: ("suspect", sentence(verdict.headline)),
             Outcome.IMPROVED: ("improved", f"keep it with {unbroken(REPLACE_OPTIONS)}"),
-            Outcome.EXPECTED: ("expected", verdict.headline),
+            Outcome.EXPECTED: ("expected", sentence(verdict.headline)),
         }
         if verdict.warns and not (result.failed or result.expected_failures):
             likely = any(metric.seems_drop and metric.likely for metric in verdict.metrics)

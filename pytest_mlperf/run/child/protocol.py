@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pytest_mlperf.core.case import Scenario
 from pytest_mlperf.core.job import Expected, Factory, LoadGenSettings, Seeds
-from pytest_mlperf.core.scenario import Scenario
 
 PACKAGE = Path(__file__).parents[2]
 

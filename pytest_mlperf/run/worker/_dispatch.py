@@ -11,8 +11,8 @@ from itertools import chain, count
 from time import perf_counter
 from typing import Any
 
+from pytest_mlperf.core.case import Scenario
 from pytest_mlperf.core.extension import Sink
-from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.run.worker import _pipe as wire
 from pytest_mlperf.run.worker._replica_group import ReplicaProcess, shares
 from pytest_mlperf.run.worker._sink import GuardedSink

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from pytest_mlperf.core.case import Scenario
 from pytest_mlperf.core.errors import REINSTALL, TO_MEASURE, EnvironmentFault, RunError
 from pytest_mlperf.core.extension import Engine
 from pytest_mlperf.core.job import LoadGenSettings
-from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.run.worker import _delivery
 from pytest_mlperf.run.worker._sink import KEPT_LIST, Fail, GuardedSink
 from pytest_mlperf.stores import atomic

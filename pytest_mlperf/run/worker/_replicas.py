@@ -9,9 +9,9 @@ from math import fsum
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
+from pytest_mlperf.core.case import Scenario
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.extension import Dataset, Engine, Sink
-from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.run.child.protocol import WorkerSpec
 from pytest_mlperf.run.worker import _pipe as wire
 from pytest_mlperf.run.worker._dispatch import Dispatcher

@@ -23,10 +23,10 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, NoReturn, TextIO
 
+from pytest_mlperf.core.case import Scenario
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.extension import Dataset, Engine, is_speech
 from pytest_mlperf.core.job import Factory, LoadGenSettings
-from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.hardware import devices
 from pytest_mlperf.hardware.clock import MIN_MOVE_SECONDS
 from pytest_mlperf.hardware.contention import Watch, Window, port_here, session_of

@@ -81,18 +81,19 @@ def require_url(url: str) -> None:
         hosts = re.split("[/?#]", url.partition("://")[2])[0].rpartition("@")[2]
         if not _HOSTS.fullmatch(hosts):
             raise MlperfError(
-                f"{shown_url(url)!r}: a port is no number, or the password has a character that a "
-                "URL cannot hold; write / as %2F, ? as %3F, # as %23, @ as %40"
+                f"{shown_url(url)!r}: the port is not a number, or the password has a special "
+                "character; write / as %2F, ? as %3F, # as %23, @ as %40"
             )
         if find_spec("psycopg") is None:
             raise EnvironmentFault("PostgreSQL needs: pip install 'pytest-mlperf[store]'")
     elif scheme not in {SQLITE, ""} or (not scheme and _masked(url) != url):
         raise MlperfError(
-            f"{shown_url(url)!r} is no store: sqlite:///FILE, postgresql://USER@HOST/DATABASE, "
+            f"{shown_url(url)!r} is not a results database; write sqlite:///FILE, "
+            "postgresql://USER@HOST/DATABASE, "
             "or the path of a SQLite file"
         )
     elif not _file(url).name:
-        raise MlperfError(f"{shown_url(url)!r} names no file: sqlite:///FILE")
+        raise MlperfError(f"{shown_url(url)!r} has no file; write sqlite:///FILE")
 
 
 def shown_url(url: str) -> str:
@@ -171,7 +172,7 @@ _SQLITE_REASONS = {
     "SQLITE_BUSY": "it is locked by another program",
     "SQLITE_LOCKED": "it is locked by another program",
     "SQLITE_FULL": "the disk is full",
-    "SQLITE_NOTADB": "the file is no SQLite database; name another",
+    "SQLITE_NOTADB": "the file is not a SQLite database; name another",
     "SQLITE_CORRUPT": "the file is damaged; move it away, and import the results files again",
     "SQLITE_READONLY": "the file may not be written",
     "SQLITE_CANTOPEN": "the file cannot be opened",
@@ -196,8 +197,7 @@ class _Sqlite:
             raise StoreError(f"{file}: is no file, and a store is one")
         if not write and not file.exists():
             raise StoreError(
-                f"{file}: is not there; pytest --mlperf-store makes it, or "
-                "pytest-mlperf store import"
+                f"{file}: does not exist; create it: pytest-mlperf store import --store {file}"
             )
         with self._in_words():
             if write:

@@ -130,7 +130,7 @@ def _version(backend: Backend, url: str) -> int:
         return int(rows[0][0])
     # Programs share a database of PostgreSQL, but not a file of SQLite.
     if tables and not backend.shared:
-        raise StoreError(f"{url}: is another program's database; name another file")
+        raise StoreError(f"{url}: is a database of another program; name another file")
     return 0
 
 
@@ -154,8 +154,8 @@ class Store:
             if there:
                 if there[0][0] != digest:
                     raise StoreError(
-                        f"{self.place}: session {results.run} is in it with other results, which "
-                        "stay"
+                        f"{self.place}: session {results.run} exists with other results; it was "
+                        "not changed"
                     )
                 return False
             self._backend.execute(

@@ -164,7 +164,7 @@ def test_a_wrong_build_is_refused_when_the_suite_is_read(tmp_path: Path) -> None
         (gptq, "recipe: recipe = 'int8-gptq' needs samples to look at: write calibration = 64"),
         (
             f'{gptq}, calibration = "all"',
-            "calibration: 'all' is no calibration: write a number of samples",
+            "calibration: 'all' is not a calibration; write a number of samples",
         ),
         (f"{gptq}, calibration = 0", "calibration: 0 is no calibration"),
         (f'{gptq}, calibration = {{ path = "x" }}', 'calibration: a calibration needs use = "..."'),
@@ -180,5 +180,5 @@ def test_a_wrong_build_is_refused_when_the_suite_is_read(tmp_path: Path) -> None
     rows = [(build, f":10: engines[0].build.{message}") for build, message in rows]
 
     assert unrefused(lambda build: plan_suite(suite(tmp_path, build)), SuiteError, rows) == []
-    with pytest.raises(SuiteError, match=r"build: there is nothing to quantise: set workload\.mo"):
+    with pytest.raises(SuiteError, match=r"build: no model to quantise; set workload\.mo"):
         plan_suite(suite(tmp_path, int8, model=""))

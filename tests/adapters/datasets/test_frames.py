@@ -22,7 +22,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_mlperf.adapters.datasets.files.frames import TABLE_LIMIT, UNPACKED_LIMIT, read_frame
+from pytest_mlperf.adapters.datasets.files.frames import TABLE_LIMIT, read_frame
+from pytest_mlperf.adapters.datasets.files.pickle_files import UNPACKED_LIMIT
 from pytest_mlperf.adapters.datasets.files.pickled import PICKLE_NAMES, PickledFrame
 from pytest_mlperf.adapters.datasets.files.pickles import Name, PickledObject, PickleError, parse
 from pytest_mlperf.core.errors import EnvironmentFault, RunError, UnavailableError

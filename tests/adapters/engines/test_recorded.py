@@ -117,7 +117,7 @@ def mapped(edit: Callable[[Any], object]) -> Edit:
 
 
 REFUSED: dict[str, tuple[Edit, list[str], str]] = {
-    "no map": (without_a_file(MAP), PROMPTS, f"has no {MAP}, so that nobody knows which answer"),
+    "no map": (without_a_file(MAP), PROMPTS, f"has no {MAP}, so answers cannot be matched"),
     "no events": (without_a_file(EVENTS), PROMPTS, f"has no {EVENTS}"),
     "no configuration": (without_a_file("config.yaml"), PROMPTS, "config.yaml: cannot be read"),
     "a cut map": (cut(MAP), PROMPTS, f"{MAP}: not a result"),

@@ -21,6 +21,7 @@ import pytest
 
 from pytest_mlperf.addons.fleet.link import installed
 from pytest_mlperf.core.verdict import Outcome
+from pytest_mlperf.reports.sentences import sentence
 from tests.nvml.library import Fake, scenario
 from tests.plugin.project import (
     LIGHT,
@@ -283,7 +284,7 @@ def test_an_accelerator_that_no_node_has_is_an_error_that_lists_those_there(
     result = project.run_process("suites", "--mlperf-on", cluster.address)
 
     assert last_line(result) == "2 failed"
-    headlines = [one.verdict.headline for one in project.results().cases]
+    headlines = [sentence(one.verdict.headline) for one in project.results().cases]
     for headline, word in zip(headlines, ("B200", "8xH100"), strict=True):
         assert headline.startswith(f"infrastructure: no node of the cluster has {word}; it has ")
         assert "4xH100 and cpu" in headline
@@ -313,9 +314,9 @@ def test_a_lost_node_is_one_error_and_the_rest_is_reported(
     output = output_of(project)
     assert code == 1, output
     lost, later = (one.verdict for one in project.results().cases)
-    assert re.match(r"infrastructure: node .* was lost while this case ran: ", lost.headline), (
-        output
-    )
+    assert re.match(
+        r"infrastructure: node .* was lost while this case ran: ", sentence(lost.headline)
+    ), output
     assert (lost.outcome, later.outcome) == (Outcome.ERROR, Outcome.NO_BASELINE), output
     assert 'errors="0" failures="1"' in (project.path / "junit.xml").read_text("utf-8")
     assert_nobody_is_left(cluster)
@@ -346,7 +347,7 @@ def test_killed_processes_are_one_error_and_the_session_ends(
 
     assert code == 1, output_of(project)
     (result,) = project.results().cases
-    assert re.match(headline, result.verdict.headline), result.verdict.headline
+    assert re.match(headline, sentence(result.verdict.headline)), sentence(result.verdict.headline)
     assert_nobody_is_left(cluster)
 
 
@@ -440,7 +441,7 @@ def test_a_session_ends_when_the_head_is_lost(
         assert_nobody_is_left(cluster)
 
     assert code == 1, output_of(project)
-    headlines = [one.verdict.headline for one in project.results().cases]
+    headlines = [sentence(one.verdict.headline) for one in project.results().cases]
     assert len(headlines) == 2
     assert all(" lost" in headline for headline in headlines), headlines
 

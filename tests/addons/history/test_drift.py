@@ -17,6 +17,7 @@ from pytest_mlperf.core.measurement import Subject
 from pytest_mlperf.core.rulings.criteria import with_criterion
 from pytest_mlperf.core.verdict import BaselineReference, Outcome, Verdict
 from pytest_mlperf.judge.rule_r import RuleR
+from pytest_mlperf.reports.sentences import sentence
 from tests.addons.history.test_history import FILE, accept, measured
 from tests.cli.lab import git
 from tests.reports.verdicts import CASE, metric
@@ -69,13 +70,13 @@ def test_steps_within_the_limit_fail_together(here: Path) -> None:
     fell = judged(verdict(-0.06, Outcome.PERF_DROP))
 
     assert (failed.outcome, failed.fails) == (Outcome.PERF_DROP, True)
-    assert failed.headline.startswith("tokens/s −4.")
-    assert "over 3 accepted baselines since 2026-03-02; −3 % exceeded" in failed.headline
-    assert failed.notes[0] == "against the baseline alone: ok tokens/s −0.5 %"
+    assert sentence(failed.headline).startswith("tokens/s −4.")
+    assert "over 3 accepted baselines since 2026-03-02; −3 % exceeded" in sentence(failed.headline)
+    assert sentence(failed.notes[0]) == "against the baseline alone: ok tokens/s −0.5 %"
     assert warned.outcome is Outcome.OK
-    assert warned.notes[0].startswith("drift: tokens/s −4.")
-    assert fell.headline == "tokens/s −0.5 %"
-    assert fell.notes[0].startswith("drift: ")
+    assert sentence(sentence(warned.notes[0])).startswith("drift: tokens/s −4.")
+    assert sentence(fell.headline) == "tokens/s −0.5 %"
+    assert sentence(sentence(fell.notes[0])).startswith("drift: ")
     assert judged(verdict(), since="2026-05-11") == verdict()
 
 

@@ -54,7 +54,7 @@ def test_a_file_that_cannot_be_imported_costs_no_other(files: list[Path], say: S
     output = say.ends(2, "store", "import", "broken.json", files[0], "other.json", files[1])
     assert ".mlperf/results.db: imported 2 sessions\n" in output
     assert "not imported: broken.json: not a results file" in output
-    assert "session run-1 is in it with other results, which stay" in output
+    assert "session run-1 exists with other results; it was not changed" in output
     write_results(files[2], replace(read_results(files[2]), run="../../away"))
     say("store", "import", files[2])
     assert "cannot be part of a file's path" in say.ends(2, "store", "export", "-o", "out")
@@ -70,6 +70,6 @@ def test_a_store_is_named_by_its_file(files: list[Path], say: Say) -> None:
         pass
     shutil.copy(files[0], "results.db")
     export = ("store", "export", "-o", "out", "--store")
-    message = "pytest-mlperf: results.db: the file is no SQLite database; name another\n"
+    message = "pytest-mlperf: results.db: the file is not a SQLite database; name another\n"
     assert say(*export, "empty.db") == (0, "wrote 0 sessions to out\n")
     assert say(*export, "results.db") == (2, message)

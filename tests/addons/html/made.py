@@ -11,12 +11,11 @@ from typing import Any
 
 from pytest_mlperf.addons.html.model import Percentiles, RunFiles
 from pytest_mlperf.core.baseline import BaselineRun, HistoryEntry, Record
-from pytest_mlperf.core.case import Case, Kind
+from pytest_mlperf.core.case import Case, Kind, Scenario
 from pytest_mlperf.core.history import CaseHistory, CaseSeries, SessionPoint
 from pytest_mlperf.core.recording import set_by
 from pytest_mlperf.core.results import CaseResult, Results
 from pytest_mlperf.core.roofline.gpu import GpuPrice, PerDollar
-from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.verdict import Outcome, Verdict
 from tests.reports import verdicts
 from tests.reports.verdicts import metric, result, run, verdict

@@ -8,8 +8,8 @@ import pytest
 
 from pytest_mlperf.addons.official import mlperf_case_facts
 from pytest_mlperf.addons.official.placing import placing_of
+from pytest_mlperf.core.case import Scenario
 from pytest_mlperf.core.results import CaseResult
-from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.verdict import Verdict
 from pytest_mlperf.rounds.published import official_results
 from tests.core.made import present

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from pytest_mlperf.core.case import Scenario
 from pytest_mlperf.core.results import CaseResult
-from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.rounds.published import official_results
 from pytest_mlperf.stores.results import write_results
 from tests.cli.test_across import on

@@ -22,9 +22,8 @@ import pytest
 
 from pytest_mlperf.addons.official.submission.layout import DETAIL_LOG, Leaf
 from pytest_mlperf.addons.official.submission.tree import CUT_MARK, KEPT_LOG_BYTES, truncated
-from pytest_mlperf.core.case import Kind
+from pytest_mlperf.core.case import Kind, Scenario
 from pytest_mlperf.core.results import CaseResult, Results
-from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.stores.atomic import PLACE, write_folder
 from pytest_mlperf.stores.results import read_results, write_results
 from tests import forked

@@ -12,10 +12,12 @@ import pytest
 
 from pytest_mlperf.core.baseline import AccuracyBaseline, Rerun, steps_per_point
 from pytest_mlperf.core.measurement import Accuracy, Scored
+from pytest_mlperf.core.notes import Note, NoteKey, Words
 from pytest_mlperf.core.rulings.accuracy import Margin, PassContext, apart, pooled, rule_on_scores
 from pytest_mlperf.core.rulings.ruling import Ruling
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.judge.inputs import Leverage
+from pytest_mlperf.reports.sentences import sentence
 from tests.core.made import make_accuracy_baseline, present
 
 N = 4000
@@ -89,7 +91,7 @@ def test_worse_is_lower_or_higher_as_the_scorer_says() -> None:
         ruling = ruled({"s": SAME}, {"s": moved(change)}, lower=("s",) if lower else ())
         (paired,) = ruling.paired
         ends = (paired.low, paired.high)
-        assert (ruling.outcome, ruling.headline) == (outcome, headline)
+        assert (ruling.outcome, sentence(ruling.headline)) == (outcome, headline)
         assert (paired.low or math.inf) < paired.change < (paired.high or -math.inf)
         assert paired.change == pytest.approx(change)
         assert paired.down == (1024 if outcome is Outcome.ACC_DROP else 0)
@@ -97,7 +99,7 @@ def test_worse_is_lower_or_higher_as_the_scorer_says() -> None:
 
     small = ruled({"fid": SAME}, {"fid": moved(0.2)}, lower=("fid",))
     assert small.outcome is Outcome.OK
-    assert small.notes[0].startswith("fid: a drop smaller than the margin is certain")
+    assert [key_of(note) for note in small.notes] == ["small_drop"]
 
 
 def only(values: Values, part: int) -> list[float | None]:
@@ -115,7 +117,7 @@ def test_scores_of_parts_are_judged_by_the_samples_they_apply_to() -> None:
     waiting = ruled({"s": SAME}, {"s": [None, None, *SAME[2:]]}, samples=1024)
 
     assert ruling.outcome is Outcome.ACC_DROP
-    assert ruling.headline.startswith("rouge1 −2.00")
+    assert sentence(ruling.headline).startswith("rouge1 −2.00")
     assert [paired.samples for paired in ruling.paired] == [342, 341]
     assert ruled({"late": late}, {"late": late}, samples=1024).more
     assert not ruled({"late": late}, {"late": late}).more
@@ -128,7 +130,7 @@ def test_scores_of_parts_are_judged_by_the_samples_they_apply_to() -> None:
     (paired,) = ruling.paired
     assert (ruling.outcome, paired.samples, paired.changed) == (Outcome.OK, 1024, 0)
     headline = f"s {paired.now:.3f}, every sample of 1,024 scored as in the baseline"
-    assert ruling.headline == headline
+    assert sentence(ruling.headline) == headline
 
 
 def test_scores_of_other_samples_are_not_compared_and_one_of_the_whole_waits_for_it() -> None:
@@ -136,8 +138,8 @@ def test_scores_of_other_samples_are_not_compared_and_one_of_the_whole_waits_for
     added = ruled({"s": [*SAME[:7], None, *SAME[8:]]}, {"s": SAME})
 
     assert (missing.outcome, added.outcome) == (Outcome.INVALID,) * 2
-    assert missing.headline.startswith("s has no score of sample 0, and had one in the baseline")
-    assert added.headline.startswith("s has a score of sample 7, and had none in the baseline")
+    assert missing.headline == Note.of("score_lost", metric="s", sample=0)
+    assert added.headline == Note.of("score_added", metric="s", sample=7)
 
     baseline_scores, new_scores = {"map": SAME, "top1": SAME}, {"map": moved(-2.0), "top1": SAME}
 
@@ -149,7 +151,7 @@ def test_scores_of_other_samples_are_not_compared_and_one_of_the_whole_waits_for
     assert (ruling.more, ruling.outcome) == (False, Outcome.ACC_DROP)
     assert [paired.metric for paired in ruling.paired] == ["map", "top1"]
     assert (alone.more, alone.outcome, alone.paired) == (True, Outcome.INCONCLUSIVE, ())
-    assert alone.headline == "only the whole data set has fid"
+    assert alone.headline == Note.of("whole_only", metrics=("fid",))
 
 
 def test_each_score_has_its_own_margin_and_counts_of_output_their_samples() -> None:
@@ -173,14 +175,14 @@ def test_scores_without_a_change_state_their_detectable_change() -> None:
     part = ruled({"s": right}, {"s": right}, margin={"s": 0.1}, samples=1024)
 
     assert close.outcome is wide.outcome is Outcome.OK
-    assert close.headline == "s 100.000, every sample scored as in the baseline"
-    assert close.notes == (
-        "s: all 4,000 samples of this data set scored alike: no drop on these; about other "
-        "samples it says nothing smaller than a drop of 0.10 points",
-    )
+    assert sentence(close.headline) == "s 100.000, every sample scored as in the baseline"
+    (alike,) = close.notes
+    assert isinstance(alike, Note)
+    assert (alike.key, alike.values["samples"]) == ("scored_alike", 4_000)
+    assert alike.values["unseen"] == pytest.approx(0.1, abs=0.005)
     assert wide.notes == ()
     assert (part.outcome, part.more) == (Outcome.INCONCLUSIVE, True)
-    assert part.headline == "s +0.00 points (−0.34 to +0.00); −0.10 undecided"
+    assert sentence(part.headline) == "s +0.00 points (−0.34 to +0.00); −0.10 undecided"
 
 
 def test_samples_that_change_by_groups_are_judged_by_them_with_a_note() -> None:
@@ -193,10 +195,10 @@ def test_samples_that_change_by_groups_are_judged_by_them_with_a_note() -> None:
 
     assert alone.outcome is Outcome.ACC_DROP
     assert grouped.outcome is Outcome.INCONCLUSIVE
-    assert grouped.notes == (
-        "s: samples of one group change together: judged by the 40 groups of the data set, the "
-        "interval is 10.1 times that of independent samples",
-    )
+    (note,) = grouped.notes
+    assert isinstance(note, Note)
+    assert (note.key, note.values["groups"]) == ("grouped", 40)
+    assert note.values["widened"] == pytest.approx(10.1, abs=0.05)
 
 
 DIGESTS = [index % 65_536 for index in range(N)]
@@ -212,19 +214,25 @@ def touched_scores(every: int) -> list[float]:
     return [value + 0.3 * (i % every == 0) for i, value in enumerate(SAME)]
 
 
+def outputs_note(key: NoteKey, changed: int, of: int, rescored: int) -> Note:
+    return Note.of(key, changed=changed, of=of, rescored=rescored)
+
+
+def key_of(note: Words) -> NoteKey | None:
+    return note.key if isinstance(note, Note) else None
+
+
 def test_changed_outputs_are_distinguished_from_changed_scores() -> None:
-    scored, alike = touched_scores(200), "outputs changed but scores did not: "
-    cases: list[tuple[list[float], list[int] | None, int, list[str]]] = [
+    scored = touched_scores(200)
+    cases: list[tuple[list[float], list[int] | None, int, list[Note]]] = [
         (SAME, None, N, []),
         (touched_scores(9), None, N, []),
         (SAME, DIGESTS, N, []),
-        (SAME, touched(100), N, [f"{alike}40 of 4,000 outputs are others than the baseline's"]),
-        (SAME, touched(100), 1024, [f"{alike}11 of 1,024 outputs are others than the baseline's"]),
-        (scored, touched(100), N, ["40 of 4,000 outputs are others than the baseline's; 20 samples "
-                                   "scored otherwise"]),
-        (scored, DIGESTS, N, ["scores changed but outputs did not: 20 samples; the scorer, or a "
-                              "library that it uses, is another one"]),
-    ]  # fmt: skip
+        (SAME, touched(100), N, [outputs_note("outputs_only", 40, N, 0)]),
+        (SAME, touched(100), 1024, [outputs_note("outputs_only", 11, 1024, 0)]),
+        (scored, touched(100), N, [outputs_note("outputs_changed", 40, N, 20)]),
+        (scored, DIGESTS, N, [outputs_note("scores_only", 0, N, 20)]),
+    ]
     for scores, digests, samples, notes in cases:
         outputs = None if digests is None else (DIGESTS, digests)
         ruling = ruled({"s": SAME}, {"s": scores}, samples=samples, outputs=outputs)
@@ -236,15 +244,14 @@ def test_passes_that_hardly_agree_are_called_so() -> None:
     shuffled = [SAME[(index * 1237) % N] for index in range(N)]
     near = ruled({"s": SAME}, {"s": touched_scores(200)}, same_build=True)
 
-    assert near.notes == (
-        "s: near-deterministic: 6 of 1,024 scores are others than in the baseline of the same "
-        "build (re-run correlation 1.0000)",
-    )
-    for same_build, reason in ((True, ": "), (False, ": other outputs, or ")):
+    (note,) = near.notes
+    assert isinstance(note, Note)
+    assert (note.key, note.values["changed"]) == ("near_deterministic", 6)
+    for same_build in (True, False):
         ruling = ruled({"s": SAME}, {"s": shuffled}, margin={"s": 5.0}, same_build=same_build)
         (note,) = ruling.notes
-        assert note.startswith("s: scores of the two passes hardly agree sample by sample (corr")
-        assert note.endswith(f"){reason}nondeterministic generation")
+        assert isinstance(note, Note)
+        assert (note.key, note.values["same_build"]) == ("passes_disagree", same_build)
 
 
 def test_samples_that_show_too_little_of_chance_decide_nothing_with_a_reason() -> None:
@@ -257,13 +264,11 @@ def test_samples_that_show_too_little_of_chance_decide_nothing_with_a_reason() -
     )
 
     assert enough.outcome is Outcome.ACC_DROP
-    assert not any("chance" in note for note in enough.notes)
+    assert "chance_unseen" not in map(key_of, enough.notes)
     assert (little.outcome, little.more) == (Outcome.INCONCLUSIVE, False)
-    assert little.headline == "map −2.00 points; −0.50 undecided"
-    assert little.notes[0] == (
-        f"map: these {N:,} samples show 25 % of what chance does to it, and below 50 % nothing is "
-        "decided: too many classes have one sample, or few samples hold most of the data; score "
-        "more samples"
+    assert sentence(little.headline) == "map −2.00 points; −0.50 undecided"
+    assert little.notes[0] == Note.of(
+        "chance_unseen", metric="map", samples=N, seen=0.254, needed=0.5
     )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from pytest_mlperf.core.measurement import Accuracy, Subject
+from pytest_mlperf.core.notes import Note
 from pytest_mlperf.core.rulings.accuracy import risen_flaws, unfit_answers
 
 LIMIT = Subject(identity={}, fingerprint={"engine.generation.max_new_tokens": "64"})
@@ -29,50 +30,54 @@ def passed(
     )
 
 
+def empty(**values: int) -> Note:
+    return Note.of("empty_answers", limit="64", **values)
+
+
+def cut(allowed: float = 0.05, **values: int) -> Note:
+    return Note.of("cut_answers", limit="64", allowed=allowed, **values)
+
+
 @pytest.mark.parametrize(
     ("accuracy", "reason"),
     [
-        (passed(60), ""),
-        (passed(0), ""),
-        (passed(99, 1, empty=1, cut_reasoning=1), ""),
-        (
-            passed(40, 20, empty=20, cut_reasoning=20),
-            "20 of 60 answers are empty: cut at max_new_tokens = 64 while reasoning",
-        ),
-        (
-            passed(42, 18, empty=20, cut_reasoning=18),
-            "20 of 60 answers are empty: 18 cut at max_new_tokens = 64 while reasoning",
-        ),
-        (passed(1_200, empty=1_200), "1,200 of 1,200 answers are empty"),
-        (passed(57, 3), ""),
-        (passed(56, 4), "4 of 60 answers are cut at max_new_tokens = 64 (5 % allowed)"),
-        (passed(0, 60, empty=60, fixed=True), ""),
+        (passed(60), None),
+        (passed(0), None),
+        (passed(99, 1, empty=1, cut_reasoning=1), None),
+        (passed(40, 20, empty=20, cut_reasoning=20), empty(count=20, of=60, reasoning=20)),
+        (passed(42, 18, empty=20, cut_reasoning=18), empty(count=20, of=60, reasoning=18)),
+        (passed(1_200, empty=1_200), empty(count=1200, of=1200, reasoning=0)),
+        (passed(57, 3), None),
+        (passed(56, 4), cut(count=4, of=60)),
+        (passed(0, 60, empty=60, fixed=True), None),
     ],
 )
-def test_a_first_baseline_has_few_empty_and_cut_answers(accuracy: Accuracy, reason: str) -> None:
+def test_a_first_baseline_has_few_empty_and_cut_answers(
+    accuracy: Accuracy, reason: Note | None
+) -> None:
     assert unfit_answers(accuracy, LIMIT) == reason
 
 
 def test_a_reference_that_cuts_answers_allows_it() -> None:
-    assert unfit_answers(passed(0, 60), LIMIT, 1.0) == ""
-    assert unfit_answers(passed(30, 30), LIMIT, 0.4).endswith("(40 % allowed)")
+    assert unfit_answers(passed(0, 60), LIMIT, 1.0) is None
+    assert unfit_answers(passed(30, 30), LIMIT, 0.4) == cut(0.4, count=30, of=60)
 
 
 def test_flaws_that_chance_explains_are_none_that_rose() -> None:
     baseline_counts = {"answers": 60}
-    assert risen_flaws(passed(58, 2, empty=2, baseline_counts=baseline_counts), LIMIT) == ""
-    assert risen_flaws(passed(0, 60, fixed=True, baseline_counts=baseline_counts), LIMIT) == ""
-    assert risen_flaws(passed(0, 60), LIMIT) == "", "the baseline knows nothing of its answers"
-    assert risen_flaws(passed(40, 20, baseline_counts={"answers": 60, "cut": 15}), LIMIT) == ""
-    assert risen_flaws(
-        passed(40, 20, empty=20, cut_reasoning=20, baseline_counts=baseline_counts), LIMIT
-    ) == (
-        "20 of 60 answers are empty, 0 of 60 in the baseline: cut at max_new_tokens = 64 while "
-        "reasoning"
-    )
-    assert risen_flaws(passed(40, 20, empty=1, baseline_counts=baseline_counts), LIMIT) == (
-        "20 of 60 answers are cut, 0 of 60 in the baseline, at max_new_tokens = 64"
-    )
+    assert risen_flaws(passed(58, 2, empty=2, baseline_counts=baseline_counts), LIMIT) is None
+    assert risen_flaws(passed(0, 60, fixed=True, baseline_counts=baseline_counts), LIMIT) is None
+    assert risen_flaws(passed(0, 60), LIMIT) is None, "the baseline knows nothing of its answers"
+    assert risen_flaws(passed(40, 20, baseline_counts={"answers": 60, "cut": 15}), LIMIT) is None
+    values = {"count": 20, "of": 60, "limit": "64", "baseline": 0, "baseline_of": 60}
+    for accuracy, note in (
+        (
+            passed(40, 20, empty=20, cut_reasoning=20, baseline_counts=baseline_counts),
+            Note.of("more_empty", reasoning=20, **values),
+        ),
+        (passed(40, 20, empty=1, baseline_counts=baseline_counts), Note.of("more_cut", **values)),
+    ):
+        assert risen_flaws(accuracy, LIMIT) == note
 
 
 def test_the_answers_of_a_pass_are_one_line() -> None:
@@ -93,6 +98,5 @@ def test_the_answers_of_a_pass_are_one_line() -> None:
 
 def test_a_limit_that_no_engine_tells_has_no_number() -> None:
     unknown = Subject(identity={}, fingerprint={})
-    assert unfit_answers(passed(0, 60), unknown) == (
-        "60 of 60 answers are cut at their most tokens (5 % allowed)"
-    )
+    note = Note.of("cut_answers", count=60, of=60, allowed=0.05, limit="")
+    assert unfit_answers(passed(0, 60), unknown) == note

@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 from pytest_mlperf.core.contention import MAX_SHARE, Contention, lost_change
 from pytest_mlperf.core.measurement import Run, RunLoad
 from pytest_mlperf.core.metrics import METRICS
+from pytest_mlperf.core.notes import Note
 from pytest_mlperf.core.recording import baseline_run
 from pytest_mlperf.core.rulings.disturbance import (
     explains_gap,
     explains_miss,
     is_loaded,
-    load_in_words,
     load_notes,
+    load_of,
 )
 from pytest_mlperf.core.rulings.ruling import rule_on, values
 from pytest_mlperf.core.rulings.sides import judge_sides
@@ -168,8 +169,8 @@ def test_a_ruling_under_load_names_the_deciding_bound_and_the_unloaded_verdict()
         new_runs = [run(share, throughput=value + 0.5 * (i % 2)) for i in range(5)]
         ruling = rule_on(new_runs, baseline, OFFLINE, rule)
         assert (ruling.outcome, ruling.metrics[0].direction) == (outcome, leans), (share, value)
-        hidden = "load explains up to 50 % now and 0 % of the baseline" in ruling.headline
-        assert hidden is (outcome is Outcome.INCONCLUSIVE)
+        hidden = Note.of("load_explains", now=0.5, before=0.0)
+        assert (ruling.metrics[0].note == hidden) is (outcome is Outcome.INCONCLUSIVE)
 
 
 def test_two_sides_of_a_comparison_have_the_same_bounds() -> None:
@@ -188,7 +189,8 @@ def test_two_sides_of_a_comparison_have_the_same_bounds() -> None:
     ):
         (metric,) = judge_sides(a, b, OFFLINE, rule)
         assert metric.outcome is outcome, (a[0].load.contention, b[0].load.contention)
-        assert ("load explains" in metric.note) is (outcome is Outcome.INCONCLUSIVE)
+        key = metric.note.key if isinstance(metric.note, Note) else None
+        assert (key == "load_explains_sides") is (outcome is Outcome.INCONCLUSIVE)
 
 
 def test_a_limit_that_load_can_have_broken_is_not_missed() -> None:
@@ -206,9 +208,8 @@ def test_a_limit_that_load_can_have_broken_is_not_missed() -> None:
         assert explains_miss(busy_run, limits, 0.05) is explained, busy_run.metrics
     assert is_loaded([run(0.01), make_baseline_run(busy=0.06)], 0.05)
     assert not is_loaded([run(None), make_baseline_run(busy=0.05)], 0.05)
-    assert load_in_words([run(0.1), run(0.2)]) == (
-        "the machine was busy, which may have cost up to 20 %: other processes used 0.4 of 2 cores"
-    )
+    load = "other processes used 0.4 of 2 cores"
+    assert load_of([run(0.1), run(0.2)]) == Note.of("busy", share=0.2, load=load)
 
 
 def test_load_explains_a_gap_whose_worse_side_has_more_of_it() -> None:
@@ -236,14 +237,12 @@ def test_unknown_load_is_noted() -> None:
     elsewhere = replace(known_run, load=replace(known_run.load, contention=seen))
     for runs, baseline_runs, messages in (
         ([known_run], [kept], []),
-        ([known_run, run(0.3)], [kept], ["the machine was not idle"]),
-        ([known_run, run(None)], [], ["load unknown in 1 of 2 runs"]),
-        ([elsewhere, make_run()], [kept], ["load unknown in 2 of 2 runs"]),
-        ([known_run], [kept, make_baseline_run()], ["load not recorded in 1 of 2 runs"]),
+        ([known_run, run(0.3)], [kept], [("not_idle", None, 2)]),
+        ([known_run, run(None)], [], [("load_unknown", 1, 2)]),
+        ([elsewhere, make_run()], [kept], [("load_unknown", 2, 2)]),
+        ([known_run], [kept, make_baseline_run()], [("load_not_recorded", 1, 2)]),
     ):
         notes = load_notes(runs, baseline_runs, 0.05)
-        assert len(notes) == len(messages), notes
-        assert all(note.startswith(words) for note, words in zip(notes, messages, strict=True)), (
-            notes
-        )
+        facts = [(note.key, note.values.get("count"), note.values["of"]) for note in notes]
+        assert facts == messages
         assert load_notes(runs, baseline_runs, math.inf) == ()

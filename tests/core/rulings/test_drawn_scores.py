@@ -16,6 +16,7 @@ import pytest
 from pytest_mlperf.adapters.scorers.reasoning.scorer import REPEATS
 from pytest_mlperf.core.baseline import kept, steps_per_point
 from pytest_mlperf.core.measurement import Accuracy, Scored
+from pytest_mlperf.core.notes import Note
 from pytest_mlperf.core.rulings.accuracy import DEFAULT_MARGIN, PassContext, rule_on_scores
 from pytest_mlperf.core.rulings.ruling import Ruling
 from pytest_mlperf.core.verdict import Outcome
@@ -153,10 +154,8 @@ def test_the_margin_is_what_chance_hides_unless_answers_come_again_by_their_seed
     (verdict,), (again,) = ruling.paired, judged(baseline_scores, baseline_scores).paired
 
     assert 2 < present(verdict.margin) < 5
-    assert (
-        f"exact_match: answers are drawn, and 1,230 of them tell no drop below "
-        f"{verdict.margin:.2f} points from chance: that is the margin" in ruling.notes[0]
-    )
+    values = {"metric": "exact_match", "samples": 1230, "margin": verdict.margin}
+    assert ruling.notes[0] == Note.of("sampled_answers", **values)
     assert judged(baseline_scores, new_scores, drawn=False).outcome is Outcome.INCONCLUSIVE
     assert again.outcome is Outcome.OK
     assert again.margin == pytest.approx(0.005 * sum(baseline_scores) / len(baseline_scores))

@@ -8,9 +8,11 @@ import pytest
 
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.measurement import Accuracy, Scored
+from pytest_mlperf.core.notes import Note
 from pytest_mlperf.core.rulings.gate import OWN_REFERENCE, GateWindow, Pass, combine, gate
 from pytest_mlperf.core.rulings.ruling import Ruling
 from pytest_mlperf.core.verdict import Gate, GateState, MetricVerdict, Outcome
+from pytest_mlperf.reports.sentences import sentence
 from tests.core.made import present
 
 TOKENS = GateWindow(reference=294.45, low=294.45 * 0.9, high=294.45 * 1.1)
@@ -47,7 +49,7 @@ def test_a_score_reaches_the_gate_or_not() -> None:
     ):
         ruling = ruled({"top1": score})
         headline = f"top1 {comparison}, 99 % of MLPerf's reference"
-        assert (ruling.outcome, ruling.headline) == (outcome, headline)
+        assert (ruling.outcome, sentence(ruling.headline)) == (outcome, headline)
         (metric,) = ruling.metrics
         assert (metric.metric, metric.outcome) == ("top1", outcome)
         assert (metric.now, metric.baseline.value) == (score, 76.46)
@@ -57,7 +59,9 @@ def test_a_score_reaches_the_gate_or_not() -> None:
 
     for target, target_text in ((0.99, "99 %"), (0.999, "99.9 %"), (0.5, "50 %"), (1.0, "100 %")):
         bounds = {"top1": GateWindow(reference=76.46, low=76.46 * target, high=None)}
-        assert f", {target_text} of MLPerf's reference" in ruled({"top1": 80.0}, bounds).headline
+        assert f", {target_text} of MLPerf's reference" in sentence(
+            ruled({"top1": 80.0}, bounds).headline
+        )
 
 
 def test_each_metric_must_reach_its_gate() -> None:
@@ -73,7 +77,7 @@ def test_each_metric_must_reach_its_gate() -> None:
     ):
         ruling = ruled({"rouge2": rouge2, "rouge1": rouge1, "rougeL": 1.0}, bounds)
         assert ruling.outcome is outcome
-        assert ruling.headline.startswith(first)
+        assert sentence(ruling.headline).startswith(first)
         assert [metric.metric for metric in ruling.metrics] == ["rouge1", "rouge2"]
 
 
@@ -95,10 +99,11 @@ def test_without_a_reference_no_gate_is_claimed() -> None:
     """A data set larger than MLPerf's is compared plainly."""
     ruling = ruled({"top1": 76.5234}, None, complete=False)
 
+    assert sentence(ruling.headline) == "top1 76.523; no gate: no reference score is known"
     assert ruling == Ruling(
         gate=Gate(state=GateState.NONE, samples=500, total=500),
         outcome=Outcome.OK,
-        headline="top1 76.523; no gate: no reference score is known",
+        headline=ruling.headline,
         metrics=(MetricVerdict(metric="top1", outcome=None, now=76.5234),),
     )
 
@@ -129,8 +134,8 @@ def test_a_part_fails_where_it_proves_it_and_never_keeps_the_gate() -> None:
         word = Outcome.GATE_FAIL if failed else None
         assert ruling.gate == Gate(state=state, samples=samples, total=50_000)
         assert (ruling.outcome, ruling.notes) == (word or Outcome.OK, ())
-        assert ruling.headline.startswith(f"top1 {headline}")
-        assert ruling.headline.endswith(f"on {samples:,} of 50,000 samples")
+        assert sentence(ruling.headline).startswith(f"top1 {headline}")
+        assert sentence(ruling.headline).endswith(f"on {samples:,} of 50,000 samples")
         assert [metric.outcome for metric in ruling.metrics] == [word]
 
 
@@ -143,7 +148,7 @@ def test_a_score_that_was_not_asked_for_leaves_the_gate_undecided() -> None:
     )
 
     assert kept.gate == Gate(state=GateState.UNDECIDED, samples=500, total=500, unscored=("mbxp",))
-    assert kept.headline == "top1 76.000; gate not decided on 500 samples, without mbxp"
+    assert sentence(kept.headline) == "top1 76.000; gate not decided on 500 samples, without mbxp"
     assert [metric.outcome for metric in kept.metrics] == [Outcome.OK]
     assert (present(failed.gate).state, failed.outcome) == (GateState.FAILED, Outcome.GATE_FAIL)
     assert present(nothing.gate).unscored == ("top1", "mbxp")
@@ -171,7 +176,7 @@ def test_a_window_has_two_sides_and_a_score_that_is_better_when_lower_a_ceiling(
     ):
         ruling = ruled({name: score}, {name: window})
         expected = (outcome, f"{name} {headline} of MLPerf's reference")
-        assert (ruling.outcome, ruling.headline) == expected
+        assert (ruling.outcome, sentence(ruling.headline)) == expected
 
 
 def test_a_score_within_two_rerun_deviations_is_near_its_gate() -> None:
@@ -180,9 +185,9 @@ def test_a_score_within_two_rerun_deviations_is_near_its_gate() -> None:
         outcome=Outcome.ACC_DROP, headline="top1 fell", paired=(), more=False, notes=("other",)
     )
     for score, sd, near in (
-        (75.70, 0.01, "0.0046 inside its gate, 0.5 re-run standard deviations (0.01 points)"),
-        (75.69, 0.01, "0.0054 short of its gate, 0.5 re-run standard deviations (0.01 points)"),
-        (75.7150, 0.01, "0.02 inside its gate, 2.0 re-run standard deviations (0.01 points)"),
+        (75.70, 0.01, (0.0046, False)),
+        (75.69, 0.01, (0.0054, True)),
+        (75.7150, 0.01, (0.0196, False)),
         (75.7155, 0.01, None),  # a little more than two
         (76.46, 0.01, None),
         (60.0, 0.01, None),
@@ -193,11 +198,18 @@ def test_a_score_within_two_rerun_deviations_is_near_its_gate() -> None:
         assert ruling.outcome is (Outcome.OK if score >= 75.6954 else Outcome.GATE_FAIL)
         assert len(ruling.notes) == (near is not None)
         for note in ruling.notes:
-            assert note.startswith(f"NEAR-GATE: top1 is {near}: another pass of the same build")
+            assert isinstance(note, Note)
+            assert near is not None
+            assert note.values["distance"] == pytest.approx(near[0], abs=1e-4)
+            assert (note.key, note.values["missed"]) == ("near_gate", near[1])
             for against in (None, fell):
-                assert combine(ruling, against, "record it").notes[0].startswith("NEAR-GATE: top1")
-    for fid, side in ((23.02, "0.0091 inside"), (23.0, "0.011 short of"), (23.95, "7.6e-05 inside"),
+                assert combine(ruling, against, "record it").notes[0] == note
+    for fid, side in ((23.02, (0.0091, False)), (23.0, (0.0109, True)), (23.95, (7.6e-5, False)),
                       (23.5, None)):  # fmt: skip
         ruling = ruled({"fid": fid}, {"fid": FID}, rerun_sd={"fid": 0.02})
-        notes = [note.split(" its")[0] for note in ruling.notes]
-        assert notes == ([f"NEAR-GATE: fid is {side}"] if side else [])
+        assert len(ruling.notes) == (side is not None)
+        for note in ruling.notes:
+            assert isinstance(note, Note)
+            assert side is not None
+            assert note.values["distance"] == pytest.approx(side[0], abs=1e-4)
+            assert note.values["missed"] is side[1]

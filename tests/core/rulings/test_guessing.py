@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_mlperf.core.measurement import Accuracy, Scored
+from pytest_mlperf.core.notes import Note
 from pytest_mlperf.core.rulings.accuracy import below_chance
 
 
@@ -27,8 +28,5 @@ def test_a_score_far_below_chance_is_noted(
         scores={"top1": score, "other": 0.0}, samples=samples, total=samples, full=True, folder=""
     )
     scored = Scored(indices=(), per_sample={}, chance={"top1": chance})
-    sentence = (
-        f"top1 {score:.3f} is worse than guessing ({chance:.3f}): are labels or preprocessing "
-        "shifted?"
-    )
-    assert below_chance(accuracy, scored) == ((sentence,) if noted else ())
+    note = Note.of("below_chance", metric="top1", score=score, chance=chance)
+    assert below_chance(accuracy, scored) == ((note,) if noted else ())

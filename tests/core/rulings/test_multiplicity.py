@@ -9,10 +9,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_mlperf.core.case import Case, Kind
+from pytest_mlperf.core.case import Case, Kind, Scenario
+from pytest_mlperf.core.notes import Note
 from pytest_mlperf.core.rulings.multiplicity import (
-    FEW_SESSIONS_NOTE,
-    INTERRUPTED,
     Before,
     interrupted,
     is_certain,
@@ -22,7 +21,6 @@ from pytest_mlperf.core.rulings.multiplicity import (
     settle,
 )
 from pytest_mlperf.core.rulings.ruling import ruling_of
-from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.verdict import (
     InterimAnalysis,
     MetricBaseline,
@@ -30,17 +28,21 @@ from pytest_mlperf.core.verdict import (
     Outcome,
     Unchecked,
     Verdict,
+    beside_accuracy,
 )
 from pytest_mlperf.judge.formulas import t_sf
 from pytest_mlperf.judge.multiplicity import benjamini_hochberg
 from pytest_mlperf.judge.rule_r import RuleR
+from pytest_mlperf.reports.sentences import sentence
 from tests.reports.verdicts import run
 
 CASE = Case(
     workload="w", scenario=Scenario.OFFLINE, engine="e", precision="fp32", accelerator="cpu"
 )
 RULE = RuleR()
-ADDED = f", {Unchecked.NOT_CHECKED.in_words}"
+ADDED = f", {sentence(Unchecked.NOT_CHECKED.note)}"
+FEW_SESSIONS_NOTE = sentence(Note.of("few_sessions", since=None))
+INTERRUPTED = sentence(Note.of("interrupted"))
 
 
 def metric(
@@ -63,7 +65,7 @@ def verdict(*metrics: MetricVerdict, kind: Kind = Kind.PERFORMANCE) -> Verdict:
         case=CASE,
         kind=kind,
         outcome=ruling.outcome,
-        headline=ruling.headline + ADDED,
+        headline=beside_accuracy(ruling.headline, Unchecked.NOT_CHECKED),
         unchecked=Unchecked.NOT_CHECKED,
         metrics=metrics,
     )
@@ -108,17 +110,15 @@ def test_the_message_says_among_how_many_and_keeps_what_was_added() -> None:
         [verdict(metric(0.0001)), verdict(metric(0.0002), kind=Kind.EFFICIENCY)], [], 25, RULE
     )
 
-    assert first.headline == (
+    assert sentence(first.headline) == (
         "samples/s −10.0 % (−20.0 to +1.0 %); one of 2 drops among 25 pairs judged together, "
         "p=0.0001, accuracy not checked"
     )
     assert second.outcome is Outcome.POWER_DROP
     (alone,) = settle([verdict(metric(0.0001))], [], 25, RULE)
-    assert "; the only drop among 25 pairs judged together, p=0.0001" in alone.headline
+    assert "; the only drop among 25 pairs judged together, p=0.0001" in sentence(alone.headline)
     (suspect,) = settle([verdict(metric(0.004))], [], 25, RULE)
-    assert "; alone it would be a drop, among 25 pairs judged together it is none" in (
-        suspect.headline
-    )
+    assert suspect.metrics[0].note == Note.of("suspect_among", among=25, p=0.004)
 
 
 def test_advice_and_invalid_pairs_lift_no_other_and_final_ones_stay() -> None:
@@ -148,7 +148,9 @@ def test_advice_and_invalid_pairs_lift_no_other_and_final_ones_stay() -> None:
     assert [may_fall([one]) for one in metrics] == [True, False, False]
     assert not may_fall([metric(0.0, Outcome.PERF_DROP)])
     assert stopped.outcome is Outcome.INCONCLUSIVE
-    assert stopped.headline == f"samples/s −10.0 % (−20.0 to +1.0 %); {INTERRUPTED}{ADDED}"
+    assert (
+        sentence(stopped.headline) == f"samples/s −10.0 % (−20.0 to +1.0 %); {INTERRUPTED}{ADDED}"
+    )
 
 
 def many(
@@ -223,9 +225,11 @@ def test_a_drop_is_provisional_if_no_baseline_shows_the_variance_of_sessions() -
     again, *_ = settle(verdicts[:1], verdicts[1:], 100, RULE, suspects)
 
     assert (first.outcome, first.metrics[0].direction) == (Outcome.PROVISIONAL, "drop")
-    assert first.headline.endswith(f"; drop {FEW_SESSIONS_NOTE}{ADDED}")
+    assert sentence(first.headline).endswith(f"; drop {FEW_SESSIONS_NOTE}{ADDED}")
     assert again.outcome is Outcome.PROVISIONAL
-    assert again.headline.endswith(f"; drop {FEW_SESSIONS_NOTE}, SUSPECT since 2026-11-20{ADDED}")
+    assert sentence(again.headline).endswith(
+        f"; drop {FEW_SESSIONS_NOTE}; SUSPECT since 2026-11-20{ADDED}"
+    )
 
     verdicts = many([-0.09, -0.02, *spread(98, 0.004)], quiet(100))
     null_of_metrics, missed = nulls(verdicts, RULE), replace(run(1), limit_missed=True)
@@ -261,7 +265,9 @@ def test_a_suspect_of_the_last_session_is_judged_alone() -> None:
 
     words_ = [Outcome.PERF_DROP, Outcome.SUSPECT, Outcome.INCONCLUSIVE]
     assert [v.outcome for v in settled] == words_
-    assert settled[0].headline.endswith(f"; SUSPECT since 2026-11-20 and again now, p=0.004{ADDED}")
+    assert sentence(settled[0].headline).endswith(
+        f"; SUSPECT since 2026-11-20 and again now, p=0.004{ADDED}"
+    )
 
     suspects = {0: Before("2026-11-20", ["throughput"])}
     for p, pairs, least in (
@@ -273,6 +279,5 @@ def test_a_suspect_of_the_last_session_is_judged_alone() -> None:
         (verdict_settled,) = settle([verdict(metric(p))], [], pairs, RULE, suspects)
         assert verdict_settled.outcome is (Outcome.SUSPECT if least else Outcome.PERF_DROP)
         assert least is None or (
-            f"; SUSPECT since 2026-11-20, a drop where p is below {least}: p="
-            in verdict_settled.headline
+            f"; a drop below p={least}, " in sentence(verdict_settled.headline)
         )

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pytest_mlperf.core.notes import Note
 from pytest_mlperf.core.rulings.sides import Pooled, judge_together, pooled
 from pytest_mlperf.core.verdict import MetricVerdict, Outcome
 from pytest_mlperf.judge.robustness import MAX_SPREAD_RATIO
@@ -194,6 +195,6 @@ def test_a_drop_must_stand_out_among_all_and_its_note_says_among_how_many() -> N
     assert words(0.009, *[0.5] * 9) == [suspect, *[Outcome.INCONCLUSIVE] * 9]
     assert words(1e-6, 0.009, *[0.5] * 9)[:2] == [drop, drop]
     assert words(0.02) == [Outcome.INCONCLUSIVE]
-    assert judged[0][0].note == "one of 2 drops among 3 metrics judged together, p=1e-06"
-    assert judge_together([[metric(1e-6)]], 0.01)[0][0].note == ""
+    assert judged[0][0].note == Note.of("drop_among", drops=2, among=3, noun="metrics", p=1e-6)
+    assert judge_together([[metric(1e-6)]], 0.01)[0][0].note is None
     assert judge_together([(), [metric(0.5)]], 0.01)[0] == ()

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from pytest_mlperf.core.baseline import Record
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.metrics import COUNTS, METRICS
+from pytest_mlperf.core.notes import Note
 from pytest_mlperf.core.rulings.ruling import (
     Ruling,
     between_sessions,
@@ -31,6 +32,7 @@ from pytest_mlperf.core.verdict import MetricVerdict, Outcome
 from pytest_mlperf.judge.formulas import t_sf
 from pytest_mlperf.judge.inputs import Direction, SessionNoise
 from pytest_mlperf.judge.rule_r import RuleR, Value, judge
+from pytest_mlperf.reports.sentences import sentence
 from tests.core.made import make_baseline_run, make_record, make_run, on_day
 
 RULE = RuleR(prior_sd=0.007, session_noise=SessionNoise(ratio=0.1, df=20.0))
@@ -125,42 +127,43 @@ def test_a_metric_that_one_side_lacks_is_not_judged() -> None:
 
     (metric,) = alone.metrics
     assert (alone.outcome, alone.more) == (Outcome.NO_BASELINE, False)
-    assert alone.headline == "samples/s: no record of this machine"
+    assert sentence(alone.headline) == "samples/s: no record of this machine"
     assert metric == MetricVerdict(
         metric="throughput", outcome=Outcome.NO_BASELINE, now=metric.now, limit=0.03
     )
     assert metric.now == pytest.approx(100.0)
     words = {"throughput": Outcome.OK, "tokens_per_second": Outcome.NO_BASELINE}
     assert (ruling.outcome, outcomes(ruling)) == (Outcome.NO_BASELINE, words)
-    assert ruling.headline == "tokens/s: the baseline has no such metric"
+    assert ruling.metrics[1].note == Note.of("no_metric")
     assert (missing.outcome, missing.metrics[0].now) == (Outcome.INVALID, None)
-    assert missing.headline == "p50 TTFT: not measured"
+    assert sentence(missing.headline) == "p50 TTFT: not measured"
 
 
 def test_a_drop_against_fewer_than_five_runs_is_advice() -> None:
     for count in (1, 2, 3, 4, 5):
         baseline = record(*QUIET[:count], throughput=100.0)
         ruling = rule_on(runs(5, throughput=50.0), baseline, OFFLINE, RULE)
-        note = "" if count == 5 else f"advisory: {count} of 5 baseline runs"
+        note = None if count == 5 else Note.of("advisory", runs=count, needed=5)
         word = Outcome.PERF_DROP if count == 5 else Outcome.INCONCLUSIVE
         assert (ruling.outcome, ruling.metrics[0].note) == (word, note)
-        assert count == 5 or ruling.headline.endswith(f"; {note}")
+        assert isinstance(ruling.headline, Note)
+        assert ruling.headline.values["note"] == note
 
     baseline = record(*QUIET[:4], throughput=100.0)
     passed = rule_on(runs(5, throughput=100.0), baseline, {"throughput": 0.3}, RULE)
     assert (passed.outcome, passed.metrics[0].note) == (
         Outcome.OK,
-        "advisory: 4 of 5 baseline runs",
+        Note.of("advisory", runs=4, needed=5),
     )
 
 
 def test_a_99th_percentile_is_gated_from_1000_queries_a_run() -> None:
     """The run with the fewest queries counts; runs without a gated metric are not called ok."""
-    reported = "under 1,000 queries a run, only reported"
+    reported = Note.of("few_queries", needed=1000)
     for metric in ("latency_p99", "ttft_p99", "tpot_p99"):
         baseline = record(**{"latency_p50": 0.010, metric: 0.030})
         limits = {"latency_p50": 0.05, metric: 0.1}
-        for queries, outcome, note in ((999, None, reported), (1000, Outcome.PERF_DROP, "")):
+        for queries, outcome, note in ((999, None, reported), (1000, Outcome.PERF_DROP, None)):
             slow = runs(2, queries=queries, latency_p50=0.010, **{metric: 0.060})
             ruling = rule_on(slow, baseline, limits, RULE)
             assert ruling.outcome is (outcome or Outcome.OK)
@@ -173,7 +176,8 @@ def test_a_99th_percentile_is_gated_from_1000_queries_a_run() -> None:
     ruling = rule_on(runs(1, queries=662, latency_p99=0.03), baseline, limits, RULE)
     assert outcomes(rule_on(mixed, baseline, limits, RULE)) == {"latency_p99": None}
     assert (ruling.outcome, ruling.more) == (Outcome.INCONCLUSIVE, False)
-    assert ruling.headline == f"p99 latency: {reported}"
+    assert isinstance(ruling.headline, Note)
+    assert ruling.headline.values["note"] == reported
 
 
 OLD = {"latency_p50": 0.010, "latency_p99": 0.030}
@@ -258,9 +262,10 @@ def test_the_headline_ends_in_the_position_of_the_interval() -> None:
         rule, limits = replace(RULE, prior_sd=prior_sd), {metric: METRICS[metric].limit}
         fresh: dict[str, Any] = {metric: new_value}
         ruling = rule_on(runs(5, **fresh), record(**{metric: old}), limits, rule)
-        assert ruling.headline.startswith(f"{METRICS[metric].title} ")
-        assert (ruling.headline.endswith(ending), ruling.more) == (True, False)
-    assert rule_on(runs(1, throughput=1.0), None, {}, RULE).headline == "nothing is gated"
+        assert sentence(ruling.headline).startswith(f"{METRICS[metric].title} ")
+        assert (sentence(ruling.headline).endswith(ending), ruling.more) == (True, False)
+    ruling = rule_on(runs(1, throughput=1.0), None, {}, RULE)
+    assert ruling.headline == Note.of("nothing_gated")
 
 
 def test_a_headline_fits_80_columns() -> None:
@@ -269,7 +274,7 @@ def test_a_headline_fits_80_columns() -> None:
     for factor, count in ((0.5, 2), (0.9, 5), (1.0, 1), (1.1, 5), (2.0, 1), (2.0, 5)):
         fresh: dict[str, Any] = {longest: 100.0 * factor}
         ruling = rule_on(runs(count, **fresh), baseline, limits, RULE)
-        assert len(f"{ruling.outcome} {ruling.headline}") <= 80
+        assert len(f"{ruling.outcome} {sentence(ruling.headline)}") <= 80
 
 
 def test_values_are_those_of_runs_with_the_metric_and_keep_their_sessions() -> None:
@@ -316,7 +321,7 @@ def test_among_many_a_pair_is_measured_longer_and_shown_as_if_alone() -> None:
     assert (other.outcome, other.p) == (Outcome.IMPROVED, 1.0)
     assert (other.low, other.high) == pytest.approx((metric_verdict.low, metric_verdict.high))
     assert (fell.outcome, fell.more) == (Outcome.PERF_DROP, False)
-    assert "; a drop whatever the other 24 pairs judged with it do, p=" in fell.headline
+    assert "; a drop whatever the other 24 pairs judged with it do, p=" in sentence(fell.headline)
 
 
 CURVE = {"throughput": 0.03, "throughput@1": 0.05, "throughput@8": 0.05}
@@ -361,15 +366,19 @@ def of_lengths(*values: float) -> list[Run]:
 def test_another_length_of_answers_is_one_that_chance_does_not_explain() -> None:
     """Older results do not record how answers differ: for them a tenth is a change."""
     alike, wide = [40.0] * 4, [39.4, 40.6, 40.0, 41.0]
-    for old_lengths, new_lengths, moved in (
-        (alike, [39.1], ""),
-        (alike, [44.1], "44.1, more than the baseline's 36 to 44"),
-        ([40.0], [35.9], "35.9, less than the baseline's 36 to 44"),
-        (wide, [34.0], "34, less than the baseline's 36.2"),
+    for old_lengths, new_lengths, low in (
+        (alike, [39.1], None),
+        (alike, [44.1], 36.0),
+        ([40.0], [35.9], 36.0),
+        (wide, [34.0], 36.2),
     ):
-        message = other_length(of_lengths(*new_lengths), of_lengths(*old_lengths)) or ""
-        assert message.startswith(f"tokens/sample at 8 {moved}" if moved else "")
-        assert bool(message) is bool(moved)
+        note = other_length(of_lengths(*new_lengths), of_lengths(*old_lengths))
+        assert (note is None) is (low is None)
+        if note is not None:
+            assert note.values["metric"] == "tokens_per_sample@8"
+            assert (note.values["value"], note.values["low"]) == pytest.approx(
+                (*new_lengths, low), abs=0.1
+            )
     chance = Random(20261123)
     drawn = [
         of_lengths(*(40 * math.exp(chance.gauss(0, 0.03)) for _ in range(5))) for _ in alike * 50
@@ -441,7 +450,7 @@ def test_answers_to_the_same_samples_are_compared_one_by_one() -> None:
     shorter = [round(0.9 * length) for length in lengths]
     message = other_length(answers(*shorter[:20]), baseline_runs)
     assert message
-    assert message.startswith("tokens/sample at 8 ")
+    assert message.values["metric"] == "tokens_per_sample@8"
     assert other_length(answers(*lengths[:19], 0), baseline_runs) is None  # one that chance cut
     # Below ten samples in common all answers are compared, as far as their number tells.
     assert other_length(answers(*lengths[20:37], first=20), baseline_runs) is None
@@ -471,19 +480,22 @@ counts = st.lists(st.integers(0, 10**9).map(float), min_size=1, max_size=8)
 
 
 def test_any_difference_beyond_the_tolerance_is_reported() -> None:
-    for baseline_values, new_values, tolerance, words in (
+    for baseline_values, new_values, tolerance, bounds in (
         ([512.0] * 8, [512.0], 0.0, None),
-        ([512.0] * 8, [511.0], 0.0, "511, less than the baseline's 512"),
-        ([512.0] * 8, [512.0, 513.0], 0.0, "513, more than the baseline's 512"),
+        ([512.0] * 8, [511.0], 0.0, (511.0, 512.0, 512.0)),
+        ([512.0] * 8, [512.0, 513.0], 0.0, (513.0, 512.0, 512.0)),
         ([500.0, 512.0], [505.0], 0.0, None),
-        ([294.1, 294.6], [250.0, 400.0], 0.0, "250, less than the baseline's 294.1 to 294.6"),
+        ([294.1, 294.6], [250.0, 400.0], 0.0, (250.0, 294.1, 294.6)),
         ([1000.0], [990.0], 0.01, None),
-        ([1000.0], [989.0], 0.01, "989, less than the baseline's 990 to 1010"),
+        ([1000.0], [989.0], 0.01, (989.0, 990.0, 1010.0)),
         ([0.0], [0.0], 0.0, None),
-        ([0.0], [1.0], 0.5, "1, more than the baseline's 0"),
+        ([0.0], [1.0], 0.5, (1.0, 0.0, 0.0)),
     ):
-        difference = other_count("tokens/sample", baseline_values, new_values, tolerance=tolerance)
-        assert difference == (words and f"tokens/sample {words}")
+        difference = other_count(
+            "tokens_per_sample", baseline_values, new_values, tolerance=tolerance
+        )
+        values = difference and tuple(difference.values[name] for name in ("value", "low", "high"))
+        assert values == bounds
     for baseline_values, new_values, tolerance, message in (
         ([], [1.0], 0.0, "0 baseline values and 1 now"),
         ([1.0], [], 0.0, "1 baseline values and 0 now"),
@@ -499,12 +511,12 @@ def test_any_difference_beyond_the_tolerance_is_reported() -> None:
 def test_counters_are_the_same_exactly_when_each_was_seen_before(
     baseline_values: list[float], new_values: list[float]
 ) -> None:
-    message = other_count("tokens", baseline_values, new_values)
+    note = other_count("tokens", baseline_values, new_values)
 
     inside = all(min(baseline_values) <= value <= max(baseline_values) for value in new_values)
-    assert (message is None) is inside
+    assert (note is None) is inside
     assert other_count("tokens", baseline_values, baseline_values) is None
-    assert inside or any(f"tokens {value:.7g}, " in str(message) for value in new_values)
+    assert note is None or note.values["value"] in new_values
 
 
 PLAIN = RuleR()

@@ -11,19 +11,20 @@ from hypothesis import strategies as st
 
 from pytest_mlperf.core.baseline import Record
 from pytest_mlperf.core.measurement import Run
+from pytest_mlperf.core.notes import Note
 from pytest_mlperf.core.reason import Sign, SignKey
-from pytest_mlperf.core.rulings.ruling import rule_on
+from pytest_mlperf.core.rulings.ruling import Ruling, rule_on
 from pytest_mlperf.core.rulings.sample import (
     countable,
     in_part,
     only_reported,
-    places,
     remedies,
     unrecordable,
 )
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.judge.inputs import SessionNoise
 from pytest_mlperf.judge.rule_r import RuleR
+from pytest_mlperf.reports.sentences import sentence
 from tests.core.rulings.test_ruling import QUIET, outcomes, record, runs
 
 RULE = RuleR(prior_sd=0.007, session_noise=SessionNoise(ratio=0.1, df=20.0))
@@ -43,6 +44,22 @@ def served(*goodput: float | None) -> list[Run]:
     return served_runs
 
 
+def note_of(ruling: Ruling) -> Note:
+    """Return the note of the metric in a headline."""
+    assert isinstance(ruling.headline, Note)
+    note = ruling.headline.values["note"]
+    assert isinstance(note, Note)
+    return note
+
+
+def of_metric(name: str, note: Note) -> Note:
+    return Note.of("of_metric", metric=name, note=note)
+
+
+def zeros(name: str, count: int, of: int) -> Note:
+    return Note.of("zero", metric=name, count=count, of=of, baseline=None)
+
+
 def gating(*names: str, factors: Sequence[float] = QUIET, **metrics: float) -> Record:
     return replace(
         record(*factors, **metrics), minimum_detectable_change=dict.fromkeys(names, 0.02)
@@ -52,19 +69,20 @@ def gating(*names: str, factors: Sequence[float] = QUIET, **metrics: float) -> R
 def test_a_run_that_does_not_know_a_gated_metric_may_not_be_judged() -> None:
     """Neither is it left out of the sample, nor is measured on: no further run would help."""
     baseline = record(goodput=10.0)
-    for goodput, where in (
-        ((ABSENT,), "not measured"),
-        ((10.0, ABSENT), "not known in run 2 of 2"),
-        ((9.6, ABSENT, ABSENT, 10.1), "not known in runs 2 and 3 of 4"),
-        ((ZERO, ABSENT), "not known in run 2 of 2"),
+    for goodput, lacking in (
+        ((ABSENT,), (1,)),
+        ((10.0, ABSENT), (2,)),
+        ((9.6, ABSENT, ABSENT, 10.1), (2, 3)),
+        ((ZERO, ABSENT), (2,)),
     ):
         new_runs = served(*goodput)
         ruling = rule_on(new_runs, baseline, GOODPUT, RULE)
         assert (ruling.outcome, ruling.more) == (Outcome.INVALID, False)
-        assert ruling.headline == f"goodput/s: {where}"
-        (advice,) = remedies(new_runs, GOODPUT, baseline)
-        number = goodput.index(ABSENT) + 1
-        assert advice.startswith(f"goodput/s is gated and {where} (run {number}): ")
+        note = Note.of("missing", runs=lacking, of=len(goodput), buffered=False)
+        assert note_of(ruling) == note
+        assert remedies(new_runs, GOODPUT, baseline) == (
+            Note.of("gated_missing", metric="goodput", note=note, folder=f"run {lacking[0]}"),
+        )
 
 
 def test_a_second_metric_gets_the_runs_it_needs_and_its_drop_decides() -> None:
@@ -81,12 +99,13 @@ def test_a_second_metric_gets_the_runs_it_needs_and_its_drop_decides() -> None:
     fell = rule_on(slow, baseline, limits, RULE)
     assert outcomes(fell)["goodput"] is Outcome.INVALID
     assert (fell.outcome, fell.more) == (Outcome.PERF_DROP, False)
-    assert fell.headline.startswith("p50 latency +4")
+    assert sentence(fell.headline).startswith("p50 latency +4")
     (metric,) = (m for m in reported if m.metric == "goodput")
-    assert (metric.outcome, metric.runs, metric.note) == (None, 1, "in 1 of 2 runs")
+    note = Note.of("in_some_runs", count=1, of=2)
+    assert (metric.outcome, metric.runs, metric.note) == (None, 1, note)
     del baseline.runs[3].metrics["goodput"]
     assert in_part(baseline, {**GOODPUT, "latency_p50": 0.05}) == (
-        "goodput/s: 7 of the baseline's 8 runs have it; it is judged by those",
+        Note.of("in_part", metric="goodput", count=7, of=8),
     )
 
 
@@ -104,21 +123,22 @@ def test_times_of_answers_that_came_together_are_not_gated_with_other_known_metr
     ruling = rule_on(held, baseline, limits, RULE)
     assert (ruling.outcome, {*outcomes(ruling)} & {*TIMES}) == (Outcome.OK, set())
     assert countable(held, limits) == {"latency_p50": 0.05}
-    assert unrecordable(held, limits, None) == ""
+    assert unrecordable(held, limits, None) is None
     assert remedies(held, limits, baseline) == ()
-    reason = "answers came in one read, or in few, as through a proxy that buffers"
-    assert only_reported(held, limits, baseline) == (f"p50 TTFT, p50 TPOT: not gated, {reason}",)
+    names = ("ttft_p50", "tpot_p50")
+    assert only_reported(held, limits, baseline) == (Note.of("not_gated", metrics=names),)
     assert rule_on(plain, baseline, limits, RULE).outcome is Outcome.INVALID
     fell = rule_on(held, timed, limits, RULE)
     assert (fell.outcome, {*outcomes(fell)} & {*TIMES}) == (Outcome.INVALID, {"ttft_p50"})
-    assert fell.headline == f"p50 TTFT: not measured: {reason}"
+    buffered = Note.of("missing", runs=(1, 2), of=2, buffered=True)
+    assert note_of(fell) == buffered
 
     alone = rule_on(held, baseline, TIMES, RULE)
     assert (alone.outcome, alone.more) == (Outcome.INVALID, False)
-    assert alone.headline == f"p50 TTFT: not measured: {reason}"
-    (remedy,) = remedies(held, {**TIMES, "tpot_p50@4": 0.05}, None)
-    assert remedy.startswith(f"p50 TTFT, p50 TPOT: gated and not measured, {reason}; let each")
-    assert unrecordable(held, TIMES, None) == f"p50 TTFT: not measured: {reason}"
+    assert note_of(alone) == buffered
+    remedy = Note.of("gated_buffered", metrics=(*names, "tpot_p50@4"))
+    assert remedies(held, {**TIMES, "tpot_p50@4": 0.05}, None) == (remedy,)
+    assert unrecordable(held, TIMES, None) == of_metric("ttft_p50", buffered)
 
 
 def test_no_request_in_time_is_the_worst_result_and_no_missing_one() -> None:
@@ -147,34 +167,27 @@ def test_two_runs_of_0_are_a_drop_in_words_a_user_understands() -> None:
     )
 
     (metric, _) = ruling.metrics
-    assert ruling.headline == (
-        "goodput/s: no request met its limits in 2 of 2 runs; the baseline 12.3/s"
-    )
+    zero = note_of(ruling)
+    assert (zero.key, zero.values["count"], zero.values["of"]) == ("zero", 2, 2)
+    assert zero.values["baseline"] == metric.baseline.value
     assert (metric.now, metric.change, metric.runs, metric.p) == (0.0, -1.0, 2, 0.0)
     assert metric.baseline.value == pytest.approx(12.3, rel=1e-3)
     assert {ruling.outcome for ruling in few} == {Outcome.INCONCLUSIVE}
     assert [ruling.more for ruling in few] == [True, False, False]
     assert (alone.outcome, alone.metrics[0].now) == (Outcome.NO_BASELINE, 0.0)
-    assert alone.headline == "goodput/s: no request met its limits in 1 of 1 runs"
+    assert note_of(alone) == zeros("goodput", 1, 1)
     assert (once.outcome, once.metrics[0].p, once.more) == (Outcome.INCONCLUSIVE, 1.0, True)
     assert (twice.outcome, twice.metrics[0].p) == (Outcome.PERF_DROP, 0.0)
 
 
 def test_a_server_metric_that_falls_to_0_is_a_drop() -> None:
-    for name, text in (
-        ("draft_acceptance", "draft acceptance: no drafted token was accepted in 2 of 2 runs"),
-        ("draft_length@8", "acceptance length at 8: nothing was drafted in 2 of 2 runs"),
-        (
-            "prefix_hit_share",
-            "prefix cache hits: no token of a prompt was in the cache in 2 of 2 runs",
-        ),
-    ):
+    for name in ("draft_acceptance", "draft_length@8", "prefix_hit_share"):
         new_runs = [replace(run, zero=(name,)) for run in runs(2, latency_p50=0.01)]
 
         ruling = rule_on(new_runs, record(**{name: 0.7}), {name: 0.05}, RULE)
 
-        assert (ruling.outcome, ruling.headline) == (Outcome.PERF_DROP, f"{text}; the baseline 0.7")
-        assert unrecordable(new_runs, {name: 0.05}, None) == text
+        assert (ruling.outcome, note_of(ruling).key) == (Outcome.PERF_DROP, "zero")
+        assert unrecordable(new_runs, {name: 0.05}, None) == of_metric(name, zeros(name, 2, 2))
 
 
 GOODPUTS = st.one_of(st.just(ABSENT), st.just(ZERO), st.sampled_from([5.0, 9.5, 9.8, 10.0, 11.0]))
@@ -206,9 +219,8 @@ def test_gated_metrics_of_the_record_stay_gated_with_fewer_queries() -> None:
             Outcome.PERF_DROP if drops else Outcome.INVALID,
             False,
         )
-        assert drops or alone.headline == (
-            "p99 latency: 781 queries a run of 1,000; the baseline 10,000"
-        )
+        few = Note.of("fewer_queries", count=781, needed=1000, baseline=10_000)
+        assert drops or note_of(alone) == few
         ruling = rule_on(new_runs, baseline, {**P99, "latency_p50": 0.05}, RULE)
         assert ruling.outcome is (Outcome.PERF_DROP if drops else Outcome.OK)
         assert outcomes(ruling)["latency_p99"] is (Outcome.PERF_DROP if drops else None)
@@ -259,19 +271,16 @@ def test_a_percentile_counts_the_requests_of_its_point_and_hides_no_other_drop()
             for m in rule_on(alike, record_, CURVE_LIMITS, RULE).metrics
             if m.limit and not m.outcome
         )
-        assert (left_out.metric, left_out.note) == ("tpot_p90@16", "")
-        (advice,) = remedies(alike, CURVE_LIMITS, record_)
-        baseline_note = "; the baseline 120" if record_ is baseline else ""
-        assert advice.startswith(
-            "p90 TPOT at 16 is left out unless its drop is proven: "
-            f"54 queries a run of 100{baseline_note}. A run "
-        )
+        assert (left_out.metric, left_out.note) == ("tpot_p90@16", None)
+        baseline_note = 120 if record_ is baseline else None
+        few = Note.of("fewer_queries", count=54, needed=100, baseline=baseline_note)
+        remedy = Note.of("left_out", metric="tpot_p90@16", note=few)
+        assert remedies(alike, CURVE_LIMITS, record_) == (remedy,)
 
     short = curve(2, _1=200, _16=54)  # they are added to a record that does not count
-    assert unrecordable(short, CURVE_LIMITS, baseline).startswith(
-        "p90 TPOT at 16: 54 queries a run"
-    )
-    assert unrecordable(short, CURVE_LIMITS, old) == ""
+    few = Note.of("fewer_queries", count=54, needed=100, baseline=120)
+    assert unrecordable(short, CURVE_LIMITS, baseline) == of_metric("tpot_p90@16", few)
+    assert unrecordable(short, CURVE_LIMITS, old) is None
     enough = rule_on(curve(2, _1=40, _16=100), baseline, CURVE_LIMITS, RULE)
     assert outcomes(enough)["tpot_p90@16"] is Outcome.OK
     assert "tpot_p90@16" not in countable(curve(2, _1=200, _16=99), CURVE_LIMITS)
@@ -291,7 +300,7 @@ def test_few_queries_need_as_many_runs_and_metrics_without_a_gated_record_are_on
     large = rule_on([replace(run, samples=8 * 781) for run in few], baseline, P99, RULE)
 
     assert (slow.outcome, slow.more) == (Outcome.INCONCLUSIVE, True)
-    assert large.headline.endswith("; the baseline 1,250")
+    assert note_of(large).values["baseline"] == 1250
     assert rule_on(few, advisory, P99, RULE).outcome is Outcome.INCONCLUSIVE
 
     few, gated = runs(1, 781, latency_p99=0.03), gating("latency_p99", latency_p99=0.03)
@@ -301,19 +310,18 @@ def test_few_queries_need_as_many_runs_and_metrics_without_a_gated_record_are_on
     assert countable(few, P99, gated) == P99
     assert len(only_reported(few, P99)) == 1
     assert only_reported(few, P99, gated) == ()
-    (advice,) = remedies(few, P99, gated)
-    assert "raise min_query_count or min_duration" in advice
+    assert [note.key for note in remedies(few, P99, gated)] == ["left_out"]
     assert remedies(runs(1, latency_p99=0.03), P99, gated) == ()
 
 
 def test_runs_without_a_gated_metric_never_become_a_baseline() -> None:
     few, appended = runs(2, 781, latency_p99=0.03), gating("latency_p99", latency_p99=0.03)
-    zero = "goodput/s: no request met its limits in 1 of 2 runs"
+    lacking = Note.of("missing", runs=(2,), of=2, buffered=False)
+    fewer = Note.of("fewer_queries", count=781, needed=1000, baseline=10_000)
 
-    assert unrecordable(served(10.0, ABSENT), GOODPUT, None) == "goodput/s: not known in run 2 of 2"
+    assert unrecordable(served(10.0, ABSENT), GOODPUT, None) == of_metric("goodput", lacking)
+    zero = of_metric("goodput", zeros("goodput", 1, 2))
     assert unrecordable(served(10.0, ZERO), GOODPUT, None) == zero
-    assert unrecordable(served(10.0, 10.0), GOODPUT, None) == ""
-    assert unrecordable(few, P99, None) == ""
-    assert unrecordable(few, P99, appended).startswith("p99 latency: 781 queries a run of 1,000")
-    named = [places(*runs_) for runs_ in (([2], 3), ([2, 4], 5), ([1, 2, 4], 5), ([1, 2], 2))]
-    assert named == ["run 2 of 3", "runs 2 and 4 of 5", "runs 1, 2 and 4 of 5", "every run"]
+    assert unrecordable(served(10.0, 10.0), GOODPUT, None) is None
+    assert unrecordable(few, P99, None) is None
+    assert unrecordable(few, P99, appended) == of_metric("latency_p99", fewer)

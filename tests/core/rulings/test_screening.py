@@ -8,7 +8,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from pytest_mlperf.core.measurement import Run
+from pytest_mlperf.core.notes import Note
 from pytest_mlperf.core.rulings.screening import first_run_effect, outliers, screened
 from pytest_mlperf.judge.inputs import Direction
 from pytest_mlperf.judge.rule_r import RuleR, Value, log_scale
@@ -120,7 +123,8 @@ def test_an_outlier_is_reported_with_its_number_and_value() -> None:
     screening = screened(runs_of([*QUIET[:3], 92.0, *QUIET[3:]]), LIMITS, RULE)
 
     assert kept(screening.runs) == [*QUIET]
-    assert screening.notes == ("run 4 of 9 is an outlier, 92 samples/s: not recorded",)
+    value = Note.of("value", metric="throughput", value=92.0)
+    assert screening.notes == (Note.of("outlier", run=4, of=9, value=value),)
     assert not screening.skips_first_run
 
 
@@ -135,19 +139,19 @@ def test_only_gated_metrics_make_a_run_an_outlier() -> None:
         measured[2] = replace(measured[2], metrics={"latency_p50": 0.02, "latency_p99": 0.3})
         notes = screened(measured, limits, RULE).notes
         assert len(notes) == count
-        assert all(note.startswith("run 3 of 8 is an outlier, 300 ms p99") for note in notes)
+        value = Note.of("value", metric="latency_p99", value=0.3)
+        assert all(note == Note.of("outlier", run=3, of=8, value=value) for note in notes)
 
 
 def test_an_unlike_first_run_of_the_only_session_does_not_count() -> None:
     """Faster or slower; it may be an outlier or not."""
-    for first, shift in ((97.0, "−3.0 %"), (103.0, "+3.0 %"), (90.0, "−10.0 %")):
+    for first, share in ((97.0, -0.03), (103.0, 0.03), (90.0, -0.1)):
         screening = screened(runs_of([first, *QUIET]), LIMITS, RULE)
         assert kept(screening.runs) == [*QUIET]
         assert screening.skips_first_run
-        assert screening.notes == (
-            f"the first run of a session is {shift} off the later ones in samples/s: recorded "
-            "without it; each later session makes one run that does not count",
-        )
+        (note,) = screening.notes
+        assert (note.key, note.values["metric"]) == ("first_run_differs", "throughput")
+        assert note.values["change"] == pytest.approx(share, abs=5e-4)
     noisy = [85.0, 100.0, 103.0, 97.0, 104.0, 96.0, 101.0, 99.0]
     assert screened(runs_of(noisy), LIMITS, RULE).skips_first_run
     assert not screened(runs_of([*QUIET, 97.0]), LIMITS, RULE).skips_first_run

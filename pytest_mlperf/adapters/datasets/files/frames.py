@@ -1,54 +1,17 @@
-"""Read tables and lists of records: pickles, which are not executed, or Parquet."""
+"""Read columns of a table: a pickled pandas DataFrame, which is not executed, or Parquet."""
 
 from __future__ import annotations
 
-import contextlib
-import gzip
 import importlib.util
-import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from pytest_mlperf import EnvironmentFault, RunError, UnavailableError
-from pytest_mlperf.adapters.datasets.files import find_file, wrong
+from pytest_mlperf import EnvironmentFault, UnavailableError
+from pytest_mlperf.adapters.datasets.files import find_file
 from pytest_mlperf.adapters.datasets.files.columns import places
-
-UNPACKED_LIMIT = 4 * 2**30
-"""Maximum size of an unpacked pickle, in bytes."""
-
-
-def read_records(path: Path) -> list[Any]:
-    """Read a pickled list of records of plain values and NumPy arrays; execute nothing."""
-    from pytest_mlperf.adapters.datasets.files import pickled
-
-    with opened(path, compressed=False) as file:
-        return pickled.read_records(file, max_bytes=UNPACKED_LIMIT)
-
-
-@contextlib.contextmanager
-def opened(path: Path, *, compressed: bool) -> Iterator[Any]:
-    """Open a pickle, through gzip if compressed; raise RunError for faults while it is read."""
-    from pytest_mlperf.adapters.datasets.files.pickles import PickleError
-
-    try:
-        with gzip.open(path) if compressed else path.open("rb") as file:
-            yield file
-    except PickleError as error:
-        raise unreadable(path, str(error)) from error
-    except (OSError, EOFError, zlib.error) as error:
-        raise unreadable(path, f"the file is damaged ({error})") from error
-    except MemoryError:
-        raise unreadable(path, "there is no memory for what it unpacks to") from None
-
-
-def unreadable(path: Path, reason: str) -> RunError:
-    """Return the error for a damaged table."""
-    return wrong(
-        path, reason, "get the table from its source again, or correct the data set's path"
-    )
-
+from pytest_mlperf.adapters.datasets.files.pickle_files import UNPACKED_LIMIT, opened, unreadable
 
 TABLE_LIMIT = 2**30
 """Maximum bytes of an unpacked table of prompts; MLPerf's 24,576 prompts have 0.15e9."""

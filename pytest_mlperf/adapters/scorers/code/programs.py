@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache, partial
 
-from pytest_mlperf import EnvironmentFault, SuiteError
+from pytest_mlperf import EnvironmentFault
 from pytest_mlperf.adapters.scorers import scorer_error
 from pytest_mlperf.adapters.scorers.code import _languages
 from pytest_mlperf.adapters.scorers.code.sandbox import StepResult, run_isolated
@@ -242,13 +242,3 @@ def score_programs(
         for text, reference in zip(texts, references, strict=True)
     ]
     return passed(problems, processes=processes)
-
-
-def check_running(scorer: str, run_generated_code: object) -> None:
-    """Raise if the option `run_generated_code` is neither true nor false."""
-    if type(run_generated_code) is not bool:
-        raise SuiteError(
-            f"scorer {scorer}: run_generated_code = {run_generated_code!r} is neither true nor "
-            "false",
-            option="run_generated_code",
-        )

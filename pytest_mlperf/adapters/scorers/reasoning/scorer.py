@@ -10,10 +10,9 @@ from itertools import compress
 from typing import Any, ClassVar
 
 from pytest_mlperf import EnvironmentFault, Scores, SuiteError
-from pytest_mlperf.adapters.scorers import require_outputs, scorer_error
+from pytest_mlperf.adapters.scorers import require_flag, require_outputs, scorer_error
 from pytest_mlperf.adapters.scorers import text as language
 from pytest_mlperf.adapters.scorers.code.livecodebench import Archive, passed_tests
-from pytest_mlperf.adapters.scorers.code.programs import check_running
 from pytest_mlperf.adapters.scorers.code.sandbox import require_sandbox
 from pytest_mlperf.adapters.scorers.reasoning import _answers
 from pytest_mlperf.adapters.scorers.reasoning._mathematics import same_answers
@@ -88,7 +87,7 @@ class DeepSeekScorer(language.TextScorer[ReasoningOptions]):
         super().__init__(model=model, **options)
         settings = self._asked
         language.check_processes(self.name, settings.processes)
-        check_running(self.name, settings.run_generated_code)
+        require_flag(self.name, "run_generated_code", settings.run_generated_code)
         if settings.run_generated_code != (settings.tests is not None):
             raise SuiteError(
                 f"scorer {self.name}: run_generated_code and tests go together: the one allows to "

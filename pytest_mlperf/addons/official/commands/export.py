@@ -16,11 +16,10 @@ from pytest_mlperf.addons.official.endpoints import bundle, shortfalls, unused_s
 from pytest_mlperf.cli.arguments import add
 from pytest_mlperf.cli.output import show
 from pytest_mlperf.cli.stored_results import case_named, results_path
-from pytest_mlperf.core.case import Kind
+from pytest_mlperf.core.case import Kind, Scenario
 from pytest_mlperf.core.numbers import plural
 from pytest_mlperf.core.results import UNVERIFIED_LABEL
-from pytest_mlperf.core.scenario import Scenario
-from pytest_mlperf.extension import MLC_ENDPOINTS, CaseResult, Results, Run, read_results
+from pytest_mlperf.extension import MLC_ENDPOINTS, CaseResult, Results, Run, read_results, sentence
 from pytest_mlperf.reports.terminal.layout import relative
 from pytest_mlperf.stores.atomic import write_folder, write_whole
 
@@ -109,7 +108,8 @@ def _curve(results: Results, name: str | None) -> CaseResult:
 
 def _median(verdict: Verdict) -> Run:
     if not verdict.runs:
-        raise MlperfError(f"{verdict.case.id} has no run that may be judged: {verdict.headline}")
+        reason = sentence(verdict.headline)
+        raise MlperfError(f"{verdict.case.id} has no run that may be judged: {reason}")
 
     def rate(run: Run) -> float:
         rates = [v for k, v in run.metrics.items() if k.startswith("tokens_per_second@")]

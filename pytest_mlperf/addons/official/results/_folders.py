@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pytest_mlperf import MlperfError
 from pytest_mlperf.cli.round import SCENARIO_ABBREVIATIONS
-from pytest_mlperf.core.scenario import Scenario
+from pytest_mlperf.core.case import Scenario
 from pytest_mlperf.core.untrusted_text import shown
 from pytest_mlperf.run.logs import DETAIL
 

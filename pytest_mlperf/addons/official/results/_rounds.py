@@ -10,7 +10,7 @@ import re
 from functools import cache
 from typing import Any
 
-from pytest_mlperf.core.scenario import Scenario
+from pytest_mlperf.core.case import Scenario
 from pytest_mlperf.rounds import ROUNDS, Round, RoundScenario, RoundWorkload, load_round
 
 _SEEDS = {
@@ -116,32 +116,21 @@ def _round(name: str) -> Round:
 
 def _scenarios(loadgen: str, round_name: str) -> dict[Scenario, RoundScenario]:
     tokens, stops_early = loadgen == "llama2-70b", round_name >= "v2.0"
-    estimates = ("early_stopping_latency_ss", "early_stopping_latency_ms")
-    figures = ("result_90.00_percentile_latency_ns", "effective_samples_per_query")
+    single = "early_stopping_latency_ss" if stops_early else "result_90.00_percentile_latency_ns"
+    multi = "early_stopping_latency_ms" if stops_early else "effective_samples_per_query"
     results = {
         Scenario.OFFLINE: "result_tokens_per_second" if tokens else "result_samples_per_second",
         Scenario.SERVER: f"result_{'completed' if tokens else 'scheduled'}_samples_per_sec",
-        **dict(
-            zip(
-                (Scenario.SINGLE_STREAM, Scenario.MULTI_STREAM),
-                estimates if stops_early else figures,
-                strict=True,
-            )
-        ),
+        Scenario.SINGLE_STREAM: single,
+        Scenario.MULTI_STREAM: multi,
     }
-    queries = (
-        {}
-        if stops_early
-        else {
-            Scenario.SERVER: 270_336,
-            Scenario.SINGLE_STREAM: 1024,
-            Scenario.MULTI_STREAM: 270_336,
-        }
-    )
+    queries = dict.fromkeys(results, 1 if stops_early else 270_336)
+    if not stops_early:
+        queries[Scenario.SINGLE_STREAM] = 1024
     offline = _OFFLINE_SAMPLES.get(loadgen, 24_576) if round_name == "v4.0" else 24_576
     return {
         scenario: RoundScenario(
-            min_query_count=offline if scenario == Scenario.OFFLINE else queries.get(scenario, 1),
+            min_query_count=offline if scenario == Scenario.OFFLINE else queries[scenario],
             min_duration_ms=60_000 if round_name == "v0.7" else 600_000,
             result=result,
         )

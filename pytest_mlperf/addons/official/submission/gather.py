@@ -8,11 +8,10 @@ from pathlib import Path
 
 from pytest_mlperf import MlperfError
 from pytest_mlperf.addons.official.submission.layout import ANSWERS_LOG, DETAIL_LOG, SUMMARY_LOG
-from pytest_mlperf.core.case import Kind
+from pytest_mlperf.core.case import Kind, Scenario
 from pytest_mlperf.core.measurement import Accuracy, median_run
-from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.untrusted_text import nearest
-from pytest_mlperf.extension import CaseResult, Results, Run
+from pytest_mlperf.extension import CaseResult, Results, Run, sentence
 from pytest_mlperf.rounds import Round, RoundScenario, RoundWorkload
 from pytest_mlperf.rounds.compliance import TESTS
 
@@ -124,7 +123,8 @@ def _entry(
         )
     if not result.verdict.runs:
         raise MlperfError(
-            f"{where} has no run that may be judged: {result.verdict.headline}; measure again"
+            f"{where} has no run that may be judged: {sentence(result.verdict.headline)}; "
+            "measure again"
         )
     chosen = median_run(result.verdict.runs, case.scenario)
     scored, accuracy = _accuracy(where, result, sessions)

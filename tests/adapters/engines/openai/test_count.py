@@ -11,8 +11,8 @@ import pytest
 
 from pytest_mlperf.adapters.engines.openai._count import ReferenceCount, merged
 from pytest_mlperf.adapters.engines.openai._events import StreamedAnswer
+from pytest_mlperf.core.case import Scenario
 from pytest_mlperf.core.errors import RunError, SuiteError
-from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.run.worker.closed_loop import ClosedLoop, SlotSink
 from pytest_mlperf.run.worker.conversations import Conversations
 from pytest_mlperf.run.worker.point_window import NOTE, REQUEST_COLUMNS

@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 
 from pytest_mlperf.adapters.engines.openai._client import Listener, Streamed
 from pytest_mlperf.adapters.engines.openai._events import StreamedAnswer
+from pytest_mlperf.core.case import Scenario
 from pytest_mlperf.core.reason import Sign, SignKey
-from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.run.figures import figures
 from pytest_mlperf.run.server import Served, answer_findings
 from pytest_mlperf.run.worker.closed_loop import ClosedLoop, SlotSink

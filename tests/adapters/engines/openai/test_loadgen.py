@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pytest_mlperf.core.scenario import Scenario
+from pytest_mlperf.core.case import Scenario
 from pytest_mlperf.run.worker.point_window import CURVE_LOG, REQUESTS
 from tests.adapters.engines.openai.echo import echo_server
 from tests.adapters.engines.openai.recorder import RUN_TOKENS, answering

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytest_mlperf.core.scenario import Scenario
+from pytest_mlperf.core.case import Scenario
 from tests.adapters.engines.torch.modules import HERE
 from tests.adapters.engines.under_loadgen import LIMIT_NS, Ran, run, token_settings
 from tests.run.harness import ROOT, settings, spec

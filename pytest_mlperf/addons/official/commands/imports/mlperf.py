@@ -27,8 +27,8 @@ from pytest_mlperf.addons.official.results import (
 )
 from pytest_mlperf.bench.foreign_runs import checked
 from pytest_mlperf.cli.output import as_typed, show
+from pytest_mlperf.core.case import Scenario
 from pytest_mlperf.core.numbers import plural
-from pytest_mlperf.core.scenario import Scenario
 from pytest_mlperf.core.untrusted_text import json_text
 from pytest_mlperf.extension import Case, CaseResult, Run, Subject, judge_runs
 from pytest_mlperf.hardware.specs import class_of

@@ -18,6 +18,12 @@ from pytest_mlperf.core.verdict import MetricBaseline, MetricVerdict, Outcome
 from pytest_mlperf.judge.inputs import SessionNoise
 from pytest_mlperf.judge.robustness import Why
 from pytest_mlperf.judge.rule_r import RuleR
+from pytest_mlperf.reports.promises import (
+    guarantee_of,
+    guarantee_text,
+    renewal,
+    short_guarantee,
+)
 from tests.core.made import make_baseline_run, make_record
 
 RULE = RuleR(prior_sd=0.005, session_share=0.0)
@@ -66,9 +72,9 @@ def test_four_days_give_the_guarantee_of_rule_r_and_fewer_a_provisional_one() ->
         guarantee_found.days,
     ) == (None, 8, 4, 4)
     assert (guarantee_found.age_days, guarantee_found.final_until) == (6.0, "2026-12-07")
-    assert guarantee_found.brief == "8 runs on 4 days, final until 2026-12-07"
-    assert guarantee_found.ends == f", final until 2026-12-07 (then renew it: {APPEND_OPTIONS})"
-    assert guarantee_found.in_words == BETWEEN + guarantee_found.ends
+    assert short_guarantee(guarantee_found) == "8 runs on 4 days, final until 2026-12-07"
+    assert renewal(guarantee_found) == f", final until 2026-12-07 (then renew it: {APPEND_OPTIONS})"
+    assert guarantee_text(guarantee_found) == BETWEEN + renewal(guarantee_found)
     for days, runs, brief, cure in (
         (MONDAYS[-1:], 8, "8 runs on 1 day", "3 more days"),
         (MONDAYS[-1:] * 4, 2, "8 runs on 1 day", "3 more days"),
@@ -76,8 +82,8 @@ def test_four_days_give_the_guarantee_of_rule_r_and_fewer_a_provisional_one() ->
         (MONDAYS[1:], 2, "6 runs on 3 days", "1 more day"),
     ):
         guarantee_found = of(record(*days, runs=runs))
-        assert (guarantee_found.lacks, guarantee_found.brief) == ("few sessions", brief)
-        assert guarantee_found.in_words == (
+        assert (guarantee_found.lacks, short_guarantee(guarantee_found)) == ("few sessions", brief)
+        assert guarantee_text(guarantee_found) == (
             f"{RED}; provisional: ok is final if sessions vary less than runs (below "
             f"{percent(0.8 * (guarantee_found.run_sd or 0))}); to measure it, run on {cure} with "
             "--mlperf-update=missing"
@@ -103,9 +109,7 @@ def test_a_verdict_names_the_variance_of_sessions_that_it_is_robust_to() -> None
             metric="throughput", baseline=MetricBaseline(lacks=lacks), **{**usual, **fields}
         )
         guarantee_found = of(record(*days))
-        return guarantee_found.of(
-            judged.lacking_sessions, judged.robust_to, provisional=provisional
-        )
+        return guarantee_of(guarantee_found, judged, provisional=provisional)
 
     few: dict[str, Any] = {"lacks": "few sessions"}
     drop = {**few, "outcome": Outcome.PERF_DROP}
@@ -131,8 +135,8 @@ def test_a_baseline_is_old_relative_to_the_span_of_its_sessions() -> None:
     ):
         guarantee_found = of(record(*days))
         is_old = (
-            guarantee_found.brief.endswith(", old"),
-            APPEND_OPTIONS in guarantee_found.in_words,
+            short_guarantee(guarantee_found).endswith(", old"),
+            APPEND_OPTIONS in guarantee_text(guarantee_found),
         )
         assert (guarantee_found.lacks, is_old) == (lacks, (lacks == "old", lacks != "few sessions"))
 

@@ -28,6 +28,7 @@ from pytest_mlperf.core.stages import StageTime, stage_times
 from pytest_mlperf.core.untrusted_text import some
 from pytest_mlperf.core.verdict import Outcome, Verdict
 from pytest_mlperf.judge.inputs import Direction
+from pytest_mlperf.reports.sentences import sentence
 
 DROPS = frozenset(
     {Outcome.PERF_DROP, Outcome.POWER_DROP, Outcome.ACC_DROP, Outcome.GATE_FAIL, Outcome.SUSPECT}
@@ -413,9 +414,9 @@ def _flaws(facts: _Facts) -> Iterator[Cause]:
     verdict = facts.verdict
     if verdict.kind != Kind.ACCURACY or not (verdict.accuracy and verdict.subject):
         return
-    says = risen_flaws(verdict.accuracy, verdict.subject)
-    if says and facts.direction < 0:
-        yield Cause(rule="answers", says=says, strength=Strength.STRONG)
+    flaws = risen_flaws(verdict.accuracy, verdict.subject)
+    if flaws and facts.direction < 0:
+        yield Cause(rule="answers", says=sentence(flaws), strength=Strength.STRONG)
 
 
 def _server(facts: _Facts) -> Iterator[Cause]:

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from pytest_mlperf.core.baseline import BaselineRun, Record
 from pytest_mlperf.core.case import Kind
-from pytest_mlperf.core.causes import Cause, Strength, causes, moved
 from pytest_mlperf.core.measurement import Run, Subject
 from pytest_mlperf.core.reason import DURATION_PLACEHOLDER, Sign, SignKey
 from pytest_mlperf.core.verdict import MetricBaseline, MetricVerdict, Outcome, Verdict
+from pytest_mlperf.reports.causes import Cause, Strength, causes, moved
 from pytest_mlperf.run.figures import grouped
 from tests.core.made import make_baseline_run
 from tests.core.made import make_record as record

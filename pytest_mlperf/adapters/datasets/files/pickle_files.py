@@ -1,0 +1,47 @@
+"""Open pickle files without executing them."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pytest_mlperf import RunError
+from pytest_mlperf.adapters.datasets.files import wrong
+
+UNPACKED_LIMIT = 4 * 2**30
+"""Maximum size of an unpacked pickle, in bytes."""
+
+
+def read_records(path: Path) -> list[Any]:
+    """Read a pickled list of records of plain values and NumPy arrays; execute nothing."""
+    from pytest_mlperf.adapters.datasets.files import pickled
+
+    with opened(path, compressed=False) as file:
+        return pickled.read_records(file, max_bytes=UNPACKED_LIMIT)
+
+
+@contextlib.contextmanager
+def opened(path: Path, *, compressed: bool) -> Iterator[Any]:
+    """Open a pickle, through gzip if compressed; raise RunError for faults while it is read."""
+    from pytest_mlperf.adapters.datasets.files.pickles import PickleError
+
+    try:
+        with gzip.open(path) if compressed else path.open("rb") as file:
+            yield file
+    except PickleError as error:
+        raise unreadable(path, str(error)) from error
+    except (OSError, EOFError, zlib.error) as error:
+        raise unreadable(path, f"the file is damaged ({error})") from error
+    except MemoryError:
+        raise unreadable(path, "there is no memory for what it unpacks to") from None
+
+
+def unreadable(path: Path, reason: str) -> RunError:
+    """Return the error for a damaged table."""
+    return wrong(
+        path, reason, "get the table from its source again, or correct the data set's path"
+    )

@@ -1,0 +1,102 @@
+"""Write the error guarantees of verdicts, and what would make a provisional verdict final."""
+
+from __future__ import annotations
+
+from pytest_mlperf.core.guarantees import APPEND_OPTIONS, MISSING_OPTION, Guarantee
+from pytest_mlperf.core.numbers import percent, plural
+from pytest_mlperf.core.verdict import MetricVerdict, Outcome, Verdict, deciding_of
+from pytest_mlperf.judge.inputs import DAYS
+from pytest_mlperf.judge.robustness import Why
+
+FALSE_ALARM_PROMISE = "false alarms at most 1 %"
+
+LIMIT_PROMISE = f"{FALSE_ALARM_PROMISE}, misses of a regression as large as the limit at most 5 %"
+
+BELOW_LIMIT_PROMISE = "a smaller regression may pass or fail"
+
+EXPECTED_RATIO = 0.8
+"""Ratio of session to run deviation up to which rule R keeps its error rates: with 0.4 % and 0.5 %,
+0.5 % of unchanged cases fail and 3 % of drops pass."""
+
+
+def short_guarantee(guarantee: Guarantee) -> str:
+    """Return a short text for a table."""
+    counts = f"{plural(guarantee.runs, 'run')} on {plural(guarantee.days, 'day')}"
+    end = f", final until {guarantee.final_until}" if guarantee.final_until else ""
+    return counts + (", old" if guarantee.lacks == "old" else end)
+
+
+def renewal(guarantee: Guarantee) -> str:
+    """Return the last day of a guarantee and how to renew it, to append; "" if not final."""
+    until = guarantee.final_until
+    return f", final until {until} (then renew it: {APPEND_OPTIONS})" if until else ""
+
+
+def guarantee_text(guarantee: Guarantee) -> str:
+    """Return a guarantee and its conditions."""
+    if guarantee.lacks is None:
+        return f"{LIMIT_PROMISE}; {BELOW_LIMIT_PROMISE}{renewal(guarantee)}"
+    sd = guarantee.run_sd
+    below = f" (below {percent(EXPECTED_RATIO * sd)})" if sd else ""
+    holds = f"ok is final if sessions vary less than runs{below}"
+    return f"{FALSE_ALARM_PROMISE}; provisional: {holds}; {_measuring(guarantee, guarantee.lacks)}"
+
+
+def guarantee_of(guarantee: Guarantee, metric: MetricVerdict, *, provisional: bool) -> str:
+    """Return the guarantee of the verdict on one metric; interleaved runs lack nothing."""
+    lacking = metric.lacking_sessions
+    if lacking is None or metric.robust_to is None:
+        return f"{LIMIT_PROMISE}; {BELOW_LIMIT_PROMISE}"
+    condition = f"if day-to-day variation is below {percent(metric.robust_to)}"
+    if provisional:  # a note next to it says what would settle it
+        return f"{FALSE_ALARM_PROMISE}; provisional: true {condition}"
+    return f"{LIMIT_PROMISE}, {condition}; {_measuring(guarantee, lacking)}"
+
+
+def _measuring(guarantee: Guarantee, lacks: Why) -> str:
+    """Return how to measure the between-session variance."""
+    if lacks == "old":
+        return f"renew it with a session of its build on another day: {APPEND_OPTIONS}"
+    missing = DAYS - guarantee.days
+    if missing <= 0:
+        return "to measure it, run on other days: pytest-mlperf calibrate"
+    return f"to measure it, run on {plural(missing, 'more day')} with {MISSING_OPTION}"
+
+
+CALIBRATE = "pytest-mlperf calibrate"
+
+_BUILD = (
+    "set baseline_engine in the suite: a drop is then measured again, interleaved with the "
+    "baseline's build"
+)
+
+
+def final_word(verdict: Verdict) -> str | None:
+    """Return why a verdict is PROVISIONAL, and how to settle it; None for other outcomes."""
+    metric = deciding_of(verdict.metrics, Outcome.PROVISIONAL)
+    if verdict.outcome is not Outcome.PROVISIONAL or metric is None:
+        return None
+    until = verdict.baseline.guarantee.final_until if verdict.baseline.guarantee else None
+    return f"{_lacks(metric, until)}: {_cure(metric)}"
+
+
+def _lacks(metric: MetricVerdict, until: str | None) -> str:
+    has = metric.baseline.days
+    if metric.baseline.lacks == "old":
+        return f"baseline too old since {until}" if until else "baseline of one day"
+    if metric.baseline.lacks is None:
+        return "the baseline's sessions vary too much"
+    if has < DAYS:
+        return f"baseline has {has} of {DAYS} days"
+    return f"{plural(has, 'day')} of baseline do not show the day-to-day variation"
+
+
+def _cure(metric: MetricVerdict) -> str:
+    if metric.baseline.lacks != "few sessions":
+        steps = f"add a session of its build on another day ({APPEND_OPTIONS})"
+    elif metric.baseline.days < DAYS:
+        more = plural(DAYS - metric.baseline.days, "more day")
+        steps = f"run its build with {MISSING_OPTION} on {more}"
+    else:
+        steps = f"calibrate on other days ({CALIBRATE})"
+    return f"{steps}, or {_BUILD}" if metric.direction == "drop" else steps
