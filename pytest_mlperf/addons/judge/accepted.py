@@ -215,12 +215,12 @@ _SHARED = (
     "duration_s",
 )
 
-_FIGURES = ("metrics", "scores", "sent", "failed", "broken")
+_POINT_FIELDS = ("metrics", "scores", "sent", "failed", "broken")
 
 
 def _accepted(run: ToolRun) -> AcceptedRun:
     points = {
-        point.name: PointFigures(**{name: getattr(point, name) for name in _FIGURES})
+        point.name: PointFigures(**{name: getattr(point, name) for name in _POINT_FIELDS})
         for point in run.points
     }
     return AcceptedRun(points=points, **{name: getattr(run, name) for name in _SHARED})
@@ -233,7 +233,7 @@ def _runs(baseline: AcceptedRuns) -> tuple[ToolRun, ...]:
         points = []
         for name, figures in run.points.items():
             of = conditions.get((run.tool, name), AcceptedPoint(tool=run.tool, name=name))
-            values = {key: getattr(figures, key) for key in _FIGURES}
+            values = {key: getattr(figures, key) for key in _POINT_FIELDS}
             values["metrics"] = {m: v for m, v in figures.metrics.items() if v > 0}
             points.append(
                 ToolPoint(

@@ -130,7 +130,7 @@ class JudgeItem(pytest.Item):
         self.user_properties += [(f"mlperf.{name}", text) for name, text in cells.items()]
         if self.fails:
             raise JudgedError
-        if self.row.outcome in report.OPEN:
+        if self.row.outcome in report.UNDECIDED:
             with contextlib.suppress(pytest.PytestWarning):  # -W error does not fail a verdict
                 self.warn(pytest.PytestWarning(self._headline()))
 

@@ -11,7 +11,7 @@ from pytest_mlperf import MlperfError, Outcome
 from pytest_mlperf.addons.judge import accepted, report
 from pytest_mlperf.addons.judge.files import Reader, Side, read_side, refuse_shared
 from pytest_mlperf.addons.judge.judging import compare
-from pytest_mlperf.addons.judge.model import QUANTITIES, named, split
+from pytest_mlperf.addons.judge.model import JUDGED_QUANTITIES, named, split
 from pytest_mlperf.addons.judge.planning import schedule
 from pytest_mlperf.addons.judge.readers.table import column_of, reader_of
 from pytest_mlperf.addons.judge.rows import FileComparison, Settings, session_of
@@ -65,6 +65,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="record the baseline, or add a session to it; or replace it",
     )
     parser.add_argument("--reason", default="", metavar="TEXT", help="why --update; it is kept")
+    _add_rules(parser)
+    _add_tables(parser)
+
+
+def _add_rules(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--limit",
         action="append",
@@ -96,6 +101,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("provisional", "inconclusive"),
         help="exit 1 for a PROVISIONAL verdict too, or also for an INCONCLUSIVE one",
     )
+
+
+def _add_tables(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--column",
         action="append",
@@ -252,4 +260,4 @@ def _table(parsed: argparse.Namespace) -> Reader | None:
     try:
         return reader_of(list(map(column_of, parsed.column)), parsed.point)
     except ValueError as error:
-        raise MlperfError(f"--column {error}; metrics: {', '.join(QUANTITIES)}") from None
+        raise MlperfError(f"--column {error}; metrics: {', '.join(JUDGED_QUANTITIES)}") from None

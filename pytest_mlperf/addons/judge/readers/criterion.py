@@ -10,18 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from pytest_mlperf.addons.judge.files import Reader, ResultFile, read_text, run_of
-from pytest_mlperf.addons.judge.model import (
-    LOWER,
-    NEITHER,
-    Fact,
-    Quantity,
-    ToolPoint,
-    ToolRun,
-    plain,
-    text,
-    texts,
-)
-from pytest_mlperf.addons.judge.readers.fields import Values, mapping
+from pytest_mlperf.addons.judge.model import LOWER, NEITHER, Fact, Quantity, ToolPoint, ToolRun
+from pytest_mlperf.addons.judge.readers.fields import Values, mapping, plain, text, texts
 
 
 def _estimates(folder: Path) -> list[Path]:
