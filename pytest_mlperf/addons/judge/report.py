@@ -17,7 +17,7 @@ from pytest_mlperf.extension import broken
 from pytest_mlperf.judge.inputs import Direction
 from pytest_mlperf.reports.terminal.layout import fold, paragraphs, table
 
-TABLE_COLUMNS = ("verdict", "metric", "before", "now", "change", "interval", "limit", "runs")
+VERDICT_COLUMNS = ("verdict", "metric", "before", "now", "change", "interval", "limit", "runs")
 
 FAILING = (Outcome.PERF_DROP, Outcome.ACC_DROP, Outcome.INVALID)
 
@@ -55,7 +55,7 @@ def lines(result: FileComparison, sides: Sequence[str], width: int) -> list[str]
     rows = [row for row in result.rows if row.outcome or row.note]
     cells = [cells_of(row) for row in rows]
     head, *body = table(
-        TABLE_COLUMNS,
+        VERDICT_COLUMNS,
         cells,
         width - 2,
         left=["verdict", "metric"],
@@ -173,7 +173,7 @@ def _json_row(row: Row) -> dict[str, Any]:
 def as_markdown(result: FileComparison, sides: Sequence[str]) -> str:
     """Return the comparison as a Markdown table, for summaries and comments."""
     text = [f"**{markdown_text(headline(result))}**", ""]
-    names = ("point", *TABLE_COLUMNS)
+    names = ("point", *VERDICT_COLUMNS)
     text += [f"| {' | '.join(names)} |", "|" + "---|" * len(names)]
     for row in result.rows:
         cells = {"point": row.point, **cells_of(row)}
