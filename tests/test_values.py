@@ -45,12 +45,12 @@ def test_the_count_sees_each_form_of_a_comparison() -> None:
 
 
 def test_no_module_compares_a_scenario_or_a_kind_with_a_word() -> None:
-    found = [
+    comparisons = [
         f"{name}:{line}: {source}"
         for name, file in modules().items()
         for line, source in compared_words(parsed(file))
     ]
-    assert found == []
+    assert comparisons == []
 
 
 @pytest.mark.parametrize("value", [*Scenario, *Kind])

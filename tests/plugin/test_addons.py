@@ -10,6 +10,7 @@ import pytest
 from pytest_mlperf.plugin import addons
 from tests.forked import use_no
 from tests.plugin.project import RATE, SUITE, Project, near
+from tests.plugin.simulated import null_engine, simulate
 
 pytestmark = pytest.mark.process
 
@@ -24,6 +25,13 @@ def measured(project: Project) -> Project:
     project.suite()
     project.baseline(near(RATE))
     return project
+
+
+@pytest.fixture
+def simulated(measured: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
+    """The same project, whose runs in this process have the baseline's speed without a worker."""
+    simulate(monkeypatch, null_engine(*near(RATE)))
+    return measured
 
 
 def install(project: Project, source: str, *, distribution: str = "acme-tools") -> None:
@@ -66,15 +74,15 @@ TOLD = {
 
 
 def test_an_add_on_that_cannot_be_loaded_is_named_and_fails_where_it_may_have_judged(
-    measured: Project,
+    simulated: Project,
 ) -> None:
     for fault, text in TOLD.items():
         for hooks, code in ((REPORTING, 0), (CRITICAL, 3)):
-            install(measured, FAULTS[fault] + hooks)
+            install(simulated, FAULTS[fault] + hooks)
             if "misspells" in fault and code == 0:
                 continue  # nobody knows what it was to be
-            result = measured.run(SUITE)
-            forget(measured)
+            result = simulated.run(SUITE)
+            forget(simulated)
             output = " ".join(result.stdout.str().split() + result.stderr.str().split())
             assert result.ret == code, (fault, code, output)
             assert "add-on acme (acme-tools 1.2) cannot be loaded: " in output, fault
@@ -92,32 +100,32 @@ def test_an_add_on_that_cannot_be_loaded_is_named_and_fails_where_it_may_have_ju
         "from acme_none import verdict\nmlperf_verdict = verdict\n",
     ],
 )
-def test_source_that_may_judge_counts_as_such(source: str, measured: Project) -> None:
-    install(measured, source)
+def test_source_that_may_judge_counts_as_such(source: str, simulated: Project) -> None:
+    install(simulated, source)
 
-    assert measured.run(SUITE).ret == 3
+    assert simulated.run(SUITE).ret == 3
 
 
 def test_projects_without_suites_and_sessions_without_the_add_on_are_not_disturbed(
-    measured: Project,
+    simulated: Project,
 ) -> None:
-    install(measured, "raise RuntimeError('no licence')\n" + CRITICAL)
-    tests = measured.pytester.makepyfile("def test_own(): pass")
+    install(simulated, "raise RuntimeError('no licence')\n" + CRITICAL)
+    tests = simulated.pytester.makepyfile("def test_own(): pass")
 
-    own_tests = measured.run(tests)
-    without = measured.run(SUITE, "-p", "no:mlperf-acme")
+    own_tests = simulated.run(tests)
+    without = simulated.run(SUITE, "-p", "no:mlperf-acme")
 
     for result in (own_tests, without):
         assert result.ret == 0
         assert "acme" not in result.stdout.str() + result.stderr.str()
 
 
-def test_an_unknown_option_with_a_broken_add_on_names_the_add_on(measured: Project) -> None:
+def test_an_unknown_option_with_a_broken_add_on_names_the_add_on(simulated: Project) -> None:
     """Known options change nothing of how the session ends."""
-    install(measured, "raise RuntimeError('no licence')\n" + CRITICAL)
+    install(simulated, "raise RuntimeError('no licence')\n" + CRITICAL)
 
-    known_option = measured.run(SUITE, "--mlperf-max-runs=3")
-    unknown = measured.run(SUITE, "--mlperf-acme=3")
+    known_option = simulated.run(SUITE, "--mlperf-max-runs=3")
+    unknown = simulated.run(SUITE, "--mlperf-acme=3")
 
     assert (known_option.ret, unknown.ret) == (3, pytest.ExitCode.USAGE_ERROR)
     unknown.stderr.fnmatch_lines(["ERROR: unknown option --mlperf-acme; add-on acme (*"])
@@ -136,21 +144,21 @@ def mlperf_runtestloop(session):
 """
 
 
-def test_a_loop_may_run_ordinary_tests_alone(measured: Project) -> None:
-    install(measured, LOOP)
-    tests = measured.pytester.makepyfile("def test_own(): pass")
+def test_a_loop_may_run_ordinary_tests_alone(simulated: Project) -> None:
+    install(simulated, LOOP)
+    tests = simulated.pytester.makepyfile("def test_own(): pass")
 
-    result = measured.run(tests, "--mlperf-acme=there")
+    result = simulated.run(tests, "--mlperf-acme=there")
 
     assert result.ret == 0
     result.assert_outcomes(passed=1)
 
 
-def test_two_distributions_cannot_have_one_name(measured: Project) -> None:
-    install(measured, "API = 1\n" + REPORTING)
-    install(measured, "API = 1\n" + CRITICAL, distribution="acme-more")
+def test_two_distributions_cannot_have_one_name(simulated: Project) -> None:
+    install(simulated, "API = 1\n" + REPORTING)
+    install(simulated, "API = 1\n" + CRITICAL, distribution="acme-more")
 
-    result = measured.run(SUITE)
+    result = simulated.run(SUITE)
 
     assert result.ret == 3
     output = " ".join(result.stderr.str().split() + result.stdout.str().split())
@@ -224,19 +232,19 @@ RAISING = {
 
 @pytest.mark.parametrize("workers", [[], ["-n", "1"]], ids=["alone", "xdist"])
 def test_a_hook_that_raises_ends_with_3_where_it_may_have_changed_something(
-    measured: Project, workers: list[str], monkeypatch: pytest.MonkeyPatch
+    simulated: Project, workers: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if workers:  # which start with this path, and as processes of their own
-        monkeypatch.setenv("PYTHONPATH", str(measured.path))
+        monkeypatch.setenv("PYTHONPATH", str(simulated.path))
         use_no(monkeypatch)
     for hook, code in RAISING.items():
         text = f"raised in {hook.partition('(')[0]}: RuntimeError: boom (acme_tools.py:2)"
         if workers and "verdict" not in hook and "facts" not in hook:
             continue
-        install(measured, f"API = 1\ndef {hook}: raise RuntimeError('boom')\n")
-        run = measured.run_process if workers else measured.run
+        install(simulated, f"API = 1\ndef {hook}: raise RuntimeError('boom')\n")
+        run = simulated.run_process if workers else simulated.run
         result = run("suites", *workers)
-        forget(measured)
+        forget(simulated)
         output = " ".join(result.stdout.str().split() + result.stderr.str().split())
         assert result.ret == code, (hook, output)
         assert f"add-on acme (acme-tools 1.2) {text}" in output, (hook, output)
@@ -266,20 +274,20 @@ WRONG = {
 }
 
 
-def test_invalid_values_of_hooks_and_their_prints_are_reported(measured: Project) -> None:
+def test_invalid_values_of_hooks_and_their_prints_are_reported(simulated: Project) -> None:
     for hook, (code, text) in WRONG.items():
-        install(measured, f"API = 1\ndef {hook}\n")
-        result = measured.run(SUITE)
-        forget(measured)
+        install(simulated, f"API = 1\ndef {hook}\n")
+        result = simulated.run(SUITE)
+        forget(simulated)
         output = " ".join(result.stdout.str().split() + result.stderr.str().split())
         assert (result.ret, text in output) == (code, True), (hook, output)
 
 
-def test_a_slow_add_on_is_reported(measured: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_add_on_is_reported(simulated: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(addons, "SLOW_S", -1.0)
-    install(measured, "API = 1\n" + REPORTING)
+    install(simulated, "API = 1\n" + REPORTING)
 
-    result = measured.run(SUITE)
+    result = simulated.run(SUITE)
 
     assert result.ret == 0
     result.stdout.fnmatch_lines(

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -33,8 +32,7 @@ from pytest_mlperf.bench.earlier import deciding
 from pytest_mlperf.bench.performance import judge_performance
 from pytest_mlperf.bench.policy import Confirm, Phase, Policy
 from pytest_mlperf.core.case import Kind
-from pytest_mlperf.core.job import Job
-from pytest_mlperf.core.measurement import Run, Subject
+from pytest_mlperf.core.measurement import Subject
 from pytest_mlperf.core.notes import Note
 from pytest_mlperf.core.paths import placeless
 from pytest_mlperf.core.rulings.ruling import Ruling, ruling_of
@@ -54,10 +52,10 @@ from pytest_mlperf.judge.ratio import Ratio
 from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.run.child.process import Patience
 from pytest_mlperf.run.conditions import Conditions
-from pytest_mlperf.run.measure import ProcessResult, ProcessTask
 from pytest_mlperf.stores import baselines
 from pytest_mlperf.suite.plan import plan_suite
 from tests.plugin.project import OPTIONS, RATE, SUITE, Project, case, near
+from tests.plugin.simulated import SAME, Simulation, simulate
 from tests.run import other_python
 from tests.run.other_python import ENGINE, git
 
@@ -67,8 +65,6 @@ HERE = Path(sys.prefix).name
 
 OTHER_BUILD = f'python = "{sys.executable}"'
 """The baseline's build where no process is started: any Python will do."""
-
-SAME = {"engine": "Acme", "engine.acme": "1.0"}
 
 
 @dataclass(frozen=True)
@@ -120,49 +116,6 @@ class Lab:
         )
 
 
-@dataclass
-class Simulation:
-    """Runs without a process: the rates of both builds in turn, and a log of the runs."""
-
-    new_rates: Sequence[float] = (RATE, 1.01 * RATE)
-    old_rates: Sequence[float] = (RATE, 1.01 * RATE)
-    fingerprint: dict[str, str] = field(default_factory=lambda: dict(SAME))
-    tasks: list[tuple[str, float]] = field(default_factory=list)
-    jobs: list[tuple[str, Job]] = field(default_factory=list)
-
-    def measure(
-        self, job: Job, conditions: Conditions, show: Callable[[str], None], task: ProcessTask
-    ) -> ProcessResult:
-        """Stand for `pytest_mlperf.run.measure.measure`."""
-        del show
-        self.jobs.append((task.label, job))
-        rates = self.old_rates if task.label else self.new_rates
-        rate = rates[task.number % len(rates)] * (1 - conditions.handicap)
-        self.tasks.append((task.folder, conditions.handicap))
-        run = Run(
-            metrics={"throughput": rate},
-            within_se={},
-            samples=64,
-            queries=1,
-            duration_s=0.1,
-            target_qps=RATE,
-            session="now",
-            started="2026-11-28T10:00:00+00:00",
-            commit=None,
-            folder=str(conditions.folder / f"{job.case.id}.{task.folder}" / "performance"),
-        )
-        subject = Subject(identity={}, fingerprint=dict(self.fingerprint))
-        return ProcessResult(
-            run=run,
-            accuracy=None,
-            scored=None,
-            unscored=None,
-            subject=subject,
-            target_qps=RATE,
-            probed=False,
-        )
-
-
 @pytest.fixture
 def lab(project: Project, monkeypatch: pytest.MonkeyPatch) -> Lab:
     (project.path / "acme.py").write_text(ENGINE, "utf-8")
@@ -173,9 +126,7 @@ def lab(project: Project, monkeypatch: pytest.MonkeyPatch) -> Lab:
 
 @pytest.fixture
 def simulation(monkeypatch: pytest.MonkeyPatch) -> Simulation:
-    simulated = Simulation()
-    monkeypatch.setattr("pytest_mlperf.bench.runner.measure", simulated.measure)
-    return simulated
+    return simulate(monkeypatch)
 
 
 def fallen(outcome: Outcome = Outcome.PERF_DROP, days: int = 0, **about: Any) -> MetricVerdict:

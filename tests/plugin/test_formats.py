@@ -12,7 +12,8 @@ from pytest_mlperf import registry
 from pytest_mlperf.cli import main
 from pytest_mlperf.reports.formats import formats
 from pytest_mlperf.stores.results import write_results
-from tests.plugin.project import Project
+from tests.plugin.project import RATE, Project, near
+from tests.plugin.simulated import null_engine, simulate
 from tests.reports.verdicts import OK, result, session
 
 MODULES = {
@@ -108,8 +109,11 @@ def test_a_fault_of_a_format_is_one_line_and_its_prints_stay_out_of_the_report(
 
 
 @pytest.mark.usefixtures("acme")
-def test_a_format_that_fails_in_a_session_costs_no_other_report(project: Project) -> None:
+def test_a_format_that_fails_in_a_session_costs_no_other_report(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One that cannot be loaded is refused before anything is measured."""
+    simulate(monkeypatch, null_engine(*near(RATE)))
     project.suite()
     reports = ("failing=failing.txt", "ending=ending.txt", "fine=fine.txt", "csv=all.csv")
 

@@ -10,7 +10,8 @@ import pytest
 
 from pytest_mlperf.core.recording import APPEND_RUNS
 from pytest_mlperf.core.verdict import Outcome
-from tests.plugin.project import OPTIONS, Project, last_line, section
+from tests.plugin.project import OPTIONS, RATE, Project, last_line, near, section
+from tests.plugin.simulated import null_engine, simulate
 from tests.plugin.test_recording import RECORD
 from tests.sessions import a_day_earlier
 from tests.stores.killed import git
@@ -116,7 +117,10 @@ def test_only_the_same_code_and_build_is_added_and_a_committed_baseline_changes_
     assert project.recorded() == grown
 
 
-def test_a_session_whose_clock_was_set_back_adds_no_day(project: Project) -> None:
+def test_a_session_whose_clock_was_set_back_adds_no_day(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    simulate(monkeypatch, null_engine(*near(RATE)))
     project.suite()
     project.run("suites", *FIRST)
     file, today = project.baseline_file(), dt.datetime.now(dt.UTC).date()

@@ -15,6 +15,7 @@ from pytest_mlperf.stores import foreign, suspects
 from pytest_mlperf.stores.atomic import Keeping
 from pytest_mlperf.stores.results import read_results
 from tests.plugin.project import RATE, Project, near
+from tests.plugin.simulated import null_engine, simulate
 
 # pytester forgets what a run imported: what is slow, or cannot be imported twice, stays here.
 with contextlib.suppress(ImportError):
@@ -47,8 +48,11 @@ def test_one_that_fails_keeps_no_other_from_being_written(tmp_path: Path) -> Non
     ]
 
 
-def test_a_session_that_fails_writes_every_report_that_was_asked_for(project: Project) -> None:
+def test_a_session_that_fails_writes_every_report_that_was_asked_for(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Into folders that are not there yet, and each with the test that failed."""
+    simulate(monkeypatch, null_engine(*near(RATE)))
     project.suite()
     project.baseline(near(RATE))
     reports = (
@@ -75,6 +79,7 @@ def test_results_too_large_to_be_read_are_written_all_the_same(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are nowhere else; a store, which could not give them back, refuses them."""
+    simulate(monkeypatch, null_engine(*near(RATE)))
     project.suite()
     project.baseline(near(RATE))
     monkeypatch.setattr(foreign, "MAX_FILE_BYTES", 1024)

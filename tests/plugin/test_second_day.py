@@ -11,6 +11,7 @@ from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.stores.results import read_results
 from tests.plugin.project import RATE, Project, a_day_earlier, near, section
+from tests.plugin.simulated import null_engine, simulate
 
 pytestmark = pytest.mark.process
 
@@ -26,6 +27,13 @@ def dropped(project: Project) -> Project:
     project.suite(options=options, more='[limits]\nthroughput = { max_drop = "10%" }')
     project.baseline(near(1.3 * RATE / 4), noise=None)
     return project
+
+
+@pytest.fixture
+def simulated(dropped: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
+    """The same project, whose runs have that speed without a process."""
+    simulate(monkeypatch, null_engine(*near(RATE / 4)))
+    return dropped
 
 
 def memory(project: Project) -> Path:
@@ -54,6 +62,7 @@ def test_the_second_day_fails_by_the_memory_of_the_runs_folder_or_of_named_resul
         f"results of the last session are missing (name them: --mlperf-suspects FILE); {FORGOTTEN}"
         in output
     )
+    simulate(monkeypatch, null_engine(*near(RATE / 4)))
     same = dropped.run(*DROP_ONLY)
     assert (same.ret, FORGOTTEN in same.stdout.str()) == (0, False)
 
@@ -72,18 +81,18 @@ def test_the_second_day_fails_by_the_memory_of_the_runs_folder_or_of_named_resul
     assert not memory(dropped).exists()  # a pull request leaves nothing
 
 
-def test_a_drop_fails_at_once_where_that_is_asked_for(dropped: Project) -> None:
+def test_a_drop_fails_at_once_where_that_is_asked_for(simulated: Project) -> None:
     for option_value, code in (("provisional", 1), ("skips", 0)):
-        assert dropped.run(*DROP_ONLY, f"--mlperf-fail-on={option_value}").ret == code
-        assert "; drop if day-to-day variation < " in words(dropped)
+        assert simulated.run(*DROP_ONLY, f"--mlperf-fail-on={option_value}").ret == code
+        assert "; drop if day-to-day variation < " in words(simulated)
 
 
 def test_a_memory_that_tells_nothing_of_these_tests_fails_none_and_says_so(
-    dropped: Project,
+    simulated: Project,
 ) -> None:
     """Cut off, of another suite, of a day to come, of another baseline."""
-    dropped.run(*DROP_ONLY, "--mlperf-json=last/results.json")
-    last = dropped.path / "last" / "results.json"
+    simulated.run(*DROP_ONLY, "--mlperf-json=last/results.json")
+    last = simulated.path / "last" / "results.json"
     text = last.read_text("utf-8")
     results = json.loads(text)
     (suspect,) = results["suspects"]
@@ -97,8 +106,8 @@ def test_a_memory_that_tells_nothing_of_these_tests_fails_none_and_says_so(
         (json.dumps({**results, "suspects": [{**suspect, **day}]}), "*on 2999-01-01, later than*"),
         (json.dumps({**results, "suspects": [{**suspect, "baseline": "another"}]}), "warning *"),
     ):
-        memory(dropped).unlink(missing_ok=True)
+        memory(simulated).unlink(missing_ok=True)
         last.write_text(kept, "utf-8")
-        result = dropped.run(*DROP_ONLY, "--mlperf-suspects=last", "--color=no")
+        result = simulated.run(*DROP_ONLY, "--mlperf-suspects=last", "--color=no")
         assert result.ret == pytest.ExitCode.OK
         result.stdout.fnmatch_lines([f"*{message}*"])

@@ -85,10 +85,10 @@ def scored(scored_case: Case, score: float, *pairs: PairedVerdict, **fields: Any
     }
     words = [gated(score).outcome, *(each.outcome for each in pairs)]
     word = worst([one for one in words if one is not None])
-    own = verdicts.verdict(
+    accuracy_verdict = verdicts.verdict(
         word, "h", gated(score), case=scored_case, kind=Kind.ACCURACY, paired=pairs
     )
-    return result(replace(own, runs=(), **{**verdict_fields, **fields}))
+    return result(replace(accuracy_verdict, runs=(), **{**verdict_fields, **fields}))
 
 
 def only(*results: CaseResult) -> Block:

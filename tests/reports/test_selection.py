@@ -27,8 +27,8 @@ def planned(case: Case, seconds_per_run: float, **fields: Any) -> Testable:
         "runs_per_value": (1, 1),
         "elsewhere": "",
     }
-    shown = {**usual, **fields}
-    made = SimpleNamespace(case=case, path=SUITE, seconds_per_run=seconds_per_run, **shown)
+    plan_fields = {**usual, **fields}
+    made = SimpleNamespace(case=case, path=SUITE, seconds_per_run=seconds_per_run, **plan_fields)
     return cast(Testable, made)
 
 

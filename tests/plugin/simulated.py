@@ -1,0 +1,75 @@
+"""Runs that a test states in place of worker processes, for rules about verdicts and reports."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from pytest_mlperf.core.baseline import Property
+from pytest_mlperf.core.job import Job
+from pytest_mlperf.core.measurement import Run, Subject
+from pytest_mlperf.hardware import host
+from pytest_mlperf.run.conditions import Conditions
+from pytest_mlperf.run.measure import ProcessResult, ProcessTask
+from tests.plugin.project import RATE
+
+SAME = {"engine": "Acme", "engine.acme": "1.0"}
+
+
+@dataclass
+class Simulation:
+    """Runs without a process: the rates of both builds in turn, and a log of the runs."""
+
+    new_rates: Sequence[float] = (RATE, 1.01 * RATE)
+    old_rates: Sequence[float] = (RATE, 1.01 * RATE)
+    fingerprint: dict[str, str] = field(default_factory=lambda: dict(SAME))
+    identity: dict[str, Property] = field(default_factory=dict)
+    tasks: list[tuple[str, float]] = field(default_factory=list)
+    jobs: list[tuple[str, Job]] = field(default_factory=list)
+
+    def measure(
+        self, job: Job, conditions: Conditions, show: Callable[[str], None], task: ProcessTask
+    ) -> ProcessResult:
+        """Stand for `pytest_mlperf.run.measure.measure`."""
+        del show
+        self.jobs.append((task.label, job))
+        rates = self.old_rates if task.label else self.new_rates
+        rate = rates[task.number % len(rates)] * (1 - conditions.handicap)
+        self.tasks.append((task.folder, conditions.handicap))
+        run = Run(
+            metrics={"throughput": rate},
+            within_se={},
+            samples=64,
+            queries=1,
+            duration_s=0.1,
+            target_qps=RATE,
+            session=conditions.session,
+            started=dt.datetime.now(dt.UTC).isoformat("T", "seconds"),
+            commit=None,
+            folder=str(conditions.folder / f"{job.case.id}.{task.folder}" / "performance"),
+        )
+        subject = Subject(identity=dict(self.identity), fingerprint=dict(self.fingerprint))
+        return ProcessResult(
+            run=run,
+            accuracy=None,
+            scored=None,
+            unscored=None,
+            subject=subject,
+            target_qps=RATE,
+            probed=False,
+        )
+
+
+def null_engine(*rates: float) -> Simulation:
+    """Return runs of the null engine on this machine, with these rates in turn."""
+    return Simulation(rates, rates, {"engine": "null"}, dict(host.identity()))
+
+
+def simulate(monkeypatch: pytest.MonkeyPatch, simulation: Simulation | None = None) -> Simulation:
+    """Replace the measurement of every run in this process."""
+    simulation = simulation or Simulation()
+    monkeypatch.setattr("pytest_mlperf.bench.runner.measure", simulation.measure)
+    return simulation
