@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from pytest_mlperf import MlperfError, Outcome
 from pytest_mlperf.addons.judge import accepted, report
@@ -47,6 +48,9 @@ examples:
 """
 
 
+REPEATED: Mapping[str, Any] = {"action": "append", "default": []}
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the command takes."""
     parser.set_defaults(root=Path())
@@ -72,8 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_rules(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--limit",
-        action="append",
-        default=[],
+        **REPEATED,
         metavar="METRIC=SHARE",
         help="smallest change that matters, as ttft_p99=10%% or ttft=5%%",
     )
@@ -85,8 +88,7 @@ def _add_rules(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--ignore",
-        action="append",
-        default=[],
+        **REPEATED,
         metavar="FACT",
         help="judge although this condition differs or is unknown; the report says so",
     )
@@ -106,22 +108,16 @@ def _add_rules(parser: argparse.ArgumentParser) -> None:
 def _add_tables(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--column",
-        action="append",
-        default=[],
+        **REPEATED,
         metavar="METRIC=COLUMN:UNIT:BETTER",
         help="read a table: column and unit of a metric; BETTER is higher or lower",
     )
     parser.add_argument(
-        "--point",
-        action="append",
-        default=[],
-        metavar="COLUMN",
-        help="column of the table that names a case",
+        "--point", **REPEATED, metavar="COLUMN", help="column of the table that names a case"
     )
     parser.add_argument(
         "--report",
-        action="append",
-        default=[],
+        **REPEATED,
         metavar="FORMAT=FILE",
         help=f"write a report too: {', '.join(report.FORMATS)}",
     )

@@ -31,6 +31,12 @@ READER_GROUP = "pytest_mlperf.readers"
 _READ_SUFFIXES = (".json", ".jsonl", ".csv", ".txt", ".gz", ".ndjson")
 """Files of a folder that are read; others are no results."""
 
+_SIDE_FILES = (
+    *(".pytorch.json", "mlperf_log_detail.txt", "mlperf_log_accuracy.json"),
+    *("mlperf_log_trace.json", "benchmarks.json.lock", "machine.json"),
+)
+"""Files that tools write beside their results."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ResultFile:
@@ -334,7 +340,7 @@ def _in_folder(folder: Path) -> Iterator[ResultFile]:
     for path in sorted(folder.iterdir()):
         if path.is_dir():
             yield from _in_folder(path)
-        elif path.suffix in _READ_SUFFIXES and not path.name.endswith(".pytorch.json"):
+        elif path.suffix in _READ_SUFFIXES and not path.name.endswith(_SIDE_FILES):
             yield read_text(path)
 
 

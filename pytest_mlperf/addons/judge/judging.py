@@ -10,13 +10,7 @@ from statistics import NormalDist, fmean
 
 from pytest_mlperf import Outcome
 from pytest_mlperf.addons.judge.files import readers
-from pytest_mlperf.addons.judge.model import (
-    JUDGED_QUANTITIES,
-    RANKS,
-    SUCCESS,
-    ToolRun,
-    split,
-)
+from pytest_mlperf.addons.judge.model import JUDGED_QUANTITIES, RANKS, SUCCESS, ToolRun, split
 from pytest_mlperf.addons.judge.points import JudgedMetric, PointCase, ScoredPoint
 from pytest_mlperf.addons.judge.rows import (
     FileComparison,

@@ -58,7 +58,14 @@ def moment(value: Any) -> float | None:
     return seconds
 
 
-STATISTICS = {"mean": "mean", "avg": "mean", "average": "mean", "median": "p50", "med": "p50"}
+STATISTICS = {
+    "med": "p50",
+    "min": "min",
+    "mean": "mean",
+    "avg": "mean",
+    "average": "mean",
+    "median": "p50",
+}
 
 LEAST_RANK = 75.0
 """Percentiles below it, but for the median, are not read: they show no more than the median."""

@@ -69,8 +69,7 @@ def _point(raw: Mapping[str, Any], whole_file: Mapping[str, Any]) -> ToolPoint:
     values = Values()
     for key, (base, factor) in _GUIDELLM_TIMES.items():
         of = mapping(measured, key, "successful")
-        for name, statistic in (("mean", "mean"), ("median", "p50")):
-            values.add(f"{base}_{statistic}", of.get(name), factor)
+        values.statistics(base, of, factor)
         ranks = of.get("percentiles")
         for name, value in ranks.items() if isinstance(ranks, Mapping) else ():
             digits = str(name)[1:]  # p001 is 0.1 %, p999 is 99.9 %

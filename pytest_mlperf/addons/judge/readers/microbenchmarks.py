@@ -44,8 +44,7 @@ def _pytest_benchmark(document: ResultFile) -> Iterator[ToolRun]:
     for one in _list_of(document, "benchmarks"):
         stats = mapping(one, "stats")
         values = Values()
-        for name, statistic in (("median", "p50"), ("mean", "mean"), ("min", "min")):
-            values.add(f"time_{statistic}", stats.get(name))
+        values.statistics("time", stats)
         points.append(
             ToolPoint(
                 name=str(one.get("fullname") or one.get("name")),
@@ -169,8 +168,7 @@ def _hyperfine(document: ResultFile) -> Iterator[ToolRun]:
     points = []
     for one in _list_of(document, "results"):
         values = Values()
-        for name, statistic in (("median", "p50"), ("mean", "mean"), ("min", "min")):
-            values.add(f"time_{statistic}", one.get(name))
+        values.statistics("time", one)
         codes = one.get("exit_codes")
         codes = codes if isinstance(codes, list) else []
         bad = [code for code in codes if code != 0]

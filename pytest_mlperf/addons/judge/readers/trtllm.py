@@ -49,27 +49,19 @@ def _read(document: ResultFile) -> Iterator[ToolRun]:
         for title, key in (("batch", "max_batch_size"), ("rate", "issue_rate"))
         if plain(world.get(key)) is not None
     )
-    yield run_of(
-        document,
-        "trtllm-bench",
-        points=(
-            ToolPoint(
-                name=name or "one load",
-                **values.fields,
-                facts={
-                    **facts_of(engine, _ENGINE),
-                    **facts_of(world, _WORLD),
-                    "GPU": Fact(plain(mapping(raw, "machine").get("name"))),
-                    "requests": Fact(plain(requests.get("num_requests"))),
-                    "input length": Fact(plain(requests.get("avg_input_length")), tolerance=TOKENS),
-                    "output length": Fact(
-                        plain(requests.get("avg_output_length")), tolerance=TOKENS
-                    ),
-                },
-            ),
-        ),
-        version=text(engine, "version"),
+    point = ToolPoint(
+        name=name or "one load",
+        **values.fields,
+        facts={
+            **facts_of(engine, _ENGINE),
+            **facts_of(world, _WORLD),
+            "GPU": Fact(plain(mapping(raw, "machine").get("name"))),
+            "requests": Fact(plain(requests.get("num_requests"))),
+            "input length": Fact(plain(requests.get("avg_input_length")), tolerance=TOKENS),
+            "output length": Fact(plain(requests.get("avg_output_length")), tolerance=TOKENS),
+        },
     )
+    yield run_of(document, "trtllm-bench", points=(point,), version=text(engine, "version"))
 
 
 TRTLLM_BENCH = Reader(title="trtllm-bench", recognise=_is_report, read=_read)

@@ -129,9 +129,7 @@ def _latency(document: ResultFile) -> Iterator[ToolRun]:
     for rank, value in raw["percentiles"].items():
         values.add(f"latency_p{rank}", value)
     point = ToolPoint(
-        name="latency",
-        **values.fields,
-        facts={"iterations": Fact(float(len(raw["latencies"])))},
+        name="latency", **values.fields, facts={"iterations": Fact(float(len(raw["latencies"])))}
     )
     yield run_of(document, "vllm-latency", points=(point,))
 
