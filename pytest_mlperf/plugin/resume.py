@@ -47,7 +47,7 @@ class SessionProgress:
             machine_with: Detects this machine for some accelerators.
 
         Raises:
-            pytest.UsageError: No such session, it still runs, or something differs.
+            pytest.UsageError: The session is missing, still runs or differs in settings.
         """
         runs = self._folder.parent
         try:

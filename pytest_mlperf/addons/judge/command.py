@@ -47,7 +47,7 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what the command takes."""
+    """Declare the arguments of the command."""
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="files or folders")
     side = parser.add_mutually_exclusive_group()
     side.add_argument(
