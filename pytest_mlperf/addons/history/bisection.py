@@ -118,7 +118,7 @@ def across(before: RelativeSpeed, now: RelativeSpeed) -> RelativeSpeed:
 
 
 def smallest_drop(speeds: Mapping[int, RelativeSpeed]) -> tuple[int, int] | None:
-    """Return the nearest two commits (the first such pair) of which the later is surely worse."""
+    """Return the nearest pair of commits whose later one is provably worse; the first such."""
     proven = [
         (now - before, before, now)
         for before, now in combinations(sorted({0, *speeds}), 2)
@@ -147,7 +147,7 @@ def excluded_by_good(limit: float, whole: RelativeSpeed, *, falls: bool) -> floa
 
 
 PARTIAL_DROP_SHARE = 0.75
-"""A smaller share of the log ratio of the drop is reported as a part of it."""
+"""Share of the drop's log ratio below which a change is reported as a part of the drop."""
 
 
 def is_part(speed: RelativeSpeed, whole: RelativeSpeed) -> bool:
