@@ -8,11 +8,11 @@ from pytest_mlperf import Leverage, Scores
 from pytest_mlperf.adapters.lazy import NDArray, np
 
 MIN_VARIANCE_SHARE = 1e-9
-"""Minimum share of a part's variance that samples must show; below, one sample decides the part."""
+"""Visible share of a part's variance below which one sample determines the part's score."""
 
 
 def whole_scores(metric: str, value: float, pseudo: Sequence[float], leverage: Leverage) -> Scores:
-    """Return the score of a whole data set, a sample's score being its pseudo-value."""
+    """Return a data set's score, with pseudo-values as the samples' scores."""
     return Scores(
         per_sample={metric: pseudo},
         aggregate={metric: value},
@@ -41,7 +41,7 @@ class Shares:
         self._of_samples = np.zeros(samples)
 
     def add(self, weights: NDArray[np.int64] | NDArray[np.float64]) -> None:
-        """Add a part, such as a class, in which the samples have these weights, not all 0."""
+        """Add a part, such as a class, by its samples' weights, which are not all 0."""
         shares = weights / weights.sum()
         squares = shares**2
         total = float(squares.sum())

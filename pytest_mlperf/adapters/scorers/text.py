@@ -48,7 +48,7 @@ def is_right(text: str, target: str) -> bool:
 
 TOKEN_DTYPES = {"int32": "<i4", "int64": "<i8"}
 BATCH_SAMPLES = 1024
-"""Samples decoded together, since their ids are then Python numbers, which need more memory."""
+"""Samples decoded per batch: their ids become Python numbers, which need more memory."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,7 +89,7 @@ class DecoderOptions:
 
 
 def check_processes(scorer: str, processes: object) -> None:
-    """Raise if the option `processes` is neither None nor a number from 1 on."""
+    """Raise if the option `processes` is neither None nor a whole number, at least 1."""
     if processes is not None and (type(processes) is not int or processes < 1):
         raise SuiteError(
             f"scorer {scorer}: processes = {processes!r} must be a number from 1 on",
@@ -276,7 +276,7 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt
 CONFIG_FILE, TOKENIZER_FILE = "tokenizer_config.json", "tokenizer.json"
 
 LIGHT, FULL = "tokenizers", "transformers"
-"""Libraries that read these files."""
+"""Libraries that can load a tokenizer: the small one, and the one that loads all kinds."""
 
 INSTALL_NAMES = {LIGHT: "'pytest-mlperf[scoring]'"}
 """Argument of pip install for a library, if it is not the library's name."""

@@ -249,7 +249,7 @@ def _names() -> dict[str, Any]:
 
 
 def _tree(text: str) -> ast.expr:
-    """Return the Python that sympy's parser makes of a formula, without running it."""
+    """Parse a formula with sympy's parser; return its Python syntax tree, without running it."""
     from sympy.parsing import sympy_parser as parser
 
     rules = (*parser.standard_transformations, parser.implicit_multiplication_application)

@@ -274,13 +274,13 @@ def _summary_f_measure(reference: Sequence[Sentence], prediction: Sequence[Sente
 
 
 def _covered(sentence: Sentence, others: Sequence[Sentence]) -> list[int]:
-    """Return the words of a sentence that are in a common subsequence with any other, in order."""
+    """Return a sentence's words in a longest common subsequence with any of `others`."""
     positions = set().union(*(_common(sentence, other) for other in others))
     return [sentence[position] for position in sorted(positions)]
 
 
 def _common(sentence: Sentence, other: Sentence) -> list[int]:
-    """Return positions in a sentence of a longest common subsequence, found from the ends."""
+    """Return a sentence's positions of a longest common subsequence, searched from the end."""
     if not set(sentence) & set(other):
         return []
     lengths = _lengths(sentence, other)

@@ -30,7 +30,7 @@ MODELS = {
     "transformer_2": diffusers.WanTransformer3DModel,
     "vae": diffusers.AutoencoderKLWan,
 }
-"""Parts with weights."""
+"""Class in transformers or diffusers of each part with weights."""
 
 
 def open_pipeline(
