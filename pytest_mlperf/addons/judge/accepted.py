@@ -29,7 +29,7 @@ Action = Literal["missing", "replace"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BaselineUpdate:
-    """Hold who-what of one update: the action, the day, the reason and the verdict then."""
+    """Hold one update: the action, the day, the reason and the verdict at that time."""
 
     action: str
     date: str
@@ -98,9 +98,9 @@ def place(name: str) -> Path:
     return FOLDER / f"{name}.json"
 
 
-def load(name: str) -> tuple[ToolRun, ...]:
-    """Return the accepted runs; raise MlperfError if there are none, or the file is damaged."""
-    file = place(name)
+def load(name: str, root: Path = Path()) -> tuple[ToolRun, ...]:
+    """Return the runs that a project accepted; raise MlperfError without any, or if damaged."""
+    file = root / place(name)
     baseline = DOCUMENT.load(file)
     if baseline is None:
         raise MlperfError(
@@ -215,12 +215,12 @@ _SHARED = (
     "duration_s",
 )
 
-_FIGURES = ("metrics", "scores", "sent", "failed", "broken")
+_POINT_FIELDS = ("metrics", "scores", "sent", "failed", "broken")
 
 
 def _accepted(run: ToolRun) -> AcceptedRun:
     points = {
-        point.name: PointFigures(**{name: getattr(point, name) for name in _FIGURES})
+        point.name: PointFigures(**{name: getattr(point, name) for name in _POINT_FIELDS})
         for point in run.points
     }
     return AcceptedRun(points=points, **{name: getattr(run, name) for name in _SHARED})
@@ -233,7 +233,7 @@ def _runs(baseline: AcceptedRuns) -> tuple[ToolRun, ...]:
         points = []
         for name, figures in run.points.items():
             of = conditions.get((run.tool, name), AcceptedPoint(tool=run.tool, name=name))
-            values = {key: getattr(figures, key) for key in _FIGURES}
+            values = {key: getattr(figures, key) for key in _POINT_FIELDS}
             values["metrics"] = {m: v for m, v in figures.metrics.items() if v > 0}
             points.append(
                 ToolPoint(

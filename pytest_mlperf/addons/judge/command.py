@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from pytest_mlperf import MlperfError, Outcome
 from pytest_mlperf.addons.judge import accepted, report
 from pytest_mlperf.addons.judge.files import Reader, Side, read_side, refuse_shared
 from pytest_mlperf.addons.judge.judging import compare
-from pytest_mlperf.addons.judge.model import QUANTITIES, named, split
+from pytest_mlperf.addons.judge.model import JUDGED_QUANTITIES, named, split
 from pytest_mlperf.addons.judge.planning import schedule
 from pytest_mlperf.addons.judge.readers.table import column_of, reader_of
 from pytest_mlperf.addons.judge.rows import FileComparison, Settings, session_of
 from pytest_mlperf.cli.output import show, width
 from pytest_mlperf.core.numbers import plural
 from pytest_mlperf.core.untrusted_text import nearest
+from pytest_mlperf.reports.terminal.layout import fold
 from pytest_mlperf.stores.atomic import write_whole
 
 HELP = """\
@@ -46,8 +48,12 @@ examples:
 """
 
 
+REPEATED: Mapping[str, Any] = {"action": "append", "default": []}
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of the command."""
+    """Declare what the command takes."""
+    parser.set_defaults(root=Path())
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="files or folders")
     side = parser.add_mutually_exclusive_group()
     side.add_argument(
@@ -63,10 +69,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="record the baseline, or add a session to it; or replace it",
     )
     parser.add_argument("--reason", default="", metavar="TEXT", help="why --update; it is kept")
+    _add_rules(parser)
+    _add_tables(parser)
+
+
+def _add_rules(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--limit",
-        action="append",
-        default=[],
+        **REPEATED,
         metavar="METRIC=SHARE",
         help="smallest change that matters, as ttft_p99=10%% or ttft=5%%",
     )
@@ -78,8 +88,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--ignore",
-        action="append",
-        default=[],
+        **REPEATED,
         metavar="FACT",
         help="judge although this condition differs or is unknown; the report says so",
     )
@@ -94,68 +103,75 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("provisional", "inconclusive"),
         help="exit 1 for a PROVISIONAL verdict too, or also for an INCONCLUSIVE one",
     )
+
+
+def _add_tables(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--column",
-        action="append",
-        default=[],
+        **REPEATED,
         metavar="METRIC=COLUMN:UNIT:BETTER",
         help="read a table: column and unit of a metric; BETTER is higher or lower",
     )
     parser.add_argument(
-        "--point",
-        action="append",
-        default=[],
-        metavar="COLUMN",
-        help="column of the table that names a case",
+        "--point", **REPEATED, metavar="COLUMN", help="column of the table that names a case"
     )
     parser.add_argument(
         "--report",
-        action="append",
-        default=[],
+        **REPEATED,
         metavar="FORMAT=FILE",
         help=f"write a report too: {', '.join(report.FORMATS)}",
     )
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Judge files; return 1 for a drop or INVALID runs, else 0."""
-    settings, reports = _settings(parsed), list(map(_report, parsed.report))
-    table = _table(parsed)
+    """Judge files; return 1 for a drop or INVALID runs, 2 if nothing can be judged, else 0."""
+    reports = list(map(_report, parsed.report))
     if parsed.update and not parsed.baseline:
         raise MlperfError("--update needs --baseline NAME: the baseline to write")
     if not (parsed.plan or parsed.against or parsed.baseline):
         raise MlperfError("name the other side: --against FILE ..., or --baseline NAME; or --plan")
-    now = read_side(parsed.files, table)
-    _check_sessions(now, settings)
+    now, settings = _side(parsed, parsed.files), _settings(parsed)
     if parsed.plan:
-        show(schedule(now.runs, settings))
+        show(line for text in schedule(now.runs, settings) for line in fold(text, width()))
         return 0
-    base = _base(parsed, table)
-    result = None
-    if base is not None:
-        _check_sessions(base, settings)
-        refuse_shared(base, now)
-        result = _compared(base, now, settings)
-        sides = (
-            _in_words(base, parsed.against or [parsed.baseline], settings),
-            _in_words(now, parsed.files, settings),
-        )
-        show(report.lines(result, sides, width()))
+    recorded = parsed.against or not parsed.update or accepted.place(parsed.baseline).exists()
+    judgement = judged(parsed, now) if recorded else None
+    if judgement:
+        show(report.lines(*judgement, width()))
         for form, file in reports:
-            write_whole(file, report.FORMATS[form](result, sides))
+            write_whole(file, report.FORMATS[form](*judgement))
+    result = judgement[0] if judgement else None
     if parsed.update:
-        done = accepted.update(
-            parsed.baseline,
-            now.runs,
-            result,
-            action=parsed.update,
-            reason=parsed.reason,
-            session_by=settings.session_by,
-        )
-        show([done])
-        if result is None or parsed.update == "replace":
-            return 0
-    return _exit_code(result, parsed.fail_on) if result else 0
+        reason, action = parsed.reason, parsed.update
+        how = {"action": action, "reason": reason, "session_by": settings.session_by}
+        show([accepted.update(parsed.baseline, now.runs, result, **how)])
+    if result is None or parsed.update == "replace":
+        return 0
+    if result.outcome is Outcome.NOT_EVALUATED:
+        return 2
+    return int(result.outcome in failing(parsed.fail_on, one_session=result.one_session))
+
+
+def judged(parsed: argparse.Namespace, now: Side) -> tuple[FileComparison, tuple[str, str]]:
+    """Return the comparison that a command line asks for, and both sides in words."""
+    settings = _settings(parsed)
+    if parsed.against:
+        base = _side(parsed, parsed.against)
+    else:
+        runs = accepted.load(parsed.baseline, parsed.root)
+        named_runs = (replace(run, source=f"{parsed.baseline}: {run.source}") for run in runs)
+        base = Side(runs=tuple(named_runs))
+    refuse_shared(base, now)
+    sides = (
+        _in_words(base, parsed.against or [parsed.baseline], settings),
+        _in_words(now, parsed.files, settings),
+    )
+    return _compared(base, now, settings), sides
+
+
+def new_side(parsed: argparse.Namespace) -> Side:
+    """Return the runs that a command line asks to judge."""
+    return _side(parsed, parsed.files)
 
 
 def _compared(base: Side, now: Side, settings: Settings) -> FileComparison:
@@ -171,23 +187,14 @@ def _compared(base: Side, now: Side, settings: Settings) -> FileComparison:
     return replace(result, notes=(*base.notes, *now.notes, *result.notes))
 
 
-def _exit_code(result: FileComparison, fail_on: str | None) -> int:
-    failing = {*report.FAILING, Outcome.NOT_EVALUATED}
+def failing(fail_on: str | None, *, one_session: bool) -> set[Outcome]:
+    """Return the outcomes that fail; with one session a side no verdict is more than a guess."""
+    outcomes = set(report.FAILING)
     if fail_on:
-        failing |= {Outcome.PROVISIONAL, Outcome.SUSPECT}
-    if fail_on == "inconclusive" or (fail_on and result.one_session):
-        failing |= {Outcome.INCONCLUSIVE}
-    return int(result.outcome in failing)
-
-
-def _base(parsed: argparse.Namespace, table: Reader | None) -> Side | None:
-    if parsed.against:
-        return read_side(parsed.against, table)
-    if parsed.update and not accepted.place(parsed.baseline).exists():
-        return None
-    runs = accepted.load(parsed.baseline)
-    named = (replace(run, source=f"{parsed.baseline}: {run.source}") for run in runs)
-    return Side(runs=tuple(named))
+        outcomes |= {Outcome.PROVISIONAL, Outcome.SUSPECT}
+    if fail_on == "inconclusive" or (fail_on and one_session):
+        outcomes |= {Outcome.INCONCLUSIVE}
+    return outcomes
 
 
 def _in_words(side: Side, names: Sequence[object], settings: Settings) -> str:
@@ -196,15 +203,17 @@ def _in_words(side: Side, names: Sequence[object], settings: Settings) -> str:
     return f"{plural(len(side.runs), 'run')} of {plural(sessions, 'session')}: {listed}"
 
 
-def _check_sessions(side: Side, settings: Settings) -> None:
-    for one in side.runs:
+def _side(parsed: argparse.Namespace, files: Sequence[Path]) -> Side:
+    side, field = read_side(files, _table(parsed)), parsed.session_by
+    for run in side.runs:
         try:
-            session_of(one, settings.session_by)
-        except KeyError as error:
-            similar = nearest(
-                str(settings.session_by), ["file", "folder", "host", "commit", *one.details]
-            )
-            raise MlperfError(f"{one.source}: no field {error} for --session-by{similar}") from None
+            session_of(run, field)
+        except KeyError:
+            similar = nearest(field, ["date", "file", "folder", "host", "commit", *run.details])
+            raise MlperfError(
+                f"{run.source}: no field {field!r} for --session-by{similar}"
+            ) from None
+    return side
 
 
 def _settings(parsed: argparse.Namespace) -> Settings:
@@ -247,4 +256,4 @@ def _table(parsed: argparse.Namespace) -> Reader | None:
     try:
         return reader_of(list(map(column_of, parsed.column)), parsed.point)
     except ValueError as error:
-        raise MlperfError(f"--column {error}; metrics: {', '.join(QUANTITIES)}") from None
+        raise MlperfError(f"--column {error}; metrics: {', '.join(JUDGED_QUANTITIES)}") from None

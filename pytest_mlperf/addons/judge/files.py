@@ -21,15 +21,21 @@ from pytest_mlperf.addons.judge.model import ToolRun
 from pytest_mlperf.extension import inflate, parse_json, text_of
 from pytest_mlperf.stores.foreign import content_of
 
-MAX_BYTES = 512 * 2**20
+MAX_RESULT_BYTES = 512 * 2**20
 """Largest file: a serving benchmark of 20,000 requests with all its details has 300 MB."""
 
 MAX_VALUES = 20_000_000
 
-GROUP = "pytest_mlperf.readers"
+READER_GROUP = "pytest_mlperf.readers"
 
 _READ_SUFFIXES = (".json", ".jsonl", ".csv", ".txt", ".gz", ".ndjson")
 """Files of a folder that are read; others are no results."""
+
+_SIDE_FILES = (
+    *(".pytorch.json", "mlperf_log_detail.txt", "mlperf_log_accuracy.json"),
+    *("mlperf_log_trace.json", "benchmarks.json.lock", "machine.json"),
+)
+"""Files that tools write beside their results."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +151,7 @@ def run_of(document: ResultFile, tool: str, index: int | None = None, **more: An
 def readers() -> Mapping[str, Reader]:
     """Return all readers by name; raise EnvironmentFault if one cannot be loaded."""
     loaded: dict[str, Reader] = {}
-    for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
+    for entry in sorted(entry_points(group=READER_GROUP), key=lambda entry: entry.name):
         owner = f"reader {entry.name} ({entry.dist.name if entry.dist else entry.module})"
         if entry.name in loaded:
             raise EnvironmentFault(f"{owner}: two packages have a reader of this name; remove one")
@@ -165,10 +171,10 @@ def read_text(path: Path) -> ResultFile:
     Raises:
         MlperfError: It is empty, binary, too large or cannot be read.
     """
-    content = content_of(path, "result file", MAX_BYTES)
+    content = content_of(path, "result file", MAX_RESULT_BYTES)
     if content[:2] == b"\x1f\x8b":
         try:
-            content = inflate(content, MAX_BYTES)
+            content = inflate(content, MAX_RESULT_BYTES)
         except (ValueError, gzip.BadGzipFile) as error:
             raise MlperfError(f"{path}: {error}") from None
     if not content.strip():
@@ -334,7 +340,7 @@ def _in_folder(folder: Path) -> Iterator[ResultFile]:
     for path in sorted(folder.iterdir()):
         if path.is_dir():
             yield from _in_folder(path)
-        elif path.suffix in _READ_SUFFIXES and not path.name.endswith(".pytorch.json"):
+        elif path.suffix in _READ_SUFFIXES and not path.name.endswith(_SIDE_FILES):
             yield read_text(path)
 
 

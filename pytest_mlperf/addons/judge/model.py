@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any
 
 from pytest_mlperf.judge.inputs import Direction
 
@@ -37,7 +35,7 @@ TAIL_FROM = 95.0
 
 SUCCESS = "success_share"
 
-QUANTITIES = {
+JUDGED_QUANTITIES = {
     "requests_per_second": Quantity("requests/s", "req/s", HIGHER, 0.03),
     "output_tokens_per_second": Quantity("output tokens/s", "tokens/s", HIGHER, 0.03),
     "total_tokens_per_second": Quantity("tokens/s", "tokens/s", HIGHER, 0.03),
@@ -81,12 +79,12 @@ RANKS = (
 @cache
 def named(metric: str) -> Quantity | None:
     """Return the quantity of a metric's name; None if the table does not have it."""
-    if metric in QUANTITIES:
-        return QUANTITIES[metric]
+    if metric in JUDGED_QUANTITIES:
+        return JUDGED_QUANTITIES[metric]
     base, statistic = split(metric)
-    if not statistic or base not in QUANTITIES:
+    if not statistic or base not in JUDGED_QUANTITIES:
         return None
-    whole = QUANTITIES[base]
+    whole = JUDGED_QUANTITIES[base]
     tail = statistic == "max" or percentile(statistic) >= TAIL_FROM
     limit = max(whole.limit, TAIL_LIMIT) if tail else whole.limit
     return replace(whole, title=f"{statistic} {whole.title}", limit=limit)
@@ -158,7 +156,7 @@ class ToolPoint:
         metrics: Values by name, above 0, in the unit of their quantity.
         absent: Metrics without a value, and why.
         facts: Conditions that must be equal on both sides, by name.
-        quantities: Definitions of metrics that `QUANTITIES` lacks.
+        quantities: Definitions of metrics that `JUDGED_QUANTITIES` lacks.
         sent, failed: Requests; None if the file does not hold the number.
         broken: Why the case failed as a whole; "" if it did not.
         axis: Position on a curve, such as the concurrency; None if the point is on no curve.
@@ -209,74 +207,3 @@ class ToolRun:
     details: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     duration_s: float | None = None
-
-
-def number(value: Any) -> float | None:
-    """Return a finite number; None for text such as "N/A", NaN, null and truth values."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        as_float = float(value)
-    except OverflowError:
-        return None
-    return as_float if math.isfinite(as_float) else None
-
-
-def positive(value: Any, factor: float = 1.0) -> float | None:
-    """Return a number above 0 times a factor; tools write 0 and -1 for what is not measured."""
-    value = number(value)
-    scaled = value * factor if value is not None and value > 0 else 0.0
-    return scaled if 1e-30 < scaled < 1e30 else None
-
-
-def whole(value: Any) -> int | None:
-    """Return a count; None for what is none."""
-    value = number(value)
-    return int(value) if value is not None and value >= 0 and value == int(value) else None
-
-
-def per(total: Any, count: Any) -> float | None:
-    """Return a total per item; None if one of both is unknown or 0."""
-    a, b = positive(total), positive(count)
-    return a / b if a and b else None
-
-
-TOKENS = 0.02
-"""Relative difference of mean lengths that random prompts of one setting explain."""
-
-
-def lengths(count: Any, tokens_in: Any, tokens_out: Any) -> dict[str, Fact]:
-    """Return the facts on tokens per request, from totals; `count` is 1 for means."""
-    return {
-        "input tokens per request": Fact(per(tokens_in, count), tolerance=TOKENS),
-        "output tokens per request": Fact(per(tokens_out, count), tolerance=TOKENS),
-    }
-
-
-def texts(raw: Mapping[str, Any], *names: str) -> dict[str, str]:
-    """Return short values of some keys as text, without those that are absent or null."""
-    values = {name: raw.get(name) for name in names}
-    return {
-        name: str(value)[:120]
-        for name, value in values.items()
-        if isinstance(value, str | int | float) and str(value)
-    }
-
-
-def text(raw: Mapping[str, Any], *names: str) -> str | None:
-    """Return the first of some keys that is a short value, as text."""
-    return next(iter(texts(raw, *names).values()), None)
-
-
-def facts_of(raw: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Fact]:
-    """Return facts by title from keys that are text, numbers or truth values."""
-    return {title: Fact(plain(raw.get(key))) for title, key in names.items()}
-
-
-def plain(value: Any) -> str | float | None:
-    """Return a value as a fact holds it; infinity is the text "inf"."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, int | float):
-        return number(value) if number(value) is not None else str(value)
-    return None if value is None or isinstance(value, dict | list) else str(value)[:200]

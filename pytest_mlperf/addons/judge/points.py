@@ -10,21 +10,8 @@ from typing import NamedTuple
 
 from pytest_mlperf import Outcome
 from pytest_mlperf.addons.judge.files import readers
-from pytest_mlperf.addons.judge.model import (
-    SUCCESS,
-    Fact,
-    Quantity,
-    ToolPoint,
-    split,
-)
-from pytest_mlperf.addons.judge.rows import (
-    JUDGED,
-    MeasuredPoint,
-    Row,
-    Settings,
-    row_of,
-    usual,
-)
+from pytest_mlperf.addons.judge.model import SUCCESS, Fact, Quantity, ToolPoint, split
+from pytest_mlperf.addons.judge.rows import JUDGED, MeasuredPoint, Row, Settings, row_of, usual
 from pytest_mlperf.judge.inputs import Direction
 from pytest_mlperf.judge.rule_r import Value
 

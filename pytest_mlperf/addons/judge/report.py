@@ -17,11 +17,13 @@ from pytest_mlperf.extension import broken
 from pytest_mlperf.judge.inputs import Direction
 from pytest_mlperf.reports.terminal.layout import fold, paragraphs, table
 
-COLUMNS = ("verdict", "metric", "before", "now", "change", "interval", "limit", "runs")
+VERDICT_COLUMNS = ("verdict", "metric", "before", "now", "change", "interval", "limit", "runs")
 
 FAILING = (Outcome.PERF_DROP, Outcome.ACC_DROP, Outcome.INVALID)
 
-_TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (0.0, "ns"))
+UNDECIDED = (Outcome.SUSPECT, Outcome.PROVISIONAL, Outcome.INCONCLUSIVE)
+
+_TIME_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (0.0, "ns"))
 
 
 def headline(result: FileComparison) -> str:
@@ -53,7 +55,11 @@ def lines(result: FileComparison, sides: Sequence[str], width: int) -> list[str]
     rows = [row for row in result.rows if row.outcome or row.note]
     cells = [cells_of(row) for row in rows]
     head, *body = table(
-        COLUMNS, cells, width - 2, left=["verdict", "metric"], spare=["runs", "interval", "before"]
+        VERDICT_COLUMNS,
+        cells,
+        width - 2,
+        left=["verdict", "metric"],
+        spare=["runs", "interval", "before"],
     )
     text += ["", f"  {head}"] if rows else [""]
     last = ("", "")
@@ -121,7 +127,7 @@ def _points(value: float) -> str:
 def amount(value: float, unit: str) -> str:
     """Return a value with its unit; times in s, ms, µs or ns."""
     if unit == "s":
-        factor, name = next((f or 1e-9, n) for f, n in _TIMES if value >= f * 0.99995 or not f)
+        factor, name = next((f or 1e-9, n) for f, n in _TIME_UNITS if value >= f * 0.99995 or not f)
         return f"{rounded(value / factor)} {name}"
     return f"{rounded(value)} {unit}".strip()
 
@@ -167,7 +173,7 @@ def _json_row(row: Row) -> dict[str, Any]:
 def as_markdown(result: FileComparison, sides: Sequence[str]) -> str:
     """Return the comparison as a Markdown table, for summaries and comments."""
     text = [f"**{markdown_text(headline(result))}**", ""]
-    names = ("point", *COLUMNS)
+    names = ("point", *VERDICT_COLUMNS)
     text += [f"| {' | '.join(names)} |", "|" + "---|" * len(names)]
     for row in result.rows:
         cells = {"point": row.point, **cells_of(row)}

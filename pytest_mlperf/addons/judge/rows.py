@@ -8,14 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from pytest_mlperf import Outcome
-from pytest_mlperf.addons.judge.model import (
-    RANKS,
-    Quantity,
-    ToolPoint,
-    ToolRun,
-    named,
-    split,
-)
+from pytest_mlperf.addons.judge.model import RANKS, Quantity, ToolPoint, ToolRun, named, split
 from pytest_mlperf.judge.inputs import Direction
 
 NOT_PROVEN = "not proven: one session a side"

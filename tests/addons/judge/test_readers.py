@@ -199,6 +199,24 @@ EXPECTED: dict[str, tuple[str, dict[str, dict[str, float]]]] = {
         "locust-csv",
         {"POST /v1": {"latency_mean": 0.0805, "latency_p99": 0.4}, "GET /health": {}},
     ),
+    "loadgen/mlperf_log_summary.txt": (
+        "loadgen",
+        {
+            "Server": {
+                "samples_per_second": 8.77,
+                "tokens_per_second": 2567.81,
+                "latency_mean": 9.8,
+                "latency_p99": 19.5,
+                "ttft_p50": 0.21,
+                "ttft_p99.9": 1.91,
+                "tpot_p99": 0.145,
+            }
+        },
+    ),
+    "../endpoints/c4": (
+        "endpoints",
+        {"concurrency 4": {}},
+    ),
     "lm-eval.json": ("lm-eval", {"gsm8k": {}, "wikitext": {}}),
     "samples_gsm8k_2026-11-12T08-00-00.jsonl": (
         "lm-eval-samples",

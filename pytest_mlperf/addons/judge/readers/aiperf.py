@@ -7,27 +7,29 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pytest_mlperf.addons.judge.files import Reader, ResultFile, run_of
-from pytest_mlperf.addons.judge.model import (
+from pytest_mlperf.addons.judge.model import Fact, ToolPoint, ToolRun
+from pytest_mlperf.addons.judge.readers.fields import (
+    SECONDS_PER_UNIT,
     TOKENS,
-    Fact,
-    ToolPoint,
-    ToolRun,
+    Values,
+    mapping,
+    median,
+    moment,
     number,
     plain,
     text,
     texts,
     whole,
 )
-from pytest_mlperf.addons.judge.readers.fields import UNITS, Values, mapping, median, moment
 
-_LATENCIES = {
+_AIPERF_TIMES = {
     "request_latency": "latency",
     "time_to_first_token": "ttft",
     "time_to_second_token": "ttst",
     "inter_token_latency": "itl",
 }
 
-_RATES = {
+_AIPERF_RATES = {
     "output_token_throughput": "output_tokens_per_second",
     "total_token_throughput": "total_tokens_per_second",
     "output_token_throughput_per_user": "tokens_per_second_per_user",
@@ -90,14 +92,14 @@ def _average(raw: Mapping[str, Any], name: str) -> float | None:
 
 def _point(raw: Mapping[str, Any], *, errors_told: bool) -> ToolPoint:
     values = Values()
-    for key, base in _LATENCIES.items():
+    for key, base in _AIPERF_TIMES.items():
         of = mapping(raw, key)
         unit = str(of.get("unit", "ms"))
-        if unit in UNITS:
-            values.statistics(base, of, UNITS[unit])
+        if unit in SECONDS_PER_UNIT:
+            values.statistics(base, of, SECONDS_PER_UNIT[unit])
         else:
             values.absent[f"{base}_p50"] = f"its unit {unit!r} is unknown"
-    for key, metric in _RATES.items():
+    for key, metric in _AIPERF_RATES.items():
         values.add(metric, mapping(raw, key).get("avg"))
     flat = dict(_flat(mapping(raw, "input_config")))
     concurrency, rate = (_setting(flat, name) for name in ("concurrency", "request_rate"))
@@ -186,9 +188,12 @@ def _records(document: ResultFile) -> Iterator[ToolRun]:
         if record.get("error"):
             failed[turn] += 1
             continue
-        for key, base in _LATENCIES.items():
+        for key, base in _AIPERF_TIMES.items():
             metric = mapping(record, "metrics", key)
-            value, factor = number(metric.get("value")), UNITS.get(str(metric.get("unit", "ms")))
+            value, factor = (
+                number(metric.get("value")),
+                SECONDS_PER_UNIT.get(str(metric.get("unit", "ms"))),
+            )
             if value and factor:
                 turns[turn][f"{base}_p50"].append(value * factor)
     points = tuple(

@@ -10,18 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from pytest_mlperf.addons.judge.files import Reader, ResultFile, read_text, run_of
-from pytest_mlperf.addons.judge.model import (
-    LOWER,
-    NEITHER,
-    Fact,
-    Quantity,
-    ToolPoint,
-    ToolRun,
-    plain,
-    text,
-    texts,
-)
-from pytest_mlperf.addons.judge.readers.fields import Values, mapping
+from pytest_mlperf.addons.judge.model import NEITHER, Fact, Quantity, ToolPoint, ToolRun
+from pytest_mlperf.addons.judge.readers.fields import Values, mapping, plain, text, texts
 
 
 def _estimates(folder: Path) -> list[Path]:
@@ -91,6 +81,9 @@ def _asv(document: ResultFile) -> Iterator[ToolRun]:
     )
 
 
+_ASV_METRICS = {"time": "time_p50", "timeraw": "time_p50", "mem": "memory", "peakmem": "memory"}
+
+
 def _asv_points(
     name: str, row: Any, columns: list[str], definitions: Mapping[str, Any]
 ) -> Iterator[ToolPoint]:
@@ -99,30 +92,23 @@ def _asv_points(
     combinations = list(itertools.product(*params))
     unit = str(mapping(definitions, name).get("unit", "seconds"))
     kind = name.rpartition(".")[2].partition("_")[0]
-    metric = {"time": "time_p50", "timeraw": "time_p50", "mem": "memory", "peakmem": "memory"}.get(
-        kind, "track"
-    )
+    metric = _ASV_METRICS.get(kind, "track")
     for number, combination in enumerate(combinations):
-        value = results[number] if isinstance(results, list) and number < len(results) else None
+        value = _cell(results, number)
         shown = f"({', '.join(map(str, combination))})" if combination else ""
         facts = {
             "benchmark version": Fact(plain(cells.get("version"))),
-            **{
-                title: Fact(plain(_cell(cells.get(column), number)))
-                for title, column in (("calls per sample", "stats_number"),)
-            },
+            "calls per sample": Fact(plain(_cell(cells.get("stats_number"), number))),
         }
         if value is None:
             yield ToolPoint(name=f"{name}{shown}", facts=facts, broken="asv has null: it failed")
             continue
-        skipped = isinstance(value, float) and math.isnan(value)
         values = Values()
-        if skipped:
+        if isinstance(value, float) and math.isnan(value):
             values.absent[metric] = "skipped"
         else:
             values.add(metric, value)
-        direction = LOWER if metric != "track" else NEITHER
-        quantity = Quantity(f"tracked value [{unit}]", unit, direction)
+        quantity = Quantity(f"tracked value [{unit}]", unit, NEITHER)
         yield ToolPoint(
             name=f"{name}{shown}",
             **values.fields,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 import re
 from collections.abc import Mapping
 from typing import Any
 
-from pytest_mlperf.addons.judge.model import Fact, number, positive
+from pytest_mlperf.addons.judge.model import Fact
 
-SGLANG = (
+SGLANG_KEYS = (
     *("total_output_tokens_retokenized", "sharegpt_output_len", "random_input_len", "server_info"),
     *("cache_report", "accept_length", "mean_e2e_latency_ms", "dataset_name", "random_range_ratio"),
 )
@@ -21,7 +22,7 @@ CACHE_TOLERANCE = 0.05
 
 _COMPACT = re.compile(r"(\d{8})-?(\d{6})")
 
-UNITS = {
+SECONDS_PER_UNIT = {
     name: factor
     for factor, names in (
         (1.0, "s sec seconds second"),
@@ -57,7 +58,14 @@ def moment(value: Any) -> float | None:
     return seconds
 
 
-STATISTICS = {"mean": "mean", "avg": "mean", "average": "mean", "median": "p50", "med": "p50"}
+STATISTICS = {
+    "med": "p50",
+    "min": "min",
+    "mean": "mean",
+    "avg": "mean",
+    "average": "mean",
+    "median": "p50",
+}
 
 LEAST_RANK = 75.0
 """Percentiles below it, but for the median, are not read: they show no more than the median."""
@@ -109,6 +117,77 @@ _BASES = {
     "inter_token_latency": "itl",
 }
 """Bases of metrics by the name that tools use in keys."""
+
+
+def number(value: Any) -> float | None:
+    """Return a finite number; None for text such as "N/A", NaN, null and truth values."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        as_float = float(value)
+    except OverflowError:
+        return None
+    return as_float if math.isfinite(as_float) else None
+
+
+def positive(value: Any, factor: float = 1.0) -> float | None:
+    """Return a number above 0 times a factor; tools write 0 and -1 for what is not measured."""
+    value = number(value)
+    scaled = value * factor if value is not None and value > 0 else 0.0
+    return scaled if 1e-30 < scaled < 1e30 else None
+
+
+def whole(value: Any) -> int | None:
+    """Return a count; None for what is none."""
+    value = number(value)
+    return int(value) if value is not None and value >= 0 and value == int(value) else None
+
+
+def per(total: Any, count: Any) -> float | None:
+    """Return a total per item; None if one of both is unknown or 0."""
+    a, b = positive(total), positive(count)
+    return a / b if a and b else None
+
+
+TOKENS = 0.02
+"""Relative difference of mean lengths that random prompts of one setting explain."""
+
+
+def lengths(count: Any, tokens_in: Any, tokens_out: Any) -> dict[str, Fact]:
+    """Return the facts on tokens per request, from totals; `count` is 1 for means."""
+    return {
+        "input tokens per request": Fact(per(tokens_in, count), tolerance=TOKENS),
+        "output tokens per request": Fact(per(tokens_out, count), tolerance=TOKENS),
+    }
+
+
+def texts(raw: Mapping[str, Any], *names: str) -> dict[str, str]:
+    """Return short values of some keys as text, without those that are absent or null."""
+    values = {name: raw.get(name) for name in names}
+    return {
+        name: str(value)[:120]
+        for name, value in values.items()
+        if isinstance(value, str | int | float) and str(value)
+    }
+
+
+def text(raw: Mapping[str, Any], *names: str) -> str | None:
+    """Return the first of some keys that is a short value, as text."""
+    return next(iter(texts(raw, *names).values()), None)
+
+
+def facts_of(raw: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Fact]:
+    """Return facts by title from keys that are text, numbers or truth values."""
+    return {title: Fact(plain(raw.get(key))) for title, key in names.items()}
+
+
+def plain(value: Any) -> str | float | None:
+    """Return a value as a fact holds it; infinity is the text "inf"."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float):
+        return number(value) if number(value) is not None else str(value)
+    return None if value is None or isinstance(value, dict | list) else str(value)[:200]
 
 
 def mapping(raw: Mapping[str, Any], *keys: str) -> Mapping[str, Any]:

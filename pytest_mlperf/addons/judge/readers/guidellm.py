@@ -6,11 +6,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pytest_mlperf.addons.judge.files import Reader, ResultFile, run_of
-from pytest_mlperf.addons.judge.model import (
+from pytest_mlperf.addons.judge.model import Fact, ToolPoint, ToolRun
+from pytest_mlperf.addons.judge.readers.fields import (
+    LEAST_RANK,
     TOKENS,
-    Fact,
-    ToolPoint,
-    ToolRun,
+    Values,
+    mapping,
+    moment,
     number,
     plain,
     positive,
@@ -18,9 +20,8 @@ from pytest_mlperf.addons.judge.model import (
     texts,
     whole,
 )
-from pytest_mlperf.addons.judge.readers.fields import LEAST_RANK, Values, mapping, moment
 
-_TIMES = {
+_GUIDELLM_TIMES = {
     "request_latency": ("latency", 1.0),
     "time_to_first_token_ms": ("ttft", 1e-3),
     "inter_token_latency_ms": ("itl", 1e-3),
@@ -28,7 +29,7 @@ _TIMES = {
 }
 """Metrics with their factor to seconds: the request latency is in seconds, the others are not."""
 
-_RATES = {
+_GUIDELLM_RATES = {
     "requests_per_second": "requests_per_second",
     "output_tokens_per_second": "output_tokens_per_second",
     "tokens_per_second": "total_tokens_per_second",
@@ -66,17 +67,16 @@ def _read(document: ResultFile) -> Iterator[ToolRun]:
 def _point(raw: Mapping[str, Any], whole_file: Mapping[str, Any]) -> ToolPoint:
     measured = raw["metrics"]
     values = Values()
-    for key, (base, factor) in _TIMES.items():
+    for key, (base, factor) in _GUIDELLM_TIMES.items():
         of = mapping(measured, key, "successful")
-        for name, statistic in (("mean", "mean"), ("median", "p50")):
-            values.add(f"{base}_{statistic}", of.get(name), factor)
+        values.statistics(base, of, factor)
         ranks = of.get("percentiles")
         for name, value in ranks.items() if isinstance(ranks, Mapping) else ():
             digits = str(name)[1:]  # p001 is 0.1 %, p999 is 99.9 %
             rank = f"{digits[:2]}.{digits[2:]}".rstrip(".")
             if digits.isdigit() and float(rank) >= LEAST_RANK:
                 values.add(f"{base}_p{rank}", value, factor)
-    for key, metric in _RATES.items():
+    for key, metric in _GUIDELLM_RATES.items():
         values.add(metric, mapping(measured, key, "successful").get("mean"))
     totals = mapping(measured, "request_totals")
     sent, failed = whole(totals.get("total")), whole(totals.get("errored"))
@@ -119,4 +119,4 @@ def _constraints(configuration: Mapping[str, Any], whole_file: Mapping[str, Any]
     return ", ".join(words) or None
 
 
-READER = Reader(title="GuideLLM", recognise=_is_guidellm, read=_read)
+GUIDELLM = Reader(title="GuideLLM", recognise=_is_guidellm, read=_read)

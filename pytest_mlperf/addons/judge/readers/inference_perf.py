@@ -7,26 +7,26 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pytest_mlperf.addons.judge.files import Reader, ResultFile, run_of
-from pytest_mlperf.addons.judge.model import (
+from pytest_mlperf.addons.judge.model import Fact, ToolPoint, ToolRun
+from pytest_mlperf.addons.judge.readers.fields import (
+    CACHE_TOLERANCE,
     TOKENS,
-    Fact,
-    ToolPoint,
-    ToolRun,
+    Values,
+    mapping,
     number,
     plain,
     positive,
     whole,
 )
-from pytest_mlperf.addons.judge.readers.fields import CACHE_TOLERANCE, Values, mapping
 
-_LATENCIES = {
+_INFERENCE_PERF_TIMES = {
     "request_latency": "latency",
     "time_to_first_token": "ttft",
     "time_per_output_token": "tpot",
     "inter_token_latency": "itl",
 }
 
-_RATES = {
+_INFERENCE_PERF_RATES = {
     "output_tokens_per_sec": "output_tokens_per_second",
     "total_tokens_per_sec": "total_tokens_per_second",
     "input_tokens_per_sec": "input_tokens_per_second",
@@ -50,10 +50,10 @@ def _read(document: ResultFile) -> Iterator[ToolRun]:
     successes = mapping(raw, "successes")
     values = Values()
     latencies = mapping(successes, "latency") or successes
-    for key, base in _LATENCIES.items():
+    for key, base in _INFERENCE_PERF_TIMES.items():
         values.statistics(base, latencies.get(key))
     throughput = mapping(successes, "throughput") or successes
-    for key, metric in _RATES.items():
+    for key, metric in _INFERENCE_PERF_RATES.items():
         values.add(metric, throughput.get(key))
     goodput = mapping(successes, "goodput_metrics")
     values.add("goodput", goodput.get("request_goodput"))
@@ -116,7 +116,7 @@ def _target(document: ResultFile, goodput: Mapping[str, Any]) -> str | None:
 
 
 def _suspicious(ratios: Mapping[str, float]) -> Mapping[str, str]:
-    rates = [ratio for name, ratio in ratios.items() if name in _RATES.values()]
+    rates = [ratio for name, ratio in ratios.items() if name in _INFERENCE_PERF_RATES.values()]
     if not rates or any(abs(rate - 1) > SAME_RATE for rate in rates):
         return {}
     return {
@@ -127,4 +127,6 @@ def _suspicious(ratios: Mapping[str, float]) -> Mapping[str, str]:
     }
 
 
-READER = Reader(title="inference-perf", recognise=_is_summary, read=_read, suspicious=_suspicious)
+INFERENCE_PERF = Reader(
+    title="inference-perf", recognise=_is_summary, read=_read, suspicious=_suspicious
+)

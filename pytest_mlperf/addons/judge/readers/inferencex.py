@@ -7,18 +7,20 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pytest_mlperf.addons.judge.files import Reader, ResultFile, run_of
-from pytest_mlperf.addons.judge.model import Fact, ToolPoint, ToolRun, facts_of, plain, texts, whole
-from pytest_mlperf.addons.judge.readers.fields import Values, mapping
+from pytest_mlperf.addons.judge.model import Fact, ToolPoint, ToolRun
+from pytest_mlperf.addons.judge.readers.fields import Values, facts_of, mapping, plain, texts, whole
 
-_LATENCY = re.compile(r"(?P<statistic>mean|median|p[0-9.]+)_(?P<base>ttft|tpot|itl|e2el)")
+_INFERENCEX_LATENCY = re.compile(
+    r"(?P<statistic>mean|median|p[0-9.]+)_(?P<base>ttft|tpot|itl|e2el)"
+)
 
-_RATES = {
+_INFERENCEX_RATES = {
     "tokens_per_second_per_gpu": "tput_per_gpu",
     "output_tokens_per_second_per_gpu": "output_tput_per_gpu",
     "input_tokens_per_second_per_gpu": "input_tput_per_gpu",
 }
 
-_FACTS = {
+_INFERENCEX_FACTS = {
     "hardware": "hw",
     "model": "infmax_model_prefix",
     "precision": "precision",
@@ -64,13 +66,13 @@ def _name(raw: Mapping[str, Any]) -> str:
 def _point(raw: Mapping[str, Any], **more: Any) -> ToolPoint:
     concurrency = plain(raw.get("conc"))
     axis = concurrency if isinstance(concurrency, float) else None
-    return ToolPoint(name=_name(raw), facts=facts_of(raw, _FACTS), axis=axis, **more)
+    return ToolPoint(name=_name(raw), facts=facts_of(raw, _INFERENCEX_FACTS), axis=axis, **more)
 
 
 def _fixed_length(raw: Mapping[str, Any]) -> ToolPoint:
-    values = Values(raw, _RATES)
+    values = Values(raw, _INFERENCEX_RATES)
     # In seconds, unlike the raw files of the same harness.
-    values.matching(raw, _LATENCY, 1.0)
+    values.matching(raw, _INFERENCEX_LATENCY, 1.0)
     return _point(raw, **values.fields)
 
 
@@ -87,7 +89,7 @@ def _agentic(raw: Mapping[str, Any]) -> ToolPoint:
     return _point(raw, **values.fields, sent=sent, failed=failed)
 
 
-READER = Reader(title="InferenceX", recognise=_is_aggregate, read=_read)
+INFERENCEX = Reader(title="InferenceX", recognise=_is_aggregate, read=_read)
 
 
 def _is_llmperf(document: ResultFile) -> bool:

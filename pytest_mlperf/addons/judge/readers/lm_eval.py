@@ -18,12 +18,8 @@ from pytest_mlperf.addons.judge.model import (
     TaskScore,
     ToolPoint,
     ToolRun,
-    number,
-    plain,
-    text,
-    texts,
 )
-from pytest_mlperf.addons.judge.readers.fields import mapping, moment
+from pytest_mlperf.addons.judge.readers.fields import mapping, moment, number, plain, text, texts
 
 _DIRECTIONS = {True: HIGHER, False: LOWER}
 
@@ -35,7 +31,7 @@ _HIGHER = re.compile(
 )
 """Metrics of the harness by their direction, for files that do not hold it."""
 
-_WHOLE = {
+_WHOLE_RUN_FACTS = {
     "chat template": "chat_template_sha",
     "system instruction": "system_instruction_sha",
     "few-shot as turns": "fewshot_as_multiturn",
@@ -97,7 +93,10 @@ def _task(
             "task version": Fact(plain(mapping(raw, "versions").get(task))),
             "few-shot examples": Fact(plain(mapping(raw, "n-shot").get(task))),
             "documents": Fact(number(mapping(raw, "n-samples", task).get("effective"))),
-            **{title: Fact(plain(raw.get(key)) or "none") for title, key in _WHOLE.items()},
+            **{
+                title: Fact(plain(raw.get(key)) or "none")
+                for title, key in _WHOLE_RUN_FACTS.items()
+            },
             "generation settings": Fact(_settings(configuration.get("gen_kwargs"))),
             "limit of documents": Fact(plain(configuration.get("limit")) or "none"),
             # Equal prompts make the version of the harness irrelevant.
@@ -164,5 +163,5 @@ def _numeric(line: Mapping[str, Any]) -> list[str]:
     return [key for key, value in line.items() if key != "doc_id" and number(value) is not None]
 
 
-RESULTS = Reader(title="lm-evaluation-harness", recognise=_is_results, read=_results)
-SAMPLES = Reader(title="lm-eval's samples", recognise=_is_samples, read=_samples)
+LM_EVAL_RESULTS = Reader(title="lm-evaluation-harness", recognise=_is_results, read=_results)
+LM_EVAL_SAMPLES = Reader(title="lm-eval's samples", recognise=_is_samples, read=_samples)

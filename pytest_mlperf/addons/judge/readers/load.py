@@ -6,8 +6,15 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pytest_mlperf.addons.judge.files import Reader, ResultFile, run_of
-from pytest_mlperf.addons.judge.model import Fact, ToolPoint, ToolRun, number, positive, whole
-from pytest_mlperf.addons.judge.readers.fields import Values, mapping, moment
+from pytest_mlperf.addons.judge.model import Fact, ToolPoint, ToolRun
+from pytest_mlperf.addons.judge.readers.fields import (
+    Values,
+    mapping,
+    moment,
+    number,
+    positive,
+    whole,
+)
 
 
 def _k6_metrics(document: ResultFile) -> Mapping[str, Any]:

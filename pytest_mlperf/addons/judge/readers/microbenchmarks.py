@@ -7,20 +7,18 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pytest_mlperf.addons.judge.files import Reader, ResultFile, run_of
-from pytest_mlperf.addons.judge.model import (
-    HIGHER,
-    NEITHER,
-    Fact,
-    Quantity,
-    ToolPoint,
-    ToolRun,
+from pytest_mlperf.addons.judge.model import HIGHER, NEITHER, Fact, Quantity, ToolPoint, ToolRun
+from pytest_mlperf.addons.judge.readers.fields import (
+    SECONDS_PER_UNIT,
+    Values,
+    mapping,
+    moment,
     number,
     plain,
     positive,
     text,
     texts,
 )
-from pytest_mlperf.addons.judge.readers.fields import UNITS, Values, mapping, moment
 
 CLOCK_TOLERANCE = 0.02
 """Relative difference of clock rates that their measurement explains."""
@@ -46,8 +44,7 @@ def _pytest_benchmark(document: ResultFile) -> Iterator[ToolRun]:
     for one in _list_of(document, "benchmarks"):
         stats = mapping(one, "stats")
         values = Values()
-        for name, statistic in (("median", "p50"), ("mean", "mean"), ("min", "min")):
-            values.add(f"time_{statistic}", stats.get(name))
+        values.statistics("time", stats)
         points.append(
             ToolPoint(
                 name=str(one.get("fullname") or one.get("name")),
@@ -135,13 +132,13 @@ def _google_point(
         if row.get("skipped") or row in errors:
             absent["time_mean"] = "skipped"
             continue
-        if unit not in UNITS:
+        if unit not in SECONDS_PER_UNIT:
             absent["time_mean"] = f"its unit {unit!r} is unknown"
             continue
         fields = {"time_mean": "real_time", "cpu_time": "cpu_time", "rate": "items_per_second"}
         fields |= {key: key for key in ("bytes_per_second", *(row.keys() - _GOOGLE))}
         for metric, key in fields.items():
-            factor = UNITS[unit] if key in {"real_time", "cpu_time"} else 1.0
+            factor = SECONDS_PER_UNIT[unit] if key in {"real_time", "cpu_time"} else 1.0
             if (value := positive(row.get(key), factor)) is not None:
                 values[metric].append(value)
     if not values and not absent:
@@ -171,8 +168,7 @@ def _hyperfine(document: ResultFile) -> Iterator[ToolRun]:
     points = []
     for one in _list_of(document, "results"):
         values = Values()
-        for name, statistic in (("median", "p50"), ("mean", "mean"), ("min", "min")):
-            values.add(f"time_{statistic}", one.get(name))
+        values.statistics("time", one)
         codes = one.get("exit_codes")
         codes = codes if isinstance(codes, list) else []
         bad = [code for code in codes if code != 0]

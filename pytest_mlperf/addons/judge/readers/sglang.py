@@ -7,12 +7,15 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pytest_mlperf.addons.judge.files import Reader, ResultFile, run_of
-from pytest_mlperf.addons.judge.model import (
-    Fact,
-    ToolPoint,
-    ToolRun,
+from pytest_mlperf.addons.judge.model import Fact, ToolPoint, ToolRun
+from pytest_mlperf.addons.judge.readers.fields import (
+    CACHE_TOLERANCE,
+    SGLANG_KEYS,
+    Values,
     facts_of,
     lengths,
+    load_name,
+    mapping,
     number,
     plain,
     positive,
@@ -20,17 +23,10 @@ from pytest_mlperf.addons.judge.model import (
     texts,
     whole,
 )
-from pytest_mlperf.addons.judge.readers.fields import (
-    CACHE_TOLERANCE,
-    SGLANG,
-    Values,
-    load_name,
-    mapping,
-)
 
 _LATENCY = re.compile(r"(?P<statistic>mean|median|p[0-9.]+)_(?P<base>e2e_latency|ttft|tpot|itl)_ms")
 
-_RATES = {
+_SGLANG_RATES = {
     "requests_per_second": "request_throughput",
     "output_tokens_per_second": "output_throughput",
     "input_tokens_per_second": "input_throughput",
@@ -43,7 +39,7 @@ _LENGTHS = ("random_input_len", "random_output_len", "sharegpt_output_len")
 
 def _is_sglang(document: ResultFile) -> bool:
     head = document.head
-    return "completed" in head and any(mark in head for mark in SGLANG)
+    return "completed" in head and any(mark in head for mark in SGLANG_KEYS)
 
 
 def _read(document: ResultFile) -> Iterator[ToolRun]:
@@ -61,7 +57,7 @@ def _read(document: ResultFile) -> Iterator[ToolRun]:
 
 
 def _point(raw: Mapping[str, Any], server: Mapping[str, Any]) -> ToolPoint:
-    values = Values(raw, _RATES)
+    values = Values(raw, _SGLANG_RATES)
     values.matching(raw, _LATENCY, 1e-3)
     hits = number(mapping(raw, "cache_report").get("cache_hit_rate_pct"))
     completed = whole(raw.get("completed"))
@@ -86,4 +82,4 @@ def _point(raw: Mapping[str, Any], server: Mapping[str, Any]) -> ToolPoint:
     )
 
 
-READER = Reader(title="SGLang bench_serving", recognise=_is_sglang, read=_read)
+SGLANG_SERVING = Reader(title="SGLang bench_serving", recognise=_is_sglang, read=_read)

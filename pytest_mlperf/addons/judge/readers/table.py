@@ -17,15 +17,18 @@ from pytest_mlperf.addons.judge.model import (
     ToolPoint,
     ToolRun,
     named,
+)
+from pytest_mlperf.addons.judge.readers.fields import (
+    SECONDS_PER_UNIT,
+    moment,
     positive,
     text,
     texts,
 )
-from pytest_mlperf.addons.judge.readers.fields import UNITS, moment
 
 _DIRECTIONS = {"higher": HIGHER, "lower": LOWER}
 
-_FACTORS = {**UNITS, "%": 0.01, "": 1.0}
+_FACTORS = {**SECONDS_PER_UNIT, "%": 0.01, "": 1.0}
 
 _STARTED = ("started", "timestamp", "date", "time")
 
@@ -55,8 +58,8 @@ def column_of(text: str) -> Column:
     if not (metric and name) or rest.count(":") > 2 or direction not in {"", *_DIRECTIONS}:
         raise ValueError(f"{text!r} is not METRIC=COLUMN[:UNIT[:higher|lower]]")
     quantity = named(metric)
-    in_seconds = quantity.unit == "s" if quantity else unit in UNITS
-    if quantity and in_seconds and unit not in UNITS:
+    in_seconds = quantity.unit == "s" if quantity else unit in SECONDS_PER_UNIT
+    if quantity and in_seconds and unit not in SECONDS_PER_UNIT:
         units = ", ".join(("s", "ms", "us", "ns"))
         raise ValueError(f"{text!r}: {metric} is a time; name its unit: {units}")
     shown = "s" if in_seconds else "" if unit == "%" else unit

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pytest_mlperf.addons.judge.files import Reader, ResultFile, run_of
-from pytest_mlperf.addons.judge.model import TOKENS, Fact, ToolPoint, ToolRun, facts_of, plain, text
-from pytest_mlperf.addons.judge.readers.fields import Values, mapping
+from pytest_mlperf.addons.judge.model import Fact, ToolPoint, ToolRun
+from pytest_mlperf.addons.judge.readers.fields import TOKENS, Values, facts_of, mapping, plain, text
 
-_RATES = {
+_TRTLLM_RATES = {
     "requests_per_second": "request_throughput_req_s",
     "output_tokens_per_second": "system_output_throughput_tok_s",
     "total_tokens_per_second": "system_total_throughput_tok_s",
@@ -37,7 +37,7 @@ def _is_report(document: ResultFile) -> bool:
 def _read(document: ResultFile) -> Iterator[ToolRun]:
     raw = document.head
     performance, streaming = mapping(raw, "performance"), mapping(raw, "streaming_metrics")
-    values = Values(performance, _RATES)
+    values = Values(performance, _TRTLLM_RATES)
     values.add("latency_mean", performance.get("avg_request_latency_ms"), 1e-3)
     values.statistics("latency", performance.get("request_latency_percentiles_ms"), 1e-3)
     for base in ("ttft", "tpot"):  # in milliseconds, although the name has no unit
@@ -49,27 +49,19 @@ def _read(document: ResultFile) -> Iterator[ToolRun]:
         for title, key in (("batch", "max_batch_size"), ("rate", "issue_rate"))
         if plain(world.get(key)) is not None
     )
-    yield run_of(
-        document,
-        "trtllm-bench",
-        points=(
-            ToolPoint(
-                name=name or "one load",
-                **values.fields,
-                facts={
-                    **facts_of(engine, _ENGINE),
-                    **facts_of(world, _WORLD),
-                    "GPU": Fact(plain(mapping(raw, "machine").get("name"))),
-                    "requests": Fact(plain(requests.get("num_requests"))),
-                    "input length": Fact(plain(requests.get("avg_input_length")), tolerance=TOKENS),
-                    "output length": Fact(
-                        plain(requests.get("avg_output_length")), tolerance=TOKENS
-                    ),
-                },
-            ),
-        ),
-        version=text(engine, "version"),
+    point = ToolPoint(
+        name=name or "one load",
+        **values.fields,
+        facts={
+            **facts_of(engine, _ENGINE),
+            **facts_of(world, _WORLD),
+            "GPU": Fact(plain(mapping(raw, "machine").get("name"))),
+            "requests": Fact(plain(requests.get("num_requests"))),
+            "input length": Fact(plain(requests.get("avg_input_length")), tolerance=TOKENS),
+            "output length": Fact(plain(requests.get("avg_output_length")), tolerance=TOKENS),
+        },
     )
+    yield run_of(document, "trtllm-bench", points=(point,), version=text(engine, "version"))
 
 
-READER = Reader(title="trtllm-bench", recognise=_is_report, read=_read)
+TRTLLM_BENCH = Reader(title="trtllm-bench", recognise=_is_report, read=_read)

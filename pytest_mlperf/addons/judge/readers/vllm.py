@@ -7,12 +7,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pytest_mlperf.addons.judge.files import Reader, ResultFile, run_of
-from pytest_mlperf.addons.judge.model import (
-    Fact,
-    ToolPoint,
-    ToolRun,
+from pytest_mlperf.addons.judge.model import Fact, ToolPoint, ToolRun
+from pytest_mlperf.addons.judge.readers.fields import (
+    SGLANG_KEYS,
+    Values,
     facts_of,
     lengths,
+    load_name,
+    moment,
     per,
     plain,
     positive,
@@ -20,11 +22,10 @@ from pytest_mlperf.addons.judge.model import (
     texts,
     whole,
 )
-from pytest_mlperf.addons.judge.readers.fields import SGLANG, Values, load_name, moment
 
-LATENCY = re.compile(r"(?P<statistic>mean|median|p[0-9.]+)_(?P<base>ttft|tpot|itl|e2el)_ms")
+VLLM_LATENCY = re.compile(r"(?P<statistic>mean|median|p[0-9.]+)_(?P<base>ttft|tpot|itl|e2el)_ms")
 
-RATES = {
+VLLM_RATES = {
     "requests_per_second": "request_throughput",
     "output_tokens_per_second": "output_throughput",
     "total_tokens_per_second": "total_token_throughput",
@@ -41,9 +42,9 @@ _FACTS = {"model": "model_id", "tokenizer": "tokenizer_id", "prompts": "num_prom
 
 def _is_serve(document: ResultFile) -> bool:
     head = document.head
-    if "completed" not in head or any(mark in head for mark in SGLANG):
+    if "completed" not in head or any(mark in head for mark in SGLANG_KEYS):
         return False
-    return any(mark in head for mark in _MARKS) or any(map(LATENCY.fullmatch, head))
+    return any(mark in head for mark in _MARKS) or any(map(VLLM_LATENCY.fullmatch, head))
 
 
 def _serve(document: ResultFile) -> Iterator[ToolRun]:
@@ -64,12 +65,12 @@ def _serve(document: ResultFile) -> Iterator[ToolRun]:
 
 def _served(raw: Mapping[str, Any]) -> ToolPoint:
     raw = {**raw, "request_goodput": raw.get("request_goodput", raw.get("request_goodput:"))}
-    values = Values(raw, RATES)
+    values = Values(raw, VLLM_RATES)
     if "total_tokens_per_second" not in values.metrics:  # files before vLLM's PR 8164
         tokens = [positive(raw.get(f"total_{kind}_tokens")) for kind in ("input", "output")]
         total = per(sum(filter(None, tokens)) if all(tokens) else None, raw.get("duration"))
         values.metrics |= {"total_tokens_per_second": total} if total else {}
-    values.matching(raw, LATENCY, 1e-3)
+    values.matching(raw, VLLM_LATENCY, 1e-3)
     share = positive(raw.get("spec_decode_acceptance_rate"), 0.01)
     length = positive(raw.get("spec_decode_acceptance_length"))
     values.metrics |= {"acceptance_rate": share} if share else {}
@@ -128,9 +129,7 @@ def _latency(document: ResultFile) -> Iterator[ToolRun]:
     for rank, value in raw["percentiles"].items():
         values.add(f"latency_p{rank}", value)
     point = ToolPoint(
-        name="latency",
-        **values.fields,
-        facts={"iterations": Fact(float(len(raw["latencies"])))},
+        name="latency", **values.fields, facts={"iterations": Fact(float(len(raw["latencies"])))}
     )
     yield run_of(document, "vllm-latency", points=(point,))
 

@@ -1,0 +1,94 @@
+"""Read LoadGen's `mlperf_log_summary.txt`, and folders of MLCommons' endpoints client."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from pytest_mlperf.addons.judge.files import Reader, ResultFile, run_of
+from pytest_mlperf.addons.judge.model import Fact, ToolPoint, ToolRun, named
+from pytest_mlperf.addons.judge.readers.fields import Values
+from pytest_mlperf.extension import read_point
+
+_LINE = re.compile(r"^[ *]*([^:\n]{2,60}?)\s*:\s*(\S[^\n]*?)\s*$", re.MULTILINE)
+
+_PERCENTILE = re.compile(
+    r"(?P<rank>[\d.]+?)(\.?0*) percentile "
+    r"(?P<kind>latency|first token latency|time to output token) \(ns\)"
+)
+
+_KINDS = {"latency": "latency", "first token latency": "ttft", "time to output token": "tpot"}
+
+_SUMMARY_RATES = {
+    "samples_per_second": ("Samples per second", "Completed samples per second"),
+    "tokens_per_second": ("Tokens per second", "Completed tokens per second"),
+}
+
+_PARAMETERS = ("samples_per_query", "target_qps", "min_duration (ms)", "performance_sample_count")
+
+
+def _is_summary(document: ResultFile) -> bool:
+    return "MLPerf Results Summary" in document.text[:2000]
+
+
+def _loadgen(document: ResultFile) -> Iterator[ToolRun]:
+    lines = dict(_LINE.findall(document.text))
+    numbers = {key: float(value) for key, value in lines.items() if _is_number(value)}
+    values = Values()
+    for metric, keys in _SUMMARY_RATES.items():
+        values.add(metric, next((numbers[key] for key in keys if key in numbers), None))
+    values.add("latency_mean", numbers.get("Mean latency (ns)"), 1e-9)
+    for key, value in numbers.items():
+        if match := _PERCENTILE.fullmatch(key):
+            values.add(f"{_KINDS[match['kind']]}_p{match['rank']}", value, 1e-9)
+    scenario, state = lines.get("Scenario", "?"), lines.get("Result is", "VALID")
+    point = ToolPoint(
+        name=scenario,
+        **values.fields,
+        facts={name: Fact(lines.get(name)) for name in _PARAMETERS},
+        broken="" if state == "VALID" else f"LoadGen's result is {state}",
+    )
+    details = {"SUT": lines["SUT name"][:120]} if "SUT name" in lines else {}
+    yield run_of(document, "loadgen", points=(point,), details=details)
+
+
+def _is_number(text: str) -> bool:
+    return re.fullmatch(r"\d+(\.\d+)?(e[+-]?\d+)?", text) is not None
+
+
+LOADGEN = Reader(title="LoadGen", recognise=_is_summary, read=_loadgen)
+
+
+def _is_endpoints(document: ResultFile) -> bool:
+    folder = document.path
+    names = ("result_summary.json", "performance/result_summary.json")
+    return (folder / "config.yaml").is_file() and any((folder / n).is_file() for n in names)
+
+
+_NAMES = {"throughput": "requests_per_second", "tokens_per_second": "output_tokens_per_second"}
+
+
+def _endpoints(document: ResultFile) -> Iterator[ToolRun]:
+    recorded = read_point(document.path)
+    metrics = {_NAMES.get(name, name): value for name, value in recorded.metrics.items()}
+    point = ToolPoint(
+        name=f"concurrency {recorded.concurrency}",
+        metrics={name: value for name, value in metrics.items() if named(name)},
+        facts={n: Fact(text) for n, text in recorded.facts.items() if not n.endswith(".path")},
+        broken="; ".join(map(str, recorded.invalid))[:200],
+        axis=float(recorded.concurrency),
+    )
+    yield ToolRun(
+        tool="endpoints",
+        source=str(document.path),
+        digest=recorded.digest,
+        points=(point,),
+        started=recorded.ended_s - recorded.duration_s,
+        duration_s=recorded.duration_s,
+        notes=recorded.notes,
+    )
+
+
+ENDPOINTS = Reader(
+    title="MLCommons' endpoints client", recognise=_is_endpoints, read=_endpoints, of_folders=True
+)

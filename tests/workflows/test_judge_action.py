@@ -1,0 +1,120 @@
+"""The action `judge`: its steps, run by bash as GitHub runs them."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.addons.judge.recorded import serving
+from tests.children import PYTHON
+from tests.workflows.github import Runner, action, fill
+
+pytestmark = pytest.mark.process
+
+STEPS = {step["name"]: step for step in action("judge")["runs"]["steps"]}
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Runner:
+    """A job with result files and an environment that has pytest-mlperf."""
+    runner = Runner(tmp_path, in_process=False)
+    for name, side, slower in (("old", 0, 1.0), ("new", 1, 1.0), ("slow", 1, 1.12)):
+        first_day = 1 if name == "old" else 11
+        serving(runner.workspace / name, side=side, slower=slower, first_day=first_day)
+    programs = runner.temp / "judge-venv" / "bin"
+    programs.mkdir(parents=True)
+    for name, words in (("python", ""), ("pytest-mlperf", "-m pytest_mlperf")):
+        program = programs / name
+        program.write_text(f'#!/bin/sh\nexec "{PYTHON}" {words} "$@"\n', "utf-8")
+        program.chmod(0o755)
+    (runner.temp / "judge").mkdir()
+    return runner
+
+
+def step(job: Runner, name: str, **inputs: str) -> subprocess.CompletedProcess[str]:
+    """Run a step of the action with inputs, whose hyphens are underscores here."""
+    definition = action("judge")["inputs"]
+    given_inputs = {key.replace("_", "-"): value for key, value in inputs.items()}
+    assert given_inputs.keys() <= definition.keys()
+    values = {
+        f"inputs.{key}": given_inputs.get(key, content.get("default", ""))
+        for key, content in definition.items()
+    }
+    env = {key: fill(value, values) for key, value in STEPS[name]["env"].items()}
+    return job.run(STEPS[name]["run"], **env)
+
+
+def test_an_unchanged_build_is_ok_with_a_summary_and_outputs(job: Runner) -> None:
+    done = step(job, "Judge", files="new/*.json\n", against="old/*.json\r\n")
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert job.outputs()["outcome"] == "ok"
+    table = Path(job.outputs()["table"]).read_text("utf-8")
+    assert table.startswith("**ok  9 metrics within the limits**")
+    assert table in job.summary()
+    assert Path(job.outputs()["junit"]).is_file()
+
+
+def test_a_drop_fails_with_annotations(job: Runner) -> None:
+    done = step(job, "Judge", files="slow", against="old")
+
+    assert done.returncode == 1
+    assert "::error::PERF DROP p50 TTFT" in done.stdout
+    assert job.outputs()["outcome"] == "PERF DROP"
+    looser = step(job, "Judge", files="slow", against="old", limits="ttft=20%")
+    assert looser.returncode == 0
+    others = step(job, "Judge", files="slow", against="old", metrics="tpot,itl")
+    assert others.returncode == 0
+
+
+def test_an_open_verdict_fails_where_that_is_asked_for(job: Runner) -> None:
+    pair = {"files": "slow/run-0.json", "against": "old/run-0.json"}
+
+    assert step(job, "Judge", **pair).returncode == 0
+    assert job.outputs()["outcome"] == "PROVISIONAL"
+    assert step(job, "Judge", **pair, fail_on="provisional").returncode == 1
+
+
+def test_files_that_are_not_there_are_named(job: Runner) -> None:
+    done = step(job, "Judge", files="gone/*.json", against="old")
+
+    assert done.returncode == 2
+    assert "gone/*.json: cannot be read" in done.stderr
+    assert "judge: no verdict" in job.summary()
+
+
+@pytest.mark.parametrize("name", ["files", "against", "baseline", "limits", "metrics", "ignore"])
+def test_no_input_is_a_command(job: Runner, name: str) -> None:
+    inputs = {"files": "new", "against": "old"} | {
+        name: "$(touch pwned) `touch pwned`; touch pwned"
+    }
+    if name == "baseline":
+        del inputs["against"]
+    step(job, "Judge", **inputs)
+
+    assert list(job.folder.rglob("pwned")) == []
+
+
+def test_a_file_whose_name_is_an_option_is_a_file(job: Runner) -> None:
+    (job.workspace / "new" / "run-0.json").rename(job.workspace / "--plan")
+    done = step(job, "Judge", files="*plan\nnew/*.json", against="old/*.json")
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert job.outputs()["outcome"] == "ok"
+
+
+def test_the_comment_is_written_once_and_edited_later(job: Runner) -> None:
+    words = job.folder / "words"
+    job.put("gh", f'#!/bin/sh\nprintf "%s\\n" "$@" > "{words}"\n')
+    silent = step(job, "Comment")
+    assert (silent.returncode, words.exists()) == (0, False)
+    step(job, "Judge", files="new", against="old")
+    done = step(job, "Comment", pull_request="7", token="t")
+
+    assert done.returncode == 0
+    assert words.read_text("utf-8").split("\n")[:9] == [
+        *("pr", "comment", "7", "--repo", "lab/bench", "--edit-last", "--create-if-none"),
+        *("--body-file", str(job.temp / "judge" / "judge.md")),
+    ]
