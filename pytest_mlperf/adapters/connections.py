@@ -1,4 +1,4 @@
-"""Keep HTTP/1.1 connections to one server open between requests; httptools parses the answers."""
+"""Keep HTTP/1.1 connections to one server open between requests."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ class WindowsOptions(files.ChecksumOptions):
 
 
 class WindowsDataset(files.FileDataset[TokenWindow]):
-    """Windows of documents as token ids, for scorer perplexity; windows of a document are a group.
+    """Windows of documents as token ids, for scorer perplexity; a document is a group.
 
     A document, or its rest, of less than two tokens gives no window.
     """

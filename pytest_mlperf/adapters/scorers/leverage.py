@@ -81,7 +81,7 @@ def ratio_scores(
 def influences(
     right: NDArray[np.bool_], samples: NDArray[np.int64], boxes: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """Return the derivative of average precision by the weight of each image, (samples,), sum 0.
+    """Return average precision's derivative by each image's weight, (samples,), sum 0.
 
     With weights w of the images, average precision without interpolation is the mean, over boxes,
     of the precision at the detection that matched the box, 0 for an undetected box:

@@ -1,4 +1,4 @@
-"""Decode a language model's token ids to text and an answer, as MLPerf's reference scripts do."""
+"""Decode token ids to text, and extract an answer, as MLPerf's reference scripts do."""
 
 from __future__ import annotations
 
@@ -343,7 +343,7 @@ def load_tokenizer(folder: Path, clean_up: bool | None, *, special: bool = False
 
 
 def library_for(folder: Path) -> str:
-    """Return the library for a tokenizer, "tokenizers" or "transformers"; either may refuse it."""
+    """Return the library that loads a tokenizer: "tokenizers" if it suffices, else "transformers"."""
     if (folder / "tekken.json").exists():
         return FULL
     try:

@@ -173,7 +173,7 @@ def _precisions(results: Results) -> Iterator[str]:
 
 
 def within(blocks: Iterable[str], last: Iterable[str], limit: int) -> str:
-    """Join the blocks that fit into `limit` bytes, then `last`; close a <details> that was cut."""
+    """Join the blocks that fit into `limit` bytes, then `last`; close a cut <details>."""
     end = "".join(last)
     reserve = len(end.encode()) + 200
     shown, size, cut, folded = list[str](), 0, 0, False

@@ -85,7 +85,7 @@ def _started(change: tuple[CaseHistory, int]) -> str:
 def site_cases(
     latest: Sequence[LatestVerdict], read: Callable[[str], Sequence[CaseHistory]]
 ) -> list[SiteCase]:
-    """Return the cases of a store, failed ones first; `read` returns the histories of a metric."""
+    """Return a store's cases, failed ones first; `read` returns the histories of a metric."""
     by_case: dict[str, list[LatestVerdict]] = defaultdict(list)
     for one in latest:
         by_case[one.case].append(one)

@@ -222,7 +222,7 @@ class _Ended:
 
 
 class Ends:
-    """Collect samples that end in one pass of the event loop, so that waiting threads wake once."""
+    """Collect samples that end in one pass of the event loop, to wake waiting threads once."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop

@@ -1,4 +1,4 @@
-"""Generate with a loaded model: in static batches, or by transformers' continuous batching.
+"""Generate in static batches, or by transformers' continuous batching.
 
 Static batches are left-padded prompts of similar length, whose tokens are reported step by step.
 One long-lived thread reports the results of continuous batching.
@@ -145,7 +145,7 @@ class LogprobBatches(StaticBatches):
 
 
 def _logprobs(logits: Any, row: Sequence[int]) -> list[float]:
-    """Return the log-probability of each token but the first; logits have (tokens, vocabulary)."""
+    """Return each token's log-probability without the first's; logits (tokens, vocabulary)."""
     following = torch.tensor(row[1:], device=logits.device)
     scores = logits[: len(row) - 1].float()  # row by row, since float32 doubles the memory
     chosen = scores.gather(1, following[:, None])[:, 0]

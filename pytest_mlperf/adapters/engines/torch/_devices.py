@@ -110,7 +110,7 @@ class QuantisingPlan:
 
 
 def base_dtype(precision: str, checkpoint_dtype: Any, device: Any) -> Any:
-    """Return the type of unquantised layers: the checkpoint's, or bfloat16 for GPU int4 and fp8."""
+    """Return the unquantised layers' type: the checkpoint's; bfloat16 for GPU int4 and fp8."""
     if precision == "fp8" or (precision == "int4" and device.type == "cuda"):
         return torch.bfloat16
     return TORCH_DTYPES.get(precision, checkpoint_dtype)
@@ -314,7 +314,7 @@ def sparse_layers(model: Any, folder: Path) -> Iterator[tuple[str, Any]]:
 
 
 def check_layers(layers: Mapping[str, Any], folder: Path) -> str:
-    """Return the share of zeros as text; raise with the place of a layer that is not 2:4 sparse."""
+    """Return the share of zeros as text; raise RunError for a layer that is not 2:4 sparse."""
     zeros = total = 0
     for name, layer in layers.items():
         weights = layer.weight.detach()

@@ -1,4 +1,4 @@
-"""Import vLLM, check its version and arguments, prepare prompts, and keep it from the network."""
+"""Import vLLM without network access; check version and arguments, prepare prompts."""
 
 from __future__ import annotations
 

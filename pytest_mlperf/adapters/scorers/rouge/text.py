@@ -57,7 +57,7 @@ def f_measures(
 
 
 class Vocabulary(dict[bytes, tuple[int, ...]]):
-    """The numbered stems of each written word, which is the text between ASCII spaces and signs."""
+    """The numbered stems of each word, a text between ASCII spaces and signs."""
 
     def __init__(self) -> None:
         try:

@@ -1,4 +1,4 @@
-"""Compute 8-bit convolutions of a UNet as matrix products, since torch has no kernels for them."""
+"""Compute a UNet's 8-bit convolutions, for which torch has no kernels, as matrix products."""
 
 from __future__ import annotations
 
