@@ -24,7 +24,7 @@ UNSAID = (
 """Explanation of a connection that a server closed without an answer."""
 
 CLOSE_DELAY_SECONDS = 0.05
-"""Time after an answer in which a server that closes connections without notice does so."""
+"""Time to wait after an answer for a server that closes connections without notice."""
 
 RESETS = (ConnectionResetError, BrokenPipeError)
 """Errors of a connection that the other end has closed."""

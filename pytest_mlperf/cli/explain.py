@@ -99,7 +99,7 @@ def run(parsed: argparse.Namespace) -> int:
 def choose(
     name: str, sessions: Iterable[tuple[Path, Results]]
 ) -> tuple[Path, Results, list[CaseResult]]:
-    """Return the newest session with the case, and its tests; raise MlperfError if none has it."""
+    """Return the newest session with the case, and its tests; raise MlperfError for none."""
     measured: list[str] = []
     for path, results in sessions:
         tests = [one for one in results.cases if f"::{one.test}".endswith(f"::{name}")]

@@ -1,4 +1,4 @@
-"""Run one test with pytest-benchmark: `python -m pytest_mlperf.plugin.benchmark_process SPEC.json`.
+"""Run one test with pytest-benchmark, as `python -m ...benchmark_process SPEC.json`.
 
 It starts pytest with the session's options for this test alone, and sends events to stdout.
 """

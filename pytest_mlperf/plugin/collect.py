@@ -125,6 +125,6 @@ def select(config: pytest.Config, items: list[pytest.Item]) -> None:
 
 
 def gaps(items: Iterable[pytest.Item], width: int) -> list[str]:
-    """Return lines on selected cases that miss requirements of their round."""
+    """Return lines on selected cases that do not meet requirements of their MLPerf round."""
     cases = dict.fromkeys(planned for item in items if (planned := planned_of(item)))
     return selection.gaps(cases, width)

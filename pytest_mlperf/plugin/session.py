@@ -189,7 +189,7 @@ class MlperfSession:
 
     @property
     def holds(self) -> bool:
-        """Whether tests may be deferred: many pairs, or held by xdist workers."""
+        """Whether tests may be deferred: many gated pairs, or an xdist worker deferred tests."""
         return self.phase.many or (self.folder / HELD_FOLDER).exists()
 
     def phase_of(self, planned: Testable) -> Phase:

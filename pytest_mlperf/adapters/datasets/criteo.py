@@ -285,8 +285,8 @@ def read_ends(path: Path, rows: int) -> NDArray[np.int64]:
 class Rows:
     """Rows of an array on disk.
 
-    They are not mapped: a mapping crashes the process if the file is truncated, and its pages count
-    as its memory.
+    The file is read, not memory-mapped: a mapping crashes the process if the file is truncated, and
+    its pages count as the process's memory.
     """
 
     def __init__(self, array: StoredArray) -> None:

@@ -85,10 +85,10 @@ class StreamingOptions(FileOptions):
 class StreamingDataset(FileDataset[tuple[int, int, int]]):
     """Requests in time order, step by step.
 
-    MLPerf's reference answers in this order whatever sample LoadGen asks for, because a step needs
-    the history before it (`in_order`). A performance run repeats the order; an accuracy run asks
-    each request once, by its index. The reference shuffles the requests of a step without a seed;
-    here they keep the order of the file.
+    MLPerf's reference answers in this order for any sample that LoadGen issues, because a step
+    needs the history before it (`in_order`). A performance run repeats the order; an accuracy run
+    issues each request once, by its index. The reference shuffles the requests of a step without a
+    seed; here they keep the order of the file.
     Source: recommendation/dlrm_v3/datasets/synthetic_streaming.py in mlcommons/inference on GitHub.
 
     When the data set is built, all offsets, users and counts are checked, and the rows of 1,000

@@ -72,10 +72,10 @@ class DecoderOptions:
         tokenizer: Folder of the tokenizer, if it is not the model's.
         dtype: Type of the token ids in an output, little-endian: "int32" or "int64".
         clean_up: Whether spaces before punctuation are removed from decoded text, which can change
-            programs, but no numbers. None follows transformers 5: if tokenizer_config.json sets
-            clean_up_tokenization_spaces, but never for BPE. true follows transformers 4, which
-            MLPerf's references ran, and which cleaned BPE too: it gives their text for Llama 3.1
-            except for " n't".
+            programs, but no numbers. None follows transformers 5: true if tokenizer_config.json has
+            clean_up_tokenization_spaces and the model is not BPE. true follows transformers 4, as
+            MLPerf's references do, and cleans BPE too: for Llama 3.1 it gives their text except for
+            " n't".
     """
 
     tokenizer: str | None = None
@@ -343,7 +343,7 @@ def load_tokenizer(folder: Path, clean_up: bool | None, *, special: bool = False
 
 
 def library_for(folder: Path) -> str:
-    """Return the library that loads a tokenizer: "tokenizers" if it suffices, else "transformers"."""
+    """Return the library to load a tokenizer: "tokenizers" if it is enough, else the full one."""
     if (folder / "tekken.json").exists():
         return FULL
     try:

@@ -1,4 +1,4 @@
-"""Talk to `bridge.py`, which may hang or die, without waiting for it."""
+"""Exchange messages with `bridge.py` with time limits, as it may hang or die."""
 
 from __future__ import annotations
 

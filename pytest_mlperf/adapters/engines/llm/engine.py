@@ -53,7 +53,7 @@ class LibraryOptions(TextOptions):
     share: ClassVar[str]
     """Option that is above 0 and at most 1, or None."""
     table: ClassVar[str]
-    """Option that holds further arguments by the library's own names."""
+    """Name of the option with further arguments, which have the library's names."""
     reserved: ClassVar[Mapping[str, str]]
     """Arguments that `table` must not have, each with the option that sets it."""
 

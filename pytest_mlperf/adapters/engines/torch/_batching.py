@@ -229,7 +229,7 @@ class _FirstStep:
         self._reported = False
 
     def __call__(self, input_ids: Any, *_: Any, **__: Any) -> Any:
-        """Report the first step; return False, do not stop, for each row of `input_ids`."""
+        """Report the first step; return False (go on) for each row of `input_ids`."""
         if not self._reported:
             self._reported = True
             self._watch.end("prefill")

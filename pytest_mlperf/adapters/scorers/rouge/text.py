@@ -234,7 +234,7 @@ def summary_f_measures(
 
     Each sentence of the reference is compared with each of the prediction. A word of the reference
     counts if it is in the longest common subsequence with any of them, at most as often as both
-    texts have it. Of several longest subsequences `rouge_score`'s is taken.
+    texts have it. If there are several longest subsequences, the choice is that of `rouge_score`.
 
     Equal to `rouge_score.rouge_scorer.RougeScorer(["rougeLsum"], use_stemmer=True)`.
     """
