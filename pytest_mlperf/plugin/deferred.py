@@ -78,7 +78,7 @@ class Held:
 
     @property
     def nodeid(self) -> str:
-        """The test's id."""
+        """The test's node id."""
         return self.reports[0].nodeid
 
     @property

@@ -44,7 +44,7 @@ class SessionProgress:
         """Load the results of an interrupted session.
 
         Args:
-            machine_with: Detects this machine for some accelerators.
+            machine_with: Returns this machine, detected for a set of accelerators.
 
         Raises:
             pytest.UsageError: The session is missing, still runs or differs in settings.

@@ -101,8 +101,8 @@ class Proof:
     Attributes:
         before: Exclusive begin of the smallest range that is proven to contain the drop.
         now: Inclusive end of the range.
-        metric: Metric that dropped across it.
-        speed: Its relative speed.
+        metric: Metric that dropped across the range.
+        speed: Relative speed of the metric, end over begin of the range.
         direct: Whether both ends were compared with each other, not each with the good build.
         rest: Other ranges that are proven to contain a part of the drop.
     """

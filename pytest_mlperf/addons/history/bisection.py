@@ -1,8 +1,8 @@
 """Search for the first bad commit: choose the next one, and combine all comparisons.
 
-Commits are numbered from 0, the good one, to `last`, the bad one. Each is compared with the good
-one only, so its mark says nothing about its neighbours: `smallest_drop` and a direct comparison at
-the end do.
+Commits are numbered from 0, the good one, to `last`, the bad one. The search compares each commit
+only with the good one. `smallest_drop` and a direct comparison at the end compare neighbouring
+commits.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ AS_ITSELF = RelativeSpeed(ratio=1.0, low=1.0, high=1.0)
 
 
 def speed_of(ratio: Ratio) -> RelativeSpeed:
-    """Return a ratio without its decision."""
+    """Convert a ratio to a relative speed; drop its decision."""
     return RelativeSpeed(ratio=ratio.ratio, low=ratio.low, high=ratio.high)
 
 

@@ -125,7 +125,7 @@ def library_trouble(use: str) -> str:
 
 @lru_cache(maxsize=256)
 def _asked(question: str, title: str = "checking the engine's library") -> tuple[str, ...]:
-    """Return class, message and options of an error; class and message are "" without one."""
+    """Return class, message and options of an error; the message is "" if there is none."""
     command = [sys.executable, "-m", "pytest_mlperf.cli.doctor.requirements"]
     try:
         done = finished(command, IMPORT_TIMEOUT_SECONDS, input=question)

@@ -176,7 +176,7 @@ def _run(command: Sequence[str]) -> int:
 
 
 def taken(test: ToMeasure, made: CaseResult | None, copy: Path, terms: Terms) -> Proposal | Kept:
-    """Return the proposal of new runs; raise BaselineError if they are refused."""
+    """Return the proposal from new runs; raise BaselineError if their values are refused."""
     if made is None:
         raise BaselineError("pytest did not measure it; see its output above")
     require_fit(made)

@@ -309,7 +309,7 @@ DEQUANTISATION_NOTES = {
     "answers, and no faster",
     STORED: "by the checkpoint, expanded when it is loaded: right in its answers, and no faster",
 }
-"""Notes by format; weights without kernels in transformers are dequantised on loading."""
+"""Notes by format: weights whose kernels transformers lacks or downloads are dequantised."""
 
 
 def method_of(config: Any) -> str | None:
