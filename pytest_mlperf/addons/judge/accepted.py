@@ -161,7 +161,8 @@ def _refusal(
 ) -> str:
     if not kept:
         return ""
-    if verdict is not None and verdict.outcome in _REFUSED:
+    drops = verdict is not None and any(row.direction == "drop" for row in verdict.rows)
+    if verdict is not None and (drops or verdict.outcome in _REFUSED):
         return f"not changed: {headline(verdict)}; --update replace accepts it"
     sessions = {session_of(run, session_by) for run in kept}
     if len(sessions) >= DAYS:

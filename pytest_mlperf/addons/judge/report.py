@@ -31,10 +31,9 @@ def headline(result: FileComparison) -> str:
     outcome = result.outcome
     deciding = [row for row in result.rows if row.outcome is outcome]
     words = str(outcome)
-    if result.one_session:
+    if result.one_session and outcome not in FAILING:
         words += f"  {NOT_PROVEN}"
-        if outcome not in FAILING:
-            return f"{words}; give runs of further days or hosts, or alternate both sides (--plan)"
+        return f"{words}; give runs of further days or hosts, or alternate both sides (--plan)"
     if not deciding:
         return f"{words}  no metric could be judged"
     row = deciding[0]

@@ -198,13 +198,6 @@ def mapping(raw: Mapping[str, Any], *keys: str) -> Mapping[str, Any]:
     return raw
 
 
-def median(values: list[float]) -> float:
-    """Return the median of values, of which there is at least one."""
-    ordered = sorted(values)
-    middle = len(ordered) // 2
-    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
-
-
 def load_name(rate: str | float | None, concurrency: str | float | None) -> str:
     """Return the name of a point by its load: "concurrency 64, rate 4"."""
     words = []
