@@ -140,6 +140,7 @@ GROUPS = {
         "datasets",
         "engines",
         "formats",
+        "readers",
         "scorers",
     )
 }

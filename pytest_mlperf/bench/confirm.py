@@ -99,7 +99,7 @@ def add_pair(
 def left_out(side: CaseRunner) -> str:
     """Return how many pairs were left out because of load, in words, or ""."""
     number = len(side.left_out) // (1 + REPEATS)
-    reason = "left out: load may explain how its sides differ"
+    reason = "left out: other processes may explain the difference between the two builds"
     return f"{plural(number, 'pair')} {reason}" if number else ""
 
 

@@ -221,7 +221,7 @@ def traded(metrics: Sequence[MetricVerdict]) -> tuple[str, ...]:
         " and ".join(f"{change(m.change or 0.0)} at {point_of(m.metric):,}" for m in each)
         for each in (worse, better)
     )
-    return (f"traded: {lost} for {won}; one point is never set off against another",)
+    return (f"traded {lost} for {won}: a gain at one point does not make up for a loss at another",)
 
 
 def answer_of(case: CaseRuns, ruling: Ruling, limits: Mapping[str, float]) -> Ruling:
@@ -327,7 +327,10 @@ def _limit_missed(case: CaseRuns) -> Ruling | None:
     ruling = rule_on(case.runs, case.record, case.planned.limits, case.rule)
     figures = against_limits(proven, case.suite_job.settings)
     if case.record:
-        outcome, headline = Outcome.PERF_DROP, "limit missed at the rate the baseline held"
+        outcome, headline = (
+            Outcome.PERF_DROP,
+            "latency limit missed at a rate where the baseline met it",
+        )
     else:
         outcome, headline = Outcome.GATE_FAIL, f"latency limit missed twice at {case.rate:.4g}/s"
     return Ruling(outcome=outcome, headline=f"{headline}: {figures}", metrics=ruling.metrics)

@@ -425,8 +425,8 @@ class Page:
         df, sd = (f"{100 * weight:.0f} %" for weight in learnt.weights)
         text = (
             f"estimated from {plural(learnt.cases, 'case')}, {plural(learnt.runs, 'run')} on "
-            f"{plural(learnt.sessions, 'day')}; weight of these runs: {sd} in s0, {df} in nu0 "
-            f"(the defaults have the rest); {self._sure()}"
+            f"{plural(learnt.sessions, 'day')}; of s0 {sd} is from these "
+            f"runs, of nu0 {df}; the rest is from the defaults; {self._sure()}"
         )
         yield from fold(text, self.width)
 

@@ -376,7 +376,8 @@ def _words(metric: RoundMetric) -> str:
     elif metric.share:
         low, high = (f"{100 * end:g} %" if end is not None else "" for end in metric.share)
         bound = f"at least {low}" if low else f"at most {high}"
-        words.append(f"{f'{low} to {high}' if low and high else bound} of the reference passes")
+        bounds = f"{low} to {high}" if low and high else bound
+        words.append(f"a score of {bounds} of the reference passes")
     return f"{metric.name}: {'; '.join(words)}" if words else ""
 
 

@@ -23,7 +23,7 @@ def converted(output: bytes, forms: Sequence[str]) -> bytes:
     source, target = forms
     ids = array(TOKEN_CODES[source])
     if len(output) % ids.itemsize:
-        raise ValueError(f"{len(output)} bytes are no whole number of {source} token ids")
+        raise ValueError(f"{len(output)} bytes are not a multiple of one {source} token id")
     ids.frombytes(output)
     try:
         return array(TOKEN_CODES[target], ids).tobytes()

@@ -46,8 +46,8 @@ def lacking(record: Record) -> str | None:
     commit = record.runs[-1].commit
     if commit is not None and commit.endswith("+"):
         return (
-            f"{has} of {DAYS} days; no session can be added to uncommitted changes ({commit}): "
-            "commit them, then record again"
+            f"{has} of {DAYS} days; the baseline is of uncommitted changes ({commit}), so no "
+            "further session can be added: commit them, then record again"
         )
     return (
         f"{has} of {DAYS} days: run the same build with --mlperf-update=missing on "

@@ -141,7 +141,7 @@ def why_no_ratio(a: TrendPoint, b: TrendPoint, metric: str) -> tuple[str, ...]:
 def _metrics(a: TrendPoint, b: TrendPoint, metric: str) -> list[str]:
     title = METRICS[metric].title
     return [
-        f"another metric: {title} is not in the baseline of {point.date}, which has "
+        f"another metric: the baseline of {point.date} has no {title}; it has "
         + ", ".join(METRICS[name].title for name in point.means if name in METRICS)
         for point in (a, b)
         if metric not in point.means

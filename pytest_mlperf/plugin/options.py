@@ -249,9 +249,9 @@ class Options:
     )
     update: Literal["missing", "append", "replace"] | None = _set_by(
         "missing|append|replace",
-        "record baselines. missing (also without a value): new ones, and further sessions of the "
-        "same build, up to four days; append: a further session of any commit; replace: new "
-        "values. append and replace need --mlperf-reason",
+        "record baselines. missing (the default without a value): new baselines, and sessions of "
+        "the same build on further days, until a baseline has four days; append: a further session "
+        "of any commit; replace: new values. append and replace need --mlperf-reason",
         bare="missing",
     )
     baseline_runs: int = _ini(

@@ -536,7 +536,7 @@ def _seen(facts: _Facts) -> Iterator[Cause]:
     for (_, key), alike in signs.items():
         where = f"in {len(alike)} of {len(runs)} runs: " if len(runs) > 1 else ""
         shares = [100 * sign.share for sign in alike if sign.share is not None]
-        middle = f"{median(shares):.3g} % of the window in the middle" if len(shares) > 1 else None
+        middle = f"{median(shares):.3g} % of the window in the median" if len(shares) > 1 else None
         strength = _SIGNS.get(key, Strength.HINT)
         yield Cause(rule="seen", says=f"{where}{alike[-1].in_words(middle)}", strength=strength)
 

@@ -59,7 +59,7 @@ def _measuring(guarantee: Guarantee, lacks: Why) -> str:
         return f"renew it with a session of its build on another day: {APPEND_OPTIONS}"
     missing = DAYS - guarantee.days
     if missing <= 0:
-        return "to measure it, run on other days: pytest-mlperf calibrate"
+        return "to measure it, run on several other days: pytest-mlperf calibrate"
     return f"to measure it, run on {plural(missing, 'more day')} with {MISSING_OPTION}"
 
 

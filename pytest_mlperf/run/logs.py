@@ -284,8 +284,8 @@ def _require_end(path: Path, values: Mapping[str, Any], last: str | None, *, old
     elif end == "num_errors" and written and written < COUNTS_ERRORS:
         first = ".".join(map(str, COUNTS_ERRORS))
         problem = (
-            f"is of LoadGen {version}, which counts no errors: whether the log is whole cannot be "
-            f"seen; LoadGen {first} and newer end it with {end!r}"
+            f"is of LoadGen {version}, which writes no count of errors: it cannot be seen whether "
+            f"the log is complete; LoadGen {first} and newer end it with {end!r}"
         )
     else:
         problem = (

@@ -85,5 +85,7 @@ def restored(gpus: Sequence[str]) -> tuple[str, ...]:
     except (OSError, ValueError):
         report = {"troubles": [f"{', '.join(left)}: NVML could not be asked"]}
     if troubles := "; ".join(report["troubles"]):
-        raise RunError("gpu", f"a power limit that a case set is not restored: {troubles}")
+        raise RunError(
+            "gpu", f"the power limit that a case changed could not be restored: {troubles}"
+        )
     return tuple(report["done"])

@@ -310,7 +310,7 @@ def _array(name: str, content: bytes) -> Any:
         raise ValueError(f"Object arrays cannot be loaded: {name}")
     values = np.frombuffer(content, dtype, offset=file.tell())
     if math.prod(shape) != len(values):
-        raise ValueError(f"{name} says that its shape is {shape}, and has {len(values)} values")
+        raise ValueError(f"{name} declares the shape {shape}, but has {len(values)} values")
     return values.reshape(shape, order="F" if by_columns else "C")
 
 

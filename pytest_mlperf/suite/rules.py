@@ -136,8 +136,8 @@ def _engine_defects(
     if entry.baseline_engine is not None and options.get("url") and registry.is_client(entry.use):
         yield (
             ("engines", index, "baseline_engine"),
-            "both sides would use the same server (url); remove it, and compare servers of both "
-            "builds: pytest-mlperf turns A B",
+            "both builds would use the same server, that of url: remove baseline_engine, start a "
+            "server for each build, and compare two engine entries: pytest-mlperf turns --help",
         )
     yield from _harness_defects(suite, entry, index)
     yield from _answer_defects(suite, entry, index)
@@ -152,8 +152,8 @@ def _harness_defects(suite: Suite, entry: tables.EngineEntry, index: int) -> Ite
     if not tables.title_of(entry) and "client" not in entry.options:
         yield (
             ("engines", index, "use"),
-            f"{entry.use} needs the Python that has the client of {harness}: add "
-            'python = "~/venvs/endpoints/bin/python"',
+            f"{entry.use} needs a Python in which the client of {harness} is installed: add, for "
+            'example, python = "~/venvs/endpoints/bin/python"',
         )
     if others := [each.name for each in suite.scenarios if each.name != Scenario.CONCURRENCY]:
         yield (

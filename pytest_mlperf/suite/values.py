@@ -134,7 +134,7 @@ def _technique(value: str) -> str:
 
 def _day(value: object) -> dt.date:
     if isinstance(value, dt.datetime) or not isinstance(value, dt.date):
-        raise ValueError(f"{shown(value)} is not a day; write it without quotes, e.g. 2027-01-31")
+        raise ValueError(f"{shown(value)} is not a date; write it without quotes, e.g. 2027-01-31")
     return value
 
 

@@ -167,7 +167,7 @@ INVALID: list[tuple[CaseResult, CaseResult, str]] = [
         "different hardware: ecc True → None, gpu NVIDIA H200 → H100",
     ),
     (ON_SERVER, replace(ON_SERVER, target_qps=120.0), "offered rate differs: 100/s → 120/s"),
-    (ON_SERVER, result(verdicts.ERROR), "B has no run: ERROR engine: RuntimeError: CUDA out of "),
+    (ON_SERVER, result(verdicts.ERROR), "B has no runs: ERROR engine: RuntimeError: CUDA out of "),
 ]
 
 
@@ -197,7 +197,7 @@ def test_what_two_files_have_in_common_is_judged(here: Path, say: Say) -> None:
             2,
             (
                 "b.json: not a results file: cases[0].verdict.runs[0].metrics.throughput: must be "
-                "at least 1e-30, not -1.0; take the ",
+                "at least 1e-30, not -1.0; use the ",
             ),
         ),
     ]

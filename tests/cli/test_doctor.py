@@ -77,7 +77,7 @@ SHAPE = [
     r"less than runs \(below .* %\); to measure it, run on 3 more days with",
     r"--mlperf-update=missing",
     r"",
-    r"1 of 2 cases can run here: accelerator missing 1",
+    r"1 of 2 cases can run here: accelerator not here 1",
     r"next: pytest suites --mlperf-update=missing",
 ]
 """Lines in their order; others may stand between them."""
@@ -147,7 +147,7 @@ def test_the_last_line_is_the_command_that_helps_most() -> None:
         (
             OK,
             [state("absent", "missing")],
-            "0 of 2 cases can run here: accelerator missing 1, model, data or library missing 1",
+            "0 of 2 cases can run here: accelerator not here 1, model, data or library missing 1",
             "provide what is missing above, or name other suites",
         ),
         (OK, [state("ready")], "", "pytest 'suites/a b' --mlperf-update=missing"),

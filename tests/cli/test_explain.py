@@ -214,7 +214,7 @@ def test_what_cannot_be_read_is_an_error_and_no_traceback(own_lab: Lab, say: Say
     """Values that no run gives, and files that are not results."""
     edit_cases(own_lab.upgraded, partial(with_runs, metrics={"throughput": -1.0}))
     output = say.ends(2, "explain", PERFORMANCE, "--results", own_lab.upgraded)
-    assert "metrics.throughput: must be at least 1e-30, not -1.0; take the results.json" in output
+    assert "metrics.throughput: must be at least 1e-30, not -1.0; use the results.json" in output
     for file in (own_lab.recorded, own_lab.unchanged, own_lab.upgraded):
         file.write_text("[]", "utf-8")
     output = say.ends(2, "explain", "first")

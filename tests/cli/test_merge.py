@@ -141,10 +141,10 @@ def test_hostile_text_makes_neither_broken_xml_nor_commands(here: Path, say: Say
 MANIFESTS = {
     "{": "not a manifest of a plan",
     "[]": "not a manifest of a plan; create one: pytest-mlperf plan --format json",
-    '{"schema": 1}': "not a manifest of a plan; make one",
+    '{"schema": 1}': "not a manifest of a plan; create one",
     '{"schema": 9, "kind": "pytest-mlperf plan"}': "written by a newer pytest-mlperf",
     '{"schema": 1, "kind": "pytest-mlperf plan", "tests": [{}]}': (
-        "not a manifest of a plan: tests[0].test: is missing; make one"
+        "not a manifest of a plan: tests[0].test: is missing; create one"
     ),
 }
 

@@ -162,7 +162,7 @@ REFUSED: list[tuple[str, str, tuple[str, str], str]] = [
         H200.replace('"H200"]', '"H200", "H100"]') + OFFLINE,
         ONE + OFFLINE,
         ("", ""),
-        "A runs on H200, H100, B on cpu: name one each: FILE::LABEL-ACCELERATOR",
+        "A runs on H200, H100, B on cpu; name one each: FILE::LABEL-ACCELERATOR",
     ),
 ]
 
@@ -180,14 +180,14 @@ def test_what_proves_nothing_is_refused_before_it_is_measured(here: Path, say: S
     rows: list[tuple[tuple[object, ...], int, tuple[str, ...]]] = [
         (("turns", s, s), 2, ("A and B are the same engine entry",)),
         (("turns", s, f"{s}::two"), 2, (f"{s}: no engine entry named 'two'; known: one, one",)),
-        (("turns", f"{s}@baseline", s), 2, (f"{s}: one-fp32 has no baseline_engine",)),
-        (("turns", t, s), 2, (f"{t} is not here",)),
+        (("turns", f"{s}@baseline", s), 2, (f"{s}: engine entry one-fp32 has no baseline_engine",)),
+        (("turns", t, s), 2, (f"{t} does not exist",)),
         (
             ("turns", s, u, "--case", "x"),
             2,
             ("no case 'x' on both sides; known: mine-Offline-one-fp32-cpu",),
         ),
-        (("turns", f"{v}::one", f"{v}::two"), 3, ("accelerator Z9000 is not here",)),
+        (("turns", f"{v}::one", f"{v}::two"), 3, ("accelerator Z9000 is not on this machine",)),
     ]
     assert differing(say, rows) == []
     assert not list(here.glob(".mlperf/runs/*/*"))

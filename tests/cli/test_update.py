@@ -153,7 +153,7 @@ def test_outliers_and_unlike_first_runs_are_left_out_and_told(say: Say) -> None:
 
     FILE.unlink()
     save(measured(90.0, *usual, outcome=Outcome.RECORDED))
-    assert "  the first run of a session is −10.3 % off the later" in say.ends(0, "update", *WRITE)
+    assert "  the first run of a session differs by −10.3 %" in say.ends(0, "update", *WRITE)
     assert "has these runs already" in say.ends(0, "update", *WRITE)
     chosen = ("--case", CASE.id)
     save(measured(*(value + 0.01 for value in usual), outcome=Outcome.OK))

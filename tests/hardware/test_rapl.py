@@ -84,7 +84,7 @@ def test_a_sum_never_lacks_a_part_and_a_host_without_counters_has_none(tmp_path:
 
         assert sampling.counted == {}
         assert (check.state, check.name) == ("note", "host energy")
-        assert check.text.startswith("RAPL of package-1 is not read: ")
+        assert check.text.startswith("RAPL of package-1 cannot be read: ")
 
     with HostSampling(tmp_path / "absent") as sampling:
         pass
@@ -109,6 +109,6 @@ def test_counters_reserved_for_root_are_reported_with_the_remedy(
     check = doctor(folder)
 
     assert check.text == (
-        f"RAPL of package-0 is not read: {folder}/intel-rapl:0/energy_uj: Permission denied"
+        f"RAPL of package-0 cannot be read: {folder}/intel-rapl:0/energy_uj: Permission denied"
     )
     assert check.do.startswith("for permissions, at each boot: sudo chmod a+r ")

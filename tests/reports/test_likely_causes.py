@@ -176,7 +176,7 @@ def test_signs_of_the_sampler_are_evidence() -> None:
     replayed = [sign(SignKey.PCIE_REPLAYS, f"{n} replays on the PCIe link") for n in (3, 12)]
     cases: list[tuple[list[tuple[Sign, ...]], list[str]]] = [
         ([(cap(31.2, 0.52),), (), (cap(30.0, 0.5),)],
-         [f"in 2 of 3 runs: {capped}: 51 % of the window in the middle"]),
+         [f"in 2 of 3 runs: {capped}: 51 % of the window in the median"]),
         ([(HEAT,)], ["heat (hardware slowdown) halted the clocks for 0.30 s, 0.5% of the window"]),
         ([(LINK,)], [link]),
         ([(replace(LINK, gpu="GPU-0"), replace(LINK, gpu="GPU-1"))],

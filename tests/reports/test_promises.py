@@ -119,7 +119,7 @@ def test_a_verdict_names_the_variance_of_sessions_that_it_is_robust_to() -> None
     assert words(last, **few) == f"{KEPT}, {BEARS}; {MORE}"
     assert words(last, lacks="old", provisional=True).endswith(f"provisional: true {BEARS}")
     four = words(MONDAYS, **drop)
-    assert four.endswith("; to measure it, run on other days: pytest-mlperf calibrate")
+    assert four.endswith("; to measure it, run on several other days: pytest-mlperf calibrate")
     assert words(last, **drop, confirmed=True) == BETWEEN
 
 
@@ -162,6 +162,6 @@ def test_sessions_of_one_day_and_few_days_are_named_as_such() -> None:
         "1 of 4 days: run the same build with --mlperf-update=missing on 3 more days"
     )
     assert lacks_sessions(dirty) == (
-        "1 of 4 days; no session can be added to uncommitted changes "
-        "(0123456789ab+): commit them, then record again"
+        "1 of 4 days; the baseline is of uncommitted changes "
+        "(0123456789ab+), so no further session can be added: commit them, then record again"
     )

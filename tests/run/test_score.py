@@ -78,7 +78,11 @@ def test_a_log_of_another_type_is_read_as_the_engine_answered_and_an_older_one_a
     assert engine_answers(path, {1, 2}) == {1: b""}
 
     for run_text, data, reason in (
-        ('{"answer_forms": ["int64", "int32"]}', b"12345", "5 bytes are no whole number of int32"),
+        (
+            '{"answer_forms": ["int64", "int32"]}',
+            b"12345",
+            "5 bytes are not a multiple of one int32",
+        ),
         ('{"answer_forms": ["int64", "text"]}', b"1234", "no conversion is known"),
         ('{"answer_forms": 3}', b"", "cannot read .*run.json"),
         ("[]", b"", "cannot read .*run.json"),

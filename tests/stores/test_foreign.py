@@ -150,6 +150,7 @@ EXCEPTIONS = {
         ANSWER,
     ),
     "cli.suites": "pytest's configuration, which pytest itself has read before",
+    "addons.judge.files": BOUNDED,
     "core.energy.meter": BOUNDED,
     "hardware.power_limit": BOUNDED,
     "stores.endpoints": "YAML of 64 KiB at most, without aliases",

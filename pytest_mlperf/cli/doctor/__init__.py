@@ -226,7 +226,7 @@ FINE_EXIT_CODE, DEFECT_EXIT_CODE, UNABLE_EXIT_CODE = 0, 2, 3
 
 JSON_VERSION = 1
 STATE_WORDS = {
-    "absent": "accelerator missing",
+    "absent": "accelerator not here",
     "missing": "model, data or library missing",
     "broken": "broken",
 }

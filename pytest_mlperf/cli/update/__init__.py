@@ -201,7 +201,7 @@ def taken(test: ToMeasure, made: CaseResult | None, copy: Path, terms: Terms) ->
 def _speed(test: ToMeasure, made: CaseResult, copy: Path, terms: Terms) -> PerformanceProposal:
     _, new = recorded(copy, made)
     if new is None:
-        raise BaselineError("pytest recorded nothing: see above what it says")
+        raise BaselineError("pytest recorded nothing: see its output above")
     file, old = recorded(test.root, made)
     proposal = PerformanceProposal(result=made, file=file, old=old, new=new, limits=test.limits)
     require_accepted(made, "; ".join(proposal.worse), terms)
@@ -212,7 +212,7 @@ def _scores(test: ToMeasure, made: CaseResult, copy: Path, terms: Terms) -> Accu
     there, file = scores_file(copy, made), scores_file(test.root, made)
     loaded = accuracy_baselines.load(there)
     if loaded is None:
-        raise BaselineError("pytest recorded nothing: see above what it says")
+        raise BaselineError("pytest recorded nothing: see its output above")
     fell = [p.metric for p in made.verdict.paired if p.outcome is Outcome.ACC_DROP]
     require_accepted(made, ", ".join(f"{metric} ACC DROP" for metric in fell), terms)
     return AccuracyProposal(

@@ -137,7 +137,9 @@ def pooled(baseline: Sequence[Value], current: Sequence[Value], *, rule: RuleR) 
         of two sides' own by F. E. Satterthwaite, Biometrics Bulletin 2 (1946).
     """
     if not baseline or not current:
-        raise ValueError(f"nothing to compare: {len(baseline)} and {len(current)} runs")
+        raise ValueError(
+            f"nothing to compare: {len(baseline)} baseline runs, {len(current)} current runs"
+        )
     share = min(rule.session_share, _MAX_DAYS_SHARE)
     expected = share / (1 - share)
     a, b = (_side(runs, expected) for runs in (baseline, current))

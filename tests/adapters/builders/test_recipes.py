@@ -166,7 +166,7 @@ def test_a_wrong_build_is_refused_when_the_suite_is_read(tmp_path: Path) -> None
             f'{gptq}, calibration = "all"',
             "calibration: 'all' is not a calibration; write a number of samples",
         ),
-        (f"{gptq}, calibration = 0", "calibration: 0 is no calibration"),
+        (f"{gptq}, calibration = 0", "calibration: 0 is not a calibration"),
         (f'{gptq}, calibration = {{ path = "x" }}', 'calibration: a calibration needs use = "..."'),
         (
             f'{gptq}, calibration = {{ use = "openorka" }}',

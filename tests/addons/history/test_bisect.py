@@ -219,7 +219,7 @@ REFUSED: list[tuple[list[str], str]] = [
     (["--", "--all", "c1", FILE], "GOOD '--all' is no commit here"),
     (["c0", "c1", "--", f"{FILE}::test_performance[x]"], f"{FILE} has no case 'x'"),
     (["c0", "c1", "--", "Acne"], "no case 'Acne'; known: mine-Offline-Acme-fp32-cpu"),
-    (["c0", "c1", "--", "t.mlperf.toml"], "t.mlperf.toml is not here"),
+    (["c0", "c1", "--", "t.mlperf.toml"], "t.mlperf.toml does not exist"),
     (["c0", "c1", "--", f"{FILE}::x"], f"{FILE}::x: not a test of a suite"),
     (
         ["c0", "c1", "--", f"{FILE}::test_accuracy[{CASE}]"],

@@ -441,9 +441,9 @@ def test_inputs_without_a_session_are_refused(
 
     folder = session("day2")
     for option, value, words in (
-        ("--engine", "../up", "'../up' is no name"),
+        ("--engine", "../up", "'../up' is not a name"),
         ("--accelerator", "8 GPUs", "is not an accelerator"),
-        ("--workload", "a b", "is no name"),
+        ("--workload", "a b", "is not a name"),
     ):
         assert words in reads(say, 2, folder, options=(option, value))
     monkeypatch.setitem(sys.modules, "yaml", None)

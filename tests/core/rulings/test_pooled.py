@@ -139,7 +139,7 @@ def test_runs_without_any_scatter_are_judged_and_unchanged_ones_seldom_show_a_dr
     for share in (0.0, 0.9, 0.99):
         judged = pooled_sides(EIGHT, [[97.0]], RuleR(session_share=share))
         assert 0 < judged.reach(0.01) < math.inf
-    with pytest.raises(ValueError, match="nothing to compare: 8 and 0 runs"):
+    with pytest.raises(ValueError, match="nothing to compare: 8 baseline runs, 0 current runs"):
         pooled_sides(EIGHT, [])
 
     rng = random.Random(20261122)

@@ -304,7 +304,7 @@ def test_an_entry_names_its_requirements(
 ) -> None:
     baseline = 'python = "x/bin/python"\nbaseline_engine = { python = "y" }'
     for entry, scenario, message in (
-        ('model = "m"', "Concurrency", "endpoints needs the Python that has the client of MLComm"),
+        ('model = "m"', "Concurrency", "endpoints needs a Python in which the client of MLCommon"),
         ("", "Offline", "endpoints measures Concurrency alone, and this suite has Offline"),
         (baseline, "Concurrency", "baseline_eng"),
     ):
