@@ -190,7 +190,7 @@ def _compared(base: Side, now: Side, settings: Settings) -> FileComparison:
     notes = (*base.notes, *now.notes, *result.notes)
     if result.one_session:
         notes += (next(filter(PAIRS.match, schedule((*base.runs, *now.runs), settings)), ""),)
-    return replace(result, notes=tuple(filter(None, notes)))
+    return replace(result, notes=tuple(dict.fromkeys(filter(None, notes))))
 
 
 def failing(fail_on: str | None, *, one_session: bool) -> set[Outcome]:

@@ -43,6 +43,8 @@ def headline(result: FileComparison) -> str:
         return f"{words}  {plural(judged, 'metric')} within the limits"
     moved = "" if row.change is None or outcome is Outcome.INVALID else f" {changed(row)}"
     reason = f": {row.note}" if row.note and outcome is Outcome.INVALID else ""
+    if outcome is Outcome.INCONCLUSIVE:
+        more += "; give more runs, or alternate both sides (--plan)"
     return f"{words}  {row.title}{moved} at {row.point}{reason}{more}"
 
 
