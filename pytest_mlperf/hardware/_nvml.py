@@ -102,8 +102,8 @@ class NvmlLibrary:
     def begin_again(self, seen: int) -> bool:
         """Initialise NVML again after other code shut it down; return False the second time.
 
-        `seen` is `starts` from when the caller took its handle: another thread may have been
-        faster.
+        `seen` is the caller's `NvmlDevice.starts`. If `starts` is higher, another thread has
+        initialised NVML in the meantime.
         """
         with self._starting:
             if self.starts == seen:
@@ -222,7 +222,7 @@ def words(error: Any) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReadMethod:
-    """A way to read a quantity, given the pynvml module and a handle; None is a missed sample."""
+    """Function of pynvml and a handle that reads a quantity; it returns None if it missed."""
 
     name: str
     read: Callable[[Any, Any], Any]
@@ -276,12 +276,12 @@ class Probe:
         return next((value for value in tries if value is not None), None)
 
     def settle(self, *, at_end: bool = False) -> None:
-        """Give up a quantity without a value; if its values were implausible, only at the end."""
+        """Give up a quantity that had no value; wait for `at_end` if values were implausible."""
         if self.way is None and self.failure is None and (at_end or self.last != IMPOSSIBLE_VALUE):
             self.failure = f"{self.ways[0].name} never answered, last with: {self.last}"
 
     def _ask(self, method: ReadMethod) -> Any:
-        """Call one read method; after a failed read, without retries, so that it stays cheap."""
+        """Call one read method; retry only if the previous read succeeded, to limit the cost."""
         nvml, device = self.device.library.nvml, self.device
         retries = RETRIES if self._well else 0
         while True:
@@ -370,9 +370,9 @@ AMPERE = 7
 
 
 def covers(gpu: Mapping[str, Property]) -> bool:
-    """Return whether the power sensor is known to cover all of the time.
+    """Return whether the power sensor is known to measure without gaps.
 
-    It does on GA10x. On Volta, GA100 and Hopper it covers a quarter to a half; others are unknown.
+    GA10x has no gaps. Volta, GA100 and Hopper measure 25 to 50 % of the time; others are unknown.
     """
     return gpu["architecture"] == AMPERE and not ga100(gpu)
 
@@ -394,5 +394,5 @@ def grace(gpu: Mapping[str, Property]) -> bool:
 
 
 def ga100(gpu: Mapping[str, Property]) -> bool:
-    """Return whether it is a GA100, whose power sensor differs from other Ampere chips."""
+    """Return whether the GPU is a GA100: its power sensor differs from other Ampere chips'."""
     return re.search(r"\bA(100|800|30)\b", str(gpu["name"])) is not None

@@ -72,10 +72,10 @@ class Rates:
 def choose(
     costs: Mapping[str, ReadCost], gpus: int, *, trace_hz: float = TOPS_HZ["trace"]
 ) -> Rates:
-    """Lower the most expensive rate until the total cost is low enough.
+    """Choose sampling rates: lower the most expensive one until the total fits the budget.
 
-    Costs are those of the most expensive GPU, without groups that are not read. At the lowest rates
-    the shares may still exceed the budget. The counter is read at every n-th tick of the trace.
+    `costs` has the most expensive GPU's cost by group; groups that are not read are missing. Even
+    the lowest rates may exceed the budget. The counter is read at every n-th tick of the trace.
     """
     free = ReadCost(cpu_s=0.0, wall_s=0.0)
     paid = {group: costs.get(group, free) for group in TOPS_HZ}
@@ -117,8 +117,8 @@ def cpu_allowed(gpus: int) -> float:
 def _waiting(paid: Mapping[str, ReadCost], gpus: int) -> float:
     """Return the share of the time that each GPU may wait for NVML.
 
-    Unlike the CPU share, it is raised if a driver is slow even at the lowest rates, so that one
-    slow quantity does not slow down the fast ones.
+    If a driver is slow even at the lowest rates, the share is raised, so that one slow quantity
+    does not slow down the fast ones. The CPU share is never raised.
     """
     floor_share = sum(floor * paid[group].wall_s for group, floor in FLOORS_HZ.items())
     return max(min(DRIVER_SHARE, DRIVERS_SHARE / gpus), 2 * floor_share)
@@ -166,9 +166,9 @@ class SlowGroup:
 
 
 class GpuThread(threading.Thread):
-    """A thread that reads one GPU until stopped, or until the GPU is lost (then `ordered`).
+    """A thread that reads one GPU until stopped, or until the GPU is lost.
 
-    `ticks` counts readings, `planned` those due, `slow` those over half a period late.
+    `ordered` is true after a normal end. `ticks` counts readings, `planned` due ones, `slow` late.
     """
 
     def __init__(

@@ -106,7 +106,7 @@ PROXIES = {"docker-proxy", "rootlessport", "conmon", "pasta", "slirp4netns"}
 
 
 def listeners(root: Path, port: int) -> set[int]:
-    """Return the pids that listen on a TCP port; empty if hidden or if it is a container's."""
+    """Return the pids that listen on a TCP port; none if hidden or if a proxy listens."""
     sockets = set()
     for line in (*_lines(root / "proc/net/tcp"), *_lines(root / "proc/net/tcp6")):
         fields = line.split()
@@ -195,7 +195,7 @@ class UsageTotals:
         busy_s: Processor time of all processes on the watched cores.
         stolen_s: Time of these cores that the hypervisor gave to other machines.
         group: Pids of the watched processes.
-        serves: Whether the server on this machine was found; None if there is none.
+        serves: Whether the watched server's process was found; None if no server is watched.
         throttled_s: Throttled time by control group, see `_throttled`.
         cpu_s: Time for which some process waited for a core (PSI).
         memory_s: Time for which some process, and all of them, waited for memory (PSI).
@@ -273,7 +273,7 @@ class Watch:
     def between(self, start: UsageTotals, end: UsageTotals) -> dict[str, Any]:
         """Return the differences of two readings, by the names of `core.contention.Contention`.
 
-        A worker reads them, in Pythons that have only LoadGen and numpy.
+        It is a dict because a worker's Python may have only LoadGen and numpy.
         """
         window_s = end.at_s - start.at_s
         own_s = _own_s(start, end)
@@ -381,7 +381,7 @@ def _less(end: float | None, start: float | None) -> float | None:
 
 
 def _pressure(root: Path, resource: str) -> tuple[float, float] | None:
-    """Return how long some and all processes stalled; of our control group if it is known."""
+    """Return PSI "some" and "full" [s], of our control group if known, else of the machine."""
     groups = (folder / f"{resource}.pressure" for folder in _groups(root))
     for path in (*groups, root / "proc/pressure" / resource):
         rows = {words[0]: words[-1] for line in _lines(path) if (words := line.split())}
@@ -393,9 +393,9 @@ def _pressure(root: Path, resource: str) -> tuple[float, float] | None:
 
 
 def _throttled(root: Path) -> Iterator[tuple[str, tuple[float, float]]]:
-    """Yield how long the quota of our control group, and of its parents, stopped it.
+    """Yield the CPU time lost to quotas [s], by folder of our control group and its parents.
 
-    Both values are upper bounds: the sum over all cores, and whole periods.
+    Both values are upper bounds: the sum over all cores, and whole quota periods.
     """
     for folder in _groups(root):
         rows = dict(pair for line in _lines(folder / "cpu.stat") if len(pair := line.split()) == 2)
@@ -445,7 +445,7 @@ class Window:
         self._looks = 0
 
     def look(self) -> None:
-        """Take a reading at an edge; unexpected formats of the kernel are ignored."""
+        """Take a reading at the run's start or end; ignore unexpected formats of the kernel."""
         self._looks += 1
         if self._looks == 1:
             self._clock.start()

@@ -1,8 +1,8 @@
 """Forms of CUDA_VISIBLE_DEVICES that engines' libraries understand, by version.
 
-CUDA, and libraries that leave the variable to it, accept all three. A worker gets whole GPUs by
-number in PCI order, which every library reads; by UUID if numbers are uncertain. A MIG instance has
-no number and is always named by UUID.
+CUDA accepts all forms, and so do libraries that do not read the variable. A worker gets whole GPUs
+by number in PCI order, which every library reads; by UUID if numbers are uncertain. A MIG instance
+has no number and is always named by UUID.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ TABLE: Mapping[str, tuple[Understood, ...]] = {
 
 
 def understood(library: str, release: str | None) -> Understood:
-    """Return the row of a version; the newest row if the version is unknown or newer."""
+    """Return a version's row of `TABLE`; the newest row if the version is unknown."""
     rows = TABLE.get(library, (Understood(),))
     numbers = tuple(map(int, re.findall(r"\d+", release or "")[:2]))
     return rows[-1] if numbers < UNRELEASED else [row for row in rows if row.since <= numbers][-1]

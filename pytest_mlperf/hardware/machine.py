@@ -25,7 +25,7 @@ PCI_ORDER = "PCI_BUS_ID"
 
 
 class AmbiguousOrder(ValueError):
-    """A GPU number whose order is unknown outside of CUDA."""
+    """A number in CUDA_VISIBLE_DEVICES means a GPU that only CUDA can determine."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,9 +47,9 @@ class VisibleDevice:
 
 
 def visible(devices: Sequence[VisibleDevice], environ: Mapping[str, str]) -> list[str]:
-    """Return the UUIDs that a CUDA process with these variables sees, in its order.
+    """Return the UUIDs that a CUDA process with these variables sees, in CUDA's order.
 
-    A number raises AmbiguousOrder if CUDA puts the fastest first and products differ.
+    Raises AmbiguousOrder for a GPU number if CUDA sorts by speed and the products differ.
     """
     listed = environ.get(DEVICES_VARIABLE)
     if listed is None:
@@ -112,12 +112,12 @@ class Machine:
             of `nvidia.read` with "uuid", "bus" and "index", its CUDA number in PCI order (None if
             uncertain).
         host: Properties of Linux and the CPU that may change a speed but are not in the identity.
-        cards: The same for each GPU, by UUID.
+        cards: Such properties of each GPU, by UUID.
         unread: Reason why a quantity of a GPU cannot be sampled, by UUID and quantity.
         paths: Connection of two GPUs by both UUIDs, see `nvidia.paths`.
-        nvml_trouble: Reason for missing GPUs in one sentence; None if none is missing or wanted.
+        nvml_trouble: Reason why GPUs are missing; None if all are present or none is needed.
         shared: Whether other cases may run on its other GPUs at the same time.
-        harness: Harness that replaces LoadGen and our own loop; figures of two are never compared.
+        harness: Harness instead of LoadGen and our own loop; results are compared within one only.
         machine_id: systemd's id of the machine; stored only salted and hashed.
         limit_w: Power limit that a case sets on its GPUs [W]; None to leave it.
     """
@@ -196,13 +196,13 @@ class Machine:
         return sorted(self.uuids(accelerator)) or ["cpu"]
 
     def choice(self, accelerator: str) -> list[str]:
-        """Return all GPUs of an accelerator's class, if there are enough; [] for the CPU."""
+        """Return all GPUs of an accelerator's class; [] if too few, or for the CPU."""
         count, name = split(accelerator)
         every = [str(gpu["uuid"]) for gpu in self.gpus if _class(gpu) == name]
         return every if len(every) >= count else []
 
     def as_in(self, identity: Mapping[str, Property]) -> Machine:
-        """Return the machine with the sharing, harness and set power limit of an identity."""
+        """Return a copy with `shared`, `harness` and `limit_w` taken from an identity."""
         limit_w = identity.get("power_limit_w") if identity.get("power_limit_set") else None
         return replace(
             self,
@@ -212,7 +212,7 @@ class Machine:
         )
 
     def only(self, accelerator: str, uuids: Collection[str]) -> Machine:
-        """Return the machine with only these GPUs of an accelerator's class."""
+        """Return a copy that has only these GPUs of an accelerator's class; keep others."""
         _, name = split(accelerator)
         gpus = [g for g in self.gpus if _class(g) != name or g["uuid"] in uuids]
         return replace(self, gpus=tuple(gpus))
@@ -491,5 +491,5 @@ def _class(gpu: Mapping[str, Property]) -> str:
 
 
 def _common(values: Sequence[Property]) -> Property:
-    """Return the common value, or all values as "500, 700"."""
+    """Return the value if all are equal, else all different values as "500, 700"."""
     return values[0] if len(set(values)) == 1 else ", ".join(sorted({str(v) for v in values}))

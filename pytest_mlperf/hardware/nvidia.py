@@ -161,7 +161,7 @@ def _path(
 def _ends(device: NvmlDevice, buses: Collection[str]) -> Counter[str] | None:
     """Count the remote ends of a GPU's active links: the switch, or bus addresses of GPUs.
 
-    None if an end is unknown; then no path from this GPU is known. `buses` has the visible GPUs.
+    Returns None if an end is unknown. `buses` has the bus addresses of the visible GPUs.
     """
     nvml, ends = device.library.nvml, Counter[str]()
     try:
@@ -185,7 +185,7 @@ def _or_none(device: NvmlDevice, function: str, *more: Any) -> Any:
 
 
 def _bus(written: Any) -> str | None:
-    """Return NVML's "00000000:3B:00.0" as sysfs writes it."""
+    """Return a bus address of NVML ("00000000:3B:00.0") in the format of sysfs."""
     text = decoded(written)
     return text[-12:].lower() if text else None
 
@@ -214,7 +214,7 @@ def hashed(uuid: str) -> str:
 
 
 def decoded(value: Any) -> str | None:
-    """Return text that the binding returns as str or bytes, depending on its age."""
+    """Return text as str; old releases of the binding return bytes."""
     text = value.decode() if isinstance(value, bytes) else value
     return None if text is None else str(text)
 
@@ -268,7 +268,7 @@ class GpuState(TypedDict):
 
 
 class NvmlReport(TypedDict):
-    """GPUs in PCI order, and the reason for missing ones (None if none is missing)."""
+    """GPUs in PCI order, and the reason why GPUs are missing; None if all are present."""
 
     gpus: list[GpuState]
     trouble: str | None

@@ -121,7 +121,7 @@ def _power(gpu: Mapping[str, _nvml.Property]) -> list[_nvml.ReadMethod]:
 
 
 def _scopes(gpu: Mapping[str, _nvml.Property], name: str, number: int) -> list[_nvml.ReadMethod]:
-    """Return the methods to read a power, the module's first if the counter counts the module."""
+    """Return the methods to read a power; on a Grace module, the module's power is first."""
     ways = [
         _field(name, number, scale=1e-3),
         _field(f"{name} of the module", number, MODULE_SCOPE, scale=1e-3),
@@ -142,7 +142,7 @@ def read_field(number: int, scope: int = 0) -> Callable[[Any, Any], Any]:
 
 
 def _function(nvml: Any, function: str) -> Callable[..., Any]:
-    """Return a function of the binding, whose newer releases drop deprecated ones."""
+    """Return a function of the binding; raise NVMLError if this release lacks it."""
     getter: Callable[..., Any] | None = getattr(nvml, function, None)
     if getter is None:
         raise nvml.NVMLError(_nvml.FUNCTION_NOT_FOUND)
@@ -197,7 +197,7 @@ def _throttle_fields(driver: str) -> Callable[[Any, Any], Any]:
 
 
 def _violations(nvml: Any, handle: Any) -> Any:
-    """Read ns under each policy, the older way; "thermal" combines software and hardware."""
+    """Read ns under each policy by the older function; "thermal" is software and hardware."""
     counted_ns, last = {}, None
     for policy, name in enumerate(POLICIES):
         try:
@@ -250,7 +250,7 @@ def links_up(nvml: Any, handle: Any) -> dict[int, bool]:
 
 
 def _used_links(nvml: Any, handle: Any) -> list[int]:
-    """Return the links that are up; without any, their traffic counters mean nothing."""
+    """Return the links that are up; raise NVMLError if none is: no traffic is counted then."""
     up = [link for link, is_up in links_up(nvml, handle).items() if is_up]
     if not up:
         raise nvml.NVMLError(_nvml.NOT_SUPPORTED)

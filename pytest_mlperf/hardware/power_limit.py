@@ -38,7 +38,7 @@ OFF_MW = 1000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LimitNote:
-    """A GPU's power limits: set before a case (`was`), in effect then, and set by the case."""
+    """A GPU's power limits: configured and enforced before a case, and set by the case."""
 
     uuid: str
     was_mw: int

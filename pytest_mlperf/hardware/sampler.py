@@ -103,7 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def sample(
     options: argparse.Namespace, stop: threading.Event, parent: int, write: Writer
 ) -> Iterator[str]:
-    """Yield the first record, sample, and yield the last record."""
+    """Sample the GPUs; yield the "ready" and "end" records, and pass the others to `write`."""
     first: dict[str, Any] = {"version": RECORDS_VERSION}
     try:
         library = NvmlLibrary(binding())
@@ -180,7 +180,7 @@ def _versions(nvml: Any) -> dict[str, str | int | None]:
 
 
 def end_with_stdin() -> threading.Event:
-    """Return an event that is set when stdin closes; soon after that the process ends."""
+    """Return an event that is set when stdin closes; end the process after a grace period."""
     stop = threading.Event()
 
     def watch() -> None:

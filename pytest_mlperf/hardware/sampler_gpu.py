@@ -129,7 +129,7 @@ def watch_periods(
 
 
 def silent_part(index: int, uuid: str, error: _nvml.UnavailableNvml | _nvml.Lost) -> dict[str, Any]:
-    """Return the first record's part for a GPU that does not answer."""
+    """Return the entry in the first record of a GPU that does not answer."""
     record = {"index": index, "uuid": uuid, "unavailable": str(error)}
     gone = isinstance(error, _nvml.Lost) or error.code in DISAPPEARED
     return {**record, "lost": True} if gone else record
@@ -145,7 +145,7 @@ def timed(probe: _nvml.Probe) -> tuple[float, Any]:
 def begin(
     library: _nvml.NvmlLibrary, uuids: Sequence[str], driver: str
 ) -> tuple[list[SampledGpu], list[dict[str, Any]]]:
-    """Return the GPUs that answer, and the first record's part for the others."""
+    """Return the GPUs that answer, and the entries in the first record of the others."""
     gpus: list[SampledGpu] = []
     silent: list[dict[str, Any]] = []
     for index, uuid in enumerate(uuids):
@@ -181,11 +181,11 @@ AT_REST = ("utilization_percent", "processes", "memory_used")
 
 
 def read_at_rest(gpus: Sequence[SampledGpu], stop: threading.Event) -> dict[int, _nvml.Lost]:
-    """Read each GPU's state at rest, repeatedly while utilisation may fade; return lost GPUs.
+    """Read each GPU's state before an engine loads; return lost GPUs by index.
 
-    It shows the work of others before an engine is loaded. The micro-benchmark uses the GPU just
-    before, and utilisation is a mean of up to a second that is shown as long: an immediate reading
-    would blame others for it.
+    The state shows whether other processes use the GPU. NVML's utilisation is a mean of up to a
+    second, and still includes the micro-benchmark that has just ended. Busy GPUs are therefore read
+    again, for up to `FADE_SECONDS`.
     """
     lost: dict[int, _nvml.Lost] = {}
     end = time.monotonic() + FADE_SECONDS

@@ -38,10 +38,10 @@ def known_classes() -> Mapping[str, str]:
 
 
 def find_gpu(product: str, *, memory_gib: float | None = None) -> GpuSpec | None:
-    """Return the GPU that a name of a product, of MLPerf, of a class or of the table means.
+    """Find a GPU by a product name, a name in MLPerf results, its class or its table name.
 
-    If several fit, the result has upper bounds for all of them; None if unknown. NVML counts memory
-    in GiB: a vendor's "141 GB" is about 140 GiB.
+    If several GPUs match, the result has the highest value of each figure; None if none matches.
+    NVML counts memory in GiB: a vendor's "141 GB" is about 140 GiB.
     """
     specs = known_gpus()
     if product in specs:
@@ -67,7 +67,7 @@ def find_gpu(product: str, *, memory_gib: float | None = None) -> GpuSpec | None
 
 
 def class_of(product: str) -> str:
-    """Return the accelerator class of a product: that of the table, else made of its name."""
+    """Return a product's accelerator class from the table, else derived from its name."""
     gpu = find_gpu(product)
     return gpu.accelerator if gpu else re.sub(r"\W+", "_", accelerator_class(product)).strip("_")
 

@@ -93,7 +93,7 @@ class ChildProcess(subprocess.Popen[bytes]):
 
         Args:
             deadline_s: Deadline on the monotonic clock [s].
-            longest: Maximum line length [bytes]; a longer piece is returned as it is.
+            longest: Maximum length [bytes]; a longer line is returned in several pieces.
 
         Raises:
             EOFError: Stdout has ended.

@@ -40,7 +40,7 @@ Ends = tuple[float | None, float | None]
 
 @dataclass(frozen=True, kw_only=True)
 class RoundMetric:
-    """A score that a round gates.
+    """Score with a gate in a round.
 
     Attributes:
         name: Key of this package's scorer: "top1", "rouge1", "tokens_per_sample".
@@ -197,10 +197,10 @@ class RoundWorkload:
 
     @property
     def named_targets(self) -> Mapping[str, float]:
-        """Every name of this workload with its target, the plain name first.
+        """Accuracy target by each name of this workload; the name without a target is first.
 
-        Both LoadGen's name ("resnet50", "llama3_1-8b") and the checker's ("resnet", "llama3.1-8b")
-        count, with a target ("bert-99.9") if the checker's names have one.
+        The names are LoadGen's ("resnet50", "llama3_1-8b") and the checker's ("resnet",
+        "llama3.1-8b"), and those with a target ("bert-99.9") if the checker has such names.
         """
         bases = dict.fromkeys((self.name, self.checker))
         targets = dict.fromkeys(bases, self.targets[0])
@@ -210,12 +210,12 @@ class RoundWorkload:
 
     @property
     def loadgen(self) -> bool:
-        """Whether LoadGen may run it."""
+        """Whether the round permits LoadGen for this workload."""
         return LOADGEN in self.harnesses
 
     @property
     def names(self) -> list[str]:
-        """Names that a suite may use for it."""
+        """Names that a suite may use for this workload."""
         return list(self.named_targets)
 
     def aiming_at(self, target: float) -> RoundWorkload:
@@ -229,7 +229,7 @@ class RoundWorkload:
 
     @property
     def checker_names(self) -> tuple[str, ...]:
-        """The submission checker's names, one per target if they include it."""
+        """Submission checker's names; one per target if its names contain the target."""
         bases = (self.checker, *([self.interactive_checker] if self.interactive_checker else []))
         suffixes = [f"-{100 * t:g}" for t in self.targets] if self.suffixed else [""]
         return tuple(base + suffix for base in bases for suffix in suffixes)

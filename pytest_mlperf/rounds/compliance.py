@@ -104,6 +104,6 @@ def audit_settings(test: str, workload: str) -> dict[str, int]:
 
 
 def other_seeds(round_name: str) -> Seeds | None:
-    """Return the seeds of TEST05 in a round; None if the round has no such test."""
+    """Return a round's seeds for compliance test TEST05; None if it has no such test."""
     seeds = constants()["seeds"].get(round_name)
     return Seeds(**seeds) if seeds else None

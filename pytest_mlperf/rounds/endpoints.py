@@ -92,7 +92,7 @@ def scored_points(points: Sequence[int]) -> frozenset[int]:
 
 
 def uncovered(points: Sequence[int], highest: int) -> list[str]:
-    """Return the gaps of a curve by the rules, as messages; [] if its points are complete."""
+    """Return messages about points of a curve that break the rules; [] if there are none."""
     if min(points) > ULTRA_LOW:
         return [f"no point is ultra-low (1 to {ULTRA_LOW})"]
     present = {region_of(point, points, highest) for point in points}

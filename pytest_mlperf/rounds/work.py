@@ -26,7 +26,7 @@ WORK_KINDS: Mapping[str, type[AnyWork]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class WorkloadWork:
-    """Work of a workload, its published parameter count, and figures of its mean sample."""
+    """Work per sample of a workload, its published parameter count, and typical figures."""
 
     name: str
     work: AnyWork
@@ -52,7 +52,7 @@ def find_work(name: str) -> WorkloadWork | None:
 
 
 def work_named(name: str) -> WorkloadWork:
-    """Return a workload's work by any of its names; raise MlperfError if it is not in the table."""
+    """Return a workload's work by any of its names; raise MlperfError if the table lacks it."""
     about = find_work(name)
     if about is None:
         raise MlperfError(f"nobody counted the work of {name!r}{nearest(name, known_work())}")
@@ -62,8 +62,8 @@ def work_named(name: str) -> WorkloadWork:
 def parse_work(figures: Mapping[str, Any]) -> AnyWork:
     """Return the work of a user's model from the figures in a suite.
 
-    The figures are `kind`, a key of `WORK_KINDS`, and the inputs of that kind's formulas; a
-    ValueError names a wrong one.
+    `figures` has `kind`, a key of `WORK_KINDS`, and the inputs of that kind's formulas. Raises
+    ValueError with the name of a wrong input.
     """
     kind = figures.get("kind")
     work = WORK_KINDS.get(kind) if isinstance(kind, str) else None

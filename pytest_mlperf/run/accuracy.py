@@ -1,4 +1,4 @@
-"""Run the accuracy pass: blocks of samples in a fixed shuffled order, scored in a child process."""
+"""Run the accuracy pass in blocks of samples, and score the blocks in a child process."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class Ask:
     """Request for an accuracy pass.
 
     Attributes:
-        looks: Maps the data set's size to the sample counts of interim looks; the last is all.
-        enough: Whether the scores so far decide; called at every look except the last.
+        looks: Maps the data set's size to the sample counts of interim analyses; size is last.
+        enough: Returns whether the scores decide; called at every interim analysis.
     """
 
     looks: Callable[[int], Sequence[int]]
@@ -53,7 +53,7 @@ class Ask:
 
 @dataclass(frozen=True, kw_only=True)
 class Scoring:
-    """How outputs are scored; `model` is for a scorer that needs a language model's tokenizer."""
+    """Inputs of a scorer; `model` is for scorers that need a language model's tokenizer."""
 
     folder: Path
     dataset: Factory
@@ -93,7 +93,7 @@ class AccuracyPass:
         self._decided: tuple[Accuracy, Scored] | None = None
 
     def answer(self) -> None:
-        """Let the worker answer; score each block except the last during the pass."""
+        """Let the worker answer block by block; score all blocks but the last meanwhile."""
         order, total = fixed_order(self._total), self._total
         for number, (start, end) in enumerate(pairwise((0, *self._ask.looks(total)))):
             indices = sorted(order[start:end])
@@ -112,7 +112,7 @@ class AccuracyPass:
                     return
 
     def scores(self) -> tuple[Accuracy, Scored]:
-        """Score all blocks; call it after the worker's end, to free the accelerator early."""
+        """Score all blocks after the worker has ended, so that the accelerator is free."""
         return self._decided or self._score_blocks()
 
     def _score_blocks(self) -> tuple[Accuracy, Scored]:

@@ -116,7 +116,7 @@ class Build:
     Attributes:
         python: Command of its Python; the script and its arguments are appended.
         code: Folder with a copy of this package for the worker.
-        baseline: Whether it is a baseline's build instead of the place of every run.
+        baseline: Whether it is the baseline's build, run next to the current one.
         first, last: Folders at the front and at the end of its import path.
         never: Folders to remove from its import path.
     """
@@ -168,7 +168,7 @@ def baseline_build(earlier: EarlierBuild, parent: Path, name: str) -> Iterator[B
 
 
 def _there(named: Elsewhere, code: Path, suite: Path | None, *, baseline: bool) -> Build:
-    """Return a build in another Python, with only the tested project's own folders."""
+    """Return a build in another Python; import from the tested project, not this Python."""
     folders = [entry for entry in import_path(suite) if not is_installed(entry)]
     return Build(
         python=named.command,
@@ -181,7 +181,7 @@ def _there(named: Elsewhere, code: Path, suite: Path | None, *, baseline: bool) 
 
 
 def _with_wheels(earlier: EarlierBuild, folder: Path, code: Path) -> Build:
-    """Return this Python, or the entry's, with other versions of packages in front."""
+    """Return a build in this or the entry's Python that imports `earlier.wheels` first."""
     named = earlier.elsewhere
     python = named.command if named else [sys.executable]
     wheels = folder.parents[2] / "wheels"  # next to the runs of all sessions
@@ -199,7 +199,7 @@ def _with_wheels(earlier: EarlierBuild, folder: Path, code: Path) -> Build:
 
 
 def _copy_package(code: Path) -> None:
-    """Copy this package, because a container would not see a link or an environment's folder."""
+    """Copy this package to `code`: a container sees neither links nor site-packages."""
     ignore = shutil.ignore_patterns("__pycache__")
     try:
         shutil.copytree(PACKAGE, code / PACKAGE.name, ignore=ignore)
@@ -212,7 +212,7 @@ def _copy_package(code: Path) -> None:
 
 @contextlib.contextmanager
 def _worktree(earlier: EarlierBuild, ref: str, folder: Path, code: Path) -> Iterator[Build]:
-    """Check out a ref, whose folders replace the current ones, and remove it afterwards."""
+    """Yield a build that imports from a worktree of `ref`; remove the worktree afterwards."""
     top = Path(_git(earlier.suite.resolve().parent, "rev-parse", "--show-toplevel")).resolve()
     commit = _git(top, "rev-parse", "--verify", "--end-of-options", f"{ref}^{{commit}}")
     named, path = earlier.elsewhere, import_path(earlier.suite)

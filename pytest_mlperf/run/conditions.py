@@ -70,10 +70,10 @@ def hold(
     waiting: Callable[[str], None],
     fits: Callable[[Collection[str]], bool] = lambda _: True,
 ) -> Iterator[HeldLeases]:
-    """Hold the processors and the first free of `gpus`, by preference; yield them.
+    """Hold the processors and `count` free GPUs, the first of `gpus` if possible; yield them.
 
-    While waiting, it keeps only the turn. `count` GPUs are needed; `fits` checks whether a set may
-    work together. `alone` keeps other processes from measuring on this machine.
+    A process that waits holds only its place in the queue. `fits` checks whether a set of GPUs may
+    be used together. `alone` keeps other processes from measuring on this machine.
     """
     until_s = time.monotonic() + limit_s
 
@@ -108,7 +108,7 @@ def _take(
     *,
     alone: bool,
 ) -> HeldLeases:
-    """Take all resources at once, or none."""
+    """Lease the processors and `count` GPUs; raise `_Busy` and lease nothing if any is taken."""
     free: dict[str, contextlib.ExitStack] = {}
     leases: dict[str, int] = {}
     held: tuple[str, ...] = ()
@@ -163,7 +163,7 @@ def _leased(name: str, *, shared: bool = False) -> Iterator[int]:
 
 
 def _holder(descriptor: int) -> str:
-    """Return the last recorded holder of a lease; "" if it is gone and another shares it."""
+    """Return the last recorded holder of a lease; "" if that process has ended."""
     holder = os.pread(descriptor, 100, 0).decode("ascii", "replace").strip()
     try:
         os.kill(int(holder.split()[1]), 0)
@@ -250,7 +250,7 @@ class ControlRun:
 
     Attributes:
         values: Results; empty if it was not run, or failed.
-        waited_s: Time that others held the accelerator before [s].
+        waited_s: Time waited for the accelerator [s].
     """
 
     values: Control = field(default_factory=dict)
@@ -259,7 +259,7 @@ class ControlRun:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Why the machine's speed is unknown."""
+        """Reason why the machine's speed is unknown; () if it is known."""
         if self.unavailable is None:
             return ()
         return (f"the machine's own speed is not known: {self.unavailable}",)
@@ -270,7 +270,7 @@ WATCH_SECONDS = 0.2
 
 
 def others_now() -> Contention:
-    """Observe for a moment who uses the processor besides this session."""
+    """Measure for a moment how much other processes use the processor."""
     watch = Watch(os.getpid(), session=session_of(os.getpid()))
     start = watch.read()
     time.sleep(WATCH_SECONDS)
@@ -278,13 +278,13 @@ def others_now() -> Contention:
 
 
 class IdleWait:
-    """Wait until no other process uses the processor, for a limited time per session."""
+    """Wait until no other process uses the processor, at most a set time per session [s]."""
 
     def __init__(self, limit_s: float, look: Callable[[], Contention] = others_now) -> None:
         self._left_s, self._look = limit_s, look
 
     def wait(self, show: Callable[[str], None]) -> float:
-        """Wait, show for whom, and return the seconds."""
+        """Wait; show which processes are busy; return the time waited [s]."""
         before_s = self._left_s
         while self._left_s > 0 and not _is_idle(seen := self._look()):
             idle = f"up to {self._left_s:.0f} s for an idle machine"
@@ -335,7 +335,7 @@ class Placement:
 
     Attributes:
         conditions: The session's, with only the held GPUs of their class.
-        waited_s: Time that others held them before [s].
+        waited_s: Time waited for the resources [s].
         notes: GPUs that were skipped or restored.
     """
 
@@ -359,10 +359,9 @@ def placed(
 ) -> Iterator[Placement]:
     """Hold the next free GPUs of an accelerator's class, or the processors, for a run.
 
-    They have the identity of the first ones, which selects the case's baseline; lost ones are
-    skipped. They get the machine's power limit, if any, and their own one afterwards. Raises
-    RunError if other processes held them too long, too few are left, or the limit failed; for
-    others see `limited`.
+    The GPUs' identity equals that of the class's first GPUs, which selects the case's baseline.
+    Lost GPUs are skipped. The GPUs have the machine's power limit, if set, until the end. Raises
+    RunError if other processes hold the GPUs too long or too few are left; also see `limited`.
     """
     if conditions.is_held:
         yield Placement(conditions=conditions)
@@ -416,7 +415,7 @@ class LostGpus:
     folder: Path
 
     def note(self, lost: Mapping[str, str]) -> None:
-        """Record lost GPUs by UUID with a sentence each; the first one stays."""
+        """Record lost GPUs, a message by UUID; keep the first message of each GPU."""
         for uuid, text in lost.items():
             file = self._file(uuid)
             with contextlib.suppress(OSError):  # the run reports the loss anyway
@@ -424,7 +423,7 @@ class LostGpus:
                     write_text(file, text)
 
     def among(self, uuids: Sequence[str]) -> dict[str, str]:
-        """Return the lost ones of some GPUs, with their sentences."""
+        """Return which of these GPUs are lost, with the recorded message by UUID."""
         texts = {}
         for uuid in uuids:
             with contextlib.suppress(OSError):
@@ -458,7 +457,7 @@ class WarmUps:
     folder: Path
 
     def ensure(self, job: MeasuredCase, names: Sequence[str], make: Callable[[], object]) -> bool:
-        """Warm an accelerator up if needed, ignoring errors; return whether it has worked."""
+        """Warm an accelerator up if needed, ignoring errors; return whether it has been used."""
         if self.used(names):
             return True
         pretended = self.mode == "auto" and list(names) == ["cpu"]
@@ -469,7 +468,7 @@ class WarmUps:
         return True
 
     def used(self, names: Sequence[str]) -> bool:
-        """Record accelerators as used; return whether all were before."""
+        """Record accelerators as used; return whether all of them had been used already."""
         return True not in [self._is_first(name) for name in names]
 
     def _is_first(self, name: str) -> bool:
@@ -485,7 +484,7 @@ class WarmUps:
 
 
 def is_due(accelerator: str, engine: str, mode: str) -> bool:
-    """Check whether an accelerator needs a warm-up; CPUs showed no effect of the first run."""
+    """Check whether an accelerator needs a warm-up; on CPUs no first-run effect was measured."""
     if mode != "auto":
         return mode == "always"
     return split(accelerator)[1] != "cpu" and engine not in IDLE_ENGINES

@@ -1,4 +1,4 @@
-"""Read curves of our own loops and of MLCommons' client: figures, and reasons not to judge."""
+"""Read curves of our own loops and of MLCommons' client, and check their validity."""
 
 from __future__ import annotations
 
@@ -117,10 +117,10 @@ def _require_finite(point: PointWindow) -> None:
 
 
 def curve_figures(log: CurveLog, accelerator: str) -> Figures:
-    """Return every metric of every point, and the curve's own, by which it is judged.
+    """Return the metrics of every point, and those of the whole curve, which are judged.
 
-    A curve's rate, or an open loop's time, is the geometric mean over its points, whose logarithm
-    moves by the mean change of the points' logarithms.
+    A curve's rate, or an open loop's time, is the geometric mean over its points: its relative
+    change is the mean relative change of the points.
     """
     metrics = {
         at_point(name, point.point): value
@@ -172,11 +172,11 @@ def curve_validity(
     may_fail: float = 0.0,
     load: Contention | None = None,
 ) -> Findings:
-    """Return why a curve must not be judged, with the point.
+    """Return why points of a curve must not be judged.
 
-    `gated` metrics also limit an open loop's lateness; `client` is the engine's own, see
-    `Engine.client_lateness`. The engine sends `at_a_time` requests, None for any number. `may_fail`
-    is a share of a point's requests. `load` is the processor's; None if unknown.
+    `gated` metrics also limit an open loop's lateness; for `client` see `Engine.client_lateness`.
+    The engine sends at most `at_a_time` requests at once; None for any number. `may_fail` is the
+    share of a point's requests that may fail. `load` is the processor's; None if unknown.
     """
     seen: list[Findings] = []
     users = core_users(load, fmean(point.client_busy for point in log.points))
@@ -245,7 +245,7 @@ def _late(
 
 
 def _lateness(window: OpenWindow, client: Mapping[str, float]) -> dict[str, float]:
-    """Return the delay of an open loop's requests, with the engine's own part [s]."""
+    """Return the delay of an open loop's requests plus the engine's own lateness [s]."""
     return {name: seconds + client.get(name, 0.0) for name, seconds in window.late.items()}
 
 
@@ -322,7 +322,7 @@ def _work(point: PointWindow) -> list[int]:
 
 
 def drift(values: Sequence[float]) -> tuple[float, float]:
-    """Return a line's change over equal parts, relative to the mean, and its two-sided p."""
+    """Fit a line; return its change over all values, relative to the mean, and two-sided p."""
     count, mean = len(values), fmean(values) if values else 0.0
     if count < 3 or not mean:
         return 0.0, 1.0
@@ -333,7 +333,7 @@ def drift(values: Sequence[float]) -> tuple[float, float]:
 
 
 def _of_turns(point: PointWindow) -> Iterator[Sign]:
-    """Yield times of first and later turns, which a prefix cache separates."""
+    """Yield a note on the median times of first and later turns (effect of a prefix cache)."""
     medians = {
         turn: (latency_s, ttft_s)[all(row[3] for row in point.turns)]
         for turn, _, latency_s, ttft_s in point.turns
@@ -430,7 +430,7 @@ def read_recorded(path: Path, harness: str) -> tuple[CurveLog, Findings]:
 
 
 def _tracked(point: endpoints.RecordedPoint, clock_s: float) -> PointWindow:
-    """Return a point with its window's parts; `clock_s` is wall minus monotonic clock."""
+    """Return a point with its requests in equal parts; `clock_s` is wall minus monotonic [s]."""
     events = endpoints.read_events(point.folder)
     begin_s, end_s = events.begin_ns / 1e9, events.end_ns / 1e9
     parts = [0] * WINDOW_PARTS
@@ -442,7 +442,7 @@ def _tracked(point: endpoints.RecordedPoint, clock_s: float) -> PointWindow:
 
 
 def recorded_figures(points: Sequence[endpoints.RecordedPoint], accelerator: str) -> dict[str, Any]:
-    """Return the figures of a session of the client, from its results alone, as fields of `Run`."""
+    """Return fields of `Run` from the points that MLCommons' client recorded in a session."""
     windows = (recorded_window(one, one.ended_s - one.duration_s, one.ended_s) for one in points)
     samples = sum(one.requests for one in points)
     log = CurveLog(path="", samples=samples, points=tuple(windows))
@@ -457,7 +457,7 @@ def recorded_figures(points: Sequence[endpoints.RecordedPoint], accelerator: str
 
 
 def recorded_window(point: endpoints.RecordedPoint, begin_s: float, end_s: float) -> PointWindow:
-    """Return a point as the client counted it; its reader checked the concurrency."""
+    """Convert a point that MLCommons' client recorded to a window of our own loops."""
     return PointWindow(
         point=point.concurrency,
         begin_s=begin_s,

@@ -57,7 +57,7 @@ class Findings:
 
 
 def together(*witnesses: Findings) -> dict[str, Any]:
-    """Merge findings into the fields of a run."""
+    """Merge the findings of all sources into one dict of fields."""
     fields = {f.name: getattr(one, f.name) for one in witnesses for f in dataclasses.fields(one)}
     return {
         **fields,
@@ -74,7 +74,7 @@ _GROUPS = {"load": measurement.RunLoad, "hardware": RunHardware, "serving": RunS
 
 
 def grouped(**fields: Any) -> dict[str, Any]:
-    """Move fields of findings into the groups of a run."""
+    """Group the merged fields of findings as keyword arguments of `Run`."""
     for name, group in _GROUPS.items():
         group_fields = [field.name for field in dataclasses.fields(group) if field.name in fields]
         fields[name] = group(**{key: fields.pop(key) for key in group_fields})
@@ -186,7 +186,7 @@ def per_gpu(metrics: Mapping[str, float], accelerator: str) -> dict[str, float]:
 def client_findings(
     metrics: Mapping[str, float], client: Mapping[str, float], job: MeasuredCase
 ) -> Findings:
-    """Report a client that was late itself; the delay is an upper bound of its effect."""
+    """Report a client that sent requests late; the delay is an upper bound of the effect."""
     note = client_note(metrics, {**job.limits, **job.latency_limits}, client)
     if note is None:
         return Findings()
@@ -218,7 +218,7 @@ SAMPLE_TIME_METRICS = ("throughput", "tokens_per_second", "tokens_per_second_per
 
 
 def start_findings(job: Job, seen: Mapping[str, float]) -> Findings:
-    """Report a different start of a run (`worker.clocks.slow_start`), if it affects gates."""
+    """Report a slow start of a run (`worker.clocks.slow_start`) if it affects a gated metric."""
     names = {name: name for name in job.limits if name in seen}
     paced = job.settings.scenario == Scenario.SERVER
     if not paced:
@@ -247,8 +247,8 @@ wrong; a longer one is reported. Neighbours on the machine slow a run down about
 def length_findings(settings: LoadGenSettings, duration_s: float, *, probed: bool) -> Findings:
     """Report a run that lasted far shorter or longer than planned.
 
-    `duration_s` is from the first issue to the last completion. If its rate was just `probed`, no
-    earlier run fixes its work.
+    `duration_s` is from the first issue to the last completion. `probed` says that this process
+    measured the rate, from which the run's length was planned.
     """
     planned_s = settings.planned_s
     if probed and settings.fixed_work_s and duration_s < MIN_DURATION_SHARE * planned_s:
@@ -293,7 +293,7 @@ def _not_positive(name: str, value: float, log: str) -> RunError:
 
 
 def _unknown(ours: Mapping[str, float], theirs: Mapping[str, float]) -> str:
-    """Return why our stamps do not show which requests met their limits, or ""."""
+    """Return why our time stamps do not show which requests met their limits, or ""."""
     name = next((n for n in ("ttft_p99", "latency_p99") if n in ours and n in theirs), None)
     if name is None or theirs[name] <= ours[name] * (1 + LATE_SHARE) + LATE_SECONDS:
         return ""

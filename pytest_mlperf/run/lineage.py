@@ -45,7 +45,7 @@ class BuildAt:
         return self.name if self.wheel else self.name[:COMMIT_DIGITS]
 
     def earlier(self, suite: Path, elsewhere: Elsewhere | None) -> EarlierBuild:
-        """Return the suite's engine as of this build."""
+        """Return how to run the suite's engine in this build."""
         return EarlierBuild(
             elsewhere=elsewhere,
             suite=suite,
@@ -65,7 +65,7 @@ def builds_between(
         ends: A good and a bad commit; ignored with `wheels`.
         wheels: "LIBRARY==A..B", or None for commits.
         suite: Suite file, in the repository of the commits.
-        elsewhere: Python of the library; None for this one.
+        elsewhere: Python that has the library; None for this Python.
 
     Raises:
         MlperfError: A commit or version is unknown, or the ends are the wrong way round.
@@ -147,7 +147,7 @@ _RANGE = re.compile(r"([A-Za-z0-9][\w.-]*)==(\w[\w.+]*?)\.\.(\w[\w.+]*)")
 def versions(text: str, elsewhere: Elsewhere | None) -> list[BuildAt]:
     """Return the versions of "LIBRARY==A..B" that pip can install, both ends included.
 
-    `elsewhere` is their Python; None for this one. Raises MlperfError for invalid text or ends.
+    `elsewhere` is the Python of that pip; None for this Python. Raises MlperfError for bad input.
     """
     match = _RANGE.fullmatch(text)
     if match is None:
@@ -168,7 +168,7 @@ def versions(text: str, elsewhere: Elsewhere | None) -> list[BuildAt]:
 
 
 def _plain(version: str) -> str:
-    """Normalise a version, so that 1.0 and 1.0.0 are equal."""
+    """Remove trailing ".0" from a version, so that 1.0 and 1.0.0 are equal."""
     return re.sub(r"(\.0)+$", "", version)
 
 

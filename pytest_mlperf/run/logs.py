@@ -100,7 +100,7 @@ def _is_count(value: object) -> bool:
 
 
 def _is_rate(value: object) -> bool:
-    """Accept None, as LoadGen's rates of one query are undefined."""
+    """Check for a number or None: LoadGen's rate of a single query is undefined."""
     return value is None or type(value) is float or _is_whole(value)
 
 
@@ -144,7 +144,7 @@ class Detail:
 
     @property
     def reasons(self) -> tuple[Reason, ...]:
-        """Why LoadGen does not accept the run; empty if it does."""
+        """Reasons why LoadGen does not accept the run; empty if LoadGen accepts it."""
         texts = []
         if not self.valid:
             reasons = "; ".join(self.invalid_reasons) or "its log does not say why"
@@ -191,7 +191,7 @@ class Detail:
             )
 
     def percentile_ns(self, timed: Timed, percentile: float) -> int | None:
-        """Return a logged percentile, or the next higher one."""
+        """Return the time at a percentile [ns], or at the next higher percentile in the log."""
         logged_above = (logged for logged in _LOGGED_PERCENTILES if logged >= percentile - 1e-9)
         value: int | None = self.values.get(
             _PERCENTILE_KEYS[timed].format(f"{100 * next(logged_above, 0.999):.2f}")

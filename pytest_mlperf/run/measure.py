@@ -1,4 +1,4 @@
-"""Run one process of a case: load, performance run and accuracy pass; then read its results."""
+"""Run one process of a case (load, performance run, accuracy pass) and read its results."""
 
 from __future__ import annotations
 
@@ -96,9 +96,9 @@ class ProcessResult:
 
     Attributes:
         unscored: Error of the scorer, which leaves the run valid; None without one.
-        notes: Notes about the process; those of a run are in the run.
-        files: Imported files, except Python's and installed ones.
-        waited_s: Time that others held the accelerator before [s].
+        notes: Notes about the process; notes about its run are in `run`.
+        files: Imported files, except those of Python and installed packages.
+        waited_s: Time waited for the accelerator [s].
     """
 
     run: Run | None
@@ -205,7 +205,7 @@ class _Measured:
 def _work(
     case: _Measured, unscored: list[RunError]
 ) -> tuple[Evidence, AccuracyPass | None, Placement]:
-    """Let a worker measure; return its evidence, the pass to score, and its placement."""
+    """Run a worker; return its evidence, its accuracy pass (not yet scored), its placement."""
     job, task, show = case.job, case.task, case.progress.show
     checkpoint = checkpoint_for(job, case.conditions, case.folder, show) if job.build else None
     with contextlib.ExitStack() as stack:
@@ -291,7 +291,7 @@ def _observed(
 def _repeated_rate(
     case: _Measured, settings: LoadGenSettings, finished: Event | None
 ) -> float | None:
-    """Return the rate that repeats this run's work; a stream with a probed rate ran for a time."""
+    """Return the rate that makes later runs of fixed work issue as many queries as this run."""
     rate, work_s = case.progress.target_qps, settings.fixed_work_s
     streams = settings.scenario.answers_one_at_a_time
     if not (finished and rate and work_s and case.progress.probed and streams):
@@ -313,7 +313,7 @@ def _benchmarked(case: _Measured, test: BenchmarkTest) -> Evidence:
 def _finished(
     case: _Measured, worker: WorkerProcess, pages: Sequence[str] | None
 ) -> tuple[Event | None, ServerLog | None]:
-    """Wait for the end of the timed run, if any, and read the server's metrics until then."""
+    """Wait for the end of the timed run, if any; return its event and the server's metrics."""
     if not case.task.performance:
         return None, None
     if pages is None:
@@ -340,7 +340,7 @@ def _is_sampled(case: _Measured) -> bool:
 
 @contextlib.contextmanager
 def _sampling(case: _Measured) -> Iterator[PowerSampling]:
-    """Sample a case's GPUs; report and record lost ones."""
+    """Sample a case's GPUs; report GPUs that are lost and record them for the session."""
     machine, accelerator = case.conditions.machine, case.job.accelerator
     used = machine.used(accelerator, case.job.replicas)
     sampling = PowerSampling(list(used), case.folder)
@@ -363,7 +363,7 @@ def _sampling(case: _Measured) -> Iterator[PowerSampling]:
 def _worker(
     case: _Measured, job: Job, build: Build | None, checkpoint: Checkpoint | None
 ) -> WorkerProcess:
-    """Return the worker, not started; one elsewhere gets variables that it does not inherit."""
+    """Return the worker process, not started, with its spec and its environment variables."""
     conditions, task = case.conditions, case.task
     settings = dataclasses.replace(job.settings, target_qps=task.target_qps)
     answer_forms = job.scoring.answer_forms
@@ -400,7 +400,7 @@ REPLICA_SHARE = 0.9
 
 
 def _replicas(job: Job, machine: Machine) -> tuple[ReplicaSpec, ...]:
-    """Return the processes that share an accelerator or a server; () if the worker is alone."""
+    """Return a case's replicas, or the clients of its server; () if the worker loads alone."""
     if (clients := clients_of(job.engine_use, job.engine.options)) > 1:
         return tuple(ReplicaSpec(name=f"client {n}", client=True) for n in range(clients))
     if job.replicas == 1:
@@ -437,7 +437,7 @@ def _accuracy(
 def _warmed(
     job: MeasuredCase, conditions: Conditions, show: Callable[[str], None], task: ProcessTask
 ) -> bool | None:
-    """Warm up if needed; return whether the accelerator had worked, None if not recorded."""
+    """Warm up if needed; return whether the accelerator is warm, None if not recorded."""
     if conditions.warmups is None:
         return None
     names = conditions.machine.leases(job.accelerator)
@@ -460,7 +460,7 @@ def _warmed(
 
 @contextlib.contextmanager
 def _only_the_scorer(errors: list[RunError]) -> Iterator[None]:
-    """Collect a scorer's error, which does not affect the engine's run."""
+    """Add a scorer's error to `errors` instead of raising it: the engine's run stays valid."""
     try:
         yield
     except EnvironmentFault as error:

@@ -97,7 +97,7 @@ def subject_of(
 
 
 def _beside(build: Build, python: Event) -> dict[str, str]:
-    """Return the facts of another Python, with its place only for a baseline's build."""
+    """Return facts about a worker's other Python; its prefix only for a baseline's build."""
     versions = {f"python.{name}": version for name, version in python["versions"].items()}
     facts = {"python": str(python["version"]), **versions}
     if build.baseline:
@@ -109,7 +109,7 @@ LOOP_SETTINGS = ("points", "ramp_ms", "arrivals", "burstiness", "audit", "max_fa
 
 
 def _requests(job: Job) -> str:
-    """Return LoadGen's settings without the rate: the length in words, and a hash of all."""
+    """Return the run's length in words, and a hash of LoadGen's settings without the rate."""
     settings = job.settings
     # Settings of our own loops must not change the hashes of other baselines.
     hashed = {k: v for k, v in dataclasses.asdict(settings).items() if k not in LOOP_SETTINGS or v}
@@ -137,7 +137,7 @@ class Evidence:
         server: Metrics of its server; None without one.
         exporter: Values of a DCGM exporter; None without one.
         build_s: Time to build its checkpoint, whenever that was [s]; None without one.
-        waited_s: Time that it waited for others before [s].
+        waited_s: Time waited for the accelerator [s].
         probed: Whether this process probed the rate.
     """
 
@@ -248,7 +248,7 @@ def read_run(evidence: WorkerEvidence, job: Job, conditions: Conditions) -> Run 
 
 
 def hidden_shares(timed: TimedLog, result: Mapping[str, Any]) -> dict[str, float]:
-    """Return the share of hidden tokens, of a curve at each point; {} if unknown."""
+    """Return the share of hidden tokens, for each point of a curve; {} if unknown."""
     shares = {HIDDEN_SHARE: result["hidden_share"]}
     if isinstance(timed, curve.CurveLog):
         shares = {at_point(HIDDEN_SHARE, one.point): one.hidden_share for one in timed.points}
@@ -260,7 +260,7 @@ UNTIMED_SHARE, MIN_UNTIMED_SECONDS = 0.1, 1e-5
 
 
 def untimed_input(input_s: float | None, settings: LoadGenSettings, figures: Figures) -> Findings:
-    """Report the time of a data set's `input()` if it is large."""
+    """Report the mean time of a data set's `input()`, which is not timed, if it is large."""
     latencies_s = [s for n, s in figures.metrics.items() if n.partition("@")[0] == "latency_p50"]
     sample_s = min(latencies_s, default=figures.duration_s / max(1, figures.samples))
     if settings.scenario == Scenario.MULTI_STREAM:
@@ -313,7 +313,7 @@ def _read_curve(
 
 @dataclass(frozen=True)
 class Spell:
-    """Window in wall clock, seconds since the epoch."""
+    """Window of a run without LoadGen's log: wall clock, seconds since the epoch."""
 
     window_s: tuple[float, float]
 
@@ -359,7 +359,7 @@ def energy_findings(
 
 
 def may_have_light(job: Job, identity: Mapping[str, object]) -> bool:
-    """Check whether a case has a roofline: known figures of a GPU that is not simulated."""
+    """Check whether a case may have a roofline: no curve, no CPU, no simulated GPU."""
     if job.settings.points:  # each point of a curve has its own limit
         return False
     figures = job.gpu is not None or split(job.accelerator)[1] != "cpu"

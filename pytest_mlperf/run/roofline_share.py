@@ -105,15 +105,15 @@ def _drafts(a_step: float, *, undeclared: bool) -> Sign:
 
 
 def tokens_a_step(figures: Figures, drafts: int) -> float | None:
-    """Return the mean decoded tokens of a step; None unless more than `drafts` were decoded."""
+    """Return the mean tokens per decoding step; None unless more than `drafts` were decoded."""
     decoded = (figures.metrics.get("tokens_per_sample", 0.0) - 1) * figures.samples
     return decoded / (decoded - drafts) if decoded > drafts else None
 
 
 def most_together(samples: int, job: Job, engine: Mapping[str, str]) -> float | None:
-    """Return an upper bound of the samples in flight, by scenario, engine and run.
+    """Return an upper bound of the samples in flight, from run, scenario and engine.
 
-    Neither a prefix cache nor several copies of the model put more into one step.
+    It also bounds the samples of one step with a prefix cache or several copies of the model.
     """
     most = [float(samples)] if samples else []
     if job.case.scenario.answers_one_at_a_time:
@@ -180,7 +180,7 @@ def _holding(job: Job, identity: Mapping[str, object]) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkloadLimit:
-    """The physical limit of a workload of MLPerf on GPUs, and what it is computed from.
+    """Physical limit of an MLPerf workload on GPUs, and the inputs of its computation.
 
     Attributes:
         gpu: The GPU's figures, or None if the table lacks it.
@@ -217,7 +217,7 @@ class WorkloadLimit:
             metric: Metric of `value`; default: the rate of tokens if it generates any, else of
                 samples.
             precision: Default: the GPU's fastest.
-            figures: Figures of the run by name; the typical ones of the data set where not given.
+            figures: Figures of the run by name; default: typical figures of the data set.
 
         Raises:
             ValueError: A figure or the precision is impossible.

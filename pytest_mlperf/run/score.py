@@ -43,11 +43,11 @@ _BESIDE = ({b"[", b"", b"]"}, {b"[", b"]"})
 
 
 class AccuracyLog(Mapping[int, bytes]):
-    """The outputs of an accuracy run by LoadGen's sample index, in the order of the log.
+    """Outputs of an accuracy run by LoadGen's sample index, in the order of the log.
 
-    Only their positions are in memory, as a diffusion model's images take 31 GB in this log. Of a
-    sample with several answers the first counts, as in MLPerf's reference scripts: MultiStream
-    fills its last query with earlier samples. Outputs are in the engine's format, not the log's.
+    Outputs are read from the log on demand, as a diffusion model's images take 31 GB. If a sample
+    has several answers, the first counts, as in MLPerf's reference scripts: MultiStream fills its
+    last query with earlier samples. Outputs are in the engine's format, not the log's.
     """
 
     def __init__(self, path: Path) -> None:
@@ -127,7 +127,7 @@ class Progress:
 
 
 class Lazy(Sequence[T]):
-    """Read outputs or references on demand, as volumes and images would fill the memory."""
+    """Sequence that reads an item on access, as all outputs or references may exceed memory."""
 
     def __init__(self, indices: Sequence[int], read: Callable[[int], T]) -> None:
         self._indices = indices
@@ -147,7 +147,7 @@ class Lazy(Sequence[T]):
 
 
 class Outputs(Lazy[bytes]):
-    """Outputs with digests that are taken while reading, so that images are read once."""
+    """Outputs that are hashed when the scorer reads them, so that images are read only once."""
 
     def __init__(self, outputs: Sequence[bytes]) -> None:
         super().__init__(range(len(outputs)), self._digested)
@@ -161,7 +161,7 @@ class Outputs(Lazy[bytes]):
         return output
 
     def digests(self) -> list[int]:
-        """Return the digest of every output; read those that the scorer skipped."""
+        """Return the digest of every output; read the outputs that the scorer did not read."""
         return [
             digest(self._outputs[position]) if own is None else own
             for position, own in enumerate(self._digests)
@@ -266,7 +266,7 @@ def answers(blocks: Sequence[Mapping[str, Any]]) -> dict[int, tuple[AccuracyLog,
 def artefacts(
     blocks: Sequence[Mapping[str, Any]], indices: Sequence[int], needed: Sequence[str]
 ) -> Callable[[int], dict[str, bytes]]:
-    """Return a reader of samples' artefacts; raise RunError if one of those `needed` is missing."""
+    """Return a function that reads a sample's artefacts; RunError if a needed one is missing."""
     archive_of: dict[int, ArtefactArchive] = {}
     for block in blocks if needed else ():
         archive = ArtefactArchive(Path(str(block["log"])).with_name(ARTEFACTS))

@@ -97,7 +97,7 @@ class MetricsPage:
 
 
 class Scraper:
-    """Pass the pages on about once a second until the block ends.
+    """Read all pages about once a second inside the `with` block.
 
     Attributes:
         cpu_s: Processor time of the thread [s].

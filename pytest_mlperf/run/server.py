@@ -74,7 +74,7 @@ class ServerLog:
     Attributes:
         readings: Readings in the order of time; empty without a page.
         failures: Errors of failed readings.
-        lack: Reason why the metrics are unknown, if reported, else "".
+        lack: Reported reason why there are no metrics, else "".
     """
 
     readings: list[ServerReading] = field(default_factory=list)
@@ -123,8 +123,8 @@ def served(
 ) -> Served:
     """Return a server's metrics in the windows of a run.
 
-    `log` is empty without a server. `shared` is the data set's share of prompt tokens that earlier
-    prompts begin with, None if unknown. Gated `limits`, and stage times, become metrics of the run.
+    `shared` is the share of the data set's prompt tokens that are a prefix of an earlier prompt;
+    None if unknown. Server metrics in `limits` and stage times become metrics of the run.
     """
     by_usage = {
         _share_at(point): min(1.0, counts["cached_tokens"] / whole)
@@ -201,7 +201,7 @@ def _answer_signs(answers: Answers, fingerprint: Mapping[str, str], seen: Served
 
 
 def _absent(log: ServerLog, seen: Mapping[str, float], limits: Collection[str]) -> Iterator[str]:
-    """Yield why each gated metric of the server was not measured, and what to do."""
+    """Yield, for each gated server metric without a value, the cause and the fix."""
     for name in limits:
         base = name.partition("@")[0]
         if base not in SERVER_METRICS or name in seen:

@@ -61,7 +61,7 @@ class WorkQueue:
                 sink.failed(error)
 
     def _drain(self, piece: Piece) -> Piece:
-        """Join waiting pieces to this one while they fit and share its sink."""
+        """Join the next pieces to `piece` while they fit into a batch and have its sink."""
         ids, indices, sink = list(piece[0]), list(piece[1]), piece[2]
         while self._max_batch is None or len(ids) < self._max_batch:
             try:

@@ -183,7 +183,7 @@ def _put_both(
 
 
 def _scores_among(names: Iterable[str], *, path: Path) -> list[str]:
-    """Return the scores files of one baseline, those of killed writers and old releases too."""
+    """Return the names of all scores files of a baseline, also of killed writers."""
     name = re.compile(
         rf"{re.escape(path.stem)}(\.[0-9a-f]{{{NAME_HEX_DIGITS}}})?{re.escape(SCORES_SUFFIX)}"
     )
@@ -193,8 +193,8 @@ def _scores_among(names: Iterable[str], *, path: Path) -> list[str]:
 def _load(path: Path) -> tuple[AccuracyBaseline, Path, bytes] | None:
     """Return a baseline, and the path and bytes of its scores.
 
-    Another process may replace both files in the meantime: the new baseline is read then. If the
-    baseline has not changed, its scores are lost.
+    If another process replaces both files in the meantime, the new baseline is read. Raises
+    BaselineError if the scores of an unchanged baseline are missing or damaged.
     """
     baseline = ACCURACY_DOCUMENT.load(path)
     while baseline is not None:

@@ -62,7 +62,7 @@ class ArtefactWriter:
         self._size = 0
 
     def add(self, index: int, artefacts: Mapping[str, bytes]) -> None:
-        """Write a sample's first artefacts; raise RunError if too large, or the disk is full."""
+        """Write a sample's artefacts, except of a repeat; RunError if too large or disk full."""
         with self._lock:
             if index in self._written:
                 return

@@ -36,7 +36,7 @@ def write_text(path: Path, text: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class LockedFolder:
-    """Locked folder, held by descriptors: another user may replace its paths by links.
+    """Locked folder; files are opened by its descriptors, as paths may be replaced by links.
 
     Attributes:
         path: Folder of unfinished files, for messages.
@@ -119,7 +119,7 @@ def _write(name: str, content: bytes, locked: LockedFolder, *, unnamed: bool) ->
 
 
 def _create(name: str, folder: int, mode: int, *, unnamed: bool) -> int:
-    """Create a file that is locked while it is open; an unnamed one must be linked later."""
+    """Create and lock a file; a file without a name (O_TMPFILE) must be linked later."""
     flags = os.O_RDWR | os.O_CLOEXEC
     if unnamed:
         descriptor = os.open(".", flags | os.O_TMPFILE, mode, dir_fd=folder)
@@ -159,7 +159,7 @@ _TEMPORARY = re.compile(r"\.[0-9a-f]{16}\.tmp")
 
 
 def _remove_stale(folder: int) -> None:
-    """Remove unfinished files of this user and host whose writer is dead: they are unlocked."""
+    """Remove this user's and host's unfinished files that no living writer has locked."""
     names = filter(_TEMPORARY.fullmatch, names_in(folder))
     for name in (name for name in names if name.startswith(f".{_host_digest()}")):
         with contextlib.suppress(OSError):
@@ -267,7 +267,7 @@ class Keeping:
 
 
 def unforeseen(failure: str, error: Exception) -> str:
-    """Return the line about an error that the user did not cause."""
+    """Return a terminal line for an unexpected error, with advice to free space or report."""
     if isinstance(error, OSError) and error.errno in DISK_FULL:
         return visible(f"ERROR {failure}: {error.filename}: {error.strerror}; free some space")
     reason = visible(f"{type(error).__name__}: {text_of(error)}")
@@ -352,7 +352,7 @@ def _acquire(
 
 
 def _open(folder: Path, stack: contextlib.ExitStack) -> tuple[LockedFolder, int]:
-    """Open the file to lock; between any two steps another writer may finish and remove it."""
+    """Open the lock file in `folder`; retry if another writer removes it in the meantime."""
     while True:
         folder.mkdir(parents=True, exist_ok=True)
         with contextlib.ExitStack() as attempt:
@@ -419,7 +419,7 @@ def _lock(descriptor: int, deadline: float) -> None:
 
 
 def _is_current(descriptor: int, locked: LockedFolder) -> bool:
-    """Return whether the locked file is still the one that others lock; complete its content."""
+    """Return whether the lock file still has this name; write its content if it is empty."""
     try:
         with opened_folder(PLACE, locked.folder) as folder:
             held, there = os.fstat(descriptor), os.stat(LOCK, dir_fd=folder, follow_symlinks=False)

@@ -83,7 +83,7 @@ class Document(Generic[T]):
             ) from defect
 
     def read(self, content: bytes, source: str) -> T:
-        """Return the content of bytes that come from elsewhere; raise BaselineError like `load`."""
+        """Parse bytes that are not from a file here; `source` is their name in BaselineError."""
         try:
             return self._parse(content)
         except ValueError as defect:
@@ -103,7 +103,7 @@ class Document(Generic[T]):
 
     @contextlib.contextmanager
     def alone(self, path: Path) -> Iterator[LockedFolder]:
-        """Lock the folder of a file; yield it for unfinished files."""
+        """Lock the folder of a file; yield the lock, which `put` needs."""
         held = contextlib.ExitStack()
         try:
             folder = written_to(path).parent

@@ -115,7 +115,7 @@ def file_of(folder: Path, name: str) -> Path | None:
 
 
 def read_point(folder: Path) -> RecordedPoint:
-    """Read a run folder; raise MlperfError if it is incomplete, inconsistent or no such run."""
+    """Read a run folder; raise MlperfError if it is incomplete or inconsistent."""
     path = file_of(folder, SUMMARY_FILE)
     if path is None:
         raise MlperfError(
@@ -215,7 +215,7 @@ def _yaml(who: str) -> Any:
 
 
 def _of_speed(datasets: Any) -> Any:
-    """Return the first data set that is used for speed."""
+    """Return the first data set of type "performance", else the first data set."""
     tables = [each for each in datasets if isinstance(each, dict)]  # a TypeError if it is no list
     speed = (each for each in tables if each.get("type", "performance") == "performance")
     return next(speed, tables[0] if tables else {})
@@ -265,7 +265,7 @@ def _concurrency(folder: Path, config: Mapping[str, str], summary: _Block) -> in
 
 @dataclass(frozen=True)
 class _Block:
-    """JSON object of a result, and its key path for messages."""
+    """JSON object in a result file; `path` and key are for messages."""
 
     path: Path
     raw: Any
@@ -280,7 +280,7 @@ class _Block:
         return MlperfError(f"{self.path}: {key_path} {problem}".replace(":  ", ": "))
 
     def block(self, key: str) -> _Block:
-        """Return an object below; an empty one if it is missing."""
+        """Return the nested object at a key; an empty one if it is missing."""
         return _Block(self.path, self.raw.get(key) or {}, ".".join(filter(None, (self.where, key))))
 
     def number(self, key: str) -> float | None:
@@ -384,7 +384,7 @@ def _require_agreement(summary: _Block, key: str, amount: float | None, duration
 
 
 def _failures(summary: _Block, config: Mapping[str, str], concurrency: int) -> Iterator[Reason]:
-    """Yield why the run is incomplete or lost requests.
+    """Yield reasons why a run is invalid: it is incomplete or lost requests.
 
     An interrupted run is marked complete, but issued fewer requests than configured; a run that
     ended by its time limit leaves its requests in flight unanswered.
@@ -498,7 +498,7 @@ def events_of(folder: Path, *kinds: bytes) -> Iterator[dict[str, Any]]:
 
 
 def _unpaired(folder: Path) -> str:
-    """Return why the client's scores are not judged, or where they can be."""
+    """Return a note why the client's scores are not judged, and which engine judges them."""
     missing = " and ".join(
         name for name in (EVENTS_FILE, SAMPLES_FILE) if not (folder / name).exists()
     )

@@ -130,7 +130,7 @@ def _opened(path: Path) -> io.FileIO:
 
 
 def size_in_words(count: int) -> str:
-    """Return a limit of bytes as messages show it."""
+    """Format a limit of bytes for messages."""
     return f"{count >> 20} MiB" if count >= READ_BYTES else f"{count >> 10} KiB"
 
 
@@ -146,8 +146,8 @@ def lines_of(path: Path, max_line_bytes: int) -> Iterator[bytes]:
 class Shape(Generic[Document]):
     """Check documents strictly: no type is converted, numbers are finite.
 
-    pydantic configures a dataclass by the type around it, hence the tuple: the domain classes stay
-    independent of pydantic.
+    The type is wrapped in a tuple: pydantic then applies this configuration to a dataclass, and
+    domain classes stay independent of pydantic.
     """
 
     def __init__(
@@ -207,7 +207,7 @@ def content_of(path: Path, title: str, max_bytes: int | None = None) -> bytes:
 
 
 def json_of(path: Path | str, title: str, content: bytes, *, repeated_keys: bool = False) -> Any:
-    """Return the JSON value in the bytes of a file; raise MlperfError if it is none."""
+    """Parse the bytes of a file as JSON; raise MlperfError if they are not valid JSON."""
     try:
         value = parse_json(content, max_values=MAX_FILE_VALUES, repeated_keys=repeated_keys)
     except ValueError as error:
@@ -217,7 +217,7 @@ def json_of(path: Path | str, title: str, content: bytes, *, repeated_keys: bool
 
 
 def unreadable(content: bytes) -> str:
-    """Return why `read_foreign` would refuse JSON that is to be written, or ""."""
+    """Return why `read_foreign` would reject these bytes, or ""; check before writing."""
     if len(content) > MAX_FILE_BYTES:
         return f"{len(content):,} bytes, and {size_in_words(MAX_FILE_BYTES)} can be read at most"
     try:
@@ -280,7 +280,7 @@ class NumpyArchive:
 
 
 def read_arrays(path: Path, names: Sequence[str], *, max_bytes: int) -> list[Any]:
-    """Return arrays of an .npz file; raise ValueError if it is unfit or over `max_bytes`."""
+    """Read arrays of an .npz file; raise ValueError if it is damaged or over `max_bytes`."""
     try:
         archive = NumpyArchive(read_regular(path, max_bytes), max_bytes=max_bytes)
         return [archive.read(name) for name in names]
@@ -300,7 +300,7 @@ def numpy() -> Any:
 
 
 def _array(name: str, content: bytes) -> Any:
-    """Return an array; its header is untrusted, so its shape allocates nothing."""
+    """Parse an .npy file; raise ValueError if its header and its data differ in size."""
     np = numpy()
     npy, file = np.lib.format, io.BytesIO(content)
     if npy.read_magic(file) != (1, 0):
@@ -320,7 +320,7 @@ Migration = Callable[[dict[str, Any]], dict[str, Any]]
 def migrated(
     raw: dict[str, Any], schema: int, newest: int, migrations: Mapping[int, Migration]
 ) -> dict[str, Any]:
-    """Return content as the newest schema has it; raise ValueError if a step is missing."""
+    """Migrate content to the newest schema; raise ValueError if a migration is missing."""
     for older in range(schema, newest):
         if older not in migrations:
             raise ValueError(f"schema {older} is unknown; this release reads up to {newest}")
@@ -340,9 +340,9 @@ def as_document(
 ) -> Document:
     """Return the document of a JSON value; raise MlperfError if it does not fit the shape.
 
-    `path` and `title` are for messages, `cure` is their advice. `newest` is the newest supported
-    schema; `migrations` has the function to the next schema by older schema. `items` is the key of
-    a list whose items are checked one by one, and their shape.
+    `path`, `title` and `cure` (advice) are for messages. `newest` is the newest supported schema;
+    `migrations` maps a schema to the function that makes the next one. `items` is the key of a list
+    and the shape of its items, which are checked one by one.
     """
     where = ""
     schema = raw.get("schema") if isinstance(raw, dict) else None

@@ -80,7 +80,7 @@ def newest(runs: Path, besides: str) -> str | None:
 
 
 def read(folder: Path) -> tuple[Begun, dict[str, CaseResult]]:
-    """Return the first line of a journal, and its results by test, the later of two.
+    """Return the first line of a journal, and the last result of each test.
 
     An incomplete last line of a killed session is ignored. Raises MlperfError if the journal is
     missing, damaged, or of another release.
@@ -105,7 +105,7 @@ def read(folder: Path) -> tuple[Begun, dict[str, CaseResult]]:
 
 @contextlib.contextmanager
 def left(folder: Path) -> Iterator[Path]:
-    """Lock the journal of an interrupted session; raise MlperfError if that still runs."""
+    """Lock an interrupted session's journal; raise MlperfError if the session still runs."""
     path = folder / JOURNAL_FILE
     try:
         file = path.open("ab")

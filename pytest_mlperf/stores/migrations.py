@@ -70,7 +70,7 @@ def moved(content: Any, places: Places) -> Any:
 
 
 def _in_each(content: Any, key: str, change: Callable[[Any], Any]) -> Any:
-    """Return an object in which `change` is applied to each item of one list."""
+    """Return a copy of an object with `change` applied to each item of the list at `key`."""
     if not isinstance(content, dict) or not isinstance(content.get(key), list):
         return content
     return {**content, key: [change(item) for item in content[key]]}

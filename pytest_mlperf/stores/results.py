@@ -38,9 +38,9 @@ def _verdict() -> TypeAdapter[Verdict]:
 
 
 def write_results(path: Path, results: Results, *, readable: bool = True) -> str:
-    """Write a results file atomically; return why no command will read it, or "".
+    """Write a results file atomically; return "", or why it is too large to be read.
 
-    With `readable` raise MlperfError instead.
+    With `readable`, raise MlperfError instead and write nothing.
     """
     text = as_text(results)
     reason = foreign.unreadable(text.encode("utf-8", "backslashreplace"))
@@ -76,7 +76,7 @@ CURE = "use the results.json that pytest wrote, or measure again: pytest suites"
 
 
 def from_bytes(source: str, content: bytes, title: str = TITLE, cure: str = CURE) -> Results:
-    """Return the session of bytes that `as_bytes` made; raise MlperfError for others."""
+    """Parse the result of `as_bytes`; raise MlperfError for any other bytes."""
     return _checked(source, foreign.json_of(source, title, content), title, cure)
 
 
@@ -112,7 +112,7 @@ def digest_of(path: Path) -> str:
 
 
 def require_readable(verdict: Verdict) -> None:
-    """Raise ValueError, a defect of this package, if a verdict could not be read back."""
+    """Raise ValueError if a verdict cannot be read back, which is a bug of this package."""
     _verdict().validate_python(_verdict().dump_python(encodable(verdict), mode="json"))
 
 
@@ -159,7 +159,7 @@ MANIFEST_KIND = "pytest-mlperf plan"
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedTest:
-    """Test that must report, by its node id; `pairs` is its number of jointly judged metrics."""
+    """Test that must report, by node id; `pairs` is the number of its jointly judged metrics."""
 
     test: str
     kind: Kind

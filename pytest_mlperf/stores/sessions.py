@@ -34,12 +34,12 @@ class Sessions:
 
     @property
     def files(self) -> list[Path]:
-        """Their results files, newest first: names begin with the time."""
+        """Results files of all sessions, newest first, as their names begin with the time."""
         return sorted((self.folder / "runs").glob("*/results.json"), reverse=True)
 
     @property
     def notes(self) -> list[str]:
-        """What to tell about files that were not read."""
+        """Messages about the results files that were not read."""
         notes = [f"left out: {reason}" for reason in self.unreadable]
         count = len(self.files)
         return (

@@ -35,7 +35,7 @@ class Remembered:
     """Suspects of earlier sessions.
 
     Attributes:
-        is_any: There was something to read.
+        is_any: Whether a file of suspects or results was read.
         tests: Tests that they ran, if a results file lists them.
         defect: Why something could not be read, or "".
     """
@@ -68,7 +68,7 @@ def load(path: Path) -> Remembered:
 
 
 def update(path: Path, change: Callable[[tuple[Suspect, ...]], Iterable[Suspect]]) -> None:
-    """Replace the suspects of a file, even by none, by the result of `change`, under a lock."""
+    """Replace a file's suspects by `change(suspects)`, which may be empty; lock the folder."""
     try:
         try:
             with alone_in(path.parent, timeout_s=LOCK_TIMEOUT_SECONDS) as locked:

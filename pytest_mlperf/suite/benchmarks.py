@@ -23,7 +23,7 @@ MAX_NAME_CHARACTERS = 80
 
 @dataclass(frozen=True)
 class NoSuite:
-    """What a suite says of all its cases, for a case that is of none."""
+    """Stand-in for `Suite` in the case of a benchmark, which belongs to no suite."""
 
     round: str = "none"
     profile: Profile = "quick"
@@ -36,7 +36,7 @@ class NoSuite:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PlannedBenchmark:
-    """A test with pytest-benchmark, judged as a case; see `Planned` for what is alike."""
+    """A pytest-benchmark test, judged as a case; attributes are those of `Planned`."""
 
     job: BenchmarkTest
     path: Path
@@ -56,7 +56,7 @@ class PlannedBenchmark:
 
     @property
     def case(self) -> Case:
-        """The file is the workload, the test is the engine."""
+        """Case with the test's file as workload and its name as engine."""
         return self.job.case
 
     @property
@@ -66,7 +66,7 @@ class PlannedBenchmark:
 
     @property
     def limits(self) -> Mapping[str, float]:
-        """The judged time with its limit, as a share."""
+        """Limit of the judged time by metric, as a share."""
         return self.job.limits
 
     @property

@@ -16,7 +16,7 @@ from pytest_mlperf.suite.values import KeyPath
 
 
 def elsewhere(planned: Planned) -> Elsewhere | None:
-    """Return the other Python of a case's engine, if any; raise UnavailableError if missing."""
+    """Return the other Python of a case's engine, or None; UnavailableError if it is missing."""
     return find(planned, planned.engine_key, planned.engine)
 
 
@@ -37,7 +37,7 @@ def earlier_build(planned: Planned) -> EarlierBuild | None:
 
 
 def find(planned: Planned, where: KeyPath, named: Named) -> Elsewhere | None:
-    """Return the Python that a table names, if any; raise UnavailableError if it is missing."""
+    """Return the Python that a table names, or None; UnavailableError if it is missing."""
     name = "python" if named.python is not None else "command"
     named_value = getattr(named, name)
     if named_value is None:
@@ -53,7 +53,7 @@ def find(planned: Planned, where: KeyPath, named: Named) -> Elsewhere | None:
 
 
 def _wheels(planned: Planned, key: KeyPath, text: str | None) -> tuple[str, ...]:
-    """Return the packages to exchange; files have absolute paths."""
+    """Return the packages in `wheel` as arguments of pip; wheel files get absolute paths."""
     if text is None:
         return ()
     words = str(_expanded(planned, key, text)).split()

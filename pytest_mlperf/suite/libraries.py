@@ -33,7 +33,7 @@ NOUNS: dict[registry.Group, str] = {
 
 
 def declared(group: registry.Group, use: str) -> tuple[str, ...]:
-    """Return the libraries that a registered extension needs with any options.
+    """Return the libraries that a registered extension needs whatever its options are.
 
     They are the import names in its class attribute `libraries`. The user's own code is never
     inspected, because that would import it.

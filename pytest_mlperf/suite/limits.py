@@ -130,7 +130,7 @@ def limit_defects(
 def _gated_nowhere(
     limits: Mapping[str, Any], scenarios: Sequence[ScenarioEntry], judged: Collection[str]
 ) -> Iterator[Defect]:
-    """Yield limits that no scenario applies, except those of scenarios that the suite lacks."""
+    """Yield suite limits that no scenario gates but could, or whose point no scenario has."""
     held = {*judged, *EFFICIENCY, *SERVER_METRICS}
     for name in (one for one in limits if one in METRICS and one not in held):
         if any(name in gateable(scenario) for scenario in scenarios):

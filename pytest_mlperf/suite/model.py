@@ -90,7 +90,7 @@ EXAMPLES = {"latency_limit": "15ms", "ttft_limit": "2s", "tpot_limit": "200ms"}
 
 
 class Inconsistent(ValueError):
-    """Values that are valid alone but not together; pydantic cannot name their location."""
+    """Values that contradict each other; `defects` has their key paths, which pydantic lacks."""
 
     def __init__(self, defects: list[values.Defect]) -> None:
         super().__init__("; ".join(message for _, message in defects))
@@ -149,7 +149,7 @@ class Suite(Table):
 
     @property
     def tokens(self) -> bool:
-        """Whether it is a language model, whose tokens are counted and timed."""
+        """Whether the workload is a language model, whose tokens are counted and timed."""
         stated = self.workload.tokens
         return bool(self.rules and self.rules.tokens) if stated is None else stated
 
@@ -169,7 +169,7 @@ class Suite(Table):
 
     @property
     def scorer_gap(self) -> str:
-        """Message if the scorer is not the round's, so that MLPerf's gate is not decided; else "".
+        """Message if the scorer is not the round's: MLPerf's gate is then undecided. Else "".
 
         The user's own code may replace the round's scorer.
         """
@@ -194,7 +194,7 @@ class Suite(Table):
 
     @property
     def gaps(self) -> tuple[str, ...]:
-        """Differences between its cases and their round, reported with every result."""
+        """Messages how this suite differs from its MLPerf round, for every result."""
         return tuple(filter(None, (self.harness_gap, self.scoring_gap, self.scorer_gap)))
 
     @property

@@ -23,10 +23,10 @@ class PlannedPair:
     Compared by identity, because pytest hashes every parameter to order tests.
 
     Attributes:
-        case: Its name: engine, precision and accelerator are "a-vs-b" if the sides differ.
+        case: Case of the pair; engine, precision and accelerator are "a-vs-b" if sides differ.
         a: Case that must be better.
         b: Case that it is compared with.
-        least: Minimum factor by which it must be better in `metric`.
+        least: Minimum factor by which `a` must be better than `b` in `metric`.
     """
 
     case: Case
@@ -90,7 +90,7 @@ Testable = SuiteTest | PlannedBenchmark
 
 
 def case_ids(planned: Testable) -> list[str]:
-    """Return the id of a case or pair, then those of the pair's sides."""
+    """Return the case id of a case; of a pair, its case id and those of its sides."""
     sides = (planned.a, planned.b) if isinstance(planned, PlannedPair) else ()
     return [planned.case.id, *(side.case.id for side in sides)]
 

@@ -124,7 +124,7 @@ def _advice(path: Path, text: str) -> str:
 def _first_weights(model: Path) -> Path:
     """Return the model file to check: in a folder, the first usable weights, if any.
 
-    Weights in a format that is not used may be a pointer on purpose.
+    Weights in an unused format may be left as Git LFS pointers on purpose.
     """
     if not model.is_dir():
         return model
@@ -161,7 +161,7 @@ def available(
 
 
 def near(suite: Path, value: Any) -> Any:
-    """Resolve an option that is a path, also in "evaluate:PATH", if it exists near the suite."""
+    """Resolve a PATH or "evaluate:PATH" that exists relative to the suite; else keep `value`."""
     if not isinstance(value, str):
         return value
     prefix, path = "", value

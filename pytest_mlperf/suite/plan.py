@@ -1,4 +1,4 @@
-"""The cases of a suite, each with all that the suite defines for it."""
+"""Plan the cases of a suite: each case with its entries of the suite file."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def score_bounds(
 
 
 def gate_samples(suite: Suite, scenario: RoundScenario) -> int | None:
-    """Return how many samples MLPerf's gate is defined on; None for the whole data set."""
+    """Return the number of samples of MLPerf's gate; None if MLPerf has no gate here."""
     rules = suite.rules
     if rules is None or not suite.is_mlperf:
         return None
@@ -72,7 +72,7 @@ def gate_samples(suite: Suite, scenario: RoundScenario) -> int | None:
 def _own_metric(
     name: str, reference: float, rules: RoundWorkload | None, *, lower: bool
 ) -> RoundMetric:
-    """Return a metric with the suite's reference; the round's windows become shares of it."""
+    """Return a metric with the suite's reference; convert the round's `within` to a share."""
     official = rules.metrics.get(name) if rules else None
     if official is None:
         better: Literal["higher", "lower"] = "lower" if lower else "higher"
@@ -140,12 +140,12 @@ class CaseData:
 
     @property
     def baseline_label(self) -> str:
-        """Suffix of the accuracy baseline; "" if the first scenario writes it."""
+        """Scenario in the accuracy baseline's file name; "" if it is the suite's first."""
         name = self.accuracy_scenario
         return "" if name == self.suite.scenarios[0].name else name
 
     def expected(self, phase: Phase = "performance") -> Expected:
-        """Return the expected size of data: MLPerf's, unless a quick suite uses a part."""
+        """Return the expected digest and sample count; None unless MLPerf's whole data set."""
         source, rules = self.source(phase), self.suite.rules
         part = self.suite.profile == "quick" and source.is_part
         is_whole = self.suite.is_mlperf and rules is not None and not part
@@ -163,7 +163,7 @@ class CaseData:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Planned:
-    """A case with all that the suite defines for it.
+    """A case with its suite and its entries in the suite file.
 
     Compared by identity, because pytest hashes every parameter to order tests.
 
@@ -212,12 +212,12 @@ class Planned:
 
     @property
     def find(self) -> FindEntry | None:
-        """Its search of a load; None if the load is set."""
+        """Search for the highest load; None if the suite sets the load."""
         return self.scenario.find
 
     @property
     def elsewhere(self) -> str:
-        """Other Python of its engine, as the suite writes it; "" if it is this one."""
+        """Other Python of the engine, as the suite writes it; "" if it is this Python."""
         return "" if registry.harness(self.engine.use) else title_of(self.engine)
 
     @property
@@ -335,7 +335,7 @@ class Planned:
 
     @property
     def fewest_queries(self) -> int:
-        """Minimum queries of a quick run; limits do not affect those of a curve."""
+        """Minimum queries of a quick run; gated limits may raise it, except in a curve."""
         scenario = self.case.scenario
         loaded = scenario.rate_is_condition or scenario is Scenario.MULTI_STREAM
         loadgen = LOADED_QUERIES if loaded else QUICK_QUERIES_OTHERWISE

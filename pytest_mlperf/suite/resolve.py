@@ -38,7 +38,7 @@ SAMPLES_IN_MEMORY = 1024
 
 @dataclass(frozen=True, kw_only=True)
 class Problems:
-    """Problems in the order in which a user would fix them, and the build, if it is known."""
+    """Problems of a case, first to fix first, and its checkpoint build; None if unknown."""
 
     problems: tuple[job.CaseProblem, ...]
     build: job.CheckpointBuild | None
@@ -196,7 +196,7 @@ def points_in_words(scenario: ScenarioEntry) -> str:
 def needing(
     planned: Planned, *, scorer: bool
 ) -> Iterator[tuple[job.Part, registry.Group, str, bool]]:
-    """Yield each extension that needs libraries here, and whether only scoring needs it."""
+    """Yield (part, group, name, only for scoring) of each extension that this Python imports."""
     step, scores = planned.engine.build, scorer and bool(planned.scorer_name)
     is_here = not planned.elsewhere
     if is_here:
@@ -310,14 +310,14 @@ def dataset_of(planned: Planned, phase: Phase = "performance") -> job.Factory:
 
 
 def _scored_data(planned: Planned) -> job.ScoredData | None:
-    """Return the data of the accuracy pass; None if they are the timed data."""
+    """Return the data of the accuracy pass; None if it uses the timed data."""
     if planned.data.shared:
         return None
     return data_of(planned, "accuracy")
 
 
 def data_of(planned: Planned, phase: Phase) -> job.ScoredData:
-    """Return the data of a phase with what they must be; raises what `dataset_of` does."""
+    """Return the data set of a phase and its expected size; for errors see `dataset_of`."""
     return job.ScoredData(
         dataset=dataset_of(planned, phase),
         expected=planned.data.expected(phase),
@@ -366,7 +366,7 @@ def _answer_forms(planned: Planned) -> tuple[str, ...]:
 
 
 def _require_scores(planned: Planned, left_out: Mapping[str, str]) -> None:
-    """Refuse a scorer without a metric of the gate; `left_out` has the option for each metric."""
+    """Raise SuiteError if the scorer omits a gated metric; `left_out` has options by metric."""
     suite = planned.suite
     if suite.is_mlperf and suite.profile != "official":
         return  # the gate is then undecided and reports what is missing
@@ -426,7 +426,7 @@ def build_of(
 ) -> job.CheckpointBuild | None:
     """Return the build of a case's checkpoint; None if its entry has none.
 
-    It is also None if the model or the data set is missing, which is reported separately.
+    Also returns None if the model or the data set is missing, which is reported separately.
 
     Raises:
         UnavailableError: The calibration data or the builder's Python is missing.

@@ -21,9 +21,9 @@ from pytest_mlperf.suite.values import Defect, KeyPath, whole_class
 
 
 def accelerator_defects(suite: Suite) -> Iterator[Defect]:
-    """Yield each accelerator that no table has, the suite's own included, and this machine lacks.
+    """Yield accelerators that are unknown to the package, to the suite and to this machine.
 
-    What a machine reports about itself is known, also if it is newer than the table.
+    A GPU of this machine is known even if it is newer than the package's table.
     """
     classes = {*known_classes().values(), *suite.accelerators}
     for index, entry in enumerate(suite.engines):
@@ -169,7 +169,7 @@ def _harness_defects(suite: Suite, entry: tables.EngineEntry, index: int) -> Ite
 
 
 def _answer_defects(suite: Suite, entry: tables.EngineEntry, index: int) -> Iterator[Defect]:
-    """Yield a defect if an entry has only recorded answers, and nothing scores them."""
+    """Yield a defect if an entry only replays recorded answers, but the suite has no scorer."""
     scored = suite.workload.scorer or (suite.rules and suite.rules.scorer)
     if not scored and not registry.is_timed(entry.use):
         yield (
@@ -311,7 +311,7 @@ def build_defects(suite: Suite) -> Iterator[Defect]:
 
 
 def _defects(suite: Suite, entry: tables.EngineEntry, step: tables.BuildStep) -> Iterator[Defect]:
-    """Yield the defects of one build step; key paths are relative to it."""
+    """Yield the defects of one build step; key paths are relative to its table."""
     if entry.model is None and suite.workload.model is None:
         yield (), "no model to quantise; set workload.model to the model's folder"
     try:
@@ -326,7 +326,7 @@ def _defects(suite: Suite, entry: tables.EngineEntry, step: tables.BuildStep) ->
 
 
 def _built(step: tables.BuildStep) -> Generator[Defect, None, Builder | None]:
-    """Yield the objections of a registered builder; return the builder if there are none."""
+    """Yield the defects of a registered builder's options; return the builder if none."""
     entry, options = registry.registered("builders").get(step.use), step.options
     if entry is None:
         return None
@@ -365,7 +365,7 @@ def _fit(entry: tables.EngineEntry, step: tables.BuildStep, builder: Builder) ->
 
 
 def _unread(use: str, step: tables.BuildStep, builder: Builder) -> str:
-    """Return why an engine cannot load a recipe's checkpoint; "" if it can, or does not say."""
+    """Return an error if engine `use` cannot load the built checkpoint; "" if it may."""
     if not builder.format or _reads(use, builder):
         return ""
     others = [name for name in registry.registered("engines") if _reads(name, builder, stated=True)]
@@ -377,7 +377,7 @@ def _unread(use: str, step: tables.BuildStep, builder: Builder) -> str:
 
 
 def _reads(use: str, builder: Builder, *, stated: bool = False) -> bool:
-    """Return whether an engine loads a builder's checkpoints; `not stated` if it does not say."""
+    """Return whether an engine's `checkpoints` has the builder's; if unset, `not stated`."""
     formats = registry.class_attribute("engines", use, "checkpoints")
     return not stated if formats is None else builder.precision in formats.get(builder.format, ())
 

@@ -66,7 +66,7 @@ Count = Annotated[StrictInt, Field(gt=0)]
 
 
 def _calibration(value: object) -> object:
-    """Distinguish the two forms first, so that errors are about the one that was meant."""
+    """Choose the form of `calibration` before validation, for errors about that form only."""
     if isinstance(value, CalibrationSource) or value is None:
         return value
     if isinstance(value, dict):
@@ -102,7 +102,7 @@ class BuildStep(ExtensionTable):
 
     @property
     def command(self) -> None:
-        """Never set: a container would have to write into the folder of builds."""
+        """Always None: a container could not write into the folder of builds."""
         return
 
     @property
@@ -347,7 +347,7 @@ class EngineEntry(Table):
 
     @cached_property
     def _limited(self) -> tuple[EngineEntry, ...]:
-        """Copies at its power limits; () if there are none.
+        """Copies, one per power limit; () if there are none.
 
         The cached value must not contain the entry itself, or entries could not be compared.
         """
@@ -547,7 +547,7 @@ class ScenarioEntry(Table):
     @model_validator(mode="before")
     @classmethod
     def _points_of_a_maximum(cls, raw: object) -> object:
-        """Add the points if only a maximum is set; a wrong maximum is reported later."""
+        """Derive `points` if only `max_concurrency` is set; its value is checked later."""
         if not isinstance(raw, dict) or "points" in raw:
             return raw
         highest = raw.get("max_concurrency")
@@ -555,7 +555,7 @@ class ScenarioEntry(Table):
 
     @property
     def run_points(self) -> tuple[float, ...]:
-        """Points of a curve; of a search over concurrency one, which each run replaces."""
+        """Points of a curve; for a search over concurrency, one point that each run replaces."""
         return self.points or ((self.find and self.find.bounds) or ())[:1]
 
     def rate_on(self, accelerator: str) -> float | None:
@@ -631,7 +631,7 @@ class Named(Protocol):
 
 
 def title_of(named: Named) -> str:
-    """Return the name of a table's Python in messages; "" if it names none.
+    """Return the name of a table's Python in messages; "" if the table has no Python.
 
     Variables are not expanded, because their values may be secret.
     """

@@ -52,7 +52,7 @@ def wrong_value(factory: Callable[..., Any], name: str, value: Any) -> str:
 
 
 def annotation_of(factory: Callable[..., Any], name: str) -> Any:
-    """Return the type of an option; Any if it has none that can be read."""
+    """Return the type of an option; Any if it has no readable annotation."""
     option = declaration_of(factory).options.get(name)
     return option.annotation if option else Any
 

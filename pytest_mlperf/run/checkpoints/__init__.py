@@ -1,1 +1,1 @@
-"""Checkpoints that are built, beforehand and once."""
+"""Build quantised checkpoints once, before the runs that load them."""

@@ -1,4 +1,4 @@
-"""Store built checkpoints: complete or absent, for all processes, even if a builder was killed.
+"""Store built checkpoints atomically: a killed builder leaves no incomplete checkpoint.
 
 <key>/model/ is what engines load, and <key>/provenance.json records its sources. <key>.lock and
 .<key>.<random>.tmp/ exist during a build.
@@ -93,12 +93,12 @@ def hash_of(value: Any) -> str:
 
 
 class Memory:
-    """Remember which build an unchanged set of files gave, in the folder of builds."""
+    """Cache the key of a checkpoint by the size and times of its source files."""
 
     def __init__(
         self, builds: Path | None, about: Mapping[str, Any], files: Sequence[Path]
     ) -> None:
-        """Check the files without reading them; with `builds` None, remember nothing."""
+        """Stat the files without reading them; `builds` is the cache's folder, or None."""
         self._file: Path | None = None
         looked = list(_looks(files))
         newest = max((look[-1] for look in looked), default=0)
@@ -121,7 +121,7 @@ class Memory:
 
 
 def _looks(files: Sequence[Path]) -> Iterator[tuple[str, int, int, int, int, int]]:
-    """Yield path, device, inode, size and times of every file, also inside folders."""
+    """Yield path, device, inode, size and times of every file, including files in folders."""
     for path in files:
         inside = sorted(path.rglob("*")) if path.is_dir() else [path]
         for file in inside[: MAX_CALIBRATION_FILES + 1]:
@@ -196,7 +196,7 @@ class CheckpointStore:
 
     @contextlib.contextmanager
     def making(self, key: str) -> Iterator[Path]:
-        """Yield an empty folder inside `alone`; it is removed unless `publish` moves it."""
+        """Yield an empty folder for a build, then remove it unless `publish` has moved it."""
         with _writable(self.folder):
             self._sweep(current=key)
             temporary = self.folder / f".{key}.{secrets.token_hex(4)}.tmp"
@@ -207,7 +207,7 @@ class CheckpointStore:
             self._discard(temporary.name)
 
     def publish(self, key: str, model: Path, provenance: Mapping[str, Any]) -> Built:
-        """Sync the folder of `making` and move it into place; add file sizes to `provenance`."""
+        """Sync `model`, move it to `key`, and write `provenance` with the file sizes."""
         files = sorted(path for path in model.rglob("*") if path.is_file())
         sizes = {str(path.relative_to(model)): path.stat().st_size for path in files}
         whole = {"schema": PROVENANCE_VERSION, "key": key, **provenance, "files": sizes}

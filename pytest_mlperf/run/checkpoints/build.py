@@ -67,16 +67,16 @@ def builds_folder(runs: Path) -> Path:
 def checkpoint_for(
     job: MeasuredCase, conditions: Conditions, folder: Path, show: Callable[[str], None]
 ) -> Checkpoint | None:
-    """Return the checkpoint of a case, made if absent; None if its entry builds none."""
+    """Return a case's checkpoint; build it if absent. None if the engine entry has no `build`."""
     if job.build is None:
         return None
     return _Making(job.build, job.accelerator, conditions, folder, show).get()
 
 
 def state_of(step: CheckpointBuild | None, runs_dir: Path) -> str:
-    """Return whether a case's checkpoint is built, in words; "" if its entry builds none.
+    """Describe whether a case's checkpoint is built; "" if the engine entry has no `build`.
 
-    It reads no weights and runs no user code. A build that is not remembered counts as not built.
+    It reads no weights and runs no user code. A build that `Memory` lacks counts as not built.
     """
     if step is None or not step.registered:
         return ""
@@ -142,7 +142,7 @@ class _Making:
         self._calibration = {"use": calibration.title, "samples": samples, "digest": done["digest"]}
 
     def _make(self, key: str, about: Event, source: Mapping[str, str]) -> _store.Built:
-        """Run the builder, while it alone uses the accelerator."""
+        """Hold the accelerator, and run the builder."""
         step, conditions = self.step, self.conditions
         # One build serves all power limits of its entry.
         conditions = replace(conditions, machine=replace(conditions.machine, limit_w=None))
@@ -222,7 +222,7 @@ def _checkpoint(built: _store.Built) -> Checkpoint:
 
 
 def _decided(step: CheckpointBuild, about: Event) -> dict[str, Any]:
-    """Return what determines the result, besides file contents."""
+    """Return all that determines the checkpoint, except the contents of files."""
     return {
         "schema": _store.PROVENANCE_VERSION,
         "use": step.use,
@@ -234,7 +234,7 @@ def _decided(step: CheckpointBuild, about: Event) -> dict[str, Any]:
 
 
 def _memory(step: CheckpointBuild, store: _store.CheckpointStore, about: Event) -> _store.Memory:
-    """Return the memory of a build; it remembers nothing for a user's calibration data."""
+    """Return the `Memory` of a build; it caches nothing if the calibration data are a user's."""
     prompts, files = step.calibration, _store.model_files(step.source)
     calibration = [asdict(prompts.dataset), prompts.count] if prompts else None
     if prompts and (path := prompts.dataset.options.get("path")):
@@ -283,7 +283,7 @@ def about_builder(step: CheckpointBuild) -> Event:
 
 @lru_cache(maxsize=64)
 def _asked(target: str, python: tuple[str, ...] | None, suite: Path) -> Event:
-    """Return a builder's versions; cached, as nothing is installed during a session."""
+    """Return a builder's versions and code digest, cached for the session."""
     with tempfile.TemporaryDirectory(prefix="pytest-mlperf-") as folder:
         child = Child(
             title=f"builder {target}",

@@ -48,7 +48,7 @@ def main(file: str) -> None:
 
 
 def about(spec: dict[str, Any], _: Any) -> dict[str, Any]:
-    """Return the versions and code that decide a builder's result; import only its module."""
+    """Return a builder's library versions and code digest; import only the builder's module."""
     import hashlib
     from importlib import metadata
 
@@ -82,7 +82,7 @@ def code_of(module: str) -> list[Path]:
 
 
 def build(spec: dict[str, Any], reporter: Any) -> dict[str, Any]:
-    """Run the builder, add missing files, and reject files that may carry code."""
+    """Run the builder, copy files it omitted, and reject files that may contain code."""
     errors = importlib.import_module("pytest_mlperf.core.errors")
     files = importlib.import_module("pytest_mlperf.stores.digests")
     some = importlib.import_module("pytest_mlperf.core.untrusted_text").some
@@ -136,7 +136,7 @@ def settle_header(path: Path) -> None:
 
 
 def calibrate(spec: dict[str, Any], _: Any) -> dict[str, Any]:
-    """Write {"prompts": ...}; return their number and hex SHA-256."""
+    """Write the calibration prompts as JSON; return their number and hex SHA-256."""
     prompts = prompts_of(spec)
     atomic = importlib.import_module("pytest_mlperf.stores.atomic")
     atomic.write_text(Path(spec["file"]), json.dumps({"prompts": prompts}))

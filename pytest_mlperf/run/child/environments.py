@@ -22,7 +22,7 @@ FAILURE_EXIT_CODE = 70
 
 
 class StartEvents:
-    """Send events before the worker does."""
+    """Send events until the worker's own `Reporter` takes over."""
 
     def __init__(self) -> None:
         """Reserve stdout for events, and redirect all other output to stderr."""
@@ -42,7 +42,7 @@ class StartEvents:
 
 
 def main(file: str, key: str) -> None:
-    """Report this Python, set up its import path, and become the worker."""
+    """Report this Python's versions, set up its import path, and run the worker."""
     events = StartEvents()
     version = ".".join(map(str, sys.version_info[:3]))
     here = "{} ({})".format(sys.executable, key)  # noqa: UP032 - older ones

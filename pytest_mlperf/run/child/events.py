@@ -237,9 +237,9 @@ class ChildEvents:
     _buffer: bytes = field(default=b"", init=False)
 
     def next(self, timeout_s: float) -> Event | None:
-        """Return the next event, or None if none is complete within `POLL_SECONDS`.
+        """Return the next event, or None if no event is complete after at most `POLL_SECONDS`.
 
-        The short wait lets callers check their own limits. Raises EOFError at the child's end.
+        The short wait lets callers check their own limits. Raises EOFError if the child has ended.
         """
         line, end, rest = self._buffer.partition(b"\n")
         if not end:
@@ -288,7 +288,7 @@ class ChildEvents:
 
 
 def event_of(line: bytes, kinds: Mapping[str, Fields]) -> Event:
-    """Return the event of a line; raise NoEventError if it is none."""
+    """Parse a line as an event; raise NoEventError if it is not a valid event."""
     event = read_json(line)
     if type(event) is not dict or not is_text(event.get("event")):
         raise NoEventError("no object that names an event")

@@ -1,4 +1,4 @@
-"""Run a child process that sends events, with limits on its time, its events and its lifetime."""
+"""Run a child process that sends events; limit its time and check its events."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ PROGRESS: events.Fields = {
 
 
 class Designed(RunError):
-    """Error of this package that a child raised; its message suffices without the log."""
+    """Error of this package that a child raised; its message needs no pointer to the log."""
 
 
 class Waiting(str):
-    """Line of progress that says for whom a process waits."""
+    """Progress line about a wait; it names the processes that cause the wait."""
 
     __slots__ = ()
 
@@ -62,7 +62,7 @@ class Patience:
 
     @property
     def loading_s(self) -> float:
-        """Limit of a loading phase, as a process that waits for a lost peer may print forever."""
+        """Limit of loading [s], even if the child keeps printing while it waits for a lost peer."""
         return min(self.phase_s, PRINTING * self.progress_s)
 
 
@@ -82,7 +82,7 @@ class EventProcess(ChildProcess):
         on_stdout: bool = True,
         follows: Mapping[str, Collection[str]] | None = None,
     ) -> None:
-        """Start it; events leave on its stdout, else on the descriptor after `--events`."""
+        """Start the child; it sends events on stdout, else on the descriptor after `--events`."""
         self._pipe, end = os.pipe()
         try:
             super().__init__(
@@ -108,11 +108,11 @@ class EventProcess(ChildProcess):
         )
 
     def next_event(self, timeout_s: float) -> Event | None:
-        """Return its next event; see `ChildEvents.next`."""
+        """Return the child's next event; see `ChildEvents.next`."""
         return self._events.next(timeout_s)
 
     def stop(self, *, alone_s: float = 0.0) -> None:
-        """End its process group, and close the pipe."""
+        """End the child's process group, and close the pipe."""
         self.end(alone_s=alone_s, term_s=KILL_GRACE_SECONDS)
         os.close(self._pipe)
 
@@ -133,12 +133,12 @@ class Child:
 
     Attributes:
         title: Name in progress lines, "building torchao int8".
-        spec: Task; its key `task` names the files.
-        answer: Fields of its last event, "done".
+        spec: Task as JSON; its key `task` is the name of the spec file and the log.
+        answer: Fields of the child's last event, "done".
         python: Command of another Python; None for this one.
-        suite: Suite whose own code it imports; None without one.
-        layer: Layer of its errors.
-        whose: Foreign code that it runs, "builder".
+        suite: Suite file with code that the child imports; None if there is none.
+        layer: Layer to name in the child's errors.
+        whose: Kind of untrusted code that the child runs: "builder".
     """
 
     title: str
@@ -160,7 +160,7 @@ class Child:
         return self.folder / f"{self.spec['task']}.log"
 
     def run(self) -> Event:
-        """Run it to its end, and return its last event."""
+        """Run the child until it ends, and return its last event."""
         with contextlib.ExitStack() as stack:
             try:
                 command = stack.enter_context(self._command())
@@ -179,7 +179,7 @@ class Child:
 
     @contextlib.contextmanager
     def _command(self) -> Iterator[list[str]]:
-        """Yield the command line; another Python gets a copy of this package."""
+        """Yield the command line; copy this package if another Python runs the child."""
         spec, name = self.folder / f"{self.spec['task']}.json", f"{self.script}.py"
         contents = {**self.spec, "import_path": [] if self.python else import_path(self.suite)}
         spec.write_text(json.dumps(contents), "utf-8")
@@ -218,7 +218,7 @@ class Child:
         raise self._died(process)
 
     def _heard(self, process: EventProcess) -> Iterator[Event]:
-        """Yield each event, and {} if only the log has grown, until the child ends."""
+        """Yield each event until the child ends; yield {} when its log has grown."""
         started = last = time.monotonic()
         size, at = 0, ""
         while True:
@@ -280,7 +280,7 @@ class WorkerProcess:
     """Run one worker process from entry to exit.
 
     Attributes:
-        notes: After the exit, errors while the engine left, which spoil no results.
+        notes: Errors during the engine's exit, which do not affect the results.
 
     Use:
         with WorkerProcess(spec, patience, on_event) as worker:
@@ -347,7 +347,7 @@ class WorkerProcess:
         self._process.stop(alone_s=KILL_GRACE_SECONDS if kind is None else 0.0)
 
     def _leaving(self) -> str | None:
-        """Wait for a worker that was told to stop; return its problem, or None."""
+        """Wait until a worker that was told to stop has exited; return its problem, or None."""
         process, deadline = self._process, time.monotonic() + STOP_SECONDS
         who = "the engine, after its last run,"
         while (left := deadline - time.monotonic()) > 0:
@@ -380,7 +380,7 @@ class WorkerProcess:
         self._process.tell(json.dumps(command).encode() + b"\n")
 
     def wait_for(self, awaited: str) -> Event:
-        """Return the next event of this name."""
+        """Wait for the event named `awaited` and return it."""
         phase_start = last_progress = time.monotonic()
         done: Any = None
         size = 0
@@ -418,7 +418,7 @@ class WorkerProcess:
                 return event
 
     def _require_not_stopped(self, quiet_s: float) -> None:
-        """Raise RunError if a signal stopped the worker, which no patience continues."""
+        """Raise RunError if SIGSTOP suspended the worker, which waiting cannot resume."""
         with contextlib.suppress(OSError, IndexError):  # only Linux reports the state
             state = Path(f"/proc/{self._process.pid}/stat").read_bytes().rpartition(b") ")[2]
             if quiet_s >= MAX_STOPPED_SECONDS and state[:1] == b"T":
@@ -498,7 +498,7 @@ class WorkerProcess:
 
 
 def _of_build(kind: str, build: Build) -> str:
-    """Return the place of a worker that failed to load, with advice if an import failed."""
+    """Return the build in which a worker failed to load, with advice if an import failed."""
     if kind in {EnvironmentFault.__name__, "ImportError", "ModuleNotFoundError"}:
         return f"; it runs in {build.title} ({build.key}): install it there"
     return f" (in {build.title})"

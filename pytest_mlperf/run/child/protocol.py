@@ -1,6 +1,6 @@
 """Define the messages of parent and worker: a spec file, then JSON lines both ways.
 
-The parent writes one `Command` per line to the worker's stdin. At its end the parent is gone, and
+The parent writes one `Command` per line to the worker's stdin. If stdin closes, the parent is gone:
 the worker ends its process group. The worker writes one `Event` per line to the descriptor named by
 `--events`.
 """
@@ -29,9 +29,9 @@ def import_path(suite: Path | None = None) -> list[str]:
 
 
 def import_as_parent(path: Sequence[str]) -> None:
-    """Import from the parent's folders, with those first that precede all shared ones.
+    """Add the parent's import folders to `sys.path`, at both ends.
 
-    Pytest puts its `pythonpath` there, before installed packages.
+    Folders before the first one that both have, such as pytest's `pythonpath`, are put first.
     """
     first = list(itertools.takewhile(lambda folder: folder not in sys.path, path))
     sys.path[:] = dict.fromkeys([*first, *sys.path, *path])
@@ -39,14 +39,14 @@ def import_as_parent(path: Sequence[str]) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class ReplicaSpec:
-    """One of several processes that each load the engine.
+    """Task of a replica: one of several processes that each load the engine.
 
     Attributes:
         name: Name in messages: "replica 3 (GPU 5)".
         gpus: UUIDs of its GPUs; empty for none.
         environment: Variables that make only these GPUs visible.
-        cpus: Processors that it may use; empty for its worker's.
-        client: Whether the processes are clients of one server.
+        cpus: Processors that the replica may use; empty for the worker's processors.
+        client: Whether the replica is a client of a server that all replicas share.
     """
 
     name: str
@@ -58,7 +58,7 @@ class ReplicaSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerSpec:
-    """One worker process: load the engine, then a performance run, then accuracy blocks on demand.
+    """Task of a worker: load the engine, make a performance run, then blocks of accuracy.
 
     Attributes:
         folder: Existing folder of this run, absolute.
@@ -154,8 +154,8 @@ class RunFinished:
         duration_s: From the first issue to the last completion, monotonic clock.
         within_se: Relative standard error of the throughput by batch means; 0 if unknown.
         token_metrics: Metrics of our own counts and stamps of tokens, SI units.
-        notes: Limitations of these stamps.
-        corrected: Whether our times per token count other tokens than LoadGen's all but one.
+        notes: Limitations of these time stamps, in words.
+        corrected: Whether some time per token divides by fewer tokens than LoadGen's all but one.
         hidden_share: Share of hidden tokens; None if the engine does not report it.
         faults: Completions held back from LoadGen: unknown or repeated ids, missing outputs.
         client: Lateness of an engine that is a client, see `Engine.client_lateness`.

@@ -26,12 +26,11 @@ EXIT_GRACE_SECONDS = 2.0
 
 
 def guard_group() -> int:
-    """Fork the guard, and move stdin to a new descriptor, which is returned.
+    """Fork a guard process; move stdin to a new descriptor and return the descriptor.
 
-    Call it before any thread starts. The guard is a separate process, because a worker that hangs
-    or was killed cannot stop its engine's servers. It sleeps until the worker's stdin closes or the
-    worker ends, then kills the rest of the group. Other readers of stdin get an end of file;
-    otherwise they would take the parent's commands.
+    Call it before any thread starts. The guard waits until the worker's stdin closes or the worker
+    ends, then kills the rest of the process group: a worker that hangs or was killed cannot stop
+    its engine's servers. Stdin becomes empty, so that an engine cannot read the parent's commands.
     """
     if os.getpgrp() != os.getpid():
         os.setpgid(0, 0)
@@ -123,7 +122,7 @@ class Reporter:
 
     @contextlib.contextmanager
     def blaming(self, layer: str) -> Iterator[None]:
-        """Turn any exception of the block into this layer's error event."""
+        """Send any exception of the `with` block as this layer's error event, then exit."""
         try:
             yield
         except BaseException as error:  # an engine may call sys.exit()
@@ -191,7 +190,7 @@ def _fields(
 
 
 def one_line(error: BaseException) -> str:
-    """Return an exception as one line: its text, and its class and place if foreign."""
+    """Return an exception as one line; add class and place unless it is an MlperfError."""
     text = text_of(error)
     if isinstance(error, MlperfError):
         return text

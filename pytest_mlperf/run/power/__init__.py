@@ -1,1 +1,1 @@
-"""Power and energy of a run: sampled, read, doubted."""
+"""Measure the power and energy of a run, and find reasons not to judge them."""

@@ -24,12 +24,12 @@ MAX_NVLINK_BYTES_PER_SECOND = 1e13
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Span:
-    """Time through which one reason held the clocks back.
+    """Period in which one reason held the clocks back.
 
     Attributes:
         reason: Name; "unknown 0x800" if it is not in the table.
-        begin_s: First sample that showed it.
-        end_s: First sample that did not, or the last of all.
+        begin_s: Time of the first sample with the reason.
+        end_s: Time of the next sample without the reason, or of the last sample.
     """
 
     reason: str
@@ -61,15 +61,15 @@ class GpuLog:
 
     Attributes:
         unavailable: Why nothing was read; None if something was.
-        lost: Why it no longer answers; None if it did to the end.
-        lost_s: Time when that was seen; None if before sampling.
-        last_s: Time of its last answer; 0 without one.
-        silent: Whether NVML only gave errors from then on.
+        lost: Why the GPU no longer answers; None if it answered to the end.
+        lost_s: Time when the loss was detected; None if before sampling.
+        last_s: Time of the GPU's last answer; 0 without one.
+        silent: Whether NVML returned only errors after `last_s`.
         last_failure: NVML's last error.
-        facts: Its part of the sampler's first record: identity, ways, costs, scope, MIG.
+        facts: The GPU's entry in the sampler's first record, see `hardware.sampler`.
         counter: Energy counter [J].
         trace: Power [W].
-        reasons: (time, bit mask) of samples; of equal consecutive ones the first and the last.
+        reasons: (time, bit mask) of samples; only the first and last of equal consecutive masks.
         states: Slower quantities, each with "time", oldest first.
         forbidden: Quantities that must not be read here; without its counter a GPU has no energy.
     """
@@ -135,8 +135,8 @@ class GpuLog:
     def held_back_s(self, begin_s: float, end_s: float) -> dict[str, float]:
         """Return the seconds of a window for which each reason held the clocks back.
 
-        It is the larger of the GPU's count and the samples': samples miss short events, and a
-        driver may count nothing, or something else, in a field that it does not know.
+        It is the larger of the GPU's counter and the time in samples: samples miss short events,
+        and a driver may not support the counter's field.
         """
         held_s: dict[str, float] = {}
         for span in self.spans():
@@ -183,7 +183,7 @@ class GpuLog:
         return risen
 
     def links(self, begin_s: float, end_s: float) -> tuple[dict[int, bool], dict[int, bool]] | None:
-        """Return which NVLinks were up before and after a window; None without any."""
+        """Return whether each NVLink was up before and after a window; None if not read."""
         both = self._at_ends("nvlinks", begin_s, end_s)
         if both is None:
             return None
@@ -193,7 +193,7 @@ class GpuLog:
         return links_before, links_after
 
     def fabric_health(self, begin_s: float, end_s: float) -> tuple[int, int] | None:
-        """Return the NVSwitches' health masks before and after a window; None without any."""
+        """Return the NVSwitches' health masks before and after a window; None if not read."""
         return self._at_ends("fabric_health", begin_s, end_s)
 
     def link_rates(self, begin_s: float, end_s: float) -> dict[str, float]:
@@ -212,7 +212,7 @@ class GpuLog:
         return rates
 
     def _at_ends(self, name: str, begin_s: float, end_s: float) -> tuple[Any, Any] | None:
-        """Return the last reading before a window and the first after it, or the nearest."""
+        """Return the last reading before a window and the first after it, else the nearest."""
         read = [(s["time"], s[name]) for s in self.states if s.get(name) is not None]
         if not read:
             return None
@@ -243,7 +243,7 @@ class GpuLog:
         return state
 
     def before_us(self, allowed: Collection[int] = ()) -> tuple[GpuProcess, ...]:
-        """Return processes on the GPU at the sampler's start, except those allowed."""
+        """Return processes on the GPU at the sampler's start, except the pids in `allowed`."""
         listed = self.facts.get("processes") or []
         start_s = self.trace[0].time_s if self.trace else 0.0
         return tuple(
@@ -253,7 +253,7 @@ class GpuLog:
         )
 
     def processes_seen(self, begin_s: float, end_s: float) -> set[int] | None:
-        """Return new processes in a window; None if none could be listed."""
+        """Return pids in a window that were not there at the start; None if not listed."""
         initial_pids = {pid for pid, _ in self.facts.get("processes") or ()}
         listed = [
             state["processes"]
@@ -263,7 +263,7 @@ class GpuLog:
         return {pid for each in listed for pid, _ in each} - initial_pids if listed else None
 
     def foreign(self, warm_s: float, allowed: Collection[int] = ()) -> tuple[GpuProcess, ...]:
-        """Return processes that appeared after the warm-up, as host ids do not identify ours."""
+        """Return processes that appeared after the warm-up: earlier ones may be the engine's."""
         listed = [
             (s["time"], s["processes"]) for s in self.states if s.get("processes") is not None
         ]

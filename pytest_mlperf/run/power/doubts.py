@@ -1,4 +1,4 @@
-"""Find reasons why a GPU run, or its energy, must not be judged, from the sampler's records.
+"""Find reasons in the sampler's records why a GPU run or its energy must not be judged.
 
 Of the clock event reasons only heat and a failing supply invalidate a run. The software power cap
 is normal for a board under full load, so only its share is reported.
@@ -84,7 +84,7 @@ def _sliced(gpu: GpuLog) -> bool:
 
 
 def _hard(gpu: GpuLog, idle_w: Sequence[float], inside: Sequence[float]) -> bool:
-    """Check whether the power alone proves work, so that a utilisation of 0 is wrong."""
+    """Check whether power is so high that the GPU worked, even if its utilisation reads 0."""
     if not idle_w or not inside:
         return False
     rest_w = median(idle_w)
@@ -131,11 +131,11 @@ DOUBT_KEYS = frozenset(SignKey)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Doubts:
-    """Problems of a window, in words.
+    """Problems of a window.
 
     Attributes:
-        invalid: The window must not be judged.
-        energy: Its energy must not be judged; its speed may.
+        invalid: Reasons why the window must not be judged.
+        energy: Reasons why the energy must not be judged, in words; the speed may be.
     """
 
     invalid: tuple[Reason, ...] = ()
@@ -154,11 +154,11 @@ def doubts(
     busy: float = 1.0,
     linked: bool = False,
 ) -> Doubts:
-    """Return the doubts about a window, except that a GPU was lost.
+    """Return the problems of a window, except the loss of a GPU.
 
-    Processes after `warm_s`, the end of the warm-up, are foreign unless `allowed` (the host's ids).
+    `warm_s` is the end of the warm-up: later processes are foreign unless in `allowed` (host pids).
     `limit_w` is the session's power limit, None if unknown. The engine had work for a share `busy`.
-    `linked` says that the GPU works with others, so that its NVLinks matter.
+    `linked` says that the GPU exchanges data with others, so that its NVLinks are checked.
     """
     if gpu.unavailable:
         return Doubts(energy=(gpu.unavailable,))
@@ -176,7 +176,7 @@ def doubts(
 
 
 def _shared(gpu: GpuLog) -> Iterator[str]:
-    """Yield that others share, or may share, the energy of a GPU under MIG."""
+    """Yield a reason if other MIG instances share, or may share, the GPU's energy."""
     if gpu.facts.get("shared"):
         yield f"{gpu.facts['instances']} MIG instances share this GPU and its energy"
     elif gpu.facts.get("shared", False) is None:
@@ -307,7 +307,7 @@ def _errors(gpu: GpuLog, begin_s: float, end_s: float) -> list[Sign]:
 
 
 def _until(gpu: GpuLog, name: str, end_s: float) -> list[Any]:
-    """Return a slow quantity's readings up to the first one after the window."""
+    """Return a slow quantity's readings up to the first one after `end_s`."""
     every = gpu.series(name, 0.0, math.inf)
     return [r for i, r in enumerate(every) if i == 0 or every[i - 1].time_s < end_s]
 
@@ -345,7 +345,7 @@ ERRORS = {
 
 
 def link_doubts(gpu: GpuLog, begin_s: float, end_s: float) -> tuple[list[Reason], list[Sign]]:
-    """Return reasons against a window, and other observations."""
+    """Return NVLink and NVSwitch problems: reasons that invalidate a window, and notes."""
     links_before, links_after = gpu.links(begin_s, end_s) or ({}, {})
     fell = [link for link, up in links_before.items() if up and not links_after.get(link, True)]
     errors = gpu.link_errors(begin_s, end_s)
@@ -385,7 +385,7 @@ HEALTH_PROBLEMS = {
 
 
 def _lacking(links: Mapping[int, bool], product: str) -> str:
-    """Describe links that are down, or return ""; a PCIe card without a bridge lacks none."""
+    """Describe NVLinks that are down; "" if none is, or for a PCIe card without a bridge."""
     up = sum(links.values())
     usual = next((count for kind, count in USUAL_LINKS.items() if re.search(kind, product)), 0)
     most = max(usual, len(links) if up else 0)

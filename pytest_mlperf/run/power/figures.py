@@ -106,7 +106,7 @@ def sampled(
 
 
 def _unsampled(log: PowerLog, used: Mapping[str, UsedGpu]) -> Sampled | None:
-    """Return the findings of a run without a known window or readings, else None."""
+    """Return findings if a run's window is unknown or no GPU was read, else None."""
     unknown = CLOCK_SET if log.clock_stepped else log.unavailable
     if not unknown:
         return None
@@ -115,7 +115,7 @@ def _unsampled(log: PowerLog, used: Mapping[str, UsedGpu]) -> Sampled | None:
 
 
 def _of_all(gpu_doubts: Mapping[str, Doubts], names: Mapping[str, str]) -> Iterator[Reason]:
-    """Yield each reason once, with its GPUs."""
+    """Yield each reason once, with the names of all GPUs that it concerns."""
     reasons = [(names[uuid], reason) for uuid, one in gpu_doubts.items() for reason in one.invalid]
     for key in dict.fromkeys(reason.key for _, reason in reasons):
         texts = [(name, reason.text) for name, reason in reasons if reason.key == key]
@@ -123,7 +123,7 @@ def _of_all(gpu_doubts: Mapping[str, Doubts], names: Mapping[str, str]) -> Itera
 
 
 def _unwatched(log: PowerLog, seconds: float, used: Mapping[str, UsedGpu]) -> tuple[str, Sign]:
-    """Return why the energy is unknown, and the sign that later events are too."""
+    """Return why the energy is unknown after sampling stopped, and a note about the rest."""
     how = f"the sampler broke ({log.broke or 'nobody knows how'})"
     if log.ended:
         gpus = [gpu for gpu in log.gpus if gpu.silent]
@@ -136,7 +136,7 @@ def _unwatched(log: PowerLog, seconds: float, used: Mapping[str, UsedGpu]) -> tu
 
 
 def _without_idleness(doubts: Doubts) -> Doubts:
-    """Drop the doubt that the GPU idled, which a short observation cannot show."""
+    """Remove GPU_UNUSED, which a short observation cannot prove."""
     kept = tuple(reason for reason in doubts.invalid if reason.key is not Key.GPU_UNUSED)
     return dataclasses.replace(doubts, invalid=kept)
 
@@ -191,7 +191,7 @@ def read_meter(
 ) -> tuple[MeterReading, ...]:
     """Return the readings of a file, without an incomplete last line.
 
-    It waits for one after `until_s`, wall clock, seconds since the epoch; `wall_energy` checks
+    It waits for a reading after `until_s`, seconds since the epoch; `wall_energy` later checks
     whether they suffice, as loggers may write in bursts. `local_offset_s` is the meter's clock
     minus UTC if it writes no time zone.
     """
@@ -248,7 +248,7 @@ class Meter:
     """Wall meter that logs to a file during runs.
 
     Attributes:
-        offset_s: Its clock minus UTC if it writes no time zone [s].
+        offset_s: The meter's clock minus UTC if the file has no time zone [s].
     """
 
     path: Path
@@ -256,7 +256,7 @@ class Meter:
 
 
 def findings_of(figures: Figures, seen: EnergyReading) -> Findings:
-    """Return an energy, and samples and tokens per joule of it."""
+    """Return findings with an energy, and with samples and tokens per joule."""
     rates = {} if seen.source is Source.HOST else per_joule(figures, seen)
     return Findings(metrics=rates, energy={seen.source: seen})
 
@@ -264,7 +264,7 @@ def findings_of(figures: Figures, seen: EnergyReading) -> Findings:
 def metered(
     figures: Figures, meter: Meter, timed: TimedLog, *, clock_set: bool = False
 ) -> Findings:
-    """Return a run's wall energy and rates per joule; a broken file costs only these."""
+    """Return a run's wall energy and rates per joule; a broken file leaves the run valid."""
     begin_s, end_s = timed.window_s
     try:
         if clock_set:

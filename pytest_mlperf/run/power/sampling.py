@@ -59,8 +59,8 @@ class PowerLog:
         unavailable: Reason why nothing was read; None if something was.
         suspect: Whether the driver's state casts doubt on performance too.
         gone: Loss of the driver, or of all its GPUs; None without one.
-        ended: Whether the sampler ended in order; else the readings may end before the run.
-        broke: How it broke, if known.
+        ended: Whether the sampler ended normally; else the readings may end before the run.
+        broke: How the sampler failed, if known.
         offsets_s: Wall clock minus monotonic clock, at the start and, if it ended, at the end.
         ticks: Ticks made and planned.
         cpu_share: Share of one core that sampling used; None if it did not end in order.
@@ -94,7 +94,7 @@ class PowerLog:
     def _lost_alike(
         self, same: Sequence[GpuLog], used: Mapping[str, UsedGpu], begin_s: float | None
     ) -> str:
-        """Return one sentence for GPUs lost for the same reason, with the first time."""
+        """Return one sentence for GPUs lost for the same reason, with the earliest time."""
         if len(same) == 1:
             return self._lost(same[0], used, begin_s)
         names = {gpu.uuid: used[gpu.uuid].name if gpu.uuid in used else gpu.uuid for gpu in same}
@@ -322,8 +322,8 @@ class PowerSampling:
     """Sample some GPUs inside the `with` block.
 
     Attributes:
-        unavailable: Reason why nothing is sampled; None while it is.
-        ready: Child's first record; empty without one.
+        unavailable: Reason why nothing is sampled; None while GPUs are sampled.
+        ready: Child's first record; empty if there is none.
     """
 
     def __init__(
@@ -367,7 +367,7 @@ class PowerSampling:
         self.stop()
 
     def linger(self) -> None:
-        """Sample beyond the window, which shows the uncertainty of its energy."""
+        """Sample for a moment after the window, to know the uncertainty of its energy."""
         if self._process is not None:
             time.sleep(PAD_S + COUNTER_MARGIN_SECONDS)
 
@@ -393,7 +393,7 @@ class PowerSampling:
         return self._log
 
     def _wait(self) -> None:
-        """Read the child's first record, or set why there is none."""
+        """Read the child's first record, or set `unavailable`."""
         line = self._first_line()
         if line is None:
             self.stop()
@@ -426,7 +426,7 @@ class PowerSampling:
         return line
 
     def _how(self, returncode: int) -> str | None:
-        """Return how the child broke; None if it ended in order."""
+        """Return how the child failed; None if it ended normally."""
         if returncode < 0:
             return f"signal {-returncode} ({signal.strsignal(-returncode)})"
         if not returncode:

@@ -29,7 +29,7 @@ class ClientProcesses(ReplicatedEngine):
         self._back_s = array("d")
 
     def client_lateness(self) -> Mapping[str, float]:
-        """Return the worst client's lateness, plus the delay of completions on their way here."""
+        """Return the worst client's lateness, plus the delay of completions in the pipes [s]."""
         lateness = self._group.ask_all(wire.LATENESS, "telling how late it was")
         back_s, self._back_s = sorted(self._back_s) or [0.0], array("d")
         way = {f"loop_{label}": percentile(back_s, share) for label, share in QUANTILES.items()}
@@ -51,7 +51,7 @@ class ClientProcesses(ReplicatedEngine):
         return counts
 
     def replica_runs(self) -> list[dict[str, Any]]:
-        """Return nothing, because differences between clients are not the server's."""
+        """Return [], because differences between clients say nothing about the server."""
         return []
 
     @contextlib.contextmanager

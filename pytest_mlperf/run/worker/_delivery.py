@@ -80,7 +80,7 @@ MAX_TOKEN_ID = 2**24
 
 
 def ids_in(output: bytes) -> int | None:
-    """Return how many int64 or int32 token ids an output holds; None for a class or other data."""
+    """Return how many int64 or int32 token ids `output` has; None for a single or other value."""
     for width, kind in ((8, "q"), (4, "i")):
         ids = array(kind, b"" if len(output) % width else output)
         if ids and min(ids) >= 0 and max(ids) < MAX_TOKEN_ID:
@@ -102,7 +102,7 @@ class Port:
 
 
 class _Pool:
-    """Response objects of one thread; a performance run's LoadGen ignores their data.
+    """Reused response objects of one thread, without data: a performance run needs none.
 
     Reuse is safe because LoadGen's binding copies a list before it returns. Each thread has its own
     pool, so that no thread changes a response which another one is about to pass on.
@@ -127,7 +127,7 @@ class _Pool:
     def filled(
         self, ids: Sequence[int], n_tokens: Sequence[int] | None = None
     ) -> Iterator[list[Any]]:
-        """Yield lists of responses with these ids; each is valid until the next one."""
+        """Yield lists of responses with these ids; a list is valid until the next is yielded."""
         for start in range(0, len(ids), POOL):
             part = ids[start : start + POOL]
             deque(map(self._set_id, self.responses, part), 0)
@@ -434,9 +434,8 @@ def _without(values: Sequence[Any], positions: Collection[int]) -> list[Any]:
 class LimitedSink(PerformanceSink):
     """Count samples that meet a latency limit, by our own time stamps.
 
-    Server's queries pass here one by one. The issue time is stored with the outstanding id, and
-    each thread keeps its own latencies, so that a query needs no lock, second dictionary or further
-    call.
+    It is used in Server, where queries arrive one by one. To make each query cheap, the issue time
+    is stored with the outstanding id, and each thread keeps its own latencies without a lock.
     """
 
     slow_start = _PooledSink.slow_start

@@ -64,7 +64,7 @@ class _Waiting:
 
 
 class Dispatcher:
-    """Give samples to the replica with the least outstanding work, and count completions.
+    """Submit samples to the replica with the least outstanding work; count completions.
 
     Attributes:
         batch: Samples that a replica processes together.
@@ -118,7 +118,7 @@ class Dispatcher:
             self._send(replica, ids, indices)
 
     def completed(self, replica: ReplicaProcess, ids: Any) -> Sequence[Any]:
-        """Return the samples that a replica completed, and send it its next part."""
+        """Return the samples that a replica completed, and send the replica its next part."""
         samples = replica.lists.ids(ids) if isinstance(ids, tuple) else replica.unpacked(ids)
         more = None
         with self._lock:
@@ -151,7 +151,7 @@ class Dispatcher:
             ]
 
     def _least(self) -> int:
-        """Return the index of the replica with the least open work, in rotation if equal."""
+        """Return the index of the replica with the least open work; alternate between equals."""
         count, replicas = len(self._replicas), self._replicas
         first = 0 if self._whole else self._next
         number = min(chain(range(first, count), range(first)), key=lambda n: replicas[n].tally.open)
@@ -168,8 +168,8 @@ class Dispatcher:
     def _submit_gathered(self, queries: list[tuple[int, int]]) -> None:
         """Submit queries that arrived within a moment.
 
-        Fast replicas get them in one piece, which costs least. Slow ones get them one by one, each
-        to the replica with the least open work.
+        If replicas are fast, one gets all queries, which costs least. If they are slow, each query
+        goes to the replica with the least open work.
         """
         parts: dict[int, list[tuple[int, int]]] = {}
         with self._lock:
@@ -220,7 +220,7 @@ class Dispatcher:
         return replica, ids, indices
 
     def _full(self, samples: int) -> int:
-        """Round up to full batches of the engine."""
+        """Round a number of samples up to full batches of the engine."""
         return max(1, math.ceil(samples / self.batch)) * self.batch
 
     def _send(self, replica: ReplicaProcess, ids: Sequence[int], indices: Sequence[int]) -> None:

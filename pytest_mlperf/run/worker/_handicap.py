@@ -92,7 +92,7 @@ class HandicapEngine(EngineAround):
 
 
 class SlowSink:
-    """Wait `stretch` times as long as the work took, then report to the real sink."""
+    """Wait `stretch` times as long as the samples' work took, then report to `sink`."""
 
     def __init__(self, sink: Sink, stretch: float) -> None:
         self.sink = sink

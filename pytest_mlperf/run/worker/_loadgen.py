@@ -58,8 +58,8 @@ def plan_performance(
 ) -> LoadGenPlan:
     """Return the plan of a performance run.
 
-    `lasts` keeps a stream's planned time although its work is fixed, as no earlier run did this
-    work.
+    `lasts` makes a SingleStream or MultiStream run last its planned time, for a probed rate that no
+    earlier run has confirmed.
     """
     rate = settings.target_qps
     if rate is None or not rate > 0:
@@ -284,7 +284,7 @@ def _issue(
 def _edges(
     engine: Engine, sink: GuardedSink, indices: Sequence[int] | None, at_edges: Callable[[], None]
 ) -> tuple[Callable[[list[int]], None], Callable[[list[int]], None]]:
-    """Return LoadGen's callbacks to load and unload samples, which must not raise."""
+    """Return LoadGen's callbacks to load and unload samples; they pass errors to `sink`."""
 
     def translate(samples: list[int]) -> list[int]:
         return samples if indices is None else [indices[sample] for sample in samples]

@@ -126,7 +126,7 @@ def numbered(number: int, count: int) -> list[int]:
 
 
 class Lists:
-    """Long lists of ids that both sides know, so that completions need no ids."""
+    """Lists of ids that worker and replica both store, to send positions instead of ids."""
 
     def __init__(self) -> None:
         self._lists: dict[int, Sequence[int]] = {}
@@ -134,13 +134,13 @@ class Lists:
         self._left: dict[int, int] = {}
 
     def add(self, number: int, ids: Sequence[int]) -> None:
-        """Store a list, which must not change, under the worker's number."""
+        """Store a long list under the worker's number; the list must not change afterwards."""
         if len(ids) >= MIN_REMEMBERED_LENGTH:
             self._lists[number], self._left[number] = ids, len(ids)
             self._expected[ids[0]] = (number, 0)
 
     def locate(self, ids: Sequence[int]) -> Place | None:
-        """Return the place of ids if they continue a list, else None."""
+        """Return (list number, start, length) if ids continue a stored list, else None."""
         if not len(ids) or (expected := self._expected.pop(ids[0], None)) is None:
             return None
         number, start = expected
@@ -154,7 +154,7 @@ class Lists:
         return number, start, len(ids)
 
     def real(self, ids: Sequence[Any]) -> Sequence[Any]:
-        """Replace a replica's ids by the worker's; keep those of no list."""
+        """Replace a replica's ids by the worker's; keep ids that are in no stored list."""
         if not self._lists:
             return ids
         return [self._id(each) if isinstance(each, int) else each for each in ids]
@@ -174,7 +174,7 @@ class Lists:
 
 
 def joined(messages: Iterable[Message]) -> Sequence[Message]:
-    """Merge consecutive messages of one kind and moment, each of which costs ten samples' time."""
+    """Merge consecutive messages of one kind and moment, as sending a message is expensive."""
     result: list[list[Any]] = [[None]]
     for message in messages:
         if not _adds(result[-1], message):
@@ -186,7 +186,7 @@ def joined(messages: Iterable[Message]) -> Sequence[Message]:
 
 
 def _adds(previous: list[Any], message: Message) -> bool:
-    """Append a message to the previous one; return False if they must stay separate."""
+    """Append `message` to `previous`; return False if the two must stay separate."""
     kind, stamp_s, *_ = message
     if kind != previous[0] or kind not in (FIRST, NEXT, DONE):
         return False

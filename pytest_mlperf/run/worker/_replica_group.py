@@ -64,7 +64,7 @@ class Tally:
         self._kept: list[Snapshot] = []
 
     def give(self, now_s: float, samples: int, work: float) -> None:
-        """Count samples as submitted; `work` is their amount of work, in any unit."""
+        """Count samples as submitted; `work` is their total work, in any unit."""
         self._change(now_s)
         if not self._kept:
             self._keep(now_s)
@@ -132,7 +132,7 @@ class Tally:
 
 
 def shares(tallies: Sequence[Tally], *, lists: bool) -> list[list[float]]:
-    """Return each replica's speed relative to the median, in each part of a run.
+    """Return each replica's speed relative to the replicas' median, in each part of a run.
 
     The speed is work per busy second if samples come in lists, else the inverse of the mean
     latency.
@@ -204,7 +204,7 @@ class ReplicaProcess:
         return self.tally.open
 
     def writes(self) -> bool:
-        """Check whether the log has grown since the last call; if so, it does not hang."""
+        """Check whether the log has grown since the last call: the replica is then alive."""
         try:
             size = self.log.stat().st_size
         except OSError:

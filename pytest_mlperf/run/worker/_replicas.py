@@ -99,7 +99,7 @@ class ReplicatedEngine(Engine):
         return batch
 
     def _use(self, sink: Sink) -> None:
-        """Switch to a new sink; tokens get the times at which replicas saw them."""
+        """Switch to a new sink; use the times at which replicas received tokens."""
         self._sink = sink
         self._dispatcher.use(sink)
         if isinstance(sink, GuardedSink):

@@ -25,8 +25,8 @@ ROW = 64
 class Outstanding:
     """Ids that were issued and not completed.
 
-    A long list is kept with cursors while each part of it completes in order, at a tenth of a
-    dictionary's cost. The first completion out of order moves the rest into the dictionary.
+    A long list whose parts complete in order is stored as a list with cursors, which costs a tenth
+    of a dictionary. The first completion out of order moves the rest into the dictionary.
 
     Attributes:
         ids: Outstanding ids outside the list, with their issue times [s] or 0.
@@ -57,7 +57,7 @@ class Outstanding:
             self._parts = {ids[0]: (0, len(ids))}
 
     def cut(self, position: int) -> None:
-        """Split the list at a position, as its parts will complete independently."""
+        """Split the list of ids at a position, as its parts will complete independently."""
         with self._lock:
             for first, (start, stop) in self._parts.items():
                 if start < position < stop:
@@ -81,7 +81,7 @@ class Outstanding:
                 return bad
 
     def claim_late(self, sample: int) -> bool:
-        """Remove an id that `take` did not find; return whether the list had it."""
+        """Remove an id that `take` did not find; return whether it was outstanding."""
         with self._lock:
             self._spread()
         try:
@@ -114,7 +114,7 @@ class Outstanding:
             return fits
 
     def _spread(self) -> None:
-        """Move the rest of the list into the dictionary."""
+        """Move the outstanding ids of the list into the dictionary."""
         for start, stop in self._parts.values():
             self.ids.update(dict.fromkeys(self._row[start:stop], 0.0))
         self._row_left = 0
@@ -133,7 +133,7 @@ class Stamps:
     """Times and counts of completions, in memory bounded for any length of a run.
 
     Attributes:
-        left: Samples until the next stamp; threads may race on it, which costs or adds a stamp.
+        left: Samples until the next stamp; a race of threads only loses or adds a stamp.
     """
 
     __slots__ = ("_every", "_kept", "left")
@@ -160,9 +160,9 @@ class Stamps:
 
 
 def batch_means_error(stamps: Sequence[tuple[float, int]]) -> float:
-    """Return the relative standard error of a rate from (seconds, samples completed), in order.
+    """Return the relative standard error of a rate by batch means; 0 with too few stamps.
 
-    It is that of the mean time per sample over equal batches; 0 with too few stamps.
+    `stamps` has (seconds, samples completed) in order; a batch's value is its time per sample.
     """
     if len(stamps) < BATCHES:
         return 0.0
@@ -216,7 +216,7 @@ class Faults:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """The texts, and the number of further ones."""
+        """Texts of the collected faults; the last one counts the faults that were not kept."""
         with self._lock:
             left_out = self.count - len(self._texts)
             more = (f"and {left_out} more",) if left_out else ()
@@ -238,11 +238,11 @@ class AnswerTokens:
         self._index_of.update(zip(ids, indices, strict=True))
 
     def index_of(self, sample: int) -> int | None:
-        """Return the data set index of a sample without a count; None if unknown."""
+        """Return the data set index of a sample that has no token count yet; None if unknown."""
         return self._index_of.get(sample)
 
     def keep(self, ids: Sequence[int], n_tokens: Sequence[int | None]) -> None:
-        """Add the tokens of answers; None if the engine does not count them."""
+        """Add the token counts of answers; ignore None (not counted by the engine)."""
         for sample, tokens in zip(ids, n_tokens, strict=True):
             index = self._index_of.pop(sample, -1)
             if tokens is not None:
@@ -345,7 +345,7 @@ class GuardedSink:
         return {}
 
     def repeated(self) -> str | None:
-        """Describe waiting samples that all repeat a completed index, unless the engine hangs."""
+        """Describe open samples if all repeat completed indices; None if the engine hangs."""
         waiting = self._outstanding.ids.copy()
         recent = [pair for each in self.recent.copy() for pair in zip(*each, strict=True)]
         answered = {index for i, index in recent if i not in waiting}
@@ -365,7 +365,7 @@ class GuardedSink:
         self._outstanding.cut(position)
 
     def use_clock(self, clock: Clock) -> None:
-        """Take report times from `clock`, as another process observed them."""
+        """Use `clock` instead of this process's clock: replicas stamp their reports."""
         self._clock = clock
         if self._times is not None:
             self._times.clock = clock
@@ -414,7 +414,7 @@ class GuardedSink:
         self._fail(RunError("engine", f"{len(ids)} requests failed, and none may"))
 
     def failed(self, error: object) -> None:
-        """End the run as ERROR with this exception, or describe an object that is none."""
+        """End the run as ERROR with an exception; describe any other object."""
         self._fail(error if isinstance(error, BaseException) else _no_exception(error))
 
     def _claim(self, ids: Sequence[int]) -> Collection[int]:

@@ -61,16 +61,15 @@ Limits = tuple[float, float] | None
 class TokenTimes:
     """Stamps of each sample's tokens; one thread at a time reports a sample.
 
-    Tokens that arrive together, in one message or from one decoding step, have no gap between them;
-    if they are many, inter-token percentiles are omitted. Tokens that arrive with the first one
-    take no time of their own, so speed per user counts the later ones. If the engine reports which
-    messages came together, that decides instead of these times. Hidden tokens are not visible to a
-    user.
+    Tokens of one message or one decoding step have no gap between them; if there are many,
+    inter-token percentiles are omitted. Speed per user counts only tokens after those that arrived
+    with the first one. If the engine reports which messages came in one read, its report decides,
+    not the times. Hidden tokens, such as reasoning, are counted but not sent to the user.
 
     Attributes:
         clock: Returns the time of a report [s].
         hidden: Tokens that were counted and not shown.
-        corrected: For some answer, the tokens after the first message differ from all but one.
+        corrected: Whether some time per token divides by fewer tokens than all but one.
     """
 
     def __init__(self, limits_s: Limits = None) -> None:
@@ -89,7 +88,7 @@ class TokenTimes:
         self._decode = array("f")
 
     def afresh(self) -> TokenTimes:
-        """Return an empty copy that keeps the samples in flight."""
+        """Return a new object without measurements, for the samples in flight."""
         other = TokenTimes(self._limits_s)
         other._seen, other.clock = self._seen, self.clock
         return other
@@ -110,14 +109,14 @@ class TokenTimes:
         self._seen.pop(sample, None)
 
     def restart(self, ids: Sequence[int]) -> None:
-        """Restart the gap of these samples, as the call of LoadGen must not count."""
+        """Restart these samples' inter-token gap, to exclude the time of LoadGen's call."""
         now_s = self.clock()
         for sample in ids:
             if stamps := self._seen.get(sample):
                 stamps.last_s = now_s
 
     def further(self, ids: Sequence[int]) -> list[int]:
-        """Stamp one more token of these samples; return those without a first token."""
+        """Stamp one more token of these samples; return samples that have no first token."""
         now_s, early = self.clock(), []
         for sample in ids:
             stamps = self._seen.get(sample)
@@ -137,7 +136,7 @@ class TokenTimes:
                 stamps.after, stamps.hidden = after or 0, unseen
 
     def after_first(self, sample: int, tokens: int) -> int:
-        """Return the visible tokens after a sample's first message; 0 if unknown."""
+        """Return the number of visible tokens after a sample's first message; 0 if unknown."""
         stamps = self._seen.get(sample)
         if stamps is None or stamps.after == NOT_TOLD:
             return tokens - 1
@@ -174,7 +173,7 @@ class TokenTimes:
     def _take_gaps(
         self, gaps: array[float], after: int, decode_s: float, *, by_reads: bool
     ) -> None:
-        """Record the gaps between a sample's tokens, and its speed after the first ones."""
+        """Record the gaps between a sample's tokens, and its speed after the first message."""
         mean_s = decode_s / after
         least_s = min(TOGETHER_SHARE * mean_s, TOGETHER_SECONDS)
         self._gaps.extend(gaps)
@@ -185,7 +184,7 @@ class TokenTimes:
             self._decode.append(decode_s / after)
 
     def metrics(self) -> Mapping[str, float]:
-        """Return metrics by name in SI units, without those that the stamps do not show."""
+        """Return metrics by name in SI units; omit metrics for which time stamps are missing."""
         if not self._samples:
             return {}
         metrics = {"tokens_per_sample": self.tokens / self._samples}
@@ -234,7 +233,7 @@ class TokenTimes:
 
     @property
     def hidden_share(self) -> float | None:
-        """Share of tokens counted and not shown; None if the engine does not report it."""
+        """Share of tokens that the user does not see; None if the engine does not report it."""
         is_told = self._by_reads and self.tokens and not self._uncounted
         return self.hidden / self.tokens if is_told else None
 
@@ -245,7 +244,7 @@ class TokenTimes:
 
     @property
     def _in_one_piece(self) -> bool:
-        """Whether too many answers had no time between their first token and their end."""
+        """Whether too many answers arrived whole, with no time after their first token."""
         return len(self._decode) < (1 - TOGETHER_TOKENS_SHARE) * len(self._tpot)
 
 
@@ -313,14 +312,14 @@ TENTHS, MIN_TENTH_COSTS, UNLIKE_SHARE, UNLIKE_SECONDS, UNLIKE_T = 10, 20, 0.05, 
 def slow_start(costs_s: Sequence[float], prefix: str, queries: int = 0) -> dict[str, float]:
     """Return the effect of a run's beginning on its percentiles and its mean.
 
-    Student's t compares the mean of each tenth with the five of the second half; the variance of
-    one more is s²·(1 + 1/5). The beginning consists of the tenths before the first one that does
-    not differ. `costs_s` [s] are in the order of the queries' begin; `queries` is their number if a
-    time is the mean of several.
+    Student's t compares each tenth's mean with the five means of the second half; the variance of a
+    new mean is s²·(1 + 1/5). The beginning is the tenths before the first that does not differ.
+    `costs_s` has the queries' times [s] in the order of their begin; `queries` is the number of
+    queries if a time is the mean of several.
 
-    Returns the logarithm of each value of the whole run over that without its beginning, as
-    "latency_p50" for the prefix "latency", and under the prefix alone that of the first tenth's
-    mean over the second half's. {} if there is no difference.
+    Returns log(value of the whole run / value without its beginning) for each percentile and the
+    mean, such as "latency_p50" for the prefix "latency". The key `prefix` has log(mean of the first
+    tenth / mean of the second half). Returns {} if there is no difference.
     """
     if not MIN_TENTH_COSTS <= len(costs_s) <= MAX_QUERIES:
         return {}

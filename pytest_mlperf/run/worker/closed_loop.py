@@ -1,4 +1,4 @@
-"""Keep a fixed number of requests in flight at each point, or let a harness measure the points.
+"""Keep a fixed number of requests in flight at each point, or let a harness measure it.
 
 The open loop shares its code.
 """
@@ -54,10 +54,10 @@ class SlotSink(GuardedSink):
 
     Attributes:
         freed: Slots of completed requests, with their completion times.
-        point: Point being measured; 0 outside of all.
+        point: Point being measured; 0 if none is.
         closed: Window that was closed last.
-        records: Rows of the requests that count; None if they are not kept.
-        recounts: Keep each request of a window, as its tokens are counted again later.
+        records: Rows of the requests that count; None if no rows are kept.
+        recounts: Whether to keep each request of a window, to count its tokens again later.
         cpu_clock: Returns the processor time of this process and its clients [s].
         may_fail: Share of requests that may fail; engines give up above it.
     """
@@ -305,7 +305,7 @@ class Loop:
         raise NotImplementedError
 
     def _counted(self, window: PointWindow) -> PointWindow:
-        """Return a closed window with the engine's second token counts, if it has any."""
+        """Return a closed window with token counts of the reference tokenizer, if it is used."""
         if not self._sink.recounts:
             return window
         counts, closed = self._engine.counted_again() or {}, self._sink.closed
@@ -326,7 +326,7 @@ class Loop:
 
 
 class ClosedLoop(Loop):
-    """Keep a number of requests in flight, drawn with replacement in the same order in every run.
+    """Keep a number of requests in flight; draw samples with replacement by a fixed seed.
 
     With conversations, it keeps that number of them in flight: a slot issues a turn after the
     previous answer and its pause.
@@ -365,7 +365,7 @@ class ClosedLoop(Loop):
         return window
 
     def _ramp(self, concurrency: int, ramp_s: float) -> list[int]:
-        """Fill the slots over time, to desynchronise requests; return refills by slot."""
+        """Fill the slots over `ramp_s`, to desynchronise requests; return refills by slot."""
         turns = [0] * concurrency
         begun_s = perf_counter()
         for slot in range(concurrency):
@@ -377,7 +377,7 @@ class ClosedLoop(Loop):
         return turns
 
     def _freed(self, until_s: float) -> int | None:
-        """Wait for a slot that may issue a request; return None on time-out."""
+        """Wait for a slot that may issue a request, and return it; None after `until_s`."""
         slots = self._slots
         while (now_s := perf_counter()) < until_s:
             if slots.due_s <= now_s:
@@ -408,7 +408,7 @@ class Pulse:
     faults: Faults = field(default_factory=Faults)
 
     def repeated(self) -> None:
-        """Return None, as there are no indices."""
+        """Return None, as a harness reports no sample indices that could repeat."""
 
     def beat(self) -> None:
         """Count a sign of life."""

@@ -30,7 +30,7 @@ class Asked:
 
 
 class Conversations:
-    """Samples in order; one without a predecessor begins a conversation.
+    """Samples in order; a sample that no pause precedes is the first of a conversation.
 
     Attributes:
         begins: Indices that begin a conversation.

@@ -83,8 +83,8 @@ def recorded(dataset: Dataset, settings: LoadGenSettings) -> Sequence[float]:
 class OpenLoop(Loop):
     """Issue requests at scheduled times, which are seeded and equal in every run.
 
-    Latency counts from the scheduled time, however late a request is issued. Requests keep arriving
-    until all of the window are completed, or for the window's length once more.
+    Latency counts from the scheduled time, even if a request is issued late. After the window,
+    requests arrive until all of its requests are completed, at most for the window's length.
     """
 
     def _point(self, point: float, alone_s: float, edge: Edge) -> PointWindow:
@@ -139,7 +139,7 @@ class OpenLoop(Loop):
             yield draw.choice(self._asked.indices)
 
     def _lead_in(self, lead: Iterator[Arrival], alone_s: float) -> None:
-        """Issue requests that do not count until the server is loaded."""
+        """Issue warm-up requests until the server's load is steady."""
         settings, sink = self._settings, self._sink
         begun_s, completed_before = perf_counter(), sink.completed
         ramp_s = None if settings.ramp_ms is None else settings.ramp_ms / 1000
@@ -167,7 +167,7 @@ class OpenLoop(Loop):
         self._engine.submit([sample], [index], self._sink)
 
     def _over(self, meter: WindowMeter, due_s: float) -> bool:
-        """Wait until a request is due; return early if all that count are completed."""
+        """Wait until a request is due; return True early if all counted ones are completed."""
         self._wait(lambda: not meter.left or perf_counter() >= due_s, due_s)
         return not meter.left
 

@@ -1,4 +1,4 @@
-"""Measure one window of a curve's point, and count its tokens again by a reference tokenizer."""
+"""Measure one window of a curve's point; count its tokens again by a reference tokenizer."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ class OpenWindow:
     """Measurements of an open loop's window.
 
     Attributes:
-        before, after: Requests in flight at its begin and end.
+        before, after: Requests in flight at the window's begin and end.
         most: Maximum requests in flight.
-        unanswered: Requests that arrived in it and were not answered by its end.
+        unanswered: Requests that arrived in the window and were not answered by its end.
         late: Percentiles of the delay before requests were issued [s], "issue_p99".
     """
 
@@ -166,7 +166,7 @@ class PointRequest:
 
 
 class WindowMeter:
-    """Measure one window, which a time ends in an open loop, where arrivals count.
+    """Measure one window: of completions in a closed loop, of arrivals in an open loop.
 
     Attributes:
         begun_s: Begin by the monotonic clock [s].

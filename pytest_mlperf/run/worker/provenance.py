@@ -89,7 +89,7 @@ def _parts(value: Any) -> Iterator[bytes | memoryview]:
 
 
 def _placeless(text: str) -> str:
-    """Return the file name if the text is an existing absolute path, else the text."""
+    """Return the file name of a text that is an existing absolute path, else the text."""
     is_path = text[:1] == "/" and "\0" not in text and os.access(text, os.F_OK)
     return text.rpartition("/")[2] if is_path else text
 

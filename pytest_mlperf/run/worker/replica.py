@@ -101,7 +101,7 @@ class Replica:
     Attributes:
         open: Samples submitted and not completed; threads may race on it.
         lists: Long lists that the worker sent.
-        sessions: Conversations of samples that the engine has not asked for.
+        sessions: Conversation by sample, until the engine calls `Sink.session`.
     """
 
     def __init__(self, spec: WorkerSpec, pipe: wire.Pipe) -> None:
@@ -172,7 +172,7 @@ class Replica:
             return
 
     def _read_on(self, loop: AbstractEventLoop | None) -> None:
-        """Read messages in an event loop's thread; this thread gets those without samples."""
+        """Read the pipe in an event loop's thread; pass messages without samples to this one."""
         previous_loop, self._loop = self._loop, loop
         pipe = self._pipe.fileno()
 
@@ -248,7 +248,7 @@ class Replica:
             self.fail("engine", error)
 
     def _lateness(self) -> Mapping[str, float]:
-        """Return the engine's lateness, plus the delay of samples on their way here [s]."""
+        """Return the engine's lateness, plus the delay of samples in the worker's pipe [s]."""
         late_s, self._late_s = sorted(self._late_s) or [0.0], array("d")
         way = {f"issue_{label}": percentile(late_s, share) for label, share in QUANTILES.items()}
         late = self._engine.client_lateness()

@@ -1,4 +1,4 @@
-"""Run the worker process: load one engine, and run LoadGen on it until the parent says stop.
+"""Run the worker process: load one engine, and run LoadGen on it until told to stop.
 
 Run it as `python -m pytest_mlperf.run.worker.worker SPEC.json --events FD`. Commands arrive on
 stdin, which is empty for the engine; events leave on FD; stdout and stderr are the engine's log:
@@ -134,10 +134,10 @@ def longest_warmup_s(settings: LoadGenSettings) -> float:
 def warm_up(
     driver: Driver, settings: LoadGenSettings, shortest_s: float, least: int = 1
 ) -> tuple[float, float]:
-    """Submit `least` lists or more, for `shortest_s` or longer, until they become no faster.
+    """Submit `least` lists or more, for `shortest_s` or longer, until the rate is steady.
 
-    Without a known rate it takes the full time, as a slow start may be steady for a while. Returns
-    its seconds, and samples/s by the median of the last window.
+    Without a known rate it takes the longest time, as a slow start may look steady for a while.
+    Returns its duration [s], and samples/s by the median of the last window.
     """
     samples, lists, before_s = query_size(settings), 0, 0.0
     longest_s = longest_warmup_s(settings)
@@ -160,10 +160,10 @@ def warm_up(
 def full_rate(
     driver: Driver, reached: float, enough: float, settings: LoadGenSettings, most: int
 ) -> float:
-    """Return samples/s of an engine that seems too slow and may need time or larger lists.
+    """Measure samples/s again with more time or larger lists, if the warm-up was slow.
 
-    `reached` is its rate in the warm-up; the search stops at `enough` [samples/s]. Lists of Offline
-    and Server double up to `most` samples.
+    `reached` is the warm-up's rate; the search stops at `enough` [samples/s]. Lists of Offline and
+    Server double up to `most` samples.
     """
     samples, begun_s, longest_s = query_size(settings), perf_counter(), longest_warmup_s(settings)
     doubles = not settings.scenario.answers_one_at_a_time
@@ -196,7 +196,7 @@ def probe_stream(driver: Driver, samples: int) -> float:
 def probe_server(
     peak_qps: float, settings: LoadGenSettings, attempt: Callable[[LoadGenSettings], Detail]
 ) -> float:
-    """Return the highest tried rate with latencies well below their limits, else the lowest."""
+    """Try falling rates; return the first with latencies well below limits, else the last."""
     for share in SERVER_SHARES:
         trial = dataclasses.replace(
             settings,
@@ -371,7 +371,7 @@ class EngineWorker:
     def _expected_s(
         self, driver: Driver, settings: LoadGenSettings, reached: float, expected: int
     ) -> float:
-        """Return the expected time of a run [s]; raise RunError if it is far too long."""
+        """Return the expected duration of a run [s]; RunError if above `MAX_DURATION_RATIO`."""
         usual_s, most_s = settings.planned_s, MAX_DURATION_RATIO * settings.planned_s
         stream = settings.scenario.answers_one_at_a_time
         enough = expected / (2 * usual_s if stream else most_s)

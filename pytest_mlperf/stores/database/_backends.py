@@ -63,7 +63,7 @@ def store_of(options: Mapping[str, Any]) -> str:
 
 
 def store_setting(text: str) -> str | Path:
-    """Return the store of an option: the usual one, a URL, or a file for a relative path.
+    """Parse the store option: `USUAL`, a URL, or a Path if it is a SQLite file.
 
     Raises StoreError for a URL of another kind of database.
     """
