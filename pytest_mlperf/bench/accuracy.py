@@ -267,7 +267,7 @@ class CaseAccuracy:
             return answer
         reruns = self._repeat(latest)
         if not reruns:
-            note = "not kept as a repeat: it is no pass of the baseline's own build on its machine"
+            note = "not kept as a repeat: it was not made by the baseline's build on its machine"
             return replace(answer, notes=(*answer.notes, note))
         passes = max(rerun.passes for rerun in reruns.values())
         headline = f"pass {passes + 1} of one build in {policy.shown(self.file)}"

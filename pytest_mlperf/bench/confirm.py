@@ -145,7 +145,7 @@ def decided(
     last = missing > 0 and len(new) + missing >= rule.max_runs
     if not new:
         if last:
-            raise NotComparable(f"load differed between the sides of all {missing} pairs")
+            raise NotComparable(f"the load of other processes differed within all {missing} pairs")
         return {}
     ratios = _ratios(new, old, limits, rule)
     decisions = {ratio.outcome for ratio in ratios.values()}

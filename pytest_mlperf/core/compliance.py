@@ -278,7 +278,9 @@ def as_long(timed: Iterable[LoggedAnswer], *, low: float, high: float, width: in
     spread = (sum((x - mean) ** 2 for x in lengths) / len(lengths)) ** 0.5 if lengths else 0.0
     faults = []
     if not low <= mean <= high:
-        faults.append(f"answers have {mean:,.2f} tokens in the mean; {low:g} to {high:g} are asked")
+        faults.append(
+            f"answers have {mean:,.2f} tokens in the mean; {low:g} to {high:g} are required"
+        )
     lines = [
         "TEST09: Verify Output Token Length in Performance Mode",
         f"Total samples: {len(lengths)}",
@@ -387,7 +389,7 @@ def same_scores(
 
 def as_accurate(score: float, least: float) -> Finding:
     """Check TEST07: the timed run reaches the required accuracy on a small set."""
-    faults = [] if score >= least else [f"the score is {score:g}; at least {least:g} are asked"]
+    faults = [] if score >= least else [f"the score is {score:g}; at least {least:g} is required"]
     return _accuracy([f"'exact_match': {score}", f"Accuracy threshold: {least}"], faults)
 
 

@@ -86,7 +86,7 @@ def light_findings(
             **work,
         )
     except ValueError as error:
-        raise RunError("engine", f"describe() tells of its work what cannot be: {error}") from None
+        raise RunError("engine", f"describe() states impossible work: {error}") from None
     every = lights(
         figures.metrics, job.case.scenario, accelerator=kind, gpu=gpu, work=work_of(job), seen=seen
     )

@@ -194,7 +194,7 @@ def _answer_signs(answers: Answers, fingerprint: Mapping[str, str], seen: Served
     has_share = any(name.partition("@")[0] == PREFIX_HIT_SHARE for name in seen.server)
     if may_be_cached(fingerprint) and not has_share and answers:
         text = (
-            "each run asks the same prompts, and nobody knows how many of them the server had in "
+            "each run asks the same prompts, and it is unknown how many of them the server had in "
             "its cache: start it so that usage or /metrics tells"
         )
         yield Sign(key=SignKey.CACHE_UNKNOWN, text=text)

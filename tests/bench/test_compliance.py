@@ -149,7 +149,7 @@ def test_test07_is_scored_against_the_truths_of_the_data_that_it_asked(lab: Lab)
     lab.score = 89.0
     verdict = lab.verdict(Kind.TEST07, SMALL)
     assert verdict.outcome is Outcome.GATE_FAIL
-    assert "the score is 89; at least 89.1 are asked" in sentence(verdict.headline)
+    assert "the score is 89; at least 89.1 is required" in sentence(verdict.headline)
     assert verdict.subject
     assert verdict.subject.fingerprint == {"dataset": "64"}
 
@@ -158,7 +158,7 @@ def test_test09_of_a_twin_holds_answers_against_its_own_length(lab: Lab) -> None
     assert lab.verdict(Kind.TEST09, "timed_tokens = 10").outcome is Outcome.OK
     verdict = lab.verdict(Kind.TEST09, "timed_tokens = 12")
     assert verdict.outcome is Outcome.GATE_FAIL
-    assert "answers have 10.00 tokens in the mean; 10.8 to 13.2 are asked" in sentence(
+    assert "answers have 10.00 tokens in the mean; 10.8 to 13.2 are required" in sentence(
         verdict.headline
     )
     count = len(lab.processes)

@@ -80,7 +80,7 @@ def test_a_damaged_line_is_named() -> None:
         (["power", "400"], 1, f"no heading with one column time or time_s or timestamp: {CSV}"),
         (["time,watts,watts", "1,2,3"], 1, f"no heading with one column watts or power_w: {CSV}"),
         ([HEADING, "2026-11-20T12:00:00,400"], 2, "has no zone: write it with one, as in 2026-11-"),
-        ([HEADING, "noon,400"], 2, "'noon' is no time: write seconds since 1970, or 2026-11-20"),
+        ([HEADING, "noon,400"], 2, "'noon' is not a time: write seconds since 1970, or 2026-11-20"),
         ([HEADING, "12.5,400"], 2, f"'12.5' {no_time}"),
         ([HEADING, "1763640000000,400"], 2, f"'1763640000000' {no_time}"),
         ([HEADING, "nan,400"], 2, f"'nan' {no_time}"),

@@ -202,7 +202,7 @@ def test_a_builder_that_fails_leaves_an_error_and_nothing_else(lab: Lab) -> None
         ("refuses", "this model has an odd number of heads", ""),
         ("is-killed", "the builder was killed by SIGKILL; if nobody killed it, the machine", ""),
         ("pickles", "the builder wrote pytorch_model.bin, which can carry code", ""),
-        ("no-weights", "the builder wrote no safetensors files, so no weights", ""),
+        ("no-weights", "the builder wrote no weights: there is no safetensors file", ""),
         ("no-config", "the builder wrote no config.json, so it made no model", ""),
     ):
         with pytest.raises(RunError, match=message) as caught:

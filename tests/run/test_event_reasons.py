@@ -429,7 +429,7 @@ def test_a_failed_sampler_is_noted_and_its_run_has_no_energy(
         until(fake.t0 + END_S + 0.2)
     with running.path.open("a") as file:
         file.write('{"t":[123.4,0,30')
-    run, how = Watched(fake, running.log).run(), f"the sampler broke ({how})"
+    run, how = Watched(fake, running.log).run(), f"the sampler stopped ({how})"
 
     assert (run.energy.get(Source.NVML), run.state, run.metrics) == (
         None,
@@ -462,7 +462,7 @@ def test_a_sampler_whose_file_cannot_be_written_says_so(fake: Fake) -> None:
         running._process.kill()
     run = Watched(fake, running.log).run()
     assert (run.invalid, run.energy.get(Source.NVML)) == ((), None)
-    assert run.notes[-1].startswith("not watched from 0.0 s on: the sampler broke (signal 9")
+    assert run.notes[-1].startswith("not watched from 0.0 s on: the sampler stopped (signal 9")
 
 
 def test_a_power_limit_that_changes_in_mid_run_makes_it_invalid(watched: Watched) -> None:

@@ -91,7 +91,7 @@ def test_an_unreadable_meter_file_is_reported_at_once(tmp_path: Path) -> None:
     assert time.monotonic() - began < 30.0
 
     path = write(tmp_path / "meter.csv", "time,watts\n" + lines(0, 2) + "now,400\n")
-    with pytest.raises(SuiteError, match=r"meter\.csv:4: 'now' is no time"):
+    with pytest.raises(SuiteError, match=r"meter\.csv:4: 'now' is not a time"):
         read_meter(path, until_s=0.0)
 
     line = "Time,11-20-2025 13:00:00.000,Watts,400.0,Volts,230\n"

@@ -224,8 +224,8 @@ def test_possible_speeds_pass_and_impossible_ones_are_an_error(
 
     for engine, message in (
         ({"work.batch": "many"}, "says work.batch = 'many': no number"),
-        ({"work.batch": "0"}, "tells of its work what cannot be: batch is 0.0"),
-        ({"work.accepted_tokens": "nan"}, "what cannot be: accepted_tokens is nan"),
+        ({"work.batch": "0"}, "states impossible work: batch is 0.0"),
+        ({"work.accepted_tokens": "nan"}, "impossible work: accepted_tokens is nan"),
     ):
         with pytest.raises(RunError, match=message):
             decoded(tmp_path, DECODING[0], "Offline", engine)

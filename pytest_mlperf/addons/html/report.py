@@ -71,7 +71,7 @@ def power_of(folder: Path) -> Packed | None:
         reason = log.unavailable or "the sampler read nothing"
         raise RunError("sampler", f"{path} has no readings: {reason}")
     if log.clock_stepped:
-        reason = "the wall clock was set during the run, so that LoadGen's window cannot be found"
+        reason = "the wall clock was set during the run, so LoadGen's window is unknown"
         raise RunError("sampler", f"{path}: {reason}")
     began, ended = parse_detail(folder / DETAIL).window_s
     window = log.monotonic(began), log.monotonic(ended)

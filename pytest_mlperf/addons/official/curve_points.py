@@ -85,7 +85,7 @@ def points_of(run: Run, verdict: Verdict, root: Path) -> list[Point]:
     theirs = subject is not None and subject.identity.get("harness") == MLC_ENDPOINTS
     if not folder.is_dir():
         raise MlperfError(
-            f"{folder} is gone, and without it nobody knows how each point was measured: run the "
+            f"{folder} is gone, and without it the settings of each point are unknown: run the "
             "command where the results were made"
         )
     if theirs:

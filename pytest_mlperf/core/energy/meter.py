@@ -126,7 +126,7 @@ def _time_s(name: str, number: int, text: str) -> float:
     try:
         moment = dt.datetime.fromisoformat(text)
     except ValueError:
-        defect = "is no time: write seconds since 1970, or 2026-11-20T10:00:00.5+01:00"
+        defect = "is not a time: write seconds since 1970, or 2026-11-20T10:00:00.5+01:00"
         raise _wrong(name, number, text, defect) from None
     if moment.tzinfo is None:
         without = "has no zone: write it with one, as in 2026-11-20T10:00:00+01:00 or with a Z"

@@ -112,7 +112,7 @@ def build(spec: dict[str, Any], reporter: Any) -> dict[str, Any]:
     # Same order as engines use; reading the index would need torch, which builders may lack.
     weights = [single] if single.is_file() else sorted(target.rglob("*.safetensors"))
     if not weights:
-        raise errors.RunError("build", "the builder wrote no safetensors files, so no weights")
+        raise errors.RunError("build", "the builder wrote no weights: there is no safetensors file")
     for path in target.rglob("*.safetensors"):
         settle_header(path)
     return {

@@ -24,7 +24,7 @@ from pytest_mlperf.run.logs import TimedLog
 from pytest_mlperf.run.power.doubts import EVIDENCE_SECONDS, Doubts, doubts
 from pytest_mlperf.run.power.sampling import WANTED_HZ, PowerLog
 
-CLOCK_SET = "the wall clock was set during the run, so that LoadGen's window cannot be found"
+CLOCK_SET = "the wall clock was set during the run, so LoadGen's window is unknown"
 """Why a run's energy is unknown: the wall clock dates its window."""
 
 LOW_HZ = WANTED_HZ / 2
@@ -124,7 +124,7 @@ def _of_all(gpu_doubts: Mapping[str, Doubts], names: Mapping[str, str]) -> Itera
 
 def _unwatched(log: PowerLog, seconds: float, used: Mapping[str, UsedGpu]) -> tuple[str, Sign]:
     """Return why the energy is unknown after sampling stopped, and a note about the rest."""
-    how = f"the sampler broke ({log.broke or 'nobody knows how'})"
+    how = f"the sampler stopped ({log.broke or 'for an unknown reason'})"
     if log.ended:
         gpus = [gpu for gpu in log.gpus if gpu.silent]
         names = ", ".join(used[gpu.uuid].name for gpu in gpus)
