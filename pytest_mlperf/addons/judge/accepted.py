@@ -147,7 +147,7 @@ def update(
             verdict=headline(verdict) if verdict else "",
         )
         history = (*(there.history if there else ()), entry)
-        return _baseline(name, accepted, history)
+        return baseline_of(name, accepted, history)
 
     DOCUMENT.update(file, put)
     return f"{file}: {words}"
@@ -161,7 +161,8 @@ def _refusal(
 ) -> str:
     if not kept:
         return ""
-    if verdict is not None and verdict.outcome in _REFUSED:
+    drops = verdict is not None and any(row.direction == "drop" for row in verdict.rows)
+    if verdict is not None and (drops or verdict.outcome in _REFUSED):
         return f"not changed: {headline(verdict)}; --update replace accepts it"
     sessions = {session_of(run, session_by) for run in kept}
     if len(sessions) >= DAYS:
@@ -175,9 +176,10 @@ def _lean(run: ToolRun, today: str) -> ToolRun:
     return replace(run, source=Path(run.source).name, folder=f"{today} {digest}", notes=())
 
 
-def _baseline(
+def baseline_of(
     name: str, runs: Sequence[ToolRun], history: tuple[BaselineUpdate, ...]
 ) -> AcceptedRuns:
+    """Return the content of a baseline; raise MlperfError if conditions differ inside."""
     points = {(run.tool, point.name): point for run in reversed(runs) for point in run.points}
     for run in runs:
         for point in run.points:

@@ -107,12 +107,8 @@ class JudgeFile(pytest.File):
         for row in rows:
             name = broken(f"{row.tool}[{row.metric}-{row.point}]")
             item = JudgeItem.from_parent(self, name=name)
-            item.row, item.result, item.sides, item.fails = (
-                row,
-                result,
-                sides,
-                row.outcome in failed,
-            )
+            item.row, item.result, item.sides = row, result, sides
+            item.fails = row.outcome in failed
             yield item
 
 

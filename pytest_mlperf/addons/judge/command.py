@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -47,6 +48,8 @@ examples:
       a table of your own
 """
 
+
+PAIRS = re.compile(r"(more than )?\d+ pairs")
 
 REPEATED: Mapping[str, Any] = {"action": "append", "default": []}
 
@@ -184,7 +187,10 @@ def _compared(base: Side, now: Side, settings: Settings) -> FileComparison:
     if unknown and named(unknown[0]) is None:
         names = dict.fromkeys(row.metric for row in result.rows)
         raise MlperfError(f"no metric {unknown[0]!r} in these files{nearest(unknown[0], names)}")
-    return replace(result, notes=(*base.notes, *now.notes, *result.notes))
+    notes = (*base.notes, *now.notes, *result.notes)
+    if result.one_session:
+        notes += (next(filter(PAIRS.match, schedule((*base.runs, *now.runs), settings)), ""),)
+    return replace(result, notes=tuple(dict.fromkeys(filter(None, notes))))
 
 
 def failing(fail_on: str | None, *, one_session: bool) -> set[Outcome]:

@@ -36,6 +36,8 @@ IMPLAUSIBLE_GAIN, IMPLAUSIBLE_LOSS = 4.0, 10.0
 """Factors beyond which a change more likely has another cause than the code: work that was not
 done, a warm cache, another unit."""
 
+IMPLAUSIBLE = "implausible change"
+
 CURVE = "curve"
 """Name of the point that judges all points of a curve as one."""
 
@@ -48,13 +50,14 @@ def compare(base: Sequence[ToolRun], now: Sequence[ToolRun], settings: Settings)
     the whole comparison (Holm), an ok below `beta` for each metric.
     """
     old, new = (_points(side, settings) for side in (base, now))
-    interleaved = in_turns(base, now, settings)
+    shared = [key for key in old if key in new]
+    interleaved = bool(shared) and all(in_turns(old[key], new[key], settings) for key in shared)
     sessions = tuple(len({m.session for ms in side.values() for m in ms}) for side in (old, new))
     rows = list(_missing(old, new, settings))
     notes: list[str] = []
     tasks: list[JudgedMetric] = []
     scored: list[ScoredPoint] = []
-    for key in [key for key in old if key in new]:
+    for key in shared:
         case = PointCase(key, old[key], new[key], settings)
         notes += case.notes
         rows += case.settled
@@ -63,7 +66,9 @@ def compare(base: Sequence[ToolRun], now: Sequence[ToolRun], settings: Settings)
     tasks += _curves(old, tasks)
     one_session = not interleaved and bool(tasks) and min(sessions) < 2 and max(sessions) < 3
     alpha = RULE.alpha / max(len(tasks) + len(scored), 1)
-    rows += _decided(tasks, alpha * len(tasks), interleaved=interleaved, one_session=one_session)
+    rows += _decided(
+        tasks, alpha * len(tasks), settings, interleaved=interleaved, one_session=one_session
+    )
     rows += [_of_scores(one, RuleA(alpha=alpha, beta=RULE.beta)) for one in scored]
     order = {key: place for place, key in enumerate([*old, *new])}
     rows.sort(key=lambda row: (order.get((row.tool, row.point), len(order)), *_in_order(row)))
@@ -91,7 +96,7 @@ def _points(
     runs: Sequence[ToolRun], settings: Settings
 ) -> dict[tuple[str, str], list[MeasuredPoint]]:
     points: dict[tuple[str, str], list[MeasuredPoint]] = defaultdict(list)
-    for run in runs:
+    for run in sorted(runs, key=lambda run: run.started or 0.0):
         session = session_of(run, settings.session_by)
         for point in run.points:
             points[run.tool, point.name].append(MeasuredPoint(run, point, session))
@@ -163,12 +168,17 @@ def _combined(points: Sequence[Sequence[Value]]) -> list[Value]:
 
 
 def _decided(
-    tasks: Sequence[JudgedMetric], alpha: float, *, interleaved: bool, one_session: bool
+    tasks: Sequence[JudgedMetric],
+    alpha: float,
+    settings: Settings,
+    *,
+    interleaved: bool,
+    one_session: bool,
 ) -> list[Row]:
     """Judge all metrics with an error of `alpha` in all (Holm; Bonferroni for interim analyses)."""
     if interleaved:
         rule = replace(RULE, alpha=alpha / max(len(tasks), 1))
-        return [_guarded(task, _of_pairs(task, rule)) for task in tasks]
+        return [_guarded(task, _of_pairs(task, rule), settings) for task in tasks]
     sides = [pooled(task.old, task.new, rule=RULE) for task in tasks]
     p_values = {n: _p(task, side) for n, (task, side) in enumerate(zip(tasks, sides, strict=True))}
     proven = holm(p_values, alpha)
@@ -177,7 +187,7 @@ def _decided(
         row = _of_sides(task, side, proven=n in proven, p=p_values[n])
         if one_session and row.outcome is not Outcome.INVALID:
             row = _unproven(row, task, side)
-        rows.append(_guarded(task, row))
+        rows.append(_guarded(task, row, settings))
     return rows
 
 
@@ -248,14 +258,15 @@ def _of_pairs(task: JudgedMetric, rule: RuleR) -> Row:
     return replace(row, change=math.expm1(sign * math.log(ruling.ratio)))
 
 
-def _guarded(task: JudgedMetric, row: Row) -> Row:
+def _guarded(task: JudgedMetric, row: Row, settings: Settings) -> Row:
     """Return a row as undecided if another cause than the code is likelier."""
     factor = task.ratio if row.quantity.direction is Direction.HIGHER else 1 / task.ratio
-    if factor > IMPLAUSIBLE_GAIN:
-        note = "implausible improvement: check that the work was done, and the state of caches"
-        return replace(row, outcome=Outcome.INVALID, note=note)
-    if factor < 1 / IMPLAUSIBLE_LOSS:
-        note = "implausible loss: check units, warm-up, and whether one side had a warm cache"
+    plausible = 1 / IMPLAUSIBLE_LOSS < factor < IMPLAUSIBLE_GAIN
+    if not plausible and IMPLAUSIBLE not in settings.ignored:
+        note = (
+            f"implausible {'loss' if factor < 1 else 'improvement'}: check that the work was done, "
+            f"caches, warm-up and units; if it is meant, say --ignore '{IMPLAUSIBLE}'"
+        )
         return replace(row, outcome=Outcome.INVALID, note=note)
     if task.guard and row.outcome not in {Outcome.OK, Outcome.INCONCLUSIVE}:
         return replace(row, outcome=Outcome.INVALID, note=task.guard)

@@ -15,6 +15,8 @@ from pytest_mlperf.addons.judge.rows import JUDGED, MeasuredPoint, Row, Settings
 from pytest_mlperf.judge.inputs import Direction
 from pytest_mlperf.judge.rule_r import Value
 
+UNKNOWN_DIRECTION = "which direction is better is unknown, so it is not judged"
+
 
 @dataclass(frozen=True, kw_only=True)
 class JudgedMetric:
@@ -239,7 +241,7 @@ class PointCase:
         assert now is not None
         note = ""
         if quantity.direction is Direction.NEITHER:
-            note = "which direction is better is unknown; say it with --column, or leave it out"
+            note = UNKNOWN_DIRECTION
         row = row_of(self.key, metric, None, quantity=quantity, before=before, now=now, note=note)
         self.settled.append(replace(row, change=now / before - 1))
 
@@ -260,8 +262,6 @@ class PointCase:
             if not old or not new:
                 side = "the new runs have" if old else "the baseline has"
                 note = note or f"{side} no such score"
-            if quantity.direction is Direction.NEITHER and not note:
-                note = "which direction is better is unknown"
             for m, side in (
                 (m, s) for s in ("before", "now") for m in (old if s == "before" else new)
             ):
@@ -269,6 +269,8 @@ class PointCase:
                 row = replace(row, **{side: value})  # type: ignore[arg-type]
             if note:
                 self.settled.append(replace(row, outcome=Outcome.INVALID, note=note))
+            elif quantity.direction is Direction.NEITHER:
+                self.settled.append(replace(row, outcome=None, note=UNKNOWN_DIRECTION))
             else:
                 self.scored.append(ScoredPoint(row, old, new))
 

@@ -31,10 +31,9 @@ def headline(result: FileComparison) -> str:
     outcome = result.outcome
     deciding = [row for row in result.rows if row.outcome is outcome]
     words = str(outcome)
-    if result.one_session:
+    if result.one_session and outcome not in FAILING:
         words += f"  {NOT_PROVEN}"
-        if outcome not in FAILING:
-            return f"{words}; give runs of further days or hosts, or alternate both sides (--plan)"
+        return f"{words}; give runs of further days or hosts, or alternate both sides (--plan)"
     if not deciding:
         return f"{words}  no metric could be judged"
     row = deciding[0]
@@ -44,6 +43,8 @@ def headline(result: FileComparison) -> str:
         return f"{words}  {plural(judged, 'metric')} within the limits"
     moved = "" if row.change is None or outcome is Outcome.INVALID else f" {changed(row)}"
     reason = f": {row.note}" if row.note and outcome is Outcome.INVALID else ""
+    if outcome is Outcome.INCONCLUSIVE:
+        more += "; give more runs, or alternate both sides (--plan)"
     return f"{words}  {row.title}{moved} at {row.point}{reason}{more}"
 
 

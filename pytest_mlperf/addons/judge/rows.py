@@ -140,23 +140,23 @@ def _field(run: ToolRun, name: str) -> str:
     return value
 
 
-def in_turns(base: Sequence[ToolRun], now: Sequence[ToolRun], settings: Settings) -> bool:
-    """Check by time stamps whether the runs of both sides alternated on one host.
+def in_turns(
+    base: Sequence[MeasuredPoint], now: Sequence[MeasuredPoint], settings: Settings
+) -> bool:
+    """Check by time stamps whether the runs of a point alternated between both sides on one host.
 
     Each side has one run in each pair of neighbours; there are two pairs at least.
     """
-    runs = [*base, *now]
-    hosts = {run.host for run in runs}
+    runs = [(measured.run, side) for side, of in enumerate((base, now)) for measured in of]
+    hosts = {run.host for run, _ in runs}
     if len(hosts) != 1 or (None in hosts and "host" not in settings.ignored):
         return False
     if len(base) != len(now) or len(base) < 2 or settings.session_by:
         return False
-    stamped = [(run.started, side) for side, of in enumerate((base, now)) for run in of]
-    if any(started is None for started, _ in stamped):
+    if any(run.started is None for run, _ in runs):
         return False
-    sides = [side for _, side in sorted(stamped, key=lambda pair: pair[0] or 0.0)]
-    pairs = list(zip(sides[::2], sides[1::2], strict=True))
-    return all(first != second for first, second in pairs)
+    sides = [side for _, side in sorted(runs, key=lambda pair: pair[0].started or 0.0)]
+    return all(x != y for x, y in zip(sides[::2], sides[1::2], strict=True))
 
 
 def row_of(key: tuple[str, str], metric: str, outcome: Outcome | None, **more: object) -> Row:

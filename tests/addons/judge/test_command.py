@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -72,6 +73,7 @@ def test_one_session_a_side_is_provisional(say: Say, old: Path, slow: Path) -> N
     text = say.ends(0, "judge", *pair)
 
     assert first_line(text).startswith("PROVISIONAL  not proven: one session a side")
+    assert re.search(r"\d+ pairs of runs prove or exclude a drop of 3 %", " ".join(text.split()))
     say.ends(1, "judge", *pair, "--fail-on", "provisional")
 
 
@@ -291,6 +293,27 @@ def test_a_damaged_baseline_is_named(
 
     assert "baselines/judged/x.json: " in text
     assert message in text
+
+
+def test_a_probable_drop_is_not_added_to_a_baseline(say: Say, here: Path, old: Path) -> None:
+    files = (old / "run-0.json", "--baseline", "x", "--update", "missing", "--reason", "a")
+    say.ends(0, "judge", *files)
+    content = json.loads((old / "run-1.json").read_text())
+    write(here / "slow.json", {**content, "median_ttft_ms": 160.0})
+    text = say.ends(0, "judge", "slow.json", *files[1:])
+
+    assert "not changed: PROVISIONAL not proven" in " ".join(text.split())
+
+
+def test_a_session_by_any_key_of_the_metadata(say: Say, here: Path) -> None:
+    for side, folder in enumerate(("a", "b")):
+        for number, factor in enumerate(spread(side, 5)):
+            content = document("vllm-serve.json")
+            content |= {"night": f"{folder}{number}", "median_ttft_ms": 100 * factor}
+            write(here / folder / f"{number}.json", content)
+    text = say.ends(0, "judge", "b", "--against", "a", "--session-by", "night")
+
+    assert "5 runs of 5 sessions" in text
 
 
 def test_runs_of_two_measurements_are_no_baseline(say: Say, here: Path, old: Path) -> None:

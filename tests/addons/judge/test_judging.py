@@ -448,3 +448,44 @@ def test_files_of_two_tools_on_each_side_are_compared_tool_by_tool(tmp_path: Pat
     result = judged(tmp_path / "a", tmp_path / "b")
 
     assert {row.tool for row in result.rows} == {"vllm-throughput", "vllm-latency"}
+
+
+# ---------------------------------------------------------------- sweeps, large changes, noise
+
+
+def test_sweeps_in_turns_are_judged_point_by_point() -> None:
+    """Each build runs both concurrencies, then the other build does: A B B A."""
+    sides: list[list[ToolRun]] = [[], []]
+    noise = random.Random(3)
+    when = 0.0
+    for of in (0, 1, 1, 0, 0, 1, 1, 0):
+        for concurrency in (1.0, 64.0):
+            when += 0.01
+            rate = 100 * concurrency * (1 + noise.gauss(0, 0.004))
+            sides[of].append(run(1.0, day=when, concurrency=concurrency, rate=rate))
+    result = verdict(*sides)
+
+    assert result.interleaved
+    assert set(outcomes(result).values()) <= {"ok", "INCONCLUSIVE"}
+    assert f"{CURVE}: output_tokens_per_second" in outcomes(result)
+
+
+@pytest.mark.parametrize("factor", [0.1, 20.0])
+def test_a_change_of_another_order_is_judged_if_it_is_meant(factor: float) -> None:
+    base, now = side(1.0, range(6), 1), side(factor, range(10, 16), 2)
+    meant = verdict(base, now, ignored=("implausible change",))
+
+    assert outcomes(verdict(base, now)) == {"ttft_p50": "INVALID"}
+    assert outcomes(meant) == {"ttft_p50": "improved" if factor < 1 else "PERF DROP"}
+
+
+def test_more_metrics_and_more_noise_never_make_a_verdict_surer() -> None:
+    base, now = side(1.0, range(5), 1, sd=0.02), side(1.06, range(10, 15), 2, sd=0.02)
+    row = verdict(base, now).rows[0]
+    noisier = verdict(side(1.0, range(5), 1, sd=0.08), side(1.06, range(10, 15), 2, sd=0.08)).rows[
+        0
+    ]
+
+    assert noisier.high is not None
+    assert row.high is not None
+    assert noisier.high - (noisier.change or 0) > row.high - (row.change or 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from statistics import median
 from typing import Any
 
 from pytest_mlperf.addons.judge.files import Reader, ResultFile, run_of
@@ -13,7 +14,6 @@ from pytest_mlperf.addons.judge.readers.fields import (
     TOKENS,
     Values,
     mapping,
-    median,
     moment,
     number,
     plain,
@@ -190,10 +190,8 @@ def _records(document: ResultFile) -> Iterator[ToolRun]:
             continue
         for key, base in _AIPERF_TIMES.items():
             metric = mapping(record, "metrics", key)
-            value, factor = (
-                number(metric.get("value")),
-                SECONDS_PER_UNIT.get(str(metric.get("unit", "ms"))),
-            )
+            value = number(metric.get("value"))
+            factor = SECONDS_PER_UNIT.get(str(metric.get("unit", "ms")))
             if value and factor:
                 turns[turn][f"{base}_p50"].append(value * factor)
     points = tuple(

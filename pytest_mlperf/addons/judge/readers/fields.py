@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import math
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -119,6 +118,10 @@ _BASES = {
 """Bases of metrics by the name that tools use in keys."""
 
 
+MAX_MAGNITUDE = 1e100
+"""Bound of numbers, so that squares do not overflow; infinity and NaN are beyond it."""
+
+
 def number(value: Any) -> float | None:
     """Return a finite number; None for text such as "N/A", NaN, null and truth values."""
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -127,7 +130,7 @@ def number(value: Any) -> float | None:
         as_float = float(value)
     except OverflowError:
         return None
-    return as_float if math.isfinite(as_float) else None
+    return as_float if abs(as_float) < MAX_MAGNITUDE else None
 
 
 def positive(value: Any, factor: float = 1.0) -> float | None:
@@ -196,13 +199,6 @@ def mapping(raw: Mapping[str, Any], *keys: str) -> Mapping[str, Any]:
         value = raw.get(key)
         raw = value if isinstance(value, Mapping) else {}
     return raw
-
-
-def median(values: list[float]) -> float:
-    """Return the median of values, of which there is at least one."""
-    ordered = sorted(values)
-    middle = len(ordered) // 2
-    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
 
 
 def load_name(rate: str | float | None, concurrency: str | float | None) -> str:

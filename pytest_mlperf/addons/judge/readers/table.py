@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pytest_mlperf import MlperfError
@@ -20,8 +21,8 @@ from pytest_mlperf.addons.judge.model import (
 )
 from pytest_mlperf.addons.judge.readers.fields import (
     SECONDS_PER_UNIT,
+    Values,
     moment,
-    positive,
     text,
     texts,
 )
@@ -73,6 +74,7 @@ def reader_of(columns: Sequence[Column], points: Sequence[str]) -> Reader:
     def read(document: ResultFile) -> Iterator[ToolRun]:
         rows: Sequence[Mapping[str, Any]] = document.rows or document.objects
         _require(document, rows, [*points, *(column.name for column in columns)])
+        measured = {*points, *(column.name for column in columns)}
         repeats: dict[str, int] = defaultdict(int)
         runs: dict[int, list[tuple[ToolPoint, Mapping[str, Any]]]] = defaultdict(list)
         for row in rows:
@@ -88,21 +90,12 @@ def reader_of(columns: Sequence[Column], points: Sequence[str]) -> Reader:
                 started=next(filter(None, (moment(first.get(name)) for name in _STARTED)), None),
                 host=text(first, "host"),
                 commit=text(first, "commit"),
-                details=texts(first, *(name for name in first if name in {"session", "version"})),
+                details=texts(first, *(name for name in first if name not in measured)),
             )
-            yield _numbered(run, number)
+            mark = f"-{number + 1}" if number else ""
+            yield replace(run, source=f"{run.source}{mark}", digest=f"{run.digest}{mark}")
 
     return Reader(title="a table", recognise=lambda document: False, read=read)  # noqa: ARG005
-
-
-def _numbered(run: ToolRun, number: int) -> ToolRun:
-    from dataclasses import replace
-
-    if not number:
-        return run
-    return replace(
-        run, source=f"{run.source}, repeat {number + 1}", digest=f"{run.digest}-{number}"
-    )
 
 
 def _require(document: ResultFile, rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> None:
@@ -113,20 +106,14 @@ def _require(document: ResultFile, rows: Sequence[Mapping[str, Any]], names: Seq
 
 
 def _point(row: Mapping[str, Any], columns: Sequence[Column], points: Sequence[str]) -> ToolPoint:
-    metrics, absent = {}, {}
+    values = Values()
     for column in columns:
-        value = row.get(column.name)
-        try:
-            amount = positive(float(value) if isinstance(value, str) else value, column.factor)
-        except ValueError:
-            amount = None
-        if amount is not None:
-            metrics[column.metric] = amount
-        elif value not in (None, ""):
-            absent[column.metric] = f"the file has {value!r}"[:60]
+        value: Any = row.get(column.name)
+        with contextlib.suppress(ValueError):
+            value = float(value) if isinstance(value, str) else value
+        values.add(column.metric, None if value == "" else value, column.factor)
     return ToolPoint(
         name=", ".join(f"{name} {row.get(name)}" for name in points) or "table",
-        metrics=metrics,
-        absent=absent,
+        **values.fields,
         quantities={c.metric: c.quantity for c in columns if named(c.metric) is None},
     )

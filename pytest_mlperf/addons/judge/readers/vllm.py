@@ -58,7 +58,8 @@ def _serve(document: ResultFile) -> Iterator[ToolRun]:
             host=text(raw, "host", "hostname"),
             commit=text(raw, "commit", "git_commit"),
             version=text(raw, "vllm_version", "version"),
-            details=texts(raw, "label", "backend", "endpoint_type"),
+            # Values of --metadata are further keys.
+            details=texts(raw, *(key for key, value in raw.items() if isinstance(value, str))),
             duration_s=positive(raw.get("duration")),
         )
 
