@@ -137,7 +137,8 @@ def final_until(runs: Iterable[tuple[float | None, float]]) -> float | None:
 
     `runs` are the day and log value of each run. Machines drift. So sessions are valid for twice
     the span of their days, but at most for the longer of `KEEPS_DAYS` and the span. With a linear
-    trend they are valid for twice the mean time between their days. None without two known days.
+    trend they are valid for twice the mean time between their days. Sessions of a single day are
+    never final: the day before it is returned. None if no day is known.
 
     Source: least squares and Student's t for the trend; without it a random walk of 0.5 % a day
         passes a drop of the limit as final in 12 to 16 % after 14 days (simulated).
