@@ -44,7 +44,7 @@ def broken(text: str) -> str:
 
 
 def encodable(value: T) -> T:
-    """Return text, or data that holds some, whose lone surrogates are escaped for UTF-8."""
+    """Return a text, or nested data with texts, with lone surrogates escaped for UTF-8."""
     return every_text(value, _escaped)
 
 
@@ -133,7 +133,7 @@ def some(names: Sequence[str], most: int = 3) -> str:
 
 
 def merge_conflict(text: str) -> tuple[int, str, str] | None:
-    """Return the line of git's first conflict marker, and the names of both sides, if any."""
+    """Return the line of git's first conflict marker and the names of both sides, or None."""
     match = re.search(r"^<{7} ([^\n]*)\n.*?^>{7} ([^\n]*)", text, re.MULTILINE | re.DOTALL)
     if match is None:
         return None
