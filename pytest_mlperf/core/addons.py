@@ -91,8 +91,7 @@ class SessionOption:
         ini_only: Whether only ini files (or pytest's `-o`) can set this rarely used option.
         beside: Whether the option leaves measurements, verdicts and records unchanged.
         elsewhere: Whether a value other than the default lets cases run on other machines.
-        group: Group in `pytest --help`: "everyday", "ci" (and several machines), "mlperf" (and
-            energy).
+        group: Group in `pytest --help`: "everyday", "ci" or "mlperf".
     """
 
     metavar: str

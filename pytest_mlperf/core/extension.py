@@ -341,8 +341,7 @@ class Scores:
         lower: Metrics that are better when lower, e.g. FID.
         whole: Metrics that only a whole data set has, e.g. mAP: the score of a sample is then its
             pseudo-value, aggregate + samples x the sample's influence on it.
-        leverage: Leverage of samples, by metric in `whole`; without one, pseudo-values are taken to
-            show all variance.
+        leverage: `Leverage` by metric in `whole`; if missing, pseudo-values show all variance.
         chance: Expected score of guessing by metric, 0–100.
     """
 

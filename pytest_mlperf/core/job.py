@@ -75,8 +75,7 @@ class LoadGenSettings:
             duration of a single request. OpenLoop: time of arrivals before the window; None to wait
             until twice as many requests were answered as are in flight.
         arrivals: OpenLoop: arrival process, see `core.case.Arrivals`; "" for other scenarios.
-        burstiness: OpenLoop, gamma arrivals: shape of the distribution; 1 is Poisson, less is
-            burstier.
+        burstiness: OpenLoop, gamma arrivals: shape; 1 is Poisson, less is burstier.
         max_failed: Concurrency, OpenLoop: share of a point's requests that may fail; None for none.
         audit: Further settings of a compliance test, by the keys of its audit.config.
     """
@@ -184,10 +183,9 @@ class CheckpointBuild:
 
 @dataclass(frozen=True, kw_only=True)
 class Search:
-    """Describe a search for the highest rate within latency limits.
+    """Describe a search of the highest rate from `start` samples/s; None for a probed rate.
 
-    It starts at `start` samples/s; None for a probed rate. With `bounds` it searches the number of
-    requests in flight.
+    With `bounds` it searches the number of requests in flight.
     """
 
     conditions: tuple[Condition, ...]

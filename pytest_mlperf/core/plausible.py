@@ -41,8 +41,7 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
 def possible(quantity: str, reading: Any, most: float = math.inf) -> Any:
     """Return a reading; None if it is impossible for the quantity, or above `most`.
 
-    A mapping keeps its possible readings; a list is one reading. Quantities without known bounds
-    are returned unchanged.
+    A mapping keeps its possible readings; a list is one reading. Other quantities are unchanged.
     """
     if quantity not in BOUNDS:
         return reading

@@ -28,8 +28,8 @@ T = TypeVar("T")
 def visible(text: str, keep: str = "") -> str:
     r"""Return text with control, format and separator characters escaped.
 
-    ESC becomes "\x1b", a right-to-left override "\u202e", which cannot affect a terminal; `keep`
-    stays.
+    ESC becomes "\x1b", a right-to-left override "\u202e", which cannot affect a terminal.
+    Characters in `keep` are not escaped.
     """
     if text.isprintable():
         return text

@@ -330,7 +330,7 @@ class PairedVerdict:
 
     @property
     def as_metric(self) -> MetricVerdict:
-        """This score as a `MetricVerdict` with a relative change and without interval."""
+        """The score as a `MetricVerdict` with a relative change and without interval."""
         return MetricVerdict(
             metric=self.metric,
             outcome=self.outcome,

@@ -237,9 +237,7 @@ class Strength(IntEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Cause:
-    """State one cause with its evidence.
-
-    A HINT alone does not explain a change. NONE marks the note that no cause was found.
+    """State one cause with its evidence; NONE marks the note that no cause was found.
 
     Attributes:
         common: Text without the figures of this case, for grouping; "" if it equals `says`.

@@ -243,9 +243,7 @@ def count(
     covers: bool = True,
     period_s: float | None = None,
 ) -> CounterEnergy:
-    """Return a counter's energy in a window, interpolated between its steps.
-
-    `period_s` is the time between steps; None to measure it.
+    """Return a counter's energy in a window; `period_s` is the known time between its steps."""
     if not counter:
         return CounterEnergy(why_not="no energy counter")
     ends = (begin_s, end_s)

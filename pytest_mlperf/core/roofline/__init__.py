@@ -23,8 +23,7 @@ class Changed:
     """Hold the work that remains after the declared techniques.
 
     Attributes:
-        certain, estimated: Lower bound of the work, and work by the run's figures; None for the
-            reasons in `reason` and `why_no_estimate`.
+        certain, estimated: Least and likely work; None for `reason` and `why_no_estimate`.
         sparse: Whether half of the weights are neither read nor multiplied, which doubles the peak.
         drafts: Tokens per decoding step; None if unbounded.
         varies: Technique that makes work differ between samples of equal size; None without one.

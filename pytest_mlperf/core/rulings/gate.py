@@ -137,8 +137,7 @@ class _Series:
     """Hold one score of a part, with its estimate for the whole data set.
 
     Attributes:
-        per_sample: Factor that converts a bound of the score to a bound of the sample mean; below 1
-            for a sum.
+        per_sample: Factor from a score's bound to the sample mean's bound; below 1 for a sum.
         influence: Whether the values are pseudo-values of a score that is not a sample mean.
     """
 

@@ -94,9 +94,7 @@ class PrecisionEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """Hold the entries that are compared with one reference entry.
-
-    All entries have one workload, scenario, accelerator and profile.
+    """Hold entries of one workload, scenario, accelerator and profile, and their reference.
 
     Attributes:
         reference: The reference entry, one of `entries`.
