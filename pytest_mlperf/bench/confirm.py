@@ -440,7 +440,7 @@ def _decided(
     undecided = [name for name in ratios if name not in excluded]
     name = (*proven, *undecided, *worse(ratios), *ratios)[0]
     pairs, in_short = ratios[name].pairs, in_words(name, ratios[name])
-    turns = f"{pairs} pairs, {in_short}"
+    turns = f"{plural(pairs, 'pair')}, {in_short}"
     all_excluded = len(excluded) == len(dropped)
     state = (
         Confirmation.PROVEN
@@ -466,7 +466,8 @@ def _decided(
     stored = answer.quoted("against_stored")
     limit = shown_limit(name, dropped[name].limit or 0.0)
     if not all_excluded:
-        headline = f"{METRICS[name].title} {in_short} by A/B; neither no drop nor {limit} excluded"
+        title = METRICS[name].title
+        headline = f"{title} {in_short} by A/B; no change and {limit} are both possible"
         note = f"not confirmed by A/B, not refuted either: {turns} {how}"
     else:
         headline = f"{METRICS[name].title} {in_short} by A/B; {limit} excluded"

@@ -279,6 +279,9 @@ class Options:
         5,
         convert=checked(int, lambda runs: 2 <= runs <= MAX_RUNS),
     )
+    accepted: AcceptedOptions = AcceptedOptions()
+    energy: EnergyOptions = EnergyOptions()
+    conditions: ConditionOptions = ConditionOptions()
     confirm: Literal["auto", "always", "never"] = _set_by(
         "auto|always|never",
         "confirm a drop by interleaved runs of the baseline's build, if the suite defines "
@@ -309,6 +312,7 @@ class Options:
         0.0,
         convert=handicap,
     )
+    benchmarks: BenchmarkOptions = BenchmarkOptions()
     neighbours: Literal["no", "yes"] = _ini(
         "no|yes",
         "yes: cases may run on several GPUs of this machine at the same time (-n 4, or several "
@@ -339,10 +343,6 @@ class Options:
         bare="last",
         beside=True,
     )
-    accepted: AcceptedOptions = AcceptedOptions()
-    energy: EnergyOptions = EnergyOptions()
-    benchmarks: BenchmarkOptions = BenchmarkOptions()
-    conditions: ConditionOptions = ConditionOptions()
     plan: bool = False
     report: tuple[tuple[str, Path], ...] = ()
     added: AddedOptions = AddedOptions()
@@ -381,12 +381,10 @@ _GROUPS: Mapping[str, type[Any]] = {
 }
 """Groups of options, by the field that has them."""
 
-_CLASSES: tuple[type[Any], ...] = (Options, *_GROUPS.values())
-
 _OPTIONS: dict[str, SessionOption] = {
     field.name: field.metadata["option"]
-    for group in _CLASSES
-    for field in fields(group)
+    for place in fields(Options)
+    for field in (fields(_GROUPS[place.name]) if place.name in _GROUPS else (place,))
     if field.metadata
 }
 OPTION_NAMES = frozenset({*_OPTIONS, "plan", "report"})
@@ -407,7 +405,8 @@ def add_options(parser: pytest.Parser, added: Mapping[str, SessionOption]) -> No
     parser.addini("mlperf_plan", PLAN, type="bool", default=False)
     for name, option in {**_OPTIONS, **added}.items():
         if option.ini_only:
-            parser.addini(f"mlperf_{name}", f"{option.metavar}: {option.help}", default=None)
+            text = f"{option.metavar}: {option.help}".replace("%%", "%")
+            parser.addini(f"mlperf_{name}", text, default=None)
             continue
         more = dict[str, Any](metavar=option.metavar, help=option.help, default=None)
         if option.bare:

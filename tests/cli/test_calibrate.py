@@ -94,7 +94,7 @@ def test_two_sessions_are_made_in_turns_learnt_from_and_stored(project: Path, sa
     assert "left out: 2 cases on H200, which is not on this machine\n" in output
     assert re.search(r"\n4 of 4  first-SingleStream-steady-fp32-cpu  \d+\.\d s, start-up", output)
     assert re.search(
-        r"estimated from 2 cases, 4 runs on 1 day; weight of these runs: \d+ %", output
+        r"estimated from 2 cases, 4 runs on 1 day; of s0 \d+ % is from these runs", output
     )
     assert "note: all runs are from one day; calibrate again on another day" in one_line(output)
     assert output.endswith(

@@ -327,7 +327,7 @@ REFUSED: list[tuple[CaseResult, str]] = [
     (measured(handicap=0.1), "measured with --mlperf-handicap"),
     (measured(pretended=True), "measured with --mlperf-pretend"),
     *((measured(outcome=o, verdict={"headline": "it broke"}), f"{o} it broke") for o in FAILED),
-    (measured(outcome=Outcome.EXPECTED, verdict=GATE), "accuracy: gate failed on 9 samples"),
+    (measured(outcome=Outcome.EXPECTED, verdict=GATE), "gate failed on 9 samples"),
     (measured(verdict={"runs": ()}), "nothing was measured"),
     (measured(verdict={"subject": None}), "nothing was measured"),
     (

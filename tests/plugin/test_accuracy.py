@@ -162,7 +162,9 @@ def test_scores_are_accepted_judged_and_replaced(own_project: Project) -> None:
     again = own_project.run("suites", *RECORD)
 
     assert last_line(again).startswith("1 passed")
-    assert newest(own_project).headline == "top1 100.000, every sample scored as in the baseline"
+    assert sentence(newest(own_project).headline) == (
+        "top1 100.000, every sample scored as in the baseline"
+    )
     assert (own_project.path / BASELINE).read_bytes() == written
 
     suite(own_project, options="wrong = 20")

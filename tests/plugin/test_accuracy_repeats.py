@@ -155,8 +155,8 @@ def test_repeats_of_one_build_are_kept_with_a_note_near_the_gate(own_project: Pr
     own_project.run("suites", *APPEND)
 
     for wrong, outcome, side in (
-        ("1 11", Outcome.OK, "0.1 inside"),
-        ("1 12", Outcome.GATE_FAIL, "0.15 short of"),
+        ("1 11", Outcome.OK, "0.1 points inside"),
+        ("1 12", Outcome.GATE_FAIL, "0.15 points short of"),
     ):
         assert near_gate[wrong].outcome is outcome
         assert sentence(near_gate[wrong].notes[0]).startswith(

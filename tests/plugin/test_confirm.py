@@ -356,7 +356,7 @@ def test_a_provisional_drop_is_red_once_runs_in_turns_prove_it(
     answer = lab.confirm(runs, provisional(), "auto", handicap=0.5, failing=failing)
 
     assert answer.outcome is failing
-    assert answer.headline == (
+    assert sentence(answer.headline) == (
         "samples/s −50.0 % (−55.0 to −45.0 %); −40 % exceeded, accuracy not checked"
     )
     (metric,) = answer.metrics
@@ -398,7 +398,7 @@ def test_a_provisional_ok_is_final_once_runs_in_turns_exclude_a_drop(
     simulation.new_rates = (RATE / 2, 0.505 * RATE)
     proven = lab.confirm(lab.case(OTHER_BUILD), passed)
     assert proven.outcome is proven.metrics[0].outcome is Outcome.PERF_DROP
-    assert (proven.metrics[0].direction, proven.metrics[0].note) == (None, "")
+    assert (proven.metrics[0].direction, proven.metrics[0].note) == (None, None)
 
     simulation.new_rates = simulation.old_rates = (RATE, 0.6 * RATE)
     undecided = lab.confirm(

@@ -47,6 +47,7 @@ def test_a_project_without_suites_loads_small_modules_and_no_library(
         "pytest_mlperf.addons",
         "pytest_mlperf.addons.fleet",
         "pytest_mlperf.addons.history",
+        "pytest_mlperf.addons.judge",
         "pytest_mlperf.addons.official",
         "pytest_mlperf.addons.signing",
         "pytest_mlperf.core",

@@ -36,4 +36,4 @@ def test_a_url_of_no_store_ends_the_session_before_any_test(project: Project) ->
     result = project.run("suites", "--mlperf-store=mysql://me:secret@db/perf")
 
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["ERROR: --mlperf-store: 'mysql://me@db/perf' is no store: *"])
+    result.stderr.fnmatch_lines(["ERROR: --mlperf-store: 'mysql://me@db/perf' is not a results *"])
