@@ -13,7 +13,7 @@ import pytest
 from pytest_mlperf import MlperfError
 from pytest_mlperf.addons.judge import report
 from pytest_mlperf.addons.judge.accepted import place
-from pytest_mlperf.addons.judge.command import add_arguments, failing, judged, new_side
+from pytest_mlperf.addons.judge.command import add_arguments, failing, judged, side_of
 from pytest_mlperf.addons.judge.rows import FileComparison, Row
 from pytest_mlperf.core.untrusted_text import nearest
 from pytest_mlperf.extension import broken
@@ -97,7 +97,7 @@ class JudgeFile(pytest.File):
         """Judge the files, and yield a test for each judged row."""
         try:
             parsed = parsed_file(self.path, self.config.rootpath)
-            result, sides = judged(parsed, new_side(parsed))
+            result, sides = judged(parsed, side_of(parsed, parsed.files))
         except MlperfError as error:
             raise self.CollectError(broken(str(error))) from None
         rows = [row for row in result.rows if row.outcome is not None]

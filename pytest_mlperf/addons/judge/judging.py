@@ -65,6 +65,12 @@ def compare(base: Sequence[ToolRun], now: Sequence[ToolRun], settings: Settings)
         scored += case.scored
     tasks += _curves(old, tasks)
     one_session = not interleaved and bool(tasks) and min(sessions) < 2 and max(sessions) < 3
+    documented = {(s.row.point, s.row.metric) for s in scored if s.has_documents}
+    totals = [
+        s for s in scored if (s.row.point, s.row.metric) in documented and not s.has_documents
+    ]
+    rows += [replace(s.row, outcome=None, note="judged by its documents below") for s in totals]
+    scored = [s for s in scored if s not in totals]
     alpha = RULE.alpha / max(len(tasks) + len(scored), 1)
     rows += _decided(
         tasks, alpha * len(tasks), settings, interleaved=interleaved, one_session=one_session
@@ -280,7 +286,7 @@ def _of_scores(scored: ScoredPoint, rule: RuleA) -> Row:
     row = replace(row, before=before, now=now, change=now - before, runs=(len(old), len(new)))
     sign = -1 if row.quantity.direction is Direction.LOWER else 1
     margin = max((row.limit or 0.0) * abs(before), 1e-9)
-    if all(score.samples for score in (*old, *new)):
+    if scored.has_documents:
         return _of_documents(
             row, [s.samples for s in old], [s.samples for s in new], sign, margin, rule
         )

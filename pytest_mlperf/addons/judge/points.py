@@ -41,6 +41,11 @@ class ScoredPoint(NamedTuple):
     old: Sequence[MeasuredPoint]
     new: Sequence[MeasuredPoint]
 
+    @property
+    def has_documents(self) -> bool:
+        """Whether all runs have a score for each document."""
+        return all(m.point.scores[self.row.metric].samples for m in (*self.old, *self.new))
+
 
 class PointCase:
     """Prepare one point: compare its facts, then list what may be judged."""

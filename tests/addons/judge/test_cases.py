@@ -231,6 +231,16 @@ def test_2c_a_file_without_failures_needs_equal_numbers(tmp_path: Path) -> None:
     assert "requests completed differs: 1000 before, 640 now" in notes(result)
 
 
+def test_2c_genai_perf_needs_equal_numbers_as_well(tmp_path: Path) -> None:
+    def make(factor: float, count: int) -> dict[str, Any]:
+        latency = {"unit": "ms", "avg": 900.0 * factor}
+        return {"request_latency": latency, "request_count": {"avg": count}, "input_config": {}}
+
+    result = both(tmp_path, make, {"count": 1000}, {"count": 640})
+
+    assert outcomes(result) == {"latency_mean": "INVALID"}
+
+
 # ---------------------------------------------------------------- 3: samples of one process
 
 CRITERION = {"mine": (10.0, 10.8), "a": (5.0, 5.4), "b": (3.0, 3.24), "c": (1.0, 1.08)}
@@ -298,6 +308,14 @@ def test_5_the_state_of_the_cache_must_be_equal(
         assert set(outcomes(result).values()) == {"INVALID"}
     else:
         assert "implausible" in notes(result)
+
+
+def test_5_the_cache_of_aiperf(tmp_path: Path) -> None:
+    shared = {"request_latency": 900.0, "input_sequence_length": 1000.0}
+    warm = {**shared, "usage_prompt_cache_read_tokens": 970.0}
+    cold = {**shared, "usage_prompt_cache_read_tokens": 12.0}
+
+    assert "cache hits differs: 0.97 before, 0.012 now" in notes(both(tmp_path, aiperf, warm, cold))
 
 
 # ---------------------------------------------------------------- 6: other work
@@ -598,6 +616,21 @@ def test_12b_totals_show_little(tmp_path: Path) -> None:
     assert outcomes(result) == {"acc": "INCONCLUSIVE"}
     assert "totals only: they show drops from 0.08" in notes(result)
     assert "give the files of samples" in notes(result)
+
+
+def test_12_totals_are_reported_where_documents_are_judged(tmp_path: Path) -> None:
+    for side, stderr in (("a", 0.0145), ("b", 0.0145)):
+        scores = {"acc,none": 0.7, "acc_stderr,none": stderr}
+        write(tmp_path / side / "results.json", lm_eval(scores=scores, date=side == "b"))
+        name = "samples_gsm8k_2026-11-01T00-00-00.jsonl"
+        write(tmp_path / side / name, samples([1] * 700 + [0] * 300))
+    result = judged(tmp_path / "a", tmp_path / "b")
+
+    assert {(row.tool, str(row.outcome)) for row in result.rows} == {
+        ("lm-eval", "None"),
+        ("lm-eval-samples", "ok"),
+    }
+    assert str(result.outcome) == "ok"
 
 
 # ---------------------------------------------------------------- 13: recounted tokens

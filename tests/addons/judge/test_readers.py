@@ -220,7 +220,7 @@ EXPECTED: dict[str, tuple[str, dict[str, dict[str, float]]]] = {
     "lm-eval.json": ("lm-eval", {"gsm8k": {}, "wikitext": {}}),
     "samples_gsm8k_2026-11-12T08-00-00.jsonl": (
         "lm-eval-samples",
-        {"gsm8k, filter strict-match": {}, "gsm8k, filter flexible-extract": {}},
+        {"gsm8k": {}},
     ),
 }
 
@@ -315,8 +315,9 @@ def test_scores_are_read_with_their_errors_and_directions() -> None:
     assert (score.value, score.stderr) == (0.7513, 0.0119)
     assert of["wikitext"].scores["word_perplexity"].stderr is None
     assert of["wikitext"].quantities["word_perplexity"].direction == "lower"
-    samples = points("samples_gsm8k_2026-11-12T08-00-00.jsonl")["gsm8k, filter strict-match"]
-    assert len(samples.scores["exact_match"].samples) == 6
+    samples = points("samples_gsm8k_2026-11-12T08-00-00.jsonl")["gsm8k"].scores
+    assert list(samples) == ["exact_match,strict-match", "exact_match,flexible-extract"]
+    assert len(samples["exact_match,strict-match"].samples) == 6
 
 
 @pytest.mark.parametrize(
@@ -417,6 +418,12 @@ def test_gzip_and_byte_order_marks_are_read(tmp_path: Path) -> None:
     marked.write_bytes(b"\xef\xbb\xbf" + text)
 
     assert read([packed]).runs[0].points == read([marked]).runs[0].points
+
+
+def test_two_evaluations_in_one_file_of_samples_are_refused(tmp_path: Path) -> None:
+    text = (DATA / "samples_gsm8k_2026-11-12T08-00-00.jsonl").read_text("utf-8")
+    with pytest.raises(MlperfError, match="a document stands twice: two evaluations were appended"):
+        read([write(tmp_path / "r.jsonl", text + text)])
 
 
 def test_nan_is_no_figure(tmp_path: Path) -> None:
