@@ -1,4 +1,4 @@
-"""Export further names for engines, data sets, scorers, builders and add-ons, lazily."""
+"""Export the names that extensions and add-ons need beyond `pytest_mlperf`, lazily."""
 
 from typing import TYPE_CHECKING
 

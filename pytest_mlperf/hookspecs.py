@@ -42,7 +42,7 @@ def mlperf_collect_file(path: Path, parent: pytest.Collector) -> pytest.Collecto
 def mlperf_runtestloop(
     session: pytest.Session, plan: Any, options: Mapping[str, Any]
 ) -> bool | None:
-    """Run the tests of a session elsewhere; return True, or None to decline.
+    """Run the tests in place of pytest's loop; return True, or None to let pytest run them.
 
     Args:
         plan: The state of the session, a `pytest_mlperf.plugin.session.MlperfSession`.

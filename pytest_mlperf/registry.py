@@ -36,8 +36,8 @@ ALIASES = {
         for group in ("builders", "datasets", "engines", "scorers")
     },
 }
-"""Present module by former module, first match first: accepted baselines, suites and entry points
-of other packages hold former names."""
+"""Present module by former module; the first match counts. Accepted baselines, suites and entry
+points of other packages contain former names."""
 
 
 @cache
@@ -55,7 +55,7 @@ def all_registered(group: AnyGroup) -> list[EntryPoint]:
 
 
 def clash(group: AnyGroup, name: str) -> str:
-    """Return why a name is not unique among packages; "" if it is, or is our own."""
+    """Return an error if several other packages register a name, else ""."""
     entry = registered(group).get(name)
     if entry is None or is_own(entry):
         return ""
@@ -79,12 +79,12 @@ def declared(
     kind: type[Declared],
     broken: Callable[[str, str], Declared],
 ) -> dict[str, Declared]:
-    """Return the declarations of add-ons in a group, by name; their prints go to stderr.
+    """Return a group's declarations by name; redirect output of their import to stderr.
 
     Args:
         kind: The class of a declaration.
-        broken: Returns a substitute for a declaration that cannot be loaded, from the reason and
-            its module, because one broken add-on must not end a session.
+        broken: Makes a substitute from a load error and the module, because one broken add-on must
+            not end a session.
     """
     declarations = {}
     for name, entry in registered(group).items():
@@ -129,7 +129,7 @@ def target(group: AnyGroup, use: str) -> str:
 
 
 def name_of(group: Group, target: str) -> str:
-    """Return the name in suites of "package.module:name", which itself is that of user code."""
+    """Return the registered name of "package.module:name", else "package.module:name"."""
     names = {current(entry.value): name for name, entry in registered(group).items()}
     return names.get(current(target), target)
 
@@ -149,7 +149,7 @@ def metrics(scorer: str) -> tuple[str, ...] | None:
 
 
 def class_attribute(group: Group, use: str, name: str) -> Any:
-    """Return a class attribute of a registered extension; None without it, or for user code."""
+    """Return a class attribute; None if it is missing or the extension is not registered."""
     entry = registered(group).get(use)
     return getattr(resolve(entry.value), name, None) if entry else None
 
@@ -179,8 +179,8 @@ def imported(noun: str, target: str, options: Mapping[str, Any] | None = None) -
     """Import "package.module:name", and check the options for its call.
 
     Raises:
-        EnvironmentFault: Its module cannot be imported.
-        SuiteError: Its module has no such name, or it takes other options.
+        EnvironmentFault: The module cannot be imported.
+        SuiteError: The module has no such name, or an option is unknown or missing.
     """
     try:
         factory = resolve(target)
@@ -196,19 +196,19 @@ def imported(noun: str, target: str, options: Mapping[str, Any] | None = None) -
 
 
 def look(use: str) -> Callable[..., None] | None:
-    """Return a registered data set's class method that finds its files, or None."""
+    """Return a data set's class method `look`, which finds its files; None if it has none."""
     finds: Callable[..., None] | None = class_attribute("datasets", use, "look")
     return finds
 
 
 def parallelism(use: str, options: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return the options that multiply a registered engine's GPUs; None if unknown."""
+    """Return the options whose product is an engine's number of GPUs; None if unknown."""
     ask = class_attribute("engines", use, "parallelism")
     return None if ask is None else ask(options)
 
 
 def works_on(use: str, options: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return an option of a registered engine and its device; None if unknown."""
+    """Return the option that selects an engine's device, and the device; None if unknown."""
     ask = class_attribute("engines", use, "works_on")
     return None if ask is None else ask(options)
 
@@ -225,12 +225,12 @@ def clients_of(use: str, options: Mapping[str, Any]) -> int:
 
 
 def harness(use: str) -> str:
-    """Return the harness that measures an engine's points of Concurrency; "" for our own loop."""
+    """Return the external harness of an engine's Concurrency runs; "" for our own loop."""
     return class_attribute("engines", use, "harness") or ""
 
 
 def is_timed(use: str) -> bool:
-    """Check whether an engine's speed is measured; recorded answers have none."""
+    """Check whether an engine's speed is measured; False for recorded answers."""
     return class_attribute("engines", use, "timed") is not False
 
 

@@ -1,1 +1,1 @@
-"""What a suite can `use`: engines, data sets, scorers and checkpoint builders."""
+"""Provide the engines, data sets, scorers and checkpoint builders that a suite names."""

@@ -1,4 +1,4 @@
-"""Keep HTTP/1.1 connections to one server open between requests; httptools parses the answers."""
+"""Keep HTTP/1.1 connections to one server open between requests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pytest_mlperf import EnvironmentFault
 from pytest_mlperf.extension import text_of
 
 MAX_IDLE_SECONDS = 1.0
-"""Maximum idle time of a connection that is used again; servers close theirs silently, after 2 s
+"""Maximum idle time of a reused connection; servers close idle ones silently, after 2 s
 (gunicorn) or 5 s (uvicorn, hypercorn, Node)."""
 
 UNSAID = (
@@ -24,7 +24,7 @@ UNSAID = (
 """Explanation of a connection that a server closed without an answer."""
 
 CLOSE_DELAY_SECONDS = 0.05
-"""Time in which a server closes a connection after an answer, if it does so without notice."""
+"""Time to wait after an answer for a server that closes connections without notice."""
 
 RESETS = (ConnectionResetError, BrokenPipeError)
 """Errors of a connection that the other end has closed."""
@@ -39,7 +39,7 @@ HANDSHAKE_S = 10.0
 """Maximum time of a TLS handshake."""
 
 HEAD_BYTES = 65_536
-"""Maximum bytes of a head, and of other data around an answer's content, in one piece."""
+"""Maximum bytes of the headers, and of other data around an answer's content, per read."""
 
 
 class Exchange:
@@ -48,7 +48,7 @@ class Exchange:
     __slots__ = ()
 
     def head(self, status: int, kind: str, packing: str) -> None:
-        """Take the status, the content type and the content encoding, "" if missing."""
+        """Receive the status, the content type and the content encoding; "" if missing."""
         raise NotImplementedError
 
     def data(self, data: bytes) -> None:
@@ -66,8 +66,8 @@ class HttpConnection(asyncio.Protocol):
     """One connection for successive requests.
 
     Attributes:
-        kept: Whether it can take another request.
-        idle_s: Start of its idle time, on the loop's clock.
+        kept: Whether the connection can take another request.
+        idle_s: Start of the idle time, on the loop's clock [s].
     """
 
     def __init__(
@@ -202,10 +202,10 @@ class HttpConnection(asyncio.Protocol):
 
 
 class Connections:
-    """Connections to one server, as many as there are requests; used on one event loop."""
+    """Connections to one server, one per request in flight; used on one event loop."""
 
     def __init__(self, url: str, *, keeps: bool = True) -> None:
-        """Connect to nothing yet; without `keeps` each request has a connection of its own."""
+        """Store the address; connect later. Without `keeps` each request has a new connection."""
         self._hung_up = 0 if keeps else 2
         parts = urlsplit(url)
         self._secure = parts.scheme == "https"
@@ -224,7 +224,7 @@ class Connections:
 
     @property
     def keeps(self) -> bool:
-        """Whether they are kept for the next request; one closed connection may be an accident."""
+        """Whether connections are reused; False once `rest` saw the server close two of them."""
         return self._hung_up < 2
 
     async def open(self) -> None:
@@ -247,7 +247,7 @@ class Connections:
         await asyncio.sleep(0)  # uvloop closes released connections one pass later
 
     async def ask(self, request: bytes, exchange: Exchange) -> None:
-        """Pass an answer to `exchange`; raise NoConnection, OSError, or the exchange's errors."""
+        """Send a request and pass its answer to `exchange`; raise OSError or NoConnection."""
         reused = self._kept()
         connection = reused or await self._connect()
         try:

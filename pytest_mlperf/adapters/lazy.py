@@ -1,4 +1,4 @@
-"""Import numpy at its first use, because suites are also checked where it is not installed."""
+"""Import numpy at its first use, because suites are also checked without numpy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An engine that answers each sample with its index, to measure everything but inference."""
+"""An engine that answers each sample with its index, to measure the overhead of a run."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class NullOptions:
 
 
 class NullEngine(Engine):
-    """Takes a known time per sample and answers with the index as 8 bytes, little-endian."""
+    """Answer each sample after `latency_s` with its index as 8 bytes, little-endian."""
 
     first_suite: ClassVar[str] = "nothing: it runs as it stands"
     libraries: ClassVar[tuple[str, ...]] = ()

@@ -32,7 +32,7 @@ from pytest_mlperf.suite.load import defects_in
 from pytest_mlperf.suite.tables import Price
 
 DEVICE_RATES = ("tokens_per_second", "throughput")
-"""Rates that are divided by GPUs and dollars; the first that both sides have is used."""
+"""Rates to divide by GPUs and dollars; the first one that both sides have is used."""
 
 NO_VERDICT = "no verdict: the ratios compare hardware, not code, so the exit code is always 0"
 
@@ -56,7 +56,7 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what the command takes."""
+    """Declare the arguments of the command."""
     add_sides(parser, a="results of one machine", b="results of the other")
     add(parser, "--prices")
 
@@ -72,7 +72,7 @@ def run(parsed: argparse.Namespace) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Compared:
-    """The same work on two accelerators: rows of ratios, and notes on missing ones."""
+    """The comparison of one workload on two accelerators: ratios, notes on missing ratios."""
 
     a: Measured
     b: Measured
@@ -86,7 +86,7 @@ Prices = Mapping[str, GpuPrice]
 def read_prices(path: Path) -> Prices:
     """Return the table `[prices]` of a TOML file by accelerator.
 
-    Raises MlperfError if it cannot be read, a price has no day, or its accelerator is unknown.
+    Raises MlperfError if the file is unreadable, a price has no date, or an accelerator is unknown.
     """
     raw = read_toml(path, "file of prices").get("prices")
     if not isinstance(raw, dict) or not raw:
@@ -137,7 +137,7 @@ def across(
 def _pairs(
     a: Mapping[str, Sequence[Measured]], b: Mapping[str, Sequence[Measured]]
 ) -> Iterator[tuple[Measured, Measured]]:
-    """Yield pairs of equal workload and scenario, preferably of one engine and precision."""
+    """Yield pairs of equal workload and scenario; prefer equal engine and precision."""
     work: dict[tuple[str, str], tuple[list[Measured], list[Measured]]] = {}
     for index, side in enumerate((a, b)):
         for measured in chain.from_iterable(side.values()):
@@ -182,15 +182,15 @@ def _other_data(a: Measured, b: Measured) -> str:
 
 
 def _measured(a: Measured, b: Measured) -> set[str]:
-    """Return the metrics that every run of both sides has and that may be judged."""
+    """Return the metrics that all runs of both sides have and that may be judged."""
     runs = (*a.runs, *b.runs)
     return {name for name in runs[0].metrics if all(run.may_judge(name) for run in runs)}
 
 
 def _ratios(a: Measured, b: Measured, rule: RuleR) -> dict[str, MetricVerdict]:
-    """Return B against A for the rate, limited metrics and energy efficiency.
+    """Return the change from A to B of the rate, gated metrics and energy efficiency.
 
-    An offered rate is a condition, not a result, so it has no ratio; latencies have.
+    An offered rate is a condition, not a result: then only the rate has no ratio.
     """
     both = _measured(a, b)
     limited = {*(a.limits or {}), *(b.limits or {})} & both
@@ -203,7 +203,7 @@ def _ratios(a: Measured, b: Measured, rule: RuleR) -> dict[str, MetricVerdict]:
 
 
 def _row(per: str, name: str, metric: MetricVerdict, factor: float = 1.0) -> Row:
-    """Return a ratio with its interval, multiplied by `factor` (per GPU or dollar)."""
+    """Return the row of B / A; `factor` is A's number of GPUs, or its cost, over B's."""
     assert metric.change is not None
     assert metric.low is not None
     assert metric.high is not None

@@ -83,7 +83,7 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what the command takes."""
+    """Declare the arguments of the command."""
     add(parser, "suites")
     parser.add_argument(
         "--runs",
@@ -284,7 +284,7 @@ class Repeated(CaseRunner):
 
 
 def digest(planned: Planned, subject: Subject) -> str:
-    """Return a digest of engine, data and run length; runs with equal ones belong together."""
+    """Return a digest of engine, data and run length; runs with equal digests are pooled."""
     content = {**subject.fingerprint, "seconds": f"{planned.seconds_per_run:g}"}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -329,10 +329,10 @@ def _rate(planned: Planned, machine: Machine, baselines: Path | None) -> float |
 COLUMNS = ("metric", "runs", "inside", "run to run", "session", "usual", "proves", "limit")
 
 BaselineRuns = Mapping[tuple[str, str], Sequence[Value]]
-"""Runs of the baselines on file, by case id and metric."""
+"""Values of the recorded baselines' runs, by case id and metric."""
 
 NEAR_BEST_FACTOR = 2.0
-"""A length within this factor of the best costs at most an eighth more time."""
+"""A run length within this factor of the optimum costs at most an eighth more time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -341,7 +341,7 @@ class Page:
 
     Attributes:
         default: Noise assumed without a calibration.
-        baselines: Baseline runs; where there are none, the calibration's runs replace them.
+        baselines: Baseline runs; the calibration's runs replace them for cases without a baseline.
     """
 
     accelerator: str
@@ -490,7 +490,7 @@ def learn_and_show(
     *,
     write: bool,
 ) -> bool:
-    """Estimate and show an accelerator's noise, store it if asked; return whether it could."""
+    """Estimate, show and, if `write`, store an accelerator's noise; return False if unknown."""
     stored = calibration.load(file, accelerator)
     old = stored.of(identity) if stored else None
     cases = old.cases if old else ()

@@ -66,12 +66,12 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what the command takes."""
+    """Declare the arguments of the command."""
     add_sides(parser, a="the old results", b="the new results")
 
 
 def add_sides(parser: argparse.ArgumentParser, *, optional: bool = False, **sides: str) -> None:
-    """Declare the arguments A and B with their help texts, and where to look for them."""
+    """Declare the arguments A and B, with their help texts, and the folders to search."""
     for name, text in sides.items():
         nargs = "?" if optional else None
         parser.add_argument(name, metavar=name.upper(), nargs=nargs, help=text)
@@ -115,7 +115,7 @@ def two_sides(
 
 
 def pair(old: Sequence[Measured], new: Sequence[Measured]) -> tuple[Measured, Measured]:
-    """Return the best matching measurements: same conditions, hardware, then nearest build."""
+    """Return the best match: equal conditions first, then equal hardware, then near builds."""
 
     def distance(two: tuple[Measured, Measured]) -> tuple[bool, int, int]:
         a, b = two
@@ -180,7 +180,7 @@ def judged_how(compared: Sequence[ComparedCase]) -> list[str]:
 
 
 def planned_here() -> Sequence[Planned]:
-    """Return the cases of the suites here, or none without suites."""
+    """Return the cases of the suites in this folder; none if there are no suites."""
     try:
         return read_suites(find_suites([]))
     except MlperfError:
@@ -188,7 +188,7 @@ def planned_here() -> Sequence[Planned]:
 
 
 def _limits_of(suites: Mapping[tuple[str, str], Limits]) -> Callable[[Measured, Measured], Limits]:
-    """Return a function for a case's limits: the results', the suite's, or the defaults."""
+    """Return a function for a case's limits: of the results, else the suite, else default."""
 
     def limits(a: Measured, b: Measured) -> Limits:
         bounds = b.limits or a.limits or suites.get((b.case.id, b.profile))
@@ -217,7 +217,7 @@ class ComparedSide:
 
 
 def from_git(ref: str, folder: Path | None) -> ComparedSide:
-    """Return the baselines committed at a ref, or those of them in a folder."""
+    """Return the baselines committed at a ref; with `folder`, only those in it."""
     commit = commit_of(ref)
     if commit is None:
         raise MlperfError(f"{ref!r} is not a commit of this git repository")
@@ -253,7 +253,7 @@ def commit_of(ref: str) -> str | None:
 
 
 def _is_baseline(name: str, folder: Path | None) -> bool:
-    """Check whether a tracked file is a baseline, and in the folder if one is given."""
+    """Check whether a tracked file is a baseline; with `folder`, whether it lies in it."""
     if not baselines.is_place(Path(name)):
         return False
     root = Path(name).parts[:-4]

@@ -1,4 +1,4 @@
-"""`pytest-mlperf explain`: how a verdict was reached, step by step."""
+"""`pytest-mlperf explain`: show how a verdict was reached, step by step."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what the command takes."""
+    """Declare the arguments of the command."""
     parser.add_argument(
         "case",
         nargs="?",
@@ -99,7 +99,7 @@ def run(parsed: argparse.Namespace) -> int:
 def choose(
     name: str, sessions: Iterable[tuple[Path, Results]]
 ) -> tuple[Path, Results, list[CaseResult]]:
-    """Return the newest session with the case, and its tests; raise MlperfError if none has it."""
+    """Return the newest session with the case, and its tests; raise MlperfError for none."""
     measured: list[str] = []
     for path, results in sessions:
         tests = [one for one in results.cases if f"::{one.test}".endswith(f"::{name}")]
@@ -277,9 +277,9 @@ def _remarks(metric: MetricVerdict, last: Judged, rule: RuleR) -> Iterator[str]:
 
 
 def thresholds(look: Judged, metric: str) -> tuple[float, float]:
-    """Return the changes at which equally noisy runs would pass, and would be a drop.
+    """Return the change at which equally noisy runs just pass, and that of a proven drop.
 
-    The distance of the bounds from the change depends on the noise alone.
+    The bounds' distance from the change is assumed constant, as it depends on noise alone.
     """
     worst, best = _ends(look, metric)
     change_, bound = math.log1p(look.change), math.log1p(_signed(look.limit, metric))

@@ -17,10 +17,10 @@ from pytest_mlperf.stores import atomic
 from pytest_mlperf.suite.libraries import cure, declared, is_here
 
 FIRST_ENGINE = "null"
-"""The engine whose first suite runs as it stands, anywhere."""
+"""The engine whose first suite runs unchanged on every machine."""
 
 MADE_UP = re.compile(r'^use = "prompts"\nsamples = ', re.MULTILINE)
-"""In a first suite over prompts that are made up."""
+"""Matches the synthetic data set of a first suite."""
 
 SCORER_LINES = """\
 [workload.scorer]                                  # answers may vary: use = "rouge"
@@ -58,7 +58,7 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what the command takes."""
+    """Declare the arguments of the command."""
     engines = list(registry.first_suites())
     parser.add_argument("folder", nargs="?", type=Path, default=Path(), help="default: here")
     parser.add_argument(

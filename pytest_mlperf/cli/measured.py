@@ -19,7 +19,7 @@ class Measured:
     Attributes:
         rate: Offered rate (queries per second), or None if it is no condition of the measurement.
         limits: Limits of gated metrics, or None if unknown.
-        gated: Metrics with enough queries, or None if the runs decide.
+        gated: Metrics that a committed baseline can gate; None for the runs of sessions.
         reason: A handicap, or the reason for missing runs.
         price: Price of one GPU, if the suite states it.
     """

@@ -44,7 +44,7 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what the command takes."""
+    """Declare the arguments of the command."""
     text = "results files, folders of them, or session ids (default: newest session)"
     add(parser, "results", nargs="*", help=text)
     add(parser, "--manifest")

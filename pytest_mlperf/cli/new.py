@@ -23,18 +23,18 @@ KINDS: Mapping[str, tuple[registry.AnyGroup, str, str]] = {
     "scorer": ("scorers", "docs/workloads.md", 'scorer = {{ use = "{}" }}'),
     "addon": ("addons", "docs/extending.md", ""),
 }
-"""Each kind's group of the registry, page of this project's documentation, and line of a suite.
+"""Group of the registry, page of the documentation and line of a suite, by kind.
 
-Module and test are templates/new/KIND.txt and KIND_test.txt. A further kind gets a row here.
+The templates are templates/new/KIND.txt and KIND_test.txt. A new kind needs a row here.
 """
 
 EXTENSION_NAME = re.compile("[a-z][a-z0-9_-]{0,19}")
-"""With a longer name, lines of the templates would be too long."""
+"""Allowed names; a longer name would make lines of the templates too long."""
 
 PYPROJECT = Path("pyproject.toml")
 
 PROCESS_MARK = "@pytest.mark.process\n"
-"""Of a test of this project: the checks import a registered extension in a process of its own."""
+"""Marker of this project's tests whose checks import a registered extension in a child process."""
 
 HELP = """\
 Writes a small working engine, data set, scorer or add-on and its contract test,
@@ -53,7 +53,7 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what the command takes."""
+    """Declare the arguments of the command."""
     parser.add_argument("kind", choices=KINDS, metavar="KIND", help=", ".join(KINDS))
     parser.add_argument("name", metavar="NAME", help="its name in suites and messages")
     parser.add_argument(

@@ -112,7 +112,7 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what the command takes."""
+    """Declare the arguments of the command."""
     parser.add_argument(
         "names", metavar="NAME", nargs="*", help='value of use in a suite, e.g. "imagenet"'
     )

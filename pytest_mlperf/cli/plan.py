@@ -67,7 +67,7 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what the command takes."""
+    """Declare the arguments of the command."""
     add(parser, "suites", "--accelerator", "--prices", "--runs-dir")
     parser.add_argument(
         "--format",
@@ -135,7 +135,7 @@ def run(parsed: argparse.Namespace) -> int:
 def money(
     planned: Sequence[SuiteTest], measured: Costs, max_runs: int, prices: Prices
 ) -> list[str]:
-    """Return the cost of a plan and its prices in words, or nothing without prices.
+    """Return the cost of a plan and its prices in words; [] without prices.
 
     `prices` override those of the suites; `measured` are times of earlier sessions.
     """
@@ -193,7 +193,7 @@ def _table(planned: Sequence[SuiteTest], measured: Costs, max_runs: int) -> list
 def accelerator_hours(
     planned: Sequence[SuiteTest], measured: Costs, max_runs: int
 ) -> dict[str, tuple[float, float]]:
-    """Return the least and most hours by accelerator; "8xH100" counts eight at a time."""
+    """Return the minimum and maximum GPU-hours by accelerator; an hour of "8xH100" is 8."""
     hours: dict[str, tuple[float, float]] = {}
     for case in planned:
         cost = cost_of(case, measured)
@@ -295,8 +295,8 @@ ACCURACY_PASS_SECONDS = 3600.0
 """Assumed time of an accuracy pass over a whole MLPerf data set."""
 
 GENERATING_PASS_SECONDS = 8 * 3600.0
-"""The same for generated answers, or on a CPU. The slowest official ones on 8 H200 took 7.5 hours
-for Llama 3.1 405B (v5.1, Interactive) and 4 for Wan 2.2 (v6.0)."""
+"""Assumed time of an accuracy pass with generated answers, or on a CPU. The slowest official passes
+on 8 H200: 7.5 hours for Llama 3.1 405B (v5.1, Interactive), 4 for Wan 2.2 (v6.0)."""
 
 GENERATING_TASKS = {
     *("summarization", "mixed-language", "reasoning", "multimodal", "function-calling"),
@@ -343,7 +343,7 @@ Promises = Mapping[tuple[Path, str], Guarantee]
 
 
 def promises(planned: Iterable[SuiteTest]) -> dict[tuple[Path, str], Guarantee]:
-    """Return each baseline's error guarantee, from the machine that recorded last.
+    """Return the error guarantee of each baseline file's newest record.
 
     Damaged baselines are skipped: judging by them reports the damage.
     """
@@ -352,7 +352,7 @@ def promises(planned: Iterable[SuiteTest]) -> dict[tuple[Path, str], Guarantee]:
 
 
 def in_words(planned: Iterable[SuiteTest], held: Promises) -> str:
-    """Return the number of baselines by guarantee, or "" without any."""
+    """Return the number of baselines by guarantee in words; "" without baselines."""
     cases = sum(isinstance(case, Planned) for case in planned)
     if not held:
         return ""

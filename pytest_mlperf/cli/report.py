@@ -46,7 +46,7 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what the command takes."""
+    """Declare the arguments of the command."""
     add(parser, "results", "--output", "--runs-dir", "--store")
     parser.add_argument(
         "--format",

@@ -53,7 +53,7 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what the command takes."""
+    """Declare the arguments of the command."""
     parser.add_argument("name", metavar="NAME", help=f"the round: {', '.join(ROUNDS)}")
     parser.add_argument(
         "workload",
@@ -78,7 +78,7 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def _one(round_: Round, name: str) -> RoundWorkload:
-    """Return a workload by name, with one target if the name states it, else with all."""
+    """Return a workload by name; a target in the name selects it, else all are kept."""
     workload = round_.find(name)
     if workload is None:
         raise MlperfError(
@@ -320,7 +320,7 @@ def full_name(workload: RoundWorkload) -> str:
 
 
 def limit(scenario: RoundScenario | None) -> str:
-    """Return the limits of latency, or of TTFT and TPOT; "-" without any."""
+    """Return the limits of latency, or of TTFT and TPOT; "-" if there are none."""
     if scenario is None:
         return "-"
     limits = (scenario.latency_limit_ms, scenario.ttft_limit_ms, scenario.tpot_limit_ms)

@@ -89,7 +89,7 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what the command takes."""
+    """Declare the arguments of the command."""
     parser.add_argument(
         "name", nargs="?", choices=sorted(SCHEMAS), default="suite", help="default: suite"
     )

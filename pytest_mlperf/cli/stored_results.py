@@ -92,7 +92,7 @@ def case_named(name: str, ids: Iterable[str], where: str = "") -> str:
     """Return the only case that an id, a test's id or a part of an id matches.
 
     Args:
-        place: Where the cases are, for messages: " in r.json".
+        where: Location of the cases, for messages: " in r.json".
 
     Raises:
         MlperfError: Several cases match, or none.

@@ -21,20 +21,20 @@ from pytest_mlperf.suite.plan import Planned, in_profile, plan_suite
 SUFFIX = ".mlperf.toml"
 
 DEFAULT = Path("suites")
-"""Where suites are looked for when none is named; without it only directly in this folder."""
+"""Folder to search by default; if it is missing, only the current folder itself is searched."""
 
 LEFT_OUT = frozenset({"build", "dist", "node_modules", "venv"})
-"""Folders that are not searched, beside those whose name begins with a dot."""
+"""Folders that are not searched, nor are folders whose name begins with a dot."""
 
 OWN_FILES = ("pytest.toml", ".pytest.toml", "pytest.ini", ".pytest.ini")
-"""Files whose being there is enough for pytest; it looks for them in this order."""
+"""Files that pytest accepts as configuration even if empty, in its order of search."""
 
 OTHER_FILES = {"pyproject.toml": "tool", "tox.ini": "pytest", "setup.cfg": "tool:pytest"}
-"""Files that have a table or section for pytest, or none."""
+"""Files that pytest accepts as configuration only if they have this table or section."""
 
 
 def require_accelerators(named: Iterable[str], accelerators: Iterable[str]) -> None:
-    """Raise MlperfError for a name that is no accelerator of the cases."""
+    """Raise MlperfError for a name that is not in `accelerators`, those of the cases."""
     names = dict.fromkeys(accelerators)
     for name in named:
         if name not in names:
@@ -49,7 +49,7 @@ def places(named: Sequence[Path]) -> list[Path]:
 
 
 def find_suites(named: Sequence[Path]) -> list[Path]:
-    """Return the suite files of the arguments, in a stable order, each once.
+    """Return the suite files of the arguments, in a stable order, without duplicates.
 
     Like pytest, put the folders of its setting `pythonpath` first in `sys.path`.
     """

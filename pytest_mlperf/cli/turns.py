@@ -83,7 +83,7 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what the command takes."""
+    """Declare the arguments of the command."""
     parser.add_argument("a", metavar="A", help="the reference side")
     parser.add_argument("b", metavar="B", help="the side to judge")
     add(parser, "--case")
@@ -140,7 +140,7 @@ class InterleavedCases:
 def interleaved(
     planned: Mapping[str, Planned], machine: Machine, folder: Path, pairs: int
 ) -> InterleavedCases:
-    """Return cases to interleave, by name; what affects both sides alike is not measured.
+    """Return cases to interleave, by name, without energy and control measurements.
 
     Args:
         folder: Folder of these runs, two levels below the folder of results and logs.
@@ -251,14 +251,14 @@ def _mean(side: CaseRunner, metric: str, pairs: int) -> float:
 
 
 BASELINE = "@baseline"
-"""What stands behind an argument that means the build of the baseline."""
+"""Suffix of an argument that selects the build of the baseline."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TurnsArgument:
     """The engine entry or baseline build that an argument names.
 
-    Its accelerator is None for all that both sides have.
+    `accelerator` is None for all accelerators that both sides have.
     """
 
     text: str

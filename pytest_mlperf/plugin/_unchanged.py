@@ -26,7 +26,7 @@ _FINDER = _Unchanged()
 
 
 def import_unchanged() -> None:
-    """Put the finder of this package first, also for a second session in a process."""
+    """Put this package's finder first in `sys.meta_path`; every session calls it again."""
     if _FINDER in sys.meta_path:
         sys.meta_path.remove(_FINDER)
     sys.meta_path.insert(0, _FINDER)

@@ -35,17 +35,17 @@ REPORTING = frozenset({"mlperf_case_facts", "mlperf_session_finished"})
 """Hooks that change no verdict, no option and no test: a fault in one of them ends nothing."""
 
 SLOW_S = 5.0
-"""A call of a hook that takes longer is reported."""
+"""Duration above which the call of a hook is reported."""
 
 
 Taken = TypeVar("Taken")
 
 
 FAULTS = (Exception, SystemExit, OutcomeException)
-"""What an add-on may raise; a KeyboardInterrupt is the user's."""
+"""Exceptions treated as faults of an add-on; a KeyboardInterrupt comes from the user."""
 
 LOOP_ENDS = (pytest.UsageError, pytest.Session.Failed, pytest.Session.Interrupted, OutcomeException)
-"""How a loop of tests may end a session."""
+"""Exceptions by which `mlperf_runtestloop` may end a session."""
 
 
 class AddOnError(MlperfError):
@@ -147,7 +147,7 @@ class AddOns:
         """Call a hook of each add-on; yield values other than None, converted by `take`.
 
         Raises:
-            AddOnError: A hook that is not only for reporting raised, or `take` did.
+            AddOnError: A hook outside `REPORTING` raised, or `take` rejected its value.
         """
         for implementation in reversed(getattr(self._manager.hook, hook).get_hookimpls()):
             addon = self._loaded[implementation.plugin]
@@ -213,7 +213,7 @@ class AddOns:
 
 
 def _names_in(module: ast.Module) -> Iterator[str]:
-    """Yield names that a module defines, assigns or imports; all hooks for `import *`."""
+    """Yield names that a module defines or imports; every hook name for `import *`."""
     for node in ast.walk(module):
         if isinstance(node, ast.FunctionDef):
             yield node.name
@@ -225,7 +225,7 @@ def _names_in(module: ast.Module) -> Iterator[str]:
 
 
 def _place(error: BaseException) -> str:
-    """Return where another package raised: " (contract.py:12)"."""
+    """Return the source line of another package that raised: " (contract.py:12)"."""
     frames = traceback.extract_tb(error.__traceback__)
     return f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if len(frames) > 1 else ""
 
@@ -258,7 +258,7 @@ def addons_of(config: pytest.Config) -> AddOns:
 
 
 MAX_FACT_CHARACTERS = 500
-"""What is longer is cut."""
+"""Maximum length of a fact; longer texts are cut."""
 
 MAX_FACTS = 20
 

@@ -1,4 +1,4 @@
-"""Run one test with pytest-benchmark: `python -m pytest_mlperf.plugin.benchmark_process SPEC.json`.
+"""Run one test with pytest-benchmark, as `python -m ...benchmark_process SPEC.json`.
 
 It starts pytest with the session's options for this test alone, and sends events to stdout.
 """
@@ -27,10 +27,10 @@ from pytest_mlperf.run.child.reporter import Reporter, guard_group, leave, one_l
 LAYER = "benchmark"
 
 SESSIONS = ("PYTEST_XDIST_", "PYTEST_CURRENT_TEST", "COV_CORE_")
-"""Variables by which plugins tell a session's processes; a run belongs to none."""
+"""Prefixes of variables that mark processes of a session; a run must not inherit them."""
 
 BATCHES = 10
-"""Rounds in a row are joined to so many batches: neighbours may be slow together."""
+"""Number of batches of consecutive rounds, whose times may be correlated."""
 
 
 def main(file: str) -> None:
@@ -51,7 +51,7 @@ def main(file: str) -> None:
 
 
 def run(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the test's times; raise RunError without any, UnavailableError if skipped."""
+    """Return a test's times; raise UnavailableError if it is skipped, RunError if it fails."""
     options = {name: unpacked(value) for name, value in spec["options"].items()}
     # What this pytest remembers of tests that failed is none of the user's business.
     cache = f"cache_dir={spec['results']}/cache"
@@ -92,7 +92,7 @@ class _OneTest:
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, None, None]:
-        """Watch the machine during the test, without its set-up."""
+        """Record contention during the test's call, without set-up and teardown."""
         fixture = getattr(item, "funcargs", {}).get("benchmark")
         if self._handicap and fixture is not None:
             slow(fixture, self._handicap)
@@ -120,7 +120,7 @@ class _OneTest:
         return report
 
     def answer(self, code: int) -> dict[str, Any]:
-        """Return the times; `code` is pytest's exit code."""
+        """Return the test's times, or raise its error; `code` is pytest's exit code."""
         if self._broke:
             raise RunError(LAYER, self._broke)
         if self._skipped is not None:

@@ -29,7 +29,7 @@ FIXTURE = "benchmark"
 BENCHMARK_MARKER = "mlperf_benchmark"
 
 METRIC = {name.removeprefix("time_"): name for name in OF_BENCHMARKS}
-"""What a benchmark is judged by, as pytest-benchmark calls it."""
+"""Judged metric by the name of pytest-benchmark's statistic."""
 
 _NONE = (
     "numprocesses maxprocesses deselect xmlpath htmlpath report_log pastebin benchmark_json "
@@ -56,14 +56,14 @@ RUN_OPTIONS: Mapping[str, Any] = {
     "benchmark_cprofile_dump": [],
     "mlperf_judge_benchmarks": "no",
 }
-"""Options that the pytest of a run has otherwise: it is one process with one test, whatever the
-session selects; the session's files stay the session's, and nothing traces what is timed."""
+"""Options that differ from the session's in the pytest of a run: it runs one test in one process,
+writes none of the session's files, and traces nothing during timing."""
 
 
 def take_over(config: pytest.Config, items: list[pytest.Item], options: Options) -> None:
-    """Make each test with the fixture a judged case, without setting it up here.
+    """Make each test with pytest-benchmark's fixture a judged case, run in child processes.
 
-    Other tests stay unchanged; so do all if benchmarks are disabled.
+    Other tests stay unchanged. If benchmarks are disabled, all tests stay unchanged.
     """
     option = config.option
     off = option.benchmark_disable and not option.benchmark_enable
@@ -90,7 +90,7 @@ def take_over(config: pytest.Config, items: list[pytest.Item], options: Options)
 
 
 def _options(config: pytest.Config) -> dict[str, str]:
-    """Return the packed options of each run, without those that cannot be pickled."""
+    """Return the options of every run as text; omit options that cannot be pickled."""
     values = {name: value for name, value in vars(config.option).items() if name != "file_or_dir"}
     values |= {name: value for name, value in RUN_OPTIONS.items() if name in values}
     values["rootdir"] = str(config.rootpath)

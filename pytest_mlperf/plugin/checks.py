@@ -1,7 +1,6 @@
 """The tests of every suite: this module's functions, parametrized with the suite's cases.
 
-Whatever a verdict needs and is not measured yet is measured when it is asked for, so no test relies
-on another one having run before it.
+A test measures what its verdict needs and no earlier test measured, so the order is free.
 """
 
 from __future__ import annotations

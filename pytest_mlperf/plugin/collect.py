@@ -30,13 +30,13 @@ class SuiteFile(pytest.Module):
 
     planned: list[Testable]
     kinds: frozenset[Kind]
-    """The tests of all its cases; pytest asks for each name in checks.py."""
+    """Kinds of tests that at least one of the cases has."""
 
     def _getobj(self) -> ModuleType:
         return importlib.import_module("pytest_mlperf.plugin.checks")
 
     def funcnamefilter(self, name: str) -> bool:
-        """Accept the plugin's functions, whatever `python_functions` says."""
+        """Accept functions of checks.py for `kinds`; ignore the setting `python_functions`."""
         return TEST_KINDS.get(name) in self.kinds
 
     def classnamefilter(self, name: str) -> bool:  # noqa: ARG002 - pytest's signature
@@ -77,7 +77,7 @@ def collect_suite(path: Path, parent: pytest.Collector) -> SuiteFile | None:
 
 
 def unread_suites(folder: pytest.Collector) -> list[SuiteFile]:
-    """Return suites that are not regular files; collecting them fails, so none is missed."""
+    """Return suites that are not regular files; their collection fails and reports them."""
     if folder.config.args_source is folder.config.ArgsSource.INVOCATION_DIR:
         return []
     with os.scandir(folder.path) as entries:
@@ -125,6 +125,6 @@ def select(config: pytest.Config, items: list[pytest.Item]) -> None:
 
 
 def gaps(items: Iterable[pytest.Item], width: int) -> list[str]:
-    """Return lines on selected cases that miss requirements of their round."""
+    """Return lines on selected cases that do not meet requirements of their MLPerf round."""
     cases = dict.fromkeys(planned for item in items if (planned := planned_of(item)))
     return selection.gaps(cases, width)

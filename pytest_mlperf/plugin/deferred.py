@@ -43,11 +43,11 @@ from pytest_mlperf.suite.pairs import PlannedCase, Testable
 CRASH_NOTE = "worker: the pytest-xdist worker crashed before the verdict"
 
 HELD_FOLDER = "held"
-"""Folder, within that of a session, of what workers of xdist hold, should they crash."""
+"""Subfolder of a session's folder with deferred reports, in case an xdist worker crashes."""
 
 
 class Judging(Protocol):
-    """The session whose tests wait, as far as they need it."""
+    """The part of a session that `Holding` uses."""
 
     config: pytest.Config
     options: Options
@@ -59,18 +59,18 @@ class Judging(Protocol):
 
     @property
     def bench(self) -> Bench:
-        """What measures, made when the first test asks."""
+        """The measuring side, created by the first test."""
 
     def message_of(self, result: CaseResult) -> str:
         """Return the failure message of a result."""
 
     def with_criteria(self, planned: Testable | None, verdict: Verdict) -> Verdict:
-        """Return a last word in the light of the criteria of add-ons."""
+        """Return a final verdict with the criteria of add-ons applied."""
 
 
 @dataclasses.dataclass
 class Held:
-    """A test whose reports are deferred; with `item`, it can run again here."""
+    """A test whose reports are deferred; it can run again here if it has an `item`."""
 
     reports: list[pytest.TestReport]
     item: pytest.Item | None = None
@@ -78,7 +78,7 @@ class Held:
 
     @property
     def nodeid(self) -> str:
-        """The test's id."""
+        """The test's node id."""
         return self.reports[0].nodeid
 
     @property
@@ -87,7 +87,7 @@ class Held:
         return next(filter(None, map(attached, self.reports)), None)
 
     def pack(self, config: pytest.Config) -> str:
-        """Serialise it for another process."""
+        """Serialise the test's reports for another process."""
         to_plain = config.hook.pytest_report_to_serializable
         reports = [to_plain(config=config, report=report) for report in self.reports]
         return json.dumps({"reports": reports}, default=str)
@@ -147,7 +147,7 @@ class Holding:
         return result is not None and result.pairs > 0 and self.is_open(result.verdict)
 
     def is_open(self, verdict: Verdict) -> bool:
-        """Whether a verdict depends on others; a certain drop does not once all cases ran."""
+        """Check whether other verdicts can still change a verdict; not a certain final drop."""
         pairs = self._session.phase.pairs
         certain = self._all_ran and is_certain(verdict, self._nulls, pairs, RuleR())
         return is_open(verdict) and not certain
@@ -157,13 +157,13 @@ class Holding:
         self._held += [unpack(self._config, text) for text in packed]
 
     def stop(self, session: pytest.Session | None) -> None:
-        """Tell xdist workers to run nothing more after `-x`."""
+        """Tell xdist workers to start no further test if `-x` ended the session."""
         over = session and (session.shouldfail or session.shouldstop)
         if over and not self._worker and self._folder.exists():
             (self._folder / "stop").touch()
 
     def conclude(self, session: pytest.Session, *, stopped: bool) -> None:
-        """Run deferred tests again, judge all together and report, even if interrupted."""
+        """Run deferred tests again, judge all pairs jointly, and report even if interrupted."""
         try:
             if not stopped:
                 self._again(session)

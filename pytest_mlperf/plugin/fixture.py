@@ -30,9 +30,9 @@ _FED: pytest.StashKey[bool] = pytest.StashKey()
 
 
 def is_fed(config: pytest.Config) -> bool:
-    """Check whether pytest-benchmark is active, and was asked to store or compare results.
+    """Check whether pytest-benchmark is active and will store or compare results.
 
-    Its table alone would repeat our summary; under `-n` it is disabled.
+    Otherwise its table would only repeat our summary. Under `-n` it is disabled.
     """
     if not config.pluginmanager.hasplugin("benchmark") or hasattr(config, "workerinput"):
         return False
@@ -90,7 +90,7 @@ MARKER_DEFAULTS: Mapping[str, Any] = {
     "profile": "quick",
     "limits": {},
 }
-"""What the marker may say of a case, and what holds where it does not; no workload: the test's."""
+"""Arguments of the marker with their defaults; the default workload is the test's name."""
 
 
 @dataclass(frozen=True)
@@ -234,7 +234,7 @@ def importable(thing: type | Callable[..., Any] | str) -> str:
 
 
 def require_json(name: str, options: Mapping[str, Any] | None) -> None:
-    """Raise SuiteError for options that cannot be JSON."""
+    """Raise SuiteError for options that JSON cannot represent."""
     __tracebackhide__ = True
     for key, value in (options or {}).items():
         try:

@@ -249,7 +249,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def names_suites(config: pytest.Config) -> bool:
-    """Whether the command line or `testpaths` names a suite."""
+    """Check whether the command line or `testpaths` names a suite."""
     if config.args_source is config.ArgsSource.INVOCATION_DIR:
         return False
     paths = [config.invocation_params.dir / argument.split("::")[0] for argument in config.args]

@@ -18,13 +18,13 @@ MARKER_WORDS = {
     "mlperf_benchmark": "mlperf_benchmark",
     **{v.lower(): f"mlperf({key}={v!r})" for key, values in VALUES.items() for v in values},
 }
-"""What may be meant by a word, in lower case."""
+"""Correct marker expression by the lower-case word that a user may write instead."""
 
 MIN_SIMILARITY = 0.75
 
 
 def misspelt(expression: str, markers: Collection[str]) -> Iterator[str]:
-    """Yield a suggestion per misspelt word; `markers` are known markers of others."""
+    """Yield a suggestion per misspelt word; `markers` are all registered markers."""
     calls = re.findall(r"\bmlperf\s*\(([^)]*)\)", expression)
     words = re.findall(r"[A-Za-z_]\w*", re.sub(r"\([^()]*=[^()]*\)", "", expression))
     known_words = {*markers, "and", "or", "not", "True", "False", "None"}

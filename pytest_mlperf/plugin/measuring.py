@@ -38,7 +38,7 @@ from pytest_mlperf.stores.results import read_manifest
 from pytest_mlperf.suite.pairs import Testable
 
 HEARTBEAT_S = 60.0
-"""Seconds between two lines where the output is no terminal, such as a CI log."""
+"""Interval of progress lines if the output is no terminal, such as a CI log [s]."""
 
 RENEWAL_SECONDS = 0.5
 
@@ -49,7 +49,7 @@ T = TypeVar("T")
 
 
 class Live:
-    """Writes progress past pytest's capture; an xdist worker sends its long waits, and no more.
+    """Writes progress past pytest's capture; an xdist worker sends only its long waits.
 
     Attributes:
         seconds: Estimated duration of each planned case, by suite file and case id.
@@ -75,7 +75,7 @@ class Live:
             return int(self._writer.fullwidth) if self._writer else 80
 
     def estimate(self) -> list[str]:
-        """Return a line with the estimated duration of the session; none without a plan."""
+        """Return a line with the estimated duration of the session; [] without a plan."""
         if not self.seconds:
             return []
         about = duration(sum(self.seconds.values()))
@@ -105,13 +105,13 @@ class Live:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Wipe the line and go back to the end of pytest's own, one above."""
+        """Erase the progress line and move to the end of pytest's line above it."""
         if self._shown:
             self._write(f"\r\x1b[K\x1b[A\x1b[{self._writer.width_of_current_line + 1}G")
             self._shown = False
 
     def show(self, line: str) -> None:
-        """Show a line of progress when one is due."""
+        """Show a line of progress if the interval since the last one has passed."""
         time_s = time.monotonic()
         if not isinstance(line, Waiting):
             self._calm = time_s
@@ -130,7 +130,7 @@ class Live:
             self.tell(line)
 
     def tell(self, line: str) -> None:
-        """Write a line of its own; a worker of xdist has its controller do so."""
+        """Write a permanent line; an xdist worker sends it to its controller."""
         if self._hook:
             nodeid = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0]
             emit_line(self._hook, nodeid, f"{os.environ[WORKER]}: {line}")
@@ -198,14 +198,14 @@ def bench_for(
 
 
 def pairs_of(planned: Testable, kind: Kind, options: Options) -> int:
-    """Return how many pairs of case and metric one test adds to those of the session."""
+    """Return how many gated pairs of case and metric one test adds to the session."""
     if options.plan or options.update in {"replace", "append"}:
         return 0  # nothing is judged against a baseline
     return gated_pairs(planned, kind, power=options.energy.power != "off", meter=options.metered)
 
 
 def planned_pairs(manifest: Path, tests: Collection[str], pairs: int) -> int:
-    """Return the gated pairs of the whole plan that a session is a part of."""
+    """Return the number of gated pairs of the whole plan of which a session is a shard."""
     try:
         plan = read_manifest(manifest)
     except MlperfError as error:
@@ -222,9 +222,9 @@ def planned_pairs(manifest: Path, tests: Collection[str], pairs: int) -> int:
 
 
 def stored(root: Path, value: T) -> T:
-    """Return what a session tells others, with no path but from the root on.
+    """Return a value for results, with absolute paths made relative to the root.
 
-    Results are read on other machines, and what is above the root is nobody's business there.
+    Results are read on other machines, which must not learn the folders above the root.
     """
     return encodable(placeless(value, (str(root.resolve()), str(root)), str(Path.home())))
 
@@ -235,13 +235,13 @@ _NOT_REPRODUCED = tuple(
 )
 
 OVERRIDES = ("-o", "--override-ini")
-"""Pytest's option that sets what an ini file else says."""
+"""Pytest's options that override a setting of an ini file."""
 
 
 def reproducing(arguments: Iterable[str]) -> tuple[str, ...]:
-    """Return the options of ours among pytest's arguments that change what is measured or judged.
+    """Return this plugin's arguments to pytest that affect measurements or verdicts.
 
-    Recording is left out: a command that is printed to be repeated must not write.
+    Options that record are omitted, because a repeated command must not write baselines.
     """
     kept: list[str] = []
     option = ""  # whose value may follow

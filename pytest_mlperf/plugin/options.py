@@ -23,10 +23,10 @@ SESSION: pytest.StashKey[Any] = pytest.StashKey()
 RUN_ID: pytest.StashKey[str] = pytest.StashKey()
 
 RUN_OF_BENCHMARK = "mlperf-benchmark-run"
-"""A plugin of this name runs one test for a session that judges it, and no session of its own."""
+"""Name of the plugin that marks a pytest process as one run of a benchmark, not a session."""
 
 MAX_RUNS = 1000
-"""As `core.ranges` has it, which is not loaded in a project without suites."""
+"""Equal to the limit in `core.ranges`, which is not imported in a project without suites."""
 
 
 def handicap(text: str) -> float:
@@ -38,7 +38,7 @@ def handicap(text: str) -> float:
 
 
 FAIL_ON = ("skips", "inconclusive", "provisional", "no-baseline")
-"""What can fail besides a drop."""
+"""Conditions that can fail a test besides a drop."""
 
 
 def fail_on(text: str) -> frozenset[str]:
@@ -57,7 +57,7 @@ def fail_on(text: str) -> frozenset[str]:
 
 
 def auto_always_never(text: str) -> str:
-    """Parse one of three words, or a boolean of older ini files."""
+    """Parse "auto", "always" or "never", or a boolean of older ini files."""
     as_flag = {
         **dict.fromkeys(("true", "yes", "on", "1"), "always"),
         **dict.fromkeys(("false", "no", "off", "0"), "never"),
@@ -76,7 +76,7 @@ class Optional(argparse.Action):
     """An option with an optional value, also before a file: `--mlperf-confirm suites`."""
 
     def __call__(self, _: object, namespace: object, values: object, *_more: object) -> None:
-        """Store a value; pass a path on to pytest's arguments."""
+        """Store the value; if it is a path instead, append it to pytest's arguments."""
         text = str(values or "")
         is_word = text in str(self.metavar).split("|")
         if not is_word and (set("./:") & set(text) or (text and Path(text).exists())):

@@ -24,7 +24,7 @@ from pytest_mlperf.plugin.session import MlperfSession, kind_of
 
 
 class RemoteReports:
-    """Reports from other pytests, each test's once."""
+    """Reports from other pytest processes; the reports of each test are emitted once."""
 
     def __init__(self, state: MlperfSession) -> None:
         """Store the session that the reports belong to."""
@@ -45,7 +45,7 @@ class RemoteReports:
         }
 
     def is_decided(self, item: pytest.Item) -> bool:
-        """Return whether the session that this one resumes decided a test."""
+        """Check whether the resumed session already decided a test."""
         planned, state = planned_of(item), self._state
         if planned is None or not state.options.resume:
             return False
@@ -57,7 +57,7 @@ class RemoteReports:
         """Return a serialised report as one of this session, with its earlier suspects.
 
         Args:
-            convert: Makes paths of the other machine paths of this one.
+            convert: Converts paths of the other machine to paths of this machine.
             about: A JUnit property to add.
         """
         data: dict[str, Any] = every_text(dict(plain), convert)
@@ -68,7 +68,7 @@ class RemoteReports:
         return data
 
     def add(self, data: Mapping[str, Any]) -> str | None:
-        """Take a report of `local`; emit a test's reports at its last one and return its node id.
+        """Add a report from `local`; at a test's last report emit all and return the node id.
 
         Other machines report concurrently, but the terminal groups letters by file: only whole
         tests are emitted.
@@ -90,7 +90,7 @@ class RemoteReports:
         return str(report.nodeid)
 
     def hold(self, reports: Iterable[Mapping[str, Any]]) -> str:
-        """Hold back the reports of a test that is judged with others; return its node id."""
+        """Defer the reports of a test that is judged jointly with others; return its node id."""
         held = list(reports)
         self._state.holding.take([json.dumps({"reports": held})])
         return str(held[0]["nodeid"])

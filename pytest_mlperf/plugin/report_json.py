@@ -21,15 +21,15 @@ from pytest_mlperf.suite.pairs import Testable
 VERDICT: pytest.StashKey[CaseResult] = pytest.StashKey()
 
 PLANNED: pytest.StashKey[Testable] = pytest.StashKey()
-"""The case of a test that no suite has."""
+"""The case of a test outside of suites."""
 
 
 class LeftOut(Skipped):
-    """Skip a test; its report names the suite's line."""
+    """Skip a test; pytest's report shows the line in the suite."""
 
 
 PROPERTY = "mlperf."
-"""How the names of our JUnit properties begin."""
+"""Prefix of this plugin's JUnit properties."""
 
 
 def planned_of(item: pytest.Item) -> Testable | None:
@@ -80,7 +80,7 @@ def _make_visible(exception: Any) -> None:
 
 
 def entries(exception: Any) -> list[Any]:
-    """Return the entries of an exception as pytest shows it, whose lines may be changed."""
+    """Return the traceback entries that pytest will print; their lines can be changed."""
     chain = getattr(exception, "chain", [(getattr(exception, "reprtraceback", None), None, None)])
     return [entry for trace, *_ in chain for entry in getattr(trace, "reprentries", ())]
 
@@ -110,7 +110,7 @@ def conclude(
 def report_of(
     item: pytest.Item, message: str, result: CaseResult | None = None, root: Path = Path()
 ) -> pytest.TestReport:
-    """Return a failed report of a test that did not run here; without result, an error."""
+    """Return the failed report of a test that did not run here; an ERROR without `result`."""
     report = pytest.TestReport(
         nodeid=item.nodeid,
         location=item.location,
@@ -155,7 +155,7 @@ def emit(config: pytest.Config, reports: Sequence[pytest.TestReport]) -> None:
 
 
 def emit_line(hook: Any, nodeid: str, line: str) -> None:
-    """Send a line to the controller in a report that counts for nothing."""
+    """Send a line to the controller in a report that pytest does not count."""
     about: dict[str, Any] = {"nodeid": nodeid, "location": (nodeid, None, ""), "keywords": {}}
     report = pytest.TestReport(**about, outcome="passed", longrepr=None, when="setup")
     report.mlperf_line = line  # type: ignore[attr-defined]
@@ -174,7 +174,7 @@ _WORDS = {
 
 
 def status(report: Any) -> tuple[str, str, tuple[str, dict[str, bool]]] | None:
-    """Return category, letter and word of a judged report."""
+    """Return pytest's category, letter and word for a judged report."""
     outcome = Outcome(report.mlperf["verdict"]["outcome"])
     if report.failed:
         return "failed", "F", (str(outcome), {"red": True})

@@ -44,10 +44,10 @@ class SessionProgress:
         """Load the results of an interrupted session.
 
         Args:
-            machine_with: Detects this machine for some accelerators.
+            machine_with: Returns this machine, detected for a set of accelerators.
 
         Raises:
-            pytest.UsageError: No such session, it still runs, or something differs.
+            pytest.UsageError: The session is missing, still runs or differs in settings.
         """
         runs = self._folder.parent
         try:

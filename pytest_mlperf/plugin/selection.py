@@ -46,7 +46,7 @@ class Selection:
         return self._machine or detect(gpus=False)
 
     def is_here(self, planned: Testable) -> bool:
-        """Check whether a case can run here, and count it if not; a plan keeps all cases."""
+        """Check whether a case can run here; count it if not. With --mlperf-plan all can."""
         required, pretended = self._options.accelerator, self._options.pretend
         here = self._options.distributed or all(
             name == pretended or self.machine.has(name) for name in planned.accelerators

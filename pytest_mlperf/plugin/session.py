@@ -165,7 +165,7 @@ class MlperfSession:
         return unjudged_told(verdict, fail_on=self.options.fail_on, named=self._is_named(planned))
 
     def with_criteria(self, planned: Testable | None, verdict: Verdict) -> Verdict:
-        """Apply add-ons' criteria to a final verdict; each sees it without the others."""
+        """Apply add-ons' criteria to a final verdict; no criterion sees another's effect."""
         calls = self.addons.call(
             "mlperf_verdict",
             as_criterion,
@@ -189,7 +189,7 @@ class MlperfSession:
 
     @property
     def holds(self) -> bool:
-        """Whether tests may be deferred: many pairs, or held by xdist workers."""
+        """Whether tests may be deferred: many gated pairs, or an xdist worker deferred tests."""
         return self.phase.many or (self.folder / HELD_FOLDER).exists()
 
     def phase_of(self, planned: Testable) -> Phase:
@@ -341,7 +341,7 @@ class MlperfSession:
 
     @cached_property
     def commit(self) -> str | None:
-        """The commit at the first access, to which measurements belong."""
+        """The commit that is measured, read at the first access."""
         if "mlperf_commit" in self._orders:
             return cast(str | None, self._orders["mlperf_commit"])
         folder = self.options.baselines

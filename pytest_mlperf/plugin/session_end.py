@@ -1,4 +1,4 @@
-"""What a session writes and says at its end: results, reports, the summary."""
+"""Write results and reports at the end of a session, and print the summary."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from pytest_mlperf.stores.sessions import Sessions
 
 
 def refuse_broken_addons(addons: AddOns) -> NoReturn:
-    """End the session: a decision of an add-on is missing."""
+    """End the session with exit code 3, because an add-on that may change verdicts failed."""
     pytest.exit(f"mlperf: {'; '.join(addons.errors)}", returncode=EXIT_ENVIRONMENT)
 
 
 def finish(state: MlperfSession, session: pytest.Session) -> None:
     """Write results and reports; an xdist worker only sends its notices to the controller.
 
-    Verdicts that cannot be kept end the session with exit code 3: they are lost otherwise.
+    If a file cannot be written, a session that passed exits with code 3.
     """
     if state.is_worker:
         state.config.workeroutput["mlperf_notices"] = state.notices  # type: ignore[attr-defined]
@@ -79,7 +79,7 @@ def _write(
 
 
 def _write_results(state: MlperfSession, path: Path, summary: Results) -> None:
-    """Write them also where they are too large to be read: they are nowhere else."""
+    """Write the only copy of the results; warn if they are too large to be read back."""
     if reason := write_results(path, summary, readable=False):
         state.notice(
             f"WARNING {relative(path)} is complete, but commands will not read it: {reason}; "
@@ -124,9 +124,9 @@ def _keep(
 
 
 def fold_failures(state: MlperfSession, reporter: Any) -> None:
-    """Print the common causes of failures; of each cause pytest then prints the first message.
+    """Print common causes of failures; let pytest print only the first message of each cause.
 
-    With -v it prints all messages. Headlines are red on a terminal.
+    With -v pytest prints all messages. Headlines are red on a terminal.
     """
     reports = [report for report in reporter.stats.get("failed", ()) if hasattr(report, "mlperf")]
     if not reports or reporter.no_summary:
@@ -202,6 +202,6 @@ def _lines(state: MlperfSession, width: int, *, colour: bool, failures_shown: bo
 
 
 def _is_trial(state: MlperfSession) -> bool:
-    """Whether baselines go into a copy below the runs, which `pytest-mlperf update` removes."""
+    """Check whether baselines are the temporary copy of `pytest-mlperf update`."""
     folder = state.options.baselines
     return folder is not None and folder.is_relative_to(state.options.runs_dir)

@@ -26,7 +26,7 @@ PULL_REQUEST = (
     *("CIRCLE_PULL_REQUEST", "TRAVIS_PULL_REQUEST", "BITBUCKET_PR_ID"),
     "SYSTEM_PULLREQUEST_PULLREQUESTID",
 )
-"""Variables that CI systems set for pull requests alone, or to "false" without one."""
+"""Variables that CI systems set only for pull requests, or to "false" for other builds."""
 
 
 class Suspicion:
@@ -76,7 +76,7 @@ class Suspicion:
         return replace(result, suspected=suspected(self.before, result))
 
     def ended(self, result: CaseResult) -> CaseResult:
-        """Return a marked result, failed if its drop is the second in a row."""
+        """Return a result of `marked`; fail it if its drop is the second in a row."""
         verdict = self.last_word(result, result.verdict)
         if verdict is result.verdict:
             return result
@@ -84,7 +84,7 @@ class Suspicion:
         return replace(result, verdict=verdict, failed=result.failed or verdict.fails)
 
     def last_word(self, result: CaseResult, verdict: Verdict) -> Verdict:
-        """Return the verdict on a marked result, given earlier sessions."""
+        """Return the verdict on a result of `marked`, changed if its drop is a repeated one."""
         suspect = None if result.handicap or result.pretended else result.suspected
         return second_day(verdict, suspect, self._date, at_once=self._at_once)
 
@@ -93,7 +93,7 @@ class Suspicion:
         return remaining(self.before, results, date=self._date)
 
     def remember(self, results: Iterable[CaseResult]) -> None:
-        """Store the suspects; keep those that another session wrote and this one did not test."""
+        """Store the suspects; keep stored suspects of tests that this session did not run."""
         tested = list(results)
         if any(result.verdict.baseline.id for result in tested) and not _of_pull_request():
             suspects.update(

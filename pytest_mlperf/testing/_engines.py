@@ -120,7 +120,7 @@ def _started_since(initial: set[threading.Thread | int], patience_s: float) -> s
 
 @dataclass
 class _EngineTrial:
-    """A trial of an entered engine, which calls it in every way that LoadGen does."""
+    """Call an entered engine in every way that LoadGen does, and check its reports."""
 
     engine: Engine
     title: str

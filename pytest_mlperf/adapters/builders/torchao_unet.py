@@ -137,7 +137,7 @@ class TorchAoUnetBuilder(Builder):
         }
 
     def look(self, pipe: Any, prompts: Prompts, progress: Progress) -> None:
-        """Run the calibrated steps of an image for each caption, each from its own noise."""
+        """Run the first steps of an image for each caption; every image has its own noise."""
         import torch
 
         def stop(pipe: Any, step: int, _: Any, tensors: dict[str, Any]) -> dict[str, Any]:

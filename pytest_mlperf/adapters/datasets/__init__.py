@@ -1,1 +1,1 @@
-"""Adapters of data sets, one module each."""
+"""Adapters of data sets, one module per data set."""

@@ -23,7 +23,7 @@ CAPTION_FILES = (
     "captions.tsv",
     "captions_source.tsv",
 )
-"""Places of the captions in a folder; the reference reads the first, made from the second."""
+"""Paths of the captions, in search order; the reference makes captions.tsv from the source."""
 
 LATENTS = ("latents.pt", "latents.npy")
 """Files in the folder "latents" next to the captions; both hold the same numbers."""

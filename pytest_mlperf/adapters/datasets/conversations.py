@@ -23,7 +23,7 @@ NEXT = {
 """Roles that may follow a role, as in MLCommons' client; "" is the beginning."""
 
 MAX_DELAY_SECONDS = 600.0
-"""Maximum delay before a turn: a run without any event for longer may be taken to hang."""
+"""Maximum delay before a turn; after a longer time without events a run may count as hung."""
 
 MAX_TOKENS = 2**22
 

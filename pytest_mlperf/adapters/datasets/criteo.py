@@ -178,7 +178,7 @@ class CriteoDataset(files.FileDataset[int]):
         }
 
     def sizes(self, indices: Sequence[int]) -> dict[str, float]:
-        """Return "parts", the mean number of pairs of these samples."""
+        """Return the work per sample as "parts": the mean number of pairs."""
         return {"parts": fmean(stop - start for start, stop in map(self._bounds, indices))}
 
     def reference(self, index: int) -> NDArray[np.float32]:
@@ -285,8 +285,8 @@ def read_ends(path: Path, rows: int) -> NDArray[np.int64]:
 class Rows:
     """Rows of an array on disk.
 
-    They are not mapped: a mapping crashes the process if the file is truncated, and its pages count
-    as its memory.
+    The file is read, not memory-mapped: a mapping crashes the process if the file is truncated, and
+    its pages count as the process's memory.
     """
 
     def __init__(self, array: StoredArray) -> None:

@@ -24,7 +24,7 @@ RELATIONS = (
     ("paper", "published", "journal"),
     ("paper", "venue", "conference"),
 )
-"""Source kind, relation and target kind; their edges are in the folder KIND__NAME__KIND."""
+"""Source kind, relation and target kind; folders of edges are named KIND__NAME__KIND."""
 
 LABELS = {2983: "node_label_2K.npy", 19: "node_label_19.npy"}
 

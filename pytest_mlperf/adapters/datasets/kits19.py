@@ -171,7 +171,7 @@ class Kits19Dataset(files.FileDataset[_Case]):
         return np.ascontiguousarray(self._sample(index).image.load())
 
     def sizes(self, indices: Sequence[int]) -> dict[str, float]:
-        """Return "parts": the mean number of windows of 128^3 voxels that overlap by half."""
+        """Return the work per sample as "parts": mean number of half-overlapping 128^3 windows."""
         shapes = (self._sample(index).image.shape[1:] for index in indices)
         along = ([max(math.ceil(side / 64) - 1, 1) for side in shape] for shape in shapes)
         return {"parts": fmean(map(math.prod, along))}

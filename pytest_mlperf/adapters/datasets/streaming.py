@@ -28,7 +28,7 @@ EXTRA_TIME_STEPS = 2
 """Time steps of a row outside the stream: the initial history, and one for evaluation."""
 
 MAX_ROW_BYTES = 1 << 26
-"""Maximum bytes of one user's row; MLPerf's have about 0.4 MB."""
+"""Maximum bytes of one user's row; a row of MLPerf's data has about 0.4 MB."""
 
 LOOK_REQUESTS = 1000
 FILES = (
@@ -50,8 +50,8 @@ class StreamingOptions(FileOptions):
         first_step: First time step with requests; earlier steps are history.
         share: Share of a step's requests to use, from the first on; MLPerf's reference scores used
             0.1.
-        max_history: Maximum number of a user's actions, from the first on; MLPerf's 16,384 less 32
-            candidates and the user.
+        max_history: Maximum number of a user's actions, from the first on. The default is MLPerf's
+            sequence of 16,384 minus 32 candidates and the user.
         max_candidates: Maximum number of a request's candidates, from the first on.
     """
 
@@ -85,10 +85,10 @@ class StreamingOptions(FileOptions):
 class StreamingDataset(FileDataset[tuple[int, int, int]]):
     """Requests in time order, step by step.
 
-    MLPerf's reference answers in this order whatever sample LoadGen asks for, because a step needs
-    the history before it (`in_order`). A performance run repeats the order; an accuracy run asks
-    each request once, by its index. The reference shuffles the requests of a step without a seed;
-    here they keep the order of the file.
+    MLPerf's reference answers in this order for any sample that LoadGen issues, because a step
+    needs the history before it (`in_order`). A performance run repeats the order; an accuracy run
+    issues each request once, by its index. The reference shuffles the requests of a step without a
+    seed; here they keep the order of the file.
     Source: recommendation/dlrm_v3/datasets/synthetic_streaming.py in mlcommons/inference on GitHub.
 
     When the data set is built, all offsets, users and counts are checked, and the rows of 1,000
@@ -134,7 +134,7 @@ class StreamingDataset(FileDataset[tuple[int, int, int]]):
         return {name: sample[name] for name in ("step", "query", "labels")}
 
     def sizes(self, indices: Sequence[int]) -> dict[str, float]:
-        """Return "parts", the mean number of candidates of the first of these requests."""
+        """Return the work per request as "parts": mean candidates of the first LOOK_REQUESTS."""
         looked = list(indices)[:LOOK_REQUESTS]
         return {"parts": fmean(len(self.input(index)["candidates"]) for index in looked)}
 

@@ -20,16 +20,16 @@ JSON_LINES = ".jsonl"
 TEXT_KEY, TOKENS_KEY = "text", "tokens"
 
 HEADING = re.compile(r" ?= [^=].* = ?\n?")
-"""The title of an article of WikiText; titles of its sections have more signs."""
+"""Title of an article of WikiText, " = Title = "; titles of sections have more "="."""
 
 
 class TokenWindow(NamedTuple):
-    """A part of a document.
+    """A window of a document's tokens.
 
     Attributes:
         document: Index of the document.
-        start, end: Places of its first token and after its last one.
-        scored: Number of its last tokens that are scored.
+        start, end: Range [start, end) of the window in the document's tokens.
+        scored: Number of final tokens of the window that are scored.
     """
 
     document: int
@@ -40,19 +40,19 @@ class TokenWindow(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class WindowsOptions(files.ChecksumOptions):
-    """Documents, and how they are cut.
+    """Options of the data set windows: documents, and the windows to cut.
 
     Attributes:
         path: JSON Lines (.jsonl) with a document in each object, as "text" or as "tokens", a list
             of token ids. Or a text file: one document, or one for each article of WikiText, which
             begins with " = Title = ".
-        tokenizer: Folder of the model, with its tokenizer; of documents that are text. It puts the
-            tokens before a document that it puts before every text.
-        length: Most tokens of a window, at least 2.
-        stride: Tokens from the begin of a window to that of the next one; None is `length`. Windows
-            that overlap score each token once, with at least `length - stride` tokens before it;
-            of others the first token is not scored.
-        count: Use the first `count` windows only; None uses all.
+        tokenizer: Folder of the model with its tokenizer, for documents that are text. A document
+            begins with the tokenizer's own begin tokens.
+        length: Maximum tokens of a window, at least 2.
+        stride: Distance between the starts of windows, in tokens; None is `length`. Overlapping
+            windows score each token once, with at least `length - stride` tokens before it.
+            Without overlap the first token of a window is not scored.
+        count: Number of windows to use, from the first on; None uses all.
     """
 
     path: str
@@ -86,9 +86,9 @@ class WindowsOptions(files.ChecksumOptions):
 
 
 class WindowsDataset(files.FileDataset[TokenWindow]):
-    """Windows of documents as token ids, for scorer perplexity; windows of a document are a group.
+    """Windows of documents as token ids, for scorer perplexity; a document is a group.
 
-    Documents, or rests of them, of less than two tokens have none.
+    A document, or its rest, of less than two tokens gives no window.
     """
 
     optional_libraries = ("transformers",)
@@ -116,15 +116,15 @@ class WindowsDataset(files.FileDataset[TokenWindow]):
         return tokens
 
     def reference(self, index: int) -> dict[str, Any]:
-        """Return the token ids as "tokens", and as "scored" how many of the last are scored."""
+        """Return the token ids as "tokens", and the number of scored final tokens as "scored"."""
         return {"tokens": self.input(index), "scored": self._sample(index).scored}
 
     def group(self, index: int) -> int:
-        """Return the document of a window: its windows change together."""
+        """Return the document of a window, as windows of one document are not independent."""
         return self._sample(index).document
 
     def sizes(self, indices: Sequence[int]) -> dict[str, float]:
-        """Return the mean number of tokens of these windows, "input_tokens"."""
+        """Return the mean number of tokens of these windows as "input_tokens"."""
         return {"input_tokens": fmean(len(self._tokens(self._sample(i))) for i in indices)}
 
     def _content(self, index: int) -> tuple[bytes, bytes]:
@@ -136,7 +136,7 @@ class WindowsDataset(files.FileDataset[TokenWindow]):
 
 
 def cut(document: int, tokens: int, length: int, stride: int) -> Iterator[TokenWindow]:
-    """Yield the windows of a document of so many tokens, see `WindowsOptions`.
+    """Yield the windows of a document of `tokens` tokens, see `WindowsOptions`.
 
     >>> [tuple(window)[1:] for window in cut(0, 9, 4, 2)]
     [(0, 4, 3), (2, 6, 2), (4, 8, 2), (6, 9, 1)]
@@ -167,7 +167,7 @@ def _documents(path: Path, options: WindowsOptions) -> Iterator[NDArray[np.int32
 
 
 def _values(source: SampleFile) -> Iterator[tuple[int, str, Any]]:
-    """Yield of each document its line, and its "text" or its "tokens"."""
+    """Yield (line, key, value) of each document; the key is "text" or "tokens"."""
     if source.file.suffix != JSON_LINES:
         yield from _articles(source.file)
         return

@@ -1,4 +1,4 @@
-"""Engines: files of a model, never run as code, and refusals that several of them share."""
+"""Define functions that several engines share: weight files, errors, rules of options."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAX_INDEX_BYTES = 64 * 2**20
 
 
 def weight_files(folder: Path, *, option: str = "weights") -> list[Path]:
-    """Return the safetensors files of a checkpoint, by name; `option` of an engine runs without."""
+    """Return a checkpoint's safetensors files; `option` = "dummy" is the advice if none."""
     import safetensors
 
     index, single = folder / "model.safetensors.index.json", folder / "model.safetensors"
@@ -60,22 +60,22 @@ def _named(index: Path) -> list[str]:
 
 
 def engine_error(message: str, log: str | None = None) -> RunError:
-    """Return the error of an engine that cannot go on."""
+    """Return a RunError of layer "engine"."""
     return RunError("engine", message, log)
 
 
 def broken(source: Path | str, problem: str) -> RunError:
-    """Return the error of a file, a folder or a server: its name and its problem."""
+    """Return the error for a defective file, folder or server: "SOURCE: PROBLEM"."""
     return engine_error(f"{source}: {problem}")
 
 
 def refused_sample(index: int, problem: object) -> RunError:
-    """Return the error of a sample; `problem` goes on after its number."""
+    """Return the error for a sample; `problem` completes "sample N of the data set ..."."""
     return engine_error(f"sample {index} of the data set {problem}")
 
 
 def not_installed(who: str, library: str, extra: str, *, option: str = "") -> EnvironmentFault:
-    """Return the error that a library of one of this package's extras is missing."""
+    """Return the error for a missing library; `extra` is this package's extra that has it."""
     return EnvironmentFault(
         f"{who} needs {library}, which is not installed; try: pip install 'pytest-mlperf[{extra}]'",
         option=option or (),
@@ -83,27 +83,27 @@ def not_installed(who: str, library: str, extra: str, *, option: str = "") -> En
 
 
 def require_module(who: str, name: str, extra: str, purpose: str = "") -> None:
-    """Look for a module, which is not imported."""
+    """Raise EnvironmentFault unless a module is installed; do not import it."""
     if importlib.util.find_spec(name) is None:
         raise not_installed(who, f"{name} for {purpose}" if purpose else name, extra)
 
 
 def one_of(name: str, value: object, words: Sequence[str | None]) -> Rule:
-    """Return the rule of an option that is one of some words."""
+    """Return the rule that an option's value is one of `words`."""
     return name, value, value in words, f"one of {', '.join(filter(None, words))}"
 
 
 def number_of(name: str, value: object, things: str) -> Rule:
-    """Return the rule of an option that is a number of things, at least 1, or None."""
+    """Return the rule that an option is None or a whole number of `things`, at least 1."""
     return name, value, value is None or is_count(value), f"a number of {things}, at least 1"
 
 
 def check_words(engine: str, options: object, **words: Sequence[str | None]) -> None:
-    """Refuse options whose value is not one of their words."""
+    """Raise SuiteError for options whose value is not among the option's `words`."""
     rules = (one_of(name, getattr(options, name), choices) for name, choices in words.items())
     require_options(f"engine {engine}", rules)
 
 
 def is_count(value: object) -> bool:
-    """Whether this is a whole number, at least 1."""
+    """Check whether a value is a whole number, at least 1."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1

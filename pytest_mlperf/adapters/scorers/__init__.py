@@ -1,4 +1,4 @@
-"""Scorers equal to MLPerf's reference scripts, one module each."""
+"""Scorers that equal MLPerf's reference scripts, one module per scorer."""
 
 from __future__ import annotations
 

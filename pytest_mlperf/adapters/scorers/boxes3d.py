@@ -15,7 +15,7 @@ DETECTION_COLUMNS = 14
 """Width, height, length; x, y, z; rotation; a box in the image (4); label; score; image."""
 
 CLASSES = {"Pedestrian": (0.5, "Person_sitting"), "Cyclist": (0.5, ""), "Car": (0.7, "Van")}
-"""Minimum overlap of a match, and the name of neutral boxes, by class in the order of labels."""
+"""Minimum overlap of a match, and the name of neutral boxes, by class; label 1 comes first."""
 
 MIN_HEIGHT_PIXELS = -1
 """Detections with a lower box in the image are neutral: neither right nor wrong."""
@@ -76,8 +76,8 @@ def _common_area(
     """Return the intersection area of rotated rectangles, pair by pair, shape (pairs,).
 
     The corners of the first rectangle are clipped to the second, in the second's frame: a corner is
-    added where an edge crosses a side, then corners beyond the side move onto it. Edges that run to
-    and fro on a side enclose no area.
+    added where an edge crosses a side, then corners beyond the side move onto it. Edges that
+    overlap on a side enclose no area.
     """
     a, b = left.astype(np.float64), right.astype(np.float64)
     half = np.abs(a[:, 2:] - a[:, :2]) / 2
@@ -122,7 +122,7 @@ def thresholds_of(scores: Sequence[float], boxes: int) -> list[float]:
 
 @dataclass(slots=True)
 class ClassFrame:
-    """One class in a frame; a truth is (it counts, its candidates as (detection, overlap))."""
+    """One class in a frame; a truth is (whether the box counts, [(detection, overlap), ...])."""
 
     truths: list[tuple[bool, list[tuple[int, float]]]]
     neutral: list[bool]
@@ -156,7 +156,7 @@ def of_class(frame: Frame, label: int, name: str) -> ClassFrame:
 
 
 def first_match(frame: ClassFrame) -> tuple[set[int], set[int]]:
-    """Match each box with its candidate of the best score; return right and matched detections."""
+    """Match each box with its best-scored candidate; return right and all matched detections."""
     right: set[int] = set()
     matched: set[int] = set()
     for counts, candidates in frame.truths:
@@ -172,7 +172,7 @@ def first_match(frame: ClassFrame) -> tuple[set[int], set[int]]:
 
 
 def count(frame: ClassFrame, threshold: float) -> tuple[int, int]:
-    """Match each box with its largest overlap; count the right and the matched detections."""
+    """Match each box with its largest overlap; return numbers of right and matched detections."""
     right = 0
     matched: set[int] = set()
     for counts, candidates in frame.truths:

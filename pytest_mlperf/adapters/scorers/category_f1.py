@@ -104,7 +104,7 @@ def _reader() -> Callable[[bytes], str | None]:
 
 
 def _levels(predicted: str | None, target: str) -> tuple[int, int, int]:
-    """Return how many levels agree, are predicted, and annotated.
+    """Return the numbers of levels that agree, that are predicted, and that are annotated.
 
     >>> _levels("A > B > C", "A > B > D")
     (2, 3, 3)

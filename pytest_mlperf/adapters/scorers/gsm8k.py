@@ -11,7 +11,7 @@ from pytest_mlperf.adapters.scorers import text as language
 
 
 class Gsm8kScorer(language.TextScorer[language.DecoderOptions]):
-    """Compare the number in each answer with the right one.
+    """Compare the number in each answer with the number in its reference.
 
     Metrics, per sample and over all samples:
 

@@ -8,11 +8,11 @@ from pytest_mlperf import Leverage, Scores
 from pytest_mlperf.adapters.lazy import NDArray, np
 
 MIN_VARIANCE_SHARE = 1e-9
-"""Minimum share of a part's variance that samples must show; below, one sample decides the part."""
+"""Visible share of a part's variance below which one sample determines the part's score."""
 
 
 def whole_scores(metric: str, value: float, pseudo: Sequence[float], leverage: Leverage) -> Scores:
-    """Return the score of a whole data set, a sample's score being its pseudo-value."""
+    """Return a data set's score, with pseudo-values as the samples' scores."""
     return Scores(
         per_sample={metric: pseudo},
         aggregate={metric: value},
@@ -26,8 +26,8 @@ class Shares:
 
     If independent samples have the shares h of a part, its mean has the variance s² sum h², and
     their squared deviations from the mean, h² each, add up to s² (sum h² - 2 sum h³ + (sum h²)²) on
-    average, which is 1 - 1/m of it for m equal samples. The degrees of freedom are those of a sum
-    of independent squares of unequal size.
+    average: the share 1 - 1/m of the variance for m equal samples. The degrees of freedom are those
+    of a sum of independent squares of unequal size.
     Source: J. G. MacKinnon, H. White, "Some heteroskedasticity-consistent covariance matrix
     estimators with improved finite sample properties", Journal of Econometrics 29 (1985), for a
     mean; F. E. Satterthwaite, "An approximate distribution of estimates of variance components",
@@ -41,7 +41,7 @@ class Shares:
         self._of_samples = np.zeros(samples)
 
     def add(self, weights: NDArray[np.int64] | NDArray[np.float64]) -> None:
-        """Add a part, such as a class, in which the samples have these weights, not all 0."""
+        """Add a part, such as a class, by its samples' weights, which are not all 0."""
         shares = weights / weights.sum()
         squares = shares**2
         total = float(squares.sum())
@@ -81,7 +81,7 @@ def ratio_scores(
 def influences(
     right: NDArray[np.bool_], samples: NDArray[np.int64], boxes: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """Return the derivative of average precision by the weight of each image, (samples,), sum 0.
+    """Return average precision's derivative by each image's weight, (samples,), sum 0.
 
     With weights w of the images, average precision without interpolation is the mean, over boxes,
     of the precision at the detection that matched the box, 0 for an undetected box:

@@ -1,4 +1,4 @@
-"""Decode a language model's token ids to text and an answer, as MLPerf's reference scripts do."""
+"""Decode token ids to text, and extract an answer, as MLPerf's reference scripts do."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def is_right(text: str, target: str) -> bool:
 
 TOKEN_DTYPES = {"int32": "<i4", "int64": "<i8"}
 BATCH_SAMPLES = 1024
-"""Samples decoded together, since their ids are then Python numbers, which need more memory."""
+"""Samples decoded per batch: their ids become Python numbers, which need more memory."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,10 +72,10 @@ class DecoderOptions:
         tokenizer: Folder of the tokenizer, if it is not the model's.
         dtype: Type of the token ids in an output, little-endian: "int32" or "int64".
         clean_up: Whether spaces before punctuation are removed from decoded text, which can change
-            programs, but no numbers. None follows transformers 5: if tokenizer_config.json sets
-            clean_up_tokenization_spaces, but never for BPE. true follows transformers 4, which
-            MLPerf's references ran, and which cleaned BPE too: it gives their text for Llama 3.1
-            except for " n't".
+            programs, but no numbers. None follows transformers 5: true if tokenizer_config.json has
+            clean_up_tokenization_spaces and the model is not BPE. true follows transformers 4, as
+            MLPerf's references do, and cleans BPE too: for Llama 3.1 it gives their text except for
+            " n't".
     """
 
     tokenizer: str | None = None
@@ -89,7 +89,7 @@ class DecoderOptions:
 
 
 def check_processes(scorer: str, processes: object) -> None:
-    """Raise if the option `processes` is neither None nor a number from 1 on."""
+    """Raise if the option `processes` is neither None nor a whole number, at least 1."""
     if processes is not None and (type(processes) is not int or processes < 1):
         raise SuiteError(
             f"scorer {scorer}: processes = {processes!r} must be a number from 1 on",
@@ -276,7 +276,7 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt
 CONFIG_FILE, TOKENIZER_FILE = "tokenizer_config.json", "tokenizer.json"
 
 LIGHT, FULL = "tokenizers", "transformers"
-"""Libraries that read these files."""
+"""Libraries that can load a tokenizer: the small one, and the one that loads all kinds."""
 
 INSTALL_NAMES = {LIGHT: "'pytest-mlperf[scoring]'"}
 """Argument of pip install for a library, if it is not the library's name."""
@@ -343,7 +343,7 @@ def load_tokenizer(folder: Path, clean_up: bool | None, *, special: bool = False
 
 
 def library_for(folder: Path) -> str:
-    """Return the library for a tokenizer, "tokenizers" or "transformers"; either may refuse it."""
+    """Return the library to load a tokenizer: "tokenizers" if it is enough, else the full one."""
     if (folder / "tekken.json").exists():
         return FULL
     try:

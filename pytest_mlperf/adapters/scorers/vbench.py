@@ -1,4 +1,4 @@
-"""Score videos by VBench, a command of the user's installation that is run on the videos."""
+"""Score videos by VBench: run the command of the user's own installation on the videos."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from pytest_mlperf.reports.for_pytest import entry
 
 
 def report(session: ReportedSession) -> str:
-    """Return the file of pytest-benchmark that a live session would have written."""
+    """Return the content of a `--benchmark-json` file for a session's results."""
     results = session.results
     benchmarks = [_benchmark(result) for result in results.cases]
     content = {
@@ -26,9 +26,9 @@ def report(session: ReportedSession) -> str:
 
 
 def machine_info(results: Results) -> dict[str, Any]:
-    """Return pytest-benchmark's description of this machine, if the results are from it.
+    """Return pytest-benchmark's machine_info if the results were measured on this machine.
 
-    Of another machine only the hardware identity is known.
+    For results of another machine, return the hardware identity by accelerator.
     """
     subjects = {
         result.verdict.case.accelerator: result.verdict.subject.identity
@@ -46,7 +46,7 @@ def machine_info(results: Results) -> dict[str, Any]:
 
 
 def commit_info(results: Results) -> dict[str, Any]:
-    """Return pytest-benchmark's description of the commit; branch and time are unknown."""
+    """Return pytest-benchmark's commit_info; results do not store branch and time."""
     commit = results.commit
     return {
         "id": commit.removesuffix("+") if commit else "unversioned",
@@ -59,7 +59,7 @@ def commit_info(results: Results) -> dict[str, Any]:
 
 
 def _benchmark(result: CaseResult) -> dict[str, Any] | None:
-    """Return one item of `benchmarks`; None for a failed test, as in a live session."""
+    """Return the item of `benchmarks` for a result; None for failed and untimed tests."""
     timing = None if result.failed else entry(result.verdict)
     if timing is None:
         return None

@@ -2,7 +2,7 @@
 
 The pytest process collects and reports; its child `bridge.py`, the only user of Ray, connects to
 the cluster. `node.py` runs in a Ray actor on a node and starts pytest there, in which `child.py`
-sends each report back.
+sends every report to the session.
 """
 
 from __future__ import annotations

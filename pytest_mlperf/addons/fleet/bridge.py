@@ -2,7 +2,7 @@
 
 It is a process of its own, as a Ray driver hangs or exits when the head of its cluster is lost. It
 reads commands from stdin and writes events to stdout, one JSON line each; Ray's output goes to
-stderr. At the end of stdin it ends all that it started.
+stderr. At the end of stdin it ends all processes that it started.
 """
 
 from __future__ import annotations

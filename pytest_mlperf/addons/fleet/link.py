@@ -1,4 +1,4 @@
-"""Talk to `bridge.py`, which may hang or die, without waiting for it."""
+"""Exchange messages with `bridge.py` with time limits, as it may hang or die."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pytest_mlperf.extension import ChildProcess
 from pytest_mlperf.processes import log_tail
 
 CONNECT_S = 60.0
-"""Longest time to connect to a cluster."""
+"""Maximum time to connect to a cluster."""
 
 MAX_SILENCE_SECONDS = 20.0
 MAX_REPLY_BYTES = 1 << 28

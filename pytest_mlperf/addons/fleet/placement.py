@@ -42,7 +42,7 @@ class CaseNeed:
     Attributes:
         accelerators: Names in the suite, for messages: "8xH100".
         gpus: Number of each kind; empty for the CPU.
-        anywhere: Whether its accelerator is pretended: any node will do if none has it.
+        anywhere: Whether the accelerator is pretended, so that any node will do if none has it.
     """
 
     accelerators: str

@@ -43,7 +43,7 @@ from pytest_mlperf.plugin.session import MlperfSession
 POLL_SECONDS = 1.0
 
 DEADLINE_S = 120.0
-"""Longest time from the order of a case to the start of its pytest, on free resources."""
+"""Maximum time from the order of a case to the start of its pytest, on free resources."""
 
 
 def require_ray(address: str) -> None:

@@ -1,4 +1,4 @@
-"""Results for GitHub: a job's summary, a pull request's comment, and annotations."""
+"""Report results to GitHub: a job's summary, a pull request's comment, annotations."""
 
 from pytest_mlperf.extension import Format
 

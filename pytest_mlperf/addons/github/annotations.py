@@ -1,4 +1,4 @@
-"""Results as workflow commands, which GitHub shows at the suite's lines."""
+"""Write results as workflow commands, which GitHub shows at the suite's lines."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ WARNED_OUTCOMES = (Outcome.SUSPECT, Outcome.PROVISIONAL, Outcome.INCONCLUSIVE, O
 
 
 def report(session: ReportedSession) -> str:
-    """Return workflow commands: errors for what failed or is absent, warnings for what is open."""
+    """Return workflow commands: errors for failed or absent tests, warnings for undecided."""
     cases, absent = session.results.cases, session.absent
     failed = [result for result in cases if result.failed]
     warned = [r for r in cases if not r.failed and r.verdict.outcome in WARNED_OUTCOMES]
@@ -26,7 +26,7 @@ def report(session: ReportedSession) -> str:
 
 
 def _of(kind: str, results: Sequence[CaseResult], room: int) -> list[str]:
-    """Return a line for each, the last one for what does not fit."""
+    """Return at most `room` commands; the last one counts the results that do not fit."""
     fits = results if len(results) <= room else results[: room - 1]
     lines = [
         _command(
@@ -40,7 +40,7 @@ def _of(kind: str, results: Sequence[CaseResult], room: int) -> list[str]:
 
 
 def _command(kind: str, message: str, **where: str) -> str:
-    """Return a workflow command; its parts cannot end it or begin another.
+    """Return a workflow command; escape text that would end it or begin another one.
 
     Source: https://docs.github.com/en/actions/reference/workflow-commands-for-github-actions
     """

@@ -1,4 +1,4 @@
-"""Results as the comment of a pull request."""
+"""Write results as the comment of a pull request."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from pytest_mlperf.stores.foreign import read_foreign
 from pytest_mlperf.stores.results import digest_of
 
 MARKER = "<!-- pytest-mlperf -->"
-"""First line of the comment: by it the next run finds the one to replace."""
+"""First line of the comment, by which the next run finds the comment to replace."""
 
 COMMENT_LIMIT = 65_536
-"""Characters of a comment on GitHub."""
+"""GitHub's maximum length of a comment [characters]."""
 
 PATHS_SHOWN, PATH_LENGTH = 20, 200
-"""Files that are named above the verdict, the rest are counted; characters of a file's path."""
+"""Maximum number of files named above the verdict, and maximum characters of a path."""
 
 MAX_LISTED_FAILURES = 10
-"""Failures of a cause that have their numbers and command; the table has all."""
+"""Maximum failures per cause with numbers and command; the table has all failures."""
 
 FOLDED_OUTCOMES = frozenset({Outcome.OK, Outcome.IMPROVED, Outcome.RECORDED})
 
 
 def report(session: ReportedSession) -> str:
-    """Return a pull request's comment: the verdict first, what is not ok, the rest folded.
+    """Return a pull request's comment: the verdict, tests that are not ok, the others folded.
 
-    It has so many characters at most, counted as bytes; what is cut is counted.
+    The comment has at most `COMMENT_LIMIT` bytes; it states the number of rows cut.
     """
     results = session.results
     loud = [result for result in results.cases if result.verdict.outcome not in FOLDED_OUTCOMES]
@@ -52,9 +52,9 @@ def report(session: ReportedSession) -> str:
 
 
 def own_files(session: ReportedSession) -> list[str]:
-    """Return the files that verdicts rest on and that the branch does not have like this.
+    """Return the files that determine verdicts and differ from the target branch's.
 
-    They stand before the verdict, because whoever changes them decides what passes.
+    The comment lists them before the verdict, because such changes can let a test pass.
     """
     branch, listed = session.arguments.get("branch"), session.arguments.get("judged_by")
     paths = _listed_files(listed) if listed else set[str]()
@@ -65,7 +65,7 @@ def own_files(session: ReportedSession) -> list[str]:
 
 
 def _differs(branch: Path, path: str, digest: str) -> bool:
-    """Check a file of foreign results against the branch; one outside of it always differs."""
+    """Check whether the branch has other content; a path outside the branch always differs."""
     inside = not Path(path).is_absolute() and ".." not in Path(path).parts
     return not inside or digest_of(branch / path) != digest
 

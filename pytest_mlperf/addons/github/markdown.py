@@ -1,4 +1,4 @@
-"""Results as Markdown: a job's summary, and parts of a pull request's comment."""
+"""Write results as Markdown: a job's summary, and parts of a pull request's comment."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from pytest_mlperf.reports.terminal.advice import machine_wide, session_verdict,
 from pytest_mlperf.reports.terminal.precisions import origin, precision_section
 
 SUMMARY_LIMIT = 1_048_576
-"""Bytes of a step's summary on GitHub."""
+"""GitHub's maximum size of a step's summary [bytes]."""
 
 COLUMNS = ("test", "verdict", "metric", "baseline", "now", "vs base", "interval", "limit")
 MAX_LISTED_NOTES = 3
 
 
 def report(session: ReportedSession, *, limit: int = SUMMARY_LIMIT) -> str:
-    """Return a job's summary: the verdict, what failed and why, precisions, and every test.
+    """Return a job's summary: the verdict, failures by cause, precisions, and every test.
 
-    It has so many bytes at most; what is cut is counted.
+    It has at most `limit` bytes, and states the number of rows cut.
     """
     results = session.results
     blocks = [
@@ -47,7 +47,7 @@ def _facts(results: Results) -> Iterator[str]:
 
 
 def code(text: str) -> str:
-    """Return foreign text as code, whatever backticks it holds; of none, a space."""
+    """Return untrusted text as a code span, even if it has backticks; a space for ""."""
     shown = "".join(c if c.isprintable() else " " for c in text) or " "
     ticks = 1
     while "`" * ticks in shown:
@@ -57,7 +57,7 @@ def code(text: str) -> str:
 
 
 def opening(session: ReportedSession, before: str, after: str = "") -> Iterator[str]:
-    """Yield the verdict between two texts, counts, and what is missing."""
+    """Yield the verdict between two texts, the counts of outcomes, and missing tests."""
     results, absent = session.results, session.absent
     yield f"{before}mlperf: {session_verdict(results, absent)[1]}{after}\n\n{_counts(results)}\n"
     for text in machine_wide(results):
@@ -76,7 +76,7 @@ def _counts(results: Results) -> str:
 
 
 def section(title: str, lines: Iterable[str]) -> Iterator[str]:
-    """Yield a heading and lines; nothing without lines."""
+    """Yield a heading and lines; yield nothing if there are no lines."""
     for place, line in enumerate(lines):
         if not place:
             yield f"\n### {title}\n\n"
@@ -88,7 +88,7 @@ def failures(results: Results, most: int, *, notes: bool = False) -> Iterator[st
 
     Args:
         most: Number of tests of a cause that are listed; the others are counted.
-        notes: Add what would settle each verdict, its first notes, and what changed.
+        notes: Add how to decide each verdict, its first notes, and the changes since the baseline.
     """
     groups = failure_groups(results)
     for group in groups:
@@ -116,7 +116,7 @@ def _notes(result: CaseResult) -> list[str]:
 
 
 def settling_lines(results: Results) -> Iterator[str]:
-    """Yield what would settle open verdicts, and what was measured again."""
+    """Yield how to decide undecided verdicts, and which cases were measured again."""
     actions = (f"- {escape(cases)}: {escape(text)}\n" for text, cases in settling(results.cases))
     yield from section("Provisional", actions)
     facts = ((result.verdict.case.id, facts_of(result)) for result in results.cases)
@@ -126,7 +126,7 @@ def settling_lines(results: Results) -> Iterator[str]:
 
 
 def results_table(title: str, results: Iterable[CaseResult], *, open_: bool) -> Iterator[str]:
-    """Yield a table piece by piece, so that it can be cut between its rows."""
+    """Yield a table row by row, so that `within` can cut it between rows."""
     listed = list(results)
     if not listed:
         return
@@ -146,7 +146,7 @@ def results_table(title: str, results: Iterable[CaseResult], *, open_: bool) -> 
 
 
 def _with_baseline(result: CaseResult) -> Iterator[dict[str, str]]:
-    """Yield the rows of a test with its baseline, and with its headline where none has a metric."""
+    """Yield a test's rows with its baseline; a test without metrics has its headline."""
     verdict = result.verdict
     scores = {score.metric: cells_of(score)["baseline"] for score in verdict.paired}
     for row in rows(result):
@@ -173,7 +173,7 @@ def _precisions(results: Results) -> Iterator[str]:
 
 
 def within(blocks: Iterable[str], last: Iterable[str], limit: int) -> str:
-    """Join the blocks that fit into the limit, then `last`; close a fold that was cut."""
+    """Join the blocks that fit into `limit` bytes, then `last`; close a cut <details>."""
     end = "".join(last)
     reserve = len(end.encode()) + 200
     shown, size, cut, folded = list[str](), 0, 0, False

@@ -47,11 +47,11 @@ DOUBTFUL = 2
 
 
 class _Broke(Exception):
-    """A build gives no comparable runs; the text says why."""
+    """Report that a build gives no comparable runs; the text is the reason."""
 
 
 class _BisectSide(CaseRunner):
-    """One side of a comparison: if it is broken, a `later` one is skipped, the good one fails."""
+    """One side of a comparison: if it breaks, a `later` build is skipped, the good one fails."""
 
     later = False
 
@@ -101,8 +101,8 @@ class Proof:
     Attributes:
         before: Exclusive begin of the smallest range that is proven to contain the drop.
         now: Inclusive end of the range.
-        metric: Metric that dropped across it.
-        speed: Its relative speed.
+        metric: Metric that dropped across the range.
+        speed: Relative speed of the metric, end over begin of the range.
         direct: Whether both ends were compared with each other, not each with the good build.
         rest: Other ranges that are proven to contain a part of the drop.
     """
@@ -311,7 +311,7 @@ class Bisection:
     def proof(self) -> Proof:
         """Return the conclusion of all comparisons; compare the last two builds directly.
 
-        If these do not differ for sure, it is the smallest range that does.
+        If they do not provably differ, the conclusion is the smallest range that does.
         """
         left = self.range
         first = self.beside_good[left.bad]

@@ -1,8 +1,8 @@
 """Search for the first bad commit: choose the next one, and combine all comparisons.
 
-Commits are numbered from 0, the good one, to `last`, the bad one. Each is compared with the good
-one only, so its mark says nothing about its neighbours: `smallest_drop` and a direct comparison at
-the end do.
+Commits are numbered from 0, the good one, to `last`, the bad one. The search compares each commit
+only with the good one. `smallest_drop` and a direct comparison at the end compare neighbouring
+commits.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ AS_ITSELF = RelativeSpeed(ratio=1.0, low=1.0, high=1.0)
 
 
 def speed_of(ratio: Ratio) -> RelativeSpeed:
-    """Return a ratio without its decision."""
+    """Convert a ratio to a relative speed; drop its decision."""
     return RelativeSpeed(ratio=ratio.ratio, low=ratio.low, high=ratio.high)
 
 
@@ -118,7 +118,7 @@ def across(before: RelativeSpeed, now: RelativeSpeed) -> RelativeSpeed:
 
 
 def smallest_drop(speeds: Mapping[int, RelativeSpeed]) -> tuple[int, int] | None:
-    """Return the nearest two commits (the first such pair) of which the later is surely worse."""
+    """Return the nearest pair of commits whose later one is provably worse; the first such."""
     proven = [
         (now - before, before, now)
         for before, now in combinations(sorted({0, *speeds}), 2)
@@ -147,7 +147,7 @@ def excluded_by_good(limit: float, whole: RelativeSpeed, *, falls: bool) -> floa
 
 
 PARTIAL_DROP_SHARE = 0.75
-"""A smaller share of the log ratio of the drop is reported as a part of it."""
+"""Share of the drop's log ratio below which a change is reported as a part of the drop."""
 
 
 def is_part(speed: RelativeSpeed, whole: RelativeSpeed) -> bool:

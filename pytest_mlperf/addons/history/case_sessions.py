@@ -18,7 +18,7 @@ from pytest_mlperf.stores.sessions import Sessions
 def histories_here(
     names: Sequence[str], url: str, runs_dir: Path, notes: list[str]
 ) -> list[CaseHistory]:
-    """Return the histories of cases by id or unique part of it, ordered by their last session.
+    """Return the histories of cases by id or unique part of an id, sorted by last session.
 
     They are in the store, or in the results files of the runs folder if the default store does not
     exist. Unreadable files are added to `notes`.

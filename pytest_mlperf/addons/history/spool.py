@@ -53,7 +53,7 @@ class Delivery:
 
 
 def deliver(url: str, runs_dir: Path, results: Results, file: Path) -> Delivery:
-    """Send a session to a store, and all earlier ones that wait for it.
+    """Send a session to a store, and all earlier sessions that were not sent yet.
 
     The results file is spooled first, so that nothing is lost if the process ends early.
     """

@@ -1,4 +1,4 @@
-"""Results as one HTML page, and a store as a site."""
+"""Write results as one HTML page, and a store as a site."""
 
 from pytest_mlperf.extension import Format
 

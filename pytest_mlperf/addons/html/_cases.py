@@ -1,4 +1,4 @@
-"""What the page writes of each case: every test with its table, its reasons and its commands."""
+"""Build the page's section of every case: tests with tables, reasons and commands."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pytest_mlperf.reports.rows import all_tables, facts_of, notes_of, title
 from pytest_mlperf.reports.terminal.advice import commands
 
 MAX_TOLD_BASELINES = 10
-"""Accepted baselines, the newest, whose reason is told; of those before them only the value."""
+"""Number of newest accepted baselines shown with their reason; older ones have only the value."""
 
 MAX_REASON_CHARACTERS = 160
 MAX_LISTED_VALUES = 8
@@ -32,7 +32,7 @@ _DAY_S = 86_400
 
 
 def figures_of(group: Grouped, beside: RunFiles, most: int) -> list[Packed]:
-    """Return what is drawn when a case is opened, with so many accepted baselines at most."""
+    """Return the plots of an opened case, with at most `most` accepted baselines."""
     figures: list[Packed] = []
     seen: set[str] = set()
     for result in group.results:
@@ -137,7 +137,7 @@ def _level(history: CaseHistory) -> str:
 
 
 def _unit(metric: str, value: float) -> tuple[str, float]:
-    """Return the unit that a time is best read in, and how many of it a second is."""
+    """Return a readable unit for a time, and its number per second; "" and 1 for others."""
     if METRICS[metric].unit != "s":
         return "", 1.0
     units = (("s", 1.0), ("ms", 1e3))
@@ -146,7 +146,7 @@ def _unit(metric: str, value: float) -> tuple[str, float]:
 
 @lru_cache(maxsize=10_000)
 def _days(moment: str) -> float | int:
-    """Return days since 1970, UTC; of what is no date, 0."""
+    """Return days since 1970, UTC; 0 for a text that is no date."""
     when = moment_of(moment)
     if when is None:
         return 0
@@ -155,7 +155,7 @@ def _days(moment: str) -> float | int:
 
 
 def _steps(days: Sequence[float]) -> list[float | int]:
-    """Return the first day, then how many days each is after the whole one before."""
+    """Return the first day, then each day's distance from the whole part of the previous."""
     before, steps = 0, list[float | int]()
     for day in days:
         steps.append(round(day - before, 4))
@@ -164,14 +164,14 @@ def _steps(days: Sequence[float]) -> list[float | int]:
 
 
 def engine_version(fingerprint: Mapping[str, str]) -> str:
-    """Return the engine with its version, as far as a fingerprint says."""
+    """Return the engine and its version, if the fingerprint has them."""
     engine = fingerprint.get("engine.engine") or fingerprint.get("engine", "").rpartition(":")[2]
     version = fingerprint.get("engine.version") or fingerprint.get(f"engine.{engine}", "")
     return f"{engine} {version}".strip()[:MAX_REASON_CHARACTERS]
 
 
 def _curve(result: CaseResult, record: Record | None) -> Iterator[Packed]:
-    """Yield throughput over what a user sees, by requests under way, now and in the baseline."""
+    """Yield throughput over speed per user, by concurrency, now and in the baseline."""
     verdict = result.verdict
     if verdict.case.scenario == Scenario.OPEN_LOOP:
         yield from _over_rates(result, record)
@@ -211,7 +211,7 @@ def _curve(result: CaseResult, record: Record | None) -> Iterator[Packed]:
 
 
 def _over_rates(result: CaseResult, record: Record | None) -> Iterator[Packed]:
-    """Yield each figure that an open loop is judged by over the rates, now and in the baseline."""
+    """Yield a plot of every judged OpenLoop metric over the rates, now and in the baseline."""
     judged = [m for m in gated(result) if point_of(m.metric)]
     runs = [run.metrics for run in result.verdict.runs if not run.invalid]
     before = [run.metrics for run in record.runs] if record else []
@@ -240,7 +240,7 @@ def _over_rates(result: CaseResult, record: Record | None) -> Iterator[Packed]:
 
 
 def _on_step(row: Sequence[Any], rows: Sequence[Sequence[Any]]) -> bool:
-    """Whether no other point of the same curve is faster both in all and for one user."""
+    """Check whether no other point of the curve has more total and more per-user speed."""
     (when, point, user, rate, *_) = row
     return not any(
         other[0] == when and other[1] != point and other[2] >= user and other[3] >= rate
@@ -296,7 +296,7 @@ def _points(timed: str, runs: Sequence[Mapping[str, float]]) -> list[tuple[float
 
 
 def _row(when: str, share: float, seconds: float, limit_text: str = "") -> list[Any]:
-    """Return a point with the rank that stretches the tail: log10 of 1 / (1 - share)."""
+    """Return a percentile's row; its x position log10(1 / (1 - share)) stretches the tail."""
     rank = round(-math.log10(max(1 - share, 1e-9)), 3) + 0.0
     text = quantity("latency_p50", seconds)
     shown = percent(share) if share < 0.9995 else f"{100 * share:.5g} %"
@@ -318,7 +318,7 @@ def _moments(moments: Sequence[Sequence[float]]) -> Packed:
 def shown(
     cases: Sequence[Grouped], causes: Mapping[str, Sequence[str]]
 ) -> tuple[list[Packed], dict[str, list[Subject]]]:
-    """Return what the template writes of each case, and the environments by `in_words`."""
+    """Return the template's data of every case, and the environments by `in_words`."""
     environments: dict[str, list[Subject]] = defaultdict(list)
     listed = []
     for group in cases:
@@ -344,7 +344,7 @@ def shown(
 
 
 def common_facts(subjects: Sequence[Subject]) -> list[tuple[str, str]]:
-    """Return what is known of subjects of an environment; what differs has all values."""
+    """Return the facts of an environment's subjects; a fact that differs lists its values."""
     values: dict[str, dict[str, None]] = defaultdict(dict)
     for one in subjects:
         for name, value in {**one.identity, **one.fingerprint, **one.surroundings}.items():
@@ -353,7 +353,7 @@ def common_facts(subjects: Sequence[Subject]) -> list[tuple[str, str]]:
 
 
 def in_words(subject: Subject) -> str:
-    """Return machine and engine of an environment in a line."""
+    """Return engine, version and machine of an environment in one line."""
     parts = [f"{name} {value}" for name, value in subject.identity.items() if value is not None]
     return ", ".join([*filter(None, [engine_version(subject.fingerprint)]), *parts])
 

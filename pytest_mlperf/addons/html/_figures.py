@@ -1,4 +1,4 @@
-"""Figures about the whole session: what changed, where, how accurate it is, and its single runs."""
+"""Build the figures of the whole session: changes, accuracy, noise, energy, cost and time."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from pytest_mlperf.reports.terminal.precisions import precision_points
 _TITLES = {metric.title for metric in METRICS.values()}
 
 MAX_DRAWN_LIMITS = 4
-"""Changes of more limits than this are drawn at the edge, so that they leave room for others."""
+"""Changes beyond this multiple of their limit are drawn at the edge of the plot."""
 
 
 def forest(cases: Sequence[Grouped]) -> Figure:
-    """Return every change with its interval beside what is tolerated."""
+    """Return every change with its interval and its limit."""
     rows = [row for place, group in enumerate(cases) for row in _changes(place, group)]
     rows.sort(key=lambda row: (TONES.index(row["tone"]), row["used"] or 0.0))
     return Figure(
@@ -66,7 +66,7 @@ def _changes(place: int, group: Grouped) -> Iterator[Row]:
 
 
 def _whole(verdict: Verdict, metric: MetricVerdict) -> Outcome | None:
-    """Return a metric's word: the test's, where that is none of its metrics'."""
+    """Return a metric's outcome; the test's outcome if no metric has that one."""
     outcomes = {each.outcome for each in verdict.metrics}
     return metric.outcome if verdict.outcome in outcomes else verdict.outcome
 
@@ -109,7 +109,7 @@ def _falls(metric: str) -> bool:
 def _shares(
     change: MetricVerdict | PairedVerdict, limit: float | None, *, falls: bool
 ) -> dict[str, float | None]:
-    """Return a change and its ends as shares of its limit: above 0 better, -1 at the limit."""
+    """Return a change and its interval as multiples of the limit: > 0 better, -1 the limit."""
     unit = abs(limit or 0.0) * (-1 if falls else 1)
     used, low, high = (
         None if share is None or not unit else round(share / unit, 3) + 0.0
@@ -160,7 +160,7 @@ def _cell(place: int, group: Grouped, workload: str, accelerator: str) -> Row:
 
 
 def relative(cases: Sequence[Grouped]) -> Figure:
-    """Return how fast each workload is on each accelerator, beside the fastest."""
+    """Return each workload's speed on each accelerator, relative to the fastest one."""
     rates: dict[str, dict[str, tuple[float, str, int]]] = {}
     for place, group in enumerate(cases):
         if rated := _rate(group):
@@ -206,7 +206,7 @@ def _rate(group: Grouped) -> tuple[str, float] | None:
 
 
 def accuracy(cases: Sequence[Grouped]) -> Figure:
-    """Return every score beside its reference and what the gate asks for."""
+    """Return every score with its reference and the gate's minimum."""
     return Figure(
         name="accuracy",
         title="Accuracy",
@@ -252,7 +252,7 @@ def _around(reference: float, paired: PairedVerdict | None) -> list[float | None
 
 
 def spread(cases: Sequence[Grouped], beside: RunFiles) -> Figure:
-    """Return how much runs of the same build differ, now and in the baseline."""
+    """Return the spread of runs of the same build, now and in the baseline."""
     return Figure(
         name="spread",
         title="Run-to-run spread",
@@ -302,7 +302,7 @@ def _variation(values: Sequence[float]) -> float | None:
 
 
 def strip(cases: Sequence[Grouped]) -> Figure:
-    """Return which runs are drawn as dots, beside the runs of their baselines."""
+    """Return the metrics whose single runs are drawn as dots next to the baseline's."""
     rows = [
         {"case": place, "row": title(metric.metric), "falls": _falls(metric.metric)}
         for place, result, metric in _judged(cases)
@@ -368,7 +368,7 @@ def _efficiency(place: int, when: str, runs: Sequence[Mapping[str, float]]) -> I
 
 
 def cost(cases: Sequence[Grouped]) -> Figure:
-    """Return what a million tokens or samples cost."""
+    """Return the cost of a million tokens or samples."""
     rows: list[Row] = []
     for place, group in enumerate(cases):
         result = next((each for each in group.results if each.verdict.cost), None)
@@ -389,7 +389,7 @@ def cost(cases: Sequence[Grouped]) -> Figure:
 
 
 def spent(cases: Sequence[Grouped], beside: RunFiles) -> Figure:
-    """Return where the time of each case went."""
+    """Return the time of each case by `TIME_PARTS`."""
     rows: list[Row] = []
     for place, group in enumerate(cases):
         processes = max(
@@ -434,7 +434,7 @@ MAX_LISTED_ENTRIES = 20
 
 
 def precisions(cases: Sequence[Grouped]) -> Figure:
-    """Return score over speed of each precision, both in shares of the reference entry's."""
+    """Return score over speed of each precision, both relative to the reference entry."""
     places = {group.case: place for place, group in enumerate(cases)}
     points, absent = precision_points(result for group in cases for result in group.results)
     rows = [

@@ -1,4 +1,4 @@
-"""Put the page together: one file that loads nothing and runs no script but its own two."""
+"""Assemble the page: one file that loads nothing and runs only its own two scripts."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def counts(outcomes: Iterable[str]) -> list[tuple[Tone, str, int]]:
 
 
 def about(results: Results) -> list[tuple[str, str]]:
-    """Return when and with what the session was made."""
+    """Return start, duration, commit, profile, round and versions of the session."""
     profiles = " and ".join(sorted({result.profile for result in results.cases}))
     rounds = " and ".join(sorted({result.round for result in results.cases}))
     verdicts = [result.verdict for result in results.cases]
@@ -78,7 +78,7 @@ def about(results: Results) -> list[tuple[str, str]]:
 
 
 def doubts(results: Results) -> Iterator[tuple[Tone, str]]:
-    """Yield what a reader must know before trusting the verdicts."""
+    """Yield reasons to trust or doubt the verdicts, with their tone."""
     cases = results.cases
     for share in sorted({result.handicap for result in cases if result.handicap}):
         text = f"Slowed on purpose (--mlperf-handicap {100 * share:g} %): not to be recorded."
@@ -145,19 +145,19 @@ def _machine(results: Results) -> Iterator[tuple[Tone, str]]:
 
 MAX_HTML_BYTES = 5 * 10**6
 CUTS = ((200, 10_000), (50, 10_000), (10, 2_000), (10, 1_000), (5, 400), (2, 100))
-"""How many accepted baselines of a metric and how many cases are shown: the first that fits."""
+"""Maximum baselines per metric, and maximum cases; the first pair that fits the size is used."""
 
 TRACES = 1_200_000
-"""Characters of JSON for figures over a run's time, of all cases together; the rest is left out."""
+"""Maximum characters of JSON for all plots over a run's time; further plots are left out."""
 
 ENVIRONMENTS = 200
-"""Environments that are listed; the results file has all."""
+"""Maximum number of listed environments; the results file has all."""
 
 MAX_LISTED_FAILURES = 10
-"""Failures of a cause that the first section names; the cases below have all."""
+"""Maximum failures per cause that the first section names; the cases below have all."""
 
 MAX_LISTED_TESTS = 50
-"""Skipped and absent tests that are named."""
+"""Maximum number of named skipped and absent tests."""
 
 
 def render(
@@ -167,9 +167,9 @@ def render(
     *,
     largest: int = MAX_HTML_BYTES,
 ) -> str:
-    """Return the page, of so many bytes at most.
+    """Return the page, with at most `largest` bytes.
 
-    Older history is left out first, then cases that are fine, and the page says so.
+    If it is larger, older history is omitted first, then passed cases; the page says so.
     """
     failures = failure_groups(results, beside.records)
     causes = {
@@ -212,7 +212,7 @@ def _of_cases(
     points: int,
     listed: int,
 ) -> dict[str, Any]:
-    """Return what the template writes of cases: the first so many, those that failed first."""
+    """Return the template's data of the first `listed` cases; failed cases come first."""
     cases = every[:listed]
     sections, environments = shown(cases, causes)
     drawn, left_out = _case_figures(cases, beside, points)
@@ -283,7 +283,7 @@ def _data(
 
 
 def page_environment() -> Any:
-    """Return what makes pages of templates: every text in it is escaped and inert."""
+    """Return Jinja's environment; it escapes every text, and removes control characters."""
     import jinja2
 
     return jinja2.Environment(
@@ -297,7 +297,7 @@ def page_environment() -> Any:
 
 
 def as_json(content: Any) -> str:
-    """Return JSON that cannot end the script element it stands in, nor begin another."""
+    """Return JSON that can neither end the page's <script> element nor begin another."""
     try:
         text = json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     except ValueError:  # a figure of a file from elsewhere is no number
@@ -306,12 +306,12 @@ def as_json(content: Any) -> str:
 
 
 def safe_text(text: str) -> str:
-    """Return a text as the page shows it: nothing in it turns a line round or hides in it."""
+    """Return a text with control, bidirectional and invisible characters escaped."""
     return visible(text, keep="\n\t\u00a0")
 
 
 def _finite(content: Any) -> Any:
-    """Return content with nothing in the place of what is no number, or endless."""
+    """Return content with None in place of NaN and infinite numbers."""
     if isinstance(content, dict):
         return {key: _finite(value) for key, value in content.items()}
     if isinstance(content, list | tuple):
@@ -320,7 +320,7 @@ def _finite(content: Any) -> Any:
 
 
 def text_of(name: str) -> str:
-    """Return a file of this package: a template, a style, a script."""
+    """Return the text of a template, style or script of this package."""
     return files("pytest_mlperf.addons.html").joinpath(name).read_text("utf-8").strip()
 
 
@@ -328,7 +328,7 @@ def text_of(name: str) -> str:
 def bundled() -> str:
     """Return Vega-Lite, Vega and their expression interpreter as one script.
 
-    Making it takes longer than a page, so it is kept by the library's version.
+    It takes longer to build than a page, so it is cached by the library's version.
     """
 
     def make() -> str:
@@ -341,7 +341,7 @@ def bundled() -> str:
 
 
 def _policy(style: str, *scripts: str) -> str:
-    """Return the page's own limits: its two scripts and its style, and nothing from anywhere."""
+    """Return the Content-Security-Policy: only the page's own scripts and style may load."""
     allowed = " ".join(map(_digest, scripts))
     return (
         f"default-src 'none'; script-src {allowed}; style-src {_digest(style)}; "

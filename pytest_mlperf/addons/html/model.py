@@ -1,4 +1,4 @@
-"""What the page shows: figures with their rows, and what lies beside a results file."""
+"""Define the page's data: figures with their rows, and files next to a results file."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from pytest_mlperf.core.verdict import SEVERITY, MetricVerdict
 from pytest_mlperf.extension import Case, CaseResult
 
 Row = dict[str, Any]
-"""What is drawn and written, by field; "case" is its place in the list of cases."""
+"""A row of a figure and its table, by field; "case" is the index of its case."""
 
 Packed = dict[str, Any]
-"""A figure of one case, in as few numbers as the page's script needs."""
+"""A figure of one case, as compact JSON for the page's script."""
 
 Tone = Literal["fail", "open", "good", "note"]
-"""What a colour and a shape say of a verdict: failed, undecided, fine, only reported."""
+"""Colour and shape of a verdict: failed, undecided, passed, or only reported."""
 
 TONES: tuple[Tone, ...] = ("fail", "open", "note", "good")
-"""What matters most first."""
+"""Tones in the order of importance."""
 
 TIME_PARTS = ("before", "load", "warm-up", "measured", "accuracy pass")
 _OPEN = frozenset(SEVERITY[SEVERITY.index(Outcome.SUSPECT) : SEVERITY.index(Outcome.EXPECTED) + 1])
@@ -36,12 +36,12 @@ class Figure:
     """A plot with its table; plots.js says how its rows are drawn.
 
     Attributes:
-        name: Of the figure in plots.js.
-        says: How to read it, one sentence.
-        rows: What matters most first, all with the same fields; empty: nothing to show.
-        without: What would give it data, one sentence.
-        open: Unfolded when the page opens.
-        runs: A row names a metric of a case, and stands for its runs: these are in its history.
+        name: Name of the figure in plots.js.
+        says: One sentence on how to read the figure.
+        rows: Most important rows first, all with the same fields; empty if there is no data.
+        without: One sentence on how to get data, shown if `rows` is empty.
+        open: Whether the figure is unfolded when the page opens.
+        runs: Whether each row stands for the runs of a metric, which its case's history has.
     """
 
     name: str
@@ -55,13 +55,13 @@ class Figure:
 
 @dataclass(frozen=True, kw_only=True)
 class Percentiles:
-    """Part of a run's distribution of one time.
+    """Percentiles of one measured time of a run.
 
     Attributes:
-        timed: Which time: "latency", "ttft", "tpot".
-        points: Share of the queries, and the seconds within which they were done.
-        limit_s: What LoadGen was told as the limit; None: no limit.
-        limit_share: Share of the queries that must keep it.
+        timed: Measured time: "latency", "ttft" or "tpot".
+        points: Share of the queries, and their maximum time [s].
+        limit_s: LoadGen's limit [s]; None if there is none.
+        limit_share: Share of the queries that must be within the limit.
     """
 
     timed: str
@@ -72,20 +72,19 @@ class Percentiles:
 
 @dataclass(frozen=True, kw_only=True)
 class RunFiles:
-    """What lies beside a results file, by test id; what is not there is left out.
+    """Content of files next to a results file, by test id; missing files have no entry.
 
     Attributes:
         records: The baseline's record that the verdict was judged against.
-        versions: Dates on which another engine version was accepted, and which, by git.
-        percentiles: Of the last run.
-        moments: Of the last run, for each part of it: seconds after the run began, p50 and p99 in
-            seconds of the queries that ended in it, and how many waited or ran at its end.
-        power: Of the last run; see `_beside.power_of`.
+        versions: Dates on which another engine version was accepted, and the version, from git.
+        percentiles: Percentiles of the last run.
+        moments: A row for each part of the last run's time: time since its begin [s], p50 and p99
+            [s] of the queries that ended in the part, and the queries in flight at its end.
+        power: Power of the last run, see `report.power_of`.
         spent: Seconds by `TIME_PARTS`, for each run, oldest first.
-        sessions: Of each case id the sessions that a store remembers, this one among them, in
-            series that may be compared.
-        folder: The runs' folders lie below the results file.
-        notes: What was there and could not be read, and why.
+        sessions: Comparable series of sessions from a store, by case id, with this session.
+        folder: Whether the runs' folders are below the results file's folder.
+        notes: Files that could not be read, and the reasons.
     """
 
     records: Mapping[str, Record] = field(default_factory=dict)
@@ -104,7 +103,7 @@ class Grouped:
     """The tests of one case.
 
     Attributes:
-        label: Its name without what all cases of the session share.
+        label: Name without the parts that are equal in all cases of the session.
     """
 
     case: Case
@@ -113,7 +112,7 @@ class Grouped:
 
     @property
     def worst(self) -> CaseResult:
-        """The test that decides; one that failed before all others."""
+        """The test with the worst outcome; failed tests come first."""
         kinds = (Kind.PERFORMANCE, Kind.EFFICIENCY, Kind.PAIR, Kind.ACCURACY)
         return min(
             self.results,
@@ -126,12 +125,12 @@ class Grouped:
 
     @property
     def tone(self) -> Tone:
-        """Of the whole case."""
+        """Tone of the worst test."""
         return tone(self.worst.verdict.outcome, failed=self.worst.failed)
 
 
 def tone(outcome: Outcome | None, *, failed: bool = False) -> Tone:
-    """Return what colour and shape say of an outcome."""
+    """Return the tone of an outcome."""
     if outcome is None:
         return "note"
     if failed or outcome.fails:
@@ -148,7 +147,7 @@ def gated(result: CaseResult) -> list[MetricVerdict]:
 
 
 def grouped(results: Sequence[CaseResult]) -> list[Grouped]:
-    """Return the cases of a session, those that failed first, else in their order."""
+    """Return the cases of a session, worst outcome first."""
     by_case: dict[tuple[str, Case], list[CaseResult]] = {}
     for result in results:
         by_case.setdefault((result.suite, result.verdict.case), []).append(result)
@@ -163,7 +162,7 @@ def grouped(results: Sequence[CaseResult]) -> list[Grouped]:
 
 
 def _labels(cases: Sequence[Case]) -> dict[Case, str]:
-    """Return names in which only what tells cases apart stands beside workload and scenario."""
+    """Return names of workload, scenario, and those parts of the case that differ."""
     parts = ("engine", "precision", "accelerator")
     alike: dict[tuple[str, str], list[Case]] = {}
     for case in cases:
@@ -177,7 +176,7 @@ def _labels(cases: Sequence[Case]) -> dict[Case, str]:
 
 
 def rounded(value: float) -> float | int:
-    """Return a value with the digits that tables show: whole from 1,000 on, else four digits."""
+    """Round as tables do: to whole numbers from 1,000 on, else to four digits."""
     if not math.isfinite(value):  # a file from elsewhere may hold it
         return value
     return round(value) if abs(value) >= 999.95 else float(f"{value:.4g}")

@@ -1,4 +1,4 @@
-"""What an HTML report shows beside its results: baselines, LoadGen's logs, the sampler's files."""
+"""Read the files next to a results file for the HTML report: baselines, logs, GPU samples."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from pytest_mlperf.run.worker.clocks import LATENCIES_FILE as LATENCIES
 from pytest_mlperf.stores.database import opened, store_of
 
 MARGIN_SECONDS, MARGIN_SHARE = 5.0, 0.15
-"""So many seconds, or as much of the window, are shown before it and after it."""
+"""Time shown before and after the window: seconds, and share of the window's length."""
 
 MAX_TIME_COLUMNS, MAX_REASON_BANDS = 150, 60
-"""A line over time has at most twice so many points; a reason so many spans."""
+"""Number of parts of a line over time, two points each; maximum spans of a reason."""
 
 SILENT = 5.0
-"""A line is broken where readings are missing for so many of their usual intervals."""
+"""Multiple of the usual interval between readings above which a line has a gap."""
 
 THROTTLING_WORDS = {
     "hw_thermal_slowdown": "heat (hardware)",
@@ -53,11 +53,11 @@ THROTTLING_WORDS = {
 CAP = "sw_power_cap"
 
 Span = tuple[float, float]
-"""From when to when, seconds."""
+"""Begin and end [s]."""
 
 
 def power_of(folder: Path) -> Packed | None:
-    """Return power, clock and temperature of a run's GPUs, thinned out, as the figure "power".
+    """Return the figure "power" with a run's GPU power, clock and temperature, decimated.
 
     Times are seconds after LoadGen's window began; None if no GPU was sampled. `folder` has the
     performance run's logs; the sampler's file is above it.
@@ -142,7 +142,7 @@ def _trace(gpu: GpuLog, name: str, shown: Span, begin_s: float) -> Packed:
 
 
 def decimate(points: Sequence[Point], columns: int) -> list[Point]:
-    """Return the lowest and the highest point of each of so many equal parts of the time."""
+    """Return the lowest and the highest point in each of `columns` equal parts of the time."""
     if len(points) <= 2 * columns:
         return list(points)
     first_s = points[0][0]
@@ -159,7 +159,7 @@ def decimate(points: Sequence[Point], columns: int) -> list[Point]:
 
 
 def broken(kept: Sequence[Point], points: Sequence[Point]) -> list[tuple[float, float | None]]:
-    """Return the kept points, with a break, None, where readings are missing."""
+    """Return the kept points, with the value None inserted where readings are missing."""
     times = [time_s for time_s, _ in points]
     intervals = [later - earlier for earlier, later in pairwise(times)]
     most_s = SILENT * median(intervals) if intervals else 0.0
@@ -176,7 +176,7 @@ def broken(kept: Sequence[Point], points: Sequence[Point]) -> list[tuple[float, 
 def _held_back(
     gpus: Sequence[GpuLog], shown: Span, window: Span
 ) -> list[tuple[str, str, list[Span]]]:
-    """Return label, tone and spans of each reason, the worst first, of all GPUs together."""
+    """Return label, tone and spans of each throttling reason of all GPUs, worst first."""
     spans: dict[str, list[Span]] = {}
     shares: dict[str, dict[int, float]] = {}
     begin_s, end_s = window
@@ -199,7 +199,7 @@ def _held_back(
 
 
 def _label(reason: str, shares: Mapping[int, float], count: int) -> str:
-    """Return a reason with the largest share of the window, and whose it is if not of all."""
+    """Return a reason, its largest share of the window, and its GPUs if not all have it."""
     share = max(shares.values())
     per_cent = "< 1 %" if 0 < share < 0.01 else f"{100 * share:.0f} %"
     words = f"{THROTTLING_WORDS.get(reason, reason)} {per_cent}"
@@ -211,7 +211,7 @@ def _label(reason: str, shares: Mapping[int, float], count: int) -> str:
 
 
 def merged(spans: Sequence[Span], apart_s: float) -> list[Span]:
-    """Return spans in order, those less than `apart_s` from each other as one."""
+    """Return spans in order; join spans that are less than `apart_s` apart."""
     joined: list[Span] = []
     for begin_s, end_s in sorted(spans):
         if joined and begin_s - joined[-1][1] < apart_s:
@@ -231,8 +231,8 @@ _TIMED: tuple[Timed, ...] = ("latency", "ttft", "tpot")
 def folder_below(root: Path, named: str) -> Path | None:
     """Return a run's folder below the folder of its results file, or None.
 
-    A results file names folders of another machine: only the path's end is searched, and links out
-    of the folder are not followed.
+    A results file may have paths of another machine: only the end of a path is searched, and links
+    that lead out of the folder are not followed.
     """
     parts = PurePath(named).parts
     for length in range(min(MAX_RUN_FOLDERS, len(parts)), 0, -1):
@@ -295,7 +295,7 @@ def _logged(detail: Detail, timed: Timed) -> list[tuple[float, float]]:
 
 
 def _numbers_in(folder: Path, part: str) -> dict[str, float]:
-    """Return the numbers in a part of run.json; what is damaged is not known."""
+    """Return the positive numbers in a table of run.json; {} if the file is damaged."""
     path = _file(folder, "run.json")
     try:
         figures = parse_json(path.read_bytes())[part] if path else {}
@@ -310,7 +310,7 @@ def _positive(value: object) -> TypeGuard[float]:
 
 
 def moments_of(folder: Path) -> list[list[float]]:
-    """Return latencies over a run's time, see `RunFiles`; empty where the worker kept none."""
+    """Return `RunFiles.moments` of a run; [] if the worker stored no latencies over time."""
     path = _file(folder, LATENCIES)
     if path is None:
         return []
@@ -326,9 +326,9 @@ def moments_of(folder: Path) -> list[list[float]]:
 
 
 def spent_of(folder: Path, run: Run) -> dict[str, float]:
-    """Return where the time of a run's process went, by `TIME_PARTS`; empty without LoadGen's log.
+    """Return the seconds of a run by `TIME_PARTS`; {} without LoadGen's log in the folder.
 
-    A run began when its process was about to be started; the folder has its LoadGen logs.
+    A run begins just before its process is started.
     """
     detail = _detail(folder)
     if detail is None:
@@ -351,7 +351,7 @@ def spent_of(folder: Path, run: Run) -> dict[str, float]:
 
 
 def sessions_of(results: Results, store: str) -> dict[str, list[CaseHistory]]:
-    """Return what a store remembers of the cases of a session, which is among it, by case id."""
+    """Return the histories of a session's cases in a store, with this session, by case id."""
     with opened(store) as there:
         return there.histories_with(results)
 
@@ -370,7 +370,7 @@ def page_of(
     root: Path = Path(),
     store: str = "",
 ) -> str:
-    """Return the page of a session; search runs only below the file's folder.
+    """Return the page of a session; search for runs only below the file's folder.
 
     `store` holds earlier sessions; "" if there is none.
     """
@@ -389,7 +389,7 @@ def report(session: ReportedSession) -> str:
 
 
 class _Search:
-    """Looks beside a results file, and keeps what could not be read."""
+    """Read the files next to a results file, and note unreadable ones."""
 
     def __init__(self, folder: Path, root: Path) -> None:
         self._folder, self._root = folder, root
@@ -448,7 +448,7 @@ class _Search:
     def _try(
         self, read: Callable[Given, Found], *arguments: Given.args, **named: Given.kwargs
     ) -> Found | None:
-        """Return what is read; a file that is damaged costs its part of the page, and is told."""
+        """Return the result of `read`; on a damaged file add a note and return None."""
         try:
             return read(*arguments, **named)
         except (MlperfError, OSError) as error:

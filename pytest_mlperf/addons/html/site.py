@@ -1,4 +1,4 @@
-"""A store as a static site: a page with all cases and one for each; nothing comes from afar."""
+"""Write a store as a static site: an index page, and a page per case; load nothing remote."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ from pytest_mlperf.stores.database import opened, shown_url
 
 MAX_PAGE_CASES = 1000
 MAX_SLUG = 120
-"""Characters of a page's name."""
+"""Maximum characters of a page's file name."""
 
 ROWS = 20
-"""Sessions that a case's table lists, the newest ones; its plot has all."""
+"""Maximum number of sessions in a case's table, newest first; the plot has all."""
 
 DRIFTS = 30
-"""Changes of level that the first page lists, the newest ones."""
+"""Maximum number of level changes on the first page, newest first."""
 
 MARK = "pytest-mlperf-site"
-"""A file of this name says that a folder is a site, and may be replaced."""
+"""Name of the file that marks a folder as a site, which may be replaced."""
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; base-uri 'none'; form-action 'none'"
@@ -54,7 +54,7 @@ POLICY = (
 
 @dataclass(frozen=True, kw_only=True)
 class SiteCase:
-    """A case with its newest verdicts and the histories of what they gate first.
+    """A case with its newest verdicts, and the histories of their first gated metrics.
 
     Attributes:
         file: Name of its page.
@@ -67,12 +67,12 @@ class SiteCase:
 
     @cached_property
     def worst(self) -> LatestVerdict:
-        """The verdict that decides."""
+        """The verdict with the worst outcome."""
         return min(self.latest, key=lambda one: (not one.failed, _severity(one.outcome)))
 
     @cached_property
     def changes(self) -> list[tuple[CaseHistory, int]]:
-        """Every change of level, newest first: a history and the change's place in it."""
+        """Every change of level, newest first: a history, and the index of the change in it."""
         pairs = [(one, place) for one in self.histories for place in range(len(one.changes))]
         return sorted(pairs, key=_started, reverse=True)
 
@@ -85,7 +85,7 @@ def _started(change: tuple[CaseHistory, int]) -> str:
 def site_cases(
     latest: Sequence[LatestVerdict], read: Callable[[str], Sequence[CaseHistory]]
 ) -> list[SiteCase]:
-    """Return the cases of a store, failed ones first; `read` returns the histories of a metric."""
+    """Return a store's cases, failed ones first; `read` returns the histories of a metric."""
     by_case: dict[str, list[LatestVerdict]] = defaultdict(list)
     for one in latest:
         by_case[one.case].append(one)
@@ -125,7 +125,7 @@ def _tone(one: LatestVerdict) -> Tone:
 
 
 def write(url: str, folder: Path) -> int:
-    """Write the site of a store into a folder; return its pages."""
+    """Write the site of a store into a folder; return the number of pages."""
     with opened(url) as store:
         cases = site_cases(store.latest(), lambda metric: store.histories(metric=metric))
     project = Path(git_text("rev-parse", "--show-toplevel").strip()).resolve().name
@@ -139,8 +139,8 @@ def write_site(
 ) -> int:
     """Write the site into a folder, replacing an older one; return its number of pages.
 
-    The pages name the project, the store's `place`, and what else is told `about` the site.
-    Raises MlperfError if the folder holds something else, or cannot be written.
+    The pages name the project, the store's `place`, and the further facts `about` the site.
+    Raises MlperfError if the folder has other content, or cannot be written.
     """
     if folder.exists() and not (folder / MARK).is_file() and any(folder.iterdir()):
         raise MlperfError(f"{folder}: holds something that is no site of ours; name another folder")

@@ -49,7 +49,7 @@ examples:
 """
 
 
-PAIRS = re.compile(r"(more than )?\d+ pairs")
+PAIRS_TEXT = re.compile(r"(more than )?\d+ pairs")
 
 REPEATED: Mapping[str, Any] = {"action": "append", "default": []}
 
@@ -184,7 +184,7 @@ def _compared(base: Side, now: Side, settings: Settings) -> FileComparison:
         raise MlperfError(f"no metric {unknown[0]!r} in these files{nearest(unknown[0], names)}")
     notes = (*base.notes, *now.notes, *result.notes)
     if result.one_session:
-        notes += (next(filter(PAIRS.match, schedule((*base.runs, *now.runs), settings)), ""),)
+        notes += (next(filter(PAIRS_TEXT.match, schedule((*base.runs, *now.runs), settings)), ""),)
     return replace(result, notes=tuple(dict.fromkeys(filter(None, notes))))
 
 

@@ -80,7 +80,7 @@ class SuiteState:
 
 @dataclass(frozen=True, kw_only=True)
 class Looks:
-    """Import errors of libraries, and cached answers of other Pythons, by engine entry."""
+    """Import errors of libraries here; cached answers of other Pythons by engine entry."""
 
     failures: requirements.Failures
     runs_dir: Path
@@ -260,7 +260,7 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what the command takes."""
+    """Declare the arguments of the command."""
     add(parser, "suites", "--accelerator", "--json", "--baselines", "--runs-dir")
     parser.add_argument(
         "--all", action="store_true", help="show all checks, including unused engines and libraries"
@@ -328,13 +328,13 @@ def _suite_document(suite: SuiteState) -> dict[str, Any]:
 
 
 MAX_LINES, LAST_LINES = 25, 4
-"""Lines without --all, and the last of them that are always shown."""
+"""Maximum lines without --all, and the number of last lines that are always kept."""
 
 
 def brief(checks: Sequence[Check]) -> list[Check]:
     """Return checks for the short page: one line for all that pass, then the GPUs and notes.
 
-    Engines and libraries are left to the suites that need them.
+    Engines and libraries are reported by the suites that need them.
     """
     here = [c for c in checks if c.group in {"tools", "machine"} and c.state != "missing"]
     fine = [check.name for check in here if check.state == "ok" and check.name != "GPUs"]

@@ -36,7 +36,7 @@ from pytest_mlperf.run.logs import DETAIL, parse_detail
 from pytest_mlperf.suite.libraries import declared, extras, is_here
 
 ENOUGH_GIB = 1.0
-"""Less free space than this is worth a note."""
+"""Free space below which the page has a note [GiB]."""
 
 WATCH_SECONDS = 0.3
 
@@ -127,7 +127,7 @@ def gpu_sensors(machine: Machine) -> Iterator[Check]:
 
 
 def power_limits(machine: Machine, proc: Path = Path("/proc")) -> Iterator[Check]:
-    """Yield whether power limits can be set, and any that a killed process left."""
+    """Yield whether power limits can be set, and limits that a killed process left set."""
     if not machine.gpus:
         return
     notes = power_limit.noted(lease_place())

@@ -1,7 +1,7 @@
 """Check the libraries of engines in the Python that runs them.
 
 `python -m pytest_mlperf.cli.doctor.requirements` reads a question and writes an answer as JSON.
-Another Python, or a container, is asked by the script that starts its workers.
+The script that starts workers in another Python or a container starts this module there.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def library_trouble(use: str) -> str:
 
 @lru_cache(maxsize=256)
 def _asked(question: str, title: str = "checking the engine's library") -> tuple[str, ...]:
-    """Return class, message and options of an error, or "" and ""."""
+    """Return class, message and options of an error; the message is "" if there is none."""
     command = [sys.executable, "-m", "pytest_mlperf.cli.doctor.requirements"]
     try:
         done = finished(command, IMPORT_TIMEOUT_SECONDS, input=question)
@@ -212,8 +212,8 @@ ANSWER_SHAPES: Mapping[str, Fields] = {
     },
     "error": ERROR,
 }
-"""What it sends: how far it is, in the end what is lacking, and an engine's error: class, sentence
-and the options at fault."""
+"""Shapes of its messages: progress, then the missing libraries and an engine's error as class,
+sentence and wrong options."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,7 +227,8 @@ class OtherPython:
 def look_there(planned: Planned, job: Job, runs_dir: Path) -> OtherPython:
     """Ask the Python of a case's engine for missing libraries and errors.
 
-    The case must have its Python, model and valid options; that Python must read `runs_dir`.
+    The case must have its Python, model and valid options. That Python must have access to
+    `runs_dir`.
     """
     libraries = [*declared("engines", planned.engine.use)]
     libraries += declared("datasets", planned.data.source("performance").use)

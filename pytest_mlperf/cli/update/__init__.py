@@ -62,16 +62,16 @@ REPEATED = re.compile(
     r"--mlperf-(profile=(quick|official)|accelerator=[A-Za-z0-9._]+|power=(auto|require|off)"
     r"|timeout=[0-9.]+)|-o=mlperf_(control=(auto|off)|(lease_timeout|wait_idle)=[0-9.]+)"
 )
-"""Options of the session that are given again; a results file may be from elsewhere."""
+"""Session options that new runs repeat; others are dropped, as results files are untrusted."""
 
 PYTEST_ENVIRONMENT, PYTEST_USAGE = 3, 4
 """Exit codes of pytest: the accelerator is not here; a wrong option or test."""
 
 EXIT_WAIT_SECONDS = 30.0
-"""Pytest has so long to end after an interruption that the terminal sent to it as well."""
+"""Maximum time for pytest to end after Ctrl-C, which the terminal also sends to it."""
 
 Outcomes = Iterator[tuple[ToMeasure, Proposal | Kept | str]]
-"""A sentence says why something is refused."""
+"""Tests with their proposals; a text is the reason for a refusal."""
 
 
 def elsewhere(test: ToMeasure, machine: Machine) -> str | None:
@@ -135,7 +135,7 @@ def _made(
 
 
 def _place(root: Path) -> Path:
-    """Return the copy's path in its folder, so that results still name the original."""
+    """Return the path of the copy in its folder: that of `root` below the working folder."""
     here, there = Path.cwd().resolve(), root.resolve()
     inside = there != here and there.is_relative_to(here)
     return there.relative_to(here) if inside else Path("elsewhere")
@@ -176,7 +176,7 @@ def _run(command: Sequence[str]) -> int:
 
 
 def taken(test: ToMeasure, made: CaseResult | None, copy: Path, terms: Terms) -> Proposal | Kept:
-    """Return the proposal of new runs; raise BaselineError if they are refused."""
+    """Return the proposal from new runs; raise BaselineError if their values are refused."""
     if made is None:
         raise BaselineError("pytest did not measure it; see its output above")
     require_fit(made)
@@ -283,7 +283,7 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what the command takes."""
+    """Declare the arguments of the command."""
     add(parser, "results", "--write")
     parser.add_argument("--reason", help="why the values are accepted; stored in the baseline")
     parser.add_argument(

@@ -49,8 +49,8 @@ from pytest_mlperf.stores import accuracy_baselines, baselines
 from pytest_mlperf.stores.accuracy_baselines import Scores
 
 COPY = "update-"
-"""How the folder begins that runs made here record into: a copy of the baselines, at the path that
-they have below the working folder."""
+"""Prefix of the folder for new runs, which holds a copy of the baselines at their path below the
+working folder."""
 
 UNFIT_OUTCOMES = frozenset({Outcome.INVALID, Outcome.ERROR, Outcome.GATE_FAIL})
 """Outcomes whose values may never become a baseline."""
@@ -74,7 +74,7 @@ class Terms:
 
 @dataclass(frozen=True, kw_only=True)
 class ToMeasure:
-    """A test with too few values in its session; limits (shares) include energy."""
+    """A test with too few values in its session; `limits` (shares) include energy."""
 
     result: CaseResult
     root: Path

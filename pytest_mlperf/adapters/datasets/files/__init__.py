@@ -62,7 +62,7 @@ class FileOptions:
 
     @staticmethod
     def require(*places: tuple[bool, str]) -> None:
-        """Raise one UnavailableError for all missing files; each place is (exists, message)."""
+        """Raise one UnavailableError for all missing files; a place is (exists, message)."""
         if missing := [sentence for is_here, sentence in places if not is_here]:
             raise UnavailableError("; also ".join(missing))
 

@@ -6,7 +6,7 @@ file can waste memory and time, no more.
 The real classes of NumPy and pandas, and the unpickler in C, trust the file: `numpy.dtype`, which
 every array needs, takes flags that make NumPy read bytes as addresses; Arrow reads up to any stated
 end of a text; a key of 100,000 nested tuples crashes the process.
-tests/adapters/datasets/test_frames.py shows each.
+tests/adapters/datasets/test_frames.py has an example of each attack.
 """
 
 from __future__ import annotations

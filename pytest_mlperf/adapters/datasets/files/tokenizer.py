@@ -10,7 +10,7 @@ from pytest_mlperf.extension import text_of
 
 
 def require_tokenizer(folder: str) -> None:
-    """Refuse a folder of a tokenizer that is not here."""
+    """Raise an error if the folder of a tokenizer does not exist."""
     if not Path(folder).is_dir():
         raise UnavailableError(
             f"{folder}: this folder of a tokenizer does not exist; set the data set's tokenizer to "

@@ -142,8 +142,8 @@ class SquadDataset(files.FileDataset[_features.Feature]):
         "id" and "answers" of the question; "features", its number of features. "words" of the
         paragraph; "normalized", the basic tokens of each word with spaces between; "pieces", and
         "word_of_piece" for each. "first", the position of the window's first piece in the feature;
-        "start", its index in "pieces"; "length" of the window in pieces. "max_context", runs
-        [begin, end) of the pieces that no other window of the question shows with more context.
+        "start", its index in "pieces"; "length" of the window in pieces. "max_context", ranges
+        [begin, end) of the pieces for which this window is the best, see `max_contexts`.
         """
         feature = self._sample(index)
         paragraph = feature.paragraph

@@ -272,8 +272,8 @@ class Paragraph:
 class Feature:
     """A question and a window of its paragraph: pieces `start` to `start + length - 1`.
 
-    `numbers` are the ids of [CLS], the question and [SEP]; `max_context` has the runs [begin, end)
-    of the pieces that no other window of the question shows with more context.
+    `numbers` are the ids of [CLS], the question and [SEP]. `max_context` has ranges [begin, end) of
+    the pieces for which this window is the best, see `max_contexts`.
     """
 
     question: Question
@@ -343,10 +343,10 @@ def split_windows(pieces: int, room: int, stride: int) -> list[tuple[int, int]]:
 
 
 def max_contexts(windows: list[tuple[int, int]], pieces: int) -> list[list[list[int]]]:
-    """Return, for each window, the runs of pieces that it shows with the most context.
+    """Return for each window the ranges [begin, end) of pieces that have most context in it.
 
-    Context is the smaller number of pieces on either side, plus 0.01 of the window's length; the
-    first window wins a tie.
+    Context of a piece in a window: the smaller number of the window's pieces before and after it,
+    plus 0.01 of the window's length. The first window wins a tie.
     """
     if len(windows) == 1:
         return [[[0, pieces]]]

@@ -117,7 +117,7 @@ class Shared:
 
 @dataclass(frozen=True, kw_only=True)
 class MadeUp:
-    """Synthetic prompts and lengths by index, each from a generator of its own.
+    """Synthetic prompts and lengths by index; every index has its own random generator.
 
     Attributes:
         tokenizer: Folder of the model's tokenizer; None counts a word as a token.

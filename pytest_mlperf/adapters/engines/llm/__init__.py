@@ -1,1 +1,1 @@
-"""What the engines of language models share."""
+"""Define what the engines of language models share."""

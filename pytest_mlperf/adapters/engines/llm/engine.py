@@ -41,9 +41,9 @@ class LibraryOptions(TextOptions):
         tensor_parallel_size: GPUs that share each layer.
         pipeline_parallel_size: Groups of such GPUs, among which the layers are divided.
         load_format: "auto", or "dummy" for random weights: speed without the model's files.
-        stream: Whether tokens are taken as they come; None: in all scenarios but Offline, as
-            LoadGen waits for first tokens. False takes whole answers, which costs this process
-            less, in Offline only; True measures token times in Offline too.
+        stream: Whether tokens are streamed. None streams in all scenarios but Offline, as LoadGen
+            waits for first tokens. False takes whole answers, in Offline only, which costs this
+            process less time; True measures token times in Offline too.
     """
 
     engine: ClassVar[str]
@@ -53,7 +53,7 @@ class LibraryOptions(TextOptions):
     share: ClassVar[str]
     """Option that is above 0 and at most 1, or None."""
     table: ClassVar[str]
-    """Option that holds further arguments by the library's own names."""
+    """Name of the option with further arguments, which have the library's names."""
     reserved: ClassVar[Mapping[str, str]]
     """Arguments that `table` must not have, each with the option that sets it."""
 
@@ -72,7 +72,7 @@ class LibraryOptions(TextOptions):
         return ("stream", "false") if self.stream is False else None
 
     def streams(self, sink: Sink) -> bool:
-        """Return whether tokens are taken as they come."""
+        """Return whether tokens are streamed, not taken as whole answers."""
         return sink.needs_first_tokens if self.stream is None else self.stream and sink.times_tokens
 
     def check(self, precision: str) -> None:
@@ -105,10 +105,9 @@ class LibraryEngine(Engine):
     library: ClassVar[str]
     options: ClassVar[type[LibraryOptions]]
     divides: ClassVar[Mapping[str, bool]]
-    """Arguments in `table` that divide the work among GPUs; True if by whole copies of the model.
-    """
+    """Parallelism arguments in `table`; True for those that replicate the whole model."""
     hears: ClassVar[bool] = False
-    """Whether the engine takes clips of sound."""
+    """Whether the engine accepts clips of sound."""
 
     _task: GenerateTask
     _put: Callable[[Sequence[int], Sequence[int], Sink], None]
@@ -222,7 +221,7 @@ class LibraryEngine(Engine):
 
 @dataclass(kw_only=True, slots=True)
 class GenerateTask:
-    """The prompts and answers of a library, with their checks."""
+    """Make a library's prompts, check its answers, and report them."""
 
     library: str
     prompts: TokenPrompts

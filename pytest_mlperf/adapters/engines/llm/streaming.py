@@ -197,7 +197,7 @@ class StreamedRequest:
         return self._lateness.held_up(self.sent_s, events)
 
     def lost(self) -> None:
-        """Report a failed sample to a sink that lets some fail."""
+        """Report a failed sample to a sink that allows failed samples."""
         lost = getattr(self.sink, "lost")  # noqa: B009 - only such sinks have it
         lost([self.sample])
 
@@ -222,7 +222,7 @@ class _Ended:
 
 
 class Ends:
-    """Collect samples that end in one pass of the event loop, so that waiting threads wake once."""
+    """Collect samples that end in one pass of the event loop, to wake waiting threads once."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop

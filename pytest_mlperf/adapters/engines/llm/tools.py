@@ -27,7 +27,7 @@ FUNCTION, FUNCTION_END = "<function=", "</function>"
 PARAMETER, PARAMETER_END = "<parameter=", "</parameter>"
 THOUGHT_START, THOUGHT_END = "<think>", "</think>"
 TAGS = frozenset({CALL, CALL_END, THOUGHT_START, THOUGHT_END})
-"""Tags that may be a token of their own, and are read even as special tokens."""
+"""Tags that are kept in the decoded text even if they are special tokens."""
 
 REQUEST_FIELDS = frozenset({"messages", "tools", "tool_choice"})
 

@@ -43,7 +43,7 @@ class Node:
 class Contents:
     """Operators and weights of a file, including those of subgraphs and functions.
 
-    Nodes of a subgraph come before the node that has it. Types are ONNX's numbers.
+    Nodes of a subgraph come before the node that contains it. Types are ONNX's numbers.
 
     Attributes:
         types: Type of each weight and constant, by name.

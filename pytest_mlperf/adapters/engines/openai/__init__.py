@@ -54,10 +54,10 @@ ECHO = {"echo": True, "logprobs": 1}
 """Fields with which /v1/completions returns a prompt before its answer, with log-probabilities."""
 
 ECHOED = {("completions", "auto"), ("completions", "tokens")}
-"""Values of api and prompts with which prompts are echoed as the token ids that they are."""
+"""Values of (api, prompts) with which a server echoes the token ids of the prompt unchanged."""
 
 DEFAULT_KEY = "OPENAI_API_KEY"
-"""Optional environment variable; another name in a suite must be set."""
+"""Environment variable that may be missing; a variable named in a suite must be set."""
 
 RESERVED_FIELDS = frozenset(
     {

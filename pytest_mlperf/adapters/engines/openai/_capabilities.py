@@ -23,7 +23,7 @@ METRICS_PATHS = ("/metrics", "/prometheus/metrics")
 """Paths of servers' metrics; trtllm-serve's first one is JSON."""
 
 PAGE_TIMEOUT_SECONDS = 10.0
-"""Maximum time for a page that a run does not need."""
+"""Maximum time for a page that is not essential for a run."""
 
 NO_PAGE = frozenset({404, 405, 501})
 """Status codes of servers without a list of models."""
@@ -116,7 +116,7 @@ async def accepted_by_server(client: Client, path: str | None) -> int | None:
 
 
 async def _page(client: Client, path: str) -> bytes:
-    """Return a page that a run does not need, or b""."""
+    """Return a page that is not essential for a run; b"" if it cannot be read."""
     try:
         return await client.get(path, PAGE_TIMEOUT_SECONDS)
     except Failed:

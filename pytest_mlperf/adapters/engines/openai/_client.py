@@ -33,7 +33,7 @@ PAGE_TIMEOUT_SECONDS = 60.0
 MAX_QUOTED_CHARACTERS = 300
 
 MAX_COUNTED_PROMPTS = 4096
-"""Maximum text prompts that are tokenised for their lengths; others are alike."""
+"""Maximum number of text prompts whose tokens are counted, as further prompts are similar."""
 
 SALT_PROMPTS = 16
 MIN_WORD_TOKENS = 0.6

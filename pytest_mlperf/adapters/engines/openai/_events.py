@@ -182,7 +182,7 @@ class StreamedAnswer:
 
     @property
     def hidden(self) -> int:
-        """Reasoning tokens that the server counted and did not send, at most those that fit."""
+        """Reasoning tokens that the server counted and did not send, at most the unseen tokens."""
         if self.shows_reasoning or not self.reasoning_tokens:
             return 0
         room = (self.tokens or 0) - max(self.events, self.n_ids)
@@ -194,7 +194,7 @@ class StreamedAnswer:
 
     @property
     def in_first(self) -> int:
-        """Visible tokens of the first message; 0 if neither ids nor a running count show them."""
+        """Visible tokens of the first message; 0 without token ids or a running token count."""
         left = (self.tokens or 0) - self.first_count
         if self.first_count and not self.first_ids and left >= self.events - 1 > 0:
             return max(1, self.visible - left)
@@ -202,13 +202,13 @@ class StreamedAnswer:
 
     @property
     def after_first(self) -> int:
-        """Visible tokens after the first message; 0 if all of them came in it."""
+        """Visible tokens after the first message; 0 if the first message has all tokens."""
         if self.events < 2:  # an end token may follow that is counted and not sent
             return int(self.visible == 2 and self.first_ids < 2)
         return max(1, self.visible - max(1, self.in_first))
 
     def is_of(self, models: Collection[str]) -> bool:
-        """Whether one of these models answered, also as "name@revision"; true if unreported."""
+        """Whether one of `models` answered, also as "name@revision"; True if not reported."""
         return not self.model or bool({self.model, self.model.partition("@")[0]} & {*models})
 
     def take(self, events: bytes) -> int:
@@ -367,7 +367,7 @@ def quoted(data: bytes) -> str:
 
 
 def _added(events: bytes) -> tuple[int, int] | None:
-    """Return the numbers of token ids and of events if these only add text or ids, else None."""
+    """Return the numbers of token ids and events; None if an event adds more than text or ids."""
     added = _added_alike(events)
     return _only_adds(events) if added is None else added
 

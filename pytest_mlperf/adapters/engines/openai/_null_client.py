@@ -31,7 +31,7 @@ MAX_PORT_BYTES = 64
 
 
 class Uncounted(Checks):
-    """Accept all answers: those of the null server have a length of their own."""
+    """Accept all answers, as the null server's answers do not have the requested length."""
 
     def passed(
         self,
@@ -82,7 +82,7 @@ def _port(child: ChildProcess) -> int:
 
 
 class NullClient(Engine):
-    """Send the requests that another engine has loaded to a server that computes nothing."""
+    """Send the loaded requests of an engine to the null server, which computes nothing."""
 
     def __init__(
         self,

@@ -31,7 +31,7 @@ MARKS = (b'{"prompt":[', b'{"prompt":"', b'{"messages":[{"role":"user","content"
 """Beginnings of requests, up to the part that a salt may change."""
 
 MAX_POOL_ITEMS = 128
-"""Maximum number of words or ids that a salt is drawn from: seven bits each."""
+"""Maximum number of words or ids to draw from; a word of a salt has up to seven bits."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -50,7 +50,7 @@ class Salt:
     Attributes:
         pool: Words or token ids to draw from; () puts words of `SALT` before a text.
         between: Separator after each word or id.
-        replaces: Whether they replace as many others; else the prompt becomes longer.
+        replaces: Whether the salt replaces as many words or ids, so that the length stays.
         count: Returns the tokens of texts; None without a tokenizer.
         around: Bytes before and after words of `SALT`.
     """

@@ -35,10 +35,10 @@ COLLECT_SECONDS = 1.0
 POLL_SECONDS = 0.02
 DRAIN_SECONDS = 1.0
 MAX_EARLY_FAILURES = 10
-"""Failures that are allowed early in a run in which a share of requests may fail."""
+"""Failures allowed early in a run, if its scenario allows a share of failed requests."""
 
 MAX_COUNTED_KINDS = 24
-"""Maximum kinds of answers to count: a server may give each of them another name."""
+"""Maximum kinds of answers to count, as a server may name a different model in each."""
 
 MAX_FAILURE_KINDS = 6
 LOOKED_AT = 16
@@ -329,7 +329,7 @@ def calls_or_text(answer: StreamedAnswer) -> bytes:
 
 
 def _counts_unshown(answer: StreamedAnswer, tokens: int) -> bool:
-    """Return whether more tokens were counted than the text has bytes, one for each token."""
+    """Return whether the server counted more tokens than the text has bytes."""
     # The server rewrites tool calls.
     if answer.n_ids or answer.hidden or any(kind == "tools" for kind, _ in answer.pieces):
         return False

@@ -54,23 +54,23 @@ VERSION_TIMEOUT_SECONDS, KILL_TIMEOUT_SECONDS = 120.0, 5.0
 POLL_SECONDS = 0.5
 
 START_TIMEOUT_SECONDS, MAX_DURATION_RATIO = 300.0, 1.5
-"""Time to start and to count tokens, and multiple of its length that a point may take."""
+"""Maximum time of a point: time to start and count tokens [s], plus a multiple of its length."""
 
 WARMUP_REQUESTS = 2
 """Requests of the client's warm-up per request in flight."""
 
 ENDLESS_REQUESTS = 10**9
-"""More requests than a point issues, so that it ends by time."""
+"""Number of requests above what a point can issue, so that the point ends by time."""
 
 KEY = "ENDPOINTS_API_KEY"
 """Environment variable of the server's key, which is in no file and no command line."""
 
 PROMPTS_FILE = "prompts.jsonl"
-"""The client's last prompts, next to the results of the points."""
+"""File with the client's last prompts, next to the results of the points."""
 
 PACES_FOLDER = "paces"
 PACE_SHARE, REQUEST_SPARE_RATIO, TRIES = 0.1, 1.05, 3
-"""Length of a trial run as a share of a point, factor of spare requests, and attempts."""
+"""Trial run: its length as a share of a point, factor of spare requests, maximum attempts."""
 
 ACCURACY_TYPE = "accuracy"
 

@@ -33,7 +33,7 @@ POLL_SECONDS = 0.05
 
 
 class Keeper:
-    """A server and all its descendants."""
+    """Own a server and all its descendants, and end them."""
 
     def __init__(self, pid: int, woken: int, parent: int) -> None:
         self._pid = pid

@@ -1,4 +1,4 @@
-"""Tasks of engines that run a graph of tensors."""
+"""Define the tasks of engines that run a graph of tensors."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ class Yolo:
 
     Coordinates are shares of the image's height and width, without its frame. Defaults are those of
     MLPerf's reference: the best class of each place, scores above 0.001, and at most 300 boxes with
-    an IoU of at most 0.7 to better ones of their class.
+    an IoU of at most 0.7 to better boxes of their class.
     """
 
     score_threshold: float = 0.001

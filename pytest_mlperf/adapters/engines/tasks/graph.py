@@ -1,4 +1,4 @@
-"""Inputs and outputs of an opened model, and its runs on samples."""
+"""Check the inputs and outputs of an opened model, and run it on samples."""
 
 from __future__ import annotations
 
@@ -205,14 +205,14 @@ def _list(graph: Graph) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskRunner:
-    """A task and its model, for at most `at_once` samples; larger samples have greater keys."""
+    """A task bound to a model, for at most `at_once` samples per call."""
 
     graph: Graph
     at_once: int
 
     @property
     def sorts(self) -> bool:
-        """Whether samples may differ in shape, so that a list is better sorted by `key`."""
+        """Whether samples may differ in shape; then batches are made from lists sorted by `key`."""
         return not all(
             isinstance(length, int) for each in self.graph.inputs for length in each.shape[1:]
         )

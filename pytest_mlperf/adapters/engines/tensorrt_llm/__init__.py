@@ -19,7 +19,7 @@ from pytest_mlperf.adapters.engines.tensorrt_llm import _requests
 from pytest_mlperf.extension import PLAIN_PRECISIONS, PrecisionName
 
 KV_CACHE_DTYPES = ("auto", "fp8", "nvfp4", "float16", "bfloat16", "float32", "fp8_ds_mla")
-"""Names of all versions; an older version refuses newer ones itself."""
+"""Types of all versions of TensorRT-LLM; an older version refuses newer types itself."""
 SCHEDULER_POLICIES = ("guaranteed_no_evict", "max_utilization", "static_batch")
 
 QUANTISED_PRECISIONS: tuple[PrecisionName, ...] = (

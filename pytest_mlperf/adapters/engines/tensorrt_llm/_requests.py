@@ -35,7 +35,7 @@ OFFLINE_ENVIRONMENT: Mapping[str, str] = {
 
 
 AFFINITY = "TLLM_NUMA_AWARE_WORKER_AFFINITY"
-"""Binds its threads to processors near the GPU, if "1" or unset."""
+"""Variable that makes TensorRT-LLM bind its threads to CPUs near the GPU, if "1" or unset."""
 
 
 def import_package() -> Any:
@@ -93,7 +93,7 @@ def make(value: Any, api: Any) -> Any:
 
 
 def drafting(value: Any, api: Any) -> Any:
-    """Return the value for drafting: 1.2 takes an object, newer ones read `decoding_type`."""
+    """Return the drafting settings: an object for version 1.2, a table for newer versions."""
     kind = value.get("decoding_type") if isinstance(value, Mapping) else None
     name = f"{kind}DecodingConfig".replace("_", "").lower()
     cls = next((getattr(api, key) for key in dir(api) if key.lower() == name), None)
@@ -198,12 +198,12 @@ COUNTED_TOKENS: Mapping[Counted, str] = {
 }
 
 Ask = Callable[[Sequence[int], Any], Awaitable[Sequence[int]]]
-"""Returns the answer to a prompt with such SamplingParams."""
+"""Function that returns the answer to a prompt, given SamplingParams."""
 
 
 @dataclass(kw_only=True, slots=True)
 class SamplingByPrompt:
-    """SamplingParams by prompt; `counted` tells which tokens TensorRT-LLM counts for min_tokens."""
+    """SamplingParams by prompt; `counted` names the tokens that count for min_tokens."""
 
     make: Callable[..., Any]
     generation: Generation
@@ -258,7 +258,7 @@ CUT_NOTE = (
 
 @dataclass(slots=True)
 class DraftCount:
-    """Number of answer tokens without a step of their own; None if steps are not reported."""
+    """Number of answer tokens beyond one per step; None if steps are not reported."""
 
     accepted: float | None = None
 

@@ -36,7 +36,7 @@ from pytest_mlperf.extension import PLAIN_PRECISIONS, PrecisionName, Rule, requi
 QUANTISED_PRECISIONS: tuple[PrecisionName, ...] = ("int8", "int4", "fp8")
 PRECISIONS: tuple[PrecisionName, ...] = (*PLAIN_PRECISIONS, *QUANTISED_PRECISIONS)
 STORED: PrecisionName = "mxfp4"
-"""Precision that checkpoints of language models may have, and that is never made here."""
+"""Precision that only a checkpoint can have; engines never quantise to it."""
 
 ATTENTIONS = ("sdpa", "eager", "flash_attention_2", "flash_attention_3")
 IMAGE_ATTENTIONS = ("sdpa", "eager")
@@ -309,7 +309,7 @@ DEQUANTISATION_NOTES = {
     "answers, and no faster",
     STORED: "by the checkpoint, expanded when it is loaded: right in its answers, and no faster",
 }
-"""Formats without kernels in transformers, or with downloaded ones, are expanded on loading."""
+"""Notes by format: weights whose kernels transformers lacks or downloads are dequantised."""
 
 
 def method_of(config: Any) -> str | None:

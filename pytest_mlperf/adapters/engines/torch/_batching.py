@@ -1,4 +1,4 @@
-"""Generate with a loaded model: in static batches, or by transformers' continuous batching.
+"""Generate in static batches, or by transformers' continuous batching.
 
 Static batches are left-padded prompts of similar length, whose tokens are reported step by step.
 One long-lived thread reports the results of continuous batching.
@@ -145,7 +145,7 @@ class LogprobBatches(StaticBatches):
 
 
 def _logprobs(logits: Any, row: Sequence[int]) -> list[float]:
-    """Return the log-probability of each token but the first; logits have (tokens, vocabulary)."""
+    """Return each token's log-probability without the first's; logits (tokens, vocabulary)."""
     following = torch.tensor(row[1:], device=logits.device)
     scores = logits[: len(row) - 1].float()  # row by row, since float32 doubles the memory
     chosen = scores.gather(1, following[:, None])[:, 0]
@@ -210,7 +210,7 @@ class Streamer:
             self._answers.deliver(part.ids, part.indices, rows, part.sink)
 
     def end(self) -> None:
-        """Do nothing, since no tokens are held back."""
+        """Do nothing, since no tokens are buffered."""
 
     def _stamp(self) -> None:
         ids = [self._batch.ids[row] for row in self._alive]
@@ -229,7 +229,7 @@ class _FirstStep:
         self._reported = False
 
     def __call__(self, input_ids: Any, *_: Any, **__: Any) -> Any:
-        """Stop nothing: return False for each of `input_ids` (rows, tokens)."""
+        """Report the first step; return False (go on) for each row of `input_ids`."""
         if not self._reported:
             self._reported = True
             self._watch.end("prefill")
@@ -239,7 +239,7 @@ class _FirstStep:
 
 
 class LateEnd:
-    """Forbid early end tokens by request; transformers' own processor ignores requests' ages."""
+    """Forbid early end tokens by request; transformers' own processor ignores the lengths."""
 
     supported_kwargs: Mapping[str, type] = {}
     ignored_kwargs: tuple[str, ...] = ()
@@ -249,11 +249,11 @@ class LateEnd:
         self._min_new_tokens = generation.min_new_tokens
 
     def fill_defaults(self, int32_tensor: Any) -> None:
-        """Forbid nothing by default: `int32_tensor` has one flag per row of scores."""
+        """Set all flags to 0, which forbids nothing; `int32_tensor` has one per row of scores."""
         int32_tensor.zero_()
 
     def prepare_tensor_args(self, requests_with_new_token: Sequence[Any]) -> Any:
-        """Return a flag for each request whose next token must not be an end, int32 (rows,)."""
+        """Return a flag per request, int32 (rows,): 1 if its next token must not end it."""
         flags = [
             self._generated(request.state) < self._min_new_tokens
             for request in requests_with_new_token
@@ -261,7 +261,7 @@ class LateEnd:
         return torch.tensor(flags, dtype=torch.int32)
 
     def __call__(self, scores: Any, tensor_arg: Any) -> Any:
-        """Return scores (rows, vocabulary) with forbidden ends at minus infinity."""
+        """Return scores (rows, vocabulary); end tokens of flagged rows are minus infinity."""
         young = tensor_arg[: scores.shape[0], None].bool()
         scores[:, self._ends] = scores[:, self._ends].masked_fill(young, -math.inf)
         return scores

@@ -1,4 +1,4 @@
-"""Open models that generate, from a folder's safetensors weights or with random ones."""
+"""Open generating models with a folder's safetensors weights, or with random weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Find the device of a torch engine, and prepare weights for its kernels: quantised and sparse.
+"""Prepare a torch engine's device and weights: threads, quantisation, 2:4 sparsity.
 
 torchao quantises weights of linear layers to eight or four bits. Experts that transformers keeps as
 one parameter of three dimensions are quantised and run one by one, since torchao has no grouped
@@ -102,7 +102,7 @@ Step = tuple[Any, Callable[[Any], bool]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QuantisingPlan:
-    """A way to quantise weights, the layers that it supports, and disjoint steps."""
+    """Quantisation of a precision: method (`how`), supported layers (`needs`), and steps."""
 
     how: str
     needs: str
@@ -110,7 +110,7 @@ class QuantisingPlan:
 
 
 def base_dtype(precision: str, checkpoint_dtype: Any, device: Any) -> Any:
-    """Return the type of unquantised layers: the checkpoint's, or bfloat16 for GPU int4 and fp8."""
+    """Return the unquantised layers' type: the checkpoint's; bfloat16 for GPU int4 and fp8."""
     if precision == "fp8" or (precision == "int4" and device.type == "cuda"):
         return torch.bfloat16
     return TORCH_DTYPES.get(precision, checkpoint_dtype)
@@ -157,7 +157,7 @@ def require_exact_int8(engine: str) -> None:
 
 
 def quantise(model: Any, precision: str, *, device: Any, engine: str = "torch") -> dict[str, str]:
-    """Quantise supported linear layers and experts, in place; return the facts."""
+    """Quantise a model's linear layers and experts in place; return the fingerprint's facts."""
     import torchao
     from torchao.utils import TorchAOBaseTensor
 
@@ -240,7 +240,7 @@ def _apply(plan: QuantisingPlan, model: Any) -> None:
 
 
 def _experts(model: Any) -> Iterator[tuple[Any, str]]:
-    """Yield modules of fused, not transposed experts, and names of their 3D parameters."""
+    """Yield each module of fused experts (not transposed), and the name of a 3D parameter."""
     for module in model.modules():
         if getattr(module, "is_transposed", None) is False:
             for name, parameter in module.named_parameters(recurse=False):
@@ -275,12 +275,12 @@ def _matrices(model: Any) -> Iterator[Any]:
 
 SPARSE_GROUP, SPARSE_KEPT = 4, 2
 CAPABILITY = (8, 0)
-"""Minimum compute capability with kernels for it (Ampere)."""
+"""Minimum compute capability with kernels for 2:4 sparse matrices (Ampere)."""
 KERNEL_TYPES = (torch.float16, torch.bfloat16)
 
 
 def make_sparse(model: Any, folder: Path, *, device: Any) -> Mapping[str, str]:
-    """Check a model on the CPU, move it to the device, compressed if possible; return the facts."""
+    """Check 2:4 sparsity, move the model to the device, compress it if possible; return facts."""
     layers = dict(sparse_layers(model, folder))
     facts = {"zeros": check_layers(layers, folder)}
     lacking = no_kernels(device, model.dtype)
@@ -314,7 +314,7 @@ def sparse_layers(model: Any, folder: Path) -> Iterator[tuple[str, Any]]:
 
 
 def check_layers(layers: Mapping[str, Any], folder: Path) -> str:
-    """Return the share of zeros as text; raise with the place of a layer that is not 2:4 sparse."""
+    """Return the share of zeros as text; raise RunError for a layer that is not 2:4 sparse."""
     zeros = total = 0
     for name, layer in layers.items():
         weights = layer.weight.detach()

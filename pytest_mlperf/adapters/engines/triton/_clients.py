@@ -1,4 +1,4 @@
-"""Clients of KServe v2 over HTTP and gRPC, and their errors."""
+"""Implement clients of KServe v2 over HTTP and gRPC."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ MAX_MESSAGE_CHARACTERS = 300
 
 
 class RequestError(Exception):
-    """A request without a readable response; the text says what came instead."""
+    """Report a request without a readable response; the text describes the response."""
 
     def __init__(self, text: str, *, lost: bool = False) -> None:
         line = " ".join("".join(c if c.isprintable() else " " for c in text).split())

@@ -1,4 +1,4 @@
-"""Import vLLM, check its version and arguments, prepare prompts, and keep it from the network."""
+"""Import vLLM without network access; check version and arguments, prepare prompts."""
 
 from __future__ import annotations
 
@@ -94,13 +94,13 @@ class Started:
         self._earlier = below(os.getpid())
 
     def pids(self) -> set[int]:
-        """Return the ids of the running ones, without Python's own helper for shared memory."""
+        """Return the ids of running descendants, without Python's helper for shared memory."""
         # The helper ends with this process, and reports an error if it is killed.
         helper = getattr(getattr(resource_tracker, "_resource_tracker", None), "_pid", None)
         return below(os.getpid()) - self._earlier - {helper}
 
     def end(self, grace_s: float = EXIT_GRACE_SECONDS) -> Collection[int]:
-        """Wait for them to end, kill the others, and return the ids of the killed ones."""
+        """Wait up to `grace_s` for the descendants, kill the rest, and return the killed ids."""
         left = {}
         for pid in self.pids():
             with contextlib.suppress(ProcessLookupError):
@@ -352,7 +352,7 @@ class SamplingByLength:
 
 
 QUEUED_MULTIPLE = 2
-"""Maximum samples with media in vLLM, as a multiple of those it works on."""
+"""Maximum samples with media that vLLM holds, as a multiple of its batch."""
 
 
 class AsyncBackend:

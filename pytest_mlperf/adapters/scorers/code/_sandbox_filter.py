@@ -1,6 +1,6 @@
 """Deny system calls to a sandboxed program by a small seccomp filter, as bytes.
 
-The namespaces and limits of the sandbox do not depend on it. It covers what they do not: memory
+The sandbox's namespaces and limits work without the filter. It denies what they allow: memory
 without a limit (memfd_create, shmget), the user's keys, sockets outside network namespaces
 (AF_VSOCK reaches the host of a virtual machine), and new user namespaces, which would open parts of
 the kernel that the program does not need.

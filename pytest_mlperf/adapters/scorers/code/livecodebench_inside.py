@@ -105,7 +105,7 @@ def as_function(code: str) -> str:
 
 
 def _without_guard(code: str) -> str:
-    """Return a program whose last block runs without its guard `if __name__ == '__main__'`."""
+    """Return a program without a final `if __name__ == '__main__'`; its block always runs."""
     with contextlib.suppress(Exception):  # unparsable code runs unchanged
         *statements, last = ast.parse(code).body
         if isinstance(last, ast.If) and ast.unparse(last.test) == "__name__ == '__main__'":
@@ -158,7 +158,7 @@ def tests_of(task: dict[str, Any]) -> Sequence[tuple[str, str]]:
 
 
 def run(function: Callable[..., Any], text: str) -> None:
-    """Let a program read a text; it may exit.
+    """Run a program with `text` as its stdin; the program may exit.
 
     LiveCodeBench's decorators apply from the bottom: the three functions replace those of the
     process's own stdin, which `from sys import stdin` binds, before sys.stdin is replaced.
@@ -194,7 +194,7 @@ def _same_line(printed: str, right: str) -> bool:
 
 
 def too_late(*_: object) -> None:
-    """End a test; a program that catches the exception has the message in its output."""
+    """End a test that exceeds its time; print the message even if the program catches it."""
     print("timeout occured: alarm went off")
     raise TestTimeoutException
 

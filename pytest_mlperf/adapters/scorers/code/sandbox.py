@@ -197,7 +197,7 @@ def _step(step: SandboxStep, disk_bytes: int) -> dict[str, Any]:
 
 
 def launch(config: Mapping[str, Any], output_bytes: int) -> StepResult:
-    """Start sandbox_child.py and wait for it; only `run_isolated` and the check call this."""
+    """Start sandbox_child.py and wait for it; called only by `run_isolated` and `why_not`."""
     limit_s = SETUP_GRACE_SECONDS + sum(step["wall_s"] for step in config["steps"])
     status, status_end = os.pipe()
     with tempfile.TemporaryFile() as stream, os.fdopen(status, "rb") as report:

@@ -26,7 +26,7 @@ LANGUAGE = re.compile(r"(?:python|py)\s*\n", re.IGNORECASE)
 
 
 def final_section(text: str) -> str:
-    """Return the last section of gpt-oss's answer, or all without one, as extract_final_section."""
+    """Return the final section of gpt-oss's answer, else all of it, as extract_final_section."""
     text = text.strip()
     head = FINAL.search(text)
     return text[head.end() :].partition(RETURN)[0].strip() if head else text
@@ -59,7 +59,7 @@ def _unlisted(text: str) -> str:
 
 
 def _alone(text: str, options: str) -> str | None:
-    """Return the last single letter, only for MMLU-Pro's number of options."""
+    """Return the last letter that stands alone; None unless `options` are MMLU-Pro's."""
     return _last(_letter(options, r"\b([OPTIONS])\b"), text) if options == "A-J" else None
 
 

@@ -1,10 +1,10 @@
-"""Check whether two answers to a question of MATH are the same, as OpenAI's grader of PRM800K does.
+"""Check whether two answers to a question of MATH are equal, as PRM800K's grader does.
 
-It is a script too: it reads lines of JSON [target, answer], and writes a 1 or 0 for each. sympy may
-run for ever on an answer, so that the process is killed at a time limit.
+Run as a script, it reads lines of JSON [target, answer], and writes 1 or 0 for each line. sympy may
+run for ever on an answer; then the process is killed at a time limit.
 
-An answer is never evaluated as Python, unlike in sympy's own parser: its tree is walked, and only
-arithmetic of numbers, symbols and sympy's functions is evaluated.
+Unlike in sympy's own parser, an answer is never evaluated as Python: only arithmetic of numbers,
+symbols and sympy's functions in its syntax tree is evaluated.
 
 Source of the rules: prm800k/grading of https://github.com/openai/prm800k, under the MIT licence.
 """
@@ -249,7 +249,7 @@ def _names() -> dict[str, Any]:
 
 
 def _tree(text: str) -> ast.expr:
-    """Return the Python that sympy's parser makes of a formula, without running it."""
+    """Parse a formula with sympy's parser; return its Python syntax tree, without running it."""
     from sympy.parsing import sympy_parser as parser
 
     rules = (*parser.standard_transformations, parser.implicit_multiplication_application)

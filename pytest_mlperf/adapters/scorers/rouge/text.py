@@ -57,7 +57,7 @@ def f_measures(
 
 
 class Vocabulary(dict[bytes, tuple[int, ...]]):
-    """The numbered stems of each written word, which is the text between ASCII spaces and signs."""
+    """The numbered stems of each word, a text between ASCII spaces and signs."""
 
     def __init__(self) -> None:
         try:
@@ -234,7 +234,7 @@ def summary_f_measures(
 
     Each sentence of the reference is compared with each of the prediction. A word of the reference
     counts if it is in the longest common subsequence with any of them, at most as often as both
-    texts have it. Of several longest subsequences `rouge_score`'s is taken.
+    texts have it. If there are several longest subsequences, the choice is that of `rouge_score`.
 
     Equal to `rouge_score.rouge_scorer.RougeScorer(["rougeLsum"], use_stemmer=True)`.
     """
@@ -274,13 +274,13 @@ def _summary_f_measure(reference: Sequence[Sentence], prediction: Sequence[Sente
 
 
 def _covered(sentence: Sentence, others: Sequence[Sentence]) -> list[int]:
-    """Return the words of a sentence that are in a common subsequence with any other, in order."""
+    """Return a sentence's words in a longest common subsequence with any of `others`."""
     positions = set().union(*(_common(sentence, other) for other in others))
     return [sentence[position] for position in sorted(positions)]
 
 
 def _common(sentence: Sentence, other: Sentence) -> list[int]:
-    """Return positions in a sentence of a longest common subsequence, found from the ends."""
+    """Return a sentence's positions of a longest common subsequence, searched from the end."""
     if not set(sentence) & set(other):
         return []
     lengths = _lengths(sentence, other)

@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Import or export."""
+    """Import results files into the store, or export its sessions."""
     if parsed.action == "import":
         named = parsed.results or [None]
         return _import(parsed.store, [results_path(text, parsed.runs_dir) for text in named])

@@ -19,7 +19,11 @@ _PERCENTILE = re.compile(
     r"(?P<kind>latency|first token latency|time to output token) \(ns\)"
 )
 
-_KINDS = {"latency": "latency", "first token latency": "ttft", "time to output token": "tpot"}
+_LATENCY_PREFIXES = {
+    "latency": "latency",
+    "first token latency": "ttft",
+    "time to output token": "tpot",
+}
 
 _SUMMARY_RATES = {
     "samples_per_second": ("Samples per second", "Completed samples per second"),
@@ -42,7 +46,7 @@ def _loadgen(document: ResultFile) -> Iterator[ToolRun]:
     values.add("latency_mean", numbers.get("Mean latency (ns)"), 1e-9)
     for key, value in numbers.items():
         if match := _PERCENTILE.fullmatch(key):
-            values.add(f"{_KINDS[match['kind']]}_p{match['rank']}", value, 1e-9)
+            values.add(f"{_LATENCY_PREFIXES[match['kind']]}_p{match['rank']}", value, 1e-9)
     scenario, state = lines.get("Scenario", "?"), lines.get("Result is", "VALID")
     point = ToolPoint(
         name=scenario,
@@ -63,12 +67,12 @@ def _is_endpoints(document: ResultFile) -> bool:
     return (folder / "config.yaml").is_file() and any((folder / n).is_file() for n in names)
 
 
-_NAMES = {"throughput": "requests_per_second", "tokens_per_second": "output_tokens_per_second"}
+_RATE_NAMES = {"throughput": "requests_per_second", "tokens_per_second": "output_tokens_per_second"}
 
 
 def _endpoints(document: ResultFile) -> Iterator[ToolRun]:
     recorded = read_point(document.path)
-    metrics = {_NAMES.get(name, name): value for name, value in recorded.metrics.items()}
+    metrics = {_RATE_NAMES.get(name, name): value for name, value in recorded.metrics.items()}
     point = ToolPoint(
         name=f"concurrency {recorded.concurrency}",
         metrics={name: value for name, value in metrics.items() if named(name)},

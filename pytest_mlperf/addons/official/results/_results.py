@@ -155,7 +155,7 @@ def _lasted_s(log: Detail) -> float:
 def _broken_rules(
     log: Detail, model: str, scenario: Scenario, rules: Round | None, *, closed: bool
 ) -> Iterator[str]:
-    """Yield the rules of its round's checker that a log breaks; missing values break none."""
+    """Yield the rules of the round's checker that a log breaks; missing values are allowed."""
     workload = workload_of(rules, model)
     constants = workload.scenarios.get(scenario) if workload else None
     if rules and workload and constants:

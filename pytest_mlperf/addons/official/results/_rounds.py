@@ -42,7 +42,7 @@ _WORKLOADS = (
     ("llama2-70b", "llama2-70b", 24_576, "v4.0", "v4.0"),
     ("stable-diffusion-xl", "stable-diffusion-xl", 5000, "v4.0", "v4.0"),
 )
-"""LoadGen's name, the checker's, minimum performance samples, first and last of these rounds."""
+"""LoadGen's name, checker's name, minimum performance samples, first and last round."""
 
 _SUFFIXED = {"bert", "dlrm", "dlrm-v2", "3d-unet", "gptj", "gpt3", "llama2-70b"}
 

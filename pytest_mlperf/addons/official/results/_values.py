@@ -40,7 +40,7 @@ _LATENCIES = {
         "result_99.00_percentile_per_query_latency_ns",
     ),
 }
-"""With and without early stopping, which LoadGen has since v2.0."""
+"""Keys of the latency with and without early stopping, which LoadGen has since v2.0."""
 
 _STATISTICS = {
     "early_stopping_latency_ss": "p90 with early stopping",
@@ -85,7 +85,7 @@ def round_of(log: Detail) -> Round | None:
 def value_of(log: Detail, model: str, scenario: Scenario, rules: Round | None) -> TableValue:
     """Return a log's value in the table, by the checker's name of its model.
 
-    The round's table names the figure; without a round the log does.
+    The round determines which value of the log counts; without a round the log itself does.
     """
     logged = log.values.get("effective_scenario")
     inferred = logged != scenario.of_loadgen

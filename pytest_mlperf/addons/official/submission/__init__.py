@@ -1,1 +1,1 @@
-"""Submission to MLPerf Inference: its content, its tree, and reasons to refuse it."""
+"""Build a submission to MLPerf Inference: collect, check and write its files."""

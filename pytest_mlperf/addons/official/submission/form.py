@@ -12,7 +12,7 @@ from pytest_mlperf import MlperfError
 from pytest_mlperf.stores.foreign import read_foreign
 
 MARK = "FILL IN"
-"""Prefix of blanks."""
+"""Prefix of a value that the user still has to fill in."""
 
 SYSTEM_FILE, IMPLEMENTATION_FILE = "system.json", "implementation.json"
 README, CALIBRATION = "README.md", "calibration.md"
@@ -20,7 +20,7 @@ SOURCE_FOLDER = "src"
 
 DIVISIONS = ("closed", "open")
 FOLDER_PATTERN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,63}")
-"""Names of folders: MLPerf's checker rejects spaces and hidden folders."""
+"""Allowed names of folders; MLPerf's checker rejects spaces and hidden folders."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +58,7 @@ class Form:
         return f"{self.division}/{self.submitter}"
 
     def blanks(self) -> Iterator[str]:
-        """Yield the unfilled blanks, with their files."""
+        """Yield the values that are not filled in, with their files."""
         for name, content in (
             (SYSTEM_FILE, self.description),
             (IMPLEMENTATION_FILE, self.implementation),

@@ -166,7 +166,7 @@ def _require_submittable(where: str, result: CaseResult, rules: Round, *, rehear
 def _workload(
     where: str, name: str, rules: Round, benchmarks: Mapping[str, str]
 ) -> tuple[RoundWorkload, str]:
-    """Return the round's workload, and the own name of one that is not MLPerf's, or ""."""
+    """Return the round's workload, and the suite's name if it differs from MLPerf's, or ""."""
     workload = rules.find(name)
     if workload is not None:
         return workload, ""

@@ -1,4 +1,4 @@
-"""Find reasons why `submission export` must not write; MLCommons' checker finds the rest."""
+"""Find reasons to refuse `submission export`; MLCommons' checker finds all others."""
 
 from __future__ import annotations
 

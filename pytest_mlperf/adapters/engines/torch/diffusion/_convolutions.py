@@ -1,4 +1,4 @@
-"""Compute 8-bit convolutions of a UNet as matrix products, since torch has no kernels for them."""
+"""Compute a UNet's 8-bit convolutions, for which torch has no kernels, as matrix products."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class MatrixConvolution(torch.nn.Linear):
         return float(self.weight.act_quant_kwargs.hp_value_ub) / FP8_MAX
 
     def _rounded(self, inputs: Any) -> Any:
-        """Return inputs in eight bits, viewed as int8: zero is the same in both types."""
+        """Return inputs in eight bits, viewed as int8; zero padding is equal for int8 and fp8."""
         weight = self.weight
         if self._is_int8:
             scaled = inputs / weight.act_quant_scale.flatten()

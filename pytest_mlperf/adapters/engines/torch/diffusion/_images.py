@@ -42,7 +42,7 @@ MODELS = {
     "unet": diffusers.UNet2DConditionModel,
     "vae": diffusers.AutoencoderKL,
 }
-"""Parts with weights."""
+"""Class in transformers or diffusers of each part with weights."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,4 +1,4 @@
-"""Load Wan from a local folder, and make videos of prompts in batches; run no code of the folder.
+"""Load Wan from a local folder without running its code; make videos in batches.
 
 Reference: text_to_video/wan-2.2-t2v-a14b/run_mlperf.py of https://github.com/mlcommons/inference.
 """
@@ -30,7 +30,7 @@ MODELS = {
     "transformer_2": diffusers.WanTransformer3DModel,
     "vae": diffusers.AutoencoderKLWan,
 }
-"""Parts with weights."""
+"""Class in transformers or diffusers of each part with weights."""
 
 
 def open_pipeline(

@@ -64,7 +64,7 @@ class Weights:
     """Mapped tensors of safetensors files by name, without the prefix "model."."""
 
     def __init__(self, folder: Path, files: Sequence[Path]) -> None:
-        """List the tensors; close the files, which stay mapped while a tensor of theirs is used."""
+        """List the tensors; close the files, whose mapping lives as long as a tensor from it."""
         self._folder = folder
         self._places = {}
         with ExitStack() as opened:

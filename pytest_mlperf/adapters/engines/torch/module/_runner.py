@@ -21,7 +21,7 @@ Tree = Any
 
 
 class Mismatch(Exception):
-    """A sample or a result does not fit the batching; the text ends a sentence."""
+    """Report a sample or a result that does not fit the batching; the text ends a sentence."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,10 +1,10 @@
-"""Run R-GAT, MLPerf's graph model: attention over neighbours, one for each relation of a graph.
+"""Run R-GAT, MLPerf's graph model: one attention per relation over a node's neighbours.
 
 Each layer gives a node the sum over relations of the graph attention
 (https://arxiv.org/abs/1710.10903) over its neighbours; a paper is its own neighbour. As in MLPerf's
 reference, a layer is applied to all nodes that later ones need, and neighbours are sampled for
-every query. There the nodes of a batch share their neighbourhoods; here each has its own, so that
-answers do not depend on the batch.
+every query. In the reference, nodes of a batch share their neighbourhoods; here each node has its
+own, so that answers do not depend on the batch.
 
 A model is a folder with config.json and safetensors files. Sizes in config.json, by default
 MLPerf's, are those of `RgatSizes`; tensors have the names of this module's.
@@ -52,10 +52,9 @@ class Level:
 class Neighbours:
     """The edges by target node, with the reverse of every edge.
 
-    At most a given number of a node's neighbours by a relation is taken: all if it has no more,
-    else at equal distances in their list, from a start that seed, root, hop and node determine.
-    Each is equally likely, and none comes twice, so that a root's neighbourhood does not depend on
-    the batch or the run.
+    A node with more neighbours than the limit of its hop gets a sample: equidistant entries of its
+    list, from a start that seed, root, hop and node determine. All neighbours are equally likely,
+    and none is drawn twice. A root's neighbourhood does not depend on the batch or the run.
     """
 
     def __init__(self, edges: Mapping[Relation, NDArray[Any]], counts: Mapping[str, int]) -> None:
@@ -92,7 +91,7 @@ class Neighbours:
     def _sampled(
         self, relation: Relation, level: Level, limit: int, salt: tuple[int, int]
     ) -> tuple[Ints, Ints]:
-        """Return for each sampled neighbour its node's position on the level, and itself."""
+        """Return the sampled neighbours' parent positions on the level, and their numbers."""
         starts, sources = self._rows[relation]
         nodes, roots = level.nodes[relation[2]], level.roots[relation[2]]
         begin = starts[nodes]
@@ -115,7 +114,7 @@ def _sorted(sources: Any, targets: Any, count: int) -> tuple[Ints, NDArray[Any]]
 
 
 def _chance(*parts: Any) -> NDArray[np.float64]:
-    """Return numbers from 0 to 1 determined by the parts, by the mixing of SplitMix64."""
+    """Return numbers from 0 to 1, hashed from `parts` by SplitMix64."""
     mixed = np.zeros(1, np.uint64)
     with np.errstate(over="ignore"):
         for part in parts:

@@ -39,7 +39,7 @@ from pytest_mlperf.stores.atomic import write_whole
 LOGS, SUBMISSION = "LoadGen", "MLPerf submission"
 
 MAX_LISTED_FOLDERS = 20
-ENDPOINTS = "result_summary.json"
+SUMMARY_NAME = "result_summary.json"
 
 MAX_WORKLOAD_CHARACTERS = 60
 
@@ -85,7 +85,7 @@ def _read(
             options = ", ".join(f"--{option}" for option in unnamed)
             refused.append(f"{location.folder}: logs do not say what they are of: add {options}")
             continue
-        if (location.folder / "performance" / ENDPOINTS).exists():
+        if (location.folder / "performance" / SUMMARY_NAME).exists():
             how = as_typed("import", ["endpoints", location.folder], {})
             refused.append(f"{location.folder}: of MLCommons' endpoints client, for {how}")
             continue
