@@ -22,17 +22,10 @@ from pytest_mlperf.stores.foreign import read_toml
 TITLE = "file of judge"
 
 KEYS = {
-    "files": list,
-    "against": list,
-    "baseline": str,
-    "metrics": list,
-    "limits": dict,
-    "ignore": list,
+    **dict.fromkeys(("files", "against", "metrics", "ignore", "point"), list),
+    **dict.fromkeys(("baseline", "session_by", "fail_on"), str),
+    **dict.fromkeys(("limits", "columns"), dict),
     "allow_missing": bool,
-    "session_by": str,
-    "fail_on": str,
-    "columns": dict,
-    "point": list,
 }
 """Keys of a file, each an option of the command, and the types of their values."""
 
@@ -133,7 +126,7 @@ class JudgeItem(pytest.Item):
     def _headline(self) -> str:
         cells = report.cells_of(self.row)
         moved = f"{cells['change']} (limit {cells['limit']})" if "change" in cells else ""
-        words = (str(self.row.outcome), self.row.title, moved, "at", self.row.point)
+        words = (str(self.row.outcome), self.row.quantity.title, moved, "at", self.row.point)
         note = f": {self.row.note}" if self.row.note else ""
         return broken(" ".join(filter(None, words)) + note)
 
@@ -141,9 +134,9 @@ class JudgeItem(pytest.Item):
         """Return the verdict and how it was reached."""
         if not isinstance(excinfo.value, JudgedError):
             return super().repr_failure(excinfo, style)
-        first = next(iter(self.sides), "")
-        texts = [self._headline(), f"before {first}", f"now {self.sides[1]}"]
-        return broken("\n".join([*texts, *self.result.changed, self.result.how])[:4000])
+        before, current = self.sides
+        texts = [self._headline(), f"before {before}", f"now {current}", *self.result.changed]
+        return "\n".join(broken(text[:500]) for text in (*texts, self.result.how))
 
     def reportinfo(self) -> tuple[Path, int, str]:
         """Return the file and the name of the test."""

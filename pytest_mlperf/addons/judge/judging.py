@@ -23,6 +23,7 @@ from pytest_mlperf.addons.judge.rows import (
     session_of,
 )
 from pytest_mlperf.core.rulings.sides import Pooled, pooled
+from pytest_mlperf.extension import some
 from pytest_mlperf.judge.decision import Answer
 from pytest_mlperf.judge.formulas import bound_of, raw
 from pytest_mlperf.judge.inputs import Direction
@@ -354,7 +355,7 @@ def _changed(base: Sequence[ToolRun], now: Sequence[ToolRun]) -> Iterator[str]:
     for name in dict.fromkeys([*sides[0], *sides[1]]):
         before, after = (side.get(name, {"not recorded"}) for side in sides)
         if before != after:
-            yield f"{name}: {', '.join(sorted(before))} → {', '.join(sorted(after))}"
+            yield f"{name}: {some(sorted(before))} → {some(sorted(after))}"
 
 
 def _details(runs: Iterable[ToolRun]) -> dict[str, set[str]]:

@@ -76,11 +76,6 @@ class Row:
     direction: str | None = None
     absolute: bool = False
 
-    @property
-    def title(self) -> str:
-        """The metric in words."""
-        return self.quantity.title
-
 
 @dataclass(frozen=True, kw_only=True)
 class FileComparison:
