@@ -214,7 +214,7 @@ class PointCase:
     def _check_meaning(self) -> None:
         """Replace metrics whose meaning may differ between the tool's versions by INVALID rows."""
         reader = readers().get(self.key[0])
-        if reader is None:
+        if reader is None or reader.suspicious is None:
             return
         ratios = {task.row.metric: task.ratio for task in self.tasks}
         suspicious = reader.suspicious(ratios)

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from pytest_mlperf import MlperfError
-from pytest_mlperf.addons.judge.files import ResultFile, read_text, readers
+from pytest_mlperf import EnvironmentFault, MlperfError
+from pytest_mlperf.addons.judge import files
+from pytest_mlperf.addons.judge.files import Reader, ResultFile, read_text, readers
 from pytest_mlperf.addons.judge.model import ToolRun
 from tests.addons.judge.files import DATA, document, read, write
 
@@ -514,3 +515,15 @@ def test_side_files_of_vllm_are_left_out(tmp_path: Path) -> None:
 
 def test_the_document_of_a_folder_is_no_text(tmp_path: Path) -> None:
     assert ResultFile(path=tmp_path).head == {}
+
+
+def test_a_reader_of_another_package_that_raises_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def recognise(document: ResultFile) -> bool:
+        raise KeyError("version")
+
+    mine = Reader(title="mine", recognise=recognise, read=lambda document: [])
+    monkeypatch.setattr(files, "readers", lambda: {"mine": mine})
+    with pytest.raises(EnvironmentFault, match="reader mine cannot be used: it raised KeyError"):
+        read([write(tmp_path / "r.json", {"a": 1})])
