@@ -44,7 +44,7 @@ from pytest_mlperf.suite.plan import Planned, gate_samples
 
 @dataclass(frozen=True, kw_only=True)
 class ScoredBaseline:
-    """Accuracy baseline with the scores of each sample.
+    """Hold an accuracy baseline with the scores of each sample.
 
     Attributes:
         scores: Scores in the order of the data set, by metric.
@@ -70,7 +70,7 @@ def file_of(planned: Planned, root: Path) -> Path:
 
 @dataclass(frozen=True, kw_only=True)
 class ScoredPass:
-    """Accuracy pass with the scores of its samples, and its subject."""
+    """Hold an accuracy pass, the scores of its samples, and the measured system."""
 
     accuracy: Accuracy
     scored: Scored
@@ -82,11 +82,11 @@ class CaseAccuracy:
 
     Attributes:
         file: Accuracy baseline of the case's engine entry, or of the suite's reference entry.
-        by_reference: Name of the reference entry; None if it is the case's own.
+        by_reference: Name of the reference entry; None if `file` is of the case's own entry.
     """
 
     def __init__(self, planned: Planned, root: Path, *, whole: bool) -> None:
-        """Store the inputs; `whole` forbids a pass to stop before the end of the data set."""
+        """Store the inputs; `whole` requires that a pass scores the whole data set."""
         entry = planned.accuracy_reference
         self._planned = planned
         self._whole = whole
@@ -95,7 +95,7 @@ class CaseAccuracy:
         self.accepted: ScoredBaseline | None = None
 
     def load(self) -> None:
-        """Load the accepted scores before a run is made, as they may be damaged."""
+        """Load the accepted scores; called before the first run, as the file may be damaged."""
         entry, case = self._planned.accuracy_reference, self._planned.case
         loaded = accuracy_baselines.load(self.file)
         if loaded:
@@ -112,7 +112,7 @@ class CaseAccuracy:
 
     @property
     def ask(self) -> Ask:
-        """Request for a pass that ends when its scores decide, or with the data set."""
+        """Request for an accuracy pass that ends as soon as its scores allow a decision."""
         return Ask(
             looks=lambda samples: looks(samples, sequential=self.sequential), enough=self._enough
         )
@@ -125,24 +125,24 @@ class CaseAccuracy:
 
     @property
     def may_record(self) -> bool:
-        """Whether this case writes the baseline: of its own entry, in the data's first scenario."""
+        """Whether this case writes `file`: it is its own, and the scenario is the data's first."""
         planned = self._planned
         return self.by_reference is None and planned.data.accuracy_scenario == planned.scenario.name
 
     @property
     def set_by(self) -> str | None:
-        """Source of the accepted scores, or None."""
+        """Date, commit and reason of the accepted scores; None without accepted scores."""
         return set_by(self.accepted.baseline.history) if self.accepted else None
 
     def changes(self, subject: Subject) -> tuple[str, ...]:
-        """Return the differences from the fingerprint of the accepted scores."""
+        """Return the differences between `subject` and the system of the accepted scores."""
         if self.accepted is None:
             return ()
         return changes(self.accepted.baseline.fingerprint, subject.fingerprint)
 
     @property
     def missing(self) -> str:
-        """Advice if no scores are accepted yet."""
+        """Note that no scores are accepted yet, with advice on how to record them."""
         first = self._planned.data.accuracy_scenario
         entry = self._planned.accuracy_reference.full_label
         if self.by_reference:
@@ -177,7 +177,7 @@ class CaseAccuracy:
         return replace(ruling, notes=(*ruling.notes, *more))
 
     def noted(self, latest: ScoredPass, answer: Ruling) -> Ruling:
-        """Return a ruling on unrecorded scores, with a note if they could not be recorded."""
+        """Add a note to a ruling if its answers are unfit for a first accuracy baseline."""
         unfit = None if self.accepted else self._unfit(latest)
         return replace(answer, notes=(*answer.notes, unfit)) if unfit else answer
 
@@ -217,14 +217,14 @@ class CaseAccuracy:
         return not unknown and not self.changes(subject)
 
     def _rerun_sd(self, latest: ScoredPass) -> dict[str, float]:
-        """Return the re-run standard deviation by metric, points; empty if unknown."""
+        """Return the standard deviation of repeated passes by metric [points]; {} if unknown."""
         if self.accepted is None or self.by_reference:
             return {}
         reruns = self.accepted.baseline.rerun or self._apart(latest)
         return {name: rerun.sd for name, rerun in reruns.items()}
 
     def _apart(self, latest: ScoredPass) -> dict[str, Rerun]:
-        """Return the difference from the accepted pass; empty if this pass does not repeat it."""
+        """Return a repeat's difference from the accepted pass; {} for another build or part."""
         accuracy = latest.accuracy
         if self.accepted is None or not accuracy.full or not self._same_build(latest.subject):
             return {}
@@ -233,7 +233,7 @@ class CaseAccuracy:
         return apart(self.accepted.baseline, self.accepted.scores, latest.scored)
 
     def records(self, policy: Policy) -> bool:
-        """Return whether this session accepts the scores of this case, or stores a repeat."""
+        """Return whether this session records the scores, or the difference of a repeat."""
         return self.may_record and policy.update in {
             "replace",
             "append" if self.accepted else "missing",
@@ -281,7 +281,7 @@ class CaseAccuracy:
         return replace(answer, outcome=Outcome.RECORDED, headline=headline, notes=notes)
 
     def _repeat(self, latest: ScoredPass) -> dict[str, Rerun]:
-        """Store the difference of a repeat; return all stored ones, by metric."""
+        """Store the difference of a repeated pass; return all stored differences by metric."""
         new = self._apart(latest)
         if self.accepted is None or not new:
             return {}
@@ -356,7 +356,7 @@ class CaseAccuracy:
 
 
 def _by_name(scorer: str) -> str:
-    """Return a scorer and its options as JSON, by its name in suites: its module may move."""
+    """Return scorer JSON with the scorer's registered name, because its module may move."""
     if not scorer:
         return ""
     written = json.loads(scorer)

@@ -65,10 +65,10 @@ def noise_of_sessions(
 ) -> dict[str, SessionNoise]:
     """Return the between-session noise of a record's build and machine, by metric.
 
-    It is estimated from the runs of the record, of earlier sessions of the same build whatever
-    their verdict, of the previous build and of the case's calibration; other calibrated cases of
-    the machine, and baselines of the same workload, have less weight. The estimate of the old
-    record is used if it rests on more sessions, as their runs may be gone.
+    The estimate uses runs of the record, of earlier sessions with the same build and any verdict,
+    of the previous build, and of the case's calibration. Other calibrated cases of the machine, and
+    other baselines of the workload, have less weight. The old record's estimate is used if it has
+    more sessions, because their runs may be deleted.
 
     Args:
         file: Baseline file of the record: ROOT/ACCELERATOR/PROFILE/WORKLOAD/CASE.json.
@@ -140,7 +140,7 @@ def _earlier(
 
 
 def _unchanged(result: CaseResult, record: Record) -> bool:
-    """Return whether a test measured the record's build, machine and conditions."""
+    """Return whether a test result is of the record's build, machine and conditions."""
     verdict = result.verdict
     return (
         verdict.kind == Kind.PERFORMANCE
@@ -155,7 +155,7 @@ def _unchanged(result: CaseResult, record: Record) -> bool:
 
 @lru_cache(maxsize=SESSIONS_READ)
 def _read(path: Path, changed_ns: int) -> Results | None:
-    """Return a session, cached while its file is unchanged; None if it is unreadable."""
+    """Return a session's results, cached by modification time; None if unreadable."""
     del changed_ns
     try:
         return read_results(path)
@@ -164,9 +164,9 @@ def _read(path: Path, changed_ns: int) -> Results | None:
 
 
 def screen(case: CaseRuns, count: int, old: Record | None) -> Screened:
-    """Replace runs that may not be recorded; make at most max(2, half as many) extra runs.
+    """Replace runs that may not be recorded; make at most max(2, `count` / 2) extra runs.
 
-    `count` runs exist already; `old` is the record to append them to.
+    `count` is the number of runs to record; `old` is the record to append them to.
     """
     made, most = count, count + max(count // 2, APPEND_RUNS)
     while True:
@@ -189,8 +189,8 @@ def write(
 ) -> Record:
     """Write runs into the baseline file and return the record.
 
-    Runs and history that another session has recorded since are preserved, and the record in the
-    file stays unchanged if `unless` returns True. `reason` is used if the user gave none.
+    Runs and history that another session recorded meanwhile are preserved. If `unless` returns True
+    for the record in the file, nothing is written. `reason` is used if the user gave none.
     """
     assert case.subject is not None
     identity, suite = case.subject.identity, case.planned.suite
@@ -269,7 +269,7 @@ estimate would be too small. A drop beyond that variance is not added.
 
 
 def grow(case: CaseRuns, answer: Ruling) -> Ruling:
-    """Append this session's runs to a baseline of too few days; add a note if that fails."""
+    """Append this session's runs to a baseline with too few days; add a note if that fails."""
     record, session = case.record, case.runs[0].session
     if record is None or record.days >= DAYS or session in record.sessions:
         return answer
@@ -304,7 +304,7 @@ def _refused(case: CaseRuns, record: Record, answer: Ruling) -> str | None:
 
 
 def _fresh(case: CaseRuns, record: Record) -> Screened | Words:
-    """Make the missing runs; return those to add, or why none may be added."""
+    """Make the missing runs; return the screened runs to append, or why none may be appended."""
     try:
         while len(case.runs) < APPEND_RUNS:
             case.add_run()

@@ -1,4 +1,4 @@
-"""Judge each test of a session: measure until its verdict is decided, and record."""
+"""Judge each test of a session: measure until the verdict is decided, then record runs."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ from pytest_mlperf.suite.pairs import PlannedCase, PlannedPair, Testable
 def fails_on(word: str, fail_on: Collection[str], *, usual: bool) -> bool:
     """Return whether an outcome other than a drop fails a test.
 
-    `word` is "skips", "inconclusive" or "no-baseline"; `fail_on` has words of `--mlperf-fail-on`,
-    with "no:" for those that pass; `usual` applies without either.
+    `word` is "skips", "inconclusive" or "no-baseline". `fail_on` has the words of
+    `--mlperf-fail-on`; "no:WORD" lets the outcome pass. `usual` is the default for other words.
     """
     return word in fail_on or (usual and f"no:{word}" not in fail_on)
 
 
 def fails(verdict: Verdict, *, fail_on: Collection[str], named: bool) -> bool:
-    """Return whether a verdict fails its test; under CI a `named` one fails without baseline."""
+    """Return whether a verdict fails its test; in CI NO BASELINE fails on a `named` accelerator."""
     outcome = verdict.outcome
     if outcome in {Outcome.INCONCLUSIVE, Outcome.SUSPECT, Outcome.PROVISIONAL}:
         return verdict.fails or fails_on("inconclusive", fail_on, usual=False)
@@ -69,12 +69,12 @@ def fails(verdict: Verdict, *, fail_on: Collection[str], named: bool) -> bool:
 
 
 def is_named(accelerator: str, *, pretended: bool) -> bool:
-    """Return whether an accelerator can have a shared baseline: no CPU, and not pretended."""
+    """Return whether an accelerator can have a shared baseline: neither CPU nor simulated."""
     return accelerator != "cpu" and not pretended
 
 
 def unjudged_told(verdict: Verdict, *, fail_on: Collection[str], named: bool) -> Verdict:
-    """Add a note to a verdict that passes under CI without a comparison."""
+    """Add a note to a verdict NO BASELINE that passes in CI."""
     usual = not named and not {"no-baseline", "no:no-baseline"}.intersection(fail_on)
     if verdict.outcome is not Outcome.NO_BASELINE or not usual or not os.environ.get("CI"):
         return verdict
@@ -98,7 +98,7 @@ def require_power_source(case: Case) -> None:
 def broken(
     case: Case, kind: Kind, error: RunError | BaselineError, relative: Callable[[Path], str]
 ) -> Verdict:
-    """Return the verdict ERROR of a test."""
+    """Return the verdict ERROR of a test for an exception."""
     layer, log = "baseline", None
     if isinstance(error, RunError):
         layer, log = error.layer, error.log
@@ -118,7 +118,7 @@ def broken(
 
 
 def energy_notes(runs: Sequence[Run]) -> list[str]:
-    """Return the notes on all runs, and the energy of the last one."""
+    """Return the notes on the energy of all runs, and the energy of the last run."""
     if not runs:
         return []
     last, notes = runs[-1], of_all_runs(runs)
@@ -160,7 +160,7 @@ def _of_gpu(gpu: GpuRun) -> str:
 
 
 def clock_note(runs: Sequence[Run], record: Record | None, outcome: Outcome) -> str | None:
-    """Return how clocks and power cap differ from the baseline's; drops list it as a cause."""
+    """Return how clocks and power cap differ from the baseline's; None if a drop names it."""
     if record is None or outcome in {Outcome.PERF_DROP, Outcome.POWER_DROP, Outcome.RECORDED}:
         return None
     if not any(run.hardware.state for run in runs):
@@ -172,12 +172,12 @@ def clock_note(runs: Sequence[Run], record: Record | None, outcome: Outcome) -> 
 
 
 def of_all_runs(runs: Sequence[Run]) -> list[str]:
-    """Return the notes of runs, each once, in the words of the last run that has it."""
+    """Return the notes of runs without repetition, with the figures of the last run."""
     return each_once([_noted(run) for run in runs])
 
 
 def _noted(run: Run) -> dict[Hashable, str]:
-    """Return the notes of a run by kind; those of several GPUs merged into one."""
+    """Return the notes of a run by kind; notes of several GPUs are merged into one."""
     signs = {sign.in_words(): sign for sign in run.signs}
     alike: dict[Hashable, list[Sign]] = {}
     for sign in run.signs:
@@ -196,7 +196,7 @@ def _noted(run: Run) -> dict[Hashable, str]:
 
 
 def _unknown_energy(run: Run) -> dict[Hashable, str]:
-    """Return why the energy of a run is unknown; a broken sampler counts as one kind."""
+    """Return why a run's energy is unknown, by kind; a broken sampler has its sign's kind."""
     if not run.energy_unknown:
         return {}
     broke = next((sign.kind for sign in run.signs if sign.key is SignKey.NOT_WATCHED), None)
@@ -204,7 +204,7 @@ def _unknown_energy(run: Run) -> dict[Hashable, str]:
 
 
 def each_once(noted: Sequence[Mapping[Hashable, str]]) -> list[str]:
-    """Return the notes of several runs, each kind once, in the words of the last run."""
+    """Return one note per kind, with the text of the last run that has the kind."""
     runs = len(noted)
     lines = []
     for kind in dict.fromkeys(kind for by_kind in noted for kind in by_kind):
@@ -230,7 +230,7 @@ def _per_unit(run: Run, source: Source) -> str:
 
 
 class Bench:
-    """Measure each case of a session once, and give the verdict of each of its tests."""
+    """Measure each case of a session once, and return the verdicts of its tests."""
 
     def __init__(self, conditions: Conditions, policy: Policy, show: Callable[[str], None]) -> None:
         self._conditions = conditions
@@ -247,8 +247,8 @@ class Bench:
     ) -> Verdict:
         """Return the verdict of one test; make the missing runs.
 
-        Every other error becomes a verdict, so that the results contain all tests that ran. `kinds`
-        are all kinds of this case in the session, so that one process serves them together.
+        Errors other than those below become a verdict, so that the results contain all tests that
+        ran. `kinds` are the kinds of all tests of this case, which share a process.
 
         Raises:
             UnavailableError: Model or data set is missing.
@@ -263,7 +263,7 @@ class Bench:
         return replace(verdict, invalid_runs=tuple(case.invalid_runs))
 
     def pair(self, pair: PlannedPair) -> Verdict:
-        """Return the verdict on a claim about two engine entries, from runs of its own."""
+        """Measure two engine entries in interleaved runs; return the verdict on the claim."""
 
         def judged() -> Verdict:
             verdict = judge_pair(pair, self._conditions, self._policy, self._show)
@@ -303,7 +303,7 @@ class Bench:
         return next((own.record for own in self._cases.values() if own.planned.case == case), None)
 
     def rate(self, planned: Testable) -> tuple[float | None, str | None]:
-        """Return the offered or expected rate of a case, and its source."""
+        """Return the offered or expected rate of a case [1/s], and its source."""
         case = self._cases.get((planned.path, planned.case.id))
         return (case.rate, case.rate_source) if case else (None, None)
 
@@ -399,7 +399,7 @@ class Bench:
         return self._answered(verdict.case, verdict.kind, confirmed)
 
     def unconfirmed(self, verdict: Verdict) -> Verdict:
-        """Return the verdict of a drop that can no longer be confirmed, with a note."""
+        """Add a note to a drop that can no longer be confirmed."""
         return not_made(verdict, self._policy)
 
     # --- verdicts ------------------------------------------------------------------------

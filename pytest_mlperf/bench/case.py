@@ -50,9 +50,9 @@ class CaseRuns(CaseRunner):
 
     Attributes:
         record: Accepted record of this machine, or None.
-        formerly: Nearest other record if there is none; None if there is no other either.
+        formerly: Nearest record of another machine if `record` is None; None if there is none.
         noise: Source of the rule's noise; None if the machine is not calibrated.
-        notes: Notes of its processes.
+        notes: Notes of the case's processes.
         unscored: Error of the scorer, or None.
         judged: Ruling on the accuracy pass; None before it is judged.
         uncounted: Note if token counts could not be compared with answers, or "".
@@ -67,7 +67,7 @@ class CaseRuns(CaseRunner):
         policy: Policy,
         show: Callable[[str], None],
     ) -> None:
-        """Load the baseline before a run is made, as it may be damaged."""
+        """Load the baseline before the first run, because its file may be damaged."""
         case = planned.case
         machine = replace(conditions.machine, limit_w=planned.limit_w)
         calibrated = machine.identity(case.accelerator)
@@ -109,7 +109,7 @@ class CaseRuns(CaseRunner):
         self._broken: RunError | Unjudgeable | None = None
 
     def _load(self, case: Case, identity: Mapping[str, Property]) -> Record | None:
-        """Return the record of this machine; without one set `formerly`."""
+        """Return the record of this machine, or set `formerly` and return None."""
         loaded = load_checked(self.file, case)
         record = find(loaded, identity) if loaded else None
         if record is None:
@@ -130,7 +130,7 @@ class CaseRuns(CaseRunner):
         return AccuracyPasses(self.policy.accuracy)
 
     def first(self, kinds: Collection[Kind]) -> None:
-        """Run the first process of the case for all tests of the session at once."""
+        """Run the first process of the case, which measures for all its kinds of test."""
         missing = self.accuracy is None and self.unscored is None
         accuracy = Kind.ACCURACY in kinds and missing and bool(self.planned.scorer_name)
         together = self.shares_data
@@ -144,7 +144,7 @@ class CaseRuns(CaseRunner):
             self.process(performance=False, ask=self.scores.ask)
 
     def add_run(self, *, ask: Ask | None = None) -> Run:
-        """Add one valid run; after Unjudgeable the case makes no further ones."""
+        """Add one valid run; after Unjudgeable the case makes no more runs."""
         try:
             return super().add_run(ask=ask)
         except Unjudgeable as error:
@@ -155,7 +155,7 @@ class CaseRuns(CaseRunner):
             raise
 
     def find_accuracy(self, *, required: bool) -> Accuracy | None:
-        """Return an accuracy pass of the same fingerprint; measure it if it is required."""
+        """Return an accuracy pass of the same fingerprint; measure a missing one if `required`."""
         if not self.planned.scorer_name:
             return None
         subject = self.subject or self.scored_subject
@@ -182,7 +182,7 @@ class CaseRuns(CaseRunner):
 
     @property
     def scored_pass(self) -> ScoredPass:
-        """Accuracy pass, which must exist."""
+        """Accuracy pass with its scores; it must have been measured or loaded."""
         assert self.accuracy is not None
         assert self.scored is not None
         assert self.scored_subject is not None
@@ -209,7 +209,7 @@ class CaseRuns(CaseRunner):
         return Unchecked.NOT_CHECKED if self.accuracy is None or vague else None
 
     def compare_machine(self) -> ControlComparison | None:
-        """Measure the machine again; return its largest difference from the baseline's, if any."""
+        """Measure the machine's speed again; return its largest change beyond chance, or None."""
         baseline = [run.hardware.control for run in self.record.runs] if self.record else []
         if not any(baseline) or not self._conditions.control:
             return None
@@ -223,16 +223,16 @@ class CaseRuns(CaseRunner):
 
     @property
     def reasons(self) -> tuple[Reason, ...]:
-        """Reasons why the last run is INVALID and no further one was made."""
+        """Reasons why the last run is INVALID, if the case makes no more runs; else empty."""
         return self._broken.run.invalid if isinstance(self._broken, Unjudgeable) else ()
 
     @property
     def set_by(self) -> str | None:
-        """Source of the performance baseline, or None."""
+        """Date, commit and reason of the performance baseline, or None."""
         return set_by(self.record.history) if self.record else None
 
     def changes(self, subject: Subject) -> tuple[str, ...]:
-        """Return the differences from the conditions of the performance baseline."""
+        """Return the differences from the performance baseline's system and first runs."""
         if self.record is None:
             return ()
         around = self.record.surroundings
@@ -244,13 +244,13 @@ class CaseRuns(CaseRunner):
 
     @property
     def _accuracy_key(self) -> str:
-        """Key of an accuracy pass on its data; "" before these are loaded."""
+        """Key under which this build's accuracy pass is stored; "" before a scored process."""
         subject = self.scored_subject
         return accuracy_key(self.suite_job, subject.fingerprint) if subject else ""
 
     @property
     def scoring_job(self) -> Job:
-        """Case on its scored data, with its scorer."""
+        """Job of the case with the scored data set and the scorer."""
         job = self._job(scorer=True).scored
         assert isinstance(job, Job)
         return job
@@ -306,7 +306,7 @@ class CaseRuns(CaseRunner):
         return process
 
     def _counted(self, run: Run) -> Run:
-        """Return a run, INVALID if its token counts differ from answers of the same build."""
+        """Return a run; mark it INVALID if its token counts differ from the build's answers."""
         if self.subject is None or not any(n.startswith("tokens_per_sample") for n in run.metrics):
             return run
         facts, sides = self.subject.fingerprint, list[Iterable[tuple[int, float | None]]]()
@@ -342,7 +342,7 @@ def load_checked(file: Path, case: Case) -> Baseline | None:
 
 
 def baselines_root(folder: Path | None, suite: Path, division: str) -> Path:
-    """Return the folder of a suite's baselines; the open division has its own."""
+    """Return the folder of a suite's baselines; the open division has the subfolder "open"."""
     root = folder or nearest_baselines(suite)
     return root / "open" if division == "open" else root
 
@@ -350,7 +350,7 @@ def baselines_root(folder: Path | None, suite: Path, division: str) -> Path:
 def clashes(
     planned: Sequence[Planned], claimed: dict[str, tuple[Path, str]], folder: Path | None
 ) -> Iterator[str]:
-    """Claim the baselines of a suite's cases; yield those that another case claimed."""
+    """Claim the baselines of a suite's cases; yield errors for those claimed already."""
     first = planned[0]
     root = baselines_root(folder, first.path, first.suite.division)
     for plan in planned:
@@ -369,7 +369,7 @@ def clashes(
 
 
 def nearest_baselines(suite: Path) -> Path:
-    """Return the nearest `baselines/` above a suite file, by default next to it."""
+    """Return the nearest existing `baselines/` above a suite file, else the one next to it."""
     for folder in suite.resolve().parents:
         if (folder / "baselines").is_dir():
             return folder / "baselines"

@@ -1,4 +1,4 @@
-"""Judge MLPerf's compliance tests: compare a run with changed settings to other runs."""
+"""Judge MLPerf's compliance tests: compare a run with changed settings with other runs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ METRIC_SLACK_SHARES = {"clip": 0.01, "fid": 0.02}
 
 @dataclass(frozen=True, kw_only=True)
 class Audited:
-    """Ruling of a compliance test, and the folder of its files."""
+    """Hold the ruling of a compliance test, and the folder of its files."""
 
     ruling: Ruling
     folder: Path
@@ -49,7 +49,7 @@ class Audited:
 
 @dataclass(frozen=True, kw_only=True)
 class _Logs:
-    """Logs of a compliance run, and of the runs that it is compared with, if needed."""
+    """Hold the logs of a compliance run, and of the runs that it is compared with."""
 
     folder: Path
     reference: Path | None
@@ -66,7 +66,7 @@ class _Logs:
 
 
 def judge_audit(case: CaseRuns, test: str) -> Audited:
-    """Judge a compliance test like the reference scripts; raise UnavailableError without data."""
+    """Judge a compliance test as the reference scripts do; raise UnavailableError without data."""
     workload = case.of_suite.suite.rules
     assert workload is not None
     needs = TESTS[test].needs
@@ -127,7 +127,7 @@ def _data(case: CaseRuns) -> ScoredData:
 
 
 def _measured(case: CaseRuns, test: str, rate: float, data: ScoredData | None) -> Run:
-    """Make the run; repeat it if it must be valid and LoadGen calls it INVALID."""
+    """Make the run of a compliance test; repeat an INVALID run if the test needs a valid one."""
     workload = case.of_suite.suite.rules
     assert workload is not None
     settings = audit_settings(test, workload.name)
@@ -234,7 +234,7 @@ def _length(case: CaseRuns, workload: RoundWorkload) -> tuple[float, float]:
 def _scored(
     case: CaseRuns, audit: rules.Audit, logs: _Logs, workload: RoundWorkload
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return faults and notes of a TEST01: differing answers pass if their scores agree."""
+    """Return faults and notes of TEST01, which passes for other answers with equal scores."""
     assert logs.answers is not None
     timed = engine_answers(logs.timed / ACCURACY_LOG)
     accepted = engine_answers(logs.answers, timed)

@@ -47,7 +47,7 @@ from pytest_mlperf.suite.plan import Planned
 
 
 class NotComparable(Exception):
-    """Interleaved runs prove nothing; the text says why."""
+    """Report why interleaved runs cannot be compared."""
 
 
 Turn = TypeVar("Turn", bound=CaseRunner)
@@ -69,17 +69,17 @@ def add_pair(
 ) -> bool:
     """Add a run to both sides; repeat the pair if load may explain its difference.
 
-    The order of every other pair is random, so that load cannot correlate with it. The pair after
-    it has the reverse order, so that a steady drift of the machine cancels (ABBA).
+    Odd pairs have a random order, so that load cannot correlate with the order. The following even
+    pair has the reverse order, so that a steady drift of the machine cancels (ABBA).
 
     Args:
-        tolerated: See `RuleR`.
+        tolerated: Share of a run's speed up to which load is ignored, see `RuleR`.
         least: Expected ratio of a to b.
-        leader: Side that runs first in the first pair; None draws it.
+        leader: Side that runs first in the first pair; None for a random side.
         check: Called after each process of the first pair.
 
     Returns:
-        Whether the pair counts; it does not if load may explain all its repeats.
+        Whether the pair counts; it does not if load may explain every repeat.
     """
     for _ in range(1 + REPEATS):
         made = len(a.runs) + len(a.left_out)
@@ -97,7 +97,7 @@ def add_pair(
 
 
 def left_out(side: CaseRunner) -> str:
-    """Return how many pairs were left out because of load, in words, or ""."""
+    """Return the number of pairs left out because of load, as text; "" if there are none."""
     number = len(side.left_out) // (1 + REPEATS)
     reason = "left out: other processes may explain the difference between the two builds"
     return f"{plural(number, 'pair')} {reason}" if number else ""
@@ -115,8 +115,8 @@ def in_turns(
 ) -> dict[str, Ratio]:
     """Interleave runs of two sides in pairs until a drop is proven or all metrics are decided.
 
-    Both sides may have pairs of runs already. `limits` are shares. `check` is called after each
-    process of the first pair, `done` after each pair; for `leader` see `add_pair`.
+    Both sides may have pairs of runs already. `limits` are shares. `done` is called after each
+    pair; for `check` and `leader` see `add_pair`.
 
     Raises:
         NotComparable: A metric is missing, or may not be judged.
@@ -137,9 +137,9 @@ def decided(
     rule: RuleR,
     missing: int = 0,
 ) -> dict[str, Ratio]:
-    """Return the ratios of pairs once a drop is proven or all metrics are decided; else {}.
+    """Return the ratios by metric once a drop is proven or all metrics are decided; else {}.
 
-    `missing` is the number of pairs that were left out, which count towards the maximum. Raises
+    `missing` is the number of pairs that were left out; they count towards the maximum. Raises
     NotComparable if a metric is missing or may not be judged.
     """
     last = missing > 0 and len(new) + missing >= rule.max_runs
@@ -154,7 +154,7 @@ def decided(
 
 
 def ended(ratio: Ratio) -> Ratio:
-    """Return a ratio after the last pair: MORE becomes INCONCLUSIVE."""
+    """Return the final ratio after the last pair: MORE becomes INCONCLUSIVE."""
     open_ = ratio.outcome is Answer.MORE
     return replace(ratio, outcome=Answer.INCONCLUSIVE) if open_ else ratio
 
@@ -200,7 +200,7 @@ UNHANDICAPPED_BUILD = "this build without the handicap"
 
 
 def why_no_build(case: CaseRuns, conditions: Conditions) -> Confirmation | None:
-    """Return why there is no build to compare with, or None if there is one."""
+    """Return why the baseline's build cannot be measured, or None if it can."""
     if case.planned.baseline_engine is not None:
         return None
     record, subject, commit = case.record, case.subject, conditions.commit or CHANGED_MARK
@@ -216,7 +216,7 @@ def why_no_build(case: CaseRuns, conditions: Conditions) -> Confirmation | None:
 def build_of_baseline(
     planned: PlannedCase, conditions: Conditions
 ) -> contextlib.AbstractContextManager[Build | None]:
-    """Return a context manager of the build that a suite names as its baseline's, or of None."""
+    """Return a context manager that yields the suite's `baseline_engine` build, or None."""
     earlier = earlier_build(planned) if isinstance(planned, Planned) else None
     if earlier is None:
         return contextlib.nullcontext(None)
@@ -224,7 +224,7 @@ def build_of_baseline(
 
 
 class NoBuild(Exception):
-    """The baseline's build, as the suite names it, is unavailable; the text says why."""
+    """Report why the baseline's build that the suite names is unavailable."""
 
 
 class Sides:
@@ -233,7 +233,7 @@ class Sides:
     def __init__(
         self, case: CaseRuns, conditions: Conditions, show: Show, earlier: EarlierSide | None
     ) -> None:
-        """Store the inputs; `earlier` has options of the record that differ from today's."""
+        """Store the inputs; `earlier` is the case with the record's options if they differ."""
         self._case = case
         self._earlier = earlier
         self._conditions = conditions
@@ -255,7 +255,7 @@ class Sides:
         return "; ".join(filter(None, [f"interleaved with {self.build}", again, without]))
 
     def run(self, limits: Mapping[str, float]) -> Mapping[str, Ratio]:
-        """Return the ratios of these metrics from interleaved runs.
+        """Interleave runs of both builds; return the ratio of each metric in `limits`.
 
         Raises NoBuild if the baseline's build is unavailable, and the errors of `in_turns`.
         """
@@ -338,10 +338,10 @@ def confirm(
     *,
     failing: Outcome = Outcome.PERF_DROP,
 ) -> Ruling:
-    """Return a ruling after its drop was measured again next to the baseline's build.
+    """Measure a drop again, interleaved with the baseline's build, and return the new ruling.
 
-    A ruling that the policy does not confirm is returned unchanged. So is a drop, with the reason,
-    if the other build is unavailable, broken, or not the baseline's.
+    A ruling that the policy does not confirm is returned unchanged. A drop is returned with a
+    reason if the other build is unavailable, broken, or not the baseline's.
     """
     if not _may_confirm(case, answer, policy):
         return answer
@@ -391,14 +391,14 @@ def _may_confirm(case: CaseRuns, answer: Ruling, policy: Policy) -> bool:
 
 
 def _is_open_ok(case: CaseRuns, metric: MetricVerdict, policy: Policy) -> bool:
-    """Return whether to confirm a provisional ok: the suite names a build, and days are few."""
+    """Check whether to confirm a provisional ok: the suite names a build and the days are few."""
     named = case.planned.baseline_engine is not None
     few = metric.baseline.days < DAYS or policy.confirm == "always"
     return metric.outcome is Outcome.PROVISIONAL and metric.direction == "ok" and named and few
 
 
 def _dropped(case: CaseRuns, answer: Ruling, policy: Policy) -> dict[str, MetricVerdict]:
-    """Return the metrics to measure again by name; none if a latency limit was missed twice."""
+    """Return the metrics to measure again, by name; {} if a latency limit was missed twice."""
     if sum(run.limit_missed for run in case.runs) > 1:
         return {}
     return {
@@ -409,7 +409,7 @@ def _dropped(case: CaseRuns, answer: Ruling, policy: Policy) -> dict[str, Metric
 
 
 def _to_confirm(metric: MetricVerdict, policy: Policy) -> bool:
-    """Return whether a metric seems to have dropped, and the policy confirms that."""
+    """Check whether a metric seems to have dropped and the policy confirms such a drop."""
     if metric.limit is None or not (metric.outcome in DROPS or _leans(metric)):
         return False
     few = metric.baseline.days < DAYS
@@ -417,7 +417,7 @@ def _to_confirm(metric: MetricVerdict, policy: Policy) -> bool:
 
 
 def _leans(metric: MetricVerdict) -> bool:
-    """Return whether session variance or load alone keep a metric from being a drop."""
+    """Check whether only session variance or load keeps a metric from being a drop."""
     undecided = metric.outcome in {Outcome.PROVISIONAL, Outcome.INCONCLUSIVE}
     return undecided and metric.direction == "drop"
 
@@ -500,7 +500,7 @@ def _proven(answer: Ruling, proven: list[str], failing: Outcome) -> Ruling:
 
 
 def _settled(metric: MetricVerdict, ratio: Ratio) -> MetricVerdict:
-    """Return the verdict of a metric that was not confirmed; rule R's p no longer applies."""
+    """Return the verdict of an unconfirmed metric by interleaved runs, without rule R's p."""
     excluded = ratio.outcome is Answer.PASS
     return replace(
         metric,

@@ -29,14 +29,14 @@ _HOME = re.compile(r"(?<![\w.~/])~(?=/|$)")
 
 
 class EarlierSide(NamedTuple):
-    """Case as its record describes it; the title names options, but no secret values."""
+    """Hold the case with the record's options; `title` names them without secret values."""
 
     job: Job
     title: str
 
 
 def earlier_side(case: CaseRuns) -> EarlierSide | None:
-    """Return the baseline's side if its options differ; raise MlperfError if they are invalid."""
+    """Return the case with the record's options if they differ; MlperfError if invalid."""
     if case.record is None or case.subject is None or not isinstance(case.planned, Planned):
         return None
     recorded = case.record.fingerprint
@@ -68,7 +68,7 @@ def _stored(value: Any) -> Any:
 
 
 def _restored(options: Mapping[str, Any], today: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a record's options with complete paths: the suite's if they are equal."""
+    """Return a record's options with full paths; `today` supplies those that are unchanged."""
 
     def whole(text: str) -> str:
         if f"{OUTSIDE_MARK}/" in text:
@@ -80,7 +80,7 @@ def _restored(options: Mapping[str, Any], today: Mapping[str, Any]) -> dict[str,
 
 
 def deciding(case: CaseRuns, policy: Policy) -> str:
-    """Return advice on how to decide a drop if the baseline's side cannot be rebuilt."""
+    """Return advice on how to decide a drop if the record's options cannot be restored."""
     usual, record, planned = "baseline_engine in the suite names one", case.record, case.planned
     if not isinstance(planned, Planned):
         return "check that build out, and measure the test there"

@@ -24,7 +24,7 @@ from pytest_mlperf.stores.foreign import MAX_PART_BYTES
 
 
 def judged_against(result: CaseResult, folders: Iterable[Path]) -> Path | None:
-    """Return the baseline file of a verdict on performance or energy, if it exists here.
+    """Return the baseline file of a verdict on performance or energy if it exists, or None.
 
     Results may be untrusted: a path in them is only used if it ends like this case's baseline.
     """
@@ -40,7 +40,7 @@ def judged_against(result: CaseResult, folders: Iterable[Path]) -> Path | None:
 
 
 def suite_of(result: CaseResult, folders: Iterable[Path]) -> Path | None:
-    """Return the suite file of a test, if it exists here."""
+    """Return the suite file of a test if it exists in one of the folders, or None."""
     named = Path(result.test.partition("::")[0])
     return None if named.is_absolute() or ".." in named.parts else _first_of(folders, named)
 
@@ -63,9 +63,9 @@ def tracked_baselines() -> Iterator[tuple[Path, Case]]:
 
 
 class JudgedBaseline:
-    """The baseline of a verdict on performance or energy, if its file is here.
+    """Find and read the baseline file of a verdict on performance or energy.
 
-    Reading it may raise a BaselineError.
+    The properties may raise BaselineError.
     """
 
     def __init__(self, result: CaseResult, folders: Iterable[Path]) -> None:
@@ -75,7 +75,7 @@ class JudgedBaseline:
 
     @cached_property
     def record(self) -> Record | None:
-        """Record of the verdict's machine."""
+        """Record of the verdict's machine, or None."""
         subject = self._verdict.subject
         loaded = load_checked(self.file, self._verdict.case) if self.file and subject else None
         return find(loaded, subject.identity) if loaded and subject else None
@@ -88,7 +88,7 @@ class JudgedBaseline:
 
     @property
     def versions(self) -> list[tuple[str, str]]:
-        """Day and name of each engine version that was accepted on this machine, by git."""
+        """Day and name of each engine version accepted on this machine, from git's history."""
         if self.file is None or self.record is None:
             return []
         identity = self.record.identity
@@ -102,9 +102,9 @@ class JudgedBaseline:
 
 
 class AcceptedBaselines(Sequence[TrendPoint]):
-    """Accepted baselines of a case on the machine of a verdict, oldest first.
+    """List the accepted baselines of a case on the machine of a verdict, oldest first.
 
-    They are read at the first access, which may raise a BaselineError.
+    The files are read at the first access, which may raise BaselineError.
     """
 
     def __init__(self, verdict: Verdict, root: Path) -> None:
@@ -134,8 +134,8 @@ NOT_COMMITTED = "not committed"
 def points_of(file: Path, notes: list[str]) -> list[TrendPoint]:
     """Return each accepted baseline of a file, from git and from the history in the file.
 
-    They are grouped by machine, oldest first. Points that only the history has, as in a shallow
-    clone, have means but no runs.
+    Points are grouped by machine, oldest first. A point that git lacks, as in a shallow clone, has
+    means but no runs.
     """
     by_machine: dict[str, list[tuple[TrendPoint, Record]]] = {}
     for commit, baseline in _versions(file, notes):
@@ -151,7 +151,7 @@ def points_of(file: Path, notes: list[str]) -> list[TrendPoint]:
 
 
 def _versions(file: Path, notes: list[str]) -> Iterator[tuple[str, Baseline]]:
-    """Yield the file's content at each commit that changed it, oldest first, then today's."""
+    """Yield commit and content of a file at each change, oldest first, then its present content."""
     if git("rev-parse", "--is-shallow-repository") == b"true\n":
         notes.append("this clone is shallow: older baselines have no runs: git fetch --unshallow")
     for commit, name in reversed(list(_commits(file))):

@@ -35,7 +35,7 @@ LOOKS = 5
 
 
 def checked(case: Case, where: str = "") -> Case:
-    """Return a case; raise MlperfError if its names are unsafe in test ids and paths."""
+    """Return the case; raise MlperfError if its names are unsafe in test ids and paths."""
     try:
         for name in (case.workload, case.engine, case.precision):
             checked_name(name)
@@ -61,12 +61,12 @@ def judge_runs(
     division: Division = "closed",
     target_qps: float | None = None,
 ) -> CaseResult:
-    """Return the result of a case from runs that were made elsewhere, oldest first.
+    """Judge runs of a case that another tool measured, oldest first; return the result.
 
     Args:
         subject: Machine, engine and data of the runs.
-        limits: Smallest relevant change for the worse, as a share, by gated metric; default: the
-            usual ones of the scenario.
+        limits: Smallest relevant change for the worse, as a share, by gated metric; None for the
+            usual limits of the scenario.
         baselines: Folder of the baselines to judge against, or None to judge later.
 
     Raises:
@@ -110,7 +110,7 @@ def judge_runs(
 
 
 def usual_limits(case: Case, runs: Sequence[Run]) -> dict[str, float]:
-    """Return the usual limits of the metrics that a scenario gates, at each point of a curve."""
+    """Return the usual limits of the metrics that a scenario gates, for a curve at each point."""
     measured = [run.metrics for run in runs if not run.invalid] or [run.metrics for run in runs]
     rated = all("tokens_per_second" in metrics for metrics in measured)
     gated = gated_metrics(case.scenario, tokens=rated)
@@ -144,7 +144,7 @@ def _unjudged(case: Case, runs: Sequence[Run], subject: Subject) -> Verdict:
 def _against(
     file: Path, verdict: Verdict, subject: Subject, limits: Mapping[str, float]
 ) -> Verdict:
-    """Return a verdict judged against a baseline; an INVALID one stays so."""
+    """Judge a verdict's runs against a baseline; an INVALID verdict stays INVALID."""
     loaded = load_checked(file, verdict.case)
     record = find(loaded, subject.identity) if loaded else None
     compared = replace(
@@ -169,10 +169,10 @@ def accept_runs(
 ) -> Path:
     """Store the runs of a result of `judge_runs` as a baseline to commit; return its file.
 
-    They replace a baseline of the same machine and continue its history.
+    The runs replace the baseline of the same machine and continue its history.
 
     Args:
-        drop: Accept a drop too.
+        drop: Whether to accept a drop too.
 
     Raises:
         BaselineError: The result is INVALID, has no runs or is a drop, the reason is empty, or the

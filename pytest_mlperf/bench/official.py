@@ -1,4 +1,4 @@
-"""Compare a case with the best official result, and gate on its share."""
+"""Compare a case with the best official MLPerf result, and gate on the ratio."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ stopping, ours are percentiles."""
 
 @dataclass(frozen=True, kw_only=True)
 class Placing:
-    """Value of a case and the best official result on its GPU, per GPU.
+    """Compare a case with the best official result on the same kind of GPU.
 
     Attributes:
-        value: Geometric mean of its runs per GPU, in the unit of the result.
-        best: Result with the highest value per GPU.
+        value: Geometric mean of the case's runs per GPU, in the unit of `best`.
+        best: Official result with the highest value per GPU.
     """
 
     value: float
@@ -39,17 +39,17 @@ class Placing:
 
     @property
     def best_value(self) -> float:
-        """Value of the result per GPU."""
+        """Value of the official result per GPU."""
         return self.best.value / self.best.count
 
     @property
     def share(self) -> float:
-        """Value of the case divided by the result's."""
+        """Value of the case divided by the official result's, both per GPU."""
         return self.value / self.best_value
 
     @property
     def in_short(self) -> str:
-        """Text "58 % of the best official result per GPU (v5.1, Dell)"."""
+        """Comparison as text: "58 % of the best official result per GPU (v5.1, Dell)"."""
         who = f"{self.best.round}, {self.best.submitter}"
         return f"{100 * self.share:.3g} % of the best official result per GPU ({who})"
 
@@ -62,11 +62,11 @@ def placed(
     searched: bool,
     results: Sequence[OfficialResult] | None = None,
 ) -> Placing | str:
-    """Return the placing of a case, or why no official result is comparable.
+    """Compare a case with official results, or return why none is comparable.
 
-    A comparable one has the same workload with its target, scenario, unit and kind of GPU, by
-    LoadGen in the closed division. In Server and Interactive it is the highest rate that held, so
-    the runs must be `searched`. `results` of None are all official ones.
+    A comparable result has the same workload with its accuracy target, scenario, unit and kind of
+    GPU, measured by LoadGen in the closed division. In Server and Interactive a result is the
+    highest rate within the limits, so the runs must be `searched`. None for all official results.
     """
     gpu = gpu_in(identity)
     if not runs:
@@ -92,7 +92,7 @@ def placed(
 
 
 def held_to_best(case: CaseRunner, answer: Ruling) -> Ruling:
-    """Return a ruling, GATE FAIL if its share of the best result is below the suite's.
+    """Change a ruling to GATE FAIL if its share of the best result is below the suite's.
 
     A failed or unjudged ruling is returned unchanged; without a comparable result a note is added.
     """
@@ -108,7 +108,7 @@ def held_to_best(case: CaseRunner, answer: Ruling) -> Ruling:
 
 
 def below_best(case: CaseRunner) -> str | None:
-    """Return the headline of a share below the suite's, or None."""
+    """Return a headline if the share of the best result is below the suite's, or None."""
     least = case.planned.suite.of_best
     if least is None or isinstance(placing := _standing(case), str) or placing.share >= least:
         return None

@@ -80,7 +80,7 @@ CHANGED_OUTCOMES = {Outcome.PERF_DROP, Outcome.POWER_DROP, Outcome.IMPROVED}
 
 
 def judge_performance(case: CaseRuns, kinds: Collection[Kind], phase: Phase = LONE_PHASE) -> Ruling:
-    """Make the missing runs, then judge them by rule R, or record them."""
+    """Make the missing runs of a case, then judge the runs by rule R or record them."""
     recording = _recording(case)
     if differs := _other_rate(case, recording):
         return differs
@@ -96,7 +96,7 @@ def judge_performance(case: CaseRuns, kinds: Collection[Kind], phase: Phase = LO
 
 
 def _judged(case: CaseRuns, phase: Phase) -> Ruling:
-    """Judge the runs of a case, and make more while they may decide."""
+    """Judge the runs of a case, and make more runs while another run may decide."""
     while True:
         if missed := _limit_missed(case):
             return missed
@@ -114,9 +114,9 @@ def _judged(case: CaseRuns, phase: Phase) -> Ruling:
 
 
 def _dropped_all_the_same(case: CaseRuns, error: Unjudgeable, phase: Phase) -> Ruling:
-    """Return a drop that is proven although the last run is INVALID, else raise the error.
+    """Return a drop that is proven although the last run is INVALID, else raise `error`.
 
-    INVALID runs of a slow server cannot prove an ok, but a drop, if load does not explain them.
+    INVALID runs of a slow server can prove a drop if load does not explain them, but never an ok.
     """
     runs, slow = list(case.runs), [run for run in case.invalid_runs if run.too_slow]
     for run in slow if not is_loaded(slow, case.rule.tolerated) else ():
@@ -140,7 +140,7 @@ def _dropped_all_the_same(case: CaseRuns, error: Unjudgeable, phase: Phase) -> R
 
 
 def _found_under_load(case: CaseRuns, ruling: Ruling) -> Ruling:
-    """Return a ruling on searched rates, undecided if load made them lower bounds."""
+    """Return a ruling on searched rates; it is undecided if load made them lower bounds."""
     if not case.planned.find:
         return ruling
     drop = any(metric.fails or metric.direction == "drop" for metric in ruling.metrics)
@@ -159,7 +159,7 @@ def _undecided(ruling: Ruling) -> Ruling:
 
 
 def _other_work(case: CaseRuns, runs: Sequence[Run]) -> Ruling | None:
-    """Return INVALID if prompts were cached, or answers longer, unlike in the baseline's runs."""
+    """Return INVALID if prompts, cache or answer lengths differ from the baseline's, or None."""
     if case.record is None or case.subject is None:
         return None
     facts, recorded = case.subject.fingerprint, case.record.fingerprint
@@ -175,7 +175,7 @@ def _other_work(case: CaseRuns, runs: Sequence[Run]) -> Ruling | None:
 
 
 def invalid(case: CaseRuns, headline: Words, *notes: Words) -> Ruling:
-    """Return INVALID, with the metrics that the runs measured."""
+    """Return the ruling INVALID with the metrics that the runs measured."""
     runs = case.invalid_runs[-1:] if case.reasons else case.runs
     metrics = tuple(
         replace(m, limit=case.planned.limits.get(m.metric))
@@ -201,7 +201,7 @@ CAUSED_BY_LOAD = frozenset(
 
 
 def unjudged(case: CaseRuns, run: Run) -> Ruling:
-    """Return the ruling on an INVALID run: INCONCLUSIVE if load can be the reason."""
+    """Return the ruling on an INVALID run: INCONCLUSIVE if load can explain it."""
     ruling = invalid(case, *map(str, run.invalid))
     keys = {reason.key for reason in run.invalid}
     if case.policy.update or keys - CAUSED_BY_LOAD or not is_loaded([run], case.rule.tolerated):
@@ -225,7 +225,7 @@ def traded(metrics: Sequence[MetricVerdict]) -> tuple[str, ...]:
 
 
 def answer_of(case: CaseRuns, ruling: Ruling, limits: Mapping[str, float]) -> Ruling:
-    """Return a ruling with the accuracy it covers, and advice on metrics that it lacks."""
+    """Add the state of the accuracy check to a ruling, and advice on missing metrics."""
     unvouched = case.unchecked
     notes = sample.remedies(case.runs, limits, case.record) if case.runs else ()
     return Ruling(
@@ -238,7 +238,7 @@ def answer_of(case: CaseRuns, ruling: Ruling, limits: Mapping[str, float]) -> Ru
 
 
 def first_line(case: CaseRuns, ruling: Ruling) -> Words:
-    """Return the headline, with a searched rate's conditions or another machine's baseline."""
+    """Return the headline with the conditions of a searched rate, or the nearest baseline."""
     find, deciding = case.planned.find, ruling.deciding
     if ruling.outcome is Outcome.NO_BASELINE and case.formerly and deciding:
         return f"{METRICS[deciding.metric].title}: {case.formerly.brief}"
@@ -261,7 +261,7 @@ def accuracy_failed(case: CaseRuns, *, required: bool = False) -> Ruling | None:
 
 
 def unless_off(case: CaseRuns, answer: Ruling, phase: Phase) -> Ruling:
-    """Return a ruling, INVALID if a change of the machine itself explains it."""
+    """Return a ruling; change it to INVALID if the machine's own speed explains it."""
     leans = any(metric.direction == "drop" for metric in answer.metrics)
     changed = (
         answer.outcome in CHANGED_OUTCOMES or leans or (phase.many and may_fall(answer.metrics))
@@ -286,7 +286,7 @@ def _locked_clock(case: CaseRuns) -> str | None:
 
 
 def reported(case: CaseRuns, answer: Ruling) -> tuple[Words, ...]:
-    """Return notes on the limits that these runs have too few queries for."""
+    """Return notes on the metrics for which these runs have too few queries."""
     if not case.runs or answer.outcome is Outcome.INCONCLUSIVE:
         return ()
     kept = None if answer.outcome is Outcome.RECORDED else case.record
@@ -294,7 +294,7 @@ def reported(case: CaseRuns, answer: Ruling) -> tuple[Words, ...]:
 
 
 def _other_rate(case: CaseRuns, recording: Update | None) -> Ruling | None:
-    """Return INVALID if the baseline has another rate or other conditions, else None."""
+    """Return INVALID if the baseline has another rate or other search conditions, else None."""
     record, planned = case.record, case.planned
     if record is None or recording == "replace":
         return None
@@ -313,7 +313,7 @@ def _other_rate(case: CaseRuns, recording: Update | None) -> Ruling | None:
 
 
 def _limit_missed(case: CaseRuns) -> Ruling | None:
-    """Return the ruling on a latency limit missed twice; repeat the run after the first miss."""
+    """Repeat a run that missed a latency limit; return the ruling if both missed, or None."""
     if len(case.runs) == 1 and case.runs[0].limit_missed:
         case.add_run()
     missed = [run for run in case.runs if run.limit_missed]
@@ -337,7 +337,7 @@ def _limit_missed(case: CaseRuns) -> Ruling | None:
 
 
 def against_limits(missed: Sequence[Run], settings: LoadGenSettings) -> str:
-    """Return the values of runs that missed a latency limit, and the limit."""
+    """Return the latencies of runs that missed a limit, and the limit, as text."""
     limits = {
         "ttft_p99": settings.ttft_limit_ns,
         "tpot_p99": settings.tpot_limit_ns,
@@ -368,7 +368,7 @@ def _recording(case: CaseRuns) -> Update | None:
 
 
 def _unlike(case: CaseRuns, old: Record | None) -> Ruling | None:
-    """Return INVALID if runs had other work than each other, or than the baseline's."""
+    """Return INVALID if the runs' work differs between them or from the baseline's, or None."""
     uneven = other_cached(case.runs[1:], case.runs[:1], "cached_unevenly")
     if uneven and case.subject and not has_salt(case.subject.fingerprint):
         return invalid(case, Note.of("not_recorded", note=uneven), CACHE_BACK)
@@ -411,7 +411,7 @@ def _record(case: CaseRuns, action: Update) -> Ruling:
 
 
 def _worsened(case: CaseRuns, fresh: Screened) -> list[str]:
-    """Return what may not get worse and would; nothing if values cannot be compared."""
+    """Return the metrics that a new record would make worse; [] if they are not comparable."""
     old, accepted = case.record, case.policy.accept_regression
     if old is None or accepted or _other_rate(case, None) or _other_work(case, case.runs):
         return []
@@ -465,7 +465,7 @@ def judge_efficiency(case: CaseRuns, kinds: Collection[Kind], phase: Phase = LON
 
 
 def _unfit(case: CaseRuns, limits: Collection[str]) -> Ruling | None:
-    """Return INVALID if only some runs have an energy that may be judged."""
+    """Return INVALID if only some runs have an energy that may be judged, or None."""
     runs = case.runs
     for name in limits:
         lacking = [place for place, run in enumerate(runs, start=1) if not run.may_judge(name)]

@@ -25,14 +25,14 @@ Confirm = Literal["auto", "always", "never"]
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """Settings of verdicts and baselines.
+    """Hold the settings of verdicts and baselines.
 
     Attributes:
-        max_runs: Most runs of a case before INCONCLUSIVE.
-        confirm: Which drops are confirmed by interleaved runs: "auto" those that are PROVISIONAL or
-            from a baseline of few sessions, "always" all, "never" none.
-        baselines: Folder of the baselines; None is the nearest `baselines/` above the suite.
-        root: Folder that shown paths are relative to.
+        max_runs: Largest number of runs of a case before INCONCLUSIVE.
+        confirm: Drops to confirm by interleaved runs: "auto" for PROVISIONAL drops and those from a
+            baseline of few sessions, "always" or "never".
+        baselines: Folder of the baselines; None for the nearest `baselines/` above the suite.
+        root: Root folder of relative paths in messages.
         accept_cut: Whether a first accuracy baseline may have many empty or cut answers.
         accept_regression: Whether "replace" may record values that are worse than the baseline's.
     """
@@ -57,12 +57,12 @@ class Policy:
 
 @dataclass(frozen=True, kw_only=True)
 class Phase:
-    """Phase of a session: of two if it judges many pairs jointly, else the only one.
+    """Describe a phase of a session, which has two phases if it judges many pairs jointly.
 
     Attributes:
-        pairs: Number of jointly judged pairs of case and metric; up to `MAX_LONE_PAIRS` are judged
+        pairs: Number of gated pairs of case and metric; up to `MAX_LONE_PAIRS` pairs are judged
             separately.
-        once: Whether every case is run once before any is run again.
+        once: Whether this is the first of two phases, which runs every case once.
     """
 
     pairs: int = 1
@@ -94,14 +94,14 @@ def gated_pairs(planned: Testable, kind: Kind, *, power: bool, meter: bool) -> i
 
 @dataclass(frozen=True, kw_only=True)
 class Formerly:
-    """Nearest baseline if this machine has none."""
+    """Describe the nearest baseline of another machine if this machine has none."""
 
     date: str
     differences: tuple[Difference, ...]
 
     @property
     def in_words(self) -> str:
-        """All that differs: "baseline of DAY is for another machine: cores 64, here 2"."""
+        """All differences: "baseline of DAY is for another machine: cores 64, here 2"."""
         return f"{self._begin} {'; '.join(map(_changed, self.differences))}"
 
     @property
@@ -116,7 +116,7 @@ class Formerly:
 
 
 def formerly(baseline: Baseline, identity: Mapping[str, Property]) -> Formerly | None:
-    """Return the record of a file that is nearest to a machine and its differences, or None."""
+    """Return date and differences of the record nearest to a machine; None without a record."""
     closest = nearest(baseline, identity)
     return Formerly(date=accepted(closest[0]), differences=tuple(closest[1])) if closest else None
 
@@ -135,7 +135,7 @@ def _changed(difference: Difference) -> str:
 def applied_before(
     loaded: Baseline | None, identity: Mapping[str, Property], root: Path, file: Path, case: Case
 ) -> Formerly | None:
-    """Return the nearest baseline of a case, else one of another accelerator count, or None."""
+    """Return the nearest baseline of a case, else of another accelerator count, or None."""
     former = formerly(loaded, identity) if loaded else None
     return former or min(
         _of_other_counts(root, file, case),
@@ -166,7 +166,7 @@ def rule_for(accelerator: str, max_runs: int = 5) -> RuleR:
 
 
 def calibrated(root: Path, accelerator: str, identity: Mapping[str, Property]) -> Calibrated | None:
-    """Return the calibration of exactly this hardware; `root` is the closed division's folder."""
+    """Return the calibration of exactly this hardware, or None; `root` is `closed_root`."""
     stored = calibration.load(calibration.path_for(root, accelerator), accelerator)
     return stored.of(identity) if stored else None
 

@@ -51,7 +51,7 @@ ENOUGH_QUERIES = LOADED_QUERIES
 
 @dataclass(frozen=True, kw_only=True)
 class SearchState:
-    """State of a search or a compliance test, which has its own rate."""
+    """Hold the rate and settings of a run in a search or a compliance test."""
 
     rate: float | None
     conditions: Conditions
@@ -59,12 +59,12 @@ class SearchState:
 
 
 class Searches:
-    """Searches of one case; each gives one value and starts at the last one's."""
+    """Run the rate searches of a case; each starts at the rate of the last search."""
 
     def __init__(
         self, job: MeasuredCase, find: Search, conditions: Conditions, record: Record | None
     ) -> None:
-        """Start at the baseline's rate if there is one."""
+        """Store the inputs; the first search starts at the baseline's rate if there is one."""
         self._job = job
         self._find = find
         self._conditions = conditions
@@ -79,10 +79,10 @@ class Searches:
         self._done = 0
 
     def run(self, case: Rated, attempt: Callable[[SearchState], Run]) -> Run:
-        """Search once; return a run whose throughput, or concurrency, is the result.
+        """Search once; return a run whose throughput or concurrency is the result.
 
-        Its other metrics are those of the highest rate that held. Raises Unjudgeable if no rate was
-        found, or a run is INVALID for another reason than its latency.
+        Its other metrics are those of the highest rate within the limits. Raises Unjudgeable if no
+        rate was found, or a run is INVALID for another reason than its latency.
         """
         self._done += 1
         folder = new_folder(self._conditions.folder, f"{self._job.case.id}.search-{self._done}")
@@ -163,7 +163,7 @@ class Searches:
 def searches(
     job: MeasuredCase, conditions: Conditions, record: Record | None = None
 ) -> Searches | None:
-    """Return the searches of a case, or None if its rate is given."""
+    """Return the searches of a case, or None if the suite sets its rate."""
     return Searches(job, job.find, conditions, record) if job.find else None
 
 
@@ -183,7 +183,7 @@ def condition_differs(job: MeasuredCase, record: Record) -> str | None:
 
 
 def _unpointed(run: Run) -> Run:
-    """Return a run with its figures named without their point, which other tries do not share."""
+    """Return a run whose metric names lack the point, which differs between tries."""
     metrics, server = (
         {name.partition("@")[0]: value for name, value in figures.items()}
         for figures in (run.metrics, run.serving.server)
@@ -192,10 +192,10 @@ def _unpointed(run: Run) -> Run:
 
 
 def _made(attempt: Callable[[SearchState], Run], at: SearchState) -> Run:
-    """Return a run of a search; INVALID for early stopping alone becomes a missed limit.
+    """Return a run of a search; a run that only failed early stopping is a missed limit.
 
-    LoadGen's early stopping rejects a percentile that is met without confidence; the rate did not
-    hold.
+    LoadGen's early stopping rejects a percentile that is met without enough confidence. The search
+    then treats the rate as too high.
     """
     run = attempt(at)
     if not run.invalid or run.queries < ENOUGH_QUERIES:
@@ -216,7 +216,7 @@ LONGER_RUN_FACTOR = 1.2
 
 
 class Unjudgeable(Exception):
-    """Every try of a run was INVALID; `run` is the last one."""
+    """Report that every try of a run was INVALID; `run` is the last try."""
 
     def __init__(self, run: Run) -> None:
         super().__init__("; ".join(map(str, run.invalid)))
@@ -224,7 +224,7 @@ class Unjudgeable(Exception):
 
 
 class Rated(Protocol):
-    """Case with the rate of its next run, and its INVALID runs so far."""
+    """Describe a case with the rate of its next run and its INVALID runs so far."""
 
     @property
     def job(self) -> MeasuredCase:
@@ -234,13 +234,13 @@ class Rated(Protocol):
     invalid_runs: list[Run]
 
     def add_clients(self) -> None:
-        """Let more processes send the requests if that can help."""
+        """Increase the number of client processes if possible."""
 
 
 def valid_run(case: Rated, attempt: Callable[[], Run]) -> Run:
-    """Return the first valid run; the case collects the INVALID ones.
+    """Repeat a run until it is valid; `case` collects the INVALID runs.
 
-    Its rate is raised for Offline, and its clients if one of them delayed the requests.
+    A repeat has a higher rate in Offline, and more client processes if one delayed the requests.
     """
     for left in reversed(range(INVALID_TRIES)):
         run = attempt()
@@ -267,12 +267,12 @@ class CaseRunner:
     Attributes:
         rate: Offered or expected rate; None until the first process has probed it.
         runs: Valid performance runs, oldest first.
-        subject: Subject of the performance runs; without any, of the accuracy pass.
-        scored_subject: Subject of the accuracy pass, on its own data.
+        subject: System measured by the performance runs, else by the accuracy pass.
+        scored_subject: System measured by the accuracy pass, with its own data.
         files: Files of the project that processes of `subject` imported.
         scored_files: Files of the project that processes of `scored_subject` imported.
-        left_out: Runs of pairs that load may explain, see `confirm.add_pair`.
-        clients: Number of processes that send the requests, if the suite leaves it open.
+        left_out: Runs of pairs whose difference load may explain, see `confirm.add_pair`.
+        clients: Number of client processes, unless the suite sets it.
     """
 
     clients = 1
@@ -293,8 +293,8 @@ class CaseRunner:
     ) -> None:
         """Store the inputs; `done` counts earlier processes of the case.
 
-        A `rate` of None is probed, a `job` of None resolved. `label` is part of the run folders'
-        names.
+        A `rate` of None is probed; a `job` of None is resolved from the case. `label` is part of
+        the names of run folders.
         """
         self.planned = planned
         self.rate = rate
@@ -340,13 +340,13 @@ class CaseRunner:
 
     @property
     def of_suite(self) -> Planned:
-        """Case, which is of a suite."""
+        """Planned case, which must be from a suite."""
         assert isinstance(self.planned, Planned)
         return self.planned
 
     @property
     def shares_data(self) -> bool:
-        """Whether the same data are timed and scored, if any are scored."""
+        """Whether no other data set is scored than the timed one."""
         return not self.planned.scorer_name or self.of_suite.data.shared
 
     @property
@@ -356,7 +356,7 @@ class CaseRunner:
         return self.job
 
     def add_clients(self) -> None:
-        """Double the processes that send requests, up to one per core, unless the suite sets it."""
+        """Double the client processes, up to one per core, unless the suite sets their number."""
         engine, clients = self.suite_job.engine, 2 * self.clients
         options = {**engine.options, "clients": clients}
         is_written = engine.options.get("clients") is not None
@@ -367,10 +367,10 @@ class CaseRunner:
         self.clients = clients
 
     def add_run(self, *, ask: Ask | None = None) -> Run:
-        """Add one valid run from a fresh process, or one search.
+        """Add one valid run from a fresh process, or the result of one search.
 
-        `ask` adds an accuracy pass to the first process: scores of INVALID runs are valid. Raises
-        Unjudgeable if every try was INVALID.
+        `ask` adds an accuracy pass to the first process; its scores are valid even if the run is
+        INVALID. Raises Unjudgeable if every try was INVALID.
         """
         job = self._job(scorer=ask is not None)
         if self._search and self._searches is None:
@@ -390,7 +390,7 @@ class CaseRunner:
     def process(
         self, *, performance: bool, ask: Ask | None, at: SearchState | None = None
     ) -> ProcessResult:
-        """Run one fresh process, and store the rate that it probed."""
+        """Run a fresh process of the case, and store the rate that the process probed."""
         self._processes += 1
         audit = at.audit if at else None
         job = self._job(scorer=ask is not None)
@@ -430,7 +430,7 @@ class CaseRunner:
 
 
 def unforeseen(error: Exception, log: Path) -> RunError:
-    """Return the error of a test for an unexpected exception; write its traceback."""
+    """Return a RunError for an unexpected exception; write its traceback to `log`."""
     message = f"{one_line(error)}: not foreseen, so please report it with this log"
     if isinstance(error, OSError) and error.errno in DISK_FULL:
         message = f"{one_line(error)} ({disk_of(Path(error.filename or log))}); free some space"

@@ -1,4 +1,4 @@
-"""Find files that changed in git since a baseline's commit, and whether a run loaded them."""
+"""List files that changed in git since a baseline's commit, and whether a run loaded them."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from pytest_mlperf.run.worker.model_files import path_texts
 def tree_changes(
     policy: Policy, commit: str | None, job: MeasuredCase, suite: Path, imported: Sequence[str]
 ) -> tuple[list[str], list[str]]:
-    """Return lines on changes since a baseline's commit, and lines on unknown ones.
+    """Return lines on changes since a baseline's commit, and lines on unknown changes.
 
-    A `commit` of None, of a baseline outside git, has no lines. `job` names model, data and further
-    files, and the scorer if scores are explained; the worker imported `imported`.
+    A `commit` of None (a baseline outside git) gives no lines. `job` names model, data and further
+    files, and the scorer if scores are explained. `imported` lists the worker's imported files.
     """
     if commit is None:
         return [], []
@@ -52,7 +52,7 @@ def tree_changes(
 
 
 def _named(job: MeasuredCase, suite: Path) -> Iterator[str]:
-    """Yield the files and folders that a case names, except those around its suite."""
+    """Yield the files and folders that a case names, except parent folders of its suite."""
     if not isinstance(job, Job):
         return
     factories = [job.engine, job.dataset, *filter(None, [job.scoring.scorer])]

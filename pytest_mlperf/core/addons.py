@@ -12,9 +12,9 @@ class Command:
     """Declare a subcommand of `pytest-mlperf`.
 
     Attributes:
-        summary: Its line in `--help`.
-        module: Has `HELP` (description, "examples:" and examples), `add_arguments(parser)` and
-            `run(parsed)`, which returns the exit code.
+        summary: Line of the command in `--help`.
+        module: Module with `HELP` (description, "examples:" and examples), `add_arguments(parser)`
+            and `run(parsed)`, which returns the exit code.
         group: Heading in `--help`: "Start", "Judge", "Accept", "Several machines", "MLPerf",
             "Reference", or another one.
     """
@@ -29,9 +29,9 @@ class Format:
     """Declare an output format of a session's results or of a results database.
 
     Attributes:
-        module: Has `report(session)`, which returns the text; a format of a database has
-            `write(store_url, folder)`, which returns the number of pages. Its prints go to stderr;
-            its exceptions are reported in one line.
+        module: Module with `report(session)`, which returns the text. A format of a database has
+            `write(store_url, folder)`, which returns the number of pages. Prints go to stderr,
+            exceptions are reported in one line.
         libraries: Required modules, each with the argument of `pip install`.
         of_store: Whether the input is a results database and the output a folder.
     """
@@ -45,11 +45,11 @@ class Format:
 class Criterion:
     """Add a criterion of an add-on to a verdict.
 
-    It can fail a test but not make one pass: a verdict that already fails gets it as a note.
+    A criterion can fail a test, but never make it pass; a verdict that fails gets it as a note.
 
     Attributes:
         headline: Text after the outcome on the first line, at most about 60 characters.
-        fails: Whether it fails the test; otherwise it is a note.
+        fails: Whether the criterion fails the test; otherwise it is a note.
         outcome: The failing outcome of the test, e.g. "GATE FAIL".
         notes: Further sentences for the failure message.
     """
@@ -66,7 +66,7 @@ Setting = TypeVar("Setting")
 def checked(
     kind: Callable[[str], Setting], fits: Callable[[Setting], bool]
 ) -> Callable[[str], Setting]:
-    """Return a converter that raises ValueError unless the value fits; nan fits no range."""
+    """Return a converter that raises ValueError unless `fits` accepts the converted value."""
 
     def convert(text: str) -> Setting:
         value = kind(text)
@@ -87,12 +87,11 @@ class SessionOption:
     """Describe an option; `convert` parses its text or raises ValueError.
 
     Attributes:
-        bare: Its value if it is set without a value; None if it needs one.
-        ini_only: Whether only ini files (or pytest's `-o`) can set it, because it is rarely used.
-        beside: Whether it leaves measurements, verdicts and records unchanged.
+        bare: Value of the option if it stands without a value; None if it needs a value.
+        ini_only: Whether only ini files (or pytest's `-o`) can set this rarely used option.
+        beside: Whether the option leaves measurements, verdicts and records unchanged.
         elsewhere: Whether a value other than the default lets cases run on other machines.
-        group: Its group in `pytest --help`: "everyday", "ci" (and several machines), "mlperf" (and
-            energy).
+        group: Group in `pytest --help`: "everyday", "ci" or "mlperf".
     """
 
     metavar: str
@@ -107,7 +106,7 @@ class SessionOption:
 
 
 def option_of(metavar: str, text: str, default: object, more: Mapping[str, Any]) -> SessionOption:
-    """Return an option; without `convert` it takes one word of "a|b", else any text."""
+    """Return an option; without `convert` it takes a word of a metavar "a|b", else any text."""
     usual = one_of(*metavar.split("|")) if "|" in metavar else str
     return SessionOption(metavar=metavar, help=text, default=default, **{"convert": usual, **more})
 
@@ -124,9 +123,9 @@ class OptionGroup:
 
         Args:
             name: A Python identifier; `max_cost` becomes `--mlperf-max-cost`.
-            metavar: Placeholder of its value in `--help`; "a|b" accepts only these words.
-            text: Its help, with each percent sign doubled.
-            default: Its value if unset; only a string is converted.
+            metavar: Placeholder of the value in `--help`; "a|b" accepts only these words.
+            text: Help text of the option, with each percent sign doubled.
+            default: Value if the option is unset; only a string is converted.
             **more: Fields of `SessionOption`. `convert` parses a text and raises ValueError if it
                 is invalid; a Path is relative to the folder of the command or ini file.
 

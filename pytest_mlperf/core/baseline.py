@@ -22,7 +22,7 @@ Property = str | int | float | bool | None
 
 
 def require_positive(noun: str, values: Mapping[str, float], *, or_zero: bool = False) -> None:
-    """Raise ValueError, with `noun` and name, for values that no measurement can have."""
+    """Raise ValueError for values that are not positive and finite; the message has `noun`."""
     needed = "0 or positive" if or_zero else "positive and finite"
     for name, value in values.items():
         if not (0 < value < math.inf or (or_zero and value == 0)):
@@ -36,20 +36,20 @@ class BaselineRun:
     Attributes:
         metrics: Values by metric name, SI units, positive.
         within_se: Relative standard error within the run by metric name, if known.
-        session: Runs of one session follow each other on a machine in one state.
-        started: ISO 8601 UTC.
-        samples: Samples completed.
+        session: Id of the session; its runs follow each other on a machine in one state.
+        started: Start of the run, ISO 8601 UTC.
+        samples: Number of completed samples.
         duration_s: Length of the timed part [s].
         commit: Commit of the tested project; None outside git.
         control: Results of the fixed micro-benchmark just before the run; empty if not made.
-        state: Clocks, temperature and power cap of its GPUs; empty if not sampled.
-        busy: Largest share of its speed that the machine's load took; None if unknown.
-        late: Share of each latency that the client itself took, at most; only large ones.
-        warmed: Whether its accelerator had worked in its session before; None if unknown (old
-            files).
-        server: Metrics reported by its server, see `Run`; empty if not read.
-        requests, lengths: By point of a curve, see `Run`; empty if unknown (old files).
-        machine: See `Run`.
+        state: Clocks, temperature and power cap of the GPUs; empty if not sampled.
+        busy: Largest share of the run's speed that other load took; None if unknown.
+        late: Largest share of a latency that the client itself took, by metric; only large shares.
+        warmed: Whether the accelerator had worked in this session before the run; None if unknown
+            (old files).
+        server: Metrics reported by the server, see `RunServing`; empty if not read.
+        requests, lengths: By point of a curve, see `RunServing`; empty if unknown (old files).
+        machine: Hashes of the machine and its GPUs, see `RunHardware.ids`.
     """
 
     metrics: dict[str, float]
@@ -71,13 +71,13 @@ class BaselineRun:
 
     @property
     def hardware(self) -> RunHardware:
-        """The machine of the run, as `Run.hardware`."""
+        """Machine of the run, in the form of `Run.hardware`."""
         state, control = self.state, self.control
         return RunHardware(ids=self.machine, warmed=self.warmed, state=state, control=control)
 
     @property
     def serving(self) -> RunServing:
-        """Requests, answers and server of the run, as `Run.serving`."""
+        """Requests, answers and server of the run, in the form of `Run.serving`."""
         return RunServing(server=self.server, requests=self.requests, lengths=self.lengths)
 
     def __post_init__(self) -> None:
@@ -120,17 +120,16 @@ class Record:
 
     Attributes:
         identity: Hardware properties; a machine must match all of them.
-        target_qps: Rate at which the runs were offered or by which they were sized [1/s], or None.
-        qps_source: Origin of that rate, or None.
+        target_qps: Offered rate, or the rate that sized the runs [1/s]; None if there is none.
+        qps_source: "suite" or "probe": origin of `target_qps`; None without a rate.
         fingerprint: Engine version, weights, options, data: shown under "what changed", never key.
-        runs: At least one, oldest first.
+        runs: Accepted runs, at least one, oldest first.
         minimum_detectable_change: Smallest change these runs can prove, as a share, by metric.
-        history: Oldest first.
+        history: Acceptances of runs, oldest first.
         surroundings: Driver, kernel, card and the like: shown under "what changed", never compared.
         session_noise: Between-session noise by metric, observed for this build and machine when the
             record was written; empty without two comparable sessions.
-        skips_first_run: Whether the first run of each session differs from later ones and is left
-            out.
+        skips_first_run: Whether the first run of each session is left out because it differs.
     """
 
     identity: dict[str, Property]
@@ -150,12 +149,12 @@ class Record:
 
     @property
     def sessions(self) -> tuple[str, ...]:
-        """The sessions that made its runs, oldest first."""
+        """Ids of the sessions of the runs, oldest first."""
         return tuple(dict.fromkeys(run.session for run in self.runs))
 
     @property
     def id(self) -> str:
-        """A digest of twelve hex digits that identifies these runs."""
+        """Digest of twelve hex digits that identifies these runs."""
         runs = " ".join(f"{run.session} {run.started}" for run in self.runs)
         return hashlib.sha256(runs.encode()).hexdigest()[:12]
 
@@ -170,7 +169,7 @@ class Record:
         return len(set(self.groups.values()))
 
     def noise_of(self, metric: str | None) -> SessionNoise | None:
-        """Return the session noise of a metric, unless it counts sessions of one day as several."""
+        """Return the session noise of a metric; None if unknown, or if days count repeatedly."""
         noise = self.session_noise.get(metric or "")
         return noise if noise and (noise.by_days or len(self.sessions) == self.days) else None
 
@@ -188,7 +187,7 @@ class Baseline:
         engine: Engine name of the suite.
         precision: Precision as named in the suite.
         accelerator: Class and count, e.g. "8xH100".
-        records: One per hardware identity.
+        records: One record per hardware identity.
     """
 
     schema: int = SCHEMA_VERSION
@@ -235,7 +234,7 @@ def find(baseline: Baseline, identity: Mapping[str, Property]) -> Record | None:
 def nearest(
     baseline: Baseline, identity: Mapping[str, Property]
 ) -> tuple[Record, list[Difference]] | None:
-    """Return the record with the fewest differences (the oldest of several), and these."""
+    """Return the record with the fewest differences, and these differences; None if empty."""
     pairs = [(record, differences(record.identity, identity)) for record in baseline.records]
     return min(pairs, key=lambda pair: len(pair[1]), default=None)
 
@@ -368,7 +367,7 @@ class Rerun:
     Attributes:
         sd: Standard deviation of the score of a whole pass [points].
         correlation: Correlation of two passes' scores per sample; None if they do not vary.
-        passes: Passes compared with the recorded one.
+        passes: Number of passes compared with the recorded pass.
     """
 
     sd: float
@@ -391,14 +390,14 @@ class AccuracyBaseline:
         engine: Engine name of the suite.
         precision: Precision as named in the suite.
         scenario: Scenario of the recorded pass: the suite's first.
-        samples: Samples of the data set, all of them scored.
+        samples: Number of samples of the data set; all are scored.
         scores: Aggregate score by metric, as MLPerf's reference script prints it.
-        steps: Steps per point of the recorded sample scores, by metric.
+        steps: Resolution of the recorded sample scores by metric [steps per point].
         scores_sha256: Digest of the file with the sample scores, which must match.
         scorer: Name and options of the scorer, as JSON.
         identity: Hardware of the measurement; recorded, but no part of any key.
         fingerprint: Engine version, weights, options, data.
-        history: Oldest first.
+        history: Acceptances of scores, oldest first.
         rerun: Difference of further passes of this build by metric; empty if none were made.
         answers: Number of answers, and of empty and cut ones, see `Accuracy.answers`; empty if
             unknown (old files).
@@ -430,7 +429,7 @@ class AccuracyBaseline:
 
 
 def steps_per_point(values: Sequence[float | None]) -> int:
-    """Return the resolution of scores: 0.01 points, or 0.0001 for scores between 0 and 1."""
+    """Return the steps per point of stored scores: 100, or 10,000 for scores from -1 to 1."""
     return 10_000 if all(value is None or -1 <= value <= 1 for value in values) else 100
 
 

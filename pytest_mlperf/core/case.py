@@ -60,7 +60,7 @@ Division = Literal["closed", "open"]
 
 
 class AllowedWords:
-    """Let pydantic read some words of an enumeration as its members."""
+    """Validate with pydantic that a word is one of the allowed members of an enumeration."""
 
     def __init__(self, members: Sequence[StrEnum]) -> None:
         self._members = members
@@ -83,7 +83,7 @@ class WordEnum(StrEnum):
 
 
 class Scenario(WordEnum):
-    """Scenario of a case: MLPerf's, our two loops, and tests with pytest-benchmark."""
+    """Name a scenario: MLPerf's, Concurrency, OpenLoop, or a pytest-benchmark test."""
 
     OFFLINE = "Offline"
     SERVER = "Server"
@@ -101,17 +101,17 @@ class Scenario(WordEnum):
 
     @property
     def answers_one_at_a_time(self) -> bool:
-        """Whether a query is sent when the one before it is answered."""
+        """Whether each query is sent only after the previous query is answered."""
         return self in {Scenario.SINGLE_STREAM, Scenario.MULTI_STREAM}
 
     @property
     def is_curve(self) -> bool:
-        """Whether one of our own loops measures it at several points."""
+        """Whether Concurrency or OpenLoop, which measure a curve of several points."""
         return self in {Scenario.CONCURRENCY, Scenario.OPEN_LOOP}
 
     @property
     def of_loadgen(self) -> Scenario:
-        """LoadGen's scenario for it: Interactive is Server with other limits."""
+        """LoadGen's scenario for this one: Interactive is Server with other limits."""
         return Scenario.SERVER if self is Scenario.INTERACTIVE else self
 
 
@@ -120,7 +120,7 @@ SUITE_SCENARIOS = tuple(name for name in Scenario if name is not Scenario.BENCHM
 
 
 class Kind(WordEnum):
-    """Subject of a test: accuracy, speed, energy, a pair, or one of MLPerf's compliance tests."""
+    """Name the kind of a test: accuracy, speed, energy, a pair, or a compliance test."""
 
     ACCURACY = "accuracy"
     PERFORMANCE = "performance"
@@ -136,12 +136,12 @@ class Kind(WordEnum):
 
     @property
     def is_of_runs(self) -> bool:
-        """Whether timed runs are judged against those of a baseline."""
+        """Whether this kind of test judges timed runs against runs of a baseline."""
         return self in {Kind.PERFORMANCE, Kind.EFFICIENCY}
 
     @property
     def is_audit(self) -> bool:
-        """Whether it is a compliance test."""
+        """Whether this kind of test is one of MLPerf's compliance tests."""
         return self.name == self.value
 
 
@@ -174,14 +174,14 @@ class Case:
 
     @property
     def id(self) -> str:
-        """The text between the brackets of a test id."""
+        """Text between the brackets of a test id: all five words, joined by hyphens."""
         return "-".join(
             (self.workload, self.scenario, self.engine, self.precision, self.accelerator)
         )
 
 
 def one_file(path: str) -> str:
-    """Return a key that is equal for paths of one file on macOS or Windows (case-insensitive)."""
+    """Return a key that is equal for paths of one file on a case-insensitive file system."""
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", path).casefold())
 
 

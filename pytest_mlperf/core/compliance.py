@@ -1,7 +1,7 @@
 """Apply MLPerf's compliance tests to values, and write their files.
 
 Source: run_verification.py and verify_*.py below compliance/ of
-    https://github.com/mlcommons/inference at b66003e, of TEST05 its tag v4.1. The submission
+    https://github.com/mlcommons/inference at b66003e; for TEST05 at its tag v4.1. The submission
     checker searches the files for "TEST PASS" and the lines of TEST06.
 """
 
@@ -38,7 +38,7 @@ EPSILON = 1e-7
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoggedAnswer:
-    """Hold one answer of LoadGen's log; None for tokens that were not requested."""
+    """Hold one answer of LoadGen's log; token fields are None if tokens were not requested."""
 
     index: int
     data: bytes
@@ -63,7 +63,7 @@ class SpeedScore:
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """Hold one check of a compliance test: its file and text, reasons of a failure, remarks."""
+    """Hold one check of a compliance test: file name and text, reasons of failure, remarks."""
 
     file: str
     text: str
@@ -87,7 +87,7 @@ def speed(test: str, reference: SpeedScore, timed: SpeedScore) -> Finding:
 
 
 def load_explains(test: str, scores: tuple[SpeedScore, SpeedScore], lost: Sequence[float]) -> bool:
-    """Check whether two speeds may be equal without the load that took `lost` (logarithmic)."""
+    """Check whether load that took `lost` (logarithmic) may explain a failed speed check."""
     speeds = [1 / (one.value or inf) if one.is_latency else one.value for one in scores]
     slower = speeds.index(min(speeds))
     raised = min(max(speeds), speeds[slower] * exp(lost[slower]))
@@ -98,7 +98,7 @@ def load_explains(test: str, scores: tuple[SpeedScore, SpeedScore], lost: Sequen
 
 
 def same_speed(reference: SpeedScore, test: SpeedScore, *, one_sample: bool = False) -> Finding:
-    """Compare a run with its reference: TEST01 is as fast, TEST04 (one sample) not faster."""
+    """Check a run's speed: TEST01 as fast as the reference, TEST04 (one sample) not faster."""
     faults = _comparable(reference, test)
     ours, theirs = reference.value, test.value
     if one_sample and reference.is_latency and ours and theirs:
@@ -153,7 +153,7 @@ def _comparable(reference: SpeedScore, test: SpeedScore) -> list[str]:
 
 
 def _slack(reference: SpeedScore, score: float, usual: float = SCORE_SLACK_SHARE) -> float:
-    """Return the tolerated share; TEST04 compares rates with a latency bound (as MLPerf)."""
+    """Return the tolerated share of a speed difference: another one for short latencies."""
     short = SHORT_NS.get(reference.scenario)
     return LATENCY_SLACK_SHARE if short is not None and score <= short else usual
 
@@ -299,7 +299,7 @@ def as_long(timed: Iterable[LoggedAnswer], *, low: float, high: float, width: in
 
 
 def same_predictions(accuracy: Iterable[LoggedAnswer], timed: Iterable[LoggedAnswer]) -> Finding:
-    """Check TEST08: normalized entropies of a timed run equal those of the accuracy run.
+    """Check TEST08: the normalised entropies of the timed and the accuracy run are equal.
 
     The first two numbers of an answer identify the sample of dlrm-v3; see `candidates`.
     """
@@ -359,7 +359,7 @@ class _Ranked:
     weights: Sequence[float]
 
     def entropy(self, predictions: Sequence[float]) -> float:
-        """Return the cross entropy divided by that of the mean label; 0 if the weights sum to 0."""
+        """Return the cross entropy relative to the mean label's; 0 if the weights sum to 0."""
         total = sum(self.weights)
         if not total:
             return 0.0
@@ -378,7 +378,7 @@ def _inside(value: float) -> float:
 def same_scores(
     baseline: Mapping[str, float], timed: Mapping[str, float], slack: Mapping[str, float]
 ) -> tuple[str, ...]:
-    """Return the scores of a failed TEST01 that differ by more than their slack (a share)."""
+    """Return the scores of a TEST01 run that differ by more than their slack (a share)."""
     return tuple(
         f"{name} is {timed.get(name, 0):g} beside {baseline.get(name, 0):g}: more than "
         f"{_share(most)} apart"

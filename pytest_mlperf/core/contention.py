@@ -22,7 +22,7 @@ MIN_LOST_SECONDS = 5e-3
 def client_note(
     metrics: Mapping[str, float], gated: Iterable[str], client: Mapping[str, float]
 ) -> str | None:
-    """Return a note on the client's share of a gated latency (`Engine.client_lateness`)."""
+    """Return a note on a large share of the client in a gated latency; None if it is small."""
     shares = {
         name: _late(name, client) / metrics[name]
         for name in gated
@@ -111,7 +111,7 @@ class Contention:
         window_s: Length of the window.
         cores: Cores that the run might use.
         own_s: Processor time of the run's processes.
-        foreign_s: Processor time of all others on these cores.
+        foreign_s: Processor time of all other processes on these cores.
         waited_s: Time that threads of the run were ready and had no core, summed over threads.
         stolen_s: Time that the hypervisor gave the run's cores to other machines.
         throttled_s: Largest time that a control group's processor quota held the run back.
@@ -121,12 +121,11 @@ class Contention:
         memory_full_s: Time that all runnable processes waited for memory (PSI).
         faults: Page faults of the run that needed the disk.
         swapped_in: Pages that the machine read from swap.
-        others: Cores that other processes used, by name of the busiest.
+        others: Number of cores that other processes used, by name; the busiest processes only.
         serves: Whether the server's processes were found on this machine and count as the run's
             own; False if its load is unknown; None without a server.
-        share: Largest share of the run's speed that all this explains, see `lost_share`.
-        drop_share: The same with a margin for memory bandwidth, used for a drop; None in old
-            results.
+        share: Largest share of the run's speed that this load explains, see `lost_share`.
+        drop_share: `share` with a margin for memory bandwidth, used for drops; None in old results.
     """
 
     window_s: Seconds
@@ -158,13 +157,13 @@ def lost_share(seen: Contention, *, on_cpu: bool, memory: float = 0.0) -> float 
 
     A thread's waiting time counts only while other processes used the cores, because a run with
     more threads than cores always waits for itself. The time of the hypervisor, a processor quota
-    and re-read pages is added. A run on the processor also shares caches, memory, clocks and
-    hyperthreads, so the others' share of all cores counts too. This is an upper bound: not every
-    waiting thread delays the run.
+    and re-read pages is added. A run on the CPU shares caches, memory, clocks and hyperthreads, so
+    the other processes' share of all cores counts too. This is an upper bound: not every waiting
+    thread delays the run.
 
     Args:
-        memory: The least share that others explain on the processor, if they use more than the
-            tolerated part of the cores: a few cores can use up the bandwidth of all.
+        memory: Smallest share for a run on the CPU if other processes use more than the tolerated
+            part of the cores, because a few cores can use all memory bandwidth.
 
     Returns:
         From 0 to 1; None if the window is too short or the machine reports nothing.
@@ -188,16 +187,16 @@ def lost_share(seen: Contention, *, on_cpu: bool, memory: float = 0.0) -> float 
 
 
 def tolerated(limits: Mapping[str, float]) -> float:
-    """Return the lost share up to which a run with these limits counts as undisturbed."""
+    """Return the share of speed that load may take from a run with these limits."""
     return max(TOLERATED_SHARE, OF_LIMIT * min(limits.values(), default=0.0))
 
 
 def lost_change(metric: str, share: float, *, points: int = 0) -> float:
     """Return the largest log change for the worse that a lost share of a run explains.
 
-    A run that lost the share s took up to 1 / (1 - s) times as long. A quantile q of its times may
+    A run that lost the share s took up to 1 / (1 - s) times as long. Its q quantile of latency may
     have grown by 1 / (1 - q) times as much, because all lost time may fall on the slowest 1 - q of
-    the queries, and on one of the `points` of a curve (0 for a single run).
+    the queries. It may also fall on one of the `points` of a curve (0 without a curve).
     """
     whole = METRICS[metric]
     if whole.dimension in UNAFFECTED:
@@ -220,7 +219,7 @@ def busiest(seen: Sequence[Contention | None]) -> Note | None:
 
 
 def core_users(seen: Contention | None, client: float) -> str:
-    """Return who used the cores of a run, `client` of them this process, and advice."""
+    """Return the users of a run's cores, and advice; `client`: cores that this process used."""
     if seen is None or seen.own_s is None or not seen.window_s:
         return "the engine takes no more at a time, or the client could not keep up"
     whose = "server" if seen.serves else "engine"

@@ -1,7 +1,7 @@
-"""Compare the machine with that of the baseline, by a fixed micro-benchmark and its clocks.
+"""Compare the machine with the baseline's, by a fixed micro-benchmark and the GPU clocks.
 
-The benchmark ("control") is a matrix product and a copy, made with every run. If its result is off,
-the machine has changed and the build cannot be judged. Free clocks vary with heat and power.
+The benchmark ("control") is a matrix product and a copy, run before every run. If its result is
+off, the machine has changed and the build cannot be judged. Free clocks vary with heat and power.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class ControlComparison:
 
     @property
     def deviations(self) -> float:
-        """The difference in standard deviations of such a comparison."""
+        """Difference in standard deviations of a comparison with an unchanged machine."""
         off = abs(math.log(self.now) - math.log(self.baseline))
         return off / (self.sd * math.sqrt(1 + 2 / self.baseline_values))
 
@@ -96,7 +96,7 @@ class ControlComparison:
 
     @property
     def in_words(self) -> str:
-        """Both values, their difference and its spread, as text."""
+        """Both values, their difference and its standard deviation, as text."""
         name, unit = QUANTITIES[self.quantity]
         return (
             f"the machine is {'fast' if self.faster else 'slow'}: {name} "
@@ -156,7 +156,7 @@ def furthest(comparisons: Sequence[ControlComparison]) -> ControlComparison | No
 
 
 def steady(comparisons: Sequence[ControlComparison]) -> bool | None:
-    """Check whether the machine is unchanged; None if nothing could be compared."""
+    """Check whether no figure changed beyond chance; None if nothing could be compared."""
     return furthest(comparisons) is None if comparisons else None
 
 
@@ -199,7 +199,7 @@ def _comparable(
 
 
 def _with_prefix(value: float, unit: str) -> str:
-    """Return a value to three digits: 1.45e12 of FLOP/s is "1.45 TFLOP/s"."""
+    """Return a value with three digits and a prefix: 1.45e12 FLOP/s is "1.45 TFLOP/s"."""
     rounded = float(f"{value:.3g}")
     factor, prefix = next((each for each in _PREFIXES if rounded >= each[0]), (1.0, ""))
     digits = f"{value / factor:#.3g}".removesuffix(".")

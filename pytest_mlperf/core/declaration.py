@@ -45,13 +45,13 @@ class Option:
 
     @property
     def kind(self) -> str:
-        """The type in words: "whole number", "list of numbers"."""
+        """Type of the option in words: "whole number", "list of numbers"."""
         return self.type if self.annotation is Any and self.type != "Any" else kind(self.annotation)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Declaration:
-    """Describe an extension: blocks of its docstring, options, and the `SUPPLIED` it takes."""
+    """Describe an extension: its docstring's blocks, options, and `SUPPLIED` parameters."""
 
     about: tuple[str, ...] = ()
     options: Mapping[str, Option] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class Declaration:
 
 @lru_cache(maxsize=256)
 def declaration_of(factory: Any) -> Declaration:
-    """Return the options that a class or function declares; ValueError without a signature."""
+    """Return the declaration of a class or function; raise ValueError without a signature."""
     is_class = inspect.isclass(factory)
     outer = parse(getattr(factory, "__doc__", None))
     built = parse(factory.__init__.__doc__) if is_class else Docstring()
@@ -91,7 +91,7 @@ def declaration_of(factory: Any) -> Declaration:
 
 
 def _has_later_constructor(factory: Any) -> bool:
-    """Check whether a class has its own constructor below the class with `options`."""
+    """Check whether a subclass of the class with `options` defines its own constructor."""
     names = ("__init__", "options")
     homes = [next(c for c in inspect.getmro(factory) if name in vars(c)) for name in names]
     return inspect.isclass(factory) and homes[0] is not homes[1] and issubclass(*homes)
@@ -183,7 +183,7 @@ class Docstring:
 
 
 def parse(text: str | None, sections: Sequence[str] = ARGUMENTS) -> Docstring:
-    """Parse a docstring; skip unknown forms without an error."""
+    """Parse a docstring; skip unknown sections without an error."""
     prose: list[str] = []
     arguments: list[str] = []
     section = ""

@@ -19,8 +19,8 @@ class MlperfError(Exception):
     """Base class of every error this package raises for its user.
 
     Attributes:
-        options: Names of the options at fault, likeliest first; the message cites the line of the
-            first one in the suite.
+        options: Names of the options at fault, likeliest first; the message cites the first one's
+            line in the suite.
     """
 
     def __init__(self, message: str = "", *, option: str | Sequence[str] = ()) -> None:

@@ -33,10 +33,10 @@ Outputs = Sequence[bytes] | None
 class Sink(Protocol):
     """Receive an engine's progress; callable from any thread that outlives the run.
 
-    Optional members: `session(id)` returns a text shared by the samples of one conversation in
-    flight and unique over all runs, "" for a single sample. `may_fail` is the share of requests
-    that may fail; if it is above 0, `lost(ids)` takes failed samples, after `ended`, instead of
-    `done`.
+    Optional members: `session(id)` returns a text that the samples of one conversation share and
+    that is unique over all runs; "" for a sample without a conversation. `may_fail` is the share of
+    requests that may fail. If `may_fail` is above 0, report a failed sample by `ended` and then
+    `lost(ids)`, instead of `done`.
     """
 
     wants_output: bool
@@ -53,7 +53,7 @@ class Sink(Protocol):
         ...
 
     def next_tokens(self, ids: Sequence[int]) -> None:
-        """Report that each of these samples has one more token, after its first (optional)."""
+        """Report one more token for each of these samples, after its first (optional)."""
         ...
 
     def streamed(
@@ -61,15 +61,15 @@ class Sink(Protocol):
     ) -> None:
         """Report how these answers were streamed, just before `done` (optional; language models).
 
-        Without it every token after an answer's first one counts as received after that one.
+        Without this report, all tokens of an answer except the first count as received after it.
 
         Args:
             ids: The ids given to `submit`.
-            after_first: Tokens that a user received after the first message of each answer; 0 for
-                an answer of one message, None if its messages came together: their spacing is then
-                unknown.
-            hidden: Tokens in `n_tokens` that the user does not receive, such as hidden reasoning;
-                None if their number is unknown.
+            after_first: Number of tokens that a user received after the first message of each
+                answer; 0 for an answer of one message, None if the messages came together and
+                their spacing is unknown.
+            hidden: Number of tokens in `n_tokens` that the user does not receive, such as hidden
+                reasoning; None if unknown.
         """
         ...
 
@@ -80,16 +80,16 @@ class Sink(Protocol):
 
         Args:
             ids: The ids given to `submit`.
-            reasons: For answers "stop" or "length", as in OpenAI's API; for failures the kind.
+            reasons: "stop" or "length" for answers, as in OpenAI's API; the kind of a failure.
             prompt_tokens: Length of each prompt, None if unknown.
         """
         ...
 
     def attach(self, ids: Sequence[int], artefacts: Sequence[Mapping[str, bytes]]) -> None:
-        """Pass a scorer's further input, just before `done` (optional).
+        """Pass further input for the scorer, just before `done` (optional).
 
-        MLPerf's log takes only outputs; artefacts are stored in an archive next to it. They are
-        ignored unless `wants_output`.
+        MLPerf's log holds only outputs; artefacts are stored in an archive next to the log. They
+        are ignored unless `wants_output`.
 
         Args:
             ids: The ids given to `submit`, each once.
@@ -100,7 +100,7 @@ class Sink(Protocol):
     def done(
         self, ids: Sequence[int], outputs: Outputs = None, n_tokens: Sequence[int] | None = None
     ) -> None:
-        """Report that these samples are finished; every id exactly once, in any order.
+        """Report that these samples are finished; report every id exactly once, in any order.
 
         Args:
             ids: The ids given to `submit`, one or many.
@@ -115,18 +115,18 @@ class Sink(Protocol):
 
 
 class Dataset(Protocol):
-    """Provide samples by index; built as `factory(path=..., **options)` in the worker process.
+    """Provide samples by index; created by `factory(path=..., **options)` in the worker process.
 
     Optional members:
     `group(index)`: the article, document or conversation of a sample, as a text or whole number;
     None without a group. Samples of one group may change together, so accuracy is then judged by
     groups; otherwise samples count as independent.
-    `sizes(indices)`: means that determine the work of a sample.
+    `sizes(indices)`: mean sizes by name over these samples, which determine their work.
     `arrival_s(index)`: request time in a recorded trace [s], ascending.
     `output_tokens(index)`: requested length of the answer, None for the engine's option; engines
-    that cannot request single lengths refuse it.
-    `pause_s(index)`: for the turns of a conversation, which are successive samples: pause after the
-    answer to the sample before [s]; None for a first turn.
+    that cannot request a length per sample refuse such a data set.
+    `pause_s(index)`: pause between the answer to the previous sample and this request [s]; None for
+    the first turn of a conversation. The turns of a conversation are successive samples.
     `in_order`: True if LoadGen's performance runs take samples cyclically, not at random.
     `look(path=..., **options)`: a class method that checks options and files.
 
@@ -165,11 +165,11 @@ class Engine:
     takes `**options` and builds one. The module of a registered engine must import quickly: import
     the engine's library in `__enter__`.
 
-    Optional members, used before a run: `libraries`, modules that it always imports;
-    `optional_libraries`, modules that some options need; `install`, how to install them;
-    `precisions`, the valid words; `check_library()`, a class method that tries its libraries;
-    `require()`, which does so for the given options; `reach()`, which looks for a server that
-    should run; `checkpoints`, the precisions that it loads by format of a builder.
+    Optional members, used before a run: `libraries`, modules that the engine always imports;
+    `optional_libraries`, modules that some options need; `install`, how to install the libraries;
+    `precisions`, the valid precisions; `check_library()`, a class method that tries the libraries;
+    `require()`, which tries those for the given options; `reach()`, which checks that the server
+    answers; `checkpoints`, the precisions that the engine loads, by a builder's format.
     """
 
     first_suite: ClassVar[str] = ""
@@ -191,7 +191,7 @@ class Engine:
         cls,
         options: Mapping[str, Any],  # noqa: ARG003 - for those that override it
     ) -> Mapping[str, Any] | None:
-        """Return the options whose product is the GPUs per process; {} for one, None if unknown."""
+        """Return the options whose product is the GPUs per process; {} for 1, None if unknown."""
         return None
 
     @classmethod
@@ -199,7 +199,7 @@ class Engine:
         cls,
         options: Mapping[str, Any],  # noqa: ARG003 - for those that override it
     ) -> tuple[str, str] | None:
-        """Return an option and its device ("cpu", "cuda", "cuda:N"); None if unknown."""
+        """Return the option that sets the device, and the device ("cuda:N"); None if unknown."""
         return None
 
     @classmethod
@@ -261,16 +261,17 @@ class Engine:
     def client_lateness(self) -> Mapping[str, float]:
         """Return the delays of a client engine since the last call [s]; {} if it is unknown.
 
-        Percentiles by name: "issue_p99" from `submit` to the start of a sample's request,
-        "loop_p99" from the arrival of data to its handling; p50 and p90 in the same way.
+        Keys are "issue_p50", "issue_p90", "issue_p99": percentiles of the time from `submit` to
+        the start of a sample's request; and "loop_p50" to "loop_p99": from the arrival of data
+        to its handling.
         """
         return {}
 
     def null_client(self, tokens: int) -> AbstractContextManager[Engine] | None:
-        """Return this client on a server that computes nothing, to measure its highest rate.
+        """Return this client with a server that computes nothing, to measure its highest rate.
 
-        It answers the loaded samples while it is open and the engine itself has none in flight.
-        None if unsupported.
+        The returned engine answers the loaded samples while the context manager is open; this
+        engine has no sample in flight then. None if unsupported.
 
         Args:
             tokens: Tokens of every answer.
@@ -279,9 +280,9 @@ class Engine:
         return None
 
     def event_loop(self) -> AbstractEventLoop | None:
-        """Return the event loop on which it works after loading; None without one.
+        """Return the event loop of the engine after loading; None if it has no event loop.
 
-        A client process then communicates on it, and calls `submit` on its thread.
+        A client process then communicates on that loop, and calls `submit` on the loop's thread.
         """
         return None
 
@@ -292,33 +293,34 @@ class Engine:
     def answer_counts(self) -> Mapping[str, int]:
         """Return counts of the answers since the last call; {} if unknown.
 
-        "answers": answers of a language model; "empty": those without text or calls;
-        "cut_reasoning": empty ones that reached their token limit while reasoning; "refused";
-        "bad_calls": those whose tool calls are not JSON, if answers are kept (accuracy runs, and
-        timed ones whose tokens are counted here); "prompt_tokens": the server's count for prompts
-        of known length; "expected_tokens": that length; "cached_tokens": hits of the server's
-        prefix cache among "cacheable_tokens"; "unsized_answers": answers whose first message has an
-        unknown number of tokens, with their "unsized_messages" and "unsized_tokens"; and "build …"
-        by the server's name of the set-up that answered.
+        "answers": all answers of a language model
+        "empty": answers without text and tool calls
+        "cut_reasoning": empty answers that reached their token limit while reasoning
+        "refused": refusals; "bad_calls": answers with a tool call that is not JSON, if stored
+        "prompt_tokens", "expected_tokens": the server's count for prompts of known length, and that
+        "cached_tokens", "cacheable_tokens": prefix cache hits, and prompt tokens of these answers
+        "unsized_answers", "unsized_messages", "unsized_tokens": answers whose first message has
+        an unknown number of tokens, with their messages and tokens
+        "build NAME": answers by the server's name for its set-up
         """
         return {}
 
     def stage_seconds(self) -> Mapping[str, float]:
-        """Return the time of stages since the last call [s], by name; {} if unknown.
+        """Return the time of each stage since the last call [s], by name; {} if unknown.
 
-        A name, as "prefill" or "unet", is a small letter and up to 31 small letters, digits and
-        "_"; 16 stages at most. Stages of a process do not overlap, so that the sum is at most the
-        elapsed time; a batch counts once. In a timed run each becomes the metric `stage_NAME`,
-        seconds per sample.
+        A name such as "prefill" or "unet" is a small letter and up to 31 small letters, digits and
+        "_"; 16 stages at most. Stages of a process do not overlap, so their sum is at most the
+        elapsed time. A batch counts once. In a timed run each stage becomes the metric
+        `stage_NAME` [s per sample].
         """
         return {}
 
     def metrics_pages(self) -> Sequence[str] | None:
-        """Return addresses of its server's Prometheus pages after loading; None if unknown."""
+        """Return the URLs of the server's Prometheus pages after loading; None if unknown."""
         return None
 
     def counted_again(self) -> Mapping[int, tuple[int, int]] | None:
-        """Return recounted tokens per sample since the last call: all, and after the first."""
+        """Return recounted tokens by sample since the last call: in all, and after the first."""
         return None
 
     def describe(self) -> Mapping[str, str]:
@@ -334,12 +336,12 @@ class Scores:
         per_sample: By metric one score per sample in the given order, 0–100 unless the metric has
             its own scale; None if the metric does not apply to the sample. Their mean (sum for a
             count) is the aggregate, up to the rounding of printed figures.
-        aggregate: By metric the figure that MLPerf's reference script prints; one without scores
-            per sample is reported and held against a gate, not against the baseline.
+        aggregate: By metric the figure that MLPerf's reference script prints. A metric without
+            scores per sample is compared with a gate, but not with the baseline.
         lower: Metrics that are better when lower, e.g. FID.
         whole: Metrics that only a whole data set has, e.g. mAP: the score of a sample is then its
             pseudo-value, aggregate + samples x the sample's influence on it.
-        leverage: For such metrics, the part of chance in the pseudo-values; all without it.
+        leverage: `Leverage` by metric in `whole`; if missing, pseudo-values show all variance.
         chance: Expected score of guessing by metric, 0–100.
     """
 
@@ -354,12 +356,12 @@ class Scores:
 class Scorer(Protocol):
     """Score outputs as MLPerf's reference script does.
 
-    Built as `factory(model=..., **options)` in a process of its own; `model` is the workload's
+    Created by `factory(model=..., **options)` in a separate process. `model` is the workload's
     model (with a language model's tokenizer) or None. Errors are those of `Dataset`.
 
-    A class that scores more than outputs lists in `artefacts` the names that engines must attach to
-    every sample, see `Sink.attach`. `score` then gets a third sequence: for each sample a table of
-    its artefacts, bytes by name.
+    A scorer that needs more than outputs lists in `artefacts` the names that engines must attach to
+    every sample, see `Sink.attach`. `score` then gets a third sequence: the artefacts of each
+    sample, bytes by name.
     """
 
     def score(self, outputs: Sequence[bytes], references: Sequence[Any]) -> Scores:
@@ -377,16 +379,16 @@ Progress = Callable[[int, int, str], None]
 class Builder:
     """Base class of builders, which write a quantised checkpoint of a model once.
 
-    Built as `factory(recipe=..., **options)` in a process of its own, perhaps in another Python
-    with only this package's code. `__init__` raises for an invalid recipe or option; it and the
-    module use only the standard library, because libraries are imported in `build`.
+    Created by `factory(recipe=..., **options)` in a separate process, perhaps in another Python
+    with only this package's code. `__init__` raises for an invalid recipe or option. `__init__` and
+    the module use only the standard library; `build` imports the libraries.
 
     Attributes:
         libraries: Modules that `build` imports.
-        distributions: Packages whose versions determine the result, the builder's own first;
-            another version is another build.
-        format: Engines' name of the checkpoint format, see `checkpoints` of an engine; "" if any
-            engine may try.
+        distributions: Packages whose versions determine the checkpoint, the builder's own first;
+            another version makes another checkpoint.
+        format: Name of the checkpoint format, as in `Engine.checkpoints`; "" if any engine may try
+            to load it.
         precision: Required precision of an engine entry with this recipe; None for any.
         calibrates: Whether the recipe reads samples.
     """
@@ -402,7 +404,7 @@ class Builder:
     ) -> Mapping[str, str]:
         """Write a checkpoint that engines can load: safetensors and JSON, no pickles.
 
-        A model has config.json; a pipeline has model_index.json, and is written with all its parts.
+        A model has config.json. A pipeline has model_index.json and is written with all its parts.
 
         Args:
             source: Folder of the model; it must not be changed.

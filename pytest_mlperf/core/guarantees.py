@@ -28,16 +28,15 @@ class Guarantee:
     """Hold the error guarantee that a baseline allows.
 
     Attributes:
-        lacks: Why between-session variance is unknown: "few sessions", or "old": they lie too far
-            back. A verdict that depends on it is then PROVISIONAL. None if it is known.
-        runs: Runs of the baseline.
+        lacks: Why the between-session variance is unknown: "few sessions", or "old" sessions; None
+            if it is known. A verdict that depends on an unknown variance is PROVISIONAL.
+        runs: Number of runs of the baseline.
         sessions: Number of sessions.
         days: Number of days; machines of one day count separately.
         age_days: Days since the last session; None if unknown.
         run_sd: Relative standard deviation of runs within a session; None without the metric.
-        calibrated: Whether that deviation was measured on this machine.
-        final_until: Last day (UTC) on which a verdict can be final; None if there is none or it is
-            unknown.
+        calibrated: Whether `run_sd` was measured on this machine.
+        final_until: Last day (UTC) on which a verdict can be final; None if unknown or never final.
     """
 
     lacks: Why | None

@@ -40,14 +40,14 @@ class CaseSeries:
 
     @property
     def key(self) -> str:
-        """A digest that is equal for equal series, on every machine."""
+        """Digest that is equal for equal series, whatever machine computes it."""
         conditions = sorted(self.conditions.items())
         about = [self.case.id, self.kind, self.profile, self.metric, self._hardware, conditions]
         return _digest(about)[:32]
 
     @property
     def machine(self) -> str:
-        """A short digest of the hardware that separates machines of one class."""
+        """Short digest of the hardware, to tell machines of one accelerator class apart."""
         return _digest(self._hardware)[:8]
 
     @property
@@ -65,9 +65,9 @@ class SessionPoint(NamedTuple):
     Attributes:
         run: Id of the session.
         value: Geometric mean of the judged runs, or the score; SI units.
-        baseline: Value of the baseline; None without.
-        outcome: Outcome of the metric, else of the test.
-        accepted: Whether the session recorded it as a baseline.
+        baseline: Value of the baseline; None without a baseline.
+        outcome: Outcome of the metric, or of the test if the metric has none.
+        accepted: Whether the session recorded `value` as a baseline.
     """
 
     run: str
@@ -91,12 +91,12 @@ class CaseHistory:
 
     @cached_property
     def values(self) -> list[float]:
-        """The value of each point."""
+        """Value of each point."""
         return [point.value for point in self.points]
 
     @cached_property
     def versions(self) -> list[str]:
-        """The engine version of each point, in the words that distinguish them."""
+        """Engine version of each point, shortened to the parts that differ."""
         builds = {id(point.fingerprint): point.fingerprint for point in self.points}
         names = engine_versions([(build, self.series.case.engine) for build in builds.values()])
         by_build = dict(zip(builds, names, strict=True))
@@ -104,7 +104,7 @@ class CaseHistory:
 
     @cached_property
     def accepted(self) -> list[bool]:
-        """Whether a baseline was accepted at each point, or between it and the last one."""
+        """Whether a baseline was accepted at each point, or since the previous point."""
         marks, baseline, explained = [], None, False
         for point in self.points:
             is_new = None not in (baseline, point.baseline) and point.baseline != baseline
@@ -117,7 +117,7 @@ class CaseHistory:
 
     @cached_property
     def changes(self) -> list[LevelChange]:
-        """Changes of its level."""
+        """Changes of the level of the values."""
         return level_changes(self.values)
 
     def is_worse(self, change: float) -> bool | None:
@@ -142,7 +142,7 @@ def histories_of(sessions: Iterable[Results]) -> list[CaseHistory]:
 
 
 def points_of_session(results: Results) -> Iterator[tuple[CaseSeries, SessionPoint]]:
-    """Yield each value of a session that a history keeps, with its series.
+    """Yield each value of a session for the histories, with its series.
 
     Handicapped, simulated, INVALID and failed cases, and values of 0, are left out.
     """
@@ -192,7 +192,7 @@ def _conditions(result: CaseResult, fingerprint: Mapping[str, str]) -> dict[str,
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LatestVerdict:
-    """Hold the newest verdict of a test, on its first gated metric, else its first one."""
+    """Hold the newest verdict of a test, on its first gated metric or else its first metric."""
 
     test: str
     case: str

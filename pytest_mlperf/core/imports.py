@@ -28,7 +28,7 @@ DISTRIBUTIONS = {
 
 
 def normal(name: str) -> str:
-    """Return a distribution's name as the package index writes it."""
+    """Return the normalised name of a distribution, as the package index writes it."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
@@ -52,7 +52,7 @@ def _places() -> frozenset[str]:
 
 
 def not_imported(target: str, error: Exception) -> str:
-    """Return why "package.module:name" cannot be imported, and what to do."""
+    """Return why "package.module:name" cannot be imported, with advice."""
     module, _, name = target.partition(":")
     top = module.partition(".")[0]
     loaded, attribute = sys.modules.get(module), name.partition(".")[0]

@@ -32,7 +32,7 @@ class Factory:
 
 @dataclass(frozen=True, kw_only=True)
 class Expected:
-    """Hold the requirements of a data set (None for any), checked before engine loading."""
+    """Hold the required properties of a data set (None for any), checked before loading."""
 
     samples: int | None = None
     whose: str = ""
@@ -41,7 +41,7 @@ class Expected:
 
 @dataclass(frozen=True, kw_only=True)
 class Seeds:
-    """Hold LoadGen's three seeds; each round has its own.
+    """Hold LoadGen's three seeds, which each MLPerf round sets.
 
     Attributes:
         model: Sampling seed of the server in MLPerf Endpoints; None to send none.
@@ -59,23 +59,23 @@ class LoadGenSettings:
 
     Attributes:
         target_qps: Offered samples/s (Server), expected samples/s (Offline), expected queries/s
-            (SingleStream, MultiStream); None lets the worker probe it.
+            (SingleStream, MultiStream); None if the worker probes the rate.
         fixed_work_s: Quick profile only: offer this many seconds' worth of work at `target_qps` as
             a fixed number of queries, so that every run does the same work at any speed;
             `min_duration_ms` and `min_query_count` are then lower bounds of LoadGen's own check.
         performance_samples: Samples kept in memory during the run.
-        latency_limit_ns: Server: the latency that `latency_percentile` of queries must meet.
+        latency_limit_ns: Server: limit that the `latency_percentile` of the latency must meet.
         latency_percentile: Server, SingleStream, MultiStream: the percentile, e.g. 0.99.
         equal_issue: Offline: issue every sample equally often (sample_concatenate_permutation).
-        ttft_limit_ns, tpot_limit_ns: Server, language models: limits for 99 % of the queries, in
-            place of `latency_limit_ns`.
+        ttft_limit_ns, tpot_limit_ns: Server, language models: limits for 99 % of the queries,
+            instead of `latency_limit_ns`.
         points: Concurrency: requests in flight; OpenLoop: arriving requests/s, or the speed of a
-            replayed trace. Ascending; each for `min_duration_ms`.
+            replayed trace. Points are ascending; each is measured for `min_duration_ms`.
         ramp_ms: Concurrency: time over which the first requests of a point are spread; None for the
-            time of a lone request. OpenLoop: time of arrivals before the window; None until the
-            answered requests are twice those in flight.
+            duration of a single request. OpenLoop: time of arrivals before the window; None to wait
+            until twice as many requests were answered as are in flight.
         arrivals: OpenLoop: arrival process, see `core.case.Arrivals`; "" for other scenarios.
-        burstiness: OpenLoop, gamma: its shape; 1 is Poisson, less is burstier.
+        burstiness: OpenLoop, gamma arrivals: shape; 1 is Poisson, less is burstier.
         max_failed: Concurrency, OpenLoop: share of a point's requests that may fail; None for none.
         audit: Further settings of a compliance test, by the keys of its audit.config.
     """
@@ -115,7 +115,7 @@ class LoadGenSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class AuditRun:
-    """Hold a compliance test's settings, seeds and data (None for those of the timed run)."""
+    """Hold a compliance test's settings, seeds and data; None for those of the timed run."""
 
     test: str
     settings: Mapping[str, int]
@@ -128,7 +128,7 @@ class AuditRun:
 
 @dataclass(frozen=True, kw_only=True)
 class Elsewhere:
-    """Hold another Python; a script and its arguments are appended to `command`."""
+    """Hold another Python for an engine; a script and arguments are appended to `command`."""
 
     command: tuple[str, ...]
     title: str
@@ -177,13 +177,13 @@ class CheckpointBuild:
 
     @property
     def title(self) -> str:
-        """Its name in messages: "torchao int8"."""
+        """Name of the build in messages: "torchao int8"."""
         return f"{self.use} {self.recipe}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Search:
-    """Search the highest rate within latency limits, from `start` samples/s (None: probed).
+    """Describe a search of the highest rate from `start` samples/s; None for a probed rate.
 
     With `bounds` it searches the number of requests in flight.
     """
@@ -209,7 +209,7 @@ Part = Literal["python", "model", "dataset", "build", "engine", "scorer"]
 
 @dataclass(frozen=True, kw_only=True)
 class CaseProblem:
-    """Report a problem that prevents a case, or only its accuracy measurement."""
+    """Report a problem that prevents a case or, if `scoring`, only its accuracy measurement."""
 
     part: Part
     error: errors.MlperfError
@@ -221,10 +221,10 @@ class ScoringPlan:
     """Describe how the accuracy of a case is measured.
 
     Attributes:
-        data: The scored data set; None if the timed one is scored.
+        data: The scored data set; None if the timed data set is scored.
         scorer: The scorer; None if accuracy is not requested, or the case has performance only.
-        written_scorer: The scorer as the suite writes it, whether accuracy is requested or not.
-        answer_forms: Form of the engine's answers and that of LoadGen's log; empty if equal.
+        written_scorer: The scorer as the suite writes it, also if accuracy is not requested.
+        answer_forms: Form of the engine's answers, and form in LoadGen's log; empty if equal.
     """
 
     data: ScoredData | None = None
@@ -249,15 +249,15 @@ def require(problems: Iterable[CaseProblem]) -> None:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MeasuredCase:
-    """Hold what the runs of any case are measured and judged by.
+    """Hold the settings by which the runs of a case are measured and judged.
 
     Attributes:
         seconds_per_run: Planned length of the timed part of one run [s].
         limits: The gated performance metrics with their limits, as shares.
-        find: Its search of a rate; None if the rate is set.
+        find: Search of a rate; None if the suite sets the rate.
         latency_limits: LoadGen's latency limits by metric [s].
-        elsewhere: The other Python in which its engine runs; None for this one.
-        replicas: Processes that each load the engine; 1 for the worker itself.
+        elsewhere: The other Python in which the engine runs; None for this Python.
+        replicas: Number of processes that load the engine; 1 for the worker itself.
     """
 
     case: Case
@@ -277,7 +277,7 @@ class MeasuredCase:
 
     @property
     def accelerator(self) -> str:
-        """Class and count of its accelerator."""
+        """Class and count of the case's accelerator."""
         return self.case.accelerator
 
     @property
@@ -293,7 +293,7 @@ class MeasuredCase:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class BenchmarkTest(MeasuredCase):
-    """Describe a pytest-benchmark test whose runs are each a separate pytest in `folder`."""
+    """Describe a pytest-benchmark test; each run is a separate pytest process in `folder`."""
 
     test: str
     file: str
@@ -309,7 +309,7 @@ class Job(MeasuredCase):
         engine, dataset: Factories with variables expanded and absolute paths.
         model: Absolute path of the model, or its name if it is not a file.
         work: Work per sample from the suite; None for the figures of MLPerf's workload.
-        variables: Further environment variables of its worker; None removes one.
+        variables: Further environment variables of the worker; a value of None removes a variable.
     """
 
     engine: Factory
@@ -332,7 +332,7 @@ class Job(MeasuredCase):
         return self if self.scoring.data is None else self.on(self.scoring.data)
 
     def on(self, data: ScoredData) -> Self:
-        """Return this case on other data, which are both timed and scored."""
+        """Return this case with another data set, which is both timed and scored."""
         return replace(
             self,
             dataset=data.dataset,

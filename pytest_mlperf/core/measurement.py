@@ -26,13 +26,13 @@ class GpuRun:
     """Hold the figures of one of several GPUs in a run's window.
 
     Attributes:
-        uuid: UUID of its driver.
+        uuid: UUID from the driver.
         name: Display name, "GPU 3"; "" in older results.
-        joules: Its energy; None if unknown.
-        uncertainty_j: Largest error of the energy either way; None if unknown.
-        mean_w: Its mean power; None if unknown.
-        state: Its clocks, temperature and share of time at the power cap, if read, and its NVLink
-            traffic (nvlink_sent, nvlink_received) [B/s].
+        joules: Energy of the GPU; None if unknown.
+        uncertainty_j: Largest error of the energy in either direction; None if unknown.
+        mean_w: Mean power; None if unknown.
+        state: Clocks, temperature and share of time at the power cap, if read, and NVLink traffic
+            (nvlink_sent, nvlink_received) [B/s].
     """
 
     uuid: str
@@ -49,12 +49,12 @@ class ReplicaRun:
 
     Attributes:
         name: "replica 3 (GPU 5)".
-        gpus: UUIDs of its GPUs; empty on a CPU.
-        samples: Samples that it completed.
-        throughput: Samples/s during the time in which it had any.
-        latency_s: Mean time of a sample.
-        shares: Its speed in equal parts of the run, relative to the median replica; empty if
-            replicas cannot be compared, as in SingleStream, which uses only the first.
+        gpus: UUIDs of the replica's GPUs; empty on a CPU.
+        samples: Number of samples that the replica completed.
+        throughput: Samples/s during the time in which the replica had samples.
+        latency_s: Mean time of a sample [s].
+        shares: Speed in equal parts of the run, relative to the median replica; empty if replicas
+            cannot be compared, as in SingleStream, which uses only the first.
     """
 
     name: str
@@ -66,7 +66,7 @@ class ReplicaRun:
 
     @property
     def share(self) -> float | None:
-        """Its speed over the run relative to the median replica's; None if not compared."""
+        """Speed over the run relative to the median replica; None if not compared."""
         return fmean(self.shares) if self.shares else None
 
 
@@ -75,10 +75,9 @@ class RunLoad:
     """Hold external causes that slowed a run.
 
     Attributes:
-        client: Delay by the client itself [s]: "issue_p99" until a request began, "loop_p99" until
-            an answer was handled; empty if the engine is not a client.
-        contention: Processor time of other processes in its window; None if it was not read.
-        waited_s: Waiting time for other processes before it began; None if unknown.
+        client: Delays of the client itself [s], see `Engine.client_lateness`; empty for no client.
+        contention: Use of the processor in the window of the run; None if it was not read.
+        waited_s: Time that the run waited for an idle machine before it began; None if unknown.
     """
 
     client: Mapping[str, Number] = field(default_factory=dict)
@@ -88,14 +87,14 @@ class RunLoad:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunHardware:
-    """Hold the machine of a run, and its state.
+    """Hold the machine of a run, and the state of the machine.
 
     Attributes:
         ids: Hashes of the machine and of its GPUs, separated by spaces; "" if unknown.
-        warmed: Whether its accelerator had worked in this session before; None if unknown.
-        state: State of its GPUs in the window of the run; empty if they were not sampled.
+        warmed: Whether the accelerator had worked in this session before; None if unknown.
+        state: State of the GPUs in the window of the run; empty if they were not sampled.
         control: Result of the fixed micro-benchmark just before the run; empty if it was not run.
-        gpus: Each GPU in the window, if there are several.
+        gpus: Figures of each GPU in the window; empty for a single GPU.
     """
 
     ids: str = ""
@@ -107,19 +106,19 @@ class RunHardware:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunServing:
-    """Hold the requests and answers of a run, and its server's metrics.
+    """Hold the requests, answers and server metrics of a run.
 
     Attributes:
         server: The server's own metrics in the window of the run: means (waiting, running,
             kv_cache_use), their maxima (waiting_max), shares (prefix_hit_share, draft_acceptance),
             tokens of a decoding step (draft_length), and a count (preemptions); from its answers
             the share of counted tokens that are hidden (hidden_share); for a curve at each point,
-            "waiting@64"; empty if unknown. Those with limits are in the metrics of the run, too.
+            "waiting@64"; empty if unknown. Metrics with limits are also in `Run.metrics`.
         finishes: Number of answers by finish reason, "stop" or "length"; for a curve at each point,
             "stop@64"; empty if unknown.
-        requests: For a curve, requests that count at each point, {"16": 54}; empty if unknown.
-        lengths: For a curve, tokens of answers by sample at each point, {"16": "3:37 8:45"}.
-        salt: Seed of the words that make its prompts unlike those of other runs; "" without.
+        requests: For a curve, number of counted requests by point, {"16": 54}; empty if unknown.
+        lengths: For a curve, "sample:tokens" of the answers by point, {"16": "3:37 8:45"}.
+        salt: Seed of the words that make the prompts differ between runs; "" if not used.
     """
 
     server: Mapping[str, NotNegative] = field(default_factory=dict)
@@ -136,28 +135,28 @@ class Run:
     Attributes:
         metrics: Values by metric name, SI units.
         within_se: Relative standard error inside the run by metric name, if known.
-        samples: Samples completed.
-        queries: Queries LoadGen counted (Offline: samples).
-        duration_s: Length of the timed part.
-        target_qps: Rate at which the run was offered or by which it was sized.
-        session: Id of its pytest session.
-        started: ISO 8601 UTC.
+        samples: Number of completed samples.
+        queries: Number of queries by LoadGen's count (Offline: samples).
+        duration_s: Length of the timed part [s].
+        target_qps: Offered rate, or the rate that sized the run [1/s].
+        session: Id of the pytest session.
+        started: Start of the run, ISO 8601 UTC.
         commit: Commit of the tested project; None outside git.
         folder: Folder with LoadGen's logs; in a result relative to pytest's root.
-        invalid: Reasons why the run may not be judged; empty if it may.
-        limit_missed: Whether it missed only LoadGen's latency constraint.
+        invalid: Reasons why the run may not be judged; empty if it is valid.
+        limit_missed: Whether missing LoadGen's latency limit is the run's only defect.
         energy: Energy of the timed part by source.
         energy_unknown: Why the GPUs could not be sampled, although they should have been.
-        load: Other processes and the client.
+        load: Load by other processes and by the client.
         hardware: The machine and its state.
         serving: Requests, answers and the server.
         notes: Remarks that fail no test, such as a power cap.
         signs: The notes with figures, as values; empty in older results.
-        light: Shares of the roofline, the case's own first; empty on CPUs without figures.
-        search: The search that found its throughput; None if it was offered or measured. The other
-            figures are those of the highest rate within the limits.
+        light: Roofline shares, the main metric's first; empty on a CPU without datasheet figures.
+        search: The search whose result is the throughput, or None. The other figures are then those
+            of the highest rate within the limits.
         zero: Metrics that are 0, which `metrics` cannot hold, see `core.rulings.sample.ZERO`.
-        replicas: Figures of each replica, in their order; empty if the engine was one process.
+        replicas: Figures of each replica, in order; empty if the engine was one process.
     """
 
     metrics: Mapping[str, Positive]
@@ -186,23 +185,23 @@ class Run:
 
     @property
     def too_slow(self) -> bool:
-        """Whether it is INVALID only because too few requests were answered in time."""
+        """Whether the run is INVALID only because too few requests were answered in time."""
         slow = {Key.TOO_FEW_REQUESTS, Key.OVERLOADED, Key.NO_RATE}
         return bool(self.invalid) and {reason.key for reason in self.invalid} <= slow
 
     def energy_of(self, metric: str) -> EnergyReading | None:
-        """Return the energy behind a metric of efficiency; None if it was not measured."""
+        """Return the energy from which a metric of efficiency is computed, or None."""
         return self.energy.get(source_of(metric))
 
     def may_judge(self, metric: str) -> bool:
-        """Check whether it has a metric, with an energy certain enough for it."""
+        """Check whether the run has a metric, and its energy (if used) is certain enough."""
         energy = self.energy_of(metric)
         believed = metric not in OF_ENERGY or (energy is not None and energy.gated)
         return metric in self.metrics and believed
 
 
 def median_run(runs: Sequence[Run], scenario: Scenario) -> Run:
-    """Return the median run by MLPerf's metric of a scenario, the worse one of two."""
+    """Return the median run by MLPerf's metric of a scenario, the worse of the middle two."""
     name = official_metric(scenario)
     ordered = sorted(runs, key=lambda run: run.metrics.get(name, 0.0))
     return ordered[(len(runs) - (not scenario.answers_one_at_a_time)) // 2]
@@ -214,18 +213,18 @@ class Accuracy:
 
     Attributes:
         scores: Aggregate score by metric, on the metric's own scale (top1: 0–100).
-        samples: Samples scored.
+        samples: Number of scored samples.
         full: Whether the whole data set was scored.
         folder: Folder with logs and per-sample scores.
-        source: Source for a verdict: "measured", "this session" or "stored".
-        total: Samples in the data set; 0 in older results.
+        source: Origin of the pass for a verdict: "measured", "this session" or "stored".
+        total: Number of samples in the data set; 0 in older results.
         lower: Metrics that are better when lower.
         whole: Metrics that only a whole data set has, e.g. mAP.
         finishes: Number of answers by finish reason, as in a run; empty if unknown.
         answer_counts: Counts of answers, see `Engine.answer_counts`; empty if unknown.
-        fixed_lengths: Whether the data set or ignore_eos sets each answer's length, so that none is
-            cut by mistake.
-        baseline_answers: `answers` of the accepted scores; empty if unknown, or without any.
+        fixed_lengths: Whether the data set or ignore_eos sets each answer's length, so that answers
+            at the token limit are not flaws.
+        baseline_answers: `answers` of the accepted scores; empty if unknown.
     """
 
     scores: Mapping[str, Number]
@@ -243,7 +242,7 @@ class Accuracy:
 
     @property
     def answers(self) -> dict[str, int]:
-        """Number of "answers", and of those with each of `FLAWS`; {} if unknown."""
+        """Number of all "answers", and of answers with each of `FLAWS`; {} if unknown."""
         cut = 0 if self.fixed_lengths else self.finishes.get("length", 0)
         total = self.answer_counts.get("answers") or sum(self.finishes.values())
         counts = {"answers": total, **self.answer_counts, "cut": cut}
@@ -274,8 +273,8 @@ class Scored:
         indices: Data set indices, ascending.
         per_sample: By metric one score for each of `indices`; None if the metric does not apply to
             the sample.
-        groups: The group of each of `indices`, such as its article; None if independent or unknown
-            (older passes).
+        groups: Group of each sample, such as its article; None if samples are independent or groups
+            are unknown (older passes).
         leverage: Leverage of metrics that only a whole data set has, if the scorer computes it;
             empty in older passes.
         outputs: A digest of each output; None in older passes.
@@ -297,8 +296,8 @@ class Subject:
     Attributes:
         identity: Properties of the hardware that must equal the baseline's.
         fingerprint: Versions, weights, options, data: shown under "what changed", never a key.
-        surroundings: Driver, kernel, card and the like, shown there too; they do not separate runs
-            of the same engine and data.
+        surroundings: Driver, kernel, card and the like: also shown under "what changed", but runs
+            with other surroundings may be compared.
     """
 
     identity: Mapping[str, str | int | float | bool | None]
@@ -312,7 +311,7 @@ class Subject:
 
 
 def moment_of(started: str) -> dt.datetime | None:
-    """Return the time of an ISO 8601 text, UTC without a zone; None if it is malformed."""
+    """Return the time of an ISO 8601 text, as UTC if it has no zone; None if malformed."""
     try:
         moment = dt.datetime.fromisoformat(started)
     except ValueError:
@@ -330,7 +329,7 @@ def day_of(started: str) -> float | None:
 def day_groups(runs: Iterable[tuple[str, str, str]]) -> dict[str, str]:
     """Return the group of each session: the first session of its day (UTC) on its machine.
 
-    Unknown days and machines add no group. A session belongs to the day of its first run.
+    Sessions of an unknown day or machine add no group. A session belongs to its first run's day.
 
     Args:
         runs: Session, start and machine of each run, oldest first, see `Run`.
@@ -355,7 +354,7 @@ DIGEST_BYTES = 2
 
 
 def digest(output: bytes) -> int:
-    """Return the digest of one output, 0 to 65,535."""
+    """Return a digest of one output: a number from 0 to 65,535."""
     return int.from_bytes(hashlib.blake2b(output, digest_size=DIGEST_BYTES).digest(), "big")
 
 

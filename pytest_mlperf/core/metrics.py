@@ -40,7 +40,7 @@ class Metric:
         limit: Default smallest change that matters, as a share (0.03 is 3 %); infinite for counts.
         unit: SI unit of the stored value.
         min_queries: Fewest queries in a run for which the metric is gated, not only reported.
-        shown: Whether tables show it even if it is not gated; results always hold it.
+        shown: Whether tables show the metric even if it is not gated; results always hold it.
     """
 
     name: str
@@ -64,7 +64,7 @@ class Metric:
 
     @property
     def limit_key(self) -> str:
-        """Its limit key in a suite file: max_drop if higher is better, else max_rise."""
+        """Key of the limit in a suite file: max_drop if higher is better, else max_rise."""
         return "max_drop" if self.direction is Direction.HIGHER else "max_rise"
 
 
@@ -125,7 +125,7 @@ def at_point(metric: str, point: float) -> str:
 
 
 def point_of(metric: str) -> int | float | None:
-    """Return the point in the name of a metric; None without."""
+    """Return the point of a curve in the name of a metric; None if the name has no point."""
     named = POINT_METRIC.fullmatch(metric)
     return _number(named["point"]) if named else None
 
@@ -314,7 +314,7 @@ _GATED: dict[Scenario, tuple[str, ...]] = {
 
 
 def of_curve(scenario: Scenario, measured: Collection[str]) -> tuple[str, ...]:
-    """Return the metrics that judge a scenario's curve, of those measured; () without a curve."""
+    """Return the measured metrics that judge a scenario's curve; () without a curve."""
     for tokens in (True, False) if scenario.is_curve else ():
         wholes = gated_metrics(scenario, tokens=tokens)
         points = [n for n in measured if "@" in n and n.partition("@")[0] in wholes]
@@ -341,5 +341,5 @@ def gated_metrics(
 
 
 def official_metric(scenario: Scenario) -> str:
-    """Return the metric of MLPerf's result: a latency if queries come one at a time, or a rate."""
+    """Return the metric of MLPerf's result: a latency for single queries, else a rate."""
     return _GATED[scenario][0] if scenario.answers_one_at_a_time else "throughput"

@@ -1,4 +1,4 @@
-"""Define the notes of a verdict: a key for decisions, with the numbers and names of its sentence.
+"""Define the notes of a verdict: a key for decisions, and the values that its sentence holds.
 
 `reports.sentences` has the sentence of each key.
 """
@@ -45,10 +45,10 @@ NoteKey = Literal[
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Note:
-    """State something about a verdict.
+    """State a fact about a verdict.
 
     Attributes:
-        key: Key for decisions, and of the sentence.
+        key: Key for decisions, and of the sentence in `reports.sentences`.
         values: Numbers (SI units, shares), names and further notes that the sentence holds.
     """
 

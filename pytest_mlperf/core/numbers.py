@@ -116,7 +116,7 @@ def quantity(metric: str, value: float) -> str:
 
 
 def rounded(value: float) -> str:
-    """Return four significant digits, and all before the point: 118.4, 20,139, 0.002369."""
+    """Return a number with four significant digits or all integer digits: 118.4, 20,139."""
     if value >= 1000 or not value:
         return f"{value:,.0f}"
     return f"{float(f'{value:.4g}'):,}".removesuffix(".0")

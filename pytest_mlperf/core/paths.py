@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 def placeless(value: T, roots: Sequence[str] = (), home: str = "") -> T:
-    """Return text, or data that holds some, without its absolute paths.
+    """Return a text, or nested data with texts, without absolute paths.
 
     Paths below a root become relative, those in a home begin with "~"; other paths keep their last
     two names. Paths of the kernel (/proc, /sys, /dev) are unchanged.

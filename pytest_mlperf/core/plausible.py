@@ -1,4 +1,4 @@
-"""Define possible readings of hardware: drivers report blanks (2^32 - 1) and garbage, too."""
+"""Define possible readings of hardware: drivers also report blanks (2^32 - 1) and garbage."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
 
 
 def possible(quantity: str, reading: Any, most: float = math.inf) -> Any:
-    """Return a reading; None if no hardware, or no board with at most `most`, can give it.
+    """Return a reading; None if it is impossible for the quantity, or above `most`.
 
-    A mapping keeps its possible readings; a list is one reading. Quantities without bounds stay.
+    A mapping keeps its possible readings; a list is one reading. Other quantities are unchanged.
     """
     if quantity not in BOUNDS:
         return reading

@@ -1,4 +1,4 @@
-"""Define defects and signs of a run: a key for decisions, and a text for people."""
+"""Define defects and signs of a run: a key for decisions, and a text for the user."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pytest_mlperf.core.numbers import NotNegative, Positive, Probability
 
 
 class Key(StrEnum):
-    """Name causes of INVALID runs; results files hold these words, so that none ever changes."""
+    """Name causes of INVALID runs; results files hold these words, so they never change."""
 
     LOADGEN = "loadgen"
     EARLY_STOPPING = "early_stopping"
@@ -52,7 +52,7 @@ class Reason:
 
     Attributes:
         key: Key for decisions.
-        text: The sentence for people, with its figures.
+        text: The sentence for the user, with its figures.
     """
 
     key: Key
@@ -63,7 +63,7 @@ class Reason:
 
 
 class SignKey(StrEnum):
-    """Name a sign of a run or GPU; results files hold these words, so that none ever changes."""
+    """Name a sign of a run or GPU; results files hold these words, so they never change."""
 
     GPU_IDLE = "gpu_idle"
     APPLICATION_CLOCKS = "application_clocks"
@@ -130,13 +130,13 @@ class Sign:
 
     Attributes:
         key: Key for decisions.
-        text: The sentence for people, with `DURATION_PLACEHOLDER` if the state has a duration.
-        gpu: UUID, if there are several.
+        text: The sentence for the user, with `DURATION_PLACEHOLDER` if the state has a duration.
+        gpu: UUID of the GPU if the run has several; else "".
         name: Display name of that GPU: "GPU 3".
-        seconds: Duration; None without one.
-        share: Duration as a share of the window; without duration the share in place of
+        seconds: Duration of the state [s]; None if unknown.
+        share: Duration as a share of the window; without `seconds` the share that replaces
             `DURATION_PLACEHOLDER`.
-        point: Point of a curve; None without.
+        point: Point of a curve; None without a curve.
     """
 
     key: SignKey
@@ -149,11 +149,11 @@ class Sign:
 
     @property
     def kind(self) -> tuple[str, str, str]:
-        """A key that is equal for signs that differ only in figures or points."""
+        """Key that is equal for signs that differ only in figures or points."""
         return self.gpu, self.key, self.text if self.key in TEXT_KEYS else ""
 
     def in_words(self, lasted: str | None = None) -> str:
-        """Return the sentence, with the duration or `lasted` in its place."""
+        """Return the sentence; `lasted` or else the duration fills `DURATION_PLACEHOLDER`."""
         if lasted is None and self.seconds is not None and self.share is not None:
             lasted = f"{self.seconds:.2f} s, {self.share:.1%} of the window"
         elif lasted is None and self.share is not None:
@@ -188,10 +188,10 @@ def of_gpus(
 
 
 def ranges_of(texts: Iterable[tuple[str, str]]) -> list[tuple[list[str], str]]:
-    """Return texts that differ in figures alone as one text with ranges, with all their names.
+    """Merge texts that differ only in figures into a text with ranges and a list of names.
 
     Args:
-        texts: Name and text of each.
+        texts: Pairs of a name and its text.
     """
     alike: dict[str, dict[str, list[str]]] = {}
     for name, text in texts:
@@ -213,7 +213,7 @@ def _value(figure: str) -> float:
 
 
 def _some(names: Sequence[str], gpus: int) -> str:
-    """Return "GPU 3: ", or "4 of 8 GPUs (1, 4 to 6): "."""
+    """Return a prefix for some GPUs: "GPU 3: ", or "4 of 8 GPUs (1, 4 to 6): "."""
     numbers = [name.removeprefix("GPU ") for name in names]
     if len(names) == 1 or not all(map(str.isdigit, numbers)):
         return f"{', '.join(names)}: "
@@ -236,7 +236,7 @@ def of_each(signs: Sequence[Sign], gpus: int = 0) -> str:
 
 
 def measured_again(invalid: Sequence[Sequence[Reason]]) -> str:
-    """Return "1 run INVALID, measured again: 2 uncorrected memory errors": each reason once."""
+    """Return the repeated runs with each reason once: "1 run INVALID, measured again: REASON"."""
     latest: dict[Key, str] = {}
     for reasons in invalid:
         latest |= by_key(reasons)
@@ -245,7 +245,7 @@ def measured_again(invalid: Sequence[Sequence[Reason]]) -> str:
 
 
 def by_key(reasons: Sequence[Reason]) -> dict[Key, str]:
-    """Return one text for each key, which joins those of several GPUs."""
+    """Return one text for each key; texts of several GPUs are joined."""
     texts: dict[Key, str] = {}
     for reason in reasons:
         texts[reason.key] = "; ".join(filter(None, (texts.get(reason.key), reason.text)))

@@ -31,7 +31,7 @@ from pytest_mlperf.judge.inputs import DAYS
 
 
 def same_day(record: Record) -> str | None:
-    """Return the note that the last session adds no day (same day and machine), or None."""
+    """Return a note if the last session adds no day to the record, or None."""
     groups, last = record.groups, record.runs[-1]
     if list(groups.values()).count(groups[last.session]) < 2:
         return None
@@ -39,7 +39,7 @@ def same_day(record: Record) -> str | None:
 
 
 def lacking(record: Record) -> str | None:
-    """Return the note that a record has too few days, with the remedy; None if it has enough."""
+    """Return a note that a record has too few days, with advice; None if it has enough."""
     has = record.days
     if has >= DAYS:
         return None
@@ -58,7 +58,7 @@ def lacking(record: Record) -> str | None:
 def failing_today(
     record: Record, limits: Mapping[str, float], rule: rule_r.RuleR, *, interleaves: bool
 ) -> str | None:
-    """Return the drop that fails against a record of one day; None with more days."""
+    """Return a note on the drop that is final against a record of one day; None for more days."""
     if record.days > 1 or len(record.runs) < rule_r.GATING_RUNS:
         return None
     drops = []
@@ -79,7 +79,7 @@ APPEND_RUNS = 2
 
 
 def baseline_run(run: Run) -> BaselineRun:
-    """Convert a run for a baseline, without energy that may not be judged."""
+    """Convert a run to a baseline run, without energy metrics that may not be judged."""
     return BaselineRun(
         metrics={name: value for name, value in run.metrics.items() if run.may_judge(name)},
         within_se=dict(run.within_se),
@@ -167,7 +167,7 @@ MIN_STEP_SHARE = 0.1
 
 
 def step(metric: str, before: float | None, after: float) -> str:
-    """Return how an accepted value would move: "throughput 1,000 -> 990 (-1 %)"."""
+    """Return the change of an accepted value: "throughput 1,000 -> 990 (-1 %)"."""
     if before is None:
         return f"{metric} new {quantity(metric, after)}"
     moved = change(after / before - 1)
@@ -177,10 +177,10 @@ def step(metric: str, before: float | None, after: float) -> str:
 def worsened(
     old: Sequence[BaselineRun], new: Sequence[BaselineRun], limits: Mapping[str, float]
 ) -> list[str]:
-    """Return the gated metrics that new runs would make worse or lose, each with its step.
+    """Return the changes of gated metrics that are worse, or missing, in the new runs.
 
     Args:
-        limits: Shares, by metric; those of energy too.
+        limits: Limits as shares by metric, including those of energy.
     """
     before, after = geometric_means(old), geometric_means(new)
     worse = []
@@ -205,7 +205,7 @@ def changes(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[str, ...]:
 def first_runs(
     current_runs: Sequence[Run], baseline_runs: Sequence[BaselineRun]
 ) -> tuple[str, ...]:
-    """Return how the first run differs from the baseline's first runs, if so; oldest first."""
+    """Return a change if only one side's first runs had earlier work in their session."""
     first = {run.session: run.hardware.warmed for run in reversed(baseline_runs)}
     ours, theirs = None, set(first.values())
     if current_runs:  # for a session that is already recorded: its first recorded run
@@ -217,7 +217,7 @@ def first_runs(
 
 
 def set_by(history: Sequence[HistoryEntry | Accepted]) -> str | None:
-    """Return the origin of a baseline: date, commit and reason of its last entry."""
+    """Return date, commit and reason of the last acceptance; None without history."""
     if not history:
         return None
     last = history[-1]
@@ -225,7 +225,7 @@ def set_by(history: Sequence[HistoryEntry | Accepted]) -> str | None:
 
 
 def recorded(record: Record, limits: Mapping[str, float], runs: int) -> tuple[MetricVerdict, ...]:
-    """Return one verdict per gated metric of a record that was just written."""
+    """Return the verdict RECORDED for each gated metric of a record that was just written."""
     means = geometric_means(record.runs)
     return tuple(
         MetricVerdict(
@@ -253,7 +253,7 @@ def provable(record: Record) -> str:
 
 
 def detectable_notes(metrics: Sequence[MetricVerdict]) -> tuple[str, ...]:
-    """Return a note on the metrics whose limit the baseline cannot prove, if any."""
+    """Return a note on the metrics whose limits are too small for the baseline to prove."""
     unprovable = [
         f"{percent(m.baseline.detectable)} in {METRICS[m.metric].title} (limit {percent(m.limit)})"
         for m in metrics
@@ -271,7 +271,7 @@ MISSES = 2
 
 
 def why_never(verdict: Verdict) -> Note | None:
-    """Return why neither scores nor speed may be recorded, even if the failure is expected."""
+    """Return why a verdict's scores and speed may not be recorded, or None if they may."""
     if verdict.gate is not None and verdict.gate.state is GateState.FAILED:
         return verdict.gate.note
     missed = sum(run.limit_missed for run in verdict.runs)

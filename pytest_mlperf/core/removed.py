@@ -11,8 +11,8 @@ class Removed:
     """Describe a removed command, option or key.
 
     Attributes:
-        kind: "key" is an option of an extension in a suite file.
-        owner: Its command or extension; "" for a command itself.
+        kind: Kind of the word; "key" is an option of an extension in a suite file.
+        owner: Command or extension of the option or key; "" for a command itself.
         name: The word that a user wrote.
         instead: The replacement, as an imperative clause.
     """

@@ -1,4 +1,4 @@
-"""Define session results, expected failures and suspects, and merge parts."""
+"""Define a session's results, expected failures and suspects, and merge results of parts."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class Known:
     """Hold a failure that a suite expects; None in a field matches everything.
 
     Attributes:
-        scenario, engine, precision, accelerator: Those of the case.
+        scenario, engine, precision, accelerator: Names in the case's id.
         metric: The metric that may fail.
         reason: The known cause.
         until: The last day on which it is expected.
-        strict: Whether the test fails without the failure.
+        strict: Whether the test fails if the failure does not occur.
     """
 
     scenario: str | None = None
@@ -123,13 +123,13 @@ class Suspect:
     Attributes:
         test: Pytest's node id.
         metrics: Metrics that would have failed if judged alone.
-        date: First session in which it is suspect, ISO 8601, UTC.
+        date: Start of the first session in which the test is suspect, ISO 8601, UTC.
         profile: "quick" or "official", which have separate runs.
-        identity: Properties of the hardware; another one is another pair.
-        drops: By metric with a PROVISIONAL drop in the last session: first of the consecutive
-            sessions with it.
+        identity: Properties of the hardware; other hardware is another suspect.
+        drops: For each metric with a PROVISIONAL drop in the last session, the start of the first
+            of the consecutive sessions with this drop.
         baseline: Id of the baseline for these drops.
-        seen: Last session that judged it; "" in older files: as `date`.
+        seen: Start of the last session that judged the test; "" in older files means `date`.
     """
 
     test: str
@@ -147,17 +147,17 @@ class Suspect:
 
     @property
     def age(self) -> tuple[str, str]:
-        """A key that orders the entries of several sessions on one test."""
+        """Sort key for the entries of several sessions on one test, oldest first."""
         return self.seen or self.date, self.date
 
     @property
     def key(self) -> Key:
-        """A key that is equal for the same pair in another session."""
+        """Key that is equal for the same test, profile and hardware in other sessions."""
         return self.test, self.profile, frozenset(self.identity.items())
 
 
 def newest(suspects: Iterable[Suspect]) -> tuple[Suspect, ...]:
-    """Return the newest suspect of each key, in the order of the first of each."""
+    """Return the newest suspect of each key, in the order in which the keys first occur."""
     latest: dict[Key, Suspect] = {}
     for suspect in suspects:
         there = latest.get(suspect.key)
@@ -187,21 +187,21 @@ class CaseResult:
         failed: Whether the test failed under the session's options.
         limits: Gated metrics with their limits, as shares.
         scored: Whether a record of the case requires an accuracy pass.
-        handicap: Share of speed taken by a handicap; above 0 nothing may be recorded.
+        handicap: Share of speed that a handicap took; if above 0, nothing may be recorded.
         pretended: Whether the accelerator was simulated; then nothing may be recorded.
         max_runs: Most runs before INCONCLUSIVE, the number of interim analyses.
-        arguments: The session's --mlperf options that a reproduction needs.
-        target_qps: Offered or expected rate, per second.
+        arguments: Options of the session that are needed to repeat the test.
+        target_qps: Offered or expected rate [1/s].
         qps_source: Origin of the rate: "suite", "probe" or None.
         division: "closed" or "open".
         techniques: Techniques of the engine entry that only the open division allows.
-        elsewhere: The other Python in which its engine runs, as the suite writes it; "" without.
-        pairs: Gated pairs of case and metric that it was judged together with; 0 if judged alone.
+        elsewhere: The other Python of the engine, as the suite writes it; "" for this Python.
+        pairs: Number of gated pairs of case and metric that were judged jointly; 0 if judged alone.
         expected_failures: Failures that the suite expects.
-        suspected: Its suspect entry of the last deciding session; None without.
-        rests_on: SHA-256 of its suite and baseline when it was judged (or recorded), by path
+        suspected: The test's suspect entry of the last session that decided it, or None.
+        rests_on: SHA-256 of suite and baseline when the test was judged or recorded, by path
             relative to the root.
-        facts: Additions of add-ons, text by title.
+        facts: Texts that add-ons add to reports, by title.
     """
 
     test: str
@@ -240,12 +240,12 @@ class Results:
         seconds: Wall-clock length of the session [s].
         commit: Commit of the tested project, or None.
         versions: Versions of this package and its tools.
-        deselected: Number of cases without their accelerator, by accelerator.
+        deselected: Number of deselected cases by accelerator that this machine lacks.
         cases: One entry per judged test.
         skipped: Collected tests that did not run, with the reason.
-        pairs: Gated pairs of case and metric that were judged together; 0 if each was judged alone.
-        suspects: Suspects that the next session judges alone: new ones, and undecided older ones.
-        resumes: Id of the interrupted session that this one resumed; "" without.
+        pairs: Number of jointly judged pairs of case and metric; 0 if each was judged alone.
+        suspects: New and undecided older suspects, which the next session judges alone.
+        resumes: Id of the interrupted session that this one resumed; "" if none.
         label: Label of the figures that MLCommons requires.
     """
 
@@ -265,7 +265,7 @@ class Results:
 
 
 def by_case(results: Iterable[CaseResult]) -> tuple[CaseResult, ...]:
-    """Return results grouped by case; deferred verdicts came last."""
+    """Return results grouped by case, because deferred verdicts are last in a session."""
     cases: dict[tuple[str, str], list[CaseResult]] = {}
     for result in results:
         cases.setdefault((result.suite, result.verdict.case.id), []).append(result)
@@ -289,7 +289,7 @@ OPEN = {Outcome.INCONCLUSIVE, Outcome.PROVISIONAL}
 def remaining(
     suspects: Iterable[Suspect], results: Iterable[CaseResult], *, date: str, cleared: bool = False
 ) -> tuple[Suspect, ...]:
-    """Return the suspects after a session, its own first, and cleared tests if requested."""
+    """Return the session's suspects, then earlier ones; `cleared` also keeps cleared tests."""
     earlier = newest(suspects)
     tested = [
         _after(result, suspected(earlier, result), date)
@@ -322,7 +322,7 @@ def _after(result: CaseResult, earlier: Suspect | None, date: str) -> Suspect:
 
 
 def _first_date(metric: str, verdict: Verdict, earlier: Suspect | None) -> str:
-    """Return the date since which a metric is a drop from the same baseline; "" if it is not."""
+    """Return the date since which a metric is a drop from this baseline; "" if it was none."""
     if earlier is None or not earlier.baseline or earlier.baseline != verdict.baseline.id:
         return ""
     return earlier.drops.get(metric, "")
@@ -331,10 +331,10 @@ def _first_date(metric: str, verdict: Verdict, earlier: Suspect | None) -> str:
 def second_day(
     verdict: Verdict, earlier: Suspect | None, date: str, *, at_once: bool = False
 ) -> Verdict:
-    """Fail PROVISIONAL drops that the last session of an earlier day saw too.
+    """Fail PROVISIONAL drops that also occurred in the last session of an earlier day.
 
     Args:
-        before: The test's suspect entry of the last session.
+        earlier: The test's suspect entry of the last session.
         date: Start of this session, ISO 8601, UTC.
         at_once: Whether a drop from a baseline with enough days fails on the first day.
     """
@@ -368,7 +368,7 @@ def suspected(suspects: Iterable[Suspect], result: CaseResult) -> Suspect | None
 
 
 def again(results: Iterable[CaseResult]) -> dict[int, Before]:
-    """Return the earlier suspects among these results by index, for `settle`."""
+    """Return date and metrics of results that were suspects before, by index, for `settle`."""
     return {
         index: Before(suspect.date[:10], suspect.metrics)
         for index, result in enumerate(results)
@@ -437,12 +437,12 @@ def merge(
 ) -> Results:
     """Merge parts by name, and decide the verdicts that depend on other parts.
 
-    A drop that failed in a part may be only SUSPECT among all parts, or be explained by all pairs
-    of its machine: its outcome is replaced. The number of pairs is that of the plan, or of the
-    parts if they have more.
+    A drop that failed in a part may be only SUSPECT among all parts, or a common change of the
+    machine's pairs may explain it. Its outcome is then replaced. The number of pairs is `pairs` (of
+    the plan), or that of the parts if they have more.
 
     Args:
-        fail_on: Outcomes that fail as well: "inconclusive", "provisional".
+        fail_on: Further outcomes that fail a test: "inconclusive", "provisional".
     """
     _check(parts)
     results = list(parts.values())

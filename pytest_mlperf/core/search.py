@@ -1,9 +1,9 @@
 """Search the highest rate, or the most requests in flight, that meets a latency limit.
 
-Each try is one run of normal length in a fresh process, so tries are few and noisy. The search, on
-the logarithm of the rate, steps outwards, doubling each step, until one rate meets the limit and a
-higher one does not; between them it interpolates log(latency / limit) to 0. Requests in flight are
-whole numbers: the result is the lower end.
+Each try is one run of normal length in a fresh process, so tries are few and noisy. The search is
+on the logarithm of the rate. It steps outwards with doubled steps until a rate meets the limit and
+a higher rate does not. Then it interpolates log(latency / limit) to 0 between them. Requests in
+flight are whole numbers: the result is the highest number that met the limit.
 
 Source: regula falsi, with a bisection if two tries did not halve the bracket, and an excess clipped
     to `CLAMP`: beyond saturation the latency depends on the length of the run.
@@ -27,14 +27,14 @@ MIN_EXCESS = 0.02
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Condition:
-    """Limit a latency [s]."""
+    """Hold a latency metric and its limit [s]."""
 
     metric: str
     below: Positive
 
     @property
     def in_words(self) -> str:
-        """The condition as a suite writes it: "ttft_p99 < 1 s"."""
+        """Condition as a suite writes it: "ttft_p99 < 1 s"."""
         return f"{self.metric} < {quantity(self.metric, self.below)}"
 
 
@@ -60,7 +60,7 @@ class Tried:
 
     @property
     def excess(self) -> float:
-        """The logarithmic excess of the latency over its limit, clipped to `CLAMP`."""
+        """Logarithmic excess of the latency over its limit, clipped to `CLAMP`."""
         size = min(max(abs(math.log(self.value / self.limit)), MIN_EXCESS), CLAMP)
         if self.held:
             return -size
@@ -74,10 +74,10 @@ class SearchOutcome:
 
     Attributes:
         at: The conditions in words.
-        rate: The final rate, per second; between `low` and `high`; of requests in flight `low`.
+        rate: The result [1/s], interpolated between `low` and `high`; `low` for requests in flight.
         low: The highest rate that met the limits.
-        high: The lowest rate above it that did not.
-        metric: The limiting latency: the one beyond its limit at `high`.
+        high: The lowest rate above `low` that missed a limit.
+        metric: The limiting latency, which is beyond its limit at `high`.
         precision: The requested width of the bracket, as a share of the rate.
         reached: Whether the bracket is that narrow.
         tried: Every run, in order.
@@ -96,7 +96,7 @@ class SearchOutcome:
 
     @property
     def in_words(self) -> str:
-        """The outcome and its precision as text."""
+        """Outcome and precision of the search as text."""
         runs = len(self.tried)
         words = (
             f"{load(self.rate, self.whole, ' samples/s')} at {self.at}: "
@@ -116,8 +116,8 @@ class SearchOutcome:
     def scatter(self) -> float:
         """Relative standard error of the rate by the scatter of the runs near the limit.
 
-        The residual of log excess over log rate, divided by the slope, at most the range of the
-        runs. 0 with fewer than three runs near the limit, or if the latency does not rise.
+        It is the residual of a line through log excess over log rate, divided by the slope, and at
+        most the range of the runs. 0 with fewer than three runs near the limit, or without a rise.
         """
         of_it = [one for one in self.tried if one.metric == self.metric]
         near = [one for one in of_it if abs(math.log(one.value / one.limit)) < CLAMP]
@@ -137,7 +137,7 @@ class SearchOutcome:
 
     @property
     def standard_error(self) -> float:
-        """Relative standard error of the rate: that of its bracket and that of its runs."""
+        """Relative standard error of the rate, by `resolution` and `scatter` together."""
         return math.hypot(self.resolution, self.scatter)
 
 
@@ -149,7 +149,7 @@ def tried(
     late: bool = False,
     folder: str = "",
 ) -> Tried:
-    """Evaluate a run at a rate; `late` is LoadGen's own result."""
+    """Compare the latencies of a run at a rate with limits; `late`: LoadGen calls it INVALID."""
     first = max(conditions, key=lambda condition: metrics[condition.metric] / condition.below)
     value = metrics[first.metric]
     return Tried(
@@ -176,14 +176,14 @@ _ROUNDING = 1e-9
 
 
 class NoRate(Exception):
-    """No rate was found: all tried rates met the limits, or none did."""
+    """Report that no rate was found: all tried rates met the limits, or none did."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SearchPlan:
     """Hold the settings of a search: start, first log step, relative precision.
 
-    `bounds` are the fewest and most requests in flight; None if rates are searched.
+    `bounds` are the smallest and largest number of requests in flight; None to search a rate.
     """
 
     start: float
@@ -233,7 +233,7 @@ def next_rate(tries: Sequence[Tried], plan: SearchPlan) -> float | None:
 def _allowed(
     rate: float, plan: SearchPlan, low: Tried | None = None, high: Tried | None = None
 ) -> float | None:
-    """Return the nearest value that may be tried between two ends; None if none is left."""
+    """Return the nearest allowed value between two tries; None if no value is left to try."""
     if plan.bounds is None:
         return rate
     least = low.rate + 1 if low else plan.bounds[0]
@@ -247,7 +247,7 @@ def load(rate: float, whole: bool, unit: str = "/s") -> str:
 
 
 def bracket(tries: Sequence[Tried]) -> tuple[Tried | None, Tried | None]:
-    """Return the highest rate within the limits and the lowest beyond, by their last runs."""
+    """Return the tries at the highest rate within the limits and the lowest rate beyond."""
     latest = {one.rate: one for one in tries}.values()
     missed = [one for one in latest if not one.held]
     high = min(missed, key=lambda run: run.rate, default=None)
@@ -311,8 +311,8 @@ def _meeting(low: Tried, high: Tried) -> float:
 def _inside(tries: Sequence[Tried], low: Tried, high: Tried, narrow: float) -> float:
     """Return the next rate between two ends, as a logarithm above the lower one.
 
-    It is shifted from the interpolated rate towards the middle by half the required width, so that
-    one more try on the other side ends the search.
+    The rate is shifted from the interpolated rate towards the middle by half the required width, so
+    that one more try on the other side ends the search.
     """
     width, meeting = _width(low, high), _meeting(low, high)
     if width <= 2 * narrow or _stalls(tries, width):

@@ -23,7 +23,7 @@ LATENCY = "latency_p50"
 class StageTime:
     """Hold the median time of a stage, "stage_queue@64" at a point [s per sample].
 
-    `moved` if it is outside of the baseline's range by more than the shares above.
+    `moved`: whether it is outside the baseline's range by more than the shares above.
     """
 
     metric: str
@@ -33,12 +33,12 @@ class StageTime:
 
     @property
     def title(self) -> str:
-        """The name of the stage: "text encoder"."""
+        """Name of the stage: "text encoder"."""
         return METRICS[self.metric.partition("@")[0]].title.removesuffix(" stage")
 
     @property
     def says(self) -> str:
-        """The change as text: "unet takes 1.31x as long (779 ms → 1.02 s)"."""
+        """Change as text: "unet takes 1.31x as long (779 ms → 1.02 s)"."""
         sides = " → ".join(quantity(self.metric, s) for s in (self.baseline_s, self.current_s))
         return f"{self.title} takes {times(self.current_s / self.baseline_s)} as long ({sides})"
 

@@ -27,7 +27,7 @@ class TrendPoint:
     """Hold one accepted baseline of a case.
 
     Attributes:
-        commit: Commit that holds it, "not committed", or "" if git no longer has it.
+        commit: Commit with this baseline, "not committed", or "" if git lacks the commit.
         fingerprint: Engine, versions, weights, options, data; empty if unknown.
         rate: Offered rate, per second; None if it is not a condition of the runs.
         means: Geometric means by metric, SI units.
@@ -46,7 +46,7 @@ class TrendPoint:
 
     @property
     def division(self) -> str:
-        """The division; only the open one is recorded."""
+        """Division of the baseline; fingerprints name only the open division."""
         return self.fingerprint.get("division", "closed")
 
 
@@ -55,8 +55,8 @@ class TrendStep:
     """Hold the change from one point to a later one; None for unknown figures.
 
     Attributes:
-        low, high: Its two-sided 95 % interval.
-        better: True if proven better, False if proven worse.
+        low, high: Two-sided 95 % interval of the change.
+        better: True if proven better, False if proven worse, None if neither.
         by_sessions: Whether there are enough sessions to estimate their variance.
         refused: Reasons why the points are not comparable; empty if they are.
     """
@@ -71,7 +71,7 @@ class TrendStep:
 
 
 def step(a: TrendPoint, b: TrendPoint, metric: str, rule: RuleR) -> TrendStep:
-    """Return the change of a metric from one point to a later one, by all runs of both."""
+    """Return the change of a metric from a point to a later point, by all runs of both."""
     if refused := why_no_ratio(a, b, metric):
         return TrendStep(refused=refused)
     ratio = ratio_of(a, b, metric, rule)
@@ -99,7 +99,7 @@ def ratio_of(a: TrendPoint, b: TrendPoint, metric: str, rule: RuleR) -> Pooled |
 def proven(steps: Sequence[TrendStep]) -> list[TrendStep]:
     """Return the steps of one trend, with `better` adjusted for their number.
 
-    An unchanged trend has a better or worse step with probability 1/20 at most.
+    The probability that an unchanged trend shows a better or worse step is at most 1/20.
     """
     p_values = {place: step.p for place, step in enumerate(steps) if step.p is not None}
     stay = holm(p_values, 1 - CONFIDENCE)
@@ -168,8 +168,8 @@ def versions(points: Sequence[TrendPoint]) -> list[str]:
 def engine_versions(engines: Sequence[tuple[Mapping[str, str], str]]) -> list[str]:
     """Return the versions that distinguish engines: "onnxruntime 1.20.1".
 
-    All versions in the fingerprints that differ; if none does, the engine's own. "not known"
-    without a fingerprint.
+    The texts have all versions that differ between the fingerprints, or the engine's version if
+    none differs. "not known" without a fingerprint.
     """
     keys = dict.fromkeys(
         key

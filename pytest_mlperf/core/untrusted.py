@@ -116,7 +116,7 @@ def is_deeper(value: object, levels: int) -> bool:
 def inflate(content: bytes, max_bytes: int) -> bytes:
     """Return data that zlib or gzip compressed; raise ValueError if damaged or too large.
 
-    It is unpacked twice, first to learn its size, so that only accepted data take that memory.
+    The data are unpacked twice, first to learn the size, so that rejected data take no memory.
     """
     form = zlib.MAX_WBITS | 32  # either format
     try:

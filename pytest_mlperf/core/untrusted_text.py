@@ -28,8 +28,8 @@ T = TypeVar("T")
 def visible(text: str, keep: str = "") -> str:
     r"""Return text with control, format and separator characters escaped.
 
-    ESC becomes "\x1b", a right-to-left override "\u202e", which cannot affect a terminal; `keep`
-    stays.
+    ESC becomes "\x1b", a right-to-left override "\u202e", which cannot affect a terminal.
+    Characters in `keep` are not escaped.
     """
     if text.isprintable():
         return text
@@ -44,7 +44,7 @@ def broken(text: str) -> str:
 
 
 def encodable(value: T) -> T:
-    """Return text, or data that holds some, whose lone surrogates are escaped for UTF-8."""
+    """Return a text, or nested data with texts, with lone surrogates escaped for UTF-8."""
     return every_text(value, _escaped)
 
 
@@ -133,7 +133,7 @@ def some(names: Sequence[str], most: int = 3) -> str:
 
 
 def merge_conflict(text: str) -> tuple[int, str, str] | None:
-    """Return the line of git's first conflict marker, and the names of both sides, if any."""
+    """Return the line of git's first conflict marker and the names of both sides, or None."""
     match = re.search(r"^<{7} ([^\n]*)\n.*?^>{7} ([^\n]*)", text, re.MULTILINE | re.DOTALL)
     if match is None:
         return None

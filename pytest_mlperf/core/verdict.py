@@ -64,10 +64,10 @@ class InterleavedRuns:
             the same commit; NOT_COMPARABLE: the runs may not be compared; NOT_MADE: the session
             ended before.
         metrics: Names of the metrics that seemed to have dropped.
-        build: The other build, in words; "" without runs.
-        pairs: Pairs of runs up to the decision.
-        runs: Runs made for it, on both sides together.
-        reason: Why there is no decision, in words; "" with one.
+        build: Description of the other build; "" without runs.
+        pairs: Number of pairs of runs up to the decision.
+        runs: Number of runs for the confirmation, on both sides together.
+        reason: Why there is no decision, as text; "" if there is a decision.
     """
 
     state: Confirmation
@@ -92,10 +92,10 @@ class Gate:
     """Hold the result of the accuracy gate and its samples.
 
     Attributes:
-        state: KEPT needs the whole data set and all scores; FAILED on a part is proven; NONE: there
-            is no reference score.
-        samples: Samples scored.
-        total: Samples of the gate's data set; more than `samples` for a part of it.
+        state: KEPT requires the whole data set and all scores. FAILED on a part is proven by a
+            test. NONE: there is no reference score.
+        samples: Number of scored samples.
+        total: Number of samples of the gate's data set; more than `samples` for a part of it.
         unscored: Scores of the gate that the scorer did not compute.
     """
 
@@ -116,7 +116,7 @@ class Gate:
 
     @property
     def note(self) -> Note:
-        """The result as a note."""
+        """Result of the gate as a note."""
         counts = {"samples": self.samples, "total": self.total, "unscored": self.unscored}
         return Note.of("gate", state=str(self.state), **counts)
 
@@ -186,7 +186,7 @@ class Unchecked(StrEnum):
 
     @property
     def note(self) -> Note:
-        """The note on a headline."""
+        """Note for the headline of a verdict on speed or energy."""
         return Note.of("unchecked", state=str(self))
 
 
@@ -201,12 +201,12 @@ class MetricBaseline:
     """Hold one metric of the baseline.
 
     Attributes:
-        value: Geometric mean of its runs, SI units; None without baseline.
+        value: Geometric mean of the baseline's runs, SI units; None without baseline.
         runs: Number of these runs.
         days: Number of days with sessions.
         detectable: Smallest change that these runs can prove, as a share; None if not judged.
-        lacks: Why a verdict against it is not final: "few sessions" or "old"; None if it is.
-        sessions: Each session compared with the other ones; empty if there is only one.
+        lacks: Why a verdict is not final: "few sessions" or "old"; None if it is final.
+        sessions: Comparison of each session with the other sessions; empty if there is only one.
     """
 
     value: Number | None = None
@@ -223,7 +223,7 @@ class MetricVerdict:
 
     Attributes:
         metric: Metric name.
-        outcome: Its own outcome; None if it is only reported.
+        outcome: Outcome of the metric; None if the metric is only reported.
         now: Geometric mean of the judged runs (accuracy: the score); None if it was not measured.
         baseline: The same metric of the baseline.
         change: Relative change; None without baseline.
@@ -235,8 +235,8 @@ class MetricVerdict:
         p: Probability that an unchanged metric looks this bad at any interim analysis of rule R; 1
             after a pass, None if rule R did not judge.
         confirmed: Whether runs interleaved with the baseline's own build proved the drop as well.
-        direction: For a PROVISIONAL metric its outcome if sessions differ by no more than expected;
-            for an INCONCLUSIVE one "drop" if it would be one without the machine's load.
+        direction: For a PROVISIONAL metric, the outcome at the expected between-session variance;
+            for an INCONCLUSIVE one, "drop" if only the machine's load prevents a drop.
         robust_to: Relative standard deviation of sessions up to which the decision is robust; None
             without decision.
         robust: Whether a drop would be final: the baseline's sessions are close enough together.
@@ -278,7 +278,7 @@ class MetricVerdict:
 
     @property
     def seems_drop(self) -> bool:
-        """Whether it is a PROVISIONAL drop."""
+        """Whether this metric is a PROVISIONAL drop."""
         return self.outcome is Outcome.PROVISIONAL and self.direction == "drop"
 
     @property
@@ -288,7 +288,7 @@ class MetricVerdict:
 
     @property
     def lacking_sessions(self) -> Literal["few sessions", "old"] | None:
-        """Why this outcome is not final; None if it is, also if interleaved runs proved it."""
+        """Why the outcome is not final; None if it is final or proven by interleaved runs."""
         return None if self.confirmed else self.baseline.lacks
 
 
@@ -298,15 +298,15 @@ class PairedVerdict:
 
     Attributes:
         metric: Metric name.
-        outcome: Its own outcome; None for a count of output, which is only compared.
+        outcome: Outcome of the score; None for a count of output, which is only compared.
         baseline: Mean of the baseline's scores over the judged samples.
         now: Mean of this build's scores.
         change: now - baseline.
         low, high: Confidence bounds of the change; None for counts, and with too few samples.
         margin: Largest change for the worse that does not matter; None for counts.
-        samples: Samples judged.
-        changed: Samples whose score changed.
-        down, up: Samples that got worse, that got better.
+        samples: Number of judged samples.
+        changed: Number of samples whose score changed.
+        down, up: Number of samples that got worse, and that got better.
         p: One-sided p of the plain paired test for a drop of any size; None for counts.
         lower: Whether the score is better when lower.
         correlation: Correlation of the scores of both passes per sample; None if undefined.
@@ -330,7 +330,7 @@ class PairedVerdict:
 
     @property
     def as_metric(self) -> MetricVerdict:
-        """The same as one metric of a table: with a relative change, without interval."""
+        """The score as a `MetricVerdict` with a relative change and without interval."""
         return MetricVerdict(
             metric=self.metric,
             outcome=self.outcome,
@@ -341,17 +341,17 @@ class PairedVerdict:
 
     @property
     def bound(self) -> float | None:
-        """The change that must be excluded: the margin with its sign."""
+        """Change that a pass excludes: the margin with the sign of a change for the worse."""
         return None if self.margin is None else self.margin if self.lower else -self.margin
 
     @property
     def worst(self) -> float | None:
-        """The worse end of the interval."""
+        """Worse end of the interval."""
         return self.high if self.lower else self.low
 
     @property
     def best(self) -> float | None:
-        """The better end of the interval."""
+        """Better end of the interval."""
         return self.low if self.lower else self.high
 
 
@@ -367,7 +367,7 @@ class RatioVerdict:
         ratio: Ratio above 1 if a is better, for either direction of the metric.
         low, high: Confidence interval of the ratio.
         least: The claimed ratio.
-        pairs: Interleaved runs of each.
+        pairs: Number of interleaved runs of each case.
     """
 
     metric: str
@@ -390,7 +390,7 @@ class BaselineReference:
     Attributes:
         file: Path of the baseline file, or where it would be.
         source: "2026-11-20, 1a2b3c4, reason": when, at which commit and why it was accepted.
-        id: Identifies the accepted runs; "" without a baseline.
+        id: Id of the accepted runs; "" without a baseline.
         changed: "engine 1.2.0 -> 1.2.1": differences from the baseline's fingerprint, and files
             that changed in git since its commit.
         unknown: "weights: not known, …": facts that cannot be compared with the baseline's.
@@ -428,7 +428,7 @@ class Verdict:
         case: The judged case.
         kind: The kind of its test.
         outcome: Its outcome.
-        headline: What follows the outcome on the first line, in at most about 60 characters.
+        headline: Text after the outcome on the first line, at most about 60 characters.
         metrics: One entry per metric, gated first.
         paired: One entry per score that was compared with the accuracy baseline, sample by sample.
         ratio: Result of a claim about a pair of cases.
@@ -476,18 +476,18 @@ class Verdict:
 
     @property
     def steady(self) -> bool | None:
-        """Whether the machine's own speed is the baseline's; None if it was not compared."""
+        """Whether the machine's own speed equals the baseline's; None if it was not compared."""
         return steady(self.machine)
 
     @property
     def fails(self) -> bool:
-        """Whether it fails its test regardless of options."""
+        """Whether the verdict fails its test, whatever the options."""
         provisional = self.outcome is Outcome.PROVISIONAL
         return self.outcome.fails or (provisional and any(m.fails for m in self.metrics))
 
     @property
     def warns(self) -> bool:
-        """Whether it is PROVISIONAL, and seems a drop from a baseline with enough days."""
+        """Whether the verdict is a PROVISIONAL drop from a baseline with enough days."""
         return self.outcome is Outcome.PROVISIONAL and any(
             m.seems_drop and m.baseline.days >= DAYS for m in self.metrics
         )

@@ -11,8 +11,8 @@ from typing import Literal
 class Answer(StrEnum):
     """Name the answer of a procedure.
 
-    MORE: a further run could decide. PROVISIONAL: it depends on between-session variance, which is
-    unknown. SUSPECT: a fail if judged alone, but not among the others of the session.
+    MORE: a further run could decide. PROVISIONAL: the answer depends on the unknown between-session
+    variance. SUSPECT: a fail if judged alone, but not among all pairs of the session.
     """
 
     PASS = "pass"  # noqa: S105 -- no password
@@ -30,13 +30,13 @@ class Decision:
     Attributes:
         outcome: The answer.
         interval: Confidence interval that decided, on the scale of the procedure.
-        direction: For a PROVISIONAL decision its answer if sessions differ by no more than
-            expected; for an INCONCLUSIVE one "drop" if it would be one without the machine's load.
-        p: Probability that an unchanged case looks this bad; 1 after a pass, and if the procedure
-            computes none.
+        direction: For a PROVISIONAL decision, the answer at the expected between-session variance;
+            for an INCONCLUSIVE one, "drop" if only the machine's load prevents a drop.
+        p: Probability that an unchanged case looks this bad; 1 after a pass, or if the procedure
+            computes no p value.
         robust_to: Relative standard deviation of sessions up to which the answer stays the same;
             None if unknown.
-        improved: Whether it is a pass with a proven improvement.
+        improved: Whether the decision is a pass with a proven improvement.
     """
 
     outcome: Answer

@@ -44,10 +44,10 @@ class LevelChange:
     """Hold one change of level.
 
     Attributes:
-        index: The first session of the new level.
-        change: Relative change of the level, by the median of pairs.
-        low, high: Its 95 % interval.
-        p: p value of the split without a change, adjusted for dependent neighbours.
+        index: Index of the first session of the new level.
+        change: Relative change of the level: median ratio over pairs of an old and a new session.
+        low, high: 95 % confidence interval of the change.
+        p: p value of the rank test at this split, adjusted for correlated neighbouring sessions.
     """
 
     index: int
@@ -60,9 +60,9 @@ class LevelChange:
 def level_changes(values: Sequence[float], alpha: float = ALPHA) -> list[LevelChange]:
     """Return the changes of level in a history of positive values, oldest first.
 
-    Windows that end with the history, each half of the previous one, are searched for the split
-    with the smallest p; the parts before and after a proven split are searched in the same way. A
-    slow ramp gives several steps.
+    The search looks for the split with the smallest p, in windows that end with the history and
+    halve in length. It then searches the parts before and after a proven split in the same way. A
+    slow ramp gives several changes.
 
     Source: binary segmentation (A. J. Scott, M. Knott, Biometrics 30, 1974) with H. B. Mann's and
         D. R. Whitney's test at every split (A. N. Pettitt, Applied Statistics 28, 1979).
@@ -124,7 +124,7 @@ def _split(xs: Sequence[float], alpha: float) -> int | None:
 
 @lru_cache(maxsize=1024)
 def _rare(count: int) -> tuple[tuple[float, float, float], ...]:
-    """Return per split the rank sum's mean, its sd, and the least squared distance worth a p."""
+    """Return by split the mean rank sum, the least squared distance to test, and the sd."""
     pairs = [at * (count - at) for at in range(MIN_SIDE_SESSIONS, count - MIN_SIDE_SESSIONS + 1)]
     most = RARE_DEVIATIONS**2 * (count + 1) / 12
     return tuple(
@@ -163,7 +163,7 @@ def _p_of(left: Sequence[float], right: Sequence[float]) -> float:
 def _p(u: float, m: int, n: int) -> float:
     """Return the exact two-sided p of Mann and Whitney's U, rounding half ranks up.
 
-    Source: the number of ways to a U is a coefficient of the Gaussian binomial (m+n over m).
+    Source: the number of orders with a given U is a coefficient of the Gaussian binomial (m+n, m).
     """
     tail = math.ceil(min(u, m * n - u))
     return min(1.0, 2 * _tail(tail, min(m, n), max(m, n)))
@@ -186,8 +186,8 @@ def _tail(u: int, m: int, n: int) -> float:
 def _adjusted(p: float, left: Sequence[float], right: Sequence[float]) -> float:
     """Return p adjusted for correlated neighbouring sessions.
 
-    Machines stay in a state for some days: sums of such values scatter by √((1+r)/(1-r)) more, with
-    the correlation r of neighbours about their side's median.
+    Machines stay in a state for some days. So sums of values scatter by a factor √((1+r)/(1-r))
+    more, where r is the rank correlation of neighbouring sessions on the same side of the split.
 
     Source: the long-run variance of an autoregressive process of the first order.
     """
@@ -197,7 +197,7 @@ def _adjusted(p: float, left: Sequence[float], right: Sequence[float]) -> float:
 
 
 def _neighbours(left: Sequence[float], right: Sequence[float]) -> float:
-    """Return the rank correlation of neighbours, from 0 to 0.9."""
+    """Return the rank correlation of neighbouring sessions on each side, from 0 to 0.9."""
     products = squares = 0.0
     for side in (left, right):
         middle = (len(side) + 1) / 2
@@ -210,10 +210,10 @@ def _neighbours(left: Sequence[float], right: Sequence[float]) -> float:
 
 
 def _shift(left: Sequence[float], right: Sequence[float]) -> tuple[float, float, float]:
-    """Return lower end, middle and upper end of the difference of levels.
+    """Return the lower 95 % bound, the estimate and the upper bound of right minus left.
 
-    Source: J. L. Hodges, E. L. Lehmann, Annals of Mathematical Statistics 34 (1963); its interval
-        by the normal limit of U.
+    Source: J. L. Hodges, E. L. Lehmann, Annals of Mathematical Statistics 34 (1963); the interval
+        by the normal approximation of U.
     """
     apart = sorted(y - x for x in left for y in right)
     m, n = len(left), len(right)

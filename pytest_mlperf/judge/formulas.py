@@ -51,7 +51,7 @@ def t_isf(p: float, df: float) -> float:
 
 
 def _hill(p: float, df: float) -> float:
-    """Evaluate Hill's expansion for 0 < p < 1/2, in his names, x and y with his signs."""
+    """Evaluate Hill's expansion for 0 < p < 1/2, with the names and signs of his paper."""
     a = 1 / (df - 0.5)
     b = 48 / a**2
     c = ((20700 * a / b - 98) * a - 16) * a + 96.36
@@ -118,7 +118,7 @@ def _beta_fraction(a: float, b: float, x: float) -> float:
 
 
 def bound_of(direction: Direction, limit: float) -> float:
-    """Return the log ratio (below 0 is worse) that a pass excludes."""
+    """Return the log ratio (below 0 is worse) of a change by `limit`, which a pass excludes."""
     if direction is Direction.HIGHER:
         if not 0 < limit < 1:
             raise ValueError(f"the largest drop is {limit!r}; it must lie between 0 and 1")
@@ -142,9 +142,9 @@ def squares(xs: Sequence[float]) -> float:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scatter:
-    """Hold the sums of squares of a one-way layout, inside and across sessions.
+    """Hold the sums of squares of a one-way layout, inside and between sessions.
 
-    `size` is the factor of the session variance in the mean square across.
+    `size` is the factor of the session variance in the mean square between sessions (n0).
     """
 
     inside: float
@@ -155,7 +155,7 @@ class Scatter:
 
 
 def scatter(sessions: Sequence[Sequence[float]]) -> Scatter:
-    """Return the scatter of values by session; each has at least one.
+    """Return the scatter of values by session; each session has at least one value.
 
     Source: one-way random effects, mean squares and n0 for sessions of unequal size (S. R. Searle,
         G. Casella, C. E. McCulloch, Variance Components, 1992, 3.6).

@@ -29,8 +29,8 @@ class SessionNoise:
 
     Attributes:
         ratio: Variance of session effects over the variance of runs inside a session.
-        df: Degrees of freedom behind it: effective days less one.
-        by_days: Whether days are counted; older files counted sessions, also those of one day.
+        df: Degrees of freedom of the ratio: effective days less one.
+        by_days: Whether `df` counts days; older files counted every session of a day.
     """
 
     ratio: float
@@ -45,7 +45,7 @@ class SessionNoise:
 
 
 def surer(first: SessionNoise | None, second: SessionNoise | None) -> SessionNoise | None:
-    """Return the noise with more degrees of freedom, the first of equals; None without any."""
+    """Return the noise with more degrees of freedom, `first` if equal; None if both are None."""
     learnt = [noise for noise in (first, second) if noise]
     return max(learnt, key=lambda noise: noise.df, default=None)
 
@@ -54,8 +54,8 @@ def surer(first: SessionNoise | None, second: SessionNoise | None) -> SessionNoi
 class Leverage:
     """Hold the weight of single samples in a score that is not a sample mean (mAP, AUC).
 
-    A sample that is a large part of a class moves the class's mean towards itself, so that its
-    pseudo-value varies less than its score; a class of one sample does not vary at all.
+    A sample that is a large part of a class moves the class's mean towards itself. So its
+    pseudo-value varies less than its score. The pseudo-value of a class's only sample is constant.
 
     Attributes:
         seen: Expected share of the score's variance in the variance of the pseudo-values, 0 to 1.
@@ -64,7 +64,7 @@ class Leverage:
         hidden: Points by which one sample may move the score without a change of any pseudo-value.
 
     Raises:
-        ValueError: A figure is out of its range.
+        ValueError: An attribute is out of range.
     """
 
     seen: float

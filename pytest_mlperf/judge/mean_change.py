@@ -1,4 +1,4 @@
-"""Compute bounds of a mean change of paired scores, and the p of a drop of any size."""
+"""Compute bounds of a mean change of paired scores, and the p value of a drop of any size."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pytest_mlperf.judge.inputs import Leverage
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Clustered:
-    """Hold the error of a mean with groups as units; `se` is infinite for one group."""
+    """Hold the cluster-robust standard error of a mean; `se` is infinite for one group."""
 
     se: float
     df: float
@@ -24,10 +24,9 @@ class Clustered:
 def clustered(values: Sequence[float], groups: Sequence[int]) -> Clustered:
     """Return the cluster-robust standard error of a mean.
 
-    The deviations of a group are added before they are squared, so that its common part does not
-    average out; a group that is a large share of all pulls the mean towards itself, which the
-    divisor of its square corrects. Groups of unequal sizes count as fewer: (sum of sizes)² / sum of
-    squares.
+    The deviations of a group are added before they are squared, so that a common effect does not
+    average out. A large group pulls the mean towards itself; the divisor of its square corrects
+    that. Unequal groups count as (sum of sizes)² / (sum of squared sizes) equal groups.
 
     Source: R. M. Bell, D. F. McCaffrey, "Bias reduction in standard errors for linear regression
         with multi-stage samples", Survey Methodology 28 (2002), for a mean; the number of equal
@@ -49,7 +48,7 @@ MIN_NORMAL_FLIPS = 25
 
 
 def mcnemar_mid_p(down: int, up: int) -> float:
-    """Return the one-sided mid-p of McNemar's test that more samples got worse than better.
+    """Return the one-sided mid-p of McNemar's test for more worse than better samples.
 
     P(X > down) + P(X = down) / 2 for X ~ Bin(down + up, 1/2).
 
@@ -68,10 +67,10 @@ def mcnemar_mid_p(down: int, up: int) -> float:
 
 
 def newcombe(counts: tuple[int, int, int, int], alpha: float, beta: float) -> tuple[float, float]:
-    """Return the paired score interval of share now - share before, method 10.
+    """Return the paired score interval of a change in the share of right samples (method 10).
 
-    Counts are samples right in both, right before only, right now only, wrong in both; `alpha` is
-    the error of the upper bound, `beta` that of the lower one.
+    The four counts are samples right in both, right before only, right now only, wrong in both.
+    `alpha` is the error of the upper bound, `beta` that of the lower one.
 
     Source: R. G. Newcombe, "Improved confidence intervals for the difference between binomial
         proportions based on paired data", Statistics in Medicine 17 (1998).
@@ -83,7 +82,7 @@ def newcombe(counts: tuple[int, int, int, int], alpha: float, beta: float) -> tu
     phi = (both * neither - lost * won) / math.sqrt(product) if product else 0.0
 
     def reach(p: float, z: float) -> tuple[float, float]:
-        """Return the distances of Wilson's bounds below and above a share."""
+        """Return the distances from a share to Wilson's lower and upper bound."""
         centre = (p + z * z / (2 * n)) / (1 + z * z / n)
         half = z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n)) / (1 + z * z / n)
         return p - (centre - half), centre + half - p
@@ -110,10 +109,10 @@ BINS = 256
 
 
 def usual_loss(losses: Mapping[float, int]) -> float:
-    """Return the expected loss of a sample that fails: the mean weighted by the loss itself.
+    """Return the expected loss of a sample that fails: Σ loss² / Σ loss over the samples.
 
-    The losses are the baseline's scores, none below 0. The weights assume that better samples are
-    likelier to fail.
+    `losses` has the number of samples by loss. A loss is the baseline's score, at least 0. The
+    weights assume that better samples are likelier to fail.
     """
     total = math.fsum(loss * count for loss, count in losses.items())
     return math.fsum(loss * loss * count for loss, count in losses.items()) / total if total else 0
@@ -122,14 +121,14 @@ def usual_loss(losses: Mapping[float, int]) -> float:
 def low_of_rare(changes: Mapping[float, int], unseen: float, error: float) -> float:
     """Return the lower bound of a mean change, as if one more sample had lost `unseen`.
 
-    This bound weights the samples at random (exponential weights) and returns the mean below which
-    the result is with a probability of `error`; the added sample stands for unseen losses. If every
-    change is a loss of one size it is the bound of Clopper and Pearson, in the Poisson limit.
+    The samples get random exponential weights. The bound is the `error` quantile of the weighted
+    mean. The added sample stands for unseen losses. If every change is a loss of one size, this is
+    the bound of Clopper and Pearson in the Poisson limit.
 
     Args:
         changes: Number of samples by change; unchanged ones count as 0.
         unseen: Loss of the added sample, 0 or more; no change should be a larger one.
-        error: Probability that the true change is below, less than a half.
+        error: Probability that the true change is below the bound, less than 0.5.
 
     Source: N. Gaffke, "Three test statistics for a nonparametric one-sided hypothesis on the mean
         of a nonnegative variable", Mathematical Methods of Statistics 14 (2005); the tail of the
@@ -164,7 +163,7 @@ def low_of_rare(changes: Mapping[float, int], unseen: float, error: float) -> fl
 
 
 def merged(changes: Mapping[float, int]) -> Mapping[float, int]:
-    """Return about `BINS` values at most, merging neighbours into their mean."""
+    """Return at most about `BINS` values with their counts, merging neighbours into their mean."""
     if len(changes) <= BINS:
         return changes
     least = min(changes)
@@ -178,7 +177,7 @@ def merged(changes: Mapping[float, int]) -> Mapping[float, int]:
 
 
 def _tilted(centred: list[tuple[float, int]], tilt: float) -> tuple[float, float]:
-    """Return a mean below 0 for a tilt, and the normal deviate of the weighted mean below it."""
+    """Return the mean of a tilt, and the normal deviate of P(weighted mean < this mean)."""
     shares = [(value, number, number / (1 - tilt * value)) for value, number in centred]
     mean = math.fsum(value * share for value, _, share in shares) / math.fsum(
         share for _, _, share in shares
@@ -206,7 +205,7 @@ MIN_GROUPS = 4
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Errors:
-    """Hold the error probabilities of the upper bound, the lower bound, and its rare losses."""
+    """Hold the error probabilities of the upper bound, the lower bound, and the rare-loss bound."""
 
     alpha: float
     beta: float
@@ -217,7 +216,8 @@ class Errors:
 class ChangeBounds:
     """Hold the bounds of a mean change (negative is worse), and the p of a drop of any size.
 
-    `groups` is None if samples are independent; `widened` is their factor of the standard error.
+    `groups` is the number of groups, None if samples are independent. `widened` is the factor by
+    which groups widen the standard error.
     """
 
     low: float
@@ -234,7 +234,7 @@ def bounds_of(
     errors: Errors,
     leverage: Leverage | None = None,
 ) -> ChangeBounds:
-    """Return the bounds of the mean change of pairs, by the spread of changes."""
+    """Return the bounds of the mean change from baseline to current scores."""
     differences = [new - old for old, new in zip(baseline, current, strict=True)]
     bounds = by_spread(Counter(differences), errors)
     if leverage is not None and any(differences):
@@ -252,7 +252,7 @@ def bounds_of(
 
 
 def by_spread(changes: Mapping[float, int], errors: Errors) -> ChangeBounds:
-    """Return the bounds of the paired t test."""
+    """Return the bounds of the mean change by the paired t test."""
     n = sum(changes.values())
     mean = math.fsum(change * count for change, count in changes.items()) / n
     squares = math.fsum((change - mean) ** 2 * count for change, count in changes.items())
@@ -263,9 +263,9 @@ def by_spread(changes: Mapping[float, int], errors: Errors) -> ChangeBounds:
 def error_of(differences: Sequence[float], leverage: Leverage) -> tuple[float, float]:
     """Return the standard error of the mean change of pseudo-values, and its df.
 
-    The degrees of freedom are the smaller of those by the weights of samples and by the changes.
-    The error is infinite if the changes show less than `MIN_VARIANCE_SHARE` of the variance. A
-    hidden change counts in every second comparison.
+    The degrees of freedom are the smaller of those by sample weights and those by the number of
+    changes. The error is infinite if the changes show less than `MIN_VARIANCE_SHARE` of the
+    variance. A hidden change is assumed in every second comparison.
     """
     n = len(differences)
     if n < 2 or leverage.seen < MIN_VARIANCE_SHARE:
@@ -288,7 +288,8 @@ def with_rare(
 ) -> float:
     """Return a lower bound that is valid for losses of few samples.
 
-    A whole data set has no unseen losses; a part may have the usual loss, or the largest one seen.
+    One loss is added: the largest in `changes`, and for a part of the data set (not `all_seen`) at
+    least the usual loss.
     """
     seen = max(0.0, -min(changes))
     unseen = seen if all_seen else max(seen, usual_loss(possible))

@@ -1,14 +1,14 @@
-"""Judge many pairs of a session together: when each needs no further run, and which fail.
+"""Judge many pairs of a session together: which need more runs, and which fail.
 
 A pair is a case and one of its gated metrics of performance or efficiency. Up to `MAX_LONE_PAIRS`
 pairs are each judged alone by rule R; with more, an unchanged one would fail in most sessions. So
 runs are added until a pair is clear among all of them, and at the end of the session the false
 discovery rate of the failed pairs is kept below `FALSE_SHARE`.
 
-All pairs show the machine's between-session variance and the scatter of the present runs. Both are
-estimated from the baselines' own sessions, and the better half of the first runs. They only widen
-rule R's intervals. A common change of all pairs is attributed to the machine if its earlier
-sessions differ as much, but never subtracted: that would hide a regression of everything.
+The machine's session variance is estimated from the baselines' sessions, and the scatter of the
+present runs from the better half of the first runs. Both only widen rule R's intervals. A common
+change of all pairs is attributed to the machine if its earlier sessions differ as much. It is never
+subtracted, because that would hide a regression of everything.
 """
 
 from __future__ import annotations
@@ -39,11 +39,12 @@ Pair = TypeVar("Pair", bound=Hashable)
 def rule_among(rule: RuleR, pairs: int) -> RuleR:
     """Return the rule that decides when a pair needs no further run.
 
-    Under it `judge` asks for more runs until the pair passed, its p value is far below 5 % /
-    `pairs`, or the last analysis. Reported intervals and detectable changes use the original rule.
+    With this rule `judge` asks for more runs until the pair passes, its p value is far below 5 % /
+    `pairs`, or the maximum is reached. Reported intervals and detectable changes use the original
+    rule.
 
-    Source: C. E. Bonferroni's inequality, over the looks and over the pairs: a pair below 5 % /
-        `pairs` is rejected by `among` for any result of the others, so further runs are wasted.
+    Source: C. E. Bonferroni's inequality over interim analyses and pairs. `among` rejects a pair
+        with p below 5 % / `pairs` for any result of the other pairs, so more runs are not needed.
     """
     if pairs < 1:
         raise ValueError(f"{pairs} pairs; a session that is judged has at least one")
@@ -57,13 +58,13 @@ def rule_among(rule: RuleR, pairs: int) -> RuleR:
 def level_again(rule: RuleR, pairs: int) -> float:
     """Return the p value below which a pair that was SUSPECT before is a drop, judged alone.
 
-    It is at most `alpha`: sessions share their baseline, so one pair may be SUSPECT repeatedly.
+    It is at most `alpha`. Sessions share their baseline, so a pair may be SUSPECT repeatedly.
     """
     return min(rule.alpha, 1 / pairs)
 
 
 def among(p_values: Mapping[Pair, float], rule: RuleR) -> dict[Pair, Decision]:
-    """Return the joint decision on all gated pairs of a session; unjudged ones have p = 1."""
+    """Return the joint decision on each gated pair of a session; unjudged pairs have p = 1."""
     alone = {pair for pair, p in p_values.items() if p < rule.alpha}
     many = len(p_values) > MAX_LONE_PAIRS
     _check(p_values)
@@ -127,15 +128,15 @@ class Null:
     """Hold the distribution of unchanged pairs on one machine.
 
     Attributes:
-        pairs: Pairs behind the estimate; 0 if too few, then nothing is widened.
+        pairs: Number of pairs behind the estimate; 0 if too few, and no interval is widened.
         sessions: Number of baseline sessions that were compared with others.
-        shift: Median logarithmic change of their first runs, below 0 is worse.
-        spread: Standard deviation of the sessions' common effect, logarithmic.
-        allowed: The shift for the worse that it explains.
-        excess: Session variance beyond rule R's, as a share of the variance of a first look.
-        scale: Factor by which the present runs scatter more than that; at least 1.
+        shift: Median logarithmic change of the pairs' first runs, below 0 is worse.
+        spread: Standard deviation of the common logarithmic effect of a session.
+        allowed: Largest shift for the worse that the machine's `spread` explains.
+        excess: Session variance beyond rule R's, as a share of a first analysis's variance.
+        scale: Factor by which the present runs scatter more than expected; at least 1.
         seen: Changes of the baselines' sessions in standard errors, ascending.
-        beyond: Factor by which a lone drop must exceed all of these.
+        beyond: Factor by which a lone drop must exceed all changes in `seen`.
     """
 
     pairs: int = 0
@@ -159,7 +160,7 @@ class Null:
         return self.shift > -self.allowed
 
     def p_value(self, looks: Sequence[Compared], rule: RuleR) -> float:
-        """Return the p value of an unchanged pair at any look but the first."""
+        """Return the p value of a pair over its interim analyses except the first."""
         shift = self.shift if self.is_machines else 0.0
         p, farthest = 1.0, 0.0
         for change, se, df in looks[1:]:
@@ -170,7 +171,7 @@ class Null:
         return max(p, self._as_seen(farthest))
 
     def _as_seen(self, away: float) -> float:
-        """Return the share of the baselines' sessions with as large a change."""
+        """Return the share of changes in `seen` that are as large as `away` [standard errors]."""
         if not self.seen:
             return 0.0
         farther = len(self.seen) - bisect_left(self.seen, away)
@@ -184,7 +185,8 @@ def estimate(
     """Estimate the distribution of unchanged pairs; empty up to `MAX_LONE_PAIRS` pairs.
 
     Args:
-        sessions: By baseline session its comparisons with the other sessions of each pair.
+        firsts: The first comparison of each pair with its baseline.
+        sessions: Comparisons of each baseline session with the pair's other sessions, by session.
 
     Source: B. Efron, "Large-scale simultaneous hypothesis testing: the choice of a null
         hypothesis", JASA 99 (2004).
@@ -231,7 +233,7 @@ def _spread(medians: Sequence[float], unit: float, rule: RuleR) -> tuple[float, 
 
 
 def _scale(compared: Iterable[Compared], *, two_sided: bool) -> float:
-    """Return the factor by which changes exceed their expected distance from 0, at least 1."""
+    """Return the factor by which changes scatter more than their standard errors, at least 1."""
     changes = list(compared)
     df = median(df for _, _, df in changes)
     away = sorted((abs(c) if two_sided else c) / se for c, se, _ in changes)

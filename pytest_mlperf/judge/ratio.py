@@ -32,11 +32,11 @@ _HUGE = 700.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ratio(Decision):
-    """Hold a decision on pairs: PASS proves a claim, or excludes a drop of the limit.
+    """Hold a decision on pairs of runs: PASS proves a claim, or excludes a drop of the limit.
 
     Attributes:
-        ratio: Ratio by which a is better than b, geometric mean over the pairs, with `interval`.
-        pairs: Pairs up to the decision.
+        ratio: Ratio of a to b, above 1 if a is better; geometric mean over the pairs.
+        pairs: Number of pairs up to the decision.
         sd: Relative standard deviation of a pair's ratio as estimated at the decision.
     """
 
@@ -50,13 +50,13 @@ def judge_ratio(
 ) -> Ratio:
     """Judge pairs of runs in the order they were made; the first pass or fail is final.
 
-    If a is `least` times better, the claim is refuted with probability `alpha` at most; if it is
-    less, the claim is proven with probability `beta` at most. Each run is a fresh process, next to
-    the run of the other side with the same index, in one session, so that common effects cancel.
+    A true claim (a is `least` times better) is refuted with probability `alpha` at most. A false
+    one is proven with probability `beta` at most. Runs with the same index are neighbours in one
+    session, each a fresh process, so that common effects cancel.
 
     Source: moderated t (G. K. Smyth, 2004, doi:10.2202/1544-6115.1027) on the log ratio of each
-        pair, two one-sided bounds at each look. The error is divided among the looks in proportion
-        to the square of the pairs' degrees of freedom; a tenth of it, evenly, is for
+        pair, two one-sided bounds at each interim analysis. Nine tenths of the error are divided in
+        proportion to the squared degrees of freedom of the pairs, one tenth evenly for
         `MAX_NOISE_RATIO`.
     """
     if not 0 < least < math.inf:
@@ -84,7 +84,7 @@ def judge_drop(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _RatioLook:
-    """Hold the statistics after some pairs: log ratios, and `sd` of a single pair's."""
+    """Hold the statistics after some pairs: log ratios, and the `sd` of one pair's log ratio."""
 
     mean: float
     low: float
@@ -93,7 +93,7 @@ class _RatioLook:
 
     @property
     def improved(self) -> bool:
-        """Whether the bound of a fail, mirrored to the other side of the mean, is above 0."""
+        """Whether an improvement is proven: the upper bound, mirrored at the mean, is above 0."""
         return 2 * self.mean > self.high
 
 
@@ -106,7 +106,7 @@ def _judge(
     failing: float,
     rule: RuleR,
 ) -> Ratio:
-    """Analyse each pair: a pass reaches the log ratio `passing`, a fail is below `failing`."""
+    """Analyse after each pair: a pass is above the log ratio `passing`, a fail below `failing`."""
     if not a or len(a) != len(b):
         raise ValueError(f"{len(a)} runs of a and {len(b)} of b are no pairs")
     sign = 1 if direction is Direction.HIGHER else -1
@@ -158,7 +158,7 @@ def _spread(
 
 
 def _weight(k: int, last: int) -> float:
-    """Return the share of the error for the look after k pairs; one pair counts as two."""
+    """Return the share of the error for the analysis after k pairs; one pair counts as two."""
     k = max(k, FIRST_LOOK)
     return (k - 1) ** 2 / sum((look - 1) ** 2 for look in range(FIRST_LOOK, last + 1))
 

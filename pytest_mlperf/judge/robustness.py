@@ -1,9 +1,9 @@
 """Check whether a decision is robust to between-session variance.
 
-Rule R attributes a fixed share of the noise to sessions. If they differ by more, unchanged code
-fails and drops pass, and few sessions cannot show that. So a decision is final only if it holds
-with the session variance of the baseline, or, if that has too few sessions, with `MAX_SPREAD_RATIO`
-times the deviation of runs.
+Rule R attributes a fixed share of the noise to sessions. If sessions differ more, unchanged code
+fails and drops pass. A few sessions cannot show that. So a decision is final only if it is the same
+with the baseline's session variance. With too few sessions, the standard deviation between sessions
+is taken as `MAX_SPREAD_RATIO` times that of runs.
 """
 
 from __future__ import annotations
@@ -56,16 +56,16 @@ Why = Literal["few sessions", "old"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sample:
-    """Hold the runs on a scale where higher is better and differences count.
+    """Hold runs on an additive scale where higher is better, usually logarithmic.
 
     Attributes:
         baseline: Values by session, each of at least one run.
-        lost, lost_before: Mean effect of load on the present runs and on the baseline, at most.
-        expected, prior_df: Expected variance of a run within its session, and its weight.
-        ratio: Expected variance of a session over that of a run.
+        lost, lost_before: Largest mean effect of load on the present runs and on the baseline.
+        expected, prior_df: Expected variance of a run within its session, and its weight in df.
+        ratio: Expected ratio of session variance to run variance.
         noise: Observed session noise, including the baseline's own; None for the baseline's alone.
-        floor: Smallest standard deviation of a run that is assumed.
-        old: Whether the baseline's sessions are too old for today.
+        floor: Smallest standard deviation that is assumed for a run.
+        old: Whether the baseline's sessions are too old to show today's session variance.
     """
 
     baseline: Sequence[Sequence[float]]
@@ -82,9 +82,9 @@ class Sample:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FinalWord:
-    """Describe the robustness of a decision, up to a standard deviation of sessions.
+    """Describe the robustness of a decision to the standard deviation between sessions.
 
-    `likely`: it is not robust, but two in a row, on different days, are trusted.
+    `likely`: not robust, but two such drops in a row, on different days, count as proven.
     """
 
     robust: bool
@@ -95,7 +95,7 @@ class FinalWord:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Robustness:
-    """Describe the robustness of an ok and of a drop."""
+    """Hold the robustness that an ok and a drop would have."""
 
     passing: FinalWord
     failing: FinalWord
@@ -104,8 +104,8 @@ class Robustness:
 def robustness(sample: Sample, *, bound: float, alpha: float, beta: float) -> Robustness:
     """Return the robustness of the mean difference between present runs and baseline.
 
-    It uses half of each error of rule R, once, at the look that decided. An ok excludes a
-    difference of `bound`, below 0.
+    The check uses half of each error of rule R once, at the analysis that decided. An ok excludes a
+    difference of `bound`, which is below 0.
 
     Source: one-way random effects; variance between sessions by their mean square, that of runs by
         the scatter inside sessions, both moderated (G. K. Smyth, 2004, doi:10.2202/1544-6115.1027);
@@ -133,11 +133,12 @@ def robustness(sample: Sample, *, bound: float, alpha: float, beta: float) -> Ro
 
 
 def final_until(runs: Iterable[tuple[float | None, float]]) -> float | None:
-    """Return the last day on which a baseline is final, by days since 1970 and logs of its runs.
+    """Return the last day (since 1970) on which verdicts against a baseline can be final.
 
-    Machines drift. So its sessions are valid for twice the span of their days, at most for
-    `KEEPS_DAYS` or for the span, whichever is longer. With a linear trend they are valid for twice
-    the mean time between their days. Sessions of one day are never final. None if no day is known.
+    `runs` are the day and log value of each run. Machines drift. So sessions are valid for twice
+    the span of their days, but at most for the longer of `KEEPS_DAYS` and the span. With a linear
+    trend they are valid for twice the mean time between their days. Sessions of a single day are
+    never final: the day before it is returned. None if no day is known.
 
     Source: least squares and Student's t for the trend; without it a random walk of 0.5 % a day
         passes a drop of the limit as final in 12 to 16 % after 14 days (simulated).
@@ -161,7 +162,7 @@ def final_until(runs: Iterable[tuple[float | None, float]]) -> float | None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Variances:
-    """Hold the difference, its variance, and the parts of that with their df, sessions first."""
+    """Hold the difference, its variance, and the parts of the variance with df, sessions first."""
 
     change: float
     variance: float
@@ -172,9 +173,9 @@ class _Variances:
     of_sessions: float
 
     def proves(self, distance: float, p: float) -> bool:
-        """Check whether a distance from the truth has a probability below p.
+        """Check whether the probability of a distance from the true difference is below p.
 
-        A larger session variance may prove it too, because less knowledge must not prove more.
+        A larger session variance is tried too, as fewer degrees of freedom must not prove more.
         """
         (between, between_df), *others = self.parts
         if distance <= 0:
@@ -188,12 +189,12 @@ class _Variances:
         return False
 
     def is_likely(self, distance: float) -> bool:
-        """Check whether such a day is rare, by the variance of the baseline's days."""
+        """Check whether a distance is rare for one day, by the variance of the baseline's days."""
         between, df = self.parts[0]
         return t_sf(distance / math.sqrt(between), df) < MIN_DAY_CHANCE
 
     def holds(self, distance: float, p: float) -> float:
-        """Return the standard deviation of sessions at which the distance has this probability."""
+        """Return the standard deviation of sessions at which `distance` has the probability p."""
         error = max(0.0, distance) / t_isf(p, self.run_df)
         return math.sqrt(max(0.0, error**2 - self.run * self.of_runs) / self.of_sessions)
 
@@ -229,7 +230,7 @@ def _parts(sample: Sample) -> _Variances:
 def _of_now(
     sample: Sample, inside: float, inside_now: float, run: float, run_df: float
 ) -> tuple[float, float]:
-    """Return the variance of the new runs, at least that of all runs, and its df."""
+    """Return the variance of the present runs, at least that of all runs, and its df."""
     if len(sample.now) == 1:
         return run, run_df
     base_df = run_df - (len(sample.now) - 1)

@@ -26,7 +26,7 @@ four analyses 4.93 % of all drops of the margin pass, below the allowed 5 %."""
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RuleA:
-    """Hold the probabilities that an unchanged case fails, and a drop of the margin passes."""
+    """Hold the probability that an unchanged case fails, and that a drop of the margin passes."""
 
     alpha: float = 0.01
     beta: float = 0.05
@@ -42,7 +42,7 @@ class ScorePairs:
     """Hold one metric's scores of the same samples, in the order of measurement.
 
     Attributes:
-        before: The baseline's scores; None if the metric does not apply to the sample.
+        before: Scores of the baseline; None if the metric does not apply to a sample.
         margin: Largest drop that does not matter, in the score's own points, above 0.
         groups: The group of each sample, such as its article; None for independent samples.
         leverage: Leverage of pseudo-values; None for scores of samples.
@@ -65,14 +65,14 @@ class ScorePairs:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Paired(Decision):
-    """Hold the comparison of one metric's pairs; the defaults are of a metric without samples.
+    """Hold the comparison of one metric's pairs; the defaults are for a metric without samples.
 
     `p`, `groups` and `widened` are those of `ChangeBounds`.
 
     Attributes:
         change: Mean difference [points]; negative is worse.
-        correlation: Correlation of the scores of both runs; None if one of them does not vary.
-        unseen: If all samples scored equally: mean drop that others may still have [points].
+        correlation: Correlation of the scores of both passes; None if one pass does not vary.
+        unseen: If no score changed, the mean drop that unscored samples may have [points].
     """
 
     outcome: Answer = Answer.MORE
@@ -96,7 +96,7 @@ def looks(samples: int, *, sequential: bool) -> tuple[int, ...]:
 
 
 def errors_at(position: int, at: Sequence[int], rule: RuleA = DEFAULT) -> Errors:
-    """Return the error probabilities of one interim analysis, counted from 0."""
+    """Return the error probabilities of the interim analysis at `position` (from 0)."""
     last = position == len(at) - 1
     early = FIRST_LOOK if position == 0 else LATER_LOOKS
     return Errors(
@@ -109,10 +109,10 @@ def errors_at(position: int, at: Sequence[int], rule: RuleA = DEFAULT) -> Errors
 def judge_pairs(
     metrics: Mapping[str, ScorePairs], at: Sequence[int], rule: RuleA = DEFAULT
 ) -> dict[str, Paired]:
-    """Judge the metrics of one case at each interim analysis; each first decision is final.
+    """Judge the metrics of a case at each interim analysis; a metric's first decision is final.
 
-    The case passes if every lower bound is above its margin. A metric fails if a drop is proven and
-    the margin not excluded; Holm's step-down keeps alpha over the metrics.
+    The case passes if every lower bound excludes a drop of the margin. A metric fails if a drop is
+    proven and a drop of the margin is not excluded. Holm's step-down keeps alpha over the metrics.
     """
     there = min(len(pairs.now) for pairs in metrics.values())
     decided: dict[str, Paired] = {}
@@ -136,11 +136,11 @@ def judge_pairs(
 
 
 def least_shown(pairs: ScorePairs, share: float, at: Sequence[int], rule: RuleA = DEFAULT) -> float:
-    """Return the smallest drop that can be detected in resampled answers, as a margin [points].
+    """Return the smallest margin that rule A can test with resampled answers [points].
 
-    It is twice the half-width of the bound at the last analysis. An unchanged model then passes in
-    all but beta of the cases, and a drop as large as the margin passes in beta of them. `share` is
-    the scored part of the data set.
+    It is twice the half-width of the bound at the last analysis. With this margin an unchanged
+    model passes with probability 1 - beta, and a drop of the margin with probability beta. `share`
+    is the scored part of the data set.
     """
     errors = errors_at(len(at) - 1, at, rule)
     no_margin = replace(pairs, margin=sys.float_info.max)
@@ -165,7 +165,7 @@ def holm(p_values: Mapping[Name, float], alpha: float) -> set[Name]:
 
 
 def correlated(first: Sequence[float], second: Sequence[float]) -> float | None:
-    """Return the correlation of two passes' scores; None if one of them does not vary."""
+    """Return the correlation of two passes' scores; None if the scores of one do not vary."""
     mean_1, mean_2 = fmean(first), fmean(second)
     spread_1 = math.fsum((a - mean_1) ** 2 for a in first)
     spread_2 = math.fsum((b - mean_2) ** 2 for b in second)

@@ -35,14 +35,14 @@ class RuleR:
     Attributes:
         alpha: Probability that an unchanged case fails, over all interim analyses.
         beta: Probability that a true drop of the limit passes, over all interim analyses.
-        max_runs: Most runs, the last analysis (K).
+        max_runs: Largest number of runs and of interim analyses (K).
         prior_df: Degrees of freedom of the expected noise (ν0).
         prior_sd: Expected relative standard deviation between runs (s0).
         session_share: Share of the variance that all runs of one session have in common (φ).
-        floor_sd: Smallest relative standard deviation that is assumed.
+        floor_sd: Smallest relative standard deviation that is assumed for a run.
         session_noise: Observed session noise, including the baseline's; None for the baseline's
             alone.
-        tolerated: Share of a run's speed up to which load is ignored; inf to always ignore it.
+        tolerated: Share of a run's speed up to which load is ignored; inf ignores any load.
     """
 
     alpha: float = 0.01
@@ -69,13 +69,13 @@ class RuleR:
                 raise ValueError(f"{name} is {getattr(self, name)!r}; it must be {valid}")
 
     def shared(self, parts: int) -> RuleR:
-        """Return the rule of one of `parts` decisions that share its false alarms."""
+        """Return the rule for one of `parts` decisions: each gets an equal part of alpha."""
         return replace(self, alpha=self.alpha / parts)
 
     def inside_sessions(
         self, squares: float, run_df: int, within: float = 0.0
     ) -> tuple[float, float]:
-        """Return a run's moderated variance inside its session (`within` inside it), and its df."""
+        """Return a run's moderated variance in its session and df; `within` is inside the run."""
         expected = (1 - self.session_share) * self.prior_sd**2 + within
         df = self.prior_df + run_df
         return max((self.prior_df * expected + squares) / df, self.floor_sd**2), df
@@ -87,11 +87,10 @@ class Value:
 
     Attributes:
         value: Value in the metric's unit, above 0.
-        within_se: Relative standard error inside the run by batch means, 0 if unknown.
-        session: First session of the run's day and machine, whose runs share an effect.
+        within_se: Relative standard error inside the run by batch means; 0 if unknown.
+        session: First session of the run's day and machine; its runs share a session effect.
         day: Time in days since 1970; None if unknown.
-        lost: Largest logarithmic change for the worse that load explains: without load the value is
-            better by 0 to this.
+        lost: Largest logarithmic change for the worse that load explains.
     """
 
     value: float
@@ -122,7 +121,7 @@ def log_scale(direction: Direction = Direction.HIGHER) -> Scale:
 
 
 def by_session(runs: Sequence[Value], scale: Scale) -> list[list[float]]:
-    """Return the values of each session, in the order of their first runs."""
+    """Return the scaled values of each session, sessions in the order of their first runs."""
     sessions: dict[str, list[float]] = {}
     for run in runs:
         sessions.setdefault(run.session, []).append(scale(run))
@@ -138,9 +137,9 @@ class Judged(Decision):
         sd: Relative standard deviation of a run as estimated at the decision.
         mde: Minimum detectable effect: the smallest drop that the baseline can prove, as a share.
         se: Standard error of the logarithmic change at the decision.
-        lost, lost_before: Mean effect of load on the present runs and the baseline, at most.
+        lost, lost_before: Largest mean effect of load on the present runs and on the baseline.
         robust: Whether a drop would be final.
-        likely: Whether two such drops in a row, on different days, are trusted.
+        likely: Whether two such drops in a row, on different days, count as proven.
         outliers: Number of runs that are much worse than every run of the baseline.
     """
 
@@ -163,7 +162,7 @@ class Judged(Decision):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _RunLook:
-    """Hold the statistics after k runs; load may have moved the log ratio `d` by `lost`."""
+    """Hold the statistics after k runs; `lost` is the largest effect of load on log ratio `d`."""
 
     k: int
     d: float
@@ -198,16 +197,16 @@ def judge(
 ) -> Judged:
     """Judge runs in the order they were made; the first pass or fail is final.
 
-    Unchanged performance fails with probability `alpha` at most, a drop of `limit` in every run
-    passes with probability `beta` at most. If the baseline cannot show the between-session
-    variance, and that could reverse the decision, it is PROVISIONAL (`robustness`). The limit is a
-    share: a drop if higher is better (then below 1), a rise if lower is better.
+    Unchanged performance fails with probability `alpha` at most. A drop of `limit` in every run
+    passes with probability `beta` at most. The decision is PROVISIONAL if the unknown
+    between-session variance could reverse it (`robustness`). The limit is a share: a drop if higher
+    is better (then below 1), a rise if lower is better.
 
     The largest effect of load (`Value.lost`) is added to the runs before a fail, and to the
-    baseline before a pass, so that both error rates hold for any effect up to it.
+    baseline before a pass. So both error rates are valid for any effect of load up to that.
 
     Source: moderated t (G. K. Smyth, 2004, doi:10.2202/1544-6115.1027) on log values, two one-sided
-        bounds, error divided evenly among the looks.
+        bounds, error divided evenly among the interim analyses.
     """
     if not baseline or not runs:
         raise ValueError(f"nothing to compare: {len(baseline)} baseline runs and {len(runs)} runs")
@@ -221,7 +220,7 @@ def judge(
 def walk(
     baseline: Sequence[Value], runs: Sequence[Value], scale: Scale, bound: float, rule: RuleR
 ) -> Judged:
-    """Analyse each run until one decides, with bound, rule and figures on the caller's scale."""
+    """Analyse after each run until a decision; bound and rule are on the scale of the caller."""
     p_value = 1.0
     for k in range(1, min(len(runs), rule.max_runs) + 1):
         look = look_at(baseline, runs[:k], scale, rule)
@@ -268,7 +267,7 @@ def walk(
 def as_alone(
     judged: Judged, baseline: Sequence[Value], direction: Direction, rule: RuleR
 ) -> Judged:
-    """Return a decision among many with the interval that `rule` gives to a pair judged alone."""
+    """Return a decision with the interval that `rule` gives if the pair is judged alone."""
     higher = direction is Direction.HIGHER
     gain = math.log1p(judged.change) * (1 if higher else -1)
     best = gain + judged.lost + t_isf(rule.alpha / (rule.max_runs - 1), judged.df) * judged.se
@@ -283,7 +282,7 @@ def as_alone(
 
 
 def minimum_detectable_change(baseline: Sequence[Value], *, rule: RuleR) -> float:
-    """Return the drop, as a share, that this baseline proves with probability 1 - beta."""
+    """Return the smallest drop, as a share, that is proven with probability 1 - beta."""
     if not baseline:
         raise ValueError("a baseline without runs detects nothing; record at least one run")
     return -math.expm1(-_detectable(baseline, log_scale(), rule))
@@ -294,8 +293,8 @@ def drop_final_at_once(baseline: Sequence[Value], *, rule: RuleR) -> float:
 
         D = t(α/2, ν + 1)·√(v·(ν + z²)/(ν + 1)·(1/n + 1/2 + 2·`MAX_SPREAD_RATIO`²))
 
-    of two new runs against n, whose variance v is moderated with ν degrees of freedom. With
-    probability 1 - beta the new runs scatter within z, a quantile of the normal distribution.
+    It compares two new runs with n runs of the baseline. Their variance v is moderated with ν
+    degrees of freedom. z is the 1 - β/2 quantile of the normal distribution.
 
     Source: `FinalWord.robust_to`, which must reach `MAX_SPREAD_RATIO` (`robustness`).
     """
@@ -328,9 +327,9 @@ def _robustness(
 
 
 def _outliers(baseline: Sequence[Value], runs: Sequence[Value], scale: Scale, rule: RuleR) -> int:
-    """Return the number of runs, if not all, that are much worse than every baseline run.
+    """Return the number of runs that are much worse than every baseline run; 0 if all are.
 
-    Rule R detects drops that every run shares; this shows a drop in some processes.
+    Rule R detects a drop in every run. This number shows a drop in only some processes.
     """
     if len(baseline) < 3:
         return 0
@@ -355,7 +354,7 @@ def _decide(look: _RunLook, bound: float, rule: RuleR) -> Answer:
 def look_at(
     baseline: Sequence[Value], runs: Sequence[Value], scale: Scale, rule: RuleR
 ) -> _RunLook:
-    """Return the difference of runs to a baseline on a scale, with its standard error."""
+    """Return the statistics of the difference between runs and a baseline on a scale."""
     x0, x1 = [scale(run) for run in baseline], [scale(run) for run in runs]
     df = rule.prior_df + len(x0) - 1 + len(x1) - 1
     sd = moderated_sd([*baseline, *runs], squares(x0) + squares(x1), df, rule)
@@ -388,7 +387,7 @@ def moderated_sd(runs: Sequence[Value], squares: float, df: float, rule: RuleR) 
 
 
 def _se_factor(baseline: Sequence[Value], k: int, rule: RuleR) -> float:
-    """Return the standard error of d over a run's: k runs share one session effect."""
+    """Return the ratio of d's standard error to a run's; k runs share one session effect."""
     n0, phi = len(baseline), rule.session_share
     sessions = Counter(run.session for run in baseline).values()
     v0 = phi * sum((m / n0) ** 2 for m in sessions) + (1 - phi) / n0

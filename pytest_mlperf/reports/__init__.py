@@ -1,4 +1,4 @@
-"""Rows, texts and formats of a session's results; two of the formats are the kernel's own."""
+"""Format a session's results as table rows, texts and report files."""
 
 from pytest_mlperf.core.addons import Format
 

@@ -38,7 +38,7 @@ UNCHANGED_OUTCOMES = frozenset({Outcome.OK, Outcome.IMPROVED})
 
 @dataclass(frozen=True, kw_only=True)
 class Points:
-    """Summarise other cases: sentences, each with whether it separates engine from machine."""
+    """Hold sentences on other cases, each with whether it separates engine from machine."""
 
     says: tuple[tuple[str, bool], ...] = ()
     points_to: Literal["engine", "machine", ""] = ""
@@ -55,16 +55,16 @@ class _Judged:
 
 
 class Siblings(tuple[Verdict, ...]):
-    """Group the verdicts of a session once, for all explanations."""
+    """Cache the groups of a session's verdicts, for the explanations of all its tests."""
 
     @cached_property
     def by_engine(self) -> Mapping[tuple[Kind, str], Sequence[_Judged]]:
-        """Judged cases by kind and engine."""
+        """Judged verdicts by kind of test and engine."""
         return self._grouped(lambda judged: judged.engine)
 
     @cached_property
     def by_accelerator(self) -> Mapping[tuple[Kind, str], Sequence[_Judged]]:
-        """Judged cases by kind and accelerator."""
+        """Judged verdicts by kind of test and accelerator."""
         return self._grouped(lambda judged: judged.verdict.case.accelerator)
 
     @cached_property
@@ -107,7 +107,7 @@ class _Group:
 def moved(verdict: Verdict) -> int | None:
     """Return -1 for a regression, +1 for an improvement, 0 for neither, None if not judged.
 
-    The outcomes of the metrics count, because the test's own may be INVALID or expected.
+    The outcomes of the metrics count, because the test's own outcome may be INVALID or EXPECTED.
     """
     if verdict.ratio or verdict.outcome is Outcome.ERROR:
         return None
@@ -126,7 +126,7 @@ def moved(verdict: Verdict) -> int | None:
 
 
 def siblings_of(verdict: Verdict, others: Sequence[Verdict], direction: int) -> Points:
-    """Return how the session's other cases moved, for the same kind of test."""
+    """Return sentences on how the session's other cases of this kind of test changed."""
     session = others if isinstance(others, Siblings) else Siblings(others)
     mine, here, case = _engine(verdict), verdict.case.accelerator, verdict.case.id
     of_engine = session.by_engine.get((verdict.kind, mine), ())
@@ -237,11 +237,11 @@ class Strength(IntEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Cause:
-    """State one cause with its evidence; a HINT alone explains nothing, NONE: no cause found.
+    """State one cause with its evidence; NONE marks the note that no cause was found.
 
     Attributes:
-        common: Text without the figures of this case, by which cases are grouped; "" is `says`.
-        named: Recorded changes, as lines of the baseline's `changed`, that the text names.
+        common: Text without the figures of this case, for grouping; "" if it equals `says`.
+        named: Lines of the baseline's `changed` that the text mentions.
     """
 
     rule: str
@@ -264,9 +264,9 @@ class _Facts:
 def causes(
     verdict: Verdict, baseline: Record | None, siblings: Sequence[Verdict]
 ) -> tuple[Cause, ...]:
-    """Return the causes of a changed verdict, strongest first; nothing if it did not change.
+    """Return the causes of a changed verdict, strongest first; empty without a change.
 
-    If there are only hints, the last entry says that no cause was found, and lists the comparisons.
+    If there are only hints, the last entry is the note that no cause was found.
     """
     # A provisional drop has causes, although it does not count for other cases yet.
     direction = (
@@ -474,7 +474,7 @@ def _worst_at(facts: _Facts, point: float | None) -> str:
 
 
 def _stages(facts: _Facts) -> Iterator[Cause]:
-    """Yield the stages that took the time; it is only a hint if all of them moved."""
+    """Yield the stages whose time changed; this is only a hint if all of several changed."""
     for point, stages in islice(_stage_times(facts).items(), MAX_CURVE_POINTS):
         if not (changed := [stage for stage in stages if stage.moved]):
             continue
@@ -589,7 +589,7 @@ _RULES: tuple[Callable[[_Facts], Iterable[Cause]], ...] = (
 
 @dataclass(frozen=True, kw_only=True)
 class _MachineChange:
-    """Compare a quantity with the baseline: `differs` than expected, or even `beyond` chance."""
+    """Compare a quantity with the baseline: `differs` notably, or even `beyond` chance."""
 
     says: str
     share: float
@@ -614,7 +614,7 @@ def _clocks(runs: Sequence[Run], baseline: Sequence[BaselineRun]) -> _MachineCha
 
 
 def _power(runs: Sequence[Run], baseline: Sequence[BaselineRun]) -> _MachineChange | None:
-    """Return the mean power in the timed part: samples / (samples per joule) / seconds [W]."""
+    """Compare the mean power in the timed part: samples / (samples per joule) / seconds [W]."""
     ours, theirs = (
         [watts for run in side if (watts := _watts(run)) is not None] for side in (runs, baseline)
     )
@@ -642,7 +642,7 @@ def _watts(run: Run | BaselineRun) -> float | None:
 def _control(
     runs: Sequence[Run], baseline: Sequence[BaselineRun], accelerator: str
 ) -> Iterator[_MachineChange]:
-    """Yield each figure of the micro-benchmark that both sides have (`core.control.compared`)."""
+    """Compare each figure of the micro-benchmark that both sides have (`core.control`)."""
     sides = [run.hardware.control for run in runs], [run.hardware.control for run in baseline]
     if not all(any(side) for side in sides):
         return

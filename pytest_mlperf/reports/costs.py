@@ -1,4 +1,4 @@
-"""How long cases take: from earlier sessions, else from what their suite asks for."""
+"""Estimate how long cases take, from earlier sessions or from the suite's settings."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ USUAL_RUNS = 2
 """Runs after which rule R has usually decided on a change that is none, or a large one."""
 
 SETUP_SECONDS = 2.0
-"""What a process takes beside its timed part with an engine that loads nothing."""
+"""Time of a process outside its timed part, for an engine that loads nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CaseCost:
-    """How long a case takes, wall-clock.
+    """Hold the wall-clock time of a case.
 
     Attributes:
-        first_s: What can decide at the earliest: loading, a run, the accuracy pass.
-        more_s: Each further run.
-        sessions: Earlier sessions that it was measured in; 0: planned from the suite.
-        first_runs: Runs in `first_s`.
-        first_more_s: What `first_s` takes more at most, where a search needs all its runs.
+        first_s: Time until the earliest possible verdict: loading, first runs, accuracy pass.
+        more_s: Time of each further run.
+        sessions: Number of earlier sessions that measured the case; 0 if planned from the suite.
+        first_runs: Number of runs in `first_s`.
+        first_more_s: Largest extra time of `first_s`, if a search needs its maximum of runs.
     """
 
     first_s: float
@@ -42,21 +42,21 @@ class CaseCost:
     first_more_s: float = 0.0
 
     def at_most_s(self, max_runs: int) -> float:
-        """Return the seconds that all runs take together."""
+        """Return the longest time of `max_runs` runs, with searches that need every try [s]."""
         further = max(max_runs - self.first_runs, 0) * self.more_s
         return self.first_s + self.first_more_s + further
 
     def usual_s(self, runs: int = USUAL_RUNS) -> float:
-        """Return the seconds that this number of runs usually takes."""
+        """Return the usual time of this number of runs [s]."""
         return self.at_most_s(runs) - max(1, runs / self.first_runs) * self.first_more_s
 
 
 Costs = Mapping[tuple[Path, str], CaseCost]
-"""By suite file and case id."""
+"""Cost of each case by suite file and case id."""
 
 
 def cost_of(planned: Testable, measured: Costs) -> CaseCost:
-    """Return what a case took in earlier sessions, else the timed part that its suite asks for."""
+    """Return the cost of a case from earlier sessions, else from the run length of its suite."""
     seconds, runs = planned.seconds_per_run + SETUP_SECONDS, planned.fewest_runs
     usual, most = planned.runs_per_value
     audits = sum(kind.is_audit for kind in planned.kinds)  # one run each
@@ -70,18 +70,18 @@ def cost_of(planned: Testable, measured: Costs) -> CaseCost:
 
 
 def measured_costs(cases: Iterable[Testable], sessions: Iterable[tuple[Path, Results]]) -> Costs:
-    """Return what those of the cases took that earlier sessions measured."""
+    """Return the cost of each case that earlier sessions measured."""
     past = costs(sessions)
     keys = {(one.path, one.case.id): (one.case.id, one.suite.profile) for one in cases}
     return {key: past[case] for key, case in keys.items() if case in past}
 
 
 def costs(sessions: Iterable[tuple[Path, Results]]) -> dict[CaseKey, CaseCost]:
-    """Return how long each case took in earlier sessions, wall-clock, medians over them.
+    """Return the median wall-clock cost of each case over earlier sessions.
 
-    A process lasts until the next one of its session starts, so loading, warm-up, accuracy pass
-    and scoring count; waiting for others does not. Sessions whose processes overlapped tell
-    nothing and are left out, as are slowed and pretended measurements.
+    A process lasts until the next process of its session starts. Loading, warm-up, accuracy pass
+    and scoring count; waiting for other sessions does not. Sessions with overlapping processes,
+    and runs with a handicap or a simulated accelerator, are left out.
     """
     first: dict[CaseKey, list[float]] = defaultdict(list)
     more: dict[CaseKey, list[float]] = defaultdict(list)
@@ -110,7 +110,7 @@ def costs(sessions: Iterable[tuple[Path, Results]]) -> dict[CaseKey, CaseCost]:
 
 
 def _walls(results: Results) -> dict[str, float]:
-    """Return the wall-clock seconds of each process by its folder; {} if some overlapped."""
+    """Return the wall-clock seconds of each process by folder; {} if processes overlapped."""
     verdicts = [result.verdict for result in performance(results)]
     runs = {run.folder: run for one in verdicts for run in (*one.runs, *one.invalid_runs)}
     ordered = sorted(runs.values(), key=lambda run: _moment(run.started))

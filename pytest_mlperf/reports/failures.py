@@ -1,4 +1,4 @@
-"""Failed tests of a session, grouped by their common cause: the source of every report."""
+"""Group the failed tests of a session by their common cause, for every report."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ _JUDGED = DROPS | {Outcome.OK, Outcome.IMPROVED, Outcome.PROVISIONAL, Outcome.IN
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """A failed test.
+    """Hold a failed test.
 
     Attributes:
-        causes: Its likely causes, strongest first; empty if nothing regressed.
+        causes: Likely causes of the failure, strongest first; empty if no metric regressed.
     """
 
     result: CaseResult
@@ -48,22 +48,22 @@ class Failure:
 
     @property
     def regressed(self) -> bool:
-        """Whether it failed because of a change against the baseline."""
+        """Whether the test failed because of a change against the baseline."""
         return self.result.verdict.outcome in DROPS | {Outcome.PROVISIONAL}
 
     @property
     def changes(self) -> str:
-        """The changes of its first metrics: "24,118 → 22,598 samples/s, 6.3 % slower"."""
+        """Changes of the first metrics: "24,118 → 22,598 samples/s, 6.3 % slower"."""
         return some(list(_changes(self.result.verdict)), MAX_LISTED_METRICS)
 
     @property
     def reproduce(self) -> str | None:
-        """The command that repeats it, or None if it was imported."""
+        """Command that repeats the test; None if its runs were imported."""
         return None if self.result.suite == IMPORTED else again(self.result)
 
     @property
     def labels(self) -> list[str]:
-        """The texts by which it is grouped: likely causes of a regression, else its headline."""
+        """Keys for grouping: the likely causes of a regression, else the headline."""
         verdict = self.result.verdict
         if not self.regressed:
             return [first_line(verdict)]
@@ -76,12 +76,12 @@ class Failure:
 
 @dataclass(frozen=True, kw_only=True)
 class FailureGroup:
-    """Failed tests that have the same likely cause or, if nothing regressed, the same headline.
+    """Hold failed tests with the same likely cause or, without a regression, the same headline.
 
     Attributes:
-        cause: What they share; figures that differ between them are ranges. "" if nothing.
+        cause: The common cause or headline, with ranges for differing figures; "" if none.
         failures: The failed tests, in the order of the session.
-        compared: Number of the session's tests of their kinds that were judged.
+        compared: Number of judged tests in the session, of the same kinds as `failures`.
     """
 
     cause: str
@@ -90,12 +90,12 @@ class FailureGroup:
 
     @property
     def is_common(self) -> bool:
-        """Whether it has enough tests to be reported as one failure."""
+        """Whether the group has enough tests to be reported as one failure."""
         return bool(self.cause) and len(self.failures) >= MIN_COMMON_TESTS
 
     @property
     def title(self) -> str:
-        """The heading of the group: "Likely: engine.version 1.2 → 1.3 since the baseline"."""
+        """Heading of the group: "Likely: engine.version 1.2 → 1.3 since the baseline"."""
         if not self.cause or self.cause in {NO_CAUSE, NO_DIFFERENCE}:
             return "No common cause" if not self.cause else self.cause.capitalize()
         return f"Likely: {self.cause}" if self.failures[0].regressed else self.cause
@@ -117,13 +117,12 @@ class FailureGroup:
 def failure_groups(
     results: Results, records: Mapping[str, Record] | None = None
 ) -> list[FailureGroup]:
-    """Return the failed tests of a session by the cause that most of them share.
+    """Return the failed tests of a session, each grouped by its most common cause.
 
-    Groups with a cause are first, the largest of them at the top. Tests that share nothing are one
-    last group.
+    The largest group is first. Tests without a common cause are in the last group.
 
     Args:
-        records: The baseline's record by test id, as far as it is at hand.
+        records: Baseline record by test id; tests without one are explained without it.
     """
     failures = _explained(results, records or {})
     labels = [(str(place), text) for place, one in enumerate(failures) for text in one.labels]
@@ -142,7 +141,7 @@ def failure_groups(
 
 
 def repeated(groups: Sequence[FailureGroup]) -> set[str]:
-    """Return the tests, by node id, that fail like the first test of their group."""
+    """Return the node ids of the tests that repeat the failure of the first test in a group."""
     common = chain.from_iterable(group.failures[1:] for group in groups if group.is_common)
     return {failure.result.test for failure in common}
 

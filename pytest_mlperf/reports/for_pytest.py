@@ -1,4 +1,4 @@
-"""What pytest's JUnit file and pytest-benchmark get of a verdict."""
+"""Convert a verdict for pytest's JUnit file and for pytest-benchmark."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pytest_mlperf.reports.sentences import sentence
 
 
 def properties(result: CaseResult) -> list[tuple[str, str]]:
-    """Return the JUnit properties of a test: verdict, values, and what they were set against."""
+    """Return the JUnit properties of a test: its verdict, values and baseline values."""
     verdict = result.verdict
     pairs = [
         ("mlperf.case", verdict.case.id),
@@ -71,15 +71,15 @@ ROUNDS = {
     "time_median": "seconds: median time of a run",
     "ttft_p50": "seconds: p50 time to first token of a run",
 }
-"""What a round is, by the metric that it is made from."""
+"""Description of a round, by the metric that supplies its seconds."""
 
 
 def entry(verdict: Verdict) -> tuple[list[float], dict[str, Any]] | None:
-    """Return the seconds of each round of a performance verdict, and what they are of.
+    """Return the seconds of each round for pytest-benchmark, and a description of the case.
 
-    Offline a round is the time per sample, elsewhere the p50 latency of the run (of a query, in
-    MultiStream), or the time to the first token where no latency was measured; of a benchmark its
-    median time. None where no metric of these is there in every run.
+    Each run is a round. In Offline its value is the time per sample. In other scenarios it is the
+    run's p50 latency, else its p50 time to the first token, else a benchmark's median time. None
+    if no such metric is in every run.
     """
     offline, runs = verdict.case.scenario == Scenario.OFFLINE, verdict.runs
     names = ("throughput",) if offline else ("latency_p50", "ttft_p50", "time_median")

@@ -1,4 +1,4 @@
-"""Report formats: found by entry points, each loaded when it is asked for."""
+"""Find report formats by their entry points, and load a format when it is requested."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ class ReportedSession:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BrokenFormat(Format):
-    """Stands for a format whose declaration cannot be loaded."""
+    """Replace a format whose declaration cannot be loaded."""
 
     reason: str
 
 
 @cache
 def formats() -> Mapping[str, Format]:
-    """Return all formats by name, in alphabetical order; their declarations are loaded once."""
+    """Return all formats by name, in alphabetical order; load their declarations once."""
     loaded = declared(
         "formats", Format, lambda reason, module: BrokenFormat(module=module, reason=reason)
     )
@@ -61,7 +61,7 @@ def formats() -> Mapping[str, Format]:
 
 
 def parse_report(words: str) -> tuple[str, Path]:
-    """Return format and file of FORMAT=FILE; anything else is a ValueError."""
+    """Return format and file of "FORMAT=FILE"; raise ValueError for another text."""
     form, _, file = words.partition("=")
     names = [name for name, added in formats().items() if not added.of_store]
     if form not in names or not file:
@@ -72,7 +72,7 @@ def parse_report(words: str) -> tuple[str, Path]:
 
 
 def require(form: str) -> None:
-    """Refuse a format that is broken, or whose libraries are not here; import none of them."""
+    """Raise an error if a format is broken or lacks a library; import no library."""
     added = formats()[form]
     if isinstance(added, BrokenFormat):
         title = title_of(registered("formats")[form])
@@ -83,9 +83,9 @@ def require(form: str) -> None:
 
 
 def call(form: str, function: str, kind: type[Returned], *arguments: Any) -> Returned:
-    """Call a function of a format's module; what it prints goes to stderr.
+    """Call a function of a format's module; redirect its prints to stderr.
 
-    What another package's raises is an EnvironmentFault, unless it is an MlperfError already.
+    Raise EnvironmentFault for an exception of another package's format that is no MlperfError.
     """
     require(form)
     entry = registered("formats")[form]
@@ -103,7 +103,7 @@ def call(form: str, function: str, kind: type[Returned], *arguments: Any) -> Ret
 
 
 def make_report(form: str, session: ReportedSession) -> str:
-    """Return a report; results that hold what no run can measure are an MlperfError."""
+    """Return a report; raise MlperfError if the results hold impossible values."""
     try:
         return call(form, "report", str, session)
     except (ValueError, ArithmeticError) as error:
@@ -111,5 +111,5 @@ def make_report(form: str, session: ReportedSession) -> str:
 
 
 def write_report(form: str, file: Path, session: ReportedSession) -> None:
-    """Write a report into a file, whole or not at all; missing folders are made."""
+    """Write a report to a file atomically, and create missing folders."""
     write_whole(file, make_report(form, session))

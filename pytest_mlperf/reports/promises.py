@@ -1,4 +1,4 @@
-"""Write the error guarantees of verdicts, and what would make a provisional verdict final."""
+"""Format the error guarantees of verdicts, and advice on how to settle a provisional one."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ EXPECTED_RATIO = 0.8
 
 
 def short_guarantee(guarantee: Guarantee) -> str:
-    """Return a short text for a table."""
+    """Return a guarantee as a short text for a table."""
     counts = f"{plural(guarantee.runs, 'run')} on {plural(guarantee.days, 'day')}"
     end = f", final until {guarantee.final_until}" if guarantee.final_until else ""
     return counts + (", old" if guarantee.lacks == "old" else end)
 
 
 def renewal(guarantee: Guarantee) -> str:
-    """Return the last day of a guarantee and how to renew it, to append; "" if not final."""
+    """Return a suffix with a guarantee's last day and its renewal; "" without a last day."""
     until = guarantee.final_until
     return f", final until {until} (then renew it: {APPEND_OPTIONS})" if until else ""
 
 
 def guarantee_text(guarantee: Guarantee) -> str:
-    """Return a guarantee and its conditions."""
+    """Return the text of a guarantee with its conditions."""
     if guarantee.lacks is None:
         return f"{LIMIT_PROMISE}; {BELOW_LIMIT_PROMISE}{renewal(guarantee)}"
     sd = guarantee.run_sd
@@ -43,7 +43,7 @@ def guarantee_text(guarantee: Guarantee) -> str:
 
 
 def guarantee_of(guarantee: Guarantee, metric: MetricVerdict, *, provisional: bool) -> str:
-    """Return the guarantee of the verdict on one metric; interleaved runs lack nothing."""
+    """Return the guarantee text for one metric, with its condition if it is not final."""
     lacking = metric.lacking_sessions
     if lacking is None or metric.robust_to is None:
         return f"{LIMIT_PROMISE}; {BELOW_LIMIT_PROMISE}"
@@ -54,7 +54,7 @@ def guarantee_of(guarantee: Guarantee, metric: MetricVerdict, *, provisional: bo
 
 
 def _measuring(guarantee: Guarantee, lacks: Why) -> str:
-    """Return how to measure the between-session variance."""
+    """Return advice on how to measure the between-session variance."""
     if lacks == "old":
         return f"renew it with a session of its build on another day: {APPEND_OPTIONS}"
     missing = DAYS - guarantee.days

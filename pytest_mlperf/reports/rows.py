@@ -1,4 +1,4 @@
-"""What a verdict shows: the tables of its metrics, and what stands beside their figures."""
+"""Format a verdict for reports: its tables, cells, notes and facts."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from pytest_mlperf.reports.terminal.layout import TextTable, fold
 
 
 def verdict_tables(verdict: Verdict) -> Iterator[TextTable]:
-    """Yield scores compared sample by sample, then metrics, then a claim about two entries."""
+    """Yield the tables of paired scores, of metrics, and of a claim about two engine entries."""
     left = ("side", "metric", "verdict")
     if verdict.paired:
         yield TextTable(
@@ -76,7 +76,7 @@ def verdict_tables(verdict: Verdict) -> Iterator[TextTable]:
 
 
 def replica_table(runs: Sequence[Run]) -> TextTable | None:
-    """Return the replicas of the last run beside each other, with their GPUs; None: one process."""
+    """Return a table of the last run's replicas and their GPUs; None for a single process."""
     if not (runs and runs[-1].replicas):
         return None
     gpus = {gpu.uuid: gpu for gpu in runs[-1].hardware.gpus}
@@ -93,9 +93,9 @@ def replica_table(runs: Sequence[Run]) -> TextTable | None:
 
 
 def gpu_table(runs: Sequence[Run]) -> TextTable | None:
-    """Return the GPUs of the last run beside each other; None: there is one, or none was sampled.
+    """Return a table of the last run's GPUs; None for a single GPU, or if none was sampled.
 
-    Energy is with what it may be off by, NVLink what was sent and received in the window.
+    Energy is shown with its uncertainty, NVLink as traffic sent and received in the window.
     """
     if not (runs and runs[-1].hardware.gpus):
         return None
@@ -113,9 +113,9 @@ def gpu_table(runs: Sequence[Run]) -> TextTable | None:
 
 
 def server_table(runs: Sequence[Run]) -> TextTable | None:
-    """Return what the server of the last run showed, a row for each point; None: nothing.
+    """Return a table of the last run's server metrics; None if there are none.
 
-    Means over the window, with the largest value of what rises and falls.
+    There is a row for each point of a curve. Values are means over the window, gauges also maxima.
     """
     server = runs[-1].serving.server if runs else {}
     if not server:
@@ -131,7 +131,7 @@ def server_table(runs: Sequence[Run]) -> TextTable | None:
 
 
 def all_tables(verdict: Verdict) -> Iterator[TextTable]:
-    """Yield the tables of a verdict, then those of replicas, GPUs and server of its last run."""
+    """Yield the tables of a verdict, then of its last run's replicas, GPUs and server."""
     yield from verdict_tables(verdict)
     for make in (replica_table, gpu_table, server_table):
         if table := make(verdict.runs):
@@ -176,7 +176,7 @@ def _replica_cells(one: ReplicaRun, gpus: Sequence[GpuRun]) -> dict[str, str]:
 
 
 def _is_shown(metric: MetricVerdict) -> bool:
-    """Whether a metric is named: what is only reported, and says what another one says, is not."""
+    """Check whether to show a metric; a redundant metric is hidden unless it is gated."""
     definition = METRICS.get(metric.metric)
     gated = metric.outcome is not None or metric.limit is not None
     return gated or definition is None or definition.shown
@@ -193,7 +193,7 @@ def _sides(case: Case, ratio: RatioVerdict) -> Iterator[dict[str, str]]:
 
 
 def notes_of(verdict: Verdict) -> list[str]:
-    """Return the notes of a verdict, then those of its metrics that the first line leaves out."""
+    """Return the notes of a verdict, then its metrics' notes that its first line leaves out."""
     by_note: dict[str, list[str]] = {}
     for metric in verdict.metrics:
         by_note.setdefault(sentence(metric.note or ""), []).append(title(metric.metric))
@@ -205,17 +205,17 @@ def notes_of(verdict: Verdict) -> list[str]:
 
 
 def shown(value: float | None, write: Callable[[float], str] = "{:.3f}".format) -> str:
-    """Return the text of a figure; none where it is not known."""
+    """Return the text of a figure; "" if the figure is None."""
     return "" if value is None else write(value)
 
 
 def span(low: float | None, high: float | None, write: Callable[[float], str]) -> str:
-    """Return an interval as text; none where an end is not known."""
+    """Return an interval as text; "" if an end is None."""
     return "" if low is None or high is None else f"{write(low)} to {write(high)}"
 
 
 def paired_cells(metric: PairedVerdict) -> dict[str, str]:
-    """Return the texts of a score that was compared sample by sample."""
+    """Return the cells of a score that was compared sample by sample, by column."""
     size, is_better = points(metric.change)[1:], (metric.change < 0) is metric.lower
     direction = (" better" if is_better else " worse") if float(size) else ""
     return {
@@ -231,7 +231,7 @@ def paired_cells(metric: PairedVerdict) -> dict[str, str]:
 
 
 def ratio_cells(ratio: RatioVerdict) -> dict[str, str]:
-    """Return the texts of a claim about two engine entries."""
+    """Return the cells of a claim about two engine entries, by column."""
     return {
         "metric": title(ratio.metric),
         "now": quantity(ratio.metric, ratio.value_a),
@@ -243,7 +243,7 @@ def ratio_cells(ratio: RatioVerdict) -> dict[str, str]:
 
 
 def score_cells(metric: MetricVerdict) -> dict[str, str]:
-    """Return the texts of a score that was held against the gate."""
+    """Return the cells of a score that was compared with its gate, by column."""
     gated = metric.baseline.value is not None and metric.limit is not None
     return {
         "metric": metric.metric,
@@ -258,7 +258,7 @@ def score_cells(metric: MetricVerdict) -> dict[str, str]:
 
 
 def metric_cells(metric: MetricVerdict) -> dict[str, str]:
-    """Return the texts of a performance metric."""
+    """Return the cells of a performance metric, by column."""
     bounds = metric.low is not None and metric.high is not None
     of_metric = partial(quantity, metric.metric)
     return {
@@ -281,8 +281,8 @@ MIN_TIMES = 1.5
 def effect(metric: str, share: float) -> str:
     """Return a relative change in words: "4.41x slower", "6.3 % faster", "2.0 % worse".
 
-    Rates and times are slower or faster, other metrics worse or better; the factor is that of the
-    time, also for a rate.
+    Rates and times are slower or faster, other metrics worse or better. A rate that falls to a
+    half is "2.00x slower".
     """
     definition, ratio = METRICS.get(metric), 1 + share
     if definition is None or definition.direction is Direction.NEITHER or not 0 < ratio < math.inf:
@@ -298,22 +298,22 @@ def effect(metric: str, share: float) -> str:
 def cells_of(
     metric: MetricVerdict | PairedVerdict, kind: Kind = Kind.PERFORMANCE
 ) -> dict[str, str]:
-    """Return the texts of a metric of a test of this kind, by column."""
+    """Return the cells of a metric for a test of this kind, by column."""
     if isinstance(metric, PairedVerdict):
         return paired_cells(metric)
     return score_cells(metric) if kind == Kind.ACCURACY else metric_cells(metric)
 
 
 def title(metric: str) -> str:
-    """Return what tables call a metric."""
+    """Return the title of a metric in tables."""
     return METRICS[metric].title if metric in METRICS else metric
 
 
 def rows(result: CaseResult) -> Iterator[dict[str, str]]:
-    """Yield one row of texts per gated metric, at least one per test.
+    """Yield one row of cells per gated metric, at least one per test.
 
-    The first row says of which test, and of an accuracy test what its gate says; a row whose word
-    made the test fail, though it need not, says so under "failed".
+    The first row has the kind of the test, and the gate's result of an accuracy test. A row whose
+    outcome failed the test has "yes" under "failed".
     """
     verdict = result.verdict
     answer = gate_result(verdict.gate) if verdict.kind == Kind.ACCURACY and verdict.gate else ""
@@ -367,13 +367,13 @@ def _paired_rows(verdict: Verdict) -> Iterator[dict[str, str]]:
 
 
 MACHINE = "machine."
-"""How what is of the machine begins, in "what changed"."""
+"""Prefix of the machine's properties in "what changed"."""
 
 MAX_LISTED_CHANGES = 4
 
 
 def declared(result: CaseResult) -> dict[str, str]:
-    """Return what the suite says of how a case runs, by what it is about."""
+    """Return the suite's settings for the division and the engine's Python, by label."""
     rows = {}
     if result.division == "open":
         rows["division"] = ": ".join(filter(None, ("open division", ", ".join(result.techniques))))
@@ -385,7 +385,7 @@ def declared(result: CaseResult) -> dict[str, str]:
 
 
 def facts_of(result: CaseResult) -> dict[str, str]:
-    """Return what is known of a test, by what it is about; of several searches the last."""
+    """Return the facts of a test as text by label; of several searches the last."""
     verdict = result.verdict
     judged = next((m for m in verdict.metrics if m.baseline.runs and m.outcome), None)
     scored = verdict.accuracy if verdict.kind == Kind.ACCURACY else None
@@ -422,7 +422,7 @@ def gate(verdict: Verdict) -> str | None:
 
 
 def with_gate(verdict: Verdict) -> str:
-    """Return word and first line, with what they do not tell: of the gate, and what is missing."""
+    """Return the first line with the gate's result, and advice on a provisional verdict."""
     words, gate_words = first_line(verdict), gate(verdict)
     repeats = gate_words is None or gate_words in words or verdict.outcome is Outcome.GATE_FAIL
     if missing := final_word(verdict):
@@ -431,7 +431,7 @@ def with_gate(verdict: Verdict) -> str:
 
 
 def light(verdict: Verdict) -> str | None:
-    """Return how near the runs came to the physical limit, or why nobody knows."""
+    """Return the roofline share of the runs as text, or why it is unknown; None without runs."""
     lights = [run.light[0] for run in verdict.runs if run.light]
     if verdict.ratio or not lights:
         return None
@@ -448,7 +448,7 @@ def light(verdict: Verdict) -> str | None:
 
 
 def cost(verdict: Verdict) -> str | None:
-    """Return what a dollar buys: "19.88 M samples/USD (8 GPUs at 3.29 USD an hour, 2026-11-01)"."""
+    """Return output per dollar: "19.88 M samples/USD (8 GPUs at 3.29 USD an hour, DATE)"."""
     per_usd = verdict.cost
     if per_usd is None:
         return None
@@ -457,7 +457,7 @@ def cost(verdict: Verdict) -> str | None:
 
 
 def price_of(cost: PerDollar, case: Case) -> str:
-    """Return what was paid: "8 GPUs at 3.29 USD an hour, 2026-11-01"."""
+    """Return the price of the hardware: "8 GPUs at 3.29 USD an hour, 2026-11-01"."""
     paid = "the machine" if case.accelerator == "cpu" else plural(cost.gpus, "GPU")
     price = cost.price
     source = f", {price.source}" if price.source else ""
@@ -465,7 +465,7 @@ def price_of(cost: PerDollar, case: Case) -> str:
 
 
 def invalid_runs(verdict: Verdict) -> str | None:
-    """Return which runs were INVALID and measured again, and why; None: none was."""
+    """Return the number of repeated INVALID runs with their reasons; None if there are none."""
     again = [run.invalid for run in verdict.measured_again]
     keys = {reason.key for reason in verdict.reasons}
     if again and all(reason.key in keys for reasons in again for reason in reasons):
@@ -474,7 +474,7 @@ def invalid_runs(verdict: Verdict) -> str | None:
 
 
 def machine(verdict: Verdict) -> str | None:
-    """Return what the fixed micro-benchmark saw of the machine's own speed, and what it can see."""
+    """Return the micro-benchmark's changes and smallest detectable change; None if not made."""
     if not verdict.machine:
         return None
     off = "" if verdict.steady else ", beyond chance"
@@ -482,12 +482,12 @@ def machine(verdict: Verdict) -> str | None:
 
 
 def changed(verdict: Verdict, *, apart: bool = False) -> str | None:
-    """Return what is other than with the baseline, that of the machine first; None: nothing.
+    """Return the changes since the baseline, the machine's first; None if there are none.
 
-    Files that the run is not known to load are left out.
+    Changed files that the run did not load are left out.
 
     Args:
-        apart: Since the baselines of scores and of speed other things changed.
+        apart: Name the kind of baseline, because accuracy and performance have other changes.
     """
     lines = [text for text in verdict.baseline.changed if text.split(" ", 1)[0] != OTHER_FILES]
     texts = sorted(map(shortened, lines), key=lambda text: not text.startswith(MACHINE))
@@ -496,12 +496,12 @@ def changed(verdict: Verdict, *, apart: bool = False) -> str | None:
 
 
 def searched(verdict: Verdict) -> list[str]:
-    """Return what each search of a rate found, and how sure it is."""
+    """Return the outcome and precision of each search of a rate, as text."""
     return [run.search.in_words for run in verdict.runs if run.search]
 
 
 def beside(result: CaseResult) -> list[str]:
-    """Return what is known of how a test ran, of several searches the last."""
+    """Return the facts on search, roofline, add-ons, cost and INVALID runs of a test."""
     facts = facts_of(result)
     added = [f"{title}: {fact}" for title, fact in result.facts.items()]
     first, last = (
@@ -511,7 +511,7 @@ def beside(result: CaseResult) -> list[str]:
 
 
 def strongest(causes: Sequence[Cause]) -> tuple[list[str], list[str]]:
-    """Return the likely cause, or that none was found, and the other causes."""
+    """Return the strongest cause, or the note that none was found, and the other causes."""
     says = [cause.says for cause in causes]
     first = -1 if causes and causes[-1].strength is Strength.NONE else 0
     return says[first:][:1], says[:first] if first else says[1:]

@@ -1,4 +1,4 @@
-"""Write the sentences of verdicts: one for each key of a note, from its numbers and names."""
+"""Format notes as sentences: a template for each note key, filled with the note's values."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _UNCHECKED = {
 
 
 def title(metric: str) -> str:
-    """Return the title of a metric; of an unknown one its name."""
+    """Return the title of a metric, or its name if the metric is unknown."""
     return METRICS[metric].title if metric in METRICS else metric
 
 
@@ -57,7 +57,7 @@ def _bounds(low: float, high: float, write: Callable[[float], str]) -> str:
 
 
 def _metric(of: Mapping[str, Any]) -> str:
-    """Return the headline of a metric: its change and interval, and why it has its outcome."""
+    """Return the headline of a metric: change, interval and the reason for its outcome."""
     metric, note = of["metric"], sentence(of["note"] or "")
     subject = title(metric)
     if of.get("condition"):
@@ -408,7 +408,7 @@ _TEMPLATES = _Templates()
 
 
 def sentence(words: Words) -> str:
-    """Return the sentence of a note; a text of another origin is its own."""
+    """Return the sentence of a note; a text is returned unchanged."""
     if isinstance(words, str):
         return words
     template = _SENTENCES[words.key]

@@ -1,9 +1,9 @@
 """Compute a GPU's energy in a window from its counter and power trace, with an uncertainty.
 
-A trace of instantaneous power is off if the load's period locks to the sensor's, at any sampling
-rate. So the value is the counter, interpolated between its steps (see `readings`). It is checked
-with the trace if its sensor covers all of the time, else with the driver's one-second mean. A
-difference that both cannot explain makes the energy invalid.
+A trace of instantaneous power is wrong, at any sampling rate, if the load's period locks to the
+sensor's. So the energy is that of the counter, interpolated between its steps (see `readings`). It
+is checked with the trace if the power sensor covers all of the time, else with the driver's
+one-second mean. A difference beyond both uncertainties makes the energy invalid.
 """
 
 from __future__ import annotations
@@ -64,12 +64,12 @@ class Energy:
     """Hold the energy of a GPU in a window.
 
     Attributes:
-        joules: The energy; None, never 0, if unknown.
-        uncertainty_j: Largest error either way; None if unknown.
-        method: "counter", "trace" (its integral, without a counter), or None.
-        trace_j: The integral of the trace; None without a usable one.
+        joules: Energy of the GPU; None, never 0, if unknown.
+        uncertainty_j: Largest error in either direction; None if unknown.
+        method: "counter", "trace" (integral of the power, without a counter), or None if unknown.
+        trace_j: Integral of the power trace; None without a usable trace.
         own_j: Part of the uncertainty that is independent between GPUs of one kind.
-        idle_w: Lowest mean of a steady PAD_S before or after the window; None without one.
+        idle_w: Lowest mean power of a steady PAD_S before or after the window; None if not steady.
         invalid: Reasons why the value may be neither gated nor recorded.
     """
 
@@ -123,8 +123,8 @@ def measure(
     Args:
         counter: Readings [J], oldest first, from before the window to after it; may be empty.
         trace: Readings [W], oldest first.
-        rate_hz: Planned rate of the trace, which is not used if it has too few samples.
-        covers: Whether the trace's sensor covers all of the time; an A100's or H100's covers 25 %.
+        rate_hz: Planned sampling rate; a trace with far fewer samples is not used.
+        covers: Whether the power sensor covers all of the time; an A100's or H100's covers 25 %.
         average: Readings of the driver's mean power of the last AVERAGED_S [W]; may be empty.
         most_w: The highest power that the board can draw, if known.
         period_s: Measured time between steps of the counter, if known.
@@ -249,7 +249,7 @@ def _plausible(energy: Energy, limit_w: float | None) -> Energy:
 
 
 def too_short(noun: str, window_s: float) -> str:
-    """Return the note that an energy of a window below `MIN_GATED_SECONDS` is not gated."""
+    """Return the note that energy is not gated in a window shorter than `MIN_GATED_SECONDS`."""
     return (
         f"{noun} of {floored(window_s)} s is reported, not gated: that needs "
         f"{MIN_GATED_SECONDS:g} s"
@@ -257,7 +257,7 @@ def too_short(noun: str, window_s: float) -> str:
 
 
 def floored(seconds: float) -> str:
-    """Return seconds to a tenth, rounded down so that they never reach a missed limit."""
+    """Return seconds as text to a tenth, rounded down so that a missed limit is never shown."""
     return f"{math.floor(10 * seconds) / 10:.1f}"
 
 
@@ -281,7 +281,7 @@ class Source(StrEnum):
 
     @property
     def label(self) -> str:
-        """Label in reports: "MLPerf Power" is reserved for its own meters and procedure."""
+        """Label in reports; never "MLPerf Power", which requires its own meter and procedure."""
         return _LABELS[self]
 
     @property
@@ -314,13 +314,13 @@ class EnergyReading:
         joules: Energy of all parts; None if a part is unknown.
         uncertainty_j: Largest error either way, without the source's own accuracy; None if unknown.
         parts: Joules by UUID of a GPU or by name of a host's counter; None if unknown.
-        gated: Whether it is certain enough to fail a test.
+        gated: Whether the energy is certain enough to fail a test.
         notes: Remarks, and why the energy or its uncertainty is unknown.
         peak_w: Highest sampled power of one GPU.
-        idle_w: Power of all GPUs outside the window, without work; None if unknown for one.
+        idle_w: Power of all GPUs while idle outside the window; None if unknown for a GPU.
         net_joules: Energy above that of idle GPUs, reported but never gated; None if unknown.
-        readings: Values in the window, of the GPU with the fewest; of a meter the good ones.
-        dropped: Bad readings of a meter in the window.
+        readings: Readings in the window: of the GPU with the fewest, or the good ones of a meter.
+        dropped: Number of bad readings of a meter in the window.
         method: "counter", or "power" for a DCGM exporter without energy counters; else "".
         devices: GPUs of a DCGM exporter: "8 x NVIDIA H200".
         interval_s: Time between readings of a DCGM exporter [s]; None if unknown.

@@ -1,7 +1,7 @@
 """Compute the energy of remote GPUs from the counters on a DCGM exporter's page.
 
-An exporter repeats its values for its own interval, 30 s by default: the time of a value is known
-to about one interval, which determines the uncertainty.
+An exporter reads its GPUs at its own interval, 30 s by default, and repeats the values meanwhile.
+So the time of a value is known to about one interval, which determines the uncertainty.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ GAP = 2.5
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExportedGpu:
-    """Hold the values of one GPU on a page; `parts` if it is split into MIG instances."""
+    """Hold the values of one GPU on a page; `parts`: whether it is split into MIG instances."""
 
     uuid: str
     name: str = ""
@@ -79,7 +79,7 @@ def _with(gpu: ExportedGpu, sample: PageSample) -> ExportedGpu:
 
 
 def models_of(gpus: Collection[ExportedGpu]) -> str:
-    """Return "8 x NVIDIA H200"."""
+    """Return the number and models of GPUs as text: "8 x NVIDIA H200"."""
     names = sorted(gpu.name or "GPU" for gpu in gpus)
     return ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
 
@@ -94,7 +94,7 @@ class ExporterLook:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Counted:
-    """Hold a GPU's energy in a window by its counter; `why_not` has the reasons if unknown."""
+    """Hold a GPU's energy in a window by its counter; `why_not` says why it is unknown."""
 
     joules: float | None = None
     uncertainty_j: float | None = None
@@ -115,13 +115,13 @@ def exported_energy(
 ) -> EnergyReading:
     """Return the energy of a window, whose ends are in seconds since the epoch.
 
-    A counter is interpolated between its changes, each of which may be late by an interval. So the
-    uncertainty is the interval, one polling period and `COUNTER_UPDATE_SECONDS`, times the highest
-    power between two changes. It adds up over GPUs because one exporter reads all of them.
+    A counter is interpolated between its changes. Each change may be late by an interval. So the
+    uncertainty is the sum of the interval, one polling period and `COUNTER_UPDATE_SECONDS`, times
+    the highest power between two changes. The uncertainties of GPUs on one exporter add up.
 
     Args:
-        expected: GPUs of the case; None if unknown.
-        failure: Reason of the last page that could not be read.
+        expected: Number of GPUs of the case; None if unknown.
+        failure: Reason why the last page could not be read; "" if it was read.
     """
     window_s = end_s - begin_s
     unknown = EnergyReading(source=Source.EXPORTER, window_s=window_s, method="counter")

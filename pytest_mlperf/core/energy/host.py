@@ -1,4 +1,4 @@
-"""Compute the energy of the host's processors and memory; it is reported, in no metric."""
+"""Compute the energy of the host's processors and memory, which is reported but never gated."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Parse readings of a wall meter and compute the energy of a window.
 
-As in MLPerf Power's submission checker it is the mean of the readings strictly inside the window
-times its length, without the 0 W or less that an analyzer writes for a failed reading.
+As in MLPerf Power's submission checker, the energy is the mean of the readings strictly inside the
+window, times its length. Readings of 0 W or less are left out: an analyzer writes them on failure.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SPL = re.compile(r"(\d\d-\d\d)-(\d{4}) (\d\d:\d\d:\d\d(?:\.\d{1,6})?)")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MeterReading:
-    """Hold a reading: seconds since the epoch and watts, which are impossible if it failed."""
+    """Hold a reading: seconds since the epoch, and watts; a failed one has impossible watts."""
 
     time_s: float
     watts: float

@@ -1,14 +1,14 @@
 """Evaluate a GPU's power trace and energy counter over a window.
 
-A power sensor refreshes every 20 to 100 ms and reports the mean of its last averaging window, which
-on GA10x lasts a whole refresh and on A100 and H100 a quarter of it. Such a partial sensor sees only
-one phase of a load whose period locks to the refresh, at any sampling rate and without a trace of
-it in the data. So the uncertainty of its trace is unknown.
+A power sensor refreshes every 20 to 100 ms and reports the mean of its last averaging window. The
+window is a whole refresh on GA10x, and a quarter of it on A100 and H100. Such a partial sensor sees
+only one phase of a load whose period locks to the refresh. The data do not show that, at any
+sampling rate. So the uncertainty of its trace is unknown.
 
-NVML's counter steps about every 100 ms and trails the power by 0.1 to 0.2 s: its difference over a
-window is off by a time constant times the step of power at the window's ends. So it is interpolated
-between its steps, whose times are known better than the readings because they come at a steady
-beat, and shifted by its lag behind the trace, which is itself late.
+NVML's counter steps about every 100 ms and lags 0.1 to 0.2 s behind the power. So its difference
+over a window is off by that lag times the change of power at the window's ends. The counter is
+therefore interpolated between its steps, and shifted by its lag. The steps come at a steady period,
+so that their times are known better than those of the readings.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Reading:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Traced:
-    """Hold a trace's energy, and its uncertainty if the sensor covers all of the time."""
+    """Hold a trace's energy, and its uncertainty if the power sensor covers all of the time."""
 
     joules: float | None = None
     unsure_j: float = 0.0
@@ -62,9 +62,9 @@ MAX_MISREAD_SECONDS = 5.0
 def without_misreads(
     readings: Sequence[Reading], begin_s: float, end_s: float, most_per_s: float = math.inf
 ) -> tuple[Sequence[Reading], int]:
-    """Return the readings consistent with one counter, and the number of others among them.
+    """Return the readings that fit one rising counter, and the number of misread ones.
 
-    A counter only rises, by at most `most_per_s`; after a reset or a jump there are none.
+    A counter rises by at most `most_per_s`. No readings are returned after a reset or a jump.
     """
     rises = ((b.value - a.value, b.time_s - a.time_s) for a, b in pairwise(readings))
     if all(rise >= 0 and rise / most_per_s <= took_s for rise, took_s in rises):
@@ -89,7 +89,7 @@ def without_misreads(
 
 
 def slopes(readings: Sequence[Reading]) -> list[float]:
-    """Return the rise of a counter per second, between each two readings."""
+    """Return the rise of a counter per second between successive readings."""
     return [(b.value - a.value) / (b.time_s - a.time_s) for a, b in pairwise(readings)]
 
 
@@ -101,7 +101,7 @@ def at(readings: Sequence[Reading], time_s: float) -> float:
 
 
 def around(readings: Sequence[Reading], time_s: float) -> tuple[Reading, Reading]:
-    """Return the two readings around a time; beyond the ends the two nearest."""
+    """Return the readings before and after a time; outside the range, the two nearest ones."""
     after = bisect_right(readings, time_s, key=lambda reading: reading.time_s)
     after = min(max(after, 1), len(readings) - 1)
     return readings[after - 1], readings[after]
@@ -113,7 +113,7 @@ def beat_s(readings: Sequence[Reading]) -> float:
 
 
 def cumulated(trace: Sequence[Reading]) -> list[Reading]:
-    """Return the energy from a trace's first reading to each [J]."""
+    """Return the energy from a trace's first reading up to each reading [J]."""
     total = [Reading(time_s=trace[0].time_s, value=0.0)]
     for earlier, later in pairwise(trace):
         added = (later.time_s - earlier.time_s) * (earlier.value + later.value) / 2
@@ -135,8 +135,8 @@ def refresh_s(trace: Sequence[Reading]) -> float | None:
 def delay_s(trace: Sequence[Reading], *, covers: bool, usual_s: float = 0.0) -> float:
     """Return the known delay of a trace behind the power [s].
 
-    A reading is half a refresh old on average, and averages a whole one if the sensor covers it.
-    `usual_s` is the refresh of a trace that is too steady to show it.
+    On average a reading is half a refresh old. If the sensor covers all of the time, a reading is
+    the mean of a whole refresh. `usual_s` is used if the trace is too steady to show refreshes.
     """
     refresh = refresh_s(trace) or usual_s
     return refresh if covers else refresh / 2
@@ -219,7 +219,7 @@ class CounterEnergy:
     """Hold the evaluation of a counter.
 
     Attributes:
-        lag_j, steps_j: Uncertainty due to the lag, and to power changes within a step at an end.
+        lag_j, steps_j: Uncertainty by the lag, and by power changes within the steps at the ends.
         lag_s: Lag behind the power; None if unknown.
         gain: Counted joules per joule at steady power; None without steady power.
     """
@@ -243,7 +243,7 @@ def count(
     covers: bool = True,
     period_s: float | None = None,
 ) -> CounterEnergy:
-    """Interpolate between the counter's steps, which are `period_s` apart if that is known."""
+    """Return a counter's energy in a window; `period_s` is the known time between its steps."""
     if not counter:
         return CounterEnergy(why_not="no energy counter")
     ends = (begin_s, end_s)
@@ -333,7 +333,7 @@ def _hidden_j(
     behind_s: float,
     blur_s: float,
 ) -> float:
-    """Return the uncertainty [J] between two steps, whose times are known to `blur_s`."""
+    """Return the uncertainty [J] at a time between steps whose times are known to `blur_s`."""
     earlier, later = around(steps, then.time_s)
     near_s = max(
         NEAR_SECONDS, *(5 * beat_s(readings) for readings in (trace, steps) if readings[1:])
@@ -351,7 +351,7 @@ def _hidden_j(
 
 
 def _gain(steps: Sequence[Reading], trace: Sequence[Reading], lag_s: float) -> float | None:
-    """Return counted joules per joule at the lowest steady power, where every sensor is right."""
+    """Return counted joules per joule at the lowest steady power, where the trace is exact."""
     still, near_s = [], NEAR_SECONDS / 2
     for (earlier, later), counted_w in zip(pairwise(steps), slopes(steps), strict=True):
         ends = earlier.time_s - lag_s - near_s, later.time_s - lag_s + near_s
@@ -379,7 +379,7 @@ def steps_of(counter: Sequence[Reading]) -> list[Reading]:
 
 
 def evenly(steps: Sequence[Reading], read_s: float) -> list[Reading]:
-    """Return a counter's steps at even times, if only the reading made them uneven."""
+    """Return a counter's steps at even times if only the polling made the times uneven."""
     moments = [reading.time_s - steps[0].time_s for reading in steps]
     numbers = _numbers(moments)
     fitted = linear_regression(numbers, moments)
@@ -391,7 +391,7 @@ def evenly(steps: Sequence[Reading], read_s: float) -> list[Reading]:
 
 
 def _numbers(moments: Sequence[float]) -> list[int]:
-    """Return the beat number of each moment; the beats of a gap are skipped."""
+    """Return the period number of each moment; a gap of several periods skips numbers."""
     gaps = [later - earlier for earlier, later in pairwise(moments)]
     hole_s = HOLE_FACTOR * median(gaps)
     beat = fmean(gap for gap in gaps if gap <= hole_s)
@@ -411,7 +411,7 @@ def _numbers(moments: Sequence[float]) -> list[int]:
 def lag_of(steps: Sequence[Reading], trace: Sequence[Reading]) -> float | None:
     """Return the lag of a counter's steps behind a power trace [s]; None if unknown.
 
-    There the counter's increments are most nearly proportional to the trace's energy.
+    At this lag the counter's increments are most nearly proportional to the trace's energy.
     """
     least_s, most_s = LAGS_S
     inside = [
@@ -445,7 +445,7 @@ def lag_of(steps: Sequence[Reading], trace: Sequence[Reading]) -> float | None:
 def _along(
     steps: Sequence[Reading], total: Sequence[Reading], time_s: float, behind_s: float
 ) -> float:
-    """Return the value of an ideal counter that rises as the power in the trace."""
+    """Return the value at a time of an ideal counter that rises in proportion to the trace."""
     earlier, later = around(steps, time_s)
     if not total or earlier.time_s - behind_s < total[0].time_s:
         return at(steps, time_s)

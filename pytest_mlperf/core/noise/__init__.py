@@ -1,8 +1,8 @@
 """Estimate the noise of unchanged code: within runs, between runs and between sessions.
 
-Model, on log values: case, session and run effects, and noise within a run. The variance of case c
-without the last is drawn from a scaled inverse chi-square: ν0·s0² / χ²(ν0). Rule R needs ν0, s0 and
-the session's share φ of the variance; A/A runs estimate them here.
+Model, on log values: case, session and run effects, and noise within a run. The variance of a case
+without the noise within runs has a scaled inverse chi-square distribution: ν0·s0² / χ²(ν0). Rule R
+needs ν0, s0 and the session's share φ of the variance, which A/A runs estimate.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _NORMAL = NormalDist()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SessionShare:
-    """Hold the probability of each of `CELLS` equal steps of the share from 0 to 1."""
+    """Hold the distribution of the session share φ over `CELLS` equal steps from 0 to 1."""
 
     weights: tuple[float, ...]
 
     @property
     def mean(self) -> float:
-        """The estimated share."""
+        """Estimate of the share: a weighted mean of its distribution."""
         weights = [w * before for w, before in zip(self.weights, _EXPECTED, strict=True)]
         total = math.fsum(weights)
         return math.fsum(w * share for w, share in zip(weights, _CELL_SHARES, strict=True)) / total
@@ -71,10 +71,10 @@ class SessionShare:
 
 
 def session_share(ratio: float, *, runs_per_session: float, df: int, run_df: float) -> SessionShare:
-    """Return the distribution of the share, given the mean square between sessions.
+    """Return the distribution of φ from the mean square between sessions.
 
-    Over the variance inside a session (`run_df`) it is `ratio`, on average (1 + n0·φ/(1-φ)) times
-    F(df, run_df), with df the sessions less one.
+    `ratio` is that mean square over the variance inside sessions. It has the distribution
+    (1 + n0·φ/(1-φ)) · F(df, run_df), where df is the number of sessions less one.
 
     Source: the posterior of a one-way random effects model, by a grid (G. E. P. Box, G. C. Tiao,
         Bayesian Inference in Statistical Analysis, 1973, chapter 5).
@@ -151,7 +151,7 @@ MIN_DF, MAX_DF = 1.0, 30.0
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Hold the variance of one series, and its known part within the runs."""
+    """Hold the variance of one series, and the known part that is within runs."""
 
     variance: float
     df: int
@@ -172,7 +172,8 @@ class Fit:
 def fit(units: Sequence[Unit], default_df: float, default: float, cases: int) -> Fit:
     """Fit V_c / (s0² + w_c²) ~ F(d_c, ν0), the model of rule R, by moments of log V.
 
-    The estimates are shrunk towards the defaults. Metrics of one case share its runs: cases count.
+    The estimates are shrunk towards the defaults. Metrics of a case share its runs, so the weight
+    of the data is by the number of cases.
 
     Source: G. K. Smyth, 2004, section 6.2, with an expected variance per case; the shrinkage is
         ours.
@@ -208,13 +209,13 @@ def fit(units: Sequence[Unit], default_df: float, default: float, cases: int) ->
 
 
 def _centred(unit: Unit, expected: float) -> float:
-    """Return log(V / (s0² + w²)), whose mean over cases is 0 except for ν0's part."""
+    """Return log(V / (s0² + w²)) less its mean for the df of V; what remains depends on ν0."""
     ratio = max(unit.variance, FLOOR_SD**2) / (expected + unit.within)
     return math.log(ratio) - digamma(unit.df / 2) + math.log(unit.df / 2)
 
 
 def _root(falling: Callable[[float], float], low: float, high: float) -> float:
-    """Return the root of a falling function, or the end nearest to it."""
+    """Return the root of a falling function, or the end of the range nearest to the root."""
     if falling(low) <= 0:
         return low
     while low < (middle := (low + high) / 2) < high:
@@ -286,7 +287,7 @@ class SeriesSpread:
 
     Attributes:
         within: Mean squared standard error inside a run; 0 if unknown.
-        run: Mean square between runs of one session, including the noise inside a run.
+        run: Mean square between runs of one session, including the noise inside runs.
         between: Mean square between sessions; None for a single session.
         runs_per_session: Factor of the session's variance in the mean square `between`.
     """
@@ -343,10 +344,10 @@ def spread(runs: Sequence[Value]) -> SeriesSpread | None:
 def learn(series: Sequence[Series], default: Noise) -> Learnt:
     """Return the noise of A/A runs, shrunk towards the default if they are few.
 
-    First ν0 and the variance between runs of one session are estimated; they scale the sessions'
-    mean squares, from which the distribution of φ follows; then ν0 and s0 from both mean squares.
-    The interval of s0 includes the uncertainty of φ. With one session φ stays the default, and s0
-    is the runs' own figure divided by √(1 - φ).
+    The first step estimates ν0 and the variance between runs of one session. Divided by that, the
+    mean squares between sessions give the distribution of φ. Then ν0 and s0 are estimated from both
+    mean squares. The interval of s0 includes the uncertainty of φ. With one session φ stays the
+    default, and s0 is the deviation between runs divided by √(1 - φ).
     """
     usable = [(one, variances) for one in series if (variances := spread(one.runs)) is not None]
     if not usable:
@@ -379,7 +380,7 @@ def _sd_between(shares: SessionShare, inside: Fit, within: float, sd: float) -> 
 
 
 def total_variance(spread: SeriesSpread, share: float) -> float:
-    """Return the variance of a run, session and inside included, from both mean squares."""
+    """Return the variance of a run, including session and inside noise, by both mean squares."""
     squares = spread.run_df * spread.run
     if spread.between is not None:
         scale = 1 + spread.runs_per_session * share / (1 - share)
@@ -400,8 +401,8 @@ def _session_share(
 ) -> tuple[SessionShare | None, int]:
     """Return the distribution of φ, and its degrees of freedom.
 
-    The mean square between a case's sessions over its moderated variance between runs is (1 +
-    n0·φ/(1-φ)) times F(S-1, ν0+f). Cases share a session's machine, so they count together.
+    The ratio of a case's mean square between sessions to its moderated variance between runs is
+    (1 + n0·φ/(1-φ)) · F(S-1, ν0+f). Cases share the machine of a session, so they count as one.
     """
     squares = weight = run_df = 0.0
     between_df, names = 0, set()
@@ -429,7 +430,7 @@ OTHERS_WEIGHT = 0.25
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Excess:
-    """Hold the excess over 1 of the mean square between sessions, times df, in run variances."""
+    """Hold df · (mean square between sessions / run variance - 1), with its weight and df."""
 
     excess: float
     weight: float
@@ -439,11 +440,11 @@ class _Excess:
 def session_noise(
     ours: Iterable[Sequence[Value]], others: Iterable[Sequence[Value]] = (), *, rule: RuleR
 ) -> SessionNoise | None:
-    """Return the session noise of unchanged builds, or None without two sessions of one.
+    """Return the session noise of unchanged builds, or None if no build has two sessions.
 
-    The mean square between a build's sessions over the moderated variance of its runs is, on
-    average, 1 + n0·ratio. All cases of a session share its machine, so other cases count together
-    as a quarter of one case. Each group of runs is of one metric and one build.
+    The ratio of a build's mean square between sessions to its moderated run variance is 1 +
+    n0·ratio on average. All cases of a session share its machine, so all `others` together count as
+    a quarter of a case. Each group of runs is of one metric and one build.
 
     Source: one-way random effects, mean squares and n0 for sessions of unequal size (S. R. Searle,
         G. Casella, C. E. McCulloch, Variance Components, 1992, 3.6).

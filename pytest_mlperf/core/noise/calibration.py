@@ -27,10 +27,10 @@ class CalibrationRun:
 
     Attributes:
         number: Number of the run of the case in its session, from 1.
-        session: Runs of one session follow each other on a machine in one state.
+        session: Id of the session; its runs follow each other on a machine in one state.
         metrics: Values of the gated metrics by name, SI units, positive.
         within_se: Relative standard error within the run by metric name, if known.
-        start_s: Time outside the timed part: loading, warm-up, the machine's control.
+        start_s: Time outside the timed part: loading, warm-up, the micro-benchmark [s].
     """
 
     number: int
@@ -55,9 +55,9 @@ class CalibratedCase:
     """Hold the A/A runs of one case.
 
     Attributes:
-        digest: Digest of engine, options, data and run length, which must be equal for all runs.
+        digest: Digest of engine, options, data and run length, which all runs must share.
         limits: Gated metrics with their limits, as shares, in the latest measurement.
-        runs: At least one, by session and number.
+        runs: At least one run, sorted by session and number.
     """
 
     case: str
@@ -73,7 +73,7 @@ class CalibratedCase:
 
     @property
     def series(self) -> tuple[Series, ...]:
-        """The gated metrics that every run has, those with a `within_se` first."""
+        """Series of each gated metric that every run has, those with a `within_se` first."""
         names = [name for name in self.limits if all(name in run.metrics for run in self.runs)]
         names.sort(key=lambda name: name not in self.runs[0].within_se)
         return tuple(
@@ -106,7 +106,7 @@ class NoiseSettings:
     Attributes:
         prior_df, prior_sd: ν0 and s0, with a 90 % interval of s0 (None for one session).
         session_share: φ, with a 90 % interval (None for one session).
-        max_runs: Recommended K; the option --mlperf-max-runs decides.
+        max_runs: Recommended K; the option --mlperf-max-runs sets the number in use.
         sessions: Number of days with runs.
         session_df: Degrees of freedom behind φ: days of one case less one; None in older files.
     """
@@ -144,7 +144,7 @@ class NoiseSettings:
 
     @property
     def in_words(self) -> str:
-        """A note on the calibration, for a verdict."""
+        """Note on the calibration, for a verdict."""
         cases, days = plural(self.cases, "case"), plural(self.sessions, "day")
         runs = plural(self.runs, "run")
         return f"noise as calibrated {self.date}: {cases}, {runs} on {days}"
@@ -160,11 +160,11 @@ class Calibrated:
 
     @property
     def series(self) -> tuple[Series, ...]:
-        """Every gated metric of every case."""
+        """Series of every gated metric of every case."""
         return tuple(series for case in self.cases for series in case.series)
 
     def rule(self, settings: NoiseSettings, max_runs: int) -> RuleR:
-        """Return rule R with its noise; older files count sessions of one day as several."""
+        """Return rule R with the noise of `settings`, whose df are limited to days less one."""
         noise, days = settings.noise, {day for case in self.cases for day in case.groups.values()}
         df = min(noise.session_df, len(days) - 1) if days else noise.session_df
         return dataclasses.replace(noise, session_df=df).rule(max_runs)
@@ -172,7 +172,7 @@ class Calibrated:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Calibration:
-    """Hold the file of one accelerator, e.g. "8xH100": one machine per hardware identity."""
+    """Hold the calibration file of an accelerator such as "8xH100": an entry per machine."""
 
     schema: int = SCHEMA_VERSION
     kind: Literal["calibration"] = "calibration"
@@ -192,7 +192,7 @@ class Calibration:
 
 
 def settings_of(learnt: Learnt, *, date: str, max_runs: int) -> NoiseSettings:
-    """Return the rounded settings of an estimate, for storage."""
+    """Return the settings of an estimate, rounded for storage."""
     noise = learnt.noise
     sd_low, sd_high = learnt.sd or (None, None)
     share_low, share_high = learnt.share or (None, None)
@@ -216,9 +216,9 @@ def settings_of(learnt: Learnt, *, date: str, max_runs: int) -> NoiseSettings:
 def merged(
     older: Iterable[CalibratedCase], newer: Iterable[CalibratedCase]
 ) -> tuple[tuple[CalibratedCase, ...], tuple[str, ...]]:
-    """Return the sorted cases with the runs of both, and notes on omitted runs.
+    """Merge the runs of two calibrations; return the sorted cases, and notes on omitted runs.
 
-    Runs with another engine, data set or run length than the newest are omitted.
+    Runs with another engine, data set or run length than the newest run are omitted.
     """
     cases = {(case.case, case.profile): case for case in older}
     notes = []
@@ -261,9 +261,9 @@ def best_length(
     """Return the run length that proves a change in the least total time [s].
 
     k runs of L seconds take k·(c0 + L) and have the variance (b² + a/L)/k, where a/L is the
-    variance inside a run: the time is least at L* = √(a·c0)/b. a is the runs' within_se² times
-    their length, c0 the overhead of a run, b is moderated with the noise.
-    It is between `MIN_RUN_SECONDS` and `MAX_RUN_SECONDS`; None if a is unknown.
+    variance inside a run. The time is least at L* = √(a·c0)/b, limited to `MIN_RUN_SECONDS` and
+    `MAX_RUN_SECONDS`. a is the runs' within_se² times their length, c0 the time outside the timed
+    part, b² the moderated variance between runs. None if a is unknown.
     """
     varies = spread(runs)
     if varies is None or not varies.within:
@@ -274,7 +274,7 @@ def best_length(
 
 
 def most_runs(gated: Sequence[tuple[Sequence[Value], float]], noise: Noise) -> int:
-    """Return the fewest runs (K) that prove every provable limit; the usual K without one."""
+    """Return the fewest runs (K) that prove every provable limit; the usual K if none is."""
     last = noise.rule(MAX_BASELINE_RUNS)
     able = [one for one in gated if minimum_detectable_change(one[0], rule=last) <= one[1]]
     if not able:

@@ -1,7 +1,7 @@
 """Compute the roofline share of a result, and whether it exceeds the physical limit.
 
-A technique that skips work raises the limit by a figure that the run states. Without that figure
-the certain limit assumes the largest possible saving; if that is unbounded, there is no limit.
+A technique that skips work raises the limit by a figure that the run reports. Without that figure
+the certain limit assumes the largest possible saving. An unbounded saving has no limit.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Changed:
     """Hold the work that remains after the declared techniques.
 
     Attributes:
-        certain, estimated: Lower bound, and work by the run's figures; None, see the reasons.
+        certain, estimated: Least and likely work; None for `reason` and `why_no_estimate`.
         sparse: Whether half of the weights are neither read nor multiplied, which doubles the peak.
         drafts: Tokens per decoding step; None if unbounded.
         varies: Technique that makes work differ between samples of equal size; None without one.
@@ -40,7 +40,7 @@ class Changed:
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """Describe the effect of a technique: kinds of work, required figures and the change."""
+    """Describe the effect of a technique: affected kinds of work, required figures, change."""
 
     kinds: tuple[type, ...]
     needs: tuple[str, ...]
@@ -161,10 +161,10 @@ class Limit:
 
     Attributes:
         value: The result; None if only the limit was requested.
-        certain: Limit by the lower bound of the work; None, see `why_unknown`.
+        certain: Limit by the lower bound of the work; None for the reason in `why_unknown`.
         ceiling: The certain limit at the highest clock, with the cache full of weights.
-        estimated: Limit for the run's estimated work; None, see `why_no_estimate`.
-        binds: Binding resource, of the estimate if there is one.
+        estimated: Limit for the run's estimated work; None for the reason in `why_no_estimate`.
+        binds: Binding resource: of the estimated limit if there is one, else of the certain limit.
     """
 
     metric: str
@@ -201,7 +201,7 @@ class Limit:
 
     @property
     def near(self) -> bool:
-        """Whether the result is so near to the estimate, or beyond, that it should be checked."""
+        """Whether the result is near or beyond the estimated limit and should be checked."""
         return self.of_estimated is not None and self.of_estimated > NEAR_LIMIT_SHARE
 
     def _share(self, limit: float | None) -> float | None:
@@ -224,7 +224,7 @@ def in_words(limit: Limit) -> str:
 
 
 def share_in_words(share: float, binds: bounds.Resource | None, *, estimated: bool) -> str:
-    """Return "42.1 % of the speed of light (compute)", of the estimated or the certain limit."""
+    """Return a roofline share as text: "42.1 % of the speed of light (compute)"."""
     of = "speed of light" if estimated else "certain limit"
     second = ": above 90 %, worth a second look" if estimated and share > NEAR_LIMIT_SHARE else ""
     return f"{100 * share:.3g} % of the {of} ({binds}){second}"
@@ -350,7 +350,7 @@ class Light:
 
     Attributes:
         metric: Name in the metric table.
-        says: The share as text, or why there is none and what to supply.
+        says: The share as text, or why it is unknown and which figure to supply.
         share: Share of the estimated limit if there is one, else of the certain one; None if
             unknown.
         certain: Limit by the lower bound of the work, in the metric's unit; None if unknown.
@@ -371,7 +371,7 @@ class Light:
 
     @property
     def beyond(self) -> str:
-        """The reason why a run with an impossible figure may not be judged."""
+        """Reason why a run with an impossible figure may not be judged."""
         title, limit = METRICS[self.metric].title, self.ceiling or 0.0
         return (
             f"{title} is {self.says}; at its highest clock {quantity(self.metric, limit)} is the "
@@ -414,7 +414,7 @@ def lights(
 
 
 def about(scenario: Scenario, metrics: Mapping[str, float]) -> str:
-    """Return the main metric of a case: tokens or samples per second, or its latency."""
+    """Return the main metric of a case: tokens or samples per second, or a latency."""
     if scenario.answers_one_at_a_time:
         return gated_metrics(scenario)[0]
     return "tokens_per_second" if "tokens_per_second" in metrics else "throughput"

@@ -1,9 +1,9 @@
 """Compute rooflines: the speed of a workload on a number of GPUs without any waiting.
 
-The compute term is all FLOP of a sample at the dense peak of all GPUs; the memory term of language
-models is one reading of the weights per step of all sequences in flight (and, for the estimate, in
-memory). The certain level counts only unavoidable work: no prompt, padding, overlap or key-value
-cache, and all sequences with the same experts. The estimated one counts the run's work.
+The compute term is all FLOP of a sample at the dense peak of all GPUs. The memory term of language
+models is one reading of the weights per step of all sequences in flight (for the estimate, of those
+that fit in memory). The certain limit counts only unavoidable work: no prompt, padding, overlap or
+key-value cache, and the same experts for all sequences. The estimated limit counts the run's work.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ GIB_PER_GB = 2**30 / 1e9
 class Hardware:
     """Hold the peak capability of all GPUs of a run: FLOP/s and B/s, None if unknown.
 
-    `weight` and `kv` are bytes of an element, `cache` bytes of weights that may stay between steps,
-    and `memory` bytes for one copy of the model.
+    `weight` and `kv` are bytes per element. `cache` are bytes of weights that may stay on chip
+    between steps. `memory` are the bytes for one copy of the model.
     """
 
     flops: float
@@ -39,7 +39,7 @@ class Hardware:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Term:
-    """Hold one resource's limit: a rate or a time, its FLOP or bytes, and the capacity [1/s]."""
+    """Hold one resource's limit (rate or time), its FLOP or bytes, and its FLOP/s or B/s."""
 
     resource: Resource
     rate: float
@@ -50,7 +50,7 @@ class Term:
 def hardware(
     gpu: GpuSpec, seen: Circumstances, *, best: bool = False, sparse: bool = False
 ) -> Hardware:
-    """Return the capability of all GPUs; `best`: at the highest clock, with full caches."""
+    """Return the capability of all GPUs; `best` assumes the highest clock and full caches."""
     flops = peak(gpu, seen.precision)
     if flops is None:
         raise ValueError(f"{gpu.name} has no peak for {seen.precision}")
@@ -106,7 +106,7 @@ def tokens(
 def likely_batch(work: Decode, has: Hardware, seen: Circumstances) -> float | None:
     """Return the batch of one copy of the model: `seen.batch`, limited by its memory.
 
-    It is an estimate at full length: a cache may be in the host's memory.
+    The batch is an estimate for sequences of full length: a cache may be in the host's memory.
     """
     if has.memory is None or has.weight is None or seen.input_tokens is None:
         return seen.batch
@@ -151,7 +151,7 @@ def shortest(
     certain: bool,
     drafts: float | None,
 ) -> list[Term]:
-    """Return the terms of a time, whose longest is the limit, on GPUs that may share a sample."""
+    """Return the terms of a time on GPUs that may share a sample; the longest is the limit."""
     if not isinstance(work, Decode):
         flop = work.smallest if certain else work.estimate(seen)
         return [] if not flop else [_time("compute", flop, has.flops)]

@@ -22,7 +22,7 @@ _SCALES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 
 @dataclass(frozen=True, slots=True)
 class _Figure:
-    """Describe a figure's units, base unit first; below `least` the unit must be wrong."""
+    """Describe a figure's units, base unit first; a value below `least` has a wrong unit."""
 
     units: tuple[str, ...]
     example: str
@@ -45,13 +45,13 @@ class GpuSpec:
     """Hold the figures of one kind of GPU; unknown ones are None or absent.
 
     Attributes:
-        accelerator: Its class in suites: "H100".
+        accelerator: Class of the GPU in suites: "H100".
         peaks: Dense peak by precision [FLOP/s], never the doubled figure "with sparsity".
         bandwidth: Memory bandwidth [B/s].
         memory: Memory as the vendor counts it [B]: "141 GB" is 141e9.
         cache: Last-level cache, where weights may stay between steps [B].
-        stated_clock, highest_clock: SM clock behind the stated peaks, and the highest [Hz].
-        marks: Words of product names that identify it within its class.
+        stated_clock, highest_clock: SM clock of the stated peaks, and highest SM clock [Hz].
+        marks: Words of product names that identify the GPU within its class.
     """
 
     name: str
@@ -74,7 +74,7 @@ class GpuSpec:
 
 
 def parse_gpu(accelerator: str, figures: Mapping[str, Any]) -> GpuSpec:
-    """Build a GPU from a suite's figures, for one that the tables lack.
+    """Parse the figures that a suite gives for a GPU that the tables lack.
 
     Args:
         figures: Peaks by precision in FLOP/s, `bandwidth` in B/s, `memory` in B, and optionally
@@ -115,7 +115,7 @@ def any_of(specs: Sequence[GpuSpec]) -> GpuSpec:
 
 
 def _either(a: GpuSpec, b: GpuSpec) -> GpuSpec:
-    """Return the better of each two figures (unknown if one is), as one of both if it has all."""
+    """Return a GPU with the better of each two figures, None if one is unknown."""
     peaks = {key: max(a.peaks[key], b.peaks[key]) for key in a.peaks if key in b.peaks}
     bandwidth, memory = _most(a.bandwidth, b.bandwidth), _most(a.memory, b.memory)
     highest = (
@@ -176,7 +176,7 @@ def _refuse_half_of_the_clocks(values: Mapping[str, float]) -> None:
 
 
 def _refuse_sparse(peaks: Mapping[str, float]) -> None:
-    """Raise SuiteError if a peak is one "with sparsity": halving the width at most doubles it."""
+    """Raise SuiteError if a peak is "with sparsity": more than double that of twice the width."""
     wide = max((peaks[key] for key in ("fp16", "bf16") if key in peaks), default=None)
     narrow = max((peaks[key] for key in ("fp8", "int8") if key in peaks), default=None)
     if wide is not None and narrow is not None and narrow > 2.5 * wide:
@@ -194,9 +194,9 @@ class Precision:
     """Describe one precision.
 
     Attributes:
-        units: Peaks that may do the work, of which a GPU's fastest counts (4-bit weights are
-            widened).
-        weight, sparse: Smallest size of a weight with its scales [B], and with 2:4 sparsity.
+        units: Names of the peaks that may do the work; a GPU's highest one counts (4-bit weights
+            are widened).
+        weight, sparse: Smallest size of a weight with its scales [B], dense and with 2:4 sparsity.
     """
 
     units: tuple[str, ...]
@@ -233,7 +233,7 @@ KV_BYTES: Mapping[str, float] = {"fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "int8": 1
 
 
 def peak(gpu: GpuSpec, precision: str | None) -> float | None:
-    """Return a GPU's dense peak at a precision [FLOP/s], its fastest if that is None."""
+    """Return a GPU's dense peak at a precision [FLOP/s]; for None its highest peak."""
     if precision is None:
         return max(gpu.peaks.values(), default=None)
     about = PRECISIONS.get(precision)
@@ -249,7 +249,7 @@ class GpuPrice:
     """Hold the price of one GPU.
 
     Attributes:
-        usd_per_gpu_hour: From the suite's price table; no prices are built in.
+        usd_per_gpu_hour: Price in the suite's price table; no prices are built in.
         as_of: Date of the price, shown with every figure made from it.
         source: Source of the price; "" if unknown.
     """
@@ -273,7 +273,7 @@ class PerDollar:
         value: Samples or tokens per dollar.
         of: Unit of the output: "samples" or "tokens".
         gpus: Number of GPUs paid for.
-        price: Price of each, with its date.
+        price: Price of each GPU, with its date.
     """
 
     value: NotNegative

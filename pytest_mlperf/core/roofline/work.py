@@ -1,8 +1,8 @@
 """Compute the operations and bytes of a workload from its architecture.
 
 FLOP are floating-point operations, two per multiply-add; integer ones count alike. Only matrix
-products and convolutions count, never normalisation, activations or biases, so that a limit made
-from them is never too low.
+products and convolutions count, never normalisation, activations or biases, so that a limit from
+these FLOP is never too low.
 
 Every class has `kind`, a word for messages; `smallest`, the FLOP that every sample needs;
 `least(seen)`, the FLOP that the mean sample of a run needs at least; and `estimate(seen)`, the FLOP
@@ -88,17 +88,17 @@ class Decode:
     """Describe a transformer that generates tokens, dense or a mixture of experts.
 
     Attributes:
-        layers, width: Its blocks, and the elements of a token between them.
+        layers, width: Number of blocks, and elements of a token between blocks.
         heads, kv_heads, head_dim: Attention: query heads, key-value heads, size of a head.
         hidden: Elements inside the feed-forward part, of one expert.
         matrices: Matrices of the feed-forward part: 2, or 3 if it is gated.
         vocabulary: Tokens; the output layer is computed for every generated one.
         experts, active: Experts of a layer, and how many of them each token uses.
         beams: Width of the beam search that the workload prescribes.
-        used: Shared weights besides experts, if they do not follow from the heads.
+        used: Shared weights besides experts, if the heads do not determine them.
         expert_layers, cached_layers: Layers with experts, and with full attention, if not all.
         kv_width: Elements that a layer caches per token, if they are not keys and values of heads.
-        sample_flop: FLOP of a sample before its first token, as of an encoder.
+        sample_flop: FLOP of a sample before its first token, such as those of an encoder.
     """
 
     kind: ClassVar[str] = "language model"
@@ -154,7 +154,7 @@ class Decode:
 
     @property
     def context_flop(self) -> float:
-        """FLOP of attention over one earlier token, for one new one."""
+        """FLOP of a new token's attention over one earlier token."""
         layers = self.cached_layers or self.layers
         return 4 * layers * self.heads * self.head_dim * self.share
 
@@ -183,7 +183,7 @@ class Decode:
         return None if per_token is None else per_token * (seen.output_tokens or 0.0)
 
     def estimate_token(self, seen: Circumstances) -> float | None:
-        """Return the FLOP per output token, with its share of the prompt."""
+        """Return the FLOP per output token, including a share of the prompt's FLOP."""
         if seen.input_tokens is None or not seen.output_tokens:
             return None
         cached = min(seen.cached_tokens or 0.0, seen.input_tokens)
@@ -226,7 +226,7 @@ class Encoder:
         return self.flop(1.0)
 
     def least(self, seen: Circumstances) -> float:
-        """Return the FLOP at the run's mean length, at most `least_tokens`; of one if unknown."""
+        """Return the FLOP at the run's mean length, at most `least_tokens`; 1 token if unknown."""
         if seen.tokens is None:
             return self.smallest
         return self.flop(min(self.least_tokens, seen.tokens))
@@ -272,7 +272,7 @@ class Parts:
 
     @property
     def kind(self) -> str:
-        """The kind of network, with its parts."""
+        """Kind of network, with the name of its parts."""
         return f"network over {self.part}s"
 
     @property
@@ -281,7 +281,7 @@ class Parts:
         return self.part_flop * self.share
 
     def least(self, seen: Circumstances) -> float:
-        """Return the FLOP of the run's mean parts, at most `least_parts`; of one if unknown."""
+        """Return the FLOP of the run's mean parts, at most `least_parts`; 1 part if unknown."""
         if seen.parts is None:
             return self.smallest
         return min(self.least_parts, seen.parts) * self.smallest
@@ -293,7 +293,7 @@ class Parts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Diffusion:
-    """Describe a denoising network that is called repeatedly, then a decoder; FLOP of each.
+    """Describe the FLOP of a denoising network that is called repeatedly, and its decoder.
 
     `calls` are per step: 2 with classifier-free guidance.
     """

@@ -1,1 +1,1 @@
-"""Pure rules: numbers in, verdicts out."""
+"""Judge runs and scores by rules without I/O: from numbers to verdicts."""

@@ -29,7 +29,7 @@ GROUPED_ERROR_RATIO = 1.5
 class PassContext:
     """Hold further facts on a pass.
 
-    `drawn`: answers are sampled and the suite has no margin, so drops within chance do not matter.
+    `drawn`: answers are sampled and the suite sets no margin, so margins cover chance differences.
     """
 
     same_build: bool = False
@@ -59,7 +59,7 @@ def _limit(subject: Subject) -> str:
 def unfit_answers(
     accuracy: Accuracy, subject: Subject, cut_share: float | None = None
 ) -> Note | None:
-    """Return why answers are unfit for a first baseline (many are empty or cut), or None."""
+    """Return why answers are unfit for a first baseline (many empty or cut ones), or None."""
     counts, allowed = accuracy.answers, CUT_SHARE if cut_share is None else cut_share
     answers, empty, cut = (counts.get(name, 0) for name in ("answers", "empty", "cut"))
     if accuracy.fixed_lengths:
@@ -74,7 +74,7 @@ def unfit_answers(
 
 
 def risen_flaws(accuracy: Accuracy, subject: Subject) -> Note | None:
-    """Return a note if more answers are empty, or cut, by three standard errors, or None."""
+    """Return a note if empty or cut answers increased by three standard errors, or None."""
     counts, baseline = accuracy.answers, accuracy.baseline_answers
     n, m = (side.get("answers", 0) for side in (counts, baseline))
     for name in ("empty", "cut") if n and m and not accuracy.fixed_lengths else ():
@@ -91,7 +91,7 @@ def risen_flaws(accuracy: Accuracy, subject: Subject) -> Note | None:
 
 
 def notes_of_outputs(scored: Scored, rescored: int, context: PassContext) -> tuple[Note, ...]:
-    """Return a note on outputs that changed, or that did not although scores did."""
+    """Return a note on changed outputs, or on unchanged outputs whose scores changed."""
     changed = others(context.outputs, scored)
     if changed is None:
         return ()
@@ -173,9 +173,9 @@ def rule_on_scores(
 ) -> Ruling:
     """Judge the scores of a pass, in the order in which its samples were measured.
 
-    Metrics of a whole data set are judged at its end, by their pseudo-values, with a share of
-    alpha. A relative margin refers to the baseline's aggregate. A sequential pass may stop at any
-    interim analysis. The context adds notes, and widens margins of sampled answers.
+    Metrics of a whole data set are judged by their pseudo-values after the last sample, with a
+    share of alpha. A relative margin refers to the baseline's aggregate. A sequential pass may stop
+    at any interim analysis. `beside` adds notes, and widens margins of sampled answers.
     """
     position = {index: place for place, index in enumerate(scored.indices)}
     there = [index for index in order if index in position]
@@ -256,7 +256,7 @@ def _up(values: Values, *, lower: bool) -> list[float | None]:
 def _applies_otherwise(
     metric: str, baseline: Values, current: Values, indices: Sequence[int], *, full: bool
 ) -> Note | None:
-    """Return a note on the first sample with a score in only one pass; a part may lack scores."""
+    """Return a note on the first sample with a score in only one of two passes, or None."""
     for index, old, new in zip(indices, baseline, current, strict=True):
         if old is None and new is not None:
             return Note.of("score_added", metric=metric, sample=index)
@@ -370,7 +370,7 @@ def apart(
 
 
 def pooled(old: Mapping[str, Rerun], new: Mapping[str, Rerun]) -> dict[str, Rerun]:
-    """Return the figures with more passes: variances and correlations are averaged."""
+    """Return the old figures, averaged with those of new passes (variances, correlations)."""
     reruns = dict(old)
     for name, added in new.items():
         earlier = old.get(name)
@@ -388,7 +388,7 @@ def pooled(old: Mapping[str, Rerun], new: Mapping[str, Rerun]) -> dict[str, Reru
 
 
 def _rerun(first: Sequence[float], second: Sequence[float]) -> Rerun:
-    """Return the figures of two passes; sd = sd(d) / sqrt(2 n) is that of a pass's score."""
+    """Return the difference of two passes; a pass's score has sd = sd(differences) / √(2 n)."""
     n = len(first)
     differences = [b - a for a, b in zip(first, second, strict=True)]
     mean = fmean(differences)

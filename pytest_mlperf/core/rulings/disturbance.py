@@ -1,4 +1,4 @@
-"""Check whether a busy machine explains missed latency limits and gaps between two sides."""
+"""Check whether other load explains missed latency limits, and differences of two sides."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pytest_mlperf.judge.inputs import Direction
 
 
 def is_loaded(runs: Sequence[Run | BaselineRun], tolerated: float) -> bool:
-    """Check whether load can have taken more than the tolerated share of some run."""
+    """Check whether load may have taken more than the tolerated share of any run."""
     return any((share_of(run) or 0.0) > tolerated for run in runs)
 
 
@@ -33,7 +33,7 @@ def explains_miss(run: Run, limits: Mapping[str, float], tolerated: float) -> bo
 def explains_gap(
     a: Run, b: Run, metrics: Collection[str], tolerated: float, least: float = 1.0
 ) -> bool:
-    """Check whether a metric of two runs is worse than `least` in the one with more load."""
+    """Check whether a ratio of two runs is worse than `least` for the run with more load."""
     more = (share_of(a) or 0.0) - (share_of(b) or 0.0)
     if abs(more) <= tolerated:
         return False
@@ -48,7 +48,7 @@ def explains_gap(
 
 
 def load_of(runs: Sequence[Run]) -> Note:
-    """Return the effect and source of the load in the busiest run, or of a late client."""
+    """Return a note on the load in the busiest run, or on a late client."""
     seen = [
         run.load.contention for run in runs if run.load.contention and run.load.contention.share
     ]

@@ -1,4 +1,4 @@
-"""Apply the accuracy gate: plain comparison of the whole data set, proof on a part."""
+"""Apply the accuracy gate: compare scores of a whole data set, test those of a part."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class GateWindow:
     most: float | None = 100.0
 
     def missed(self, score: float) -> float | None:
-        """Return the bound that a score misses, or None; NaN misses any."""
+        """Return the bound that a score misses, or None; NaN misses every bound."""
         if self.low is not None and not score >= self.low:
             return self.low
         return self.high if self.high is not None and not score <= self.high else None
@@ -35,7 +35,7 @@ class GateWindow:
 
 @dataclass(frozen=True, kw_only=True)
 class Pass:
-    """Hold an accuracy pass, its random order, and the size of its gate's data set."""
+    """Hold an accuracy pass, the order of its samples, and the size of the gate's data set."""
 
     accuracy: Accuracy
     scored: Scored
@@ -64,10 +64,10 @@ MAX_LOOKS = 5
 
 
 def below(excess: Sequence[float | None], most: float, total: int) -> float:
-    """Return the p-value for a mean of a whole data set of at least 0, from a part of it.
+    """Return the p value, from a part, of the hypothesis that a data set's mean is at least 0.
 
-    Before each sample a bettor bets that it falls below the mean that the rest of the data set
-    needs. Under the hypothesis no strategy has an expected gain, so a capital of 1/p is reached
+    Before each sample a bettor bets that the sample is below the mean that the rest of the data set
+    needs. Under the hypothesis no strategy has an expected gain. So a capital of 1/p is reached
     with a probability of at most p, over all interim analyses and for any distribution of scores.
 
     Args:
@@ -97,10 +97,10 @@ def below(excess: Sequence[float | None], most: float, total: int) -> float:
 
 
 def below_by_influence(values: Sequence[float], bound: float, width: float) -> float:
-    """Return the p-value for a score that is not a sample mean to reach a bound, from a part.
+    """Return the p value, from a part, of the hypothesis that a score reaches a bound.
 
-    The score is the mean of the pseudo-values (`Scores.whole`), which may spread further than its
-    own range, `width`. The bound is wider than a normal interval, which extreme values mislead.
+    For a score that is not a sample mean but the mean of pseudo-values (`Scores.whole`). These may
+    spread further than `width`, the score's range. A normal interval would be too narrow for them.
 
     Source: A. Maurer, M. Pontil, "Empirical Bernstein bounds and sample variance penalization",
         COLT 2009, theorem 4.
@@ -137,7 +137,7 @@ class _Series:
     """Hold one score of a part, with its estimate for the whole data set.
 
     Attributes:
-        per_sample: Factor from a bound of the score to one of the sample mean: below 1 for a sum.
+        per_sample: Factor from a score's bound to the sample mean's bound; below 1 for a sum.
         influence: Whether the values are pseudo-values of a score that is not a sample mean.
     """
 
@@ -150,8 +150,8 @@ class _Series:
 def proven_misses(measured: Pass, bounds: Mapping[str, GateWindow]) -> dict[str, float]:
     """Return the estimated scores of the whole that provably miss a bound, by metric.
 
-    Each bound is a hypothesis; Holm's procedure keeps `ALPHA` over them. The test is valid for all
-    interim analyses together. The part is a random draw, or selected, see `HARDER_PART_SHARE`.
+    Each bound is a hypothesis; Holm's procedure keeps `ALPHA` over all bounds and interim analyses.
+    The part is a random draw, or selected by the user, see `HARDER_PART_SHARE`.
     """
     p_values: dict[tuple[str, int], float] = {}
     scores: dict[tuple[str, int], float] = {}
@@ -190,7 +190,7 @@ def _series(measured: Pass, name: str) -> _Series | None:
 
 
 def _p(series: _Series, window: GateWindow, sign: int, bound: float, total: int) -> float:
-    """Return the p-value for the whole to keep its lower (sign 1) or upper (-1) bound."""
+    """Return the p value for the whole data set to keep a lower (sign 1) or upper (-1) bound."""
     there = [value for value in series.values if value is not None]
     if series.influence:
         if window.least is None or window.most is None or sign < 0:
@@ -215,11 +215,11 @@ def gate(
     complete: bool,
     rerun_sd: Mapping[str, float] = MappingProxyType({}),
 ) -> Ruling:
-    """Compare scores with their bounds, None without a reference.
+    """Compare scores with their bounds; `bounds` of None: there is no reference.
 
-    A whole data set is compared plainly. A part fails if a score of the whole provably misses its
-    gate; it never passes. A missing score is an error if `complete`. The standard deviation of
-    re-runs (`rerun_sd`) only adds notes, because the gate is MLPerf's.
+    Scores of a whole data set are compared without a test. A part fails if a score of the whole
+    provably misses its gate; a part never passes. A missing score is an error if `complete`. The
+    standard deviation of re-runs (`rerun_sd`) only adds notes, because the gate is MLPerf's.
     """
     if bounds is None:
         return _undecided(measured, GateState.NONE)
@@ -324,7 +324,7 @@ def _metric(name: str, score: float, window: GateWindow, whose: str) -> tuple[No
 
 
 def combine(gated: Ruling, ruling: Ruling | None, missing: Words) -> Ruling:
-    """Combine gate and baseline verdict (or the note that it is missing): either can fail."""
+    """Combine the rulings of gate and baseline, either of which can fail the test."""
     paired = ruling.paired if ruling else ()
     if gated.outcome is Outcome.GATE_FAIL:
         if ruling is None:

@@ -34,21 +34,21 @@ _UNJUDGED = {Outcome.INVALID, Outcome.ERROR}
 
 
 class MachineSession(NamedTuple):
-    """Identify the pairs of one session on one kind of accelerator, which share its effect."""
+    """Identify a session on one kind of accelerator, whose pairs share a session effect."""
 
     session: str
     accelerator: str
 
 
 class Before(NamedTuple):
-    """Mark a pair that is SUSPECT since `date`, in the last session that could decide it."""
+    """Hold the date since which a test is SUSPECT, and the suspect metrics."""
 
     date: str
     metrics: Collection[str]
 
 
 def is_open(verdict: Verdict) -> bool:
-    """Check whether a verdict may still change: it neither passed nor surely fails."""
+    """Check whether other pairs may still change a verdict: it neither passed nor surely fails."""
     return (
         verdict.kind in DROP_OUTCOMES
         and verdict.outcome in {Outcome.INCONCLUSIVE, Outcome.PROVISIONAL, *DROP_OUTCOMES.values()}
@@ -58,7 +58,7 @@ def is_open(verdict: Verdict) -> bool:
 
 
 def _fails_beside(verdict: Verdict) -> bool:
-    """Check whether a verdict fails by a missed latency limit, or by its total loss."""
+    """Check whether a verdict fails for another reason than a metric, such as a missed limit."""
     missed = sum(run.limit_missed for run in verdict.runs) >= MISSED_TWICE
     metrics_fail = any(metric.fails for metric in verdict.metrics)
     return missed or (verdict.outcome in DROP_OUTCOMES.values() and not metrics_fail)
@@ -74,13 +74,13 @@ def is_certain(
 
 
 def may_fall(metrics: Sequence[MetricVerdict]) -> bool:
-    """Check whether an undecided metric may become a drop, depending on the others."""
+    """Check whether an undecided metric may become a drop when all pairs are judged jointly."""
     undecided = [m for m in metrics if m.outcome is Outcome.INCONCLUSIVE and m.p is not None]
     return any(_gates(m) and (m.p or 0.0) < FALSE_SHARE for m in undecided)
 
 
 def interrupted(verdict: Verdict) -> Verdict:
-    """Return an open verdict that gets no more runs, with a note."""
+    """Add a note to the undecided metrics of an open verdict that gets no more runs."""
     metrics = tuple(
         replace(m, note=Note.of("interrupted"), interrupted=True)
         if m.outcome is Outcome.INCONCLUSIVE and _undecided(m)
@@ -91,9 +91,9 @@ def interrupted(verdict: Verdict) -> Verdict:
 
 
 def reopened(verdict: Verdict, pairs: int) -> Verdict:
-    """Undo the outcomes of a verdict that depend on other pairs, to judge it among more.
+    """Reset the outcomes that depend on other pairs, to judge a verdict among more pairs.
 
-    Drops that interleaved runs proved stay, and in older results those with p < share / `pairs`.
+    Drops that interleaved runs proved stay; in older results also those with p < share / `pairs`.
     """
     depends = {*DROP_OUTCOMES.values(), Outcome.SUSPECT}
 
@@ -135,7 +135,7 @@ def nulls(verdicts: Iterable[Verdict], rule: RuleR) -> dict[MachineSession, Null
 
 
 def p_among(metric: MetricVerdict, null: Null, rule: RuleR) -> float:
-    """Return the p value of a metric given all pairs, at least its own."""
+    """Return the p value of a metric given all pairs; it is at least the metric's own p."""
     looks = [_plain(look) for look in metric.analyses]
     return max(metric.p or 0.0, null.p_value(looks, rule) if looks and null.pairs else 0.0)
 
@@ -158,9 +158,9 @@ def settle(
 ) -> list[Verdict]:
     """Judge all pairs of a session together and return the open verdicts with final outcomes.
 
-    A metric whose p value, given all pairs, the Benjamini-Hochberg procedure rejects is a drop; one
-    that would be a drop only if judged alone is SUSPECT. Others, passed or unmeasured, count with
-    1. For earlier SUSPECTs see `level_again`.
+    A metric is a drop if the Benjamini-Hochberg procedure rejects its p value given all pairs. A
+    metric that would be a drop only if judged alone is SUSPECT. Passed and unmeasured pairs have
+    p = 1. For earlier SUSPECTs see `level_again`.
     """
     verdicts = [*open_, *final]
     by_machine = nulls(verdicts, rule)
@@ -222,7 +222,7 @@ def _settled(
 
 
 def _provisional(metric: MetricVerdict, since: str | None) -> MetricVerdict:
-    """Return a drop whose between-session variance no baseline shows."""
+    """Return a metric as a PROVISIONAL drop, because its session variance is unknown."""
     if metric.outcome is Outcome.PROVISIONAL:
         return metric
     note = Note.of("few_sessions", since=since)
@@ -250,7 +250,7 @@ def _plain(look: InterimAnalysis) -> tuple[float, float, float]:
 
 
 def with_metrics(verdict: Verdict, metrics: tuple[MetricVerdict, ...]) -> Verdict:
-    """Return a verdict with other metric verdicts; its note on unchecked accuracy stays."""
+    """Return a verdict with other metric verdicts; the note on unchecked accuracy stays."""
     ruling = ruling_of(metrics)
     headline = beside_accuracy(ruling.headline, verdict.unchecked)
     return replace(verdict, outcome=ruling.outcome, headline=headline, metrics=metrics)

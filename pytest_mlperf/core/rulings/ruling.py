@@ -67,7 +67,7 @@ from pytest_mlperf.judge.rule_r import (
 def looks_at(
     baseline: Sequence[Value], runs: Sequence[Value], *, direction: Direction, rule: RuleR
 ) -> tuple[InterimAnalysis, ...]:
-    """Compare the first run with a baseline, then the first two, and so on."""
+    """Return the interim analyses: the first run against a baseline, then the first two, etc."""
     return tuple(_compared(baseline, runs[:k], direction, rule) for k in range(1, len(runs) + 1))
 
 
@@ -101,7 +101,7 @@ def other_count(
 ) -> Note | None:
     """Return a note if a counter is outside of the baseline's range, else None.
 
-    Counters have no noise. Less is reported before more, because less work looks like speed.
+    Counters have no noise. A lower count is reported first, because less work looks like speed.
     """
     if not theirs or not ours:
         raise ValueError(f"nothing to compare: {len(theirs)} baseline values and {len(ours)} now")
@@ -157,7 +157,7 @@ def other_length(
 ) -> Note | None:
     """Return a note if answers at a point of a curve have another length, else None.
 
-    Samples that both sides answered are compared in pairs, because which ones end is chance.
+    Samples that both sides answered are compared in pairs, because chance decides which end.
     """
     points = sorted(
         {point for run in current_runs for name in run.metrics if (point := point_of(name))}
@@ -230,8 +230,8 @@ def miscounted(
 ) -> str | None:
     """Return a note if timed runs and answers differ in token counts, "" if they agree.
 
-    None with too few common samples. A paired t test of logarithms, beyond `LENGTH_SLACK_SHARE`,
-    which is conservative for symmetric differences. `drawn` if answers differ by chance.
+    None with too few common samples. The paired t test of log counts is conservative for symmetric
+    differences; one beyond `LENGTH_SLACK_SHARE` counts. `drawn`: answers differ by chance.
 
     Source: B. Efron, Student's t-test under symmetry conditions, JASA 64 (1969), 1278-1302.
     """
@@ -258,7 +258,7 @@ class Ruling:
         metrics: Gated metrics first, then reported ones; for accuracy the gate's.
         more: Whether one more run, or more samples, could decide; then the outcome is not final.
         deciding: The metric of rule R that determines the outcome, or None.
-        by_scores: For speed and energy: whether the scores failed, which are then explained.
+        by_scores: For speed and energy: whether the scores failed; causes are then those of scores.
     """
 
     outcome: Outcome
@@ -292,8 +292,8 @@ def headline_of(outcome: Outcome, metric: MetricVerdict, **condition: object) ->
     """Return the headline of a deciding metric: its change with interval and limit, or its note.
 
     Args:
-        condition: Of a searched rate: `condition`, a text, and whether it is only a lower bound
-            (`at_least`).
+        condition: For a searched rate, its `condition` as text, and `at_least`: whether the rate is
+            only a lower bound.
     """
     compared = bool(metric.limit) and None not in (metric.change, metric.low, metric.high)
     return Note.of(
@@ -321,7 +321,7 @@ def rule_on(
 ) -> Ruling:
     """Judge valid runs of one case, oldest first; limits are shares.
 
-    With many pairs a drop is proven only if it is one for any result of the others.
+    With many pairs, a drop is proven only if it is a drop for any result of the other pairs.
     """
     judging = _Judging(
         rule=rule,
@@ -403,8 +403,8 @@ def values(
 
     Args:
         tolerated: See `RuleR`.
-        margin: Add the margin for shared memory to the load of measured runs.
-        by_day: Merge sessions of one day; not if both sides may share the day.
+        margin: Add the margin for shared memory bandwidth to the load of measured runs.
+        by_day: Merge sessions of one day; False if both sides may share the day.
     """
     groups = day_groups((r.session, r.started, r.hardware.ids) for r in runs) if by_day else {}
     return [
@@ -455,12 +455,12 @@ class _Judging:
     failing: Outcome
 
     def sharing(self, name: str, limits: Mapping[str, float]) -> _Judging:
-        """Return the rules for one of several metrics."""
+        """Return the rules for one of several metrics, which share the false alarms."""
         rule, among = (sharing(one, name, limits) for one in (self.rule, self.among))
         return replace(self, rule=rule, among=among)
 
     def knowing(self, noise: SessionNoise | None) -> _Judging:
-        """Return the rules with the session noise of a metric, if that is more certain."""
+        """Return the rules with a metric's session noise if it has more degrees of freedom."""
         noise = surer(noise, self.rule.session_noise)
         rule, among = (replace(one, session_noise=noise) for one in (self.rule, self.among))
         return replace(self, rule=rule, among=among)
@@ -552,7 +552,7 @@ def _note(judged: Judged, outcome: Outcome, judging: _Judging) -> Note | None:
 
 
 def of_load(lost: float, lost_before: float, key: NoteKey = "load_explains") -> Note | None:
-    """Return a note on the logarithmic effect of load on both sides; None without any."""
+    """Return a note on the logarithmic effects of load now and on the baseline; None if both 0."""
     if not lost and not lost_before:
         return None
     return Note.of(key, now=-math.expm1(-lost), before=-math.expm1(-lost_before))

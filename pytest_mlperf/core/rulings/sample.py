@@ -1,4 +1,4 @@
-"""Determine which runs have a value of a metric, and report those without."""
+"""Determine which runs have a value of a metric, and report runs without a value."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ZEROS_PROVE = 2
 
 
 def absent(runs: Sequence[Run], metric: str) -> list[int]:
-    """Return the numbers, from 1, of the runs without a metric; 0 is a value."""
+    """Return the numbers (from 1) of the runs without a value of a metric; 0 is a value."""
     return [
         place
         for place, run in enumerate(runs, start=1)
@@ -39,7 +39,7 @@ def absent(runs: Sequence[Run], metric: str) -> list[int]:
 
 
 def missing(runs: Sequence[Run], metric: str) -> Note | None:
-    """Return a note on the runs that lack a metric; None if none does."""
+    """Return a note on the runs that lack a metric; None if all runs have the metric."""
     if not (lacking := absent(runs, metric)):
         return None
     held = buffered(runs, metric)
@@ -53,14 +53,14 @@ def buffered(runs: Sequence[Run], metric: str) -> bool:
 
 
 def ungated(runs: Sequence[Run], limits: Collection[str], record: Record | None) -> set[str]:
-    """Return metrics not gated because answers were buffered; never all, nor the baseline's."""
+    """Return metrics that buffered answers hide; empty if all, without those of the baseline."""
     recorded = {name for run in (record.runs if record else ()) for name in run.metrics}
     held = {name for name in limits if name not in recorded and buffered(runs, name)}
     return held if len(held) < len(limits) else set()
 
 
 def in_zeros(runs: Sequence[Run], metric: str, baseline: float | None = None) -> Note | None:
-    """Return a note on the number of runs with a 0; None without any."""
+    """Return a note on the number of runs in which a metric is 0; None if there are none."""
     count = sum(metric in run.zero for run in runs)
     values = {"metric": metric, "count": count, "of": len(runs), "baseline": baseline}
     return Note.of("zero", **values) if count else None
@@ -69,7 +69,7 @@ def in_zeros(runs: Sequence[Run], metric: str, baseline: float | None = None) ->
 def countable(
     runs: Sequence[Run], limits: Mapping[str, float], record: Record | None = None
 ) -> dict[str, float]:
-    """Return the limits of metrics with enough queries, now or when recorded."""
+    """Return the limits of metrics with enough queries in these runs or in the record's."""
     counted = {
         name: limit
         for name, limit in limits.items()
@@ -80,7 +80,7 @@ def countable(
 
 
 def too_few(runs: Sequence[Run], metric: str, record: Record | None) -> Note | None:
-    """Return a note on too few queries of a metric; None if it has enough."""
+    """Return a note if runs have too few queries for a metric, or None."""
     count, needed = fewest(runs, metric), METRICS[metric].min_queries
     if count >= needed:
         return None
@@ -93,7 +93,7 @@ def too_few(runs: Sequence[Run], metric: str, record: Record | None) -> Note | N
 def only_reported(
     runs: Sequence[Run], limits: Mapping[str, float], record: Record | None = None
 ) -> tuple[Note, ...]:
-    """Return a note for each limit for which these runs have too few queries."""
+    """Return a note for each limit that is not gated: too few queries or buffered answers."""
     gated = countable(runs, limits, record)
     left_out = [name for name in limits if name not in gated]
     held = tuple(name for name in left_out if buffered(runs, name))
@@ -131,7 +131,7 @@ def in_part(record: Record | None, limits: Mapping[str, float]) -> tuple[Note, .
 def remedies(
     runs: Sequence[Run], limits: Mapping[str, float], record: Record | None
 ) -> tuple[Note, ...]:
-    """Return a remedy for each gated metric by which these runs cannot be judged."""
+    """Return advice for each gated metric that these runs lack or have too few queries for."""
     notes, gated = [], countable(runs, limits, record)
     if held := tuple(name for name in gated if buffered(runs, name)):
         notes.append(Note.of("gated_buffered", metrics=held))
@@ -150,12 +150,12 @@ def remedies(
 
 
 def unmeasured(metric: str, limit: float, note: Note) -> MetricVerdict:
-    """Return the verdict if some runs lack a metric."""
+    """Return the verdict INVALID on a metric that some runs lack."""
     return MetricVerdict(metric=metric, outcome=Outcome.INVALID, now=None, limit=limit, note=note)
 
 
 def of_few(verdict: MetricVerdict, few: Note, failing: Outcome) -> MetricVerdict:
-    """Return a decision with too few queries on a metric of the record: a drop, or undecided."""
+    """Restrict a verdict for too few queries: a drop stays, another outcome is undecided."""
     if verdict.outcome is failing or verdict.direction == "drop":
         return replace(verdict, note=verdict.note or few)
     gates = verdict.baseline.runs >= GATING_RUNS
@@ -172,7 +172,7 @@ def with_zeros(
     failing: Outcome,
     max_runs: int,
 ) -> tuple[MetricVerdict, bool]:
-    """Return the verdict if a metric is 0 in some runs, which is a drop in two runs."""
+    """Return the verdict on a metric that is 0 in some runs; two runs with 0 are a drop."""
     first = next(index for index, run in enumerate(runs) if metric in run.zero)
     others = [run for run in runs if metric in run.metrics]
     count = len(runs) - len(others)
@@ -210,7 +210,7 @@ def _stays(runs: Sequence[Run], metric: str, record: Record | None) -> bool:
 
 
 def _before(runs: Sequence[Run], metric: str, record: Record) -> int | None:
-    """Return the fewest queries of the baseline's runs, counted as for these runs; or None."""
+    """Return the fewest queries of the baseline's runs, scaled from their samples; or None."""
     counts = [count for run in record.runs if (count := _queries(run, metric)) is not None]
     if counts or any(run.serving.requests for run in runs):
         return min(counts, default=None)
@@ -235,7 +235,7 @@ def fewest(runs: Sequence[Run], metric: str) -> int:
 def sharing(rule: RuleR, metric: str, limits: Collection[str]) -> RuleR:
     """Return the rule for one metric of a curve, which fails by its mean or any of its points.
 
-    The mean gets half of the false alarms, and the points share the second half equally.
+    The mean gets half of the false-alarm probability; the points share the other half equally.
     """
     points = [name for name in limits if point_of(name) is not None]
     if not points:

@@ -25,10 +25,10 @@ def outliers(
 ) -> list[int]:
     """Return the indexes of runs that do not belong to their sessions.
 
-    Each run is compared with the others of its session, by the scatter inside all sessions. The
-    farthest run is removed and the others are compared again; all up to the last one that is too
-    far count, so that outliers do not mask each other. If more than a quarter but at most half are
-    far, none is an outlier: such a baseline would be steadier than the machine.
+    Each run is compared with the other runs of its session, by the scatter inside all sessions. The
+    farthest run is removed and the rest compared again. All runs removed up to the last significant
+    one are outliers, so that outliers do not mask each other. If these are more than a quarter but
+    at most half of the runs, none is an outlier: the baseline would be steadier than the machine.
 
     Source: generalised extreme Studentized deviate (B. Rosner, Technometrics 25, 1983,
         doi:10.1080/00401706.1983.10487848), with the variance moderated as in rule R.
@@ -85,7 +85,7 @@ def first_run_effect(
 
 
 class Screened(NamedTuple):
-    """Hold the runs for a baseline, notes on the others, and whether first runs do not count."""
+    """Hold the runs for a baseline, notes on omitted runs, and whether first runs are omitted."""
 
     runs: tuple[Run, ...]
     notes: tuple[Note, ...]
@@ -93,7 +93,7 @@ class Screened(NamedTuple):
 
 
 def value_of(run: Run, names: Collection[str]) -> Note:
-    """Return a run's value of the first of these metrics that it has, as a note."""
+    """Return a note with a run's value of the first of `names` that the run has."""
     name = next(filter(run.metrics.__contains__, names), "")
     return Note.of("value", metric=name, value=run.metrics.get(name))
 
@@ -103,7 +103,7 @@ def screened(
 ) -> Screened:
     """Return the runs that may be recorded, for a new baseline or to extend an old one.
 
-    If the first run of a single session is an outlier, its position counts as the cause.
+    If the first run of a single session is an outlier, first runs count as different.
     """
     names, sessions = countable(runs, limits, old), [run.session for run in runs]
     first, baseline_runs = {sessions.index(one) for one in sessions}, old.runs if old else ()

@@ -49,10 +49,10 @@ class Pooled:
 
     Attributes:
         before, now: Weighted mean log value of a side over its sessions.
-        spread: By the observed variance between sessions, or by `MAX_SPREAD_RATIO`.
-        least, separate: Without session variance, by the common or by each side's run variance.
-        plain: With the expected ratio of session to run variance.
-        by_sessions: Whether there are enough sessions for `spread`.
+        spread: Error by the observed variance between sessions, or by `MAX_SPREAD_RATIO`.
+        least, separate: Error without session variance, by the common or each side's run variance.
+        plain: Error by the expected ratio of session variance to run variance.
+        by_sessions: Whether `spread` is by observed session variance.
     """
 
     before: float
@@ -66,7 +66,7 @@ class Pooled:
 
     @property
     def change(self) -> float:
-        """Log of now over before."""
+        """Log ratio of `now` to `before`."""
         return self.now - self.before
 
     def reach(self, error: float) -> float:
@@ -74,14 +74,14 @@ class Pooled:
         return max(one.reach(error) for one in (self.spread, self.least, self.separate))
 
     def p(self, sign: int, lost: float = 0.0) -> float:
-        """Return the p value of equal sides for a change up (1) or down (-1), beyond load."""
+        """Return the p value of a rise (sign 1) or drop (-1), less the effect `lost` of load."""
         away = sign * self.change - lost
         return max(one.p(away) for one in (self.spread, self.least, self.separate))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Side:
-    """Hold one side: its sessions' mean log values with their weights, and the scatter inside."""
+    """Hold one side: mean log value and weight of each session, and the scatter inside them."""
 
     means: Sequence[float]
     counts: Sequence[int]
@@ -107,7 +107,7 @@ class _Side:
         return math.fsum(w * w / m for w, m in zip(self.weights, self.counts, strict=True))
 
     def between(self) -> tuple[float, float, float]:
-        """Return squares between sessions, and their expected parts of session and run variance."""
+        """Return the squares between sessions, and the factors of session and run variance."""
         n, mean = len(self.means), self.mean
         parts = list(zip(self.weights, self.means, self.counts, strict=True))
         return (
@@ -126,11 +126,11 @@ def pooled(baseline: Sequence[Value], current: Sequence[Value], *, rule: RuleR) 
         d ± t(ν)·√V,   V = v_s·Σw² + v_r·Σw²/m   over the sessions of both sides, Σw = 1 for each
         v_r = (ν0·((1-φ)·s0² + w_in²) + SS inside sessions) / (ν0 + runs - sessions)
 
-    From `SPARE_SESSIONS` on, v_s + h·v_r is the mean square of the sessions about the means of
-    their sides, ν the sessions less 2, without any prior, which may be wrong. With fewer sessions
-    v_s is unknown and taken as `MAX_SPREAD_RATIO`²·v_r, with the ν of v_r. The bounds are never
-    narrower than with v_s = 0, with the common v_r or with one per side, in which that of the other
-    side has the weight `CANDIDATE_DF`.
+    From `SPARE_SESSIONS` sessions on, v_s + h·v_r is the mean square of the sessions about the mean
+    of their side; ν is the number of sessions less 2. No prior is used. With fewer sessions v_s is
+    taken as `MAX_SPREAD_RATIO`²·v_r, with the ν of v_r. The bounds are never narrower than with
+    v_s = 0 and either the common v_r or one v_r per side, in which the other side's v_r has the
+    weight `CANDIDATE_DF`.
 
     Source: one-way random effects, mean squares of unequal groups (S. R. Searle, G. Casella, C. E.
         McCulloch, Variance Components, 1992, 3.6); v_r moderated as in rule R; degrees of freedom
@@ -211,9 +211,9 @@ def judge_sides(
 ) -> tuple[MetricVerdict, ...]:
     """Judge all runs of a case at once: gated metrics first, then reported ones.
 
-    An unchanged metric is a drop with probability `alpha` at most; one that dropped by its limit is
-    ok with probability `beta` at most. Metrics are gated if `before` has enough queries for them: a
-    slower build has fewer, which must not loosen the rule.
+    An unchanged metric is a drop with probability `alpha` at most. A metric that dropped by its
+    limit is ok with probability `beta` at most. Metrics are gated if the baseline runs have enough
+    queries: a slower build has fewer queries, which must not loosen the rule.
     """
     gated = tuple(
         _gated(name, limit, baseline_runs, current_runs, rule) for name, limit in limits.items()
@@ -233,8 +233,8 @@ def judge_together(
 ) -> list[tuple[MetricVerdict, ...]]:
     """Settle the verdicts of all cases of a comparison by the Benjamini-Hochberg procedure.
 
-    A rejected drop remains, others are SUSPECT: with several metrics an unchanged comparison has a
-    drop with probability `FALSE_SHARE` at most.
+    A drop that the procedure rejects stays a drop, other drops become SUSPECT. An unchanged
+    comparison of several metrics has a drop with probability `FALSE_SHARE` at most.
     """
     p_values = {
         (case, metric.metric): metric.p
@@ -331,7 +331,7 @@ def _judged(
 def _decision(
     ratio: Pooled, change: tuple[float, float], bound: float, fewest: int, rule: RuleR
 ) -> Decision:
-    """Return the decision for the worst and the best log change that load leaves possible."""
+    """Return the decision for the worst and the best log change that are possible with load."""
     worst, best = change
     if worst - ratio.reach(rule.beta) > bound:
         return Decision(outcome=Answer.PASS, improved=worst > ratio.reach(rule.alpha))

@@ -24,7 +24,7 @@ HOTTER_C, SLOWER_CLOCK_SHARE, CAPPED_SHARE, LESS_POWER_SHARE = 3.0, 0.02, 0.05, 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Straggler:
-    """Hold a replica that lags behind the median one in every run, and its differences."""
+    """Hold a replica that lags behind the median replica in every run, and its differences."""
 
     name: str
     behind: float
@@ -49,9 +49,9 @@ def stragglers(
 ) -> tuple[Straggler, ...]:
     """Return the replicas that provably lag by more than `MIN_LAG_SHARE` in these runs.
 
-    All parts of all runs enter Student's t test, with `FALSE_ALARM` divided among the replicas
-    (Bonferroni). Each run's own mean must be beyond the share too, and in a single run beyond the
-    scatter of the other replicas, so that a single event is not reported.
+    Student's t test uses all parts of all runs, with `FALSE_ALARM` divided among the replicas
+    (Bonferroni). The mean lag of each run must be above the share too. A single run's lag must also
+    exceed the scatter of the other replicas, so that a single event is not reported.
     """
     behind = []
     for key in dict.fromkeys(_key(one) for replicas, _ in runs for one in replicas):
@@ -78,7 +78,7 @@ def stragglers(
 
 
 def _bound(mean: float, values: Sequence[float], alpha: float, *, apart: float = 0.0) -> float:
-    """Return the upper bound of a mean of values, or (`apart` = 1) of one more such value."""
+    """Return the upper bound of a mean of values, or of one more value (`apart` = 1)."""
     if len(values) < 2:
         return math.inf
     factor = math.sqrt(apart + 1 / len(values))

@@ -130,7 +130,7 @@ _NAMES = frozenset(
 
 
 def read_server(page: bytes) -> dict[str, float]:
-    """Return the values of a page by the names of `COUNTERS` and `GAUGES`; {} without any."""
+    """Return a page's values by the names in `COUNTERS` and `GAUGES`; {} if it has none."""
     by_name: dict[str, list[float]] = {}
     for sample in page_samples(page, _NAMES):
         if 0 <= sample.value <= MAX_RATE:
@@ -146,7 +146,7 @@ def read_server(page: bytes) -> dict[str, float]:
 
 
 def together(pages: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Combine the pages of several servers of one run, which are copies of each other."""
+    """Combine the pages of several servers of one run, which serve copies of the model."""
     names = dict.fromkeys(name for page in pages for name in page)
     return {
         name: OF_COPIES.get(name, sum)([page[name] for page in pages if name in page])
@@ -179,7 +179,7 @@ Windows = Mapping[float | None, tuple[float, float]]
 
 
 def server_seen(readings: Sequence[ServerReading], windows: Windows) -> ServerSeen:
-    """Return a server's metrics in some windows, by readings inside them only."""
+    """Return a server's metrics in the windows of a run, from readings inside these windows."""
     values: dict[str, float] = {}
     notes: list[str] = []
     for point, (begin_s, end_s) in windows.items():

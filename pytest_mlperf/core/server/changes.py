@@ -46,7 +46,7 @@ _MIN_COUNT, _MIN_SHARE = 1.0, 0.1
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServerChange:
-    """Hold the medians of a quantity that is outside of the range of the baseline's runs."""
+    """Hold the medians of a server quantity that is outside the baseline's range."""
 
     quantity: str
     point: float | None
@@ -55,18 +55,18 @@ class ServerChange:
 
     @property
     def sign(self) -> int:
-        """1 if it makes a server slower, -1 if faster, 0 if unknown."""
+        """Effect on speed: 1 if the change makes a server slower, -1 if faster, 0 if unknown."""
         return _WORSE.get(self.quantity, 0) * (1 if self.now > self.before else -1)
 
     @property
     def says(self) -> str:
-        """The change as text: "waiting queue 0 → 38.2"."""
+        """Change as text: "waiting queue 0 → 38.2"."""
         old, new = (server_value(self.quantity, value) for value in (self.before, self.now))
         return f"{QUANTITIES[self.quantity]} {old} → {new}"
 
 
 def server_value(quantity: str, value: float) -> str:
-    """Return a quantity as text, without its name."""
+    """Return the value of a quantity as text."""
     return (
         percent(value)
         if quantity in _SHARES
@@ -91,7 +91,7 @@ def server_figures(
 
 
 def server_in_words(server: Mapping[str, float]) -> str:
-    """Return a server's metrics in one line, for a curve at its highest point; "" without any."""
+    """Return a server's metrics in one line, for a curve at its highest point; "" if none."""
     point = max(points_of([server]), key=lambda point: point or 0.0, default=None)
     figures = [
         f"{title} {value}" + (f" ({most})" if most else "")

@@ -1,1 +1,1 @@
-"""What a person reads in a terminal."""
+"""Format verdicts, comparisons, trends and plans for a terminal."""

@@ -1,4 +1,4 @@
-"""What to do about a verdict: what would settle it, commands that repeat, accept or record it."""
+"""Give advice on verdicts: how to settle them, and commands to repeat, accept or record."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _UNDECIDED = (Outcome.INCONCLUSIVE, Outcome.SUSPECT, Outcome.NO_BASELINE)
 def session_verdict(results: Results, absent: Sequence[Absent] = ()) -> tuple[bool | None, str]:
     """Return whether a session failed and its verdict: "failed: 2 PERF DROP, 1 ERROR".
 
-    None instead of False if a test has no final word, or nothing was measured.
+    None instead of False if a verdict is provisional or undecided, or nothing was measured.
     """
     failed = Counter(result.verdict.outcome for result in results.cases if result.failed)
     parts = [f"{failed[word]} {word}" for word in SEVERITY if failed[word]]
@@ -52,7 +52,7 @@ def session_verdict(results: Results, absent: Sequence[Absent] = ()) -> tuple[bo
 
 
 def settling(results: Sequence[CaseResult]) -> list[tuple[str, str]]:
-    """Return what makes provisional verdicts final, and of which cases; failed ones say it."""
+    """Return advice on how to settle provisional verdicts of passed tests, with their cases."""
     cases_of: dict[str, dict[str, None]] = {}
     for result in results:
         missing = None if result.failed else final_word(result.verdict)
@@ -67,7 +67,7 @@ def in_short(cases: Sequence[str]) -> str:
 
 
 def what_decides(verdict: Verdict) -> str:
-    """Return what would decide an INCONCLUSIVE verdict."""
+    """Return advice on how to decide an INCONCLUSIVE verdict."""
     headline = sentence(verdict.headline)
     open_ = [m for m in verdict.paired if m.outcome is Outcome.INCONCLUSIVE]
     if open_:
@@ -103,19 +103,19 @@ _DROPS = frozenset({Outcome.PERF_DROP, Outcome.ACC_DROP, Outcome.POWER_DROP})
 
 
 def lines_of(verdict: Verdict) -> list[str]:
-    """Return the notes of a verdict, and behind them the end of the log of what broke."""
+    """Return the notes of a verdict, followed by the last lines of the log after an error."""
     return [*map(sentence, verdict.notes), *(f"log: {line}" for line in verdict.logs.tail)]
 
 
 def without_file(verdict: Verdict, note: str) -> str:
-    """Return a note with the folder of all baselines in place of the case's file."""
+    """Return a note in which the baselines folder replaces the path of the baseline file."""
     file = verdict.baseline.file
     folder = file.partition(f"/{verdict.case.accelerator}/")[0] if file else ""
     return note.replace(file, folder) if file else note
 
 
 def again(result: CaseResult) -> str:
-    """Return the command that runs a test as it was run."""
+    """Return the command that runs a test again with the same options."""
     # Ids of benchmarks hold whatever a parameter does; those of suites are plain.
     plain = not set(result.test) & set('"$`\\!')
     test = f'"{result.test}"' if plain else shlex.quote(result.test)
@@ -123,24 +123,24 @@ def again(result: CaseResult) -> str:
 
 
 def may_be_recorded(result: CaseResult) -> bool:
-    """Whether its values are the machine's and the engine's own."""
+    """Check that a result has no handicap and no simulated accelerator."""
     return not (result.handicap or result.pretended)
 
 
 def is_drop(verdict: Verdict) -> bool:
-    """Whether a new baseline accepts what a verdict says got worse."""
+    """Check whether a verdict is a drop that a new baseline would accept."""
     return verdict.outcome in _DROPS or verdict.warns
 
 
 def accept(result: CaseResult) -> str | None:
-    """Return the command that accepts a drop; None where there is none, or none to be accepted."""
+    """Return the command that accepts a drop; None without a drop, or if it is unrecordable."""
     if not is_drop(result.verdict) or not may_be_recorded(result):
         return None
     return f"{again(result)} {ACCEPT_OPTIONS}"
 
 
 def record(result: CaseResult) -> str | None:
-    """Return the command that records a first baseline; None where there is one."""
+    """Return the command that records a first baseline; None if one exists."""
     if result.verdict.outcome is not Outcome.NO_BASELINE or not may_be_recorded(result):
         return None
     return f"{again(result)} {MISSING_OPTION}"
@@ -166,7 +166,7 @@ PROMISE = (
 
 
 def together(results: Results) -> list[str]:
-    """Return what is to be said of pairs that were judged together, a paragraph each."""
+    """Return notes on jointly judged pairs of case and metric, a paragraph each."""
     if not results.pairs:
         return []
     return [f"{results.pairs} pairs judged together: {_words(results)}", *machine_wide(results)]
@@ -190,11 +190,11 @@ def _words(results: Results) -> str:
 
 
 NOTABLE = 1.2
-"""How much farther than expected runs or sessions lie apart before it is said."""
+"""Ratio of observed to expected scatter of runs or sessions from which it is reported."""
 
 
 def machine_wide(results: Results) -> list[str]:
-    """Return what is to be said of each machine's sessions, a sentence each; often nothing."""
+    """Return notes on an unusual common shift or scatter of each machine's sessions."""
     if not results.pairs:
         return []
     shown = nulls((result.verdict for result in results.cases), RuleR())

@@ -1,4 +1,4 @@
-"""The table of a comparison: what changed between two sides, case by case."""
+"""Format the comparison of two sides, and the trend of a case's accepted baselines."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ COLUMNS = ("verdict", "metric", "A", "B", "change", "interval", "limit", "runs")
 
 @dataclass(frozen=True, kw_only=True)
 class ComparedCase:
-    """One case that both sides have.
+    """Hold one case that both sides have.
 
     Attributes:
         metrics: One entry per metric, gated first; `baseline` is A, `now` is B.
-        reason: Why it may not be judged; "" where it was.
-        changed: What differs between the fingerprints: "engine.version 1.2.0 → 1.2.1".
+        reason: Why the case may not be judged; "" if it was judged.
+        changed: Differences of the fingerprints: "engine.version 1.2.0 → 1.2.1".
     """
 
     case: str
@@ -48,10 +48,10 @@ def comparison(
     notes: Sequence[str],
     width: int,
 ) -> list[str]:
-    """Return the table, what changed, what could not be compared, and one line of counts.
+    """Return the table, the changes, the cases that were not compared, and a line of counts.
 
     Args:
-        sides: What A and B are.
+        sides: Descriptions of A and B.
         alone: Case ids that only one side has, by "A" and "B".
     """
     lines = [
@@ -143,16 +143,15 @@ TREND_COLUMNS = ("date", "commit", "engine", "case", "runs", "value", "change", 
 
 @dataclass(frozen=True, kw_only=True)
 class Trend:
-    """What is shown.
+    """Hold the changes of a metric between accepted baselines.
 
     Attributes:
         points: Accepted baselines, oldest first; at least one.
-        versions: The engine of each.
-        steps: From each point to the next, one fewer than points.
-        since: Index of the point that the total starts from; None where no ratio may be formed
-            with any.
-        total: From there to the last point.
-        noise: Where the expected noise comes from.
+        versions: Engine version of each point.
+        steps: Change from each point to the next, one fewer than points.
+        since: Index of the oldest point that is comparable with the last; None if none is.
+        total: Change from that point to the last one.
+        noise: Source of the expected noise.
     """
 
     metric: str
@@ -168,11 +167,10 @@ class Trend:
 def trend_of(
     points: Sequence[TrendPoint], metric: str | None, rule: RuleR, notes: Sequence[str], noise: str
 ) -> Trend:
-    """Return the steps from point to point, oldest first, and the total.
+    """Return the changes from point to point, oldest first, and the total change.
 
-    The total starts from the oldest point that may be compared with the last. What is better or
-    worse is so among all of them. Without a metric it is the first that the last point has, gated
-    ones first.
+    "better" and "worse" are adjusted for the number of changes, see `trend.proven`. A `metric` of
+    None is the first known one of the last point.
     """
     last = points[-1]
     name = metric or next((name for name in last.means if name in METRICS), "throughput")
@@ -199,7 +197,7 @@ def trend_of(
 
 
 def trend(history: Trend, width: int) -> list[str]:
-    """Return the table, why what was refused, and the total."""
+    """Return the table, the reasons for missing ratios, and the total change."""
     cases = dict.fromkeys(point.case.id for point in history.points)
     rows = _trend_rows(history, several=len(cases) > 1)
     columns = [name if name != "value" else title(history.metric) for name in TREND_COLUMNS]

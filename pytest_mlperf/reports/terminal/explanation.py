@@ -1,4 +1,4 @@
-"""What a verdict rests on: every run, the baseline's, the accuracy, the machine and the engine."""
+"""Explain a verdict: its runs, the baseline's runs, accuracy, machine and engine."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def evidence(
     width: int,
     likely: Sequence[str] = (),
 ) -> list[str]:
-    """Return what a verdict rests on, in numbered sections of plain words and numbers.
+    """Return the evidence of a verdict in numbered sections.
 
     Args:
-        baseline: The baseline's runs as they are now; empty where there are none.
-        judged: How each gated metric was decided, one section each.
-        likely: Why it came out so, as a section of its own.
+        baseline: Present runs of the baseline; empty without a baseline.
+        judged: A section for each gated metric on how it was decided.
+        likely: A section on the likely causes.
     """
     verdict = result.verdict
     sections: list[Sequence[str]] = []
@@ -206,7 +206,7 @@ def _gate(metric: MetricVerdict) -> str:
 
 
 def environment(verdict: Verdict, width: int) -> list[str]:
-    """Return machine, engine and data of a verdict, as far as seen, and how fast the first was."""
+    """Return machine, engine and data of a verdict, and the machine's speed if it is known."""
     subject = verdict.subject
     if subject is None:
         return []
@@ -220,10 +220,10 @@ def environment(verdict: Verdict, width: int) -> list[str]:
 
 
 def wrapped(text: str, width: int) -> list[str]:
-    """Return a text in lines below a heading."""
+    """Return a text as indented lines for a section."""
     return fold(text, width, first=INDENT, rest=INDENT)
 
 
 def _minute(started: str) -> str:
-    """Return "2026-11-21 03:15" of an ISO 8601 time."""
+    """Return an ISO 8601 time to the minute: "2026-11-21 03:15"."""
     return started[:16].replace("T", " ")

@@ -1,7 +1,7 @@
-"""Lines, paragraphs and tables of a terminal's width.
+"""Lay out lines, paragraphs and tables for the width of a terminal.
 
-Every text that comes in here may be anybody's: what goes out has no control character in it but the
-colours that `table` was asked for.
+Every input text may be untrusted. The output has no control characters except the colours of
+`table`.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ Row = Mapping[str, str]
 
 @dataclass(frozen=True, kw_only=True)
 class TextTable:
-    """A table for the terminal, for Markdown and for HTML.
+    """Hold a table for the terminal, for Markdown and for HTML.
 
     Attributes:
-        rows: Texts by column; what is unknown is left out.
-        left: Columns of words; the others hold figures.
-        spare: Columns to leave out where it is too wide, the most dispensable first.
-        heading: What it is about; "" where that is said around it.
+        rows: Cells by column; unknown values are left out.
+        left: Left-aligned columns of words; the other columns hold figures.
+        spare: Columns to leave out if the table is too wide, the most dispensable first.
+        heading: Heading of the table; "" if the text around it is enough.
     """
 
     columns: Sequence[str]
@@ -45,12 +45,12 @@ class TextTable:
 
     @property
     def filled(self) -> tuple[list[str], list[list[str]]]:
-        """The columns that any row fills, and the texts of each row in them."""
+        """Columns with at least one cell, and the cells of each row in these columns."""
         kept = [name for name in self.columns if any(row.get(name) for row in self.rows)]
         return kept, [[row.get(name, "") for name in kept] for row in self.rows]
 
     def lines(self, width: int) -> list[str]:
-        """Return it as text of so many columns."""
+        """Return the lines of the table; leave out `spare` columns until it fits `width`."""
         return table(self.columns, self.rows, width, left=self.left, spare=self.spare)
 
 
@@ -58,7 +58,7 @@ _NO_BREAK = "\u00a0"
 
 
 def line(label: str, text: str) -> str:
-    """Return a labelled line that is meant to be copied: it is never folded."""
+    """Return a labelled line that is never folded, so that it can be copied."""
     return f"{label:<{LABEL_COLUMNS - 1}} {visible(text)}"
 
 
@@ -77,7 +77,7 @@ def paragraphs(label: str, texts: Sequence[str], width: int) -> list[str]:
 
 
 def fold(text: str, width: int, *, first: str = "", rest: str = "") -> list[str]:
-    """Return text folded between words; a word that is too long stays whole, to be copied."""
+    """Return text folded between words; a long word stays whole, so that it can be copied."""
     folded = textwrap.wrap(
         text.replace(" %", f"{_NO_BREAK}%"),
         max(width, 20),
@@ -106,8 +106,8 @@ def table(
     """Return a heading and a line per row, see `TextTable`; an empty column is left out.
 
     Args:
-        colour: Colour the words of the column "verdict"; that of a row with "failed" is red, and
-            "outcome" says which it is where the cell says more.
+        colour: Colour the cells of "verdict" by the row's "outcome", else by the cell itself; a
+            row with "failed" is red.
     """
     rows = [{name: visible(text) for name, text in row.items()} for row in rows]
     kept = [c for c in columns if any(row.get(c) for row in rows)]
@@ -139,6 +139,6 @@ def _coloured(cell: str, row: Row) -> str:
 
 
 def relative(path: Path) -> str:
-    """Return a path relative to the working folder where it lies below it."""
+    """Return a path relative to the working folder if the path is below that folder."""
     here = Path.cwd()
     return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)

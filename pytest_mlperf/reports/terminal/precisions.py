@@ -1,6 +1,6 @@
-"""What each precision costs in accuracy and gives in speed, beside a reference entry's.
+"""Compare the accuracy and speed of precisions with those of a reference engine entry.
 
-Ratios of speed are shown and never judged: a claim about one is tested by [[pairs]].
+Ratios of speed are shown but never judged; [[pairs]] in a suite test a claim about a ratio.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from pytest_mlperf.reports.terminal.layout import Row, TextTable, fold, paragrap
 
 @dataclass(frozen=True, kw_only=True)
 class Score:
-    """One score of an entry; differences are in the score's own points.
+    """Hold one score of an engine entry; differences are in the score's own points.
 
     Attributes:
-        needed: What the gate asks for; None where none was evaluated.
-        change: Against the reference entry; None for that itself, and where other samples were
-            judged.
+        needed: Score that the gate requires; None if no gate was evaluated.
+        change: Difference from the reference entry; None for the reference entry itself, and if
+            different samples were judged.
         low, high: The bounds that decided the paired comparison with the reference entry.
-        outcome: The worse word of gate and paired rule; None where neither was asked.
-        lower: The score is better when lower.
+        outcome: The worse outcome of gate and paired rule; None if neither was evaluated.
+        lower: Whether the score is better when lower.
     """
 
     metric: str
@@ -51,13 +51,14 @@ class Score:
 
 @dataclass(frozen=True, kw_only=True)
 class Speed:
-    """Throughput or latency of an entry.
+    """Hold the throughput or latency of an engine entry.
 
     Attributes:
         value: Geometric mean of the runs, SI units.
-        ratio: How many times better than the reference entry, whatever the metric's direction;
-            None where there is nothing comparable.
-        low, high: The worst and best quotient of two runs; None unless both have several.
+        ratio: Ratio to the reference entry, above 1 if better for either direction of the metric;
+            None if the two are not comparable.
+        low, high: Worst and best ratio of a run to a run of the reference entry; None unless both
+            entries have several runs.
     """
 
     value: float
@@ -68,13 +69,13 @@ class Speed:
 
 @dataclass(frozen=True, kw_only=True)
 class PrecisionEntry:
-    """One engine entry in one precision.
+    """Hold one engine entry in one precision.
 
     Attributes:
-        scores: What its accuracy test measured, gated scores only where any is.
-        accuracy: The word of that test; None where it was not run.
-        part: "128 of 500", samples scored and in the data set, where those are not the same.
-        performance: The word of that test; None where it was not run.
+        scores: Gated scores of its accuracy test, or all scores if none is gated.
+        accuracy: Outcome of its accuracy test; None if it did not run.
+        part: "128 of 500": samples scored, of those in the data set; "" if all were scored.
+        performance: Outcome of its performance test; None if it did not run.
     """
 
     case: Case
@@ -87,18 +88,18 @@ class PrecisionEntry:
 
     @property
     def name(self) -> str:
-        """The engine's name with the precision, as suites write it."""
+        """Engine name and precision: "vllm-fp8"."""
         return f"{self.case.engine}-{self.case.precision}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """What is compared with one reference entry: of one workload, scenario and accelerator.
+    """Hold entries of one workload, scenario, accelerator and profile, and their reference.
 
     Attributes:
-        reference: One of `entries`.
-        entries: The widest precision first.
-        metric: What their speed is.
+        reference: The reference entry, one of `entries`.
+        entries: All entries, the widest precision first.
+        metric: Name of the metric behind `PrecisionEntry.speed`.
     """
 
     profile: str
@@ -107,7 +108,7 @@ class Block:
     metric: str
 
     def label(self, entry: PrecisionEntry) -> str:
-        """Return what an entry is called here: its precision alone where that tells it apart."""
+        """Return an entry's label: its precision if the block has one engine, else its name."""
         several = len({each.case.engine for each in self.entries}) > 1
         return entry.name if several else entry.case.precision
 
@@ -120,12 +121,12 @@ class Block:
 
     @property
     def against(self) -> str:
-        """What the reference is called here."""
+        """Label of the reference entry."""
         return self.label(self.reference)
 
 
 UNMEASURED = frozenset({Outcome.ERROR, Outcome.INVALID})
-"""A performance test that ended so has no figure to show."""
+"""Outcomes of a performance test without a figure to show."""
 
 
 Tests = Mapping[str, CaseResult]
@@ -135,7 +136,7 @@ Tests = Mapping[str, CaseResult]
 def precision_section(
     results: Iterable[CaseResult], *, whole: bool = False
 ) -> tuple[list[TextTable], list[str]]:
-    """Return one table of the blocks in which an engine has several precisions, and remarks.
+    """Return a table of the blocks in which an engine has several precisions, and remarks.
 
     Args:
         whole: Name workload, engine, precision and reference in every row, so that rows can be
@@ -150,7 +151,7 @@ def precision_section(
 
 
 def blocks_of(results: Iterable[CaseResult]) -> list[Block]:
-    """Return what is compared with what, in the order of the session's tests."""
+    """Return the blocks of entries to compare, in the order of the session's tests."""
     cases: dict[Case, dict[str, CaseResult]] = defaultdict(dict)
     for result in results:
         if result.verdict.kind in {Kind.ACCURACY, Kind.PERFORMANCE}:
@@ -167,7 +168,7 @@ def blocks_of(results: Iterable[CaseResult]) -> list[Block]:
 
 
 def _width(case: Case) -> tuple[int, int]:
-    """Return the place of a precision: more bits first, bf16 before fp16 and fp8 before int8."""
+    """Return a sort key: more bits first, then bf before fp before int."""
     bits = re.search(r"\d+", case.precision)
     kinds = ("bf", "fp", "int")
     kind = next((i for i, name in enumerate(kinds) if case.precision.startswith(name)), len(kinds))
@@ -175,11 +176,11 @@ def _width(case: Case) -> tuple[int, int]:
 
 
 def _by_reference(cases: Sequence[Case]) -> Iterator[tuple[Case, Sequence[Case]]]:
-    """Yield reference entries, each with what is compared with it.
+    """Yield each reference case with the cases that are compared with it.
 
-    The reference is fp32, else the widest precision. An engine entry that has it and others is
-    compared with itself, so that a ratio is about the precision and not about the engine; all
-    others are compared with the first.
+    The reference precision is fp32, else the widest one. An engine that has it and others is
+    compared with itself, so that the ratio shows the precision and not the engine. Cases of other
+    engines are compared with the first reference.
     """
     first = next((case for case in cases if case.precision == "fp32"), cases[0])
     by_engine: dict[str, list[Case]] = defaultdict(list)
@@ -252,7 +253,7 @@ def _notes(tests: Tests) -> Iterator[str]:
 
 
 def _scores(verdict: Verdict, reference: CaseResult | None) -> tuple[Score, ...]:
-    """Return the scores that were judged, all of them where none was."""
+    """Return the judged scores, or all scores if none was judged."""
     before = reference.verdict if reference else None
     measured = dict(verdict.accuracy.scores) if verdict.accuracy else {}
     measured |= {m.metric: m.now for m in verdict.metrics if m.now is not None}
@@ -300,7 +301,7 @@ def _plain_change(
 
 
 def _values(result: CaseResult | None, metric: str) -> list[float]:
-    """Return the metric of every run that may be shown; none after an error."""
+    """Return the metric's values above 0 of valid runs; empty after ERROR or INVALID."""
     if result is None or result.verdict.outcome in UNMEASURED:
         return []
     valid = [run for run in result.verdict.runs if not run.invalid]
@@ -344,7 +345,7 @@ SPREAD_NOTE = "spread: lowest and highest ratio of two runs; it is no confidence
 
 
 def precision_table(blocks: Sequence[Block], *, whole: bool = False) -> TextTable:
-    """Return the table of all blocks: a row per score, at least one per entry."""
+    """Return the table of all blocks with a row per score, at least one per entry."""
     several = len(blocks) > 1
     about = "their reference" if several else f"{blocks[0].against}: {blocks[0].workload}"
     return TextTable(
@@ -400,7 +401,7 @@ def _speed_cells(entry: PrecisionEntry, block: Block) -> Row:
 
 
 def remarks(blocks: Sequence[Block]) -> list[str]:
-    """Return what is to be known about entries, each with its name, and what columns mean."""
+    """Return the notes on entries, with their case ids, and explanations of the columns."""
     notes = [
         f"{entry.case.id}: {note}"
         for block in blocks
@@ -419,14 +420,14 @@ def remarks(blocks: Sequence[Block]) -> list[str]:
 
 
 def origin(results: Results) -> str:
-    """Return when, from what and on what a session measured."""
+    """Return time, commit and hardware of a session as text."""
     when = results.started[:16].replace("T", " ")
     commit = f"commit {results.commit[:12]}" if results.commit else "no commit"
     return f"{when} UTC, {commit}, {'; '.join(hardware(results)) or 'hardware unknown'}"
 
 
 def hardware(results: Results) -> list[str]:
-    """Return each machine that a session measured on, in words."""
+    """Return each machine of a session as text: "8 x NVIDIA H200"."""
     machines: dict[str, None] = {}
     for result in results.cases:
         subject = result.verdict.subject
@@ -444,7 +445,7 @@ def hardware(results: Results) -> list[str]:
 
 
 def precision_lines(results: Results, width: int) -> list[str]:
-    """Return the section of the terminal: a table for each block; nothing without one."""
+    """Return the terminal's section on precisions; empty without a table."""
     tables, notes = precision_section(results.cases)
     lines: list[str] = []
     for one in tables:
@@ -461,9 +462,9 @@ def precision_lines(results: Results, width: int) -> list[str]:
 def precision_points(
     results: Iterable[CaseResult],
 ) -> tuple[list[tuple[Case, dict[str, Any]]], list[str]]:
-    """Return score over speed of each precision, in shares of the reference's, as values by field.
+    """Return points of score and speed by precision, relative to the reference, by field.
 
-    A workload has points if it has two. The second list names the entries without a point.
+    A block with fewer than two points is left out. The second list names entries without a point.
     """
     points, absent = list[tuple[Case, dict[str, Any]]](), list[str]()
     for block in blocks_of(results):
@@ -489,9 +490,9 @@ def _points(block: Block) -> tuple[list[tuple[Case, dict[str, Any]]], list[str]]
 
 
 def deciding(block: Block) -> Score | None:
-    """Return the reference's score that comes closest to its gate in any entry, or falls deepest.
+    """Return the reference's score with the least share of its gate, or of itself, in any entry.
 
-    None where the reference has no score above 0.
+    None if the reference has no score above 0.
     """
     nearest: list[tuple[float, Score]] = []
     for base in block.reference.scores:
@@ -503,7 +504,7 @@ def deciding(block: Block) -> Score | None:
 
 
 def _share(value: float, base: float, *, lower: bool) -> float:
-    """Return a score in per cent of another; above 100 it is better, whatever its direction."""
+    """Return a score as a percentage of another; above 100 is better, also if `lower`."""
     over, under = (base, value) if lower else (value, base)
     return 100 * over / under if under > 0 else math.nan
 

@@ -1,4 +1,4 @@
-"""The texts a user reads about what would run, and what was left out."""
+"""Format the plan of a session, and notices on tests that are left out."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pytest_mlperf.suite.plan import Planned
 
 
 def idle_in_words(seconds: float = WAIT_IDLE_S) -> str:
-    """Return how long a session may wait for an idle machine; "": it does not."""
+    """Return the longest waiting time for an idle machine as text; "" if it is 0."""
     return f" and up to {seconds:.0f} s waiting for an idle machine" if seconds else ""
 
 
@@ -32,13 +32,12 @@ def plan(
     measured: Costs | None = None,
     idle_s: float = WAIT_IDLE_S,
 ) -> list[str]:
-    """Return the cases that would run, with the time they need at least and at most.
+    """Return the cases of a session with their shortest and longest time.
 
     Args:
-        tests: The tests of each, by suite file and case id.
-        measured: What earlier sessions took, by suite file and case id; others are planned from
-            the lengths in their suite.
-        idle_s: So long the session waits for an idle machine at most.
+        tests: Kinds of test of each case, by suite file and case id.
+        measured: Costs in earlier sessions; other cases are planned from their suite.
+        idle_s: Longest waiting time for an idle machine.
     """
     costs = [cost_of(planned, measured or {}) for planned in cases]
     rows = [
@@ -76,7 +75,7 @@ def plan(
 
 
 def gaps(cases: Iterable[Testable], width: int) -> list[str]:
-    """Return which cases are not run as their round does, or have no accuracy test for its gate."""
+    """Return the cases that deviate from their MLPerf round or lack its accuracy test."""
     suites = [case.suite for case in cases if isinstance(case, Planned)]
     counts = Counter(gap for suite in suites for gap in suite.gaps)
     return [
@@ -94,7 +93,7 @@ def notices(
     *,
     action: str = "deselected",
 ) -> list[str]:
-    """Return what was left out, or planned for other machines."""
+    """Return notices on uncollected suites and on tests for other accelerators."""
     lines = []
     if uncollected:
         folders = set()
@@ -111,7 +110,7 @@ def notices(
 
 
 def skips(reasons: Mapping[str, int], width: int) -> list[str]:
-    """Return why tests were skipped: a run that measured nothing must not look green."""
+    """Return reasons for skipped tests: a session without measurements must not look passed."""
     return [
         line
         for reason, count in reasons.items()
@@ -130,12 +129,12 @@ def whole_plan(
     confirm: str,
     idle_s: float,
 ) -> list[str]:
-    """Return the plan of a session.
+    """Return the plan of a session and its additions.
 
     Args:
-        planned: What was collected, once for each test.
-        kinds: The tests of each case, by suite file and case id.
-        sessions: Earlier ones, which tell how long cases take.
+        planned: The case of each collected test.
+        kinds: Kinds of test of each case, by suite file and case id.
+        sessions: Earlier sessions, the source of case durations.
     """
     cases = list({(one.path, one.case.id): one for one in planned}.values())
     additions = more(cases, max_runs=max_runs, warmup=warmup, confirm=confirm)
@@ -149,7 +148,7 @@ def whole_plan(
 def more(
     planned: Sequence[Testable], *, max_runs: int, warmup: str = "auto", confirm: str = "auto"
 ) -> list[str]:
-    """Return what comes on top of a plan, in sentences."""
+    """Return sentences on warm-ups and extra runs that come on top of a plan."""
     pairs = [(one.a, one.b) if isinstance(one, PlannedPair) else (one,) for one in planned]
     cases = [case for pair in pairs for case in pair]
     first = {

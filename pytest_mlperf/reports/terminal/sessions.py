@@ -1,4 +1,4 @@
-"""A case over sessions in a terminal: its table, a line of blocks, a plot, and what changed."""
+"""Format the history of a case for a terminal: table, sparkline, plot and changes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COLUMNS = ("session", "commit", "engine", "runs", "value", "says")
 
 
 def session_lines(history: CaseHistory, width: int, *, rows: int = ROWS) -> list[str]:
-    """Return a history of at least one session: a table of the newest, a plot of all, changes."""
+    """Return a table of the newest sessions, a plot of all, and the changes of a history."""
     series, points = history.series, history.points
     name = title(series.metric)
     first, last = points[0].started[:10], points[-1].started[:10]
@@ -50,7 +50,7 @@ def session_lines(history: CaseHistory, width: int, *, rows: int = ROWS) -> list
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
-    """Return values as blocks between their least and their largest, each of some sessions."""
+    """Return values as block characters scaled to their range; a character may average several."""
     drawn = _thinned(values, width)
     low, high = min(drawn), max(drawn)
     reach = (high - low) or 1.0
@@ -91,7 +91,7 @@ def _says(point: SessionPoint, changed: LevelChange | None, *, accepted: bool) -
 
 
 def _plot(history: CaseHistory, width: int) -> list[str]:
-    """Return the level over sessions; "A" below marks accepted baselines, "^" changes."""
+    """Return a plot of values over sessions; "A" marks accepted baselines, "^" level changes."""
     values = history.values
     metric = history.series.metric
     drawn = _thinned(values, width - 12)

@@ -1,4 +1,4 @@
-"""The texts a user reads about verdicts: failure message, summary table, JUnit properties."""
+"""Format verdicts for a terminal: failure messages and the session's summary."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def failure(
 ) -> str:
     """Return the message of a failed test: verdict, command, likely cause, then the evidence.
 
-    Prose wraps, paths and commands do not.
+    Prose is wrapped; paths and commands are not.
     """
     lines = fold(first_line(verdict), width, rest="  ")
     if result.suite != IMPORTED:
@@ -113,7 +113,7 @@ def failure(
 
 
 def failure_message(results: Results, columns: int) -> Callable[[CaseResult], str]:
-    """Return what tells a failed test of a session as pytest did, in lines of so many columns."""
+    """Return a function that formats the failure message of a session's test, as pytest did."""
     verdicts = Siblings(result.verdict for result in results.cases)
     return lambda r: failure(r.verdict, r, columns, causes(r.verdict, None, verdicts))
 
@@ -163,7 +163,7 @@ def _changed(verdict: Verdict, likely_causes: Sequence[Cause]) -> list[str]:
 
 
 def _rule(verdict: Verdict, judged: MetricVerdict, *, together: bool) -> str:
-    """Return what a verdict rests on, and which promise it keeps."""
+    """Return the run counts of a verdict, and its error guarantee."""
     counts = f"{plural(judged.runs, 'run')} now, {judged.baseline.runs} in the baseline"
     promise = verdict.baseline.guarantee
     if promise is not None:
@@ -200,7 +200,7 @@ MAX_LISTED_ALIKE = 4
 
 
 def report(session: ReportedSession) -> str:
-    """Return the summary as a text."""
+    """Return the failure groups and the summary as plain text."""
     causes = group_sentences(failure_groups(session.results))
     lines = [line for cause in causes for line in fold(cause, session.columns)]
     lines += summary(session.results, session.columns, colour=False)
@@ -215,10 +215,10 @@ def summary(
     failures_shown: bool = False,
     precisions: bool = True,
 ) -> list[str]:
-    """Return the terminal summary: a table by case, what to do about it, one line of counts.
+    """Return the terminal summary: a table by case, advice, and a line of counts.
 
     Args:
-        failures_shown: The messages of failed tests are printed above: their reasons are left out.
+        failures_shown: Leave out the reasons of failed tests, whose messages are printed above.
         precisions: Compare the precisions of each workload.
     """
     of_case, unlisted = _listed(results)
@@ -268,7 +268,7 @@ def summary(
 
 
 def _listed(results: Results) -> tuple[dict[str, list[CaseResult]], Counter[str]]:
-    """Return the listed tests by case, and how many others there are by outcome."""
+    """Return the listed tests by case, and the number of unlisted tests by outcome."""
     of_case = defaultdict[str, list[CaseResult]](list)
     for result in results.cases:
         of_case[result.verdict.case.id].append(result)
@@ -285,7 +285,7 @@ def _listed(results: Results) -> tuple[dict[str, list[CaseResult]], Counter[str]
 
 
 def _facts(tests: Sequence[CaseResult]) -> Iterator[str]:
-    """Yield what is known of a case; of its tests, the first with most runs tells of them."""
+    """Yield the facts of a case; those on its runs are from its test with the most runs."""
     fullest = max(tests, key=lambda one: (len(one.verdict.runs), one.verdict.kind != Kind.ACCURACY))
     yield from declared(tests[-1]).values()
     yield from filter(None, (gate(one.verdict) for one in tests))
@@ -323,7 +323,7 @@ def _advice(results: Results, width: int) -> Iterator[list[str]]:
 
 
 def _sentences(results: Results) -> Iterator[tuple[str, str, str]]:
-    """Yield label, case and text of what is to be said of tests that did not fail."""
+    """Yield label, case id and text of the notes on tests that did not fail."""
     changes = {
         (one.verdict.case.id, one.verdict.baseline.changed)
         for one in results.cases
