@@ -34,7 +34,7 @@ def parsed_file(path: Path, root: Path) -> argparse.Namespace:
     """Return the command line that a file stands for.
 
     Args:
-        root: The project, for baselines that do not lie beside the file.
+        root: The project, for baselines outside the folder of the file.
 
     Raises:
         MlperfError: The file is no TOML, a key or its type is wrong, or a pattern fits no file.
@@ -114,7 +114,7 @@ class JudgeItem(pytest.Item):
     fails: bool
 
     def runtest(self) -> None:
-        """Fail by the outcome of the row; an open verdict is told by a warning."""
+        """Fail by the outcome of the row; warn about an open verdict."""
         cells = report.cells_of(self.row)
         self.user_properties += [(f"mlperf.{name}", text) for name, text in cells.items()]
         if self.fails:

@@ -55,7 +55,7 @@ REPEATED: Mapping[str, Any] = {"action": "append", "default": []}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what the command takes."""
+    """Declare the arguments of the command."""
     parser.set_defaults(root=Path())
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="files or folders")
     side = parser.add_mutually_exclusive_group()

@@ -117,7 +117,7 @@ class Reader:
     Attributes:
         title: Name of the tool in messages.
         recognise: Checks whether a document is a result of the tool, by its content.
-        read: Returns its runs; `run_of` fills in what all runs have.
+        read: Returns its runs; `run_of` fills in the common fields.
         of_folders: Whether the tool writes a folder for each run.
         suspicious: Returns metrics whose meaning may differ on both sides, and why, from the ratios
             of the metrics that both have.

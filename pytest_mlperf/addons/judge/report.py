@@ -136,7 +136,7 @@ def amount(value: float, unit: str) -> str:
 
 
 def as_json(result: FileComparison, sides: Sequence[str]) -> str:
-    """Return the comparison as JSON; values in the unit that stands beside them."""
+    """Return the comparison as JSON; each value has its unit."""
     content: dict[str, Any] = {
         "schema": 1,
         "outcome": str(result.outcome),
