@@ -92,7 +92,7 @@ DOCUMENT = Document(AcceptedRuns, schema=1, title="baseline of judge", anew=ANEW
 
 
 def place(name: str) -> Path:
-    """Return the file of a baseline; raise MlperfError if the name is no file name."""
+    """Return the file of a baseline; raise MlperfError if its name cannot be a file name."""
     if not _NAME.fullmatch(name):
         raise MlperfError(f"{name!r} is no name of a baseline: use letters, digits, '.', '_', '-'")
     return FOLDER / f"{name}.json"
@@ -118,7 +118,7 @@ def update(
     reason: str,
     session_by: str | None,
 ) -> str:
-    """Write runs into a baseline; return in words what was done.
+    """Write runs into a baseline; return a sentence about the change.
 
     "missing" writes a baseline that is not there, and adds sessions to one with fewer than four, if
     the runs are no drop and comparable. "replace" writes the runs in its place.

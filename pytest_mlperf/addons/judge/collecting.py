@@ -13,7 +13,7 @@ import pytest
 from pytest_mlperf import MlperfError
 from pytest_mlperf.addons.judge import report
 from pytest_mlperf.addons.judge.accepted import place
-from pytest_mlperf.addons.judge.command import add_arguments, failing, judged, new_side
+from pytest_mlperf.addons.judge.command import add_arguments, failing, judged, side_of
 from pytest_mlperf.addons.judge.rows import FileComparison, Row
 from pytest_mlperf.core.untrusted_text import nearest
 from pytest_mlperf.extension import broken
@@ -22,17 +22,10 @@ from pytest_mlperf.stores.foreign import read_toml
 TITLE = "file of judge"
 
 KEYS = {
-    "files": list,
-    "against": list,
-    "baseline": str,
-    "metrics": list,
-    "limits": dict,
-    "ignore": list,
+    **dict.fromkeys(("files", "against", "metrics", "ignore", "point"), list),
+    **dict.fromkeys(("baseline", "session_by", "fail_on"), str),
+    **dict.fromkeys(("limits", "columns"), dict),
     "allow_missing": bool,
-    "session_by": str,
-    "fail_on": str,
-    "columns": dict,
-    "point": list,
 }
 """Keys of a file, each an option of the command, and the types of their values."""
 
@@ -41,7 +34,7 @@ def parsed_file(path: Path, root: Path) -> argparse.Namespace:
     """Return the command line that a file stands for.
 
     Args:
-        root: The project, for baselines that do not lie beside the file.
+        root: The project, for baselines outside the folder of the file.
 
     Raises:
         MlperfError: The file is no TOML, a key or its type is wrong, or a pattern fits no file.
@@ -97,7 +90,7 @@ class JudgeFile(pytest.File):
         """Judge the files, and yield a test for each judged row."""
         try:
             parsed = parsed_file(self.path, self.config.rootpath)
-            result, sides = judged(parsed, new_side(parsed))
+            result, sides = judged(parsed, side_of(parsed, parsed.files))
         except MlperfError as error:
             raise self.CollectError(broken(str(error))) from None
         rows = [row for row in result.rows if row.outcome is not None]
@@ -121,7 +114,7 @@ class JudgeItem(pytest.Item):
     fails: bool
 
     def runtest(self) -> None:
-        """Fail by the outcome of the row; an open verdict is told by a warning."""
+        """Fail by the outcome of the row; warn about an open verdict."""
         cells = report.cells_of(self.row)
         self.user_properties += [(f"mlperf.{name}", text) for name, text in cells.items()]
         if self.fails:
@@ -133,7 +126,7 @@ class JudgeItem(pytest.Item):
     def _headline(self) -> str:
         cells = report.cells_of(self.row)
         moved = f"{cells['change']} (limit {cells['limit']})" if "change" in cells else ""
-        words = (str(self.row.outcome), self.row.title, moved, "at", self.row.point)
+        words = (str(self.row.outcome), self.row.quantity.title, moved, "at", self.row.point)
         note = f": {self.row.note}" if self.row.note else ""
         return broken(" ".join(filter(None, words)) + note)
 
@@ -141,9 +134,9 @@ class JudgeItem(pytest.Item):
         """Return the verdict and how it was reached."""
         if not isinstance(excinfo.value, JudgedError):
             return super().repr_failure(excinfo, style)
-        first = next(iter(self.sides), "")
-        texts = [self._headline(), f"before {first}", f"now {self.sides[1]}"]
-        return broken("\n".join([*texts, *self.result.changed, self.result.how])[:4000])
+        before, current = self.sides
+        texts = [self._headline(), f"before {before}", f"now {current}", *self.result.changed]
+        return "\n".join(broken(text[:500]) for text in (*texts, self.result.how))
 
     def reportinfo(self) -> tuple[Path, int, str]:
         """Return the file and the name of the test."""

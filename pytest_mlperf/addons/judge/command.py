@@ -55,7 +55,7 @@ REPEATED: Mapping[str, Any] = {"action": "append", "default": []}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what the command takes."""
+    """Declare the arguments of the command."""
     parser.set_defaults(root=Path())
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="files or folders")
     side = parser.add_mutually_exclusive_group()
@@ -133,7 +133,7 @@ def run(parsed: argparse.Namespace) -> int:
         raise MlperfError("--update needs --baseline NAME: the baseline to write")
     if not (parsed.plan or parsed.against or parsed.baseline):
         raise MlperfError("name the other side: --against FILE ..., or --baseline NAME; or --plan")
-    now, settings = _side(parsed, parsed.files), _settings(parsed)
+    now, settings = side_of(parsed, parsed.files), _settings(parsed)
     if parsed.plan:
         show(line for text in schedule(now.runs, settings) for line in fold(text, width()))
         return 0
@@ -159,7 +159,7 @@ def judged(parsed: argparse.Namespace, now: Side) -> tuple[FileComparison, tuple
     """Return the comparison that a command line asks for, and both sides in words."""
     settings = _settings(parsed)
     if parsed.against:
-        base = _side(parsed, parsed.against)
+        base = side_of(parsed, parsed.against)
     else:
         runs = accepted.load(parsed.baseline, parsed.root)
         named_runs = (replace(run, source=f"{parsed.baseline}: {run.source}") for run in runs)
@@ -170,11 +170,6 @@ def judged(parsed: argparse.Namespace, now: Side) -> tuple[FileComparison, tuple
         _in_words(now, parsed.files, settings),
     )
     return _compared(base, now, settings), sides
-
-
-def new_side(parsed: argparse.Namespace) -> Side:
-    """Return the runs that a command line asks to judge."""
-    return _side(parsed, parsed.files)
 
 
 def _compared(base: Side, now: Side, settings: Settings) -> FileComparison:
@@ -209,7 +204,8 @@ def _in_words(side: Side, names: Sequence[object], settings: Settings) -> str:
     return f"{plural(len(side.runs), 'run')} of {plural(sessions, 'session')}: {listed}"
 
 
-def _side(parsed: argparse.Namespace, files: Sequence[Path]) -> Side:
+def side_of(parsed: argparse.Namespace, files: Sequence[Path]) -> Side:
+    """Return the runs of files, read as a command line says."""
     side, field = read_side(files, _table(parsed)), parsed.session_by
     for run in side.runs:
         try:

@@ -10,7 +10,7 @@ import io
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -109,10 +109,6 @@ class ResultFile:
             ]
         return []
 
-    def file(self, name: str) -> ResultFile | None:
-        """Return a file of a folder; None if it is not there."""
-        return read_text(self.path / name) if (self.path / name).is_file() else None
-
 
 @dataclass(frozen=True, kw_only=True)
 class Reader:
@@ -121,19 +117,17 @@ class Reader:
     Attributes:
         title: Name of the tool in messages.
         recognise: Checks whether a document is a result of the tool, by its content.
-        read: Returns its runs; `run_of` fills in what all runs have.
+        read: Returns its runs; `run_of` fills in the common fields.
         of_folders: Whether the tool writes a folder for each run.
-        suspicious: Returns why a metric may have another meaning on both sides, from the ratios of
-            the metrics that both have; "" if it does not.
+        suspicious: Returns metrics whose meaning may differ on both sides, and why, from the ratios
+            of the metrics that both have.
     """
 
     title: str
     recognise: Callable[[ResultFile], bool]
     read: Callable[[ResultFile], Iterable[ToolRun]]
     of_folders: bool = False
-    suspicious: Callable[[Mapping[str, float]], Mapping[str, str]] = field(
-        default=lambda ratios: {}  # noqa: ARG005
-    )
+    suspicious: Callable[[Mapping[str, float]], Mapping[str, str]] | None = None
 
 
 def run_of(document: ResultFile, tool: str, index: int | None = None, **more: Any) -> ToolRun:
@@ -293,7 +287,7 @@ def redacted(text: str) -> str:
 def _recognised(document: ResultFile, table: Reader | None) -> Reader:
     folder = document.path.is_dir()
     candidates = {n: one for n, one in readers().items() if one.of_folders == folder}
-    fitting = {name: one for name, one in candidates.items() if one.recognise(document)}
+    fitting = {name: one for name, one in candidates.items() if _fits(name, one, document)}
     if table is not None and (document.rows or document.objects):
         return table
     if len(fitting) > 1:
@@ -311,6 +305,16 @@ def _recognised(document: ResultFile, table: Reader | None) -> Reader:
         f"{document.path}: {shape} of no known tool. Known are {titles}; for a table of your own "
         "name its columns with --column"
     )
+
+
+def _fits(name: str, reader: Reader, document: ResultFile) -> bool:
+    try:
+        return reader.recognise(document)
+    except MlperfError:
+        raise
+    except Exception as error:  # code of another package may raise anything
+        reason = f"{type(error).__name__}: {text_of(error)}"
+        raise EnvironmentFault(f"reader {name} cannot be used: it raised {reason}") from error
 
 
 def _shape(document: ResultFile) -> str:
@@ -334,7 +338,7 @@ def _documents(paths: Sequence[Path]) -> Iterator[tuple[ResultFile, bool]]:
 def _in_folder(folder: Path) -> Iterator[ResultFile]:
     """Yield a folder that is one result; else its files and folders, by name."""
     whole = ResultFile(path=folder)
-    if any(one.of_folders and one.recognise(whole) for one in readers().values()):
+    if any(one.of_folders and _fits(n, one, whole) for n, one in readers().items()):
         yield whole
         return
     for path in sorted(folder.iterdir()):

@@ -23,6 +23,7 @@ from pytest_mlperf.addons.judge.rows import (
     session_of,
 )
 from pytest_mlperf.core.rulings.sides import Pooled, pooled
+from pytest_mlperf.extension import some
 from pytest_mlperf.judge.decision import Answer
 from pytest_mlperf.judge.formulas import bound_of, raw
 from pytest_mlperf.judge.inputs import Direction
@@ -65,6 +66,12 @@ def compare(base: Sequence[ToolRun], now: Sequence[ToolRun], settings: Settings)
         scored += case.scored
     tasks += _curves(old, tasks)
     one_session = not interleaved and bool(tasks) and min(sessions) < 2 and max(sessions) < 3
+    documented = {(s.row.point, s.row.metric) for s in scored if s.has_documents}
+    totals = [
+        s for s in scored if (s.row.point, s.row.metric) in documented and not s.has_documents
+    ]
+    rows += [replace(s.row, outcome=None, note="judged by its documents below") for s in totals]
+    scored = [s for s in scored if s not in totals]
     alpha = RULE.alpha / max(len(tasks) + len(scored), 1)
     rows += _decided(
         tasks, alpha * len(tasks), settings, interleaved=interleaved, one_session=one_session
@@ -280,7 +287,7 @@ def _of_scores(scored: ScoredPoint, rule: RuleA) -> Row:
     row = replace(row, before=before, now=now, change=now - before, runs=(len(old), len(new)))
     sign = -1 if row.quantity.direction is Direction.LOWER else 1
     margin = max((row.limit or 0.0) * abs(before), 1e-9)
-    if all(score.samples for score in (*old, *new)):
+    if scored.has_documents:
         return _of_documents(
             row, [s.samples for s in old], [s.samples for s in new], sign, margin, rule
         )
@@ -348,7 +355,7 @@ def _changed(base: Sequence[ToolRun], now: Sequence[ToolRun]) -> Iterator[str]:
     for name in dict.fromkeys([*sides[0], *sides[1]]):
         before, after = (side.get(name, {"not recorded"}) for side in sides)
         if before != after:
-            yield f"{name}: {', '.join(sorted(before))} → {', '.join(sorted(after))}"
+            yield f"{name}: {some(sorted(before))} → {some(sorted(after))}"
 
 
 def _details(runs: Iterable[ToolRun]) -> dict[str, set[str]]:

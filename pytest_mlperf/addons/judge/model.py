@@ -85,7 +85,8 @@ def named(metric: str) -> Quantity | None:
     if not statistic or base not in JUDGED_QUANTITIES:
         return None
     whole = JUDGED_QUANTITIES[base]
-    tail = statistic == "max" or percentile(statistic) >= TAIL_FROM
+    rank = float(statistic[1:]) if statistic.startswith("p") else 0.0
+    tail = statistic == "max" or rank >= TAIL_FROM
     limit = max(whole.limit, TAIL_LIMIT) if tail else whole.limit
     return replace(whole, title=f"{statistic} {whole.title}", limit=limit)
 
@@ -94,11 +95,6 @@ def split(metric: str) -> tuple[str, str]:
     """Return base and statistic of a metric's name: ("ttft", "p99")."""
     match = _STATISTIC.fullmatch(metric)
     return (match["base"], match["statistic"]) if match else (metric, "")
-
-
-def percentile(statistic: str) -> float:
-    """Return the percentile of "p99.9"; 0 for another statistic."""
-    return float(statistic[1:]) if statistic[:1] == "p" and statistic != "p" else 0.0
 
 
 @dataclass(frozen=True, slots=True)

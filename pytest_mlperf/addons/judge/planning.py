@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from statistics import fmean, median
+from typing import NamedTuple
 
 from pytest_mlperf.addons.judge.judging import RULE
 from pytest_mlperf.addons.judge.model import ToolRun
@@ -18,18 +18,12 @@ from pytest_mlperf.judge.inputs import Direction
 MAX_PAIRS = 200
 
 
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """Hold the pairs of runs that a metric needs.
+class Plan(NamedTuple):
+    """Hold the pairs of runs that prove or exclude a drop of a metric's limit; None for too many.
 
-    Attributes:
-        pairs: Pairs that prove a drop of the limit and exclude it, each 95 times in 100; None for
-            more than `MAX_PAIRS`.
-        sd: Relative standard deviation of a run inside its session.
-        df: Degrees of freedom behind it; 0 if the files hold one run a session.
+    `sd` is the relative standard deviation of a run inside its session, `df` 0 if assumed.
     """
 
-    tool: str
     point: str
     metric: str
     pairs: int | None
@@ -59,13 +53,9 @@ def plans(runs: Sequence[ToolRun], settings: Settings) -> list[Plan]:
         squares = math.fsum((x - fmean(xs)) ** 2 for xs in sessions.values() for x in xs)
         df = sum(len(xs) - 1 for xs in sessions.values())
         variance, _ = RULE.inside_sessions(squares, df)
-        limit, direction = limits[key]
-        pairs = needed_pairs(math.sqrt(variance), -bound_of(direction, limit), len(values))
-        tool, name, metric = key
-        sd = math.sqrt(variance)
-        planned.append(
-            Plan(tool=tool, point=name, metric=metric, pairs=pairs, limit=limit, sd=sd, df=df)
-        )
+        (limit, direction), sd = limits[key], math.sqrt(variance)
+        pairs = needed_pairs(sd, -bound_of(direction, limit), len(values))
+        planned.append(Plan(*key[1:], pairs, limit, sd, df))
     return sorted(planned, key=lambda plan: -(plan.pairs or MAX_PAIRS + 1))
 
 

@@ -41,6 +41,11 @@ class ScoredPoint(NamedTuple):
     old: Sequence[MeasuredPoint]
     new: Sequence[MeasuredPoint]
 
+    @property
+    def has_documents(self) -> bool:
+        """Whether all runs have a score for each document."""
+        return all(m.point.scores[self.row.metric].samples for m in (*self.old, *self.new))
+
 
 class PointCase:
     """Prepare one point: compare its facts, then list what may be judged."""
@@ -209,7 +214,7 @@ class PointCase:
     def _check_meaning(self) -> None:
         """Replace metrics whose meaning may differ between the tool's versions by INVALID rows."""
         reader = readers().get(self.key[0])
-        if reader is None:
+        if reader is None or reader.suspicious is None:
             return
         ratios = {task.row.metric: task.ratio for task in self.tasks}
         suspicious = reader.suspicious(ratios)

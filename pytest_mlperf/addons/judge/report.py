@@ -45,7 +45,7 @@ def headline(result: FileComparison) -> str:
     reason = f": {row.note}" if row.note and outcome is Outcome.INVALID else ""
     if outcome is Outcome.INCONCLUSIVE:
         more += "; give more runs, or alternate both sides (--plan)"
-    return f"{words}  {row.title}{moved} at {row.point}{reason}{more}"
+    return f"{words}  {row.quantity.title}{moved} at {row.point}{reason}{more}"
 
 
 def lines(result: FileComparison, sides: Sequence[str], width: int) -> list[str]:
@@ -89,13 +89,15 @@ def _title(tool: str) -> str:
 
 def cells_of(row: Row) -> dict[str, str]:
     """Return the texts of a row by column."""
-    cells = {"verdict": str(row.outcome or "reported"), "metric": row.title}
+    cells = {"verdict": str(row.outcome or "reported"), "metric": row.quantity.title}
     if row.direction:
         cells["verdict"] += f", probably {'ok' if row.direction == 'ok' else 'a drop'}"
     for name, value in (("before", row.before), ("now", row.now)):
         if value is not None:
             unit = row.quantity.unit
-            cells[name] = amount(value, "" if row.title.startswith(unit) or "/s" in unit else unit)
+            cells[name] = amount(
+                value, "" if row.quantity.title.startswith(unit) or "/s" in unit else unit
+            )
     if row.change is not None and row.outcome is not Outcome.INVALID:
         cells["change"] = changed(row)
     if row.low is not None and row.high is not None and row.outcome is not Outcome.INVALID:
@@ -134,7 +136,7 @@ def amount(value: float, unit: str) -> str:
 
 
 def as_json(result: FileComparison, sides: Sequence[str]) -> str:
-    """Return the comparison as JSON; values in the unit that stands beside them."""
+    """Return the comparison as JSON; each value has its unit."""
     content: dict[str, Any] = {
         "schema": 1,
         "outcome": str(result.outcome),
@@ -224,7 +226,9 @@ def as_annotations(result: FileComparison, sides: Sequence[str]) -> str:  # noqa
         if row.outcome in {None, Outcome.OK, Outcome.IMPROVED}:
             continue
         moved = f" {changed(row)}" if row.change is not None else ""
-        text = broken(f"{row.outcome} {row.title}{moved} at {row.point} {row.note}".strip())
+        text = broken(
+            f"{row.outcome} {row.quantity.title}{moved} at {row.point} {row.note}".strip()
+        )
         commands.append(f"::{level}::{text.replace('%', '%25')}")
     return "".join(f"{command}\n" for command in commands)
 

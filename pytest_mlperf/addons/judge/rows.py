@@ -22,7 +22,7 @@ DECIDING = (
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Hold what the user decides.
+    """Hold the settings of a comparison.
 
     Attributes:
         limits: Smallest changes that matter, as shares, by metric or by base of metrics.
@@ -75,11 +75,6 @@ class Row:
     p: float | None = None
     direction: str | None = None
     absolute: bool = False
-
-    @property
-    def title(self) -> str:
-        """The metric in words."""
-        return self.quantity.title
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,7 +169,7 @@ JUDGED = (Direction.HIGHER, Direction.LOWER)
 def usual(names: Collection[str]) -> list[str]:
     """Return the metrics that are judged unless the user names some.
 
-    Of the rates of one run, which are proportional, the first of `RANKS`, and none beside the time
+    Of the rates of one run, which are proportional, the first of `RANKS`, and none with the time
     of a benchmark; of a latency its median, or its mean without one, and the 99th percentile.
     """
     rank = next((name for name in RANKS if name in names), None)

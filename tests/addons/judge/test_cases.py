@@ -190,9 +190,9 @@ def test_1a_a_file_that_changes_its_unit_is_converted(tmp_path: Path) -> None:
 
 
 def test_1b_a_derived_file_is_not_mixed_with_a_raw_one(tmp_path: Path) -> None:
-    before = runs_of(tmp_path / "a", lambda f: vllm(f, median_ttft_ms=120.0))
-    now = runs_of(tmp_path / "b", lambda f: inferencex(f, median_ttft=0.121), side=1)
-    result = judged(before, now)
+    old = runs_of(tmp_path / "a", lambda f: vllm(f, median_ttft_ms=120.0))
+    new = runs_of(tmp_path / "b", lambda f: inferencex(f, median_ttft=0.121), side=1)
+    result = judged(old, new)
 
     assert set(outcomes(result).values()) == {"INVALID"}
     assert "tool differs: vllm bench serve before, InferenceX now" in notes(result)
@@ -214,9 +214,9 @@ def test_2a_failed_requests_are_a_drop_and_latencies_are_not_compared(tmp_path: 
 
 
 def test_2b_failures_of_locust(tmp_path: Path) -> None:
-    before = {"count": 1000, "failures": 0, "average": 800.0}
-    now = {"count": 1250, "failures": 250, "average": 641.0}
-    result = both(tmp_path, locust, before, now, name="x_stats.csv")
+    old = {"count": 1000, "failures": 0, "average": 800.0}
+    new = {"count": 1250, "failures": 250, "average": 641.0}
+    result = both(tmp_path, locust, old, new, name="x_stats.csv")
 
     assert outcomes(result)["success_share"] == "PERF DROP"
     assert outcomes(result)["latency_p50"] == "INVALID"
@@ -231,6 +231,16 @@ def test_2c_a_file_without_failures_needs_equal_numbers(tmp_path: Path) -> None:
     assert "requests completed differs: 1000 before, 640 now" in notes(result)
 
 
+def test_2c_genai_perf_needs_equal_numbers_as_well(tmp_path: Path) -> None:
+    def make(factor: float, count: int) -> dict[str, Any]:
+        latency = {"unit": "ms", "avg": 900.0 * factor}
+        return {"request_latency": latency, "request_count": {"avg": count}, "input_config": {}}
+
+    result = both(tmp_path, make, {"count": 1000}, {"count": 640})
+
+    assert outcomes(result) == {"latency_mean": "INVALID"}
+
+
 # ---------------------------------------------------------------- 3: samples of one process
 
 CRITERION = {"mine": (10.0, 10.8), "a": (5.0, 5.4), "b": (3.0, 3.24), "c": (1.0, 1.08)}
@@ -238,7 +248,7 @@ CRITERION = {"mine": (10.0, 10.8), "a": (5.0, 5.4), "b": (3.0, 3.24), "c": (1.0,
 
 @pytest.mark.parametrize(("runs", "outcome"), [(1, "PROVISIONAL"), (10, "PERF DROP")])
 def test_3_samples_of_one_process_are_one_run(tmp_path: Path, runs: int, outcome: str) -> None:
-    before, now = (
+    old, new = (
         criterion(
             tmp_path / str(side),
             {name: times[side] for name, times in CRITERION.items()},
@@ -247,7 +257,7 @@ def test_3_samples_of_one_process_are_one_run(tmp_path: Path, runs: int, outcome
         )
         for side in (0, 1)
     )
-    result = judged(before, now)
+    result = judged(old, new)
 
     assert set(outcomes(result).values()) <= {outcome, "INCONCLUSIVE"}
     assert result.one_session is (runs == 1)
@@ -259,11 +269,11 @@ def test_3_samples_of_one_process_are_one_run(tmp_path: Path, runs: int, outcome
 
 
 def test_4_another_clock_is_another_machine(tmp_path: Path) -> None:
-    before = {"time": 1.0, "unit": "ms", "host_name": "ci-a"}
-    now = {"time": 1.14, "unit": "ms", "host_name": "ci-b", "mhz_per_cpu": 3160}
-    result = both(tmp_path, google, before, now)
-    allowed = both(tmp_path / "x", google, before, now, ignored=("CPU clock [MHz]",))
-    named = both(tmp_path / "y", google, before, {"time": 1.0, "unit": "ms", "host_name": "ci-b"})
+    old = {"time": 1.0, "unit": "ms", "host_name": "ci-a"}
+    new = {"time": 1.14, "unit": "ms", "host_name": "ci-b", "mhz_per_cpu": 3160}
+    result = both(tmp_path, google, old, new)
+    allowed = both(tmp_path / "x", google, old, new, ignored=("CPU clock [MHz]",))
+    named = both(tmp_path / "y", google, old, {"time": 1.0, "unit": "ms", "host_name": "ci-b"})
 
     assert outcomes(result) == {"time_mean": "INVALID"}
     assert "CPU clock [MHz] differs: 3600 before, 3160 now" in notes(result)
@@ -300,11 +310,19 @@ def test_5_the_state_of_the_cache_must_be_equal(
         assert "implausible" in notes(result)
 
 
+def test_5_the_cache_of_aiperf(tmp_path: Path) -> None:
+    shared = {"request_latency": 900.0, "input_sequence_length": 1000.0}
+    warm = {**shared, "usage_prompt_cache_read_tokens": 970.0}
+    cold = {**shared, "usage_prompt_cache_read_tokens": 12.0}
+
+    assert "cache hits differs: 0.97 before, 0.012 now" in notes(both(tmp_path, aiperf, warm, cold))
+
+
 # ---------------------------------------------------------------- 6: other work
 
 
 @pytest.mark.parametrize(
-    ("before", "now", "reason"),
+    ("old", "new", "reason"),
     [
         (
             {"num_prompts": 1000, "duration": 110.0, "output_throughput": 4650.0},
@@ -319,17 +337,17 @@ def test_5_the_state_of_the_cache_must_be_equal(
     ],
 )
 def test_6ab_other_work_is_not_compared(
-    tmp_path: Path, before: dict[str, Any], now: dict[str, Any], reason: str
+    tmp_path: Path, old: dict[str, Any], new: dict[str, Any], reason: str
 ) -> None:
-    result = both(tmp_path, vllm, before, now)
+    result = both(tmp_path, vllm, old, new)
 
     assert set(outcomes(result).values()) == {"INVALID"}
     assert reason in notes(result)
 
 
 def test_6c_asv_with_other_calls_per_sample(tmp_path: Path) -> None:
-    before, now = {"results": [0.010], "calls": 10}, {"results": [0.031], "calls": 1}
-    result = both(tmp_path, asv, before, now)
+    old, new = {"results": [0.010], "calls": 10}, {"results": [0.031], "calls": 1}
+    result = both(tmp_path, asv, old, new)
 
     assert set(outcomes(result).values()) == {"INVALID"}
     assert "calls per sample differs: 10 before, 1 now" in notes(result)
@@ -347,10 +365,10 @@ def points_of(folder: Path, concurrencies: tuple[int, ...], side: int) -> Path:
 
 
 def test_7a_a_point_that_is_gone_is_named(tmp_path: Path) -> None:
-    before = points_of(tmp_path / "a", (1, 8, 32, 64), 0)
-    now = points_of(tmp_path / "b", (1, 8, 32), 1)
-    result = judged(before, now)
-    allowed = judged(before, now, allow_missing=True)
+    old = points_of(tmp_path / "a", (1, 8, 32, 64), 0)
+    new = points_of(tmp_path / "b", (1, 8, 32), 1)
+    result = judged(old, new)
+    allowed = judged(old, new, allow_missing=True)
 
     assert outcomes(result)["concurrency 64: point"] == "INVALID"
     assert str(result.outcome) == "INVALID"
@@ -360,28 +378,28 @@ def test_7a_a_point_that_is_gone_is_named(tmp_path: Path) -> None:
 
 
 def test_7b_an_implausible_improvement_is_no_pass(tmp_path: Path) -> None:
-    before, now = {"a": 40.0, "b": 1.0}, {"a": 1.2, "b": 1.0}
+    old, new = {"a": 40.0, "b": 1.0}, {"a": 1.2, "b": 1.0}
 
     def make(factor: float, times: dict[str, float]) -> dict[str, Any]:
         return pytest_benchmark({name: time * factor for name, time in times.items()})
 
-    result = both(tmp_path, make, {"times": before}, {"times": now})
+    result = both(tmp_path, make, {"times": old}, {"times": new})
 
     assert outcomes(result) == {"a: time_p50": "INVALID", "b: time_p50": "ok"}
     assert "implausible improvement: check that the work was done" in notes(result)
 
 
 def test_7c_an_empty_folder_and_an_error_are_errors(tmp_path: Path) -> None:
-    before = runs_of(tmp_path / "a", lambda f: vllm(f, median_ttft_ms=100.0))
+    old = runs_of(tmp_path / "a", lambda f: vllm(f, median_ttft_ms=100.0))
     (tmp_path / "empty").mkdir()
     error = write(tmp_path / "failed" / "r.json", {"error": "server died"})
 
     with pytest.raises(MlperfError, match="no result file in it"):
-        judged(before, tmp_path / "empty")
+        judged(old, tmp_path / "empty")
     with pytest.raises(MlperfError, match="holds only an error"):
-        judged(before, error.parent)
+        judged(old, error.parent)
     with pytest.raises(MlperfError, match="holds only an error"):
-        judged(before, error)
+        judged(old, error)
 
 
 # ---------------------------------------------------------------- 8: values that are none
@@ -525,7 +543,7 @@ LOWER = {"exact_match,strict-match": 0.62, "exact_match_stderr,strict-match": 0.
 
 
 @pytest.mark.parametrize(
-    ("before", "now", "reason"),
+    ("old", "new", "reason"),
     [
         ({}, {"versions": {"gsm8k": 3}}, "task version differs: 2 before, 3 now"),
         ({}, {"n-shot": {"gsm8k": 0}}, "few-shot examples differs: 5 before, 0 now"),
@@ -534,11 +552,11 @@ LOWER = {"exact_match,strict-match": 0.62, "exact_match_stderr,strict-match": 0.
     ],
 )
 def test_11_another_test_is_not_compared(
-    tmp_path: Path, before: dict[str, Any], now: dict[str, Any], reason: str
+    tmp_path: Path, old: dict[str, Any], new: dict[str, Any], reason: str
 ) -> None:
     sides = [
-        write(tmp_path / "a" / "r.json", lm_eval(scores=SCORE, **before)),
-        write(tmp_path / "b" / "r.json", lm_eval(scores=LOWER, **now)),
+        write(tmp_path / "a" / "r.json", lm_eval(scores=SCORE, **old)),
+        write(tmp_path / "b" / "r.json", lm_eval(scores=LOWER, **new)),
     ]
     result = judged(*sides)
 
@@ -572,11 +590,11 @@ def test_11e_another_filter_is_another_score(tmp_path: Path) -> None:
 
 
 def test_12a_scores_are_paired_by_document(tmp_path: Path) -> None:
-    before = [1] * 700 + [0] * 300
-    now = [0] * 40 + [1] * 660 + [1] * 12 + [0] * 288
+    old = [1] * 700 + [0] * 300
+    new = [0] * 40 + [1] * 660 + [1] * 12 + [0] * 288
     sides = [
         write(tmp_path / s / "samples_gsm8k_2026-11-01T00-00-00.jsonl", samples(scores))
-        for s, scores in (("a", before), ("b", now))
+        for s, scores in (("a", old), ("b", new))
     ]
     result = judged(*sides)
 
@@ -600,16 +618,31 @@ def test_12b_totals_show_little(tmp_path: Path) -> None:
     assert "give the files of samples" in notes(result)
 
 
+def test_12_totals_are_reported_where_documents_are_judged(tmp_path: Path) -> None:
+    for side, stderr in (("a", 0.0145), ("b", 0.0145)):
+        scores = {"acc,none": 0.7, "acc_stderr,none": stderr}
+        write(tmp_path / side / "results.json", lm_eval(scores=scores, date=side == "b"))
+        name = "samples_gsm8k_2026-11-01T00-00-00.jsonl"
+        write(tmp_path / side / name, samples([1] * 700 + [0] * 300))
+    result = judged(tmp_path / "a", tmp_path / "b")
+
+    assert {(row.tool, str(row.outcome)) for row in result.rows} == {
+        ("lm-eval", "None"),
+        ("lm-eval-samples", "ok"),
+    }
+    assert str(result.outcome) == "ok"
+
+
 # ---------------------------------------------------------------- 13: recounted tokens
 
 
 def test_13a_tokens_that_the_client_counts_otherwise(tmp_path: Path) -> None:
     server = {"usage_completion_tokens": 1000.0}
-    before = {"request_latency": 6200.0, "output_sequence_length": 1000.0, **server}
-    before |= {"output_token_throughput": 160.0, "inter_token_latency": 6.1}
-    now = {"request_latency": 6300.0, "output_sequence_length": 130.0, **server}
-    now |= {"output_token_throughput": 20.6, "inter_token_latency": 47.0}
-    result = both(tmp_path, aiperf, before, now)
+    old = {"request_latency": 6200.0, "output_sequence_length": 1000.0, **server}
+    old |= {"output_token_throughput": 160.0, "inter_token_latency": 6.1}
+    new = {"request_latency": 6300.0, "output_sequence_length": 130.0, **server}
+    new |= {"output_token_throughput": 20.6, "inter_token_latency": 47.0}
+    result = both(tmp_path, aiperf, old, new)
 
     assert outcomes(result) == {
         "latency_mean": "ok",
@@ -620,11 +653,11 @@ def test_13a_tokens_that_the_client_counts_otherwise(tmp_path: Path) -> None:
 
 
 def test_13b_two_harnesses_are_not_compared(tmp_path: Path) -> None:
-    old = {"input_config": {}, "request_latency": {"unit": "ms", "avg": 6200.0}}
-    before = runs_of(tmp_path / "a", lambda f: {**old, "seed": f})
-    now = runs_of(tmp_path / "b", lambda f: aiperf(f, request_latency=6200.0), side=1)
+    export = {"input_config": {}, "request_latency": {"unit": "ms", "avg": 6200.0}}
+    old = runs_of(tmp_path / "a", lambda f: {**export, "seed": f})
+    new = runs_of(tmp_path / "b", lambda f: aiperf(f, request_latency=6200.0), side=1)
 
-    assert set(outcomes(judged(before, now)).values()) == {"INVALID"}
+    assert set(outcomes(judged(old, new)).values()) == {"INVALID"}
 
 
 # ---------------------------------------------------------------- 14: goodput
@@ -637,9 +670,9 @@ def test_14a_goodput_that_is_not_measured_any_more(tmp_path: Path) -> None:
 
 
 def test_14b_goodput_of_an_unknown_target(tmp_path: Path) -> None:
-    before, now = {"request_goodput": 7.0}, {"request_goodput": 2.1}
-    unknown = both(tmp_path / "a", vllm, before, now)
-    stated = both(tmp_path / "b", vllm, before, now, ignored=("goodput target",))
+    old, new = {"request_goodput": 7.0}, {"request_goodput": 2.1}
+    unknown = both(tmp_path / "a", vllm, old, new)
+    stated = both(tmp_path / "b", vllm, old, new, ignored=("goodput target",))
 
     assert outcomes(unknown) == {"goodput": "INVALID"}
     assert "--ignore 'goodput target'" in notes(unknown)
@@ -691,9 +724,9 @@ def test_15a_turns_are_compared_one_by_one(tmp_path: Path) -> None:
 
 
 def test_15b_summaries_need_equal_numbers_of_requests(tmp_path: Path) -> None:
-    before = {"time_to_first_token": 40.0, "request_count": 80.0}
-    now = {"time_to_first_token": 220.0, "request_count": 40.0, "request_latency": 1.0}
-    result = both(tmp_path, aiperf, {**before, "request_latency": 1.0}, now)
+    old = {"time_to_first_token": 40.0, "request_count": 80.0}
+    new = {"time_to_first_token": 220.0, "request_count": 40.0, "request_latency": 1.0}
+    result = both(tmp_path, aiperf, {**old, "request_latency": 1.0}, new)
 
     assert set(outcomes(result).values()) == {"INVALID"}
     assert "requests differs: 80 before, 40 now" in notes(result)

@@ -42,6 +42,8 @@ def test_tests_are_named_by_tool_metric_and_point(pytester: pytest.Pytester) -> 
     failure = cases["vllm[ttft_p50-concurrency 64]"]
     assert failure is not None
     assert str(failure.text).startswith("PERF DROP p50 TTFT +12.0 % (limit +5 %) at concurrency 64")
+    assert "\nbefore 5 runs of 5 sessions: " in str(failure.text)
+    assert "date" not in str(failure.text)
     assert cases["vllm[tpot_p50-concurrency 64]"] is None
     result.stdout.fnmatch_lines(["*FAILED llama.judge.toml::vllm?ttft_p50-concurrency 64?*"])
 

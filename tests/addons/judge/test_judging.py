@@ -50,16 +50,16 @@ def side(mean: float, days: Sequence[float], seed: int, sd: float = 0.01) -> lis
     return [run(mean * (1 + noise.gauss(0, sd)), day=day) for day in days]
 
 
-def verdict(base: Sequence[ToolRun], now: Sequence[ToolRun], **settings: Any) -> FileComparison:
-    return compare(base, now, Settings(**settings))
+def verdict(base: Sequence[ToolRun], new: Sequence[ToolRun], **settings: Any) -> FileComparison:
+    return compare(base, new, Settings(**settings))
 
 
 # ---------------------------------------------------------------- sessions
 
 
 def test_one_session_a_side_proves_nothing() -> None:
-    base, now = side(1.0, [0.0, 0.01, 0.02], 1), side(1.3, [1.0, 1.01, 1.02], 2)
-    result = verdict(base, now)
+    base, new = side(1.0, [0.0, 0.01, 0.02], 1), side(1.3, [1.0, 1.01, 1.02], 2)
+    result = verdict(base, new)
 
     assert result.one_session
     assert outcomes(result) == {"ttft_p50": "PROVISIONAL"}
@@ -77,17 +77,17 @@ def test_sessions_of_several_days_prove_a_drop_and_exclude_one() -> None:
 
 def test_a_host_and_a_commit_are_sessions_of_their_own() -> None:
     base = [run(1.0 + n / 1e3, host=f"h{n}") for n in range(5)]
-    now = [run(1.0 + n / 1e3, day=1.0, commit=f"c{n}") for n in range(5)]
+    new = [run(1.0 + n / 1e3, day=1.0, commit=f"c{n}") for n in range(5)]
 
-    assert verdict(base, now).rows[0].sessions == (5, 5)
+    assert verdict(base, new).rows[0].sessions == (5, 5)
 
 
 def test_a_field_tells_sessions_apart() -> None:
     base = [run(1.0 + n / 1e3, details={"label": f"s{n}"}) for n in range(4)]
-    now = [run(1.0 + n / 1e3, day=0.5, details={"label": f"t{n}"}) for n in range(4)]
+    new = [run(1.0 + n / 1e3, day=0.5, details={"label": f"t{n}"}) for n in range(4)]
 
-    assert verdict(base, now).one_session
-    assert verdict(base, now, session_by="label").rows[0].sessions == (4, 4)
+    assert verdict(base, new).one_session
+    assert verdict(base, new, session_by="label").rows[0].sessions == (4, 4)
 
 
 # ---------------------------------------------------------------- runs in turns
@@ -109,8 +109,8 @@ def in_turns(
 
 @pytest.mark.parametrize(("slower", "outcome"), [(1.0, "ok"), (1.1, "PERF DROP")])
 def test_runs_in_turns_on_one_host_are_final_on_the_first_day(slower: float, outcome: str) -> None:
-    base, now = in_turns(6, slower, ("h1", "h1"))
-    result = verdict(base, now)
+    base, new = in_turns(6, slower, ("h1", "h1"))
+    result = verdict(base, new)
 
     assert result.interleaved
     assert not result.one_session
@@ -129,9 +129,9 @@ def test_runs_in_turns_need_one_known_host() -> None:
 
 def test_blocks_of_runs_are_not_in_turns() -> None:
     base = [run(1.0 + n / 1e3, day=n / 100) for n in range(4)]
-    now = [run(1.0 + n / 1e3, day=(n + 4) / 100) for n in range(4)]
+    new = [run(1.0 + n / 1e3, day=(n + 4) / 100) for n in range(4)]
 
-    assert not verdict(base, now).interleaved
+    assert not verdict(base, new).interleaved
 
 
 # ---------------------------------------------------------------- points and curves
@@ -161,8 +161,8 @@ def test_a_curve_is_judged_as_one_beside_its_points() -> None:
 
 
 def test_a_curve_needs_all_its_points() -> None:
-    base, now = curve(1.0, 1, 0), curve(1.0, 2, 10)
-    part = [one for one in now if one.points[0].axis != 64]
+    base, new = curve(1.0, 1, 0), curve(1.0, 2, 10)
+    part = [one for one in new if one.points[0].axis != 64]
     result = verdict(base, part)
 
     assert outcomes(result)["concurrency 64: point"] == "INVALID"
@@ -185,7 +185,7 @@ def with_fact(value: str | float | None, day: float, **more: Any) -> ToolRun:
 
 
 @pytest.mark.parametrize(
-    ("before", "now", "more", "outcome", "note"),
+    ("old", "new", "more", "outcome", "note"),
     [
         ("a", "a", {}, "ok", ""),
         ("a", "b", {}, "INVALID", "model differs: a before, b now"),
@@ -201,15 +201,14 @@ def with_fact(value: str | float | None, day: float, **more: Any) -> ToolRun:
     ],
 )
 def test_conditions_must_be_equal(
-    before: str | float | None,
-    now: str | float | None,
+    old: str | float | None,
+    new: str | float | None,
     more: dict[str, Any],
     outcome: str,
     note: str,
 ) -> None:
-    base = [with_fact(before, float(day), **more) for day in range(5)]
-    new = [with_fact(now, float(day + 10), **more) for day in range(5)]
-    result = verdict(base, new)
+    base = [with_fact(old, float(day), **more) for day in range(5)]
+    result = verdict(base, [with_fact(new, float(day + 10), **more) for day in range(5)])
 
     assert outcomes(result) == {"ttft_p50": outcome}
     assert note in notes(result)
@@ -235,7 +234,7 @@ def requests(sent: int, failed: int | None, day: float) -> ToolRun:
 
 
 @pytest.mark.parametrize(
-    ("before", "now", "limits", "expected"),
+    ("old", "new", "limits", "expected"),
     [
         (0, 0, {}, {"ttft_p50": "ok"}),
         (0, 10, {}, {"success_share": "PERF DROP", "ttft_p50": "INVALID"}),
@@ -248,12 +247,12 @@ def requests(sent: int, failed: int | None, day: float) -> ToolRun:
     ],
 )
 def test_failed_requests_block_the_other_figures(
-    before: int | None, now: int | None, limits: dict[str, float], expected: dict[str, str]
+    old: int | None, new: int | None, limits: dict[str, float], expected: dict[str, str]
 ) -> None:
-    base = [requests(1000, before, day) for day in range(5)]
-    new = [requests(1000, now, day + 10) for day in range(5)]
+    base = [requests(1000, old, day) for day in range(5)]
+    current = [requests(1000, new, day + 10) for day in range(5)]
 
-    assert outcomes(verdict(base, new, limits=limits)) == expected
+    assert outcomes(verdict(base, current, limits=limits)) == expected
 
 
 def test_a_failure_in_one_run_is_invalid_and_not_dropped() -> None:
@@ -265,12 +264,12 @@ def test_a_failure_in_one_run_is_invalid_and_not_dropped() -> None:
 
 def test_a_value_that_one_run_lacks_is_named() -> None:
     base = side(1.0, range(5), 1)
-    now = side(1.0, range(10, 15), 2)
+    new = side(1.0, range(10, 15), 2)
     lacking = run(1.0, day=20)
     lacking = ToolRun(
         tool="vllm", source="gone.json", digest="x", points=(ToolPoint(name="one"),), started=2e9
     )
-    result = verdict(base, [*now, lacking])
+    result = verdict(base, [*new, lacking])
 
     assert outcomes(result) == {"ttft_p50": "INVALID"}
     assert "not measured in 1 of 6 runs of the new runs (gone.json)" in notes(result)
@@ -335,12 +334,12 @@ def test_usual_metrics(names: list[str], chosen: list[str]) -> None:
 
 
 def test_the_user_chooses_metrics_and_limits() -> None:
-    base, now = side(1.0, range(6), 1), side(1.11, range(10, 16), 2)
+    base, new = side(1.0, range(6), 1), side(1.11, range(10, 16), 2)
 
-    assert outcomes(verdict(base, now, metrics=("tpot",))) == {}
-    assert outcomes(verdict(base, now, metrics=("ttft",))) == {"ttft_p50": "PERF DROP"}
-    assert outcomes(verdict(base, now, limits={"ttft_p50": 0.2})) == {"ttft_p50": "ok"}
-    assert outcomes(verdict(base, now, limits={"ttft": 0.2})) == {"ttft_p50": "ok"}
+    assert outcomes(verdict(base, new, metrics=("tpot",))) == {}
+    assert outcomes(verdict(base, new, metrics=("ttft",))) == {"ttft_p50": "PERF DROP"}
+    assert outcomes(verdict(base, new, limits={"ttft_p50": 0.2})) == {"ttft_p50": "ok"}
+    assert outcomes(verdict(base, new, limits={"ttft": 0.2})) == {"ttft_p50": "ok"}
 
 
 def test_a_metric_of_unknown_direction_is_reported_with_a_question(tmp_path: Path) -> None:
@@ -376,8 +375,8 @@ def test_a_plan_is_enough_for_its_promise() -> None:
     for repeat in range(100):
         slower = 1.05 if repeat % 2 else 1.0
         base = [run(1 + noise.gauss(0, 0.01), day=p / 100) for p in range(pairs)]
-        now = [run(slower * (1 + noise.gauss(0, 0.01)), day=p / 100 + 1e-3) for p in range(pairs)]
-        outcome = outcomes(verdict(base, now))["ttft_p50"]
+        new = [run(slower * (1 + noise.gauss(0, 0.01)), day=p / 100 + 1e-3) for p in range(pairs)]
+        outcome = outcomes(verdict(base, new))["ttft_p50"]
         right += outcome == ("PERF DROP" if repeat % 2 else "ok")
     assert right >= 85
 
@@ -472,16 +471,16 @@ def test_sweeps_in_turns_are_judged_point_by_point() -> None:
 
 @pytest.mark.parametrize("factor", [0.1, 20.0])
 def test_a_change_of_another_order_is_judged_if_it_is_meant(factor: float) -> None:
-    base, now = side(1.0, range(6), 1), side(factor, range(10, 16), 2)
-    meant = verdict(base, now, ignored=("implausible change",))
+    base, new = side(1.0, range(6), 1), side(factor, range(10, 16), 2)
+    meant = verdict(base, new, ignored=("implausible change",))
 
-    assert outcomes(verdict(base, now)) == {"ttft_p50": "INVALID"}
+    assert outcomes(verdict(base, new)) == {"ttft_p50": "INVALID"}
     assert outcomes(meant) == {"ttft_p50": "improved" if factor < 1 else "PERF DROP"}
 
 
 def test_more_metrics_and_more_noise_never_make_a_verdict_surer() -> None:
-    base, now = side(1.0, range(5), 1, sd=0.02), side(1.06, range(10, 15), 2, sd=0.02)
-    row = verdict(base, now).rows[0]
+    base, new = side(1.0, range(5), 1, sd=0.02), side(1.06, range(10, 15), 2, sd=0.02)
+    row = verdict(base, new).rows[0]
     noisier = verdict(side(1.0, range(5), 1, sd=0.08), side(1.06, range(10, 15), 2, sd=0.08)).rows[
         0
     ]

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from pytest_mlperf import MlperfError
-from pytest_mlperf.addons.judge.files import ResultFile, read_text, readers
+from pytest_mlperf import EnvironmentFault, MlperfError
+from pytest_mlperf.addons.judge import files
+from pytest_mlperf.addons.judge.files import Reader, ResultFile, read_text, readers
 from pytest_mlperf.addons.judge.model import ToolRun
 from tests.addons.judge.files import DATA, document, read, write
 
@@ -220,7 +221,7 @@ EXPECTED: dict[str, tuple[str, dict[str, dict[str, float]]]] = {
     "lm-eval.json": ("lm-eval", {"gsm8k": {}, "wikitext": {}}),
     "samples_gsm8k_2026-11-12T08-00-00.jsonl": (
         "lm-eval-samples",
-        {"gsm8k, filter strict-match": {}, "gsm8k, filter flexible-extract": {}},
+        {"gsm8k": {}},
     ),
 }
 
@@ -315,8 +316,9 @@ def test_scores_are_read_with_their_errors_and_directions() -> None:
     assert (score.value, score.stderr) == (0.7513, 0.0119)
     assert of["wikitext"].scores["word_perplexity"].stderr is None
     assert of["wikitext"].quantities["word_perplexity"].direction == "lower"
-    samples = points("samples_gsm8k_2026-11-12T08-00-00.jsonl")["gsm8k, filter strict-match"]
-    assert len(samples.scores["exact_match"].samples) == 6
+    samples = points("samples_gsm8k_2026-11-12T08-00-00.jsonl")["gsm8k"].scores
+    assert list(samples) == ["exact_match,strict-match", "exact_match,flexible-extract"]
+    assert len(samples["exact_match,strict-match"].samples) == 6
 
 
 @pytest.mark.parametrize(
@@ -419,6 +421,12 @@ def test_gzip_and_byte_order_marks_are_read(tmp_path: Path) -> None:
     assert read([packed]).runs[0].points == read([marked]).runs[0].points
 
 
+def test_two_evaluations_in_one_file_of_samples_are_refused(tmp_path: Path) -> None:
+    text = (DATA / "samples_gsm8k_2026-11-12T08-00-00.jsonl").read_text("utf-8")
+    with pytest.raises(MlperfError, match="a document stands twice: two evaluations were appended"):
+        read([write(tmp_path / "r.jsonl", text + text)])
+
+
 def test_nan_is_no_figure(tmp_path: Path) -> None:
     content = {**document("vllm-serve.json"), "median_ttft_ms": math.nan}
     (run,) = read([write(tmp_path / "r.json", content)]).runs
@@ -507,3 +515,15 @@ def test_side_files_of_vllm_are_left_out(tmp_path: Path) -> None:
 
 def test_the_document_of_a_folder_is_no_text(tmp_path: Path) -> None:
     assert ResultFile(path=tmp_path).head == {}
+
+
+def test_a_reader_of_another_package_that_raises_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def recognise(document: ResultFile) -> bool:
+        raise KeyError("version")
+
+    mine = Reader(title="mine", recognise=recognise, read=lambda document: [])
+    monkeypatch.setattr(files, "readers", lambda: {"mine": mine})
+    with pytest.raises(EnvironmentFault, match="reader mine cannot be used: it raised KeyError"):
+        read([write(tmp_path / "r.json", {"a": 1})])

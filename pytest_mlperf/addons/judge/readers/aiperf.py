@@ -10,12 +10,14 @@ from typing import Any
 from pytest_mlperf.addons.judge.files import Reader, ResultFile, run_of
 from pytest_mlperf.addons.judge.model import Fact, ToolPoint, ToolRun
 from pytest_mlperf.addons.judge.readers.fields import (
+    CACHE_TOLERANCE,
     SECONDS_PER_UNIT,
     TOKENS,
     Values,
     mapping,
     moment,
     number,
+    per,
     plain,
     text,
     texts,
@@ -69,12 +71,11 @@ def _aiperf(document: ResultFile) -> Iterator[ToolRun]:
     raw = document.head
     schema = raw.get("schema_version")
     supported = schema is None or str(schema) in _SCHEMAS
-    started = moment(raw.get("start_time"))
     yield run_of(
         document,
         "aiperf",
         points=(_point(raw, errors_told=True),),
-        started=started,
+        started=moment(raw.get("start_time")),
         version=text(raw, "aiperf_version"),
         details=texts(mapping(raw, "run_info"), "random_seed", "variation_label"),
         notes=() if supported else (f"AIPerf's schema {schema} is unknown; its fields were read",),
@@ -116,13 +117,14 @@ def _point(raw: Mapping[str, Any], *, errors_told: bool) -> ToolPoint:
     output = _average(raw, "output_sequence_length")
     server_count = _average(raw, "usage_completion_tokens")
     client = "output tokens per request, counted by the client"
+    cached = next((_average(raw, key) for key in raw if key.startswith("usage_prompt_cache")), None)
     return ToolPoint(
         name=", ".join(words) or "one load",
         **values.fields,
         facts={
             "model": Fact(_setting(flat, "model_names") or _setting(flat, "model")),
             "tokenizer": Fact(_setting(flat, "tokenizer.name") or _setting(flat, "tokenizer")),
-            "requests": Fact(None if sent is None else float(sent)),
+            "requests": Fact(completed if sent is None else sent),
             "input tokens per request": Fact(
                 _average(raw, "input_sequence_length"), tolerance=TOKENS
             ),
@@ -133,6 +135,9 @@ def _point(raw: Mapping[str, Any], *, errors_told: bool) -> ToolPoint:
                 }
                 if server_count is not None
                 else {"output tokens per request": Fact(output, tolerance=TOKENS)}
+            ),
+            "cache hits": Fact(
+                per(cached, _average(raw, "input_sequence_length")), (), CACHE_TOLERANCE, True
             ),
             "goodput target": Fact(_setting(flat, "goodput"), ("goodput",), needed=True),
         },

@@ -63,12 +63,12 @@ def _asv(document: ResultFile) -> Iterator[ToolRun]:
     columns = raw.get("result_columns") or ["result", "params", "version"]
     about = document.path.parents[1] / "benchmarks.json"
     definitions = read_text(about).head if about.is_file() else {}
+    machine = mapping(raw, "params")
     points = [
         point
         for name, row in mapping(raw, "results").items()
-        for point in _asv_points(str(name), row, columns, definitions)
+        for point in _asv_points(str(name), row, columns, definitions, text(machine, "cpu"))
     ]
-    machine = mapping(raw, "params")
     yield run_of(
         document,
         "asv",
@@ -85,7 +85,7 @@ _ASV_METRICS = {"time": "time_p50", "timeraw": "time_p50", "mem": "memory", "pea
 
 
 def _asv_points(
-    name: str, row: Any, columns: list[str], definitions: Mapping[str, Any]
+    name: str, row: Any, columns: list[str], definitions: Mapping[str, Any], cpu: str | None
 ) -> Iterator[ToolPoint]:
     cells = dict(zip(columns, row, strict=False)) if isinstance(row, list) else {"result": row}
     results, params = cells.get("result"), cells.get("params") or []
@@ -97,6 +97,7 @@ def _asv_points(
         value = _cell(results, number)
         shown = f"({', '.join(map(str, combination))})" if combination else ""
         facts = {
+            "CPU": Fact(cpu),
             "benchmark version": Fact(plain(cells.get("version"))),
             "calls per sample": Fact(plain(_cell(cells.get("stats_number"), number))),
         }

@@ -134,14 +134,14 @@ def number(value: Any) -> float | None:
 
 
 def positive(value: Any, factor: float = 1.0) -> float | None:
-    """Return a number above 0 times a factor; tools write 0 and -1 for what is not measured."""
+    """Return a number above 0 times a factor; tools write 0 and -1 for missing figures."""
     value = number(value)
     scaled = value * factor if value is not None and value > 0 else 0.0
     return scaled if 1e-30 < scaled < 1e30 else None
 
 
 def whole(value: Any) -> int | None:
-    """Return a count; None for what is none."""
+    """Return a count, or None for another value."""
     value = number(value)
     return int(value) if value is not None and value >= 0 and value == int(value) else None
 

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from pytest_mlperf import MlperfError
 from pytest_mlperf.addons.judge.files import Reader, ResultFile, run_of
 from pytest_mlperf.addons.judge.model import (
     HIGHER,
@@ -62,10 +63,7 @@ def _results(document: ResultFile) -> Iterator[ToolRun]:
         started=moment(raw.get("date")),
         commit=text(raw, "git_hash"),
         version=text(raw, "lm_eval_version"),
-        details={
-            **texts(raw, "transformers_version"),
-            **texts(configuration, "batch_size", "model"),
-        },
+        details=texts({**configuration, **raw}, "transformers_version", "batch_size", "model"),
     )
 
 
@@ -126,37 +124,36 @@ def _is_samples(document: ResultFile) -> bool:
 
 
 def _samples(document: ResultFile) -> Iterator[ToolRun]:
-    """Yield one run; its points are the filters, its scores those of documents."""
+    """Yield one run of a task; its scores are named as those of the results file."""
     named = re.match(r"samples_(.+?)_\d{4}-", document.path.name)
-    task = named[1] if named else "samples"
-    by_filter: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    lines_by_filter: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for line in document.objects:
-        by_filter[str(line.get("filter", "none"))].append(line)
-    points = []
-    for name, lines in by_filter.items():
-        metrics = lines[0].get("metrics")
-        metrics = metrics if isinstance(metrics, list) else _numeric(lines[0])
-        scores: dict[str, TaskScore] = {}
-        for metric in metrics:
-            values = {
-                f"{line['doc_id']} {line.get('doc_hash', '')}": number(line.get(metric))
-                for line in lines
-            }
-            there = {key: value for key, value in values.items() if value is not None}
-            if there:
-                scores[metric] = TaskScore(sum(there.values()) / len(there), samples=there)
-        prompts = sorted(f"{line['doc_id']} {line.get('prompt_hash', '')}" for line in lines)
-        digest = hashlib.sha256("\n".join(prompts).encode()).hexdigest()[:16]
-        recorded = "prompt_hash" in lines[0]
-        points.append(
-            ToolPoint(
-                name=f"{task}, filter {name}" if name != "none" else task,
-                scores=scores,
-                quantities={metric: _quantity(metric, None) for metric in scores},
-                facts={"prompts": Fact(digest if recorded else None)},
+        lines_by_filter[str(line.get("filter", "none"))].append(line)
+    scores: dict[str, TaskScore] = {}
+    prompts = set()
+    for name, lines in lines_by_filter.items():
+        documents = [f"{line['doc_id']} {line.get('doc_hash', '')}" for line in lines]
+        if len(set(documents)) < len(lines):
+            raise MlperfError(
+                f"{document.path}: a document stands twice: two evaluations were appended to one "
+                "file; keep the lines of one of them"
             )
-        )
-    yield run_of(document, "lm-eval-samples", points=tuple(points))
+        prompts |= {f"{line['doc_id']} {line.get('prompt_hash', '')}" for line in lines}
+        metrics = lines[0].get("metrics")
+        for metric in metrics if isinstance(metrics, list) else _numeric(lines[0]):
+            values = zip(documents, (number(line.get(metric)) for line in lines), strict=True)
+            there = {key: value for key, value in values if value is not None}
+            if there:
+                score = TaskScore(sum(there.values()) / len(there), samples=there)
+                scores[str(metric) if name == "none" else f"{metric},{name}"] = score
+    digest = hashlib.sha256("\n".join(sorted(prompts)).encode()).hexdigest()[:16]
+    point = ToolPoint(
+        name=named[1] if named else "samples",
+        scores=scores,
+        quantities={metric: _quantity(metric, None) for metric in scores},
+        facts={"prompts": Fact(digest if "prompt_hash" in document.head else None)},
+    )
+    yield run_of(document, "lm-eval-samples", points=(point,))
 
 
 def _numeric(line: Mapping[str, Any]) -> list[str]:

@@ -165,7 +165,7 @@ def _size(row: Mapping[str, str]) -> Fact:
 
 
 def _cell(row: Mapping[str, str], column: str) -> float | None:
-    """Return a number; None for "N/A" and what is absent."""
+    """Return a number; None for "N/A" and absent columns."""
     try:
         return float(row.get(column) or "")
     except ValueError:

@@ -11,6 +11,7 @@ from pytest_mlperf.addons.judge.model import HIGHER, NEITHER, Fact, Quantity, To
 from pytest_mlperf.addons.judge.readers.fields import (
     SECONDS_PER_UNIT,
     Values,
+    facts_of,
     mapping,
     moment,
     number,
@@ -40,6 +41,7 @@ def _pytest_benchmark(document: ResultFile) -> Iterator[ToolRun]:
     machine, commit = (mapping(raw, key) for key in ("machine_info", "commit_info"))
     about = machine.get("cpu")
     cpu = plain(about.get("brand_raw")) if isinstance(about, Mapping) else plain(about)
+    cpus = plain(about.get("count")) if isinstance(about, Mapping) else None
     points = []
     for one in _list_of(document, "benchmarks"):
         stats = mapping(one, "stats")
@@ -49,7 +51,7 @@ def _pytest_benchmark(document: ResultFile) -> Iterator[ToolRun]:
             ToolPoint(
                 name=str(one.get("fullname") or one.get("name")),
                 **values.fields,
-                facts={"CPU": Fact(cpu), "machine": Fact(plain(machine.get("machine")))},
+                facts={"CPU": Fact(cpu), "CPUs": Fact(cpus)},
             )
         )
     yield run_of(
@@ -222,7 +224,7 @@ def _llama_bench(document: ResultFile) -> Iterator[ToolRun]:
         same = sum(point.name.partition(" #")[0] == name for point in points)
         values = Values()
         values.add("tokens_per_second", raw.get("avg_ts"))
-        facts = {title: Fact(plain(raw.get(key))) for title, key in _LLAMA_FACTS.items()}
+        facts = facts_of(raw, _LLAMA_FACTS)
         name = f"{name} #{same + 1}" if same else name
         points.append(ToolPoint(name=name, **values.fields, facts=facts))
     head = objects[0]

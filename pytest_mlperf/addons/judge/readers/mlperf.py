@@ -12,6 +12,8 @@ from pytest_mlperf.extension import read_point
 
 _LINE = re.compile(r"^[ *]*([^:\n]{2,60}?)\s*:\s*(\S[^\n]*?)\s*$", re.MULTILINE)
 
+_NUMBER = re.compile(r"\d+(\.\d+)?(e[+-]?\d+)?")
+
 _PERCENTILE = re.compile(
     r"(?P<rank>[\d.]+?)(\.?0*) percentile "
     r"(?P<kind>latency|first token latency|time to output token) \(ns\)"
@@ -37,7 +39,7 @@ def _is_summary(document: ResultFile) -> bool:
 
 def _loadgen(document: ResultFile) -> Iterator[ToolRun]:
     lines = dict(_LINE.findall(document.text))
-    numbers = {key: float(value) for key, value in lines.items() if _is_number(value)}
+    numbers = {key: float(value) for key, value in lines.items() if _NUMBER.fullmatch(value)}
     values = Values()
     for metric, keys in _SUMMARY_RATES.items():
         values.add(metric, next((numbers[key] for key in keys if key in numbers), None))
@@ -54,10 +56,6 @@ def _loadgen(document: ResultFile) -> Iterator[ToolRun]:
     )
     details = {"SUT": lines["SUT name"][:120]} if "SUT name" in lines else {}
     yield run_of(document, "loadgen", points=(point,), details=details)
-
-
-def _is_number(text: str) -> bool:
-    return re.fullmatch(r"\d+(\.\d+)?(e[+-]?\d+)?", text) is not None
 
 
 LOADGEN = Reader(title="LoadGen", recognise=_is_summary, read=_loadgen)

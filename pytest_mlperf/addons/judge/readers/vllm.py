@@ -48,6 +48,7 @@ def _is_serve(document: ResultFile) -> bool:
 
 
 def _serve(document: ResultFile) -> Iterator[ToolRun]:
+    read = {"date", "request_rate", *_FACTS.values()}
     for index, raw in enumerate(document.objects):
         yield run_of(
             document,
@@ -59,7 +60,9 @@ def _serve(document: ResultFile) -> Iterator[ToolRun]:
             commit=text(raw, "commit", "git_commit"),
             version=text(raw, "vllm_version", "version"),
             # Values of --metadata are further keys.
-            details=texts(raw, *(key for key, value in raw.items() if isinstance(value, str))),
+            details=texts(
+                raw, *(k for k, v in raw.items() if isinstance(v, str) and k not in read)
+            ),
             duration_s=positive(raw.get("duration")),
         )
 
