@@ -173,7 +173,7 @@ def test_scores_are_accepted_judged_and_replaced(own_project: Project) -> None:
     assert dropped.ret == 1
     verdict = newest(own_project)
     assert verdict.outcome is Outcome.ACC_DROP
-    assert verdict.headline == "top1 −5.00 points (−7.11 to −2.61); −0.50 exceeded"
+    assert sentence(verdict.headline) == "top1 −5.00 points (−7.11 to −2.61); −0.50 exceeded"
     (top1,) = verdict.paired
     assert (top1.baseline, top1.now, top1.margin, top1.down) == (100.0, 95.0, 0.5, 20)
     assert verdict.baseline.file == BASELINE
