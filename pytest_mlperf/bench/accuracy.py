@@ -233,7 +233,7 @@ class CaseAccuracy:
         return apart(self.accepted.baseline, self.accepted.scores, latest.scored)
 
     def records(self, policy: Policy) -> bool:
-        """Return whether this session records the scores, or the difference of a repeat."""
+        """Return whether this session records scores: new ones, or those of a further pass."""
         return self.may_record and policy.update in {
             "replace",
             "append" if self.accepted else "missing",

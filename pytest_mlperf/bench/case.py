@@ -232,7 +232,7 @@ class CaseRuns(CaseRunner):
         return set_by(self.record.history) if self.record else None
 
     def changes(self, subject: Subject) -> tuple[str, ...]:
-        """Return the differences from the performance baseline's system and first runs."""
+        """Return how the system and the session's first runs differ from the baseline's."""
         if self.record is None:
             return ()
         around = self.record.surroundings

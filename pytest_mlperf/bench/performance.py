@@ -57,7 +57,7 @@ from pytest_mlperf.core.verdict import MetricVerdict, Outcome, beside_accuracy
 REPLACE = f"or record anew with {REPLACE_OPTIONS}"
 
 RATE_BACK = f"latencies at different rates cannot be compared: set target_qps back, {REPLACE}"
-FIND_BACK = f"rates found under different conditions cannot be compared: set find back, {REPLACE}"
+FIND_BACK = f"rates of different searches cannot be compared: restore the former find, {REPLACE}"
 POINTS_BACK = f"means over other points cannot be compared: set points back, {REPLACE}"
 LENGTH_BACK = (
     "answers of another length are other work: look for stop tokens, templates and "

@@ -116,10 +116,10 @@ def compared(
     baseline's as pairs (2/n0), its usual two runs per session.
 
     By simulation (tests/core/test_control.py) with 8 baseline values of 4 sessions and 1 to 5
-    values now, sessions sharing 25 or 60 % of the variance, of noise 0.5 % at FLOOR_GPU and of 5 %
-    at FLOOR_CPU: an unchanged machine is off in 0 of 80,000 sessions with normal noise, and in
-    0.11 to 0.22 % with Student's t of 3 degrees of freedom. A machine that is slower in both
-    figures is detected in 95 % of the sessions from 3.7 % (CPU: 30 %) on.
+    values now, where 25 or 60 % of the variance is between sessions and the noise is 0.5 % (GPU) or
+    5 % (CPU): an unchanged machine is reported as changed in 0 of 80,000 sessions with normal
+    noise, and in 0.11 to 0.22 % with Student's t of 3 degrees of freedom. A machine that is slower
+    in both figures is detected in 95 % of the sessions from 3.7 % (CPU: 30 %) on.
 
     Source: moderated variance after G. K. Smyth (2004), doi:10.2202/1544-6115.1027.
     """

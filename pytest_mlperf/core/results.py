@@ -368,7 +368,7 @@ def suspected(suspects: Iterable[Suspect], result: CaseResult) -> Suspect | None
 
 
 def again(results: Iterable[CaseResult]) -> dict[int, Before]:
-    """Return date and metrics of results that were suspects before, by index, for `settle`."""
+    """Return the earlier SUSPECT verdicts, by the index of the result that has one."""
     return {
         index: Before(suspect.date[:10], suspect.metrics)
         for index, result in enumerate(results)

@@ -307,7 +307,9 @@ class _Block:
     def seconds(self, key: str) -> float:
         """Return a time that is written in nanoseconds; 0 if it is null."""
         if key not in self.raw:
-            raise self.wrong(key, "is missing: times in another unit are not known here")
+            raise self.wrong(
+                key, "is missing: the client of this version writes its times in nanoseconds"
+            )
         value = self.number(key) or 0.0
         if not 0 <= value < 1e18:
             raise self.wrong(key, f"is {value!r}, which is no time in nanoseconds")

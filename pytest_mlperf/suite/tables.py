@@ -289,7 +289,8 @@ class EngineEntry(Table):
     baseline_engine: BaselineEngine | None = Field(
         default=None,
         description=(
-            "Build of the baseline, to confirm drops by interleaved runs (--mlperf-confirm)."
+            "Build of the baseline (python, command, git or wheel): a drop is confirmed by runs of "
+            "both builds in turn (--mlperf-confirm)."
         ),
     )
     replicas: values.Replicas = Field(

@@ -151,7 +151,10 @@ def test_answers_of_reasoning_only_are_not_recorded(served: Project, model: Mode
     assert last(served).outcome is Outcome.RECORDED
     assert EMPTY in map(sentence, last(served).notes)
     recorded = baseline(served)
-    assert recorded.history[-1].reason == "first baseline; 20 of 60 answers are empty (--mlperf-accept-cut)"
+    assert (
+        recorded.history[-1].reason
+        == "first baseline; 20 of 60 answers are empty (--mlperf-accept-cut)"
+    )
     assert recorded.answers == {"answers": 60, "cut": 20, "empty": 20, "cut_reasoning": 20}
     again = served.run(*ACCURACY)
     assert again.ret == 0

@@ -318,7 +318,7 @@ class PerformanceProposal:
 
     @property
     def worse(self) -> list[str]:
-        """The gated metrics that get worse or are lost, each with its step."""
+        """The gated metrics that get worse or are lost, each with its old and new value."""
         return worsened(self.old.runs if self.old else (), self.new.runs, self.limits)
 
     def lines(self) -> Iterator[str]:

@@ -93,7 +93,8 @@ def interrupted(verdict: Verdict) -> Verdict:
 def reopened(verdict: Verdict, pairs: int) -> Verdict:
     """Reset the outcomes that depend on other pairs, to judge a verdict among more pairs.
 
-    Drops that interleaved runs proved stay; in older results also those with p < share / `pairs`.
+    A drop that interleaved runs proved stays a drop. So does one with p < FALSE_SHARE / `pairs` in
+    results of older versions, which have no interim analyses.
     """
     depends = {*DROP_OUTCOMES.values(), Outcome.SUSPECT}
 

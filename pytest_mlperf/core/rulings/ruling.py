@@ -447,7 +447,7 @@ def lost_of(run: Run | BaselineRun, metric: str, tolerated: float, *, margin: bo
 
 @dataclass(frozen=True, kw_only=True)
 class _Judging:
-    """Hold the rules for metrics: `rule` for one alone, `among` for one among all pairs."""
+    """Hold the rules: `rule` for one metric, `among` corrected for all pairs of case and metric."""
 
     rule: RuleR
     among: RuleR

@@ -69,7 +69,8 @@ class TokenTimes:
     Attributes:
         clock: Returns the time of a report [s].
         hidden: Tokens that were counted and not shown.
-        corrected: Whether some time per token divides by fewer tokens than all but one.
+        corrected: Whether a time per output token was divided by fewer than (tokens - 1), because
+            several tokens came together.
     """
 
     def __init__(self, limits_s: Limits = None) -> None:

@@ -241,7 +241,7 @@ class Edge(Protocol):
     """Callback for the begin (`first`) or the end of a window."""
 
     def __call__(self, *, first: bool) -> None:
-        """Handle the edge."""
+        """Act at the begin of a window if `first`, else at its end."""
 
 
 def order(settings: LoadGenSettings, run: str) -> list[float]:

@@ -237,7 +237,7 @@ def test_a_version_says_which_key_ends_a_log(
     tmp_path: Path, version: str, ends_whole: bool
 ) -> None:
     content = text({**values("Offline", "v1.0"), "loadgen_version": f"{version} @ 6958607d52"})
-    with pytest.raises(MlperfError, match="counts no errors" if ends_whole else "is cut"):
+    with pytest.raises(MlperfError, match="no count of errors" if ends_whole else "is cut"):
         parse_text(tmp_path / DETAIL, content)
     if ends_whole:
         assert parse_text(tmp_path / DETAIL, content, old=True).valid

@@ -294,7 +294,7 @@ class StampGaps:
         self._gaps_s.setdefault(token, []).append(ours_s - theirs_s)
 
     def take(self) -> str:
-        """Return a log line about the delays since the last call; "" if there were none."""
+        """Return a log line on how late token stamps were since the last call; "" for no stamps."""
         gaps_s, self._gaps_s = self._gaps_s, {}
         if not gaps_s:
             return ""

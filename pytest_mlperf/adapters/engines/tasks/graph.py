@@ -110,7 +110,7 @@ SEGMENTS = frozenset({"segment_ids", "token_type_ids"})
 
 
 def names(tensor: Tensor) -> frozenset[str]:
-    """Return the names of an input in a data set, without TensorFlow's ":0"."""
+    """Return the names under which a data set may give this input, without TensorFlow's ":0"."""
     name = tensor.name.removesuffix(":0")
     return next((each for each in (IDS, MASK, SEGMENTS) if name in each), frozenset({name}))
 

@@ -160,8 +160,8 @@ def tests_of(task: dict[str, Any]) -> Sequence[tuple[str, str]]:
 def run(function: Callable[..., Any], text: str) -> None:
     """Run a program with `text` as its stdin; the program may exit.
 
-    LiveCodeBench's decorators apply from the bottom: the three functions replace those of the
-    process's own stdin, which `from sys import stdin` binds, before sys.stdin is replaced.
+    As in LiveCodeBench, read, readline and readlines of the process's stdin are replaced first, and
+    sys.stdin afterwards: a program that wrote `from sys import stdin` reads through them.
     """
     lines = iter(text.split("\n"))
     functions: dict[str, Any] = {

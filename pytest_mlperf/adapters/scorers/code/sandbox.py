@@ -131,7 +131,7 @@ class StepResult:
 
 
 def readable_python() -> tuple[str, dict[str, str]]:
-    """Return this process's Python, outside its venv, and the paths that commands need for it."""
+    """Return the Python below this venv, and the paths to mount for it (path inside: outside)."""
     program = os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
     return program, visible_paths(
         program, os.path.realpath(Path(sysconfig.get_path("stdlib")).parent)
@@ -315,7 +315,7 @@ def _tried() -> str | None:
 
 
 def _hidden(secret: str, readable: dict[str, str]) -> list[str]:
-    """Return paths that a program must not see: a new file, and the folders of other users."""
+    """Return paths that a program must not see: the file `secret`, system and users' folders."""
     paths = [
         "/old",
         "/proc/1",
