@@ -262,7 +262,7 @@ BROKEN = [
     (config(rows=[1]), "key 'rows' is unknown; valid are num_embeddings_per_feature, "),
     (config(hotness=3), "hotness = 3 is not a list of whole numbers from 1 on"),
     (config(hotness=[3, 1, 0]), r"hotness = \[3, 1, 0\] is not a list of whole numbers"),
-    (config(embedding_dim=[8]), r"embedding_dim = \[8\] is not a whole number of at least 1"),
+    (config(embedding_dim=[8]), r"embedding_dim = \[8\] is not a whole number from 1 on"),
     (config(hotness=[3, 1]), "hotness has 2 features and num_embeddings_per_feature 3"),
     (config(embedding_dim=4), "last of dense_arch_layer_sizes is 8 and should be embedding_dim"),
     (config(over_arch_layer_sizes=[20, 2]), "last of over_arch_layer_sizes is 2 and should be 1"),
