@@ -10,14 +10,15 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from pytest_mlperf.core.case import Scenario
 from pytest_mlperf.core.errors import RunError
-from pytest_mlperf.core.numbers import plural
-from pytest_mlperf.core.reason import Key, Reason
 from pytest_mlperf.core.untrusted import parse_json
 from pytest_mlperf.stores.foreign import MAX_LOG_BYTES, UnfitError, read_regular
+
+if TYPE_CHECKING:
+    from pytest_mlperf.core.reason import Reason
 
 DETAIL = "mlperf_log_detail.txt"
 
@@ -145,6 +146,10 @@ class Detail:
     @property
     def reasons(self) -> tuple[Reason, ...]:
         """Reasons why LoadGen does not accept the run; empty if LoadGen accepts it."""
+        # A worker in another Python loads this module, and need not have pydantic.
+        from pytest_mlperf.core.numbers import plural
+        from pytest_mlperf.core.reason import Key, Reason
+
         texts = []
         if not self.valid:
             reasons = "; ".join(self.invalid_reasons) or "its log does not say why"
