@@ -12,7 +12,7 @@ from typing import Any
 from pytest_mlperf import MlperfError, Outcome
 from pytest_mlperf.addons.judge import accepted, report
 from pytest_mlperf.addons.judge.files import Reader, Side, read_side, refuse_shared
-from pytest_mlperf.addons.judge.judging import compare
+from pytest_mlperf.addons.judge.judging import IMPLAUSIBLE, compare
 from pytest_mlperf.addons.judge.model import JUDGED_QUANTITIES, named, split
 from pytest_mlperf.addons.judge.planning import schedule
 from pytest_mlperf.addons.judge.readers.table import column_of, reader_of
@@ -137,22 +137,51 @@ def run(parsed: argparse.Namespace) -> int:
     if parsed.plan:
         show(line for text in schedule(now.runs, settings) for line in fold(text, width()))
         return 0
-    recorded = parsed.against or not parsed.update or accepted.place(parsed.baseline).exists()
-    judgement = judged(parsed, now) if recorded else None
-    if judgement:
-        show(report.lines(*judgement, width()))
-        for form, file in reports:
-            write_whole(file, report.FORMATS[form](*judgement))
-    result = judgement[0] if judgement else None
     if parsed.update:
-        reason, action = parsed.reason, parsed.update
-        how = {"action": action, "reason": reason, "session_by": settings.session_by}
-        show([accepted.update(parsed.baseline, now.runs, result, **how)])
-    if result is None or parsed.update == "replace":
-        return 0
+        return _update(parsed, now, settings, reports)
+    return _status(_judge(parsed, now, reports), parsed)
+
+
+def _judge(
+    parsed: argparse.Namespace, now: Side, reports: Sequence[tuple[str, Path]]
+) -> FileComparison:
+    judgement = judged(parsed, now)
+    show(report.lines(*judgement, width()))
+    for form, file in reports:
+        write_whole(file, report.FORMATS[form](*judgement))
+    return judgement[0]
+
+
+def _status(result: FileComparison, parsed: argparse.Namespace) -> int:
     if result.outcome is Outcome.NOT_EVALUATED:
         return 2
     return int(result.outcome in failing(parsed.fail_on, one_session=result.one_session))
+
+
+def _update(
+    parsed: argparse.Namespace,
+    now: Side,
+    settings: Settings,
+    reports: Sequence[tuple[str, Path]],
+) -> int:
+    """Judge new runs by the baseline, then record them; refuse runs that could not be judged."""
+    itself = compare(now.runs, now.runs, settings)
+    if itself.outcome is Outcome.INVALID:
+        raise MlperfError(f"not recorded: {report.headline(itself)}")
+    replacing, kept = parsed.update == "replace", accepted.digests(parsed.baseline)
+    fresh = tuple(run for run in now.runs if run.digest not in kept)
+    if not (fresh or replacing):
+        show([f"{accepted.place(parsed.baseline)}: not changed: it has these runs"])
+        return 0
+    result = _judge(parsed, replace(now, runs=fresh), reports) if kept and fresh else None
+    runs = now.runs if replacing else fresh
+    how = {
+        "action": parsed.update,
+        "reason": parsed.reason,
+        "session_by": parsed.session_by,
+    }
+    show([accepted.update(parsed.baseline, runs, result, **how)])
+    return 0 if replacing or result is None else _status(result, parsed)
 
 
 def judged(parsed: argparse.Namespace, now: Side) -> tuple[FileComparison, tuple[str, str]]:
@@ -179,9 +208,14 @@ def _compared(base: Side, now: Side, settings: Settings) -> FileComparison:
         for name in (*settings.limits, *settings.metrics)
         if not any(name in (row.metric, split(row.metric)[0]) for row in result.rows)
     ]
-    if unknown and named(unknown[0]) is None:
+    unknown = [name for name in unknown if name in settings.metrics or named(name) is None]
+    if unknown:
         names = dict.fromkeys(row.metric for row in result.rows)
         raise MlperfError(f"no metric {unknown[0]!r} in these files{nearest(unknown[0], names)}")
+    facts = {name for run in (*base.runs, *now.runs) for p in run.points for name in p.facts}
+    for name in settings.ignored:
+        if name not in (*facts, "host", IMPLAUSIBLE):
+            raise MlperfError(f"--ignore {name!r}: no such condition{nearest(name, facts)}")
     notes = (*base.notes, *now.notes, *result.notes)
     if result.one_session:
         notes += (next(filter(PAIRS_TEXT.match, schedule((*base.runs, *now.runs), settings)), ""),)

@@ -9,6 +9,7 @@ import hashlib
 import io
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
@@ -18,7 +19,7 @@ from typing import Any
 
 from pytest_mlperf import EnvironmentFault, MlperfError
 from pytest_mlperf.addons.judge.model import ToolRun
-from pytest_mlperf.extension import inflate, parse_json, text_of
+from pytest_mlperf.extension import inflate, parse_json, some, text_of
 from pytest_mlperf.stores.foreign import content_of
 
 MAX_RESULT_BYTES = 512 * 2**20
@@ -29,7 +30,7 @@ MAX_VALUES = 20_000_000
 READER_GROUP = "pytest_mlperf.readers"
 
 _READ_SUFFIXES = (".json", ".jsonl", ".csv", ".txt", ".gz", ".ndjson")
-"""Files of a folder that are read; others are no results."""
+"""Files of a folder that must be readable; others may be anything."""
 
 _SIDE_FILES = (
     *(".pytorch.json", "mlperf_log_detail.txt", "mlperf_log_accuracy.json"),
@@ -68,16 +69,15 @@ class ResultFile:
         try:
             return [_json(self.text)]
         except ValueError as error:
-            lines = [line for line in self.text.splitlines() if line.strip()]
-            if len(lines) < 2:
-                raise MlperfError(_broken_json(self.path, self.text, error)) from None
+            whole = MlperfError(_broken_json(self.path, self.text, error))
+        lines = [line for line in self.text.splitlines() if line.strip()]
         values = []
         for position, line in enumerate(lines, start=1):
             try:
                 values.append(_json(line))
-            except ValueError as error:
+            except ValueError:
                 if position == 1:  # one JSON value over several lines
-                    raise MlperfError(_broken_json(self.path, self.text, error)) from None
+                    raise whole from None
                 raise MlperfError(
                     f"{self.path}: line {position} is no complete JSON: was the tool stopped while "
                     "it wrote? Remove the line, or measure again"
@@ -100,12 +100,18 @@ class ResultFile:
     @cached_property
     def rows(self) -> list[dict[str, str]]:
         """The rows of a CSV text with a heading; empty for another text."""
-        if self.text.lstrip()[:1] in ("{", "[") or "," not in self.text.partition("\n")[0]:
+        heading = self.text.partition("\n")[0]
+        separator = max(",;\t", key=heading.count)
+        if self.text.lstrip()[:1] in ("{", "[") or separator not in heading:
             return []
         with contextlib.suppress(csv.Error):
+            table = csv.DictReader(io.StringIO(self.text), delimiter=separator)
+            names = Counter(table.fieldnames)
+            if (name := max(names, key=lambda name: names[name])) and names[name] > 1:
+                raise MlperfError(f"{self.path}: two columns have the name {name!r}; rename one")
             return [
                 {name: value for name, value in row.items() if isinstance(name, str)}
-                for row in csv.DictReader(io.StringIO(self.text))
+                for row in table
             ]
         return []
 
@@ -205,23 +211,26 @@ def read_side(paths: Sequence[Path], table: Reader | None = None) -> Side:
     """
     runs: dict[str, ToolRun] = {}
     notes: list[str] = []
-    for document, explicit in _documents(paths):
+    unknown: list[str] = []
+    for document, explicit in _documents(paths, unknown):
         try:
             reader = _recognised(document, table)
-        except MlperfError as error:
+        except UnknownFormatError:
             if explicit:
                 raise
-            notes.append(f"left out: {error}")
+            unknown.append(document.path.name)
             continue
         for run in _read(reader, document):
             if not _is_distinct(run):
-                place = hashlib.sha256(str(document.path.resolve()).encode()).hexdigest()
-                run = replace(run, digest=f"{run.digest[:32]}{place[:32]}")  # noqa: PLW2901
+                place = f"{run.digest} {document.path.resolve()}".encode()
+                run = replace(run, digest=hashlib.sha256(place).hexdigest())  # noqa: PLW2901
             if run.digest in runs:
                 first = runs[run.digest].source
                 notes.append(f"{run.source} is the same run as {first}: counted once")
                 continue
             runs[run.digest] = run
+    if unknown:
+        notes.append(f"left out, of no known tool: {some(unknown)}")
     if not runs:
         reasons = "; ".join(notes) or "no result file in it"
         raise MlperfError(f"{' '.join(map(str, paths))}: {reasons}")
@@ -284,6 +293,10 @@ def redacted(text: str) -> str:
     return _SECRETS.sub(r"\g<key>***", text)
 
 
+class UnknownFormatError(MlperfError):
+    """Report a file of no known tool."""
+
+
 def _recognised(document: ResultFile, table: Reader | None) -> Reader:
     folder = document.path.is_dir()
     candidates = {n: one for n, one in readers().items() if one.of_folders == folder}
@@ -301,7 +314,7 @@ def _recognised(document: ResultFile, table: Reader | None) -> Reader:
         raise MlperfError(f"{document.path}: holds only an error: the tool measured nothing")
     shape = _shape(document)
     titles = ", ".join(sorted(reader.title for reader in readers().values()))
-    raise MlperfError(
+    raise UnknownFormatError(
         f"{document.path}: {shape} of no known tool. Known are {titles}; for a table of your own "
         "name its columns with --column"
     )
@@ -326,16 +339,16 @@ def _shape(document: ResultFile) -> str:
     return "a CSV table" if document.rows else "JSON" if document.values else "a text"
 
 
-def _documents(paths: Sequence[Path]) -> Iterator[tuple[ResultFile, bool]]:
-    """Yield documents, and whether the user named the file itself."""
+def _documents(paths: Sequence[Path], unknown: list[str]) -> Iterator[tuple[ResultFile, bool]]:
+    """Yield documents, and whether the user named the file; add other names to `unknown`."""
     for path in paths:
         if path.is_dir():
-            yield from ((one, False) for one in _in_folder(path))
+            yield from ((one, False) for one in _in_folder(path, unknown))
         else:
             yield read_text(path), True
 
 
-def _in_folder(folder: Path) -> Iterator[ResultFile]:
+def _in_folder(folder: Path, unknown: list[str]) -> Iterator[ResultFile]:
     """Yield a folder that is one result; else its files and folders, by name."""
     whole = ResultFile(path=folder)
     if any(one.of_folders and _fits(n, one, whole) for n, one in readers().items()):
@@ -343,9 +356,16 @@ def _in_folder(folder: Path) -> Iterator[ResultFile]:
         return
     for path in sorted(folder.iterdir()):
         if path.is_dir():
-            yield from _in_folder(path)
-        elif path.suffix in _READ_SUFFIXES and not path.name.endswith(_SIDE_FILES):
-            yield read_text(path)
+            yield from _in_folder(path, unknown)
+        elif not path.name.endswith(_SIDE_FILES):
+            try:
+                document = read_text(path)
+            except MlperfError:  # an empty or cut result is an error, a picture is none
+                if path.suffix in _READ_SUFFIXES:
+                    raise
+                unknown.append(path.name)
+            else:
+                yield document
 
 
 def _json(text: str) -> Any:

@@ -235,7 +235,8 @@ def _of_sides(task: JudgedMetric, side: Pooled, *, proven: bool, p: float) -> Ro
             row, outcome=Outcome.SUSPECT, note="a drop if judged alone, not among all rows"
         )
     if side.by_sessions:
-        return replace(row, outcome=Outcome.INCONCLUSIVE)
+        one = "one run alone is never a drop: give another" if min(row.runs) < 2 and proven else ""
+        return replace(row, outcome=Outcome.INCONCLUSIVE, note=one)
     return _unproven(row, task, side)
 
 

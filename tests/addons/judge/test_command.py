@@ -85,6 +85,8 @@ def test_one_session_a_side_is_provisional(say: Say, old: Path, slow: Path) -> N
         (("new", "--baseline", "x"), "baselines/judged/x.json: no such baseline; record one with"),
         (("new", "--baseline", "../x"), "'../x' is no name of a baseline"),
         (("new", "--against", "old", "--update", "missing"), "--update needs --baseline NAME"),
+        (("new", "--against", "old", "--metrics", "ttft_p50,ttft_p51"), "no metric 'ttft_p51'"),
+        (("new", "--against", "old", "--ignore", "nosuch"), "--ignore 'nosuch': no such condition"),
         (
             ("new", "--baseline", "x", "--update", "missing"),
             "--update needs --reason: why these runs are accepted",
@@ -321,8 +323,40 @@ def test_runs_of_two_measurements_are_no_baseline(say: Say, here: Path, old: Pat
     write(file, {**json.loads(file.read_text()), "num_prompts": 500, "completed": 500})
     text = say.ends(2, "judge", old, "--baseline", "x", "--update", "missing", "--reason", "a")
 
-    assert "prompts differs inside the runs: 1000 and 500 (run-3.json)" in text
+    assert "not recorded: INVALID" in text
+    assert "prompts differs inside the baseline: 1000, and 500 in" in text
     assert not (here / "baselines" / "judged" / "x.json").exists()
+
+
+def test_runs_that_could_not_be_judged_are_no_baseline(say: Say, here: Path, old: Path) -> None:
+    file = old / "run-3.json"
+    healthy = json.loads(file.read_text())
+    for defect in ({"completed": 500, "failed": 500}, {"median_ttft_ms": float("nan")}):
+        write(file, {**healthy, **defect})
+        text = say.ends(2, "judge", old, "--baseline", "x", "--update", "missing", "--reason", "a")
+        assert "not recorded: INVALID" in text
+    assert not (here / "baselines").exists()
+
+
+def test_runs_of_a_baseline_are_added_once_and_may_replace_it(
+    say: Say, here: Path, old: Path
+) -> None:
+    first, both = old / "run-0.json", (old / "run-0.json", old / "run-1.json")
+    more = ("--baseline", "x", "--reason", "a", "--update")
+    say.ends(0, "judge", first, *more, "missing")
+    again = say.ends(0, "judge", first, *more, "missing")
+    added = say.ends(0, "judge", *both, *more, "missing")
+    fewer = say.ends(0, "judge", first, *more, "replace")
+
+    assert "not changed: it has these runs" in again
+    assert "2 runs accepted" in added
+    assert "1 run accepted" in fewer
+
+
+def test_one_run_never_fails_and_says_so(say: Say, here: Path, old: Path, slow: Path) -> None:
+    text = say.ends(0, "judge", slow / "run-0.json", "--against", old)
+
+    assert "one run alone is never a drop: give another" in " ".join(text.split())
 
 
 # ---------------------------------------------------------------- plans and tables
@@ -360,6 +394,21 @@ def test_a_table_by_its_columns(say: Say, here: Path) -> None:
     assert first_line(text).startswith("PERF DROP  p50 latency +12.0 % at size 8")
     assert "steps" in other
     assert "no column 'p5'; its columns are size, p50 [ms], rate" in unknown
+
+
+def test_rows_of_one_case_are_all_kept(say: Say, here: Path) -> None:
+    """Also without a time, with a figure each, and with another separator."""
+    for side, folder in enumerate(("a", "b")):
+        rows = "".join(f"{12.5 * factor}\n" for factor in spread(side, 3))
+        write(here / folder / "t.csv", f"p50;more\n{rows}")
+    text = say.ends(0, "judge", "b", "--against", "a", "--column", "latency_p50=p50:ms")
+
+    assert "3 runs of" in text
+    assert "same run" not in text
+
+    write(here / "b" / "t.csv", "p50,p50\n1,2\n")
+    twice = say.ends(2, "judge", "b", "--against", "a", "--column", "latency_p50=p50:ms")
+    assert "two columns have the name 'p50'" in twice
 
 
 def test_json_lines_are_a_table_as_well(say: Say, here: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import math
 import shutil
 from pathlib import Path
@@ -489,7 +490,18 @@ def test_other_files_of_a_folder_are_named(tmp_path: Path) -> None:
 
     assert len(side.runs) == 1
     assert len(side.notes) == 1
-    assert "notes.txt: a text of no known tool" in side.notes[0]
+    assert side.notes[0] == "left out, of no known tool: notes.txt, plot.png"
+
+
+def test_results_of_a_folder_never_vanish(tmp_path: Path) -> None:
+    """Names do not matter, and a result that is cut is an error there too."""
+    shutil.copy(DATA / "vllm-serve.json", tmp_path / "result")
+    assert len(read([tmp_path]).runs) == 1
+
+    whole = json.dumps(json.loads((DATA / "vllm-serve.json").read_text("utf-8")), indent=2)
+    write(tmp_path / "cut.json", whole[: len(whole) // 2])
+    with pytest.raises(MlperfError, match="JSON that is cut off"):
+        read([tmp_path])
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

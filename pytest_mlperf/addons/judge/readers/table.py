@@ -59,6 +59,8 @@ def column_of(text: str) -> Column:
     if not (metric and name) or rest.count(":") > 2 or direction not in {"", *_DIRECTIONS}:
         raise ValueError(f"{text!r} is not METRIC=COLUMN[:UNIT[:higher|lower]]")
     quantity = named(metric)
+    if quantity and direction and _DIRECTIONS[direction] is not quantity.direction:
+        raise ValueError(f"{text!r}: the better {metric} is {quantity.direction}")
     in_seconds = quantity.unit == "s" if quantity else unit in SECONDS_PER_UNIT
     if quantity and in_seconds and unit not in SECONDS_PER_UNIT:
         units = ", ".join(("s", "ms", "us", "ns"))
