@@ -176,8 +176,8 @@ def looks(
     about = METRICS[metric.metric]
     bound = limit(metric.metric, metric.limit) if metric.limit else ""
     head = f"{title(metric.metric)}: {about.direction} is better, limit {bound}; {metric.outcome}"
-    old_values = values(record.runs, metric.metric) if record else []
-    new_values = values(runs, metric.metric)
+    old_values = values(record.runs, metric.metric, rule.tolerated) if record else []
+    new_values = values(runs, metric.metric, rule.tolerated)
     if metric.outcome is None or metric.low is None or metric.limit is None:
         note = sentence(metric.note or "no baseline")
         return [head.replace("None", "only reported"), *wrapped(f"Not judged: {note}", width)]

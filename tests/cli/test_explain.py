@@ -14,11 +14,12 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from pytest_mlperf.bench.policy import rule_for
-from pytest_mlperf.cli.explain import rule_of_pair, thresholds, turns
+from pytest_mlperf.cli.explain import looks, rule_of_pair, thresholds, turns
 from pytest_mlperf.core.measurement import RunHardware
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.numbers import change, percent
 from pytest_mlperf.core.results import CaseResult
+from pytest_mlperf.core.rulings.ruling import rule_on
 from pytest_mlperf.core.verdict import Verdict
 from pytest_mlperf.hardware.machine import detect
 from pytest_mlperf.judge.decision import Answer
@@ -37,6 +38,8 @@ from tests.cli.lab import (
     with_runs,
 )
 from tests.cli.text import Say, differing, flat, one_line, page, widest
+from tests.core.rulings.test_busy import run as busy_run
+from tests.core.rulings.test_ruling import OFFLINE, RULE, record
 from tests.reports import verdicts
 from tests.reports.verdicts import result, session
 from tests.stores.calibrated_here import calibrate
@@ -136,6 +139,16 @@ def test_a_baseline_that_changed_since_is_noticed(own_lab: Lab, say: Say) -> Non
         "The baseline's runs are missing, so the interim analyses cannot be repeated.",
     )
     assert differing(say, [(("explain", PERFORMANCE), 0, rest)]) == []
+
+
+def test_load_widens_the_interval_that_is_explained_as_it_did_the_verdicts() -> None:
+    """No change of the baseline is reported where other processes alone made the interval wide."""
+    rule, baseline = replace(RULE, tolerated=0.05), record(throughput=100.0)
+    for share in (0.0, 0.5):
+        loaded_runs = [busy_run(share, throughput=70.0 + 0.5 * (number % 2)) for number in range(5)]
+        (metric,) = rule_on(loaded_runs, baseline, OFFLINE, rule).metrics
+        text = one_line("\n".join(looks(metric, loaded_runs, baseline, rule, 80)))
+        assert "changed since" not in text, share
 
 
 def test_other_tests_and_sessions_are_explained(

@@ -202,7 +202,7 @@ def load(seen: Contention) -> Check:
     others = f"{in_words(replace(seen, waited_s=None))}{unreported}"
     if seen.foreign_s / (seen.cores * seen.window_s) <= TOLERATED_SHARE:
         return Check("machine", "load", "ok", f"idle: {others}")
-    do = "close other processes: a run that they slow down is INVALID"
+    do = "close other processes: they make verdicts INCONCLUSIVE"
     return Check("machine", "load", "note", f"busy: {others}", do)
 
 
