@@ -84,9 +84,10 @@ def test_fewer_accepted_drafts_are_a_drop_where_a_limit_names_them(
     result.assert_outcomes(failed=1)
     fell = project.verdicts("fell.json")["performance"]
     judged = {m.metric: m for m in fell.metrics if m.outcome}
-    assert judged["throughput"].outcome is Outcome.OK
+    drops = {name for name, m in judged.items() if m.outcome is Outcome.PERF_DROP}
+    assert drops == {"draft_acceptance", "draft_length"}
+    assert "throughput" in judged
     for name, change in {"draft_acceptance": -2 / 7, "draft_length": -0.8 / 3.8}.items():
-        assert judged[name].outcome is Outcome.PERF_DROP
         assert judged[name].change == pytest.approx(change, abs=0.01)
     result.stdout.re_match_lines(
         [
