@@ -227,14 +227,14 @@ def _says(look: Judged, metric: str, rule: RuleR) -> str:
             return "drop: whole interval worse than 0"
         case Answer.PROVISIONAL:
             differ = percent(look.robust_to or 0.0)
-            return f"provisional {look.direction}: holds if sessions differ < {differ}"
+            return f"provisional {look.direction}: holds if day-to-day variation < {differ}"
     return f"undecided: {_open(look, metric, rule)}"
 
 
 def _open(look: Judged, metric: str, rule: RuleR) -> str:
     worst, best = _ends(look, metric)
     if look.robust_to is not None:
-        return f"drop if sessions differ < {percent(look.robust_to)}"
+        return f"drop if day-to-day variation < {percent(look.robust_to)}"
     if look.runs_used == 1 and is_worse(metric, 0.0, best):
         return "one run is never enough to fail"
     if look.runs_used == 1 and not is_worse(metric, _signed(look.limit, metric), worst):

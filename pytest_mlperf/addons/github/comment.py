@@ -94,7 +94,7 @@ def _judged_by(paths: Sequence[str]) -> str:
 def _accepting(results: Results) -> Iterator[str]:
     fell = [r for r in results.cases if r.failed and "accept" in dict(commands(r))]
     if fell:
-        yield "\nA drop that is meant is accepted by recording it, with a reason, for review:\n\n"
+        yield "\nTo accept an intended drop, record it with a reason, for review:\n\n"
     for suite in sorted({result.suite for result in fell}):
         options = '--mlperf-update=replace --mlperf-accept-regression --mlperf-reason "why"'
         yield f"- {code(f'pytest {suite} {options}')}\n"

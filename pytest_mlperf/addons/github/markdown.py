@@ -63,7 +63,7 @@ def opening(session: ReportedSession, before: str, after: str = "") -> Iterator[
     for text in machine_wide(results):
         yield f"\n{escape(text[0].upper() + text[1:])}.\n"
     lines = (f"- {code(one.test)}: {escape(one.reason)}\n" for one in absent)
-    yield from section("Planned, and without a result", lines)
+    yield from section("Planned tests without a result", lines)
 
 
 def _counts(results: Results) -> str:

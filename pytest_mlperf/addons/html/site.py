@@ -143,7 +143,9 @@ def write_site(
     Raises MlperfError if the folder has other content, or cannot be written.
     """
     if folder.exists() and not (folder / MARK).is_file() and any(folder.iterdir()):
-        raise MlperfError(f"{folder}: holds something that is no site of ours; name another folder")
+        raise MlperfError(
+            f"{folder}: contains files that are not of this site; name another folder"
+        )
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".site-", dir=folder.parent) as temporary:

@@ -94,7 +94,9 @@ DOCUMENT = Document(AcceptedRuns, schema=1, title="baseline of judge", anew=ANEW
 def place(name: str) -> Path:
     """Return the file of a baseline; raise MlperfError if its name cannot be a file name."""
     if not _NAME.fullmatch(name):
-        raise MlperfError(f"{name!r} is no name of a baseline: use letters, digits, '.', '_', '-'")
+        raise MlperfError(
+            f"{name!r} is not a name of a baseline: use letters, digits, '.', '_', '-'"
+        )
     return FOLDER / f"{name}.json"
 
 

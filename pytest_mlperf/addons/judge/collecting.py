@@ -44,7 +44,7 @@ def parsed_file(path: Path, root: Path) -> argparse.Namespace:
         if key not in KEYS:
             raise MlperfError(f"{path}: no key {key!r} in a {TITLE}{nearest(key, KEYS)}")
         if not isinstance(value, KEYS[key]):
-            raise MlperfError(f"{path}: {key} = {value!r} is no {KEYS[key].__name__}")
+            raise MlperfError(f"{path}: {key} = {value!r} is not a {KEYS[key].__name__}")
     if "files" not in content or ("against" in content) == ("baseline" in content):
         raise MlperfError(f"{path}: needs files, and either against or baseline")
     words = [*_files(path, content, "files")]

@@ -341,7 +341,7 @@ SPEED = (
     "speed: times better than the reference in the same session; not judged ([[pairs]] tests a "
     "claim about it)"
 )
-SPREAD_NOTE = "spread: lowest and highest ratio of two runs; it is no confidence interval"
+SPREAD_NOTE = "spread: lowest and highest ratio of two runs; it is not a confidence interval"
 
 
 def precision_table(blocks: Sequence[Block], *, whole: bool = False) -> TextTable:

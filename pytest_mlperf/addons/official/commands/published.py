@@ -138,7 +138,7 @@ def select(parsed: argparse.Namespace) -> Iterator[PublishedFigure]:
     if not figures:
         per = {"watt": " has its power in watts", "accelerator": " has accelerators"}
         raise MlperfError(
-            f"no official result that fits{per.get(parsed.per, '')}: ask for less at once, or for "
+            f"no official result matches{per.get(parsed.per, '')}: use fewer filters, or "
             "--division all"
         )
     yield from sorted(figures, key=_order)

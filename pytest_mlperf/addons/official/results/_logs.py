@@ -136,4 +136,4 @@ def _number(path: Path, name: str, text: str) -> float | int:
     try:
         return int(text) if text.isascii() and text.isdigit() else float(text)
     except ValueError:
-        raise MlperfError(f"{path}: {name!r} is no number: {text!r}") from None
+        raise MlperfError(f"{path}: {name!r} is not a number: {text!r}") from None
