@@ -73,7 +73,7 @@ def _row(results: Results, result: CaseResult, metric: MetricVerdict | None) -> 
             "detectable": metric.baseline.detectable,
             "runs_baseline": metric.baseline.runs,
             "metric": metric.metric,
-            "unit": METRICS[metric.metric].unit if metric.metric in METRICS else "",
+            "unit": getattr(METRICS.get(metric.metric), "unit", ""),
             "metric_verdict": str(metric.outcome or "reported"),
         }
     return row

@@ -143,7 +143,7 @@ def gated(result: CaseResult) -> list[MetricVerdict]:
     verdict = result.verdict
     if not verdict.kind.is_of_runs:
         return []
-    return [m for m in verdict.metrics if m.outcome is not None and m.metric in METRICS]
+    return [m for m in verdict.metrics if m.outcome is not None and METRICS.get(m.metric)]
 
 
 def grouped(results: Sequence[CaseResult]) -> list[Grouped]:

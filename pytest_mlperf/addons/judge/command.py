@@ -13,7 +13,7 @@ from pytest_mlperf import MlperfError, Outcome
 from pytest_mlperf.addons.judge import accepted, report
 from pytest_mlperf.addons.judge.files import Reader, Side, read_side, refuse_shared
 from pytest_mlperf.addons.judge.judging import IMPLAUSIBLE, compare
-from pytest_mlperf.addons.judge.model import JUDGED_QUANTITIES, named, split
+from pytest_mlperf.addons.judge.model import BASES, named, split
 from pytest_mlperf.addons.judge.planning import schedule
 from pytest_mlperf.addons.judge.readers.table import column_of, reader_of
 from pytest_mlperf.addons.judge.rows import FileComparison, Settings, session_of
@@ -292,4 +292,4 @@ def _table(parsed: argparse.Namespace) -> Reader | None:
     try:
         return reader_of(list(map(column_of, parsed.column)), parsed.point)
     except ValueError as error:
-        raise MlperfError(f"--column {error}; metrics: {', '.join(JUDGED_QUANTITIES)}") from None
+        raise MlperfError(f"--column {error}; metrics: {', '.join(BASES)}") from None

@@ -10,7 +10,7 @@ from statistics import NormalDist, fmean
 
 from pytest_mlperf import Outcome
 from pytest_mlperf.addons.judge.files import readers
-from pytest_mlperf.addons.judge.model import JUDGED_QUANTITIES, RANKS, SUCCESS, ToolRun, split
+from pytest_mlperf.addons.judge.model import BASES, RANKS, ToolRun, split
 from pytest_mlperf.addons.judge.points import JudgedMetric, PointCase, ScoredPoint
 from pytest_mlperf.addons.judge.rows import (
     FileComparison,
@@ -90,13 +90,10 @@ def compare(base: Sequence[ToolRun], now: Sequence[ToolRun], settings: Settings)
 
 
 def _in_order(row: Row) -> tuple[bool, int, str]:
-    """Return a key that sorts the rows of a point as `JUDGED_QUANTITIES`, reported ones last."""
+    """Return a key that sorts the rows of a point as `BASES`, reported ones last."""
     base, statistic = split(row.metric)
-    place = _PLACES.get(base, len(_PLACES))
+    place = BASES.index(base) if base in BASES else len(BASES)
     return row.outcome is None, place, statistic.replace("mean", "")
-
-
-_PLACES = {name: place for place, name in enumerate((SUCCESS, *JUDGED_QUANTITIES))}
 
 
 def _points(

@@ -13,6 +13,7 @@ from pytest_mlperf.core.guarantees import (
     MISSING_OPTION,
     REPLACE_OPTIONS,
 )
+from pytest_mlperf.core.metrics import title
 from pytest_mlperf.core.numbers import change, percent, plural
 from pytest_mlperf.core.results import IMPORTED, Absent, CaseResult, Results
 from pytest_mlperf.core.rulings.multiplicity import nulls
@@ -20,7 +21,6 @@ from pytest_mlperf.core.verdict import SEVERITY, Outcome, Verdict
 from pytest_mlperf.judge.multiplicity import Null
 from pytest_mlperf.judge.rule_r import GATING_RUNS, RuleR
 from pytest_mlperf.reports.promises import BELOW_LIMIT_PROMISE, final_word
-from pytest_mlperf.reports.rows import title
 from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.reports.terminal.layout import unbroken
 
