@@ -38,6 +38,10 @@ if TYPE_CHECKING:
     from pytest_mlperf.core.untrusted import parse_json as parse_json
     from pytest_mlperf.core.untrusted_text import broken as broken
     from pytest_mlperf.core.untrusted_text import some as some
+    from pytest_mlperf.core.verdict import BaselineReference as BaselineReference
+    from pytest_mlperf.core.verdict import MetricBaseline as MetricBaseline
+    from pytest_mlperf.core.verdict import MetricVerdict as MetricVerdict
+    from pytest_mlperf.core.verdict import PairedVerdict as PairedVerdict
     from pytest_mlperf.hardware.devices import check_devices as check_devices
     from pytest_mlperf.hardware.host import usable_cores as usable_cores
     from pytest_mlperf.hookspecs import API as API
@@ -45,6 +49,8 @@ if TYPE_CHECKING:
     from pytest_mlperf.processes import answer_of as answer_of
     from pytest_mlperf.processes import ended as ended
     from pytest_mlperf.reports.formats import ReportedSession as ReportedSession
+    from pytest_mlperf.reports.formats import parse_report as parse_report
+    from pytest_mlperf.reports.formats import write_report as write_report
     from pytest_mlperf.reports.sentences import sentence as sentence
     from pytest_mlperf.stores.digests import sha256 as sha256
     from pytest_mlperf.stores.endpoints import END_EVENT as END_EVENT
@@ -56,6 +62,7 @@ if TYPE_CHECKING:
     from pytest_mlperf.stores.foreign import read_arrays as read_arrays
     from pytest_mlperf.stores.results import read_results as read_results
     from pytest_mlperf.stores.results import write_results as write_results
+    from pytest_mlperf.suite.benchmarks import benchmark_case as benchmark_case
 
 _ORIGINS = {
     "bench.foreign_runs": ("accept_runs", "judge_runs", "session_of"),
@@ -71,11 +78,12 @@ _ORIGINS = {
     "core.server": ("read_server",),
     "core.untrusted": ("inflate", "is_deeper", "parse_json"),
     "core.untrusted_text": ("broken", "some"),
+    "core.verdict": ("BaselineReference", "MetricBaseline", "MetricVerdict", "PairedVerdict"),
     "hardware.devices": ("check_devices",),
     "hardware.host": ("usable_cores",),
     "hookspecs": ("API",),
     "processes": ("ChildProcess", "answer_of", "ended"),
-    "reports.formats": ("ReportedSession",),
+    "reports.formats": ("ReportedSession", "parse_report", "write_report"),
     "reports.sentences": ("sentence",),
     "stores.digests": ("sha256",),
     "stores.endpoints": (
@@ -88,6 +96,7 @@ _ORIGINS = {
     "stores.endpoints_answers": ("read_answers",),
     "stores.foreign": ("read_arrays",),
     "stores.results": ("read_results", "write_results"),
+    "suite.benchmarks": ("benchmark_case",),
 }
 
 if not TYPE_CHECKING:  # else a type checker would accept any name

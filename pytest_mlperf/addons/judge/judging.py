@@ -81,6 +81,7 @@ def compare(base: Sequence[ToolRun], now: Sequence[ToolRun], settings: Settings)
     rows.sort(key=lambda row: (order.get((row.tool, row.point), len(order)), *_in_order(row)))
     return FileComparison(
         rows=tuple(rows),
+        runs=tuple(now),
         how=_how(tasks, scored, interleaved=interleaved),
         changed=tuple(_changed(base, now)),
         notes=tuple(dict.fromkeys(notes)),
@@ -343,6 +344,7 @@ def _of_documents(
         low=ends[0],
         high=ends[1],
         p=paired.p,
+        documents=(paired.samples, paired.down, paired.up),
         note=f"{paired.down:,} documents worse, {paired.up:,} better of {paired.samples:,}",
     )
 

@@ -123,8 +123,8 @@ def again(result: CaseResult) -> str:
 
 
 def may_be_recorded(result: CaseResult) -> bool:
-    """Check that a result has no handicap and no simulated accelerator."""
-    return not (result.handicap or result.pretended)
+    """Check that a result is of a suite, without a handicap and a simulated accelerator."""
+    return not (result.handicap or result.pretended or result.suite == IMPORTED)
 
 
 def is_drop(verdict: Verdict) -> bool:
