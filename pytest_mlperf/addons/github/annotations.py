@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 
 from pytest_mlperf import Outcome
-from pytest_mlperf.core.numbers import plural
 from pytest_mlperf.core.results import IMPORTED
-from pytest_mlperf.extension import CaseResult, ReportedSession
+from pytest_mlperf.extension import CaseResult, ReportedSession, plural
 from pytest_mlperf.reports.rows import with_gate
 
 MAX_ANNOTATIONS = 10

@@ -9,11 +9,9 @@ from typing import Any, Literal
 
 from pytest_mlperf import Outcome
 from pytest_mlperf.core.baseline import Record
-from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.history import CaseHistory
-from pytest_mlperf.core.metrics import METRICS
-from pytest_mlperf.core.verdict import SEVERITY, MetricVerdict
-from pytest_mlperf.extension import Case, CaseResult
+from pytest_mlperf.core.verdict import SEVERITY
+from pytest_mlperf.extension import METRICS, Case, CaseResult, Kind, MetricVerdict
 
 Row = dict[str, Any]
 """A row of a figure and its table, by field; "case" is the index of its case."""

@@ -14,7 +14,7 @@ from pytest_mlperf import MlperfError, Outcome
 from pytest_mlperf.addons.judge.model import ToolPoint, ToolRun
 from pytest_mlperf.addons.judge.report import headline
 from pytest_mlperf.addons.judge.rows import FileComparison, session_of
-from pytest_mlperf.core.numbers import plural
+from pytest_mlperf.extension import plural
 from pytest_mlperf.judge.inputs import DAYS
 from pytest_mlperf.stores.documents import Document
 

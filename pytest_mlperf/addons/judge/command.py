@@ -18,9 +18,7 @@ from pytest_mlperf.addons.judge.planning import schedule
 from pytest_mlperf.addons.judge.readers.table import column_of, reader_of
 from pytest_mlperf.addons.judge.rows import FileComparison, Settings, session_of
 from pytest_mlperf.cli.output import show, width
-from pytest_mlperf.core.numbers import plural
-from pytest_mlperf.core.untrusted_text import nearest
-from pytest_mlperf.extension import ReportedSession, parse_report, write_report
+from pytest_mlperf.extension import ReportedSession, nearest, parse_report, plural, write_report
 from pytest_mlperf.reports.terminal.layout import fold
 
 HELP = """\

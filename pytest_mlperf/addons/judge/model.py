@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 
-from pytest_mlperf.core.metrics import METRICS, STATISTIC_METRIC
+from pytest_mlperf.core.metrics import STATISTIC_METRIC
+from pytest_mlperf.extension import METRICS
 from pytest_mlperf.judge.inputs import Direction
 
 LOWER, HIGHER, NEITHER = Direction.LOWER, Direction.HIGHER, Direction.NEITHER

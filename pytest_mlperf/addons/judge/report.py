@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pytest_mlperf import Outcome
 from pytest_mlperf.addons.judge.files import readers
 from pytest_mlperf.addons.judge.rows import NOT_PROVEN, FileComparison, Row
-from pytest_mlperf.core.numbers import change, interval, percent, plural, rounded
-from pytest_mlperf.core.untrusted_text import visible
+from pytest_mlperf.core.numbers import change, interval, rounded
+from pytest_mlperf.extension import percent, plural, visible
 from pytest_mlperf.judge.inputs import Direction
 from pytest_mlperf.reports.terminal.layout import fold, paragraphs, table
 

@@ -12,11 +12,10 @@ from pytest_mlperf import Outcome
 from pytest_mlperf.addons.judge.model import ToolPoint, ToolRun
 from pytest_mlperf.addons.judge.report import headline
 from pytest_mlperf.addons.judge.rows import FileComparison, Row
-from pytest_mlperf.core.case import Kind
-from pytest_mlperf.core.paths import placeless
 from pytest_mlperf.extension import (
     BaselineReference,
     CaseResult,
+    Kind,
     MetricBaseline,
     MetricVerdict,
     PairedVerdict,
@@ -25,6 +24,7 @@ from pytest_mlperf.extension import (
     Subject,
     benchmark_case,
     judge_runs,
+    placeless,
     session_of,
 )
 from pytest_mlperf.judge.inputs import Direction
