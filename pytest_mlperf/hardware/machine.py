@@ -172,7 +172,7 @@ class Machine:
         if not used:
             return {"pretended": accelerator, **by}
         names = [name for name in used[0] if name not in {"uuid", "index", "bus"}]
-        properties = {n: _common([gpu.get(n) for gpu in used]) for n in names}
+        properties = {n: common([gpu.get(n) for gpu in used]) for n in names}
         if len(used) > 1:
             properties["topology"] = self._topology([str(gpu["uuid"]) for gpu in used])
         if self.shared:
@@ -490,6 +490,6 @@ def _class(gpu: Mapping[str, Property]) -> str:
     return nvidia.instance_class(str(gpu["gpu"]), gpu.get("mig"))
 
 
-def _common(values: Sequence[Property]) -> Property:
+def common(values: Sequence[Property]) -> Property:
     """Return the value if all are equal, else all different values as "500, 700"."""
     return values[0] if len(set(values)) == 1 else ", ".join(sorted({str(v) for v in values}))
