@@ -310,23 +310,33 @@ def of_exporter(page: bytes, chosen: Sequence[str], accelerator: str) -> _Hardwa
     )
 
 
-def of_kubernetes(pods: bytes, nodes: bytes) -> _Hardware:
-    """Return the accelerators of pods by the labels of their nodes; raise RunError if unknown."""
+def counts_of(pods: bytes) -> dict[str, int]:
+    """Return the number of accelerators that pods have, by the name of their node."""
     by_node: dict[str, int] = {}
     try:
         for pod in _items(_document(pods, "kubectl get pods")):
-            limits = [one.get("resources", {}) for one in pod["spec"]["containers"]]
-            counts = [
-                int(one.get("limits", {}).get(name, 0)) for one in limits for name in RESOURCES
+            limits = [
+                one.get("resources", {}).get("limits", {}) for one in pod["spec"]["containers"]
             ]
-            by_node[pod["spec"]["nodeName"]] = by_node.get(pod["spec"]["nodeName"], 0) + sum(counts)
+            count = sum(int(own.get(name, 0)) for own in limits for name in RESOURCES)
+            name = str(pod["spec"]["nodeName"])
+            by_node[name] = by_node.get(name, 0) + count
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise _fault("kubectl get pods printed JSON that does not describe running pods") from None
+    return by_node
+
+
+def of_kubernetes(pods: bytes, nodes: bytes) -> _Hardware:
+    """Return the accelerators of pods by the labels of their nodes; raise RunError if unknown."""
+    by_node = counts_of(pods)
+    try:
         labels = {
             node["metadata"]["name"]: node["metadata"]["labels"]
             for node in _items(_document(nodes, "kubectl get nodes"))
             if node["metadata"]["name"] in by_node
         }
     except (KeyError, TypeError, ValueError, AttributeError):
-        raise _fault("kubectl printed JSON that does not describe pods and nodes") from None
+        raise _fault("kubectl get nodes printed JSON that does not describe nodes") from None
     products = {
         name: next((str(own[label]) for label in PRODUCT_LABELS if label in own), None)
         for name, own in labels.items()

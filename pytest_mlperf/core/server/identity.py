@@ -78,8 +78,8 @@ def doubts(before: ServerIdentity, after: ServerIdentity) -> Iterator[str]:
     stale = before.joules and before.joules == after.joules and elapsed_s >= MIN_STALE_SECONDS
     if stale:
         yield (
-            f"the exporter is stale: no energy counter on its page changed in {elapsed_s:.0f} s, so "
-            "the hardware that it names may be gone; restart the exporter"
+            f"the exporter is stale: no energy counter on its page changed in {elapsed_s:.0f} s; "
+            "restart the exporter, because the hardware that it names may be gone"
         )
     if after.idle:
         yield after.idle
