@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from pytest_mlperf.core.baseline import Property
+from pytest_mlperf.core.baseline import SERVER_FACT, Property
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.prometheus import page_samples
-from pytest_mlperf.core.server.identity import FACT, SOURCE, SOURCES, ServerIdentity
+from pytest_mlperf.core.server.identity import SOURCE, SOURCES, ServerIdentity
 from pytest_mlperf.core.untrusted import parse_json
 from pytest_mlperf.core.untrusted_text import broken
 from pytest_mlperf.hardware import probe
@@ -397,7 +397,7 @@ def _json(page: bytes) -> Any:
 def _software(pages: Mapping[str, bytes], headers: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Yield what a server reports about its software; "pages" tells kinds of servers apart."""
     known = [path for path in PAGES if path in pages]
-    yield f"{FACT}pages", " ".join((broken(headers.get("server", "")), *known))[:MAX_TEXT]
+    yield f"{SERVER_FACT}pages", " ".join((broken(headers.get("server", "")), *known))[:MAX_TEXT]
     documents = [own for path in known if isinstance(own := _json(pages[path]), dict)]
     for fact, keys in SOFTWARE.items():
         values = {
@@ -407,4 +407,7 @@ def _software(pages: Mapping[str, bytes], headers: Mapping[str, str]) -> Iterato
             if isinstance(own.get(key), str | int | float)
         }
         if values:
-            yield f"{FACT}{fact}", ", ".join(f"{key} {value}" for key, value in values.items())
+            yield (
+                f"{SERVER_FACT}{fact}",
+                ", ".join(f"{key} {value}" for key, value in values.items()),
+            )

@@ -13,9 +13,6 @@ SOURCES = ("probe", "exporter", "kubernetes", "server", "declared", "unknown")
 SOURCE = "server"
 """Name of the property that holds the source; only identities of servers have it."""
 
-FACT = "server."
-"""Prefix of fingerprint keys with what a server reports about its software."""
-
 MIN_STALE_SECONDS = 60.0
 """Twice the default interval of a DCGM exporter, after which its energy counters must differ."""
 
