@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 
-from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.core.errors import RunError, SuiteError
 from pytest_mlperf.run.conditions import Conditions
 from pytest_mlperf.run.power.exporter import Exporter, find_exporter
 from pytest_mlperf.run.server_hardware import ServerSources
@@ -53,5 +54,10 @@ def on_server(planned: Testable, conditions: Conditions) -> Conditions:
         raise RunError("server", "power_limit_w cannot be set on another machine: remove it")
     exporter = conditions.exporter
     if sources.exporter:
-        exporter = find_exporter(sources.exporter, sources.gpus)
+        with contextlib.suppress(SuiteError):  # AMD's page has no DCGM counters
+            exporter = find_exporter(sources.exporter, sources.gpus)
+    elif sources.probe and machine.server.properties.get("gpu"):
+        exporter = Exporter(
+            gpus=machine.server.surroundings["server.hardware"], probe=sources.probe
+        )
     return replace(conditions, machine=machine, server=sources, exporter=exporter)

@@ -109,13 +109,13 @@ class Scraper:
 
     def __init__(
         self,
-        urls: Sequence[str],
+        urls: Sequence[str | MetricsPage],
         take: Callable[[float, Sequence[bytes]], None],
         *,
         period_s: float = POLL_SECONDS,
     ) -> None:
         """Call `take` every `period_s`, in the thread, with the wall-clock time and all pages."""
-        self._pages = [MetricsPage(url) for url in urls]
+        self._pages = [MetricsPage(url) if isinstance(url, str) else url for url in urls]
         self._take, self._period_s = take, period_s
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._look_on, name="metrics", daemon=True)

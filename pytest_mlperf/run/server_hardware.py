@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import socket
 import subprocess
 import time
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from pytest_mlperf.core.energy.exporter import ENERGY_METRIC, POWER_METRIC
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.prometheus import page_samples
 from pytest_mlperf.core.server.identity import ServerIdentity
@@ -29,8 +31,55 @@ MAX_OUTPUT_BYTES = 8 * 2**20
 """Most output of such a command; kubectl prints some 20 kB for a node."""
 
 KILL_WAIT_SECONDS = 5.0
+WATCH_SECONDS = 0.25
+METRICS = (POWER_METRIC, ENERGY_METRIC)
 CONNECTIONS = 3
 """Number of connections that look for several servers behind one url."""
+
+
+class ProbePage(MetricsPage):
+    """Read the energy that a probe prints beside a server, in the form of an exporter's page.
+
+    Readings get the time of their arrival here: clocks of two machines are never subtracted.
+    """
+
+    def __init__(self, command: Sequence[str]) -> None:
+        super().__init__("http://probe")
+        self._command = [*command, "--watch", str(WATCH_SECONDS)]
+        self._child: ChildProcess | None = None
+
+    def read(self) -> bytes:
+        """Return the newest reading as a page; raise PageError if none arrives in time."""
+        try:
+            if self._child is None:
+                self._child = started(self._command, _script())
+            deadline_s, newest = time.monotonic() + PROBE_SECONDS, b""
+            while line := self._child.line(deadline_s, MAX_OUTPUT_BYTES):
+                newest, deadline_s = line, 0.0
+            gpus = json.loads(newest)["gpus"]
+            rows = [
+                f'{metric}{{UUID="{gpu["uuid"]}",modelName="{gpu["gpu"]}"}} {gpu[name] * 1000**n}'
+                for gpu in gpus
+                for n, (name, metric) in enumerate(zip(("watts", "joules"), METRICS, strict=True))
+                if gpu[name] is not None
+            ]
+        except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
+            self.close()
+            text = f"the probe printed no energy: {type(error).__name__}"
+            raise PageError(f"{text}; try {' '.join(self._command)}") from None
+        return "\n".join(rows).encode()
+
+    def interrupt(self) -> None:
+        """End the probe."""
+        if self._child is not None:
+            self._child.end(killed_s=KILL_WAIT_SECONDS)
+
+    def close(self) -> None:
+        """End the probe and release its pipes; the next read starts it again."""
+        child, self._child = self._child, None
+        if child is not None:
+            child.end(killed_s=KILL_WAIT_SECONDS)
+            child.close()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,17 +158,22 @@ def is_own_address(url: str) -> bool:
     return False
 
 
+def started(command: Sequence[str], text: bytes) -> ChildProcess:
+    """Start a command whose stdin is a text; raise OSError if it cannot start."""
+    child = ChildProcess(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    child.tell(text)
+    child.let_go()
+    return child
+
+
 def output_of(title: str, command: Sequence[str], text: bytes = b"") -> bytes:
     """Return what a command prints; raise RunError if it fails, hangs or prints too much."""
-    pipe, deadline_s = subprocess.PIPE, time.monotonic() + PROBE_SECONDS
+    deadline_s, printed = time.monotonic() + PROBE_SECONDS, b""
     try:
-        child = ChildProcess(command, stdout=pipe, stderr=subprocess.STDOUT)
+        child = started(command, text)
     except OSError as error:
         raise RunError("server", f"{title} cannot start: {command[0]}: {error.strerror}") from None
-    printed = b""
     try:
-        child.tell(text)
-        child.let_go()
         with contextlib.suppress(EOFError):
             while len(printed) <= MAX_OUTPUT_BYTES:
                 line = child.line(deadline_s, MAX_OUTPUT_BYTES)

@@ -200,6 +200,12 @@ class Planned:
         return os.path.expandvars(url) if isinstance(url, str) else ""
 
     @property
+    def is_metered(self) -> bool:
+        """Whether an exporter or a probe of its own reads the energy of its server's GPUs."""
+        server = self.engine.server
+        return bool(server and (server.exporter or server.probe))
+
+    @property
     def techniques(self) -> tuple[str, ...]:
         """Techniques that only the open division allows."""
         return tuple(self.engine.techniques)
