@@ -485,6 +485,7 @@ def _notes(case: CaseRuns, outcome: Outcome) -> tuple[Words, ...]:
     lines: tuple[Words | None, ...] = (
         *case.planned.suite.gaps,
         *skipped,
+        *case.server_remarks,
         case.uncounted,
         f"{case.clients} client processes sent the requests" if case.clients > 1 else "",
         *(one.text for one in behind),

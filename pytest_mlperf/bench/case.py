@@ -13,6 +13,7 @@ from typing import Literal
 from pytest_mlperf.bench.accuracy import CaseAccuracy, ScoredPass
 from pytest_mlperf.bench.policy import Formerly, Policy, applied_before, rule_beside
 from pytest_mlperf.bench.runner import CaseRunner, SearchState, Unjudgeable, unforeseen
+from pytest_mlperf.bench.server import on_server
 from pytest_mlperf.core.baseline import (
     Baseline,
     Property,
@@ -69,6 +70,7 @@ class CaseRuns(CaseRunner):
     ) -> None:
         """Load the baseline before the first run, because its file may be damaged."""
         case = planned.case
+        conditions = on_server(planned, conditions)
         machine = replace(conditions.machine, limit_w=planned.limit_w)
         calibrated = machine.identity(case.accelerator)
         machine = replace(machine, harness=planned.harness)
@@ -225,6 +227,12 @@ class CaseRuns(CaseRunner):
     def reasons(self) -> tuple[Reason, ...]:
         """Reasons why the last run is INVALID, if the case makes no more runs; else empty."""
         return self._broken.run.invalid if isinstance(self._broken, Unjudgeable) else ()
+
+    @property
+    def server_remarks(self) -> tuple[str, ...]:
+        """Notes on what is known of the hardware of a server elsewhere."""
+        server = self._conditions.machine.server
+        return server.remarks if server else ()
 
     @property
     def set_by(self) -> str | None:

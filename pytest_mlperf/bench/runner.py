@@ -209,7 +209,9 @@ def _made(attempt: Callable[[SearchState], Run], at: SearchState) -> Run:
 INVALID_TRIES = 3
 """Maximum number of tries of a run."""
 
-LASTING_REASONS = frozenset({Key.GPU_LOST, Key.TOO_FEW_REQUESTS, Key.TOKENS_MISCOUNTED})
+LASTING_REASONS = frozenset(
+    {Key.GPU_LOST, Key.TOO_FEW_REQUESTS, Key.TOKENS_MISCOUNTED, Key.SERVER_HARDWARE}
+)
 """Reasons that the next run would have too: it is not repeated."""
 
 LONGER_RUN_FACTOR = 1.2
@@ -307,9 +309,8 @@ class CaseRunner:
         self.scored_subject: Subject | None = None
         self.files: tuple[str, ...] = ()
         self.scored_files: tuple[str, ...] = ()
-        self._conditions = replace(
-            conditions, machine=replace(conditions.machine, limit_w=planned.limit_w)
-        )
+        machine = replace(conditions.machine, limit_w=planned.limit_w)
+        self._conditions = replace(conditions, machine=machine)
         self._show = show
         self._build = build
         self._label = label

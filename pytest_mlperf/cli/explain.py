@@ -23,7 +23,7 @@ from pytest_mlperf.cli.stored_results import (
 from pytest_mlperf.core.baseline import Record, find
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.measurement import Run
-from pytest_mlperf.core.metrics import METRICS
+from pytest_mlperf.core.metrics import METRICS, title
 from pytest_mlperf.core.numbers import change, interval, limit, percent, plural, quantity, times
 from pytest_mlperf.core.recording import set_by
 from pytest_mlperf.core.results import CaseResult, Results
@@ -34,7 +34,7 @@ from pytest_mlperf.judge.inputs import Direction, surer
 from pytest_mlperf.judge.ratio import FIRST_LOOK, judge_ratio
 from pytest_mlperf.judge.rule_r import GATING_RUNS, Judged, RuleR, judge
 from pytest_mlperf.reports.causes import causes
-from pytest_mlperf.reports.rows import section, title
+from pytest_mlperf.reports.rows import section
 from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.reports.terminal import text
 from pytest_mlperf.reports.terminal.explanation import environment, evidence, wrapped

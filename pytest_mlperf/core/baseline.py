@@ -250,6 +250,9 @@ def with_record(baseline: Baseline, record: Record) -> Baseline:
     return dataclasses.replace(baseline, records=records)
 
 
+SERVER_FACT = "server."
+"""Prefix of fingerprint keys with what a server elsewhere reports about its software."""
+
 ADDED_FACTS = {
     "engine.weights_sha256": "weights",
     "engine.external_data_sha256": "external weights",
@@ -271,8 +274,13 @@ def changed_keys(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
         key
         for key in sorted({*old, *new})
         if old.get(key) != new.get(key)
-        and not (key in ADDED_FACTS and (key not in old or key not in new))
+        and not (_may_lack(key) and (key not in old or key not in new))
     ]
+
+
+def _may_lack(key: str) -> bool:
+    # Baselines from before lack all that a server reports of its software.
+    return key in ADDED_FACTS or key.startswith(SERVER_FACT)
 
 
 def unknown_facts(

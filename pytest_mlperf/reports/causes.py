@@ -392,18 +392,14 @@ def _output(facts: _Facts) -> Iterator[Cause]:
         yield Cause(rule="output", says=says, strength=_either(fits))
 
 
-def _title(metric: str) -> str:
-    return metrics.METRICS[metric].title if metric in metrics.METRICS else metric
-
-
 def _lengths(facts: _Facts) -> Iterator[tuple[str, float, float]]:
     for paired in facts.verdict.paired:
         if paired.metric in metrics.COUNTS and paired.baseline > 0 and paired.now > 0:
-            yield _title(paired.metric), paired.baseline, paired.now
+            yield metrics.title(paired.metric), paired.baseline, paired.now
     paired_counts = {paired.metric for paired in facts.verdict.paired}
     for metric in facts.verdict.metrics:
         if metric.metric in metrics.COUNTS - paired_counts and metric.baseline.value and metric.now:
-            yield _title(metric.metric), metric.baseline.value, metric.now
+            yield metrics.title(metric.metric), metric.baseline.value, metric.now
 
 
 def _length(value: float) -> str:

@@ -7,7 +7,13 @@ from string import Formatter
 from typing import Any
 
 from pytest_mlperf.core.contention import NOT_MEASURED
-from pytest_mlperf.core.metrics import DRAFT_ACCEPTANCE, DRAFT_LENGTH, METRICS, PREFIX_HIT_SHARE
+from pytest_mlperf.core.metrics import (
+    DRAFT_ACCEPTANCE,
+    DRAFT_LENGTH,
+    METRICS,
+    PREFIX_HIT_SHARE,
+    title,
+)
 from pytest_mlperf.core.notes import Note, NoteKey, Words
 from pytest_mlperf.core.numbers import change, interval, limit, percent, plural, points, quantity
 from pytest_mlperf.core.verdict import Gate, GateState, Outcome, Unchecked, Verdict
@@ -26,11 +32,6 @@ _UNCHECKED = {
     Unchecked.SCORER_BROKE: "accuracy not checked: the scorer failed",
     Unchecked.NOT_CHECKED: "accuracy not checked",
 }
-
-
-def title(metric: str) -> str:
-    """Return the title of a metric, or its name if the metric is unknown."""
-    return METRICS[metric].title if metric in METRICS else metric
 
 
 def first_line(verdict: Verdict) -> str:

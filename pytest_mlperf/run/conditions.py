@@ -29,6 +29,7 @@ from pytest_mlperf.run.child.process import Patience, Waiting
 from pytest_mlperf.run.power.exporter import Exporter
 from pytest_mlperf.run.power.figures import Meter
 from pytest_mlperf.run.power_limit import limited, restored
+from pytest_mlperf.run.server_hardware import ServerSources
 from pytest_mlperf.stores.atomic import lock, open_regular, write_text
 
 Value = TypeVar("Value")
@@ -309,6 +310,7 @@ class Conditions:
         warmups, lost: Accelerators that have worked, and lost GPUs; None for no record.
         is_held: Whether the caller holds the machine's GPUs and processors.
         max_runs: Most runs of a case, for the progress line; None if unknown.
+        server: Sources of the identity of the case's server, if that is elsewhere.
     """
 
     folder: Path
@@ -329,6 +331,7 @@ class Conditions:
     is_held: bool = False
     lost: LostGpus | None = None
     max_runs: int | None = None
+    server: ServerSources | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -84,6 +84,7 @@ def subject_of(
             "dataset": str(loaded["dataset"]["digest"]),
             **loaded["dataset"]["inputs"],
             **job.facts,
+            **(machine.server.facts if machine.server else {}),
             **python_facts,
             **built,
         },

@@ -559,6 +559,7 @@ def _engines(suite: Suite) -> Iterator[values.Defect]:
                 f'{", ".join(entry.techniques)}: write division = "open" at the top of the suite',
             )
         yield from _power_limits(entry, index)
+        yield from _server(entry, index)
         for copy, accelerator in ((o, name) for o in entry.at_limits for name in o.accelerators):
             # As in test ids: different splits into name and precision can be the same id.
             key = f"{copy.label}-{copy.precision}-{accelerator}"
@@ -575,6 +576,15 @@ def _engines(suite: Suite) -> Iterator[values.Defect]:
             if name not in entry.accelerators:
                 message = f"this entry does not run on {name!r}; it runs on "
                 yield (*where, "on", name), message + ", ".join(entry.accelerators)
+
+
+def _server(entry: EngineEntry, index: int) -> Iterator[values.Defect]:
+    where, accelerators = ("engines", index, "server"), entry.accelerators
+    if entry.server and not all(entry.options_on(name).get("url") for name in accelerators):
+        yield where, "only an entry with the option url measures a server elsewhere"
+    elif entry.server and entry.server.accelerator not in {None, *accelerators}:
+        message = f"accelerators says {', '.join(accelerators)}: write one of the two"
+        yield (*where, "accelerator"), message
 
 
 def _power_limits(entry: EngineEntry, index: int) -> Iterator[values.Defect]:

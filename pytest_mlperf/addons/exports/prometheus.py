@@ -3,10 +3,8 @@
 from collections.abc import Iterator
 
 from pytest_mlperf.addons.exports.csv_table import CASE, figures
-from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.results import UNVERIFIED_LABEL
-from pytest_mlperf.core.untrusted_text import visible
-from pytest_mlperf.extension import CaseResult, ReportedSession
+from pytest_mlperf.extension import CaseResult, Kind, ReportedSession, visible
 
 GAUGES = {
     "mlperf_failed": "1 where the test failed.",

@@ -34,7 +34,7 @@ from pytest_mlperf.addons.fleet.placement import (
 )
 from pytest_mlperf.addons.fleet.reports import Relay
 from pytest_mlperf.addons.fleet.shipping import pack
-from pytest_mlperf.core.numbers import plural
+from pytest_mlperf.extension import plural
 from pytest_mlperf.hardware.machine import split
 from pytest_mlperf.plugin.addons import EXIT_ENVIRONMENT
 from pytest_mlperf.plugin.remote import RemoteReports

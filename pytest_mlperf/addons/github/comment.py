@@ -8,9 +8,8 @@ from pathlib import Path
 from pytest_mlperf import MlperfError, Outcome
 from pytest_mlperf.addons.github import markdown
 from pytest_mlperf.addons.github.markdown import code
-from pytest_mlperf.core.numbers import plural
 from pytest_mlperf.core.results import UNVERIFIED_LABEL
-from pytest_mlperf.extension import ReportedSession, Results
+from pytest_mlperf.extension import ReportedSession, Results, plural
 from pytest_mlperf.reports.terminal.advice import commands
 from pytest_mlperf.stores.foreign import read_foreign
 from pytest_mlperf.stores.results import digest_of

@@ -12,9 +12,7 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from pytest_mlperf import MlperfError
-from pytest_mlperf.core.paths import placeless
-from pytest_mlperf.core.untrusted_text import json_text
-from pytest_mlperf.extension import Run
+from pytest_mlperf.extension import Run, json_text, placeless
 from pytest_mlperf.stores import atomic
 from pytest_mlperf.stores.foreign import Shape, as_document, read_foreign
 

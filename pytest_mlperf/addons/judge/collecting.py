@@ -15,8 +15,7 @@ from pytest_mlperf.addons.judge import report
 from pytest_mlperf.addons.judge.accepted import place
 from pytest_mlperf.addons.judge.command import add_arguments, failing, judged, side_of
 from pytest_mlperf.addons.judge.rows import FileComparison, Row
-from pytest_mlperf.core.untrusted_text import nearest
-from pytest_mlperf.extension import broken
+from pytest_mlperf.extension import broken, nearest
 from pytest_mlperf.stores.foreign import read_toml
 
 TITLE = "file of judge"

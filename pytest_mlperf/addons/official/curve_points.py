@@ -14,11 +14,11 @@ from typing import Any
 from pytest_mlperf import MlperfError, RunError, Verdict, __version__
 from pytest_mlperf.core.metrics import at_point
 from pytest_mlperf.core.results import UNVERIFIED_LABEL
-from pytest_mlperf.core.untrusted_text import json_text
 from pytest_mlperf.extension import (
     EVENTS_FILE,
     MLC_ENDPOINTS,
     Run,
+    json_text,
     parse_json,
     read_configuration,
     read_point,

@@ -12,8 +12,7 @@ from pytest_mlperf import MlperfError, Verdict
 from pytest_mlperf.addons.official.about import About
 from pytest_mlperf.addons.official.curve_points import CLIENT_NAME, Point
 from pytest_mlperf.core.results import UNVERIFIED_LABEL
-from pytest_mlperf.core.untrusted_text import json_text, visible
-from pytest_mlperf.extension import parse_json
+from pytest_mlperf.extension import json_text, parse_json, visible
 from pytest_mlperf.rounds.endpoints import region_of, seed_sets, uncovered
 from pytest_mlperf.stores.endpoints import ACCURACY_FILE, SUMMARY_FILE, yaml_text
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 
-from pytest_mlperf.core.metrics import METRICS
+from pytest_mlperf.core.metrics import METRICS, title
 from pytest_mlperf.core.numbers import change, interval, plural, quantity
 from pytest_mlperf.core.rulings.sides import SPARE_SESSIONS
 from pytest_mlperf.core.trend import TrendPoint, TrendStep, proven, step, versions
@@ -16,7 +16,7 @@ from pytest_mlperf.core.verdict import SEVERITY, MetricVerdict, Outcome
 from pytest_mlperf.judge.robustness import MAX_SPREAD_RATIO
 from pytest_mlperf.judge.rule_r import RuleR
 from pytest_mlperf.reports.failures import NO_DIFFERENCE
-from pytest_mlperf.reports.rows import metric_cells, shown, title
+from pytest_mlperf.reports.rows import metric_cells, shown
 from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.reports.terminal.layout import Row, fold, paragraph, paragraphs, table, unbroken
 

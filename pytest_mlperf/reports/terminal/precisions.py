@@ -16,12 +16,12 @@ from statistics import geometric_mean
 from typing import Any
 
 from pytest_mlperf.core.case import Case, Kind
-from pytest_mlperf.core.metrics import COUNTS, METRICS, gated_metrics
+from pytest_mlperf.core.metrics import COUNTS, METRICS, gated_metrics, title
 from pytest_mlperf.core.numbers import plural, points, quantity, times
 from pytest_mlperf.core.results import CaseResult, Results
 from pytest_mlperf.core.verdict import Outcome, Verdict, worst
 from pytest_mlperf.judge.inputs import Direction
-from pytest_mlperf.reports.rows import shown, span, title
+from pytest_mlperf.reports.rows import shown, span
 from pytest_mlperf.reports.sentences import first_line, sentence
 from pytest_mlperf.reports.terminal.layout import Row, TextTable, fold, paragraphs
 

@@ -13,8 +13,8 @@ from pytest_mlperf.cli.output import show, width
 from pytest_mlperf.cli.round import SCENARIO_ABBREVIATIONS
 from pytest_mlperf.core.case import TECHNIQUES
 from pytest_mlperf.core.metrics import gated_metrics
-from pytest_mlperf.core.numbers import plural, rounded
-from pytest_mlperf.core.untrusted_text import nearest
+from pytest_mlperf.core.numbers import rounded
+from pytest_mlperf.extension import nearest, plural
 from pytest_mlperf.hardware.specs import known_gpus
 from pytest_mlperf.reports.terminal.layout import fold, paragraphs, table
 from pytest_mlperf.rounds.published import OfficialResult, official_results

@@ -29,10 +29,8 @@ from pytest_mlperf.addons.official.submission.tree import tree_of
 from pytest_mlperf.cli.arguments import add
 from pytest_mlperf.cli.output import show
 from pytest_mlperf.cli.stored_results import results_path
-from pytest_mlperf.core.numbers import plural
 from pytest_mlperf.core.results import UNVERIFIED_LABEL
-from pytest_mlperf.core.untrusted_text import nearest
-from pytest_mlperf.extension import read_results
+from pytest_mlperf.extension import nearest, plural, read_results
 from pytest_mlperf.hardware.machine import detect, split
 from pytest_mlperf.reports.terminal.layout import relative
 from pytest_mlperf.rounds import ROUNDS, Round, load_round

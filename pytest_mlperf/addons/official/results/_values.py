@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pytest_mlperf import MlperfError
 from pytest_mlperf.addons.official.results._rounds import every_round, since, workload_of
-from pytest_mlperf.core.case import Scenario
+from pytest_mlperf.extension import Scenario
 from pytest_mlperf.rounds import Round
 from pytest_mlperf.rounds.published import Unit
 from pytest_mlperf.run.logs import Detail

@@ -8,10 +8,8 @@ from pathlib import Path
 
 from pytest_mlperf import MlperfError
 from pytest_mlperf.addons.official.submission.layout import ANSWERS_LOG, DETAIL_LOG, SUMMARY_LOG
-from pytest_mlperf.core.case import Kind, Scenario
 from pytest_mlperf.core.measurement import Accuracy, median_run
-from pytest_mlperf.core.untrusted_text import nearest
-from pytest_mlperf.extension import CaseResult, Results, Run, sentence
+from pytest_mlperf.extension import CaseResult, Kind, Results, Run, Scenario, nearest, sentence
 from pytest_mlperf.rounds import Round, RoundScenario, RoundWorkload
 from pytest_mlperf.rounds.compliance import TESTS
 

@@ -20,9 +20,7 @@ from pytest_mlperf.addons.official.commands.imports._sessions import (
 from pytest_mlperf.addons.official.curve_points import has_result, is_run_folder
 from pytest_mlperf.bench.foreign_runs import checked
 from pytest_mlperf.cli.output import show
-from pytest_mlperf.core.case import Scenario
 from pytest_mlperf.core.measurement import moment_of
-from pytest_mlperf.core.numbers import plural
 from pytest_mlperf.core.untrusted_text import shown
 from pytest_mlperf.extension import (
     MLC_ENDPOINTS,
@@ -30,8 +28,10 @@ from pytest_mlperf.extension import (
     CaseResult,
     RecordedPoint,
     Run,
+    Scenario,
     Subject,
     judge_runs,
+    plural,
     read_point,
 )
 from pytest_mlperf.run.curve import recorded_figures
