@@ -136,7 +136,7 @@ def _dropped_all_the_same(case: CaseRuns, error: Unjudgeable, phase: Phase) -> R
     if not ruling.dropped:
         raise error
     answer = unless_off(case, answer_of(case, ruling, limits), phase)
-    note = f"the last run is INVALID and proves nothing more: {error}"
+    note = Note.of("last_invalid", reason=error.note)
     return replace(answer, notes=(note, *answer.notes))
 
 
@@ -203,7 +203,7 @@ CAUSED_BY_LOAD = frozenset(
 
 def unjudged(case: CaseRuns, run: Run) -> Ruling:
     """Return the ruling on an INVALID run: INCONCLUSIVE if load can explain it."""
-    ruling = invalid(case, *map(str, run.invalid))
+    ruling = invalid(case, *(reason.text for reason in run.invalid))
     keys = {reason.key for reason in run.invalid}
     if case.policy.update or keys - CAUSED_BY_LOAD or not is_loaded([run], case.rule.tolerated):
         return ruling

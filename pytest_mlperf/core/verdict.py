@@ -67,7 +67,7 @@ class InterleavedRuns:
         build: Description of the other build; "" without runs.
         pairs: Number of pairs of runs up to the decision.
         runs: Number of runs for the confirmation, on both sides together.
-        reason: Why there is no decision, as text; "" if there is a decision.
+        reason: Why there is no decision; "" if there is a decision.
     """
 
     state: Confirmation
@@ -75,7 +75,7 @@ class InterleavedRuns:
     build: str = ""
     pairs: Count = 0
     runs: Count = 0
-    reason: str = ""
+    reason: Words = ""
 
 
 class GateState(StrEnum):

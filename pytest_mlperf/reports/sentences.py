@@ -15,9 +15,20 @@ from pytest_mlperf.core.metrics import (
     title,
 )
 from pytest_mlperf.core.notes import Note, NoteKey, Words
-from pytest_mlperf.core.numbers import change, interval, limit, percent, plural, points, quantity
+from pytest_mlperf.core.numbers import (
+    change,
+    duration,
+    interval,
+    limit,
+    percent,
+    plural,
+    points,
+    quantity,
+)
+from pytest_mlperf.core.reason import DURATION_PLACEHOLDER, of_gpus, ranges_of
 from pytest_mlperf.core.verdict import Gate, GateState, Outcome, Unchecked, Verdict
 from pytest_mlperf.judge.inputs import Direction
+from pytest_mlperf.reports.run_sentences import RUN_SENTENCES, held
 
 BUFFERED = "answers came in one read, or in few, as through a proxy that buffers"
 
@@ -179,7 +190,66 @@ def gate_result(gate: Gate) -> str:
     )
 
 
+def _sign(of: Mapping[str, Any]) -> str:
+    """Return the sentence of a sign with its duration, its point and its GPU."""
+    text, seconds, share, name = sentence(of["text"]), of["seconds"], of["share"], of["name"]
+    if share is not None:
+        lasted = f"{share:.0%}" if seconds is None else f"{seconds:.2f} s, {share:.1%} of the run"
+        text = text.replace(DURATION_PLACEHOLDER, lasted)
+    text = text if of["point"] is None else f"at {of['point']:,.10g}: {text}"
+    return f"{name}: {text}" if name else text
+
+
+def _signs(of: Mapping[str, Any]) -> str:
+    """Return one sentence for signs of the same kind, of several GPUs or points of a curve."""
+    signs = [note.values for note in of["signs"]]
+    if len({sentence(sign["text"]) for sign in signs}) > 1 and not _alike(signs):
+        return "; ".join(map(_sign, signs))
+    texts = [_sign({**sign, "name": "", "point": None}) for sign in signs]
+    points = ", ".join(f"{sign['point']:,.10g}" for sign in signs if sign["point"] is not None)
+    if points:
+        ((_, text),) = ranges_of([("", text) for text in texts])
+        return f"at {points}: {text}"
+    if not any(sign["name"] for sign in signs):
+        return "; ".join(texts)
+    names = [sign["name"] for sign in signs]
+    return "; ".join(of_gpus(list(zip(names, texts, strict=True)), max(of["gpus"], len(signs))))
+
+
+def _alike(signs: Sequence[Mapping[str, Any]]) -> bool:
+    return len(ranges_of([("", sentence(sign["text"])) for sign in signs])) == 1
+
+
+def _of_gpus(of: Mapping[str, Any]) -> str:
+    texts = list(zip(of["gpus"], map(sentence, of["notes"]), strict=True))
+    return "; ".join(of_gpus(texts, of["of"]))
+
+
+def _reasons(of: Mapping[str, Any]) -> str:
+    return "; ".join(map(sentence, of["reasons"]))
+
+
+def _interleaved(of: Mapping[str, Any]) -> str:
+    folder = f"runs in {of['folder']}"
+    parts = (f"interleaved with {of['build']}", of["again"], of["left_out"], folder)
+    return "; ".join(sentence(part) for part in parts if part)
+
+
 _SENTENCES: Mapping[NoteKey, str | Callable[[Mapping[str, Any]], str]] = {
+    **RUN_SENTENCES,
+    "sign": _sign,
+    "signs": _signs,
+    "of_gpus": _of_gpus,
+    "reasons": _reasons,
+    "measured_again": lambda of: (
+        f"{plural(of['count'], 'run')} INVALID, measured again: {_reasons(of)}"
+    ),
+    "not_held": lambda of: f"{held(of)}: {sentence(of['users'])}",
+    "interleaved": _interleaved,
+    "ab_not_compared": lambda of: (
+        f"not confirmed by A/B: {sentence(of['reason'])}"
+        + (f"; {of['more']}" if of["more"] else "")
+    ),
     "metric": _metric,
     "nothing_gated": "no metric is gated",
     "unchecked": lambda of: _UNCHECKED[Unchecked(of["state"])],
@@ -402,6 +472,7 @@ _WRITERS: Mapping[str, Callable[[Any], str]] = {
     "percent": percent,
     "change": change,
     "title": title,
+    "duration": duration,
     "titles": lambda names: ", ".join(dict.fromkeys(title(n.partition("@")[0]) for n in names)),
 }
 _TEMPLATES = _Templates()
