@@ -10,6 +10,7 @@ from typing import Any
 from pytest_mlperf.core.energy.readings import Reading
 from pytest_mlperf.core.reason import Key
 from pytest_mlperf.hardware.nvml_quantities import REASONS
+from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.run.power._gpu import GpuLog
 from pytest_mlperf.run.power.doubts import NOTED_REASONS, THROTTLING_REASONS, Doubts, doubts
 
@@ -60,11 +61,11 @@ def doubts_of(gpu: GpuLog, allowed: tuple[int, ...] = ()) -> Doubts:
 
 
 def texts(gpu_doubts: Doubts) -> tuple[str, ...]:
-    return tuple(map(str, gpu_doubts.invalid))
+    return tuple(sentence(reason.text) for reason in gpu_doubts.invalid)
 
 
 def notes(gpu_doubts: Doubts) -> tuple[str, ...]:
-    return tuple(sign.in_words() for sign in gpu_doubts.signs)
+    return tuple(sentence(sign.note) for sign in gpu_doubts.signs)
 
 
 def happened(**changes: Any) -> GpuLog:
