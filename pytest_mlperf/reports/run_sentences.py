@@ -121,69 +121,16 @@ def _drift(of: Mapping[str, Any]) -> str:
 
 
 RUN_SENTENCES: Mapping[NoteKey, str | Callable[[Mapping[str, Any]], str]] = {
-    "invalid": "INVALID: {note}",
-    "in_runs": "in {count} of {of} runs: {note}",
-    "at": "at {point:,.10g}: {note}",
-    "last_invalid": "the last run is INVALID and proves nothing more: {reason}",
-    "sessions_invalid": "{count} of {of:plural session}, {note}",
     "clock_event": _clock_event,
-    "gpu_errors": "{count} {errors} during the run",
     "reset_waits": lambda of: _RESETS[of["setting"]],
-    "pcie_link": "the PCIe link ran at {seen}, not {most}",
-    "pcie_link_fell": "the PCIe link fell from x{most:g} to x{least:g} during the run",
-    "gpu_in_use": "in use before the engine was loaded: {processes}. End them",
-    "gpu_used": "used by others during the run: {processes}. End them",
-    "gpu_busy": "{busy} % busy before the engine was loaded",
-    "gpu_memory_in_use": (
-        "{gib:.1f} GiB were in use before the engine was loaded, but no process is listed"
-    ),
-    "gpu_unused": "the GPU did not do the work: {evidence}",
-    "power_limit_changed": (
-        "the power limit changed from {first:.0f} to {last:.0f} W in this session, and a baseline "
-        "has one limit: restore it"
-    ),
     "gpu_hot": lambda of: (
         f"{of['heat']:.0f} °C at most"
         + (f"; the GPU slows down at {of['slows']} °C" if of["slows"] else "")
     ),
-    "xids": "the driver reported XID {xids} during the run: see dmesg",
-    "nvlink_fell": "NVLink {links} went down during the run",
-    "nvlink_retrained": "NVLink was retrained and carried no data meanwhile: {times}",
     "nvlinks_down": lambda of: (
         f"{of['up']} of {of['most']} NVLinks up" + (f"; down: {of['down']}" if of["down"] else "")
     ),
-    "nvlink_errors": "NVLink errors during the run, which were corrected: {errors}",
-    "nvswitch_failed": "NVSwitch failed during the run: {problems}",
-    "nvswitch_unhealthy": "NVSwitch is unhealthy: {problems}",
-    "seldom_read": "GPUs were read at {hz:.1f} Hz, not {wanted:g} Hz: short events may be missed",
-    "not_watched": (
-        "GPUs were not watched from {after_s:.1f} s on: {cause}; later throttling or use by others "
-        "is unknown"
-    ),
-    "gpus_differ": "the GPUs of this case differ: {differences}",
-    "no_goodput": "goodput is 0: no request met its limits",
-    "goodput_unknown": (
-        "goodput is unknown: requests waited up to {late_s:.2g} s before they reached the engine"
-    ),
-    "clock_moved": (
-        "the wall clock was set by {moved_s:+,.4g} s during the run, and LoadGen measures by it: "
-        "run it again"
-    ),
-    "slow_start": (
-        "queries took {times:.3g} × as long in the first 10 % of the run as in its second half, "
-        "which changes {metric:title} by {change:change} (limit {limit:percent}). Make the run "
-        "longer"
-    ),
-    "too_short": (
-        "the run lasted {lasted_s:.2g} s instead of {planned_s:g} s: the engine was slower while "
-        "its rate was probed"
-    ),
-    "too_long": (
-        "the run lasted {lasted_s:duration} instead of {planned_s:duration}: the engine was slower "
-        "than the rate that the run was planned for"
-    ),
     "client_share": _client_share,
-    "cores_unknown": "the engine limits its concurrency, or the client could not keep up",
     "core_users": _core_users,
     "client_at_limit": lambda of: (
         f"the client was measured, not the server: {of['rate']:,.0f} requests/s"
@@ -191,25 +138,9 @@ RUN_SENTENCES: Mapping[NoteKey, str | Callable[[Mapping[str, Any]], str]] = {
         + f", and it reaches only {of['reach']:,.0f} with a server that computes nothing. Lower "
         "the requests in flight or the rate, or use a faster or idle machine for the client"
     ),
-    "client_queues": (
-        "the client was measured, not the server: {most:,} requests were in flight, but the engine "
-        "sends {sent:,} at a time. Raise its option concurrency"
-    ),
     "requests_failed": lambda of: (
         f"{of['count']:,} of {of['of']:,} requests failed ({percent(of['count'] / of['of'])}; "
         f"max_failed allows {percent(of['allowed'])})"
-    ),
-    "some_requests_failed": (
-        "{count:,} of {of:,} requests failed and are not counted; max_failed allows some"
-    ),
-    "few_requests": (
-        "{count:,} requests in {duration_s:.3g} s, {needed:,} are needed: measure for longer "
-        "(min_duration)"
-    ),
-    "overloaded": (
-        "overloaded: requests in flight grew from {before:,} to {after:,}, and {unanswered:,} of "
-        "{of:,} were not answered at the end. Use a lower rate, or a longer window if single "
-        "answers take as long as it"
     ),
     "latency_drifts": lambda of: (
         f"not steady: latency {_drift(of)}. Use a longer ramp or window, or a lower rate"
@@ -218,48 +149,16 @@ RUN_SENTENCES: Mapping[NoteKey, str | Callable[[Mapping[str, Any]], str]] = {
         f"not steady: throughput {_drift(of)}. Raise min_duration, or find what heats up, fills up "
         "or grows"
     ),
-    "not_held_by_rate": (
-        "{seen:.3g} of {of:,} requests were in flight on average, by rate and mean latency: the "
-        "run is too short for its start and end, or client or server held requests back"
-    ),
     "turns": _turns,
-    "cut_in_part": (
-        "answers were cut at their token limit ({shares}); the others ended by themselves"
-    ),
-    "stalled": "{count} of {of} parts of the window have less than half of the usual work",
-    "prompts_longer": (
-        "the server counts {counted:,} tokens in prompts of {sent:,}: it adds some, such as a "
-        "begin token that the prompts have already"
-    ),
-    "first_unsized": (
-        "answers arrive in messages of several tokens, and the size of the first is unknown: TPOT "
-        "counts it as one token, and may be too short by up to {most:.0%}. Let the server send "
-        "token ids, or usage in each event (continuous_usage_stats)"
-    ),
-    "builds_differ": "several builds of the server answered, by system_fingerprint: {builds}",
-    "cache_unknown": (
-        "each run sends the same prompts, and the share that the server had in its cache is "
-        "unknown: start the server so that usage or /metrics reports it"
-    ),
     "server_metric_missing": _server_metric,
-    "server_shared": (
-        "the server had {count:.3g} requests on average, {own:.3g} of them from this run: another "
-        "client uses it"
-    ),
     "prefix_share": _prefix_share,
-    "server_unread": "the server's metrics were read only {count} times in {time_s:.0f} s: {cause}",
     "untimed_input": lambda of: (
         f"input() took {_time(of['input_s'])} per sample outside the timed part; the engine "
         f"{_time(of['sample_s'])}: docs/own-model.md explains how to time preprocessing"
     ),
-    "of_loadgen": "LoadGen: {reason}",
-    "run_too_short": "the run was too short",
-    "too_few_queries": "too few queries",
-    "stopped_early": ("too few queries for its percentile (early stopping): raise min_query_count"),
     "invalid_by_loadgen": lambda of: (
         f"LoadGen reports INVALID: {of['reasons'] or 'its log does not say why'}"
     ),
-    "loadgen_errors": "LoadGen logged {count:plural error}",
     "drafts": lambda of: (
         f"speculative decoding gave {of['tokens']:.2f} tokens per step"
         + (
@@ -268,19 +167,8 @@ RUN_SENTENCES: Mapping[NoteKey, str | Callable[[Mapping[str, Any]], str]] = {
             else ""
         )
     ),
-    "not_complete": "the run was not complete (state {state}): its figures cover only a part of it",
-    "ended_early": "the run was ended after {count:,} of {of:,} requests",
-    "requests_lost": "{count:,} of {of:,} requests {how}",
     "answers_missing": lambda of: (
         f"answers to {of['dataset']} are not complete: {of['counts'] or 'scored in part'}"
     ),
-    "miscounted": (
-        "timed runs have {timed} tokens per sample, but the answers of the accuracy pass {answers}"
-    ),
-    "ab_decided": "decided by A/B: {turns} {how}",
-    "ab_not_confirmed": "not confirmed by A/B: {turns} {how}{also}",
-    "ab_not_decided": "not decided by A/B: {turns} {how}",
-    "ab_open": "not confirmed by A/B, not refuted either: {turns} {how}",
-    "ab_no_drop": "not confirmed by A/B: {turns}: {finding}; {how}",
 }
 """Sentence of each key, see `reports.sentences`."""
