@@ -82,9 +82,9 @@ def _core_users(of: Mapping[str, Any]) -> str:
 def held(of: Mapping[str, Any]) -> str:
     """Return how many requests were in flight."""
     waited = f"; {of['paused']:.3g} waited for their next turn" if of["paused"] else ""
-    what = f"{of['of']:,} requests were"
+    what = f"{of['of']:,.10g} requests were"
     if of["turns"]:
-        what = f"{of['of']:,} conversations had a request"
+        what = f"{of['of']:,.10g} conversations had a request"
     return f"{of['seen']:.3g} of {what} in flight on average{waited}"
 
 
