@@ -531,10 +531,13 @@ def _seen(facts: _Facts) -> Iterator[Cause]:
             signs.setdefault((sign.gpu, sign.key), []).append(sign)
     for (_, key), alike in signs.items():
         where = f"in {len(alike)} of {len(runs)} runs: " if len(runs) > 1 else ""
-        shares = [sign.share for sign in alike if sign.share is not None]
         sign = alike[-1]
-        if len(shares) > 1:
-            sign = replace(sign, seconds=None, share=median(shares))
+        timed = [
+            (s.share, s.seconds) for s in alike if s.share is not None and s.seconds is not None
+        ]
+        if timed:
+            share, seconds = map(median, zip(*timed, strict=True))
+            sign = replace(sign, seconds=seconds, share=share)
         strength = _SIGNS.get(key, Strength.HINT)
         yield Cause(rule="seen", says=f"{where}{sentence(sign.note)}", strength=strength)
 

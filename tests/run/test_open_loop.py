@@ -136,7 +136,7 @@ def test_times_between_arrivals_vary_as_asked_and_no_more_of_a_trace_is_loaded()
     with pytest.raises(RunError, match=match):
         recorded(dataset, open_loop_settings([1.0], "trace", ramp_ms=900_000))
     nothing: Any = [1, 2]
-    with pytest.raises(RunError, match="needs a data set that says when each request arrives"):
+    with pytest.raises(RunError, match="needs a data set with arrival times: prompts with trace"):
         recorded(nothing, open_loop_settings([1.0], "trace"))
 
 
@@ -298,7 +298,7 @@ def test_late_tails_means_over_points_and_ends_of_answers_are_noted() -> None:
     log = log_of(point(late={**QUIET, "issue_p99": 2.0}))
     assert curve_validity(log, ["latency_p50@4"]) == Findings()
     (note,) = notes_of(curve_validity(log, ["latency_p99@4"]))
-    assert "p99 latency is 5 s, of which this process took up to 2 s" in note
+    assert "p99 latency is 5 s; the client itself may have added up to 2 s" in note
     late = curve_lateness(log, {"issue_p99": 0.5, "loop_p99": 0.5})
     assert late_share("latency_p99@4", 6.0, late) == pytest.approx(3 / 6)
 

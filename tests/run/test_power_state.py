@@ -82,7 +82,7 @@ def test_energy_is_reported_in_all_for_each_token_and_for_each_gpu() -> None:
     assert ", 100 J/sample: " in energy_notes([made])[0]
     assert energy_notes([replace(made, energy={power.source: power})]) == [
         "10,000 J (uncertainty not known) in 20.0 s, 500 W, 700 W at most, 100 J/sample, 7,600 J "
-        "above an idle 120 W: GPU board energy by NVML, not MLPerf Power"
+        "above idle (120 W): GPU board energy by NVML, not MLPerf Power"
     ]
 
 

@@ -225,7 +225,7 @@ def test_possible_speeds_pass_and_impossible_ones_are_an_error(
     assert messages == [""] * len(cases)
 
     for engine, message in (
-        ({"work.batch": "many"}, "says work.batch = 'many': no number"),
+        ({"work.batch": "many"}, "returns work.batch = 'many', which is not a number"),
         ({"work.batch": "0"}, "states impossible work: batch is 0.0"),
         ({"work.accepted_tokens": "nan"}, "impossible work: accepted_tokens is nan"),
     ):
@@ -266,7 +266,7 @@ def test_accepted_drafts_raise_the_limit_where_they_are_declared_and_are_else_no
     assert none.light[0].impossible
     assert not half.light[0].impossible
     assert half.light[0].certain == pytest.approx(2 * (none.light[0].certain or 0))
-    assert notes_of(half) == ("drafts gave 2.00 tokens a step",)
+    assert notes_of(half) == ("speculative decoding gave 2.00 tokens per step",)
     for figures in (uncounted, too_many):
         assert (figures.light[0].binds, notes_of(figures)) == ("compute", ())
 
@@ -274,6 +274,6 @@ def test_accepted_drafts_raise_the_limit_where_they_are_declared_and_are_else_no
         figures = drafted(tmp_path, accepted=5000, key=key)
         assert not figures.light[0].impossible
         assert notes_of(figures) == (
-            "drafts gave 2.00 tokens a step, which the entry does not declare: techniques = "
-            '["speculative-decoding"]',
+            "speculative decoding gave 2.00 tokens per step, but the entry does not declare it: "
+            'techniques = ["speculative-decoding"]',
         )

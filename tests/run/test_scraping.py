@@ -180,7 +180,7 @@ def test_a_run_of_loadgen_has_one_window_and_a_curve_one_for_each_point() -> Non
 
     log = ServerLog(readings=LOG.readings[:2], failures=["http://h/metrics answers 500"] * 8)
     assert notes_of(served(log, Window(10.0, 20.0))) == (
-        "the server's metrics were read 2 times in 10 s: http://h/metrics answers 500",
+        "the server's metrics were read only 2 times in 10 s: http://h/metrics answers 500",
     )
     assert notes_of(served(LOG, Window(10.0, 20.0))) == ()
     assert served(ServerLog(), Window(10.0, 20.0)).server == {}
@@ -272,8 +272,8 @@ def test_hits_are_compared_with_the_shared_share_of_prompts() -> None:
 def test_requests_of_other_clients_are_noted() -> None:
     other = (
         (
-            "at 8: the server had 25 requests on average, of which 8 are of this run: something "
-            "else uses it"
+            "at 8: the server had 25 requests on average, 8 of them from this run: another "
+            "client uses it"
         ),
     )
     closed = replace(_point(8, 9.5), under_way=8.0)

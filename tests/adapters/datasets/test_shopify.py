@@ -162,7 +162,7 @@ def test_files_that_are_missing_or_of_two_downloads_are_named(write: Write) -> N
         load(folder)
 
     write("train-00000-of-00002.parquet")
-    with pytest.raises(UnavailableError, match="several divisions, into 2 and 3"):
+    with pytest.raises(UnavailableError, match="several downloads, in 2 and 3"):
         load(folder)
     files = [write(f"all/{split}-00000-of-00001.parquet") for split in ("train", "test")]
     total = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
