@@ -357,6 +357,7 @@ def of_kubernetes(pods: bytes, nodes: bytes) -> Hardware:
 
 @cache
 def known_class(product: str) -> str:
+    """Return the class of a product of the table of GPUs; "" if it is not there."""
     gpu = find_gpu(product.replace("-", " ").upper())
     return gpu.accelerator if gpu else ""
 
