@@ -329,7 +329,10 @@ class CaseRuns(CaseRunner):
         texts = [miscounted(timed, dict(answers), drawn=drawn) for answers in sides]
         text = next((text for text in texts if text is not None), None)
         if text is None:
-            self.uncounted = "tokens of timed runs are compared with no answers: no accuracy pass"
+            self.uncounted = (
+                "the token counts of timed runs were not checked: there is no accuracy pass to "
+                "compare them with"
+            )
         reasons = [Reason(key=Key.TOKENS_MISCOUNTED, text=text)] if text else []
         return replace(run, invalid=(*reasons, *run.invalid))
 
@@ -366,13 +369,13 @@ def clashes(
         other, name = claimed.setdefault(key, (plan.path, plan.case.id))
         if name != plan.case.id:
             yield (
-                f"{plan.path}:{plan.line}: {plan.case.id} and {name} of {other} differ by upper "
-                "and lower case alone, which is one file on macOS and Windows: rename one of them"
+                f"{plan.path}:{plan.line}: {plan.case.id} and {name} of {other} differ only in "
+                "upper and lower case, and are one file on macOS and Windows: rename one of them"
             )
         elif other != plan.path:
             yield (
-                f"{plan.path}:{plan.line}: {plan.case.id} is described by {other} too, and both "
-                "would share one baseline: rename the workload or the engine entry in one"
+                f"{plan.path}:{plan.line}: {plan.case.id} is also in {other}, and both would "
+                "share one baseline: rename the workload or the engine entry in one of them"
             )
 
 

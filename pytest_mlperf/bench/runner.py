@@ -109,8 +109,8 @@ class Searches:
         if names:
             raise RunError(
                 "engine",
-                f"{', '.join(names)} cannot be held to a limit: the engine does not report what it "
-                f"takes; measured were {', '.join(run.metrics)}",
+                f"{', '.join(names)} cannot have a limit: the engine does not report the "
+                f"times for it; measured were {', '.join(run.metrics)}",
                 str(Path(run.folder) / DETAIL),
             )
         return tried(rate, run.metrics, self._limits, late=run.limit_missed, folder=run.folder)
@@ -432,7 +432,7 @@ class CaseRunner:
 
 def unforeseen(error: Exception, log: Path) -> RunError:
     """Return a RunError for an unexpected exception; write its traceback to `log`."""
-    message = f"{one_line(error)}: not foreseen, so please report it with this log"
+    message = f"{one_line(error)}: unexpected error; please report it with this log"
     if isinstance(error, OSError) and error.errno in DISK_FULL:
         message = f"{one_line(error)} ({disk_of(Path(error.filename or log))}); free some space"
     try:

@@ -63,7 +63,7 @@ def find_exporter(url: str, chosen: tuple[str, ...] = ()) -> Exporter:
     """Return an exporter, read once per session; raise SuiteError if it lacks these GPUs."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise SuiteError(f'{url!r} is no address as "http://gpu-box:9400/metrics"')
+        raise SuiteError(f'{url!r} is not an address such as "http://gpu-box:9400/metrics"')
     page = MetricsPage(url)
     try:
         content = page.read()
@@ -74,7 +74,9 @@ def find_exporter(url: str, chosen: tuple[str, ...] = ()) -> Exporter:
     finally:
         page.close()
     if not (page_gpus := read_exporter(content)):
-        raise SuiteError(f"{url} shows no GPU's {ENERGY_METRIC}: it is no DCGM exporter's page")
+        raise SuiteError(
+            f"{url} shows no GPU's {ENERGY_METRIC}: it is not the page of a DCGM exporter"
+        )
     gpus = read_exporter(content, chosen)
     for word in chosen:
         if not any(word in (gpu.uuid, gpu.host) for gpu in gpus.values()):
