@@ -112,7 +112,7 @@ def run(parsed: argparse.Namespace) -> int:
 
 def _filled(text: str, url: str) -> str:
     """Write a server's address, and what it runs on, into a suite; say what was found."""
-    sources = ServerSources(url=url, accelerator="cpu")
+    sources = ServerSources(url=url)
     text = text.replace(URL.findall(text)[0], url)
     if sources.is_here:
         classes = detect(gpus=True).classes

@@ -8,8 +8,9 @@ import socket
 import subprocess
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Self
 from urllib.parse import urlsplit
 
 from pytest_mlperf.core.energy.exporter import ENERGY_METRIC, POWER_METRIC
@@ -31,6 +32,10 @@ from pytest_mlperf.hardware.server import (
 )
 from pytest_mlperf.processes import ChildProcess
 from pytest_mlperf.run.scraping import MetricsPage, PageError
+from pytest_mlperf.suite.pairs import Testable
+from pytest_mlperf.suite.places import expand, unset_in
+from pytest_mlperf.suite.plan import Planned
+from pytest_mlperf.suite.tables import ServerEntry
 
 PROBE_SECONDS = 10.0
 """Maximum run time of a probe or of kubectl."""
@@ -92,29 +97,40 @@ class ProbePage(MetricsPage):
 
 @dataclass(frozen=True, kw_only=True)
 class ServerSources:
-    """Sources of the identity of the server at `url`, see `suite.tables.ServerEntry`."""
+    """Sources of the identity of the server at `url`; variables of `entry` are expanded."""
 
     url: str
-    accelerator: str
-    probe: tuple[str, ...] = ()
-    exporter: str = ""
-    gpus: tuple[str, ...] = ()
-    kubernetes: str = ""
+    accelerator: str = "cpu"
+    entry: ServerEntry = field(default_factory=ServerEntry)
+
+    @classmethod
+    def of(cls, planned: Testable, exporter: str = "", gpus: Sequence[str] = ()) -> Self | None:
+        """Return the sources of a case's server; None without a url, or if a variable is unset.
+
+        `exporter` and its `gpus` are those of the session, for entries that name no source.
+        """
+        if not isinstance(planned, Planned) or not planned.url or unset_in(planned.options):
+            return None  # an unset variable is reported when the options are resolved
+        entry = planned.engine.server or ServerEntry()
+        table = expand(entry.model_dump(exclude_none=True))
+        if exporter and not (entry.exporter or entry.probe):
+            table |= {"exporter": exporter, "gpus": list(gpus)}
+        entry = ServerEntry.model_validate(table)
+        return cls(url=planned.url, accelerator=planned.case.accelerator, entry=entry)
 
     def ask(self) -> ServerIdentity:
         """Ask all sources; raise RunError if one fails, answers nonsense or contradicts another."""
-        reports = {}
-        if self.probe:
-            answer = _json_line(output_of("the probe", self.probe, _script()))
-            reports["probe"] = of_probe(answer, self.accelerator, self.url)
-        if self.exporter:
-            reports["exporter"] = of_exporter(_page(self.exporter), self.gpus, self.accelerator)
-        if self.kubernetes:
-            reports["kubernetes"] = of_kubernetes(*_kubernetes(*self.kubernetes.split("/", 1)))
+        reports, entry, name = {}, self.entry, self.accelerator
+        if entry.probe:
+            answer = _json_line(output_of("the probe", entry.probe, _script()))
+            reports["probe"] = of_probe(answer, name, self.url)
+        if entry.exporter:
+            reports["exporter"] = of_exporter(_page(entry.exporter), entry.gpus, name)
+        if entry.kubernetes:
+            pods, nodes = _kubernetes(*entry.kubernetes.split("/", 1))
+            reports["kubernetes"] = of_kubernetes(pods, nodes, name)
         pages, headers, starts = _pages(self.url)
-        return identified(
-            self.url, self.accelerator, reports, pages, headers, starts, time_s=time.monotonic()
-        )
+        return identified(self.url, name, reports, pages, headers, starts, time_s=time.monotonic())
 
     def machine(self, client: Machine) -> Machine:
         """Return the machine on which the server runs; it may be that of the client.
@@ -122,7 +138,7 @@ class ServerSources:
         Raises:
             RunError: See `ask`; or the probe ran on the client, and the server is elsewhere.
         """
-        if not self.probe and self.is_here and client.has(self.accelerator):
+        if not self.entry.probe and self.is_here and client.has(self.accelerator):
             return client
         server = self.ask()
         if server.properties.get("node") not in _nodes(client):
