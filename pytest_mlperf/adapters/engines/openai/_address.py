@@ -29,6 +29,9 @@ DEFAULT_KEY = "OPENAI_API_KEY"
 AUTHENTICATING = re.compile("auth|key|token", re.IGNORECASE)
 """Names of headers that authenticate, so that `DEFAULT_KEY` is not sent beside them."""
 
+SCHEME = re.compile(r"^(bearer|basic|token|api-?key)\s+", re.IGNORECASE)
+"""Beginning of a header's value that is no secret."""
+
 MASK = "***"
 
 MIN_WHOLE_CHARACTERS = 8
@@ -113,7 +116,7 @@ class Secrets:
     """Mask values in text, also in the forms that JSON, Python literals and URLs give them."""
 
     def __init__(self, values: Iterable[str] = ()) -> None:
-        words = {word for value in values for word in (value, *value.split()[1:])}
+        words = {SCHEME.sub("", value, count=1) for value in values}
         forms = {
             form
             for word in words

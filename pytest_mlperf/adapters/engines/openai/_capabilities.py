@@ -28,6 +28,12 @@ from pytest_mlperf.extension import page_samples, read_server, some
 
 CACHE = "vllm:cache_config_info"
 
+UNRELATED = frozenset({401, 403, 408, 429, 502, 503, 504})
+"""Status codes of failures whatever fields a request has."""
+
+REFUSALS = frozenset({400, 404, 405, 413, 422})
+"""Status codes of requests that the server does not take."""
+
 METRICS_PATHS = ("/metrics", "/prometheus/metrics", "/v1/metrics")
 """Paths of servers' metrics; trtllm-serve's first one is JSON, the last one is NIM's."""
 
@@ -203,10 +209,7 @@ async def probe(
     fields = {**always, length: few}
 
     async def takes(field: str, value: Any) -> StreamedAnswer | Failed:
-        try:
-            return await client.ask(encode({**prompt.fields, **fields, field: value}))
-        except Failed as failure:
-            return failure
+        return await _answer_or_refusal(client, {**prompt.fields, **fields, field: value})
 
     options = {"include_usage": True}
     taken: dict[str, Any] = {}
@@ -242,6 +245,15 @@ async def probe(
     )
 
 
+async def _answer_or_refusal(client: Client, fields: Mapping[str, Any]) -> StreamedAnswer | Failed:
+    try:
+        return await client.ask(encode(fields))
+    except Failed as failure:
+        if error := _unrelated(client, failure):
+            raise error from None
+        return failure
+
+
 async def check_echo(client: Client, prompt: Prompt, fields: Mapping[str, Any]) -> None:
     """Refuse a server that does not give the log-probabilities of a prompt's own tokens."""
     try:
@@ -270,7 +282,7 @@ async def _form(
                 break
     assert failure is not None
     ways = " nor ".join(forms)
-    raise _unreachable(client, failure) or engine_error(
+    raise _unrelated(client, failure) or engine_error(
         f"the server at {client.url} does not answer a prompt as {ways}: {failure}"
         + _advice(client, failure, str(always["model"])),
     )
@@ -292,6 +304,16 @@ async def _length_field(client: Client, fields: Mapping[str, Any], few: int) -> 
     return first
 
 
+def _unrelated(client: Client, failure: Failed) -> RunError | None:
+    """Return the error of a failure that says nothing of a request's fields; else None."""
+    if failure.status not in UNRELATED and failure.kind != "time-out":
+        return _unreachable(client, failure)
+    return engine_error(
+        f"the server at {client.url} failed a request before the run: {failure}"
+        f"{_advice(client, failure)}"
+    )
+
+
 def _unreachable(client: Client, failure: Failed) -> RunError | None:
     if failure.kind != NO_CONNECTION:
         return None
@@ -309,7 +331,7 @@ def _advice(client: Client, failure: Failed, model: str = "") -> str:
     status, text = failure.status or 0, failure.detail
     key = "api_key_env to the name of the environment variable that holds its key"
     sent = f"it was sent {client.sends}: check the value, and the name of the header"
-    is_refused, has_no_page = model and 400 <= status < 500, status in (404, 405)
+    is_refused, has_no_page = model and status in REFUSALS, status in (404, 405)
     causes = {
         "redirects are not followed: set url to where the server itself answers": status // 100
         == 3,
@@ -342,7 +364,7 @@ async def _together(
     try:
         return await client.ask(encode(request))
     except Failed as failure:
-        raise engine_error(
+        raise _unrelated(client, failure) or engine_error(
             "the server takes the fields of a request one by one, but not together "
             f"({', '.join(sorted(fields))}): {failure}",
         ) from None

@@ -274,7 +274,7 @@ class Checks:
     ) -> int:
         """Return the tokens of a valid answer; `sent` is the number of prompt tokens, if known."""
         if counted := answer.tokens is None and self.counter is not None:
-            answer.completion_tokens = self.counter.counts({0: answer.pieces})[0][0]
+            answer.completion_tokens = self.counter.count(answer.pieces)
         tokens = answer.tokens
         if self._models and not answer.is_of(self._models):
             requested = next(iter(self._models))

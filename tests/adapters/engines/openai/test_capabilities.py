@@ -158,7 +158,7 @@ def test_an_option_that_the_server_does_not_support_is_an_error() -> None:
         ),
         (without("min_tokens"), {"min_new_tokens": 2}, "min_new_tokens = 2, but the server does"),
         (Manner(takes_ids=False), {"prompts": "tokens"}, "HTTP 400 (Bad Request): prompt must be"),
-        (no_count, {}, "the server's streams have neither usage nor token ids, so that nobody can"),
+        (no_count, {}, "the server's streams have neither usage nor token ids, and pieces of text"),
         (without("seed"), {"extra": {"seed": 1}}, "fields in the request: ['seed']"),
     ]
     assert [row for row in rows if row[2] not in refusal(row[0], **row[1])] == []
