@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import ssl
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
@@ -47,14 +48,18 @@ class Scripted:
 
     Attributes:
         requests: All requests, in the order in which they came.
+        protocols: Protocols that TLS agreed on.
     """
 
     url: str
 
-    def __init__(self, script: Script, *, at: str = "127.0.0.1") -> None:
+    def __init__(
+        self, script: Script, *, at: str = "127.0.0.1", tls: ssl.SSLContext | None = None
+    ) -> None:
         """Listen on an address of this machine, or on a Unix socket if `at` is a path."""
-        self._script, self._at = script, at
+        self._script, self._at, self._tls = script, at, tls
         self.requests: list[Request] = []
+        self.protocols: set[str | None] = set()
 
     def __enter__(self) -> Self:
         self._loop = asyncio.new_event_loop()
@@ -63,7 +68,8 @@ class Scripted:
         self._server = asyncio.run_coroutine_threadsafe(self._open(), self._loop).result(30)
         name = self._server.sockets[0].getsockname()
         host = f"[{self._at}]" if ":" in self._at else self._at
-        self.url = f"unix://{name}" if "/" in self._at else f"http://{host}:{name[1]}"
+        scheme = "https" if self._tls else "http"
+        self.url = f"unix://{name}" if "/" in self._at else f"{scheme}://{host}:{name[1]}"
         return self
 
     def __exit__(
@@ -90,7 +96,7 @@ class Scripted:
         self._tasks: set[asyncio.Task[None]] = set()
         if "/" in self._at:
             return await asyncio.start_unix_server(self._serve, self._at)
-        return await asyncio.start_server(self._serve, self._at, 0, backlog=1024)
+        return await asyncio.start_server(self._serve, self._at, 0, backlog=1024, ssl=self._tls)
 
     async def _close(self) -> None:
         self._server.close()
@@ -102,6 +108,8 @@ class Scripted:
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
+        if tls := writer.get_extra_info("ssl_object"):
+            self.protocols.add(tls.selected_alpn_protocol())
         try:
             while await self._turn(reader, writer):
                 pass

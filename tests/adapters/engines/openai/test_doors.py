@@ -5,6 +5,9 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import shutil
+import ssl
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -218,6 +221,29 @@ def test_ipv6_and_unix_sockets_reach_the_server(place: str, tmp_path: Path) -> N
         absent.reach()
     with pytest.raises(RunError, match=r"no server answers at .*cannot connect to "):
         absent.__enter__()
+
+
+@pytest.mark.process
+def test_tls_is_http_1_1_with_an_authority_of_ones_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if (program := shutil.which("openssl")) is None:
+        pytest.skip("needs openssl")
+    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    wanted = ("-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1", "-days", "2")
+    files = ("-keyout", key, "-out", certificate)
+    command = (program, "req", "-x509", "-newkey", "rsa:2048", "-nodes", *files, *wanted)
+    subprocess.run(command, check=True, capture_output=True)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate, key)
+    context.set_alpn_protocols(["h2", "http/1.1"])
+    with Scripted(Manner(), tls=context) as server:
+        with pytest.raises(RunError, match="SSL_CERT_FILE"):
+            open_engine(server.url, ["text"]).__enter__()
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+        run(server.url, ["text"], sink=(sink := Recorder(1)))
+    assert sink.n_tokens == {100: 5}
+    assert server.protocols == {"http/1.1"}
 
 
 def test_a_header_is_masked_in_every_error() -> None:
