@@ -103,8 +103,25 @@ def port_here(url: object) -> int | str | None:
 
 LISTENING_STATE, LISTENING_UNIX_FLAG = "0A", "00010000"
 
-PROXIES = {"docker-proxy", "rootlessport", "conmon", "pasta", "slirp4netns"}
-"""Processes that listen for a container; the container's processes are not their children."""
+PROXIES = {
+    *("docker-proxy", "rootlessport", "conmon", "pasta", "slirp4netns", "gvproxy"),
+    *(
+        "ssh",
+        "sshd",
+        "autossh",
+        "kubectl",
+        "oc",
+        "gcloud",
+        "tsh",
+        "socat",
+        "ncat",
+        "chisel",
+        "frpc",
+    ),
+    *("nginx", "haproxy", "envoy", "traefik", "caddy", "cloudflared", "stunnel", "tailscaled"),
+    *("litellm", "mitmdump", "mitmproxy", "mitmweb"),
+}
+"""Processes that listen for a container or another machine, not for their own children."""
 
 
 def listeners(root: Path, port: int | str) -> set[int]:
@@ -119,6 +136,9 @@ def listeners(root: Path, port: int | str) -> set[int]:
         sockets = _tcp_listeners(root, port)
     pids = {pid for pid in _numbers(root / "proc") if sockets & _open_files(root, pid)}
     names = {each.name for (pid, _), each in processes(root).items() if pid in pids}
+    # A proxy in Python has an interpreter's name.
+    words = (word for pid in pids for word in _read(root / f"proc/{pid}/cmdline").split(b"\0")[:3])
+    names |= {word.decode("utf-8", "replace").rpartition("/")[2] for word in words}
     return set() if names & PROXIES else pids
 
 

@@ -285,7 +285,7 @@ class PromptSource:
             self.forms = ("tokens", "text")
         tokenizer = self.tokenizer if is_text and not as_they_are else None
         salted = options.salt and not getattr(dataset, "repeat", False)
-        whose = "for each conversation under way" if has_turns else "in each run"
+        whose = "for each conversation in flight" if has_turns else "in each run"
         if salted or has_turns:
             facts["salt"] = f"{SALT_WORDS} words {whose}" if salted else "none"
         self.bodies = (TurnBodies if has_turns else Bodies)(

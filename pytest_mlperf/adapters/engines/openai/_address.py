@@ -178,8 +178,8 @@ def _value_of(variable: str, option: str, setting: str) -> str:
         )
     if not value.isascii() or not value.isprintable():
         raise EnvironmentFault(
-            f"engine openai: the environment variable {variable} holds characters that no key has; "
-            "set it to the value for the server",
+            f"engine openai: the environment variable {variable} contains characters that are "
+            "invalid in a header; set it to the value for the server",
             option=option,
         )
     return value

@@ -81,7 +81,7 @@ async def served_name(client: Client, model: str | None) -> str:
         has_none = failure.status is not None and (model is not None or failure.status in NO_PAGE)
         if not has_none:
             advice = _advice(client, failure) or (
-                "; set served_model to the name to be asked for, so that none is needed"
+                "; set served_model to the model's name, so that the list is not needed"
             )
             raise _unreachable(client, failure) or engine_error(
                 f"the server at {client.url} gives no list of its models ({failure}){advice}",
@@ -92,7 +92,7 @@ async def served_name(client: Client, model: str | None) -> str:
     if len(listed) != 1:
         names = client.mask(some(sorted(listed)))
         has = f"lists {names}" if listed else f"lists no model at {client.api}/models"
-        raise engine_error(f"the server {has}; set served_model to the name to be asked for")
+        raise engine_error(f"the server {has}; set served_model to the name of the model")
     return listed[0]
 
 

@@ -363,7 +363,7 @@ def test_a_stream_of_comments_alone_ends_at_the_time_out() -> None:
         reply = answering(lambda _, parts=parts: Reply(parts=parts(), pace_s=0.05))  # type: ignore[misc]
         with Scripted(reply) as server:
             run(server.url, sink=sink, request_timeout=1)
-        expected = "sample 0: time-out: a stream had only comments for 1 s (request_timeout)"
+        expected = "sample 0: time-out: a stream sent only comments for 1 s (request_timeout)"
         assert expected in sink.message
 
 

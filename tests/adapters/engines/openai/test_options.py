@@ -43,7 +43,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"url": None}, "set either url, of a server that runs, or serve"),
     ({"serve": SERVE}, "the command that starts one, not both"),
     ({"url": None, "serve": SERVE}, "serve has {model}, but the suite names none"),
-    ({"url": None, "serve": ["vllm", "serve"]}, "serve does not tell the server its port"),
+    ({"url": None, "serve": ["vllm", "serve"]}, "serve does not give the server its port"),
     ({"env": {"A": "1"}}, "env is for a server that serve starts"),
     ({"url": "ftp://x"}, "url = 'ftp://x' is not an address"),
     ({"api_key_env": "sk-s3cret"}, "api_key_env = '***' is not the name of an environment"),
@@ -115,7 +115,7 @@ def test_a_key_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("MY_KEY", " abc\n")
     assert api_key("MY_KEY") == "abc"
     monkeypatch.setenv("MY_KEY", "ab\nc")
-    with pytest.raises(EnvironmentFault, match="characters that no key has") as caught:
+    with pytest.raises(EnvironmentFault, match="characters that are invalid in") as caught:
         api_key("MY_KEY")
     assert "ab" not in str(caught.value).split("MY_KEY")[1].split("holds")[0]
 
