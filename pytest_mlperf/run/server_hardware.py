@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import socket
 import subprocess
 import time
@@ -32,6 +33,9 @@ MAX_OUTPUT_BYTES = 8 * 2**20
 
 KILL_WAIT_SECONDS = 5.0
 WATCH_SECONDS = 0.25
+API_PATH = re.compile(r"(/v\d+)?(/(chat/)?completions)?/?(\?.*)?$")
+"""End of a url that pages about the server do not have."""
+
 METRICS = (POWER_METRIC, ENERGY_METRIC)
 CONNECTIONS = 3
 """Number of connections that look for several servers behind one url."""
@@ -136,6 +140,8 @@ class ServerSources:
         """Whether a process that serves, and no tunnel, listens on this machine."""
         parts = urlsplit(self.url)
         port = parts.port or {"https": 443}.get(parts.scheme, 80)
+        if parts.scheme == "unix":
+            return bool(listeners(LINUX, parts.path))
         return is_own_address(self.url) and bool(listeners(LINUX, port))
 
 
@@ -225,7 +231,7 @@ def _page(url: str) -> bytes:
 
 def _pages(url: str) -> tuple[dict[str, bytes], dict[str, str], frozenset[float]]:
     """Return the server's pages and their headers, and start times of several connections."""
-    base = (url if "://" in url else f"http://{url}").rstrip("/").removesuffix("/v1")
+    base = API_PATH.sub("", url if "://" in url else f"http://{url}")
     pages: dict[str, bytes] = {}
     headers: dict[str, str] = {}
     starts: set[float] = set()
