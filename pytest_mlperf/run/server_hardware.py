@@ -21,7 +21,15 @@ from pytest_mlperf.core.untrusted_text import broken
 from pytest_mlperf.hardware import probe
 from pytest_mlperf.hardware.contention import LINUX, listeners
 from pytest_mlperf.hardware.machine import Machine
-from pytest_mlperf.hardware.server import PAGES, START_METRIC, Answers, counts_of, identified
+from pytest_mlperf.hardware.server import (
+    PAGES,
+    START_METRIC,
+    counts_of,
+    identified,
+    of_exporter,
+    of_kubernetes,
+    of_probe,
+)
 from pytest_mlperf.processes import ChildProcess
 from pytest_mlperf.run.scraping import MetricsPage, PageError
 
@@ -99,22 +107,18 @@ class ServerSources:
 
     def ask(self) -> ServerIdentity:
         """Ask all sources; raise RunError if one fails, answers nonsense or contradicts another."""
-        pages, headers, starts = _pages(self.url)
-        pods = nodes = None
+        reports = {}
+        if self.probe:
+            answer = _json_line(output_of("the probe", self.probe, _script()))
+            reports["probe"] = of_probe(answer, self.accelerator, self.url)
+        if self.exporter:
+            reports["exporter"] = of_exporter(_page(self.exporter), self.gpus, self.accelerator)
         if self.kubernetes:
-            pods, nodes = _kubernetes(*self.kubernetes.split("/", 1))
-        answers = Answers(
-            probe=_json_line(output_of("the probe", self.probe, _script())) if self.probe else None,
-            exporter=_page(self.exporter) if self.exporter else None,
-            chosen=self.gpus,
-            pods=pods,
-            nodes=nodes,
-            pages=pages,
-            headers=headers,
-            starts=starts,
-            time_s=time.monotonic(),
+            reports["kubernetes"] = of_kubernetes(*_kubernetes(*self.kubernetes.split("/", 1)))
+        pages, headers, starts = _pages(self.url)
+        return identified(
+            self.url, self.accelerator, reports, pages, headers, starts, time_s=time.monotonic()
         )
-        return identified(self.url, self.accelerator, answers)
 
     def machine(self, client: Machine) -> Machine:
         """Return the machine on which the server runs; it may be that of the client.
