@@ -115,7 +115,7 @@ STAGE_METRIC = re.compile(rf"{STAGE}(?P<stage>[a-z][a-z0-9_]{{0,31}})")
 
 
 def is_stage(metric: str) -> bool:
-    """Check whether a metric is the time of a stage, also at a point of a curve."""
+    """Check whether a metric is the time of a stage, of the whole run or at a point of a curve."""
     return STAGE_METRIC.fullmatch(metric.partition("@")[0]) is not None
 
 
@@ -135,7 +135,7 @@ def _number(point: str) -> int | float:
 
 
 class _Table(dict[str, Metric]):
-    """Map names to metrics; create stages, and metrics at points of a curve, on demand."""
+    """Map names to metrics; create metrics of stages and of points of a curve when looked up."""
 
     def __missing__(self, name: str) -> Metric:
         if stage := STAGE_METRIC.fullmatch(name):
@@ -241,7 +241,7 @@ _PLACES = {name: place for place, name in enumerate(METRICS)}
 
 
 def in_order(metric: str) -> tuple[float, int, str]:
-    """Return a key that sorts metrics as the table does, then stages and points of a curve."""
+    """Return a sort key of a metric: by point, then in the table's order, then stages."""
     base, _, point = metric.partition("@")
     return float(point or 0), _PLACES.get(base, len(_PLACES)), base
 
@@ -314,7 +314,7 @@ _GATED: dict[Scenario, tuple[str, ...]] = {
 
 
 def of_curve(scenario: Scenario, measured: Collection[str]) -> tuple[str, ...]:
-    """Return the measured metrics that judge a scenario's curve; () without a curve."""
+    """Return the measured metrics by which a scenario's curve is judged; () without a curve."""
     for tokens in (True, False) if scenario.is_curve else ():
         wholes = gated_metrics(scenario, tokens=tokens)
         points = [n for n in measured if "@" in n and n.partition("@")[0] in wholes]
@@ -326,7 +326,7 @@ def of_curve(scenario: Scenario, measured: Collection[str]) -> tuple[str, ...]:
 def gated_metrics(
     scenario: Scenario, *, tokens: bool = False, searched: bool = False
 ) -> tuple[str, ...]:
-    """Return the metrics that judge a scenario by default; `tokens` if tokens are timed."""
+    """Return the gated metrics of a scenario; `tokens`: whether token times are measured."""
     if searched and scenario != Scenario.CONCURRENCY:
         return ("throughput",)
     if searched:
