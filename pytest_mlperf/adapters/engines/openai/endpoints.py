@@ -102,7 +102,7 @@ class EndpointsOptions(OpenAiOptions):
     whole_passes: bool = False
 
     def _check_count(self) -> None:
-        """Allow a tokenizer with any count, because the client needs one."""
+        """Do nothing: the client needs a tokenizer for any way of counting."""
 
     def check(self) -> None:
         super().check()
@@ -152,7 +152,7 @@ class EndpointsOptions(OpenAiOptions):
 
 
 class EndpointsEngine(OpenAiEngine):
-    """A server that MLCommons' client measures; warmed up and asked for accuracy by ours."""
+    """Run a server that MLCommons' client measures; warm-up and accuracy are by our client."""
 
     harness: ClassVar[str] = MLC_ENDPOINTS
     options: ClassVar[type[OpenAiOptions]] = EndpointsOptions
@@ -317,7 +317,7 @@ class EndpointsEngine(OpenAiEngine):
     def _configuration(
         self, concurrency: int, settings: LoadGenSettings, prompts: Path
     ) -> dict[str, Any]:
-        """Return the client's configuration of a point, without its end and result folder."""
+        """Return the client's configuration of a point, without its duration and output folder."""
         options, wait_s = self._ours, self._options.request_timeout
         minimum = {} if options.api == "chat" else {"min_new_tokens": options.min_new_tokens}
         seeded = {} if settings.seeds.model is None else {"seed": settings.seeds.model}
@@ -411,7 +411,7 @@ def _are_tables(value: object) -> bool:
 
 
 class _WindowEnd:
-    """Detect by the client's events whether its window is over, so that it only scores."""
+    """Detect from the client's events that the timed window is over and only scoring goes on."""
 
     def __init__(self, events: Path) -> None:
         self._events, self._read, self._over = events, 0, False
