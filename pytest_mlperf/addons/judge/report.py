@@ -116,7 +116,7 @@ def cells_of(row: Row) -> dict[str, str]:
 
 
 def changed(row: Row) -> str:
-    """Return the change of a row: in per cent, of a score in its own points."""
+    """Return the change of a row as text: in per cent, for a score in points."""
     assert row.change is not None
     return _points(row.change) if row.absolute else change(row.change)
 
@@ -219,7 +219,7 @@ def as_junit(result: FileComparison, sides: Sequence[str]) -> str:
 
 
 def as_annotations(result: FileComparison, sides: Sequence[str]) -> str:  # noqa: ARG001
-    """Return workflow commands of GitHub: an error for each failing row, a warning if open."""
+    """Return GitHub's workflow commands: an error for a failing row, a warning if undecided."""
     commands = []
     for row in result.rows:
         level = "error" if row.outcome in FAILING else "warning"
