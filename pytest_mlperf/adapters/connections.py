@@ -18,8 +18,8 @@ MAX_IDLE_SECONDS = 1.0
 (gunicorn) or 5 s (uvicorn, hypercorn, Node)."""
 
 UNSAID = (
-    f"on a connection kept from the request before: if the server is well, it must keep idle ones "
-    f"longer than {MAX_IDLE_SECONDS:g} s, or say that it closes one"
+    "on a reused connection: the server must keep idle connections longer than "
+    f"{MAX_IDLE_SECONDS:g} s, or announce that it closes them"
 )
 """Explanation of a connection that a server closed without an answer."""
 
@@ -146,7 +146,7 @@ class HttpConnection(asyncio.Protocol):
         except library().HttpParserError as error:
             fault: Exception | None = ConnectionAbortedError(f"no HTTP: {text_of(error)}")
         except library().HttpParserUpgrade:
-            fault = ConnectionAbortedError("no HTTP: the server changes the protocol")
+            fault = ConnectionAbortedError("not HTTP: the server changes the protocol")
         else:
             fault = None
         if self._headed and self._status:
@@ -158,7 +158,7 @@ class HttpConnection(asyncio.Protocol):
         else:
             self._bare += len(data)
             if self._bare > HEAD_BYTES:
-                raise ConnectionAbortedError(f"no HTTP: a head of more than {HEAD_BYTES:,} bytes")
+                raise ConnectionAbortedError(f"not HTTP: a head of more than {HEAD_BYTES:,} bytes")
         if self._ended:
             self._exchange.end()
         elif fault is not None:

@@ -148,7 +148,7 @@ class CaseAccuracy:
         if self.by_reference:
             return f"the reference {entry} has no accuracy baseline: record it first, in {first}"
         if not self.may_record:
-            return f"no accuracy baseline: {first} records it, with --mlperf-update=missing"
+            return f"no accuracy baseline: record it with --mlperf-update=missing in {first}"
         return "no accuracy baseline: record it with --mlperf-update=missing"
 
     def judge(self, latest: ScoredPass) -> Ruling:
@@ -267,7 +267,7 @@ class CaseAccuracy:
             return answer
         reruns = self._repeat(latest)
         if not reruns:
-            note = "not kept as a repeat: it was not made by the baseline's build on its machine"
+            note = "not kept as a repeat: its build or machine differs from the baseline's"
             return replace(answer, notes=(*answer.notes, note))
         passes = max(rerun.passes for rerun in reruns.values())
         headline = f"pass {passes + 1} of one build in {policy.shown(self.file)}"
@@ -276,7 +276,9 @@ class CaseAccuracy:
             + (f" (r = {rerun.correlation:.4f})" if rerun.correlation is not None else "")
             for name, rerun in reruns.items()
         )
-        note = f"{headline}; re-run standard deviation, points: {spread}; commit it"
+        note = (
+            f"{headline}; standard deviation of repeated passes [points]: {spread}; commit the file"
+        )
         notes = (*answer.notes, note)
         return replace(answer, outcome=Outcome.RECORDED, headline=headline, notes=notes)
 
@@ -290,8 +292,8 @@ class CaseAccuracy:
         def put(there: AccuracyBaseline | None) -> AccuracyBaseline:
             if there is None or there.scores_sha256 != digest:
                 raise BaselineError(
-                    f"{self.file}: other scores were accepted while this session ran, and this "
-                    "pass repeats the ones before; run it again"
+                    f"{self.file}: another session accepted other scores meanwhile, and this "
+                    "pass repeats the earlier ones: run it again"
                 )
             return replace(there, rerun=pooled(there.rerun, new))
 

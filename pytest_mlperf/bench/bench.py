@@ -85,8 +85,8 @@ def unjudged_told(verdict: Verdict, *, fail_on: Collection[str], named: bool) ->
     if verdict.outcome is not Outcome.NO_BASELINE or not usual or not os.environ.get("CI"):
         return verdict
     note = (
-        "nothing was compared, and it passes: only on a named accelerator that fails under CI; "
-        "--mlperf-fail-on=no-baseline fails it here too"
+        "nothing was compared, so this test passes. It fails in CI with "
+        "--mlperf-accelerator; --mlperf-fail-on=no-baseline makes it fail here"
     )
     return replace(verdict, notes=(*verdict.notes, note))
 
@@ -95,8 +95,9 @@ def require_power_source(case: Case) -> None:
     """Raise UnavailableError if only a wall meter could measure a case's energy."""
     if case.accelerator == "cpu":
         lack = (
-            "no power source but a wall meter: limit samples_per_joule_wall, and name the meter's "
-            "file with --mlperf-meter; of a server's GPUs, samples_per_joule_dcgm and --mlperf-dcgm"
+            "no power is measured except by a wall meter: set a limit for "
+            "samples_per_joule_wall and name the meter's log with --mlperf-meter; for a "
+            "server's GPUs use samples_per_joule_dcgm and --mlperf-dcgm"
         )
         raise UnavailableError(f"{case.accelerator} has {lack}")
 
@@ -154,7 +155,7 @@ def _used(run: Run, energy: EnergyReading) -> list[str]:
     used = f"{energy.joules:,.0f} J ({off}){where} in {energy.window_s:.1f} s"
     whose = " of one GPU" if run.hardware.gpus else ""
     peak = "" if energy.peak_w is None else f", {energy.peak_w:,.0f} W at most{whose}"
-    interval = "" if energy.interval_s is None else f", asked every {energy.interval_s:.2g} s"
+    interval = "" if energy.interval_s is None else f", read every {energy.interval_s:.2g} s"
     behind = f"{peak}{_per_unit(run, energy.source)}{_net(energy)}: {energy.source.label}{interval}"
     return [f"{used}, {energy.mean_w:,.0f} W{behind}"]
 
@@ -174,7 +175,7 @@ def clock_note(runs: Sequence[Run], record: Record | None, outcome: Outcome) -> 
     moved = clocks_moved(
         [run.hardware.state for run in runs], [run.hardware.state for run in record.runs]
     )
-    return f"beside the baseline: {moved}" if moved else None
+    return f"compared with the baseline: {moved}" if moved else None
 
 
 def of_all_runs(runs: Sequence[Run]) -> list[str]:
@@ -206,7 +207,7 @@ def _unknown_energy(run: Run) -> dict[Hashable, str]:
     if not run.energy_unknown:
         return {}
     broke = next((sign.kind for sign in run.signs if sign.key is SignKey.NOT_WATCHED), None)
-    return {broke or run.energy_unknown: f"energy is not known: {run.energy_unknown}"}
+    return {broke or run.energy_unknown: f"energy unknown: {run.energy_unknown}"}
 
 
 def each_once(noted: Sequence[Mapping[Hashable, str]]) -> list[str]:
@@ -224,7 +225,7 @@ def each_once(noted: Sequence[Mapping[Hashable, str]]) -> list[str]:
 def _net(power: EnergyReading) -> str:
     if power.net_joules is None or power.idle_w is None:
         return ""
-    return f", {power.net_joules:,.0f} J above an idle {power.idle_w:,.0f} W"
+    return f", {power.net_joules:,.0f} J above idle ({power.idle_w:,.0f} W)"
 
 
 def _per_unit(run: Run, source: Source) -> str:
@@ -339,7 +340,7 @@ class Bench:
         if case.accuracy is None and case.unscored:
             raise case.unscored
         if case.accuracy is None:
-            headline = "the weights are dummy: speed may be judged, accuracy never"
+            headline = "dummy weights: only speed is judged, not accuracy"
             return Ruling(outcome=Outcome.NOT_EVALUATED, headline=headline)
         answer, scores, policy = case.judge_accuracy(), case.scores, case.policy
         if scores.records(policy) and answer.outcome is not Outcome.GATE_FAIL:
@@ -490,6 +491,7 @@ def _notes(case: CaseRuns, outcome: Outcome) -> tuple[Words, ...]:
     lines: tuple[Words | None, ...] = (
         *case.planned.suite.gaps,
         *skipped,
+        *case.server_remarks,
         case.uncounted,
         f"{case.clients} client processes sent the requests" if case.clients > 1 else "",
         *(one.text for one in behind),

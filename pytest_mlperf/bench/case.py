@@ -13,6 +13,7 @@ from typing import Literal
 from pytest_mlperf.bench.accuracy import CaseAccuracy, ScoredPass
 from pytest_mlperf.bench.policy import Formerly, Policy, applied_before, rule_beside
 from pytest_mlperf.bench.runner import CaseRunner, SearchState, Unjudgeable, unforeseen
+from pytest_mlperf.bench.server import on_server
 from pytest_mlperf.core.baseline import (
     Baseline,
     Property,
@@ -69,6 +70,7 @@ class CaseRuns(CaseRunner):
     ) -> None:
         """Load the baseline before the first run, because its file may be damaged."""
         case = planned.case
+        conditions = on_server(planned, conditions)
         machine = replace(conditions.machine, limit_w=planned.limit_w)
         calibrated = machine.identity(case.accelerator)
         machine = replace(machine, harness=planned.harness)
@@ -227,6 +229,12 @@ class CaseRuns(CaseRunner):
         return self._broken.run.invalid if isinstance(self._broken, Unjudgeable) else ()
 
     @property
+    def server_remarks(self) -> tuple[str, ...]:
+        """Notes on what is known of the hardware of a server elsewhere."""
+        server = self._conditions.machine.server
+        return server.remarks if server else ()
+
+    @property
     def set_by(self) -> str | None:
         """Date, commit and reason of the performance baseline, or None."""
         return set_by(self.record.history) if self.record else None
@@ -321,7 +329,10 @@ class CaseRuns(CaseRunner):
         texts = [miscounted(timed, dict(answers), drawn=drawn) for answers in sides]
         text = next((text for text in texts if text is not None), None)
         if text is None:
-            self.uncounted = "tokens of timed runs are compared with no answers: no accuracy pass"
+            self.uncounted = (
+                "the token counts of timed runs were not checked: there is no accuracy pass to "
+                "compare them with"
+            )
         reasons = [Reason(key=Key.TOKENS_MISCOUNTED, text=text)] if text else []
         return replace(run, invalid=(*reasons, *run.invalid))
 
@@ -358,13 +369,13 @@ def clashes(
         other, name = claimed.setdefault(key, (plan.path, plan.case.id))
         if name != plan.case.id:
             yield (
-                f"{plan.path}:{plan.line}: {plan.case.id} and {name} of {other} differ by upper "
-                "and lower case alone, which is one file on macOS and Windows: rename one of them"
+                f"{plan.path}:{plan.line}: {plan.case.id} and {name} of {other} differ only in "
+                "upper and lower case, and are one file on macOS and Windows: rename one of them"
             )
         elif other != plan.path:
             yield (
-                f"{plan.path}:{plan.line}: {plan.case.id} is described by {other} too, and both "
-                "would share one baseline: rename the workload or the engine entry in one"
+                f"{plan.path}:{plan.line}: {plan.case.id} is also in {other}, and both would "
+                "share one baseline: rename the workload or the engine entry in one of them"
             )
 
 

@@ -110,7 +110,7 @@ def _notes(test: str, faults: tuple[str, ...], notes: tuple[str, ...]) -> tuple[
         return notes
     files = " and ".join(TESTS[test].verified)
     return (
-        f"an auditor looks whether {TESTS[test].shows}: {files} of this run say it failed",
+        f"MLPerf checks that {TESTS[test].shows}; {files} of this run say that this is not so",
         *notes,
     )
 
@@ -120,8 +120,8 @@ def _data(case: CaseRuns) -> ScoredData:
     suite = case.of_suite.suite
     if suite.is_mlperf and not suite.workload.compliance_dataset:
         raise UnavailableError(
-            "TEST07 is made on MLPerf's 990 samples of GPQA: name acc_eval_compliance_gpqa.parquet "
-            "as compliance_dataset in [workload]"
+            "TEST07 needs MLPerf's 990 samples of GPQA: set compliance_dataset in [workload] "
+            "to acc_eval_compliance_gpqa.parquet"
         )
     return data_of(case.of_suite, "compliance")
 
@@ -148,8 +148,8 @@ def _answers(case: CaseRuns) -> Path:
     blocks = sorted((Path(accuracy.folder) / "accuracy").glob(f"block-*/{ACCURACY_LOG}"))
     if len(blocks) != 1:
         raise UnavailableError(
-            f"the accuracy run was made in {len(blocks)} parts, as the quick profile does beside "
-            "accepted scores: a compliance test needs it in one; use --mlperf-profile official"
+            f"the accuracy run was made in {len(blocks)} parts, as the quick profile does if "
+            "scores are accepted; a compliance test needs one part: use --mlperf-profile official"
         )
     return blocks[0]
 
@@ -250,7 +250,7 @@ def _scored(
     speed = audit.findings[1].faults
     if apart:
         return (*audit.findings[0].faults, *apart, *speed), audit.notes
-    alike = "their scores are alike, as the checker asks of answers that differ"
+    alike = "their scores agree, which the checker requires of answers that differ"
     return speed, (*audit.findings[0].faults, alike, *audit.notes)
 
 

@@ -99,7 +99,7 @@ def add_pair(
 def left_out(side: CaseRunner) -> str:
     """Return how many pairs were left out because of load, as text; "" if none."""
     number = len(side.left_out) // (1 + REPEATS)
-    reason = "left out: other processes may explain the difference between the two builds"
+    reason = "left out: the load of other processes may explain the difference between the builds"
     return f"{plural(number, 'pair')} {reason}" if number else ""
 
 
@@ -297,7 +297,7 @@ class Sides:
         ]
         if unlike:
             name = self.build if self._earlier else "baseline_engine"
-            raise NotComparable(f"{name} is not the build of the baseline: {'; '.join(unlike)}")
+            raise NotComparable(f"{name} is not the baseline's build: {'; '.join(unlike)}")
 
 
 DROPS = frozenset({Outcome.PERF_DROP, Outcome.POWER_DROP})
@@ -308,25 +308,23 @@ MORE_SESSIONS = (
     ", or append sessions of that build, on other days, to its baseline (--mlperf-update=append)"
 )
 
-OTHER_CHANGES_NOTE = (
-    "other changes may have made it slower, as git does not show that there were none; "
-)
+OTHER_CHANGES_NOTE = "other changes may be the cause: git cannot show that there were none; "
 
 UNCHANGED = (
-    "not confirmed: nothing was changed (engine, weights, options, data and commit are the "
-    "baseline's own), so a drop can only be the machine's, or of what nobody records"
+    "not confirmed: engine, weights, options, data and commit are the baseline's, so the "
+    "cause is the machine, or something that is not recorded"
 )
 
 NOT_MADE = (
-    "not confirmed: it was decided at the end of the session, when nothing was measured any more; "
-    "this test alone measures it again"
+    "not confirmed: the drop was decided at the end of the session, after all runs; run this "
+    "test alone to measure it again"
 )
 
 AS_SLOW = "the baseline's own build is as slow today"
 
 SMALL_DROP_NOTE = "worse than the baseline's own build today, by less than the limit"
 
-NO_METRIC = "not confirmed by A/B: a missed latency limit is not compared in turns"
+NO_METRIC = "not confirmed by A/B: missed latency limits are not compared in interleaved runs"
 
 
 def confirm(

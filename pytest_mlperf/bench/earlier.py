@@ -72,7 +72,7 @@ def _restored(options: Mapping[str, Any], today: Mapping[str, Any]) -> dict[str,
 
     def whole(text: str) -> str:
         if f"{OUTSIDE_MARK}/" in text:
-            raise MlperfError(f"the record holds only the end of a path, {text}")
+            raise MlperfError(f"the baseline records only the end of a path: {text}")
         return _HOME.sub(lambda _: str(Path.home()), text)
 
     same = {name: value for name, value in today.items() if _stored(value) == options.get(name)}

@@ -154,7 +154,10 @@ def points_of(file: Path, notes: list[str]) -> list[TrendPoint]:
 def _versions(file: Path, notes: list[str]) -> Iterator[tuple[str, Baseline]]:
     """Yield commit and content of a file at each change, oldest first, then its present content."""
     if git("rev-parse", "--is-shallow-repository") == b"true\n":
-        notes.append("this clone is shallow: older baselines have no runs: git fetch --unshallow")
+        notes.append(
+            "this clone is shallow, so older baselines have no runs; fetch them: git fetch "
+            "--unshallow"
+        )
     for commit, name in reversed(list(_commits(file))):
         try:
             yield commit, baseline_at(commit, name)

@@ -73,9 +73,9 @@ def placed(
     if not runs:
         return "it has no run"
     if gpu is None:
-        return f"{case.accelerator} is no GPU that has official results"
+        return f"{case.accelerator} is not a GPU that has official results"
     if case.scenario.rate_is_condition and not searched:
-        return "its rate was offered, and an official one is the highest that held"
+        return "its rate was set, and an official rate is the highest that met the limits"
     if case.scenario != Scenario.OFFLINE and not case.scenario.rate_is_condition:
         return f"the value of {case.scenario} is a latency, and official ones are bounds"
     for unit, metric in UNIT_METRICS.items():

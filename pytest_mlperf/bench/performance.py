@@ -60,20 +60,20 @@ RATE_BACK = f"latencies at different rates cannot be compared: set target_qps ba
 FIND_BACK = f"rates of different searches cannot be compared: restore the former find, {REPLACE}"
 POINTS_BACK = f"means over other points cannot be compared: set points back, {REPLACE}"
 LENGTH_BACK = (
-    "answers of another length are other work: look for stop tokens, templates and "
+    "answers of another length are other work: check stop tokens, templates and "
     f"max_new_tokens; {REPLACE}"
 )
 
 SALT_BACK = (
-    "a server may answer from its cache of prefixes what an earlier run asked: set salt and repeat "
-    f"alike, {REPLACE}"
+    "a server may answer from its prefix cache what an earlier run sent: set salt and repeat "
+    f"as in the baseline, {REPLACE}"
 )
 CACHE_BACK = (
-    "each run asks the same prompts, and a cache that knows them is other work: restart the server "
-    f"or let one run fill its cache first, as with the baseline, {REPLACE}"
+    "each run sends the same prompts, and a server that has them in its cache does less work: "
+    f"restart the server, or let one run fill its cache first, as for the baseline, {REPLACE}"
 )
 
-UNDER_LOAD = "measured under load: an idle machine decides"
+UNDER_LOAD = "measured under load: repeat it on an idle machine"
 
 CHANGED_OUTCOMES = {Outcome.PERF_DROP, Outcome.POWER_DROP, Outcome.IMPROVED}
 """Outcomes that a change of the machine may cause."""
@@ -132,7 +132,7 @@ def _dropped_all_the_same(case: CaseRuns, error: Unjudgeable, phase: Phase) -> R
     if not ruling.dropped:
         raise error
     answer = unless_off(case, answer_of(case, ruling, limits), phase)
-    note = f"the last run is INVALID and proves no more: {error}"
+    note = f"the last run is INVALID and proves nothing more: {error}"
     return replace(answer, notes=(note, *answer.notes))
 
 
@@ -358,8 +358,8 @@ def _recording(case: CaseRuns) -> Update | None:
         return None
     if update == "append" and not case.record:
         raise BaselineError(
-            f"{case.policy.shown(case.file)}: there is no baseline of this machine to append "
-            "to; record one with --mlperf-update=missing"
+            f"{case.policy.shown(case.file)}: this machine has no baseline to append to; "
+            "record one with --mlperf-update=missing"
         )
     return update
 
@@ -387,7 +387,7 @@ def _record(case: CaseRuns, action: Update) -> Ruling:
         return invalid(case, Note.of("not_recorded", note=reason), *advice)
     if len(fresh.runs) < least:
         note = "the machine was disturbed; record again when it is quiet"
-        few = f"only {len(fresh.runs)} of {len(case.runs)} runs belong together"
+        few = f"only {len(fresh.runs)} of {len(case.runs)} runs agree with each other"
         return invalid(case, Note.of("not_recorded", note=few), *fresh.notes, note)
     if action == "replace" and (steps := _worsened(case, fresh)):
         judged = rule_on(case.runs, case.record, case.planned.limits, case.rule)
@@ -397,7 +397,11 @@ def _record(case: CaseRuns, action: Update) -> Ruling:
     metrics = recorded(record, sample.countable(case.runs, case.planned.limits), len(fresh.runs))
     headline = f"{len(record.runs)} runs in {case.policy.shown(case.file)}"
     remarks: list[Words] = []
-    remarks += [f"recorded beside another: {case.formerly.in_words}"] if case.formerly else []
+    remarks += (
+        [f"recorded in addition to the baseline of another machine: {case.formerly.in_words}"]
+        if case.formerly
+        else []
+    )
     interleaves = case.planned.baseline_engine is not None
     today = failing_today(record, case.planned.limits, case.rule, interleaves=interleaves)
     remarks += [*fresh.notes, *filter(None, [lacking(record), today])]
@@ -428,7 +432,7 @@ def judge_efficiency(case: CaseRuns, kinds: Collection[Kind], phase: Phase = LON
     limits = case.planned.efficiency_limits
     if not any(name in run.metrics for run in case.runs for name in limits):
         reason = "; ".join(dict.fromkeys(_unknown(case, name) for name in limits))
-        raise UnavailableError(f"{case.planned.case.accelerator}: energy is not known: {reason}")
+        raise UnavailableError(f"{case.planned.case.accelerator}: energy unknown: {reason}")
     while True:
         unfit = _unfit(case, limits)
         gated = {n: v for n, v in limits.items() if all(run.may_judge(n) for run in case.runs)}
@@ -468,10 +472,10 @@ def _unfit(case: CaseRuns, limits: Collection[str]) -> Ruling | None:
         lacking = [place for place, run in enumerate(runs, start=1) if not run.may_judge(name)]
         if 0 < len(lacking) < len(runs):
             run = runs[lacking[0] - 1]
-            reason = "; ".join(_notes(run, name)) or run.energy_unknown or "its notes say why"
+            reason = "; ".join(_notes(run, name)) or run.energy_unknown or "see its notes"
             values = {"metric": name, "runs": tuple(lacking), "of": len(runs)}
             headline = Note.of("energy_in_part", **values)
-            note = f"{run.folder}: {reason}; keep what measures it running until the end"
+            note = f"{run.folder}: {reason}; keep the meter running until the end of the run"
             return invalid(case, headline, note)
     return None
 
@@ -480,7 +484,7 @@ def _why_not(runs: Sequence[Run], limits: Collection[str]) -> str:
     """Return why the energy of these runs may not be judged."""
     run, name = next((run, n) for run in runs for n in limits if not run.may_judge(n))
     where = f"run {runs.index(run) + 1} of {len(runs)}: " if len(runs) > 1 else ""
-    return where + ("; ".join(_notes(run, name)) or "its energy may not be judged")
+    return where + ("; ".join(_notes(run, name)) or "its energy is too uncertain")
 
 
 def _notes(run: Run, name: str) -> tuple[str, ...]:
@@ -491,11 +495,11 @@ def _notes(run: Run, name: str) -> tuple[str, ...]:
 def _unknown(case: CaseRuns, name: str) -> str:
     run = case.runs[0]
     if case.planned.case.accelerator == "cpu" and name in BY_GPUS:
-        return f"{name} is that of GPUs: limit {name}_wall, which a meter measures"
+        return f"{name} is the energy of GPUs: limit {name}_wall, which a wall meter measures"
     if notes := _notes(run, name):
         return "; ".join(notes)
     if name in BY_METER:
-        return "no wall meter is read: name its file with --mlperf-meter"
+        return "no wall meter is read: name its log with --mlperf-meter"
     if name in BY_EXPORTER:
-        return "no DCGM exporter is read: name its page with --mlperf-dcgm"
-    return run.energy_unknown or f"{name} needs what this engine does not count"
+        return "no DCGM exporter is read: name its url with --mlperf-dcgm"
+    return run.energy_unknown or f"{name} needs a count that this engine does not report"

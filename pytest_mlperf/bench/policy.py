@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,11 +13,13 @@ from pytest_mlperf.core.case import Case, Kind
 from pytest_mlperf.core.errors import BaselineError
 from pytest_mlperf.core.noise import uncalibrated
 from pytest_mlperf.core.noise.calibration import Calibrated
+from pytest_mlperf.core.server.identity import SOURCE, is_of_server
 from pytest_mlperf.hardware.machine import split
 from pytest_mlperf.judge.multiplicity import MAX_LONE_PAIRS
 from pytest_mlperf.judge.rule_r import RuleR
 from pytest_mlperf.stores import baselines, calibration
 from pytest_mlperf.suite.pairs import PlannedPair, Testable
+from pytest_mlperf.suite.plan import Planned
 
 Update = Literal["missing", "append", "replace"]
 
@@ -82,7 +85,8 @@ def gated_pairs(planned: Testable, kind: Kind, *, power: bool, meter: bool) -> i
         return 0  # pairs have no baseline
     if kind == Kind.PERFORMANCE:
         return len(planned.limits)
-    source = meter or (power and planned.case.accelerator != "cpu")
+    metered = meter or (isinstance(planned, Planned) and planned.is_metered)
+    source = metered or (power and planned.case.accelerator != "cpu")
     return len(planned.efficiency_limits) if kind == Kind.EFFICIENCY and source else 0
 
 
@@ -96,13 +100,26 @@ class Formerly:
     @property
     def in_words(self) -> str:
         """All differences: "baseline of DAY is for another machine: cores 64, here 2"."""
-        return f"{self._begin} {'; '.join(map(_changed, self.differences))}"
+        return self._of_client or f"{self._begin} {'; '.join(map(_changed, self.differences))}"
 
     @property
     def brief(self) -> str:
         """First difference of the machines, for a headline."""
         more = len(self.differences) - 1
-        return f"{self._begin} {_changed(self.differences[0])}" + (f" and {more} more" * bool(more))
+        return self._of_client or f"{self._begin} {_changed(self.differences[0])}" + (
+            f" and {more} more" * bool(more)
+        )
+
+    @property
+    def _of_client(self) -> str:
+        """Message if a baseline names its client in place of a server elsewhere, or ""."""
+        source = next((one for one in self.differences if one.name == SOURCE), None)
+        if source is None or source.theirs is not None:
+            return ""
+        return (
+            f"baseline of {self.date} names the client, not the hardware of the server; if that "
+            "is the same now, move the baseline: pytest-mlperf machine --adopt"
+        )
 
     @property
     def _begin(self) -> str:
@@ -131,11 +148,20 @@ def applied_before(
 ) -> Formerly | None:
     """Return the nearest baseline of a case, else of another accelerator count, or None."""
     former = formerly(loaded, identity) if loaded else None
+    if former is None and is_of_server(identity) and (old := of_unnamed(root, file)):
+        former = formerly(old, identity)
     return former or min(
         _of_other_counts(root, file, case),
         key=lambda other: str(other.differences[0].theirs),
         default=None,
     )
+
+
+def of_unnamed(root: Path, file: Path) -> Baseline | None:
+    """Return the baseline of a case from when its server's accelerator was written as "cpu"."""
+    with contextlib.suppress(BaselineError):
+        return baselines.load(root.joinpath("cpu", *file.relative_to(root).parts[1:]))
+    return None
 
 
 def _of_other_counts(root: Path, file: Path, case: Case) -> Iterator[Formerly]:

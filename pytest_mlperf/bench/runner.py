@@ -109,8 +109,8 @@ class Searches:
         if names:
             raise RunError(
                 "engine",
-                f"{', '.join(names)} cannot be held to a limit: the engine does not report what it "
-                f"takes; measured were {', '.join(run.metrics)}",
+                f"{', '.join(names)} cannot have a limit: the engine does not report the "
+                f"times for it; measured were {', '.join(run.metrics)}",
                 str(Path(run.folder) / DETAIL),
             )
         return tried(rate, run.metrics, self._limits, late=run.limit_missed, folder=run.folder)
@@ -204,7 +204,9 @@ def _made(attempt: Callable[[SearchState], Run], at: SearchState) -> Run:
 INVALID_TRIES = 3
 """Maximum number of tries of a run."""
 
-LASTING_REASONS = frozenset({Key.GPU_LOST, Key.TOO_FEW_REQUESTS, Key.TOKENS_MISCOUNTED})
+LASTING_REASONS = frozenset(
+    {Key.GPU_LOST, Key.TOO_FEW_REQUESTS, Key.TOKENS_MISCOUNTED, Key.SERVER_HARDWARE}
+)
 """Reasons that the next run would have too: it is not repeated."""
 
 LONGER_RUN_FACTOR = 1.2
@@ -302,9 +304,8 @@ class CaseRunner:
         self.scored_subject: Subject | None = None
         self.files: tuple[str, ...] = ()
         self.scored_files: tuple[str, ...] = ()
-        self._conditions = replace(
-            conditions, machine=replace(conditions.machine, limit_w=planned.limit_w)
-        )
+        machine = replace(conditions.machine, limit_w=planned.limit_w)
+        self._conditions = replace(conditions, machine=machine)
         self._show = show
         self._build = build
         self._label = label
@@ -427,7 +428,7 @@ class CaseRunner:
 
 def unforeseen(error: Exception, log: Path) -> RunError:
     """Return a RunError for an unexpected exception; write its traceback to `log`."""
-    message = f"{one_line(error)}: not foreseen, so please report it with this log"
+    message = f"{one_line(error)}: unexpected error; please report it with this log"
     if isinstance(error, OSError) and error.errno in DISK_FULL:
         message = f"{one_line(error)} ({disk_of(Path(error.filename or log))}); free some space"
     try:

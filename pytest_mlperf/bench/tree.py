@@ -26,9 +26,11 @@ def tree_changes(
     recorded = [policy.baselines] if policy.baselines else []
     files = files_since(policy.root, commit.removesuffix(CHANGED_MARK), loaded, recorded)
     if files is None:
-        return [], [f"files: not known, there is no clone here that has commit {commit}"]
+        return [], [f"files: not compared, this clone lacks commit {commit}"]
     if commit != commit.removesuffix(CHANGED_MARK):
-        return [], [f"files: not known, the baseline has changes without a commit ({commit})"]
+        return [], [
+            f"files: not compared, the baseline was recorded with uncommitted changes ({commit})"
+        ]
     changed, new = files
     groups: dict[str, list[Path]] = {"files.loaded": [], "files.other": []}
     for file in changed:
@@ -40,10 +42,8 @@ def tree_changes(
         if group
     ]
     if new is None:
-        return lines, ["files: not known whether all are in git, which cannot list them"]
-    unknown = (
-        f"files: not in git, so not known whether they changed: {some([*map(policy.shown, new)])}"
-    )
+        return lines, ["files: not compared, git cannot list them"]
+    unknown = f"files that are not in git and may have changed: {some([*map(policy.shown, new)])}"
     return lines, [unknown] if new else []
 
 

@@ -474,7 +474,10 @@ class Page:
             )
         if self.settings.max_runs != USUAL_BASELINE_RUNS:
             most = self.settings.max_runs
-            yield f"K is not stored; set it in pytest: --mlperf-max-runs {most}"
+            yield (
+                "the maximum number of runs is not stored; set it in pytest: --mlperf-max-runs "
+                f"{most}"
+            )
 
 
 def _sd(variance: float) -> str:

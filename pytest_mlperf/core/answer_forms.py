@@ -19,7 +19,7 @@ def converted(output: bytes, forms: Sequence[str]) -> bytes:
         count = candidates(output)
         return output[: FLOAT_BYTES * (2 + count)] if count else output
     if len(forms) != 2 or not set(forms) <= TOKEN_CODES.keys():
-        raise ValueError(f"no conversion is known between the forms {', '.join(forms)}")
+        raise ValueError(f"answers cannot be converted between the forms {', '.join(forms)}")
     source, target = forms
     ids = array(TOKEN_CODES[source])
     if len(output) % ids.itemsize:
@@ -28,7 +28,7 @@ def converted(output: bytes, forms: Sequence[str]) -> bytes:
     try:
         return array(TOKEN_CODES[target], ids).tobytes()
     except OverflowError:
-        raise ValueError(f"a token id is beyond the range of {target}") from None
+        raise ValueError(f"a token id does not fit into {target}") from None
 
 
 def candidates(row: bytes) -> int:

@@ -204,7 +204,9 @@ class Baseline:
         for i, record in enumerate(self.records):
             for j, earlier in enumerate(self.records[:i]):
                 if not differences(earlier.identity, record.identity):
-                    raise ValueError(f"records[{j}] and records[{i}] are of the same identity")
+                    raise ValueError(
+                        f"records[{j}] and records[{i}] have the same identity: keep one of them"
+                    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -248,6 +250,9 @@ def with_record(baseline: Baseline, record: Record) -> Baseline:
     return dataclasses.replace(baseline, records=records)
 
 
+SERVER_FACT = "server."
+"""Prefix of fingerprint keys with what a server elsewhere reports about its software."""
+
 ADDED_FACTS = {
     "engine.weights_sha256": "weights",
     "engine.external_data_sha256": "external weights",
@@ -269,8 +274,13 @@ def changed_keys(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
         key
         for key in sorted({*old, *new})
         if old.get(key) != new.get(key)
-        and not (key in ADDED_FACTS and (key not in old or key not in new))
+        and not (_may_lack(key) and (key not in old or key not in new))
     ]
+
+
+def _may_lack(key: str) -> bool:
+    # Baselines from before lack all that a server reports of its software.
+    return key in ADDED_FACTS or key.startswith(SERVER_FACT)
 
 
 def unknown_facts(
@@ -278,18 +288,20 @@ def unknown_facts(
 ) -> tuple[str, ...]:
     """Return the properties that one fingerprint lacks: "inputs: not recorded in the baseline"."""
     lacking = {
-        name: f"{name}: not recorded in {whose}" if key in current else f"{name}: not known now"
+        name: f"{name}: not recorded in {whose}"
+        if key in current
+        else f"{name}: not recorded in this run"
         for key, name in ADDED_FACTS.items()
         if (key in baseline) != (key in current)
     }
     if "dataset" in current and "inputs.first" not in current:
-        lacking["inputs"] = "inputs: not known now, they are of a kind that has no digest"
+        lacking["inputs"] = "inputs: not compared, inputs of this type have no digest"
     if "inputs" in lacking:
         lacking.pop("inputs after the first", None)
     if "engine.weights" in baseline or "engine.weights" in current:
         lacking.pop("weights", None)
     elif "engine.weights_sha256" not in current and _is_behind_url(current):
-        lacking["weights"] = "weights: not known, the server runs behind a url"
+        lacking["weights"] = "weights: unknown, the server at the url does not report them"
     return tuple(lacking.values())
 
 
@@ -478,5 +490,5 @@ def why_not_comparable(
     if changed:
         return f"generation settings differ from the baseline's: {', '.join(changed)}"
     if baseline.scorer != scorer:
-        return f"scored otherwise than the baseline: {baseline.scorer} → {scorer}"
+        return f"the scorer differs from the baseline's: {baseline.scorer} → {scorer}"
     return None

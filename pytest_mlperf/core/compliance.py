@@ -282,7 +282,7 @@ def as_long(timed: Iterable[LoggedAnswer], *, low: float, high: float, width: in
     faults = []
     if not low <= mean <= high:
         faults.append(
-            f"answers have {mean:,.2f} tokens in the mean; {low:g} to {high:g} are required"
+            f"answers have {mean:,.2f} tokens on average; {low:g} to {high:g} are required"
         )
     lines = [
         "TEST09: Verify Output Token Length in Performance Mode",

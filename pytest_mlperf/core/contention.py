@@ -232,7 +232,7 @@ def core_users(seen: Contention | None, client: float) -> str:
             max(0.0, seen.own_s / seen.window_s - client),
             "start the client on cores of its own (taskset), or measure from another machine",
         ),
-        "this client": (client, "take fewer requests under way, or give it a faster machine"),
+        "this client": (client, "take fewer requests in flight, or give it a faster machine"),
         f"other programs{_named(seen, ' ({})')}{unseen}": (
             (seen.foreign_s or 0.0) / seen.window_s,
             "close them, or measure on an idle machine",

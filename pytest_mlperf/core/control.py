@@ -167,19 +167,22 @@ def seen_in_words(comparisons: Sequence[ControlComparison]) -> str:
     )
     leasts = [percent(each.least) for each in comparisons]
     least = leasts[0] if len(set(leasts)) == 1 else " and ".join(leasts)
-    return f"{figures}; it tells a slower machine from {least} on here"
+    return f"{figures}; here it detects a machine that is slower by {least} or more"
 
 
 def cannot_say(current: Sequence[Control], baseline: Sequence[Control]) -> str | None:
     """Return why `compared` leaves out a figure of the micro-benchmark; None if it compares all."""
     if not any(current):
-        return "no control was measured now"
+        return "the machine's micro-benchmark was not run in this session"
     if sum(map(bool, baseline)) < MIN_SPREAD_RUNS:
-        return f"fewer than {MIN_SPREAD_RUNS} runs of the baseline have a control"
+        return (
+            f"fewer than {MIN_SPREAD_RUNS} runs of the baseline have results of the machine's "
+            "micro-benchmark"
+        )
     if len(_comparable(MATMUL, current, baseline)[1]) < MIN_SPREAD_RUNS:
         return (
-            "the control's matrix product is not compared: another library multiplied when the "
-            "baseline was recorded"
+            "the matrix product of the machine's micro-benchmark is not compared: the "
+            "baseline used another library"
         )
     return None
 
@@ -243,7 +246,7 @@ def locked_clock_moved(
     if clocks in (None, "free") or both is None or abs(both[0] / both[1] - 1) <= CLOCK_OFF:
         return None
     return (
-        f"the SM clock is locked and moved all the same: {both[0]:.0f} MHz now, {both[1]:.0f} MHz "
+        f"the SM clock is locked, but it changed: {both[0]:.0f} MHz now, {both[1]:.0f} MHz "
         f"when the baseline was recorded ({change(both[0] / both[1] - 1)})"
     )
 

@@ -59,7 +59,10 @@ def not_imported(target: str, error: Exception) -> str:
     if isinstance(error, ModuleNotFoundError):
         if error.name not in list(itertools.accumulate(module.split("."), "{}.{}".format)):
             name = distribution((error.name or "").partition(".")[0])
-            return f"it imports {error.name}; {sys.executable} -m pip install {name}"
+            return (
+                f"it imports {error.name}, which is not installed: {sys.executable} -m pip "
+                f"install {name}"
+            )
         folders = [path for path in sys.path if not is_installed(path)]
         return (
             f"no module {error.name} in {', '.join(folders)} or the packages of {sys.executable}; "

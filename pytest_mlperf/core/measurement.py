@@ -261,7 +261,7 @@ FLAWS = {
     "empty": "empty",
     "cut_reasoning": "cut while reasoning",
     "refused": "refused",
-    "bad_calls": "with calls that are no JSON",
+    "bad_calls": "with calls that are not JSON",
 }
 
 

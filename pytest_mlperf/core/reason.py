@@ -44,6 +44,7 @@ class Key(StrEnum):
     REQUESTS_FAILED = "requests_failed"
     ANSWERS_MISSING = "answers_missing"
     TOKENS_MISCOUNTED = "tokens_miscounted"
+    SERVER_HARDWARE = "server_hardware"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -66,9 +66,9 @@ def failing_today(
         sample = values(record.runs, name, rule.tolerated)
         drop = -rule_r.drop_final_at_once(sample, rule=sharing(rule, name, limits))
         drops.append(f"{change(raw(drop, METRICS[name].direction))} in {METRICS[name].title}")
-    smaller = f"a smaller one needs {DAYS} days, or baseline_engine in the suite"
+    smaller = f"smaller changes need a baseline of {DAYS} days, or baseline_engine in the suite"
     if interleaves:
-        smaller = "a smaller one is measured again, interleaved with the baseline's build"
+        smaller = "smaller changes are measured again, interleaved with the baseline's build"
     return f"today a change of {' or '.join(drops)} fails; {smaller}" if drops else None
 
 
@@ -186,7 +186,7 @@ def worsened(
     worse = []
     for metric in filter(before.__contains__, limits):
         if metric not in after:
-            worse.append(f"{metric} would be lost: not measured")
+            worse.append(f"{metric} would be lost: this session did not measure it")
             continue
         counts = abs(after[metric] / before[metric] - 1) > limits[metric] * MIN_STEP_SHARE
         if counts and is_worse(metric, before[metric], after[metric]):

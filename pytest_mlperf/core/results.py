@@ -407,7 +407,7 @@ def performance(results: Results) -> list[CaseResult]:
 def absent(planned: Iterable[str], merged: Results) -> list[Absent]:
     """Return the planned tests that no part judged."""
     judged = {result.test for result in merged.cases}
-    never = "in no results file: it was deselected, or what ran it ended before it"
+    never = "not in any results file: the test was deselected, or its session ended before it ran"
     return [
         Absent(test=test, reason=merged.skipped.get(test, never))
         for test in planned
@@ -500,9 +500,8 @@ def _check(parts: Mapping[str, Results]) -> None:
     if len(commits) > 1:
         (commit, a), (other, b) = list(commits.items())[:2]
         raise MlperfError(
-            f"{a} is of commit {commit[:COMMIT_DIGITS]}, {b} of {other[:COMMIT_DIGITS]}: parts "
-            "of one plan measure "
-            "one commit"
+            f"{a} measured commit {commit[:COMMIT_DIGITS]}, {b} commit "
+            f"{other[:COMMIT_DIGITS]}: all parts of a plan must measure one commit"
         )
     rests_on: dict[str, tuple[str, str]] = {}
     for name, part in parts.items():
@@ -511,16 +510,16 @@ def _check(parts: Mapping[str, Results]) -> None:
             other, theirs = rests_on.setdefault(result.suite, (name, digest))
             if digest and theirs and digest != theirs:
                 raise MlperfError(
-                    f"{result.suite} of {other} is another than that of {name}: parts of one plan "
-                    "are measured by one suite"
+                    f"{result.suite} differs between {other} and {name}: all parts of a plan "
+                    "must use the same suite"
                 )
     seen: dict[str, str] = {}
     for name, part in parts.items():
         for test in (result.test for result in part.cases):
             if test in seen:
                 raise MlperfError(
-                    f"{test} is in {seen[test]} and in {name}; name each part once, and the newer "
-                    "file of a part that was run again"
+                    f"{test} is in {seen[test]} and in {name}: name each part once; if a part "
+                    "was repeated, name only its newer file"
                 )
             seen[test] = name
 

@@ -99,13 +99,13 @@ class SearchOutcome:
         """Outcome and precision of the search as text."""
         runs = len(self.tried)
         words = (
-            f"{load(self.rate, self.whole, ' samples/s')} at {self.at}: "
-            f"{load(self.low, self.whole)} held, {load(self.high, self.whole)} did not "
+            f"{load(self.rate, self.whole, ' samples/s')} at {self.at}: limits met at "
+            f"{load(self.low, self.whole)}, missed at {load(self.high, self.whole)} "
             f"({self.metric}); {runs} runs"
         )
         if self.reached:
             return words
-        return f"{words} did not reach a precision of {percent(self.precision)}"
+        return f"{words}; the precision of {percent(self.precision)} was not reached"
 
     @property
     def resolution(self) -> float:
@@ -266,15 +266,13 @@ def result(tries: Sequence[Tried], plan: SearchPlan, at: str) -> SearchOutcome:
     if high is None:
         assert low is not None
         raise NoRate(
-            f"no {noun} found: {load(low.rate, whole)}, the highest of {len(tries)} tried, still "
-            f"holds {at} ({_measured(low)}); set {start} nearer to the {noun} that is looked "
-            "for"
+            f"no {noun} found: {load(low.rate, whole)}, the highest of {len(tries)} tried, "
+            f"still meets {at} ({_measured(low)}); set {start} closer to the expected {noun}"
         )
     if low is None:
         raise NoRate(
-            f"no {noun} found: {load(high.rate, whole)}, the lowest of {len(tries)} tried, does "
-            f"not hold {at} ({_measured(high)}); set a lower {start}, or a "
-            "higher limit"
+            f"no {noun} found: {load(high.rate, whole)}, the lowest of {len(tries)} tried, "
+            f"does not meet {at} ({_measured(high)}); set a lower {start}, or a higher limit"
         )
     return SearchOutcome(
         at=at,
@@ -334,7 +332,7 @@ def _stalls(tries: Sequence[Tried], width: float) -> bool:
 
 
 CONDITIONS = {
-    "find": ("the condition of the load differs", "fixed"),
+    "find": ("the search condition differs", "fixed"),
     "points": ("the points of the curve differ", "none"),
 }
 """Fingerprint keys that are conditions of a figure: words for a difference, and the word for

@@ -101,8 +101,25 @@ def port_here(url: object) -> int | None:
 
 LISTENING_STATE = "0A"
 
-PROXIES = {"docker-proxy", "rootlessport", "conmon", "pasta", "slirp4netns"}
-"""Processes that listen for a container; the container's processes are not their children."""
+PROXIES = {
+    *("docker-proxy", "rootlessport", "conmon", "pasta", "slirp4netns", "gvproxy"),
+    *(
+        "ssh",
+        "sshd",
+        "autossh",
+        "kubectl",
+        "oc",
+        "gcloud",
+        "tsh",
+        "socat",
+        "ncat",
+        "chisel",
+        "frpc",
+    ),
+    *("nginx", "haproxy", "envoy", "traefik", "caddy", "cloudflared", "stunnel", "tailscaled"),
+    *("litellm", "mitmdump", "mitmproxy", "mitmweb"),
+}
+"""Processes that listen for a container or another machine, not for their own children."""
 
 
 def listeners(root: Path, port: int) -> set[int]:
@@ -114,6 +131,9 @@ def listeners(root: Path, port: int) -> set[int]:
             sockets.add(f"socket:[{fields[9]}]")
     pids = {pid for pid in _numbers(root / "proc") if sockets & _open_files(root, pid)}
     names = {each.name for (pid, _), each in processes(root).items() if pid in pids}
+    # A proxy in Python has an interpreter's name.
+    words = (word for pid in pids for word in _read(root / f"proc/{pid}/cmdline").split(b"\0")[:3])
+    names |= {word.decode("utf-8", "replace").rpartition("/")[2] for word in words}
     return set() if names & PROXIES else pids
 
 

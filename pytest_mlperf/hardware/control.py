@@ -39,7 +39,7 @@ MIN_REPEATS = 5
 THREADS = ("MKL_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_CORETYPE", "OPENBLAS_NUM_THREADS")
 """Environment variables that change the product's speed but not the machine."""
 
-TOO_LITTLE = "too little memory of the GPU is free for the control: something else uses it"
+TOO_LITTLE = "too little GPU memory is free for the micro-benchmark: another process uses the GPU"
 
 MIB = 2**20
 
@@ -115,12 +115,12 @@ def on_gpus(count: int) -> dict[str, float]:
         import torch
     except ImportError:
         raise UnavailableControl(
-            "no library here that multiplies matrices on the GPU: pip install torch"
+            "no library can multiply matrices on the GPU: pip install torch"
         ) from None
     if torch.version.cuda is None:
         raise UnavailableControl(
-            f"torch {torch.__version__} here was built without CUDA, so that nothing multiplies "
-            "matrices on the GPU: install a torch with CUDA"
+            f"torch {torch.__version__} was built without CUDA and cannot use the GPU: "
+            "install a torch with CUDA"
         )
     visible = torch.cuda.device_count()
     if visible != count:

@@ -39,9 +39,9 @@ TABLE: Mapping[str, tuple[Understood, ...]] = {
         # 0.20.0 to 0.23.0: int() of each entry.
         Understood(
             refused={
-                "GPU UUID": "takes numbers alone; GPUs go by number where none of the machine is "
-                "divided by MIG and all may be asked; else use vLLM 0.24 or newer",
-                "MIG UUID": f"takes numbers alone, and a MIG instance has none; {_WHOLE}",
+                "GPU UUID": "accepts only numbers, and GPUs have numbers only if none of the machine "
+                "is divided by MIG and this user may query all; otherwise use vLLM 0.24 or newer",
+                "MIG UUID": f"accepts only numbers, and a MIG instance has none; {_WHOLE}",
             }
         ),
         # NvmlCudaPlatform.device_control_id_to_physical_device_id of vllm/platforms/cuda.py, 0.24.0
@@ -50,8 +50,7 @@ TABLE: Mapping[str, tuple[Understood, ...]] = {
         Understood(
             since=(0, 24),
             refused={
-                "MIG UUID": "takes a MIG instance's number within its GPU for the number of a GPU, "
-                f"and would set itself up for that one; {_WHOLE}",
+                "MIG UUID": f"takes the number of a MIG instance for the number of a GPU; {_WHOLE}",
             },
         ),
     ),

@@ -52,8 +52,8 @@ def opened_lease_folder() -> Iterator[tuple[Path, int]]:
             except NotADirectoryError:
                 raise RunError(
                     "lease",
-                    f"{path} is no folder (a link or a file); leases are kept there: remove it, "
-                    "or set PYTEST_MLPERF_LEASES to a folder that all users share",
+                    f"{path} is not a folder (a link or a file); leases are kept there: "
+                    "remove it, or set PYTEST_MLPERF_LEASES to a folder that all users share",
                 ) from None
             if made:
                 os.fchmod(folder, 0o1777)

@@ -14,6 +14,7 @@ from functools import cache
 from itertools import combinations
 from pathlib import Path
 
+from pytest_mlperf.core.server.identity import ServerIdentity, is_of_server
 from pytest_mlperf.hardware import host, nvidia, power_limit
 from pytest_mlperf.hardware.host import LINUX, Property, text_at, usable_cores
 from pytest_mlperf.hardware.leases import lease_place
@@ -120,6 +121,7 @@ class Machine:
         harness: Harness instead of LoadGen and our own loop; results are compared within one only.
         machine_id: systemd's id of the machine; stored only salted and hashed.
         limit_w: Power limit that a case sets on its GPUs [W]; None to leave it.
+        server: Server on another machine, whose hardware is measured in place of this one's.
     """
 
     cpu: Mapping[str, Property]
@@ -133,6 +135,7 @@ class Machine:
     harness: str = ""
     machine_id: str = ""
     limit_w: int | None = None
+    server: ServerIdentity | None = None
 
     @property
     def classes(self) -> Counter[str]:
@@ -155,7 +158,7 @@ class Machine:
         CUDA shows a process at most one MIG instance: several are never one accelerator.
         """
         count, name = split(accelerator)
-        if name == "cpu":
+        if name == "cpu" or self.server:
             return True
         used = self._used(accelerator)
         return len(used) == count and (count == 1 or not any(gpu.get("mig") for gpu in used))
@@ -166,13 +169,15 @@ class Machine:
         If the GPUs of the accelerator differ, a property lists all their values.
         """
         by: dict[str, Property] = {"harness": self.harness} if self.harness else {}
+        if self.server:
+            return {**self.server.properties, **by}
         if accelerator == "cpu":
             return {**self.cpu, **by}
         used = self._used(accelerator)
         if not used:
             return {"pretended": accelerator, **by}
         names = [name for name in used[0] if name not in {"uuid", "index", "bus"}]
-        properties = {n: _common([gpu.get(n) for gpu in used]) for n in names}
+        properties = {n: common([gpu.get(n) for gpu in used]) for n in names}
         if len(used) > 1:
             properties["topology"] = self._topology([str(gpu["uuid"]) for gpu in used])
         if self.shared:
@@ -202,7 +207,11 @@ class Machine:
         return every if len(every) >= count else []
 
     def as_in(self, identity: Mapping[str, Property]) -> Machine:
-        """Return a copy whose `shared`, `harness` and `limit_w` are those of an identity."""
+        """Return a copy with the server, `shared`, `harness` and `limit_w` of an identity."""
+        if is_of_server(identity):
+            theirs = {name: value for name, value in identity.items() if name != "harness"}
+            server = self.of_server(ServerIdentity(properties=theirs))
+            return replace(server, harness=str(identity.get("harness") or ""))
         limit_w = identity.get("power_limit_w") if identity.get("power_limit_set") else None
         return replace(
             self,
@@ -210,6 +219,10 @@ class Machine:
             harness=str(identity.get("harness") or ""),
             limit_w=limit_w if isinstance(limit_w, int) else None,
         )
+
+    def of_server(self, server: ServerIdentity) -> Machine:
+        """Return a copy that is the client of a server elsewhere: no GPU of this machine works."""
+        return replace(self, gpus=(), server=server)
 
     def only(self, accelerator: str, uuids: Collection[str]) -> Machine:
         """Return a copy with only these GPUs of an accelerator's class; GPUs of others are kept."""
@@ -299,6 +312,9 @@ class Machine:
         differ, a value lists all of theirs.
         """
         facts = dict(self.host)
+        if self.server:
+            client = {f"client.{name}": str(value) for name, value in self.cpu.items() if value}
+            return {**self.server.surroundings, **client, **_named(facts)}
         if uuids := self.uuids(accelerator):
             about = [self.cards.get(uuid, {}) for uuid in uuids]
             names = {name for each in about for name in each}
@@ -306,7 +322,7 @@ class Machine:
             facts |= {
                 name: str(self.cpu[name]) for name in ("cpu", "governor") if self.cpu.get(name)
             }
-        return {f"machine.{name}": facts[name] for name in sorted(facts)}
+        return _named(facts)
 
     def _used(self, accelerator: str) -> list[Mapping[str, Property]]:
         count, name = split(accelerator)
@@ -357,6 +373,10 @@ class Share:
     title: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
     cpus: tuple[int, ...] = ()
+
+
+def _named(facts: Mapping[str, str]) -> dict[str, str]:
+    return {f"machine.{name}": facts[name] for name in sorted(facts)}
 
 
 def _called(gpu: Mapping[str, Property]) -> Property:
@@ -490,6 +510,6 @@ def _class(gpu: Mapping[str, Property]) -> str:
     return nvidia.instance_class(str(gpu["gpu"]), gpu.get("mig"))
 
 
-def _common(values: Sequence[Property]) -> Property:
-    """Return the common value if all are equal, else all different values as "500, 700"."""
+def common(values: Sequence[Property]) -> Property:
+    """Return the value if all are equal, else all different values as "500, 700"."""
     return values[0] if len(set(values)) == 1 else ", ".join(sorted({str(v) for v in values}))

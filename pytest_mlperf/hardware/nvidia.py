@@ -380,9 +380,9 @@ def _gpus(device: NvmlDevice, index: int, versions: Mapping[str, str]) -> Iterat
     if handles:
         yield from (_instance(device, handle, whole) for handle in handles)
     elif isinstance(mode, list) and mode[0] and complete:
-        raise UnavailableNvml("MIG is on and it has no instance: create one, or turn MIG off")
+        raise UnavailableNvml("MIG is on, but there is no instance: create one, or turn MIG off")
     elif gpu["uuid"] is None:
-        raise UnavailableNvml("it does not tell its UUID, without which no process can be given it")
+        raise UnavailableNvml("it does not report its UUID, so no process can be assigned to it")
     else:
         yield whole
 
@@ -406,7 +406,7 @@ def _instance(device: NvmlDevice, handle: Any, whole: GpuState) -> GpuState:
     uuid = decoded(ask(instance, "nvmlDeviceGetUUID"))
     name = decoded(ask(instance, "nvmlDeviceGetName"))
     if uuid is None:
-        raise UnavailableNvml("an instance of it does not tell its UUID")
+        raise UnavailableNvml("an instance of it does not report its UUID")
     profile = re.search(r"\bMIG (\S+)$", name or "")
     memory = ask(instance, "nvmlDeviceGetMemoryInfo")
     number = [ask(instance, f"nvmlDeviceGet{kind}InstanceId") for kind in ("Gpu", "Compute")]

@@ -99,8 +99,8 @@ def _write(folder: Path, note: LimitNote) -> None:
     except OSError as error:
         raise Refused(
             "gpu",
-            f"{path}: the power limit that {note.uuid} has is noted there before another is set, "
-            f"and it cannot be written: {error.strerror}",
+            f"{path} cannot be written: {error.strerror}; the power limit of {note.uuid} must "
+            "be noted there before it is changed",
         ) from None
 
 
@@ -150,8 +150,8 @@ def set_limit(device: _nvml.NvmlDevice, watts: int, folder: Path) -> None:
     if abs(enforced - watts * 1000) > OFF_MW:
         raise Refused(
             "gpu",
-            f"{uuid} was set to {watts} W and keeps to {enforced / 1000:g} W: something outside of "
-            "the driver limits it too (nvidia-smi -q -d POWER)",
+            f"{uuid} was set to {watts} W and keeps to {enforced / 1000:g} W: something other "
+            "than the driver limits it too (nvidia-smi -q -d POWER)",
         )
 
 
@@ -175,9 +175,11 @@ def restore(library: _nvml.NvmlLibrary, note: LimitNote, folder: Path) -> str:
     try:
         handle = _nvml.patiently(nvml, nvml.nvmlDeviceGetHandleByUUID, uuid)
         current = read(nvml.nvmlDeviceGetPowerManagementLimit, handle)
-        done = f"{uuid} has its power limit of {old} back, from {new}"
+        done = f"{uuid}: power limit restored from {new} to {old}"
         if abs(current - note.set_mw) > OFF_MW:
-            done = f"{uuid} keeps its power limit of {current / 1000:g} W, which somebody else set"
+            done = (
+                f"{uuid} keeps its power limit of {current / 1000:g} W, which another process set"
+            )
         else:
             _nvml.patiently(nvml, nvml.nvmlDeviceSetPowerManagementLimit, handle, note.was_mw)
             current = read(nvml.nvmlDeviceGetPowerManagementLimit, handle)

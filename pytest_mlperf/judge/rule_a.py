@@ -56,7 +56,7 @@ class ScorePairs:
 
     def __post_init__(self) -> None:
         if len(self.before) != len(self.now) or not self.before:
-            raise ValueError(f"{len(self.before)} and {len(self.now)} scores are no pairs")
+            raise ValueError(f"{len(self.before)} and {len(self.now)} scores cannot be paired")
         if self.groups is not None and len(self.groups) != len(self.now):
             raise ValueError(f"{len(self.groups)} groups for {len(self.now)} samples")
         if not 0 < self.margin < math.inf:

@@ -128,8 +128,8 @@ class _OneTest:
         if not self._call:
             raise RunError(
                 LAYER,
-                f"{self._test} does not run alone (exit code {code}): another test or plugin "
-                f"decides about it; try: pytest '{self._test}'",
+                f"{self._test} fails if it runs alone (exit code {code}); it may depend on "
+                f"another test or plugin. Try: pytest '{self._test}'",
             )
         if self._stats is None or not self._stats.stats.data:
             raise RunError(LAYER, "the test passed without using its benchmark fixture")

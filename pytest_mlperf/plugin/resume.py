@@ -80,7 +80,7 @@ class SessionProgress:
         result = self._before.get(test)
         if result is None or (result.verdict.case, result.verdict.kind) != (case, kind):
             return None
-        note = f"result of interrupted session {self.resumes}, not measured again"
+        note = f"result of the interrupted session {self.resumes}, not measured again"
         notes = tuple(dict.fromkeys((note, *result.verdict.notes)))
         return replace(result, verdict=replace(result.verdict, notes=notes))
 

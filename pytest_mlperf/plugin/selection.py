@@ -15,7 +15,7 @@ from pytest_mlperf.hardware.specs import known_classes
 from pytest_mlperf.plugin.addons import EXIT_ENVIRONMENT
 from pytest_mlperf.plugin.options import Options
 from pytest_mlperf.reports.terminal import selection
-from pytest_mlperf.suite.pairs import Testable
+from pytest_mlperf.suite.pairs import Testable, has_server
 from pytest_mlperf.suite.values import whole_class
 
 
@@ -49,7 +49,8 @@ class Selection:
         """Check whether a case can run here; count it if not. All cases can with --mlperf-plan."""
         required, pretended = self._options.accelerator, self._options.pretend
         here = self._options.distributed or all(
-            name == pretended or self.machine.has(name) for name in planned.accelerators
+            name == pretended or self.machine.has(name) or has_server(planned)
+            for name in planned.accelerators
         )
         if here and (required is None or required in planned.accelerators):
             return True

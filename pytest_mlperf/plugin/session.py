@@ -59,6 +59,7 @@ from pytest_mlperf.stores.atomic import Keeping
 from pytest_mlperf.stores.results import digest_of
 from pytest_mlperf.suite.benchmarks import PlannedBenchmark
 from pytest_mlperf.suite.pairs import PlannedPair, Testable
+from pytest_mlperf.suite.plan import Planned
 
 
 def suspects_first(items: list[pytest.Item], suspects: Iterable[Suspect]) -> None:
@@ -150,8 +151,9 @@ class MlperfSession:
         return hasattr(self.config, "workerinput")
 
     def judge(self, planned: Testable, kind: Kind) -> Verdict:
-        """Return the verdict of a test; make the missing measurements first."""
-        if kind == Kind.EFFICIENCY and not self.options.metered:
+        """Return the verdict of a test, after measuring what is missing."""
+        metered = self.options.metered or (isinstance(planned, Planned) and planned.is_metered)
+        if kind == Kind.EFFICIENCY and not metered:
             if self.options.energy.power == "off":
                 raise LeftOut("efficiency not measured: mlperf_power=off")
             require_power_source(planned.case)

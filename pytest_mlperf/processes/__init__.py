@@ -111,6 +111,11 @@ class ChildProcess(subprocess.Popen[bytes]):
         line, end, self._buffer = self._buffer.partition(b"\n")
         return line + end
 
+    @property
+    def rest(self) -> bytes:
+        """Output after the last line, if it does not end with a newline."""
+        return self._buffer
+
     def ends_within(self, limit_s: float | None) -> bool:
         """Return whether the process ends within a time limit; None waits without limit."""
         try:

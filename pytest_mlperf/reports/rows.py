@@ -10,7 +10,7 @@ from statistics import geometric_mean
 from pytest_mlperf.core.case import Case, Kind
 from pytest_mlperf.core.control import seen_in_words
 from pytest_mlperf.core.measurement import GpuRun, ReplicaRun, Run
-from pytest_mlperf.core.metrics import METRICS
+from pytest_mlperf.core.metrics import METRICS, title
 from pytest_mlperf.core.numbers import (
     change,
     interval,
@@ -302,11 +302,6 @@ def cells_of(
     if isinstance(metric, PairedVerdict):
         return paired_cells(metric)
     return score_cells(metric) if kind == Kind.ACCURACY else metric_cells(metric)
-
-
-def title(metric: str) -> str:
-    """Return the title of a metric in tables."""
-    return METRICS[metric].title if metric in METRICS else metric
 
 
 def rows(result: CaseResult) -> Iterator[dict[str, str]]:

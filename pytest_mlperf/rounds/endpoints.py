@@ -101,6 +101,10 @@ def uncovered(points: Sequence[int], highest: int) -> list[str]:
         for name in ("low_concurrency", "med_concurrency", "high_concurrency")
         if name not in present
     ]
-    few = [f"it has {len(points)} points of {MIN_POINTS}"] if len(points) < MIN_POINTS else []
+    few = (
+        [f"it has {len(points)} of {MIN_POINTS} required points"]
+        if len(points) < MIN_POINTS
+        else []
+    )
     beyond = [f"{p:,} is above the maximum" for p in points if not region_of(p, points, highest)]
     return [*few, *lacks, *beyond]

@@ -55,7 +55,7 @@ def work_named(name: str) -> WorkloadWork:
     """Return a workload's work by any of its names; raise MlperfError if the table lacks it."""
     about = find_work(name)
     if about is None:
-        raise MlperfError(f"nobody counted the work of {name!r}{nearest(name, known_work())}")
+        raise MlperfError(f"the work of {name!r} is unknown{nearest(name, known_work())}")
     return about
 
 

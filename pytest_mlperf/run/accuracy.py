@@ -186,7 +186,9 @@ def _scores_in(path: Path) -> Any:
     except (OSError, events.NoEventError) as error:
         raise RunError("scorer", f"cannot read {path}: {error}", str(path)) from None
     if not SCORES_SHAPE(value):
-        raise RunError("scorer", f"{path} does not hold what the scoring process wrote", str(path))
+        raise RunError(
+            "scorer", f"{path} does not contain the results of the scoring process", str(path)
+        )
     return value
 
 

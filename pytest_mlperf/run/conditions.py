@@ -29,6 +29,7 @@ from pytest_mlperf.run.child.process import Patience, Waiting
 from pytest_mlperf.run.power.exporter import Exporter
 from pytest_mlperf.run.power.figures import Meter
 from pytest_mlperf.run.power_limit import limited, restored
+from pytest_mlperf.run.server_hardware import ServerSources
 from pytest_mlperf.stores.atomic import lock, open_regular, write_text
 
 Value = TypeVar("Value")
@@ -212,9 +213,9 @@ def control(
             command, limit_s=limit_s, killed_s=KILL_WAIT_SECONDS, environment=variables
         )
     except OSError as error:
-        return {}, f"the control cannot start: {error.strerror}"
+        return {}, f"the micro-benchmark cannot start: {error.strerror}"
     if answer is None:
-        return {}, f"the control was not done within {limit_s:g} s"
+        return {}, f"the micro-benchmark was not done within {limit_s:g} s"
     return _read(*answer)
 
 
@@ -228,19 +229,21 @@ def _read(returncode: int, out: bytes, err: bytes) -> tuple[Control, str | None]
         if returncode < 0:
             ended = f"signal {-returncode} ({signal.strsignal(-returncode)})"
         last = last_line(err)
-        return {}, f"the control ended with {ended}" + (f": {broken(last)[:200]}" * bool(last))
+        return {}, f"the micro-benchmark ended with {ended}" + (
+            f": {broken(last)[:200]}" * bool(last)
+        )
     try:
         printed = json.loads(last_line(out))
         if "unavailable" in printed:
             return {}, broken(str(printed["unavailable"]))
         seen = Contention(**(printed.pop("contention", None) or {"window_s": 0.0, "cores": 0}))
         if not _is_idle(seen):
-            return {}, "other processes used the processor while it was measured"
+            return {}, "other processes used the CPU while it ran"
         values = {str(name): float(value) for name, value in printed.items()}
     except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
-        return {}, "the control printed no figures"
+        return {}, "the micro-benchmark printed no results"
     if not all(0 < values.get(name, 0.0) < math.inf for name in (MATMUL, COPY)):
-        return {}, "the control's figures are not positive"
+        return {}, "the results of the micro-benchmark are not positive"
     return values, None
 
 
@@ -262,7 +265,7 @@ class ControlRun:
         """Reason why the machine's speed is unknown; () if it is known."""
         if self.unavailable is None:
             return ()
-        return (f"the machine's own speed is not known: {self.unavailable}",)
+        return (f"the speed of this machine was not checked: {self.unavailable}",)
 
 
 WATCH_SECONDS = 0.2
@@ -307,6 +310,7 @@ class Conditions:
         warmups, lost: Accelerators that have worked, and lost GPUs; None for no record.
         is_held: Whether the caller holds the machine's GPUs and processors.
         max_runs: Most runs of a case, for the progress line; None if unknown.
+        server: Sources of the identity of the case's server, if that is elsewhere.
     """
 
     folder: Path
@@ -327,6 +331,7 @@ class Conditions:
     is_held: bool = False
     lost: LostGpus | None = None
     max_runs: int | None = None
+    server: ServerSources | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -383,15 +388,18 @@ def placed(
     if lost and not any(map(fits, combinations(gpus, count))):
         raise RunError(
             "gpu",
-            f"{accelerator} cannot be measured any more in this session: {'; '.join(lost.values())}"
-            "; reset the GPU, or reboot, and start another session",
+            f"{accelerator} cannot be used any more in this session: "
+            f"{'; '.join(lost.values())}; reset the GPU, or reboot, and start another session",
         )
     with hold(gpus, count, alone=alone, limit_s=limit_s, waiting=waiting, fits=fits) as held:
         chosen = machine.only(accelerator, held.gpus) if held.gpus else machine
         waited_s = time.monotonic() - began_s
-        passed = [f"passed over, earlier in this session: {text}" for text in lost.values()]
+        passed = [
+            f"GPU not used, because of an earlier failure in this session: {text}"
+            for text in lost.values()
+        ]
         killed = restored(held.gpus) if held.gpus else ()
-        left = [f"a process that was killed had set it: {done}" for done in killed]
+        left = [f"power limit of a killed process: {done}" for done in killed]
         watts = machine.limit_w if held.gpus else None
         with limited(held.gpus, watts, held.leases) if watts else contextlib.nullcontext():
             yield Placement(

@@ -105,7 +105,7 @@ def read_curve(path: Path) -> CurveLog:
             burstiness=content["burstiness"],
         )
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise RunError("worker", f"{path} is no log of a curve: {error}", str(path)) from error
+        raise RunError("worker", f"{path} is not a log of a curve: {error}", str(path)) from error
 
 
 def _require_finite(point: PointWindow) -> None:
@@ -196,10 +196,10 @@ def _client_at_limit(point: PointWindow) -> Iterator[Reason]:
     if reach is not None and rate > MAX_CLIENT_SHARE * reach:
         length = f" of {point.tokens / point.requests:,.0f} tokens" if point.tokens else ""
         text = (
-            f"at {point.point:,}: the client, not the server, was measured: {rate:,.0f} requests/s"
-            f"{length}, and against a server that computes nothing this client reaches "
-            f"{reach:,.0f}: take fewer requests under way or a lower rate, or a faster or quieter "
-            "machine to measure from"
+            f"at {point.point:,}: the client, not the server, was measured: {rate:,.0f} "
+            f"requests/s{length}, and against a server that computes nothing this client "
+            f"reaches {reach:,.0f}: take fewer requests in flight or a lower rate, or a "
+            "faster or quieter machine to measure from"
         )
         yield Reason(key=Key.CLIENT_LATE, text=text)
 
@@ -235,9 +235,9 @@ def _late(
     note = client_note(point.metrics, names, {**client, **_lateness(window, client)})
     if at_a_time is not None and window.most > at_a_time:
         text = (
-            f"{at}: the client, not the server, was measured: {window.most:,} requests were under "
-            f"way, of which the engine sends {at_a_time:,} at a time: set its option concurrency "
-            "higher"
+            f"{at}: the client, not the server, was measured: {window.most:,} requests were "
+            f"in flight, of which the engine sends {at_a_time:,} at a time: set its option "
+            "concurrency higher"
         )
         return Findings(invalid=(Reason(key=Key.CLIENT_LATE, text=text),))
     sign = Sign(key=SignKey.CLIENT_LATE, text=note or "", point=point.point)
@@ -271,10 +271,10 @@ def _open_reasons(point: PointWindow, window: OpenWindow, log: CurveLog) -> Iter
     grows = log.arrivals != "trace" and grown > max(GROWTH_SHARE * point.requests, by_chance)
     if grows or window.unanswered > UNANSWERED * point.requests:
         text = (
-            f"{at}: overloaded, the queue grew through the window: {window.before:,} requests were "
-            f"under way at its begin and {window.after:,} at its end, when {window.unanswered:,} "
-            f"of the {point.requests:,} that had arrived were not answered: take a lower rate, or "
-            "a longer window where answers take as long as it"
+            f"{at}: overloaded, the queue grew through the window: {window.before:,} requests "
+            f"were in flight at its begin and {window.after:,} at its end, when "
+            f"{window.unanswered:,} of the {point.requests:,} that had arrived were not "
+            "answered: take a lower rate, or a longer window where answers take as long as it"
         )
         yield Reason(key=Key.OVERLOADED, text=text)
         return
@@ -295,9 +295,9 @@ def _reasons(point: PointWindow, users: str) -> Iterator[Reason]:
         yield from few
         return
     if point.under_way + point.paused < (1 - LOAD_SLACK_SHARE) * point.point:
-        of = f"{point.point:,} requests were under way in the mean"
+        of = f"{point.point:,} requests were in flight on average"
         if point.turns:
-            of = f"{point.point:,} conversations had a request under way in the mean"
+            of = f"{point.point:,} conversations had a request in flight on average"
             of += f", and {point.paused:.3g} waited for their next turn" if point.paused else ""
         text = f"{at}: {point.under_way:.3g} of {of}: {users}"
         yield Reason(key=Key.CONCURRENCY_NOT_HELD, text=text)
@@ -344,7 +344,7 @@ def _of_turns(point: PointWindow) -> Iterator[Sign]:
     name = "TTFT" if all(row[3] for row in point.turns) else "latency"
     low, high = (f"{value * 1e3:.3g}" for value in (min(later_s), max(later_s)))
     last = f"{max(medians)}{' and later' * (max(medians) == MAX_TURNS)}"
-    waited = f"; {point.paused:.3g} conversations waited in the mean" if point.paused else ""
+    waited = f"; {point.paused:.3g} conversations waited on average" if point.paused else ""
     text = (
         f"median {name} {first_s * 1e3:.3g} ms of first turns, {low} to {high} ms of turns 2 to "
         f"{last}{waited}"
@@ -400,7 +400,7 @@ def read_recorded(path: Path, harness: str) -> tuple[CurveLog, Findings]:
             raise ValueError(f"schema {content['schema']!r}, not {SCHEMA_VERSION}")
         clocks = {str(name): float(clock_s) for name, clock_s in content["recorded"].items()}
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise RunError("worker", f"{path} is no log of a curve: {error}", str(path)) from error
+        raise RunError("worker", f"{path} is not a log of a curve: {error}", str(path)) from error
     try:
         points = sorted(
             (
@@ -414,7 +414,7 @@ def read_recorded(path: Path, harness: str) -> tuple[CurveLog, Findings]:
         raise RunError("engine", str(error), str(path.parent)) from error
     for point, _ in points:
         if (measured_by := endpoints.version_of(point.facts)) != harness:
-            text = f"{measured_by} measured, and not {harness}: it was exchanged meanwhile"
+            text = f"{measured_by} measured, not {harness}: it was replaced during the run"
             raise RunError("engine", text, str(point.folder))
     log = CurveLog(
         path=str(path),

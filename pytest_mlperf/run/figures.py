@@ -284,11 +284,11 @@ def load_findings(job: MeasuredCase, seen: Mapping[str, Any] | None) -> Load:
 
 
 def _not_positive(name: str, value: float, log: str) -> RunError:
-    reason = "the engine says that it is done when it says that the first token is there"
+    reason = "the engine reports the end of answers at the same time as their first token"
     if name == "tokens_per_sample":
         reason = "done() was given n_tokens of 0 for every sample"
     return RunError(
-        "engine", f"{name} is {value!r} by our stamps; it must be positive: {reason}", log
+        "engine", f"{name} is {value!r} by the measured times; it must be positive: {reason}", log
     )
 
 

@@ -23,6 +23,8 @@ from pytest_mlperf.core.job import (
 )
 from pytest_mlperf.core.measurement import Accuracy, Run, Scored, Subject
 from pytest_mlperf.core.numbers import duration
+from pytest_mlperf.core.reason import Key, Reason
+from pytest_mlperf.core.server.identity import doubts
 from pytest_mlperf.hardware.machine import Machine
 from pytest_mlperf.hardware.rapl import HostSampling
 from pytest_mlperf.registry import clients_of, harness, is_client
@@ -173,6 +175,10 @@ def measure(
     if run and not job.url:  # the server's GPUs are unknown
         hardware = replace(run.hardware, ids=placement.conditions.machine.hashes(job.accelerator))
         run = replace(run, hardware=hardware)
+    if run and conditions.server and (server := conditions.machine.server):
+        reasons = doubts(server, conditions.server.ask())
+        found = [Reason(key=Key.SERVER_HARDWARE, text=text) for text in reasons]
+        run = replace(run, invalid=(*found, *run.invalid))
     scores = None
     if accuracy and not unscored:
         with _only_the_scorer(unscored):

@@ -41,7 +41,7 @@ def new_folder(parent: Path, name: str) -> Path:
         except OSError as error:
             raise RunError("worker", f"cannot make {path}: {error.strerror}") from None
         return path.resolve()
-    raise RunError("worker", f"{parent} holds 999 folders called {name}")
+    raise RunError("worker", f"{parent} has 999 folders named {name} already")
 
 
 CURRENT_FOLDER = Path()

@@ -85,6 +85,7 @@ def subject_of(
             "dataset": str(loaded["dataset"]["digest"]),
             **loaded["dataset"]["inputs"],
             **job.facts,
+            **(machine.server.facts if machine.server else {}),
             **python_facts,
             **built,
         },
@@ -121,7 +122,7 @@ def _requests(job: Job) -> str:
     return f"{job.seconds_per_run:g} s, {count} ({digest})"
 
 
-SCORED_BETWEEN = "no energy is told: MLCommons' client scored answers between the points (accuracy)"
+SCORED_BETWEEN = "no energy: MLCommons' client scored answers between the points (accuracy)"
 
 
 @dataclass(frozen=True, kw_only=True)

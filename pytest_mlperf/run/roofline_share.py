@@ -148,7 +148,9 @@ def _number(key: str, engine: Mapping[str, str]) -> float:
     try:
         return float(engine[key])
     except ValueError:
-        raise RunError("engine", f"describe() says {key} = {engine[key]!r}: no number") from None
+        raise RunError(
+            "engine", f"describe() returns {key} = {engine[key]!r}, which is not a number"
+        ) from None
 
 
 def cost_of(job: Job, runs: Sequence[Run], identity: Mapping[str, object]) -> PerDollar | None:

@@ -64,7 +64,7 @@ class AccuracyLog(Mapping[int, bytes]):
                         position = start + answer.start(2), answer.end(2) - answer.start(2)
                         self._places.setdefault(int(answer[1]), position)
                     elif last == b"]" or line.strip() not in _BESIDE[bool(self._places)]:
-                        damage = f"{line[:60]!r} is no answer"
+                        damage = f"{line[:60]!r} is not an answer"
                         raise self._error(f"{path}:{number} is damaged: {damage}")
                     start += len(line)
                     last = line[-3:].strip()
@@ -275,9 +275,9 @@ def artefacts(
         if missing := sorted({*needed} - {*archive_of[index].names.get(index, ())}):
             raise RunError(
                 "scorer",
-                f"sample {index:,} has no artefact {', '.join(missing)}, which this scorer reads "
-                "beside the output: the engine must give it to sink.attach() (see "
-                "docs/own-engine.md), or the suite needs another engine or scorer",
+                f"sample {index:,} has no artefact {', '.join(missing)}, which this scorer "
+                "reads: the engine must pass it to sink.attach() (see docs/own-engine.md), "
+                "or use another engine or scorer",
             )
     return lambda index: archive_of[index].read(index)
 

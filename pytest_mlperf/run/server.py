@@ -225,7 +225,7 @@ def _beside_ours(seen: Mapping[str, float], points: Sequence[PointWindow]) -> It
         ]
         if point.open is None and sum(server_requests) > FOREIGN * point.under_way + 1:
             text = (
-                f"the server had {sum(server_requests):.3g} requests in the mean, of which "
+                f"the server had {sum(server_requests):.3g} requests on average, of which "
                 f"{point.under_way:.3g} are of this run: something else uses it"
             )
             yield Sign(key=SignKey.SERVER_SHARED, text=text, point=point.point)

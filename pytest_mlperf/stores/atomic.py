@@ -135,7 +135,7 @@ def lock(descriptor: int, *, shared: bool = False) -> None:
     try:
         import fcntl
     except ImportError:
-        raise OSError(errno.ENOSYS, "this platform has no flock") from None
+        raise OSError(errno.ENOSYS, "this platform has no file locks (flock)") from None
     fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
 
 
@@ -482,7 +482,8 @@ def write_folder(folder: Path, content: Mapping[str, bytes | Path]) -> None:
         raise MlperfError(f"{folder} cannot be written: {error.strerror}") from None
     except (BusyError, NoLocksError):
         raise MlperfError(
-            f"{folder} cannot be written: its folder cannot be locked; name another, {LOCK_HELP}"
+            f"{folder} cannot be written: its folder cannot be locked; name another folder, "
+            f"or mount its file system with locks ({LOCK_HELP})"
         ) from None
 
 

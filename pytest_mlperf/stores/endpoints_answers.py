@@ -112,7 +112,7 @@ def _samples(folder: Path, dataset: str | None) -> tuple[str, dict[str, int]]:
         raise MlperfError(f"{path}: has no samples of {shown(chosen)}")
     for request, sample in samples.items():
         if type(sample) is not int or sample < 0:
-            raise MlperfError(f"{path}: {shown(chosen)}.{request} is no sample: {shown(sample)}")
+            raise MlperfError(f"{path}: {shown(chosen)}.{request} is not a sample: {shown(sample)}")
     return chosen, samples
 
 

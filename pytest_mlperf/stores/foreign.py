@@ -34,7 +34,7 @@ def first_defect(raw: Any, error: ValidationError, title: str) -> str:
         case "missing":
             text = "is missing"
         case "unexpected_keyword_argument":
-            text = f"is no key of the {title}"
+            text = f"is not a key of the {title}"
         case "value_error":
             text = str(defects[0]["ctx"]["error"])
         case "greater_than_equal":
@@ -201,7 +201,9 @@ def content_of(path: Path, title: str, max_bytes: int | None = None) -> bytes:
     try:
         return read_regular(path, max_bytes or MAX_FILE_BYTES)
     except UnfitError as error:
-        raise MlperfError(f"{path}: {error}, which no {title} is; is it the right file?") from None
+        raise MlperfError(
+            f"{path}: {error}, so it cannot be a {title}; is it the right file?"
+        ) from None
     except OSError as error:
         raise MlperfError(f"{path}: cannot be read: {error.strerror}") from None
 
@@ -219,11 +221,11 @@ def json_of(path: Path | str, title: str, content: bytes, *, repeated_keys: bool
 def unreadable(content: bytes) -> str:
     """Return why `read_foreign` would reject content that is about to be written, or ""."""
     if len(content) > MAX_FILE_BYTES:
-        return f"{len(content):,} bytes, and {size_in_words(MAX_FILE_BYTES)} can be read at most"
+        return f"{len(content):,} bytes; at most {size_in_words(MAX_FILE_BYTES)} can be read"
     try:
         require_bounded(content, MAX_FILE_VALUES)
     except ValueError as error:
-        return f"{error}, which are not read back"
+        return f"{error}, which cannot be read back"
     return ""
 
 
@@ -250,7 +252,7 @@ def members_of(archive: zipfile.ZipFile, max_bytes: int) -> dict[str, zipfile.Zi
     members = archive.infolist()
     for member in members:
         if member.compress_type not in _COMPRESSIONS:
-            raise ValueError(f"{member.filename!r} is compressed in a way that is not read")
+            raise ValueError(f"{member.filename!r} is compressed by an unsupported method")
         if member.file_size > max_bytes:
             name, size = member.filename.removesuffix(".npy"), member.file_size
             raise ValueError(f"{name} unpacks to {size:,} bytes (at most {max_bytes:,})")
@@ -304,7 +306,7 @@ def _array(name: str, content: bytes) -> Any:
     np = numpy()
     npy, file = np.lib.format, io.BytesIO(content)
     if npy.read_magic(file) != (1, 0):
-        raise ValueError(f"{name} is in a format that is not read")
+        raise ValueError(f"{name} has an unsupported format")
     shape, by_columns, dtype = npy.read_array_header_1_0(file)
     if dtype.hasobject:
         raise ValueError(f"Object arrays cannot be loaded: {name}")

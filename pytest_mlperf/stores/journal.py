@@ -99,7 +99,7 @@ def read(folder: Path) -> tuple[Begun, dict[str, CaseResult]]:
     except OSError as error:
         raise MlperfError(f"{path}: cannot be read: {error.strerror}") from None
     except ValueError:
-        raise MlperfError(f"{path}: damaged, or of another release") from None
+        raise MlperfError(f"{path}: damaged, or written by another release") from None
     return begun, {result.test: result for result in results}
 
 

@@ -65,8 +65,8 @@ def _wheel(planned: Planned, key: KeyPath, text: str) -> str:
     if path.is_file():
         return str(path)
     raise UnavailableError(
-        f"{planned.place(key)}: {_key_text(key)}, {text}, is no file here (looked at {path}); "
-        "build it, or name a version: name==version"
+        f"{planned.place(key)}: {_key_text(key)}, {text}, is not a file here (looked at "
+        f"{path}); build it, or name a version: name==version"
     )
 
 
@@ -91,8 +91,8 @@ def _program(planned: Planned, key: KeyPath, text: str, expanded: str, folder: P
     elif (path / "bin/python").exists():
         advice = f"did you mean {text}/bin/python?"
     raise UnavailableError(
-        f"{planned.place(key)}: {_key_text(key)}, {text}, is no program here (looked at {path}); "
-        f"{advice}"
+        f"{planned.place(key)}: {_key_text(key)}, {text}, is not a program here (looked at "
+        f"{path}); {advice}"
     )
 
 

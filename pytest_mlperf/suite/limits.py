@@ -135,10 +135,13 @@ def _gated_nowhere(
     for name in (one for one in limits if one in METRICS and one not in held):
         if any(name in gateable(scenario) for scenario in scenarios):
             key = f'"{name}"' if point_of(name) else name
-            advice = f"write limits = {{ {key} = … }} in a scenario that is to gate it"
+            advice = f"write limits = {{ {key} = … }} in the scenario that should gate it"
             yield ("limits", name), f"no scenario gates this by itself; {advice}"
         elif point_of(name):
-            yield ("limits", name), "no scenario has this point, or measures this at its points"
+            yield (
+                ("limits", name),
+                "no scenario has this point, or measures this metric at its points",
+            )
 
 
 def _table_defects(

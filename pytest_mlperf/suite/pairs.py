@@ -95,6 +95,13 @@ def case_ids(planned: Testable) -> list[str]:
     return [planned.case.id, *(side.case.id for side in sides)]
 
 
+def has_server(planned: Testable) -> bool:
+    """Return whether a case, or each side of a pair, measures a server that runs already."""
+    if isinstance(planned, PlannedPair):
+        return bool(planned.a.url and planned.b.url)
+    return isinstance(planned, Planned) and bool(planned.url)
+
+
 def plan_pairs(planned: Sequence[Planned]) -> list[PlannedPair]:
     """Return the pairs among all cases of a valid suite, in the order of the file."""
     suite, path = planned[0].suite, planned[0].path

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from pytest_mlperf.core.job import LOADED_QUERIES, Expected, Factory
 from pytest_mlperf.core.metrics import COUNTS, EFFICIENCY, METRICS, SLOWEST_REPLICA
 from pytest_mlperf.core.rulings.accuracy import DEFAULT_MARGIN, Margin
 from pytest_mlperf.core.rulings.gate import GateWindow
+from pytest_mlperf.hardware.contention import port_here
 from pytest_mlperf.rounds import RoundMetric, RoundScenario, RoundWorkload
 from pytest_mlperf.rounds.compliance import constants
 from pytest_mlperf.suite.claims import claim_defects
@@ -187,8 +189,21 @@ class Planned:
 
     @property
     def accelerators(self) -> tuple[str, ...]:
-        """Accelerators that must be present."""
-        return (self.case.accelerator,)
+        """Accelerators of a runner for it; a client of a server elsewhere needs a processor."""
+        is_here = not self.url or (port_here(self.url) and not self.engine.server)
+        return (self.case.accelerator,) if is_here else ("cpu",)
+
+    @property
+    def url(self) -> str:
+        """Address of the running server that it measures; "" without one."""
+        url = self.options.get("url") if registry.is_client(self.engine.use) else None
+        return os.path.expandvars(url) if isinstance(url, str) else ""
+
+    @property
+    def is_metered(self) -> bool:
+        """Whether an exporter or a probe of its own reads the energy of its server's GPUs."""
+        server = self.engine.server
+        return bool(server and (server.exporter or server.probe))
 
     @property
     def techniques(self) -> tuple[str, ...]:

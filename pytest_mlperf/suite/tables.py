@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable
 from functools import cached_property
 from typing import Annotated, Any, Protocol, Self
@@ -252,6 +253,45 @@ class OnAccelerator(Table):
     )
 
 
+def _words(value: object) -> object:
+    return shlex.split(value) if isinstance(value, str) else value
+
+
+Probe = Annotated[
+    CommandLine,
+    BeforeValidator(_words),
+    WithJsonSchema({"type": ["string", "array"], "items": {"type": "string"}, "minItems": 1}),
+]
+
+
+class ServerEntry(Table):
+    """The hardware behind the `url` of an engine entry, and how to ask for it."""
+
+    probe: Probe | None = Field(
+        default=None,
+        description='Command that starts a Python beside the server, "ssh gpu-box python3 -", '
+        "or runs pytest-mlperf machine --json there; ends within 10 s; ${VAR} is expanded.",
+    )
+    exporter: StrictStr | None = Field(
+        default=None,
+        description='Metrics page of a DCGM or AMD exporter: "http://gpu-box:9400/metrics".',
+    )
+    gpus: list[StrictStr] = Field(
+        default_factory=list,
+        description="UUIDs or host names of the exporter's GPUs that serve; default: all.",
+    )
+    kubernetes: StrictStr | None = Field(
+        default=None,
+        pattern=r"^[a-z0-9][a-z0-9.-]*/[A-Za-z0-9][A-Za-z0-9_./=,!() -]*$",
+        description='Namespace and selector of the server\'s pods, "serving/app=vllm"; kubectl '
+        "reads the labels of their nodes.",
+    )
+    accelerator: values.Accelerator | None = Field(
+        default=None,
+        description='What the server runs on, "8xH200", if `accelerators` is not set.',
+    )
+
+
 class EngineEntry(Table):
     """An engine configuration; each of its accelerators gets tests."""
 
@@ -308,12 +348,24 @@ class EngineEntry(Table):
         ),
     )
     options: Options = Field(default_factory=dict)
+    server: ServerEntry | None = Field(
+        default=None, description="Hardware of the server at the option url."
+    )
     on: dict[values.Accelerator, OnAccelerator] = Field(
         default_factory=dict,
         description='Settings for one accelerator: [engines.on."8xH100"].',
         json_schema_extra={"additionalProperties": False},
     )
     _limit_w: int | None = PrivateAttr(default=None)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _accelerators_of_a_server(cls, raw: object) -> object:
+        if not isinstance(raw, dict) or "accelerators" in raw:
+            return raw
+        server = raw.get("server")
+        declared = server.get("accelerator") if isinstance(server, dict) else None
+        return raw if declared is None else {**raw, "accelerators": [declared]}
 
     @model_validator(mode="after")
     def _require_one_python(self) -> Self:

@@ -44,7 +44,9 @@ def read_config(source: Path) -> Any:
         source, local_files_only=True, trust_remote_code=False
     )
     if getattr(config, "quantization_config", None) is not None:
-        raise RunError("build", f"{source}: the weights are quantised already; name plain ones")
+        raise RunError(
+            "build", f"{source}: the weights are quantised already; name weights that are not"
+        )
     return config
 
 

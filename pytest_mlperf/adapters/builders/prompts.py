@@ -20,8 +20,8 @@ def captions(_: Path, dataset: Any, indices: list[int]) -> list[str]:
         if not isinstance(text, str):
             raise RunError(
                 "build",
-                f'calibration: sample {index} is no text and has no "caption", which a pipeline '
-                "needs; use the data set coco_captions",
+                f'calibration: sample {index} is not text and has no "caption", which a '
+                "pipeline needs; use the data set coco_captions",
             )
         texts.append(text)
     return texts

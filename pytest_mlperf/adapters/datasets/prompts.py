@@ -43,7 +43,7 @@ class SampleFile:
 
     def text(self, row: int, column: str, cell: Any) -> str:
         if not isinstance(cell, str):
-            raise self.wrong(row, column, f"a value of type {type(cell).__name__} is no text")
+            raise self.wrong(row, column, f"a value of type {type(cell).__name__} is not text")
         return cell
 
 
@@ -122,7 +122,7 @@ class Template:
         """Parse a template; `{name}` is a field among `valid`, which must include `required`."""
         title = f"data set {dataset}: template = {text!r}"
         if not isinstance(text, str):
-            raise SuiteError(f"{title} is no text", option="template")
+            raise SuiteError(f"{title} is not text", option="template")
         try:
             parsed = list(string.Formatter().parse(text))
         except ValueError as error:
@@ -152,7 +152,7 @@ def token_defect(cell: Any, kind: str) -> str | None:
     if isinstance(cell, list | np.ndarray) and len(cell) == 0:
         return f"the {kind} is empty"
     if not isinstance(cell, np.ndarray) or cell.dtype.kind not in "iu":
-        return f"{_describe(cell)} is no list of whole numbers"
+        return f"{_describe(cell)} is not a list of whole numbers"
     return "a token is negative or above 2**31" if cell.min() < 0 or cell.max() >= 2**31 else None
 
 

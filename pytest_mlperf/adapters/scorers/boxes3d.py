@@ -223,9 +223,8 @@ def read_frame(sample: int, output: bytes, reference: Mapping[str, Any]) -> Fram
     except (KeyError, TypeError, ValueError) as error:
         raise wrong(
             sample,
-            f"has a reference that is not as expected ({type(error).__name__}: {error}); it needs "
-            "image_id, and of each box names, difficulty and boxes: x, y, z, width, height, "
-            "length, rotation",
+            f"has an invalid reference ({type(error).__name__}: {error}); it needs image_id, and "
+            "of each box names, difficulty and boxes: x, y, z, width, height, length, rotation",
         ) from error
     if len(is_easy) != len(names) or not np.isfinite(truths).all():
         raise wrong(sample, "has boxes that are not finite, or not one difficulty for each box")
@@ -306,8 +305,7 @@ class PointPaintingScorer(ModelFreeScorer[NoOptions]):
         if not any_boxes or np.isnan(value):
             raise scorer_error(
                 f"scorer pointpainting: the {len(outputs)} samples give no average precision: they "
-                "have no box to be found, or all detections at a threshold count neither way; "
-                "score more samples",
+                "have no boxes, or all detections at a threshold are ignored; score more samples",
             )
         pseudo = 100.0 * len(outputs) * influence / len(CLASSES)
         value *= 100.0 / len(CLASSES)

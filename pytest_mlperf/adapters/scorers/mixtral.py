@@ -159,5 +159,5 @@ def _defect(reference: object) -> str | None:
         return language.text_defect(reference, ())
     part = reference.get("dataset")
     if not isinstance(part, str) or part not in PART_FIELDS:
-        return f"has the dataset {part!r:.60}, which is none of {', '.join(PART_FIELDS)}"
+        return f"has the dataset {part!r:.60}, which is not one of {', '.join(PART_FIELDS)}"
     return language.text_defect(reference, PART_FIELDS[part])

@@ -141,8 +141,8 @@ def token_ids(scorer: str, dtype: str, outputs: Sequence[bytes]) -> list[NDArray
         if len(output) % kind.itemsize:
             raise scorer_error(
                 f"scorer {scorer}: the output of sample {sample} has {len(output)} bytes, "
-                f"which is no whole number of {dtype} token ids ({kind.itemsize} "
-                "bytes each); set the scorer's dtype to the type of the engine's outputs",
+                f"which is not a whole number of {dtype} token ids ({kind.itemsize} bytes "
+                "each); set the scorer's dtype to the type of the engine's outputs",
             )
     return [np.frombuffer(output, kind).astype(np.int64) for output in outputs]
 

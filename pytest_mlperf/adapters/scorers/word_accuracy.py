@@ -98,7 +98,8 @@ def _answer(sample: int, output: bytes) -> str:
     indices = np.frombuffer(output, "<i8")
     if len(invalid := indices[(indices < 0) | (indices >= len(SPEECH_LABELS))]):
         raise _wrong(
-            sample, f"has the number {invalid[0]}, which is none of 0 to {len(SPEECH_LABELS) - 1}"
+            sample,
+            f"has the number {invalid[0]}, which is not one of 0 to {len(SPEECH_LABELS) - 1}",
         )
     return "".join(SPEECH_LABELS[index] for index in indices.tolist())
 

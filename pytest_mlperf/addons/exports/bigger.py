@@ -2,10 +2,8 @@
 
 from typing import Any
 
-from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.results import UNVERIFIED_LABEL
-from pytest_mlperf.core.untrusted_text import json_text, visible
-from pytest_mlperf.extension import ReportedSession, sentence
+from pytest_mlperf.extension import METRICS, ReportedSession, json_text, sentence, visible
 
 
 def report(session: ReportedSession, *, smaller: bool = False) -> str:

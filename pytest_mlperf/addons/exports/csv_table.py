@@ -7,11 +7,16 @@ import io
 from collections.abc import Sequence
 from typing import Any
 
-from pytest_mlperf.core.case import Kind
-from pytest_mlperf.core.metrics import METRICS
-from pytest_mlperf.core.untrusted_text import csv_cell
-from pytest_mlperf.core.verdict import MetricVerdict
-from pytest_mlperf.extension import CaseResult, ReportedSession, Results, sentence
+from pytest_mlperf.extension import (
+    METRICS,
+    CaseResult,
+    Kind,
+    MetricVerdict,
+    ReportedSession,
+    Results,
+    csv_cell,
+    sentence,
+)
 
 CASE = ("workload", "scenario", "engine", "precision", "accelerator")
 
@@ -73,7 +78,7 @@ def _row(results: Results, result: CaseResult, metric: MetricVerdict | None) -> 
             "detectable": metric.baseline.detectable,
             "runs_baseline": metric.baseline.runs,
             "metric": metric.metric,
-            "unit": METRICS[metric.metric].unit if metric.metric in METRICS else "",
+            "unit": getattr(METRICS.get(metric.metric), "unit", ""),
             "metric_verdict": str(metric.outcome or "reported"),
         }
     return row

@@ -5,8 +5,7 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 from collections.abc import Iterable
 
-from pytest_mlperf.core.untrusted_text import visible
-from pytest_mlperf.extension import ReportedSession, sentence
+from pytest_mlperf.extension import ReportedSession, sentence, visible
 from pytest_mlperf.reports.failures import failure_groups, group_sentences
 from pytest_mlperf.reports.for_pytest import properties
 from pytest_mlperf.reports.terminal import text

@@ -34,7 +34,7 @@ from pytest_mlperf.addons.fleet.placement import (
 )
 from pytest_mlperf.addons.fleet.reports import Relay
 from pytest_mlperf.addons.fleet.shipping import pack
-from pytest_mlperf.core.numbers import plural
+from pytest_mlperf.extension import plural
 from pytest_mlperf.hardware.machine import split
 from pytest_mlperf.plugin.addons import EXIT_ENVIRONMENT
 from pytest_mlperf.plugin.remote import RemoteReports
@@ -147,7 +147,7 @@ class Fleet:
             for group in list(self._running.values()):
                 self._over(group, f"{cause}; this case ran on node {self._names[group.node]}")
             while self._waiting:
-                self._lose(self._waiting.pop(0), f"{cause}; this case was not begun")
+                self._lose(self._waiting.pop(0), f"{cause}; this case was not started")
         finally:
             for notice in sorted(self._notices):
                 self._state.notice(notice)
@@ -220,7 +220,9 @@ class Fleet:
             if not group.begun and time.monotonic() - group.since > limit:
                 self._link.tell(command="kill", group=group.name)
                 node = self._names[group.node]
-                self._over(group, f"node {node} did not begin it in {limit:.0f} s: others use it")
+                self._over(
+                    group, f"node {node} did not start it within {limit:.0f} s: others use it"
+                )
                 return True
         return False
 
@@ -261,7 +263,7 @@ class Fleet:
         if group.begun:
             self._over(group, f"node {node} was lost while this case ran: {cause}")
             return
-        self._unable[group.node] = f"node {node} could not begin a case: {cause}"
+        self._unable[group.node] = f"node {node} could not start a case: {cause}"
         del self._running[group.name]
         self._waiting.insert(0, group)
 

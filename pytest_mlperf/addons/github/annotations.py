@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from pytest_mlperf import Outcome
-from pytest_mlperf.core.numbers import plural
-from pytest_mlperf.extension import CaseResult, ReportedSession
+from pytest_mlperf.core.results import IMPORTED
+from pytest_mlperf.extension import CaseResult, ReportedSession, plural
 from pytest_mlperf.reports.rows import with_gate
 
 MAX_ANNOTATIONS = 10
@@ -29,14 +29,15 @@ def _of(kind: str, results: Sequence[CaseResult], room: int) -> list[str]:
     """Return at most `room` commands; the last one counts the results without a command."""
     fits = results if len(results) <= room else results[: room - 1]
     lines = [
-        _command(
-            kind, with_gate(r.verdict), file=r.suite, line=str(r.line), title=r.verdict.case.id
-        )
-        for r in fits
+        _command(kind, with_gate(r.verdict), **_place(r), title=r.verdict.case.id) for r in fits
     ]
     if len(fits) < len(results):
         lines.append(_command(kind, f"{len(results) - len(fits)} more; see the summary"))
     return lines
+
+
+def _place(result: CaseResult) -> dict[str, str]:
+    return {} if result.suite == IMPORTED else {"file": result.suite, "line": str(result.line)}
 
 
 def _command(kind: str, message: str, **where: str) -> str:

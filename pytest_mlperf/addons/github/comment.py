@@ -8,9 +8,8 @@ from pathlib import Path
 from pytest_mlperf import MlperfError, Outcome
 from pytest_mlperf.addons.github import markdown
 from pytest_mlperf.addons.github.markdown import code
-from pytest_mlperf.core.numbers import plural
 from pytest_mlperf.core.results import UNVERIFIED_LABEL
-from pytest_mlperf.extension import ReportedSession, Results
+from pytest_mlperf.extension import ReportedSession, Results, plural
 from pytest_mlperf.reports.terminal.advice import commands
 from pytest_mlperf.stores.foreign import read_foreign
 from pytest_mlperf.stores.results import digest_of
@@ -94,7 +93,7 @@ def _judged_by(paths: Sequence[str]) -> str:
 def _accepting(results: Results) -> Iterator[str]:
     fell = [r for r in results.cases if r.failed and "accept" in dict(commands(r))]
     if fell:
-        yield "\nA drop that is meant is accepted by recording it, with a reason, for review:\n\n"
+        yield "\nTo accept an intended drop, record it with a reason, for review:\n\n"
     for suite in sorted({result.suite for result in fell}):
         options = '--mlperf-update=replace --mlperf-accept-regression --mlperf-reason "why"'
         yield f"- {code(f'pytest {suite} {options}')}\n"

@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from pytest_mlperf.core.case import Kind
-from pytest_mlperf.core.numbers import duration, plural
 from pytest_mlperf.core.results import UNVERIFIED_LABEL
-from pytest_mlperf.core.untrusted_text import markdown_text as escape
 from pytest_mlperf.core.verdict import SEVERITY
-from pytest_mlperf.extension import CaseResult, ReportedSession, Results, sentence
+from pytest_mlperf.extension import (
+    CaseResult,
+    Kind,
+    ReportedSession,
+    Results,
+    duration,
+    plural,
+    sentence,
+)
+from pytest_mlperf.extension import markdown_text as escape
 from pytest_mlperf.reports.failures import failure_groups
 from pytest_mlperf.reports.rows import cells_of, facts_of, notes_of, rows
 from pytest_mlperf.reports.terminal.advice import machine_wide, session_verdict, settling
@@ -63,7 +69,7 @@ def opening(session: ReportedSession, before: str, after: str = "") -> Iterator[
     for text in machine_wide(results):
         yield f"\n{escape(text[0].upper() + text[1:])}.\n"
     lines = (f"- {code(one.test)}: {escape(one.reason)}\n" for one in absent)
-    yield from section("Planned, and without a result", lines)
+    yield from section("Planned tests without a result", lines)
 
 
 def _counts(results: Results) -> str:

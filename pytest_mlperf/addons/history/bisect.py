@@ -27,9 +27,8 @@ from pytest_mlperf.addons.history.bisections import BisectStore, RunPairs
 from pytest_mlperf.bench.confirm import NotComparable, decided, in_turns
 from pytest_mlperf.bench.runner import CaseRunner, Unjudgeable
 from pytest_mlperf.cli.turns import InterleavedCases
-from pytest_mlperf.core.metrics import METRICS, point_of
-from pytest_mlperf.core.paths import placeless
-from pytest_mlperf.extension import Run
+from pytest_mlperf.core.metrics import point_of
+from pytest_mlperf.extension import METRICS, Run, placeless
 from pytest_mlperf.judge.decision import Answer
 from pytest_mlperf.judge.ratio import Ratio, RelativeSpeed
 from pytest_mlperf.run.builds import baseline_build

@@ -12,9 +12,7 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from pytest_mlperf import MlperfError
-from pytest_mlperf.core.paths import placeless
-from pytest_mlperf.core.untrusted_text import json_text
-from pytest_mlperf.extension import Run
+from pytest_mlperf.extension import Run, json_text, placeless
 from pytest_mlperf.stores import atomic
 from pytest_mlperf.stores.foreign import Shape, as_document, read_foreign
 
@@ -65,15 +63,15 @@ class BisectStore:
                 )
         except MlperfError as error:
             if not restart:
-                raise MlperfError(f"{error}; begin anew with --restart") from None
+                raise MlperfError(f"{error}; start again with --restart") from None
         if restart:  # their leftovers must still be removed
             there = BisectState(settings=settings, sessions=there.sessions)
         self.state = there
         other = [name for name in settings if settings[name] != there.settings.get(name)]
         if other:
             raise MlperfError(
-                f"what was measured so far is of another {' and '.join(other)}; go on as before, "
-                "or begin anew with --restart"
+                f"the stored measurements are of another {' and '.join(other)}; restore it, "
+                "or start again with --restart"
             )
 
     @property

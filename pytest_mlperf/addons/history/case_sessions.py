@@ -8,9 +8,8 @@ from pathlib import Path
 
 from pytest_mlperf import MlperfError
 from pytest_mlperf.cli.stored_results import case_named, store_here
-from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.history import CaseHistory, histories_of
-from pytest_mlperf.core.numbers import plural
+from pytest_mlperf.extension import Kind, plural
 from pytest_mlperf.stores.database import opened
 from pytest_mlperf.stores.sessions import Sessions
 

@@ -9,12 +9,10 @@ from typing import Literal
 
 from pytest_mlperf import MlperfError, Outcome, Verdict
 from pytest_mlperf.bench.policy import rule_for
-from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.numbers import change, interval, limit
 from pytest_mlperf.core.rulings.multiplicity import DROP_OUTCOMES
 from pytest_mlperf.core.trend import TrendPoint, ratio_of
-from pytest_mlperf.core.verdict import MetricVerdict
-from pytest_mlperf.extension import Criterion
+from pytest_mlperf.extension import METRICS, Criterion, MetricVerdict
 from pytest_mlperf.judge.formulas import bound_of, raw
 from pytest_mlperf.judge.rule_r import RuleR
 
@@ -108,7 +106,7 @@ def drift_of(
     try:
         accepted = [point for point in baselines if point.date[:10] >= since]
     except MlperfError as error:
-        return Criterion(headline=f"drift is not known: {error}", fails=False)
+        return Criterion(headline=f"drift unknown: {error}", fails=False)
     rule = rule or rule_for(verdict.case.accelerator)
     drifted = [
         drop for metric in verdict.metrics if (drop := accepted_drop(accepted, metric, rule))
@@ -120,8 +118,8 @@ def drift_of(
     if mode == "warn" or verdict.outcome not in PASSING:
         return Criterion(headline=f"drift: {first}", notes=more, fails=False)
     cure = (
-        "each step was accepted, and together they are beyond the limit: find what lost it, or "
-        "begin anew with mlperf_drift_since = DAY in the ini file, which a review sees"
+        "each step was accepted, but together they exceed the limit: find the cause, or "
+        "start anew with mlperf_drift_since = DAY in the ini file, which a review sees"
     )
     return Criterion(headline=first, outcome=DROP_OUTCOMES[verdict.kind], notes=(*more, cure))
 

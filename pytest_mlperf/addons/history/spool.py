@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_mlperf import MlperfError
-from pytest_mlperf.core.untrusted_text import visible
-from pytest_mlperf.extension import Results, read_results
+from pytest_mlperf.extension import Results, read_results, visible
 from pytest_mlperf.stores.database import StoreError, opened, shown_url
 
 UNSENT_FOLDER = "unsent"

@@ -11,14 +11,22 @@ from typing import Any
 
 from pytest_mlperf.addons.html.model import Grouped, Packed, RunFiles, gated, rounded, tone
 from pytest_mlperf.core.baseline import Record
-from pytest_mlperf.core.case import Kind, Scenario
 from pytest_mlperf.core.history import CaseHistory
 from pytest_mlperf.core.measurement import moment_of
-from pytest_mlperf.core.metrics import METRICS, RATES, at_point, point_of
-from pytest_mlperf.core.numbers import change, interval, limit, percent, plural, quantity
-from pytest_mlperf.core.verdict import MetricVerdict
-from pytest_mlperf.extension import CaseResult, Subject, some
-from pytest_mlperf.reports.rows import all_tables, facts_of, notes_of, title
+from pytest_mlperf.core.metrics import RATES, at_point, point_of, title
+from pytest_mlperf.core.numbers import change, interval, limit, quantity
+from pytest_mlperf.extension import (
+    METRICS,
+    CaseResult,
+    Kind,
+    MetricVerdict,
+    Scenario,
+    Subject,
+    percent,
+    plural,
+    some,
+)
+from pytest_mlperf.reports.rows import all_tables, facts_of, notes_of
 from pytest_mlperf.reports.terminal.advice import commands
 
 MAX_TOLD_BASELINES = 10

@@ -20,12 +20,19 @@ from pytest_mlperf.addons.html.model import (
     rounded,
     tone,
 )
-from pytest_mlperf.core.case import Kind, Scenario
-from pytest_mlperf.core.metrics import METRICS
-from pytest_mlperf.core.numbers import duration, percent, quantity
-from pytest_mlperf.core.verdict import MetricVerdict, PairedVerdict
-from pytest_mlperf.extension import CaseResult
-from pytest_mlperf.reports.rows import cells_of, facts_of, title
+from pytest_mlperf.core.metrics import title
+from pytest_mlperf.core.numbers import quantity
+from pytest_mlperf.extension import (
+    METRICS,
+    CaseResult,
+    Kind,
+    MetricVerdict,
+    PairedVerdict,
+    Scenario,
+    duration,
+    percent,
+)
+from pytest_mlperf.reports.rows import cells_of, facts_of
 from pytest_mlperf.reports.terminal.precisions import precision_points
 
 _TITLES = {metric.title for metric in METRICS.values()}
@@ -103,7 +110,8 @@ def _paired_change(place: int, paired: PairedVerdict, *, failed: bool) -> Row:
 
 
 def _falls(metric: str) -> bool:
-    return metric in METRICS and METRICS[metric].falls
+    definition = METRICS.get(metric)
+    return definition is not None and definition.falls
 
 
 def _shares(

@@ -30,13 +30,11 @@ from pytest_mlperf.addons.html._figures import (
     strip,
 )
 from pytest_mlperf.addons.html.model import Figure, Grouped, Packed, RunFiles, Tone, grouped, tone
-from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.notes import Note
-from pytest_mlperf.core.numbers import duration, plural
 from pytest_mlperf.core.results import UNVERIFIED_LABEL, Absent
-from pytest_mlperf.core.untrusted_text import every_text, visible
+from pytest_mlperf.core.untrusted_text import every_text
 from pytest_mlperf.core.verdict import SEVERITY
-from pytest_mlperf.extension import Results, sentence
+from pytest_mlperf.extension import Kind, Results, duration, plural, sentence, visible
 from pytest_mlperf.reports.failures import failure_groups
 from pytest_mlperf.reports.rows import facts_of
 from pytest_mlperf.reports.terminal.advice import machine_wide, session_verdict

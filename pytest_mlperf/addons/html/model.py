@@ -9,11 +9,9 @@ from typing import Any, Literal
 
 from pytest_mlperf import Outcome
 from pytest_mlperf.core.baseline import Record
-from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.history import CaseHistory
-from pytest_mlperf.core.metrics import METRICS
-from pytest_mlperf.core.verdict import SEVERITY, MetricVerdict
-from pytest_mlperf.extension import Case, CaseResult
+from pytest_mlperf.core.verdict import SEVERITY
+from pytest_mlperf.extension import METRICS, Case, CaseResult, Kind, MetricVerdict
 
 Row = dict[str, Any]
 """A row of a figure and its table, by field; "case" is the index of its case."""
@@ -143,7 +141,7 @@ def gated(result: CaseResult) -> list[MetricVerdict]:
     verdict = result.verdict
     if not verdict.kind.is_of_runs:
         return []
-    return [m for m in verdict.metrics if m.outcome is not None and m.metric in METRICS]
+    return [m for m in verdict.metrics if m.outcome is not None and METRICS.get(m.metric)]
 
 
 def grouped(results: Sequence[CaseResult]) -> list[Grouped]:

@@ -16,11 +16,18 @@ from pytest_mlperf.addons.html._page import render
 from pytest_mlperf.addons.html.model import TIME_PARTS, Packed, Percentiles, RunFiles
 from pytest_mlperf.bench.files import JudgedBaseline
 from pytest_mlperf.core.baseline import Record
-from pytest_mlperf.core.case import Kind, Scenario
 from pytest_mlperf.core.history import CaseHistory
 from pytest_mlperf.core.measurement import moment_of
 from pytest_mlperf.core.results import Absent
-from pytest_mlperf.extension import CaseResult, ReportedSession, Results, Run, parse_json
+from pytest_mlperf.extension import (
+    CaseResult,
+    Kind,
+    ReportedSession,
+    Results,
+    Run,
+    Scenario,
+    parse_json,
+)
 from pytest_mlperf.run.logs import DETAIL, Detail, Timed, parse_detail
 from pytest_mlperf.run.power.doubts import THROTTLING_REASONS
 from pytest_mlperf.run.power.sampling import POWER_FILE, GpuLog, PowerLog

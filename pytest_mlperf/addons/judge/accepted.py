@@ -6,15 +6,15 @@ import datetime as dt
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pytest_mlperf import MlperfError, Outcome
-from pytest_mlperf.addons.judge.model import Fact, Quantity, TaskScore, ToolPoint, ToolRun
+from pytest_mlperf.addons.judge.model import ToolPoint, ToolRun
 from pytest_mlperf.addons.judge.report import headline
 from pytest_mlperf.addons.judge.rows import FileComparison, session_of
-from pytest_mlperf.core.numbers import plural
+from pytest_mlperf.extension import plural
 from pytest_mlperf.judge.inputs import DAYS
 from pytest_mlperf.stores.documents import Document
 
@@ -39,53 +39,20 @@ class BaselineUpdate:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class AcceptedPoint:
-    """Hold the conditions of a point; they are the same in all runs."""
-
-    tool: str
-    name: str
-    facts: Mapping[str, Fact] = field(default_factory=dict)
-    quantities: Mapping[str, Quantity] = field(default_factory=dict)
-    axis: float | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PointFigures:
-    """Hold the figures of a point in one run; `ToolPoint` describes the fields."""
-
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    scores: Mapping[str, TaskScore] = field(default_factory=dict)
-    sent: int | None = None
-    failed: int | None = None
-    broken: str = ""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AcceptedRun:
-    """Hold one run, with its figures by point; `ToolRun` describes the other fields."""
-
-    tool: str
-    source: str
-    digest: str
-    folder: str
-    points: Mapping[str, PointFigures]
-    started: float | None = None
-    host: str | None = None
-    commit: str | None = None
-    version: str | None = None
-    details: Mapping[str, str] = field(default_factory=dict)
-    duration_s: float | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class AcceptedRuns:
-    """Define the content of a baseline's file."""
+    """Hold a baseline: the content of its file.
+
+    Attributes:
+        conditions: Points by tool, without figures: the facts, quantities and positions that the
+            points of all runs share.
+        runs: Runs whose points have figures only.
+    """
 
     schema: int
     name: str
     history: tuple[BaselineUpdate, ...]
-    points: tuple[AcceptedPoint, ...]
-    runs: tuple[AcceptedRun, ...]
+    conditions: Mapping[str, tuple[ToolPoint, ...]]
+    runs: tuple[ToolRun, ...]
 
 
 DOCUMENT = Document(AcceptedRuns, schema=1, title="baseline of judge", anew=ANEW)
@@ -94,7 +61,9 @@ DOCUMENT = Document(AcceptedRuns, schema=1, title="baseline of judge", anew=ANEW
 def place(name: str) -> Path:
     """Return the file of a baseline; raise MlperfError if its name cannot be a file name."""
     if not _NAME.fullmatch(name):
-        raise MlperfError(f"{name!r} is no name of a baseline: use letters, digits, '.', '_', '-'")
+        raise MlperfError(
+            f"{name!r} is not a name of a baseline: use letters, digits, '.', '_', '-'"
+        )
     return FOLDER / f"{name}.json"
 
 
@@ -184,60 +153,43 @@ def _lean(run: ToolRun, today: str) -> ToolRun:
 def baseline_of(
     name: str, runs: Sequence[ToolRun], history: tuple[BaselineUpdate, ...]
 ) -> AcceptedRuns:
-    """Return a baseline's content; a point's conditions are those of the first run."""
-    points = {(run.tool, point.name): point for run in reversed(runs) for point in run.points}
+    """Return the content of a baseline; the conditions of a point are those of its first run."""
+    conditions: dict[str, dict[str, ToolPoint]] = {}
+    for run in runs:
+        for point in run.points:
+            of_tool = conditions.setdefault(run.tool, {})
+            of_tool.setdefault(point.name, replace(_CONDITIONS_ONLY, **_conditions(point)))
+    figures = [tuple(replace(p, **_NO_CONDITIONS) for p in run.points) for run in runs]
     return AcceptedRuns(
         schema=1,
         name=name,
         history=history,
-        points=tuple(
-            AcceptedPoint(
-                tool=tool,
-                name=point.name,
-                facts=point.facts,
-                quantities={
-                    metric: point.quantities[metric]
-                    for metric in point.quantities
-                    if metric in point.metrics or metric in point.scores
-                },
-                axis=point.axis,
-            )
-            for (tool, _), point in sorted(points.items())
-        ),
-        runs=tuple(_accepted(run) for run in runs),
+        conditions={tool: tuple(of.values()) for tool, of in sorted(conditions.items())},
+        runs=tuple(replace(run, points=of) for run, of in zip(runs, figures, strict=True)),
     )
 
 
-_SHARED = (
-    *("tool", "source", "digest", "folder", "started", "host", "commit", "version", "details"),
-    "duration_s",
-)
+_CONDITIONS_ONLY = ToolPoint(name="")
 
-_POINT_FIELDS = ("metrics", "scores", "sent", "failed", "broken")
+_NO_CONDITIONS: Mapping[str, Any] = {"facts": {}, "quantities": {}, "axis": None, "absent": {}}
 
 
-def _accepted(run: ToolRun) -> AcceptedRun:
-    points = {
-        point.name: PointFigures(**{name: getattr(point, name) for name in _POINT_FIELDS})
-        for point in run.points
-    }
-    return AcceptedRun(points=points, **{name: getattr(run, name) for name in _SHARED})
+def _conditions(point: ToolPoint) -> dict[str, Any]:
+    return {key: getattr(point, key) for key in ("name", "facts", "quantities", "axis")}
 
 
 def _runs(baseline: AcceptedRuns) -> tuple[ToolRun, ...]:
-    conditions = {(point.tool, point.name): point for point in baseline.points}
-    runs = []
-    for run in baseline.runs:
-        points = []
-        for name, figures in run.points.items():
-            of = conditions.get((run.tool, name), AcceptedPoint(tool=run.tool, name=name))
-            values = {key: getattr(figures, key) for key in _POINT_FIELDS}
-            values["metrics"] = {m: v for m, v in figures.metrics.items() if v > 0}
-            points.append(
-                ToolPoint(
-                    name=name, facts=of.facts, quantities=of.quantities, axis=of.axis, **values
-                )
-            )
-        fields = {key: getattr(run, key) for key in _SHARED}
-        runs.append(ToolRun(points=tuple(points), **fields))
-    return tuple(runs)
+    conditions = {
+        (tool, point.name): point for tool, of in baseline.conditions.items() for point in of
+    }
+
+    def whole(tool: str, point: ToolPoint) -> ToolPoint:
+        metrics = {name: value for name, value in point.metrics.items() if value > 0}
+        return replace(
+            point, **_conditions(conditions.get((tool, point.name), point)), metrics=metrics
+        )
+
+    return tuple(
+        replace(run, points=tuple(whole(run.tool, point) for point in run.points))
+        for run in baseline.runs
+    )

@@ -15,8 +15,7 @@ from pytest_mlperf.addons.judge import report
 from pytest_mlperf.addons.judge.accepted import place
 from pytest_mlperf.addons.judge.command import add_arguments, failing, judged, side_of
 from pytest_mlperf.addons.judge.rows import FileComparison, Row
-from pytest_mlperf.core.untrusted_text import nearest
-from pytest_mlperf.extension import broken
+from pytest_mlperf.extension import broken, nearest
 from pytest_mlperf.stores.foreign import read_toml
 
 TITLE = "file of judge"
@@ -44,7 +43,7 @@ def parsed_file(path: Path, root: Path) -> argparse.Namespace:
         if key not in KEYS:
             raise MlperfError(f"{path}: no key {key!r} in a {TITLE}{nearest(key, KEYS)}")
         if not isinstance(value, KEYS[key]):
-            raise MlperfError(f"{path}: {key} = {value!r} is no {KEYS[key].__name__}")
+            raise MlperfError(f"{path}: {key} = {value!r} is not a {KEYS[key].__name__}")
     if "files" not in content or ("against" in content) == ("baseline" in content):
         raise MlperfError(f"{path}: needs files, and either against or baseline")
     words = [*_files(path, content, "files")]

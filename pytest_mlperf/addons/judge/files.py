@@ -79,8 +79,8 @@ class ResultFile:
                 if position == 1:  # one JSON value over several lines
                     raise whole from None
                 raise MlperfError(
-                    f"{self.path}: line {position} is no complete JSON: was the tool stopped while "
-                    "it wrote? Remove the line, or measure again"
+                    f"{self.path}: line {position} is not complete JSON: was the tool stopped "
+                    "while it wrote? Remove the line, or measure again"
                 ) from None
         return values
 
@@ -160,7 +160,7 @@ def readers() -> Mapping[str, Reader]:
         except Exception as error:  # code of another package may raise anything
             raise EnvironmentFault(f"{owner} cannot be loaded: {text_of(error)}") from error
         if not isinstance(reader, Reader):
-            raise EnvironmentFault(f"{owner} is no Reader")
+            raise EnvironmentFault(f"{owner} is not a Reader")
         loaded[entry.name] = reader
     return loaded
 

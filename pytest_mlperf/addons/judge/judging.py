@@ -10,7 +10,7 @@ from statistics import NormalDist, fmean
 
 from pytest_mlperf import Outcome
 from pytest_mlperf.addons.judge.files import readers
-from pytest_mlperf.addons.judge.model import JUDGED_QUANTITIES, RANKS, SUCCESS, ToolRun, split
+from pytest_mlperf.addons.judge.model import BASES, RANKS, ToolRun, split
 from pytest_mlperf.addons.judge.points import JudgedMetric, PointCase, ScoredPoint
 from pytest_mlperf.addons.judge.rows import (
     FileComparison,
@@ -81,6 +81,7 @@ def compare(base: Sequence[ToolRun], now: Sequence[ToolRun], settings: Settings)
     rows.sort(key=lambda row: (order.get((row.tool, row.point), len(order)), *_in_order(row)))
     return FileComparison(
         rows=tuple(rows),
+        runs=tuple(now),
         how=_how(tasks, scored, interleaved=interleaved),
         changed=tuple(_changed(base, now)),
         notes=tuple(dict.fromkeys(notes)),
@@ -90,13 +91,10 @@ def compare(base: Sequence[ToolRun], now: Sequence[ToolRun], settings: Settings)
 
 
 def _in_order(row: Row) -> tuple[bool, int, str]:
-    """Return a key that sorts the rows of a point as `JUDGED_QUANTITIES`, reported ones last."""
+    """Return a key that sorts the rows of a point as `BASES`, reported ones last."""
     base, statistic = split(row.metric)
-    place = _PLACES.get(base, len(_PLACES))
+    place = BASES.index(base) if base in BASES else len(BASES)
     return row.outcome is None, place, statistic.replace("mean", "")
-
-
-_PLACES = {name: place for place, name in enumerate((SUCCESS, *JUDGED_QUANTITIES))}
 
 
 def _points(
@@ -346,6 +344,7 @@ def _of_documents(
         low=ends[0],
         high=ends[1],
         p=paired.p,
+        documents=(paired.samples, paired.down, paired.up),
         note=f"{paired.down:,} documents worse, {paired.up:,} better of {paired.samples:,}",
     )
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from pytest_mlperf.addons.judge.judging import RULE
 from pytest_mlperf.addons.judge.model import ToolRun
 from pytest_mlperf.addons.judge.rows import Settings, session_of, usual
-from pytest_mlperf.core.numbers import duration, percent
+from pytest_mlperf.extension import duration, percent
 from pytest_mlperf.judge.formulas import bound_of, t_isf
 from pytest_mlperf.judge.inputs import Direction
 

@@ -54,8 +54,9 @@ class Row:
     Attributes:
         outcome: None if the metric is only reported.
         change, low, high: Relative change of the value; points of a score for `absolute` rows.
-        p: Probability of a change at least this bad without a drop; None if not judged.
-        direction: Likely answer of an undecided row: "ok" or "drop".
+        p: Probability that unchanged code looks this bad; None if not judged.
+        direction: For an undecided row the answer that is likely.
+        documents: Documents of a score that were compared, that got worse, and better.
     """
 
     tool: str
@@ -75,6 +76,7 @@ class Row:
     p: float | None = None
     direction: str | None = None
     absolute: bool = False
+    documents: tuple[int, int, int] = (0, 0, 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,12 +85,14 @@ class FileComparison:
 
     Attributes:
         how: How the runs were judged, and the error rate, in words.
-        changed: Differences that do not prevent a comparison: versions, flags, host.
-        one_session: Whether a side has only one session, so that nothing can be proven.
+        runs: The new runs.
+        changed: What differs and may differ: versions, flags, host.
+        one_session: Whether a side has a single session, so that nothing is proven.
     """
 
     rows: tuple[Row, ...]
     how: str
+    runs: tuple[ToolRun, ...] = ()
     changed: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     one_session: bool = False

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from pytest_mlperf import MlperfError
-from pytest_mlperf.core.untrusted_text import nearest, shown
+from pytest_mlperf.core.untrusted_text import shown
+from pytest_mlperf.extension import nearest
 from pytest_mlperf.rounds.endpoints import ULTRA_LOW, asked_for
 from pytest_mlperf.stores.foreign import read_toml
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from pytest_mlperf.bench.official import Placing, placed
-from pytest_mlperf.core.numbers import plural, rounded
-from pytest_mlperf.extension import CaseResult
+from pytest_mlperf.core.numbers import rounded
+from pytest_mlperf.extension import CaseResult, plural
 
 
 def placing_of(result: CaseResult) -> Placing | None:

@@ -18,6 +18,7 @@ from pytest_mlperf.bench.policy import Policy, rule_beside
 from pytest_mlperf.cli.arguments import RUNS_DIR, add
 from pytest_mlperf.cli.doctor import requirements
 from pytest_mlperf.cli.doctor._machine import Check, look
+from pytest_mlperf.cli.machine import in_words, server_machine
 from pytest_mlperf.cli.output import show, width
 from pytest_mlperf.cli.suites import DEFAULT, find_suites, require_accelerators
 from pytest_mlperf.core.baseline import find
@@ -54,6 +55,7 @@ class CaseState:
         elsewhere: The other Python that runs it, with versions.
         build: State of the checkpoint that it builds.
         promise: Error guarantee of its performance baseline, or None without one.
+        server: Address of its server, what it runs on, and the source.
     """
 
     case: str
@@ -65,6 +67,7 @@ class CaseState:
     elsewhere: str = ""
     build: str = ""
     promise: Guarantee | None = None
+    server: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,11 +121,19 @@ def suite_state(
 
 
 def _case(planned: Planned, machine: Machine, root: Path, looks: Looks) -> CaseState:
-    case = planned.case
+    case, lack, server = planned.case, "", ""
+    if planned.url:
+        try:
+            machine = server_machine(planned, machine)
+            server = in_words(planned, machine)
+        except MlperfError as error:
+            lack = str(error)
     held, performance, damage = _performance(planned, machine, root)
     accuracy, also = _accuracy(planned, root)
     resolved = resolve(planned, scorer=True)
     state, reason, there = _readiness(planned, resolved, machine, looks)
+    if lack and state != "broken":
+        state, reason = "missing", lack
     if state == "ready" and (damage or also):
         state, reason = "broken", damage or also
     return CaseState(
@@ -135,6 +146,7 @@ def _case(planned: Planned, machine: Machine, root: Path, looks: Looks) -> CaseS
         elsewhere=there,
         build="" if state == "broken" else state_of(resolved.build, looks.runs_dir),
         promise=held,
+        server=server,
     )
 
 
@@ -142,7 +154,7 @@ def _readiness(
     planned: Planned, resolved: Job | Problems, machine: Machine, looks: Looks
 ) -> tuple[State, str, str]:
     accelerator = planned.case.accelerator
-    here = machine.has(accelerator)
+    here = machine.has(accelerator) or bool(planned.url)
     job = None if isinstance(resolved, Problems) else resolved
     problems = resolved.problems if isinstance(resolved, Problems) else resolved.scoring.problems
     errors = [problem.error for problem in problems]
@@ -386,6 +398,7 @@ def _suite(suite: SuiteState) -> Iterator[str]:
     rows = [{name: getattr(case, name) for name in columns} for case in suite.cases]
     yield from (f"    {line}" for line in table(columns, rows, width() - 4, left=columns))
     notes = [f"runs in {case.elsewhere}" for case in suite.cases if case.elsewhere]
+    notes += [case.server for case in suite.cases if case.server]
     notes += [case.build for case in suite.cases if case.build]
     notes += [line for case in suite.cases for line in case.reason.splitlines()]
     for text in dict.fromkeys(notes):

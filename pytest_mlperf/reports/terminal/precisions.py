@@ -16,12 +16,12 @@ from statistics import geometric_mean
 from typing import Any
 
 from pytest_mlperf.core.case import Case, Kind
-from pytest_mlperf.core.metrics import COUNTS, METRICS, gated_metrics
+from pytest_mlperf.core.metrics import COUNTS, METRICS, gated_metrics, title
 from pytest_mlperf.core.numbers import plural, points, quantity, times
 from pytest_mlperf.core.results import CaseResult, Results
 from pytest_mlperf.core.verdict import Outcome, Verdict, worst
 from pytest_mlperf.judge.inputs import Direction
-from pytest_mlperf.reports.rows import shown, span, title
+from pytest_mlperf.reports.rows import shown, span
 from pytest_mlperf.reports.sentences import first_line, sentence
 from pytest_mlperf.reports.terminal.layout import Row, TextTable, fold, paragraphs
 
@@ -341,7 +341,7 @@ SPEED = (
     "speed: times better than the reference in the same session; not judged ([[pairs]] tests a "
     "claim about it)"
 )
-SPREAD_NOTE = "spread: lowest and highest ratio of two runs; it is no confidence interval"
+SPREAD_NOTE = "spread: lowest and highest ratio of two runs; it is not a confidence interval"
 
 
 def precision_table(blocks: Sequence[Block], *, whole: bool = False) -> TextTable:

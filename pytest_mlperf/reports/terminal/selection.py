@@ -181,8 +181,9 @@ def more(
     if limited:
         watts = ", ".join(map(str, sorted(set(limited.values()))))
         lines.append(
-            f"{plural(len(limited), 'case')} with the GPUs' power limit at {watts} W: set and "
-            "restored, where this user may; a GPU that has it needs no right"
+            f"{plural(len(limited), 'case')} with the GPUs' power limit at {watts} W: set "
+            "before the case and restored after it, which needs permission unless the GPU "
+            "has this limit already"
         )
     named = [one for one in planned if isinstance(one, Planned) and one.engine.baseline_engine]
     if named and confirm != "never":

@@ -149,8 +149,9 @@ def _reasons(
         counts = f"{plural(verdict.ratio.pairs, 'run')} of each, interleaved, in fresh processes"
         yield paragraph("rule", f"{counts}; {PAIR_PROMISE}", width)
     if verdict.baseline.source:
-        yield [line("baseline", str(verdict.baseline.file))]
-        yield paragraph("", verdict.baseline.source, width)
+        file = verdict.baseline.file
+        yield [line("baseline", file)] if file else []
+        yield paragraph("" if file else "baseline", verdict.baseline.source, width)
         yield paragraphs("changed", _changed(verdict, likely_causes), width)
         yield paragraphs("unknown", verdict.baseline.unknown, width)
 

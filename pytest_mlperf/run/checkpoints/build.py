@@ -52,8 +52,8 @@ class Checkpoint:
             raise RunError(
                 "build",
                 f"{self.folder}: its weights are not those that were built (SHA-256 {loaded}, "
-                f"built {self.weights_sha256[: len(loaded)]}): remove {self.folder.parent}, so "
-                "that they are built again",
+                f"built {self.weights_sha256[: len(loaded)]}): remove {self.folder.parent} to "
+                "build them again",
             )
 
 
@@ -86,7 +86,7 @@ def state_of(step: CheckpointBuild | None, runs_dir: Path) -> str:
         key = _memory(step, store, about_builder(step)).recall()
         if key and (built := store.find(key)):
             return f"{step.title}: built {built.provenance['built']}"
-        return f"{step.title}: not built yet, the first run does"
+        return f"{step.title}: not built yet; the first run builds it"
     return ""
 
 

@@ -104,7 +104,7 @@ def build(spec: dict[str, Any], reporter: Any) -> dict[str, Any]:
     if carries:
         raise errors.RunError(
             "build",
-            f"the builder wrote {some(carries)}, which can carry code; it must write safetensors",
+            f"the builder wrote {some(carries)}, which can contain code; it must write safetensors",
         )
     if not any((target / name).is_file() for name in ("config.json", "model_index.json")):
         raise errors.RunError("build", "the builder wrote no config.json, so it made no model")
@@ -157,9 +157,7 @@ def prompts_of(spec: dict[str, Any]) -> list[list[int]] | list[str]:
     dataset = as_dataset(imported("dataset", spec["dataset"]["target"], options)(**options))
     total, count = len(dataset), spec["count"]
     if count is not None and count > total:
-        raise RunError(
-            "build", f"calibration asks for {count:,} samples, and the data set has {total:,}"
-        )
+        raise RunError("build", f"calibration needs {count:,} samples, the data set has {total:,}")
     indices = sorted(fixed_order(total)[:count])
     form = "captions" if is_pipeline(folder) else "tokens"
     make = imported("form of calibration prompts", target("calibration", form))

@@ -250,7 +250,7 @@ class Child:
 
     def _died(self, process: EventProcess) -> RunError:
         if not process.ends_within(KILL_GRACE_SECONDS):
-            return self._error("closed its pipe, did not end")
+            return self._error("closed its pipe, but did not end")
         return self._error(f"the {self.whose} {ended(process.returncode)}")
 
     def _error(self, message: str) -> RunError:
@@ -356,7 +356,7 @@ class WorkerProcess:
             except EOFError:
                 break
             except RunError as error:
-                return f"{who} was cut short: {error}"
+                return f"{who} was interrupted: {error}"
             match event:
                 case {"event": "leaving"}:
                     who = "the engine's __exit__"
@@ -473,8 +473,8 @@ class WorkerProcess:
         how = ended(code, f" during {self._phase_words}")
         if code == -signal.SIGSEGV and self._phase in {"performance", "accuracy"}:
             how += (
-                "; the log shows where. LoadGen itself crashes when a thread that completed many "
-                "samples ends during the run: complete from threads that outlive it"
+                "; the log shows where. LoadGen crashes when a thread that completed many samples "
+                "ends during the run: complete samples in threads that live until the end"
             )
         return self._error(f"the worker {how}")
 

@@ -160,7 +160,7 @@ def described(layer: str, error: BaseException) -> dict[str, Any]:
         return chain[0]
     kind = type(error).__name__
     reason = f"describing it failed or took {DESCRIBING_S:g} s"
-    message = f"{kind}: no more is known, because {reason}{_place(error)}"
+    message = f"{kind}: no details, because {reason}{_place(error)}"
     return _fields(layer, kind, message, designed=False, trace="")
 
 

@@ -217,7 +217,7 @@ def _state(path: Path) -> tuple[int, int]:
     except OSError as error:
         raise _unreadable(path, error) from None
     if not stat.S_ISREG(status.st_mode):
-        raise SuiteError(f"the wall meter's file {path} is no file; name the one it logs to")
+        raise SuiteError(f"{path} is not a file; name the file that the wall meter writes")
     return status.st_size, status.st_mtime_ns
 
 

@@ -290,7 +290,7 @@ def _records(path: Path) -> Iterator[dict[str, Any]]:
                 return
             record = json.loads(line)
             if number == 0 and "ready" not in record:
-                raise ValueError("its first line is not a sampler's")
+                raise ValueError("its first line is not from the sampler")
             yield record
 
 
@@ -308,7 +308,7 @@ COUNTER_MARGIN_SECONDS = 0.5
 
 SILENT = "it said nothing"
 
-HANG_NOTE = "it hung, in NVML or stopped"
+HANG_NOTE = "it hung in NVML, or was stopped"
 
 FLUSH_GRACE_SECONDS = 5.0
 
@@ -404,7 +404,7 @@ class PowerSampling:
             first = str(error)
         if not isinstance(first, dict) or not isinstance(first.get("ready"), dict):
             quoted_line = broken(repr(line[:MAX_QUOTED_BYTES]))
-            self.unavailable = f"the driver printed {quoted_line} where the sampler speaks"
+            self.unavailable = f"the driver printed {quoted_line} into the sampler's output"
             self.stop()
             return
         self.ready = first["ready"]

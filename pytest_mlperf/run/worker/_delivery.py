@@ -276,8 +276,8 @@ class TokenSink(_PooledSink):
         bad = self._silent.claim(ids)
         for position in sorted(bad):
             self.faults.add(
-                f"first_tokens() was given id {ids[position]!r}, which was never issued, "
-                "or whose first token was reported before"
+                f"first_tokens() was given id {ids[position]!r}, which was never issued, or "
+                "whose first token was reported already"
             )
         if bad:
             ids = _without(ids, bad)

@@ -356,7 +356,7 @@ class ReplicaGroup:
                         self._gone(replica)
                         return
                     except Exception as error:  # unpickling may raise anything
-                        how = f" sent its worker no valid message ({type(error).__name__})"
+                        how = f" sent its worker an invalid message ({type(error).__name__})"
                         raise replica.error(how) from error
                     replica.alive_s = perf_counter()
                     for message in messages:

@@ -255,7 +255,7 @@ class AnswerTokens:
 
 def _no_exception(value: object) -> RunError:
     if isinstance(value, str):
-        return RunError("engine", f"{value} (sink.failed() was given this text; give an exception)")
+        return RunError("engine", f"{value} (sink.failed() was given this text; pass an exception)")
     title = f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
     return RunError("engine", f"sink.failed() was given {title}; it takes an exception object")
 
@@ -355,9 +355,9 @@ class GuardedSink:
         if all(i in waiting for i, _ in recent[-len(twins) :]):
             return None
         return (
-            f"{len(twins):,} samples submitted and not completed, each of an index that came twice "
-            f"(index {twins[0]} first): an engine that keeps results by index, and not by id, "
-            "loses one of two in a batch"
+            f"{len(twins):,} samples submitted and not completed, each of an index that "
+            f"occurs twice (index {twins[0]} first): an engine that stores results by index, "
+            "and not by id, loses one of two in a batch"
         )
 
     def cut(self, position: int) -> None:
@@ -411,7 +411,7 @@ class GuardedSink:
         raise NotImplementedError
 
     def lost(self, ids: Sequence[int]) -> None:
-        self._fail(RunError("engine", f"{len(ids)} requests failed, and none may"))
+        self._fail(RunError("engine", f"{len(ids)} requests failed, and none may fail"))
 
     def failed(self, error: object) -> None:
         """End the run as ERROR with an exception; describe any other object."""

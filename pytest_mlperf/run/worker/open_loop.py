@@ -61,8 +61,7 @@ def recorded(dataset: Dataset, settings: LoadGenSettings) -> Sequence[float]:
     if arrival is None:
         raise RunError(
             "dataset",
-            'arrivals = "trace" needs a data set that says when each request arrives: prompts with '
-            "trace = true",
+            'arrivals = "trace" needs a data set with arrival times: prompts with trace = true',
         )
     ramp_s = (settings.ramp_ms or 0) / 1000
     needed_s = (ramp_s + 2 * settings.min_duration_ms / 1000) * max(settings.points)
@@ -74,8 +73,8 @@ def recorded(dataset: Dataset, settings: LoadGenSettings) -> Sequence[float]:
     if times[-1] < ramp_s * max(settings.points):
         raise RunError(
             "dataset",
-            f"the trace has {times[-1]:g} s, and its first {ramp_s * max(settings.points):g} s do "
-            "not count: lower ramp, or take a longer trace",
+            f"the trace lasts {times[-1]:g} s, and its first {ramp_s * max(settings.points):g} s "
+            "do not count: lower ramp, or use a longer trace",
         )
     return times
 

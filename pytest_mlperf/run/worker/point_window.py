@@ -438,9 +438,9 @@ def recounted(
         kept["tps_per_user"] = 1 / kept["tpot_p90"]
     note = ""
     if theirs and abs(ours - theirs) > COUNT_SLACK_SHARE * theirs:
-        cause = "another tokenizer than that of the model it serves"
+        cause = "it is not the tokenizer of the served model"
         if ours < theirs:
-            cause = "its end tokens or what it keeps to itself, or another tokenizer"
+            cause = "the server's end tokens or hidden tokens, or another tokenizer"
         note = (
             f"the reference tokenizer counts {ours:,} tokens, the server {theirs:,} "
             f"({ours / theirs - 1:+.1%}): {cause}"

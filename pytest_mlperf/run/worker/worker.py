@@ -309,8 +309,8 @@ class EngineWorker:
             if not self._spec.settings.points and self._engine.counted_again() is not None:
                 raise RunError(
                     "engine",
-                    "tokens can be counted by a reference tokenizer in Concurrency and OpenLoop "
-                    'alone: LoadGen takes them as they come; set count_tokens = "server"',
+                    "a reference tokenizer counts tokens only in Concurrency and OpenLoop, "
+                    'because LoadGen uses the engine\'s counts; set count_tokens = "server"',
                 )
         self._spent["load_s"] = perf_counter() - begun_s
         # Local files do not belong to a server that already runs.
@@ -382,11 +382,10 @@ class EngineWorker:
         if takes_s > most_s:
             raise RunError(
                 "engine",
-                f"the run would take {takes_s:,.0f} s in place of {usual_s:,.3g} s: "
-                f"{expected:,} samples were planned by its rate, {settings.target_qps:,.6g}/s "
-                f"(target_qps, or the baseline's), and after the warm-up the engine reached "
-                f"{reached:,.3g} samples/s; lower target_qps, or record the baseline anew if the "
-                "engine is to be that slow",
+                f"the run would take {takes_s:,.0f} s instead of {usual_s:,.3g} s: {expected:,} "
+                f"samples were planned for {settings.target_qps:,.6g}/s (target_qps, or the "
+                f"baseline's rate), but after the warm-up the engine reached {reached:,.3g} "
+                "samples/s. Lower target_qps; if this speed is expected, record the baseline anew",
             )
         return takes_s
 
@@ -401,8 +400,8 @@ class EngineWorker:
             if abs(window.clock_moved_s) > max(MIN_MOVE_SECONDS, CLOCK_SHARE * sink.duration_s):
                 raise RunError(
                     "loadgen",
-                    f"the wall clock was set by {window.clock_moved_s:+.4g} s while a rate was "
-                    "looked for, and LoadGen measures by it: run it again",
+                    f"the wall clock was set by {window.clock_moved_s:+.4g} s during the rate "
+                    "search, and LoadGen measures by it: run it again",
                 )
         self._require_no(sink.faults)
         return parse_detail(folder / DETAIL)
@@ -606,8 +605,8 @@ def require_room(described: Mapping[str, str], points: Sequence[float]) -> None:
     if points and most.isdigit() and int(most) < max(points):
         raise RunError(
             "engine",
-            f"a point of {max(points):,} requests under way, of which the engine sends {most} at a "
-            f"time: set its option concurrency to {max(points)}, or leave the point out",
+            f"a point of {max(points):,} requests in flight, but the engine sends {most} at a "
+            f"time: set its option concurrency to {max(points)}, or remove the point",
         )
 
 
@@ -617,7 +616,9 @@ def built_engine(spec: WorkerSpec, dataset: Dataset) -> Engine:
         "engine", spec.engine, dataset=dataset, model=spec.model, precision=spec.precision
     )
     if spec.handicap and engine.harness:
-        raise RunError("engine", f"a handicap slows no load of {engine.harness}: leave it out")
+        raise RunError(
+            "engine", f"--mlperf-handicap cannot slow the load of {engine.harness}: remove it"
+        )
     devices.check_devices(getattr(engine, "libraries", ()), os.environ)
     return HandicapEngine(engine, spec.handicap) if spec.handicap else engine
 

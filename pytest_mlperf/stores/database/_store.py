@@ -144,7 +144,7 @@ class Store:
         """Store a session; return False if it is stored, raise StoreError if its id is taken."""
         content = as_bytes(results)
         if reason := unreadable(content):
-            raise StoreError(f"{self.place}: session {results.run} is not kept: {reason}")
+            raise StoreError(f"{self.place}: session {results.run} is not stored: {reason}")
         digest = hashlib.sha256(content).hexdigest()
         points, latest = list(points_of_session(results)), list(latest_of(results))
         with self._backend.transaction():

@@ -161,8 +161,8 @@ def check_files(paths: Sequence[Path], checksum: str | None) -> None:
     if actual != digits:
         raise wrong(
             paths[0] if len(paths) == 1 else f"{paths[0].parent}: {len(paths)} files",
-            f"{algorithm} is {actual}, not the {digits} asked for: the file is damaged, incomplete "
-            "or another one",
+            f"{algorithm} is {actual}, expected {digits}: the file is damaged, incomplete or "
+            "another one",
             "get it from its source again, or correct checksum",
         )
 

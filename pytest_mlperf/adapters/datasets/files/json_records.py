@@ -30,12 +30,12 @@ def read_records(path: Path) -> Iterator[dict[str, Any]]:
         with path.open(encoding="utf-8-sig", newline="") as file:
             yield from _records(path, _Text(file))
     except UnicodeDecodeError as error:
-        raise _damaged(path, f"it is no UTF-8 ({error.reason})") from error
+        raise _damaged(path, f"it is not UTF-8 ({error.reason})") from error
 
 
 def _records(path: Path, text: _Text) -> Iterator[dict[str, Any]]:
     if text.sign() != "[":
-        raise _damaged(path, "it is no JSON list of objects")
+        raise _damaged(path, "it is not a JSON list of objects")
     text.at += 1
     row, sign = 0, text.sign()
     while sign != "]":

@@ -126,7 +126,7 @@ class _Window:
     def readline(self) -> bytes:
         line = self.take_match(_TEXT_LINE, _MAX_LINE_BYTES)
         if line is None:
-            raise PickleError("it names something that is no class or function")
+            raise PickleError("it names something that is not a class or function")
         return line
 
     def _fill(self, size: int) -> None:
@@ -214,14 +214,14 @@ class _Unpickler(pickle._Unpickler):
     def load(self) -> Any:
         start = self.window.read(2)
         if start[:1] != pickle.PROTO or not 2 <= start[1] <= pickle.HIGHEST_PROTOCOL:
-            raise PickleError("it is no pickle of protocol 2 to 5")
+            raise PickleError("it is not a pickle of protocol 2 to 5")
         return super().load()
 
     def find_class(self, module: str, name: str) -> Name:
         if (module, name) not in self._names:
             full_name = ascii(f"{module}.{name}")[1:-1][:200]
             raise PickleError(
-                f"it wants to call {full_name}; such a file is never executed: only tables of "
+                f"it tries to call {full_name}; such a file is never executed: only tables of "
                 "text, numbers and lists are read"
             )
         return Name(name)
@@ -232,7 +232,7 @@ class _Unpickler(pickle._Unpickler):
             _MARK(self)
             return
         if type(self.stack[-1]) is not list:
-            raise TypeError("only lists are appended to")
+            raise TypeError("it appends to something that is not a list")
         # The unpickler in C reads these opcodes, which name nothing, many times faster.
         numbers = pickle.loads(b"\x80\x02](" + integers + b".")  # noqa: S301
         self.stack[-1].append(np.array(numbers, np.int32))
@@ -241,13 +241,13 @@ class _Unpickler(pickle._Unpickler):
         args = self.stack.pop()
         called = self.stack[-1]
         if not isinstance(called, Name) or type(args) is not tuple:
-            raise TypeError("only names are called")
+            raise TypeError("it calls something that is not a name")
         self.stack[-1] = PickledObject(called.name, args)
 
     def _build(self) -> None:
         state = self.stack.pop()
         if not isinstance(self.stack[-1], PickledObject):
-            raise TypeError("only objects have a state")
+            raise TypeError("it sets the state of something that is not an object")
         self.stack[-1].state = state
 
     def _set_item(self) -> None:
@@ -258,7 +258,7 @@ class _Unpickler(pickle._Unpickler):
     def _update(self, items: list[Any]) -> None:
         target = self.stack[-1]
         if type(target) is not dict:
-            raise TypeError("only dictionaries have items")
+            raise TypeError("it adds items to something that is not a dictionary")
         for key, value in zip(items[::2], items[1::2], strict=True):
             # Hashing nested tuples recurses to any depth on the C stack.
             if not isinstance(key, str | int | float | bytes | None):

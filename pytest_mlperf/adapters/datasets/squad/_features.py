@@ -56,7 +56,7 @@ def read_passages(path: Path) -> list[Passage]:
     except (ValueError, RecursionError) as error:
         raise wrong(
             path,
-            f"is no JSON ({error}): the file is incomplete or another one",
+            f"is not JSON ({error}): the file is incomplete or another one",
             "get SQuAD's dev-v1.1.json again",
         ) from error
     version = _field(content, "version", str, where=str(path))
@@ -231,13 +231,13 @@ def read_vocabulary(path: Path) -> dict[str, int]:
         with path.open(encoding="utf-8") as file:
             vocabulary = {line.rstrip("\n"): number for number, line in enumerate(file)}
     except UnicodeDecodeError as error:
-        raise wrong(path, f"is no UTF-8 text ({error})", "get BERT's vocab.txt again") from error
+        raise wrong(path, f"is not UTF-8 text ({error})", "get BERT's vocab.txt again") from error
     missing = [piece for piece in (UNK_TOKEN, CLS_TOKEN, SEP_TOKEN) if piece not in vocabulary]
     if missing:
         raise wrong(
             path,
-            f"has {len(vocabulary)} lines, but none reads {missing[0]}, so it is no vocabulary of "
-            "BERT",
+            f"has {len(vocabulary)} lines, but none reads {missing[0]}, so it is not a "
+            "vocabulary of BERT",
             "set vocab to the vocab.txt of the model (one word piece a line)",
         )
     return vocabulary

@@ -70,9 +70,9 @@ class Lengths:
                 if whole and least <= low <= high <= MAX_LENGTH_TOKENS:
                     return cls(low=low, high=high)
         raise SuiteError(
-            f"data set prompts: {option} = {value!r} is no distribution of lengths from {least} to "
-            f"{MAX_LENGTH_TOKENS} tokens: write a mean, e.g. 1024, or {{ mean = 1024, sd = 200 }}, "
-            "{ low = 512, high = 2048 } or { fixed = 1024 }",
+            f"data set prompts: {option} = {value!r} is not a distribution of lengths from "
+            f"{least} to {MAX_LENGTH_TOKENS} tokens: write a mean, e.g. 1024, or "
+            "{ mean = 1024, sd = 200 }, { low = 512, high = 2048 } or { fixed = 1024 }",
             option=option,
         )
 
@@ -189,8 +189,8 @@ class MadeUp:
             words = words[:-over] if over > 0 else [*words, *draw.choices(self._words, k=-over)]
         raise RunError(
             "dataset",
-            f"data set prompts: no text of {count} tokens can be made for {self.tokenizer}; set "
-            "input_tokens higher, or leave tokenizer out for lengths that hold roughly",
+            f"data set prompts: no text of {count} tokens can be made for {self.tokenizer}; "
+            "set input_tokens higher, or remove tokenizer for approximate lengths",
         )
 
     @cached_property
@@ -206,8 +206,8 @@ class MadeUp:
         if len(whole) < 8:
             raise RunError(
                 "dataset",
-                f"data set prompts: {self.tokenizer} has fewer than 8 common English words as one "
-                "token; leave tokenizer out for lengths that hold roughly",
+                f"data set prompts: {self.tokenizer} has fewer than 8 common English words as "
+                "one token; remove tokenizer for approximate lengths",
             )
         return whole
 

@@ -89,7 +89,9 @@ class TokenPrompts:
         if isinstance(prompt, Mapping) and "messages" in prompt:
             if self.chats is not None:
                 return self.chats.tokens(index, prompt)
-            fault = 'is a turn of a conversation, which engine openai asks, with api = "chat"'
+            fault = (
+                'is a turn of a conversation, which only engine openai with api = "chat" supports'
+            )
             raise refused_sample(index, fault)
         if isinstance(prompt, str) and self.tokenizer is not None:
             return list(self.tokenizer(prompt)["input_ids"])
@@ -204,7 +206,7 @@ class TextOptions:
             names = " and ".join(unused) or "num_beams"
             raise SuiteError(
                 f"engine {engine}: temperature = {self.temperature:g} "
-                + ("draws no tokens" if unused else "draws tokens, and beams do not")
+                + ("draws no tokens" if unused else "samples tokens, and beam search does not")
                 + f": leave {names} out, or set temperature",
                 option=unused or ("num_beams", "temperature"),
             )
@@ -262,8 +264,8 @@ class Generation(TextOptions):
         """Return prompts that fit a vocabulary and the smallest known context; None is unknown."""
         if self.max_prompt_tokens is not None and (chats is not None or clips is not None):
             raise SuiteError(
-                "max_prompt_tokens cuts prompts of text; leave it out where a data set has chats "
-                "or sound, which are nothing without their end",
+                "max_prompt_tokens cuts text prompts; remove it for data sets with chats or "
+                "sound, which cannot be cut",
                 option="max_prompt_tokens",
             )
         if self.prompt_logprobs and (chats is not None or clips is not None):
@@ -347,8 +349,8 @@ def logprobs_output(index: int, tokens: Sequence[int], logprobs: Sequence[float]
     if len(logprobs) != len(tokens):
         raise refused_sample(
             index,
-            f"has {len(tokens)} tokens, and {len(logprobs)} log-probabilities came: the prompt was "
-            "not evaluated as it is",
+            f"has {len(tokens)} tokens, but {len(logprobs)} log-probabilities were returned: "
+            "the prompt was changed",
         )
     for number, logprob in enumerate(logprobs[1:], 1):
         if not -math.inf < logprob <= MAX_LOGPROB:
@@ -460,7 +462,7 @@ class Answers:
         if sink.times_tokens and min(counts) < 2:
             least = self._generation.min_new_tokens
             advice = (
-                f"the engine did not keep to min_new_tokens = {least}: leave the sample out, or "
+                f"the engine did not respect min_new_tokens = {least}: remove the sample, or "
                 "set ignore_eos = true to measure fixed lengths"
                 if least
                 else "set min_new_tokens to at least 1"
@@ -477,7 +479,7 @@ class Answers:
 
 def too_short(generation: Generation, index: int, tokens: int, advice: str) -> RunError:
     """Return the error of an answer whose tokens cannot be timed."""
-    cause = f"the model ended at once; {advice}"
+    cause = f"the model ended its answer at once; {advice}"
     if generation.max_new_tokens < 2:
         cause = "max_new_tokens is 1; set it to at least 2"
     return refused_sample(

@@ -49,8 +49,8 @@ def find_model(
         )
     if not (folder / file).is_file():
         raise UnavailableError(
-            f"{folder}: this folder has no {file}, so it is no model; set workload.model to the "
-            "folder that has it",
+            f"{folder}: this folder has no {file}, so it is not a model; set workload.model "
+            "to the folder that has it",
             path=folder,
         )
     return folder
@@ -108,7 +108,7 @@ def check_ends(folder: Path, eos: tuple[int, ...]) -> None:
 def with_ends(generation: Generation, folder: Path, config: Config, *, dummy: bool) -> Generation:
     """Return the settings of generation with the model's end tokens."""
     if config.vocabulary is None:
-        raise broken(folder / "config.json", "names no vocab_size, so this is no language model")
+        raise broken(folder / "config.json", "names no vocab_size, so this is not a language model")
     if not (generation.ignore_eos or dummy):
         check_ends(folder, config.eos)
     return dataclasses.replace(generation, eos=config.eos)
@@ -195,9 +195,9 @@ def read_json(file: Path) -> dict[str, Any]:
     try:
         content = json.loads(file.read_text("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise broken(file, f"is no JSON object: {text_of(error)}") from error
+        raise broken(file, f"is not a JSON object: {text_of(error)}") from error
     if not isinstance(content, dict):
-        raise broken(file, "is no JSON object")
+        raise broken(file, "is not a JSON object")
     return content
 
 

@@ -41,9 +41,9 @@ def clip_of(dataset: Dataset, index: int, seconds: float) -> NDArray[Any]:
         )
     audio: NDArray[np.float32] = np.asarray(sample["audio"], np.float32)
     if audio.ndim != 1 or not len(audio) or not np.isfinite(audio).all():
-        raise refused_sample(index, f"is no mono sound: an array of shape {audio.shape}")
+        raise refused_sample(index, f"is not mono sound: an array of shape {audio.shape}")
     if sample["sampling_rate"] != RATE:
-        raise refused_sample(index, f"has {sample['sampling_rate']} Hz; Whisper takes {RATE}")
+        raise refused_sample(index, f"has {sample['sampling_rate']} Hz; Whisper needs {RATE} Hz")
     if len(audio) > seconds * RATE:
         raise refused_sample(
             index,

@@ -95,7 +95,7 @@ def read(path: Path) -> Contents | None:
         model = onnx.load(path, format="protobuf", load_external_data=False)
     # The error is protobuf's, a dependency of onnx only.
     except Exception as error:
-        raise ValueError(f"it is no ONNX file: {error}") from error
+        raise ValueError(f"it is not an ONNX file: {error}") from error
     contents = Contents()
     contents.add_graph(model.graph)
     for function in model.functions:
@@ -299,7 +299,12 @@ class OnnxRuntimeEngine(TaskEngine):
         workers = chosen.workers
         rules = (
             number_of("threads", chosen.threads, "threads"),
-            ("workers", workers, workers >= 0, "a number of threads; 0 works inside submit"),
+            (
+                "workers",
+                workers,
+                workers >= 0,
+                "a number of threads; 0: work in the submitting thread",
+            ),
             one_of("graph_optimization", chosen.graph_optimization, tuple(OPTIMIZATION)),
         )
         require_options(f"engine {self.name}", rules)

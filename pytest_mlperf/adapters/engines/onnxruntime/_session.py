@@ -62,7 +62,7 @@ class Providers:
             )
         full = [_full(name) for name in requested]
         if len(set(full)) < len(full):
-            raise _wrong("providers", names, "is not a list in which each provider is named once")
+            raise _wrong("providers", names, "is not a list that names each provider once")
         if engine_cache == "":
             raise _wrong("engine_cache", engine_cache, "is not the path of a folder")
         if engine_cache is not None and TENSORRT_PROVIDER not in full:

@@ -241,8 +241,8 @@ def api_key(variable: str | None) -> str | None:
         return None
     if not value.isascii() or not value.isprintable():
         raise EnvironmentFault(
-            f"engine openai: the environment variable {variable} holds characters that no key has; "
-            "set it to the server's key",
+            f"engine openai: the environment variable {variable} contains characters that are "
+            "invalid in a key; set it to the server's key",
             option="api_key_env",
         )
     return value
@@ -281,7 +281,7 @@ class PromptSource:
             self.forms = ("tokens", "text")
         tokenizer = self.tokenizer if is_text and not as_they_are else None
         salted = options.salt and not getattr(dataset, "repeat", False)
-        whose = "for each conversation under way" if has_turns else "in each run"
+        whose = "for each conversation in flight" if has_turns else "in each run"
         if salted or has_turns:
             facts["salt"] = f"{SALT_WORDS} words {whose}" if salted else "none"
         self.bodies = (TurnBodies if has_turns else Bodies)(

@@ -48,7 +48,7 @@ async def served_name(client: Client, model: str | None) -> str:
         has_none = failure.status is not None and (model is not None or failure.status in NO_PAGE)
         if not has_none:
             advice = _advice(failure.status) or (
-                "; set served_model to the name to be asked for, so that none is needed"
+                "or set served_model to the model's name, so that the list is not needed"
             )
             raise _unreachable(client, failure) or engine_error(
                 f"the server at {client.url} gives no list of its models ({failure}){advice}",
@@ -59,7 +59,7 @@ async def served_name(client: Client, model: str | None) -> str:
     if len(listed) != 1:
         names = client.mask(some(sorted(listed)))
         has = f"lists {names}" if listed else "lists no model at /v1/models"
-        raise engine_error(f"the server {has}; set served_model to the name to be asked for")
+        raise engine_error(f"the server {has}; set served_model to the name of the model")
     return listed[0]
 
 
@@ -294,10 +294,10 @@ async def _together(
         ) from None
     if answer.tokens is None:
         raise engine_error(
-            "the server's streams have neither usage nor token ids, so that nobody can count "
-            "tokens (the pieces of text are not tokens); it needs stream_options.include_usage, "
+            "the server's streams have neither usage nor token ids, so tokens cannot be "
+            "counted (pieces of text are not tokens); it needs stream_options.include_usage, "
             "which vLLM, SGLang and TensorRT-LLM have, or return_token_ids, which vLLM has: "
-            "update it, or use another one",
+            "update it, or use another server",
         )
     return answer
 

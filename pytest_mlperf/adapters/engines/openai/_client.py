@@ -113,7 +113,7 @@ class Client:
                 await self._connections.rest()
         except TimeoutError:
             raise Failed(
-                "time-out", f"no whole answer within request_timeout = {self._timeout_s:g} s"
+                "time-out", f"no complete answer within request_timeout = {self._timeout_s:g} s"
             ) from None
         return answer
 
@@ -233,7 +233,9 @@ class _Refusal:
         if self.status != 200:
             return refused(self.status, reason)
         if self.packing not in ("", "identity"):
-            return Failed("no event stream", f"it is packed ({self.packing}), unasked")
+            return Failed(
+                "no event stream", f"it is compressed ({self.packing}), which was not requested"
+            )
         return Failed("no event stream", f"the answer is {self.kind or 'of no type'}: {reason}")
 
 

@@ -100,7 +100,7 @@ class TurnBodies(Bodies):
         request = self.dataset.input(index)
         messages = request.get("messages") if isinstance(request, Mapping) else None
         if not messages or not all(isinstance(each, Mapping) for each in messages):
-            fault = "is no conversation, which has messages; a data set gives one or the other"
+            fault = "is not a conversation, which has messages; a data set gives one or the other"
             raise refused_sample(index, fault)
         return dict(request)
 
@@ -134,7 +134,7 @@ class TurnBodies(Bodies):
                     salt=PART_SALT if self.salted else None,
                     salt_place=SaltPlace(begin=at, end=at),
                 )
-            raise refused_sample(index, "is a conversation in which no user says anything")
+            raise refused_sample(index, "is a conversation without a message of the user")
         user = dict(messages[first])
         text = encode({"content": user.pop("content")})[len(CONTENT_START) :]
         prefix = b"".join(part + b"," for part in parts[:first])

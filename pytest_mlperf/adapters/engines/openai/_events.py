@@ -267,7 +267,7 @@ class StreamedAnswer:
                 self.first_count = self.completion_tokens or 0
         except (TypeError, AttributeError, KeyError, ValueError):
             raise Failed(
-                "malformed event", f"not as OpenAI's API has them: {quoted(content)}"
+                "malformed event", f"not in the format of OpenAI's API: {quoted(content)}"
             ) from None
         return new
 
@@ -278,7 +278,7 @@ class StreamedAnswer:
         self.fields.update(substitutes, ["content"] if str(text or "").strip(BLANKS) else [])
         ids = choice.get("token_ids") or []
         if not isinstance(text or "", str) or not isinstance(ids, list):
-            raise TypeError("text is no text, or token ids are no list")
+            raise TypeError("text is not a string, or token ids are not a list")
         reason = choice.get("finish_reason") or None
         if text or substitutes or ids or reason is None:
             self.completion_tokens = None  # an earlier count is outdated

@@ -77,7 +77,7 @@ def _port(child: ChildProcess) -> int:
         return int(child.line(time.monotonic() + START_TIMEOUT_SECONDS, MAX_PORT_BYTES) or b"")
     except (EOFError, ValueError):
         raise engine_error(
-            "the server that computes nothing, by which the client is checked, did not start"
+            "the test server, which shows how fast the client can be, did not start"
         ) from None
 
 

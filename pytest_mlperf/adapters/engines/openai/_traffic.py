@@ -202,7 +202,7 @@ class SinkRequests:
         kinds = self._counts.most_common()
         parts = [f"{count} x {kind}" for kind, count in kinds[:MAX_FAILURE_KINDS]]
         if others := sum(count for _, count in kinds[MAX_FAILURE_KINDS:]):
-            parts.append(f"{others} x something else")
+            parts.append(f"{others} x other errors")
         failed, sent = self._counts.total(), self._sent
         return (
             f"{failed} of {sent} request{'s' * (sent != 1)} failed: {', '.join(parts)}; "
@@ -229,9 +229,9 @@ class SinkRequests:
         self._timer = self._loop.call_later(min(1.0, self._timeout_s / 4), self._watch)
 
     def _too_late(self, flight: Flight) -> Failed:
-        silence = "no stream of the server said anything"
+        silence = "the server sent nothing on any stream"
         if flight.begun:
-            silence = "a stream said nothing more"
+            silence = "a stream sent nothing more"
         return Failed("time-out", f"{silence} for {self._timeout_s:g} s (request_timeout)")
 
 

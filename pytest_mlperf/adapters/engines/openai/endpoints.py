@@ -118,14 +118,14 @@ class EndpointsOptions(OpenAiOptions):
         for name, is_set in unknown.items():
             if is_set:
                 raise SuiteError(
-                    f"engine endpoints: {name} is nothing that MLCommons' client asks for; leave "
-                    "it out, or set it up at the server",
+                    f"engine endpoints: {name} is not supported by MLCommons' client; remove "
+                    "it, or configure it at the server",
                     option=name,
                 )
         if taken := sorted(RESERVED_SETTINGS & set(self.settings)):
             raise SuiteError(
                 f"engine endpoints: settings has {' and '.join(taken)}, which points and "
-                "min_duration of the scenario say",
+                "min_duration of the scenario set",
                 option="settings",
             )
         if not _are_tables(self.accuracy):
@@ -146,7 +146,7 @@ class EndpointsOptions(OpenAiOptions):
         elif table.get("type", ACCURACY_TYPE) != ACCURACY_TYPE:
             fault = f"is of type {table['type']!r}; a data set here is one for accuracy"
         elif path is not None and not Path(str(path)).is_file():
-            fault = f"names {path}, which is no file here"
+            fault = f"names {path}, which is not a file here"
         if fault:
             raise SuiteError(f"engine endpoints: a data set of accuracy {fault}", option="accuracy")
 
@@ -199,8 +199,8 @@ class EndpointsEngine(OpenAiEngine):
             if own_length(self._dataset, index) is not None:
                 raise refused_sample(
                     index,
-                    "says how long its answer is to be, and MLCommons' client asks all answers to "
-                    "be of max_new_tokens at most: leave output_tokens out of the data set",
+                    "sets the length of its answer, but MLCommons' client asks for at most "
+                    "max_new_tokens in all answers: remove output_tokens from the data set",
                 )
         super().load_samples(indices)
         self._loaded = list(indices)
@@ -275,8 +275,8 @@ class EndpointsEngine(OpenAiEngine):
             pace = paces / f"{folder.name}.{attempt}"
             folder.rename(pace)
         raise engine_error(
-            f"MLCommons' client took less than {length_s:g} s for {requests:,} requests, and so "
-            f"{TRIES} times: the server is not steady, see {paces}"
+            f"MLCommons' client took less than {length_s:g} s for {requests:,} requests in "
+            f"each of {TRIES} tries: the server is not steady, see {paces}"
         )
 
     def _point(self, folder: Path) -> RecordedPoint:
@@ -389,14 +389,14 @@ class EndpointsEngine(OpenAiEngine):
                     heard_s = begun_s = now_s
                 if now_s - heard_s > quiet_s:
                     raise self._broke(
-                        log, f"said nothing for request_timeout = {quiet_s:g} s and was ended"
+                        log, f"sent nothing for request_timeout = {quiet_s:g} s and was ended"
                     )
                 if now_s - begun_s > limit_s:
                     raise self._broke(log, f"did not end in {limit_s:.0f} s and was ended")
                 if self._server is not None:
                     self._server.check()
         if end == UNKNOWN_END:
-            raise self._broke(log, "is gone with the process that watched over it")
+            raise self._broke(log, "ended with the process that supervised it")
         if end:
             raise self._broke(log, ended(int(end)))
 

@@ -131,8 +131,8 @@ def check_command(command: Sequence[str], model: str | None) -> None:
     """Raise SuiteError for a command line that cannot start a server."""
     if not command:
         raise SuiteError(
-            f"serve = {command!r} is no list of words; e.g. "
-            'serve = ["vllm", "serve", "{model}", "--port", "{port}"]',
+            f'serve = {command!r} is not a list of words; e.g. serve = ["vllm", "serve", '
+            '"{model}", "--port", "{port}"]',
             option="serve",
         )
     if not command[0].strip():
@@ -141,16 +141,18 @@ def check_command(command: Sequence[str], model: str | None) -> None:
     for name in placeholders:
         if name not in COMMAND_PLACEHOLDERS:
             choices = ", ".join(f"{{{each}}}" for each in COMMAND_PLACEHOLDERS)
-            raise SuiteError(f"serve has {{{name}}}; what is replaced is {choices}", option="serve")
+            raise SuiteError(
+                f"serve has {{{name}}}; known placeholders are {choices}", option="serve"
+            )
     if "port" not in placeholders:
         raise SuiteError(
-            "serve does not tell the server its port, which is another one in every run; add e.g. "
+            "serve does not give the server its port, which differs in every run; add e.g. "
             '"--port", "{port}"',
             option="serve",
         )
     if "model" in placeholders and model is None:
         raise SuiteError(
-            "serve has {model}, but the suite names none; set workload.model", option="serve"
+            "serve has {model}, but the suite names no model; set workload.model", option="serve"
         )
 
 
@@ -172,15 +174,15 @@ def find_program(word: str) -> str:
         advice = "correct the path in serve"
         if (path / "bin/python").exists():
             advice = f"did you mean {word}/bin/python?"
-        raise engine_error(f"serve: {word} is no program here (looked at {path}); {advice}")
+        raise engine_error(f"serve: {word} is not a program here (looked at {path}); {advice}")
     folders = os.pathsep.join(
         [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
     )
     program = shutil.which(word, path=folders)
     if program is None:
         raise engine_error(
-            f"serve: {word} is no program here (looked beside {sys.executable} and on PATH); "
-            "install it, or give its whole path",
+            f"serve: {word} is not a program here (looked beside {sys.executable} and on "
+            "PATH); install it, or give its whole path",
         )
     return str(Path(program).absolute())
 
@@ -235,7 +237,7 @@ class ServerProcess:
             self._pid = int(first["pid"])
             return
         self.stop()
-        reason = first.get("failed", "the process that starts it gave no answer")
+        reason = first.get("failed", "the process that starts it did not answer")
         raise engine_error(f"{title}: {command[0]} cannot be started: {reason}")
 
     def ended(self, within_s: float = 0.0) -> int | str | None:
@@ -399,14 +401,14 @@ class Server:
             pause_s = min(1.5 * pause_s, MAX_PAUSE_SECONDS)
         raise engine_error(
             f"the server was not healthy within start_timeout = {self._start_timeout_s:g} s: "
-            f"GET {self._health} last gave {answer}; raise start_timeout if it is only slow, and "
-            f"see that health is a path which it knows{self.log_tail()}",
+            f"GET {self._health} last gave {answer}; raise start_timeout if it is only slow, "
+            f"and check that health is a path of the server{self.log_tail()}",
             str(self.log),
         )
 
     def _how(self, end: int | str, when: str = "") -> str:
         if end == UNKNOWN_END:
-            return f"the process that watches over the server was killed{when}"
+            return f"the process that supervised the server was killed{when}"
         hint = "; serve must keep it in the foreground" if when and not int(end) else ""
         return f"the server {ended(int(end), when)}{hint}"
 
@@ -419,7 +421,7 @@ class Server:
 def _check_waiting(health: str, start_timeout_s: float) -> None:
     if not re.fullmatch(r"/[!-~]*", health):
         raise SuiteError(
-            f'health = {health!r} is no path of a URL, such as "/health"', option="health"
+            f'health = {health!r} is not a path of a URL, such as "/health"', option="health"
         )
     if not start_timeout_s > 0:
         raise SuiteError(

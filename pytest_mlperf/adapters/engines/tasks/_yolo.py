@@ -73,8 +73,8 @@ class YoloDetector(TaskRunner):
     def prepare(self, raw: Any, index: int) -> Sample:
         if not isinstance(raw, Mapping) or not {"images", *EXTRA_FIELDS} <= set(raw):
             raise self.graph.refuse(
-                f'task = "yolo" needs images, frame and categories of a sample, which sample '
-                f"{index} of the data set has not; use data set coco"
+                'task = "yolo" needs images, frame and categories of a sample, which sample '
+                f"{index} of the data set lacks; use data set coco"
             )
         (tensor,) = self.graph.inputs
         sample = super().prepare({tensor.name: raw["images"]}, index)

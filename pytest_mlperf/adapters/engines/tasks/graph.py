@@ -63,7 +63,7 @@ class Graph:
         names = ", ".join(each.name for each in self.outputs)
         if name is None:
             raise self.refuse(
-                f"gives {len(matches)} outputs ({names}); say with the option output which one"
+                f"gives {len(matches)} outputs ({names}); select one with the option output"
             )
         raise self.refuse(f"gives no output {name!r}, but {names}; correct the option output")
 

@@ -245,8 +245,9 @@ class SamplingByPrompt:
         least = self.generation.min_new_tokens
         if self.counted == "nothing" and least > 1:  # 1 only keeps answers from ending at once
             raise engine_error(
-                f"min_new_tokens = {least}, but TensorRT-LLM {version} holds no end token back; "
-                "set min_new_tokens = 1, or ignore_eos = true for answers of max_new_tokens tokens",
+                f"min_new_tokens = {least}, but TensorRT-LLM {version} cannot suppress the "
+                "end token; set min_new_tokens = 1, or ignore_eos = true for answers of "
+                "max_new_tokens tokens",
             )
 
 
@@ -340,9 +341,9 @@ class RequestLoop:
         # Other end tokens may end an answer at any time.
         if least > 1 and len(row) <= least and tuple(row[-1:]) == held_back:
             raise engine_error(
-                f"the answer to sample {request.index} of the data set ended after {len(row) - 1} "
-                f"tokens, but min_new_tokens = {least}: TensorRT-LLM did not hold its end token "
-                "back",
+                f"the answer to sample {request.index} of the data set ended after "
+                f"{len(row) - 1} tokens, but min_new_tokens = {least}: TensorRT-LLM did not "
+                "suppress its end token",
             )
         self.task.report(request, row)
 

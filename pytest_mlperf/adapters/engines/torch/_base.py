@@ -182,13 +182,13 @@ class TorchOptions(TokenOptions, ToolOptions):
         )
         yield (
             self.batching == "continuous" and self.num_beams > 1,
-            f'batching = "continuous" knows no beams, but num_beams = {self.num_beams}; set '
-            'batching = "static" or "dynamic"',
+            'batching = "continuous" does not support beams, but num_beams = '
+            f'{self.num_beams}; set batching = "static" or "dynamic"',
             *("batching", "num_beams"),
         )
         yield (
             self.batching == "continuous" and self.is_drawn,
-            'batching = "continuous" draws no tokens, but temperature = '
+            'batching = "continuous" does not sample tokens, but temperature = '
             f'{self.temperature:g}; set batching = "static" or "dynamic"',
             *("batching", "temperature"),
         )
@@ -201,7 +201,7 @@ class TorchOptions(TokenOptions, ToolOptions):
         yield (
             self.batching == "auto" and self.may_join and self.attention == "eager",
             'attention = "eager" runs differently in static and in continuous batches, so '
-            'batching = "auto" cannot use both; say which one',
+            'batching = "auto" cannot use both; set one of them',
             *("attention", "batching"),
         )
 

@@ -115,13 +115,15 @@ def read_config(folder: Path, kind: ModelKind, *, quantised: str | None = None) 
     if architectures[0] not in kind.architectures:
         raise broken(
             folder,
-            f"{architectures[0]} in config.json is no {kind.name}; this engine runs models such "
-            f"as {kind.example}",
+            f"{architectures[0]} in config.json is not a {kind.name}; this engine runs models "
+            f"such as {kind.example}",
         )
     if quantised is not None:
         _base.check_quantised(folder, _base.quantization_table(config), quantised)
     elif _base.method_of(config) is not None:
-        raise broken(folder, "the weights are quantised already; this engine takes plain weights")
+        raise broken(
+            folder, "the weights are quantised already; this engine takes weights that are not"
+        )
     return config
 
 

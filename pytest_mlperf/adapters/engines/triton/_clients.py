@@ -54,8 +54,9 @@ class Address:
             or (match["path"] and protocol != "http")
         ):
             raise SuiteError(
-                f'engine triton: url = {url!r} is no address for protocol = "{protocol}"; e.g. '
-                f'"localhost:{PORTS[protocol]}" or "{SECURE[protocol]}://models.example:443"',
+                f'engine triton: url = {url!r} is not an address for protocol = "{protocol}"; '
+                f'e.g. "localhost:{PORTS[protocol]}" or '
+                f'"{SECURE[protocol]}://models.example:443"',
                 option=("url", "protocol"),
             )
         port = int(match["port"] or PORTS[protocol])
@@ -409,9 +410,9 @@ class HttpClient:
         if isinstance(error, TimeoutError):
             return RequestError(f"no answer within {self._timeout_s:g} s")
         if isinstance(error, http.client.IncompleteRead):
-            return RequestError("it broke off in the middle of an answer", lost=True)
+            return RequestError("the connection ended in the middle of an answer", lost=True)
         if not isinstance(error, OSError):
-            return RequestError(f"what came back is no HTTP: {error}")
+            return RequestError(f"what came back is not HTTP: {error}")
         words = getattr(error, "strerror", None) or str(error) or type(error).__name__
         return RequestError(words, lost=True)
 
@@ -437,9 +438,9 @@ def _parse(answer: tuple[int, http.client.HTTPMessage, bytes]) -> Mapping[str, A
     try:
         page = parse_json(answer[2])
     except ValueError as error:
-        raise RequestError(f"an answer that is no JSON: {_shown(answer[2])}") from error
+        raise RequestError(f"an answer that is not JSON: {_shown(answer[2])}") from error
     if not isinstance(page, dict):
-        raise RequestError(f"an answer that is no JSON object: {_shown(answer[2])}")
+        raise RequestError(f"an answer that is not a JSON object: {_shown(answer[2])}")
     return page
 
 

@@ -440,7 +440,7 @@ class Service:
     def _explain(self, error: _clients.RequestError) -> RunError:
         others = self._requests.under_way
         counts = f"{self._requests.answered:,} requests were answered before" + (
-            f", {others:,} more were under way" if others else ""
+            f", {others:,} more were in flight" if others else ""
         )
         failure = "the server is gone" if error.lost else "a request failed"
         message = f"{self.where}: {failure} ({error}); {counts}"

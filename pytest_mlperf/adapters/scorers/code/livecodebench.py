@@ -104,8 +104,8 @@ class Archive:
             return _task(parse_json(line))
         except _BROKEN_ROWS as error:
             raise scorer_error(
-                f"scorer {self._scorer}: the line at byte {offset} of {path} is no problem of "
-                f"LiveCodeBench ({type(error).__name__}: {error!s:.100}); get the file anew",
+                f"scorer {self._scorer}: the line at byte {offset} of {path} is not a problem "
+                f"of LiveCodeBench ({type(error).__name__}: {error!s:.100}); get the file anew",
             ) from error
 
 

@@ -154,7 +154,7 @@ def _trial_defect(language: str, path: str, node_path: str) -> str | None:
         return None
     words = (result.stderr or result.stdout).decode(errors="replace").strip()[-300:]
     ending = "took too long" if result.timed_out else f"ended with {result.returncode}"
-    return f"a program that is right {ending}: {words or 'it wrote nothing'}"
+    return f"a correct test program {ending}: {words or 'it wrote nothing'}"
 
 
 def _require_known(counts: Mapping[str, int]) -> None:

@@ -152,7 +152,7 @@ def settings(
 ) -> dict[str, Any]:
     """Return the input of sandbox_child.py, see `run_isolated`."""
     if invalid := [name for name in files if "/" in name or name in {"", ".", ".."}]:
-        raise ValueError(f"{invalid[0]!r} is no name of a file without a folder")
+        raise ValueError(f"{invalid[0]!r} is not a name of a file without a folder")
     code = sandbox_filter.program(os.uname().machine)
     if code is None:
         raise UnisolatedError(
@@ -252,8 +252,8 @@ def _finished(
     if not reports or "done" not in reports.pop():
         log = stderr.decode(errors="replace").strip()[-500:] or "nothing"
         raise scorer_error(
-            "the sandbox of generated code ended without saying how (out of memory? its last words "
-            f"were: {log}); score again, with fewer processes",
+            "the sandbox of generated code ended without a result (out of memory? Last log: "
+            f"{log}); score again, with fewer processes",
         )
     return StepResult(
         **reports[-1],

@@ -63,7 +63,7 @@ def read_statistics(path: Path) -> Statistics:
     if not (np.isfinite(mean).all() and np.isfinite(covariance).all()):
         raise _wrong(path, "mu or sigma has numbers that are not finite")
     if not np.allclose(covariance, covariance.T, rtol=1e-6, atol=1e-9):
-        raise _wrong(path, "sigma is not symmetric, so it is no covariance")
+        raise _wrong(path, "sigma is not symmetric, so it is not a covariance")
     return Statistics(mean=mean, covariance=covariance)
 
 

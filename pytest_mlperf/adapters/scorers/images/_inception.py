@@ -315,7 +315,7 @@ def _defect(weights: Mapping[str, Any], expected: Mapping[str, tuple[int, ...]])
         return f"{len(missing)} of {len(expected)} weights are missing, first {missing[0]!r}"
     for name, value in weights.items():
         if name not in expected and not str(name).endswith(COUNTER):
-            return f"it has {name!r} besides"
+            return f"it also has {name!r}"
         if not isinstance(value, torch.Tensor):
             return f"{name!r} is a {type(value).__name__}, no tensor"
         if name in expected and (*value.shape,) != expected[name]:

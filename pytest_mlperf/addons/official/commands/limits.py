@@ -13,8 +13,8 @@ from pytest_mlperf.cli.output import show, width
 from pytest_mlperf.cli.round import SCENARIO_ABBREVIATIONS
 from pytest_mlperf.core.case import TECHNIQUES
 from pytest_mlperf.core.metrics import gated_metrics
-from pytest_mlperf.core.numbers import plural, rounded
-from pytest_mlperf.core.untrusted_text import nearest
+from pytest_mlperf.core.numbers import rounded
+from pytest_mlperf.extension import nearest, plural
 from pytest_mlperf.hardware.specs import known_gpus
 from pytest_mlperf.reports.terminal.layout import fold, paragraphs, table
 from pytest_mlperf.rounds.published import OfficialResult, official_results
@@ -73,11 +73,13 @@ def run(parsed: argparse.Namespace) -> int:
     about = None if parsed.workload is None else work_named(parsed.workload)
     if parsed.gpu is not None:
         if about is None:
-            raise MlperfError("--gpu asks for one limit: say --workload too")
+            raise MlperfError("--gpu asks for one limit: add --workload")
         show(_single_limit(parsed, width()))
         return 0
     if parsed.precision or parsed.count != 1 or parsed.technique or parsed.figures:
-        raise MlperfError("--precision, --count, --technique and --set are of one limit: say --gpu")
+        raise MlperfError(
+            "--precision, --count, --technique and --set apply to one limit: add --gpu"
+        )
     show(results_table(about.name if about else None, width()))
     return 0
 
@@ -86,8 +88,8 @@ def _single_limit(parsed: argparse.Namespace, columns: int) -> Iterable[str]:
     for name in parsed.technique:
         if name not in TECHNIQUES:
             raise MlperfError(
-                f"--technique {name}: there is none of this name{nearest(name, TECHNIQUES)}; "
-                f"known: {', '.join(TECHNIQUES)}"
+                f"--technique {name}: unknown technique{nearest(name, TECHNIQUES)}; known: "
+                f"{', '.join(TECHNIQUES)}"
             )
     try:
         bound = WorkloadLimit.of(
@@ -117,7 +119,7 @@ def _figures(texts: Iterable[str]) -> dict[str, Any]:
         try:
             figures[name] = float(value)
         except ValueError:
-            raise MlperfError(f"--set {text}: {value!r} is no number") from None
+            raise MlperfError(f"--set {text}: {value!r} is not a number") from None
     return figures
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from pytest_mlperf import MlperfError
 from pytest_mlperf.addons.official.results._folders import SUMMARY_LOG
 from pytest_mlperf.addons.official.results._reading import text_of
-from pytest_mlperf.core.case import Scenario
+from pytest_mlperf.extension import Scenario
 from pytest_mlperf.run.logs import DETAIL, PREFIX, Detail, parse_text
 
 MAX_SUMMARY_BYTES = 2**20
@@ -136,4 +136,4 @@ def _number(path: Path, name: str, text: str) -> float | int:
     try:
         return int(text) if text.isascii() and text.isdigit() else float(text)
     except ValueError:
-        raise MlperfError(f"{path}: {name!r} is no number: {text!r}") from None
+        raise MlperfError(f"{path}: {name!r} is not a number: {text!r}") from None

@@ -12,8 +12,7 @@ from pytest_mlperf.addons.official.results._folders import ResultPlace
 from pytest_mlperf.addons.official.results._logs import count_of, is_summary, queries_of
 from pytest_mlperf.addons.official.results._reading import text_of
 from pytest_mlperf.addons.official.results._rounds import since
-from pytest_mlperf.core.case import Scenario
-from pytest_mlperf.core.numbers import plural
+from pytest_mlperf.extension import Scenario, plural
 from pytest_mlperf.rounds import Round
 from pytest_mlperf.rounds.published import PowerUnit
 from pytest_mlperf.run.logs import CLOCK, Detail

@@ -20,7 +20,7 @@ def text_of(path: Path, root: Path, largest: int = MAX_LOG_BYTES) -> str:
     except UnicodeDecodeError as error:
         raise MlperfError(f"{path}: not UTF-8: {error.reason}") from None
     except (OSError, RuntimeError) as error:  # a cycle of links is a RuntimeError
-        reason = error.strerror if isinstance(error, OSError) else "a ring of links"
+        reason = error.strerror if isinstance(error, OSError) else "a loop of links"
         raise MlperfError(f"{path}: cannot be read: {reason}") from None
 
 

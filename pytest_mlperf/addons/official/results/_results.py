@@ -18,9 +18,8 @@ from pytest_mlperf.addons.official.results._reading import object_of
 from pytest_mlperf.addons.official.results._rounds import open_workload, since, workload_of
 from pytest_mlperf.addons.official.results._values import round_of, value_of
 from pytest_mlperf.addons.official.run_rules import least_settings, too_low
-from pytest_mlperf.core.case import Scenario
-from pytest_mlperf.core.numbers import duration
 from pytest_mlperf.core.untrusted_text import shown
+from pytest_mlperf.extension import Scenario, duration
 from pytest_mlperf.rounds import Round
 from pytest_mlperf.rounds.published import OfficialResult
 from pytest_mlperf.run.logs import Detail

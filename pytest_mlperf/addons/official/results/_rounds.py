@@ -6,7 +6,7 @@ import re
 from functools import cache
 from typing import Any
 
-from pytest_mlperf.core.case import Scenario
+from pytest_mlperf.extension import Scenario
 from pytest_mlperf.rounds import ROUNDS, Round, RoundScenario, RoundWorkload, load_round
 
 _SEEDS = {

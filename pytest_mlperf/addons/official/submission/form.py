@@ -75,7 +75,7 @@ def read_form(folder: Path) -> Form:
     """Read the folder; raise MlperfError for missing or invalid values."""
     if not folder.is_dir():
         raise MlperfError(
-            f"{folder} is no folder: make one with pytest-mlperf submission init, and fill it in"
+            f"{folder} is not a folder: make one with pytest-mlperf submission init, and fill it in"
         )
     description = _table(folder / SYSTEM_FILE)
     system = description.pop("id", "")

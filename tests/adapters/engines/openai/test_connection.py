@@ -127,16 +127,16 @@ UPGRADE = b"Upgrade: h2c\r\nConnection: upgrade\r\n\r\n"
 
 BROKEN: list[tuple[bytes | list[bytes], str]] = [
     (b"SSH-2.0-OpenSSH_9.2\r\n", "connection closed before an answer: no HTTP: "),
-    (OK + b"X: " + b"y" * 3 * HEAD_BYTES, "no HTTP: a head of more than"),
+    (OK + b"X: " + b"y" * 3 * HEAD_BYTES, "not HTTP: a head of more than"),
     ([OK] + [b"X-%d: y\r\n" % n for n in range(9000)], "a head of more"),
-    (CHUNKED + b"5;" + b"x" * 3 * HEAD_BYTES, "no HTTP: a head of more than 65,536 bytes"),
+    (CHUNKED + b"5;" + b"x" * 3 * HEAD_BYTES, "not HTTP: a head of more than 65,536 bytes"),
     (CHUNKED + b"xyz\r\n", "connection closed before an answer: no HTTP: "),
     (CHUNKED + chunks(piece("a", ids=[1])) + b"xyz\r\n", "stream ended early: no HTTP: "),
     (CHUNKED + b"fffffffffffffffffff\r\n", "no HTTP: "),
     (CHUNKED, f"connection closed before an answer: {CLOSED}"),
     (b"", f"connection closed before an answer: {CLOSED}"),
     (OK + KIND + b"Content-Length: 999\r\n\r\n" + WHOLE[:200], f"stream ended early: {CLOSED}"),
-    (b"HTTP/1.1 101 Switching Protocols\r\n" + UPGRADE, "no HTTP: the server changes the protoc"),
+    (b"HTTP/1.1 101 Switching Protocols\r\n" + UPGRADE, "not HTTP: the server changes the protoc"),
     (OK + KIND + b"Content-Encoding: gzip\r\n" + LENGTH + WHOLE, "it is packed (gzip), unasked"),
     (b"HTTP/1.1 302 Found\r\nLocation: http://other/\r\n\r\n", "HTTP 302 (Found)"),
     (CHUNKED + chunks(b"data: " + b"x" * (1 << 21)), "malformed event: it has more than 1 MiB"),
@@ -149,9 +149,9 @@ BROKEN: list[tuple[bytes | list[bytes], str]] = [
 def test_an_invalid_answer_is_reported() -> None:
     assert unrefused(ask, Failed, BROKEN) == []
     message = (
-        "connection closed before an answer: the server closed the connection, on a connection "
-        "kept from the request before: if the server is well, it must keep idle ones longer than "
-        "1 s, or say that it closes one"
+        "connection closed before an answer: the server closed the connection, on a reused "
+        "connection: the server must keep idle connections longer than 1 s, or announce "
+        "that it closes them"
     )
     with pytest.raises(Failed, match=re.escape(message)):
         ask(CHUNKED + chunks(WHOLE) + LAST, b"")

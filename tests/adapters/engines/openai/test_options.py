@@ -36,7 +36,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"url": None}, "set either url, of a server that runs, or serve"),
     ({"serve": SERVE}, "the command that starts one, not both"),
     ({"url": None, "serve": SERVE}, "serve has {model}, but the suite names none"),
-    ({"url": None, "serve": ["vllm", "serve"]}, "serve does not tell the server its port"),
+    ({"url": None, "serve": ["vllm", "serve"]}, "serve does not give the server its port"),
     ({"env": {"A": "1"}}, "env is for a server that serve starts"),
     ({"url": "ftp://x"}, "url = 'ftp://x' is not an address"),
 ]

@@ -173,7 +173,9 @@ def pick(result: Any, output: str | int | None) -> Any:
     if isinstance(tensor, torch.Tensor):
         return tensor
     has = ", ".join(repr(name) for name in parts) or type(result).__name__
-    advice = "set output to one of them" if output is None else f"output = {output!r} is no tensor"
+    advice = (
+        "set output to one of them" if output is None else f"output = {output!r} is not a tensor"
+    )
     raise Mismatch(f"has {has}; {advice}")
 
 
@@ -261,7 +263,7 @@ def _call(function: Callable[..., Any], factory: str, keywords: Mapping[str, obj
     # A factory is the suite's own code, which may raise any error.
     except Exception as error:
         raise engine_error(
-            f"factory {factory} broke, called with {', '.join(keywords)}: "
+            f"factory {factory} failed, called with {', '.join(keywords)}: "
             f"{type(error).__name__}: {text_of(error)}",
         ) from error
     if not isinstance(module, torch.nn.Module):
@@ -367,8 +369,8 @@ class ModuleRunner:
             raise engine_error(f"the module's result {error}") from error
         except (RuntimeError, TypeError, ValueError, LookupError) as error:
             raise engine_error(
-                f"the module broke on a batch of {len(indices)} samples, the first being sample "
-                f"{indices[0]} of the data set: {type(error).__name__}: {error}",
+                f"the module failed on a batch of {len(indices)} samples, the first being "
+                f"sample {indices[0]} of the data set: {type(error).__name__}: {error}",
             ) from error
 
     def _call(self, batch: Tree) -> Any:

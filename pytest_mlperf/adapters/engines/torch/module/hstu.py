@@ -102,7 +102,7 @@ class Hstu(torch.nn.Module):
         """Return a request as int64 (parts, columns): user, history, candidates."""
         needed = {"step", "query", "user", "history", "ratings", "candidates", "labels"}
         if not isinstance(sample, Mapping) or not needed <= sample.keys():
-            raise Mismatch("is no request; use the data set streaming")
+            raise Mismatch("is not a request; use the data set streaming")
         actions, candidates = len(sample["history"]), len(sample["candidates"])
         parts = np.zeros((1 + actions + candidates, len(PART_COLUMNS)), np.int64)
         parts[:, 0] = np.repeat([USER, ACTION, CANDIDATE], [1, actions, candidates])

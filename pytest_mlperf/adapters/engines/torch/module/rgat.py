@@ -224,7 +224,7 @@ class Rgat(torch.nn.Module):
 
     def prepare(self, sample: Any) -> dict[str, Any]:
         if not isinstance(sample, Mapping) or "paper" not in sample:
-            raise Mismatch("is no paper; use the data set igbh")
+            raise Mismatch("is not a paper; use the data set igbh")
         return {"paper": np.int64(sample["paper"])}
 
     def forward(self, paper: Any) -> Any:
@@ -287,7 +287,7 @@ def rgat(*, model: str, weights: str = "checkpoint", seed: int = 0) -> Rgat:
     folder = Path(model)
     sizes = sizes_in(folder, RgatSizes, "rgat")
     if sizes.hidden % sizes.heads:
-        raise broken(folder / "config.json", "hidden is no multiple of heads")
+        raise broken(folder / "config.json", "hidden is not a multiple of heads")
     module: Rgat = filled(folder, weights, lambda: Rgat(sizes, seed))
     module.facts |= {"fan_outs": str(list(sizes.fan_outs)), "sampling_seed": str(seed)}
     return module
