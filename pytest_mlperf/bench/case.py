@@ -230,7 +230,7 @@ class CaseRuns(CaseRunner):
 
     @property
     def server_remarks(self) -> tuple[str, ...]:
-        """Notes on what is known of the hardware of a server elsewhere."""
+        """Remarks on the hardware of a server on another machine; () without one."""
         server = self._conditions.machine.server
         return server.remarks if server else ()
 

@@ -112,7 +112,7 @@ class Formerly:
 
     @property
     def _of_client(self) -> str:
-        """Message if a baseline names its client in place of a server elsewhere, or ""."""
+        """Message if a baseline names the client instead of its server elsewhere, or ""."""
         source = next((one for one in self.differences if one.name == SOURCE), None)
         if source is None or source.theirs is not None:
             return ""
@@ -158,7 +158,7 @@ def applied_before(
 
 
 def of_unnamed(root: Path, file: Path) -> Baseline | None:
-    """Return the baseline of a case from when its server's accelerator was written as "cpu"."""
+    """Return the baseline that an older release stored under "cpu" for a server, or None."""
     with contextlib.suppress(BaselineError):
         return baselines.load(root.joinpath("cpu", *file.relative_to(root).parts[1:]))
     return None

@@ -163,7 +163,7 @@ _TIMES = {
 
 
 def _of_other_tools(name: str) -> Metric | None:
-    """Return a metric that only other tools measure: a time by its statistic, or a rate."""
+    """Return a metric that only other tools measure: a time statistic or a rate; else None."""
     timed, rate = STATISTIC_METRIC.fullmatch(name), RATE_METRIC.fullmatch(name)
     if timed and timed["base"] in _TIMES:
         title = f"{timed['statistic']} {_TIMES[timed['base']]}"
@@ -176,9 +176,9 @@ def _of_other_tools(name: str) -> Metric | None:
 
 
 class _Table(dict[str, Metric]):
-    """Map names to metrics; create stages, and metrics at points of a curve, on demand.
+    """Map names to metrics; create metrics of stages and of points of a curve when looked up.
 
-    Metrics that only other tools measure have a definition too; `in` is False for them, because no
+    Metrics that only other tools measure are defined too, but `in` is False for them, because no
     suite can name them.
     """
 

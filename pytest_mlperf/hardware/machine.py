@@ -121,7 +121,7 @@ class Machine:
         harness: Harness instead of LoadGen and our own loop; results are compared within one only.
         machine_id: systemd's id of the machine; stored only salted and hashed.
         limit_w: Power limit that a case sets on its GPUs [W]; None to leave it.
-        server: Server on another machine, whose hardware is measured in place of this one's.
+        server: Server on another machine, whose hardware is measured instead of this machine's.
     """
 
     cpu: Mapping[str, Property]
@@ -221,7 +221,7 @@ class Machine:
         )
 
     def of_server(self, server: ServerIdentity) -> Machine:
-        """Return a copy that is the client of a server elsewhere: no GPU of this machine works."""
+        """Return a copy without GPUs, as client of a server on another machine."""
         return replace(self, gpus=(), server=server)
 
     def only(self, accelerator: str, uuids: Collection[str]) -> Machine:
@@ -511,5 +511,5 @@ def _class(gpu: Mapping[str, Property]) -> str:
 
 
 def common(values: Sequence[Property]) -> Property:
-    """Return the value if all are equal, else all different values as "500, 700"."""
+    """Return the common value if all are equal, else all different values as "500, 700"."""
     return values[0] if len(set(values)) == 1 else ", ".join(sorted({str(v) for v in values}))

@@ -1,6 +1,6 @@
-"""Derive the identity of a server's hardware from the answers of its sources.
+"""Determine a server's hardware from the answers of probe, exporter, kubectl and server.
 
-Answers are untrusted: their size is bounded by who reads them, their content here.
+Answers are untrusted: the reader limits their size; this module checks their content.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Answers:
         probe: Output of the probe, see `hardware.probe`.
         exporter: Metrics page; `chosen` names the UUIDs and hosts that count, () for all.
         pods, nodes: Output of kubectl as JSON.
-        pages: Content of the server's own pages by path, those that it has.
+        pages: Content of the server's own pages, by path; without missing pages.
         headers: Response headers of these pages, by name in lower case.
         starts: Start times on the metrics page, of several connections.
     """
@@ -122,7 +122,7 @@ def identified(url: str, accelerator: str, answers: Answers) -> ServerIdentity:
         accelerator: Accelerator that the suite declares for the server; "cpu" declares none.
 
     Raises:
-        RunError: A source answers nonsense, or two sources contradict each other.
+        RunError: An answer is invalid, or two sources contradict each other.
     """
     sources = {
         "probe": answers.probe is not None and of_probe(answers.probe, accelerator, url),
@@ -243,7 +243,7 @@ def of_probe(answer: bytes, accelerator: str, url: str) -> _Hardware:
 
 
 def _fits(gpu: Mapping[str, Any], kind: str) -> bool:
-    """Return whether a GPU may be the suite's accelerator, also if its name is unknown."""
+    """Return whether a GPU may be the suite's accelerator, by class or by words of its name."""
     name = str(gpu["identity"]["gpu"])
     if gpu["kind"] == kind or name.startswith("0x"):
         return True
@@ -255,7 +255,7 @@ def _is_loopback(url: str) -> bool:
 
 
 def _units(gpus: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield GPUs, or their MIG instances instead, with their accelerator class."""
+    """Yield GPUs with their accelerator class; a GPU with MIG as its instances."""
     for gpu in gpus:
         identity = {name: _property(value) for name, value in gpu["identity"].items()}
         mig, used = identity.get("mig"), gpu.get("memory_used_gib")
@@ -271,7 +271,7 @@ def _units(gpus: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def of_exporter(page: bytes, chosen: Sequence[str], accelerator: str) -> _Hardware:
-    """Return the GPUs of an exporter's page; raise RunError if it shows none or too few."""
+    """Return the GPUs on an exporter's page; raise RunError if there are none or too few."""
     gpus: dict[str, dict[str, str]] = {}
     joules: dict[str, float] = {}
     limits: dict[str, float] = {}
@@ -311,7 +311,7 @@ def of_exporter(page: bytes, chosen: Sequence[str], accelerator: str) -> _Hardwa
 
 
 def counts_of(pods: bytes) -> dict[str, int]:
-    """Return the number of accelerators that pods have, by the name of their node."""
+    """Return the number of accelerators that pods request, by node name."""
     by_node: dict[str, int] = {}
     try:
         for pod in _items(_document(pods, "kubectl get pods")):
@@ -327,7 +327,7 @@ def counts_of(pods: bytes) -> dict[str, int]:
 
 
 def of_kubernetes(pods: bytes, nodes: bytes) -> _Hardware:
-    """Return the accelerators of pods by the labels of their nodes; raise RunError if unknown."""
+    """Return the accelerators of pods, by labels of their nodes; raise RunError if unknown."""
     by_node = counts_of(pods)
     try:
         labels = {
@@ -375,7 +375,7 @@ def _items(document: Any) -> list[Any]:
 
 
 def of_server(pages: Mapping[str, bytes], headers: Mapping[str, str]) -> _Hardware | None:
-    """Return the hardware that a server itself reports: TGI's header, NIM's manifest; or None."""
+    """Return the hardware in TGI's header or NIM's manifest, or None."""
     match = re.fullmatch(r"(?:(\d+)-)?(\D.*)", headers.get("x-compute-type", ""))
     name = match[2].upper() if match and not match[2].startswith(("cpu", "gpu")) else ""
     count = int(match[1] or 1) if match else None
@@ -395,7 +395,7 @@ def _json(page: bytes) -> Any:
 
 
 def _software(pages: Mapping[str, bytes], headers: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield what a server reports about its software; "pages" tells kinds of servers apart."""
+    """Yield facts on the server's software; "pages" identifies the kind of server."""
     known = [path for path in PAGES if path in pages]
     yield f"{SERVER_FACT}pages", " ".join((broken(headers.get("server", "")), *known))[:MAX_TEXT]
     documents = [own for path in known if isinstance(own := _json(pages[path]), dict)]

@@ -151,7 +151,7 @@ class MlperfSession:
         return hasattr(self.config, "workerinput")
 
     def judge(self, planned: Testable, kind: Kind) -> Verdict:
-        """Return the verdict of a test, after measuring what is missing."""
+        """Return the verdict of a test; make the missing measurements first."""
         metered = self.options.metered or (isinstance(planned, Planned) and planned.is_metered)
         if kind == Kind.EFFICIENCY and not metered:
             if self.options.energy.power == "off":

@@ -96,7 +96,7 @@ def case_ids(planned: Testable) -> list[str]:
 
 
 def has_server(planned: Testable) -> bool:
-    """Return whether a case, or each side of a pair, measures a server that runs already."""
+    """Return whether a case, or each side of a pair, measures a server that already runs."""
     if isinstance(planned, PlannedPair):
         return bool(planned.a.url and planned.b.url)
     return isinstance(planned, Planned) and bool(planned.url)

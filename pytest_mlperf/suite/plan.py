@@ -189,19 +189,19 @@ class Planned:
 
     @property
     def accelerators(self) -> tuple[str, ...]:
-        """Accelerators of a runner for it; a client of a server elsewhere needs a processor."""
+        """Accelerators that a runner needs for it; only a processor if its server is elsewhere."""
         is_here = not self.url or (port_here(self.url) and not self.engine.server)
         return (self.case.accelerator,) if is_here else ("cpu",)
 
     @property
     def url(self) -> str:
-        """Address of the running server that it measures; "" without one."""
+        """Address of the running server that the case measures; "" if it measures none."""
         url = self.options.get("url") if registry.is_client(self.engine.use) else None
         return os.path.expandvars(url) if isinstance(url, str) else ""
 
     @property
     def is_metered(self) -> bool:
-        """Whether an exporter or a probe of its own reads the energy of its server's GPUs."""
+        """Whether its engine entry names an exporter or a probe that reads the server's energy."""
         server = self.engine.server
         return bool(server and (server.exporter or server.probe))
 

@@ -265,7 +265,7 @@ Probe = Annotated[
 
 
 class ServerEntry(Table):
-    """The hardware behind the `url` of an engine entry, and how to ask for it."""
+    """Sources that identify the hardware of the server at the `url` of an engine entry."""
 
     probe: Probe | None = Field(
         default=None,

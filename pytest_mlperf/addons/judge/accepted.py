@@ -40,7 +40,7 @@ class BaselineUpdate:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AcceptedRuns:
-    """Hold a baseline: the content of its file.
+    """Define the content of a baseline's file.
 
     Attributes:
         conditions: Points by tool, without figures: the facts, quantities and positions that the
@@ -153,7 +153,7 @@ def _lean(run: ToolRun, today: str) -> ToolRun:
 def baseline_of(
     name: str, runs: Sequence[ToolRun], history: tuple[BaselineUpdate, ...]
 ) -> AcceptedRuns:
-    """Return the content of a baseline; the conditions of a point are those of its first run."""
+    """Return a baseline's content; a point's conditions are those of the first run."""
     conditions: dict[str, dict[str, ToolPoint]] = {}
     for run in runs:
         for point in run.points:

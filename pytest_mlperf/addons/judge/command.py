@@ -126,7 +126,7 @@ def _add_tables(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Judge files; return 1 for a drop or INVALID runs, 2 if nothing can be judged, else 0."""
+    """Judge files; return 1 for a drop or INVALID, 2 if nothing can be judged, else 0."""
     try:
         reports = list(map(parse_report, parsed.report))
     except ValueError as error:

@@ -52,7 +52,7 @@ BASES = (
 
 @cache
 def named(metric: str) -> Quantity | None:
-    """Return the quantity of a metric's name; None if the name is not known."""
+    """Return the quantity of a metric by its name; None if `METRICS` does not define it."""
     definition, (_, statistic) = METRICS.get(metric), split(metric)
     if definition is None:
         return None

@@ -54,9 +54,9 @@ class Row:
     Attributes:
         outcome: None if the metric is only reported.
         change, low, high: Relative change of the value; points of a score for `absolute` rows.
-        p: Probability that unchanged code looks this bad; None if not judged.
-        direction: For an undecided row the answer that is likely.
-        documents: Documents of a score that were compared, that got worse, and better.
+        p: Probability of a change at least this bad without a drop; None if not judged.
+        direction: Likely answer of an undecided row: "ok" or "drop".
+        documents: Numbers of documents of a score that were compared, got worse, and got better.
     """
 
     tool: str
@@ -86,8 +86,8 @@ class FileComparison:
     Attributes:
         how: How the runs were judged, and the error rate, in words.
         runs: The new runs.
-        changed: What differs and may differ: versions, flags, host.
-        one_session: Whether a side has a single session, so that nothing is proven.
+        changed: Differences that do not prevent a comparison: versions, flags, host.
+        one_session: Whether a side has only one session, so that nothing can be proven.
     """
 
     rows: tuple[Row, ...]

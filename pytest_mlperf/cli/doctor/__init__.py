@@ -55,7 +55,7 @@ class CaseState:
         elsewhere: The other Python that runs it, with versions.
         build: State of the checkpoint that it builds.
         promise: Error guarantee of its performance baseline, or None without one.
-        server: Address of its server, what it runs on, and the source.
+        server: Address and hardware of its server, and the source of this information.
     """
 
     case: str

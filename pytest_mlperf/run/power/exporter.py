@@ -27,7 +27,7 @@ POLL_SECONDS = 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class Exporter:
-    """DCGM exporter of a server's GPUs, or a probe beside the server.
+    """Describe a DCGM exporter of a server's GPUs, or a probe on the server's machine.
 
     Attributes:
         url: Address of its page, "http://gpu-box:9400/metrics".
