@@ -152,7 +152,7 @@ class EndpointsOptions(OpenAiOptions):
 
 
 class EndpointsEngine(OpenAiEngine):
-    """Run a server that MLCommons' client measures; warm-up and accuracy are by our client."""
+    """Measure a server with MLCommons' client; our client does warm-up and accuracy."""
 
     harness: ClassVar[str] = MLC_ENDPOINTS
     options: ClassVar[type[OpenAiOptions]] = EndpointsOptions
