@@ -1,6 +1,6 @@
-"""Derive the identity of a server's hardware from the answers of its sources.
+"""Determine a server's hardware from the answers of probe, exporter, kubectl and server.
 
-Answers are untrusted: their size is bounded by who reads them, their content here.
+Answers are untrusted: the reader limits their size; this module checks their content.
 """
 
 from __future__ import annotations
@@ -234,7 +234,7 @@ def of_probe(answer: bytes, accelerator: str, url: str) -> Hardware:
 
 
 def _fits(gpu: Mapping[str, Any], kind: str) -> bool:
-    """Return whether a GPU may be the suite's accelerator, also if its name is unknown."""
+    """Return whether a GPU may be the suite's accelerator, by class or by words of its name."""
     name = str(gpu["identity"]["gpu"])
     if gpu["kind"] == kind or name.startswith("0x"):
         return True
@@ -246,7 +246,7 @@ def _is_loopback(url: str) -> bool:
 
 
 def _units(gpus: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield GPUs, or their MIG instances instead, with their accelerator class."""
+    """Yield GPUs with their accelerator class; a GPU with MIG as its instances."""
     for gpu in gpus:
         identity = {name: _property(value) for name, value in gpu["identity"].items()}
         mig, used = identity.get("mig"), gpu.get("memory_used_gib")
@@ -301,7 +301,7 @@ def of_exporter(page: bytes, chosen: Sequence[str], accelerator: str) -> Hardwar
 
 
 def counts_of(pods: bytes) -> dict[str, int]:
-    """Return the number of accelerators that pods have, by the name of their node."""
+    """Return the number of accelerators that pods request, by node name."""
     by_node: dict[str, int] = {}
     try:
         for pod in _items(_document(pods, "kubectl get pods")):
@@ -387,7 +387,7 @@ def _json(page: bytes) -> Any:
 
 
 def _software(pages: Mapping[str, bytes], headers: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield what a server reports about its software; "pages" tells kinds of servers apart."""
+    """Yield facts on the server's software; "pages" identifies the kind of server."""
     known = [path for path in PAGES if path in pages]
     yield f"{SERVER_FACT}pages", " ".join((broken(headers.get("server", "")), *known))[:MAX_TEXT]
     documents = [own for path in known if isinstance(own := _json(pages[path]), dict)]

@@ -38,7 +38,7 @@ REPORTS = "mlperf-reports"
 
 
 def late(module: str) -> Any:
-    """Import a module of this package on demand."""
+    """Import a module of this package when it is needed."""
     return import_module(f"pytest_mlperf.plugin.{module}")
 
 
@@ -259,7 +259,7 @@ def names_suites(config: pytest.Config) -> bool:
 
 
 class _Reports:
-    """Read every report, also in the xdist controller, which collects nothing."""
+    """Handle the reports of all tests, also in the xdist controller, which collects nothing."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
@@ -309,5 +309,5 @@ class _Reports:
 
 
 def late_session(config: pytest.Config) -> Any:
-    """Return the session object, or None if no suite, marker or result appeared."""
+    """Return the session object; None if pytest found no suite, marker or result."""
     return config.stash.get(SESSION, None)

@@ -1,4 +1,4 @@
-"""Make the measuring side of a session from its options."""
+"""Create the `Bench` of a session from its options, and show its progress."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ T = TypeVar("T")
 
 
 class Live:
-    """Writes progress past pytest's capture; an xdist worker sends only its long waits.
+    """Write progress past pytest's capture; an xdist worker sends only lines on long waits.
 
     Attributes:
         seconds: Shortest duration of each planned case, by suite file and case id.
@@ -107,7 +107,7 @@ class Live:
         return f"case {len(begun)} of {len(self.seconds)}{left}: "
 
     def __enter__(self) -> Self:
-        """Start a test's measurement: the first heartbeat is due after a full interval."""
+        """Reset the timer of progress lines at the start of a test's measurement."""
         self._last = self._calm = time.monotonic()
         return self
 
@@ -137,7 +137,7 @@ class Live:
             self.tell(line)
 
     def tell(self, line: str) -> None:
-        """Write a permanent line; an xdist worker sends it to its controller."""
+        """Write a line that stays on the terminal; an xdist worker sends it to its controller."""
         if self._hook:
             nodeid = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0]
             emit_line(self._hook, nodeid, f"{os.environ[WORKER]}: {line}")
@@ -164,7 +164,7 @@ def bench_for(
     root: Path,
     show: Callable[[str], None],
 ) -> Bench:
-    """Return the measuring side of a session."""
+    """Return the `Bench` that measures and judges the cases of a session."""
     conditions = Conditions(
         folder=folder,
         session=folder.name,
@@ -212,7 +212,7 @@ def pairs_of(planned: Testable, kind: Kind, options: Options) -> int:
 
 
 def planned_pairs(manifest: Path, tests: Collection[str], pairs: int) -> int:
-    """Return the number of gated pairs of the whole plan of which a session is a shard."""
+    """Return the number of gated pairs in a plan, of which the session runs a part."""
     try:
         plan = read_manifest(manifest)
     except MlperfError as error:
@@ -246,7 +246,7 @@ OVERRIDES = ("-o", "--override-ini")
 
 
 def reproducing(arguments: Iterable[str]) -> tuple[str, ...]:
-    """Return this plugin's arguments to pytest that affect measurements or verdicts.
+    """Return the plugin's command-line arguments that affect measurements or verdicts.
 
     Options that record are omitted, because a repeated command must not write baselines.
     """
