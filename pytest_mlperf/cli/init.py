@@ -170,7 +170,7 @@ def require_absent(paths: Iterable[Path], advice: str) -> None:
 
 
 def write_all(texts: Mapping[Path, str]) -> None:
-    """Write all files, or none: if one fails, delete those before it."""
+    """Write all files or none: if one fails, delete those written before."""
     written: list[Path] = []
     for path, text in texts.items():
         try:

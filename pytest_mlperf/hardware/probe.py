@@ -42,7 +42,7 @@ class _Memory(ctypes.Structure):
 
 
 class Nvml:
-    """NVIDIA's library without a binding; a function that fails or is missing returns None."""
+    """Call NVIDIA's library without a binding; a missing or failing function returns None."""
 
     def __init__(self) -> None:
         """Load and start the library; raise OSError if there is no driver."""
@@ -51,7 +51,7 @@ class Nvml:
             raise OSError("the driver does not start: run nvidia-smi there")
 
     def call(self, name: str, *arguments: Any, kind: Any = ctypes.c_uint, count: int = 1) -> Any:
-        """Return the first of `count` outputs of a function."""
+        """Call a function with `count` outputs of type `kind`; return the first output."""
         outputs = [kind() for _ in range(count)]
         function = getattr(self._library, name, None)
         failed = function is None or function(*arguments, *map(ctypes.byref, outputs))
@@ -60,7 +60,7 @@ class Nvml:
         )
 
     def text(self, name: str, *arguments: Any) -> str | None:
-        """Return the text that a function writes."""
+        """Call a function that writes a text; return the text."""
         buffer = ctypes.create_string_buffer(96)
         function = getattr(self._library, name, None)
         failed = function is None or function(*arguments, buffer, 96)
@@ -216,7 +216,7 @@ def report(root: Path = Path("/")) -> dict[str, Any]:
 
 
 def watch(period_s: float) -> None:
-    """Print energy and power of all GPUs every `period_s`, until nobody reads them any more."""
+    """Print energy and power of all GPUs every `period_s` until stdout is closed."""
     nvml = Nvml()
     parts = [part for _, part in nvml.devices()]
     while True:
@@ -225,7 +225,7 @@ def watch(period_s: float) -> None:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Print the machine, or with --watch SECONDS its energy again and again."""
+    """Print this machine as JSON; with --watch SECONDS print its energy repeatedly."""
     try:
         if "--watch" in arguments:
             watch(float(arguments[list(arguments).index("--watch") + 1]))

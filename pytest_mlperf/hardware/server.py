@@ -1,6 +1,6 @@
-"""Derive the identity of a server's hardware from the answers of its sources.
+"""Determine a server's hardware from the answers of probe, exporter, kubectl and server.
 
-Answers are untrusted: their size is bounded by who reads them, their content here.
+Answers are untrusted: the reader limits their size; this module checks their content.
 """
 
 from __future__ import annotations
@@ -265,7 +265,7 @@ def of_exporter(page: bytes, chosen: Sequence[str], accelerator: str) -> Hardwar
 
 
 def counts_of(pods: bytes) -> dict[str, int]:
-    """Return the number of accelerators that pods have, by the name of their node."""
+    """Return the number of accelerators that pods request, by node name."""
     by_node: dict[str, int] = {}
     try:
         for pod in _document(pods, "kubectl get pods")["items"]:

@@ -1,9 +1,10 @@
-"""Ask on which hardware a server runs: probe, exporter, kubectl, and the server itself."""
+"""Identify the hardware of a server by probe, exporter, kubectl, and the server itself."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import re
 import socket
 import subprocess
 import time
@@ -45,15 +46,18 @@ MAX_OUTPUT_BYTES = 8 * 2**20
 
 KILL_WAIT_SECONDS = 5.0
 WATCH_SECONDS = 0.25
+API_PATH = re.compile(r"(/v\d+)?(/(chat/)?completions)?/?(\?.*)?$")
+"""End of a url that pages about the server do not have."""
+
 METRICS = (POWER_METRIC, ENERGY_METRIC)
 CONNECTIONS = 3
 """Number of connections that look for several servers behind one url."""
 
 
 class ProbePage(MetricsPage):
-    """Read the energy that a probe prints beside a server, in the form of an exporter's page.
+    """Read the energy that a probe on the server's machine prints, as an exporter's page.
 
-    Readings get the time of their arrival here: clocks of two machines are never subtracted.
+    Times are those of arrival on this machine, as clocks of two machines differ.
     """
 
     def __init__(self, command: Sequence[str]) -> None:
@@ -133,10 +137,10 @@ class ServerSources:
         return identified(self.url, name, reports, pages, headers, starts, time_s=time.monotonic())
 
     def machine(self, client: Machine) -> Machine:
-        """Return the machine on which the server runs; it may be that of the client.
+        """Return the machine on which the server runs, which may be `client`.
 
         Raises:
-            RunError: See `ask`; or the probe ran on the client, and the server is elsewhere.
+            RunError: See `ask`; or the probe ran on the client, but the server runs elsewhere.
         """
         if not self.entry.probe and self.is_here and client.has(self.accelerator):
             return client
@@ -153,21 +157,23 @@ class ServerSources:
 
     @property
     def is_here(self) -> bool:
-        """Whether a process that serves, and no tunnel, listens on this machine."""
+        """Whether a process on this machine, not a tunnel, listens at the url."""
         parts = urlsplit(self.url)
         port = parts.port or {"https": 443}.get(parts.scheme, 80)
+        if parts.scheme == "unix":
+            return bool(listeners(LINUX, parts.path))
         return is_own_address(self.url) and bool(listeners(LINUX, port))
 
 
 def _nodes(client: Machine) -> set[str]:
-    """Return the client's node as a probe reports it, with and without its GPUs."""
+    """Return the hashes by which a probe would identify this machine, with and without GPUs."""
     uuids = sorted({probe.hashed(str(gpu["uuid"])) for gpu in client.gpus})
     ids = {"".join(uuids)} if uuids else set[str]()
     return {probe.hashed(name) for name in {*ids, f"pytest-mlperf {client.machine_id}"}}
 
 
 def is_own_address(url: str) -> bool:
-    """Return whether a url's host is this machine, which may forward it by a tunnel."""
+    """Return whether a url's host is this machine; it may still forward the port elsewhere."""
     with contextlib.suppress(OSError, UnicodeError):
         for family, kind, _, _, address in socket.getaddrinfo(
             urlsplit(url).hostname, 0, type=socket.SOCK_STREAM
@@ -179,7 +185,7 @@ def is_own_address(url: str) -> bool:
 
 
 def started(command: Sequence[str], text: bytes) -> ChildProcess:
-    """Start a command whose stdin is a text; raise OSError if it cannot start."""
+    """Start a command with `text` as its stdin; raise OSError if it cannot start."""
     child = ChildProcess(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     child.tell(text)
     child.let_go()
@@ -187,7 +193,7 @@ def started(command: Sequence[str], text: bytes) -> ChildProcess:
 
 
 def output_of(title: str, command: Sequence[str], text: bytes = b"") -> bytes:
-    """Return what a command prints; raise RunError if it fails, hangs or prints too much."""
+    """Return a command's output; raise RunError if it fails, hangs or prints too much."""
     deadline_s, printed = time.monotonic() + PROBE_SECONDS, b""
     try:
         child = started(command, text)
@@ -221,7 +227,7 @@ def _script() -> bytes:
 
 
 def _json_line(printed: bytes) -> bytes:
-    """Return the last line that may be JSON: a login shell may print more."""
+    """Return the last line that may be JSON, as a login shell may print other lines."""
     lines = [line for line in printed.splitlines() if line.lstrip().startswith(b"{")]
     return lines[-1] if lines else printed
 
@@ -245,7 +251,7 @@ def _page(url: str) -> bytes:
 
 def _pages(url: str) -> tuple[dict[str, bytes], dict[str, str], frozenset[float]]:
     """Return the server's pages and their headers, and start times of several connections."""
-    base = (url if "://" in url else f"http://{url}").rstrip("/").removesuffix("/v1")
+    base = API_PATH.sub("", url if "://" in url else f"http://{url}")
     pages: dict[str, bytes] = {}
     headers: dict[str, str] = {}
     starts: set[float] = set()
