@@ -7,12 +7,12 @@ Linux' sysfs. Names of hosts and users are not read; UUIDs are hashed.
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import json
 import os
 import platform
 import re
+import struct
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -27,18 +27,8 @@ VIRTUALIZATION = ("none", "passthrough", "vgpu", "host vgpu", "host vsga")
 """NVML's virtualization modes; "none" is bare metal."""
 
 MAX_INSTANCES = 7
-
-
-class _Pci(ctypes.Structure):
-    _fields_ = (
-        ("legacy", ctypes.c_char * 16),
-        *((name, ctypes.c_uint) for name in ("domain", "bus", "device", "product", "subsystem")),
-        ("id", ctypes.c_char * 32),
-    )
-
-
-class _Memory(ctypes.Structure):
-    _fields_ = tuple((name, ctypes.c_ulonglong) for name in ("total", "free", "used"))
+PCI_INFO = "16s5I32s"
+"""Old address; domain, bus, device, ids of product and subsystem; address (nvmlPciInfo_t)."""
 
 
 class Nvml:
@@ -46,23 +36,25 @@ class Nvml:
 
     def __init__(self) -> None:
         """Load and start the library; raise OSError if there is no driver."""
+        import ctypes  # this module's other users do without
+
+        self._buffer, self._pointer = ctypes.create_string_buffer, ctypes.c_void_p
         self._library = ctypes.CDLL("libnvidia-ml.so.1")
         if self._library.nvmlInitWithFlags(0):
             raise OSError("the driver does not start: run nvidia-smi there")
 
-    def call(self, name: str, *arguments: Any, kind: Any = ctypes.c_uint, count: int = 1) -> Any:
-        """Call a function with `count` outputs of type `kind`; return the first output."""
-        outputs = [kind() for _ in range(count)]
+    def call(self, name: str, *arguments: Any, form: str = "I", count: int = 1) -> Any:
+        """Call a function with `count` outputs of a `struct` format; return the first output."""
+        buffers = [self._buffer(struct.calcsize(form)) for _ in range(count)]
         function = getattr(self._library, name, None)
-        failed = function is None or function(*arguments, *map(ctypes.byref, outputs))
-        return (
-            None if failed else outputs[0] if kind is _Memory or kind is _Pci else outputs[0].value
-        )
+        if function is None or function(*arguments, *buffers):
+            return None
+        values = struct.unpack(form, buffers[0].raw)
+        return values if len(values) > 1 else values[0]
 
     def text(self, name: str, *arguments: Any) -> str | None:
         """Call a function that writes a text; return the text."""
-        buffer = ctypes.create_string_buffer(96)
-        function = getattr(self._library, name, None)
+        buffer, function = self._buffer(96), getattr(self._library, name, None)
         failed = function is None or function(*arguments, buffer, 96)
         return None if failed else buffer.value.decode("utf-8", "replace")
 
@@ -75,14 +67,14 @@ class Nvml:
             yield from ((gpu, part) for part in [p for p in parts if p] or [gpu] if gpu)
 
     def _handle(self, name: str, *arguments: Any) -> Any:
-        handle = self.call(name, *arguments, kind=ctypes.c_void_p)
-        return handle and ctypes.c_void_p(handle)
+        handle = self.call(name, *arguments, form="P")
+        return handle and self._pointer(handle)
 
     def energy(self, part: Any) -> dict[str, Any]:
         """Return the energy counter [J] and the power [W]; None if the GPU has none."""
         total = "nvmlDeviceGetTotalEnergyConsumption"
         milliwatts = self.call("nvmlDeviceGetPowerUsage", part)
-        millijoules = self.call(total, part, kind=ctypes.c_ulonglong)
+        millijoules = self.call(total, part, form="Q")
         return {
             "uuid": hashed(self.text("nvmlDeviceGetUUID", part) or ""),
             "gpu": self.text("nvmlDeviceGetName", part),
@@ -92,8 +84,8 @@ class Nvml:
 
     def gpu(self, gpu: Any, part: Any) -> dict[str, Any]:
         """Return a GPU or an instance; its identity is that of `hardware.nvidia.properties`."""
-        memory = self.call("nvmlDeviceGetMemoryInfo", part, kind=_Memory)
-        pci = self.call("nvmlDeviceGetPciInfo_v3", gpu, kind=_Pci)
+        memory = self.call("nvmlDeviceGetMemoryInfo", part, form="3Q")  # total, free, used
+        pci = self.call("nvmlDeviceGetPciInfo_v3", gpu, form=PCI_INFO)
         limit_mw = self.call("nvmlDeviceGetEnforcedPowerLimit", gpu)
         ecc, mig = (self.call(f"nvmlDeviceGet{n}Mode", gpu, count=2) for n in ("Ecc", "Mig"))
         virtual, energy = self.call("nvmlDeviceGetVirtualizationMode", gpu), self.energy(part)
@@ -101,11 +93,11 @@ class Nvml:
         return {
             **energy,
             "board": hashed(self.text("nvmlDeviceGetUUID", gpu) or ""),
-            "memory_used_gib": memory and memory.used / GIB,
+            "memory_used_gib": memory and memory[2] / GIB,
             "identity": {
                 "gpu": energy["gpu"],
-                "memory_gib": memory and round(memory.total / GIB),
-                "pci_id": pci and f"{pci.product >> 16:04x}:{pci.subsystem >> 16:04x}",
+                "memory_gib": memory and round(memory[0] / GIB),
+                "pci_id": pci and f"{pci[4] >> 16:04x}:{pci[5] >> 16:04x}",
                 "mig": profile or (None if mig is None else bool(mig)),
                 "power_limit_w": None if limit_mw is None else round(limit_mw / 5000) * 5,
                 "ecc": None if ecc is None else bool(ecc),
@@ -121,7 +113,7 @@ class Nvml:
         if None not in (applied, default) and applied != default:
             return applied
         gets = (f"nvmlDeviceGetCurrentClocks{name}Reasons" for name in ("Event", "Throttle"))
-        answers = (self.call(get, gpu, kind=ctypes.c_ulonglong) for get in gets)
+        answers = (self.call(get, gpu, form="Q") for get in gets)
         reasons = next((answer for answer in answers if answer is not None), None)
         is_pinned = reasons is not None and reasons & 0x2 and current != default
         return None if reasons is None else current if is_pinned else "free"

@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
@@ -264,50 +265,47 @@ def of_exporter(page: bytes, chosen: Sequence[str], accelerator: str) -> Hardwar
     )
 
 
-def counts_of(pods: bytes) -> dict[str, int]:
-    """Return the number of accelerators that pods request, by node name."""
-    by_node: dict[str, int] = {}
+def of_kubernetes(get: Callable[..., bytes], place: str, accelerator: str) -> Hardware:
+    """Return the accelerators of pods by the labels of their nodes; raise RunError if unknown.
+
+    Args:
+        get: Returns the output of `kubectl get` as JSON for further words.
+        place: Namespace and selector of the pods: "serving/app=vllm".
+    """
+    namespace, _, selector = place.partition("/")
+    counts, gpus, drivers = Counter[str](), list[dict[str, Property]](), list[str]()
     try:
-        for pod in _document(pods, "kubectl get pods")["items"]:
+        pods = _document(get("pods", "-n", namespace, "-l", selector), "kubectl get pods")
+        for pod in pods["items"]:
             limits = [
                 one.get("resources", {}).get("limits", {}) for one in pod["spec"]["containers"]
             ]
-            count = sum(int(own.get(name, 0)) for own in limits for name in RESOURCES)
-            name = str(pod["spec"]["nodeName"])
-            by_node[name] = by_node.get(name, 0) + count
-    except (KeyError, TypeError, ValueError, AttributeError):
-        raise _fault("kubectl get pods printed JSON that does not describe running pods") from None
-    return by_node
-
-
-def of_kubernetes(pods: bytes, nodes: bytes, accelerator: str) -> Hardware:
-    """Return the accelerators of pods by the labels of their nodes; raise RunError if unknown."""
-    by_node, gpus, drivers = counts_of(pods), [], []
-    document = _document(nodes, "kubectl get nodes")
-    try:
-        items = document.get("items", [document])  # one node has no list around it
+            counts[str(pod["spec"]["nodeName"])] += sum(
+                int(own.get(name, 0)) for own in limits for name in RESOURCES
+            )
+        if not counts:
+            raise _fault("kubectl shows no pod: correct kubernetes, NAMESPACE/SELECTOR")
+        nodes = _document(get("nodes", *counts), "kubectl get nodes")
+        items = nodes.get("items", [nodes])  # one node has no list around it
         labels = {node["metadata"]["name"]: node["metadata"]["labels"] for node in items}
-        for name, count in by_node.items():
+        for name, count in counts.items():
             own = labels[name]
             product = str(next(own[label] for label in PRODUCT_LABELS if label in own))
             product = product.upper() if product.islower() else product
-            memory = own.get(MEMORY_LABEL)
-            gpu = {"gpu": _property(product.replace("-", " "))}
-            gpus += [{**gpu, "memory_gib": memory and int(memory) // 1024}] * (count or 1)
+            memory = {"memory_gib": int(own[MEMORY_LABEL]) // 1024} if MEMORY_LABEL in own else {}
+            gpus += [{"gpu": _property(product.replace("-", " ")), **memory}] * (count or 1)
             drivers.append(str(_property(own.get(DRIVER_LABEL, ""))))
     except (KeyError, TypeError, ValueError, AttributeError, StopIteration):
         raise _fault(
-            f"kubectl shows no accelerator of {_property(' '.join(by_node))}: check that its nodes "
-            f"have a label such as {PRODUCT_LABELS[0]}"
+            f"kubectl shows no accelerator of {_property(' '.join(counts)) or 'running pods'}: "
+            f"check that their nodes have a label such as {PRODUCT_LABELS[0]}"
         ) from None
-    if not gpus:
-        raise _fault("kubectl shows no pod: correct kubernetes, NAMESPACE/SELECTOR")
     names = sorted({str(gpu["gpu"]) for gpu in gpus})
     return _hardware(
         "kubectl",
         gpus,
         accelerator,
-        node=probe.hashed(" ".join(sorted(by_node))),
+        node=probe.hashed(" ".join(sorted(counts))),
         facts={"driver": ", ".join(dict.fromkeys(drivers))},
         notes=(f"the server's nodes are unequal: {', '.join(names)}",) if len(names) > 1 else (),
     )

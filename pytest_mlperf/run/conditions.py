@@ -6,6 +6,7 @@ import contextlib
 import json
 import math
 import os
+import shlex
 import signal
 import sys
 import time
@@ -354,7 +355,7 @@ def on_server(planned: Testable, conditions: Conditions) -> Conditions:
             exporter = find_exporter(entry.exporter, tuple(entry.gpus))
     elif entry.probe and "gpu" in machine.server.properties:
         hardware = machine.server.surroundings["server.hardware"]
-        exporter = Exporter(gpus=hardware, probe=tuple(entry.probe))
+        exporter = Exporter(gpus=hardware, probe=tuple(shlex.split(entry.probe)))
     watched = exporter if exporter != Exporter() else None
     return replace(conditions, machine=machine, server=sources, exporter=watched)
 

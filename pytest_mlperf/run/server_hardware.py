@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import shlex
 import socket
 import subprocess
 import time
@@ -25,14 +26,13 @@ from pytest_mlperf.hardware.machine import Machine
 from pytest_mlperf.hardware.server import (
     PAGES,
     START_METRIC,
-    counts_of,
     identified,
     of_exporter,
     of_kubernetes,
     of_probe,
 )
 from pytest_mlperf.processes import ChildProcess
-from pytest_mlperf.run.scraping import MetricsPage, PageError
+from pytest_mlperf.run.scraping import MetricsPage, PageError, read_page
 from pytest_mlperf.suite.pairs import Testable
 from pytest_mlperf.suite.places import expand, unset_in
 from pytest_mlperf.suite.plan import Planned
@@ -49,7 +49,7 @@ WATCH_SECONDS = 0.25
 API_PATH = re.compile(r"(/v\d+)?(/(chat/)?completions)?/?(\?.*)?$")
 """End of a url that pages about the server do not have."""
 
-METRICS = (POWER_METRIC, ENERGY_METRIC)
+ENERGY_ROWS = (("watts", POWER_METRIC, 1), ("joules", ENERGY_METRIC, 1000))
 CONNECTIONS = 3
 """Number of connections that look for several servers behind one url."""
 
@@ -68,16 +68,14 @@ class ProbePage(MetricsPage):
     def read(self) -> bytes:
         """Return the newest reading as a page; raise PageError if none arrives in time."""
         try:
-            if self._child is None:
-                self._child = started(self._command, _script())
+            self._child = child = self._child or started(self._command, _script())
             deadline_s, newest = time.monotonic() + PROBE_SECONDS, b""
-            while line := self._child.line(deadline_s, MAX_OUTPUT_BYTES):
+            while line := child.line(deadline_s, MAX_OUTPUT_BYTES):
                 newest, deadline_s = line, 0.0
-            gpus = json.loads(newest)["gpus"]
             rows = [
-                f'{metric}{{UUID="{gpu["uuid"]}",modelName="{gpu["gpu"]}"}} {gpu[name] * 1000**n}'
-                for gpu in gpus
-                for n, (name, metric) in enumerate(zip(("watts", "joules"), METRICS, strict=True))
+                f'{metric}{{UUID="{gpu["uuid"]}",modelName="{gpu["gpu"]}"}} {gpu[name] * factor}'
+                for gpu in json.loads(newest)["gpus"]
+                for name, metric, factor in ENERGY_ROWS
                 if gpu[name] is not None
             ]
         except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
@@ -86,17 +84,14 @@ class ProbePage(MetricsPage):
             raise PageError(f"{text}; try {' '.join(self._command)}") from None
         return "\n".join(rows).encode()
 
-    def interrupt(self) -> None:
-        """End the probe."""
-        if self._child is not None:
-            self._child.end(killed_s=KILL_WAIT_SECONDS)
-
     def close(self) -> None:
-        """End the probe and release its pipes; the next read starts it again."""
+        """End the probe, also during a read; the next read starts it again."""
         child, self._child = self._child, None
         if child is not None:
             child.end(killed_s=KILL_WAIT_SECONDS)
             child.close()
+
+    interrupt = close
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,13 +121,16 @@ class ServerSources:
         """Ask all sources; raise RunError if one fails, answers nonsense or contradicts another."""
         reports, entry, name = {}, self.entry, self.accelerator
         if entry.probe:
-            answer = _json_line(output_of("the probe", entry.probe, _script()))
+            answer = _json_line(output_of("the probe", shlex.split(entry.probe), _script()))
             reports["probe"] = of_probe(answer, name, self.url)
-        if entry.exporter:
-            reports["exporter"] = of_exporter(_page(entry.exporter), entry.gpus, name)
+        try:
+            if entry.exporter:
+                page = read_page(entry.exporter)
+                reports["exporter"] = of_exporter(page, entry.gpus, name)
+        except PageError as error:
+            raise RunError("server", f"exporter: {error}; start it, or correct it") from None
         if entry.kubernetes:
-            pods, nodes = _kubernetes(*entry.kubernetes.split("/", 1))
-            reports["kubernetes"] = of_kubernetes(pods, nodes, name)
+            reports["kubernetes"] = of_kubernetes(_kubectl, entry.kubernetes, name)
         pages, headers, starts = _pages(self.url)
         return identified(self.url, name, reports, pages, headers, starts, time_s=time.monotonic())
 
@@ -145,7 +143,9 @@ class ServerSources:
         if not self.entry.probe and self.is_here and client.has(self.accelerator):
             return client
         server = self.ask()
-        if server.properties.get("node") not in _nodes(client):
+        uuids = sorted({probe.hashed(str(gpu["uuid"])) for gpu in client.gpus})
+        nodes = {probe.hashed(f"pytest-mlperf {client.machine_id}"), probe.hashed("".join(uuids))}
+        if server.properties.get("node") not in nodes:
             return client.of_server(server)
         if not is_own_address(self.url):
             raise RunError(
@@ -165,19 +165,11 @@ class ServerSources:
         return is_own_address(self.url) and bool(listeners(LINUX, port))
 
 
-def _nodes(client: Machine) -> set[str]:
-    """Return the hashes by which a probe would identify this machine, with and without GPUs."""
-    uuids = sorted({probe.hashed(str(gpu["uuid"])) for gpu in client.gpus})
-    ids = {"".join(uuids)} if uuids else set[str]()
-    return {probe.hashed(name) for name in {*ids, f"pytest-mlperf {client.machine_id}"}}
-
-
 def is_own_address(url: str) -> bool:
     """Return whether a url's host is this machine; it may still forward the port elsewhere."""
     with contextlib.suppress(OSError, UnicodeError):
-        for family, kind, _, _, address in socket.getaddrinfo(
-            urlsplit(url).hostname, 0, type=socket.SOCK_STREAM
-        ):
+        host, stream = urlsplit(url).hostname, socket.SOCK_STREAM
+        for family, kind, _, _, address in socket.getaddrinfo(host, 0, type=stream):
             with contextlib.suppress(OSError), socket.socket(family, kind) as attempt:
                 attempt.bind(address)  # only an own address can be bound
                 return True
@@ -194,31 +186,30 @@ def started(command: Sequence[str], text: bytes) -> ChildProcess:
 
 def output_of(title: str, command: Sequence[str], text: bytes = b"") -> bytes:
     """Return a command's output; raise RunError if it fails, hangs or prints too much."""
-    deadline_s, printed = time.monotonic() + PROBE_SECONDS, b""
+    deadline_s, printed, failure = time.monotonic() + PROBE_SECONDS, b"", ""
     try:
         child = started(command, text)
     except OSError as error:
         raise RunError("server", f"{title} cannot start: {command[0]}: {error.strerror}") from None
     try:
-        with contextlib.suppress(EOFError):
-            while len(printed) <= MAX_OUTPUT_BYTES:
-                line = child.line(deadline_s, MAX_OUTPUT_BYTES)
-                if line is None:
-                    raise RunError(
-                        "server",
-                        f"{title} did not end within {PROBE_SECONDS:g} s: try it by hand: "
-                        f"{' '.join(command)}",
-                    )
-                printed += line
-            raise RunError("server", f"{title} prints more than {MAX_OUTPUT_BYTES >> 20} MiB")
+        while len(printed) <= MAX_OUTPUT_BYTES:
+            line = child.line(deadline_s, MAX_OUTPUT_BYTES)
+            if line is None:
+                failure = f"did not end within {PROBE_SECONDS:g} s: try {' '.join(command)}"
+                break
+            printed += line
+        else:
+            failure = f"prints more than {MAX_OUTPUT_BYTES >> 20} MiB"
+    except EOFError:
         printed += child.rest
-        child.ends_within(max(0.0, deadline_s - time.monotonic()))
+        if not child.ends_within(max(0.0, deadline_s - time.monotonic())) or child.returncode:
+            last = broken(printed[-400:].decode("utf-8", "replace").strip().rpartition("\n")[2])
+            failure = f"ended with exit code {child.returncode}: {last}"
     finally:
         child.end(killed_s=KILL_WAIT_SECONDS)
         child.close()
-    if child.returncode:
-        last = broken(printed[-400:].decode("utf-8", "replace").strip().rpartition("\n")[2])
-        raise RunError("server", f"{title} ended with exit code {child.returncode}: {last}")
+    if failure:
+        raise RunError("server", f"{title} {failure}")
     return printed
 
 
@@ -232,21 +223,8 @@ def _json_line(printed: bytes) -> bytes:
     return lines[-1] if lines else printed
 
 
-def _kubernetes(namespace: str, selector: str) -> tuple[bytes, bytes]:
-    get = ("kubectl", "get", "-o", "json")
-    pods = output_of("kubectl", [*get, "pods", "-n", namespace, "-l", selector])
-    names = counts_of(pods)
-    return pods, output_of("kubectl", [*get, "nodes", *names]) if names else b'{"items": []}'
-
-
-def _page(url: str) -> bytes:
-    page = MetricsPage(url)
-    try:
-        return page.read()
-    except PageError as error:
-        raise RunError("server", f"exporter: {error}; start it, or correct exporter") from None
-    finally:
-        page.close()
+def _kubectl(*words: str) -> bytes:
+    return output_of("kubectl", ["kubectl", "get", "-o", "json", *words])
 
 
 def _pages(url: str) -> tuple[dict[str, bytes], dict[str, str], frozenset[float]]:
@@ -257,14 +235,10 @@ def _pages(url: str) -> tuple[dict[str, bytes], dict[str, str], frozenset[float]
     starts: set[float] = set()
     for path in [*PAGES, *["/metrics"] * (CONNECTIONS - 1)]:
         page = MetricsPage(base + path)
-        try:
+        with contextlib.suppress(PageError), contextlib.closing(page):
             pages[path] = page.read()
-        except PageError:
-            if not page.headers:  # nobody answers at all
-                break
-        finally:
-            headers |= page.headers
-            page.close()
-        if path == "/metrics" and path in pages:
-            starts |= {sample.value for sample in page_samples(pages[path], {START_METRIC})}
+        if not page.headers:  # no server answers
+            break
+        headers |= page.headers
+        starts |= {one.value for one in page_samples(pages.get(path, b""), {START_METRIC})}
     return pages, headers, frozenset(starts)

@@ -19,7 +19,6 @@ from pytest_mlperf.core.server.identity import ServerIdentity, doubts
 from pytest_mlperf.hardware import probe
 from pytest_mlperf.hardware.probe import hashed
 from pytest_mlperf.hardware.server import (
-    counts_of,
     identified,
     of_exporter,
     of_kubernetes,
@@ -27,7 +26,12 @@ from pytest_mlperf.hardware.server import (
 )
 
 URL = "http://gpu-box:8000/v1"
+PODS = "serving/app=vllm"
 SOURCES = ("probe", "exporter", "kubernetes", "server", "declared")
+
+
+def kubectl(pods: bytes, nodes: bytes) -> Callable[..., bytes]:
+    return lambda kind, *_: {"pods": pods, "nodes": nodes}[kind]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +141,7 @@ class World:
         reports = {
             "probe": lambda: of_probe(self.probe, accelerator, url),
             "exporter": lambda: of_exporter(self.exporter, (), accelerator),
-            "kubernetes": lambda: of_kubernetes(self.pods, self.nodes, accelerator),
+            "kubernetes": lambda: of_kubernetes(kubectl(self.pods, self.nodes), PODS, accelerator),
         }
         report = {source: reports[source]()} if source in reports else {}
         headers = {"server": "uvicorn"}
@@ -267,6 +271,10 @@ def with_(report: bytes, **changes: Any) -> bytes:
     return json.dumps({**json.loads(report), **changes}).encode()
 
 
+def of_pods(pods: bytes, nodes: bytes) -> object:
+    return of_kubernetes(kubectl(pods, nodes), PODS, "cpu")
+
+
 SMALL = World(count=4, loaded=4)
 NONSENSE: list[tuple[Callable[[], object], str]] = [
     (lambda: of_probe(b"", "8xH200", URL), "printed 'nothing', which is not JSON"),
@@ -288,10 +296,11 @@ NONSENSE: list[tuple[Callable[[], object], str]] = [
         lambda: of_exporter(SMALL.exporter, (), "8xH200"),
         "says 8xH200, and the exporter reports 4xH200",
     ),
-    (lambda: counts_of(b'{"items": [{}]}'), "does not describe running pods"),
-    (lambda: of_kubernetes(b'{"items": []}', b'{"items": []}', "cpu"), "shows no pod"),
-    (lambda: of_kubernetes(World().pods, b'{"items": []}', "cpu"), "no accelerator of box-1"),
-    (lambda: of_kubernetes(World().pods, b"null", "cpu"), "no accelerator of box-1"),
+    (lambda: of_pods(b'{"items": [{}]}', b""), "no accelerator of running pods"),
+    (lambda: of_pods(b'{"items": []}', b""), "shows no pod"),
+    (lambda: of_pods(World().pods, b'{"items": []}'), "no accelerator of box-1"),
+    (lambda: of_pods(World().pods, b"null"), "no accelerator of box-1"),
+    (lambda: of_pods(b"error: no", b""), "kubectl get pods printed 'error: no', which is not JSON"),
 ]
 
 
@@ -323,7 +332,7 @@ def test_unequal_nodes_and_several_servers_behind_one_url_are_said() -> None:
     other = World(node="box-2", product="NVIDIA H100 80GB HBM3")
     nodes = [json.loads(w.nodes)["items"][0] for w in (World(), other)]
     texts = [json.dumps({"items": items}).encode() for items in (pods, nodes)]
-    mixed = of_kubernetes(texts[0], texts[1], "8xH200")
+    mixed = of_kubernetes(kubectl(*texts), PODS, "8xH200")
     assert mixed.properties["gpu"] == "NVIDIA H200"
     assert mixed.properties["node_gpus"] == "8xH200, 8xH100"
     assert "nodes are unequal" in mixed.notes[0]

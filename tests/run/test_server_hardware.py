@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import shlex
 import socket
 import subprocess
 import sys
@@ -55,6 +56,8 @@ def _no_pages(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def sources(accelerator: str = "cpu", **entry: Any) -> ServerSources:
     """Return the sources of a server elsewhere."""
+    if not isinstance(entry.get("probe", ""), str):
+        entry["probe"] = shlex.join(entry["probe"])
     table = ServerEntry.model_validate(entry)
     return ServerSources(url=ELSEWHERE, accelerator=accelerator, entry=table)
 
@@ -116,7 +119,7 @@ def test_a_cpu_server_is_its_processor(monkeypatch: pytest.MonkeyPatch) -> None:
 
 HANGS = (sys.executable, "-c", "import time; time.sleep(60)")
 FAULTS: list[tuple[tuple[str, ...], str]] = [
-    (HANGS, "the probe did not end within 0.5 s: try it by hand: "),
+    (HANGS, "the probe did not end within 0.5 s: try "),
     (("no-such-command",), "the probe cannot start: no-such-command: No such file"),
     (printing("Permission denied (publickey).", 255), "exit code 255: Permission denied"),
     (printing("welcome"), "printed 'welcome', which is not JSON"),
@@ -256,7 +259,7 @@ def test_a_servers_own_pages_and_headers_are_read() -> None:
 def test_an_exporter_that_is_not_there_is_one_error() -> None:
     with exporting(page("", 404)) as server:
         exported = sources(exporter=server.url)
-        with pytest.raises(RunError, match=r"exporter: .* answers 404; start it, or correct"):
+        with pytest.raises(RunError, match=r"exporter: .* answers 404; start it, or correct it"):
             exported.ask()
 
 
