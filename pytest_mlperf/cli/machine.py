@@ -15,7 +15,7 @@ from pytest_mlperf.cli.output import show
 from pytest_mlperf.cli.suites import find_suites, read_suites
 from pytest_mlperf.core.baseline import find
 from pytest_mlperf.core.errors import BaselineError, MlperfError
-from pytest_mlperf.core.server.identity import is_of_server
+from pytest_mlperf.core.server.identity import SOURCE
 from pytest_mlperf.hardware import probe
 from pytest_mlperf.hardware.machine import Machine, detect
 from pytest_mlperf.reports.terminal.layout import relative
@@ -91,7 +91,7 @@ def _adopted(planned: Planned, machine: Machine, file: Path) -> Iterator[str]:
     old = load_checked(file, case)
     if old is None and (old := of_unnamed(root, file)):
         old_file = root.joinpath("cpu", *file.relative_to(root).parts[1:])
-    records = [one for one in old.records if not is_of_server(one.identity)] if old else []
+    records = [one for one in old.records if SOURCE not in one.identity] if old else []
     if old is None or not records or find(old, identity):
         yield "  no baseline to move"
         return
