@@ -165,7 +165,7 @@ def of_unnamed(root: Path, file: Path) -> Baseline | None:
 
 
 def _of_other_counts(root: Path, file: Path, case: Case) -> Iterator[Formerly]:
-    """Yield the baselines of a case on other counts of the same accelerator, by differences."""
+    """Yield, for other counts of the same accelerator, that the case has a baseline there."""
     _, kind = split(case.accelerator)
     behind = file.relative_to(root).parts[1:]
     for folder in sorted(root.iterdir()) if root.is_dir() else ():

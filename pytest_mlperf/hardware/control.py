@@ -46,7 +46,7 @@ MIB = 2**20
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ControlSizes:
-    """Define the sizes of the benchmark.
+    """Define the sizes of the micro-benchmark of a machine's speed.
 
     Attributes:
         copied_bytes: Sizes of each of the two buffers, tried in order until one fits. They exceed
