@@ -205,17 +205,21 @@ class Connections:
     """Manage connections to one server, one per request in flight, on one event loop."""
 
     def __init__(self, url: str, *, keeps: bool = True) -> None:
-        """Store the address; connect later. Unless `keeps`, each request uses a new connection."""
+        """Store the address, or "unix:" and a socket's path; connect later.
+
+        Without `keeps` each request has a new connection.
+        """
         self._hung_up = 0 if keeps else 2
         parts = urlsplit(url)
+        self._socket = parts.path if parts.scheme == "unix" else ""
         self._secure = parts.scheme == "https"
-        self._host = parts.hostname or ""
+        self._host = "localhost" if self._socket else parts.hostname or ""
         self._port = parts.port or (443 if self._secure else 80)
         if not self._host.isascii():
             self._host = self._host.encode("idna").decode()
         host_name = f"[{self._host}]" if ":" in self._host else self._host
         self.host = host_name if parts.port is None else f"{host_name}:{parts.port}"
-        self.path = quote(parts.path, safe="/%~+:@!$&'()*,;=")
+        self.path = "" if self._socket else quote(parts.path, safe="/%~+:@!$&'()*,;=")
         self._opened: set[HttpConnection] = set()
         self._idle: deque[HttpConnection] = deque()
         self._resolving: asyncio.Task[Sequence[str]] | None = None
@@ -292,8 +296,11 @@ class Connections:
         for number in range(len(addresses)):
             address = addresses[(number + self._turn) % len(addresses)]
             try:
+                if self._socket:
+                    _, local = await self._loop.create_unix_connection(self._new, address)
+                    return local
                 _, connection = await self._loop.create_connection(
-                    lambda: HttpConnection(self._loop, self._parser, self._opened),
+                    self._new,
                     address,
                     self._port,
                     ssl=self._context,
@@ -304,7 +311,10 @@ class Connections:
                 failure = text_of(error)
             else:
                 return connection
-        raise NoConnection(f"cannot connect to {self.host}: {failure}")
+        raise NoConnection(f"cannot connect to {self._socket or self.host}: {failure}")
+
+    def _new(self) -> HttpConnection:
+        return HttpConnection(self._loop, self._parser, self._opened)
 
     async def _addresses(self) -> Sequence[str]:
         """Return the host's addresses; concurrent connections share one lookup."""
@@ -322,6 +332,8 @@ class Connections:
             raise NoConnection(f"cannot connect to {self.host}: {text_of(error)}") from None
 
     async def _resolve(self) -> Sequence[str]:
+        if self._socket:
+            return [self._socket]
         infos = await self._loop.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
         return list(dict.fromkeys(str(info[4][0]) for info in infos))
 

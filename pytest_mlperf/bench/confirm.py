@@ -100,7 +100,7 @@ def left_out(side: CaseRunner) -> str:
     """Return how many pairs were left out because of load, as text; "" if none."""
     number = len(side.left_out) // (1 + REPEATS)
     reason = "left out: the load of other processes may explain the difference between the builds"
-    return f"{plural(number, 'pair')} {reason}" if number else ""
+    return f"{plural(number, 'pair')} ({2 * len(side.left_out)} runs) {reason}" if number else ""
 
 
 def in_turns(

@@ -38,6 +38,7 @@ from pytest_mlperf.core.recording import (
     lacking,
     provable,
     recorded,
+    step,
     worsened,
 )
 from pytest_mlperf.core.rulings import sample
@@ -402,6 +403,10 @@ def _record(case: CaseRuns, action: Update) -> Ruling:
         if case.formerly
         else []
     )
+    if action == "replace":
+        before, after = record.history[-1].old, record.history[-1].new
+        moves = tuple(step(m.metric, before.get(m.metric), after[m.metric]) for m in metrics)
+        remarks.append(Note.of("replaced", steps=moves))
     interleaves = case.planned.baseline_engine is not None
     today = failing_today(record, case.planned.limits, case.rule, interleaves=interleaves)
     remarks += [*fresh.notes, *filter(None, [lacking(record), today])]

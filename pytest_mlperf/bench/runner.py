@@ -16,6 +16,7 @@ from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.job import LOADED_QUERIES, AuditRun, Job, MeasuredCase, Search, require
 from pytest_mlperf.core.measurement import Run, Subject
 from pytest_mlperf.core.metrics import CONCURRENCY, SEARCH_METRICS
+from pytest_mlperf.core.numbers import plural
 from pytest_mlperf.core.reason import Key, Reason
 from pytest_mlperf.core.search import (
     MAX_LOG_STEP,
@@ -384,6 +385,17 @@ class CaseRunner:
         self.runs.append(run)
         return run
 
+    def _title(self, *, performance: bool, at: SearchState | None) -> str:
+        """Return the name of the next process in lines of progress."""
+        if at:
+            return at.audit.test if at.audit else "search"
+        if not performance:
+            return "accuracy pass"
+        number, most = len(self.runs) + 1, self._conditions.max_runs or 0
+        repeats = len(self.invalid_runs)
+        bound = f" of at most {most}" if number <= most else ""
+        return f"run {number}{bound}" + (f" ({plural(repeats, 'run')} repeated)" if repeats else "")
+
     def process(
         self, *, performance: bool, ask: Ask | None, at: SearchState | None = None
     ) -> ProcessResult:
@@ -410,6 +422,7 @@ class CaseRunner:
                 performance=performance,
                 ask=ask,
                 number=self._processes,
+                title=self._title(performance=performance, at=at),
                 build=self._build,
                 label=audit.test if audit else self._label,
                 audit=audit,

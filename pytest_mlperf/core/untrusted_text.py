@@ -153,8 +153,10 @@ def meant(word: str, words: Iterable[str]) -> str:
 
 
 def closest(word: str, words: Iterable[str], cutoff: float = 0.5) -> str:
-    """Return the most similar word, or "" if none is similar."""
-    return next(iter(difflib.get_close_matches(word, list(words), n=1, cutoff=cutoff)), "")
+    """Return the most similar word, or "" if none is similar; dashes of options do not count."""
+    plain = {one.lstrip("-"): one for one in words}
+    close = difflib.get_close_matches(word.lstrip("-"), list(plain), n=1, cutoff=cutoff)
+    return plain[close[0]] if close else ""
 
 
 _REPR = reprlib.Repr()

@@ -90,16 +90,18 @@ def family(everyone: Mapping[Key, ProcessUsage], leader: int) -> set[int]:
 LOCAL_HOSTS = {"localhost", "127.0.0.1", "::1", "0.0.0.0"}  # noqa: S104 - compared, nothing is bound
 
 
-def port_here(url: object) -> int | None:
-    """Return the port of a server on this machine; None if the URL names none."""
+def port_here(url: object) -> int | str | None:
+    """Return the port, or the socket's path, of a server here; None if the URL names none."""
     with contextlib.suppress(ValueError):
         server = urlsplit(str(url or ""))
+        if server.scheme == "unix":
+            return server.path
         if server.hostname in LOCAL_HOSTS:
             return server.port or {"https": 443}.get(server.scheme, 80)
     return None
 
 
-LISTENING_STATE = "0A"
+LISTENING_STATE, LISTENING_UNIX_FLAG = "0A", "00010000"
 
 PROXIES = {
     *("docker-proxy", "rootlessport", "conmon", "pasta", "slirp4netns", "gvproxy"),
@@ -122,19 +124,31 @@ PROXIES = {
 """Processes that listen for a container or another machine, not for their own children."""
 
 
-def listeners(root: Path, port: int) -> set[int]:
-    """Return the pids that listen on a TCP port; none if hidden or if a proxy listens."""
+def listeners(root: Path, port: int | str) -> set[int]:
+    """Return the pids that listen on a TCP port or a Unix socket; none if a proxy does."""
     sockets = set()
-    for line in (*_lines(root / "proc/net/tcp"), *_lines(root / "proc/net/tcp6")):
-        fields = line.split()
-        if len(fields) > 9 and fields[3] == LISTENING_STATE and fields[1].endswith(f":{port:04X}"):
-            sockets.add(f"socket:[{fields[9]}]")
+    if isinstance(port, str):
+        for line in _lines(root / "proc/net/unix"):
+            fields = line.split(maxsplit=7)
+            if fields[7:] == [port] and fields[3] == LISTENING_UNIX_FLAG:
+                sockets.add(f"socket:[{fields[6]}]")
+    else:
+        sockets = _tcp_listeners(root, port)
     pids = {pid for pid in _numbers(root / "proc") if sockets & _open_files(root, pid)}
     names = {each.name for (pid, _), each in processes(root).items() if pid in pids}
     # A proxy in Python has an interpreter's name.
     words = (word for pid in pids for word in _read(root / f"proc/{pid}/cmdline").split(b"\0")[:3])
     names |= {word.decode("utf-8", "replace").rpartition("/")[2] for word in words}
     return set() if names & PROXIES else pids
+
+
+def _tcp_listeners(root: Path, port: int) -> set[str]:
+    sockets = set()
+    for line in (*_lines(root / "proc/net/tcp"), *_lines(root / "proc/net/tcp6")):
+        fields = line.split()
+        if len(fields) > 9 and fields[3] == LISTENING_STATE and fields[1].endswith(f":{port:04X}"):
+            sockets.add(f"socket:[{fields[9]}]")
+    return sockets
 
 
 def _open_files(root: Path, pid: int) -> set[str]:
@@ -242,7 +256,7 @@ class Watch:
         leader: int,
         *,
         session: int | None = None,
-        port: int | None = None,
+        port: int | str | None = None,
         root: Path = LINUX,
         cores: Collection[int] | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -252,7 +266,7 @@ class Watch:
         Args:
             leader: A pid; its descendants are watched too.
             session: Another pid that is watched with its descendants, see `session_of`.
-            port: Port of a server on this machine that works for the leader; None if there is none.
+            port: Port or socket's path of a server here that works for the leader, or None.
             cores: Default: the cores that this thread may use now, so call this before an engine
                 binds its threads.
         """

@@ -39,8 +39,8 @@ TABLE: Mapping[str, tuple[Understood, ...]] = {
         # 0.20.0 to 0.23.0: int() of each entry.
         Understood(
             refused={
-                "GPU UUID": "accepts only numbers, and GPUs have numbers only if none of the machine "
-                "is divided by MIG and this user may query all; otherwise use vLLM 0.24 or newer",
+                "GPU UUID": "accepts only numbers; GPUs have numbers only if none is divided by "
+                "MIG and this user may query all of them; otherwise use vLLM 0.24 or newer",
                 "MIG UUID": f"accepts only numbers, and a MIG instance has none; {_WHOLE}",
             }
         ),

@@ -25,7 +25,7 @@ from pytest_mlperf.plugin.options import (
     add_options,
     read_options,
     run_id,
-    unknown_options,
+    unknown_option,
 )
 
 if TYPE_CHECKING:
@@ -57,9 +57,11 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
 
 def pytest_load_initial_conftests(early_config: pytest.Config, args: Sequence[str]) -> None:
     addons = addons_of(early_config)
-    if addons.errors and (unknown := unknown_options(args, addons.options)):
+    unknown, like = unknown_option(args, addons.options)
+    if unknown and (like or addons.errors):
         # It may be an option of the broken add-on, which pytest alone does not name.
-        raise pytest.UsageError("; ".join([f"unknown option {unknown[0]}", *addons.errors]))
+        hint = [f"did you mean {like}?"] if like else []
+        raise pytest.UsageError("; ".join([f"unknown option {unknown}", *hint, *addons.errors]))
 
 
 def pytest_configure(config: pytest.Config) -> None:

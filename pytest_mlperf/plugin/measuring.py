@@ -52,7 +52,7 @@ class Live:
     """Write progress past pytest's capture; an xdist worker sends only lines on long waits.
 
     Attributes:
-        seconds: Estimated duration of each planned case, by suite file and case id.
+        seconds: Shortest duration of each planned case, by suite file and case id.
     """
 
     def __init__(self, config: pytest.Config) -> None:
@@ -75,18 +75,24 @@ class Live:
             return int(self._writer.fullwidth) if self._writer else 80
 
     def estimate(self) -> list[str]:
-        """Return a line with the estimated duration of the session; [] without a plan."""
+        """Return a line with the shortest duration of the session; [] without a plan."""
         if not self.seconds:
             return []
-        about = duration(sum(self.seconds.values()))
-        return [f"mlperf: {plural(len(self.seconds), 'case')}, about {about}"]
+        least = duration(sum(self.seconds.values()))
+        return [
+            f"mlperf: {plural(len(self.seconds), 'case')}, at least {least}; loading, accuracy "
+            "passes and further runs come on top"
+        ]
 
     def begin(self, planned: Testable) -> None:
         """Note that the measurement of a case begins."""
         self._begun.setdefault((planned.path, planned.case.id), time.monotonic())
 
     def _position(self) -> str:
-        """Return "case 3 of 20, about 9 min left: "; "" without a plan."""
+        """Return "case 3 of 20, about 9 min left: "; "" without a plan.
+
+        Until a case has ended, the time left is a lower bound.
+        """
         if len(self.seconds) < len(self._begun) or not self._begun:
             return ""
         begun = list(self._begun.values())
@@ -96,7 +102,8 @@ class Live:
             (time.monotonic() - begun[-1]) / pace, self.seconds[[*self._begun][-1]]
         )
         left_s = (sum(self.seconds.values()) - spent) * pace
-        left = f", about {duration(left_s)} left" if left_s >= 1 else ""
+        about = "about" if passed else "at least"
+        left = f", {about} {duration(left_s)} left" if left_s >= 1 else ""
         return f"case {len(begun)} of {len(self.seconds)}{left}: "
 
     def __enter__(self) -> Self:

@@ -32,6 +32,8 @@ MAX_RUNS = 1000
 def handicap(text: str) -> float:
     """Parse a share of speed: "50%" or 0.5."""
     share = float(text.removesuffix("%").strip()) / (100 if text.endswith("%") else 1)
+    if 1 <= share < 100 and not text.endswith("%"):
+        raise MlperfError(f"{text!r} is not below 100%; did you mean '{text}%'?")
     if not 0 <= share < 1:
         raise ValueError
     return share
@@ -429,11 +431,17 @@ def settings_of(options: Options) -> dict[str, str]:
     }
 
 
-def unknown_options(args: Iterable[str], added: Mapping[str, SessionOption]) -> list[str]:
-    """Return arguments that look like unknown options of this plugin."""
+def unknown_option(args: Iterable[str], added: Mapping[str, SessionOption]) -> tuple[str, str]:
+    """Return the first unknown option of this plugin, or "", and an option that is like it."""
     names = {_as_option(name) for name in (*OPTION_NAMES, *added)}
-    words = [str(word).partition("=")[0] for word in args]
-    return [word for word in words if word.startswith("--mlperf-") and word not in names]
+    words = (str(word).partition("=")[0] for word in args)
+    unknown = (word for word in words if word.startswith(PREFIX) and word not in names)
+    if not (word := next(unknown, "")):
+        return "", ""
+    from pytest_mlperf.core.untrusted_text import closest
+
+    plain = {name.removeprefix(PREFIX): name for name in names}
+    return word, plain.get(closest(word.removeprefix(PREFIX), plain, cutoff=0.7), "")
 
 
 def set_on_command_line(config: pytest.Config) -> Iterator[tuple[str, str]]:
@@ -453,8 +461,11 @@ def _in_words(value: object) -> str:
     return "not set" if value is None else str(value)
 
 
+PREFIX = "--mlperf-"
+
+
 def _as_option(name: str) -> str:
-    return "--mlperf-" + name.replace("_", "-")
+    return PREFIX + name.replace("_", "-")
 
 
 BARE_OPTIONS: Mapping[str, Collection[str]] = {

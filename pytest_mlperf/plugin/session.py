@@ -51,7 +51,7 @@ from pytest_mlperf.plugin.resume import SessionProgress
 from pytest_mlperf.plugin.selection import Selection
 from pytest_mlperf.plugin.suspicion import Suspicion
 from pytest_mlperf.reports.causes import causes
-from pytest_mlperf.reports.costs import USUAL_RUNS, cost_of
+from pytest_mlperf.reports.costs import cost_of
 from pytest_mlperf.reports.terminal import text
 from pytest_mlperf.reports.terminal.advice import JUDGE
 from pytest_mlperf.run.project import commit_of, ignored_in_git
@@ -123,7 +123,7 @@ class MlperfSession:
                 kind = kind_of(item)
                 self.kinds.setdefault((planned.path, planned.case.id), set()).add(kind)
                 self.plan.append(planned)
-                runs = USUAL_RUNS if self.options.update is None else self.options.baseline_runs
+                runs = 1 if self.options.update is None else self.options.baseline_runs
                 key = planned.path, planned.case.id
                 if key not in self.live.seconds:
                     self.live.seconds[key] = cost_of(planned, {}).usual_s(runs)

@@ -123,6 +123,7 @@ class ProcessTask:
         target_qps: Rate to offer; None lets the worker probe it.
         ask: Accuracy pass to make afterwards, or None; dummy weights have no accuracy.
         number: Number of the process in the case, part of its folder's name.
+        title: Its name in lines of progress, "run 2 of at most 5".
         label: Label in its folder's name; a baseline's build has one of its own.
         warmup: Whether its run is a warm-up: short, without power samples, and not counted.
         audit: Compliance test, whose figures are never recorded as a baseline.
@@ -132,6 +133,7 @@ class ProcessTask:
     performance: bool
     ask: Ask | None
     number: int
+    title: str
     build: Build | None = None
     label: str = ""
     warmup: bool = False
@@ -157,14 +159,12 @@ def measure(
     unscorable = job.scoring.problems if task.ask else ()
     require(unscorable)
     unscored = [RunError(one.part, str(one.error)) for one in unscorable if one.part == "scorer"]
-    most = f" of at most {conditions.max_runs}" * (task.number <= (conditions.max_runs or 0))
-    title = WARM_UP if task.warmup else f"run {task.number}{most}"
     case = _Measured(
         job=job,
         conditions=conditions,
         task=task,
         folder=new_folder(conditions.folder, f"{job.case.id}.{task.folder}"),
-        progress=WorkerProgress(job, title, show),
+        progress=WorkerProgress(job, task.title, show),
     )
     evidence, accuracy, placement = _work(case, unscored)
     if isinstance(job, Job):
@@ -457,6 +457,7 @@ def _warmed(
         performance=True,
         ask=None,
         number=1,
+        title=WARM_UP,
         build=task.build,
         label=WARM_UP,
         warmup=True,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import socket
 import subprocess
 import time
@@ -20,7 +21,15 @@ from pytest_mlperf.core.untrusted_text import broken
 from pytest_mlperf.hardware import probe
 from pytest_mlperf.hardware.contention import LINUX, listeners
 from pytest_mlperf.hardware.machine import Machine
-from pytest_mlperf.hardware.server import PAGES, START_METRIC, Answers, counts_of, identified
+from pytest_mlperf.hardware.server import (
+    PAGES,
+    START_METRIC,
+    counts_of,
+    identified,
+    of_exporter,
+    of_kubernetes,
+    of_probe,
+)
 from pytest_mlperf.processes import ChildProcess
 from pytest_mlperf.run.scraping import MetricsPage, PageError
 
@@ -32,6 +41,9 @@ MAX_OUTPUT_BYTES = 8 * 2**20
 
 KILL_WAIT_SECONDS = 5.0
 WATCH_SECONDS = 0.25
+API_PATH = re.compile(r"(/v\d+)?(/(chat/)?completions)?/?(\?.*)?$")
+"""End of a url that pages about the server do not have."""
+
 METRICS = (POWER_METRIC, ENERGY_METRIC)
 CONNECTIONS = 3
 """Number of connections that look for several servers behind one url."""
@@ -94,23 +106,19 @@ class ServerSources:
     kubernetes: str = ""
 
     def ask(self) -> ServerIdentity:
-        """Ask all sources; raise RunError if one fails or if two contradict each other."""
-        pages, headers, starts = _pages(self.url)
-        pods = nodes = None
+        """Ask all sources; raise RunError if one fails, answers nonsense or contradicts another."""
+        reports = {}
+        if self.probe:
+            answer = _json_line(output_of("the probe", self.probe, _script()))
+            reports["probe"] = of_probe(answer, self.accelerator, self.url)
+        if self.exporter:
+            reports["exporter"] = of_exporter(_page(self.exporter), self.gpus, self.accelerator)
         if self.kubernetes:
-            pods, nodes = _kubernetes(*self.kubernetes.split("/", 1))
-        answers = Answers(
-            probe=_json_line(output_of("the probe", self.probe, _script())) if self.probe else None,
-            exporter=_page(self.exporter) if self.exporter else None,
-            chosen=self.gpus,
-            pods=pods,
-            nodes=nodes,
-            pages=pages,
-            headers=headers,
-            starts=starts,
-            time_s=time.monotonic(),
+            reports["kubernetes"] = of_kubernetes(*_kubernetes(*self.kubernetes.split("/", 1)))
+        pages, headers, starts = _pages(self.url)
+        return identified(
+            self.url, self.accelerator, reports, pages, headers, starts, time_s=time.monotonic()
         )
-        return identified(self.url, self.accelerator, answers)
 
     def machine(self, client: Machine) -> Machine:
         """Return the machine on which the server runs, which may be `client`.
@@ -136,6 +144,8 @@ class ServerSources:
         """Whether a process on this machine, not a tunnel, listens at the url."""
         parts = urlsplit(self.url)
         port = parts.port or {"https": 443}.get(parts.scheme, 80)
+        if parts.scheme == "unix":
+            return bool(listeners(LINUX, parts.path))
         return is_own_address(self.url) and bool(listeners(LINUX, port))
 
 
@@ -224,8 +234,8 @@ def _page(url: str) -> bytes:
 
 
 def _pages(url: str) -> tuple[dict[str, bytes], dict[str, str], frozenset[float]]:
-    """Return a server's pages, their headers, and start times from several connections."""
-    base = (url if "://" in url else f"http://{url}").rstrip("/").removesuffix("/v1")
+    """Return the server's pages and their headers, and start times of several connections."""
+    base = API_PATH.sub("", url if "://" in url else f"http://{url}")
     pages: dict[str, bytes] = {}
     headers: dict[str, str] = {}
     starts: set[float] = set()

@@ -195,8 +195,9 @@ class Planned:
 
     @property
     def url(self) -> str:
-        """Address of the running server that the case measures; "" if it measures none."""
-        url = self.options.get("url") if registry.is_client(self.engine.use) else None
+        """Address of the running server that it measures; "" without one."""
+        is_client = bool(self.engine.server) or registry.is_client(self.engine.use)
+        url = self.options.get("url") if is_client else None
         return os.path.expandvars(url) if isinstance(url, str) else ""
 
     @property

@@ -260,7 +260,14 @@ def _words(value: object) -> object:
 Probe = Annotated[
     CommandLine,
     BeforeValidator(_words),
-    WithJsonSchema({"type": ["string", "array"], "items": {"type": "string"}, "minItems": 1}),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string"},
+                {"type": "array", "items": {"type": "string"}, "minItems": 1},
+            ]
+        }
+    ),
 ]
 
 

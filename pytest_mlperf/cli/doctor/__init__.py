@@ -339,8 +339,11 @@ def _suite_document(suite: SuiteState) -> dict[str, Any]:
     return {**content, "path": relative(suite.path.absolute()), "cases": cases}
 
 
-MAX_LINES, LAST_LINES = 25, 4
-"""Maximum lines without --all, and the number of last lines that are always kept."""
+MAX_LINES = 25
+"""Maximum lines without --all."""
+
+CONTINUED = " " * 6
+"""Indentation of a line that continues the text above it."""
 
 
 def brief(checks: Sequence[Check]) -> list[Check]:
@@ -355,12 +358,18 @@ def brief(checks: Sequence[Check]) -> list[Check]:
 
 
 def shortened(text: Sequence[str]) -> list[str]:
-    """Cut a page to `MAX_LINES` lines, but keep its end with the verdict."""
+    """Cut a page to `MAX_LINES` lines between two texts; keep its end with the verdict."""
     if len(text) <= MAX_LINES:
         return list(text)
-    first = MAX_LINES - LAST_LINES - 1
-    more = f"  ... {len(text) - MAX_LINES + 1} more lines: pytest-mlperf doctor --all"
-    return [*text[:first], more, *text[-LAST_LINES:]]
+    end = len(text) - text[::-1].index("") - 1
+    first = MAX_LINES - (len(text) - end) - 1
+    while text[first].startswith(CONTINUED):
+        first -= 1
+    return [
+        *text[:first],
+        f"  ... {end - first} more lines: pytest-mlperf doctor --all",
+        *text[end:],
+    ]
 
 
 def lines(

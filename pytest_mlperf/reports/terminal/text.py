@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from pytest_mlperf.core.case import Kind, Scenario
 from pytest_mlperf.core.guarantees import MISSING_OPTION, REPLACE_OPTIONS
+from pytest_mlperf.core.notes import Note
 from pytest_mlperf.core.numbers import duration, plural
 from pytest_mlperf.core.reason import ranges_of
 from pytest_mlperf.core.results import IMPORTED, UNVERIFIED_LABEL, CaseResult, Results
@@ -332,6 +333,7 @@ def _sentences(results: Results) -> Iterator[tuple[str, str, str]]:
     }
     of_case = Counter(case for case, _ in changes)
     many = len(results.cases) > MAX_LISTED_TESTS
+    loads: list[tuple[float, str, str]] = []
     for result in results.cases:
         verdict, case = result.verdict, result.verdict.case.id
         advice = {
@@ -350,8 +352,20 @@ def _sentences(results: Results) -> Iterator[tuple[str, str, str]]:
             continue
         if since := changed(verdict, apart=of_case[case] > 1):
             yield "changed", case, since
+        loads += [
+            (share, case, sentence(note))
+            for note in verdict.notes
+            if isinstance(note, Note) and note.key == "not_idle"
+            if isinstance(share := note.values.get("share"), float)
+        ]
+        loads_told = {text for *_, text in loads}
         for note in lines_of(verdict):
-            yield "note", case, without_file(verdict, note) if many else note
+            if note not in loads_told:
+                yield "note", case, without_file(verdict, note) if many else note
+    if loads:
+        _, case, text = max(loads)
+        others = len({each for _, each, _ in loads} - {case})
+        yield "note", case, text + (f"; less in {plural(others, 'other case')}" if others else "")
 
 
 def _counts(results: Results) -> str:

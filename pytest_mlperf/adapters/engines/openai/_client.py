@@ -13,11 +13,13 @@ from pytest_mlperf import Dataset
 from pytest_mlperf.adapters.connections import Connections, Exchange, NoConnection
 from pytest_mlperf.adapters.engines import engine_error, refused_sample
 from pytest_mlperf.adapters.engines.llm.generation import TokenPrompts
+from pytest_mlperf.adapters.engines.openai._address import Address, Secrets
 from pytest_mlperf.adapters.engines.openai._events import (
     EventStream,
     Failed,
     StreamedAnswer,
     error_text,
+    has_data,
     refused,
 )
 from pytest_mlperf.adapters.engines.openai._salt import Count, Salt, SaltPlace, salt_for
@@ -48,8 +50,8 @@ class Listener:
 
     __slots__ = ()
 
-    def heard(self) -> None:
-        """Handle data from the server."""
+    def heard(self, *, comments: bool = False) -> None:
+        """Note that the server sent data, or only `comments`."""
 
     def tokens(self, count: int) -> None:
         """Handle `count` new tokens."""
@@ -61,21 +63,25 @@ class Listener:
 class Client:
     """Send requests to one server on one event loop."""
 
-    def __init__(self, url: str, path: str, key: str | None, timeout_s: float) -> None:
-        self.url = url
-        self._key = key
+    def __init__(
+        self, address: Address, path: str, secrets: Mapping[str, str], timeout_s: float
+    ) -> None:
+        """Prepare requests to `path` of the API; `secrets` are headers that are never shown."""
+        self.url, self.api = address.root, address.api
+        self.path, self.sends = f"{self.api}{path}", " and ".join(secrets)
+        self._query = address.query
+        self._secrets = Secrets(secrets.values())
         self._timeout_s = timeout_s
-        self._connections = Connections(url)
+        self._connections = Connections(self.url)
         headers = {
             "Host": self._connections.host,
             "User-Agent": "pytest-mlperf",
             "Accept-Encoding": "identity",  # compressed data comes late
+            **secrets,
         }
-        if key is not None:
-            headers["Authorization"] = f"Bearer {key}"
         self._headers = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         self._post = (
-            f"POST {self._connections.path}{path} HTTP/1.1\r\n{self._headers}"
+            f"POST {self._connections.path}{self.path}{self._query} HTTP/1.1\r\n{self._headers}"
             "Accept: text/event-stream\r\nContent-Type: application/json\r\nContent-Length: "
         ).encode()
         self.open, self.close = self._connections.open, self._connections.close
@@ -120,7 +126,8 @@ class Client:
     async def get(self, path: str, longest_s: float = PAGE_TIMEOUT_SECONDS) -> bytes:
         """Return a page of the server; raise Failed if it is missing, late or too large."""
         limit_s = min(self._timeout_s, longest_s)
-        request = f"GET {self._connections.path}{path} HTTP/1.1\r\n{self._headers}\r\n".encode()
+        target = f"{self._connections.path}{path}{self._query}"
+        request = f"GET {target} HTTP/1.1\r\n{self._headers}\r\n".encode()
         page = _Page(path)
         try:
             async with asyncio.timeout(limit_s):
@@ -135,10 +142,8 @@ class Client:
         return bytes(page.content)
 
     def mask(self, text: str) -> str:
-        """Return a server's text as one line without the key and control characters."""
-        text = " ".join(text.split())
-        if self._key is not None:
-            text = text.replace(self._key, "***")
+        """Return a server's text as one line without secrets and control characters."""
+        text = " ".join(self._secrets.mask(text).split())
         text = "".join(sign if sign.isprintable() else "\ufffd" for sign in text)
         return text[:MAX_QUOTED_CHARACTERS] + ("…" if len(text) > MAX_QUOTED_CHARACTERS else "")
 
@@ -181,9 +186,12 @@ class Streamed(Exchange):
         if self._refusal is not None:
             self._refusal.data(data)
             return
-        self._listener.heard()
-        if not self._done:
-            self._take(self._events.feed(data))
+        if self._done:
+            self._listener.heard()
+            return
+        block = self._events.feed(data)
+        self._listener.heard(comments=not has_data(block or self._events.rest))
+        self._take(block)
 
     def end(self) -> None:
         if self._refusal is not None:
@@ -249,6 +257,15 @@ def encode(fields: Mapping[str, Any]) -> bytes:
             f"a request cannot be sent: its text has a lone surrogate, near {text!a}; correct "
             "the data set, or served_model",
         ) from None
+
+
+LENGTH_FIELDS = ("max_tokens", "max_completion_tokens")
+"""Fields of a request with the maximum length of its answer; a server takes one or both."""
+
+
+def length_field(fields: Mapping[str, Any]) -> str:
+    """Return the field that limits the length of an answer."""
+    return next(name for name in LENGTH_FIELDS if name in fields)
 
 
 def _so_far(answer: StreamedAnswer) -> str:
@@ -402,7 +419,7 @@ class Bodies:
         seed, fewest = self.seed_of(index), fields.get("min_tokens")
         changed = {} if seed is None else {"seed": seed}
         if length is not None:
-            changed |= {"max_tokens": length}
+            changed |= {length_field(fields): length}
             changed |= {} if fewest is None else {"min_tokens": min(fewest, length)}
         return changed
 

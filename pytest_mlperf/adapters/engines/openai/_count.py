@@ -45,6 +45,12 @@ class ReferenceCount:
             for id_, pieces in others.items()
         }
 
+    def count(self, pieces: Sequence[Piece]) -> int:
+        """Return the tokens of one answer."""
+        if all(kind == "text" for kind, _ in pieces):
+            return self._lengths([joined(text for _, text in pieces)])[0]
+        return self._message(pieces)
+
     def _lengths(self, texts: Sequence[str]) -> list[int]:
         if not texts:
             return []

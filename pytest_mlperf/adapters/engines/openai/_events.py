@@ -46,8 +46,11 @@ VISIBLE = re.compile(
 MAX_QUOTED_BYTES = 120
 
 MAX_NAME_CHARACTERS = 200
-FINISHES = frozenset({"stop", "length", "eos_token", "tool_calls", "function_call"})
-"""Reasons why a complete answer ends: at an end token, at max_tokens, or with calls of tools."""
+STOPS = frozenset({"stop", "eos_token", "stop_sequence"})
+"""Names of an end at an end token or a stop sequence; the last two are of TGI."""
+
+FINISHES = STOPS | {"length", "tool_calls", "function_call"}
+"""Reasons why a complete answer ends: as `STOPS`, at max_tokens, or with calls of tools."""
 
 
 class Failed(Exception):
@@ -66,35 +69,39 @@ def refused(status: int, reason: str) -> Failed:
 
 
 class EventStream:
-    """Split a stream of bytes into whole events; lines end with LF, CRLF or CR."""
+    """Split a stream of bytes into whole events; lines end with LF, CRLF or CR.
 
-    __slots__ = ("_after_cr", "_begun", "_rest")
+    Attributes:
+        rest: Beginning of an event that is not complete.
+    """
+
+    __slots__ = ("_after_cr", "_begun", "rest")
 
     def __init__(self) -> None:
-        self._rest = b""
+        self.rest = b""
         self._begun = self._after_cr = False
 
     def feed(self, data: bytes) -> bytes:
         """Return the events that `data` completes, their lines ended by LF."""
         if self._after_cr or b"\r" in data:
             data = self._line_feeds(data)
-        if self._rest:
-            data = self._rest + data
+        if self.rest:
+            data = self.rest + data
         if not self._begun and len(data) >= len(BOM):
             data = data.removeprefix(BOM)
             self._begun = True
         end = data.rfind(b"\n\n") + 2
         if end == 1:
-            self._rest = data
+            self.rest = data
         else:
-            data, self._rest = data[:end], data[end:]
-        if len(self._rest) > MAX_EVENT_BYTES:
+            data, self.rest = data[:end], data[end:]
+        if len(self.rest) > MAX_EVENT_BYTES:
             raise Failed("malformed event", f"it has more than {MAX_EVENT_BYTES >> 20} MiB")
         return data if end > 1 else b""
 
     def close(self) -> bytes:
         """Return the last event if the server left out the empty line after it, else b""."""
-        rest, self._rest = self._rest.removeprefix(BOM).strip(b"\n"), b""
+        rest, self.rest = self.rest.removeprefix(BOM).strip(b"\n"), b""
         last = payload(rest) if rest.startswith(b"data:") else b""
         # An incomplete event is not malformed: the stream ended early.
         return rest + b"\n\n" if last == END or last.endswith(b"}") else b""
@@ -105,6 +112,11 @@ class EventStream:
             data = data.removeprefix(b"\n")
         self._after_cr = data.endswith(b"\r")
         return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+
+
+def has_data(events: bytes) -> bool:
+    """Check whether whole events, or the beginning of one, are more than comments."""
+    return events.startswith(b"data:") or b"\ndata:" in events
 
 
 def payload(block: bytes) -> bytes:

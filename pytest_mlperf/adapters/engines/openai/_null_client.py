@@ -16,6 +16,7 @@ from pytest_mlperf.adapters.connections import new_loop
 from pytest_mlperf.adapters.engines import engine_error
 from pytest_mlperf.adapters.engines.llm.generation import Generation
 from pytest_mlperf.adapters.engines.llm.streaming import Streams
+from pytest_mlperf.adapters.engines.openai._address import Address
 from pytest_mlperf.adapters.engines.openai._client import Bodies, Body, Client
 from pytest_mlperf.adapters.engines.openai._events import StreamedAnswer
 from pytest_mlperf.adapters.engines.openai._traffic import Checks, Traffic
@@ -104,7 +105,7 @@ class NullClient(Engine):
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as undo:
             url = undo.enter_context(null_server(**self._answers))
-            client = Client(url, self._path, None, self._timeout_s)
+            client = Client(Address(root=url), self._path, {}, self._timeout_s)
             self._traffic = Traffic(client, None, self._timeout_s)
             checks = Uncounted(self._generation, watch_ends=False)
             self._traffic.use(self._bodies, checks, self._generation, None, None)

@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 from pytest_mlperf import Dataset, EnvironmentFault, MlperfError, SuiteError
 from pytest_mlperf.adapters.engines import engine_error, refused_sample, require_module
 from pytest_mlperf.adapters.engines.openai import OpenAiEngine, OpenAiOptions
+from pytest_mlperf.adapters.engines.openai._address import Address, Secrets
 from pytest_mlperf.adapters.engines.serving import UNKNOWN_END, ServerProcess, last_lines
 from pytest_mlperf.extension import (
     END_EVENT,
@@ -112,6 +113,8 @@ class EndpointsOptions(OpenAiOptions):
             "temperature": self.is_drawn,
             'count_tokens = "reference"': self.count_tokens == "reference",
             "session_header": self.session_header,
+            "headers_env": self.headers_env,
+            "url": self.url is not None and not _is_plain(Address.of(self.url, self.api)),
             "clients": self.processes > 1,
             "min_new_tokens": self.min_new_tokens != 1 and self.api == "chat",
         }
@@ -372,7 +375,7 @@ class EndpointsEngine(OpenAiEngine):
         window = _WindowEnd(folder / EVENTS_FILE) if scores else None
         log.write_bytes(b"")
         command = [*self._ours.client, "-m", "inference_endpoint.main", "benchmark"]
-        environment = {**_environment(), **({KEY: self._key} if self._key else {})}
+        environment = {**_environment(), **self._key}
         with contextlib.ExitStack() as stack:
             arguments = ["from-config", "-c", str(config)]
             process = ServerProcess([*command, *arguments], environment, log, title="the client")
@@ -400,10 +403,19 @@ class EndpointsEngine(OpenAiEngine):
         if end:
             raise self._broke(log, ended(int(end)))
 
+    @property
+    def _key(self) -> dict[str, str]:
+        header = self._secrets.get("Authorization")
+        return {} if header is None else {KEY: header.removeprefix("Bearer ")}
+
     def _broke(self, log: Path, how: str) -> Exception:
-        lines = last_lines(log)
+        lines = last_lines(log, Secrets(self._secrets.values()).mask)
         tail = f"; its log {log} ends: {' | '.join(lines)}" if lines else f"; its log is {log}"
         return engine_error(f"MLCommons' client {how}{tail}", str(log))
+
+
+def _is_plain(address: Address) -> bool:
+    return not address.root.startswith("unix:") and (address.api, address.query) == ("/v1", "")
 
 
 def _are_tables(value: object) -> bool:
