@@ -279,7 +279,7 @@ def end_with_stdin() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the benchmark; print the results as one line of JSON."""
+    """Run the micro-benchmark; print the results as one line of JSON."""
     end_with_stdin()
     warnings.simplefilter("ignore")  # libraries warn when imported
     parser = argparse.ArgumentParser(prog="python -m pytest_mlperf.hardware.control")

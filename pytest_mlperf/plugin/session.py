@@ -187,7 +187,7 @@ class MlperfSession:
 
     @cached_property
     def holding(self) -> Holding:
-        """Deferred tests of the session; only if `holds`."""
+        """Plugin that defers tests to the end of the session; used only if `holds`."""
         return Holding(self)
 
     @property
