@@ -94,7 +94,7 @@ class Hardware:
 
     @property
     def in_words(self) -> str:
-        """Number and product: "8 x NVIDIA H200"."""
+        """Number and product of the accelerators: "8 x NVIDIA H200"."""
         count, name = self.properties.get("gpus"), self.properties.get("gpu")
         return f"{count or 1} x {name}" if name else str(self.properties.get("cpu", "no GPU"))
 
@@ -261,7 +261,7 @@ def _units(gpus: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def of_exporter(page: bytes, chosen: Sequence[str], accelerator: str) -> Hardware:
-    """Return the GPUs of an exporter's page; raise RunError if it shows none or too few."""
+    """Return the GPUs on an exporter's page; raise RunError if there are none or too few."""
     gpus: dict[str, dict[str, str]] = {}
     joules: dict[str, float] = {}
     limits: dict[str, float] = {}
@@ -317,7 +317,7 @@ def counts_of(pods: bytes) -> dict[str, int]:
 
 
 def of_kubernetes(pods: bytes, nodes: bytes) -> Hardware:
-    """Return the accelerators of pods by the labels of their nodes; raise RunError if unknown."""
+    """Return the accelerators of pods, by labels of their nodes; raise RunError if unknown."""
     by_node = counts_of(pods)
     try:
         labels = {
@@ -357,7 +357,7 @@ def of_kubernetes(pods: bytes, nodes: bytes) -> Hardware:
 
 @cache
 def known_class(product: str) -> str:
-    """Return the class of a product of the table of GPUs; "" if it is not there."""
+    """Return the accelerator class of a product by the table of GPUs; "" if it is not there."""
     gpu = find_gpu(product.replace("-", " ").upper())
     return gpu.accelerator if gpu else ""
 
@@ -367,7 +367,7 @@ def _items(document: Any) -> list[Any]:
 
 
 def of_server(pages: Mapping[str, bytes], headers: Mapping[str, str]) -> Hardware | None:
-    """Return the hardware that a server itself reports: TGI's header, NIM's manifest; or None."""
+    """Return the hardware in TGI's header or NIM's manifest, or None."""
     match = re.fullmatch(r"(?:(\d+)-)?(\D.*)", headers.get("x-compute-type", ""))
     name = match[2].upper() if match and not match[2].startswith(("cpu", "gpu")) else ""
     count = int(match[1] or 1) if match else None

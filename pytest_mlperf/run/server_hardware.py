@@ -106,7 +106,7 @@ class ServerSources:
     kubernetes: str = ""
 
     def ask(self) -> ServerIdentity:
-        """Ask all sources; raise RunError if one fails, answers nonsense or contradicts another."""
+        """Ask all sources; raise RunError if one fails or if two contradict each other."""
         reports = {}
         if self.probe:
             answer = _json_line(output_of("the probe", self.probe, _script()))
@@ -234,7 +234,7 @@ def _page(url: str) -> bytes:
 
 
 def _pages(url: str) -> tuple[dict[str, bytes], dict[str, str], frozenset[float]]:
-    """Return the server's pages and their headers, and start times of several connections."""
+    """Return a server's pages, their headers, and start times from several connections."""
     base = API_PATH.sub("", url if "://" in url else f"http://{url}")
     pages: dict[str, bytes] = {}
     headers: dict[str, str] = {}
