@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from statistics import fmean
 
 from pytest_mlperf.core.history import CaseHistory
-from pytest_mlperf.core.numbers import change, interval, plural, quantity
-from pytest_mlperf.reports.rows import title
+from pytest_mlperf.core.metrics import title
+from pytest_mlperf.core.numbers import change, interval, quantity
+from pytest_mlperf.extension import plural
 from pytest_mlperf.reports.terminal.layout import paragraphs, table
 
 ROWS = 20

@@ -8,18 +8,18 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from pytest_mlperf.core.baseline import differences
-from pytest_mlperf.core.metrics import METRICS
-from pytest_mlperf.core.numbers import change, interval, plural, quantity
+from pytest_mlperf.core.metrics import title
+from pytest_mlperf.core.numbers import change, interval, quantity
 from pytest_mlperf.core.rulings.ruling import values
 from pytest_mlperf.core.rulings.sides import SPARE_SESSIONS, Pooled, pooled
 from pytest_mlperf.core.search import other_condition
 from pytest_mlperf.core.trend import TrendPoint, versions
+from pytest_mlperf.extension import METRICS, plural
 from pytest_mlperf.judge.formulas import raw
 from pytest_mlperf.judge.inputs import Direction
 from pytest_mlperf.judge.robustness import MAX_SPREAD_RATIO
 from pytest_mlperf.judge.rule_a import holm
 from pytest_mlperf.judge.rule_r import RuleR
-from pytest_mlperf.reports.rows import title
 from pytest_mlperf.reports.terminal.layout import fold, paragraphs, table
 
 CONFIDENCE = 0.95
@@ -96,7 +96,7 @@ def why_no_ratio(a: TrendPoint, b: TrendPoint, metric: str) -> tuple[str, ...]:
         "division": (a.division, b.division),
     }
     reasons = [
-        f"another {what}: {one} → {other}"
+        f"{what} differs: {one} → {other}"
         for what, (one, other) in pairs.items()
         if one != other and not (what == "division" and not (a.fingerprint and b.fingerprint))
     ]
@@ -109,14 +109,14 @@ def why_no_ratio(a: TrendPoint, b: TrendPoint, metric: str) -> tuple[str, ...]:
         reasons += filter(None, [other_condition(a.fingerprint, b.fingerprint)])
     data = [point.fingerprint.get("dataset") for point in (a, b)]
     if None not in data and data[0] != data[1]:
-        reasons.append(f"other data: dataset {str(data[0])[:8]}… → {str(data[1])[:8]}…")
+        reasons.append(f"data set differs: {str(data[0])[:8]}… → {str(data[1])[:8]}…")
     return (*reasons, *_metrics(a, b, metric))
 
 
 def _metrics(a: TrendPoint, b: TrendPoint, metric: str) -> list[str]:
     title = METRICS[metric].title
     return [
-        f"another metric: the baseline of {point.date} has no {title}; it has "
+        f"metric differs: the baseline of {point.date} has no {title}; it has "
         + ", ".join(METRICS[name].title for name in point.means if name in METRICS)
         for point in (a, b)
         if metric not in point.means
@@ -255,17 +255,17 @@ def _trend_notes(history: Trend) -> list[str]:
     steps = [step for step in history.steps if step.low is not None]
     if not steps:
         return []
-    notes = ["intervals hold the true change in 95 of 100 cases, by all runs of both sides"]
+    notes = ["95 % confidence intervals, from all runs of both sides"]
     if len(history.points) > 2:
         notes.append(
-            "better and worse are so among all changes here: where nothing changed, 1 trend of 20 "
-            "shows any"
+            "better and worse are corrected for the number of changes shown: if nothing "
+            "changed, 1 trend of 20 shows any"
         )
     if any(step.by_sessions is False for step in (*steps, history.total)):
         notes.append(
-            f"with fewer than {SPARE_SESSIONS + 2} sessions on both sides nothing shows what "
-            f"sessions differ by: they are taken to differ by {MAX_SPREAD_RATIO:g} times what runs "
-            "do, so such intervals are wide"
+            f"with fewer than {SPARE_SESSIONS + 2} sessions on both sides the variation "
+            f"between sessions is unknown: {MAX_SPREAD_RATIO:g} times that of runs is "
+            "assumed, so these intervals are wide"
         )
     return [*notes, history.noise]
 
@@ -275,7 +275,7 @@ def _total(history: Trend) -> str:
     if len(history.points) == 1:
         return "one accepted baseline: nothing to compare it with yet"
     if history.since is None:
-        return "no ratio to the last baseline may be formed"
+        return "the last baseline cannot be compared"
     ends = f"{history.versions[history.since]} → {history.versions[last]}"
     days = f"{history.points[history.since].date} to {history.points[last].date}"
     text = f"{title(history.metric)} {change(history.total.change or 0.0)}"

@@ -6,10 +6,11 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from pytest_mlperf.core.metrics import title
 from pytest_mlperf.core.numbers import plural
 from pytest_mlperf.core.verdict import SEVERITY, MetricVerdict, Outcome
 from pytest_mlperf.reports.failures import NO_DIFFERENCE
-from pytest_mlperf.reports.rows import metric_cells, title
+from pytest_mlperf.reports.rows import metric_cells
 from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.reports.terminal.layout import Row, fold, paragraph, paragraphs, table, unbroken
 

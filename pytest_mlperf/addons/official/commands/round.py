@@ -10,9 +10,7 @@ from typing import Any
 from pytest_mlperf import MlperfError
 from pytest_mlperf.cli.arguments import add
 from pytest_mlperf.cli.output import show, width
-from pytest_mlperf.core.case import Scenario
-from pytest_mlperf.core.numbers import duration
-from pytest_mlperf.core.untrusted_text import json_text, nearest
+from pytest_mlperf.extension import Scenario, duration, json_text, nearest
 from pytest_mlperf.reports.terminal.layout import fold, paragraphs, table
 from pytest_mlperf.rounds import (
     ROUNDS,
@@ -76,7 +74,7 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def _one(round_: Round, name: str) -> RoundWorkload:
-    """Return a workload by name; a target in the name selects it, else all are kept."""
+    """Return a workload by name; a target in the name selects that target."""
     workload = round_.find(name)
     if workload is None:
         raise MlperfError(
@@ -318,7 +316,7 @@ def full_name(workload: RoundWorkload) -> str:
 
 
 def limit(scenario: RoundScenario | None) -> str:
-    """Return the limits of latency, or of TTFT and TPOT; "-" if there are none."""
+    """Return the latency limits of a scenario as text, TTFT and TPOT if set; "-" if none."""
     if scenario is None:
         return "-"
     limits = (scenario.latency_limit_ms, scenario.ttft_limit_ms, scenario.tpot_limit_ms)
