@@ -42,7 +42,7 @@ class Relay:
         """Take the verdicts that a worker held back to be judged jointly, and its notices."""
         if notices is None:
             return
-        not_here, _, _, held, warnings, errors = notices
+        not_here, _, _, held, warnings, errors, *_ = notices
         self._state.addons.take(warnings, errors)
         for text in held:
             reports = [self._local(group, node, report) for report in json.loads(text)["reports"]]
