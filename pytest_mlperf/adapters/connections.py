@@ -43,7 +43,7 @@ HEAD_BYTES = 65_536
 
 
 class Exchange:
-    """Receive one answer in parts; an error of a method ends the request."""
+    """Receive the answer to one HTTP request in parts; an exception ends the request."""
 
     __slots__ = ()
 
@@ -59,11 +59,11 @@ class Exchange:
 
 
 class NoConnection(Exception):
-    """No address of the server accepts a connection."""
+    """Report that no address of the server accepts a connection."""
 
 
 class HttpConnection(asyncio.Protocol):
-    """One connection for successive requests.
+    """Send successive requests over one connection.
 
     Attributes:
         kept: Whether the connection can take another request.
@@ -202,7 +202,7 @@ class HttpConnection(asyncio.Protocol):
 
 
 class Connections:
-    """Connections to one server, one per request in flight; used on one event loop."""
+    """Manage connections to one server, one per request in flight, on one event loop."""
 
     def __init__(self, url: str, *, keeps: bool = True) -> None:
         """Store the address, or "unix:" and a socket's path; connect later.
@@ -228,11 +228,11 @@ class Connections:
 
     @property
     def keeps(self) -> bool:
-        """Whether connections are reused; False once `rest` saw the server close two of them."""
+        """Whether connections are reused; False once the server was seen to close two of them."""
         return self._hung_up < 2
 
     async def open(self) -> None:
-        """Prepare for connections; send nothing."""
+        """Prepare for connections on the running loop; send nothing."""
         self._loop = asyncio.get_running_loop()
         self._parser = library().HttpResponseParser
         self._context = None
@@ -268,7 +268,7 @@ class Connections:
             connection.drop()
 
     async def rest(self) -> None:
-        """Check, outside a run, whether the server closes connections that have brought a stream.
+        """Check, outside a run, whether the server closes a connection after a streamed answer.
 
         Some servers (llama.cpp) close them without notice, and would lose a request in flight. If
         that happens twice, each request gets a new connection.

@@ -1,4 +1,4 @@
-"""Judge each test of a session: measure until the verdict is decided, then record runs."""
+"""Judge each test of a session: measure until a decision, then record runs if asked to."""
 
 from __future__ import annotations
 
@@ -59,7 +59,10 @@ def fails_on(word: str, fail_on: Collection[str], *, usual: bool) -> bool:
 
 
 def fails(verdict: Verdict, *, fail_on: Collection[str], named: bool) -> bool:
-    """Return whether a verdict fails its test; in CI NO BASELINE fails on a `named` accelerator."""
+    """Return whether a verdict fails its test by the options of the session.
+
+    `named`: the accelerator can have a shared baseline, so NO BASELINE fails in CI.
+    """
     outcome = verdict.outcome
     if outcome in {Outcome.INCONCLUSIVE, Outcome.SUSPECT, Outcome.PROVISIONAL}:
         return verdict.fails or fails_on("inconclusive", fail_on, usual=False)
@@ -74,7 +77,10 @@ def is_named(accelerator: str, *, pretended: bool) -> bool:
 
 
 def unjudged_told(verdict: Verdict, *, fail_on: Collection[str], named: bool) -> Verdict:
-    """Add a note to a verdict NO BASELINE that passes in CI."""
+    """Note on a verdict NO BASELINE that it passes in CI, because its runs were not judged.
+
+    `named`: the accelerator can have a shared baseline; then the verdict fails and gets no note.
+    """
     usual = not named and not {"no-baseline", "no:no-baseline"}.intersection(fail_on)
     if verdict.outcome is not Outcome.NO_BASELINE or not usual or not os.environ.get("CI"):
         return verdict
@@ -99,7 +105,7 @@ def require_power_source(case: Case) -> None:
 def broken(
     case: Case, kind: Kind, error: RunError | BaselineError, relative: Callable[[Path], str]
 ) -> Verdict:
-    """Return the verdict ERROR of a test for an exception."""
+    """Return the verdict ERROR for a test that raised an exception."""
     layer, log = "baseline", None
     if isinstance(error, RunError):
         layer, log = error.layer, error.log
@@ -119,7 +125,7 @@ def broken(
 
 
 def energy_notes(runs: Sequence[Run]) -> list[str]:
-    """Return the notes on the energy of all runs, and the energy of the last run."""
+    """Return notes on the energy of all runs, and on each power source of the last run."""
     if not runs:
         return []
     last, notes = runs[-1], of_all_runs(runs)
@@ -161,7 +167,7 @@ def _of_gpu(gpu: GpuRun) -> str:
 
 
 def clock_note(runs: Sequence[Run], record: Record | None, outcome: Outcome) -> str | None:
-    """Return how clocks and power cap differ from the baseline's; None if a drop names it."""
+    """Return how clocks and power cap differ from the baseline's; None if another note says it."""
     if record is None or outcome in {Outcome.PERF_DROP, Outcome.POWER_DROP, Outcome.RECORDED}:
         return None
     if not any(run.hardware.state for run in runs):
@@ -173,12 +179,12 @@ def clock_note(runs: Sequence[Run], record: Record | None, outcome: Outcome) -> 
 
 
 def of_all_runs(runs: Sequence[Run]) -> list[str]:
-    """Return the notes of runs without repetition, with the figures of the last run."""
+    """Return one note for each kind of note on these runs, with the last run's figures."""
     return each_once([_noted(run) for run in runs])
 
 
 def _noted(run: Run) -> dict[Hashable, str]:
-    """Return the notes of a run by kind; notes of several GPUs are merged into one."""
+    """Return the notes on a run by kind; notes on several GPUs are merged into one."""
     signs = {sign.in_words(): sign for sign in run.signs}
     alike: dict[Hashable, list[Sign]] = {}
     for sign in run.signs:
@@ -197,7 +203,7 @@ def _noted(run: Run) -> dict[Hashable, str]:
 
 
 def _unknown_energy(run: Run) -> dict[Hashable, str]:
-    """Return why a run's energy is unknown, by kind; a broken sampler has its sign's kind."""
+    """Return why a run's energy is unknown, by kind; {} if it is known."""
     if not run.energy_unknown:
         return {}
     broke = next((sign.kind for sign in run.signs if sign.key is SignKey.NOT_WATCHED), None)
@@ -300,7 +306,7 @@ class Bench:
         return _expected(planned, verdict)
 
     def record(self, case: Case) -> Record | None:
-        """Return the record that a case is judged against."""
+        """Return the baseline record against which a case is judged, or None."""
         return next((own.record for own in self._cases.values() if own.planned.case == case), None)
 
     def rate(self, planned: Testable) -> tuple[float | None, str | None]:
@@ -400,7 +406,7 @@ class Bench:
         return self._answered(verdict.case, verdict.kind, confirmed)
 
     def unconfirmed(self, verdict: Verdict) -> Verdict:
-        """Add a note to a drop that can no longer be confirmed."""
+        """Note on a drop that it was not confirmed, because the session ended."""
         return not_made(verdict, self._policy)
 
     # --- verdicts ------------------------------------------------------------------------
@@ -495,7 +501,7 @@ def _notes(case: CaseRuns, outcome: Outcome) -> tuple[Words, ...]:
 
 
 def promised(case: CaseRuns, answer: Ruling) -> Guarantee | None:
-    """Return the error guarantees of a ruling; None if no baseline was used."""
+    """Return the error guarantees of a ruling; None if no baseline was compared."""
     judged = next((m.metric for m in answer.metrics if m.baseline.runs and m.outcome), None)
     if case.record is None or judged is None:
         return None

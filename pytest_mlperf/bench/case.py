@@ -1,4 +1,4 @@
-"""Hold one case of a session: its baseline record and its runs so far."""
+"""Run one case of a session, and hold its baseline record and runs."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ class CaseRuns(CaseRunner):
 
     @property
     def unchecked(self) -> Unchecked | None:
-        """Why a verdict on performance does not cover accuracy; None if it does."""
+        """Why a verdict on performance says nothing on accuracy; None if accuracy was checked."""
         if self.subject is not None and self.subject.dummy:
             return Unchecked.DUMMY
         if self.unscored is not None:
@@ -230,7 +230,7 @@ class CaseRuns(CaseRunner):
 
     @property
     def server_remarks(self) -> tuple[str, ...]:
-        """Notes on what is known of the hardware of a server elsewhere."""
+        """Remarks on the hardware of a server on another machine; () without one."""
         server = self._conditions.machine.server
         return server.remarks if server else ()
 
@@ -240,7 +240,7 @@ class CaseRuns(CaseRunner):
         return set_by(self.record.history) if self.record else None
 
     def changes(self, subject: Subject) -> tuple[str, ...]:
-        """Return how the system and the session's first runs differ from the baseline's."""
+        """Return the differences of system and first runs from the baseline's, as text."""
         if self.record is None:
             return ()
         around = self.record.surroundings
@@ -284,7 +284,7 @@ class CaseRuns(CaseRunner):
     def process(
         self, *, performance: bool, ask: Ask | None, at: SearchState | None = None
     ) -> ProcessResult:
-        """Run a fresh process and store its output; after an error raise that error again."""
+        """Run a fresh process and keep its results; after an error raise that error again."""
         # INVALID runs affect neither compliance tests nor accuracy passes.
         timed = performance and not (at and at.audit)
         if self._broken and (timed or not isinstance(self._broken, Unjudgeable)):
@@ -361,7 +361,7 @@ def baselines_root(folder: Path | None, suite: Path, division: str) -> Path:
 def clashes(
     planned: Sequence[Planned], claimed: dict[str, tuple[Path, str]], folder: Path | None
 ) -> Iterator[str]:
-    """Claim the baselines of a suite's cases; yield errors for those claimed already."""
+    """Yield errors for cases of a suite whose baseline another case in `claimed` has; add them."""
     first = planned[0]
     root = baselines_root(folder, first.path, first.suite.division)
     for plan in planned:

@@ -1,4 +1,4 @@
-"""Judge the performance of a case: measure until it is decided, then judge or record."""
+"""Judge the performance and energy of a case: measure until a decision, judge or record."""
 
 from __future__ import annotations
 
@@ -38,6 +38,7 @@ from pytest_mlperf.core.recording import (
     lacking,
     provable,
     recorded,
+    step,
     worsened,
 )
 from pytest_mlperf.core.rulings import sample
@@ -96,7 +97,7 @@ def judge_performance(case: CaseRuns, kinds: Collection[Kind], phase: Phase = LO
 
 
 def _judged(case: CaseRuns, phase: Phase) -> Ruling:
-    """Judge the runs of a case, and make more runs while another run may decide."""
+    """Judge the runs of a case; make more runs as long as one more may decide."""
     while True:
         if missed := _limit_missed(case):
             return missed
@@ -114,10 +115,7 @@ def _judged(case: CaseRuns, phase: Phase) -> Ruling:
 
 
 def _dropped_all_the_same(case: CaseRuns, error: Unjudgeable, phase: Phase) -> Ruling:
-    """Return a drop that is proven although the last run is INVALID, else raise `error`.
-
-    INVALID runs of a slow server can prove a drop if load does not explain them, but never an ok.
-    """
+    """Return a drop that is proven although the last run is INVALID, else raise `error`."""
     runs, slow = list(case.runs), [run for run in case.invalid_runs if run.too_slow]
     for run in slow if not is_loaded(slow, case.rule.tolerated) else ():
         # The relative standard error of a rate of n requests is 1 / √n.
@@ -140,7 +138,7 @@ def _dropped_all_the_same(case: CaseRuns, error: Unjudgeable, phase: Phase) -> R
 
 
 def _found_under_load(case: CaseRuns, ruling: Ruling) -> Ruling:
-    """Return a ruling on searched rates; it is undecided if load made them lower bounds."""
+    """Return a ruling on searched rates; INCONCLUSIVE if load made the rates lower bounds."""
     if not case.planned.find:
         return ruling
     drop = any(metric.fails or metric.direction == "drop" for metric in ruling.metrics)
@@ -159,7 +157,7 @@ def _undecided(ruling: Ruling) -> Ruling:
 
 
 def _other_work(case: CaseRuns, runs: Sequence[Run]) -> Ruling | None:
-    """Return INVALID if prompts, cache or answer lengths differ from the baseline's, or None."""
+    """Return INVALID if prompts, cache use or answer lengths differ from the baseline's."""
     if case.record is None or case.subject is None:
         return None
     facts, recorded = case.subject.fingerprint, case.record.fingerprint
@@ -225,7 +223,7 @@ def traded(metrics: Sequence[MetricVerdict]) -> tuple[str, ...]:
 
 
 def answer_of(case: CaseRuns, ruling: Ruling, limits: Mapping[str, float]) -> Ruling:
-    """Add the state of the accuracy check to a ruling, and advice on missing metrics."""
+    """Add to a ruling whether accuracy was checked, and advice on missing metrics."""
     unvouched = case.unchecked
     notes = sample.remedies(case.runs, limits, case.record) if case.runs else ()
     return Ruling(
@@ -238,7 +236,7 @@ def answer_of(case: CaseRuns, ruling: Ruling, limits: Mapping[str, float]) -> Ru
 
 
 def first_line(case: CaseRuns, ruling: Ruling) -> Words:
-    """Return the headline with the conditions of a searched rate, or the nearest baseline."""
+    """Return a ruling's headline; add a searched rate's conditions, or the nearest baseline."""
     find, deciding = case.planned.find, ruling.deciding
     if ruling.outcome is Outcome.NO_BASELINE and case.formerly and deciding:
         return f"{METRICS[deciding.metric].title}: {case.formerly.brief}"
@@ -261,7 +259,7 @@ def accuracy_failed(case: CaseRuns, *, required: bool = False) -> Ruling | None:
 
 
 def unless_off(case: CaseRuns, answer: Ruling, phase: Phase) -> Ruling:
-    """Return a ruling; change it to INVALID if the machine's own speed explains it."""
+    """Return a ruling, or INVALID if a change of the machine's own speed explains it."""
     leans = any(metric.direction == "drop" for metric in answer.metrics)
     changed = (
         answer.outcome in CHANGED_OUTCOMES or leans or (phase.many and may_fall(answer.metrics))
@@ -294,7 +292,7 @@ def reported(case: CaseRuns, answer: Ruling) -> tuple[Words, ...]:
 
 
 def _other_rate(case: CaseRuns, recording: Update | None) -> Ruling | None:
-    """Return INVALID if the baseline has another rate or other search conditions, else None."""
+    """Return INVALID if the baseline has another offered rate or search condition, else None."""
     record, planned = case.record, case.planned
     if record is None or recording == "replace":
         return None
@@ -313,7 +311,7 @@ def _other_rate(case: CaseRuns, recording: Update | None) -> Ruling | None:
 
 
 def _limit_missed(case: CaseRuns) -> Ruling | None:
-    """Repeat a run that missed a latency limit; return the ruling if both missed, or None."""
+    """Repeat a run that missed a latency limit; return the ruling if it misses twice, or None."""
     if len(case.runs) == 1 and case.runs[0].limit_missed:
         case.add_run()
     missed = [run for run in case.runs if run.limit_missed]
@@ -368,7 +366,7 @@ def _recording(case: CaseRuns) -> Update | None:
 
 
 def _unlike(case: CaseRuns, old: Record | None) -> Ruling | None:
-    """Return INVALID if the runs' work differs between them or from the baseline's, or None."""
+    """Return INVALID if the work of the runs differs among them or from the baseline's, or None."""
     uneven = other_cached(case.runs[1:], case.runs[:1], "cached_unevenly")
     if uneven and case.subject and not has_salt(case.subject.fingerprint):
         return invalid(case, Note.of("not_recorded", note=uneven), CACHE_BACK)
@@ -405,6 +403,10 @@ def _record(case: CaseRuns, action: Update) -> Ruling:
         if case.formerly
         else []
     )
+    if action == "replace":
+        before, after = record.history[-1].old, record.history[-1].new
+        moves = tuple(step(m.metric, before.get(m.metric), after[m.metric]) for m in metrics)
+        remarks.append(Note.of("replaced", steps=moves))
     interleaves = case.planned.baseline_engine is not None
     today = failing_today(record, case.planned.limits, case.rule, interleaves=interleaves)
     remarks += [*fresh.notes, *filter(None, [lacking(record), today])]
@@ -415,7 +417,7 @@ def _record(case: CaseRuns, action: Update) -> Ruling:
 
 
 def _worsened(case: CaseRuns, fresh: Screened) -> list[str]:
-    """Return the metrics that a new record would make worse; [] if they are not comparable."""
+    """Return the metrics that a new record would lower; [] if allowed or not comparable."""
     old, accepted = case.record, case.policy.accept_regression
     if old is None or accepted or _other_rate(case, None) or _other_work(case, case.runs):
         return []
@@ -469,7 +471,7 @@ def judge_efficiency(case: CaseRuns, kinds: Collection[Kind], phase: Phase = LON
 
 
 def _unfit(case: CaseRuns, limits: Collection[str]) -> Ruling | None:
-    """Return INVALID if only some runs have an energy that may be judged, or None."""
+    """Return INVALID if the energy of only some runs may be judged, or None."""
     runs = case.runs
     for name in limits:
         lacking = [place for place, run in enumerate(runs, start=1) if not run.may_judge(name)]

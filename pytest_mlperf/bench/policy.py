@@ -1,4 +1,4 @@
-"""Define how verdicts of a session are reached and recorded."""
+"""Define the settings by which verdicts are reached and recorded."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Policy:
 
     Attributes:
         max_runs: Largest number of runs of a case before INCONCLUSIVE.
-        confirm: Drops to confirm by interleaved runs: "auto" for PROVISIONAL drops and those from a
-            baseline of few sessions, "always" or "never".
+        confirm: Which drops to confirm by interleaved runs: "auto" for PROVISIONAL drops and those
+            from a baseline of few sessions, "always" or "never".
         baselines: Folder of the baselines; None for the nearest `baselines/` above the suite.
         root: Root folder of relative paths in messages.
         accept_cut: Whether a first accuracy baseline may have many empty or cut answers.
@@ -60,13 +60,7 @@ class Policy:
 
 @dataclass(frozen=True, kw_only=True)
 class Phase:
-    """Describe a phase of a session, which has two phases if it judges many pairs jointly.
-
-    Attributes:
-        pairs: Number of gated pairs of case and metric; up to `MAX_LONE_PAIRS` pairs are judged
-            separately.
-        once: Whether this is the first of two phases, which runs every case once.
-    """
+    """Describe a phase of a session; a session that judges many pairs jointly has two."""
 
     pairs: int = 1
     once: bool = False
@@ -98,7 +92,7 @@ def gated_pairs(planned: Testable, kind: Kind, *, power: bool, meter: bool) -> i
 
 @dataclass(frozen=True, kw_only=True)
 class Formerly:
-    """Describe the nearest baseline of another machine if this machine has none."""
+    """Describe the baseline that is nearest to this machine, which has none itself."""
 
     date: str
     differences: tuple[Difference, ...]
@@ -110,7 +104,7 @@ class Formerly:
 
     @property
     def brief(self) -> str:
-        """First difference, for a headline."""
+        """First difference of the machines, for a headline."""
         more = len(self.differences) - 1
         return self._of_client or f"{self._begin} {_changed(self.differences[0])}" + (
             f" and {more} more" * bool(more)
@@ -118,7 +112,7 @@ class Formerly:
 
     @property
     def _of_client(self) -> str:
-        """Message if a baseline names its client in place of a server elsewhere, or ""."""
+        """Message if a baseline names the client instead of its server elsewhere, or ""."""
         source = next((one for one in self.differences if one.name == SOURCE), None)
         if source is None or source.theirs is not None:
             return ""
@@ -164,14 +158,14 @@ def applied_before(
 
 
 def of_unnamed(root: Path, file: Path) -> Baseline | None:
-    """Return the baseline of a case from when its server's accelerator was written as "cpu"."""
+    """Return the baseline that an older release stored under "cpu" for a server, or None."""
     with contextlib.suppress(BaselineError):
         return baselines.load(root.joinpath("cpu", *file.relative_to(root).parts[1:]))
     return None
 
 
 def _of_other_counts(root: Path, file: Path, case: Case) -> Iterator[Formerly]:
-    """Yield the baselines of the case on another count of the same accelerator."""
+    """Yield the baselines of a case on other counts of the same accelerator, by differences."""
     _, kind = split(case.accelerator)
     behind = file.relative_to(root).parts[1:]
     for folder in sorted(root.iterdir()) if root.is_dir() else ():
@@ -216,5 +210,5 @@ def calibrated_rule(
 def rule_beside(
     file: Path, accelerator: str, identity: Mapping[str, Property], max_runs: int
 ) -> tuple[RuleR, str | None]:
-    """Return rule R for the case of a baseline file, by the calibration of its folder."""
+    """Return rule R for the case of a baseline file, with the calibration next to the file."""
     return calibrated_rule(closed_root(file), accelerator, identity, max_runs)

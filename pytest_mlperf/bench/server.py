@@ -1,4 +1,4 @@
-"""Find the machine of a case that measures a server, and the sources of its identity."""
+"""Find the machine on which a case's server runs, and the sources of its identity."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from pytest_mlperf.suite.tables import ServerEntry
 
 
 def sources_of(planned: Testable, exporter: Exporter | None = None) -> ServerSources | None:
-    """Return the sources for the server that a case measures; None without a url.
+    """Return the sources that identify the server of a case; None for a case without a url.
 
     Args:
         exporter: Exporter of the session, for entries that name none.
 
     Raises:
-        SuiteError: A variable is not set.
+        SuiteError: An environment variable in the suite is not set.
     """
     if not isinstance(planned, Planned) or not planned.url or unset_in(planned.options):
         return None  # an unset variable of the options is reported when they are resolved
@@ -41,10 +41,10 @@ def sources_of(planned: Testable, exporter: Exporter | None = None) -> ServerSou
 
 
 def on_server(planned: Testable, conditions: Conditions) -> Conditions:
-    """Return the conditions of a case: its machine is the server's if that is elsewhere.
+    """Return a case's conditions, with the server's machine if that is not this machine.
 
     Raises:
-        RunError: The hardware cannot be found out, see `ServerSources.machine`.
+        RunError: The hardware cannot be determined, see `ServerSources.machine`.
     """
     sources = sources_of(planned, conditions.exporter)
     machine = sources.machine(conditions.machine) if sources else conditions.machine

@@ -1,4 +1,4 @@
-"""`pytest-mlperf machine`: show the hardware of this machine, or of the servers of suites."""
+"""`pytest-mlperf machine`: show the hardware of this machine, or of suites' servers."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Print the identities, or move the baselines."""
+    """Print the hardware; with --adopt move baselines to the servers' identities."""
     if not parsed.suites and not parsed.adopt:
         probe.main(["--watch", str(parsed.watch)] if parsed.watch else [])
         return 0
@@ -74,18 +74,18 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def server_machine(planned: Planned, client: Machine) -> Machine:
-    """Return the machine that a case measures; raise RunError if it is not known."""
+    """Return the machine that a case measures; raise RunError if it is unknown."""
     sources = sources_of(planned)
     return sources.machine(client) if sources else client
 
 
 def in_words(planned: Planned, machine: Machine) -> str:
-    """Return a server's address, hardware and source."""
+    """Return "ADDRESS runs on HARDWARE (SOURCE)" for the server of a case."""
     return f"{planned.url} runs on {machine.server.in_words if machine.server else 'this machine'}"
 
 
 def _adopted(planned: Planned, machine: Machine, file: Path) -> Iterator[str]:
-    """Move a case's record of a client to its server's identity; yield what was done."""
+    """Move a case's baseline from its client's identity to its server's; yield what was done."""
     case, old_file, root = planned.case, file, file.parents[3]
     identity = machine.identity(case.accelerator)
     old = load_checked(file, case)

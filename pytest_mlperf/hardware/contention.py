@@ -25,7 +25,7 @@ Key = tuple[int, int]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProcessUsage:
-    """Resource use of one process.
+    """Hold the resource use of one process.
 
     Attributes:
         name: Command name, at most 15 bytes.
@@ -45,7 +45,7 @@ class ProcessUsage:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Thread:
-    """A thread's waiting time for cores, its time slices and its preemptions; None if unknown."""
+    """Hold a thread's waiting time for cores, time slices and preemptions; None if unknown."""
 
     waited_s: float | None
     turns: int | None
@@ -223,7 +223,7 @@ QUOTA_PERIOD_SECONDS = 0.1
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UsageTotals:
-    """Totals at one moment; None if unknown.
+    """Hold resource totals at one moment; None if unknown.
 
     Attributes:
         busy_s: Processor time of all processes on the watched cores.
@@ -249,7 +249,7 @@ class UsageTotals:
 
 
 class Watch:
-    """Counters of a group of processes and of the cores that they may use."""
+    """Read counters of a group of processes, and of the cores that they may use."""
 
     def __init__(
         self,
@@ -446,7 +446,7 @@ def _throttled(root: Path) -> Iterator[tuple[str, tuple[float, float]]]:
 
 
 def _groups(root: Path) -> Iterator[Path]:
-    """Yield the folders of our control groups for the processor, nearest first."""
+    """Yield the folders of this process's CPU control groups, nearest first."""
     for line in _lines(root / "proc/self/cgroup"):
         _, controllers, path = line.split(":", 2)
         if controllers and "cpu" not in controllers.split(","):
@@ -470,7 +470,7 @@ def _lines(path: Path) -> list[str]:
 
 
 class Window:
-    """Readings at the start and the end of a run, and the wall clock in between."""
+    """Read counters and wall clock at the start and the end of a run."""
 
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
@@ -479,7 +479,7 @@ class Window:
         self._looks = 0
 
     def look(self) -> None:
-        """Take a reading at the run's start or end; ignore unexpected formats of the kernel."""
+        """Take a reading at a run's start or end; skip it if the kernel's format is unexpected."""
         self._looks += 1
         if self._looks == 1:
             self._clock.start()
@@ -490,12 +490,12 @@ class Window:
 
     @property
     def seen(self) -> dict[str, Any] | None:
-        """Differences by the names of `Contention`; None if a reading is missing."""
+        """Differences of both readings, by the names of `Contention`; None if one is missing."""
         return self._watch.between(*self._edges) if len(self._edges) == 2 else None
 
     @property
     def clock_moved_s(self) -> float:
-        """Largest step of the wall clock in between [s]."""
+        """Largest step of the wall clock between start and end [s]."""
         return self._clock.moved_s
 
     @property

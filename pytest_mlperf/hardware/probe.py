@@ -48,7 +48,7 @@ class _Memory(ctypes.Structure):
 
 
 class Nvml:
-    """NVIDIA's library without a binding; a function that fails or is missing returns None."""
+    """Call NVIDIA's library without a binding; a missing or failing function returns None."""
 
     def __init__(self) -> None:
         """Load and start the library; raise OSError if there is no driver."""
@@ -57,14 +57,14 @@ class Nvml:
             raise OSError("NVIDIA's driver does not start: run nvidia-smi there")
 
     def call(self, name: str, *arguments: Any, kind: Any = ctypes.c_uint, count: int = 1) -> Any:
-        """Return the first of `count` outputs of a function."""
+        """Call a function with `count` outputs of type `kind`; return the first output."""
         outputs = [kind() for _ in range(count)]
         function = getattr(self._library, name, None)
         failed = function is None or function(*arguments, *map(ctypes.byref, outputs))
         return None if failed else getattr(outputs[0], "value", outputs[0])
 
     def text(self, name: str, *arguments: Any) -> str | None:
-        """Return the text that a function writes."""
+        """Call a function that writes a text; return the text."""
         buffer = ctypes.create_string_buffer(96)
         function = getattr(self._library, name, None)
         failed = function is None or function(*arguments, buffer, 96)
@@ -79,7 +79,7 @@ class Nvml:
         return [ctypes.c_void_p(handle) for handle in handles if handle is not None]
 
     def energy(self, device: Any) -> Gpu:
-        """Return the energy counter [J] and the power [W] of a GPU; None if it has none."""
+        """Return a GPU's energy counter [J] and power [W]; None for values that it lacks."""
         milliwatts = self.call("nvmlDeviceGetPowerUsage", device)
         total = "nvmlDeviceGetTotalEnergyConsumption"
         millijoules = self.call(total, device, kind=ctypes.c_ulonglong)
@@ -91,7 +91,7 @@ class Nvml:
         }
 
     def identity(self, device: Any) -> Gpu:
-        """Return the properties of `hardware.nvidia.properties` that do not concern sampling."""
+        """Return a GPU's properties as `hardware.nvidia.properties`, without those on sampling."""
         memory = self.call("nvmlDeviceGetMemoryInfo", device, kind=_Memory)
         pci = self.call("nvmlDeviceGetPciInfo_v3", device, kind=_Pci)
         limit_mw = self.call("nvmlDeviceGetEnforcedPowerLimit", device)
@@ -131,7 +131,7 @@ class Nvml:
         return None
 
     def topology(self, devices: Sequence[Any]) -> str | None:
-        """Return how the GPUs are connected, as `hardware.machine` does; None if unknown."""
+        """Return how GPUs are connected, in the form of `hardware.machine`; None if unknown."""
         ends = [self._ends(device) for device in devices]
         buses = [self._bus(self.call("nvmlDeviceGetPciInfo_v3", d, kind=_Pci)) for d in devices]
         counts: Counter[str] = Counter()
@@ -222,7 +222,7 @@ def _ports(root: Path) -> list[int]:
 
 
 def report(root: Path = Path("/")) -> Gpu:
-    """Return this machine: its CPU, its accelerators, and why some may be missing."""
+    """Return the CPU and the accelerators of this machine, and why accelerators are missing."""
     gpus, trouble, facts, topology = [], None, {"kernel": os.uname().release}, None
     try:
         nvml = Nvml()
@@ -262,7 +262,7 @@ def _info(root: Path) -> str:
 
 
 def watch(period_s: float) -> None:
-    """Print energy and power of all GPUs every `period_s`, until nobody reads them any more."""
+    """Print energy and power of all GPUs every `period_s` until stdout is closed."""
     nvml = Nvml()
     devices = nvml.devices()
     while True:
@@ -271,7 +271,7 @@ def watch(period_s: float) -> None:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Print the machine, or with --watch SECONDS its energy again and again."""
+    """Print this machine as JSON; with --watch SECONDS print its energy repeatedly."""
     try:
         if "--watch" in arguments:
             watch(float(arguments[list(arguments).index("--watch") + 1]))

@@ -1,6 +1,6 @@
-"""Derive the identity of a server's hardware from the answers of its sources.
+"""Determine a server's hardware from the answers of probe, exporter, kubectl and server.
 
-Answers are untrusted: their size is bounded by who reads them, their content here.
+Answers are untrusted: the reader limits their size; this module checks their content.
 """
 
 from __future__ import annotations
@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -75,32 +76,14 @@ SOFTWARE = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answers:
-    """Hold the answers of the sources of a server's identity; None if a source was not asked.
+class Hardware:
+    """Hold what one source reports about a server's hardware.
 
     Attributes:
-        probe: Output of the probe, see `hardware.probe`.
-        exporter: Metrics page; `chosen` names the UUIDs and hosts that count, () for all.
-        pods, nodes: Output of kubectl as JSON.
-        pages: Content of the server's own pages by path, those that it has.
-        headers: Response headers of these pages, by name in lower case.
-        starts: Start times on the metrics page, of several connections.
+        kind: Accelerator class; "" if the product is unknown.
+        facts: Versions and the like, outside the identity.
+        notes, idle, joules: As in `ServerIdentity`.
     """
-
-    probe: bytes | None = None
-    exporter: bytes | None = None
-    chosen: tuple[str, ...] = ()
-    pods: bytes | None = None
-    nodes: bytes | None = None
-    pages: Mapping[str, bytes] = field(default_factory=dict)
-    headers: Mapping[str, str] = field(default_factory=dict)
-    starts: frozenset[float] = frozenset()
-    time_s: float = 0.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Hardware:
-    """Hold what one source reports: properties, accelerator class, and remarks."""
 
     properties: Mapping[str, Property]
     kind: str = ""
@@ -111,50 +94,58 @@ class _Hardware:
 
     @property
     def in_words(self) -> str:
+        """Number and product: "8 x NVIDIA H200"."""
         count, name = self.properties.get("gpus"), self.properties.get("gpu")
         return f"{count or 1} x {name}" if name else str(self.properties.get("cpu", "no GPU"))
 
 
-def identified(url: str, accelerator: str, answers: Answers) -> ServerIdentity:
+def identified(
+    url: str,
+    accelerator: str,
+    reports: Mapping[str, Hardware],
+    pages: Mapping[str, bytes],
+    headers: Mapping[str, str],
+    starts: Collection[float],
+    *,
+    time_s: float,
+) -> ServerIdentity:
     """Return the identity of the server at a url by its most trusted source.
 
     Args:
         accelerator: Accelerator that the suite declares for the server; "cpu" declares none.
+        reports: Hardware by source: probe, exporter, kubernetes.
+        pages: Content of those of `PAGES` that the server has, by path.
+        headers: Response headers of these pages, by name in lower case.
+        starts: Start times on the metrics page, of several connections.
+        time_s: Time of the answers, monotonic [s].
 
     Raises:
-        RunError: A source answers nonsense, or two sources contradict each other.
+        RunError: Two sources contradict each other.
     """
-    sources = {
-        "probe": answers.probe is not None and of_probe(answers.probe, accelerator, url),
-        "exporter": answers.exporter is not None
-        and of_exporter(answers.exporter, answers.chosen, accelerator),
-        "kubernetes": answers.pods is not None
-        and of_kubernetes(answers.pods, answers.nodes or b""),
-        "server": of_server(answers.pages, answers.headers),
-    }
-    reports = {name: one for name, one in sources.items() if one}
+    own = of_server(pages, headers)
+    reports = {**reports, **({"server": own} if own else {})}
     _require_agreement(reports, accelerator)
     declared = {} if accelerator == "cpu" else {"declared": accelerator}
     source = next(name for name in SOURCES if name in {*reports, *declared, "unknown"})
-    best = reports.get(source) or _Hardware(properties={"hardware": declared.get(source)})
-    place = {} if source in SOURCES[:3] else {"url": place_of(url)}
-    texts = {**{name: one.in_words for name, one in reports.items()}, **declared}
-    hardware = best.in_words if source in reports else declared.get(source, "unknown")
-    notes = list(best.notes)
-    if len(answers.starts) > 1:
-        notes.append(f"{len(answers.starts)} servers or more answer at this url: a load balancer")
+    best = reports.get(source) or Hardware(properties={"hardware": declared.get(source)})
+    texts = {name: reports[name].in_words for name in SOURCES if name in reports} | declared
+    several = f"{len(starts)} servers or more answer at this url: a load balancer"
     return ServerIdentity(
-        properties={SOURCE: source, **place, **best.properties},
+        properties={
+            SOURCE: source,
+            **({} if source in SOURCES[:3] else {"url": place_of(url)}),
+            **best.properties,
+        },
         surroundings={
-            "server.hardware": hardware,
+            "server.hardware": texts.get(source, "unknown"),
             "server.sources": "; ".join(f"{name}: {text}" for name, text in texts.items()),
             **{f"server.{name}": text for name, text in best.facts.items() if text},
         },
-        facts=dict(_software(answers.pages, answers.headers)),
-        notes=tuple(notes),
+        facts=dict(_software(pages, headers)),
+        notes=(*best.notes, *([several] if len(starts) > 1 else [])),
         idle=best.idle,
         joules=best.joules,
-        time_s=answers.time_s,
+        time_s=time_s,
     )
 
 
@@ -164,7 +155,7 @@ def place_of(url: str) -> str:
     return f"{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
 
 
-def _require_agreement(reports: Mapping[str, _Hardware], accelerator: str) -> None:
+def _require_agreement(reports: Mapping[str, Hardware], accelerator: str) -> None:
     kinds = {name: one.kind for name, one in reports.items() if one.kind}
     if accelerator != "cpu":
         kinds["the suite"] = split(accelerator)[1]
@@ -195,7 +186,7 @@ def _property(value: Any) -> Property:
     return value if value is None or is_number else str(value)[:MAX_TEXT]
 
 
-def of_probe(answer: bytes, accelerator: str, url: str) -> _Hardware:
+def of_probe(answer: bytes, accelerator: str, url: str) -> Hardware:
     """Return the hardware that a probe reports; raise RunError if it lacks the accelerator."""
     report = _document(answer, "the probe")
     try:
@@ -220,7 +211,7 @@ def of_probe(answer: bytes, accelerator: str, url: str) -> _Hardware:
             "correct accelerators, or ask the machine on which the server runs"
         )
     if not used:
-        return _Hardware(properties={**host, **node}, facts=facts)
+        return Hardware(properties={**host, **node}, facts=facts)
     names = dict.fromkeys(name for gpu in used for name in gpu["identity"])
     identity = {name: common([gpu["identity"].get(name) for gpu in used]) for name in names}
     if len(gpus) > 1:
@@ -233,7 +224,7 @@ def of_probe(answer: bytes, accelerator: str, url: str) -> _Hardware:
         "uses fewer; correct accelerators"
     )
     closed = f"the probe's machine does not listen on port {port}: it may be another one"
-    return _Hardware(
+    return Hardware(
         properties={"gpus": len(used), **identity, **node},
         kind=used[0]["kind"] if used[0]["known"] else "",
         facts=facts,
@@ -243,7 +234,7 @@ def of_probe(answer: bytes, accelerator: str, url: str) -> _Hardware:
 
 
 def _fits(gpu: Mapping[str, Any], kind: str) -> bool:
-    """Return whether a GPU may be the suite's accelerator, also if its name is unknown."""
+    """Return whether a GPU may be the suite's accelerator, by class or by words of its name."""
     name = str(gpu["identity"]["gpu"])
     if gpu["kind"] == kind or name.startswith("0x"):
         return True
@@ -255,22 +246,21 @@ def _is_loopback(url: str) -> bool:
 
 
 def _units(gpus: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield GPUs, or their MIG instances instead, with their accelerator class."""
+    """Yield GPUs with their accelerator class; a GPU with MIG as its instances."""
     for gpu in gpus:
         identity = {name: _property(value) for name, value in gpu["identity"].items()}
         mig, used = identity.get("mig"), gpu.get("memory_used_gib")
         for profile in mig.split(", ") if isinstance(mig, str) else [mig]:
             name = str(identity.get("gpu"))
-            known = find_gpu(name)
             yield {
                 "identity": {**identity, "mig": profile} if profile else identity,
                 "kind": instance_class(name, profile) if profile else class_of(name),
-                "known": known is not None,
+                "known": bool(known_class(name)),
                 "memory_used_gib": used if isinstance(used, int | float) and not profile else None,
             }
 
 
-def of_exporter(page: bytes, chosen: Sequence[str], accelerator: str) -> _Hardware:
+def of_exporter(page: bytes, chosen: Sequence[str], accelerator: str) -> Hardware:
     """Return the GPUs of an exporter's page; raise RunError if it shows none or too few."""
     gpus: dict[str, dict[str, str]] = {}
     joules: dict[str, float] = {}
@@ -297,21 +287,21 @@ def of_exporter(page: bytes, chosen: Sequence[str], accelerator: str) -> _Hardwa
         )
     names = common([_property(gpu["gpu"]) for gpu in gpus.values()])
     watts = [round(limits[uuid] / 5) * 5 if uuid in limits else None for uuid in gpus]
-    return _Hardware(
+    return Hardware(
         properties={
             "gpus": len(gpus),
             "gpu": names,
             "power_limit_w": common(watts),
             "node": probe.hashed("".join(sorted(map(probe.hashed, gpus)))),
         },
-        kind=_known_class(next(iter(gpus.values()))["gpu"]),
+        kind=known_class(next(iter(gpus.values()))["gpu"]),
         facts={"driver": ", ".join(sorted({gpu["driver"] for gpu in gpus.values()}))},
         joules=joules,
     )
 
 
 def counts_of(pods: bytes) -> dict[str, int]:
-    """Return the number of accelerators that pods have, by the name of their node."""
+    """Return the number of accelerators that pods request, by node name."""
     by_node: dict[str, int] = {}
     try:
         for pod in _items(_document(pods, "kubectl get pods")):
@@ -326,7 +316,7 @@ def counts_of(pods: bytes) -> dict[str, int]:
     return by_node
 
 
-def of_kubernetes(pods: bytes, nodes: bytes) -> _Hardware:
+def of_kubernetes(pods: bytes, nodes: bytes) -> Hardware:
     """Return the accelerators of pods by the labels of their nodes; raise RunError if unknown."""
     by_node = counts_of(pods)
     try:
@@ -347,9 +337,9 @@ def of_kubernetes(pods: bytes, nodes: bytes) -> _Hardware:
             f"kubectl shows no accelerator of {broken(lacking)[:MAX_TEXT]}: check namespace and "
             f"selector, and that nodes have the label {PRODUCT_LABELS[0]}"
         )
-    kinds = {_known_class(str(product)) for product in products.values()}
+    kinds = {known_class(str(product)) for product in products.values()}
     several = f"the server's nodes are unequal: {', '.join(sorted(map(str, products.values())))}"
-    return _Hardware(
+    return Hardware(
         properties={
             "gpus": sum(by_node.values()) or None,
             "gpu": common([_property(product) for product in products.values()]),
@@ -365,7 +355,9 @@ def of_kubernetes(pods: bytes, nodes: bytes) -> _Hardware:
     )
 
 
-def _known_class(product: str) -> str:
+@cache
+def known_class(product: str) -> str:
+    """Return the class of a product of the table of GPUs; "" if it is not there."""
     gpu = find_gpu(product.replace("-", " ").upper())
     return gpu.accelerator if gpu else ""
 
@@ -374,7 +366,7 @@ def _items(document: Any) -> list[Any]:
     return list(document["items"]) if "items" in document else [document]
 
 
-def of_server(pages: Mapping[str, bytes], headers: Mapping[str, str]) -> _Hardware | None:
+def of_server(pages: Mapping[str, bytes], headers: Mapping[str, str]) -> Hardware | None:
     """Return the hardware that a server itself reports: TGI's header, NIM's manifest; or None."""
     match = re.fullmatch(r"(?:(\d+)-)?(\D.*)", headers.get("x-compute-type", ""))
     name = match[2].upper() if match and not match[2].startswith(("cpu", "gpu")) else ""
@@ -384,7 +376,7 @@ def of_server(pages: Mapping[str, bytes], headers: Mapping[str, str]) -> _Hardwa
         name, count = ", ".join(sorted(devices)), None
     if not name:
         return None
-    return _Hardware(properties={"gpu": _property(name), "gpus": count})
+    return Hardware(properties={"gpu": _property(name), "gpus": count})
 
 
 def _json(page: bytes) -> Any:
@@ -395,7 +387,7 @@ def _json(page: bytes) -> Any:
 
 
 def _software(pages: Mapping[str, bytes], headers: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield what a server reports about its software; "pages" tells kinds of servers apart."""
+    """Yield facts on the server's software; "pages" identifies the kind of server."""
     known = [path for path in PAGES if path in pages]
     yield f"{SERVER_FACT}pages", " ".join((broken(headers.get("server", "")), *known))[:MAX_TEXT]
     documents = [own for path in known if isinstance(own := _json(pages[path]), dict)]

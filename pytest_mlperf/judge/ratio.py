@@ -84,7 +84,7 @@ def judge_drop(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _RatioLook:
-    """Hold the statistics after some pairs: log ratios, and the `sd` of one pair's log ratio."""
+    """Hold the mean log ratio of the pairs, its bounds, and the `sd` of one pair's log ratio."""
 
     mean: float
     low: float

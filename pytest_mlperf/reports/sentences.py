@@ -365,9 +365,8 @@ _SENTENCES: Mapping[NoteKey, str | Callable[[Mapping[str, Any]], str]] = {
     ),
     "load_missed_limit": "a latency limit was missed, but {load}",
     "load_invalid": "the runs are INVALID, perhaps by load: {load}",
-    "recorded_under_load": (
-        "recorded under load: {load}. An idle machine detects smaller regressions."
-    ),
+    "recorded_under_load": "recorded under load: an idle machine detects smaller regressions",
+    "replaced": lambda of: f"replaced: {'; '.join(of['steps'])}",
     "second_day": "for the second day in a row (since {since})",
     "first_day": "{note}; it fails on the first day (fail-on provisional)",
     "clock_set": (

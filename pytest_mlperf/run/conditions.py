@@ -1,4 +1,4 @@
-"""Share the conditions of a session's runs, and hold their accelerator."""
+"""Define the conditions of a session's runs, and reserve the accelerator for a run."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class _Busy(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class HeldLeases:
-    """GPUs that are held, by UUID, and the locked descriptors of their files."""
+    """Hold the UUIDs of leased GPUs, and the locked descriptors of their lease files."""
 
     gpus: tuple[str, ...]
     leases: tuple[int, ...]
@@ -71,10 +71,10 @@ def hold(
     waiting: Callable[[str], None],
     fits: Callable[[Collection[str]], bool] = lambda _: True,
 ) -> Iterator[HeldLeases]:
-    """Hold the processors and `count` free GPUs, the first of `gpus` if possible; yield them.
+    """Lease the processors and `count` free GPUs, preferring the first of `gpus`; yield them.
 
-    A process that waits holds only its place in the queue. `fits` checks whether a set of GPUs may
-    be used together. `alone` keeps other processes from measuring on this machine.
+    A waiting process holds only its place in the queue. `fits` checks whether a set of GPUs may be
+    used together. `alone` keeps other processes from measuring on this machine.
     """
     until_s = time.monotonic() + limit_s
 
@@ -164,7 +164,7 @@ def _leased(name: str, *, shared: bool = False) -> Iterator[int]:
 
 
 def _holder(descriptor: int) -> str:
-    """Return the last recorded holder of a lease; "" if that process has ended."""
+    """Return the last recorded holder of a lease; "" if that process ended."""
     holder = os.pread(descriptor, 100, 0).decode("ascii", "replace").strip()
     try:
         os.kill(int(holder.split()[1]), 0)
@@ -249,7 +249,7 @@ def _read(returncode: int, out: bytes, err: bytes) -> tuple[Control, str | None]
 
 @dataclass(frozen=True, kw_only=True)
 class ControlRun:
-    """One micro-benchmark of the machine's speed.
+    """Hold the result of one micro-benchmark of the machine's speed.
 
     Attributes:
         values: Results; empty if it was not run, or failed.
@@ -287,7 +287,7 @@ class IdleWait:
         self._left_s, self._look = limit_s, look
 
     def wait(self, show: Callable[[str], None]) -> float:
-        """Wait; show which processes are busy; return the time waited [s]."""
+        """Wait for an idle machine; show the busy processes; return the time waited [s]."""
         before_s = self._left_s
         while self._left_s > 0 and not _is_idle(seen := self._look()):
             idle = f"up to {self._left_s:.0f} s for an idle machine"
@@ -298,7 +298,7 @@ class IdleWait:
 
 @dataclass(frozen=True, kw_only=True)
 class Conditions:
-    """Conditions that all runs of a session share.
+    """Hold the conditions that all runs of a session share.
 
     Attributes:
         folder: Session's folder; each process gets a folder below it.
@@ -336,10 +336,10 @@ class Conditions:
 
 @dataclass(frozen=True, kw_only=True)
 class Placement:
-    """Resources of a run.
+    """Hold the resources reserved for a run.
 
     Attributes:
-        conditions: The session's, with only the held GPUs of their class.
+        conditions: Conditions of the session, with only the leased GPUs of their class.
         waited_s: Time waited for the resources [s].
         notes: GPUs that were skipped or restored.
     """
@@ -362,9 +362,9 @@ class Placement:
 def placed(
     accelerator: str, conditions: Conditions, waiting: Callable[[str], None]
 ) -> Iterator[Placement]:
-    """Hold the next free GPUs of an accelerator's class, or the processors, for a run.
+    """Reserve the next free GPUs of an accelerator's class, or the processors, for a run.
 
-    The GPUs' identity equals that of the class's first GPUs, which selects the case's baseline.
+    The GPUs have the same hardware identity as the class's first GPUs, which selects the baseline.
     Lost GPUs are skipped. The GPUs have the machine's power limit, if set, until the end. Raises
     RunError if other processes hold the GPUs too long or too few are left; also see `limited`.
     """
@@ -414,7 +414,7 @@ LOST_FOLDER = ".lost"
 
 @dataclass(frozen=True)
 class LostGpus:
-    """GPUs that a session lost, so that its later cases skip them.
+    """Record the GPUs that a session lost, so that its later cases skip them.
 
     Attributes:
         folder: Folder with a file per GPU, which the workers of pytest-xdist share.
@@ -454,7 +454,7 @@ IDLE_ENGINES = frozenset({"null"})
 
 @dataclass(frozen=True)
 class WarmUps:
-    """Accelerators that have worked in a session.
+    """Record the accelerators that have worked in a session.
 
     Attributes:
         mode: Whether to warm up: GPUs only, always, or never.

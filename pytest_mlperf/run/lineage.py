@@ -22,7 +22,7 @@ _FIELDS = ("%H", "%P", "%an", "%ad", "%s")
 
 @dataclass(frozen=True, kw_only=True)
 class BuildAt:
-    """A commit, or a version of a library.
+    """Identify a build: a commit, or a version of a library.
 
     Attributes:
         name: Full hash, or version.
@@ -41,7 +41,7 @@ class BuildAt:
 
     @property
     def title(self) -> str:
-        """Name in tables and folders."""
+        """Name of the build in tables and folders."""
         return self.name if self.wheel else self.name[:COMMIT_DIGITS]
 
     def earlier(self, suite: Path, elsewhere: Elsewhere | None) -> EarlierBuild:

@@ -88,7 +88,7 @@ class MetricsPage:
         return page
 
     def close(self) -> None:
-        """Close the connection; the next read opens another one."""
+        """Close the connection; the next read opens a new one."""
         self._connection.close()
 
     def interrupt(self) -> None:
@@ -99,7 +99,7 @@ class MetricsPage:
 
 
 class Scraper:
-    """Read all pages about once a second inside the `with` block.
+    """Read metrics pages about once a second inside the `with` block.
 
     Attributes:
         cpu_s: Processor time of the thread [s].

@@ -1,4 +1,4 @@
-"""Ask on which hardware a server runs: probe, exporter, kubectl, and the server itself."""
+"""Identify the hardware of a server by probe, exporter, kubectl, and the server itself."""
 
 from __future__ import annotations
 
@@ -21,7 +21,15 @@ from pytest_mlperf.core.untrusted_text import broken
 from pytest_mlperf.hardware import probe
 from pytest_mlperf.hardware.contention import LINUX, listeners
 from pytest_mlperf.hardware.machine import Machine
-from pytest_mlperf.hardware.server import PAGES, START_METRIC, Answers, counts_of, identified
+from pytest_mlperf.hardware.server import (
+    PAGES,
+    START_METRIC,
+    counts_of,
+    identified,
+    of_exporter,
+    of_kubernetes,
+    of_probe,
+)
 from pytest_mlperf.processes import ChildProcess
 from pytest_mlperf.run.scraping import MetricsPage, PageError
 
@@ -42,9 +50,9 @@ CONNECTIONS = 3
 
 
 class ProbePage(MetricsPage):
-    """Read the energy that a probe prints beside a server, in the form of an exporter's page.
+    """Read the energy that a probe on the server's machine prints, as an exporter's page.
 
-    Readings get the time of their arrival here: clocks of two machines are never subtracted.
+    Times are those of arrival on this machine, as clocks of two machines differ.
     """
 
     def __init__(self, command: Sequence[str]) -> None:
@@ -88,7 +96,7 @@ class ProbePage(MetricsPage):
 
 @dataclass(frozen=True, kw_only=True)
 class ServerSources:
-    """Sources of the identity of the server at `url`, see `suite.tables.ServerEntry`."""
+    """Identify the server at `url` by the sources that `suite.tables.ServerEntry` describes."""
 
     url: str
     accelerator: str
@@ -99,28 +107,24 @@ class ServerSources:
 
     def ask(self) -> ServerIdentity:
         """Ask all sources; raise RunError if one fails, answers nonsense or contradicts another."""
-        pages, headers, starts = _pages(self.url)
-        pods = nodes = None
+        reports = {}
+        if self.probe:
+            answer = _json_line(output_of("the probe", self.probe, _script()))
+            reports["probe"] = of_probe(answer, self.accelerator, self.url)
+        if self.exporter:
+            reports["exporter"] = of_exporter(_page(self.exporter), self.gpus, self.accelerator)
         if self.kubernetes:
-            pods, nodes = _kubernetes(*self.kubernetes.split("/", 1))
-        answers = Answers(
-            probe=_json_line(output_of("the probe", self.probe, _script())) if self.probe else None,
-            exporter=_page(self.exporter) if self.exporter else None,
-            chosen=self.gpus,
-            pods=pods,
-            nodes=nodes,
-            pages=pages,
-            headers=headers,
-            starts=starts,
-            time_s=time.monotonic(),
+            reports["kubernetes"] = of_kubernetes(*_kubernetes(*self.kubernetes.split("/", 1)))
+        pages, headers, starts = _pages(self.url)
+        return identified(
+            self.url, self.accelerator, reports, pages, headers, starts, time_s=time.monotonic()
         )
-        return identified(self.url, self.accelerator, answers)
 
     def machine(self, client: Machine) -> Machine:
-        """Return the machine on which the server runs; it may be that of the client.
+        """Return the machine on which the server runs, which may be `client`.
 
         Raises:
-            RunError: See `ask`; or the probe ran on the client, and the server is elsewhere.
+            RunError: See `ask`; or the probe ran on the client, but the server runs elsewhere.
         """
         if not self.probe and self.is_here and client.has(self.accelerator):
             return client
@@ -137,7 +141,7 @@ class ServerSources:
 
     @property
     def is_here(self) -> bool:
-        """Whether a process that serves, and no tunnel, listens on this machine."""
+        """Whether a process on this machine, not a tunnel, listens at the url."""
         parts = urlsplit(self.url)
         port = parts.port or {"https": 443}.get(parts.scheme, 80)
         if parts.scheme == "unix":
@@ -146,14 +150,14 @@ class ServerSources:
 
 
 def _nodes(client: Machine) -> set[str]:
-    """Return the client's node as a probe reports it, with and without its GPUs."""
+    """Return the hashes by which a probe would identify this machine, with and without GPUs."""
     uuids = sorted({probe.hashed(str(gpu["uuid"])) for gpu in client.gpus})
     ids = {"".join(uuids)} if uuids else set[str]()
     return {probe.hashed(name) for name in {*ids, f"pytest-mlperf {client.machine_id}"}}
 
 
 def is_own_address(url: str) -> bool:
-    """Return whether a url's host is this machine, which may forward it by a tunnel."""
+    """Return whether a url's host is this machine; it may still forward the port elsewhere."""
     with contextlib.suppress(OSError, UnicodeError):
         for family, kind, _, _, address in socket.getaddrinfo(
             urlsplit(url).hostname, 0, type=socket.SOCK_STREAM
@@ -165,7 +169,7 @@ def is_own_address(url: str) -> bool:
 
 
 def started(command: Sequence[str], text: bytes) -> ChildProcess:
-    """Start a command whose stdin is a text; raise OSError if it cannot start."""
+    """Start a command with `text` as its stdin; raise OSError if it cannot start."""
     child = ChildProcess(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     child.tell(text)
     child.let_go()
@@ -173,7 +177,7 @@ def started(command: Sequence[str], text: bytes) -> ChildProcess:
 
 
 def output_of(title: str, command: Sequence[str], text: bytes = b"") -> bytes:
-    """Return what a command prints; raise RunError if it fails, hangs or prints too much."""
+    """Return a command's output; raise RunError if it fails, hangs or prints too much."""
     deadline_s, printed = time.monotonic() + PROBE_SECONDS, b""
     try:
         child = started(command, text)
@@ -207,7 +211,7 @@ def _script() -> bytes:
 
 
 def _json_line(printed: bytes) -> bytes:
-    """Return the last line that may be JSON: a login shell may print more."""
+    """Return the last line that may be JSON, as a login shell may print other lines."""
     lines = [line for line in printed.splitlines() if line.lstrip().startswith(b"{")]
     return lines[-1] if lines else printed
 

@@ -43,7 +43,7 @@ def sign(path: Path, key: Path) -> Path:
 
 
 def verified(path: Path, content: bytes, allowed: Path) -> str:
-    """Return which allowed signer signed a file; raise MlperfError if none did.
+    """Return the allowed signer who signed a file; raise MlperfError if none did.
 
     `content` is the content of the file, which is not read again.
     """

@@ -1,4 +1,4 @@
-"""Find the other Python of an engine: another environment, or a container."""
+"""Find the other Python of an engine, in another environment or a container."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _expanded(planned: Planned, key: KeyPath, value: Any) -> Any:
 
 
 def _program(planned: Planned, key: KeyPath, text: str, expanded: str, folder: Path) -> str:
-    """Return a program's path; links stay, because their target has another environment."""
+    """Return a program's absolute path; keep links, as their target has another environment."""
     is_path = "/" in expanded
     typed = Path(expanded).expanduser()
     program = folder / typed if is_path else Path(shutil.which(typed) or typed)

@@ -1,4 +1,4 @@
-"""Tables of a suite file as immutable values."""
+"""Define the tables of a suite file as immutable values."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ Count = Annotated[StrictInt, Field(gt=0)]
 
 
 def _calibration(value: object) -> object:
-    """Choose the form of `calibration` before validation, for errors about that form only."""
+    """Check for a table with `use` before validation, so that errors are about that form only."""
     if isinstance(value, CalibrationSource) or value is None:
         return value
     if isinstance(value, dict):
@@ -260,12 +260,19 @@ def _words(value: object) -> object:
 Probe = Annotated[
     CommandLine,
     BeforeValidator(_words),
-    WithJsonSchema({"type": ["string", "array"], "items": {"type": "string"}, "minItems": 1}),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string"},
+                {"type": "array", "items": {"type": "string"}, "minItems": 1},
+            ]
+        }
+    ),
 ]
 
 
 class ServerEntry(Table):
-    """The hardware behind the `url` of an engine entry, and how to ask for it."""
+    """Sources that identify the hardware of the server at the `url` of an engine entry."""
 
     probe: Probe | None = Field(
         default=None,
@@ -385,7 +392,7 @@ class EngineEntry(Table):
 
     @property
     def limit_w(self) -> int | None:
-        """Power limit of this copy [W]; None if there is none, or for the entry as a whole."""
+        """Power limit of this copy of an entry [W]; None if it has none or is the whole entry."""
         return self._limit_w
 
     def limits_on(self, accelerator: str) -> tuple[int, ...]:
@@ -400,10 +407,7 @@ class EngineEntry(Table):
 
     @cached_property
     def _limited(self) -> tuple[EngineEntry, ...]:
-        """Copies, one per power limit; () if there are none.
-
-        The cached value must not contain the entry itself, or entries could not be compared.
-        """
+        """Copies, one per power limit, or (); the entry itself would prevent comparisons."""
         having: dict[int | None, list[str]] = {}
         for accelerator in self.accelerators:
             for watts in self.limits_on(accelerator) or (None,):
@@ -670,7 +674,7 @@ MAX_COMMAND_WORDS = 4
 
 
 class Named(Protocol):
-    """A table of a suite that may name another Python."""
+    """Define a table of a suite that may name another Python."""
 
     @property
     def python(self) -> str | None:

@@ -97,7 +97,9 @@ def run(case: Planned, folder: Path, build: Build | None) -> ProcessResult:
         job_of(case),
         conditions(folder),
         lambda _: None,
-        ProcessTask(target_qps=500.0, performance=True, ask=None, number=1, build=build),
+        ProcessTask(
+            target_qps=500.0, performance=True, ask=None, number=1, title="run 1", build=build
+        ),
     )
 
 

@@ -19,13 +19,13 @@ from pytest_mlperf.judge.rule_r import RuleR
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AcceptedDrop:
-    """Proven drop beyond the limit, since the first comparable accepted baseline.
+    """Hold a proven drop beyond the limit since the first comparable accepted baseline.
 
     Attributes:
         since: Day on which that baseline was accepted.
         baselines: Number of accepted baselines since then.
         change: Relative change from that baseline to this session's runs.
-        low, high: Its interval, by the error guarantees of rule R.
+        low, high: Interval of the change, at the error rates of rule R.
     """
 
     metric: str
@@ -96,10 +96,10 @@ def drift_of(
     since: str,
     rule: RuleR | None = None,
 ) -> Criterion | None:
-    """Return the total loss over accepted baselines as a criterion for a verdict.
+    """Return the sum of changes over accepted baselines as a criterion of a verdict.
 
     `baselines` are those of this machine, oldest first; those before the day `since` are ignored.
-    `rule` is the calibrated one, or None for the default.
+    `rule` is a calibrated rule R; None is the default.
     """
     if verdict.kind not in DROP_OUTCOMES:
         return None

@@ -1,4 +1,4 @@
-"""Hold the identity of a server: the hardware on which it runs, and who reports it."""
+"""Define the identity of a server: its hardware, and the source that reported it."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _REMARKS = {
 
 @dataclass(frozen=True, kw_only=True)
 class ServerIdentity:
-    """Hold what is known about the hardware of a server.
+    """Describe the hardware of a server on another machine.
 
     Attributes:
-        properties: Properties that must equal a baseline's, with their source.
+        properties: Properties that must equal those of a baseline; one names their source.
         surroundings: Properties outside the identity whose changes are reported.
         facts: Software of the server, for the fingerprint.
         notes: Remarks for each verdict.
@@ -62,12 +62,12 @@ class ServerIdentity:
 
 
 def is_of_server(identity: Mapping[str, Property]) -> bool:
-    """Return whether an identity is that of a server on another machine."""
+    """Return whether an identity is of a server on another machine."""
     return SOURCE in identity
 
 
 def doubts(before: ServerIdentity, after: ServerIdentity) -> Iterator[str]:
-    """Yield the reasons why a run between two looks at its server may not be judged."""
+    """Yield why a run between two readings of its server's identity may not be judged."""
     if changed := differences(before.properties, after.properties):
         texts = (f"{one.name} was {one.theirs}, is {one.ours}" for one in changed)
         yield f"the server runs on other hardware than before the run: {'; '.join(texts)}"

@@ -148,7 +148,7 @@ def whole_plan(
 def more(
     planned: Sequence[Testable], *, max_runs: int, warmup: str = "auto", confirm: str = "auto"
 ) -> list[str]:
-    """Return sentences on warm-ups and extra runs that come on top of a plan."""
+    """Return sentences on warm-ups and extra runs, which a plan's times do not include."""
     pairs = [(one.a, one.b) if isinstance(one, PlannedPair) else (one,) for one in planned]
     cases = [case for pair in pairs for case in pair]
     first = {

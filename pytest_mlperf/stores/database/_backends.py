@@ -22,11 +22,11 @@ Row = Sequence[Any]
 
 
 class StoreError(MlperfError):
-    """The store cannot be used now; no verdict depends on it."""
+    """Report that the results database cannot be used now; no verdict depends on it."""
 
 
 class Backend(Protocol):
-    """Connection; a statement outside of `transaction` commits by itself."""
+    """Define a database connection; a statement outside of `transaction` commits by itself."""
 
     words: Mapping[str, str]
     """Values of the placeholders of the schema."""
@@ -57,7 +57,7 @@ USUAL = "sqlite"
 
 
 def store_of(options: Mapping[str, Any]) -> str:
-    """Return the URL of the store that a session's options name, or ""."""
+    """Return the URL of the database that a session's options name, or ""."""
     url = str(options.get("store") or "")
     return str(options["runs_dir"] / "results.db") if url == USUAL else url
 

@@ -309,10 +309,7 @@ class PromptSource:
         return tokenizer
 
     def _count(self, texts: Sequence[str]) -> list[int]:
-        """Count the tokens of texts as the server should, without its template.
-
-        A begin token in a text counts once; a server that adds another one counts it itself.
-        """
+        """Count tokens as the server should, without template; a begin token counts once."""
         special, begin = not self._is_chat, self.tokenizer.bos_token_id
         rows = self.tokenizer(list(texts), add_special_tokens=special)["input_ids"]
         return [len(ids) - (special and ids[:2] == [begin, begin]) for ids in rows]
@@ -472,7 +469,7 @@ class OpenAiEngine(Engine):
         )
 
     def accepted_drafts(self) -> int | None:
-        """Return the accepted draft tokens in the answers, else in the server's own counter."""
+        """Return the accepted draft tokens in the answers, else those of the server's counter."""
         if accepted := self._traffic.accepted:
             self._traffic.accepted = 0
             return accepted

@@ -148,7 +148,7 @@ async def accepted_by_server(client: Client, path: str | None) -> int | None:
 
 
 async def _page(client: Client, path: str) -> bytes:
-    """Return a page that is not essential for a run; b"" if it cannot be read."""
+    """Return a page of the server that a run can do without; b"" if it cannot be read."""
     try:
         return await client.get(path, PAGE_TIMEOUT_SECONDS)
     except Failed:
@@ -169,10 +169,11 @@ PROBE_TOKENS = 8
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Capabilities:
-    """Capabilities of a server: the form of prompts, and further fields of requests.
+    """Hold a server's capabilities: the form of prompts, and further fields of requests.
 
     Streams have token `ids`, or `usage`, or both. `template` is the number of tokens that the
-    server adds to each prompt, None if unknown. `model` and `build` are its own names, or "".
+    server adds to each prompt, None if unknown. `model` and `build` are the server's names of its
+    model and set-up, or "".
     """
 
     form: str

@@ -46,7 +46,7 @@ NO_CONNECTION = "no connection"
 
 
 class Listener:
-    """Callbacks of one streamed answer, which do nothing by default."""
+    """Define the callbacks of one streamed answer, which do nothing by default."""
 
     __slots__ = ()
 
@@ -54,14 +54,14 @@ class Listener:
         """Note that the server sent data, or only `comments`."""
 
     def tokens(self, count: int) -> None:
-        """Note tokens that are certainly new."""
+        """Handle `count` new tokens."""
 
     def complete(self) -> None:
-        """Note that the answer is complete; called at most once."""
+        """Handle the end of the answer; called at most once."""
 
 
 class Client:
-    """Connections to one server; used on one event loop."""
+    """Send requests to one server on one event loop."""
 
     def __init__(
         self, address: Address, path: str, secrets: Mapping[str, str], timeout_s: float
@@ -149,7 +149,7 @@ class Client:
 
 
 class _Page(Exchange):
-    """A page about the server, of limited size."""
+    """Receive a page about the server, of limited size."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -169,7 +169,7 @@ class _Page(Exchange):
 
 
 class Streamed(Exchange):
-    """Read a stream until the answer is complete, then to its end."""
+    """Read a streamed answer until it is complete, then the rest of the stream."""
 
     def __init__(self, answer: StreamedAnswer, listener: Listener) -> None:
         self._answer = answer
@@ -220,7 +220,7 @@ class Streamed(Exchange):
 
 @dataclass
 class _Refusal:
-    """Response other than an event stream, read up to ERROR_BYTES."""
+    """Hold a response other than an event stream, read up to ERROR_BYTES."""
 
     status: int
     kind: str
@@ -277,7 +277,7 @@ def _so_far(answer: StreamedAnswer) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prompt:
-    """One sample as a field of a request, and its number of tokens, None if unknown.
+    """Hold a sample as a field of a request, and its number of tokens; None if unknown.
 
     Attributes:
         ids, text: Content of the prompt, one of both.
@@ -293,7 +293,7 @@ class Prompt:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Body:
-    """A request as JSON, ready to be sent.
+    """Hold a request as JSON, ready to be sent.
 
     Attributes:
         prompt_tokens: Tokens of the prompt; None if unknown.
@@ -346,12 +346,12 @@ def as_text(tokenizer: Any, ids: Sequence[int]) -> tuple[str, bool]:
 
 @dataclass(kw_only=True, slots=True)
 class Bodies:
-    """Requests of the loaded samples, by data set index.
+    """Build the requests of the loaded samples, by data set index.
 
     Attributes:
         chat: Whether text is sent as a user's message.
         as_they_are: Whether the data set's text is sent unchanged.
-        prompts: Returns token ids of samples otherwise.
+        prompts: Returns token ids of samples, for data sets whose text is not sent unchanged.
         tokenizer: Returns the model's tokenizer, for servers that only take text.
         seed_of: Returns the sampling seed of a sample, or None.
         salted: Whether timed runs send different prompts of the same lengths.

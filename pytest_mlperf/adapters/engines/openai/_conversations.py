@@ -1,4 +1,4 @@
-"""Make requests of turns of conversations: all earlier messages, salt, session header."""
+"""Build requests for turns of conversations: earlier messages, salt, session header."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def is_header(name: str, *, authorization: bool = False) -> bool:
 
 
 def session_of(sink: Sink, sample: int) -> str:
-    """Return the sink's name of a sample's conversation; "" for a single sample."""
+    """Return the sink's name of a sample's conversation; "" if it has none."""
     ask = getattr(sink, "session", None)
     return str(ask(sample)) if callable(ask) else ""
 
@@ -44,7 +44,7 @@ def is_chat_of_parts(message: Mapping[str, Any]) -> bool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TurnBody(Body):
-    """A turn of a conversation, in parts that it shares with other turns.
+    """Hold a turn of a conversation, in parts that it shares with other turns.
 
     Attributes:
         data: Beginning up to the text of the first user's message, where the salt goes.
@@ -63,7 +63,7 @@ class TurnBody(Body):
 
 @dataclass(kw_only=True, slots=True)
 class TurnBodies(Bodies):
-    """Requests of turns; parts that turns have in common are kept once."""
+    """Build requests of turns; keep parts that turns have in common only once."""
 
     _kept: dict[bytes, bytes] = field(default_factory=dict)
 

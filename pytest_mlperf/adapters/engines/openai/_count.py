@@ -2,7 +2,7 @@
 
 Rules of mlcommons/endpoints at ea3327530376fef63d706f4105612e17c2c80a8d (2026-08-21): text is
 tokenised without special tokens; an answer with reasoning or tool calls is written by the chat's
-template, less an empty answer. Tokens after the first piece are counted apart.
+template, less an empty answer. Tokens after the first piece are counted separately.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Parse server-sent events and the answer in them, and name failures of requests."""
+"""Parse server-sent events and the answers in them, and name failures of requests."""
 
 from __future__ import annotations
 
@@ -132,12 +132,13 @@ def payload(block: bytes) -> bytes:
 
 @dataclass(kw_only=True, slots=True)
 class StreamedAnswer:
-    """One answer, read from its events; text and token ids are kept only if `keeps`.
+    """Read one answer from its events; keep text and token ids only if `keeps`.
 
     Attributes:
         pieces: Parts of the answer in order, of any kind, kept like text.
         n_ids: Number of token ids, kept or not.
-        completion_tokens: The server's count; None before it sends one. So is `prompt_tokens`.
+        completion_tokens: The server's count; None before it sends one; the same holds for
+            `prompt_tokens`.
         accepted: Accepted draft or predicted tokens, if the server reports them.
         cached: Cached tokens of the prompt; None if not reported.
         model, build: Model name and system fingerprint of the server; "" if not reported.
@@ -379,13 +380,13 @@ def quoted(data: bytes) -> str:
 
 
 def _added(events: bytes) -> tuple[int, int] | None:
-    """Return the numbers of token ids and events; None if an event adds more than text or ids."""
+    """Count token ids and events; None if an event adds anything but text or ids."""
     added = _added_alike(events)
     return _only_adds(events) if added is None else added
 
 
 def _added_alike(events: bytes) -> tuple[int, int] | None:
-    """Count as `_only_adds` does, in fewer passes, if events differ only in text and ids.
+    """Count as `_only_adds` does, but in fewer passes, if events differ only in text and ids.
 
     An event has a head up to its choice, the choice, and a tail from `finish_reason` on that may
     hold token ids. Searching a tail and the next head as one text takes a quarter of the time. Any
@@ -422,7 +423,7 @@ def _ids_in(events: bytes) -> int:
 
 
 def _only_adds(events: bytes) -> tuple[int, int] | None:
-    """Count token ids and events that only add text or token ids; None for others."""
+    """Count token ids and events that add only text or token ids; None if others occur."""
     # JSON strings escape every quote, so that no text looks like one of these keys.
     count = events.count(b"}\n\ndata: {") + 1
     whole = events.startswith(b"data: {") and events.endswith(b"}\n\n")

@@ -1,4 +1,4 @@
-"""Run the same client on a server that computes nothing, to measure the client's limit."""
+"""Run the same client against a server that computes nothing, to measure its limit."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MAX_PORT_BYTES = 64
 
 
 class Uncounted(Checks):
-    """Accept all answers, as the null server's answers do not have the requested length."""
+    """Accept answers of any length, because the null server ignores the requested length."""
 
     def passed(
         self,
@@ -48,7 +48,7 @@ class Uncounted(Checks):
 def drive(
     undo: contextlib.ExitStack, client: Client, traffic: Traffic, concurrency: int
 ) -> tuple[Streams, str]:
-    """Answer samples by a traffic until `undo` is closed; return streams and event loop kind."""
+    """Answer samples through `traffic` until `undo` closes; return streams and event loop kind."""
     loop, kind = new_loop()
     streams = Streams(traffic.answer, concurrency=concurrency, loop=loop)
     undo.callback(streams.close)

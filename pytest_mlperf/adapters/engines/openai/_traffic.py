@@ -60,7 +60,7 @@ HINTS = {
 
 @dataclass(slots=True, eq=False)
 class Flight(Listener):
-    """A request in flight, and its answer.
+    """Hold a request in flight, and read its answer.
 
     Attributes:
         heard_s: Time of the stream's last event, on the loop's clock [s].
@@ -98,7 +98,7 @@ class Flight(Listener):
 
 
 class SinkRequests:
-    """The requests made for one sink; lives on the event loop's thread."""
+    """Manage the requests made for one sink, on the event loop's thread."""
 
     def __init__(
         self, sink: Sink, server: Server | None, timeout_s: float, more: Callable[[], bool]
@@ -182,7 +182,7 @@ class SinkRequests:
             self._ending.cancel()
 
     async def _conclude(self) -> None:
-        """Wait for further failures and the end of a dying server, then fail the run."""
+        """Wait for more failures and for a dying server to end, then fail the run."""
         deadline = self._loop.time() + COLLECT_SECONDS
         dead = self._death()
         while dead is None and self._loop.time() < deadline and (self._server or self._more()):
@@ -370,11 +370,11 @@ def allow_files(undo: contextlib.ExitStack) -> None:
 
 
 class Traffic:
-    """Answer samples by requests; lives on the event loop's thread.
+    """Answer samples by requests to the server, on the event loop's thread.
 
     `submitted` counts samples, on the thread that submits them; `accepted` counts draft tokens that
     the server accepted. `kept` has answers by sample (None: not collected) and `seen` counts kinds
-    of answers, both since they were last taken. `counted` is the sum of tokens, which arrived in
+    of answers, both since the last collection. `counted` is the sum of tokens, which arrived in
     `pieces`.
     """
 

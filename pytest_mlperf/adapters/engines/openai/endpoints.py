@@ -103,7 +103,7 @@ class EndpointsOptions(OpenAiOptions):
     whole_passes: bool = False
 
     def _check_count(self) -> None:
-        """Allow a tokenizer with any count, because the client needs one."""
+        """Do nothing: the client needs a tokenizer for any way of counting."""
 
     def check(self) -> None:
         super().check()
@@ -155,7 +155,7 @@ class EndpointsOptions(OpenAiOptions):
 
 
 class EndpointsEngine(OpenAiEngine):
-    """A server that MLCommons' client measures; warmed up and asked for accuracy by ours."""
+    """Measure a server with MLCommons' client; our client does warm-up and accuracy."""
 
     harness: ClassVar[str] = MLC_ENDPOINTS
     options: ClassVar[type[OpenAiOptions]] = EndpointsOptions
@@ -320,7 +320,7 @@ class EndpointsEngine(OpenAiEngine):
     def _configuration(
         self, concurrency: int, settings: LoadGenSettings, prompts: Path
     ) -> dict[str, Any]:
-        """Return the client's configuration of a point, without its end and result folder."""
+        """Return the client's configuration of a point, without its duration and output folder."""
         options, wait_s = self._ours, self._options.request_timeout
         minimum = {} if options.api == "chat" else {"min_new_tokens": options.min_new_tokens}
         seeded = {} if settings.seeds.model is None else {"seed": settings.seeds.model}
@@ -423,7 +423,7 @@ def _are_tables(value: object) -> bool:
 
 
 class _WindowEnd:
-    """Detect by the client's events whether its window is over, so that it only scores."""
+    """Detect from the client's events that the timed window is over and only scoring goes on."""
 
     def __init__(self, events: Path) -> None:
         self._events, self._read, self._over = events, 0, False

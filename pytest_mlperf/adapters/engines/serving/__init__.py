@@ -206,7 +206,7 @@ UNKNOWN_END = "gone"
 
 
 class ServerProcess:
-    """Process of a server, started and watched by the launcher."""
+    """Start a server through the launcher, which watches it."""
 
     def __init__(
         self,
@@ -306,7 +306,7 @@ MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.02, 0.5
 
 
 class Server:
-    """Start a server on entry, and end it with all its descendants on exit."""
+    """Start a server on entering the context; end it with all its descendants on exit."""
 
     url: str
     log: Path

@@ -102,7 +102,7 @@ Step = tuple[Any, Callable[[Any], bool]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QuantisingPlan:
-    """Quantisation of a precision: method (`how`), supported layers (`needs`), and steps."""
+    """Define a precision's quantisation: method (`how`), supported layers (`needs`), steps."""
 
     how: str
     needs: str
@@ -240,7 +240,7 @@ def _apply(plan: QuantisingPlan, model: Any) -> None:
 
 
 def _experts(model: Any) -> Iterator[tuple[Any, str]]:
-    """Yield each module of fused experts (not transposed), and the name of a 3D parameter."""
+    """Yield each module with fused experts (not transposed), and the name of its 3D parameter."""
     for module in model.modules():
         if getattr(module, "is_transposed", None) is False:
             for name, parameter in module.named_parameters(recurse=False):

@@ -193,7 +193,10 @@ def test_a_server_that_does_not_answer_says_why() -> None:
         (failure("401 Unauthorized", "no key"), f"HTTP 401 (Unauthorized): no key); {hint}"),
         (failure("403 Forbidden", "not you"), f"not you); {hint}"),
         (Reply(status="307 Temporary Redirect"), "redirects are not followed: set url to where"),
-        (failure("500 Internal Server Error", "boom"), "boom); set served_model to the model's name"),
+        (
+            failure("500 Internal Server Error", "boom"),
+            "boom); set served_model to the model's name",
+        ),
         (Reply(end="cut"), "no server answers at http://127.0.0.1:"),
     ):
         assert expected in refusal(answers_to("GET", reply))

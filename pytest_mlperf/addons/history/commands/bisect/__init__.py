@@ -82,7 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 class _InPlaceOf(argparse.Action):
-    """Option that replaces positional arguments, which are then not required."""
+    """Define an option that replaces positional arguments and makes them optional."""
 
     def __init__(self, *, refs: Sequence[argparse.Action], **options: Any) -> None:
         super().__init__(**options)
@@ -175,7 +175,7 @@ def _settings(plan: InterleavedCases, pairs: int) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _ended_as_by_ctrl_c() -> Iterator[None]:
-    """Handle SIGTERM and SIGHUP like Ctrl-C, so that nothing is left behind."""
+    """Raise KeyboardInterrupt on SIGTERM and SIGHUP, so that processes and files are cleaned up."""
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt

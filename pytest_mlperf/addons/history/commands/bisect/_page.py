@@ -25,7 +25,7 @@ MIN_SUBJECT_COLUMNS = 8
 
 
 def say(lines: Sequence[str]) -> None:
-    """Print lines and flush them, for readers of a log."""
+    """Print lines and flush stdout, for a log that is read while it grows."""
     show(lines)
     print(end="", flush=True)
 
@@ -49,7 +49,7 @@ def heading(search: Bisection, tests: Sequence[str], kept: int) -> list[str]:
 
 
 def step(search: Bisection, comparison: Comparison) -> list[str]:
-    """Return the result of one comparison, and the remaining cost."""
+    """Return the result of one comparison, and the comparisons that may follow."""
     builds, left = search.builds, search.range
     against = "" if comparison.before == 0 else f" beside {builds[comparison.before].title}"
     outcome = f"{comparison.mark}: {comparison.reason or comparison_text(comparison)}"
