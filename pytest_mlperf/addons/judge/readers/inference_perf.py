@@ -74,7 +74,7 @@ def _settings(document: ResultFile) -> str:
 
 
 def _target(goodput: Record, settings: str) -> str | None:
-    """Return the targets in the report, else those of the settings."""
+    """Return the latency targets in the report, else those of the settings."""
     stored = goodput.get("constraints")
     if stored is not None:
         return str(stored)

@@ -40,7 +40,7 @@ def _is_aggregate(document: ResultFile) -> bool:
 
 
 def _aggregate(document: ResultFile) -> Iterator[ToolRun]:
-    """Yield one run: the files of all points of a job are collected in a list."""
+    """Yield one run with all points of a file, the collected results of one job."""
     points = tuple(map(_point, objects(document)))
     details = head(document).texts("image", "framework", "recipe_fingerprint", "model")
     yield run_of(document, "inferencex", points=points, details=details)

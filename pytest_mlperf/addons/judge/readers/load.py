@@ -14,7 +14,7 @@ _K6_MARKS = ("http_req_duration", "http_reqs", "iterations", "http_req_failed")
 
 
 def _k6_metrics(document: ResultFile) -> Record:
-    """Return metrics by name; the machine-readable summary has a list of them."""
+    """Return metrics by name, also from the machine-readable summary's list."""
     raw = head(document)
     for holder in (raw, raw.at("results")):
         named = {str(m.get("name")): m for m in holder.entries("metrics")} or holder.at("metrics")
@@ -50,7 +50,7 @@ def _k6(document: ResultFile) -> Iterator[ToolRun]:
 
 
 def _k6_failed(by_name: Record) -> tuple[int | None, int | None]:
-    """Return requests and failed ones: `passes` of http_req_failed are the failed requests."""
+    """Return the number of requests and of failed ones, from http_req_failed."""
     failures = by_name.at("http_req_failed")
     failed, fine = failures.whole("passes"), failures.whole("fails")
     if failed is not None and fine is not None:

@@ -105,7 +105,7 @@ def _google(document: ResultFile) -> Iterator[ToolRun]:
 
 
 def _google_point(name: str, rows: list[Record], shared: Mapping[str, Fact]) -> ToolPoint:
-    """Return a benchmark: means over its repetitions, which are of one process."""
+    """Return a benchmark's means over its repetitions, all in one process."""
     absent: dict[str, str] = {}
     figures: dict[str, list[float]] = defaultdict(list)
     errors = [row for row in rows if row.get("error_occurred") is True]
