@@ -273,9 +273,11 @@ class CaseRunner:
         scored_files: Files of the project that processes of `scored_subject` imported.
         left_out: Runs of pairs whose difference load may explain, see `confirm.add_pair`.
         clients: Number of client processes, unless the suite sets it.
+        pair: Number of the interleaved pair of its next run; 0 if none.
     """
 
     clients = 1
+    pair = 0
 
     def __init__(
         self,
@@ -415,6 +417,7 @@ class CaseRunner:
                 number=self._processes,
                 build=self._build,
                 label=audit.test if audit else self._label,
+                title=self._pair_title,
                 audit=audit,
             ),
         )
@@ -427,6 +430,12 @@ class CaseRunner:
         if process.probed and not at:
             self.rate = process.target_qps
         return process
+
+    @property
+    def _pair_title(self) -> str:
+        """Title of an interleaved run in lines of progress; "" for other runs."""
+        most, side = self._conditions.max_runs, self._build.title if self._build else "this build"
+        return f"pair {self.pair}{f' of at most {most}' * bool(most)}, {side}" * bool(self.pair)
 
 
 def unforeseen(error: Exception, log: Path) -> RunError:

@@ -99,6 +99,7 @@ class MlperfSession:
         self.results: list[CaseResult] = []
         self.live = Live(config)
         self.phase = LONE_PHASE
+        self.judged_pairs = 1
         self.keeping = Keeping()
         self.kinds: dict[tuple[Path, str], set[Kind]] = {}
         self.plan: list[Testable] = []
@@ -130,7 +131,8 @@ class MlperfSession:
             pairs = planned_pairs(self.options.manifest, tests, pairs)
         if pairs:
             pairs = max(pairs, self._orders.get("mlperf_pairs", 0))
-        if Phase(pairs=pairs).many:
+        self.judged_pairs = pairs
+        if Phase(pairs=pairs).many and not self.options.against:
             self.phase = Phase(pairs=pairs, once=True)
             self.config.pluginmanager.register(self.holding, "mlperf-holding")
 
@@ -219,8 +221,14 @@ class MlperfSession:
                 machine=self.selection.machine,
                 root=self.config.rootpath,
                 show=self.live.show,
+                judged_pairs=self.judged_pairs,
             )
         return self._bench
+
+    def close(self) -> None:
+        """Remove what the session needs no longer."""
+        if self._bench:
+            self._bench.close()
 
     def fails(self, planned: Testable, verdict: Verdict) -> bool:
         """Whether a verdict fails its test under this session's options."""

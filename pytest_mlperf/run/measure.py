@@ -122,6 +122,7 @@ class ProcessTask:
         ask: Accuracy pass to make afterwards, or None; dummy weights have no accuracy.
         number: Number of the process in the case, part of its folder's name.
         label: Part of its folder's name; a baseline's build has its own.
+        title: Its title in lines of progress; "" for its number.
         warmup: Whether its run is short, unsampled and does not count.
         audit: Compliance test, whose figures are no baseline.
     """
@@ -132,6 +133,7 @@ class ProcessTask:
     number: int
     build: Build | None = None
     label: str = ""
+    title: str = ""
     warmup: bool = False
     audit: AuditRun | None = None
 
@@ -156,7 +158,7 @@ def measure(
     require(unscorable)
     unscored = [RunError(one.part, str(one.error)) for one in unscorable if one.part == "scorer"]
     most = f" of at most {conditions.max_runs}" * (task.number <= (conditions.max_runs or 0))
-    title = WARM_UP if task.warmup else f"run {task.number}{most}"
+    title = WARM_UP if task.warmup else task.title or f"run {task.number}{most}"
     case = _Measured(
         job=job,
         conditions=conditions,

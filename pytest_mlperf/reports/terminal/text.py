@@ -149,7 +149,8 @@ def _reasons(
         counts = f"{plural(verdict.ratio.pairs, 'run')} of each, interleaved, in fresh processes"
         yield paragraph("rule", f"{counts}; {PAIR_PROMISE}", width)
     if verdict.baseline.source:
-        yield [line("baseline", str(verdict.baseline.file))]
+        other = verdict.interleaved.build if verdict.interleaved else ""
+        yield [line("baseline", verdict.baseline.file or f"{other}, measured in this session")]
         yield paragraph("", verdict.baseline.source, width)
         yield paragraphs("changed", _changed(verdict, likely_causes), width)
         yield paragraphs("unknown", verdict.baseline.unknown, width)
@@ -165,6 +166,8 @@ def _changed(verdict: Verdict, likely_causes: Sequence[Cause]) -> list[str]:
 def _rule(verdict: Verdict, judged: MetricVerdict, *, together: bool) -> str:
     """Return the run counts of a verdict, and its error guarantee."""
     counts = f"{plural(judged.runs, 'run')} now, {judged.baseline.runs} in the baseline"
+    if verdict.interleaved and verdict.interleaved.replaces_baseline:
+        counts = f"{plural(judged.runs, 'pair')} of runs interleaved with another build"
     promise = verdict.baseline.guarantee
     if promise is not None:
         counts += f" of {plural(promise.days, 'day')}{renewal(promise)}"
