@@ -80,10 +80,20 @@ class OtherSide(CaseRunner):
     def process(self, **task: Any) -> ProcessResult:
         """Run a fresh process; raise RunError of layer "against" for any error."""
         try:
-            return super().process(**task)
+            done = super().process(**task)
         except MlperfError as error:
             log = error.log if isinstance(error, RunError) else None
             raise RunError("against", f"{self.title}: {error}", log) from None
+        done = replace(done, subject=_comparable(done.subject))
+        self.subject = self.subject and _comparable(self.subject)
+        return done
+
+
+def _comparable(subject: Subject) -> Subject:
+    """Remove the facts that describe any other build, but not this one."""
+    facts = subject.fingerprint.items()
+    kept = {key: text for key, text in facts if key.partition(".")[0] not in {"build", "python"}}
+    return replace(subject, fingerprint=kept)
 
 
 class OtherBuild:
@@ -206,8 +216,11 @@ class OtherBuild:
         """Return the key of the other build's pass: build, suite, data and machine; or ""."""
         if not side.digest:
             return ""
-        of_engine = (ENGINE_PREFIX, "python")
-        facts = {k: v for k, v in subject.fingerprint.items() if not k.startswith(of_engine)}
+        facts = {
+            key: text
+            for key, text in subject.fingerprint.items()
+            if not key.startswith((ENGINE_PREFIX, "python"))
+        }
         suite, machine = accuracy_key(case.suite_job, facts), sorted(subject.identity.items())
         text = json.dumps([side.digest, suite, machine])
         return hashlib.sha256(text.encode()).hexdigest()[:32]

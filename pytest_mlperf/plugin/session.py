@@ -125,7 +125,8 @@ class MlperfSession:
                 runs = USUAL_RUNS if self.options.update is None else self.options.baseline_runs
                 key = planned.path, planned.case.id
                 if key not in self.live.seconds:
-                    self.live.seconds[key] = cost_of(planned, {}).usual_s(runs)
+                    sides = 2 if self.options.against else 1
+                    self.live.seconds[key] = sides * cost_of(planned, {}).usual_s(runs)
                 pairs += pairs_of(planned, kind, self.options)
         if pairs and self.options.manifest:
             pairs = planned_pairs(self.options.manifest, tests, pairs)

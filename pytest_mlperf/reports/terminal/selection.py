@@ -71,6 +71,11 @@ def plan(
             f"needed; {on_top}",
             width,
         ),
+        *fold(
+            f"with --mlperf-against, which measures another build as well: usually "
+            f"{duration(2 * usual)}",
+            width,
+        ),
     ]
 
 

@@ -149,9 +149,12 @@ def _reasons(
         counts = f"{plural(verdict.ratio.pairs, 'run')} of each, interleaved, in fresh processes"
         yield paragraph("rule", f"{counts}; {PAIR_PROMISE}", width)
     if verdict.baseline.source:
-        other = verdict.interleaved.build if verdict.interleaved else ""
-        yield [line("baseline", verdict.baseline.file or f"{other}, measured in this session")]
-        yield paragraph("", verdict.baseline.source, width)
+        if verdict.interleaved and verdict.interleaved.replaces_baseline:
+            text = f"{verdict.interleaved.build}, measured in this session"
+            yield paragraph("baseline", text, width)
+        else:
+            yield [line("baseline", str(verdict.baseline.file))]
+            yield paragraph("", verdict.baseline.source, width)
         yield paragraphs("changed", _changed(verdict, likely_causes), width)
         yield paragraphs("unknown", verdict.baseline.unknown, width)
 
@@ -165,9 +168,9 @@ def _changed(verdict: Verdict, likely_causes: Sequence[Cause]) -> list[str]:
 
 def _rule(verdict: Verdict, judged: MetricVerdict, *, together: bool) -> str:
     """Return the run counts of a verdict, and its error guarantee."""
-    counts = f"{plural(judged.runs, 'run')} now, {judged.baseline.runs} in the baseline"
     if verdict.interleaved and verdict.interleaved.replaces_baseline:
-        counts = f"{plural(judged.runs, 'pair')} of runs interleaved with another build"
+        return PROMISE
+    counts = f"{plural(judged.runs, 'run')} now, {judged.baseline.runs} in the baseline"
     promise = verdict.baseline.guarantee
     if promise is not None:
         counts += f" of {plural(promise.days, 'day')}{renewal(promise)}"
