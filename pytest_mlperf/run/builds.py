@@ -11,7 +11,6 @@ import secrets
 import shutil
 import subprocess
 import sys
-import sysconfig
 import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -66,6 +65,7 @@ def _key(wheels: Sequence[str], python: Sequence[str]) -> str:
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
+PRINT_PATH = "import sys; print(*sys.path[1:], sep='\\n')"
 READY_FILE = "ready"
 """File in an environment whose installation is complete."""
 
@@ -88,10 +88,9 @@ def environment(packages: Sequence[str], python: Sequence[str], folder: Path) ->
                 words = " ".join((done.stderr or done.stdout).split())
                 raise RunError("worker", f"{python[0]} -m venv {home}: {words}")
             _install(packages, python, ("--python", str(program), *PIP))
+            behind = run_pip(python, "-c", PRINT_PATH, limit_s=INSTALL_S).stdout
             (packages_folder,) = home.glob("lib/python*/site-packages")
-            (packages_folder / "behind.pth").write_text(
-                f"{sysconfig.get_path('purelib')}\n", "utf-8"
-            )
+            (packages_folder / "behind.pth").write_text(behind, "utf-8")
             (home / READY_FILE).touch()
     except atomic.BusyError:
         raise RunError("worker", f"another session has installed {home} for too long") from None
