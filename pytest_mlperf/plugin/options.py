@@ -485,7 +485,10 @@ def _as_option(name: str) -> str:
 def is_value_of(name: str, text: str) -> bool:
     """Check whether a word that follows an option on the command line is its value."""
     option = _OPTIONS.get(name.removeprefix("--mlperf-").replace("-", "_"))
-    return bool(name) and (option is None or not option.bare or _is_value(option.metavar, text))
+    if option is None or not option.bare:
+        return bool(name)
+    words = option.metavar.split("|")
+    return text in words or (words == ["REF"] and _is_value(option.metavar, text))
 
 
 def read_options(config: pytest.Config) -> Options:
@@ -565,10 +568,10 @@ def _check(config: pytest.Config, options: Options) -> None:
         raise pytest.UsageError(
             f"--mlperf-update cannot record runs with {which}; remove one of them"
         )
-    if options.against and (options.update or options.benchmarks.judge_benchmarks == "yes"):
-        other = "--mlperf-update" if options.update else "--mlperf-judge-benchmarks"
+    if options.against and options.update:
         raise pytest.UsageError(
-            f"--mlperf-against cannot be combined with {other}; run pytest once for each"
+            "--mlperf-against and --mlperf-update cannot be combined: compare first, then accept "
+            "the session: pytest-mlperf update"
         )
     if options.metered and not options.plan:
         _read_once(options)

@@ -72,8 +72,7 @@ def plan(
             width,
         ),
         *fold(
-            f"with --mlperf-against, which measures another build as well: usually "
-            f"{duration(2 * usual)}",
+            f"with --mlperf-against, which measures another build too, about {duration(2 * usual)}",
             width,
         ),
     ]
