@@ -23,7 +23,7 @@ from pytest_mlperf.cli.stored_results import (
 from pytest_mlperf.core.baseline import Record, find
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.measurement import Run
-from pytest_mlperf.core.metrics import METRICS
+from pytest_mlperf.core.metrics import METRICS, title
 from pytest_mlperf.core.numbers import change, interval, limit, percent, plural, quantity, times
 from pytest_mlperf.core.recording import set_by
 from pytest_mlperf.core.results import CaseResult, Results
@@ -34,7 +34,7 @@ from pytest_mlperf.judge.inputs import Direction, surer
 from pytest_mlperf.judge.ratio import FIRST_LOOK, judge_ratio
 from pytest_mlperf.judge.rule_r import GATING_RUNS, Judged, RuleR, judge
 from pytest_mlperf.reports.causes import causes
-from pytest_mlperf.reports.rows import section, title
+from pytest_mlperf.reports.rows import section
 from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.reports.terminal import text
 from pytest_mlperf.reports.terminal.explanation import environment, evidence, wrapped
@@ -169,7 +169,7 @@ PAIR_SAYS = {Answer.PASS: "proven", Answer.FAIL: "refuted", Answer.MORE: "anothe
 def looks(
     metric: MetricVerdict, runs: Sequence[Run], record: Record | None, rule: RuleR, width: int
 ) -> list[str]:
-    """Return the heading and every interim analysis of one gated metric.
+    """Return lines on every interim analysis of one gated metric, under a heading.
 
     Raises ValueError for a value that no run can have.
     """
@@ -227,14 +227,14 @@ def _says(look: Judged, metric: str, rule: RuleR) -> str:
             return "drop: whole interval worse than 0"
         case Answer.PROVISIONAL:
             differ = percent(look.robust_to or 0.0)
-            return f"provisional {look.direction}: holds if sessions differ < {differ}"
+            return f"provisional {look.direction}: holds if day-to-day variation < {differ}"
     return f"undecided: {_open(look, metric, rule)}"
 
 
 def _open(look: Judged, metric: str, rule: RuleR) -> str:
     worst, best = _ends(look, metric)
     if look.robust_to is not None:
-        return f"drop if sessions differ < {percent(look.robust_to)}"
+        return f"drop if day-to-day variation < {percent(look.robust_to)}"
     if look.runs_used == 1 and is_worse(metric, 0.0, best):
         return "one run is never enough to fail"
     if look.runs_used == 1 and not is_worse(metric, _signed(look.limit, metric), worst):
@@ -277,7 +277,7 @@ def _remarks(metric: MetricVerdict, last: Judged, rule: RuleR) -> Iterator[str]:
 
 
 def thresholds(look: Judged, metric: str) -> tuple[float, float]:
-    """Return the change at which equally noisy runs just pass, and that of a proven drop.
+    """Return the changes at which equally noisy runs just pass, and at which a drop is just proven.
 
     The bounds' distance from the change is assumed constant, as it depends on noise alone.
     """

@@ -154,7 +154,7 @@ def points_of_session(results: Results) -> Iterator[tuple[CaseSeries, SessionPoi
             continue
         conditions = _conditions(result, subject.fingerprint)
         for metric in result.verdict.metrics:
-            usable = metric.metric in METRICS and metric.outcome not in UNUSABLE
+            usable = METRICS.get(metric.metric) and metric.outcome not in UNUSABLE
             if usable and metric.now and metric.now > 0:
                 series = CaseSeries(
                     case=result.verdict.case,

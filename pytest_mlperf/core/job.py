@@ -32,7 +32,10 @@ class Factory:
 
 @dataclass(frozen=True, kw_only=True)
 class Expected:
-    """Hold the required properties of a data set (None for any), checked before loading."""
+    """Hold the required properties of a data set, checked before it is loaded.
+
+    None requires nothing. `whose` names the source of the requirement in messages.
+    """
 
     samples: int | None = None
     whose: str = ""
@@ -128,7 +131,7 @@ class AuditRun:
 
 @dataclass(frozen=True, kw_only=True)
 class Elsewhere:
-    """Hold another Python for an engine; a script and arguments are appended to `command`."""
+    """Describe another Python for an engine; `command` runs a script with that Python."""
 
     command: tuple[str, ...]
     title: str
@@ -137,7 +140,7 @@ class Elsewhere:
 
 @dataclass(frozen=True, kw_only=True)
 class EarlierBuild:
-    """Hold another build for interleaved measurement.
+    """Hold another build, to interleave its runs with those of this one.
 
     Attributes:
         git: Ref in git, or `MERGE_BASE`; None for the code of the working folder.
@@ -300,7 +303,7 @@ class MeasuredCase:
 
     @property
     def scored(self) -> Self:
-        """The case on the scored data set."""
+        """Case that is timed and scored on its scored data set."""
         return self
 
 
@@ -341,7 +344,7 @@ class Job(MeasuredCase):
 
     @property
     def scored(self) -> Self:
-        """The case on the scored data set."""
+        """Case that is timed and scored on its scored data set."""
         return self if self.scoring.data is None else self.on(self.scoring.data)
 
     def on(self, data: ScoredData) -> Self:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
@@ -69,7 +69,13 @@ class Metric:
 
 
 _time = partial(Metric, dimension=Dimension.TIME, unit="s", direction=Direction.LOWER)
-_p90 = partial(_time, limit=0.05, min_queries=100, shown=False)
+
+
+def _percentiles(base: str, title: str) -> Iterator[Metric]:
+    yield _time(f"{base}_p50", f"p50 {title}", limit=0.05)
+    yield _time(f"{base}_p90", f"p90 {title}", limit=0.05, min_queries=100, shown=False)
+    yield _time(f"{base}_p99", f"p99 {title}", limit=0.10, min_queries=1000)
+
 
 _per_joule = partial(Metric, limit=0.05, unit="1/J")
 
@@ -115,7 +121,7 @@ STAGE_METRIC = re.compile(rf"{STAGE}(?P<stage>[a-z][a-z0-9_]{{0,31}})")
 
 
 def is_stage(metric: str) -> bool:
-    """Check whether a metric is the time of a stage, also at a point of a curve."""
+    """Check whether a metric is the time of a stage, of the whole run or at a point of a curve."""
     return STAGE_METRIC.fullmatch(metric.partition("@")[0]) is not None
 
 
@@ -134,10 +140,51 @@ def _number(point: str) -> int | float:
     return float(point) if "." in point else int(point)
 
 
+def title(metric: str) -> str:
+    """Return the title of a metric, or its name if the metric is unknown."""
+    definition = METRICS.get(metric)
+    return definition.title if definition else metric
+
+
+STATISTIC_METRIC = re.compile(r"(?P<base>\w+)_(?P<statistic>mean|min|max|p[0-9][0-9.]*)")
+RATE_METRIC = re.compile(
+    r"(?P<noun>((output|input|prompt|total)_)?tokens|requests|samples|bytes)_per_second"
+    r"(_per_(?P<unit>user|gpu))?"
+)
+
+_TIMES = {
+    "ttft": "TTFT",
+    "ttst": "time to second token",
+    "tpot": "TPOT",
+    "itl": "inter-token",
+    "latency": "latency",
+    "time": "time",
+}
+
+
+def _of_other_tools(name: str) -> Metric | None:
+    """Return a metric that only other tools measure: a time statistic or a rate; else None."""
+    timed, rate = STATISTIC_METRIC.fullmatch(name), RATE_METRIC.fullmatch(name)
+    if timed and timed["base"] in _TIMES:
+        title = f"{timed['statistic']} {_TIMES[timed['base']]}"
+        return _time(name, title, limit=0.05)
+    if rate:
+        title = f"{rate['noun'].replace('_', ' ')}/s"
+        title += f"/{'GPU' if rate['unit'] == 'gpu' else rate['unit']}" if rate["unit"] else ""
+        return Metric(name, title, Dimension.TOKENS_PER_TIME, 0.03)
+    return _OF_OTHER_TOOLS.get(name)
+
+
 class _Table(dict[str, Metric]):
-    """Map names to metrics; create stages, and metrics at points of a curve, on demand."""
+    """Map names to metrics; create metrics of stages and of points of a curve when looked up.
+
+    Metrics that only other tools measure are defined too, but `in` is False for them, because no
+    suite can name them.
+    """
 
     def __missing__(self, name: str) -> Metric:
+        if other := _of_other_tools(name):
+            return other
         if stage := STAGE_METRIC.fullmatch(name):
             title = f"{stage['stage'].replace('_', ' ')} stage"
             return _time(name, title, dimension=Dimension.STAGE, limit=0.05)
@@ -175,19 +222,11 @@ METRICS: dict[str, Metric] = _Table(
         _time("latency_p50", "p50 latency", limit=0.05),
         _time("latency_p90", "p90 latency", limit=0.03),
         _time("latency_p99", "p99 latency", limit=0.10, min_queries=1000),
-        _time("ttft_p50", "p50 TTFT", limit=0.05),
-        _p90("ttft_p90", "p90 TTFT"),
-        _time("ttft_p99", "p99 TTFT", limit=0.10, min_queries=1000),
-        _time("tpot_p50", "p50 TPOT", limit=0.05),
-        _p90("tpot_p90", "p90 TPOT"),
-        _time("tpot_p99", "p99 TPOT", limit=0.10, min_queries=1000),
+        *_percentiles("ttft", "TTFT"),
+        *_percentiles("tpot", "TPOT"),
         # In place of TTFT if answers came together: the first read holds more than one message.
-        _time("first_read_p50", "p50 first read", limit=0.05),
-        _p90("first_read_p90", "p90 first read"),
-        _time("first_read_p99", "p99 first read", limit=0.10, min_queries=1000),
-        _time("itl_p50", "p50 inter-token", limit=0.05),
-        _p90("itl_p90", "p90 inter-token"),
-        _time("itl_p99", "p99 inter-token", limit=0.10, min_queries=1000),
+        *_percentiles("first_read", "first read"),
+        *_percentiles("itl", "inter-token"),
         # Time of a call over the rounds of a benchmark: pytest-benchmark's own three.
         _time("time_median", "median time", limit=0.05),
         _time("time_min", "fastest time", limit=0.05),
@@ -237,11 +276,28 @@ METRICS: dict[str, Metric] = _Table(
     )
 )
 
+_share = partial(Metric, dimension=Dimension.SHARE, unit="1", limit=0.01)
+
+_OF_OTHER_TOOLS = {
+    metric.name: metric
+    for metric in (
+        Metric("rate", "rate", Dimension.SAMPLES_PER_TIME, 0.05),
+        _memory("memory", "memory", limit=0.05),
+        _beside("energy_per_token", "J/token", Dimension.ENERGY_PER_SAMPLE, 0.05, unit="J"),
+        _share("acceptance_rate", "draft acceptance", limit=0.05),
+        _share("acceptance_length", "acceptance length", limit=0.05),
+        _share("cache_hit_share", "cache hits", limit=0.05),
+        _share("checks", "checks passed"),
+        _share("score", "score"),
+        _share("success_share", "successful requests"),
+    )
+}
+
 _PLACES = {name: place for place, name in enumerate(METRICS)}
 
 
 def in_order(metric: str) -> tuple[float, int, str]:
-    """Return a key that sorts metrics as the table does, then stages and points of a curve."""
+    """Return a sort key of a metric: by point, then in the table's order, then stages."""
     base, _, point = metric.partition("@")
     return float(point or 0), _PLACES.get(base, len(_PLACES)), base
 
@@ -314,7 +370,7 @@ _GATED: dict[Scenario, tuple[str, ...]] = {
 
 
 def of_curve(scenario: Scenario, measured: Collection[str]) -> tuple[str, ...]:
-    """Return the measured metrics that judge a scenario's curve; () without a curve."""
+    """Return the measured metrics by which a scenario's curve is judged; () without a curve."""
     for tokens in (True, False) if scenario.is_curve else ():
         wholes = gated_metrics(scenario, tokens=tokens)
         points = [n for n in measured if "@" in n and n.partition("@")[0] in wholes]
@@ -326,7 +382,7 @@ def of_curve(scenario: Scenario, measured: Collection[str]) -> tuple[str, ...]:
 def gated_metrics(
     scenario: Scenario, *, tokens: bool = False, searched: bool = False
 ) -> tuple[str, ...]:
-    """Return the metrics that judge a scenario by default; `tokens` if tokens are timed."""
+    """Return the gated metrics of a scenario; `tokens`: whether token times are measured."""
     if searched and scenario != Scenario.CONCURRENCY:
         return ("throughput",)
     if searched:

@@ -1,4 +1,4 @@
-"""Define the bounds of measured numbers and the format of numbers in tables and messages."""
+"""Define types with bounds for measured numbers, and format numbers for tables and messages."""
 
 from __future__ import annotations
 
@@ -104,7 +104,8 @@ def points(value: float) -> str:
 
 def quantity(metric: str, value: float) -> str:
     """Return a metric's value with three to four digits; times and memory with a unit."""
-    unit = METRICS[metric].unit if metric in METRICS else ""
+    definition = METRICS.get(metric)
+    unit = definition.unit if definition else ""
     if unit == "s":
         for factor, name in ((1.0, "s"), (1e3, "ms"), (1e6, "µs")):
             if _rounded(value * factor) >= 1 or name == "µs":

@@ -1,4 +1,4 @@
-"""Find the other Python of an engine: another environment, or a container."""
+"""Find the other Python of an engine, in another environment or a container."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def _wheel(planned: Planned, key: KeyPath, text: str) -> str:
     if path.is_file():
         return str(path)
     raise UnavailableError(
-        f"{_place(planned, key)}, {text}, is no file here (looked at {path}); "
+        f"{_place(planned, key)}, {text}, is not a file here (looked at {path}); "
         "build it, or name a version: name==version"
     )
 
@@ -131,7 +131,7 @@ def _expanded(planned: Planned, key: KeyPath, value: Any) -> Any:
 
 
 def _program(planned: Planned, key: KeyPath, text: str, expanded: str, folder: Path) -> str:
-    """Return a program's path; links stay, because their target has another environment."""
+    """Return a program's absolute path; keep links, as their target has another environment."""
     is_path = "/" in expanded
     typed = Path(expanded).expanduser()
     program = folder / typed if is_path else Path(shutil.which(typed) or typed)
@@ -144,7 +144,7 @@ def _program(planned: Planned, key: KeyPath, text: str, expanded: str, folder: P
     elif (path / "bin/python").exists():
         advice = f"did you mean {text}/bin/python?"
     raise UnavailableError(
-        f"{_place(planned, key)}, {text}, is no program here (looked at {path}); {advice}"
+        f"{_place(planned, key)}, {text}, is not a program here (looked at {path}); {advice}"
     )
 
 

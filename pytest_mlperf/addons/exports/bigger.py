@@ -2,14 +2,12 @@
 
 from typing import Any
 
-from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.results import UNVERIFIED_LABEL
-from pytest_mlperf.core.untrusted_text import json_text, visible
-from pytest_mlperf.extension import ReportedSession, sentence
+from pytest_mlperf.extension import METRICS, ReportedSession, json_text, sentence, visible
 
 
 def report(session: ReportedSession, *, smaller: bool = False) -> str:
-    """Return the metrics whose larger values are better as JSON; with `smaller` the others."""
+    """Return the metrics of which larger values are better, as JSON; smaller with `smaller`."""
     benchmarks: dict[str, Any] = {}
     for verdict in (result.verdict for result in session.results.cases):
         headline = visible(sentence(verdict.headline))

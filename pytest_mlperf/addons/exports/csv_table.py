@@ -7,11 +7,16 @@ import io
 from collections.abc import Sequence
 from typing import Any
 
-from pytest_mlperf.core.case import Kind
-from pytest_mlperf.core.metrics import METRICS
-from pytest_mlperf.core.untrusted_text import csv_cell
-from pytest_mlperf.core.verdict import MetricVerdict
-from pytest_mlperf.extension import CaseResult, ReportedSession, Results, sentence
+from pytest_mlperf.extension import (
+    METRICS,
+    CaseResult,
+    Kind,
+    MetricVerdict,
+    ReportedSession,
+    Results,
+    csv_cell,
+    sentence,
+)
 
 CASE = ("workload", "scenario", "engine", "precision", "accelerator")
 
@@ -45,7 +50,7 @@ def report(session: ReportedSession) -> str:
 
 
 def figures(result: CaseResult) -> list[MetricVerdict]:
-    """Return the metrics of a result, and its scores that were compared by sample."""
+    """Return a result's metrics, preceded by its scores that were compared sample by sample."""
     paired = [score.as_metric for score in result.verdict.paired]
     names = {one.metric for one in paired}
     return [*paired, *(m for m in result.verdict.metrics if m.metric not in names)]
@@ -73,7 +78,7 @@ def _row(results: Results, result: CaseResult, metric: MetricVerdict | None) -> 
             "detectable": metric.baseline.detectable,
             "runs_baseline": metric.baseline.runs,
             "metric": metric.metric,
-            "unit": METRICS[metric.metric].unit if metric.metric in METRICS else "",
+            "unit": getattr(METRICS.get(metric.metric), "unit", ""),
             "metric_verdict": str(metric.outcome or "reported"),
         }
     return row

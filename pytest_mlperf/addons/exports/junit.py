@@ -5,8 +5,7 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 from collections.abc import Iterable
 
-from pytest_mlperf.core.untrusted_text import visible
-from pytest_mlperf.extension import ReportedSession, sentence
+from pytest_mlperf.extension import ReportedSession, sentence, visible
 from pytest_mlperf.reports.failures import failure_groups, group_sentences
 from pytest_mlperf.reports.for_pytest import properties
 from pytest_mlperf.reports.terminal import text
@@ -14,7 +13,7 @@ from pytest_mlperf.reports.terminal.advice import machine_wide
 
 
 def report(session: ReportedSession) -> str:
-    """Return a JUnit document; planned tests without a verdict are errors."""
+    """Return a JUnit document; planned tests without a result are errors."""
     results, missing = session.results, session.absent
     message = text.failure_message(results, columns=120)
     root, when = ET.Element("testsuites"), _clean(results.started)

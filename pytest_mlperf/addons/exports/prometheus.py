@@ -3,15 +3,13 @@
 from collections.abc import Iterator
 
 from pytest_mlperf.addons.exports.csv_table import CASE, figures
-from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.results import UNVERIFIED_LABEL
-from pytest_mlperf.core.untrusted_text import visible
-from pytest_mlperf.extension import CaseResult, ReportedSession
+from pytest_mlperf.extension import CaseResult, Kind, ReportedSession, visible
 
 GAUGES = {
     "mlperf_failed": "1 where the test failed.",
-    "mlperf_gate_kept": "1 where the accuracy gate was kept, 0 where not.",
-    "mlperf_gate_samples": "Samples that the accuracy gate was held against.",
+    "mlperf_gate_kept": "1 if the accuracy gate was met, else 0.",
+    "mlperf_gate_samples": "Samples on which the accuracy gate was checked.",
     "mlperf_gate_total_samples": "Samples that the accuracy gate is defined on.",
     "mlperf_value": f"Last measured value, SI units. {UNVERIFIED_LABEL}",
     "mlperf_change_ratio": "Change since the baseline, as a share.",

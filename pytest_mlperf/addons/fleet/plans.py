@@ -8,8 +8,7 @@ from argparse import ArgumentParser
 from pathlib import Path
 
 from pytest_mlperf import MlperfError
-from pytest_mlperf.core.untrusted_text import json_text
-from pytest_mlperf.extension import parse_json
+from pytest_mlperf.extension import json_text, parse_json
 from pytest_mlperf.stores.foreign import MAX_LOG_BYTES, content_of
 from pytest_mlperf.stores.results import Manifest, read_manifest
 

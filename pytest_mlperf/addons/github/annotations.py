@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from pytest_mlperf import Outcome
-from pytest_mlperf.core.numbers import plural
-from pytest_mlperf.extension import CaseResult, ReportedSession
+from pytest_mlperf.core.results import IMPORTED
+from pytest_mlperf.extension import CaseResult, ReportedSession, plural
 from pytest_mlperf.reports.rows import with_gate
 
 MAX_ANNOTATIONS = 10
@@ -12,7 +12,7 @@ WARNED_OUTCOMES = (Outcome.SUSPECT, Outcome.PROVISIONAL, Outcome.INCONCLUSIVE, O
 
 
 def report(session: ReportedSession) -> str:
-    """Return workflow commands: errors for failed or absent tests, warnings for undecided."""
+    """Return workflow commands: errors for failed or missing tests, warnings for undecided ones."""
     cases, absent = session.results.cases, session.absent
     failed = [result for result in cases if result.failed]
     warned = [r for r in cases if not r.failed and r.verdict.outcome in WARNED_OUTCOMES]
@@ -26,17 +26,18 @@ def report(session: ReportedSession) -> str:
 
 
 def _of(kind: str, results: Sequence[CaseResult], room: int) -> list[str]:
-    """Return at most `room` commands; the last one counts the results that do not fit."""
+    """Return at most `room` commands; the last one counts the results without a command."""
     fits = results if len(results) <= room else results[: room - 1]
     lines = [
-        _command(
-            kind, with_gate(r.verdict), file=r.suite, line=str(r.line), title=r.verdict.case.id
-        )
-        for r in fits
+        _command(kind, with_gate(r.verdict), **_place(r), title=r.verdict.case.id) for r in fits
     ]
     if len(fits) < len(results):
         lines.append(_command(kind, f"{len(results) - len(fits)} more; see the summary"))
     return lines
+
+
+def _place(result: CaseResult) -> dict[str, str]:
+    return {} if result.suite == IMPORTED else {"file": result.suite, "line": str(result.line)}
 
 
 def _command(kind: str, message: str, **where: str) -> str:

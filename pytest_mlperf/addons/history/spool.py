@@ -1,4 +1,4 @@
-"""Spool results files until their store can be reached."""
+"""Keep results files in a folder until their store can be reached."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_mlperf import MlperfError
-from pytest_mlperf.core.untrusted_text import visible
-from pytest_mlperf.extension import Results, read_results
+from pytest_mlperf.extension import Results, read_results, visible
 from pytest_mlperf.stores.database import StoreError, opened, shown_url
 
 UNSENT_FOLDER = "unsent"
@@ -23,7 +22,7 @@ REFUSED_SUFFIX = ".refused"
 
 @dataclass
 class Delivery:
-    """Outcome of sending a session to a store.
+    """Hold the outcome of sending a session to a store.
 
     Attributes:
         sent: Number of sessions that were sent now.
@@ -40,7 +39,7 @@ class Delivery:
 
     @property
     def line(self) -> str:
-        """Summary in one line."""
+        """Outcome in one line."""
         if self.reason:
             kept = f"kept in {shown_url(str(self.waiting))}; the next session sends them"
             lost = "not kept for it: pytest-mlperf store import sends the results file"

@@ -25,11 +25,12 @@ from pytest_mlperf.addons.html._page import (
 )
 from pytest_mlperf.addons.html.model import Tone, tone
 from pytest_mlperf.core.history import CaseHistory, LatestVerdict
-from pytest_mlperf.core.metrics import METRICS
+from pytest_mlperf.core.metrics import title
 from pytest_mlperf.core.numbers import change, interval, quantity
 from pytest_mlperf.core.results import UNVERIFIED_LABEL
 from pytest_mlperf.core.verdict import SEVERITY
-from pytest_mlperf.reports.rows import effect, title
+from pytest_mlperf.extension import METRICS
+from pytest_mlperf.reports.rows import effect
 from pytest_mlperf.reports.terminal.sessions import sparkline
 from pytest_mlperf.run.project import git_text
 from pytest_mlperf.stores.database import opened, shown_url
@@ -54,7 +55,7 @@ POLICY = (
 
 @dataclass(frozen=True, kw_only=True)
 class SiteCase:
-    """A case with its newest verdicts, and the histories of their first gated metrics.
+    """Hold a case, its newest verdicts, and the histories of their first gated metrics.
 
     Attributes:
         file: Name of its page.
@@ -72,7 +73,7 @@ class SiteCase:
 
     @cached_property
     def changes(self) -> list[tuple[CaseHistory, int]]:
-        """Every change of level, newest first: a history, and the index of the change in it."""
+        """All changes of level, newest first: a history, and the index of a change in it."""
         pairs = [(one, place) for one in self.histories for place in range(len(one.changes))]
         return sorted(pairs, key=_started, reverse=True)
 
@@ -143,7 +144,9 @@ def write_site(
     Raises MlperfError if the folder has other content, or cannot be written.
     """
     if folder.exists() and not (folder / MARK).is_file() and any(folder.iterdir()):
-        raise MlperfError(f"{folder}: holds something that is no site of ours; name another folder")
+        raise MlperfError(
+            f"{folder}: contains files that are not of this site; name another folder"
+        )
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".site-", dir=folder.parent) as temporary:

@@ -1,4 +1,4 @@
-"""Keep accepted runs as baselines: one JSON file a name, with figures and digests only."""
+"""Keep accepted runs as baselines: a JSON file for each name, without the result files."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import datetime as dt
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pytest_mlperf import MlperfError, Outcome
-from pytest_mlperf.addons.judge.model import Fact, Quantity, TaskScore, ToolPoint, ToolRun
+from pytest_mlperf.addons.judge.model import ToolPoint, ToolRun
 from pytest_mlperf.addons.judge.report import headline
 from pytest_mlperf.addons.judge.rows import FileComparison, session_of
-from pytest_mlperf.core.numbers import plural
+from pytest_mlperf.extension import plural
 from pytest_mlperf.judge.inputs import DAYS
 from pytest_mlperf.stores.documents import Document
 
@@ -29,7 +29,7 @@ Action = Literal["missing", "replace"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BaselineUpdate:
-    """Hold one update: the action, the day, the reason and the verdict at that time."""
+    """Hold an update of a baseline: action, day, reason, number of runs, and the verdict then."""
 
     action: str
     date: str
@@ -39,53 +39,20 @@ class BaselineUpdate:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class AcceptedPoint:
-    """Hold the conditions of a point, which all runs share."""
-
-    tool: str
-    name: str
-    facts: Mapping[str, Fact] = field(default_factory=dict)
-    quantities: Mapping[str, Quantity] = field(default_factory=dict)
-    axis: float | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PointFigures:
-    """Hold the figures of one point in one run; the names are those of `ToolPoint`."""
-
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    scores: Mapping[str, TaskScore] = field(default_factory=dict)
-    sent: int | None = None
-    failed: int | None = None
-    broken: str = ""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AcceptedRun:
-    """Hold one run; `points` has its figures by point. The other names are those of `ToolRun`."""
-
-    tool: str
-    source: str
-    digest: str
-    folder: str
-    points: Mapping[str, PointFigures]
-    started: float | None = None
-    host: str | None = None
-    commit: str | None = None
-    version: str | None = None
-    details: Mapping[str, str] = field(default_factory=dict)
-    duration_s: float | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class AcceptedRuns:
-    """Hold a baseline: the content of its file."""
+    """Define the content of a baseline's file.
+
+    Attributes:
+        conditions: Points by tool, without figures: the facts, quantities and positions that the
+            points of all runs share.
+        runs: Runs whose points have figures only.
+    """
 
     schema: int
     name: str
     history: tuple[BaselineUpdate, ...]
-    points: tuple[AcceptedPoint, ...]
-    runs: tuple[AcceptedRun, ...]
+    conditions: Mapping[str, tuple[ToolPoint, ...]]
+    runs: tuple[ToolRun, ...]
 
 
 DOCUMENT = Document(AcceptedRuns, schema=1, title="baseline of judge", anew=ANEW)
@@ -94,12 +61,14 @@ DOCUMENT = Document(AcceptedRuns, schema=1, title="baseline of judge", anew=ANEW
 def place(name: str) -> Path:
     """Return the file of a baseline; raise MlperfError if its name cannot be a file name."""
     if not _NAME.fullmatch(name):
-        raise MlperfError(f"{name!r} is no name of a baseline: use letters, digits, '.', '_', '-'")
+        raise MlperfError(
+            f"{name!r} is not a name of a baseline: use letters, digits, '.', '_', '-'"
+        )
     return FOLDER / f"{name}.json"
 
 
 def load(name: str, root: Path = Path()) -> tuple[ToolRun, ...]:
-    """Return the runs that a project accepted; raise MlperfError without any, or if damaged."""
+    """Return the runs of a baseline; raise MlperfError if it is missing or damaged."""
     file = root / place(name)
     baseline = DOCUMENT.load(file)
     if baseline is None:
@@ -110,7 +79,7 @@ def load(name: str, root: Path = Path()) -> tuple[ToolRun, ...]:
 
 
 def digests(name: str) -> frozenset[str]:
-    """Return the digests of a baseline's runs; empty if there is no baseline."""
+    """Return the digests of a baseline's runs; empty without a baseline."""
     return frozenset(run.digest for run in load(name)) if place(name).exists() else frozenset()
 
 
@@ -123,10 +92,10 @@ def update(
     reason: str,
     session_by: str | None,
 ) -> str:
-    """Write runs into a baseline; return a sentence about the change.
+    """Write runs to a baseline; return a sentence that describes the change.
 
-    "missing" writes a baseline that is not there, and adds sessions to one with fewer than four, if
-    the runs are no drop and comparable. "replace" writes the runs in its place.
+    "missing" writes a baseline that does not exist, and adds sessions to one with fewer than four,
+    if the runs are comparable and show no drop. "replace" writes the runs in its place.
 
     Raises:
         MlperfError: The reason is empty, or the file cannot be read or written.
@@ -176,7 +145,7 @@ def _refusal(
 
 
 def _lean(run: ToolRun, today: str) -> ToolRun:
-    """Return a run without paths of the machine: its folder becomes a name of the session."""
+    """Return a run with a digest in place of its folder's path, and without notes."""
     digest = hashlib.sha256(run.folder.encode("utf-8", "backslashreplace")).hexdigest()[:12]
     return replace(run, source=Path(run.source).name, folder=f"{today} {digest}", notes=())
 
@@ -184,60 +153,43 @@ def _lean(run: ToolRun, today: str) -> ToolRun:
 def baseline_of(
     name: str, runs: Sequence[ToolRun], history: tuple[BaselineUpdate, ...]
 ) -> AcceptedRuns:
-    """Return the content of a baseline; the conditions of a point are those of its first run."""
-    points = {(run.tool, point.name): point for run in reversed(runs) for point in run.points}
+    """Return a baseline's content; a point's conditions are those of the first run."""
+    conditions: dict[str, dict[str, ToolPoint]] = {}
+    for run in runs:
+        for point in run.points:
+            of_tool = conditions.setdefault(run.tool, {})
+            of_tool.setdefault(point.name, replace(_CONDITIONS_ONLY, **_conditions(point)))
+    figures = [tuple(replace(p, **_NO_CONDITIONS) for p in run.points) for run in runs]
     return AcceptedRuns(
         schema=1,
         name=name,
         history=history,
-        points=tuple(
-            AcceptedPoint(
-                tool=tool,
-                name=point.name,
-                facts=point.facts,
-                quantities={
-                    metric: point.quantities[metric]
-                    for metric in point.quantities
-                    if metric in point.metrics or metric in point.scores
-                },
-                axis=point.axis,
-            )
-            for (tool, _), point in sorted(points.items())
-        ),
-        runs=tuple(_accepted(run) for run in runs),
+        conditions={tool: tuple(of.values()) for tool, of in sorted(conditions.items())},
+        runs=tuple(replace(run, points=of) for run, of in zip(runs, figures, strict=True)),
     )
 
 
-_SHARED = (
-    *("tool", "source", "digest", "folder", "started", "host", "commit", "version", "details"),
-    "duration_s",
-)
+_CONDITIONS_ONLY = ToolPoint(name="")
 
-_POINT_FIELDS = ("metrics", "scores", "sent", "failed", "broken")
+_NO_CONDITIONS: Mapping[str, Any] = {"facts": {}, "quantities": {}, "axis": None, "absent": {}}
 
 
-def _accepted(run: ToolRun) -> AcceptedRun:
-    points = {
-        point.name: PointFigures(**{name: getattr(point, name) for name in _POINT_FIELDS})
-        for point in run.points
-    }
-    return AcceptedRun(points=points, **{name: getattr(run, name) for name in _SHARED})
+def _conditions(point: ToolPoint) -> dict[str, Any]:
+    return {key: getattr(point, key) for key in ("name", "facts", "quantities", "axis")}
 
 
 def _runs(baseline: AcceptedRuns) -> tuple[ToolRun, ...]:
-    conditions = {(point.tool, point.name): point for point in baseline.points}
-    runs = []
-    for run in baseline.runs:
-        points = []
-        for name, figures in run.points.items():
-            of = conditions.get((run.tool, name), AcceptedPoint(tool=run.tool, name=name))
-            values = {key: getattr(figures, key) for key in _POINT_FIELDS}
-            values["metrics"] = {m: v for m, v in figures.metrics.items() if v > 0}
-            points.append(
-                ToolPoint(
-                    name=name, facts=of.facts, quantities=of.quantities, axis=of.axis, **values
-                )
-            )
-        fields = {key: getattr(run, key) for key in _SHARED}
-        runs.append(ToolRun(points=tuple(points), **fields))
-    return tuple(runs)
+    conditions = {
+        (tool, point.name): point for tool, of in baseline.conditions.items() for point in of
+    }
+
+    def whole(tool: str, point: ToolPoint) -> ToolPoint:
+        metrics = {name: value for name, value in point.metrics.items() if value > 0}
+        return replace(
+            point, **_conditions(conditions.get((tool, point.name), point)), metrics=metrics
+        )
+
+    return tuple(
+        replace(run, points=tuple(whole(run.tool, point) for point in run.points))
+        for run in baseline.runs
+    )

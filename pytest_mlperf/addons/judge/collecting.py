@@ -15,8 +15,7 @@ from pytest_mlperf.addons.judge import report
 from pytest_mlperf.addons.judge.accepted import place
 from pytest_mlperf.addons.judge.command import add_arguments, failing, judged, side_of
 from pytest_mlperf.addons.judge.rows import FileComparison, Row
-from pytest_mlperf.core.untrusted_text import nearest
-from pytest_mlperf.extension import broken
+from pytest_mlperf.extension import broken, nearest
 from pytest_mlperf.stores.foreign import read_toml
 
 TITLE = "file of judge"
@@ -31,20 +30,20 @@ KEYS = {
 
 
 def parsed_file(path: Path, root: Path) -> argparse.Namespace:
-    """Return the command line that a file stands for.
+    """Return the arguments of `pytest-mlperf judge` that a file defines.
 
     Args:
         root: The project, for baselines outside the folder of the file.
 
     Raises:
-        MlperfError: The file is no TOML, a key or its type is wrong, or a pattern fits no file.
+        MlperfError: The file is not TOML, a key or its type is wrong, or a pattern fits no file.
     """
     content = read_toml(path, TITLE)
     for key, value in content.items():
         if key not in KEYS:
             raise MlperfError(f"{path}: no key {key!r} in a {TITLE}{nearest(key, KEYS)}")
         if not isinstance(value, KEYS[key]):
-            raise MlperfError(f"{path}: {key} = {value!r} is no {KEYS[key].__name__}")
+            raise MlperfError(f"{path}: {key} = {value!r} is not a {KEYS[key].__name__}")
     if "files" not in content or ("against" in content) == ("baseline" in content):
         raise MlperfError(f"{path}: needs files, and either against or baseline")
     words = [*_files(path, content, "files")]
@@ -106,7 +105,7 @@ class JudgeFile(pytest.File):
 
 
 class JudgeItem(pytest.Item):
-    """Hold the test of one metric at one point."""
+    """Test one metric at one point."""
 
     row: Row
     result: FileComparison
@@ -114,7 +113,7 @@ class JudgeItem(pytest.Item):
     fails: bool
 
     def runtest(self) -> None:
-        """Fail by the outcome of the row; warn about an open verdict."""
+        """Raise JudgedError if the row's outcome fails; warn if it is undecided."""
         cells = report.cells_of(self.row)
         self.user_properties += [(f"mlperf.{name}", text) for name, text in cells.items()]
         if self.fails:
@@ -144,4 +143,4 @@ class JudgeItem(pytest.Item):
 
 
 class JudgedError(Exception):
-    """A row failed."""
+    """Report that the verdict on a metric fails its test."""

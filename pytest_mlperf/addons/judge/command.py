@@ -13,15 +13,13 @@ from pytest_mlperf import MlperfError, Outcome
 from pytest_mlperf.addons.judge import accepted, report
 from pytest_mlperf.addons.judge.files import Reader, Side, read_side, refuse_shared
 from pytest_mlperf.addons.judge.judging import IMPLAUSIBLE, compare
-from pytest_mlperf.addons.judge.model import JUDGED_QUANTITIES, named, split
+from pytest_mlperf.addons.judge.model import BASES, named, split
 from pytest_mlperf.addons.judge.planning import schedule
 from pytest_mlperf.addons.judge.readers.table import column_of, reader_of
 from pytest_mlperf.addons.judge.rows import FileComparison, Settings, session_of
 from pytest_mlperf.cli.output import show, width
-from pytest_mlperf.core.numbers import plural
-from pytest_mlperf.core.untrusted_text import nearest
+from pytest_mlperf.extension import ReportedSession, nearest, parse_report, plural, write_report
 from pytest_mlperf.reports.terminal.layout import fold
-from pytest_mlperf.stores.atomic import write_whole
 
 HELP = """\
 Judges result files of other tools: vLLM, SGLang, AIPerf, GuideLLM, lm-eval,
@@ -122,13 +120,17 @@ def _add_tables(parser: argparse.ArgumentParser) -> None:
         "--report",
         **REPEATED,
         metavar="FORMAT=FILE",
-        help=f"write a report too: {', '.join(report.FORMATS)}",
+        help="also write a report (see `report`), e.g. html=page.html, junit=judge.xml, or "
+        "json=results.json for `store import`, `history` and `merge`",
     )
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Judge files; return 1 for a drop or INVALID runs, 2 if nothing can be judged, else 0."""
-    reports = list(map(_report, parsed.report))
+    """Judge files; return 1 for a drop or INVALID, 2 if nothing can be judged, else 0."""
+    try:
+        reports = list(map(parse_report, parsed.report))
+    except ValueError as error:
+        raise MlperfError(f"--report {error}") from None
     if parsed.update and not parsed.baseline:
         raise MlperfError("--update needs --baseline NAME: the baseline to write")
     if not (parsed.plan or parsed.against or parsed.baseline):
@@ -145,11 +147,16 @@ def run(parsed: argparse.Namespace) -> int:
 def _judge(
     parsed: argparse.Namespace, now: Side, reports: Sequence[tuple[str, Path]]
 ) -> FileComparison:
-    judgement = judged(parsed, now)
-    show(report.lines(*judgement, width()))
-    for form, file in reports:
-        write_whole(file, report.FORMATS[form](*judgement))
-    return judgement[0]
+    result, sides = judged(parsed, now)
+    show(report.lines(result, sides, width()))
+    if reports:
+        from pytest_mlperf.addons.judge.results import results_of
+
+        outcomes = failing(parsed.fail_on, one_session=result.one_session)
+        results = results_of(result, sides, outcomes)
+        for form, file in reports:
+            write_report(form, file, ReportedSession(results=results, file=file, columns=width()))
+    return result
 
 
 def _status(result: FileComparison, parsed: argparse.Namespace) -> int:
@@ -164,7 +171,7 @@ def _update(
     settings: Settings,
     reports: Sequence[tuple[str, Path]],
 ) -> int:
-    """Judge new runs by the baseline, then record them; refuse runs that could not be judged."""
+    """Judge new runs against the baseline, then store them; raise MlperfError for INVALID runs."""
     itself = compare(now.runs, now.runs, settings)
     if itself.outcome is Outcome.INVALID:
         raise MlperfError(f"not recorded: {report.headline(itself)}")
@@ -185,7 +192,7 @@ def _update(
 
 
 def judged(parsed: argparse.Namespace, now: Side) -> tuple[FileComparison, tuple[str, str]]:
-    """Return the comparison that a command line asks for, and both sides in words."""
+    """Return the comparison that a command line defines, and a description of each side."""
     settings = _settings(parsed)
     if parsed.against:
         base = side_of(parsed, parsed.against)
@@ -223,7 +230,7 @@ def _compared(base: Side, now: Side, settings: Settings) -> FileComparison:
 
 
 def failing(fail_on: str | None, *, one_session: bool) -> set[Outcome]:
-    """Return the outcomes that fail; with one session a side no verdict is more than a guess."""
+    """Return the outcomes that fail; INCONCLUSIVE also if a side has only one session."""
     outcomes = set(report.FAILING)
     if fail_on:
         outcomes |= {Outcome.PROVISIONAL, Outcome.SUSPECT}
@@ -239,7 +246,7 @@ def _in_words(side: Side, names: Sequence[object], settings: Settings) -> str:
 
 
 def side_of(parsed: argparse.Namespace, files: Sequence[Path]) -> Side:
-    """Return the runs of files, read as a command line says."""
+    """Return the runs in files, read with the options of a command line."""
     side, field = read_side(files, _table(parsed)), parsed.session_by
     for run in side.runs:
         try:
@@ -277,13 +284,6 @@ def _share(text: str, share: str) -> float:
     return value
 
 
-def _report(text: str) -> tuple[str, Path]:
-    form, _, file = text.partition("=")
-    if form not in report.FORMATS or not file:
-        raise MlperfError(f"--report {text}: write FORMAT=FILE with one of {list(report.FORMATS)}")
-    return form, Path(file)
-
-
 def _table(parsed: argparse.Namespace) -> Reader | None:
     if not parsed.column:
         if parsed.point:
@@ -292,4 +292,4 @@ def _table(parsed: argparse.Namespace) -> Reader | None:
     try:
         return reader_of(list(map(column_of, parsed.column)), parsed.point)
     except ValueError as error:
-        raise MlperfError(f"--column {error}; metrics: {', '.join(JUDGED_QUANTITIES)}") from None
+        raise MlperfError(f"--column {error}; metrics: {', '.join(BASES)}") from None

@@ -10,7 +10,7 @@ from statistics import NormalDist, fmean
 
 from pytest_mlperf import Outcome
 from pytest_mlperf.addons.judge.files import readers
-from pytest_mlperf.addons.judge.model import JUDGED_QUANTITIES, RANKS, SUCCESS, ToolRun, split
+from pytest_mlperf.addons.judge.model import BASES, RANKS, ToolRun, split
 from pytest_mlperf.addons.judge.points import JudgedMetric, PointCase, ScoredPoint
 from pytest_mlperf.addons.judge.rows import (
     FileComparison,
@@ -81,6 +81,7 @@ def compare(base: Sequence[ToolRun], now: Sequence[ToolRun], settings: Settings)
     rows.sort(key=lambda row: (order.get((row.tool, row.point), len(order)), *_in_order(row)))
     return FileComparison(
         rows=tuple(rows),
+        runs=tuple(now),
         how=_how(tasks, scored, interleaved=interleaved),
         changed=tuple(_changed(base, now)),
         notes=tuple(dict.fromkeys(notes)),
@@ -90,13 +91,10 @@ def compare(base: Sequence[ToolRun], now: Sequence[ToolRun], settings: Settings)
 
 
 def _in_order(row: Row) -> tuple[bool, int, str]:
-    """Return a key that sorts the rows of a point as `JUDGED_QUANTITIES`, reported ones last."""
+    """Return a key that sorts the rows of a point as `BASES`, reported ones last."""
     base, statistic = split(row.metric)
-    place = _PLACES.get(base, len(_PLACES))
+    place = BASES.index(base) if base in BASES else len(BASES)
     return row.outcome is None, place, statistic.replace("mean", "")
-
-
-_PLACES = {name: place for place, name in enumerate((SUCCESS, *JUDGED_QUANTITIES))}
 
 
 def _points(
@@ -132,7 +130,7 @@ def _missing(old: Points, new: Points, settings: Settings) -> Iterator[Row]:
 
 
 def _curves(old: Points, tasks: Sequence[JudgedMetric]) -> list[JudgedMetric]:
-    """Return a task for each rate over all points of a curve, the geometric mean of its points.
+    """Return for each rate on a curve the geometric mean of its points, as a metric to judge.
 
     The runs of a session are combined in their order: the first of each point with the first of the
     others. Sessions in which a point is missing are left out.
@@ -182,7 +180,7 @@ def _decided(
     interleaved: bool,
     one_session: bool,
 ) -> list[Row]:
-    """Judge all metrics with an error of `alpha` in all (Holm; Bonferroni for interim analyses)."""
+    """Judge all metrics with a total error of `alpha` (Holm; for interleaved runs Bonferroni)."""
     if interleaved:
         rule = replace(RULE, alpha=alpha / max(len(tasks), 1))
         return [_guarded(task, _of_pairs(task, rule), settings) for task in tasks]
@@ -241,7 +239,7 @@ def _of_sides(task: JudgedMetric, side: Pooled, *, proven: bool, p: float) -> Ro
 
 
 def _unproven(row: Row, task: JudgedMetric, side: Pooled) -> Row:
-    """Return a row as it stands without knowledge of the variance between sessions."""
+    """Return a row as PROVISIONAL or INCONCLUSIVE: variance between sessions is unknown."""
     direction = row.quantity.direction
     middle = (1 if direction is Direction.HIGHER else -1) * side.change
     if middle - side.plain.reach(RULE.beta) > bound_of(direction, task.row.limit or 0.0):
@@ -267,7 +265,7 @@ def _of_pairs(task: JudgedMetric, rule: RuleR) -> Row:
 
 
 def _guarded(task: JudgedMetric, row: Row, settings: Settings) -> Row:
-    """Return a row as undecided if another cause than the code is likelier."""
+    """Return an implausible or guarded row as INVALID, and others with the guard as note."""
     factor = task.ratio if row.quantity.direction is Direction.HIGHER else 1 / task.ratio
     plausible = 1 / IMPLAUSIBLE_LOSS < factor < IMPLAUSIBLE_GAIN
     if not plausible and IMPLAUSIBLE not in settings.ignored:
@@ -346,12 +344,13 @@ def _of_documents(
         low=ends[0],
         high=ends[1],
         p=paired.p,
+        documents=(paired.samples, paired.down, paired.up),
         note=f"{paired.down:,} documents worse, {paired.up:,} better of {paired.samples:,}",
     )
 
 
 def _changed(base: Sequence[ToolRun], now: Sequence[ToolRun]) -> Iterator[str]:
-    """Yield what differs between both sides and may differ."""
+    """Yield the differences between both sides that do not prevent a comparison."""
     sides = [_details(base), _details(now)]
     for name in dict.fromkeys([*sides[0], *sides[1]]):
         before, after = (side.get(name, {"not recorded"}) for side in sides)

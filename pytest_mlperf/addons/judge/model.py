@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 
+from pytest_mlperf.core.metrics import STATISTIC_METRIC
+from pytest_mlperf.extension import METRICS
 from pytest_mlperf.judge.inputs import Direction
 
 LOWER, HIGHER, NEITHER = Direction.LOWER, Direction.HIGHER, Direction.NEITHER
@@ -28,46 +29,12 @@ class Quantity:
     limit: float = 0.05
 
 
-TAIL_LIMIT = 0.10
-"""Limit of percentiles from the 95th on, which vary more from run to run than medians."""
+USUAL_LIMIT, TAIL_LIMIT = 0.05, 0.10
+"""Limits of a latency's statistics: percentiles from the 95th on vary more from run to run."""
 
 TAIL_FROM = 95.0
 
 SUCCESS = "success_share"
-
-JUDGED_QUANTITIES = {
-    "requests_per_second": Quantity("requests/s", "req/s", HIGHER, 0.03),
-    "output_tokens_per_second": Quantity("output tokens/s", "tokens/s", HIGHER, 0.03),
-    "total_tokens_per_second": Quantity("tokens/s", "tokens/s", HIGHER, 0.03),
-    "input_tokens_per_second": Quantity("input tokens/s", "tokens/s", HIGHER, 0.03),
-    "prompt_tokens_per_second": Quantity("prompt tokens/s", "tokens/s", HIGHER, 0.03),
-    "tokens_per_second": Quantity("tokens/s", "tokens/s", HIGHER, 0.03),
-    "tokens_per_second_per_user": Quantity("tokens/s/user", "tokens/s", HIGHER),
-    "tokens_per_second_per_gpu": Quantity("tokens/s/GPU", "tokens/s", HIGHER, 0.03),
-    "output_tokens_per_second_per_gpu": Quantity("output tokens/s/GPU", "tokens/s", HIGHER, 0.03),
-    "input_tokens_per_second_per_gpu": Quantity("input tokens/s/GPU", "tokens/s", HIGHER, 0.03),
-    "samples_per_second": Quantity("samples/s", "samples/s", HIGHER, 0.03),
-    "goodput": Quantity("goodput", "req/s", HIGHER),
-    "ttft": Quantity("TTFT", "s", LOWER),
-    "ttst": Quantity("time to second token", "s", LOWER),
-    "tpot": Quantity("TPOT", "s", LOWER),
-    "itl": Quantity("ITL", "s", LOWER),
-    "latency": Quantity("latency", "s", LOWER),
-    "time": Quantity("time", "s", LOWER),
-    "memory": Quantity("memory", "B", LOWER),
-    "rate": Quantity("rate", "1/s", HIGHER),
-    "bytes_per_second": Quantity("bytes/s", "B/s", HIGHER),
-    "energy_per_token": Quantity("energy per token", "J", LOWER),
-    "acceptance_rate": Quantity("draft acceptance", "", HIGHER),
-    "acceptance_length": Quantity("acceptance length", "", HIGHER),
-    "cache_hit_share": Quantity("cache hits", "", HIGHER),
-    "checks": Quantity("checks passed", "", HIGHER, 0.01),
-    "score": Quantity("score", "", HIGHER, 0.01),
-    SUCCESS: Quantity("successful requests", "", HIGHER, 0.01),
-}
-"""Quantities by the base of a metric's name: "ttft" of "ttft_p99"."""
-
-_STATISTIC = re.compile(r"(?P<base>\w+)_(?P<statistic>mean|min|max|p[0-9][0-9.]*)")
 
 RANKS = (
     *("output_tokens_per_second", "tokens_per_second", "total_tokens_per_second"),
@@ -75,25 +42,31 @@ RANKS = (
 )
 """Rates of one run are proportional at equal work: the first that a tool reports is judged."""
 
+BASES = (
+    *(SUCCESS, *RANKS, "samples_per_second", "tokens_per_second_per_user", "goodput"),
+    *("ttft", "ttst", "tpot", "itl", "latency", "time", "memory", "rate", "energy_per_token"),
+    *("acceptance_rate", "acceptance_length", "cache_hit_share", "checks", "score"),
+)
+"""Bases of the metrics' names in the order of reports: "ttft" of "ttft_p99"."""
+
 
 @cache
 def named(metric: str) -> Quantity | None:
-    """Return the quantity of a metric's name; None if the table does not have it."""
-    if metric in JUDGED_QUANTITIES:
-        return JUDGED_QUANTITIES[metric]
-    base, statistic = split(metric)
-    if not statistic or base not in JUDGED_QUANTITIES:
+    """Return the quantity of a metric by its name; None if `METRICS` does not define it."""
+    definition, (_, statistic) = METRICS.get(metric), split(metric)
+    if definition is None:
         return None
-    whole = JUDGED_QUANTITIES[base]
-    rank = float(statistic[1:]) if statistic.startswith("p") else 0.0
-    tail = statistic == "max" or rank >= TAIL_FROM
-    limit = max(whole.limit, TAIL_LIMIT) if tail else whole.limit
-    return replace(whole, title=f"{statistic} {whole.title}", limit=limit)
+    limit = definition.limit
+    if statistic:
+        tail = statistic == "max" or (statistic[0] == "p" and float(statistic[1:]) >= TAIL_FROM)
+        limit = TAIL_LIMIT if tail else USUAL_LIMIT
+    unit = definition.unit if definition.unit in {"s", "B", "J", "1/s"} else ""
+    return Quantity(definition.title, unit, definition.direction, limit)
 
 
 def split(metric: str) -> tuple[str, str]:
     """Return base and statistic of a metric's name: ("ttft", "p99")."""
-    match = _STATISTIC.fullmatch(metric)
+    match = STATISTIC_METRIC.fullmatch(metric)
     return (match["base"], match["statistic"]) if match else (metric, "")
 
 
@@ -115,7 +88,7 @@ class Fact:
     needed: bool = False
 
     def agrees(self, other: Fact) -> bool:
-        """Check whether two known values are equal within the tolerance."""
+        """Return whether both values are equal within the tolerance."""
         a, b = self.value, other.value
         if isinstance(a, str) or isinstance(b, str) or a is None or b is None:
             return a == b
@@ -132,11 +105,11 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class TaskScore:
-    """Hold a score of an evaluation.
+    """Hold the score of an evaluation task.
 
     Attributes:
         stderr: Standard error over documents; None if unknown.
-        samples: TaskScore by document; empty if the file holds totals only.
+        samples: Score of each document, by id; empty if the file holds totals only.
     """
 
     value: float
@@ -170,7 +143,7 @@ class ToolPoint:
     axis: float | None = None
 
     def quantity(self, metric: str) -> Quantity:
-        """Return the definition of one of its metrics."""
+        """Return the quantity of a metric; one without unit and direction if unknown."""
         return (
             self.quantities.get(metric) or named(metric) or Quantity(metric, "", Direction.NEITHER)
         )
@@ -181,14 +154,14 @@ class ToolRun:
     """Hold one run of a tool.
 
     Attributes:
-        source: File, and line if it holds several runs.
+        source: File, and number of the run if the file holds several.
         folder: Folder of the file.
         digest: SHA-256 of the run's content.
         started: Time in seconds since 1970; None if the file has none. Times without a zone are
             taken as UTC.
-        details: What may differ between sides and is reported: versions, flags.
-        notes: What the reader could not use.
-        duration_s: None if unknown.
+        details: Facts that are reported and may differ between sides: versions, flags.
+        notes: Parts of the file that the reader could not use.
+        duration_s: Duration of the run [s]; None if unknown.
     """
 
     tool: str

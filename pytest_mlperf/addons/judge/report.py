@@ -1,19 +1,16 @@
-"""Write a comparison for people and programs: text, JSON, Markdown, JUnit, annotations."""
+"""Write a comparison for a terminal."""
 
 from __future__ import annotations
 
 import math
-import xml.etree.ElementTree as ET
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from pytest_mlperf import Outcome
 from pytest_mlperf.addons.judge.files import readers
 from pytest_mlperf.addons.judge.rows import NOT_PROVEN, FileComparison, Row
-from pytest_mlperf.core.numbers import change, interval, percent, plural, rounded
-from pytest_mlperf.core.untrusted_text import json_text, markdown_text, visible
-from pytest_mlperf.extension import broken
+from pytest_mlperf.core.numbers import change, interval, rounded
+from pytest_mlperf.extension import percent, plural, visible
 from pytest_mlperf.judge.inputs import Direction
 from pytest_mlperf.reports.terminal.layout import fold, paragraphs, table
 
@@ -116,7 +113,7 @@ def cells_of(row: Row) -> dict[str, str]:
 
 
 def changed(row: Row) -> str:
-    """Return the change of a row: in per cent, of a score in its own points."""
+    """Return the change of a row as text: in per cent, for a score in points."""
     assert row.change is not None
     return _points(row.change) if row.absolute else change(row.change)
 
@@ -133,109 +130,3 @@ def amount(value: float, unit: str) -> str:
         factor, name = next((f or 1e-9, n) for f, n in _TIME_UNITS if value >= f * 0.99995 or not f)
         return f"{rounded(value / factor)} {name}"
     return f"{rounded(value)} {unit}".strip()
-
-
-def as_json(result: FileComparison, sides: Sequence[str]) -> str:
-    """Return the comparison as JSON; each value has its unit."""
-    content: dict[str, Any] = {
-        "schema": 1,
-        "outcome": str(result.outcome),
-        "headline": headline(result),
-        "sides": {"before": sides[0], "now": sides[1]},
-        "one_session": result.one_session,
-        "interleaved": result.interleaved,
-        "changed": result.changed,
-        "notes": result.notes,
-        "judged": result.how,
-        "rows": [_json_row(row) for row in result.rows],
-    }
-    return json_text(content) + "\n"
-
-
-def _json_row(row: Row) -> dict[str, Any]:
-    figures = {
-        name: value if value is None or math.isfinite(value) else None
-        for name in ("before", "now", "change", "low", "high", "limit", "p")
-        for value in [getattr(row, name)]
-    }
-    return {
-        "tool": row.tool,
-        "point": row.point,
-        "metric": row.metric,
-        "unit": row.quantity.unit,
-        "better": str(row.quantity.direction),
-        "outcome": None if row.outcome is None else str(row.outcome),
-        "direction": row.direction,
-        **figures,
-        "runs": list(row.runs),
-        "sessions": list(row.sessions),
-        "note": row.note,
-    }
-
-
-def as_markdown(result: FileComparison, sides: Sequence[str]) -> str:
-    """Return the comparison as a Markdown table, for summaries and comments."""
-    text = [f"**{markdown_text(headline(result))}**", ""]
-    names = ("point", *VERDICT_COLUMNS)
-    text += [f"| {' | '.join(names)} |", "|" + "---|" * len(names)]
-    for row in result.rows:
-        cells = {"point": row.point, **cells_of(row)}
-        cells["verdict"] += f": {row.note}" if row.note else ""
-        line = " | ".join(markdown_text(cells.get(name, "")) for name in names)
-        text.append(f"| {line} |")
-    text += [
-        "",
-        *(
-            f"- {name}: {markdown_text(side)}"
-            for name, side in zip(("before", "now"), sides, strict=True)
-        ),
-    ]
-    remarks = (*result.changed, *result.notes, result.how)
-    text += [f"- {markdown_text(note)}" for note in remarks if note]
-    return "\n".join(text) + "\n"
-
-
-def as_junit(result: FileComparison, sides: Sequence[str]) -> str:
-    """Return the comparison as JUnit XML: a test for each row, failed if its outcome fails."""
-    rows = [row for row in result.rows if row.outcome is not None]
-    failed = [row for row in rows if row.outcome in FAILING]
-    root = ET.Element("testsuites")
-    suite = ET.SubElement(root, "testsuite", name="pytest-mlperf judge")
-    suite.attrib.update(
-        {"tests": str(len(rows)), "failures": str(len(failed)), "errors": "0", "skipped": "0"}
-    )
-    for row in rows:
-        name = visible(f"{row.metric}[{row.point}]")
-        test = ET.SubElement(suite, "testcase", classname=visible(row.tool), name=name, time="0")
-        text = visible(
-            f"{row.outcome} {'; '.join(filter(None, cells_of(row).values()))} {row.note}"
-        )
-        if row in failed:
-            ET.SubElement(test, "failure", message=text.strip()).text = visible(" ".join(sides))
-        else:
-            ET.SubElement(test, "system-out").text = text.strip()
-    ET.indent(root)
-    return ET.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
-
-
-def as_annotations(result: FileComparison, sides: Sequence[str]) -> str:  # noqa: ARG001
-    """Return workflow commands of GitHub: an error for each failing row, a warning if open."""
-    commands = []
-    for row in result.rows:
-        level = "error" if row.outcome in FAILING else "warning"
-        if row.outcome in {None, Outcome.OK, Outcome.IMPROVED}:
-            continue
-        moved = f" {changed(row)}" if row.change is not None else ""
-        text = broken(
-            f"{row.outcome} {row.quantity.title}{moved} at {row.point} {row.note}".strip()
-        )
-        commands.append(f"::{level}::{text.replace('%', '%25')}")
-    return "".join(f"{command}\n" for command in commands)
-
-
-FORMATS: Mapping[str, Callable[[FileComparison, Sequence[str]], str]] = {
-    "json": as_json,
-    "markdown": as_markdown,
-    "junit": as_junit,
-    "annotations": as_annotations,
-}

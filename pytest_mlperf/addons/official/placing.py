@@ -1,10 +1,10 @@
-"""Describe the share of the best official result that a test reached."""
+"""Describe a test's share of the best official result."""
 
 from __future__ import annotations
 
 from pytest_mlperf.bench.official import Placing, placed
-from pytest_mlperf.core.numbers import plural, rounded
-from pytest_mlperf.extension import CaseResult
+from pytest_mlperf.core.numbers import rounded
+from pytest_mlperf.extension import CaseResult, plural
 
 
 def placing_of(result: CaseResult) -> Placing | None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pytest_mlperf.core.case import Scenario
 from pytest_mlperf.core.untrusted_text import shown
+from pytest_mlperf.extension import Scenario
 from pytest_mlperf.rounds import Round, RoundScenario, RoundWorkload
 
 

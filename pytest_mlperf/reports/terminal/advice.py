@@ -13,6 +13,7 @@ from pytest_mlperf.core.guarantees import (
     MISSING_OPTION,
     REPLACE_OPTIONS,
 )
+from pytest_mlperf.core.metrics import title
 from pytest_mlperf.core.numbers import change, percent, plural
 from pytest_mlperf.core.results import IMPORTED, Absent, CaseResult, Results
 from pytest_mlperf.core.rulings.multiplicity import nulls
@@ -20,7 +21,6 @@ from pytest_mlperf.core.verdict import SEVERITY, Outcome, Verdict
 from pytest_mlperf.judge.multiplicity import Null
 from pytest_mlperf.judge.rule_r import GATING_RUNS, RuleR
 from pytest_mlperf.reports.promises import BELOW_LIMIT_PROMISE, final_word
-from pytest_mlperf.reports.rows import title
 from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.reports.terminal.layout import unbroken
 
@@ -62,7 +62,7 @@ def settling(results: Sequence[CaseResult]) -> list[tuple[str, str]]:
 
 
 def in_short(cases: Sequence[str]) -> str:
-    """Return the names of a few cases, or the number of many."""
+    """Return the names of the cases if they are few, else their number."""
     return ", ".join(cases) if len(cases) <= MAX_LISTED_CASES else f"{len(cases)} cases"
 
 
@@ -108,7 +108,7 @@ def lines_of(verdict: Verdict) -> list[str]:
 
 
 def without_file(verdict: Verdict, note: str) -> str:
-    """Return a note in which the baselines folder replaces the path of the baseline file."""
+    """Return a note with the baselines folder in place of the path of the baseline file."""
     file = verdict.baseline.file
     folder = file.partition(f"/{verdict.case.accelerator}/")[0] if file else ""
     return note.replace(file, folder) if file else note
@@ -123,8 +123,8 @@ def again(result: CaseResult) -> str:
 
 
 def may_be_recorded(result: CaseResult) -> bool:
-    """Check that a result has no handicap and no simulated accelerator."""
-    return not (result.handicap or result.pretended)
+    """Check that a result is of a suite, without a handicap and a simulated accelerator."""
+    return not (result.handicap or result.pretended or result.suite == IMPORTED)
 
 
 def is_drop(verdict: Verdict) -> bool:

@@ -7,14 +7,14 @@ from itertools import groupby
 
 from pytest_mlperf.core.baseline import BaselineRun
 from pytest_mlperf.core.case import Kind, Scenario
-from pytest_mlperf.core.metrics import METRICS
+from pytest_mlperf.core.metrics import METRICS, title
 from pytest_mlperf.core.numbers import limit, percent, plural, points, quantity
 from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.core.rulings.ruling import values
 from pytest_mlperf.core.search import load
 from pytest_mlperf.core.verdict import MetricVerdict, Outcome, PairedVerdict, Verdict
 from pytest_mlperf.reports.promises import renewal
-from pytest_mlperf.reports.rows import machine, title
+from pytest_mlperf.reports.rows import machine
 from pytest_mlperf.reports.sentences import sentence
 from pytest_mlperf.reports.terminal.layout import fold, table
 
@@ -178,8 +178,8 @@ def _accuracy(verdict: Verdict, width: int) -> list[str]:
 
 def _paired(paired: PairedVerdict) -> str:
     counts = (
-        f"{paired.metric}: {paired.samples:,} samples in pairs, {paired.changed:,} of them scored "
-        "otherwise"
+        f"{paired.metric}: {paired.samples:,} samples compared in pairs, {paired.changed:,} "
+        "of them with another score"
     )
     if paired.worst is None or paired.best is None or paired.bound is None:
         return f"{counts}; a count of output, compared and not judged"

@@ -16,12 +16,12 @@ from statistics import geometric_mean
 from typing import Any
 
 from pytest_mlperf.core.case import Case, Kind
-from pytest_mlperf.core.metrics import COUNTS, METRICS, gated_metrics
+from pytest_mlperf.core.metrics import COUNTS, METRICS, gated_metrics, title
 from pytest_mlperf.core.numbers import plural, points, quantity, times
 from pytest_mlperf.core.results import CaseResult, Results
 from pytest_mlperf.core.verdict import Outcome, Verdict, worst
 from pytest_mlperf.judge.inputs import Direction
-from pytest_mlperf.reports.rows import shown, span, title
+from pytest_mlperf.reports.rows import shown, span
 from pytest_mlperf.reports.sentences import first_line, sentence
 from pytest_mlperf.reports.terminal.layout import Row, TextTable, fold, paragraphs
 
@@ -108,7 +108,7 @@ class Block:
     metric: str
 
     def label(self, entry: PrecisionEntry) -> str:
-        """Return an entry's label: its precision if the block has one engine, else its name."""
+        """Return an entry's precision, or its full name if the block has several engines."""
         several = len({each.case.engine for each in self.entries}) > 1
         return entry.name if several else entry.case.precision
 
@@ -168,7 +168,7 @@ def blocks_of(results: Iterable[CaseResult]) -> list[Block]:
 
 
 def _width(case: Case) -> tuple[int, int]:
-    """Return a sort key: more bits first, then bf before fp before int."""
+    """Return a sort key of a precision: more bits first, then bf before fp before int."""
     bits = re.search(r"\d+", case.precision)
     kinds = ("bf", "fp", "int")
     kind = next((i for i, name in enumerate(kinds) if case.precision.startswith(name)), len(kinds))
@@ -341,7 +341,7 @@ SPEED = (
     "speed: times better than the reference in the same session; not judged ([[pairs]] tests a "
     "claim about it)"
 )
-SPREAD_NOTE = "spread: lowest and highest ratio of two runs; it is no confidence interval"
+SPREAD_NOTE = "spread: lowest and highest ratio of two runs; it is not a confidence interval"
 
 
 def precision_table(blocks: Sequence[Block], *, whole: bool = False) -> TextTable:

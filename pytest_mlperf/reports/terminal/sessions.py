@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from pytest_mlperf.core.history import CaseHistory, SessionPoint
+from pytest_mlperf.core.metrics import title
 from pytest_mlperf.core.numbers import change, interval, plural, quantity
 from pytest_mlperf.judge.drift import LevelChange
-from pytest_mlperf.reports.rows import shown, title
+from pytest_mlperf.reports.rows import shown
 from pytest_mlperf.reports.terminal.layout import paragraph, paragraphs, table
 
 BLOCKS = "▁▂▃▄▅▆▇█"

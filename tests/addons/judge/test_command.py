@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 import shutil
@@ -14,8 +15,10 @@ from typing import Any
 
 import pytest
 
+from pytest_mlperf import Outcome
 from pytest_mlperf.addons.judge.command import HELP
 from pytest_mlperf.addons.judge.files import readers
+from pytest_mlperf.extension import read_results
 from tests.addons.judge.files import DATA, document, read, spread, write
 from tests.addons.judge.recorded import serving
 from tests.cli.text import Say, widest
@@ -83,7 +86,7 @@ def test_one_session_a_side_is_provisional(say: Say, old: Path, slow: Path) -> N
         (("new",), "name the other side: --against FILE ..., or --baseline NAME; or --plan"),
         (("new", "--against", "gone.json"), "gone.json: cannot be read"),
         (("new", "--baseline", "x"), "baselines/judged/x.json: no such baseline; record one with"),
-        (("new", "--baseline", "../x"), "'../x' is no name of a baseline"),
+        (("new", "--baseline", "../x"), "'../x' is not a name of a baseline"),
         (("new", "--against", "old", "--update", "missing"), "--update needs --baseline NAME"),
         (("new", "--against", "old", "--metrics", "ttft_p50,ttft_p51"), "no metric 'ttft_p51'"),
         (("new", "--against", "old", "--ignore", "nosuch"), "--ignore 'nosuch': no such condition"),
@@ -97,7 +100,10 @@ def test_one_session_a_side_is_provisional(say: Say, old: Path, slow: Path) -> N
         (("new", "--against", "old", "--metrics", "tfft"), "no metric 'tfft' in these files"),
         (("new", "--against", "old", "--session-by", "hsot"), "no field 'hsot' for --session-by"),
         (("new", "--against", "old", "--session-by", "host"), "no field 'host' for"),
-        (("new", "--against", "old", "--report", "pdf=a"), "--report pdf=a: write FORMAT=FILE"),
+        (
+            ("new", "--against", "old", "--report", "pdf=a"),
+            "--report 'pdf=a' is not FORMAT=FILE with one of annotations, comment, csv",
+        ),
         (
             ("new", "--against", "old", "--column", "ttft_p50=x"),
             "ttft_p50 is a time; name its unit",
@@ -160,29 +166,68 @@ def test_a_missing_point_is_an_error_unless_allowed(say: Say, old: Path, new: Pa
 # ---------------------------------------------------------------- reports
 
 
-def test_reports_for_programs(say: Say, here: Path, old: Path, slow: Path) -> None:
-    formats = {"json": "r.json", "markdown": "r.md", "junit": "r.xml", "annotations": "r.txt"}
-    wanted = [word for form, file in formats.items() for word in ("--report", f"{form}={file}")]
-    say.ends(1, "judge", slow, "--against", old, *wanted)
-    content = json.loads((here / "r.json").read_text("utf-8"))
-    rows = {row["metric"]: row for row in content["rows"]}
-    cases = list(ET.parse(here / "r.xml").getroot().iter("testcase"))
-    failed = [case.get("name") for case in cases if case.find("failure") is not None]
+def test_every_report_format_has_the_verdict(say: Say, here: Path, old: Path, slow: Path) -> None:
+    formats = {
+        "json": "r.json",
+        "markdown": "r.md",
+        "junit": "r.xml",
+        "annotations": "r.txt",
+        "html": "r.html",
+        "comment": "c.md",
+        "csv": "r.csv",
+    }
+    options = [word for form, file in formats.items() for word in ("--report", f"{form}={file}")]
+    say.ends(1, "judge", slow, "--against", old, *options)
+    (case,) = read_results(here / "r.json").cases
+    rows = {metric.metric: metric for metric in case.verdict.metrics}
+    (test,) = ET.parse(here / "r.xml").getroot().iter("testcase")
+    table = list(csv.DictReader((here / "r.csv").read_text("utf-8").splitlines()))
 
-    assert content["outcome"] == "PERF DROP"
-    assert rows["ttft_p50"]["outcome"] == "PERF DROP"
-    assert rows["ttft_p50"]["unit"] == "s"
-    assert rows["ttft_p50"]["before"] == pytest.approx(0.10845, rel=0.01)
-    assert rows["ttft_p50"]["change"] == pytest.approx(0.12, abs=0.01)
-    assert (rows["ttft_p50"]["runs"], rows["ttft_p50"]["sessions"]) == ([5, 5], [5, 5])
-    assert rows["ttft_mean"]["outcome"] is None
-    assert failed == ["ttft_p50[concurrency 64]", "ttft_p99[concurrency 64]"][: len(failed)]
-    assert len(cases) == 9
-    markdown = (here / "r.md").read_text("utf-8")
-    assert markdown.startswith("**PERF DROP  p50 TTFT")
-    assert "| concurrency 64 | PERF DROP | p50 TTFT |" in markdown
+    assert (case.test, case.failed) == ("vllm::concurrency 64", True)
+    assert case.verdict.outcome is rows["ttft_p50"].outcome is Outcome.PERF_DROP
+    assert rows["ttft_p50"].baseline.value == pytest.approx(0.10845, rel=0.01)
+    assert rows["ttft_p50"].change == pytest.approx(0.12, abs=0.01)
+    assert (rows["ttft_p50"].runs, rows["ttft_p50"].baseline.runs) == (5, 5)
+    assert rows["ttft_mean"].outcome is None
+    failure = test.find("failure")
+    assert failure is not None
+    assert failure.get("message", "").startswith("PERF DROP p50 TTFT +12.0 % at concurrency 64")
+    assert "pytest " not in str(failure.text)  # no command repeats the runs of another tool
+    for name in ("r.md", "c.md"):
+        assert "| PERF DROP | p50 TTFT | 108.4 ms | 121.5 ms |" in (here / name).read_text("utf-8")
     annotations = (here / "r.txt").read_text("utf-8").splitlines()
-    assert annotations[0].startswith("::error::PERF DROP p50 TTFT")
+    assert annotations[0].startswith("::error title=concurrency_64-Benchmark-vllm-any-any::PERF")
+    assert {row["metric"]: row["unit"] for row in table}["requests_per_second"] == "1/s"
+    assert "p50 TTFT" in (here / "r.html").read_text("utf-8")
+
+
+@pytest.mark.process
+def test_the_store_history_and_merge_take_judged_results(
+    say: Say, here: Path, old: Path, new: Path, slow: Path
+) -> None:
+    for side in (new, slow):
+        file = f"json={side.name}.json"
+        say("judge", side, "--against", old, "--report", file)
+    first = say.ends(0, "store", "import", "new.json", "slow.json")
+    again = say.ends(0, "store", "import", "new.json")
+    history = say.ends(0, "history", "concurrency_64", "--metric", "ttft_p99")
+    merged = say.ends(1, "merge", "slow.json", "--junit", "m.xml")
+    unknown = say.ends(2, "history", "concurrency_64", "--metric", "nosuch")
+
+    assert "imported 2 sessions" in first
+    assert "imported 0 sessions, 1 already there" in again
+    assert "p99 TTFT, 2 sessions" in " ".join(history.split())
+    assert "337.4 ms  PERF DROP" in history
+    assert "1 test: 1 PERF DROP" in merged
+    assert ET.parse(here / "m.xml").getroot().find(".//failure") is not None
+    assert "nosuch" in unknown
+
+
+def test_equal_comparisons_are_one_session(say: Say, here: Path, old: Path, new: Path) -> None:
+    for name in ("a", "b"):
+        say.ends(0, "judge", new, "--against", old, "--report", f"json={name}.json")
+
+    assert (here / "a.json").read_bytes() == (here / "b.json").read_bytes()
 
 
 def test_names_of_others_cannot_forge_a_report(say: Say, here: Path) -> None:

@@ -14,7 +14,9 @@ import pytest
 from pytest_mlperf import MlperfError
 from pytest_mlperf.addons.judge import accepted, report
 from pytest_mlperf.addons.judge.judging import compare
+from pytest_mlperf.addons.judge.results import results_of
 from pytest_mlperf.addons.judge.rows import Settings
+from pytest_mlperf.extension import read_results, write_results
 from tests.addons.judge.files import DATA, read
 
 FILES = sorted(file.name for file in DATA.iterdir() if file.suffix in {".json", ".jsonl"})
@@ -65,8 +67,9 @@ def test_any_value_may_be_another(name: str, tmp_path: Path) -> None:
         try:
             now = read([file])
             result = compare(read([DATA / name]).runs, now.runs, Settings())
-            for form in report.FORMATS.values():
-                assert isinstance(form(result, ("a", "b")), str)
+            session = results_of(result, ("a", "b"), set(report.FAILING))
+            write_results(tmp_path / "r.json", session)
+            assert read_results(tmp_path / "r.json") == session
             assert report.lines(result, ("a", "b"), 80)
             baseline = accepted.baseline_of("x", now.runs, ())
             accepted.DOCUMENT.save(tmp_path / "x.json", baseline)

@@ -15,8 +15,9 @@ from pytest_mlperf.cli.stored_results import (
     case_named,
     rule_here,
 )
-from pytest_mlperf.core.metrics import COUNTS, METRICS
+from pytest_mlperf.core.metrics import COUNTS
 from pytest_mlperf.core.trend import TrendPoint, grouped
+from pytest_mlperf.extension import METRICS, nearest
 from pytest_mlperf.reports.terminal.comparison import trend, trend_of
 from pytest_mlperf.reports.terminal.sessions import ROWS, session_lines
 
@@ -55,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--metric",
-        choices=[name for name in METRICS if name not in COUNTS],
+        type=_metric,
         metavar="NAME",
         help="default: the first that the newest baseline gates",
     )
@@ -71,6 +72,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"sessions that a table lists, the newest (default {ROWS})",
     )
     add(parser, "--runs-dir")
+
+
+def _metric(name: str) -> str:
+    if name in COUNTS or METRICS.get(name) is None:
+        raise argparse.ArgumentTypeError(f"no metric {name!r}{nearest(name, METRICS)}")
+    return name
 
 
 def run(parsed: argparse.Namespace) -> int:

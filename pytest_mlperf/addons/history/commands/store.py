@@ -11,8 +11,7 @@ from pytest_mlperf.cli.arguments import add
 from pytest_mlperf.cli.output import show
 from pytest_mlperf.cli.stored_results import results_path
 from pytest_mlperf.core.case import path_part
-from pytest_mlperf.core.numbers import plural
-from pytest_mlperf.extension import read_results, write_results
+from pytest_mlperf.extension import plural, read_results, write_results
 from pytest_mlperf.stores.database import opened, shown_url
 
 HELP = """\

@@ -16,12 +16,21 @@ from pytest_mlperf.addons.official.endpoints import bundle, shortfalls, unused_s
 from pytest_mlperf.cli.arguments import add
 from pytest_mlperf.cli.output import show
 from pytest_mlperf.cli.stored_results import case_named, results_path
-from pytest_mlperf.core.case import Kind, Scenario
-from pytest_mlperf.core.numbers import plural
 from pytest_mlperf.core.results import UNVERIFIED_LABEL
-from pytest_mlperf.extension import MLC_ENDPOINTS, CaseResult, Results, Run, read_results, sentence
+from pytest_mlperf.extension import (
+    MLC_ENDPOINTS,
+    CaseResult,
+    Kind,
+    Results,
+    Run,
+    Scenario,
+    plural,
+    read_results,
+    sentence,
+    write_whole,
+)
 from pytest_mlperf.reports.terminal.layout import relative
-from pytest_mlperf.stores.atomic import write_folder, write_whole
+from pytest_mlperf.stores.atomic import write_folder
 
 HELP = f"""\
 Writes the folder for a submission to MLPerf Endpoints v1.0 (results/, src/ and
@@ -85,7 +94,13 @@ def run(parsed: argparse.Namespace) -> int:
     show(
         [
             f"wrote {folder}: {plural(len(points), 'point')}, {how}",
-            *(["measured by our own loop, and no submission: that needs engine endpoints"] * ours),
+            *(
+                [
+                    "measured by this package's own client, which cannot be submitted: use engine "
+                    "endpoints"
+                ]
+                * ours
+            ),
             *([f"scores left out, of each region one counts: {unused}"] if unused else []),
             *(f"will be refused: {what}" for what in shortfalls(points, about)),
             f"check it: endpoints-submission-cli check-submission {folder}",

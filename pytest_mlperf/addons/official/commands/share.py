@@ -15,7 +15,7 @@ from pytest_mlperf.cli.output import show, width
 from pytest_mlperf.cli.stored_results import results_path
 from pytest_mlperf.core.numbers import rounded
 from pytest_mlperf.core.results import UNVERIFIED_LABEL
-from pytest_mlperf.core.untrusted_text import nearest
+from pytest_mlperf.extension import nearest
 from pytest_mlperf.reports.terminal.layout import paragraphs, table
 from pytest_mlperf.rounds.published import OfficialResult, official_results
 
@@ -78,7 +78,7 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def results_of(text: str | None) -> tuple[OfficialResult, ...]:
-    """Return the results of a round, of all rounds, or of a file, else raise MlperfError."""
+    """Return official results of a round, all rounds (None) or a file; else raise MlperfError."""
     rounds = rounds_with_results()
     if text is None or text in rounds:
         return official_results(text)

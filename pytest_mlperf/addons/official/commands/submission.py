@@ -29,10 +29,8 @@ from pytest_mlperf.addons.official.submission.tree import tree_of
 from pytest_mlperf.cli.arguments import add
 from pytest_mlperf.cli.output import show
 from pytest_mlperf.cli.stored_results import results_path
-from pytest_mlperf.core.numbers import plural
 from pytest_mlperf.core.results import UNVERIFIED_LABEL
-from pytest_mlperf.core.untrusted_text import nearest
-from pytest_mlperf.extension import read_results
+from pytest_mlperf.extension import nearest, plural, read_results
 from pytest_mlperf.hardware.machine import detect, split
 from pytest_mlperf.reports.terminal.layout import relative
 from pytest_mlperf.rounds import ROUNDS, Round, load_round
@@ -189,7 +187,8 @@ def _export(parsed: argparse.Namespace, rules: Round) -> int:
                 )
             if entry.mapped and not parsed.rehearsal:
                 raise MlperfError(
-                    f"{entry.mapped} is none of MLPerf's workloads: only the open division takes it"
+                    f"{entry.mapped} is not one of MLPerf's workloads: only the open division "
+                    "takes it"
                 )
     tree = tree_of(entries, form, rules, rehearsal=parsed.rehearsal)
     refused = [f"not allowed: {one}" for one in refusals(entries, form, tree, rules)]
@@ -204,7 +203,7 @@ def _export(parsed: argparse.Namespace, rules: Round) -> int:
         [
             *refused,
             f"wrote {relative(parsed.output)}: {title}, {plural(len(tree), 'file')}",
-            *(["a rehearsal, and no submission"] * parsed.rehearsal),
+            *(["a rehearsal, not a submission"] * parsed.rehearsal),
             f"check it: pytest-mlperf submission check {relative(parsed.output)} --round "
             f"{rules.name} --checker PATH",
             UNVERIFIED_LABEL,

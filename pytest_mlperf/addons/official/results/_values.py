@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pytest_mlperf import MlperfError
 from pytest_mlperf.addons.official.results._rounds import every_round, since, workload_of
-from pytest_mlperf.core.case import Scenario
+from pytest_mlperf.extension import Scenario
 from pytest_mlperf.rounds import Round
 from pytest_mlperf.rounds.published import Unit
 from pytest_mlperf.run.logs import Detail
@@ -67,7 +67,7 @@ IN_SECONDS = ("wan-2.2-t2v-a14b",)
 
 @dataclass(frozen=True, kw_only=True)
 class TableValue:
-    """Value of a result in a round's table."""
+    """Hold the value of a result as in a round's table."""
 
     value: float
     unit: Unit
@@ -93,7 +93,7 @@ def value_of(log: Detail, model: str, scenario: Scenario, rules: Round | None) -
     key = key if inferred else _key(log, model, scenario, rules)
     if not key or not since(rules, first):
         raise MlperfError(
-            f"{log.path}: a run of {logged}, of which no result of {scenario} is made"
+            f"{log.path}: a run of {logged}; a result of {scenario} cannot be derived from it"
         )
     number = _number(log, key)
     if scenario == Scenario.OFFLINE and key.endswith(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pytest_mlperf.core.case import Scenario
+from pytest_mlperf.extension import Scenario
 
 DETAIL_LOG, SUMMARY_LOG = "mlperf_log_detail.txt", "mlperf_log_summary.txt"
 ANSWERS_LOG, SCORES_FILE = "mlperf_log_accuracy.json", "accuracy.txt"
@@ -19,7 +19,7 @@ FLAT = ("v6.0", "v6.1")
 
 @dataclass(frozen=True, kw_only=True)
 class Leaf:
-    """Folders of one scenario of one benchmark on one system; `top` is "closed/Acme"."""
+    """Build the paths of one scenario of one benchmark and system; `top` is "closed/Acme"."""
 
     round: str
     top: str

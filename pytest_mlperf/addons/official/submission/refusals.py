@@ -9,8 +9,7 @@ from pytest_mlperf.addons.official.run_rules import least_settings, too_low
 from pytest_mlperf.addons.official.submission.form import MARK, SYSTEM_FILE, Form
 from pytest_mlperf.addons.official.submission.gather import Entry
 from pytest_mlperf.addons.official.submission.layout import ANSWERS_LOG, DETAIL_LOG, FLAT
-from pytest_mlperf.core.case import Kind
-from pytest_mlperf.core.numbers import plural
+from pytest_mlperf.extension import Kind, plural
 from pytest_mlperf.rounds import Round
 from pytest_mlperf.run.logs import Detail, parse_detail
 

@@ -16,9 +16,8 @@ from pytest_mlperf.addons.official.submission.layout import (
     SUMMARY_LOG,
     Leaf,
 )
-from pytest_mlperf.core.case import Scenario
 from pytest_mlperf.core.results import UNVERIFIED_LABEL
-from pytest_mlperf.extension import parse_json
+from pytest_mlperf.extension import Scenario, parse_json
 from pytest_mlperf.rounds import Round
 from pytest_mlperf.rounds.accuracy_txt import accuracy_lines
 from pytest_mlperf.rounds.compliance import TESTS

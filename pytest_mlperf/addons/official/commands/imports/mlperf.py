@@ -27,14 +27,20 @@ from pytest_mlperf.addons.official.results import (
 )
 from pytest_mlperf.bench.foreign_runs import checked
 from pytest_mlperf.cli.output import as_typed, show
-from pytest_mlperf.core.case import Scenario
-from pytest_mlperf.core.numbers import plural
-from pytest_mlperf.core.untrusted_text import json_text
-from pytest_mlperf.extension import Case, CaseResult, Run, Subject, judge_runs
+from pytest_mlperf.extension import (
+    Case,
+    CaseResult,
+    Run,
+    Scenario,
+    Subject,
+    json_text,
+    judge_runs,
+    plural,
+    write_whole,
+)
 from pytest_mlperf.hardware.specs import class_of
 from pytest_mlperf.reports.terminal.layout import relative
 from pytest_mlperf.run.logs import Detail
-from pytest_mlperf.stores.atomic import write_whole
 
 LOGS, SUBMISSION = "LoadGen", "MLPerf submission"
 
@@ -54,7 +60,7 @@ def run(parsed: argparse.Namespace) -> int:
     places = list(dict.fromkeys(p for folder in parsed.sessions for p in result_folders(folder)))
     if not places:
         named = ", ".join(map(str, parsed.sessions))
-        raise MlperfError(f"{named}: no result and no log of LoadGen lies there")
+        raise MlperfError(f"{named}: it contains no result and no log of LoadGen")
     results, refused = _read(places, parsed)
     if not results:
         more = f" (and {len(refused) - 1:,} more)" if len(refused) > 1 else ""

@@ -1,0 +1,159 @@
+"""Convert a comparison to results of a session, as all reports and commands read them."""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from pytest_mlperf import Outcome
+from pytest_mlperf.addons.judge.model import ToolPoint, ToolRun
+from pytest_mlperf.addons.judge.report import headline
+from pytest_mlperf.addons.judge.rows import FileComparison, Row
+from pytest_mlperf.extension import (
+    BaselineReference,
+    CaseResult,
+    Kind,
+    MetricBaseline,
+    MetricVerdict,
+    PairedVerdict,
+    Results,
+    Run,
+    Subject,
+    benchmark_case,
+    judge_runs,
+    placeless,
+    session_of,
+)
+from pytest_mlperf.judge.inputs import Direction
+
+UNKNOWN = "what the tool's files do not hold"
+
+
+def results_of(
+    result: FileComparison, sides: Sequence[str], failing: Collection[Outcome]
+) -> Results:
+    """Return a session with a test for each point; equal comparisons give the same session.
+
+    Args:
+        sides: Both sides in words.
+        failing: Outcomes that fail a test.
+    """
+    points = dict.fromkeys((row.tool, row.point) for row in result.rows)
+    cases = [
+        case_result(
+            replace(result, rows=tuple(r for r in result.rows if (r.tool, r.point) == point)),
+            sides,
+            failing,
+            test="::".join(point),
+        )
+        for point in points
+    ]
+    started = max((run.started for run in result.runs if run.started), default=None)
+    time = dt.datetime.fromtimestamp(started, dt.UTC) if started else dt.datetime.now(dt.UTC)
+    digest = hashlib.sha256(repr((result.rows, sides)).encode("utf-8", "replace")).hexdigest()[:8]
+    commits = {run.commit for run in result.runs}
+    versions = {run.tool: run.version for run in result.runs if run.version}
+    return replace(
+        session_of(cases, versions),
+        run=f"judged-{time:%Y%m%d-%H%M%S}-{digest}",
+        started=time.isoformat(timespec="seconds"),
+        seconds=sum(run.duration_s or 0.0 for run in result.runs),
+        commit=commits.pop() if len(commits) == 1 else None,
+    )
+
+
+def case_result(
+    result: FileComparison, sides: Sequence[str], failing: Collection[Outcome], *, test: str
+) -> CaseResult:
+    """Return the rows of a point as the result of a test."""
+    tool, point = result.rows[0].tool, result.rows[0].point
+    measured = [
+        (run, p) for run in result.runs for p in run.points if (run.tool, p.name) == (tool, point)
+    ]
+    name = point.replace(", ", "+").replace(" ", "_")
+    case = benchmark_case(f"{name}::{tool}", accelerator="any", precision="any")
+    facts = measured[0][1].facts if measured else {}
+    identity = {n: fact.value for n, fact in facts.items() if not fact.tolerance and fact.value}
+    subject = Subject(
+        identity=identity, fingerprint=dict(measured[0][0].details) if measured else {}
+    )
+    runs = [_run(run, p) for run, p in measured if p.metrics]
+    imported = judge_runs(case, runs, subject=subject, limits={})
+    paired = [row for row in result.rows if row.documents[0]]
+    verdict = replace(
+        imported.verdict,
+        kind=Kind.ACCURACY if all(row.absolute for row in result.rows) else Kind.PERFORMANCE,
+        outcome=result.outcome,
+        headline=headline(result).partition("  ")[2],
+        metrics=tuple(_metric(row) for row in result.rows if row not in paired),
+        paired=tuple(map(_paired, paired)),
+        notes=result.notes,
+        baseline=BaselineReference(
+            file=None, source=sides[0], changed=result.changed, unknown=(UNKNOWN,)
+        ),
+        unchecked=None,
+    )
+    failed = any(row.outcome in failing for row in result.rows)
+    content = replace(imported, test=test, verdict=verdict, failed=failed)
+    return placeless(content, (str(Path.cwd()),), str(Path.home()))
+
+
+def _run(run: ToolRun, point: ToolPoint) -> Run:
+    started = dt.datetime.fromtimestamp(run.started, dt.UTC).isoformat() if run.started else ""
+    return Run(
+        metrics=point.metrics,
+        within_se={},
+        samples=point.sent or 0,
+        queries=point.sent or 0,
+        duration_s=run.duration_s or 0.0,
+        target_qps=0.0,
+        session=run.digest[:12],
+        started=started,
+        commit=run.commit,
+        folder="",
+    )
+
+
+def _metric(row: Row) -> MetricVerdict:
+    lower = row.quantity.direction is Direction.LOWER
+    relative = row.change
+    if row.absolute and row.change is not None:
+        relative = row.change / row.before if row.before else None
+    return MetricVerdict(
+        metric=row.metric,
+        outcome=row.outcome,
+        now=row.now,
+        baseline=MetricBaseline(value=row.before, runs=row.runs[0], days=row.sessions[0]),
+        change=relative,
+        low=None if row.absolute else row.low,
+        high=None if row.absolute else row.high,
+        limit=row.limit and (-row.limit if lower and not row.absolute else row.limit),
+        runs=row.runs[1],
+        note=row.note or None,
+        direction="drop" if row.direction == "drop" else "ok" if row.direction else None,
+    )
+
+
+def _paired(row: Row) -> PairedVerdict:
+    compared, worse, better = row.documents
+    assert row.before is not None
+    assert row.now is not None
+    return PairedVerdict(
+        metric=row.metric,
+        outcome=row.outcome,
+        baseline=row.before,
+        now=row.now,
+        change=row.now - row.before,
+        low=row.low,
+        high=row.high,
+        margin=(row.limit or 0.0) * abs(row.before),
+        samples=compared,
+        changed=worse + better,
+        down=worse,
+        up=better,
+        p=row.p,
+        lower=row.quantity.direction is Direction.LOWER,
+    )
