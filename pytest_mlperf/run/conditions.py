@@ -373,7 +373,7 @@ class Placement:
     notes: tuple[str, ...] = ()
 
     def control(self, accelerator: str) -> ControlRun:
-        """Measure the machine's speed if the conditions ask for it."""
+        """Run the micro-benchmark of the machine's speed if the conditions ask for it."""
         machine, waited_s = self.conditions.machine, self.waited_s
         if not self.conditions.control:
             return ControlRun(waited_s=waited_s)

@@ -228,7 +228,7 @@ def _kubectl(*words: str) -> bytes:
 
 
 def _pages(url: str) -> tuple[dict[str, bytes], dict[str, str], frozenset[float]]:
-    """Return the server's pages and their headers, and start times of several connections."""
+    """Return a server's pages, their headers, and start times from several connections."""
     base = API_PATH.sub("", url if "://" in url else f"http://{url}")
     pages: dict[str, bytes] = {}
     headers: dict[str, str] = {}

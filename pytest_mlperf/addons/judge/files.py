@@ -58,7 +58,7 @@ class ResultFile:
 
     @cached_property
     def values(self) -> list[Any]:
-        """The JSON value, or those of JSON lines; empty for another text.
+        """JSON value of the file, or of each of its lines; empty if the text is not JSON.
 
         Raises:
             MlperfError: It begins as JSON and ends before it is complete.

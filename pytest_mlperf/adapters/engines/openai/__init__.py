@@ -543,7 +543,7 @@ class OpenAiEngine(Engine):
         self._describe_server()
 
     def _open_counter(self) -> None:
-        """Load the reference tokenizer; it counts each answer at its end if the server does not."""
+        """Load the reference tokenizer; it counts complete answers if the server does not."""
         self._counter: ReferenceCount | None = None
         self._recounts = self._capabilities.usage or self._capabilities.ids
         if self._counting_folder is None:
