@@ -30,10 +30,7 @@ _FED: pytest.StashKey[bool] = pytest.StashKey()
 
 
 def is_fed(config: pytest.Config) -> bool:
-    """Check whether pytest-benchmark is active and will store or compare results.
-
-    If it does neither, its table would only repeat our summary. pytest-xdist disables it.
-    """
+    """Return whether pytest-benchmark is active and will store or compare results."""
     if not config.pluginmanager.hasplugin("benchmark") or hasattr(config, "workerinput"):
         return False
     option = config.option

@@ -258,10 +258,7 @@ class MlperfSession:
         failed: bool,
         rate: tuple[float | None, str | None] = (None, None),
     ) -> CaseResult:
-        """Return a test's result with the facts of add-ons.
-
-        `rate` is the offered or expected rate (per second) and its source.
-        """
+        """Return a test's result with facts of add-ons; `rate` is per second, with its source."""
         arguments = self._orders.get("mlperf_arguments")
         if arguments is None:
             arguments = reproducing(self.config.invocation_params.args)

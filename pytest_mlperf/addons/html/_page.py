@@ -324,10 +324,7 @@ def text_of(name: str) -> str:
 
 @cache
 def bundled() -> str:
-    """Return Vega-Lite, Vega and their expression interpreter as one script.
-
-    It takes longer to build than a page, so it is cached by the library's version.
-    """
+    """Return Vega-Lite, Vega and their interpreter as one script, cached by library version."""
 
     def make() -> str:
         import vl_convert
