@@ -10,7 +10,6 @@ from pathlib import Path
 
 from pytest_mlperf.bench.case import baseline_file, baselines_root, load_checked
 from pytest_mlperf.bench.policy import accepted, of_unnamed
-from pytest_mlperf.bench.server import sources_of
 from pytest_mlperf.cli.arguments import add
 from pytest_mlperf.cli.output import show
 from pytest_mlperf.cli.suites import find_suites, read_suites
@@ -20,6 +19,7 @@ from pytest_mlperf.core.server.identity import is_of_server
 from pytest_mlperf.hardware import probe
 from pytest_mlperf.hardware.machine import Machine, detect
 from pytest_mlperf.reports.terminal.layout import relative
+from pytest_mlperf.run.server_hardware import ServerSources
 from pytest_mlperf.stores import baselines
 from pytest_mlperf.suite.plan import Planned
 
@@ -74,8 +74,8 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def server_machine(planned: Planned, client: Machine) -> Machine:
-    """Return the machine that a case measures; raise RunError if it is unknown."""
-    sources = sources_of(planned)
+    """Return the machine that a case measures; raise RunError if it is not known."""
+    sources = ServerSources.of(planned)
     return sources.machine(client) if sources else client
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -16,6 +17,7 @@ import pytest
 from pytest_mlperf.bench.bench import (
     Bench,
     fails,
+    fails_on,
     is_named,
     known_failures,
     require_power_source,
@@ -78,6 +80,9 @@ def kind_of(item: pytest.Item) -> Kind:
     return TEST_KINDS.get(getattr(item, "originalname", ""), Kind.PERFORMANCE)
 
 
+SKIPS_FAIL = "skips fail in CI; allow them: --mlperf-fail-on=no:skips"
+
+
 def of(config: pytest.Config) -> MlperfSession:
     """Return the session state of a config; create it on the first call."""
     if SESSION not in config.stash:
@@ -97,6 +102,7 @@ class MlperfSession:
         self.folder = self.options.runs_dir / "runs" / self.run_id
         self.selection = Selection(self.options)
         self.skipped: dict[str, str] = {}
+        self.unjudged = ""
         self.results: list[CaseResult] = []
         self.live = Live(config)
         self.phase = LONE_PHASE
@@ -225,6 +231,11 @@ class MlperfSession:
             )
         return self._bench
 
+    @property
+    def skips_fail(self) -> bool:
+        """Whether a test that cannot run fails, as in CI."""
+        return fails_on("skips", self.options.fail_on, usual=bool(os.environ.get("CI")))
+
     def fails(self, planned: Testable, verdict: Verdict) -> bool:
         """Whether a verdict fails its test under this session's options."""
         return fails(verdict, fail_on=self.options.fail_on, named=self._is_named(planned))
@@ -321,7 +332,7 @@ class MlperfSession:
         """Notices of an xdist worker or a cluster node for its controller."""
         held = self.holding.packed if self.holds else []
         faults = (list(self.addons.warnings), list(self.addons.errors))
-        return (*self.selection.notices, self.phase.pairs, held, *faults)
+        return (*self.selection.notices, self.phase.pairs, held, *faults, self.unjudged)
 
     def take_notices(
         self,
@@ -331,6 +342,7 @@ class MlperfSession:
         held: list[str],
         warnings: list[str],
         errors: list[str],
+        unjudged: str,
     ) -> None:
         """Take over the notices of a worker; all workers select the same cases."""
         self.phase = Phase(pairs=pairs)
@@ -338,6 +350,7 @@ class MlperfSession:
             self.holding.take(held)
         self.selection.take(not_here, uncollected)
         self.addons.take(warnings, errors)
+        self.unjudged = unjudged
 
     @cached_property
     def commit(self) -> str | None:

@@ -6,6 +6,7 @@ import contextlib
 import json
 import math
 import os
+import shlex
 import signal
 import sys
 import time
@@ -18,7 +19,7 @@ from typing import Literal, TypeVar
 
 from pytest_mlperf.core.contention import TOLERATED_SHARE, Contention, in_words
 from pytest_mlperf.core.control import COPY, MATMUL, Control
-from pytest_mlperf.core.errors import MlperfError, RunError
+from pytest_mlperf.core.errors import MlperfError, RunError, SuiteError
 from pytest_mlperf.core.job import LoadGenSettings, MeasuredCase
 from pytest_mlperf.core.untrusted_text import broken
 from pytest_mlperf.hardware.contention import Watch, session_of
@@ -26,11 +27,12 @@ from pytest_mlperf.hardware.leases import file_name, opened_lease_folder
 from pytest_mlperf.hardware.machine import KILL_WAIT_SECONDS, Machine, split
 from pytest_mlperf.processes import answer_of, last_line
 from pytest_mlperf.run.child.process import Patience, Waiting
-from pytest_mlperf.run.power.exporter import Exporter
+from pytest_mlperf.run.power.exporter import Exporter, find_exporter
 from pytest_mlperf.run.power.figures import Meter
 from pytest_mlperf.run.power_limit import limited, restored
 from pytest_mlperf.run.server_hardware import ServerSources
 from pytest_mlperf.stores.atomic import lock, open_regular, write_text
+from pytest_mlperf.suite.pairs import Testable
 
 Value = TypeVar("Value")
 
@@ -332,6 +334,30 @@ class Conditions:
     lost: LostGpus | None = None
     max_runs: int | None = None
     server: ServerSources | None = None
+
+
+def on_server(planned: Testable, conditions: Conditions) -> Conditions:
+    """Return the conditions of a case: its machine is that of its server, if that is elsewhere.
+
+    Raises:
+        RunError: The hardware cannot be found out, see `ServerSources.machine`.
+    """
+    exporter = conditions.exporter or Exporter()
+    sources = ServerSources.of(planned, exporter.url, exporter.chosen)
+    machine = sources.machine(conditions.machine) if sources else conditions.machine
+    if sources is None or machine.server is None:
+        return conditions
+    if planned.limit_w:
+        raise RunError("server", "power_limit_w cannot be set on another machine: remove it")
+    entry = sources.entry
+    if entry.exporter:
+        with contextlib.suppress(SuiteError):  # AMD's page has no DCGM counters
+            exporter = find_exporter(entry.exporter, tuple(entry.gpus))
+    elif entry.probe and "gpu" in machine.server.properties:
+        hardware = machine.server.surroundings["server.hardware"]
+        exporter = Exporter(gpus=hardware, probe=tuple(shlex.split(entry.probe)))
+    watched = exporter if exporter != Exporter() else None
+    return replace(conditions, machine=machine, server=sources, exporter=watched)
 
 
 @dataclass(frozen=True, kw_only=True)

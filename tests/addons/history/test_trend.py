@@ -12,21 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pytest_mlperf.addons.history.trend import TrendStep, grouped, proven, step, why_no_ratio
 from pytest_mlperf.bench.policy import rule_for
 from pytest_mlperf.core.baseline import BaselineRun, geometric_means
 from pytest_mlperf.core.case import Case, Kind, Scenario
 from pytest_mlperf.core.history import CaseHistory, CaseSeries, SessionPoint
 from pytest_mlperf.core.rulings.sides import pooled
-from pytest_mlperf.core.trend import (
-    TrendPoint,
-    TrendStep,
-    distinct,
-    grouped,
-    proven,
-    step,
-    versions,
-    why_no_ratio,
-)
+from pytest_mlperf.core.trend import TrendPoint, distinct, versions
 from pytest_mlperf.judge.rule_r import Value
 from tests.core.made import make_baseline_run, present
 
