@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pytest_mlperf.bench import performance
 from pytest_mlperf.bench.accuracy import CaseAccuracy
+from pytest_mlperf.bench.against import OtherBuild
 from pytest_mlperf.bench.case import CaseRuns
 from pytest_mlperf.bench.compliance import judge_audit
 from pytest_mlperf.bench.confirm import confirm, not_made
@@ -244,6 +245,12 @@ class Bench:
         self._policy = policy
         self._show = show
         self._cases: dict[tuple[Path, str], CaseRuns] = {}
+        self._other = OtherBuild(policy, conditions, show) if policy.against else None
+
+    def close(self) -> None:
+        """Remove what the session needs no longer."""
+        if self._other:
+            self._other.close()
 
     def verdict(
         self,
@@ -300,7 +307,10 @@ class Bench:
         try:
             if kind.is_audit:
                 return self._audited(case, kind)
-            verdict = self._verdict(case, kind, answer(case, {*kinds, kind}, phase))
+            ruling = answer(case, {*kinds, kind}, phase)
+            if self._other:
+                ruling = replace(ruling, interleaved=self._other.interleaved(case, ruling))
+            verdict = self._verdict(case, kind, ruling)
         except Unjudgeable as error:
             verdict = self._verdict(case, kind, performance.unjudged(case, error.run), error.run)
         return _expected(planned, verdict)
@@ -332,7 +342,7 @@ class Bench:
     def _accuracy(self, case: CaseRuns, kinds: Collection[Kind], phase: Phase) -> Ruling:
         del phase  # scores are never judged jointly
         try:
-            case.first(kinds)
+            (self._other.first(case, kinds) if self._other else case.first(kinds))
         except Unjudgeable:
             # Scores of INVALID performance runs are valid.
             if case.accuracy is None:
@@ -366,11 +376,16 @@ class Bench:
         )
 
     def _performance(self, case: CaseRuns, kinds: Collection[Kind], phase: Phase) -> Ruling:
-        ruling = performance.judge_performance(case, kinds, phase)
-        answer = self._confirmed(case, ruling, Outcome.PERF_DROP)
+        if self._other:
+            answer = self._other.judge(case, kinds, Kind.PERFORMANCE)
+        else:
+            ruling = performance.judge_performance(case, kinds, phase)
+            answer = self._confirmed(case, ruling, Outcome.PERF_DROP)
         return replace(answer, notes=(*answer.notes, *performance.reported(case, answer)))
 
     def _efficiency(self, case: CaseRuns, kinds: Collection[Kind], phase: Phase) -> Ruling:
+        if self._other:
+            return self._other.judge(case, kinds, Kind.EFFICIENCY)
         return self._confirmed(
             case, performance.judge_efficiency(case, kinds, phase), Outcome.POWER_DROP
         )
@@ -419,6 +434,7 @@ class Bench:
         subject = case.scored_subject if scores else case.subject
         against = case.scores if scores or answer.by_scores else case
         changed, unknown = self._since_baseline(case, against)
+        stored = self._other is None
         notes = answer.notes + (
             case.notes if kind == Kind.ACCURACY else _notes(case, answer.outcome)
         )
@@ -446,10 +462,10 @@ class Bench:
             baseline=BaselineReference(
                 changed=changed,
                 unknown=unknown,
-                file=self._policy.shown(against.file),
+                file=None if self._other else self._policy.shown(against.file),
                 source=against.set_by,
-                id=case.record.id if case.record and kind in DROP_OUTCOMES else "",
-                guarantee=None if kind == Kind.ACCURACY else promised(case, answer),
+                id=case.record.id if stored and case.record and kind in DROP_OUTCOMES else "",
+                guarantee=promised(case, answer) if stored and kind != Kind.ACCURACY else None,
             ),
             notes=notes,
             cost=cost,

@@ -79,7 +79,7 @@ class CaseRuns(CaseRunner):
         self._root = baselines_root(policy.baselines, planned.path, planned.suite.division)
         self.file = baseline_file(self._root, case, planned.suite.profile)
         self.formerly: Formerly | None = None
-        self.record = self._load(case, identity)
+        self.record = None if policy.against else self._load(case, identity)
         rule, self.noise = rule_beside(self.file, case.accelerator, calibrated, policy.max_runs)
         bound = tolerated(planned.limits) if conditions.watched else math.inf
         self.rule = replace(rule, tolerated=bound)
@@ -102,7 +102,7 @@ class CaseRuns(CaseRunner):
         self.scored: Scored | None = None
         self.unscored: RunError | None = None
         self.judged: Ruling | None = None
-        if planned.scorer_name:
+        if planned.scorer_name and not policy.against:
             self.scores.load()
         self.machine: tuple[ControlComparison, ...] = ()
         self.uncompared: str | None = None
@@ -124,7 +124,8 @@ class CaseRuns(CaseRunner):
     @cached_property
     def scores(self) -> CaseAccuracy:
         """Comparison of the case's scores with the accepted ones."""
-        return CaseAccuracy(self.of_suite, self._root, whole=self.policy.update is not None)
+        whole = self.policy.update is not None or self.policy.against is not None
+        return CaseAccuracy(self.of_suite, self._root, whole=whole)
 
     @cached_property
     def _passes(self) -> AccuracyPasses:

@@ -38,6 +38,7 @@ from pytest_mlperf.judge.decision import Answer
 from pytest_mlperf.judge.inputs import DAYS, Direction
 from pytest_mlperf.judge.ratio import Ratio, RelativeSpeed, judge_drop
 from pytest_mlperf.judge.rule_r import RuleR
+from pytest_mlperf.run.accuracy import Ask
 from pytest_mlperf.run.builds import FOLDER_LABEL, Build, baseline_build
 from pytest_mlperf.run.conditions import Conditions
 from pytest_mlperf.run.project import CHANGED_MARK, same_code
@@ -66,6 +67,8 @@ def add_pair(
     least: float = 1.0,
     leader: Turn | None = None,
     check: Callable[[], None] = lambda: None,
+    ask: Ask | None = None,
+    one_rate: bool = False,
 ) -> bool:
     """Add a run to both sides; repeat the pair if load may explain its difference.
 
@@ -77,16 +80,22 @@ def add_pair(
         least: Expected ratio of a to b.
         leader: Side that runs first in the first pair; None for a random side.
         check: Called after each process of the first pair.
+        ask: Accuracy pass for the first process of b.
+        one_rate: Offer both sides the same rate, if the scenario offers one.
 
     Returns:
         Whether the pair counts; it does not if load may explain every repeat.
     """
+    loaded = one_rate and a.job.case.scenario.rate_is_condition
     for _ in range(1 + REPEATS):
         made = len(a.runs) + len(a.left_out)
         drawn = random.Random(f"{a.session} {a.job.case.id} {made // 2}").random() < 0.5
         ahead = leader is b if leader and made < 2 else drawn
         for side in (b, a) if ahead != bool(made % 2) else (a, b):
-            side.add_run()
+            side.pair = made + 1
+            if loaded:
+                a.rate = b.rate = a.rate or b.rate
+            side.add_run(ask=None if made or side is a else ask)
             if not made:
                 check()
         if not explains_gap(a.runs[-1], b.runs[-1], metrics, tolerated, least):
@@ -124,7 +133,7 @@ def in_turns(
     """
     missing = 0
     while not (ratios := decided(new.runs, old.runs, limits, rule, missing)):
-        kept = add_pair(old, new, limits, rule.tolerated, leader=leader, check=check)
+        kept = add_pair(old, new, limits, rule.tolerated, leader=leader, check=check, one_rate=True)
         missing += not kept
         done()
     return ratios

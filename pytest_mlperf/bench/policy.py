@@ -20,6 +20,7 @@ from pytest_mlperf.judge.rule_r import RuleR
 from pytest_mlperf.stores import baselines, calibration
 from pytest_mlperf.suite.pairs import PlannedPair, Testable
 from pytest_mlperf.suite.plan import Planned
+from pytest_mlperf.suite.tables import BaselineEngine
 
 Update = Literal["missing", "append", "replace"]
 
@@ -37,6 +38,8 @@ class Policy:
         baselines: Folder of the baselines; None for the nearest `baselines/` above the suite.
         root: Root folder of relative paths in messages.
         accept_cut: Whether a first accuracy baseline may have many empty or cut answers.
+        against: Other build to interleave with; None to judge by the stored baseline.
+        judged_pairs: Number of gated pairs of case and metric in the session.
         accept_regression: Whether "replace" may record values that are worse than the baseline's.
     """
 
@@ -51,6 +54,8 @@ class Policy:
     runs_dir: Path | None = None
     accept_cut: bool = False
     accept_regression: bool = False
+    against: BaselineEngine | None = None
+    judged_pairs: int = 1
 
     def shown(self, path: Path) -> str:
         """Return a path as messages show it: relative to the root if it is below it."""

@@ -168,14 +168,8 @@ def measured(a: CaseRunner, b: CaseRunner, rule: RuleR, noise: str) -> TurnsResu
     limits, reason = b.job.limits, ""
     ratios: Mapping[str, Ratio] = {}
 
-    loaded = case.scenario.rate_is_condition
-
-    def same_rate() -> None:
-        if loaded:
-            b.rate = a.rate
-
     try:
-        ratios = in_turns(b, a, limits, rule, check=same_rate, leader=a if loaded else None)
+        ratios = in_turns(b, a, limits, rule)
     except (NotComparable, Unjudgeable) as error:
         reason = str(error)
     return TurnsResult(

@@ -106,6 +106,7 @@ class MlperfSession:
         self.results: list[CaseResult] = []
         self.live = Live(config)
         self.phase = LONE_PHASE
+        self.judged_pairs = 1
         self.keeping = Keeping()
         self.kinds: dict[tuple[Path, str], set[Kind]] = {}
         self.plan: list[Testable] = []
@@ -132,13 +133,15 @@ class MlperfSession:
                 runs = 1 if self.options.update is None else self.options.baseline_runs
                 key = planned.path, planned.case.id
                 if key not in self.live.seconds:
-                    self.live.seconds[key] = cost_of(planned, {}).usual_s(runs)
+                    sides = 2 if self.options.against else 1
+                    self.live.seconds[key] = sides * cost_of(planned, {}).usual_s(runs)
                 pairs += pairs_of(planned, kind, self.options)
         if pairs and self.options.manifest:
             pairs = planned_pairs(self.options.manifest, tests, pairs)
         if pairs:
             pairs = max(pairs, self._orders.get("mlperf_pairs", 0))
-        if Phase(pairs=pairs).many:
+        self.judged_pairs = pairs
+        if Phase(pairs=pairs).many and not self.options.against:
             self.phase = Phase(pairs=pairs, once=True)
             self.config.pluginmanager.register(self.holding, "mlperf-holding")
 
@@ -228,6 +231,7 @@ class MlperfSession:
                 machine=self.selection.machine,
                 root=self.config.rootpath,
                 show=self.live.show,
+                judged_pairs=self.judged_pairs,
             )
         return self._bench
 
@@ -235,6 +239,11 @@ class MlperfSession:
     def skips_fail(self) -> bool:
         """Whether a test that cannot run fails, as in CI."""
         return fails_on("skips", self.options.fail_on, usual=bool(os.environ.get("CI")))
+
+    def close(self) -> None:
+        """Remove what the session needs no longer."""
+        if self._bench:
+            self._bench.close()
 
     def fails(self, planned: Testable, verdict: Verdict) -> bool:
         """Whether a verdict fails its test under this session's options."""

@@ -249,10 +249,6 @@ class Bisection:
         began, kept, case = time.monotonic(), self._store.pairs(key), self._cases[test]
         loaded = case.job.case.scenario.rate_is_condition
 
-        def same_rate() -> None:
-            if loaded:
-                side.rate = good_side.rate
-
         def keep() -> None:
             self.measured += 2
             self._store.keep(key, RunPairs(before=tuple(good_side.runs), now=tuple(side.runs)))
@@ -267,7 +263,6 @@ class Bisection:
                     good_side,
                     limits,
                     self._rules[test],
-                    check=same_rate,
                     done=keep,
                     leader=good_side if loaded and case.rate is None else side,
                 )

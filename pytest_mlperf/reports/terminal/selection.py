@@ -71,6 +71,10 @@ def plan(
             f"needed; {on_top}",
             width,
         ),
+        *fold(
+            f"with --mlperf-against, which measures another build too, about {duration(2 * usual)}",
+            width,
+        ),
     ]
 
 

@@ -163,6 +163,8 @@ def _changed(verdict: Verdict, likely_causes: Sequence[Cause]) -> list[str]:
 
 def _rule(verdict: Verdict, judged: MetricVerdict, *, together: bool) -> str:
     """Return text on the run counts of a verdict and its error guarantee."""
+    if verdict.interleaved and verdict.interleaved.replaces_baseline:
+        return PROMISE
     counts = f"{plural(judged.runs, 'run')} now, {judged.baseline.runs} in the baseline"
     promise = verdict.baseline.guarantee
     if promise is not None:

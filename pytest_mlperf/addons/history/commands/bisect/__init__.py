@@ -112,8 +112,8 @@ def run(parsed: argparse.Namespace) -> int:
         with _ended_as_by_ctrl_c(), alone(kept):
             settings = _settings(plan, parsed.pairs)
             store = BisectStore(kept, settings, restart=parsed.restart)
-            for session in store.begin(run_id):
-                remove_left(plan.noisiest.planned.path, folder.with_name(session))
+            store.begin(run_id)
+            remove_left(plan.noisiest.planned.path, folder.parent)
             return _searched(Bisection(builds, plan, store, progress), store)
     except KeyboardInterrupt:
         raise KeyboardInterrupt("finished runs are kept: repeat the command to continue") from None
