@@ -215,7 +215,7 @@ class Mlperf:
 
 
 def stopped(planned: Testable, kind: Kind, reason: str) -> Verdict:
-    """Return the ERROR of a test that another plugin ended during its measurement."""
+    """Return an ERROR for a test that another plugin ended during its measurement."""
     text = f"stopped during the measurement: {reason.rstrip('.')}; give this test more time"
     return Verdict(case=planned.case, kind=kind, outcome=Outcome.ERROR, headline=text)
 

@@ -241,7 +241,7 @@ class MlperfSession:
         return fails_on("skips", self.options.fail_on, usual=bool(os.environ.get("CI")))
 
     def close(self) -> None:
-        """Remove what the session needs no longer."""
+        """Remove the files that only this session needs."""
         if self._bench:
             self._bench.close()
 

@@ -45,7 +45,7 @@ class BuildAt:
         return self.name if self.wheel else self.name[:SHORT_HASH_DIGITS]
 
     def earlier(self, suite: Path, elsewhere: Elsewhere | None) -> EarlierBuild:
-        """Return how to run the suite's engine in this build."""
+        """Return the description of this build from which a suite's engine can be run."""
         return EarlierBuild(
             elsewhere=elsewhere,
             suite=suite,
