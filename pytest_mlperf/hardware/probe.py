@@ -59,7 +59,7 @@ class Nvml:
         return None if failed else buffer.value.decode("utf-8", "replace")
 
     def devices(self) -> Iterator[tuple[Any, Any]]:
-        """Yield each GPU twice, or with each of its MIG instances."""
+        """Yield (GPU, MIG instance) pairs, or (GPU, GPU) for a GPU without instances."""
         for number in range(self.call("nvmlDeviceGetCount_v2") or 0):
             get = "nvmlDeviceGetMigDeviceHandleByIndex"
             gpu = self._handle("nvmlDeviceGetHandleByIndex_v2", number)
