@@ -135,7 +135,7 @@ def _asked(question: str, title: str = "checking the engine's library") -> tuple
 
 
 def main() -> None:
-    """Answer the question on stdin."""
+    """Make the check that stdin describes as JSON; print the error as JSON."""
     question = json.load(sys.stdin)
     import_as_parent(question.get("path", ()))
     try:
