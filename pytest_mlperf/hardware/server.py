@@ -54,7 +54,7 @@ SOFTWARE = (
 
 @dataclass(frozen=True, kw_only=True)
 class Hardware:
-    """Hold what one source reports about a server's hardware.
+    """Hold one source's report on a server's hardware.
 
     Attributes:
         gpus: Properties of each GPU.
@@ -76,13 +76,13 @@ class Hardware:
 
     @property
     def machine(self) -> Machine:
-        """The server's machine, in the form of a local one."""
+        """The server's hardware as a `Machine`."""
         gpus = ({"uuid": str(n), "mig": None, **gpu} for n, gpu in enumerate(self.gpus))
         return Machine(cpu=self.cpu, gpus=tuple(gpus))
 
     @property
     def properties(self) -> dict[str, Property]:
-        """Properties that must equal a baseline's; those of other GPUs are only counted."""
+        """Properties that must equal a baseline's; GPUs that do not serve are only counted."""
         more = {"node": self.node} if self.node else {}
         if len(self.gpus) > split(self.used)[0]:
             more["node_gpus"] = ", ".join(f"{n}x{c}" for c, n in self.machine.classes.items())
@@ -304,7 +304,7 @@ def _json(page: bytes) -> Any:
 
 
 def _software(pages: Mapping[str, bytes], headers: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield what a server reports about its software; "pages" tells kinds of servers apart."""
+    """Yield facts on the server's software; "pages" identifies the kind of server."""
     paths = [path for path in PAGES if path in pages]
     yield f"{SERVER_FACT}pages", " ".join((broken(headers.get("server", "")), *paths))[:MAX_TEXT]
     for own in map(_json, (pages[path] for path in paths)):

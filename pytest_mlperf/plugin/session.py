@@ -241,7 +241,7 @@ class MlperfSession:
         return fails_on("skips", self.options.fail_on, usual=bool(os.environ.get("CI")))
 
     def close(self) -> None:
-        """Remove what the session needs no longer."""
+        """Remove the files that only this session needs."""
         if self._bench:
             self._bench.close()
 
@@ -278,10 +278,7 @@ class MlperfSession:
         failed: bool,
         rate: tuple[float | None, str | None] = (None, None),
     ) -> CaseResult:
-        """Return a test's result with the facts of add-ons.
-
-        `rate` is the offered or expected rate (per second) and its source.
-        """
+        """Return a test's result with facts of add-ons; `rate` is per second, with its source."""
         arguments = self._orders.get("mlperf_arguments")
         if arguments is None:
             arguments = reproducing(self.config.invocation_params.args)

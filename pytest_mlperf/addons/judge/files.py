@@ -86,7 +86,7 @@ class ResultFile:
 
     @property
     def objects(self) -> list[dict[str, Any]]:
-        """The JSON objects: of JSON lines, of one list, or the only one."""
+        """JSON objects of the file: of each line, of its only list, or its only object."""
         values = self.values
         if len(values) == 1 and isinstance(values[0], list):
             values = values[0]
