@@ -187,10 +187,12 @@ def baseline_build(earlier: EarlierBuild, parent: Path, name: str) -> Iterator[B
     """Yield an earlier build in a new subfolder `name` of `parent`; remove its files afterwards."""
     folder = new_folder(parent, name)
     code, elsewhere = folder / "code", earlier.elsewhere
-    with (folder / IN_USE_FILE).open("wb") as lock, contextlib.ExitStack() as stack:
+    unlocked = folder / "lock"
+    with unlocked.open("wb") as lock, contextlib.ExitStack() as stack:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         with contextlib.suppress(OSError):  # without locks a killed session's files stay
             atomic.lock(lock.fileno())
+            unlocked.rename(folder / IN_USE_FILE)
         _copy_package(code)
         if earlier.wheels:
             yield _with_wheels(earlier, folder, code)
