@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -164,6 +164,14 @@ class Build:
     first: Sequence[str] = ()
     last: Sequence[str] = ()
     never: Sequence[str] = ()
+
+    @property
+    def for_servers(self) -> Mapping[str, str]:
+        """Variables by which servers that the worker starts have the build's code, too."""
+        if not self.first:
+            return {}
+        tree = {"PYTEST_MLPERF_TREE": self.first[0]} if self.commit else {}
+        return {"PYTHONPATH": os.pathsep.join(self.first), **tree}
 
     def command(self, spec: Path) -> list[str]:
         """Return the command line of a worker."""
