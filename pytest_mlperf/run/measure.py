@@ -378,6 +378,7 @@ def _worker(
         settings = dataclasses.replace(settings, audit=audit.settings, seeds=seeds)
         answer_forms = TIMED_RANKED_ROWS if audit.test == Kind.TEST08 else answer_forms
     environment = {**conditions.machine.environment(job.accelerator), **job.variables}
+    environment |= build.for_servers if build else {}
     spec = WorkerSpec(
         folder=str(case.folder),
         engine=job.engine,

@@ -172,7 +172,8 @@ def find_program(word: str) -> str:
     expanded. Links are kept: the target of a link to a Python has another environment.
     """
     if "/" in word:
-        path = Path(word).expanduser().absolute()
+        tree = os.environ.get("PYTEST_MLPERF_TREE", "")
+        path = (Path(tree) / Path(word).expanduser()).absolute()
         if path.is_file() and os.access(path, os.X_OK):
             return str(path)
         advice = "correct the path in serve"
