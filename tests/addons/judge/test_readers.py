@@ -620,7 +620,7 @@ def test_a_cut_line_is_named(tmp_path: Path) -> None:
     text = (DATA / "sglang.jsonl").read_text("utf-8").rstrip()
     file = write(tmp_path / "r.jsonl", text[:-30])
 
-    with pytest.raises(MlperfError, match="line 2 is no complete JSON"):
+    with pytest.raises(MlperfError, match="line 2 is not complete JSON"):
         read([file])
 
 
