@@ -17,6 +17,7 @@ from pytest_mlperf.core.baseline import (
     Rerun,
     is_drawn,
     kept,
+    steps_per_point,
     unknown_facts,
     why_not_comparable,
 )
@@ -70,7 +71,7 @@ def file_of(planned: Planned, root: Path) -> Path:
 
 @dataclass(frozen=True, kw_only=True)
 class ScoredPass:
-    """Hold an accuracy pass, the scores of its samples, and the measured system."""
+    """Hold an accuracy pass, its scores by sample, and the system that it measured."""
 
     accuracy: Accuracy
     scored: Scored
@@ -83,6 +84,7 @@ class CaseAccuracy:
     Attributes:
         file: Accuracy baseline of the case's engine entry, or of the suite's reference entry.
         by_reference: Name of the reference entry; None if `file` is of the case's own entry.
+        other: Accuracy of the other build that is compared with; None by accepted scores.
     """
 
     def __init__(self, planned: Planned, root: Path, *, whole: bool) -> None:
@@ -93,6 +95,7 @@ class CaseAccuracy:
         self.by_reference = None if entry is planned.entry else entry.full_label
         self.file = file_of(planned, root)
         self.accepted: ScoredBaseline | None = None
+        self.other: Accuracy | None = None
 
     def load(self) -> None:
         """Load the accepted scores; called before the first run, as the file may be damaged."""
@@ -125,7 +128,7 @@ class CaseAccuracy:
 
     @property
     def may_record(self) -> bool:
-        """Whether this case writes `file`: it is its own, and the scenario is the data's first."""
+        """Whether this case writes `file`: the file is its own, and its scenario is the first."""
         planned = self._planned
         return self.by_reference is None and planned.data.accuracy_scenario == planned.scenario.name
 
@@ -135,7 +138,7 @@ class CaseAccuracy:
         return set_by(self.accepted.baseline.history) if self.accepted else None
 
     def changes(self, subject: Subject) -> tuple[str, ...]:
-        """Return the differences between `subject` and the system of the accepted scores."""
+        """Return how `subject` differs from the system of the accepted scores, as text."""
         if self.accepted is None:
             return ()
         return changes(self.accepted.baseline.fingerprint, subject.fingerprint)
@@ -177,7 +180,7 @@ class CaseAccuracy:
         return replace(ruling, notes=(*ruling.notes, *more))
 
     def noted(self, latest: ScoredPass, answer: Ruling) -> Ruling:
-        """Add a note to a ruling if its answers are unfit for a first accuracy baseline."""
+        """Add a note to a ruling if the answers are unfit for a first accuracy baseline."""
         unfit = None if self.accepted else self._unfit(latest)
         return replace(answer, notes=(*answer.notes, unfit)) if unfit else answer
 
@@ -224,7 +227,7 @@ class CaseAccuracy:
         return {name: rerun.sd for name, rerun in reruns.items()}
 
     def _apart(self, latest: ScoredPass) -> dict[str, Rerun]:
-        """Return a repeat's difference from the accepted pass; {} for another build or part."""
+        """Return how a repeated pass differs from the accepted one, by metric; {} if unknown."""
         accuracy = latest.accuracy
         if self.accepted is None or not accuracy.full or not self._same_build(latest.subject):
             return {}
@@ -233,7 +236,7 @@ class CaseAccuracy:
         return apart(self.accepted.baseline, self.accepted.scores, latest.scored)
 
     def records(self, policy: Policy) -> bool:
-        """Return whether this session records scores: new ones, or those of a further pass."""
+        """Return whether this session records scores: a first baseline, or those of a new pass."""
         return self.may_record and policy.update in {
             "replace",
             "append" if self.accepted else "missing",
@@ -283,7 +286,7 @@ class CaseAccuracy:
         return replace(answer, outcome=Outcome.RECORDED, headline=headline, notes=notes)
 
     def _repeat(self, latest: ScoredPass) -> dict[str, Rerun]:
-        """Store the difference of a repeated pass; return all stored differences by metric."""
+        """Store how a repeated pass differs from the baseline; return all stored differences."""
         new = self._apart(latest)
         if self.accepted is None or not new:
             return {}
@@ -346,6 +349,16 @@ class CaseAccuracy:
             answers=accuracy.answers,
         )
 
+    def compare_with(self, other: ScoredPass, title: str, commit: str | None) -> None:
+        """Judge passes of this session against the scores of another build."""
+        new = self._new_baseline(other, None, reason=title, commit=commit)
+        per_sample = other.scored.per_sample
+        steps = {name: steps_per_point(values) for name, values in per_sample.items()}
+        scores = {name: kept(values, steps[name]) for name, values in per_sample.items()}
+        baseline, outputs = replace(new, steps=steps), other.scored.outputs
+        self.accepted = ScoredBaseline(baseline=baseline, scores=scores, outputs=outputs)
+        self.by_reference, self.other = None, other.accuracy
+
     @property
     def _scorer(self) -> str:
         scorer = self._planned.scorer
@@ -358,7 +371,7 @@ class CaseAccuracy:
 
 
 def _by_name(scorer: str) -> str:
-    """Return scorer JSON with the scorer's registered name, because its module may move."""
+    """Replace a scorer's module in its JSON by its registered name, because modules may move."""
     if not scorer:
         return ""
     written = json.loads(scorer)

@@ -1,4 +1,4 @@
-"""Write runs of a case into its baseline, preserving runs of other sessions."""
+"""Write runs of a case into its baseline file, preserving runs of other sessions."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def _read(path: Path, changed_ns: int) -> Results | None:
 
 
 def screen(case: CaseRuns, count: int, old: Record | None) -> Screened:
-    """Replace runs that may not be recorded; make at most max(2, `count` / 2) extra runs.
+    """Replace runs that may not be recorded by extra runs, at most max(2, `count` / 2).
 
     `count` is the number of runs to record; `old` is the record to append them to.
     """
@@ -189,8 +189,9 @@ def write(
 ) -> Record:
     """Write runs into the baseline file and return the record.
 
-    Runs and history that another session recorded meanwhile are preserved. If `unless` returns True
-    for the record in the file, nothing is written. `reason` is used if the user gave none.
+    Runs and history that another session has recorded since the file was read are preserved. If
+    `unless` returns True for the record in the file, nothing is written. `reason` is used if the
+    user gave none.
     """
     assert case.subject is not None
     identity, suite = case.subject.identity, case.planned.suite

@@ -1,4 +1,4 @@
-"""Judge each test of a session: measure until the verdict is decided, then record runs."""
+"""Judge each test of a session: measure until a decision, then record runs if asked to."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pytest_mlperf.bench import performance
 from pytest_mlperf.bench.accuracy import CaseAccuracy
+from pytest_mlperf.bench.against import OtherBuild
 from pytest_mlperf.bench.case import CaseRuns
 from pytest_mlperf.bench.compliance import judge_audit
 from pytest_mlperf.bench.confirm import confirm, not_made
@@ -59,7 +60,10 @@ def fails_on(word: str, fail_on: Collection[str], *, usual: bool) -> bool:
 
 
 def fails(verdict: Verdict, *, fail_on: Collection[str], named: bool) -> bool:
-    """Return whether a verdict fails its test; in CI NO BASELINE fails on a `named` accelerator."""
+    """Return whether a verdict fails its test by the options of the session.
+
+    `named`: the accelerator can have a shared baseline, so NO BASELINE fails in CI.
+    """
     outcome = verdict.outcome
     if outcome in {Outcome.INCONCLUSIVE, Outcome.SUSPECT, Outcome.PROVISIONAL}:
         return verdict.fails or fails_on("inconclusive", fail_on, usual=False)
@@ -74,7 +78,10 @@ def is_named(accelerator: str, *, pretended: bool) -> bool:
 
 
 def unjudged_told(verdict: Verdict, *, fail_on: Collection[str], named: bool) -> Verdict:
-    """Add a note to a verdict NO BASELINE that passes in CI."""
+    """Note on a verdict NO BASELINE that it passes in CI, because its runs were not judged.
+
+    `named`: the accelerator can have a shared baseline; then the verdict fails and gets no note.
+    """
     usual = not named and not {"no-baseline", "no:no-baseline"}.intersection(fail_on)
     if verdict.outcome is not Outcome.NO_BASELINE or not usual or not os.environ.get("CI"):
         return verdict
@@ -99,7 +106,7 @@ def require_power_source(case: Case) -> None:
 def broken(
     case: Case, kind: Kind, error: RunError | BaselineError, relative: Callable[[Path], str]
 ) -> Verdict:
-    """Return the verdict ERROR of a test for an exception."""
+    """Return the verdict ERROR for a test that raised an exception."""
     layer, log = "baseline", None
     if isinstance(error, RunError):
         layer, log = error.layer, error.log
@@ -119,7 +126,7 @@ def broken(
 
 
 def energy_notes(runs: Sequence[Run]) -> list[Words]:
-    """Return the notes on the energy of all runs, and the energy of the last run."""
+    """Return notes on the energy of all runs, and on each power source of the last run."""
     if not runs:
         return []
     last, notes = runs[-1], of_all_runs(runs)
@@ -161,7 +168,7 @@ def _of_gpu(gpu: GpuRun) -> str:
 
 
 def clock_note(runs: Sequence[Run], record: Record | None, outcome: Outcome) -> str | None:
-    """Return how clocks and power cap differ from the baseline's; None if a drop names it."""
+    """Return how clocks and power cap differ from the baseline's; None if another note says it."""
     if record is None or outcome in {Outcome.PERF_DROP, Outcome.POWER_DROP, Outcome.RECORDED}:
         return None
     if not any(run.hardware.state for run in runs):
@@ -190,7 +197,7 @@ def _noted(run: Run) -> dict[Hashable, Words]:
 
 
 def _unknown_energy(run: Run) -> dict[Hashable, Words]:
-    """Return why a run's energy is unknown, by kind; a broken sampler has its sign's kind."""
+    """Return why a run's energy is unknown, by kind; {} if it is known."""
     if not run.energy_unknown:
         return {}
     broke = next((sign.kind for sign in run.signs if sign.key is SignKey.NOT_WATCHED), None)
@@ -229,6 +236,12 @@ class Bench:
         self._policy = policy
         self._show = show
         self._cases: dict[tuple[Path, str], CaseRuns] = {}
+        self._other = OtherBuild(policy, conditions, show) if policy.against else None
+
+    def close(self) -> None:
+        """Remove the files that only this session needs."""
+        if self._other:
+            self._other.close()
 
     def verdict(
         self,
@@ -285,13 +298,16 @@ class Bench:
         try:
             if kind.is_audit:
                 return self._audited(case, kind)
-            verdict = self._verdict(case, kind, answer(case, {*kinds, kind}, phase))
+            ruling = answer(case, {*kinds, kind}, phase)
+            if self._other:
+                ruling = replace(ruling, interleaved=self._other.interleaved(case, ruling))
+            verdict = self._verdict(case, kind, ruling)
         except Unjudgeable as error:
             verdict = self._verdict(case, kind, performance.unjudged(case, error.run), error.run)
         return _expected(planned, verdict)
 
     def record(self, case: Case) -> Record | None:
-        """Return the record that a case is judged against."""
+        """Return the baseline record against which a case is judged, or None."""
         return next((own.record for own in self._cases.values() if own.planned.case == case), None)
 
     def rate(self, planned: Testable) -> tuple[float | None, str | None]:
@@ -317,7 +333,7 @@ class Bench:
     def _accuracy(self, case: CaseRuns, kinds: Collection[Kind], phase: Phase) -> Ruling:
         del phase  # scores are never judged jointly
         try:
-            case.first(kinds)
+            (self._other.first(case, kinds) if self._other else case.first(kinds))
         except Unjudgeable:
             # Scores of INVALID performance runs are valid.
             if case.accuracy is None:
@@ -351,11 +367,16 @@ class Bench:
         )
 
     def _performance(self, case: CaseRuns, kinds: Collection[Kind], phase: Phase) -> Ruling:
-        ruling = performance.judge_performance(case, kinds, phase)
-        answer = self._confirmed(case, ruling, Outcome.PERF_DROP)
+        if self._other:
+            answer = self._other.judge(case, kinds, Kind.PERFORMANCE)
+        else:
+            ruling = performance.judge_performance(case, kinds, phase)
+            answer = self._confirmed(case, ruling, Outcome.PERF_DROP)
         return replace(answer, notes=(*answer.notes, *performance.reported(case, answer)))
 
     def _efficiency(self, case: CaseRuns, kinds: Collection[Kind], phase: Phase) -> Ruling:
+        if self._other:
+            return self._other.judge(case, kinds, Kind.EFFICIENCY)
         return self._confirmed(
             case, performance.judge_efficiency(case, kinds, phase), Outcome.POWER_DROP
         )
@@ -391,7 +412,7 @@ class Bench:
         return self._answered(verdict.case, verdict.kind, confirmed)
 
     def unconfirmed(self, verdict: Verdict) -> Verdict:
-        """Add a note to a drop that can no longer be confirmed."""
+        """Note on a drop that it was not confirmed, because the session ended."""
         return not_made(verdict, self._policy)
 
     # --- verdicts ------------------------------------------------------------------------
@@ -404,6 +425,7 @@ class Bench:
         subject = case.scored_subject if scores else case.subject
         against = case.scores if scores or answer.by_scores else case
         changed, unknown = self._since_baseline(case, against)
+        stored = self._other is None
         notes = answer.notes + (
             case.notes if kind == Kind.ACCURACY else _notes(case, answer.outcome)
         )
@@ -431,10 +453,10 @@ class Bench:
             baseline=BaselineReference(
                 changed=changed,
                 unknown=unknown,
-                file=self._policy.shown(against.file),
+                file=None if self._other else self._policy.shown(against.file),
                 source=against.set_by,
-                id=case.record.id if case.record and kind in DROP_OUTCOMES else "",
-                guarantee=None if kind == Kind.ACCURACY else promised(case, answer),
+                id=case.record.id if stored and case.record and kind in DROP_OUTCOMES else "",
+                guarantee=promised(case, answer) if stored and kind != Kind.ACCURACY else None,
             ),
             notes=notes,
             cost=cost,
@@ -486,7 +508,7 @@ def _notes(case: CaseRuns, outcome: Outcome) -> tuple[Words, ...]:
 
 
 def promised(case: CaseRuns, answer: Ruling) -> Guarantee | None:
-    """Return the error guarantees of a ruling; None if no baseline was used."""
+    """Return the error guarantees of a ruling; None if no baseline was compared."""
     judged = next((m.metric for m in answer.metrics if m.baseline.runs and m.outcome), None)
     if case.record is None or judged is None:
         return None

@@ -1,4 +1,4 @@
-"""Hold one case of a session: its baseline record and its runs so far."""
+"""Run one case of a session, and hold its baseline record and runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from typing import Literal
 from pytest_mlperf.bench.accuracy import CaseAccuracy, ScoredPass
 from pytest_mlperf.bench.policy import Formerly, Policy, applied_before, rule_beside
 from pytest_mlperf.bench.runner import CaseRunner, SearchState, Unjudgeable, unforeseen
-from pytest_mlperf.bench.server import on_server
 from pytest_mlperf.core.baseline import (
     Baseline,
     Property,
@@ -38,7 +37,7 @@ from pytest_mlperf.core.verdict import Outcome, Unchecked
 from pytest_mlperf.run.accuracy import Ask, accuracy_key
 from pytest_mlperf.run.answers import token_counts
 from pytest_mlperf.run.child.process import Patience
-from pytest_mlperf.run.conditions import Conditions, placed
+from pytest_mlperf.run.conditions import Conditions, on_server, placed
 from pytest_mlperf.run.measure import ProcessResult
 from pytest_mlperf.stores import baselines
 from pytest_mlperf.stores.accuracy import AccuracyPasses
@@ -80,7 +79,7 @@ class CaseRuns(CaseRunner):
         self._root = baselines_root(policy.baselines, planned.path, planned.suite.division)
         self.file = baseline_file(self._root, case, planned.suite.profile)
         self.formerly: Formerly | None = None
-        self.record = self._load(case, identity)
+        self.record = None if policy.against else self._load(case, identity)
         rule, self.noise = rule_beside(self.file, case.accelerator, calibrated, policy.max_runs)
         bound = tolerated(planned.limits) if conditions.watched else math.inf
         self.rule = replace(rule, tolerated=bound)
@@ -103,7 +102,7 @@ class CaseRuns(CaseRunner):
         self.scored: Scored | None = None
         self.unscored: RunError | None = None
         self.judged: Ruling | None = None
-        if planned.scorer_name:
+        if planned.scorer_name and not policy.against:
             self.scores.load()
         self.machine: tuple[ControlComparison, ...] = ()
         self.uncompared: str | None = None
@@ -125,7 +124,8 @@ class CaseRuns(CaseRunner):
     @cached_property
     def scores(self) -> CaseAccuracy:
         """Comparison of the case's scores with the accepted ones."""
-        return CaseAccuracy(self.of_suite, self._root, whole=self.policy.update is not None)
+        whole = self.policy.update is not None or self.policy.against is not None
+        return CaseAccuracy(self.of_suite, self._root, whole=whole)
 
     @cached_property
     def _passes(self) -> AccuracyPasses:
@@ -199,7 +199,7 @@ class CaseRuns(CaseRunner):
 
     @property
     def unchecked(self) -> Unchecked | None:
-        """Why a verdict on performance does not cover accuracy; None if it does."""
+        """Why a verdict on performance says nothing on accuracy; None if accuracy was checked."""
         if self.subject is not None and self.subject.dummy:
             return Unchecked.DUMMY
         if self.unscored is not None:
@@ -230,7 +230,7 @@ class CaseRuns(CaseRunner):
 
     @property
     def server_remarks(self) -> tuple[str, ...]:
-        """Notes on what is known of the hardware of a server elsewhere."""
+        """Remarks on the hardware of a server on another machine; () without one."""
         server = self._conditions.machine.server
         return server.remarks if server else ()
 
@@ -240,7 +240,7 @@ class CaseRuns(CaseRunner):
         return set_by(self.record.history) if self.record else None
 
     def changes(self, subject: Subject) -> tuple[str, ...]:
-        """Return how the system and the session's first runs differ from the baseline's."""
+        """Return the differences of system and first runs from the baseline's, as text."""
         if self.record is None:
             return ()
         around = self.record.surroundings
@@ -284,7 +284,7 @@ class CaseRuns(CaseRunner):
     def process(
         self, *, performance: bool, ask: Ask | None, at: SearchState | None = None
     ) -> ProcessResult:
-        """Run a fresh process and store its output; after an error raise that error again."""
+        """Run a fresh process and keep its results; after an error raise that error again."""
         # INVALID runs affect neither compliance tests nor accuracy passes.
         timed = performance and not (at and at.audit)
         if self._broken and (timed or not isinstance(self._broken, Unjudgeable)):
@@ -361,7 +361,7 @@ def baselines_root(folder: Path | None, suite: Path, division: str) -> Path:
 def clashes(
     planned: Sequence[Planned], claimed: dict[str, tuple[Path, str]], folder: Path | None
 ) -> Iterator[str]:
-    """Claim the baselines of a suite's cases; yield errors for those claimed already."""
+    """Yield an error for each case whose baseline another case claimed; claim the others."""
     first = planned[0]
     root = baselines_root(folder, first.path, first.suite.division)
     for plan in planned:

@@ -37,6 +37,7 @@ from pytest_mlperf.judge.decision import Answer
 from pytest_mlperf.judge.inputs import DAYS, Direction
 from pytest_mlperf.judge.ratio import Ratio, RelativeSpeed, judge_drop
 from pytest_mlperf.judge.rule_r import RuleR
+from pytest_mlperf.run.accuracy import Ask
 from pytest_mlperf.run.builds import FOLDER_LABEL, Build, baseline_build
 from pytest_mlperf.run.conditions import Conditions
 from pytest_mlperf.run.project import CHANGED_MARK, same_code
@@ -65,6 +66,8 @@ def add_pair(
     least: float = 1.0,
     leader: Turn | None = None,
     check: Callable[[], None] = lambda: None,
+    ask: Ask | None = None,
+    one_rate: bool = False,
 ) -> bool:
     """Add a run to both sides; repeat the pair if load may explain its difference.
 
@@ -76,16 +79,22 @@ def add_pair(
         least: Expected ratio of a to b.
         leader: Side that runs first in the first pair; None for a random side.
         check: Called after each process of the first pair.
+        ask: Accuracy pass for the first process of b.
+        one_rate: Offer both sides the same rate, if the scenario offers one.
 
     Returns:
         Whether the pair counts; it does not if load may explain every repeat.
     """
+    loaded = one_rate and a.job.case.scenario.rate_is_condition
     for _ in range(1 + REPEATS):
         made = len(a.runs) + len(a.left_out)
         drawn = random.Random(f"{a.session} {a.job.case.id} {made // 2}").random() < 0.5
         ahead = leader is b if leader and made < 2 else drawn
         for side in (b, a) if ahead != bool(made % 2) else (a, b):
-            side.add_run()
+            side.pair = made + 1
+            if loaded:
+                a.rate = b.rate = a.rate or b.rate
+            side.add_run(ask=None if made or side is a else ask)
             if not made:
                 check()
         if not explains_gap(a.runs[-1], b.runs[-1], metrics, tolerated, least):
@@ -96,7 +105,7 @@ def add_pair(
 
 
 def left_out(side: CaseRunner) -> str:
-    """Return the number of pairs left out because of load, as text; "" if there are none."""
+    """Return how many pairs were left out because of load, as text; "" if none."""
     number = len(side.left_out) // (1 + REPEATS)
     reason = "left out: the load of other processes may explain the difference between the builds"
     return f"{plural(number, 'pair')} ({2 * len(side.left_out)} runs) {reason}" if number else ""
@@ -112,10 +121,10 @@ def in_turns(
     done: Callable[[], None] = lambda: None,
     leader: CaseRunner | None = None,
 ) -> dict[str, Ratio]:
-    """Interleave runs of two sides in pairs until a drop is proven or all metrics are decided.
+    """Interleave runs of two builds in pairs until a drop is proven or all metrics are decided.
 
-    Both sides may have pairs of runs already. `limits` are shares. `done` is called after each
-    pair; for `check` and `leader` see `add_pair`.
+    Both may have pairs of runs already. `limits` are shares. `done` is called after each pair; for
+    `check` and `leader` see `add_pair`.
 
     Raises:
         NotComparable: A metric is missing, or may not be judged.
@@ -123,7 +132,7 @@ def in_turns(
     """
     missing = 0
     while not (ratios := decided(new.runs, old.runs, limits, rule, missing)):
-        kept = add_pair(old, new, limits, rule.tolerated, leader=leader, check=check)
+        kept = add_pair(old, new, limits, rule.tolerated, leader=leader, check=check, one_rate=True)
         missing += not kept
         done()
     return ratios
@@ -199,7 +208,7 @@ UNHANDICAPPED_BUILD = "this build without the handicap"
 
 
 def why_no_build(case: CaseRuns, conditions: Conditions) -> Confirmation | None:
-    """Return why the baseline's build cannot be measured, or None if it can."""
+    """Return why the baseline's build cannot be measured again, or None if it can."""
     if case.planned.baseline_engine is not None:
         return None
     record, subject, commit = case.record, case.subject, conditions.commit or CHANGED_MARK
@@ -215,7 +224,7 @@ def why_no_build(case: CaseRuns, conditions: Conditions) -> Confirmation | None:
 def build_of_baseline(
     planned: PlannedCase, conditions: Conditions
 ) -> contextlib.AbstractContextManager[Build | None]:
-    """Return a context manager that yields the suite's `baseline_engine` build, or None."""
+    """Return a context manager that yields the build of `baseline_engine`; None if not set."""
     earlier = earlier_build(planned) if isinstance(planned, Planned) else None
     if earlier is None:
         return contextlib.nullcontext(None)
@@ -232,7 +241,7 @@ class Sides:
     def __init__(
         self, case: CaseRuns, conditions: Conditions, show: Show, earlier: EarlierSide | None
     ) -> None:
-        """Store the inputs; `earlier` is the case with the record's options if they differ."""
+        """Store the inputs; `earlier` is the case with the baseline's options if they differ."""
         self._case = case
         self._earlier = earlier
         self._conditions = conditions
@@ -287,7 +296,7 @@ class Sides:
         return ratios
 
     def _require_same(self, side: CaseRunner, record: Record | None) -> None:
-        """Raise NotComparable if a side is not the baseline's build by its record."""
+        """Raise NotComparable if a side ran another build than the baseline's record describes."""
         if not side.runs or side.subject is None or record is None:
             return
         recorded, facts = record.fingerprint, side.subject.fingerprint
@@ -374,7 +383,7 @@ def confirm(
 
 
 def not_made(verdict: Verdict, policy: Policy) -> Verdict:
-    """Add a note to a drop that can no longer be measured again."""
+    """Note on a drop that it was not confirmed, because the session ended."""
     names = tuple(m.metric for m in verdict.metrics if _to_confirm(m, policy))
     if not names or verdict.outcome not in DROPS:
         return verdict
@@ -392,7 +401,7 @@ def _may_confirm(case: CaseRuns, answer: Ruling, policy: Policy) -> bool:
 
 
 def _is_open_ok(case: CaseRuns, metric: MetricVerdict, policy: Policy) -> bool:
-    """Check whether to confirm a provisional ok: the suite names a build and the days are few."""
+    """Check whether a provisional ok is confirmed: few days, and the suite names a build."""
     named = case.planned.baseline_engine is not None
     few = metric.baseline.days < DAYS or policy.confirm == "always"
     return metric.outcome is Outcome.PROVISIONAL and metric.direction == "ok" and named and few
@@ -434,7 +443,7 @@ def _decided(
     failing: Outcome,
     also: str,
 ) -> Ruling:
-    """Return the ruling of interleaved runs; `also` names another cause of an unproven drop."""
+    """Return the ruling after interleaved runs; `also` names another cause of an unproven drop."""
     proven = [name for name, ratio in ratios.items() if ratio.outcome is Answer.FAIL]
     excluded = [name for name, ratio in ratios.items() if ratio.outcome is Answer.PASS]
     undecided = [name for name in ratios if name not in excluded]
@@ -480,7 +489,7 @@ def _decided(
 
 
 def worse(ratios: Mapping[str, Ratio]) -> list[str]:
-    """Return the metrics that interleaved runs prove to be worse, by any amount."""
+    """Return the metrics that interleaved runs prove worse, by any amount."""
     return [name for name, ratio in ratios.items() if ratio.high < 1]
 
 
@@ -500,7 +509,7 @@ def _proven(answer: Ruling, proven: list[str], failing: Outcome) -> Ruling:
 
 
 def _settled(metric: MetricVerdict, ratio: Ratio) -> MetricVerdict:
-    """Return the verdict of an unconfirmed metric by interleaved runs, without rule R's p."""
+    """Return a metric's verdict by interleaved runs that did not confirm its drop."""
     excluded = ratio.outcome is Answer.PASS
     return replace(
         metric,

@@ -26,7 +26,8 @@ from pytest_mlperf.stores.foreign import MAX_PART_BYTES
 def judged_against(result: CaseResult, folders: Iterable[Path]) -> Path | None:
     """Return the baseline file of a verdict on performance or energy if it exists, or None.
 
-    Results may be untrusted: a path in them is only used if it ends like this case's baseline.
+    Results may be untrusted: their path is only used if it ends like the path of this case's
+    baseline.
     """
     verdict = result.verdict
     if not verdict.kind.is_of_runs or not verdict.baseline.file:
@@ -63,10 +64,7 @@ def tracked_baselines() -> Iterator[tuple[Path, Case]]:
 
 
 class JudgedBaseline:
-    """Find and read the baseline file of a verdict on performance or energy.
-
-    The properties may raise BaselineError.
-    """
+    """Find and read a verdict's baseline file; its properties may raise BaselineError."""
 
     def __init__(self, result: CaseResult, folders: Iterable[Path]) -> None:
         """Find the file below one of the folders."""
@@ -102,10 +100,7 @@ class JudgedBaseline:
 
 
 class AcceptedBaselines(Sequence[TrendPoint]):
-    """List the accepted baselines of a case on the machine of a verdict, oldest first.
-
-    The files are read at the first access, which may raise BaselineError.
-    """
+    """List the accepted baselines of a case on one machine, oldest first; read them on access."""
 
     def __init__(self, verdict: Verdict, root: Path) -> None:
         """Store the inputs; the path of the baseline may be relative to `root`."""
@@ -168,10 +163,10 @@ def _versions(file: Path, notes: list[str]) -> Iterator[tuple[str, Baseline]]:
 
 
 def _commits(file: Path) -> Iterator[tuple[str, str]]:
-    """Yield each commit that changed a file and its name there, newest first, through renames.
+    """Yield each commit that changed a file, and the file's name there, newest first.
 
     `git log --follow` takes a new file for a copy of a similar one, and baselines of different
-    cases are similar: only a rename in the same commit counts.
+    cases are similar: so only a rename in the same commit counts.
     """
     name, revision = git_text("ls-files", "-z", "--full-name", "--", str(file)), "HEAD"
     while name := name.rstrip("\0"):

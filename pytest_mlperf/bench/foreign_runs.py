@@ -149,7 +149,7 @@ def _unjudged(case: Case, runs: Sequence[Run], subject: Subject) -> Verdict:
 def _against(
     file: Path, verdict: Verdict, subject: Subject, limits: Mapping[str, float]
 ) -> Verdict:
-    """Judge a verdict's runs against a baseline; an INVALID verdict stays INVALID."""
+    """Judge a verdict's runs by a baseline file; an INVALID verdict stays INVALID."""
     loaded = load_checked(file, verdict.case)
     record = find(loaded, subject.identity) if loaded else None
     compared = replace(

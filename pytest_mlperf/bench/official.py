@@ -1,4 +1,4 @@
-"""Compare a case with the best official MLPerf result, and gate on the ratio."""
+"""Compare a case with the best official MLPerf result, and fail it below a given share."""
 
 from __future__ import annotations
 
@@ -66,7 +66,8 @@ def placed(
 
     A comparable result has the same workload with its accuracy target, scenario, unit and kind of
     GPU, measured by LoadGen in the closed division. In Server and Interactive a result is the
-    highest rate within the limits, so the runs must be `searched`. None for all official results.
+    highest rate within the limits, so the runs must be `searched`. `results` of None are all
+    official results.
     """
     gpu = gpu_in(identity)
     if not runs:

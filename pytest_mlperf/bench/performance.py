@@ -1,4 +1,4 @@
-"""Judge the performance of a case: measure until it is decided, then judge or record."""
+"""Judge the performance and energy of a case: measure until a decision, judge or record."""
 
 from __future__ import annotations
 
@@ -97,12 +97,12 @@ def judge_performance(case: CaseRuns, kinds: Collection[Kind], phase: Phase = LO
 
 
 def _judged(case: CaseRuns, phase: Phase) -> Ruling:
-    """Judge the runs of a case, and make more runs while another run may decide."""
+    """Judge the runs of a case; make more runs as long as one more may decide."""
     while True:
-        if missed := _limit_missed(case):
+        if missed := limit_missed(case):
             return missed
         ruling = rule_on(case.runs, case.record, case.planned.limits, case.rule, pairs=phase.pairs)
-        if moved := _other_work(case, case.runs):
+        if moved := other_work(case, case.runs):
             return moved
         if phase.once or not ruling.more or len(case.runs) >= case.rule.max_runs:
             break
@@ -115,10 +115,7 @@ def _judged(case: CaseRuns, phase: Phase) -> Ruling:
 
 
 def _dropped_all_the_same(case: CaseRuns, error: Unjudgeable, phase: Phase) -> Ruling:
-    """Return a drop that is proven although the last run is INVALID, else raise `error`.
-
-    INVALID runs of a slow server can prove a drop if load does not explain them, but never an ok.
-    """
+    """Return a drop that is proven although the last run is INVALID, else raise `error`."""
     runs, slow = list(case.runs), [run for run in case.invalid_runs if run.too_slow]
     for run in slow if not is_loaded(slow, case.rule.tolerated) else ():
         # The relative standard error of a rate of n requests is 1 / √n.
@@ -126,7 +123,7 @@ def _dropped_all_the_same(case: CaseRuns, error: Unjudgeable, phase: Phase) -> R
         runs.append(replace(run, within_se=dict.fromkeys(run.metrics, count**-0.5)))
     if failed := accuracy_failed(case):
         return failed
-    if moved := _other_work(case, runs):
+    if moved := other_work(case, runs):
         return moved
     if not runs:
         raise error
@@ -141,15 +138,16 @@ def _dropped_all_the_same(case: CaseRuns, error: Unjudgeable, phase: Phase) -> R
 
 
 def _found_under_load(case: CaseRuns, ruling: Ruling) -> Ruling:
-    """Return a ruling on searched rates; it is undecided if load made them lower bounds."""
+    """Return a ruling on searched rates; INCONCLUSIVE if load made the rates lower bounds."""
     if not case.planned.find:
         return ruling
     drop = any(metric.fails or metric.direction == "drop" for metric in ruling.metrics)
     unsure = case.runs if drop else case.record.runs if case.record else ()
-    return _undecided(ruling) if is_loaded(unsure, case.rule.tolerated) else ruling
+    return undecided(ruling) if is_loaded(unsure, case.rule.tolerated) else ruling
 
 
-def _undecided(ruling: Ruling) -> Ruling:
+def undecided(ruling: Ruling) -> Ruling:
+    """Return a ruling with all compared metrics INCONCLUSIVE, because of load on the machine."""
     metrics = tuple(
         replace(m, outcome=Outcome.INCONCLUSIVE, note=UNDER_LOAD, direction=None, p=None)
         if m.outcome and m.baseline.runs
@@ -159,8 +157,8 @@ def _undecided(ruling: Ruling) -> Ruling:
     return ruling_of(metrics)
 
 
-def _other_work(case: CaseRuns, runs: Sequence[Run]) -> Ruling | None:
-    """Return INVALID if prompts, cache or answer lengths differ from the baseline's, or None."""
+def other_work(case: CaseRuns, runs: Sequence[Run]) -> Ruling | None:
+    """Return INVALID if prompts, cache use or answer lengths differ from the baseline's."""
     if case.record is None or case.subject is None:
         return None
     facts, recorded = case.subject.fingerprint, case.record.fingerprint
@@ -226,7 +224,7 @@ def traded(metrics: Sequence[MetricVerdict]) -> tuple[str, ...]:
 
 
 def answer_of(case: CaseRuns, ruling: Ruling, limits: Mapping[str, float]) -> Ruling:
-    """Add the state of the accuracy check to a ruling, and advice on missing metrics."""
+    """Add to a ruling whether accuracy was checked, and advice on missing metrics."""
     unvouched = case.unchecked
     notes = sample.remedies(case.runs, limits, case.record) if case.runs else ()
     return Ruling(
@@ -239,7 +237,7 @@ def answer_of(case: CaseRuns, ruling: Ruling, limits: Mapping[str, float]) -> Ru
 
 
 def first_line(case: CaseRuns, ruling: Ruling) -> Words:
-    """Return the headline with the conditions of a searched rate, or the nearest baseline."""
+    """Return a ruling's headline; add a searched rate's conditions, or the nearest baseline."""
     find, deciding = case.planned.find, ruling.deciding
     if ruling.outcome is Outcome.NO_BASELINE and case.formerly and deciding:
         return f"{METRICS[deciding.metric].title}: {case.formerly.brief}"
@@ -262,7 +260,7 @@ def accuracy_failed(case: CaseRuns, *, required: bool = False) -> Ruling | None:
 
 
 def unless_off(case: CaseRuns, answer: Ruling, phase: Phase) -> Ruling:
-    """Return a ruling; change it to INVALID if the machine's own speed explains it."""
+    """Return a ruling, or INVALID if a change of the machine's own speed explains it."""
     leans = any(metric.direction == "drop" for metric in answer.metrics)
     changed = (
         answer.outcome in CHANGED_OUTCOMES or leans or (phase.many and may_fall(answer.metrics))
@@ -295,7 +293,7 @@ def reported(case: CaseRuns, answer: Ruling) -> tuple[Words, ...]:
 
 
 def _other_rate(case: CaseRuns, recording: Update | None) -> Ruling | None:
-    """Return INVALID if the baseline has another rate or other search conditions, else None."""
+    """Return INVALID if the baseline has another offered rate or search condition, else None."""
     record, planned = case.record, case.planned
     if record is None or recording == "replace":
         return None
@@ -313,8 +311,8 @@ def _other_rate(case: CaseRuns, recording: Update | None) -> Ruling | None:
     return Ruling(outcome=Outcome.INVALID, headline=differs, notes=(cure,))
 
 
-def _limit_missed(case: CaseRuns) -> Ruling | None:
-    """Repeat a run that missed a latency limit; return the ruling if both missed, or None."""
+def limit_missed(case: CaseRuns) -> Ruling | None:
+    """Repeat a run that missed a latency limit; return the ruling if it misses twice, or None."""
     if len(case.runs) == 1 and case.runs[0].limit_missed:
         case.add_run()
     missed = [run for run in case.runs if run.limit_missed]
@@ -369,11 +367,11 @@ def _recording(case: CaseRuns) -> Update | None:
 
 
 def _unlike(case: CaseRuns, old: Record | None) -> Ruling | None:
-    """Return INVALID if the runs' work differs between them or from the baseline's, or None."""
+    """Return INVALID if the work of the runs differs among them or from the baseline's, or None."""
     uneven = other_cached(case.runs[1:], case.runs[:1], "cached_unevenly")
     if uneven and case.subject and not has_salt(case.subject.fingerprint):
         return invalid(case, Note.of("not_recorded", note=uneven), CACHE_BACK)
-    return _other_work(case, case.runs) if old else None
+    return other_work(case, case.runs) if old else None
 
 
 def _record(case: CaseRuns, action: Update) -> Ruling:
@@ -381,7 +379,7 @@ def _record(case: CaseRuns, action: Update) -> Ruling:
     while len(case.runs) < least:
         case.add_run()
     old = case.record if action == "append" else None
-    if unfit := _limit_missed(case) or _unlike(case, old):
+    if unfit := limit_missed(case) or _unlike(case, old):
         return unfit
     fresh = screen(case, least, old)
     if below := below_best(case):
@@ -420,9 +418,9 @@ def _record(case: CaseRuns, action: Update) -> Ruling:
 
 
 def _worsened(case: CaseRuns, fresh: Screened) -> list[str]:
-    """Return the metrics that a new record would make worse; [] if they are not comparable."""
+    """Return the metrics that a new record would lower; [] if allowed or not comparable."""
     old, accepted = case.record, case.policy.accept_regression
-    if old is None or accepted or _other_rate(case, None) or _other_work(case, case.runs):
+    if old is None or accepted or _other_rate(case, None) or other_work(case, case.runs):
         return []
     limits = {**case.planned.efficiency_limits, **case.planned.limits}
     return worsened(old.runs, tuple(map(baseline_run, fresh.runs)), limits)
@@ -438,16 +436,10 @@ def judge_efficiency(case: CaseRuns, kinds: Collection[Kind], phase: Phase = LON
     if failed := accuracy_failed(case):
         return failed
     limits = case.planned.efficiency_limits
-    if not any(name in run.metrics for run in case.runs for name in limits):
-        reason = "; ".join(dict.fromkeys(_unknown(case, name) for name in limits))
-        raise UnavailableError(f"{case.planned.case.accelerator}: energy unknown: {reason}")
     while True:
-        unfit = _unfit(case, limits)
-        gated = {n: v for n, v in limits.items() if all(run.may_judge(n) for run in case.runs)}
-        if not gated and unfit:
+        gated, unfit = energy_limits(case, case.runs)
+        if unfit and not gated:
             return unfit
-        if not gated:
-            return Ruling(outcome=Outcome.NOT_EVALUATED, headline=_why_not(case.runs, limits))
         if case.record and case.record.runs[-1].session == case.runs[-1].session:
             metrics = recorded(case.record, gated, len(case.runs))
             count = len(case.record.runs)
@@ -463,7 +455,7 @@ def judge_efficiency(case: CaseRuns, kinds: Collection[Kind], phase: Phase = LON
     if is_loaded(
         [*case.runs, *kept], case.rule.tolerated
     ):  # neighbours' work, and their idling, use energy too
-        ruling = _undecided(ruling)
+        ruling = undecided(ruling)
     answer = answer_of(case, ruling, gated)
     others = [
         f"{METRICS[name].title} is not judged: {_unknown(case, name)}"
@@ -473,8 +465,24 @@ def judge_efficiency(case: CaseRuns, kinds: Collection[Kind], phase: Phase = LON
     return unless_off(case, replace(answer, notes=(*answer.notes, *others)), phase)
 
 
+def energy_limits(case: CaseRuns, runs: Sequence[Run]) -> tuple[Mapping[str, float], Ruling | None]:
+    """Return the limits of the energy metrics that may be judged, and why others may not.
+
+    Raises UnavailableError if no energy of the case is known.
+    """
+    limits = case.planned.efficiency_limits
+    if not any(name in run.metrics for run in case.runs for name in limits):
+        reason = "; ".join(dict.fromkeys(_unknown(case, name) for name in limits))
+        raise UnavailableError(f"{case.planned.case.accelerator}: energy is not known: {reason}")
+    unfit = _unfit(case, limits)
+    gated = {n: v for n, v in limits.items() if all(run.may_judge(n) for run in runs)}
+    if not gated and not unfit:
+        unfit = Ruling(outcome=Outcome.NOT_EVALUATED, headline=_why_not(runs, limits))
+    return gated, unfit
+
+
 def _unfit(case: CaseRuns, limits: Collection[str]) -> Ruling | None:
-    """Return INVALID if only some runs have an energy that may be judged, or None."""
+    """Return INVALID if the energy of only some runs may be judged, or None."""
     runs = case.runs
     for name in limits:
         lacking = [place for place, run in enumerate(runs, start=1) if not run.may_judge(name)]

@@ -1,4 +1,4 @@
-"""Define how verdicts of a session are reached and recorded."""
+"""Define the settings by which verdicts are reached and recorded."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from pytest_mlperf.core.case import Case, Kind
 from pytest_mlperf.core.errors import BaselineError
 from pytest_mlperf.core.noise import uncalibrated
 from pytest_mlperf.core.noise.calibration import Calibrated
-from pytest_mlperf.core.server.identity import SOURCE, is_of_server
+from pytest_mlperf.core.server.identity import SOURCE
 from pytest_mlperf.hardware.machine import split
 from pytest_mlperf.judge.multiplicity import MAX_LONE_PAIRS
 from pytest_mlperf.judge.rule_r import RuleR
 from pytest_mlperf.stores import baselines, calibration
 from pytest_mlperf.suite.pairs import PlannedPair, Testable
 from pytest_mlperf.suite.plan import Planned
+from pytest_mlperf.suite.tables import BaselineEngine
 
 Update = Literal["missing", "append", "replace"]
 
@@ -32,11 +33,13 @@ class Policy:
 
     Attributes:
         max_runs: Largest number of runs of a case before INCONCLUSIVE.
-        confirm: Drops to confirm by interleaved runs: "auto" for PROVISIONAL drops and those from a
-            baseline of few sessions, "always" or "never".
+        confirm: Which drops to confirm by interleaved runs: "auto" for PROVISIONAL drops and those
+            from a baseline of few sessions, "always" or "never".
         baselines: Folder of the baselines; None for the nearest `baselines/` above the suite.
         root: Root folder of relative paths in messages.
         accept_cut: Whether a first accuracy baseline may have many empty or cut answers.
+        against: Other build to interleave with; None to judge by the stored baseline.
+        judged_pairs: Number of gated pairs of case and metric in the session.
         accept_regression: Whether "replace" may record values that are worse than the baseline's.
     """
 
@@ -51,6 +54,8 @@ class Policy:
     runs_dir: Path | None = None
     accept_cut: bool = False
     accept_regression: bool = False
+    against: BaselineEngine | None = None
+    judged_pairs: int = 1
 
     def shown(self, path: Path) -> str:
         """Return a path as messages show it: relative to the root if it is below it."""
@@ -60,13 +65,7 @@ class Policy:
 
 @dataclass(frozen=True, kw_only=True)
 class Phase:
-    """Describe a phase of a session, which has two phases if it judges many pairs jointly.
-
-    Attributes:
-        pairs: Number of gated pairs of case and metric; up to `MAX_LONE_PAIRS` pairs are judged
-            separately.
-        once: Whether this is the first of two phases, which runs every case once.
-    """
+    """Describe a phase of a session; a session that judges many pairs jointly has two."""
 
     pairs: int = 1
     once: bool = False
@@ -98,7 +97,7 @@ def gated_pairs(planned: Testable, kind: Kind, *, power: bool, meter: bool) -> i
 
 @dataclass(frozen=True, kw_only=True)
 class Formerly:
-    """Describe the nearest baseline of another machine if this machine has none."""
+    """Describe the baseline that is nearest to this machine, which has none itself."""
 
     date: str
     differences: tuple[Difference, ...]
@@ -110,7 +109,7 @@ class Formerly:
 
     @property
     def brief(self) -> str:
-        """First difference, for a headline."""
+        """First difference of the machines, for a headline."""
         more = len(self.differences) - 1
         return self._of_client or f"{self._begin} {_changed(self.differences[0])}" + (
             f" and {more} more" * bool(more)
@@ -118,7 +117,7 @@ class Formerly:
 
     @property
     def _of_client(self) -> str:
-        """Message if a baseline names its client in place of a server elsewhere, or ""."""
+        """Message if a baseline names the client instead of its server elsewhere, or ""."""
         source = next((one for one in self.differences if one.name == SOURCE), None)
         if source is None or source.theirs is not None:
             return ""
@@ -154,7 +153,7 @@ def applied_before(
 ) -> Formerly | None:
     """Return the nearest baseline of a case, else of another accelerator count, or None."""
     former = formerly(loaded, identity) if loaded else None
-    if former is None and is_of_server(identity) and (old := of_unnamed(root, file)):
+    if former is None and SOURCE in identity and (old := of_unnamed(root, file)):
         former = formerly(old, identity)
     return former or min(
         _of_other_counts(root, file, case),
@@ -164,14 +163,14 @@ def applied_before(
 
 
 def of_unnamed(root: Path, file: Path) -> Baseline | None:
-    """Return the baseline of a case from when its server's accelerator was written as "cpu"."""
+    """Return the baseline that an older release stored under "cpu" for a server, or None."""
     with contextlib.suppress(BaselineError):
         return baselines.load(root.joinpath("cpu", *file.relative_to(root).parts[1:]))
     return None
 
 
 def _of_other_counts(root: Path, file: Path, case: Case) -> Iterator[Formerly]:
-    """Yield the baselines of the case on another count of the same accelerator."""
+    """Yield, for other counts of the same accelerator, that the case has a baseline there."""
     _, kind = split(case.accelerator)
     behind = file.relative_to(root).parts[1:]
     for folder in sorted(root.iterdir()) if root.is_dir() else ():
@@ -216,5 +215,5 @@ def calibrated_rule(
 def rule_beside(
     file: Path, accelerator: str, identity: Mapping[str, Property], max_runs: int
 ) -> tuple[RuleR, str | None]:
-    """Return rule R for the case of a baseline file, by the calibration of its folder."""
+    """Return rule R for the case of a baseline file, with the calibration next to the file."""
     return calibrated_rule(closed_root(file), accelerator, identity, max_runs)

@@ -1,4 +1,4 @@
-"""Run fresh processes of a case: repeat INVALID runs, and search rates."""
+"""Run a case in fresh processes: repeat INVALID runs, and search rates."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def condition_differs(job: MeasuredCase, record: Record) -> str | None:
 
 
 def _unpointed(run: Run) -> Run:
-    """Return a run whose metric names lack the point, which differs between tries."""
+    """Return a run without the point in its metric names, because the point differs by try."""
     metrics, server = (
         {name.partition("@")[0]: value for name, value in figures.items()}
         for figures in (run.metrics, run.serving.server)
@@ -194,11 +194,7 @@ def _unpointed(run: Run) -> Run:
 
 
 def _made(attempt: Callable[[SearchState], Run], at: SearchState) -> Run:
-    """Return a run of a search; a run that only failed early stopping is a missed limit.
-
-    LoadGen's early stopping rejects a percentile that is met without enough confidence. The search
-    then treats the rate as too high.
-    """
+    """Make a run; if only early stopping fails, return it as a missed limit (rate too high)."""
     run = attempt(at)
     if not run.invalid or run.queries < ENOUGH_QUERIES:
         return run
@@ -237,7 +233,7 @@ class Rated(Protocol):
 
     @property
     def job(self) -> MeasuredCase:
-        """Resolved case."""
+        """Case with the settings of its runs."""
 
     rate: float | None
     invalid_runs: list[Run]
@@ -282,9 +278,11 @@ class CaseRunner:
         scored_files: Files of the project that processes of `scored_subject` imported.
         left_out: Runs of pairs whose difference load may explain, see `confirm.add_pair`.
         clients: Number of client processes, unless the suite sets it.
+        pair: Number of the interleaved pair of its next run; 0 if none.
     """
 
     clients = 1
+    pair = 0
 
     def __init__(
         self,
@@ -328,11 +326,11 @@ class CaseRunner:
 
     @property
     def job(self) -> MeasuredCase:
-        """Resolved case."""
+        """Case with the settings of its runs."""
         return self._job(scorer=False)
 
     def _job(self, *, scorer: bool) -> MeasuredCase:
-        """Return the resolved case, with its scorer if its accuracy is needed."""
+        """Return the case with its runs' settings, and with its scorer if `scorer` is set."""
         resolved = self._resolved.get(True) or self._resolved.get(scorer)
         if resolved is None:
             planned = self.planned
@@ -354,12 +352,12 @@ class CaseRunner:
 
     @property
     def shares_data(self) -> bool:
-        """Whether no other data set is scored than the timed one."""
+        """Whether the timed data set is also the scored one, or nothing is scored."""
         return not self.planned.scorer_name or self.of_suite.data.shared
 
     @property
     def suite_job(self) -> Job:
-        """Resolved case of a suite."""
+        """Case of a suite with the settings of its runs."""
         assert isinstance(self.job, Job)
         return self.job
 
@@ -399,12 +397,16 @@ class CaseRunner:
         """Return the name of the next process in lines of progress."""
         if at:
             return at.audit.test if at.audit else "search"
+        build = f", {self._build.title}" if self._build else ", this build" * bool(self.pair)
         if not performance:
-            return "accuracy pass"
-        number, most = len(self.runs) + 1, self._conditions.max_runs or 0
+            return f"accuracy pass{build}"
+        number, most = self.pair or len(self.runs) + 1, self._conditions.max_runs or 0
         repeats = len(self.invalid_runs)
         bound = f" of at most {most}" if number <= most else ""
-        return f"run {number}{bound}" + (f" ({plural(repeats, 'run')} repeated)" if repeats else "")
+        word = "pair" if self.pair else "run"
+        return f"{word} {number}{bound}{build}" + (
+            f" ({plural(repeats, 'run')} repeated)" if repeats else ""
+        )
 
     def process(
         self, *, performance: bool, ask: Ask | None, at: SearchState | None = None

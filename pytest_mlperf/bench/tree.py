@@ -1,4 +1,4 @@
-"""List files that changed in git since a baseline's commit, and whether a run loaded them."""
+"""List files that changed in git since a baseline's commit, and whether runs loaded them."""
 
 from __future__ import annotations
 
@@ -19,11 +19,7 @@ from pytest_mlperf.run.worker.model_files import path_texts
 def tree_changes(
     policy: Policy, commit: str | None, job: MeasuredCase, suite: Path, imported: Sequence[str]
 ) -> tuple[list[str], list[str]]:
-    """Return lines on changes since a baseline's commit, and lines on unknown changes.
-
-    A `commit` of None (a baseline outside git) gives no lines. `job` names model, data and further
-    files, and the scorer if scores are explained. `imported` lists the worker's imported files.
-    """
+    """Return lines on changes since a baseline's commit, and lines on changes that are unknown."""
     if commit is None:
         return [], []
     loaded = {os.path.realpath(path) for path in (*imported, str(suite), *_named(job, suite))}

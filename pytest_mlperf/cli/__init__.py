@@ -163,7 +163,7 @@ def _run(words: Sequence[str]) -> int:
 
 
 def _code_of(parsed: argparse.Namespace) -> int:
-    """Run a command; turn an add-on's exception or invalid exit code into EnvironmentFault."""
+    """Run a command and return its exit code; report an add-on's fault as EnvironmentFault."""
     from pytest_mlperf.core.errors import EnvironmentFault, MlperfError, text_of
 
     try:

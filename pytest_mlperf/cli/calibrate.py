@@ -207,7 +207,7 @@ def _in_turns(cases: Sequence[Repeated], runs: int) -> None:
 
 
 class Repeated(CaseRunner):
-    """One case of a calibration session; each finished run is stored at once.
+    """Run one case repeatedly for a calibration; store each finished run at once.
 
     Attributes:
         broken: Error that ended its measurement, or None.
@@ -285,7 +285,7 @@ class Repeated(CaseRunner):
 
 
 def digest(planned: Planned, subject: Subject) -> str:
-    """Return a digest of engine, data and run length; runs with equal digests are pooled."""
+    """Return a digest of engine, data and run length; only runs with equal digests are pooled."""
     content = {**subject.fingerprint, "seconds": f"{planned.seconds_per_run:g}"}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -338,7 +338,7 @@ NEAR_BEST_FACTOR = 2.0
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """The report on one accelerator's noise.
+    """Format the report on one accelerator's noise.
 
     Attributes:
         default: Noise assumed without a calibration.

@@ -169,10 +169,7 @@ PAIR_SAYS = {Answer.PASS: "proven", Answer.FAIL: "refuted", Answer.MORE: "anothe
 def looks(
     metric: MetricVerdict, runs: Sequence[Run], record: Record | None, rule: RuleR, width: int
 ) -> list[str]:
-    """Return the heading and every interim analysis of one gated metric.
-
-    Raises ValueError for a value that no run can have.
-    """
+    """Return lines on each interim analysis of a gated metric; ValueError for impossible values."""
     about = METRICS[metric.metric]
     bound = limit(metric.metric, metric.limit) if metric.limit else ""
     head = f"{title(metric.metric)}: {about.direction} is better, limit {bound}; {metric.outcome}"
@@ -277,7 +274,7 @@ def _remarks(metric: MetricVerdict, last: Judged, rule: RuleR) -> Iterator[str]:
 
 
 def thresholds(look: Judged, metric: str) -> tuple[float, float]:
-    """Return the change at which equally noisy runs just pass, and that of a proven drop.
+    """Return the changes at which equally noisy runs just pass, and at which a drop is just proven.
 
     The bounds' distance from the change is assumed constant, as it depends on noise alone.
     """

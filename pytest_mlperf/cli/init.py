@@ -111,11 +111,12 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def _filled(text: str, url: str) -> str:
-    """Write a server's address, and what it runs on, into a suite; say what was found."""
-    client, sources = detect(gpus=True), ServerSources(url=url, accelerator="cpu")
+    """Write a server's address and accelerator into a suite; print them and their source."""
+    sources = ServerSources(url=url)
     text = text.replace(URL.findall(text)[0], url)
     if sources.is_here:
-        names = [f"{n}x{c}" if n > 1 else c for c, n in client.classes.items()] or ["cpu"]
+        classes = detect(gpus=True).classes
+        names = [f"{n}x{c}" if n > 1 else c for c, n in classes.items()] or ["cpu"]
         name, source = names[0], f"this machine has {', '.join(names)}"
     else:
         server = sources.ask()
@@ -169,7 +170,7 @@ def require_absent(paths: Iterable[Path], advice: str) -> None:
 
 
 def write_all(texts: Mapping[Path, str]) -> None:
-    """Write all files, or none: if one fails, delete those before it."""
+    """Write all files or none: if one fails, delete those written before."""
     written: list[Path] = []
     for path, text in texts.items():
         try:

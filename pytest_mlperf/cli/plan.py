@@ -159,7 +159,7 @@ def money(
 
 
 def on_fleet(planned: Sequence[SuiteTest], fleet: Sequence[str]) -> list[SuiteTest]:
-    """Return the tests that a fleet's accelerators can run; raise MlperfError if none."""
+    """Return the tests that can run on a fleet's accelerators; raise MlperfError if none."""
     there = [one for one in planned if set(one.accelerators) <= set(fleet)]
     if not there:
         names = ", ".join(dict.fromkeys(name for one in planned for name in one.accelerators))
@@ -343,10 +343,7 @@ Promises = Mapping[tuple[Path, str], Guarantee]
 
 
 def promises(planned: Iterable[SuiteTest]) -> dict[tuple[Path, str], Guarantee]:
-    """Return the error guarantee of each baseline file's newest record.
-
-    Damaged baselines are skipped: judging by them reports the damage.
-    """
+    """Return the error guarantee of each baseline file's newest record; skip damaged files."""
     cases = (case for case in planned if isinstance(case, Planned))
     return {(case.path, case.case.id): held for case in cases if (held := _promise(case))}
 

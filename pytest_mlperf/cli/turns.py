@@ -41,7 +41,7 @@ PAIRS = 5
 
 @dataclass(frozen=True, kw_only=True)
 class TurnsResult:
-    """The ratios of one case's interleaved runs, or the reason why it was not judged."""
+    """Hold the ratios from one case's interleaved runs, or why it was not judged."""
 
     name: str
     a: CaseRunner
@@ -117,7 +117,7 @@ def run(parsed: argparse.Namespace) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class InterleavedCases:
-    """Cases whose runs are interleaved in one folder of runs."""
+    """Hold cases whose runs are interleaved, and the conditions of their runs."""
 
     conditions: Conditions
     cases: Mapping[str, CaseRuns]
@@ -169,14 +169,8 @@ def measured(a: CaseRunner, b: CaseRunner, rule: RuleR, noise: str) -> TurnsResu
     limits, reason = b.job.limits, ""
     ratios: Mapping[str, Ratio] = {}
 
-    loaded = case.scenario.rate_is_condition
-
-    def same_rate() -> None:
-        if loaded:
-            b.rate = a.rate
-
     try:
-        ratios = in_turns(b, a, limits, rule, check=same_rate, leader=a if loaded else None)
+        ratios = in_turns(b, a, limits, rule)
     except (NotComparable, Unjudgeable) as error:
         reason = sentence(error.note) if isinstance(error, Unjudgeable) else str(error)
     return TurnsResult(
@@ -256,7 +250,7 @@ BASELINE = "@baseline"
 
 @dataclass(frozen=True, kw_only=True)
 class TurnsArgument:
-    """The engine entry or baseline build that an argument names.
+    """Hold the engine entry or baseline build that an argument names.
 
     `accelerator` is None for all accelerators that both sides have.
     """
@@ -267,7 +261,7 @@ class TurnsArgument:
     baseline: bool
 
     def case(self, scenario: str, accelerator: str) -> Planned:
-        """Return a case of the engine entry."""
+        """Return the case of the engine entry for a scenario and accelerator."""
         (case,) = [
             one
             for one in self.planned

@@ -14,7 +14,7 @@ FLOAT_BYTES = 4
 
 
 def converted(output: bytes, forms: Sequence[str]) -> bytes:
-    """Convert an answer from the first form to the second; raise ValueError if impossible."""
+    """Convert an answer from the first form to the second; raise ValueError if it does not fit."""
     if tuple(forms) == TIMED_RANKED_ROWS:
         count = candidates(output)
         return output[: FLOAT_BYTES * (2 + count)] if count else output

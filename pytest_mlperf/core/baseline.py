@@ -77,7 +77,7 @@ class BaselineRun:
 
     @property
     def serving(self) -> RunServing:
-        """Requests, answers and server of the run, in the form of `Run.serving`."""
+        """Requests, answers and server metrics of the run, in the form of `Run.serving`."""
         return RunServing(server=self.server, requests=self.requests, lengths=self.lengths)
 
     def __post_init__(self) -> None:
@@ -169,7 +169,7 @@ class Record:
         return len(set(self.groups.values()))
 
     def noise_of(self, metric: str | None) -> SessionNoise | None:
-        """Return the session noise of a metric; None if unknown, or if days count repeatedly."""
+        """Return a metric's session noise; None if unknown, or if a day counts as several."""
         noise = self.session_noise.get(metric or "")
         return noise if noise and (noise.by_days or len(self.sessions) == self.days) else None
 
@@ -286,7 +286,7 @@ def _may_lack(key: str) -> bool:
 def unknown_facts(
     baseline: Mapping[str, str], current: Mapping[str, str], whose: str = "the baseline"
 ) -> tuple[str, ...]:
-    """Return the facts that cannot be compared: "inputs: not recorded in the baseline"."""
+    """Return the properties that one fingerprint lacks: "inputs: not recorded in the baseline"."""
     lacking = {
         name: f"{name}: not recorded in {whose}"
         if key in current
@@ -460,7 +460,7 @@ def has_salt(fingerprint: Mapping[str, str]) -> bool:
 
 
 def may_be_cached(fingerprint: Mapping[str, str]) -> bool:
-    """Check whether a server's prefix cache may hold prompts of an earlier run."""
+    """Check whether a server's prefix cache may hold this run's prompts from an earlier run."""
     asks_alike = "engine.api" in fingerprint and not has_salt(fingerprint)
     return asks_alike and fingerprint.get("engine.server.enable_prefix_caching") != "False"
 
@@ -473,7 +473,7 @@ def is_drawn(subject: Subject) -> bool:
 def why_not_comparable(
     baseline: AccuracyBaseline, subject: Subject, scorer: str, samples: int
 ) -> str | None:
-    """Return the reason why scores cannot be compared with a baseline's, or None."""
+    """Return why a pass's scores cannot be compared with a baseline's, or None if they can."""
     theirs, ours = baseline.fingerprint, subject.fingerprint
     if theirs.get("dataset") != ours.get("dataset") or baseline.samples != samples:
         old, new = theirs.get("dataset.options", ""), ours.get("dataset.options", "")

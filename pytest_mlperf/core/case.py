@@ -106,7 +106,7 @@ class Scenario(WordEnum):
 
     @property
     def is_curve(self) -> bool:
-        """Whether Concurrency or OpenLoop, which measure a curve of several points."""
+        """Whether it measures a curve of several points (Concurrency, OpenLoop)."""
         return self in {Scenario.CONCURRENCY, Scenario.OPEN_LOOP}
 
     @property
@@ -136,12 +136,12 @@ class Kind(WordEnum):
 
     @property
     def is_of_runs(self) -> bool:
-        """Whether this kind of test judges timed runs against runs of a baseline."""
+        """Whether tests of this kind judge timed runs against a baseline's runs."""
         return self in {Kind.PERFORMANCE, Kind.EFFICIENCY}
 
     @property
     def is_audit(self) -> bool:
-        """Whether this kind of test is one of MLPerf's compliance tests."""
+        """Whether tests of this kind are compliance tests of MLPerf."""
         return self.name == self.value
 
 

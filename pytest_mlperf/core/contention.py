@@ -22,7 +22,7 @@ MIN_LOST_SECONDS = 5e-3
 def client_note(
     metrics: Mapping[str, float], gated: Iterable[str], client: Mapping[str, float]
 ) -> Note | None:
-    """Return a note on a large share of the client in a gated latency; None if it is small."""
+    """Return a note if the client took a large share of a gated latency, else None."""
     shares = {
         name: _late(name, client) / metrics[name]
         for name in gated
@@ -138,7 +138,7 @@ class Contention:
 
     @property
     def is_told(self) -> bool:
-        """Whether this platform reports its processes' times."""
+        """Whether the platform reports the processor times of processes."""
         return (self.own_s, self.foreign_s, self.waited_s) != (None, None, None)
 
 
@@ -209,7 +209,10 @@ def busiest(seen: Sequence[Contention | None]) -> Note | None:
 
 
 def core_users(seen: Contention | None, client: float) -> Note:
-    """Return the users of a run's cores; `client`: cores that this process used."""
+    """Return as text which processes used the run's cores, and advice.
+
+    `client` is the number of cores that the client process used.
+    """
     if seen is None or seen.own_s is None or not seen.window_s:
         return Note.of("cores_unknown")
     used = {

@@ -86,7 +86,7 @@ class ControlComparison:
 
     @property
     def off(self) -> bool:
-        """Whether the difference is beyond chance."""
+        """Whether the difference is larger than chance explains."""
         return self.deviations > DEVIATIONS
 
     @property
@@ -150,13 +150,13 @@ def floor_of(accelerator: str) -> float:
 
 
 def furthest(comparisons: Sequence[ControlComparison]) -> ControlComparison | None:
-    """Return the figure with the largest difference beyond chance, or None."""
+    """Return the figure that differs most, if by more than chance explains, else None."""
     worst = max(comparisons, key=lambda figure: figure.deviations, default=None)
     return worst if worst and worst.off else None
 
 
 def steady(comparisons: Sequence[ControlComparison]) -> bool | None:
-    """Check whether no figure changed beyond chance; None if nothing could be compared."""
+    """Return whether the machine is unchanged within chance; None if nothing could be compared."""
     return furthest(comparisons) is None if comparisons else None
 
 
@@ -171,7 +171,7 @@ def seen_in_words(comparisons: Sequence[ControlComparison]) -> str:
 
 
 def cannot_say(current: Sequence[Control], baseline: Sequence[Control]) -> str | None:
-    """Return the reason why `compared` leaves out a figure, or None if it compares all."""
+    """Return why `compared` leaves out a figure of the micro-benchmark; None if it compares all."""
     if not any(current):
         return "the machine's micro-benchmark was not run in this session"
     if sum(map(bool, baseline)) < MIN_SPREAD_RUNS:

@@ -33,7 +33,7 @@ def normal(name: str) -> str:
 
 
 def distribution(library: str) -> str:
-    """Return the distribution name of a library."""
+    """Return the name of the distribution that provides a module."""
     return normal(DISTRIBUTIONS.get(library, library))
 
 

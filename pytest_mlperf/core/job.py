@@ -32,7 +32,10 @@ class Factory:
 
 @dataclass(frozen=True, kw_only=True)
 class Expected:
-    """Hold the required properties of a data set (None for any), checked before loading."""
+    """Hold the required properties of a data set, checked before it is loaded.
+
+    None requires nothing. `whose` names the source of the requirement in messages.
+    """
 
     samples: int | None = None
     whose: str = ""
@@ -128,7 +131,7 @@ class AuditRun:
 
 @dataclass(frozen=True, kw_only=True)
 class Elsewhere:
-    """Hold another Python for an engine; a script and arguments are appended to `command`."""
+    """Describe another Python for an engine; `command` runs a script with that Python."""
 
     command: tuple[str, ...]
     title: str
@@ -137,14 +140,27 @@ class Elsewhere:
 
 @dataclass(frozen=True, kw_only=True)
 class EarlierBuild:
-    """Hold the build of a baseline for interleaved measurement; `wheels` are full paths."""
+    """Hold another build, to interleave its runs with those of this one.
 
-    elsewhere: Elsewhere | None
+    Attributes:
+        git: Ref in git, or `MERGE_BASE`; None for the code of the working folder.
+        wheels: Arguments of pip, with full paths; installed in front of this Python's packages.
+        wheel: The same as the suite writes it.
+        requirements: Packages, installed with their dependencies into an environment of their own.
+        key: Name of the setting in messages.
+    """
+
+    elsewhere: Elsewhere | None = None
     suite: Path
-    git: str | None
-    wheels: tuple[str, ...]
-    wheel: str
+    git: str | None = None
+    wheels: tuple[str, ...] = ()
+    wheel: str = ""
+    requirements: tuple[str, ...] = ()
     key: str
+
+
+MERGE_BASE = "merge-base"
+"""Stands for the commit at which a branch left the branch that it will be merged into."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -287,7 +303,7 @@ class MeasuredCase:
 
     @property
     def scored(self) -> Self:
-        """The case on the scored data set."""
+        """Case that is timed and scored on its scored data set."""
         return self
 
 
@@ -328,7 +344,7 @@ class Job(MeasuredCase):
 
     @property
     def scored(self) -> Self:
-        """The case on the scored data set."""
+        """Case that is timed and scored on its scored data set."""
         return self if self.scoring.data is None else self.on(self.scoring.data)
 
     def on(self, data: ScoredData) -> Self:

@@ -131,19 +131,7 @@ DURATION_PLACEHOLDER = "{}"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sign:
-    """Report a remarkable state of a run or a GPU that does not make the run INVALID.
-
-    Attributes:
-        key: Key for decisions.
-        text: Note of which `reports.sentences` makes the sentence, or a text of another program;
-            the sentence has `DURATION_PLACEHOLDER` if the state has a duration.
-        gpu: UUID of the GPU if the run has several; else "".
-        name: Display name of that GPU: "GPU 3".
-        seconds: Duration of the state [s]; None if unknown.
-        share: Duration as a share of the window; without `seconds` the share that replaces
-            `DURATION_PLACEHOLDER`.
-        point: Point of a curve; None without a curve.
-    """
+    """Report a state of a run or a GPU worth a note, which does not make the run INVALID."""
 
     key: SignKey
     text: Words

@@ -58,7 +58,7 @@ def lacking(record: Record) -> str | None:
 def failing_today(
     record: Record, limits: Mapping[str, float], rule: rule_r.RuleR, *, interleaves: bool
 ) -> str | None:
-    """Return a note on the drop that is final against a record of one day; None for more days."""
+    """Return a note on the drop that fails against a record of one day; None for more days."""
     if record.days > 1 or len(record.runs) < rule_r.GATING_RUNS:
         return None
     drops = []
@@ -205,7 +205,7 @@ def changes(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[str, ...]:
 def first_runs(
     current_runs: Sequence[Run], baseline_runs: Sequence[BaselineRun]
 ) -> tuple[str, ...]:
-    """Return a sentence if first runs came after other tests on one side only."""
+    """Return a sentence if first runs followed other tests, which warm up, on one side only."""
     first = {run.session: run.hardware.warmed for run in reversed(baseline_runs)}
     ours, theirs = None, set(first.values())
     if current_runs:  # for a session that is already recorded: its first recorded run
@@ -244,7 +244,7 @@ def recorded(record: Record, limits: Mapping[str, float], runs: int) -> tuple[Me
 
 
 def provable(record: Record) -> str:
-    """Return the minimum detectable effect: "smallest detectable regression 4.1 % in samples/s"."""
+    """Return the detectable effects: "smallest detectable regression 4.1 % in samples/s"."""
     shares = record.minimum_detectable_change.items()
     if not shares:
         return "no regression can be detected: too few queries a run for every gated metric"

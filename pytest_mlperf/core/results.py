@@ -1,4 +1,4 @@
-"""Define a session's results, expected failures and suspects, and merge results of parts."""
+"""Define the results of a session, expected failures, and suspects; merge partial sessions."""
 
 from __future__ import annotations
 
@@ -118,19 +118,7 @@ Key = tuple[str, str, frozenset[tuple[str, object]]]
 
 @dataclass(frozen=True, kw_only=True)
 class Suspect:
-    """Pass a SUSPECT outcome or PROVISIONAL drop of a test to the next session.
-
-    Attributes:
-        test: Pytest's node id.
-        metrics: Metrics that would have failed if judged alone.
-        date: Start of the first session in which the test is suspect, ISO 8601, UTC.
-        profile: "quick" or "official", which have separate runs.
-        identity: Properties of the hardware; other hardware is another suspect.
-        drops: For each metric with a PROVISIONAL drop in the last session, the start of the first
-            of the consecutive sessions with this drop.
-        baseline: Id of the baseline for these drops.
-        seen: Start of the last session that judged the test; "" in older files means `date`.
-    """
+    """Record that a test was SUSPECT or a PROVISIONAL drop, for the next session to judge."""
 
     test: str
     metrics: tuple[str, ...]
@@ -368,7 +356,7 @@ def suspected(suspects: Iterable[Suspect], result: CaseResult) -> Suspect | None
 
 
 def again(results: Iterable[CaseResult]) -> dict[int, Before]:
-    """Return the earlier SUSPECT verdicts, by the index of the result that has one."""
+    """Return by index of a result the earlier SUSPECT verdict of its test."""
     return {
         index: Before(suspect.date[:10], suspect.metrics)
         for index, result in enumerate(results)

@@ -1,4 +1,4 @@
-"""Format untrusted text for terminals, files and messages."""
+"""Format untrusted text for terminals, files and messages, so that it cannot do harm."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def visible(text: str, keep: str = "") -> str:
 
 
 def broken(text: str) -> str:
-    """Return visible text in which no workflow command of a CI can begin."""
+    """Return visible text in which no CI workflow command ("::error") can begin."""
     return visible(text).replace("::", BROKEN_COLONS)
 
 
@@ -141,13 +141,13 @@ def merge_conflict(text: str) -> tuple[int, str, str] | None:
 
 
 def nearest(word: str, words: Iterable[str]) -> str:
-    """Return "; did you mean 'x'?", or the list of known words."""
+    """Return a hint for an unknown word: "; did you mean 'x'?", or the list of known words."""
     names = list(words)
     return meant(word, names) or f"; known: {', '.join(names) or 'none'}"
 
 
 def meant(word: str, words: Iterable[str]) -> str:
-    """Return "; did you mean 'x'?", or "" without a similar word."""
+    """Return a hint for an unknown word: "; did you mean 'x'?", or "" without a similar one."""
     close = closest(word, words)
     return f"; did you mean {close!r}?" if close else ""
 

@@ -43,7 +43,7 @@ class InterimAnalysis:
 
 
 class Confirmation(StrEnum):
-    """Result of runs interleaved with the baseline's own build, or why there are none."""
+    """Name the result of runs interleaved with the baseline's own build, or why there are none."""
 
     PROVEN = "proven"
     EXCLUDED = "excluded"
@@ -56,18 +56,24 @@ class Confirmation(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class InterleavedRuns:
-    """Describe the confirmation of a drop by interleaved runs, or why there is none.
+    """Describe a comparison with another build by interleaved runs, or why there is none.
+
+    It confirms a drop, or with `--mlperf-against` replaces the stored baseline.
 
     Attributes:
         state: PROVEN: the drop exists; EXCLUDED: no drop of the limit; UNDECIDED: neither. Without
             runs NO_BUILD: the baseline's build is not available; UNCHANGED: it is this build, at
             the same commit; NOT_COMPARABLE: the runs may not be compared; NOT_MADE: the session
             ended before.
-        metrics: Names of the metrics that seemed to have dropped.
+        metrics: Names of the metrics that seemed to have dropped, or that were compared.
         build: Description of the other build; "" without runs.
         pairs: Number of pairs of runs up to the decision.
-        runs: Number of runs for the confirmation, on both sides together.
+        runs: Number of runs besides those of the verdict; for a confirmation, of both sides.
         reason: Why there is no decision; "" if there is a decision.
+        other_runs: Runs of the other build with `--mlperf-against`, oldest first; the n-th is the
+            neighbour of the verdict's n-th run.
+        other_subject: System that these runs measured.
+        other_accuracy: Accuracy pass of the other build.
     """
 
     state: Confirmation
@@ -76,6 +82,14 @@ class InterleavedRuns:
     pairs: Count = 0
     runs: Count = 0
     reason: Words = ""
+    other_runs: tuple[Run, ...] = ()
+    other_subject: Subject | None = None
+    other_accuracy: Accuracy | None = None
+
+    @property
+    def replaces_baseline(self) -> bool:
+        """Whether the verdict is by this comparison alone, without a stored baseline."""
+        return bool(self.other_runs or self.other_accuracy)
 
 
 class GateState(StrEnum):
@@ -173,7 +187,7 @@ _FAILING = {*SEVERITY[: SEVERITY.index(Outcome.SUSPECT)], Outcome.UNEXPECTED_PAS
 
 
 def worst(outcomes: list[Outcome]) -> Outcome:
-    """Return the outcome that decides for several metrics of one case."""
+    """Return the worst of several outcomes, which is that of the case."""
     return min(outcomes, key=SEVERITY.index)
 
 
@@ -191,7 +205,7 @@ class Unchecked(StrEnum):
 
 
 def beside_accuracy(headline: Words, unchecked: Unchecked | None) -> Words:
-    """Return a headline on speed or energy, with the note on unchecked accuracy."""
+    """Return a headline on speed or energy; add the note if accuracy was not checked."""
     note = unchecked and unchecked.note
     return Note.of("with_unchecked", headline=headline, note=note) if note else headline
 
@@ -487,7 +501,7 @@ class Verdict:
 
     @property
     def warns(self) -> bool:
-        """Whether the verdict is a PROVISIONAL drop from a baseline with enough days."""
+        """Whether this is a PROVISIONAL drop, although the baseline has enough days."""
         return self.outcome is Outcome.PROVISIONAL and any(
             m.seems_drop and m.baseline.days >= DAYS for m in self.metrics
         )
@@ -499,6 +513,6 @@ class Verdict:
 
 
 def deciding_of(metrics: Sequence[MetricVerdict], outcome: Outcome | None) -> MetricVerdict | None:
-    """Return the metric that an outcome is about, preferring a provisional drop."""
+    """Return the first metric with this outcome, preferring a provisional drop; or None."""
     of_it = [metric for metric in metrics if metric.outcome is outcome]
     return next((m for m in of_it if m.direction == "drop"), of_it[0] if of_it else None)

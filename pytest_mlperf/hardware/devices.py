@@ -1,4 +1,4 @@
-"""Forms of CUDA_VISIBLE_DEVICES that engines' libraries understand, by version.
+"""Define the forms of CUDA_VISIBLE_DEVICES that each library understands, by version.
 
 CUDA accepts all forms, and so do libraries that do not read the variable. A worker gets whole GPUs
 by number in PCI order, which every library reads; by UUID if numbers are uncertain. A MIG instance
@@ -25,7 +25,7 @@ UNRELEASED = (0, 2)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Understood:
-    """Forms that a library rejects from version `since` on, each with its effect and the fix."""
+    """Hold the forms that a library rejects from version `since` on, with effect and fix."""
 
     since: tuple[int, ...] = (0,)
     refused: Mapping[Form, str] = field(default_factory=dict)
@@ -92,7 +92,7 @@ def check_devices(libraries: Iterable[str], environ: Mapping[str, str]) -> None:
 
 
 def form_of(name: str) -> Form:
-    """Return the form of an entry of the variable."""
+    """Return the form of an entry of CUDA_VISIBLE_DEVICES: UUID, MIG UUID or number."""
     if name.startswith("MIG-"):
         return "MIG UUID"
     return "GPU UUID" if name.startswith("GPU-") else "number"

@@ -1,4 +1,4 @@
-"""Properties of a Linux machine that may change its speed: its CPU and its system.
+"""Read properties of a Linux machine that may affect its speed: CPU and system.
 
 Names of hosts and users are not read.
 """
@@ -11,6 +11,8 @@ import re
 from collections.abc import Mapping, Set
 from pathlib import Path
 
+from pytest_mlperf.hardware.probe import cores, cpu_model
+
 Property = str | int | float | bool | None
 
 
@@ -20,13 +22,7 @@ LINUX = Path("/")
 def identity(root: Path = LINUX) -> dict[str, Property]:
     """Return the properties of this CPU that must equal a baseline's."""
     governor = _line(root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor") or None
-    return {"cpu": _model(root), "cores": _cores(root), "governor": governor}
-
-
-def _model(root: Path) -> str:
-    text = text_at(root / "proc/cpuinfo")
-    match = re.search(r"^(?:model name|Processor|cpu model)\s*:\s*(.+)$", text, re.MULTILINE)
-    return " ".join((match[1] if match else platform.machine() or "unknown").split())
+    return {"cpu": cpu_model(root), "cores": cores(root), "governor": governor}
 
 
 def int8_can_saturate(root: Path = LINUX) -> bool:
@@ -46,17 +42,8 @@ def usable_cores() -> Set[int]:
     return frozenset(affinity(0) if affinity else range(os.cpu_count() or 1))
 
 
-def _cores(root: Path) -> float:
-    cores: float = len(usable_cores())
-    try:
-        quota, period = (root / "sys/fs/cgroup/cpu.max").read_text("ascii").split()
-    except (OSError, ValueError):
-        return cores
-    return cores if quota == "max" else min(cores, round(int(quota) / int(period), 2))
-
-
 def read(root: Path = LINUX, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the known properties of the system."""
+    """Return the readable properties of the system, such as kernel and NUMA nodes, as text."""
     facts = {
         "kernel": _line(root / "proc/sys/kernel/osrelease"),
         "microcode": _microcode(root),
@@ -99,7 +86,7 @@ def _boost(root: Path) -> str | None:
 
 
 def _numa(root: Path) -> str | None:
-    """Return "2 nodes, balancing on"."""
+    """Return the NUMA nodes and the kernel's balancing: "2 nodes, balancing on"; or None."""
     count = len([*(root / "sys/devices/system/node").glob("node[0-9]*")])
     if not count:
         return None

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import re
 import signal
@@ -38,9 +37,7 @@ from pytest_mlperf.hardware._nvml import (
 from pytest_mlperf.hardware._nvml import Property as Quantity
 from pytest_mlperf.hardware.host import Property
 from pytest_mlperf.hardware.nvml_quantities import identity, links_up, probes
-
-VIRTUALIZATION = ("none", "passthrough", "vgpu", "host vgpu", "host vsga")
-"""NVML's virtualization modes; "none" is bare metal."""
+from pytest_mlperf.hardware.probe import VIRTUALIZATION, hashed
 
 COMPUTE_MODES = ("default", "exclusive thread", "prohibited", "exclusive process")
 
@@ -51,7 +48,7 @@ PINNED = 0x2
 def properties(
     device: NvmlDevice, gpu: Mapping[str, Quantity], sampled: Mapping[str, Probe]
 ) -> dict[str, Property]:
-    """Return the properties that decide a GPU's speed and the meaning of its energy."""
+    """Return the properties that affect a GPU's speed or the meaning of its energy."""
     watts, joules, reasons = (sampled[n].answer() for n in ("power_w", "energy_j", "reasons"))
     limit, ecc, mig = gpu["limit_w"], gpu["ecc"], gpu["mig"]
     pci_numbers = [n for n in (gpu["pci_device"], gpu["pci_subsystem"]) if isinstance(n, int)]
@@ -79,7 +76,7 @@ def rounded_w(limit_w: float) -> int:
 
 
 def surroundings(device: NvmlDevice, gpu: Mapping[str, Quantity]) -> dict[str, str]:
-    """Return the known properties outside the identity whose changes are reported."""
+    """Return the known properties whose changes are reported, but which select no baseline."""
     generation, width = gpu["max_pcie_generation"], gpu["max_pcie_width"]
     facts = {
         "vbios": decoded(gpu["vbios"]),
@@ -159,10 +156,7 @@ def _path(
 
 
 def _ends(device: NvmlDevice, buses: Collection[str]) -> Counter[str] | None:
-    """Count the remote ends of a GPU's active links: the switch, or bus addresses of GPUs.
-
-    Returns None if an end is unknown. `buses` has the bus addresses of the visible GPUs.
-    """
+    """Count a GPU's active links by remote end: the switch or a GPU's bus; None if unknown."""
     nvml, ends = device.library.nvml, Counter[str]()
     try:
         links = patiently(nvml, links_up, nvml, device.handle)
@@ -191,7 +185,7 @@ def _bus(written: Any) -> str | None:
 
 
 def ask(device: NvmlDevice, function: str, *more: Any, quantity: str = "") -> Any:
-    """Return the answer of one NVML function, None if it fails."""
+    """Return the result of one NVML function, None if it fails or does not exist."""
     if not hasattr(device.library.nvml, function):
         return None  # newer bindings drop deprecated functions
     way = ReadMethod(
@@ -206,11 +200,6 @@ def unread(sampled: Mapping[str, Probe]) -> dict[str, str]:
         probe.answer()
         probe.settle(at_end=True)
     return {name: probe.failure for name, probe in sampled.items() if probe.failure}
-
-
-def hashed(uuid: str) -> str:
-    """Return a short hash that distinguishes cards but does not identify them."""
-    return hashlib.sha256(uuid.encode()).hexdigest()[:8]
 
 
 def decoded(value: Any) -> str | None:
@@ -230,7 +219,7 @@ def _choice(words: Sequence[str], number: Any) -> str | None:
 BRANDS = {"nvidia", "geforce", "tesla", "quadro"}
 
 FORM_WORDS = re.compile(
-    r"\d{4}|\d+(GB?|W|e)|AC|SXM\d?|PCIe|NVL|HBM\d?e?|CTS|NPS\d|SPX|x\d+|Power|Cap|W|Tensor|Core|GPU|Grace|"
+    r"\d{4}|\d+(GB?|W|e)|AC|OAM|SXM\d?|PCIe|NVL|HBM\d?e?|CTS|NPS\d|SPX|x\d+|Power|Cap|W|Tensor|Core|GPU|Grace|"
     r"Hopper|Superchip|Blackwell|Server|Workstation|Edition",
     re.IGNORECASE,
 )
@@ -243,7 +232,7 @@ MAX_INSTANCES = 7
 
 
 class GpuState(TypedDict):
-    """A GPU or a MIG instance.
+    """Describe a GPU or a MIG instance as reported by NVML.
 
     Attributes:
         index: NVML's index of the physical GPU, which is its position in PCI order.
@@ -268,7 +257,7 @@ class GpuState(TypedDict):
 
 
 class NvmlReport(TypedDict):
-    """GPUs in PCI order, and the reason why GPUs are missing; None if all are present."""
+    """Hold the GPUs in PCI order, and why GPUs are missing; None if all are present."""
 
     gpus: list[GpuState]
     trouble: str | None
@@ -429,7 +418,7 @@ def _instance(device: NvmlDevice, handle: Any, whole: GpuState) -> GpuState:
 
 
 def main() -> None:
-    """Print NVML's report."""
+    """Print NVML's report as JSON."""
     signal.alarm(MAX_SECONDS)  # its default action ends a process even inside a call that hangs
     try:
         report = read(binding())

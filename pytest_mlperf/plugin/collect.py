@@ -86,7 +86,7 @@ def unread_suites(folder: pytest.Collector) -> list[SuiteFile]:
 
 
 def parametrize(metafunc: pytest.Metafunc) -> None:
-    """Give each function its cases, with markers for selection by -m."""
+    """Parametrize each test function with its cases, and add markers for selection by -m."""
     suite = metafunc.definition.getparent(SuiteFile)
     if suite is None:
         return
@@ -112,7 +112,7 @@ def parametrize(metafunc: pytest.Metafunc) -> None:
 
 
 def select(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect cases without their accelerator; run the last session's suspects first."""
+    """Deselect cases whose accelerator is missing; move suspects of the last session first."""
     state = session.of(config)
     planned = {id(item): planned_of(item) for item in items}
     cases = [case for case in planned.values() if case]

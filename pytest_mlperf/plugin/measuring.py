@@ -1,4 +1,4 @@
-"""Make the measuring side of a session from its options."""
+"""Create the `Bench` of a session from its options, and show its progress."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any, Self, TypeVar
 
 import pytest
 
+from pytest_mlperf.bench.against import PAIRS
 from pytest_mlperf.bench.bench import Bench
 from pytest_mlperf.bench.policy import Policy, gated_pairs
 from pytest_mlperf.core.case import Kind
@@ -21,7 +22,7 @@ from pytest_mlperf.core.numbers import duration, plural
 from pytest_mlperf.core.paths import placeless
 from pytest_mlperf.core.untrusted_text import encodable, visible
 from pytest_mlperf.hardware.machine import Machine
-from pytest_mlperf.plugin.options import BARE_OPTIONS, Options
+from pytest_mlperf.plugin.options import Options, is_value_of
 from pytest_mlperf.plugin.report_json import emit_line
 from pytest_mlperf.run.child.process import Patience, Waiting
 from pytest_mlperf.run.conditions import (
@@ -35,6 +36,7 @@ from pytest_mlperf.run.conditions import (
 from pytest_mlperf.run.power.exporter import find_exporter
 from pytest_mlperf.run.power.figures import Meter
 from pytest_mlperf.stores.results import read_manifest
+from pytest_mlperf.suite.environments import reference
 from pytest_mlperf.suite.pairs import Testable
 
 HEARTBEAT_S = 60.0
@@ -49,7 +51,7 @@ T = TypeVar("T")
 
 
 class Live:
-    """Writes progress past pytest's capture; an xdist worker sends only its long waits.
+    """Write progress past pytest's capture; an xdist worker sends only lines on long waits.
 
     Attributes:
         seconds: Shortest duration of each planned case, by suite file and case id.
@@ -107,7 +109,7 @@ class Live:
         return f"case {len(begun)} of {len(self.seconds)}{left}: "
 
     def __enter__(self) -> Self:
-        """Start a test's measurement: the first heartbeat is due after a full interval."""
+        """Reset the timer of progress lines at the start of a test's measurement."""
         self._last = self._calm = time.monotonic()
         return self
 
@@ -137,7 +139,7 @@ class Live:
             self.tell(line)
 
     def tell(self, line: str) -> None:
-        """Write a permanent line; an xdist worker sends it to its controller."""
+        """Write a line that stays on the terminal; an xdist worker sends it to its controller."""
         if self._hook:
             nodeid = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0]
             emit_line(self._hook, nodeid, f"{os.environ[WORKER]}: {line}")
@@ -163,8 +165,11 @@ def bench_for(
     machine: Machine,
     root: Path,
     show: Callable[[str], None],
+    judged_pairs: int = 1,
 ) -> Bench:
-    """Return the measuring side of a session."""
+    """Return the `Bench` that measures and judges the cases of a session."""
+    against = reference(options.against) if options.against else None
+    pairs = max(options.max_runs, PAIRS) if against else options.max_runs
     conditions = Conditions(
         folder=folder,
         session=folder.name,
@@ -181,18 +186,18 @@ def bench_for(
         exporter=find_exporter(options.energy.dcgm, options.energy.dcgm_gpus)
         if options.energy.dcgm
         else None,
-        control=options.conditions.control != "off",
+        control=options.conditions.control != "off" and not against,  # the machine's speed cancels
         watched=options.conditions.control != "off",
         idle=IdleWait(options.conditions.wait_idle),
         warmups=WarmUps(options.conditions.warmup, folder / WARM_FOLDER),
         lost=LostGpus(folder / LOST_FOLDER),
-        max_runs=options.max_runs if options.update is None else None,
+        max_runs=pairs if options.update is None else None,
     )
     policy = Policy(
         update=options.update,
         baseline_runs=options.baseline_runs,
         reason=options.reason,
-        max_runs=options.max_runs,
+        max_runs=pairs,
         confirm=options.confirm,
         baselines=options.baselines,
         accuracy=options.runs_dir / "accuracy",
@@ -200,6 +205,8 @@ def bench_for(
         runs_dir=options.runs_dir,
         accept_cut=options.accepted.accept_cut == "yes",
         accept_regression=options.accepted.accept_regression == "yes",
+        against=against,
+        judged_pairs=judged_pairs,
     )
     return Bench(conditions, policy, show)
 
@@ -212,7 +219,7 @@ def pairs_of(planned: Testable, kind: Kind, options: Options) -> int:
 
 
 def planned_pairs(manifest: Path, tests: Collection[str], pairs: int) -> int:
-    """Return the number of gated pairs of the whole plan of which a session is a shard."""
+    """Return the number of gated pairs in a plan, of which the session runs a part."""
     try:
         plan = read_manifest(manifest)
     except MlperfError as error:
@@ -229,10 +236,7 @@ def planned_pairs(manifest: Path, tests: Collection[str], pairs: int) -> int:
 
 
 def stored(root: Path, value: T) -> T:
-    """Return a value for results, with absolute paths made relative to the root.
-
-    Results are read on other machines, which must not learn the folders above the root.
-    """
+    """Return a value with paths relative to the root: results must not show folders above it."""
     return encodable(placeless(value, (str(root.resolve()), str(root)), str(Path.home())))
 
 
@@ -246,21 +250,17 @@ OVERRIDES = ("-o", "--override-ini")
 
 
 def reproducing(arguments: Iterable[str]) -> tuple[str, ...]:
-    """Return this plugin's arguments to pytest that affect measurements or verdicts.
-
-    Options that record are omitted, because a repeated command must not write baselines.
-    """
+    """Return the command-line arguments that affect measurements or verdicts; none that records."""
     kept: list[str] = []
     option = ""  # whose value may follow
     for argument in map(str, arguments):
         name, option = option, ""
         setting = re.fullmatch(r"(?:--override-ini=|-o=?)(.+)", argument)
-        values = BARE_OPTIONS.get(name, {argument}) if name else set()
         if name in OVERRIDES or setting:
             kept += _override(setting[1] if setting and name not in OVERRIDES else argument)
         elif argument in OVERRIDES:
             option = argument
-        elif argument in values and not argument.startswith("-"):
+        elif is_value_of(name, argument) and not argument.startswith("-"):
             kept.append(argument)
         elif argument.startswith("--mlperf-") and not argument.startswith(_NOT_REPRODUCED):
             kept.append(argument)

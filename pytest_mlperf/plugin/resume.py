@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -14,23 +15,25 @@ from pathlib import Path
 import pytest
 
 from pytest_mlperf.core.case import Case, Kind, path_part
-from pytest_mlperf.core.errors import MlperfError
+from pytest_mlperf.core.errors import MlperfError, RunError
 from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.hardware.machine import Machine
 from pytest_mlperf.plugin.options import Options, settings_of
+from pytest_mlperf.run.builds import commit_named
 from pytest_mlperf.run.project import changes_digest, ignored_in_git
 from pytest_mlperf.stores import journal
 from pytest_mlperf.stores.atomic import Keeping
 from pytest_mlperf.stores.journal import Begun, Journal
 from pytest_mlperf.stores.results import digest_of
+from pytest_mlperf.suite.environments import reference
 
 UNDONE_OUTCOMES = {Outcome.ERROR, Outcome.INVALID}
 MAX_LISTED = 3
 
 
 class SessionProgress:
-    """The journal of a session, and the results of the session that it resumes."""
+    """Write the journal of a session, and read the results of the session that it resumes."""
 
     def __init__(self, options: Options, folder: Path, root: Path, commit: str | None) -> None:
         self._options, self._folder, self._root = options, folder, root
@@ -71,12 +74,12 @@ class SessionProgress:
             raise pytest.UsageError(f"--mlperf-resume: {error}") from None
 
     def look(self) -> None:
-        """Read the results that the xdist controller loaded."""
+        """Read the results of the resumed session, which the xdist controller loaded."""
         begun, self._before = journal.read(self._folder)
         self.resumes = begun.resumes
 
     def kept(self, test: str, case: Case, kind: Kind) -> CaseResult | None:
-        """Return the earlier result of a test, or None."""
+        """Return a test's result from the resumed session, or None."""
         result = self._before.get(test)
         if result is None or (result.verdict.case, result.verdict.kind) != (case, kind):
             return None
@@ -85,7 +88,7 @@ class SessionProgress:
         return replace(result, verdict=replace(result.verdict, notes=notes))
 
     def note(self, result: CaseResult, keeping: Keeping) -> None:
-        """Add a reported result to the journal."""
+        """Add a test's result to the journal."""
         if self._broken:
             return
         if not keeping.keep("the journal of the session", lambda: self._add(result)):
@@ -107,7 +110,7 @@ class SessionProgress:
         return self._journal
 
     def _settings(self) -> dict[str, str]:
-        """Return the options, code and packages that must be equal."""
+        """Return options, code and packages as text; a resumed session must have the same."""
         # Once imported, setuptools puts the copies that it brings behind all others.
         installed = _packages(tuple(place for place in sys.path if Path(place).name != "_vendor"))
         recorded = [self._options.baselines] if self._options.baselines else []
@@ -115,9 +118,19 @@ class SessionProgress:
         return {
             **settings_of(self._options),
             "commit": self._commit or "none",
+            **self._other_commit(),
             **({"changed files": changed} if changed else {}),
             **{f"package {name}": installed[name] for name in sorted(installed) if name},
         }
+
+    def _other_commit(self) -> dict[str, str]:
+        """Return the commit that `--mlperf-against` names, as a ref may move."""
+        table = reference(self._options.against) if self._options.against else None
+        if table is None or table.git is None:
+            return {}
+        with contextlib.suppress(RunError):
+            return {"commit of --mlperf-against": commit_named(self._root, table.git)}
+        return {}
 
     def _require_equal(
         self, begun: Begun, results: Mapping[str, CaseResult], machine: Machine

@@ -1,8 +1,9 @@
-"""Hold the state of a pytest session, in `config.stash`."""
+"""Hold the state of a pytest session, which is stored in `config.stash`."""
 
 from __future__ import annotations
 
 import datetime as dt
+import os
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -16,6 +17,7 @@ import pytest
 from pytest_mlperf.bench.bench import (
     Bench,
     fails,
+    fails_on,
     is_named,
     known_failures,
     require_power_source,
@@ -78,15 +80,18 @@ def kind_of(item: pytest.Item) -> Kind:
     return TEST_KINDS.get(getattr(item, "originalname", ""), Kind.PERFORMANCE)
 
 
+SKIPS_FAIL = "skips fail in CI; allow them: --mlperf-fail-on=no:skips"
+
+
 def of(config: pytest.Config) -> MlperfSession:
-    """Return the session of a config; create it on the first call."""
+    """Return the session state of a config; create it on the first call."""
     if SESSION not in config.stash:
         config.stash[SESSION] = MlperfSession(config)
     return cast(MlperfSession, config.stash[SESSION])
 
 
 class MlperfSession:
-    """State from collection to summary."""
+    """Hold the state of a session from collection to summary."""
 
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
@@ -97,9 +102,11 @@ class MlperfSession:
         self.folder = self.options.runs_dir / "runs" / self.run_id
         self.selection = Selection(self.options)
         self.skipped: dict[str, str] = {}
+        self.unjudged = ""
         self.results: list[CaseResult] = []
         self.live = Live(config)
         self.phase = LONE_PHASE
+        self.judged_pairs = 1
         self.keeping = Keeping()
         self.kinds: dict[tuple[Path, str], set[Kind]] = {}
         self.plan: list[Testable] = []
@@ -112,7 +119,8 @@ class MlperfSession:
     def planned_items(self, items: Iterable[pytest.Item]) -> None:
         """Record the selected kinds of each case, so that one process serves them all.
 
-        Many gated pairs, including those of the rest of a plan, are judged together in two phases.
+        If there are many gated pairs, including those in the other parts of a plan, they are judged
+        together in two phases.
         """
         pairs, tests = 0, []
         for item in items:
@@ -125,19 +133,21 @@ class MlperfSession:
                 runs = 1 if self.options.update is None else self.options.baseline_runs
                 key = planned.path, planned.case.id
                 if key not in self.live.seconds:
-                    self.live.seconds[key] = cost_of(planned, {}).usual_s(runs)
+                    sides = 2 if self.options.against else 1
+                    self.live.seconds[key] = sides * cost_of(planned, {}).usual_s(runs)
                 pairs += pairs_of(planned, kind, self.options)
         if pairs and self.options.manifest:
             pairs = planned_pairs(self.options.manifest, tests, pairs)
         if pairs:
             pairs = max(pairs, self._orders.get("mlperf_pairs", 0))
-        if Phase(pairs=pairs).many:
+        self.judged_pairs = pairs
+        if Phase(pairs=pairs).many and not self.options.against:
             self.phase = Phase(pairs=pairs, once=True)
             self.config.pluginmanager.register(self.holding, "mlperf-holding")
 
     @cached_property
     def progress(self) -> SessionProgress:
-        """The journal, and the results of the resumed session."""
+        """Journal of the session, and results of the session that it resumes."""
         return SessionProgress(self.options, self.folder, self.config.rootpath, self.commit)
 
     def notice(self, line: str) -> None:
@@ -150,7 +160,7 @@ class MlperfSession:
         return hasattr(self.config, "workerinput")
 
     def judge(self, planned: Testable, kind: Kind) -> Verdict:
-        """Return the verdict of a test, after measuring what is missing."""
+        """Return the verdict of a test; make the missing measurements first."""
         metered = self.options.metered or (isinstance(planned, Planned) and planned.is_metered)
         if kind == Kind.EFFICIENCY and not metered:
             if self.options.energy.power == "off":
@@ -167,7 +177,7 @@ class MlperfSession:
         return unjudged_told(verdict, fail_on=self.options.fail_on, named=self._is_named(planned))
 
     def with_criteria(self, planned: Testable | None, verdict: Verdict) -> Verdict:
-        """Apply add-ons' criteria to a final verdict; no criterion sees another's effect."""
+        """Apply the criteria of add-ons to a final verdict; each sees the original verdict."""
         calls = self.addons.call(
             "mlperf_verdict",
             as_criterion,
@@ -186,12 +196,12 @@ class MlperfSession:
 
     @cached_property
     def holding(self) -> Holding:
-        """The deferred tests, if `holds`."""
+        """Plugin that defers tests to the end of the session; used only if `holds`."""
         return Holding(self)
 
     @property
     def holds(self) -> bool:
-        """Whether tests may be deferred: many gated pairs, or an xdist worker deferred tests."""
+        """Whether tests may be deferred: there are many gated pairs, or a worker deferred tests."""
         return self.phase.many or (self.folder / HELD_FOLDER).exists()
 
     def phase_of(self, planned: Testable) -> Phase:
@@ -204,7 +214,7 @@ class MlperfSession:
 
     @property
     def bench(self) -> Bench:
-        """The measuring side, created by the first test."""
+        """Bench that measures and judges the cases; created by the first test."""
         if self._bench is None:
             try:
                 ignored_in_git(self.options.runs_dir)
@@ -221,8 +231,19 @@ class MlperfSession:
                 machine=self.selection.machine,
                 root=self.config.rootpath,
                 show=self.live.show,
+                judged_pairs=self.judged_pairs,
             )
         return self._bench
+
+    @property
+    def skips_fail(self) -> bool:
+        """Whether a test that cannot run fails, as in CI."""
+        return fails_on("skips", self.options.fail_on, usual=bool(os.environ.get("CI")))
+
+    def close(self) -> None:
+        """Remove the files that only this session needs."""
+        if self._bench:
+            self._bench.close()
 
     def fails(self, planned: Testable, verdict: Verdict) -> bool:
         """Whether a verdict fails its test under this session's options."""
@@ -257,10 +278,7 @@ class MlperfSession:
         failed: bool,
         rate: tuple[float | None, str | None] = (None, None),
     ) -> CaseResult:
-        """Return a test's result with the facts of add-ons.
-
-        `rate` is the offered or expected rate (per second) and its source.
-        """
+        """Return a test's result with facts of add-ons; `rate` is per second, with its source."""
         arguments = self._orders.get("mlperf_arguments")
         if arguments is None:
             arguments = reproducing(self.config.invocation_params.args)
@@ -320,10 +338,10 @@ class MlperfSession:
 
     @property
     def notices(self) -> tuple[Any, ...]:
-        """Notices of an xdist worker or a node for its controller."""
+        """Notices of an xdist worker or a cluster node for its controller."""
         held = self.holding.packed if self.holds else []
         faults = (list(self.addons.warnings), list(self.addons.errors))
-        return (*self.selection.notices, self.phase.pairs, held, *faults)
+        return (*self.selection.notices, self.phase.pairs, held, *faults, self.unjudged)
 
     def take_notices(
         self,
@@ -333,17 +351,19 @@ class MlperfSession:
         held: list[str],
         warnings: list[str],
         errors: list[str],
+        unjudged: str,
     ) -> None:
-        """Take the notices of a worker; all workers select the same cases."""
+        """Take over the notices of a worker; all workers select the same cases."""
         self.phase = Phase(pairs=pairs)
         if held:
             self.holding.take(held)
         self.selection.take(not_here, uncollected)
         self.addons.take(warnings, errors)
+        self.unjudged = unjudged
 
     @cached_property
     def commit(self) -> str | None:
-        """The commit that is measured, read at the first access."""
+        """Measured commit, read at the first access."""
         if "mlperf_commit" in self._orders:
             return cast(str | None, self._orders["mlperf_commit"])
         folder = self.options.baselines
@@ -351,7 +371,7 @@ class MlperfSession:
 
     @property
     def summary(self) -> Results:
-        """All results so far as one document."""
+        """All results so far as a `Results` document."""
         packages = ("pytest-mlperf", "pytest", "mlcommons-loadgen")
         return Results(
             run=self.run_id,

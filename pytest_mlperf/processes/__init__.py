@@ -130,7 +130,7 @@ class ChildProcess(subprocess.Popen[bytes]):
             os.killpg(self.pid, number)
 
     def let_go(self) -> None:
-        """Close the child's stdin."""
+        """Close the child's stdin, at which it exits."""
         if self._commands is not None:
             os.close(self._commands)
             self._commands = None

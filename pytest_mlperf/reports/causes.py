@@ -38,7 +38,7 @@ UNCHANGED_OUTCOMES = frozenset({Outcome.OK, Outcome.IMPROVED})
 
 @dataclass(frozen=True, kw_only=True)
 class Points:
-    """Hold sentences on other cases, each with whether it separates engine from machine."""
+    """Hold sentences on other cases, and whether they point to the engine or the machine."""
 
     says: tuple[tuple[str, bool], ...] = ()
     points_to: Literal["engine", "machine", ""] = ""
@@ -55,7 +55,7 @@ class _Judged:
 
 
 class Siblings(tuple[Verdict, ...]):
-    """Cache the groups of a session's verdicts, for the explanations of all its tests."""
+    """Hold a session's verdicts, and cache their groups for explanations of all its tests."""
 
     @cached_property
     def by_engine(self) -> Mapping[tuple[Kind, str], Sequence[_Judged]]:
@@ -226,7 +226,7 @@ OUTPUT = 0.01
 
 
 class Strength(IntEnum):
-    """Rank how much a cause explains; the strongest are listed first."""
+    """Rank how strong the evidence for a cause is; the strongest are listed first."""
 
     NONE = 0
     HINT = 1
@@ -241,7 +241,7 @@ class Cause:
 
     Attributes:
         common: Text without the figures of this case, for grouping; "" if it equals `says`.
-        named: Lines of the baseline's `changed` that the text mentions.
+        named: Lines of `BaselineReference.changed` that the text mentions.
     """
 
     rule: str
@@ -253,7 +253,7 @@ class Cause:
 
 @dataclass(frozen=True, kw_only=True)
 class _Facts:
-    """Hold the input of the rules; `direction` is -1 for worse, +1 for better."""
+    """Hold the input of the rules that find causes; `direction` is -1 for worse, +1 for better."""
 
     verdict: Verdict
     baseline: Record | None
@@ -360,7 +360,7 @@ def _weight(name: str, siblings: Points, *, alone: bool) -> Strength:
 
 
 def shortened(text: str) -> str:
-    """Return a line of "what changed" with checksums shortened and equal options removed."""
+    """Return a line on a change, with checksums shortened and equal options removed."""
     if match := re.fullmatch(r"(options|dataset\.options) (\{.*\}) → (\{.*\})", text):
         try:
             old, new = json.loads(match[2]), json.loads(match[3])
@@ -470,7 +470,7 @@ def _worst_at(facts: _Facts, point: float | None) -> str:
 
 
 def _stages(facts: _Facts) -> Iterator[Cause]:
-    """Yield the stages whose time changed; this is only a hint if all of several changed."""
+    """Yield the stages whose time changed; only as a hint if all of several stages changed."""
     for point, stages in islice(_stage_times(facts).items(), MAX_CURVE_POINTS):
         if not (changed := [stage for stage in stages if stage.moved]):
             continue
@@ -518,7 +518,7 @@ _SIGNS = {
 
 
 def _seen(facts: _Facts) -> Iterator[Cause]:
-    """Yield GPU problems that the sampler saw; most are hints, as the baseline may share them."""
+    """Yield GPU problems in the samples; most are hints, as the baseline may share them."""
     if facts.direction > 0 or facts.verdict.kind == Kind.ACCURACY:
         return
     runs = facts.verdict.runs
@@ -590,7 +590,7 @@ _RULES: tuple[Callable[[_Facts], Iterable[Cause]], ...] = (
 
 @dataclass(frozen=True, kw_only=True)
 class _MachineChange:
-    """Compare a quantity with the baseline: `differs` notably, or even `beyond` chance."""
+    """Hold a quantity's change from the baseline: `differs` notably, `beyond` chance."""
 
     says: str
     share: float

@@ -27,7 +27,7 @@ def short_guarantee(guarantee: Guarantee) -> str:
 
 
 def renewal(guarantee: Guarantee) -> str:
-    """Return a suffix with a guarantee's last day and its renewal; "" without a last day."""
+    """Return text on a guarantee's last day and its renewal, to append; "" without that day."""
     until = guarantee.final_until
     return f", final until {until} (then renew it: {APPEND_OPTIONS})" if until else ""
 

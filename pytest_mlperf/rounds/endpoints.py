@@ -1,4 +1,4 @@
-"""Rules of MLPerf Endpoints: regions of a curve, and seeds; numbers are in endpoints.toml."""
+"""Define rules of MLPerf Endpoints (endpoints.toml): regions of a curve, and seeds."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MIN_POINTS: int = _rules()["curve"]["fewest"]
 
 @dataclass(frozen=True, kw_only=True)
 class SeedSet:
-    """Seeds that MLCommons publishes for some cohorts of submissions."""
+    """Hold the seeds that MLCommons publishes for some cohorts of submissions."""
 
     scheduler: int
     sample_index: int

@@ -40,12 +40,7 @@ SCORES_SHAPE = events.record(
 
 @dataclass(frozen=True, kw_only=True)
 class Ask:
-    """Request for an accuracy pass.
-
-    Attributes:
-        looks: Maps the data set's size to the sample counts of interim analyses; size is last.
-        enough: Returns whether the scores decide; called at every interim analysis.
-    """
+    """Describe an accuracy pass to make."""
 
     looks: Callable[[int], Sequence[int]]
     enough: Callable[[Accuracy, Scored, Subject], bool]
@@ -53,7 +48,7 @@ class Ask:
 
 @dataclass(frozen=True, kw_only=True)
 class Scoring:
-    """Inputs of a scorer; `model` is for scorers that need a language model's tokenizer."""
+    """Hold the inputs of a scorer; `model` is for scorers that need its tokenizer."""
 
     folder: Path
     dataset: Factory
@@ -65,7 +60,7 @@ class Scoring:
 
 
 def fixed_order(samples: int) -> list[int]:
-    """Return a fixed shuffled order, in which any prefix is a fair sample of the data set."""
+    """Return a fixed shuffled order of indices; each prefix is a fair sample of the data set."""
     return sorted(range(samples), key=lambda index: hashlib.sha256(b"%d" % index).digest())
 
 
@@ -93,7 +88,7 @@ class AccuracyPass:
         self._decided: tuple[Accuracy, Scored] | None = None
 
     def answer(self) -> None:
-        """Let the worker answer block by block; score all blocks but the last meanwhile."""
+        """Let the worker answer block by block; score each block during the next one."""
         order, total = fixed_order(self._total), self._total
         for number, (start, end) in enumerate(pairwise((0, *self._ask.looks(total)))):
             indices = sorted(order[start:end])

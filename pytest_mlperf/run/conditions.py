@@ -1,4 +1,4 @@
-"""Share the conditions of a session's runs, and hold their accelerator."""
+"""Define the conditions of a session's runs, and reserve the accelerator for a run."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import json
 import math
 import os
+import shlex
 import signal
 import sys
 import time
@@ -26,11 +27,12 @@ from pytest_mlperf.hardware.leases import file_name, opened_lease_folder
 from pytest_mlperf.hardware.machine import KILL_WAIT_SECONDS, Machine, split
 from pytest_mlperf.processes import answer_of, last_line
 from pytest_mlperf.run.child.process import Patience, Waiting
-from pytest_mlperf.run.power.exporter import Exporter
+from pytest_mlperf.run.power.exporter import Exporter, find_exporter
 from pytest_mlperf.run.power.figures import Meter
 from pytest_mlperf.run.power_limit import limited, restored
 from pytest_mlperf.run.server_hardware import ServerSources
 from pytest_mlperf.stores.atomic import lock, open_regular, write_text
+from pytest_mlperf.suite.pairs import Testable
 
 Value = TypeVar("Value")
 
@@ -55,7 +57,7 @@ class _Busy(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class HeldLeases:
-    """GPUs that are held, by UUID, and the locked descriptors of their files."""
+    """Hold the UUIDs of leased GPUs, and the locked descriptors of their lease files."""
 
     gpus: tuple[str, ...]
     leases: tuple[int, ...]
@@ -71,10 +73,10 @@ def hold(
     waiting: Callable[[str], None],
     fits: Callable[[Collection[str]], bool] = lambda _: True,
 ) -> Iterator[HeldLeases]:
-    """Hold the processors and `count` free GPUs, the first of `gpus` if possible; yield them.
+    """Lease the processors and `count` free GPUs, preferring the first of `gpus`; yield them.
 
-    A process that waits holds only its place in the queue. `fits` checks whether a set of GPUs may
-    be used together. `alone` keeps other processes from measuring on this machine.
+    A waiting process holds only its place in the queue. `fits` checks whether a set of GPUs may be
+    used together. `alone` keeps other processes from measuring on this machine.
     """
     until_s = time.monotonic() + limit_s
 
@@ -164,7 +166,7 @@ def _leased(name: str, *, shared: bool = False) -> Iterator[int]:
 
 
 def _holder(descriptor: int) -> str:
-    """Return the last recorded holder of a lease; "" if that process has ended."""
+    """Return the last recorded holder of a lease; "" if that process ended."""
     holder = os.pread(descriptor, 100, 0).decode("ascii", "replace").strip()
     try:
         os.kill(int(holder.split()[1]), 0)
@@ -249,7 +251,7 @@ def _read(returncode: int, out: bytes, err: bytes) -> tuple[Control, str | None]
 
 @dataclass(frozen=True, kw_only=True)
 class ControlRun:
-    """One micro-benchmark of the machine's speed.
+    """Hold the result of one micro-benchmark of the machine's speed.
 
     Attributes:
         values: Results; empty if it was not run, or failed.
@@ -287,7 +289,7 @@ class IdleWait:
         self._left_s, self._look = limit_s, look
 
     def wait(self, show: Callable[[str], None]) -> float:
-        """Wait; show which processes are busy; return the time waited [s]."""
+        """Wait for an idle machine; show the busy processes; return the time waited [s]."""
         before_s = self._left_s
         while self._left_s > 0 and not _is_idle(seen := self._look()):
             idle = f"up to {self._left_s:.0f} s for an idle machine"
@@ -298,7 +300,7 @@ class IdleWait:
 
 @dataclass(frozen=True, kw_only=True)
 class Conditions:
-    """Conditions that all runs of a session share.
+    """Hold the conditions that all runs of a session share.
 
     Attributes:
         folder: Session's folder; each process gets a folder below it.
@@ -334,12 +336,34 @@ class Conditions:
     server: ServerSources | None = None
 
 
+def on_server(planned: Testable, conditions: Conditions) -> Conditions:
+    """Return a case's conditions, with the server's machine if that is not this machine.
+
+    Raises:
+        RunError: The hardware cannot be determined, see `ServerSources.machine`.
+    """
+    exporter = conditions.exporter
+    sources = ServerSources.of(planned, *((exporter.url, exporter.chosen) if exporter else ()))
+    machine = sources.machine(conditions.machine) if sources else conditions.machine
+    if sources is None or machine.server is None:
+        return conditions
+    if planned.limit_w:
+        raise RunError("server", "power_limit_w cannot be set on another machine: remove it")
+    entry = sources.entry
+    if entry.exporter:
+        exporter = find_exporter(entry.exporter, tuple(entry.gpus))
+    elif entry.probe and "gpu" in machine.server.properties:
+        hardware = machine.server.surroundings["server.hardware"]
+        exporter = Exporter(gpus=hardware, probe=tuple(shlex.split(entry.probe)))
+    return replace(conditions, machine=machine, server=sources, exporter=exporter)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Placement:
-    """Resources of a run.
+    """Hold the resources reserved for a run.
 
     Attributes:
-        conditions: The session's, with only the held GPUs of their class.
+        conditions: Conditions of the session, with only the leased GPUs of their class.
         waited_s: Time waited for the resources [s].
         notes: GPUs that were skipped or restored.
     """
@@ -349,7 +373,7 @@ class Placement:
     notes: tuple[str, ...] = ()
 
     def control(self, accelerator: str) -> ControlRun:
-        """Measure the machine's speed if the conditions ask for it."""
+        """Run the micro-benchmark of the machine's speed if the conditions ask for it."""
         machine, waited_s = self.conditions.machine, self.waited_s
         if not self.conditions.control:
             return ControlRun(waited_s=waited_s)
@@ -362,9 +386,9 @@ class Placement:
 def placed(
     accelerator: str, conditions: Conditions, waiting: Callable[[str], None]
 ) -> Iterator[Placement]:
-    """Hold the next free GPUs of an accelerator's class, or the processors, for a run.
+    """Reserve the next free GPUs of an accelerator's class, or the processors, for a run.
 
-    The GPUs' identity equals that of the class's first GPUs, which selects the case's baseline.
+    The GPUs have the same hardware identity as the class's first GPUs, which selects the baseline.
     Lost GPUs are skipped. The GPUs have the machine's power limit, if set, until the end. Raises
     RunError if other processes hold the GPUs too long or too few are left; also see `limited`.
     """
@@ -414,7 +438,7 @@ LOST_FOLDER = ".lost"
 
 @dataclass(frozen=True)
 class LostGpus:
-    """GPUs that a session lost, so that its later cases skip them.
+    """Record the GPUs that a session lost, so that its later cases skip them.
 
     Attributes:
         folder: Folder with a file per GPU, which the workers of pytest-xdist share.
@@ -454,7 +478,7 @@ IDLE_ENGINES = frozenset({"null"})
 
 @dataclass(frozen=True)
 class WarmUps:
-    """Accelerators that have worked in a session.
+    """Record the accelerators that have worked in a session.
 
     Attributes:
         mode: Whether to warm up: GPUs only, always, or never.

@@ -1,4 +1,4 @@
-"""Read curves of our own loops and of MLCommons' client, and check their validity."""
+"""Read curves of our Concurrency and OpenLoop loads and of MLCommons' client; check them."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ SLOWED_LATENCY_SHARE = 0.25
 
 @dataclass(frozen=True, kw_only=True)
 class CurveLog:
-    """Log of a run of our own loops.
+    """Hold the log of a run of the Concurrency or OpenLoop load generator.
 
     Attributes:
-        samples: Completions between the first window's begin and the last one's end, with the
+        samples: Completions from the first window's begin to the last one's end, including
             warm-ups.
         points: Points in ascending order.
         arrivals, burstiness: Arrival process of an open loop, see `LoadGenSettings`.
@@ -83,7 +83,7 @@ class CurveLog:
 
 
 def read_curve(path: Path) -> CurveLog:
-    """Read the log of our own loops, which the worker writes atomically."""
+    """Read the log of a Concurrency or OpenLoop run."""
     try:
         content = parse_json(read_regular(path, MAX_FILE_BYTES))
         if content["schema"] != SCHEMA_VERSION:
@@ -173,11 +173,11 @@ def curve_validity(
     may_fail: float = 0.0,
     load: Contention | None = None,
 ) -> Findings:
-    """Return why points of a curve must not be judged.
+    """Return reasons why points of a curve must not be judged.
 
     `gated` metrics also limit an open loop's lateness; for `client` see `Engine.client_lateness`.
     The engine sends at most `at_a_time` requests at once; None for any number. `may_fail` is the
-    share of a point's requests that may fail. `load` is the processor's; None if unknown.
+    share of a point's requests that may fail. `load` is that of the processor; None if unknown.
     """
     seen: list[Findings] = []
     users = core_users(load, fmean(point.client_busy for point in log.points))
@@ -302,7 +302,7 @@ def drift(values: Sequence[float]) -> tuple[float, float]:
 
 
 def _of_turns(point: PointWindow) -> Iterator[Sign]:
-    """Yield a note on the median times of first and later turns (effect of a prefix cache)."""
+    """Yield a note on the median times of first and later turns, which show the prefix cache."""
     medians = {
         turn: (latency_s, ttft_s)[all(row[3] for row in point.turns)]
         for turn, _, latency_s, ttft_s in point.turns
@@ -352,10 +352,10 @@ def _notes(log: CurveLog) -> Iterator[Sign]:
 
 
 def read_recorded(path: Path, harness: str) -> tuple[CurveLog, Findings]:
-    """Return a run's points, each from a folder next to the worker's log, and findings.
+    """Read the points that MLCommons' client recorded in a run; return them with findings.
 
-    `harness` is the client's version before the run. Raises RunError if a folder is incomplete, or
-    another version wrote it.
+    `harness` is the client's version before the run. Each point has a folder next to the worker's
+    log. Raises RunError if one is incomplete, or another version wrote it.
     """
     try:
         content = parse_json(read_regular(path, MAX_FILE_BYTES))

@@ -1,4 +1,4 @@
-"""Check that GPU memory is as free before a load as before the previous one."""
+"""Check that a GPU's memory is as free before a model is loaded as before the last load."""
 
 from __future__ import annotations
 

@@ -63,11 +63,11 @@ Timed = Literal["latency", "query_latency", "ttft", "tpot"]
 
 
 class TimedLog(Protocol):
-    """Log with the window of the timed part of a run."""
+    """Describe a log that has the window of a run's timed part."""
 
     @property
     def window_s(self) -> tuple[float, float]:
-        """Begin and end in wall clock, seconds since the epoch."""
+        """Begin and end of the timed part, seconds since the epoch."""
         ...
 
 
@@ -126,7 +126,7 @@ _TYPES: tuple[tuple[re.Pattern[str], Callable[[object], bool], str], ...] = (
 
 @dataclass(frozen=True, kw_only=True)
 class Detail:
-    """Content of `mlperf_log_detail.txt`.
+    """Hold the content of LoadGen's `mlperf_log_detail.txt`.
 
     Attributes:
         values: Last value of each key; those in `_TYPES` are checked.
@@ -145,7 +145,7 @@ class Detail:
 
     @property
     def reasons(self) -> tuple[Reason, ...]:
-        """Reasons why LoadGen does not accept the run; empty if LoadGen accepts it."""
+        """Reasons why LoadGen rejects the run; empty if it accepts it."""
         # A worker in another Python loads this module, and need not have pydantic.
         from pytest_mlperf.core.reason import Key, Reason
 
@@ -306,7 +306,7 @@ def _release(version: str) -> tuple[int, ...]:
 
 
 def _disk_cause(path: Path) -> str:
-    """Return that a full disk explains a damaged log, or ""."""
+    """Return a note that the disk is full, which explains a damaged log, or ""."""
     free = shutil.disk_usage(path.parent).free
     if free >= FULL_BYTES:
         return ""

@@ -94,7 +94,7 @@ class WorkerProgress:
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessResult:
-    """Results of one worker process.
+    """Hold the results of one worker process.
 
     Attributes:
         unscored: Error of the scorer, which leaves the run valid; None without one.
@@ -117,16 +117,16 @@ class ProcessResult:
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessTask:
-    """Task of one worker process.
+    """Define the task of one worker process.
 
     Attributes:
         target_qps: Rate to offer; None lets the worker probe it.
         ask: Accuracy pass to make afterwards, or None; dummy weights have no accuracy.
         number: Number of the process in the case, part of its folder's name.
         title: Its name in lines of progress, "run 2 of at most 5".
-        label: Part of its folder's name; a baseline's build has its own.
-        warmup: Whether its run is short, unsampled and does not count.
-        audit: Compliance test, whose figures are no baseline.
+        label: Label in its folder's name; a baseline's build has one of its own.
+        warmup: Whether its run is a warm-up: short, without power samples, and not counted.
+        audit: Compliance test, whose figures are never recorded as a baseline.
     """
 
     target_qps: float | None
@@ -199,7 +199,7 @@ def measure(
 
 @dataclass(frozen=True, kw_only=True)
 class _Measured:
-    """A case that is being measured."""
+    """Hold a case that is being measured."""
 
     job: MeasuredCase
     conditions: Conditions
@@ -211,7 +211,7 @@ class _Measured:
 def _work(
     case: _Measured, unscored: list[RunError]
 ) -> tuple[Evidence, AccuracyPass | None, Placement]:
-    """Run a worker; return its evidence, its accuracy pass (not yet scored), its placement."""
+    """Run a worker; return its results, its unscored accuracy pass, and its resources."""
     job, task, show = case.job, case.task, case.progress.show
     checkpoint = checkpoint_for(job, case.conditions, case.folder, show) if job.build else None
     with contextlib.ExitStack() as stack:
@@ -297,7 +297,7 @@ def _observed(
 def _repeated_rate(
     case: _Measured, settings: LoadGenSettings, finished: Event | None
 ) -> float | None:
-    """Return the rate that makes later runs of fixed work issue as many queries as this run."""
+    """Return the rate at which later fixed-work runs issue as many queries as this run."""
     rate, work_s = case.progress.target_qps, settings.fixed_work_s
     streams = settings.scenario.answers_one_at_a_time
     if not (finished and rate and work_s and case.progress.probed and streams):
@@ -331,7 +331,7 @@ def _finished(
 def _wait_for_memory(
     job: MeasuredCase, conditions: Conditions, show: Callable[[str], None]
 ) -> None:
-    """Wait for free memory of a case's GPUs, except under a foreign server."""
+    """Wait for free memory on a case's GPUs, unless a server of the user holds it."""
     theirs = (
         isinstance(job, Job) and is_client(job.engine_use) and not job.engine.options.get("serve")
     )
@@ -378,6 +378,7 @@ def _worker(
         settings = dataclasses.replace(settings, audit=audit.settings, seeds=seeds)
         answer_forms = TIMED_RANKED_ROWS if audit.test == Kind.TEST08 else answer_forms
     environment = {**conditions.machine.environment(job.accelerator), **job.variables}
+    environment |= build.for_servers if build else {}
     spec = WorkerSpec(
         folder=str(case.folder),
         engine=job.engine,

@@ -88,7 +88,7 @@ class MetricsPage:
         return page
 
     def close(self) -> None:
-        """Close the connection; the next read opens another one."""
+        """Close the connection; the next read opens a new one."""
         self._connection.close()
 
     def interrupt(self) -> None:
@@ -98,8 +98,14 @@ class MetricsPage:
                 self._socket.shutdown(socket.SHUT_RDWR)
 
 
+def read_page(url: str) -> bytes:
+    """Return a page's content over a connection of its own; raise PageError if it fails."""
+    with contextlib.closing(MetricsPage(url)) as page:
+        return page.read()
+
+
 class Scraper:
-    """Read all pages about once a second inside the `with` block.
+    """Read metrics pages about once a second inside the `with` block.
 
     Attributes:
         cpu_s: Processor time of the thread [s].

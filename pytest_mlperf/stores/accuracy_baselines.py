@@ -113,7 +113,7 @@ def load(path: Path) -> tuple[AccuracyBaseline, dict[str, list[float | None]]] |
 
 
 def load_outputs(path: Path) -> list[int] | None:
-    """Read the output digests of a baseline that `load` accepts; None if it has none."""
+    """Return arrays of an archive by name; raise ValueError for an unexpected or large one."""
     if (both := _load(path)) is None:
         return None
     baseline, file, content = both
@@ -183,7 +183,7 @@ def _put_both(
 
 
 def _scores_among(names: Iterable[str], *, path: Path) -> list[str]:
-    """Return the names of all scores files of a baseline, also of killed writers."""
+    """Return the names of a baseline's scores files, including those of killed writers."""
     name = re.compile(
         rf"{re.escape(path.stem)}(\.[0-9a-f]{{{NAME_HEX_DIGITS}}})?{re.escape(SCORES_SUFFIX)}"
     )

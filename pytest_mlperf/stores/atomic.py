@@ -36,7 +36,7 @@ def write_text(path: Path, text: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class LockedFolder:
-    """Locked folder; files are opened by its descriptors, as paths may be replaced by links.
+    """Hold the descriptors of a locked folder, as its path may be replaced by a link.
 
     Attributes:
         path: Folder of unfinished files, for messages.
@@ -88,7 +88,7 @@ def _replace(path: Path, content: bytes) -> None:
 
 
 def _write(name: str, content: bytes, locked: LockedFolder, *, unnamed: bool) -> bool:
-    """Write a file, then give it its name; return False if unnamed files are not supported."""
+    """Write a file and give it its name; return False if unnamed files are not supported."""
     temporary = _temporary_name()
     try:
         descriptor = _create(temporary, locked.unfinished, 0o666, unnamed=unnamed)
@@ -119,7 +119,7 @@ def _write(name: str, content: bytes, locked: LockedFolder, *, unnamed: bool) ->
 
 
 def _create(name: str, folder: int, mode: int, *, unnamed: bool) -> int:
-    """Create and lock a file; a file without a name (O_TMPFILE) must be linked later."""
+    """Create and lock a file; if `unnamed` (O_TMPFILE), it gets its name later."""
     flags = os.O_RDWR | os.O_CLOEXEC
     if unnamed:
         descriptor = os.open(".", flags | os.O_TMPFILE, mode, dir_fd=folder)
@@ -238,22 +238,19 @@ def disk_of(path: Path) -> str:
 
 
 def sync_folder(folder: Path) -> None:
-    """Flush renames in a folder to disk.
-
-    Some network file systems refuse this; the new content is visible anyway.
-    """
+    """Flush renames in a folder to disk, unless a network file system refuses this."""
     with contextlib.suppress(OSError), opened_folder(folder, follow=True) as descriptor:
         os.fsync(descriptor)
 
 
 class Keeping:
-    """Write files, and collect one line about each for the terminal."""
+    """Write files; collect a line about each for the terminal."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
 
     def keep(self, title: str, write: Callable[[], object], line: str | None = None) -> bool:
-        """Write something and return whether it succeeded; catch and report every error."""
+        """Call `write` and return whether it succeeded; report every error as a line."""
         try:
             write()
         except MlperfError as error:
@@ -275,7 +272,7 @@ def unforeseen(failure: str, error: Exception) -> str:
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """Write a file that the user named; raise MlperfError if it cannot be written."""
+    """Write a file whose path the user gave; raise MlperfError if it cannot be written."""
     try:
         if isinstance(content, str):
             write_text(path, content)
@@ -300,11 +297,11 @@ _IGNORE_ALL = b"*\n"
 
 
 class BusyError(Exception):
-    """Another process held the lock for too long."""
+    """Report that another process held the lock for too long."""
 
 
 class NoLocksError(Exception):
-    """The file system offers no locks."""
+    """Report that the file system has no locks."""
 
 
 LOCK = ".gitignore"
@@ -419,7 +416,7 @@ def _lock(descriptor: int, deadline: float) -> None:
 
 
 def _is_current(descriptor: int, locked: LockedFolder) -> bool:
-    """Return whether the lock file still has this name; write its content if it is empty."""
+    """Return whether an opened lock file still has its name; write its content if empty."""
     try:
         with opened_folder(PLACE, locked.folder) as folder:
             held, there = os.fstat(descriptor), os.stat(LOCK, dir_fd=folder, follow_symlinks=False)
@@ -435,7 +432,7 @@ def _is_current(descriptor: int, locked: LockedFolder) -> bool:
 
 
 def _remove(locked: LockedFolder) -> None:
-    """Remove the folder, the lock file last: until then git ignores the rest."""
+    """Remove the folder of unfinished files, the lock file last: until then git ignores them."""
     with contextlib.suppress(OSError):
         _clear(locked)
         if names_in(locked.unfinished) == [LOCK]:
@@ -444,10 +441,7 @@ def _remove(locked: LockedFolder) -> None:
 
 
 def _clear(locked: LockedFolder) -> None:
-    """Remove unfinished files, which have no writer while the folder is locked.
-
-    Other names are kept: another user may have moved a folder here.
-    """
+    """Remove unfinished files, which have no writer under this lock; keep other names."""
     for name in filter(_TEMPORARY.fullmatch, names_in(locked.unfinished)):
         about = os.stat(name, dir_fd=locked.unfinished, follow_symlinks=False)
         if stat.S_ISDIR(about.st_mode):

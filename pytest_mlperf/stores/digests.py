@@ -1,9 +1,10 @@
-"""Compute digests of large files, and cache them per user."""
+"""Compute digests of files, and cache those of large files per user."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import re
 import sys
 import time
@@ -11,7 +12,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pytest_mlperf.stores import atomic
-from pytest_mlperf.stores.cache import cache_folder
 
 WORTH_BYTES = 1 << 30
 """Size from which a digest is cached: reading it takes a second or more."""
@@ -28,12 +28,19 @@ HASHED: set[Path] = set()
 LOG_PERIOD_SECONDS = 10.0
 
 
+def cache_folder() -> Path:
+    """Return this package's folder in the user's cache; it may not exist."""
+    configured = os.environ.get("XDG_CACHE_HOME", "")
+    base = Path(configured) if Path(configured).is_absolute() else Path("~/.cache").expanduser()
+    return base / "pytest-mlperf"
+
+
 def sha256(files: Sequence[Path]) -> str:
     """Return the hex SHA-256 of the concatenated files.
 
-    Digests of large files are cached by path, device, inode, size and times of each: a fresh
-    process per run would spend minutes. Recently changed files are not cached, as their next change
-    may keep all of these.
+    Digests of large files are cached by path, device, inode, size and times, because each run's
+    process would spend minutes on them. Recently changed files are not cached: their next change
+    may leave all of these as they are.
     """
     HASHED.update(path.resolve() for path in files)
     looks = _looks(files)

@@ -81,7 +81,7 @@ LATENCIES, PERCENTILES = ("ttft", "tpot", "latency"), (50.0, 90.0, 99.0)
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedPoint:
-    """Content of one run folder.
+    """Hold the content of one run folder, which is one point of a curve.
 
     Attributes:
         facts: Version of the client, and configuration that points of a curve must share.
@@ -225,7 +225,7 @@ def _of_speed(datasets: Any) -> Any:
 
 
 def _flat(value: Any, name: str) -> Iterator[tuple[str, str]]:
-    """Yield the leaves of a tree by path; a list of plain values is one leaf."""
+    """Yield the leaves of a tree with their key paths; a list of plain values is one leaf."""
     several = isinstance(value, list)
     if isinstance(value, dict):
         for key, item in value.items():
@@ -268,7 +268,7 @@ def _concurrency(folder: Path, config: Mapping[str, str], summary: _Block) -> in
 
 @dataclass(frozen=True)
 class _Block:
-    """JSON object in a result file; `path` and key are for messages."""
+    """Hold a JSON object of a result file; `path` and `where`, its key, are for messages."""
 
     path: Path
     raw: Any
@@ -438,7 +438,7 @@ def _doubts(
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedEvents:
-    """Times of a run folder's performance phase, nanoseconds of a monotonic clock.
+    """Hold the times of a run's performance phase [ns], by a monotonic clock.
 
     Attributes:
         completed_ns: End of each request.
@@ -497,7 +497,7 @@ def events_of(folder: Path, *kinds: bytes) -> Iterator[dict[str, Any]]:
 
 
 def _unpaired(folder: Path) -> str:
-    """Return a note why the client's scores are not judged, and which engine judges them."""
+    """Return a note why the client's scores are not judged, and which engine can judge them."""
     missing = " and ".join(
         name for name in (EVENTS_FILE, SAMPLES_FILE) if not (folder / name).exists()
     )
@@ -507,7 +507,7 @@ def _unpaired(folder: Path) -> str:
 
 
 def _accuracy(path: Path, unpaired: str) -> tuple[tuple[Reason, ...], tuple[str, ...]]:
-    """Return why the answers of a run may not be trusted, and notes with their scores."""
+    """Return why the answers of a run are not reliable, and notes with their scores."""
     entries = _Block(path, read_foreign(path, RESULT_TITLE), "").raw.get("accuracy_scores")
     if not isinstance(entries, list):
         raise MlperfError(f"{path}: accuracy_scores must be a list, not {shown(entries)}")

@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # workers in other environments read logs without pydantic
 
 
 def first_defect(raw: Any, error: ValidationError, title: str) -> str:
-    """Return "records[0].runs[2].samples: must be a valid integer, not '3'"."""
+    """Return a document's first defect: "records[0].samples: must be a valid integer, not '3'"."""
     defects = error.errors(include_url=False, include_input=False)
     path, value = _resolve(raw, defects[0]["loc"][1:])
     match defects[0]["type"]:
@@ -90,7 +90,7 @@ READ_BYTES = 2**20  # per read: `max_bytes` would allocate its whole size at onc
 
 
 class UnfitError(ValueError):
-    """The file cannot be read safely; the text names its kind: "a pipe"."""
+    """Report that a file cannot be read safely; the text is the file's kind: "a pipe"."""
 
 
 _KINDS = {
@@ -153,7 +153,7 @@ class Shape(Generic[Document]):
     def __init__(
         self, kind: type[Document], *, extra: Literal["forbid", "ignore"] = "ignore"
     ) -> None:
-        """Defer building the validator: it takes longer than collecting a suite."""
+        """Store the type; the validator is built on first use, because building it is slow."""
         self._kind, self._extra = kind, extra
 
     @cached_property
@@ -187,7 +187,7 @@ class Shape(Generic[Document]):
 
 
 def _failing_fast(schema: Any) -> Any:
-    """Return a schema in which lists stop at their first defect, to bound memory."""
+    """Return a schema whose lists stop at the first defect, to bound the memory for errors."""
     if isinstance(schema, list):
         return [_failing_fast(one) for one in schema]
     if not isinstance(schema, dict):
@@ -219,7 +219,7 @@ def json_of(path: Path | str, title: str, content: bytes, *, repeated_keys: bool
 
 
 def unreadable(content: bytes) -> str:
-    """Return why `read_foreign` would reject these bytes, or ""; check before writing."""
+    """Return why `read_foreign` would reject content that is about to be written, or ""."""
     if len(content) > MAX_FILE_BYTES:
         return f"{len(content):,} bytes; at most {size_in_words(MAX_FILE_BYTES)} can be read"
     try:
@@ -267,7 +267,7 @@ BROKEN_ARCHIVES = (
 
 
 class NumpyArchive:
-    """Arrays of an .npz archive, none of which unpacks to more than `max_bytes`."""
+    """Read arrays of an .npz archive; reject those that unpack to more than `max_bytes`."""
 
     def __init__(self, content: bytes, *, max_bytes: int) -> None:
         """Check the archive; raise one of `BROKEN_ARCHIVES` if it is damaged."""

@@ -55,10 +55,7 @@ ENERGY_PLACES: Places = {
 
 
 def moved(content: Any, places: Places) -> Any:
-    """Return an object with its keys at their new places, anything else unchanged.
-
-    Defects of an untrusted file are kept: the check of its shape reports them.
-    """
+    """Move keys of a JSON object to new places; leave other or invalid content unchanged."""
     if not isinstance(content, dict):
         return content
     present: dict[str, Any] = {}

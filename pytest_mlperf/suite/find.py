@@ -1,4 +1,4 @@
-"""`find` of a scenario: a search for the highest load within latency limits."""
+"""Define the table `find` of a scenario: a search for the highest load within limits."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class FindEntry(BaseModel):
 
     @property
     def in_words(self) -> str:
-        """The conditions as results show them."""
+        """Conditions of the search, as results show them."""
         return " and ".join(one.in_words for one in self.subject_to)
 
     def start_on(self, accelerator: str) -> float | None:

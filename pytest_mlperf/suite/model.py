@@ -1,4 +1,4 @@
-"""Content of a suite file. The published JSON Schema is generated from these types."""
+"""Define the content of a suite file; its published JSON Schema is generated from this."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ EXAMPLES = {"latency_limit": "15ms", "ttft_limit": "2s", "tpot_limit": "200ms"}
 
 
 class Inconsistent(ValueError):
-    """Values that contradict each other; `defects` has their key paths, which pydantic lacks."""
+    """Report values that contradict each other; `defects` has their key paths."""
 
     def __init__(self, defects: list[values.Defect]) -> None:
         super().__init__("; ".join(message for _, message in defects))
@@ -155,7 +155,7 @@ class Suite(Table):
 
     @property
     def scoring_gap(self) -> str:
-        """Message if nothing scores MLPerf's workload or a language model, else ""."""
+        """Message if a workload of MLPerf or a language model has no scorer, else ""."""
         rules = self.rules
         if self.workload.scorer or (rules.scorer if rules else not self.tokens):
             return ""
@@ -169,10 +169,7 @@ class Suite(Table):
 
     @property
     def scorer_gap(self) -> str:
-        """Message if the scorer is not the round's: MLPerf's gate is then undecided. Else "".
-
-        The user's own code may replace the round's scorer.
-        """
+        """Message if the scorer is not the round's, which leaves MLPerf's gate open; or ""."""
         rules, source = self.rules, self.workload.scorer
         if not self.is_mlperf or rules is None or source is None:
             return ""
@@ -187,14 +184,14 @@ class Suite(Table):
 
     @property
     def unofficial(self) -> str:
-        """Reason why MLPerf's workload has no official result, or ""."""
+        """Reason why results of MLPerf's workload with this suite are unofficial, or ""."""
         if self.rules and (gap := self.scoring_gap or self.scorer_gap):
             return NEEDS_ACCURACY + gap
         return self.harness_gap and NEEDS_HARNESS + self.harness_gap
 
     @property
     def gaps(self) -> tuple[str, ...]:
-        """Messages how this suite differs from its MLPerf round, for every result."""
+        """Messages on how this suite deviates from its MLPerf round, for every result."""
         return tuple(filter(None, (self.harness_gap, self.scoring_gap, self.scorer_gap)))
 
     @property
@@ -233,7 +230,7 @@ class Suite(Table):
 
     @property
     def data_gap(self) -> tuple[values.KeyPath, str] | None:
-        """Key and message of a data set of MLPerf that the suite lacks, or None.
+        """Key and message if the suite lacks one of MLPerf's data sets, or None.
 
         A quick suite that uses a part of one data set does not need others.
         """

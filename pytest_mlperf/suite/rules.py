@@ -1,4 +1,4 @@
-"""Check that a suite's engines, data set and scorer are installed and accept its options."""
+"""Check that a suite's extensions are installed and accept its options."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def _engine_defects(
 
 
 def _harness_defects(suite: Suite, entry: tables.EngineEntry, index: int) -> Iterator[Defect]:
-    """Yield the defects of an entry that has a harness of its own."""
+    """Yield the defects of an engine entry whose engine brings its own harness."""
     if not (harness := registry.harness(entry.use)):
         return
     if not tables.title_of(entry) and "client" not in entry.options:
@@ -169,7 +169,7 @@ def _harness_defects(suite: Suite, entry: tables.EngineEntry, index: int) -> Ite
 
 
 def _answer_defects(suite: Suite, entry: tables.EngineEntry, index: int) -> Iterator[Defect]:
-    """Yield a defect if an entry only replays recorded answers, but the suite has no scorer."""
+    """Yield a defect if an engine only replays recorded answers, but no scorer is set."""
     scored = suite.workload.scorer or (suite.rules and suite.rules.scorer)
     if not scored and not registry.is_timed(entry.use):
         yield (
@@ -290,7 +290,7 @@ def _wrong_replicas(accelerator: str, replicas: int) -> str:
 
 
 def _reference_defects(suite: Suite) -> Iterator[Defect]:
-    """Yield reference scores that the scorer, if it declares its metrics, does not have."""
+    """Yield reference scores whose metric the scorer does not have, if it declares metrics."""
     workload, rules = suite.workload, suite.rules
     use = workload.scorer.use if workload.scorer else rules.scorer if rules else ""
     metrics = registry.metrics(use) if use and workload.reference else None
@@ -377,7 +377,7 @@ def _unread(use: str, step: tables.BuildStep, builder: Builder) -> str:
 
 
 def _reads(use: str, builder: Builder, *, stated: bool = False) -> bool:
-    """Return whether an engine's `checkpoints` has the builder's; if unset, `not stated`."""
+    """Return whether an engine reads a builder's checkpoints; if undeclared, `not stated`."""
     formats = registry.class_attribute("engines", use, "checkpoints")
     return not stated if formats is None else builder.precision in formats.get(builder.format, ())
 

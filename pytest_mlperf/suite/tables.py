@@ -1,4 +1,4 @@
-"""Tables of a suite file as immutable values."""
+"""Define the tables of a suite file as immutable values."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ Count = Annotated[StrictInt, Field(gt=0)]
 
 
 def _calibration(value: object) -> object:
-    """Choose the form of `calibration` before validation, for errors about that form only."""
+    """Check for a table with `use` before validation, so that errors are about that form only."""
     if isinstance(value, CalibrationSource) or value is None:
         return value
     if isinstance(value, dict):
@@ -253,21 +253,16 @@ class OnAccelerator(Table):
     )
 
 
-def _words(value: object) -> object:
-    return shlex.split(value) if isinstance(value, str) else value
-
-
-Probe = Annotated[
-    CommandLine,
-    BeforeValidator(_words),
-    WithJsonSchema({"type": ["string", "array"], "items": {"type": "string"}, "minItems": 1}),
-]
+def _command(value: str) -> str:
+    if not shlex.split(value):  # raises ValueError for an open quote
+        raise ValueError('an empty command; write for example "ssh gpu-box python3 -"')
+    return value
 
 
 class ServerEntry(Table):
-    """The hardware behind the `url` of an engine entry, and how to ask for it."""
+    """Sources that identify the hardware of the server at the `url` of an engine entry."""
 
-    probe: Probe | None = Field(
+    probe: Annotated[StrictStr, AfterValidator(_command)] | None = Field(
         default=None,
         description='Command that starts a Python beside the server, "ssh gpu-box python3 -", '
         "or runs pytest-mlperf machine --json there; ends within 10 s; ${VAR} is expanded.",
@@ -385,7 +380,7 @@ class EngineEntry(Table):
 
     @property
     def limit_w(self) -> int | None:
-        """Power limit of this copy [W]; None if there is none, or for the entry as a whole."""
+        """Power limit of this copy of an entry [W]; None if it has none or is the whole entry."""
         return self._limit_w
 
     def limits_on(self, accelerator: str) -> tuple[int, ...]:
@@ -400,10 +395,7 @@ class EngineEntry(Table):
 
     @cached_property
     def _limited(self) -> tuple[EngineEntry, ...]:
-        """Copies, one per power limit; () if there are none.
-
-        The cached value must not contain the entry itself, or entries could not be compared.
-        """
+        """Copies, one per power limit, or (); the entry itself would prevent comparisons."""
         having: dict[int | None, list[str]] = {}
         for accelerator in self.accelerators:
             for watts in self.limits_on(accelerator) or (None,):
@@ -670,7 +662,7 @@ MAX_COMMAND_WORDS = 4
 
 
 class Named(Protocol):
-    """A table of a suite that may name another Python."""
+    """Define a table of a suite that may name another Python."""
 
     @property
     def python(self) -> str | None:
@@ -684,10 +676,7 @@ class Named(Protocol):
 
 
 def title_of(named: Named) -> str:
-    """Return the name of a table's Python in messages; "" if the table has no Python.
-
-    Variables are not expanded, because their values may be secret.
-    """
+    """Return a table's Python for messages, or ""; do not expand variables, perhaps secret."""
     if named.python is not None:
         return f"python {named.python}"
     words = named.command or []

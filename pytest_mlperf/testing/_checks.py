@@ -52,7 +52,7 @@ def demand_error(
 def check_factory(
     group: registry.Group, factory: Callable[..., Any], options: Mapping[str, Any]
 ) -> bool:
-    """Check options and a registered extension's import; return whether it is registered."""
+    """Check options and import of an extension; return whether an entry point registers it."""
     subject = f"{group[:-1]} {name_of(factory)}"
     registry.check_call(subject, factory, options)
     demand_error(
@@ -83,7 +83,7 @@ def check_factory(
 
 
 def python(code: str, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    """Run code in a new Python with the same import path and another hash seed."""
+    """Run code in a new Python process with the same import path and another hash seed."""
     path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
     return subprocess.run(
         [sys.executable, "-c", code, *arguments],

@@ -141,8 +141,8 @@ def test_where_else_it_fell_tells_engine_from_machine() -> None:
                   "something that all of them use",
           ENGINE]),
         ([sibling("bert", "ort", 0.0), sibling("gptj", "ort", 0.02), *OTHERS],
-         [ENGINE, DRIVER, "only this case: 0 of 2 other cases of ort and 0 of 2 cases of other engines "
-          "got worse"]),
+         [ENGINE, DRIVER, "only this case: 0 of 2 other cases of ort and 0 of 2 cases of other "
+          "engines got worse"]),
         # Another machine, too few others, itself, another question, and what was not judged.
         ([sibling("bert", "trt", -0.04, accelerator="L40S")], [ENGINE, DRIVER]),
         ([sibling("dlrm", "trt", -0.04), *OTHERS], [ENGINE, DRIVER]),

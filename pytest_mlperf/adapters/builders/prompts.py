@@ -12,7 +12,7 @@ from pytest_mlperf.adapters.engines.llm.model_folder import load_tokenizer, read
 
 
 def captions(_: Path, dataset: Any, indices: list[int]) -> list[str]:
-    """Return the text of each sample, or its "caption"."""
+    """Return the caption of each sample: its text, or its field "caption"."""
     texts = []
     for index in indices:
         sample = dataset.input(index)

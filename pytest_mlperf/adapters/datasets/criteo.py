@@ -284,7 +284,7 @@ def read_ends(path: Path, rows: int) -> NDArray[np.int64]:
 
 
 class Rows:
-    """Rows of an array on disk.
+    """Read rows of an array on disk.
 
     The file is read, not memory-mapped: a mapping crashes the process if the file is truncated, and
     its pages count as the process's memory.
@@ -311,7 +311,7 @@ class Rows:
 
 
 class Places(NamedTuple):
-    """Paths of the files; `sparse` is an archive, or a folder with 0.npy to 25.npy."""
+    """Hold the files' paths; `sparse` is an archive, or a folder with 0.npy to 25.npy."""
 
     dense: Path
     labels: Path

@@ -116,7 +116,7 @@ class Kits19Options(files.FileOptions):
 
 
 class _Case(NamedTuple):
-    """One patient: a volume of shape (1, depth, height, width), and its labels."""
+    """Locate one patient's volume, shape (1, depth, height, width), and its labels."""
 
     name: str
     image: StoredArray

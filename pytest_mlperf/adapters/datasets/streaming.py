@@ -232,7 +232,7 @@ class StreamingDataset(FileDataset[tuple[int, int, int]]):
 
 
 class Lines:
-    """Lines of a file by their offsets; thread-safe, read and not mapped."""
+    """Read lines of a file by their offsets; thread-safe, without mapping the file."""
 
     def __init__(self, file: Path) -> None:
         if not file.is_file():

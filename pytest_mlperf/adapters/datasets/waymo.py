@@ -55,7 +55,7 @@ class WaymoOptions(FileOptions):
 
 @dataclass(frozen=True, slots=True)
 class DrivenFrame:
-    """Entry of the list for one moment.
+    """Hold the data of one frame, which is an entry of the list.
 
     Attributes:
         name: Name of the pictures, without suffix.

@@ -1,4 +1,4 @@
-"""Define functions that several engines share: weight files, errors, rules of options."""
+"""Define functions that several engines share: weight files, errors, option rules."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAX_INDEX_BYTES = 64 * 2**20
 
 
 def weight_files(folder: Path, *, option: str = "weights") -> list[Path]:
-    """Return a checkpoint's safetensors files; `option` = "dummy" is the advice if none."""
+    """Return a checkpoint's safetensors files; without any, advise `option` = "dummy"."""
     import safetensors
 
     index, single = folder / "model.safetensors.index.json", folder / "model.safetensors"

@@ -21,7 +21,7 @@ MAX_VALUE = 1e9
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Detections:
-    """The detections of all samples, in the order of samples.
+    """Hold the detections of all samples, in the order of samples.
 
     Attributes:
         samples: Position of each detection's sample, shape (detections,).
@@ -36,7 +36,7 @@ class Detections:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Truths:
-    """The annotated boxes of all samples, in the order of samples.
+    """Hold the annotated boxes of all samples, in the order of samples.
 
     Attributes:
         images: Image id of each sample, shape (samples,).
@@ -165,7 +165,7 @@ MAX_AREA_PIXELS = 1e10
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Matched:
-    """The detections of one class, best score first.
+    """Hold the detections of one class, best score first.
 
     Attributes:
         samples: Position of each detection's sample, shape (detections,).

@@ -32,7 +32,7 @@ class MixtralOptions(language.DecoderOptions):
             it; without it MBXP is not scored.
     """
 
-    processes: int | None = 1
+    processes: int | None = None
     run_generated_code: bool = False
 
     def __post_init__(self) -> None:
@@ -58,19 +58,19 @@ class MixtralScorer(language.TextScorer[MixtralOptions]):
     """
 
     metrics = (*ROUGE_METRICS, "gsm8k", "mbxp", "tokens_per_sample")
-    libraries = ("rapidfuzz", "rouge_score")
+    libraries = ("rouge_score",)
 
     name: ClassVar[str] = "mixtral"
     options: ClassVar[type] = MixtralOptions
 
     @staticmethod
     def left_out(options: Mapping[str, Any]) -> dict[str, str]:
-        """Return the metrics that these options leave out, with the option that adds each."""
+        """Return the metrics not computed with these options; values are the option to set."""
         runs = options.get("run_generated_code", False)
         return {} if runs else {"mbxp": "run_generated_code = true"}
 
     def require(self) -> None:
-        """Check the decoder's library, and test the sandbox, before an accuracy run is spent."""
+        """Check the decoder's library, and, if programs are run, that a sandbox works."""
         super().require()
         if self._asked.run_generated_code:
             require_sandbox()

@@ -22,7 +22,7 @@ FORM = "float32 numbers: step, query, predictions, labels, weights, and the numb
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ranked:
-    """Sums over the candidates of one request.
+    """Hold sums over the candidates of one request.
 
     Attributes:
         entropy: Weighted cross entropy of the predictions [bits].

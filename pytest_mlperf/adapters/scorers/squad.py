@@ -100,7 +100,7 @@ REFERENCE_KEYS = {
 
 @dataclass(kw_only=True, slots=True)
 class _BestSpan:
-    """The best span in the features of a question so far.
+    """Hold the best span of a question in those of its features that have been read.
 
     Attributes:
         sample: First feature of the question, which gets the score.

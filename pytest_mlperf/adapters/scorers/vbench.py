@@ -188,7 +188,7 @@ def _scores(results: Mapping[str, Any], names: Sequence[str]) -> Scores:
 
 
 def _share(row: Sequence[float | None], samples: int) -> NDArray[np.float64]:
-    """Return each sample's contribution to a dimension's mean, times the number of samples."""
+    """Return each sample's influence on a dimension's mean, times the number of samples."""
     is_scored = np.array([value is not None for value in row])
     values = np.array([value or 0.0 for value in row])
     if not is_scored.any():

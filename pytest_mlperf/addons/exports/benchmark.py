@@ -26,10 +26,7 @@ def report(session: ReportedSession) -> str:
 
 
 def machine_info(results: Results) -> dict[str, Any]:
-    """Return pytest-benchmark's machine_info if the results were measured on this machine.
-
-    For results of another machine, return the hardware identity by accelerator.
-    """
+    """Return pytest-benchmark's machine_info, or another machine's identity by accelerator."""
     subjects = {
         result.verdict.case.accelerator: result.verdict.subject.identity
         for result in results.cases
@@ -59,7 +56,7 @@ def commit_info(results: Results) -> dict[str, Any]:
 
 
 def _benchmark(result: CaseResult) -> dict[str, Any] | None:
-    """Return the item of `benchmarks` for a result; None for failed and untimed tests."""
+    """Return a result as an item of `benchmarks`; None for a failed test or one without times."""
     timing = None if result.failed else entry(result.verdict)
     if timing is None:
         return None

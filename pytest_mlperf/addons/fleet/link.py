@@ -30,15 +30,15 @@ def installed() -> bool:
 
 
 class HeadLostError(Exception):
-    """The cluster no longer answers."""
+    """Report that the cluster no longer answers."""
 
 
 class RefusedError(Exception):
-    """The cluster could not be reached; the text is its error."""
+    """Report that the cluster could not be reached; the text is the cause."""
 
 
 class ClusterLink:
-    """Connection to a cluster."""
+    """Send commands to a cluster and receive its events, through the process `bridge.py`."""
 
     def __init__(self, address: str, archive: bytes) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="pytest-mlperf-fleet-")
@@ -52,7 +52,7 @@ class ClusterLink:
         self._connected = False
 
     def tell(self, **command: Any) -> None:
-        """Send a command."""
+        """Send a command to `bridge.py`."""
         self._process.tell(json.dumps(command).encode() + b"\n")
 
     def event(self, patience_s: float) -> Event | None:
@@ -90,7 +90,7 @@ CLOSE_SECONDS = 8.0
 
 
 def nodes_of(event: Mapping[str, Any]) -> list[FleetNode]:
-    """Return the nodes of an event."""
+    """Return the nodes that an event "nodes" lists."""
     return with_names(
         [FleetNode(**{**node, "kinds": frozenset(node["kinds"])}) for node in event["nodes"]]
     )

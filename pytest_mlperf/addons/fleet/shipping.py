@@ -23,7 +23,7 @@ LEFT_OUT = frozenset(
 
 
 def files_of(root: Path) -> Iterator[Path]:
-    """Yield the files of a project: those that git would commit, else all but `LEFT_OUT`."""
+    """Yield a project's files that git tracks or would add; without git all but `LEFT_OUT`."""
     listed = git("ls-files", "-z", "--cached", "--others", "--exclude-standard", folder=root)
     if listed is None:
         for folder, folders, names in os.walk(root):
@@ -63,7 +63,7 @@ def pack(root: Path) -> tuple[bytes, str]:
 
 
 def _nameless(member: tarfile.TarInfo) -> tarfile.TarInfo:
-    """Return a member without its owner, so that the digest depends on the content only."""
+    """Return an archive member without owner, so that the digest depends only on the content."""
     member.uid = member.gid = 0
     member.uname = member.gname = ""
     return member

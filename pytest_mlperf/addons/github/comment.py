@@ -30,9 +30,9 @@ FOLDED_OUTCOMES = frozenset({Outcome.OK, Outcome.IMPROVED, Outcome.RECORDED})
 
 
 def report(session: ReportedSession) -> str:
-    """Return a pull request's comment: the verdict, tests that are not ok, the others folded.
+    """Return a pull request's comment: the verdict, tests that need attention, the others folded.
 
-    The comment has at most `COMMENT_LIMIT` bytes; it states the number of rows cut.
+    It has at most `COMMENT_LIMIT` bytes, and states the number of rows left out.
     """
     results = session.results
     loud = [result for result in results.cases if result.verdict.outcome not in FOLDED_OUTCOMES]
@@ -51,10 +51,7 @@ def report(session: ReportedSession) -> str:
 
 
 def own_files(session: ReportedSession) -> list[str]:
-    """Return the files that determine verdicts and differ from the target branch's.
-
-    The comment lists them before the verdict, because such changes can let a test pass.
-    """
+    """Return the files that determine verdicts and differ from the target branch's."""
     branch, listed = session.arguments.get("branch"), session.arguments.get("judged_by")
     paths = _listed_files(listed) if listed else set[str]()
     digests = {item for case in session.results.cases for item in case.rests_on.items()}
@@ -64,7 +61,7 @@ def own_files(session: ReportedSession) -> list[str]:
 
 
 def _differs(branch: Path, path: str, digest: str) -> bool:
-    """Check whether the branch has other content; a path outside the branch always differs."""
+    """Return whether a file differs in the branch; a path outside the branch always does."""
     inside = not Path(path).is_absolute() and ".." not in Path(path).parts
     return not inside or digest_of(branch / path) != digest
 

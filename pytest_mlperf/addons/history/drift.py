@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pytest_mlperf import MlperfError, Outcome, Verdict
+from pytest_mlperf.addons.history.trend import ratio_of
 from pytest_mlperf.bench.policy import rule_for
 from pytest_mlperf.core.numbers import change, interval, limit
 from pytest_mlperf.core.rulings.multiplicity import DROP_OUTCOMES
-from pytest_mlperf.core.trend import TrendPoint, ratio_of
+from pytest_mlperf.core.trend import TrendPoint
 from pytest_mlperf.extension import METRICS, Criterion, MetricVerdict
 from pytest_mlperf.judge.formulas import bound_of, raw
 from pytest_mlperf.judge.rule_r import RuleR
@@ -19,13 +20,13 @@ from pytest_mlperf.judge.rule_r import RuleR
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AcceptedDrop:
-    """Proven drop beyond the limit, since the first comparable accepted baseline.
+    """Hold a proven drop beyond the limit since the first comparable accepted baseline.
 
     Attributes:
         since: Day on which that baseline was accepted.
         baselines: Number of accepted baselines since then.
         change: Relative change from that baseline to this session's runs.
-        low, high: Its interval, by the error guarantees of rule R.
+        low, high: Interval of the change, at the error rates of rule R.
     """
 
     metric: str
@@ -96,10 +97,10 @@ def drift_of(
     since: str,
     rule: RuleR | None = None,
 ) -> Criterion | None:
-    """Return the total loss over accepted baselines as a criterion for a verdict.
+    """Return the sum of changes over accepted baselines as a criterion of a verdict.
 
     `baselines` are those of this machine, oldest first; those before the day `since` are ignored.
-    `rule` is the calibrated one, or None for the default.
+    `rule` is a calibrated rule R; None is the default.
     """
     if verdict.kind not in DROP_OUTCOMES:
         return None

@@ -30,13 +30,13 @@ KEYS = {
 
 
 def parsed_file(path: Path, root: Path) -> argparse.Namespace:
-    """Return the command line that a file stands for.
+    """Return the arguments of `pytest-mlperf judge` that a file defines.
 
     Args:
         root: The project, for baselines outside the folder of the file.
 
     Raises:
-        MlperfError: The file is no TOML, a key or its type is wrong, or a pattern fits no file.
+        MlperfError: The file is not TOML, a key or its type is wrong, or a pattern fits no file.
     """
     content = read_toml(path, TITLE)
     for key, value in content.items():
@@ -105,7 +105,7 @@ class JudgeFile(pytest.File):
 
 
 class JudgeItem(pytest.Item):
-    """Hold the test of one metric at one point."""
+    """Test one metric at one point."""
 
     row: Row
     result: FileComparison
@@ -113,7 +113,7 @@ class JudgeItem(pytest.Item):
     fails: bool
 
     def runtest(self) -> None:
-        """Fail by the outcome of the row; warn about an open verdict."""
+        """Raise JudgedError if the row's outcome fails; warn if it is undecided."""
         cells = report.cells_of(self.row)
         self.user_properties += [(f"mlperf.{name}", text) for name, text in cells.items()]
         if self.fails:
@@ -143,4 +143,4 @@ class JudgeItem(pytest.Item):
 
 
 class JudgedError(Exception):
-    """A row failed."""
+    """Report that the verdict on a metric fails its test."""

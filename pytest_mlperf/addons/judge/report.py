@@ -113,7 +113,7 @@ def cells_of(row: Row) -> dict[str, str]:
 
 
 def changed(row: Row) -> str:
-    """Return the change of a row: in per cent, of a score in its own points."""
+    """Return the change of a row as text: in per cent, for a score in points."""
     assert row.change is not None
     return _points(row.change) if row.absolute else change(row.change)
 

@@ -1,7 +1,7 @@
 """Read the points of a curve from the folder of a run, with the keys of MLCommons' files.
 
 Keys are those that endpoints-submission-cli 1.5.3.0 checks. Files of MLCommons' client are copied;
-files of our own loop carry our name.
+files of this project's own load generator name this project.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def is_run_folder(folder: Path) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """One point of a curve, with the keys of MLCommons' files.
+    """Hold one point of a curve, with the keys of MLCommons' files.
 
     Attributes:
         tokens_per_second: Rate of all requests.
@@ -76,10 +76,7 @@ class Point:
 
 
 def points_of(run: Run, verdict: Verdict, root: Path) -> list[Point]:
-    """Return the points of a run in ascending order.
-
-    Raises MlperfError if its folder, relative to `root`, is missing or changed.
-    """
+    """Return a run's points, ascending; raise MlperfError if its folder is missing or changed."""
     folder = root / run.folder
     subject = verdict.subject
     theirs = subject is not None and subject.identity.get("harness") == MLC_ENDPOINTS

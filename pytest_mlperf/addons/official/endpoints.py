@@ -81,7 +81,7 @@ def _readme(about: About, verdict: Verdict) -> str:
 
 
 def _scored(points: Sequence[Point], about: About) -> dict[str, int]:
-    """Return the point of each region whose scores count: the last one with scores."""
+    """Return by region the concurrency whose scores count: the region's last one with scores."""
     every = [point.concurrency for point in points]
     by_region = {
         region_of(point.concurrency, every, about.highest): point.concurrency
@@ -92,7 +92,7 @@ def _scored(points: Sequence[Point], about: About) -> dict[str, int]:
 
 
 def unused_scores(points: Sequence[Point], about: About) -> list[int]:
-    """Return the points whose scores are left out: the rules take one per region."""
+    """Return the concurrencies whose scores are not used, as the rules take one per region."""
     scored = _scored(points, about).values()
     return [
         p.concurrency for p in points if ACCURACY_FILE in p.files and p.concurrency not in scored
@@ -100,7 +100,7 @@ def unused_scores(points: Sequence[Point], about: About) -> list[int]:
 
 
 def shortfalls(points: Sequence[Point], about: About) -> list[str]:
-    """Return reasons why their checker will refuse a submission; there may be others."""
+    """Return reasons why MLCommons' checker would refuse a submission; there may be more."""
     lacks = uncovered([point.concurrency for point in points], about.highest)
     if unscored := [region for region in SCORED if region not in _scored(points, about)]:
         lacks.append(

@@ -44,18 +44,18 @@ State = Literal["ready", "absent", "missing", "broken"]
 
 @dataclass(frozen=True, kw_only=True)
 class CaseState:
-    """The readiness of one case; "" means not applicable.
+    """Hold whether one case can run, and why not; "" means not applicable.
 
     Attributes:
         case: Its id without the workload.
         state: "absent": no such accelerator; "missing": no model, data or library; "broken":
             damaged baseline or wrong option.
-        performance: Its baseline: "8 runs on 4 days", "none", "other machine" or "damaged".
-        accuracy: Its baseline: "yes", "none" or "damaged"; "-" if nothing is scored.
+        performance: Performance baseline: "8 runs on 4 days", "none", "other machine" or "damaged".
+        accuracy: Accuracy baseline: "yes", "none" or "damaged"; "-" if nothing is scored.
         elsewhere: The other Python that runs it, with versions.
         build: State of the checkpoint that it builds.
         promise: Error guarantee of its performance baseline, or None without one.
-        server: Address of its server, what it runs on, and the source.
+        server: Address and hardware of its server, and the source of this information.
     """
 
     case: str
@@ -72,7 +72,7 @@ class CaseState:
 
 @dataclass(frozen=True, kw_only=True)
 class SuiteState:
-    """The cases of a suite file, or its defect."""
+    """Hold the states of a suite file's cases, or the file's defect."""
 
     path: Path
     workload: str = ""
@@ -83,14 +83,14 @@ class SuiteState:
 
 @dataclass(frozen=True, kw_only=True)
 class Looks:
-    """Import errors of libraries here; cached answers of other Pythons by engine entry."""
+    """Cache import errors of libraries, and answers of other Pythons by engine entry."""
 
     failures: requirements.Failures
     runs_dir: Path
     answers: dict[KeyPath, requirements.OtherPython] = field(default_factory=dict)
 
     def ask(self, planned: Planned, job: Job) -> requirements.OtherPython:
-        """Ask an engine entry's other Python, once for all its cases."""
+        """Check a case in its engine's other Python, once for all cases of the entry."""
         key = (*planned.engine_key, planned.case.accelerator if planned.engine.on else "")
         if key not in self.answers:
             self.answers[key] = requirements.look_there(planned, job, self.runs_dir)
@@ -104,7 +104,7 @@ def suite_state(
     failures: requirements.Failures,
     runs_dir: Path = RUNS_DIR,
 ) -> SuiteState:
-    """Return the readiness of a suite's cases on a machine."""
+    """Return the states of a suite's cases on a machine."""
     try:
         planned = plan_suite(path)
     except SuiteError as error:
@@ -309,7 +309,7 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def on(suites: Sequence[SuiteState], accelerators: Sequence[str]) -> list[SuiteState]:
-    """Return suites with the cases of the given accelerators, or all cases."""
+    """Return the suites reduced to cases of the given accelerators, or with all cases."""
     if not accelerators:
         return list(suites)
     require_accelerators(accelerators, (case.accelerator for case in _cases(suites)))

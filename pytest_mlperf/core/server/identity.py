@@ -1,4 +1,4 @@
-"""Hold the identity of a server: the hardware on which it runs, and who reports it."""
+"""Define the identity of a server: its hardware, and the source that reported it."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _REMARKS = {
 
 @dataclass(frozen=True, kw_only=True)
 class ServerIdentity:
-    """Hold what is known about the hardware of a server.
+    """Describe the hardware of a server on another machine.
 
     Attributes:
-        properties: Properties that must equal a baseline's, with their source.
+        properties: Properties that must equal those of a baseline; one names their source.
         surroundings: Properties outside the identity whose changes are reported.
         facts: Software of the server, for the fingerprint.
         notes: Remarks for each verdict.
@@ -48,12 +48,9 @@ class ServerIdentity:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Remarks for each verdict: the notes, and whether the hardware was verified."""
-        remark = _REMARKS.get(str(self.properties[SOURCE]))
-        return (
-            *filter(None, (remark and remark.format(self.properties["hardware"]),)),
-            *self.notes,
-        )
+        """Remarks for each verdict: whether the hardware was verified, and the notes."""
+        texts = (_REMARKS.get(str(self.properties[SOURCE]), ""), *self.notes)
+        return tuple(t.format(self.properties.get("hardware")) for t in texts if t)
 
     @property
     def in_words(self) -> str:
@@ -61,19 +58,13 @@ class ServerIdentity:
         return f"{self.surroundings['server.hardware']} ({self.properties[SOURCE]})"
 
 
-def is_of_server(identity: Mapping[str, Property]) -> bool:
-    """Return whether an identity is that of a server on another machine."""
-    return SOURCE in identity
-
-
 def doubts(before: ServerIdentity, after: ServerIdentity) -> Iterator[str]:
-    """Yield the reasons why a run between two looks at its server may not be judged."""
+    """Yield why a run between two readings of its server's identity may not be judged."""
     if changed := differences(before.properties, after.properties):
         texts = (f"{one.name} was {one.theirs}, is {one.ours}" for one in changed)
         yield f"the server runs on other hardware than before the run: {'; '.join(texts)}"
     elapsed_s = after.time_s - before.time_s
-    stale = before.joules and before.joules == after.joules and elapsed_s >= MIN_STALE_SECONDS
-    if stale:
+    if before.joules and before.joules == after.joules and elapsed_s >= MIN_STALE_SECONDS:
         yield (
             f"the exporter is stale: no energy counter on its page changed in {elapsed_s:.0f} s; "
             "restart the exporter, because the hardware that it names may be gone"

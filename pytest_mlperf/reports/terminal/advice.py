@@ -62,7 +62,7 @@ def settling(results: Sequence[CaseResult]) -> list[tuple[str, str]]:
 
 
 def in_short(cases: Sequence[str]) -> str:
-    """Return the names of a few cases, or the number of many."""
+    """Return the names of the cases if they are few, else their number."""
     return ", ".join(cases) if len(cases) <= MAX_LISTED_CASES else f"{len(cases)} cases"
 
 
@@ -108,7 +108,7 @@ def lines_of(verdict: Verdict) -> list[str]:
 
 
 def without_file(verdict: Verdict, note: str) -> str:
-    """Return a note in which the baselines folder replaces the path of the baseline file."""
+    """Return a note with the baselines folder in place of the path of the baseline file."""
     file = verdict.baseline.file
     folder = file.partition(f"/{verdict.case.accelerator}/")[0] if file else ""
     return note.replace(file, folder) if file else note
@@ -136,7 +136,16 @@ def accept(result: CaseResult) -> str | None:
     """Return the command that accepts a drop; None without a drop, or if it is unrecordable."""
     if not is_drop(result.verdict) or not may_be_recorded(result):
         return None
+    if _of_session(result):
+        case = shlex.quote(result.verdict.case.id)
+        return f'pytest-mlperf update --write --accept-regression {case} --reason "..."'
     return f"{again(result)} {ACCEPT_OPTIONS}"
+
+
+def _of_session(result: CaseResult) -> bool:
+    """Check whether a verdict is by another build that the session measured itself."""
+    other = result.verdict.interleaved
+    return other is not None and other.replaces_baseline
 
 
 def record(result: CaseResult) -> str | None:
@@ -153,7 +162,7 @@ def commands(result: CaseResult) -> Iterator[tuple[str, str]]:
         yield "reproduce", again(result)
     if command := accept(result):
         yield "accept", command
-    if outcome is Outcome.IMPROVED and may_be_recorded(result):
+    if outcome is Outcome.IMPROVED and may_be_recorded(result) and not _of_session(result):
         yield "keep", f"{again(result)} {REPLACE_OPTIONS}"
     if command := record(result):
         yield "record", command

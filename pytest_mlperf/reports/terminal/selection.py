@@ -71,6 +71,10 @@ def plan(
             f"needed; {on_top}",
             width,
         ),
+        *fold(
+            f"with --mlperf-against, which measures another build too, about {duration(2 * usual)}",
+            width,
+        ),
     ]
 
 
@@ -110,7 +114,7 @@ def notices(
 
 
 def skips(reasons: Mapping[str, int], width: int) -> list[str]:
-    """Return reasons for skipped tests: a session without measurements must not look passed."""
+    """Return the number of skipped tests for each reason, as lines."""
     return [
         line
         for reason, count in reasons.items()
@@ -148,7 +152,7 @@ def whole_plan(
 def more(
     planned: Sequence[Testable], *, max_runs: int, warmup: str = "auto", confirm: str = "auto"
 ) -> list[str]:
-    """Return sentences on warm-ups and extra runs that come on top of a plan."""
+    """Return sentences on warm-ups and extra runs, which a plan's times do not include."""
     pairs = [(one.a, one.b) if isinstance(one, PlannedPair) else (one,) for one in planned]
     cases = [case for pair in pairs for case in pair]
     first = {

@@ -86,10 +86,7 @@ NOT_COMPARED = (
 def failure(
     verdict: Verdict, result: CaseResult, width: int, likely_causes: Sequence[Cause] = ()
 ) -> str:
-    """Return the message of a failed test: verdict, command, likely cause, then the evidence.
-
-    Prose is wrapped; paths and commands are not.
-    """
+    """Return the message of a failed test: verdict, command, likely cause, then the evidence."""
     lines = fold(first_line(verdict), width, rest="  ")
     if result.suite != IMPORTED:
         lines.append(line("reproduce", again(result)))
@@ -114,7 +111,7 @@ def failure(
 
 
 def failure_message(results: Results, columns: int) -> Callable[[CaseResult], str]:
-    """Return a function that formats the failure message of a session's test, as pytest did."""
+    """Return a function that formats a test's failure message as in the pytest session."""
     verdicts = Siblings(result.verdict for result in results.cases)
     return lambda r: failure(r.verdict, r, columns, causes(r.verdict, None, verdicts))
 
@@ -165,7 +162,9 @@ def _changed(verdict: Verdict, likely_causes: Sequence[Cause]) -> list[str]:
 
 
 def _rule(verdict: Verdict, judged: MetricVerdict, *, together: bool) -> str:
-    """Return the run counts of a verdict, and its error guarantee."""
+    """Return text on the run counts of a verdict and its error guarantee."""
+    if verdict.interleaved and verdict.interleaved.replaces_baseline:
+        return PROMISE
     counts = f"{plural(judged.runs, 'run')} now, {judged.baseline.runs} in the baseline"
     promise = verdict.baseline.guarantee
     if promise is not None:
@@ -287,7 +286,7 @@ def _listed(results: Results) -> tuple[dict[str, list[CaseResult]], Counter[str]
 
 
 def _facts(tests: Sequence[CaseResult]) -> Iterator[str]:
-    """Yield the facts of a case; those on its runs are from its test with the most runs."""
+    """Yield the facts of a case; facts on runs are from the test with the most runs."""
     fullest = max(tests, key=lambda one: (len(one.verdict.runs), one.verdict.kind != Kind.ACCURACY))
     yield from declared(tests[-1]).values()
     yield from filter(None, (gate(one.verdict) for one in tests))

@@ -98,7 +98,7 @@ class Memory:
     def __init__(
         self, builds: Path | None, about: Mapping[str, Any], files: Sequence[Path]
     ) -> None:
-        """Stat the files without reading them; `builds` is the cache's folder, or None."""
+        """Read size and times of files; `builds` is the cache's folder, None to cache nothing."""
         self._file: Path | None = None
         looked = list(_looks(files))
         newest = max((look[-1] for look in looked), default=0)

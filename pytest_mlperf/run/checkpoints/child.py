@@ -48,7 +48,7 @@ def main(file: str) -> None:
 
 
 def about(spec: dict[str, Any], _: Any) -> dict[str, Any]:
-    """Return a builder's library versions and code digest; import only the builder's module."""
+    """Return a builder's library versions and code digest; import only its module."""
     import hashlib
     from importlib import metadata
 
@@ -73,7 +73,7 @@ def about(spec: dict[str, Any], _: Any) -> dict[str, Any]:
 
 
 def code_of(module: str) -> list[Path]:
-    """Return the files of a builder's module, and of its package's other modules."""
+    """Return the file of a builder's module, and those of its package's other modules."""
     file = sys.modules[module].__file__
     if file is None:
         return []

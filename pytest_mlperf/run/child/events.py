@@ -1,9 +1,9 @@
-"""Read the events of a child process, and reject everything else that it sends.
+"""Read the events of a child process; reject any other data that it sends.
 
 A worker shares its process with an engine and its libraries, whose output is untrusted: endless
-bytes, JSON that is no event, or an event with other fields. Checking it here lets callers rely on
-the fields of an event. Workers in other Pythons must not import this module, as they lack what it
-needs.
+bytes, JSON other than events, or an event with other fields. Checks here let callers rely on the
+fields of an event. Workers in other Pythons must not import this module, which needs libraries that
+those may lack.
 """
 
 from __future__ import annotations
@@ -213,7 +213,7 @@ ANY_TIME = {"progress", "error"}
 
 
 class NoEventError(ValueError):
-    """A line that is not an event; the message gives the reason."""
+    """Report that a line is not an event, and why."""
 
 
 @dataclass

@@ -19,7 +19,7 @@ from pytest_mlperf.core.errors import SuiteError
 from pytest_mlperf.run.figures import Figures, Findings
 from pytest_mlperf.run.logs import TimedLog
 from pytest_mlperf.run.power.figures import findings_of
-from pytest_mlperf.run.scraping import MetricsPage, PageError, Scraper
+from pytest_mlperf.run.scraping import PageError, Scraper, read_page
 from pytest_mlperf.run.server_hardware import ProbePage
 
 POLL_SECONDS = 0.5
@@ -27,7 +27,7 @@ POLL_SECONDS = 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class Exporter:
-    """DCGM exporter of a server's GPUs, or a probe beside the server.
+    """Describe a DCGM exporter of a server's GPUs, or a probe on the server's machine.
 
     Attributes:
         url: Address of its page, "http://gpu-box:9400/metrics".
@@ -44,7 +44,7 @@ class Exporter:
 
 @dataclass(kw_only=True)
 class ExporterLog:
-    """Readings of an exporter during a run.
+    """Hold the readings of an exporter during a run.
 
     Attributes:
         failures: Errors of failed readings.
@@ -60,19 +60,16 @@ class ExporterLog:
 
 @functools.lru_cache
 def find_exporter(url: str, chosen: tuple[str, ...] = ()) -> Exporter:
-    """Return an exporter, read once per session; raise SuiteError if it lacks these GPUs."""
+    """Read an exporter's page, once per session; raise SuiteError if it lacks the chosen GPUs."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise SuiteError(f'{url!r} is not an address such as "http://gpu-box:9400/metrics"')
-    page = MetricsPage(url)
     try:
-        content = page.read()
+        content = read_page(url)
     except PageError as error:
         raise SuiteError(
             f"{error}; start the DCGM exporter first, or correct the address"
         ) from None
-    finally:
-        page.close()
     if not (page_gpus := read_exporter(content)):
         raise SuiteError(
             f"{url} shows no GPU's {ENERGY_METRIC}: it is not the page of a DCGM exporter"
@@ -105,7 +102,7 @@ def watched_exporter(exporter: Exporter) -> Iterator[ExporterLog]:
 def exported(
     figures: Figures, log: ExporterLog, timed: TimedLog, *, expected: int | None
 ) -> Findings:
-    """Return energy, and samples and tokens per joule, for `expected` GPUs if known."""
+    """Return a run's energy by an exporter, and samples and tokens per joule."""
     begin_s, end_s = timed.window_s
     failure = log.failures[-1] if log.failures else ""
     looks = log.looks

@@ -1,4 +1,4 @@
-"""Issue requests at a rate, or at a trace's times, whatever the server does."""
+"""Issue requests at a rate or at recorded times, however slowly the server answers."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def window(settings: LoadGenSettings, rate: float, draw: random.Random) -> list[
 
 
 def recorded(dataset: Dataset, settings: LoadGenSettings) -> Sequence[float]:
-    """Return a trace's arrival times from its first [s], up to the end of all windows.
+    """Return a trace's arrival times relative to the first [s], up to the end of all windows.
 
     Raises RunError if the data set is not a trace, or ends before a window begins.
     """
@@ -133,7 +133,7 @@ class OpenLoop(Loop):
         return lead_arrivals, counted, late_arrivals, lasts_s
 
     def _drawn(self, draw: random.Random) -> Iterator[int]:
-        """Yield samples as independent requests, even those of conversations."""
+        """Yield samples at random, as independent requests even if they are turns."""
         while True:
             yield draw.choice(self._asked.indices)
 

@@ -1,4 +1,4 @@
-"""Check data sets and stage times in the worker, and accept plain lists as data sets."""
+"""Check data sets and stage times in the worker; convert lists to data sets."""
 
 from __future__ import annotations
 

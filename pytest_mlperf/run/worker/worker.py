@@ -1,4 +1,4 @@
-"""Run the worker process: load one engine, and run LoadGen on it until told to stop.
+"""Run the worker process: load one engine, and run LoadGen on it until a command ends it.
 
 Run it as `python -m pytest_mlperf.run.worker.worker SPEC.json --events FD`. Commands arrive on
 stdin, which is empty for the engine; events leave on FD; stdout and stderr are the engine's log:
@@ -94,7 +94,7 @@ HEADROOM_SHARE = 0.8
 
 
 class Driver:
-    """Submit samples as a scenario does, and wait until they are done."""
+    """Submit samples in the sizes of a scenario, and wait until they are done."""
 
     def __init__(self, engine: Engine, indices: Sequence[int], fail: Fail) -> None:
         self.sink = CountingSink(fail)
@@ -104,7 +104,7 @@ class Driver:
         self._next_id = 1
 
     def submit(self, samples: int) -> float:
-        """Submit one list of samples, and return the seconds until all are done."""
+        """Submit one list of samples; return the time until all are done [s]."""
         ids = list(range(self._next_id, self._next_id + samples))
         indices = list(islice(self._indices, samples))
         self._next_id += samples
@@ -160,9 +160,9 @@ def warm_up(
 def full_rate(
     driver: Driver, reached: float, enough: float, settings: LoadGenSettings, most: int
 ) -> float:
-    """Measure samples/s again with more time or larger lists, if the warm-up was slow.
+    """Measure samples/s again, longer or with larger lists, if the warm-up was slow.
 
-    `reached` is the warm-up's rate; the search stops at `enough` [samples/s]. Lists of Offline and
+    `reached` is the warm-up's rate. The search stops at `enough` [samples/s]. Lists of Offline and
     Server double up to `most` samples.
     """
     samples, begun_s, longest_s = query_size(settings), perf_counter(), longest_warmup_s(settings)
@@ -269,7 +269,7 @@ class EngineWorker:
             self._engine.__exit__(None, None, None)
 
     def _fail_engine(self, error: BaseException) -> NoReturn:
-        """End the run with the engine's error, and name the point of a curve."""
+        """End the run with an error of the engine, naming the point of a curve."""
         sink = self._sink
         if isinstance(sink, SlotSink) and sink.point and isinstance(error, RunError):
             error = RunError(error.layer, f"at {sink.point:,}: {error}", error.log)
@@ -524,7 +524,7 @@ class EngineWorker:
             self._reporter.fail("engine", RunError("engine", f"{texts[0]}{more}"))
 
     def _thread_died(self, hook_arguments: threading.ExceptHookArgs) -> None:
-        """End the run if a thread dies with open samples, which no other thread would complete."""
+        """End the run if a thread dies with open samples, which would never complete."""
         error = hook_arguments.exc_value
         if error is None:
             error = RunError("engine", f"a thread ended with {hook_arguments.exc_type.__name__}")
@@ -643,7 +643,7 @@ def build(kind: str, factory: Factory, **arguments: Any) -> Any:
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Serve the engine of a spec file until told to stop."""
+    """Serve the engine of a spec file until a command or the end of stdin ends it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("spec", type=Path, help="file with a WorkerSpec as JSON")
     parser.add_argument("--events", type=int, required=True, help="descriptor to write events to")

@@ -22,11 +22,11 @@ Row = Sequence[Any]
 
 
 class StoreError(MlperfError):
-    """The store cannot be used now; no verdict depends on it."""
+    """Report that the results database cannot be used now; no verdict depends on it."""
 
 
 class Backend(Protocol):
-    """Connection; a statement outside of `transaction` commits by itself."""
+    """Define a database connection; a statement outside of `transaction` commits by itself."""
 
     words: Mapping[str, str]
     """Values of the placeholders of the schema."""
@@ -57,16 +57,13 @@ USUAL = "sqlite"
 
 
 def store_of(options: Mapping[str, Any]) -> str:
-    """Return the URL of the store that a session's options name, or ""."""
+    """Return the URL of the database that a session's options name, or ""."""
     url = str(options.get("store") or "")
     return str(options["runs_dir"] / "results.db") if url == USUAL else url
 
 
 def store_setting(text: str) -> str | Path:
-    """Parse the store option: `USUAL`, a URL, or a Path if it is a SQLite file.
-
-    Raises StoreError for a URL of another kind of database.
-    """
+    """Parse the store option (`USUAL`, URL or Path of a SQLite file); StoreError for others."""
     if text == USUAL:
         return text
     require_url(text)

@@ -45,7 +45,7 @@ AXES_LIMIT = 32
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoredArray:
-    """Location and layout of an array in a file.
+    """Describe the location and layout of an array in a file.
 
     Attributes:
         name: Name of the array in messages.

@@ -70,7 +70,7 @@ def _eight_bit(opened: Image.Image, image: Image.Image) -> Image.Image:
 def neighbours(
     old: int, new: int, *, single: bool = False
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
-    """Return the old pixels before and after each new pixel's centre, and the second's weight.
+    """Return the old pixels around each new pixel's centre, and the weight of the second.
 
     At borders both are the same pixel. `single` rounds positions to float32, as OpenCV does for
     uint8.
@@ -135,7 +135,7 @@ PICTURE_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 
 
 def check_encoded(content: bytes) -> str | None:
-    """Return the defect of an encoded picture's header, or None; decode no pixels."""
+    """Return the defect of an encoded picture's header, as text, or None; decode no pixels."""
     require_pillow()
     from PIL import Image, UnidentifiedImageError
 
@@ -189,7 +189,7 @@ def _inspect_all(folder: Path, names: Sequence[str]) -> Iterator[tuple[int, int]
 
 
 def _inspect(path: Path) -> tuple[int, int] | str:
-    """Return an image's width and height, or its defect."""
+    """Return an image's width and height, or a text about its defect."""
     from PIL import Image, UnidentifiedImageError
 
     try:

@@ -137,7 +137,7 @@ def _named(item: Any) -> str:
 
 
 class PickledFrame:
-    """DataFrame in a pickle of pandas."""
+    """Read columns from a pickled DataFrame of pandas."""
 
     def __init__(self, file: BufferedIOBase, *, max_bytes: int) -> None:
         tree = parse(file, PICKLE_NAMES, max_bytes=max_bytes)

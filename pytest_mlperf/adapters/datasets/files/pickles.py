@@ -6,7 +6,7 @@ file can waste memory and time, no more.
 The real classes of NumPy and pandas, and the unpickler in C, trust the file: `numpy.dtype`, which
 every array needs, takes flags that make NumPy read bytes as addresses; Arrow reads up to any stated
 end of a text; a key of 100,000 nested tuples crashes the process.
-tests/adapters/datasets/test_frames.py has an example of each attack.
+tests/adapters/datasets/test_frames.py has an example of each.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """Name of a class or function in the pickle, without its module; it is not imported."""
+    """Hold the name of a class or function in the pickle, without its module."""
 
     name: str
 
 
 @dataclass(slots=True, eq=False)
 class PickledObject:
-    """An object that the pickle would construct by a call, and its state."""
+    """Hold an object that the pickle would construct by a call: name, arguments and state."""
 
     name: str
     args: tuple[Any, ...]
@@ -40,14 +40,14 @@ class PickledObject:
 
 
 class Place(NamedTuple):
-    """Offset and size, in bytes, of a byte string in the file that was not read."""
+    """Locate a byte string in the file that was not read: offset and size [bytes]."""
 
     offset: int
     size: int
 
 
 class PickleError(Exception):
-    """The pickle is damaged or has unsupported content; the message says which."""
+    """Report that the pickle is damaged or has unsupported content."""
 
 
 def parse(file: BufferedIOBase, names: Container[tuple[str, str]], *, max_bytes: int) -> Any:
@@ -86,7 +86,7 @@ _DAMAGED = (*(AttributeError, IndexError, KeyError, TypeError, ValueError), pick
 
 
 class _Window:
-    """Buffer around the position in a file: a large pickle is never in memory as a whole."""
+    """Buffer a part of a file around the read position, as a pickle may be large."""
 
     def __init__(self, file: BufferedIOBase, max_bytes: int) -> None:
         self._file = file
@@ -142,7 +142,7 @@ class _Window:
 
 
 class _SparseWindow(_Window):
-    """Window that seeks past long byte strings instead of reading them."""
+    """Seek past long byte strings instead of reading them."""
 
     def __init__(self, file: BufferedIOBase, max_bytes: int) -> None:
         super().__init__(file, max_bytes)
@@ -197,10 +197,10 @@ def _refuse(code: int, unpickler: _Unpickler) -> None:
 
 
 class _Unpickler(pickle._Unpickler):
-    """Python's unpickler without its harmful opcodes.
+    """Unpickle by Python's own implementation, but without its harmful opcodes.
 
-    It is the implementation in Python, not in C: its memo is a dictionary, which no index makes
-    large, and its opcodes are a table.
+    This is the implementation in Python, not in C: its memo is a dictionary, which a large index
+    does not enlarge, and its opcodes are a table.
     """
 
     stack: list[Any]
@@ -281,7 +281,7 @@ class _Unpickler(pickle._Unpickler):
 
 
 class _Outliner(_Unpickler):
-    """Unpickler that skips byte strings."""
+    """Unpickle without reading byte strings."""
 
     window: _SparseWindow
 

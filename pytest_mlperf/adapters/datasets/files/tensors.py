@@ -1,7 +1,7 @@
 """Read a tensor of whole numbers that torch.save wrote, without torch or executing code.
 
-The file is a zip: a pickle has the layout of a tensor, another member its bytes. The pickle may
-only have the names of a plain int64 tensor, which map to inert objects here.
+The file is a zip archive with a pickle of the tensor's layout, and a member with its bytes. The
+pickle may only refer to the classes of a plain int64 tensor, which inert objects replace.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PICKLE_GLOBALS: dict[tuple[str, str], Any] = {
 
 
 class TensorUnpickler(pickle.Unpickler):
-    """Unpickle the layout of a tensor; refuse every other name."""
+    """Unpickle the layout of a tensor; reject all other classes and functions."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in PICKLE_GLOBALS:

@@ -40,7 +40,7 @@ COMMON_WORDS = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lengths:
-    """Distribution of lengths in tokens: normal and cut at `TAIL`, uniform, or constant.
+    """Define a distribution of lengths [tokens]: normal and cut at `TAIL`, uniform, or constant.
 
     Attributes:
         low, high: Bounds of the lengths.
@@ -92,7 +92,7 @@ def _is_number(value: object) -> bool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shared:
-    """Shared prefixes: a `share` of prompts begins with one of `prefixes` texts of `tokens`."""
+    """Let a `share` of the prompts begin with one of `prefixes` texts of `tokens` tokens."""
 
     prefixes: int
     tokens: int
@@ -117,7 +117,7 @@ class Shared:
 
 @dataclass(frozen=True, kw_only=True)
 class MadeUp:
-    """Synthetic prompts and lengths by index; every index has its own random generator.
+    """Generate prompts and answer lengths by index; each index has its own random generator.
 
     Attributes:
         tokenizer: Folder of the model's tokenizer; None counts a word as a token.

@@ -29,7 +29,7 @@ MIN_ANSWER_TOKENS = 2
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
-    """Arrival on the trace's clock [s], lengths in tokens, and ids of the prompt's blocks."""
+    """Hold a request's arrival on the trace's clock [s], lengths [tokens], and block ids."""
 
     at_s: float
     input: int
@@ -39,7 +39,7 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True)
 class Replayed(_synthetic.MadeUp):
-    """Synthetic prompts with the lengths of a trace; blocks with equal ids have equal text."""
+    """Generate prompts with a trace's lengths; blocks with equal ids have equal text."""
 
     requests: Sequence[Request]
     input: _synthetic.Lengths = ANY_LENGTHS

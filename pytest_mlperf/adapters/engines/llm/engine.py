@@ -68,7 +68,7 @@ class LibraryOptions(TextOptions):
 
     @property
     def whole(self) -> tuple[str, str] | None:
-        """The option that takes whole answers, and its value; None if tokens may be streamed."""
+        """Option that requests whole answers, and its value; None if tokens may be streamed."""
         return ("stream", "false") if self.stream is False else None
 
     def streams(self, sink: Sink) -> bool:
@@ -76,7 +76,7 @@ class LibraryOptions(TextOptions):
         return sink.needs_first_tokens if self.stream is None else self.stream and sink.times_tokens
 
     def check(self, precision: str) -> None:
-        """Raise for options that the library would refuse only after a long load."""
+        """Raise for options that the library would reject only after a long load."""
         require_options(f"engine {self.engine}", self._rules(precision))
         for name in getattr(self, self.table):
             if name in self.reserved:
@@ -100,7 +100,7 @@ class LibraryOptions(TextOptions):
 
 
 class LibraryEngine(Engine):
-    """Base class of these engines; `_open` of a subclass sets `_task` and `_put`."""
+    """Provide the base class of these engines; `_open` of a subclass sets `_task` and `_put`."""
 
     library: ClassVar[str]
     options: ClassVar[type[LibraryOptions]]
@@ -221,7 +221,7 @@ class LibraryEngine(Engine):
 
 @dataclass(kw_only=True, slots=True)
 class GenerateTask:
-    """Make a library's prompts, check its answers, and report them."""
+    """Prepare prompts for a library; check its answers, and report them."""
 
     library: str
     prompts: TokenPrompts
@@ -276,7 +276,7 @@ MAX_GAP_SECONDS = 20e-3
 
 
 class StampGaps:
-    """Measure the delay from a library's stamp of a token until this process has the token."""
+    """Measure how late this process gets a token after the library's stamp of the token."""
 
     def __init__(self, engine: str, library: str) -> None:
         self._engine = engine

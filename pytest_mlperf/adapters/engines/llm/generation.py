@@ -1,4 +1,4 @@
-"""Define how text is generated: prompts as token ids, lengths, and checks of finished answers."""
+"""Define prompts as token ids, answer lengths, and checks of finished answers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Chats(Protocol):
-    """Make token ids of chats, and keep each chat's other data until it is forgotten."""
+    """Convert chats to token ids; keep each chat's other data until it is forgotten."""
 
     def tokens(self, index: int, request: Mapping[str, Any]) -> list[int]: ...
 
@@ -32,7 +32,7 @@ class Chats(Protocol):
 
 @dataclass(kw_only=True, slots=True)
 class TokenPrompts:
-    """The token ids of loaded samples by index, and the limits that they must fit.
+    """Hold the token ids of loaded samples by index, and the limits that they must fit.
 
     Attributes:
         tokenizer: Tokenizer of texts; None if the data set has token ids.
@@ -231,7 +231,7 @@ class TextOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Generation(TextOptions):
-    """Settings of generation: greedy, beam search, or sampling.
+    """Define how text is generated: greedily, by beam search, or by sampling.
 
     Attributes:
         num_beams: Number of beams; 1 is greedy.
@@ -324,7 +324,7 @@ class Generation(TextOptions):
         }
 
     def packed(self, ids: Sequence[int], finish: str | None) -> bytes:
-        """Return an answer with its end token as int64; `finish` is "length" if it was cut."""
+        """Return an answer as int64 with its end token; `finish` "length" means it was cut."""
         if self.ends and finish != "length" and (not ids or ids[-1] not in self.ends):
             ids = [*ids, self.ends[0]]
         return packed(ids)
@@ -367,7 +367,7 @@ MAX_LOGPROB = 1e-3
 
 
 def refuse_times(generation: Generation, engine: str, sink: Sink) -> None:
-    """Raise if tokens are to be timed, but prompts are only evaluated."""
+    """Raise if tokens are to be timed although prompts are only evaluated."""
     if generation.prompt_logprobs and sink.times_tokens:
         raise SuiteError(
             f"engine {engine}: prompt_logprobs = true generates no tokens that could be timed; set "
@@ -381,7 +381,7 @@ def _in_words(value: float | None) -> str:
 
 
 class EndWatch:
-    """Raise if each of the first samples is cut instead of ending by itself; thread-safe."""
+    """Raise if each of the first samples reaches its length limit; thread-safe."""
 
     def __init__(self, generation: Generation, *, watching: bool, check: str) -> None:
         self._most = generation.max_new_tokens
@@ -396,7 +396,7 @@ class EndWatch:
         self._watched = min(MAX_ENDLESS_SAMPLES, samples)
 
     def note(self, ended: Iterable[bool]) -> None:
-        """Note whether samples ended before they were cut; one that did is enough."""
+        """Record which samples ended by themselves; one is enough."""
         if not self._watching:
             return
         with self._lock:
@@ -414,7 +414,7 @@ class EndWatch:
 
 
 class Answers:
-    """Report finished samples; thread-safe."""
+    """Report finished samples to LoadGen's sink; thread-safe."""
 
     def __init__(
         self,

@@ -28,7 +28,7 @@ def has_chats(dataset: Dataset) -> bool:
 
 @dataclass(kw_only=True, slots=True)
 class PictureChats:
-    """Chats with one user message each, as one model takes them.
+    """Convert chats with one user message to a model's token ids.
 
     Attributes:
         tokenizer: The model's tokenizer, with its chat template.

@@ -1,4 +1,4 @@
-"""Turn chats with tools into token ids, and extract calls from the answers."""
+"""Convert chats with tools to token ids, and extract calls from the answers."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def offers_tools(dataset: Dataset) -> bool:
 
 
 class Offered(NamedTuple):
-    """Facts of a chat that are needed to read its answer.
+    """Hold facts of a chat that are needed to read its answer.
 
     Attributes:
         schemas: JSON schemas of each function's parameters by their names; empty without tools.
@@ -213,7 +213,7 @@ def _template(folder: Path, tokenizer: Any) -> str:
 
 
 def without_thought(text: str, *, is_thinking: bool) -> str:
-    """Return an answer's text after its thought; "" if the thought did not end."""
+    """Return an answer's text after its reasoning; "" if the reasoning did not end."""
     _, end, answer = text.partition(THOUGHT_END)
     if end:
         return answer.lstrip("\n")
@@ -323,7 +323,7 @@ def _number(text: str, *, whole: bool) -> Any:
 
 
 def _literal(text: str) -> Any:
-    """Return a list or a table in Python's syntax, without running code."""
+    """Return a list or dict in Python's syntax, or the text; run no code."""
     if len(text) > MAX_LITERAL_CHARACTERS:
         return text
     try:

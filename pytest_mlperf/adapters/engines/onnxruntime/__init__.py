@@ -32,7 +32,7 @@ FLATBUFFER = b"ORTM"
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """An operator: its name, its inputs, and its attributes that are whole numbers."""
+    """Hold an operator's name, inputs, and attributes that are whole numbers."""
 
     kind: str
     inputs: tuple[str, ...]
@@ -41,7 +41,7 @@ class Node:
 
 @dataclass(slots=True)
 class Contents:
-    """Operators and weights of a file, including those of subgraphs and functions.
+    """Hold the operators and weights of a file, including those of subgraphs and functions.
 
     Nodes of a subgraph come before the node that contains it. Types are ONNX's numbers.
 
@@ -144,7 +144,7 @@ QUANTISED_OPERATORS = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Kinds:
-    """Count of quantised operators by type, and the type of most other weights."""
+    """Count quantised operators by type, and hold the type of most other weights."""
 
     quantised: Mapping[str, Counter[str]]
     weights: str | None
@@ -369,7 +369,7 @@ class OnnxRuntimeEngine(TaskEngine):
 
 
 def digests(model: Path, contents: Contents | None) -> Mapping[str, str]:
-    """Return 16 hex digits of the SHA-256 of a model file, and apart, of its weight files."""
+    """Return 16 hex digits of the SHA-256 of a model file, and of its weight files together."""
     digest = {"weights_sha256": sha256([model])[:16]}  # all that older baselines have
     external = [model.parent / name for name in sorted(contents.external)] if contents else []
     if present := [file for file in external if file.is_file()]:

@@ -88,7 +88,7 @@ class TensorRtOptions(TaskOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class TensorRtPlan(TensorRtOptions):
-    """Options and precision, checked, and as options of the provider."""
+    """Check options and precision of TensorRT, and convert them to options of the provider."""
 
     precision: str
 
@@ -160,7 +160,7 @@ class TensorRtPlan(TensorRtOptions):
         return str(Path(self.engine_cache) / hashlib.sha256(text.encode()).hexdigest()[:12])
 
     def lacks(self, inputs: Sequence[Tensor], batch_size: int) -> str:
-        """Return the error in the shapes for a model; "" if there is none."""
+        """Return the shapes that the options lack for a model, as text; "" if none."""
         profile = self._profile()
         named = profile.get("min", {})
         for tensor in inputs:
@@ -250,7 +250,7 @@ class TensorRtPlan(TensorRtOptions):
 
 
 def _example(tensor: Tensor, batch_size: int) -> str:
-    """Return options for an input whose batch varies, with "…" for other variable lengths."""
+    """Return example options for an input with a variable batch; "…" for other unknown lengths."""
 
     def shape(batch: int) -> str:
         lengths = (
@@ -342,7 +342,7 @@ class TensorRtEngine(OnnxRuntimeEngine):
         return {**super().describe(), "placement": self._placed}
 
     def _check_quantised(self) -> None:
-        """Refuse int8 for a file without ranges, which TensorRT needs for rounding."""
+        """Raise RunError if precision is int8 but the file has no int8 operators with ranges."""
         if self._asked.precision != "int8" or self._asked.calibration_table is not None:
             return
         try:

@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 from pytest_mlperf import Dataset, EnvironmentFault, MlperfError, SuiteError
 from pytest_mlperf.adapters.engines import engine_error, refused_sample, require_module
 from pytest_mlperf.adapters.engines.openai import OpenAiEngine, OpenAiOptions
+from pytest_mlperf.adapters.engines.openai._address import Address, Secrets
 from pytest_mlperf.adapters.engines.serving import UNKNOWN_END, ServerProcess, last_lines
 from pytest_mlperf.extension import (
     END_EVENT,
@@ -102,7 +103,7 @@ class EndpointsOptions(OpenAiOptions):
     whole_passes: bool = False
 
     def _check_count(self) -> None:
-        """Allow a tokenizer with any count, because the client needs one."""
+        """Do nothing: the client needs a tokenizer for any way of counting."""
 
     def check(self) -> None:
         super().check()
@@ -112,6 +113,8 @@ class EndpointsOptions(OpenAiOptions):
             "temperature": self.is_drawn,
             'count_tokens = "reference"': self.count_tokens == "reference",
             "session_header": self.session_header,
+            "headers_env": self.headers_env,
+            "url": self.url is not None and not _is_plain(Address.of(self.url, self.api)),
             "clients": self.processes > 1,
             "min_new_tokens": self.min_new_tokens != 1 and self.api == "chat",
         }
@@ -152,7 +155,7 @@ class EndpointsOptions(OpenAiOptions):
 
 
 class EndpointsEngine(OpenAiEngine):
-    """A server that MLCommons' client measures; warmed up and asked for accuracy by ours."""
+    """Measure a server with MLCommons' client; our client does warm-up and accuracy."""
 
     harness: ClassVar[str] = MLC_ENDPOINTS
     options: ClassVar[type[OpenAiOptions]] = EndpointsOptions
@@ -216,9 +219,9 @@ class EndpointsEngine(OpenAiEngine):
     ) -> None:
         """Have the client keep `concurrency` requests in flight, with its result in a new folder.
 
-        Its configuration, log and prompts are next to that. `alive` is called on progress. With
-        `scored` it also scores the suite's accuracy data sets. Raises RunError if it fails or takes
-        too long, after ending it.
+        Its configuration, log and prompts are next to that folder. `alive` is called on progress.
+        With `scored` it also scores the suite's accuracy data sets. Raises RunError if it fails or
+        takes too long, after ending it.
         """
         if settings.tokens and not self._tokenizer_name:
             raise engine_error(
@@ -317,7 +320,7 @@ class EndpointsEngine(OpenAiEngine):
     def _configuration(
         self, concurrency: int, settings: LoadGenSettings, prompts: Path
     ) -> dict[str, Any]:
-        """Return the client's configuration of a point, without its end and result folder."""
+        """Return the client's configuration of a point, without its duration and output folder."""
         options, wait_s = self._ours, self._options.request_timeout
         minimum = {} if options.api == "chat" else {"min_new_tokens": options.min_new_tokens}
         seeded = {} if settings.seeds.model is None else {"seed": settings.seeds.model}
@@ -372,7 +375,7 @@ class EndpointsEngine(OpenAiEngine):
         window = _WindowEnd(folder / EVENTS_FILE) if scores else None
         log.write_bytes(b"")
         command = [*self._ours.client, "-m", "inference_endpoint.main", "benchmark"]
-        environment = {**_environment(), **({KEY: self._key} if self._key else {})}
+        environment = {**_environment(), **self._key}
         with contextlib.ExitStack() as stack:
             arguments = ["from-config", "-c", str(config)]
             process = ServerProcess([*command, *arguments], environment, log, title="the client")
@@ -400,10 +403,19 @@ class EndpointsEngine(OpenAiEngine):
         if end:
             raise self._broke(log, ended(int(end)))
 
+    @property
+    def _key(self) -> dict[str, str]:
+        header = self._secrets.get("Authorization")
+        return {} if header is None else {KEY: header.removeprefix("Bearer ")}
+
     def _broke(self, log: Path, how: str) -> Exception:
-        lines = last_lines(log)
+        lines = last_lines(log, Secrets(self._secrets.values()).mask)
         tail = f"; its log {log} ends: {' | '.join(lines)}" if lines else f"; its log is {log}"
         return engine_error(f"MLCommons' client {how}{tail}", str(log))
+
+
+def _is_plain(address: Address) -> bool:
+    return not address.root.startswith("unix:") and (address.api, address.query) == ("/v1", "")
 
 
 def _are_tables(value: object) -> bool:
@@ -411,7 +423,7 @@ def _are_tables(value: object) -> bool:
 
 
 class _WindowEnd:
-    """Detect by the client's events whether its window is over, so that it only scores."""
+    """Detect from the client's events that the timed window is over and only scoring goes on."""
 
     def __init__(self, events: Path) -> None:
         self._events, self._read, self._over = events, 0, False

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -93,14 +93,18 @@ def new_log() -> Path:
     return Path(name)
 
 
-def last_lines(log: Path) -> list[str]:
+Mask = Callable[[str], str]
+"""Replaces secrets in a text."""
+
+
+def last_lines(log: Path, mask: Mask = str) -> list[str]:
     """Return the last lines of a log as a terminal shows them; escape control characters."""
-    return _lines(log)[-LINES:]
+    return _lines(log, mask)[-LINES:]
 
 
-def about_memory(log: Path) -> str | None:
+def about_memory(log: Path, mask: Mask = str) -> str | None:
     """Return the log's last line about a lack of memory, or None; other lines may follow it."""
-    return next((line for line in reversed(_lines(log)) if _MEMORY.search(line)), None)
+    return next((line for line in reversed(_lines(log, mask)) if _MEMORY.search(line)), None)
 
 
 def port_was_taken(log: Path) -> bool:
@@ -108,11 +112,11 @@ def port_was_taken(log: Path) -> bool:
     return any(_PORT.search(line) for line in _lines(log))
 
 
-def _lines(log: Path) -> list[str]:
+def _lines(log: Path, mask: Mask = str) -> list[str]:
     try:
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - SEARCHED))
-            text = file.read().decode("utf-8", "replace")
+            text = mask(file.read().decode("utf-8", "replace"))
     except OSError:
         return []
     # A progress bar rewrites its line: only the last state is kept.
@@ -168,7 +172,8 @@ def find_program(word: str) -> str:
     expanded. Links are kept: the target of a link to a Python has another environment.
     """
     if "/" in word:
-        path = Path(word).expanduser().absolute()
+        tree = os.environ.get("PYTEST_MLPERF_TREE", "")
+        path = (Path(tree) / Path(word).expanduser()).absolute()
         if path.is_file() and os.access(path, os.X_OK):
             return str(path)
         advice = "correct the path in serve"
@@ -202,7 +207,7 @@ UNKNOWN_END = "gone"
 
 
 class ServerProcess:
-    """Process of a server, started and watched by the launcher."""
+    """Start a server through the launcher, which watches it."""
 
     def __init__(
         self,
@@ -273,12 +278,18 @@ CONNECT_TIMEOUT_SECONDS = 5.0
 
 
 def require_listening(engine: str, host: str, port: int) -> None:
-    """Raise an error if no server accepts a connection; send nothing."""
+    """Raise if no server accepts a connection; a `host` with "/" first is a Unix socket's path."""
     try:
-        socket.create_connection((host, port), CONNECT_TIMEOUT_SECONDS).close()
+        if host.startswith("/"):
+            with socket.socket(socket.AF_UNIX) as local:
+                local.settimeout(CONNECT_TIMEOUT_SECONDS)
+                local.connect(host)
+        else:
+            socket.create_connection((host, port), CONNECT_TIMEOUT_SECONDS).close()
     except OSError as error:
+        place = host if host.startswith("/") else f"{host}:{port}"
         raise engine_error(
-            f"engine {engine}: no server listens at {host}:{port} ({error.strerror or error}); "
+            f"engine {engine}: no server listens at {place} ({error.strerror or error}); "
             "start it, correct url, or let serve start one",
         ) from error
 
@@ -293,7 +304,7 @@ MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.02, 0.5
 
 
 class Server:
-    """Start a server on entry, and end it with all its descendants on exit."""
+    """Start a server on entering the context; end it with all its descendants on exit."""
 
     url: str
     log: Path
@@ -307,10 +318,12 @@ class Server:
         health: str,
         start_timeout_s: float,
         environment: Mapping[str, str],
+        mask: Mask = str,
     ) -> None:
         """Check the command, in which {model}, {host} and {port} are replaced.
 
         GET `health` returns 200 when the server is ready. `environment` adds to this process's own.
+        `mask` replaces secrets in the log: at once where it is quoted, and in the file at the end.
         """
         try:
             check_command(command, model)
@@ -319,7 +332,7 @@ class Server:
             raise SuiteError(f"engine {engine}: {error}", option=error.options) from error
         self._command = list(command)
         self._model = model
-        self._health = health
+        self._health, self._mask = health, mask
         self._start_timeout_s = start_timeout_s
         # A killed server would lose buffered output, which its log needs.
         self._environment = {"PYTHONUNBUFFERED": "1", **os.environ, **environment}
@@ -358,7 +371,7 @@ class Server:
 
     def log_tail(self) -> str:
         """Return the end of the log, to append to an error message."""
-        memory, lines = about_memory(self.log), last_lines(self.log)
+        memory, lines = about_memory(self.log, self._mask), last_lines(self.log, self._mask)
         if not lines:
             return f"; its log {self.log} is empty"
         cause = f' has "{memory}" and' if memory and memory not in lines else ""
@@ -416,6 +429,10 @@ class Server:
         process, self._process = self._process, None
         if process is not None:
             process.stop()
+            with contextlib.suppress(OSError):
+                text = self.log.read_text("utf-8", "surrogateescape")
+                if (masked := self._mask(text)) != text:
+                    self.log.write_text(masked, "utf-8", "surrogateescape")
 
 
 def _check_waiting(health: str, start_timeout_s: float) -> None:

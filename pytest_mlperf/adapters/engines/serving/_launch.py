@@ -33,7 +33,7 @@ POLL_SECONDS = 0.05
 
 
 class Keeper:
-    """Own a server and all its descendants, and end them."""
+    """Watch a server; end it and all its descendants on request."""
 
     def __init__(self, pid: int, woken: int, parent: int) -> None:
         self._pid = pid
@@ -131,13 +131,14 @@ def start(command: Sequence[str]) -> subprocess.Popen[bytes]:
         stdin=subprocess.DEVNULL,
         stdout=2,
         stderr=2,
+        cwd=os.environ.get("PYTEST_MLPERF_TREE"),  # the checkout, for a build of another commit
         start_new_session=True,
         preexec_fn=prepare,  # noqa: PLW1509 - this process has one thread
     )
 
 
 def tell(**event: object) -> None:
-    """Write an event to stdout; the end of stdin shows that the parent is gone."""
+    """Write an event to stdout; ignore a closed pipe, as stdin shows that the parent is gone."""
     with contextlib.suppress(OSError):
         os.write(1, json.dumps(event).encode() + b"\n")
 

@@ -42,7 +42,7 @@ class Yolo:
         """Return the runner of a model with one image as input and one output with all boxes.
 
         The output is (batch, 4 + classes, places): centre, width, height and class scores of each
-        box; or, for a model that suppresses boxes, (batch, boxes, 6): left, top, right, bottom,
+        box. A model that suppresses boxes itself has (batch, boxes, 6): left, top, right, bottom,
         score, class.
         """
         check_batch(graph, batch_size)

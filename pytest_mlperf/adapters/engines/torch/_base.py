@@ -1,4 +1,4 @@
-"""Define the options of torch engines, and open and close them; light to import."""
+"""Define the options of torch engines, and open and close them; import no torch."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class TokenOptions(DeviceOptions, TextOptions):
         yield one_of("attention", self.attention, ATTENTIONS)
 
     def conflicts(self, precision: str) -> Iterator[Sequence[Any]]:
-        """Yield combinations of options: whether it is invalid, the message, and the options."""
+        """Yield checks of options that exclude each other: is invalid, message, option names."""
         sparsity = self.sparsity
         if sparsity is not None:
             yield (
@@ -138,8 +138,8 @@ class TorchOptions(TokenOptions, ToolOptions):
     Attributes:
         batching: "static": batches within `submit`, a single sample alone. "dynamic": batches of
             the samples that queued up during the previous batch. "continuous": transformers'
-            continuous batching, where samples join and leave at every token. "auto": lists static,
-            single samples continuous (with beams or sampling: dynamic).
+            continuous batching, where samples join and leave at every token. "auto": lists are
+            batched statically, single samples continuously (with beams or sampling: dynamically).
         num_beams: 1 is greedy; more is beam search, which ends when that many beams are finished.
         kv_blocks: Blocks of 256 tokens in the key-value cache of continuous batching; None holds
             `batch_size` samples as long as the longest.
@@ -157,7 +157,7 @@ class TorchOptions(TokenOptions, ToolOptions):
 
     @property
     def may_join(self) -> bool:
-        """Whether transformers' continuous batching supports such answers."""
+        """Whether transformers' continuous batching supports answers with these options."""
         return self.num_beams == 1 and not (self.is_drawn or self.prompt_logprobs)
 
     def rules(self, precision: str) -> Iterator[Rule]:
@@ -404,7 +404,7 @@ class LoadedSamples(Protocol):
 
 
 class TorchBase(Engine):
-    """Open a subclass's resources in `_open`, and release them in reverse order."""
+    """Open a torch engine's resources in `_open`, and release them in reverse order."""
 
     name: ClassVar[str]
     extra: ClassVar[str] = "lm"
@@ -480,7 +480,7 @@ class TorchBase(Engine):
         raise NotImplementedError
 
     def _open(self, undo: ExitStack) -> None:
-        """Load the model and start threads; add to the facts, and the clean-up to `undo`."""
+        """Load the model and start threads; record facts, and add the clean-up to `undo`."""
         raise NotImplementedError
 
     def _start_queue(
@@ -500,7 +500,7 @@ class TorchBase(Engine):
 
 
 class TokenBase(TorchBase):
-    """Open a model that generates tokens, with its checkpoint's weights or random ones."""
+    """Open a model that generates tokens, with the weights of its checkpoint or random ones."""
 
     _options: TokenOptions
     _generation: Generation

@@ -27,7 +27,7 @@ from pytest_mlperf.extension import sha256, some, text_of
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelKind:
-    """A kind of models in transformers: their classes, and a well-known one.
+    """Describe a kind of models in transformers: their classes, and a well-known one.
 
     Attributes:
         loader: Name of the class that loads them.
@@ -132,7 +132,7 @@ WEIGHTS_SEED = 20_240_828
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoadedModel:
-    """A model that is ready to generate, and its limits and facts."""
+    """Hold a model that is ready to generate, with its limits and facts."""
 
     model: Any
     eos: tuple[int, ...]

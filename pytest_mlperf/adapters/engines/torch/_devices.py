@@ -102,7 +102,7 @@ Step = tuple[Any, Callable[[Any], bool]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QuantisingPlan:
-    """Quantisation of a precision: method (`how`), supported layers (`needs`), and steps."""
+    """Define a precision's quantisation: method (`how`), supported layers (`needs`), steps."""
 
     how: str
     needs: str
@@ -141,10 +141,7 @@ def require_kernels(precision: str, device: Any, *, engine: str = "torch") -> No
 
 
 def require_exact_int8(engine: str) -> None:
-    """Raise if torch's products of int8 are wrong on this CPU.
-
-    oneDNN adds products in 16 bits, which saturate, if ONEDNN_MAX_CPU_ISA hides VNNI from it.
-    """
+    """Raise if torch's int8 products are wrong: without VNNI, oneDNN's 16-bit sums saturate."""
     rows = torch.full((32, 64), 127, dtype=torch.int8)
     exact, product = 64 * 127 * 127, int(torch._int_mm(rows, rows.t()).max())
     if product != exact:
@@ -240,7 +237,7 @@ def _apply(plan: QuantisingPlan, model: Any) -> None:
 
 
 def _experts(model: Any) -> Iterator[tuple[Any, str]]:
-    """Yield each module of fused experts (not transposed), and the name of a 3D parameter."""
+    """Yield each module with fused experts (not transposed), and the name of its 3D parameter."""
     for module in model.modules():
         if getattr(module, "is_transposed", None) is False:
             for name, parameter in module.named_parameters(recurse=False):

@@ -30,7 +30,7 @@ LOCAL = re.compile(r"localhost|127\.\d+\.\d+\.\d+|\[::1\]", re.IGNORECASE)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Address:
-    """Address of a server for one protocol; `path` comes before /v2, IPv6 has brackets."""
+    """Hold a server's address for a protocol; `path` precedes /v2, IPv6 has brackets."""
 
     protocol: str
     host: str
@@ -82,7 +82,7 @@ class Address:
 
     @property
     def reach(self) -> str:
-        """Reach of the address: "loopback" if it is local, else "network"."""
+        """Whether the address is local: "loopback", else "network"."""
         return "loopback" if LOCAL.fullmatch(self.host) else "network"
 
 
@@ -101,7 +101,7 @@ class RequestError(Exception):
 
 
 class Connection(Protocol):
-    """One connection, for one thread at a time; every method may raise RequestError."""
+    """Define a connection, for one thread at a time; every method may raise RequestError."""
 
     def server_ready(self) -> bool: ...
 
@@ -152,7 +152,7 @@ LOST_STATUSES = frozenset({"StatusCode.UNAVAILABLE", "StatusCode.CANCELLED"})
 
 
 class GrpcClient:
-    """One channel with a connection of its own."""
+    """Talk to a server over gRPC, by a channel with a connection of its own."""
 
     def __init__(self, address: Address, model: str, version: str, *, timeout_s: float) -> None:
         from tritonclient.grpc import InferenceServerClient
@@ -256,7 +256,7 @@ OK = 200
 
 
 class HttpClient:
-    """A persistent connection, reopened if the server closed it while idle.
+    """Talk to a server over a persistent HTTP connection, reopened if it was closed while idle.
 
     tritonclient encodes and decodes the messages, http.client transports them: tritonclient's own
     connection runs on gevent, whose sockets cannot be closed from another thread when a server

@@ -49,11 +49,11 @@ FUNCTION = "wrapped_function"
 
 
 class TestTimeoutException(Exception):
-    """A test exceeded its time limit."""
+    """Report that a test exceeded its time limit."""
 
 
 class Input:
-    """A program's stdin: a StringIO with other `read` and `readlines`, and without iteration."""
+    """Replace a program's stdin: a StringIO with other `read` and `readlines`, not iterable."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -73,7 +73,7 @@ class Input:
 
 
 class Bytes:
-    """The stdin of a program as bytes."""
+    """Replace the byte stream of a program's stdin."""
 
     def __init__(self, content: bytes) -> None:
         self.content = content
@@ -200,7 +200,7 @@ def too_late(*_: object) -> None:
 
 
 def main() -> None:
-    """Run the program on its tests, up to the first failure; write the word if all pass."""
+    """Run the tests up to the first failure; if all pass, write the random word of `word.txt`."""
     with open("task.json", encoding="utf-8") as file:
         task = json.load(file)
     with open("word.txt", "rb") as file:

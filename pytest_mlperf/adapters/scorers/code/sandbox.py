@@ -85,7 +85,7 @@ class UnisolatedError(EnvironmentFault):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SandboxStep:
-    """A command and its limits.
+    """Hold a command and its limits.
 
     Attributes:
         command: Absolute path of the program, and arguments.
@@ -109,7 +109,7 @@ class SandboxStep:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepResult:
-    """Result of the last step that ran.
+    """Hold the result of the last step that ran.
 
     Attributes:
         step: Number of the step, from 0.
@@ -131,7 +131,7 @@ class StepResult:
 
 
 def readable_python() -> tuple[str, dict[str, str]]:
-    """Return the Python below this venv, and the paths to mount for it (path inside: outside)."""
+    """Return the Python behind this venv, and the paths to mount for it (path inside: outside)."""
     program = os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
     return program, visible_paths(
         program, os.path.realpath(Path(sysconfig.get_path("stdlib")).parent)

@@ -20,7 +20,7 @@ MAX_ARRAY_BYTES = 256 * 2**20
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Statistics:
-    """Statistics of the features of real images.
+    """Hold the statistics of the features of real images.
 
     Attributes:
         mean: Mean, shape (features,).
@@ -33,7 +33,7 @@ class Statistics:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Frechet:
-    """A squared Fréchet distance.
+    """Hold a squared Fréchet distance.
 
     Attributes:
         distance: The distance, as the reference prints it.

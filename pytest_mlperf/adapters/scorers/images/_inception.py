@@ -17,7 +17,7 @@ from pytest_mlperf.adapters.scorers import scorer_error
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Conv:
-    """A convolution without bias, then batch normalisation, then ReLU.
+    """Define a convolution without bias, then batch normalisation, then ReLU.
 
     Attributes:
         name: Prefix of its weights' names.
@@ -36,7 +36,7 @@ class Conv:
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """Pooling over 3 x 3 pixels.
+    """Define a pooling over 3 x 3 pixels.
 
     Attributes:
         kind: "reduce" is the maximum at stride 2; "maximum" and "average" keep the size, and ignore
@@ -48,7 +48,7 @@ class Pool:
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """Paths from the same input; their output channels are concatenated."""
+    """Define paths from the same input, whose output channels are concatenated."""
 
     paths: tuple[Layers, ...]
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_mlperf import MlperfError
+from pytest_mlperf.addons.official.commands.round import SCENARIO_ABBREVIATIONS
 from pytest_mlperf.cli.output import show, width
-from pytest_mlperf.cli.round import SCENARIO_ABBREVIATIONS
 from pytest_mlperf.core.case import TECHNIQUES
 from pytest_mlperf.core.metrics import gated_metrics
 from pytest_mlperf.core.numbers import rounded
@@ -125,7 +125,7 @@ def _figures(texts: Iterable[str]) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class ResultRow:
-    """Official result with the limit of its accelerator."""
+    """Hold an official result with the limit of its accelerator."""
 
     result: OfficialResult
     bound: WorkloadLimit
@@ -137,7 +137,7 @@ class ResultRow:
 
 
 def result_rows(name: str = ROUND) -> tuple[list[ResultRow], Mapping[str, int]]:
-    """Return a round's results on known GPUs, nearest first, and counts of the others."""
+    """Return a round's results on known GPUs, closest to the limit first, and counts of others."""
     rows: list[ResultRow] = []
     others: Counter[str] = Counter()
     for result in official_results(name):
@@ -152,7 +152,7 @@ def result_rows(name: str = ROUND) -> tuple[list[ResultRow], Mapping[str, int]]:
 
 
 def _limit(result: OfficialResult) -> WorkloadLimit | None:
-    """Return the limit of a result, at the GPU's fastest precision: its own is not published."""
+    """Return a result's limit at the GPU's fastest precision, as results do not state theirs."""
     metric = "tokens_per_second" if result.unit == "tokens/s" else "throughput"
     value = result.value
     if result.is_latency:

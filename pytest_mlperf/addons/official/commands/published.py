@@ -11,9 +11,9 @@ from itertools import groupby
 from pathlib import Path
 
 from pytest_mlperf import MlperfError
+from pytest_mlperf.addons.official.commands.round import SCENARIO_ABBREVIATIONS
 from pytest_mlperf.addons.official.published_table import results_in, rounds_with_results, table_of
 from pytest_mlperf.cli.output import show, whole, width
-from pytest_mlperf.cli.round import SCENARIO_ABBREVIATIONS
 from pytest_mlperf.core.results import UNVERIFIED_LABEL
 from pytest_mlperf.extension import csv_cell, json_text, markdown_text, nearest, plural
 from pytest_mlperf.hardware.specs import find_gpu, known_gpus
@@ -53,7 +53,7 @@ NOTE = (
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedFigure:
-    """Value of a result per system, accelerator or watt."""
+    """Hold the value of a result per system, accelerator or watt."""
 
     result: OfficialResult
     value: float
@@ -208,7 +208,7 @@ def _has_accelerator(text: str) -> Callable[[OfficialResult], bool]:
 
 
 def documents(figures: Sequence[PublishedFigure]) -> list[Mapping[str, object]]:
-    """Return results as JSON objects, with their values."""
+    """Return results as JSON objects, with `figure`, the value per system, accelerator or watt."""
     return [
         document(figure.result) | {"figure": figure.value, "figure_unit": figure.unit}
         for figure in figures
@@ -216,7 +216,7 @@ def documents(figures: Sequence[PublishedFigure]) -> list[Mapping[str, object]]:
 
 
 def document(result: OfficialResult) -> dict[str, object]:
-    """Return a result by column, without unknown values."""
+    """Return a result as a table by column, without unknown values."""
     columns = {name: getattr(result, name) for name in RESULT_COLUMNS}
     return {name: value for name, value in columns.items() if value not in ("", None)}
 

@@ -67,7 +67,7 @@ IN_SECONDS = ("wan-2.2-t2v-a14b",)
 
 @dataclass(frozen=True, kw_only=True)
 class TableValue:
-    """Value of a result in a round's table."""
+    """Hold the value of a result as in a round's table."""
 
     value: float
     unit: Unit

@@ -25,7 +25,7 @@ FOLDER_PATTERN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,63}")
 
 @dataclass(frozen=True, kw_only=True)
 class Form:
-    """Submitter, system and code of a submission.
+    """Hold the filled-in form of a submission: submitter, system and code.
 
     Attributes:
         system: Id that names folders and the description's file.

@@ -21,7 +21,7 @@ REHEARSE = "--rehearsal writes a tree for practice, which cannot be submitted"
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One scenario of one benchmark.
+    """Hold the results of one scenario of one benchmark.
 
     Attributes:
         benchmark: Checker's name.
@@ -164,7 +164,7 @@ def _require_submittable(where: str, result: CaseResult, rules: Round, *, rehear
 def _workload(
     where: str, name: str, rules: Round, benchmarks: Mapping[str, str]
 ) -> tuple[RoundWorkload, str]:
-    """Return the round's workload, and the suite's name if it differs from MLPerf's, or ""."""
+    """Return a round's workload, and the suite's name if MLPerf's differs, else ""."""
     workload = rules.find(name)
     if workload is not None:
         return workload, ""
@@ -201,7 +201,7 @@ def _accuracy(where: str, result: CaseResult, sessions: Sequence[Session]) -> tu
 
 
 def _folder_of(file: Path, folder: str | None, parts: int) -> Path:
-    """Return a folder of a run: its last `parts` names next to the results, else as recorded."""
+    """Return a run's folder: below the results file if it is there, else as recorded."""
     named = Path(folder or "")
     near = file.resolve().parent.joinpath(*named.parts[-parts:])
     return near if near.is_dir() else named

@@ -15,6 +15,7 @@ pytest.importorskip("httptools")
 
 from pytest_mlperf.adapters import connections
 from pytest_mlperf.adapters.connections import HEAD_BYTES, new_loop
+from pytest_mlperf.adapters.engines.openai._address import Address
 from pytest_mlperf.adapters.engines.openai._client import Client, Listener
 from pytest_mlperf.adapters.engines.openai._events import Failed, StreamedAnswer
 from tests.adapters.engines.openai.scripted import DONE, piece
@@ -33,11 +34,11 @@ def chunks(*parts: bytes) -> bytes:
 
 
 @contextlib.asynccontextmanager
-async def served(serve: Serve, key: str | None = None) -> AsyncIterator[Client]:
+async def served(serve: Serve) -> AsyncIterator[Client]:
     """Have a client of a server, which answers each connection so."""
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    client = Client(f"http://127.0.0.1:{port}", "/v1/completions", key, 30)
+    client = Client(Address(root=f"http://127.0.0.1:{port}"), "/completions", {}, 30)
     await client.open()
     try:
         yield client
@@ -46,7 +47,7 @@ async def served(serve: Serve, key: str | None = None) -> AsyncIterator[Client]:
         server.close()
 
 
-def ask(*replies: bytes | Sequence[bytes], key: str | None = None) -> list[StreamedAnswer]:
+def ask(*replies: bytes | Sequence[bytes]) -> list[StreamedAnswer]:
     """Ask once for each reply, of pieces that a server writes; it then closes the connection."""
     left = [[reply] if isinstance(reply, bytes) else list(reply) for reply in replies]
 
@@ -65,7 +66,7 @@ def ask(*replies: bytes | Sequence[bytes], key: str | None = None) -> list[Strea
 
     async def main() -> list[StreamedAnswer]:
         answers = [StreamedAnswer(keeps=True) for _ in replies]
-        async with served(serve, key) as client:
+        async with served(serve) as client:
             for answer in answers:
                 await asyncio.wait_for(client.stream(b"{}", answer, Listener()), 30)
         return answers

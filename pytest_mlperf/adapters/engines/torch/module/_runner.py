@@ -21,12 +21,12 @@ Tree = Any
 
 
 class Mismatch(Exception):
-    """Report a sample or a result that does not fit the batching; the text ends a sentence."""
+    """Report that a sample or result does not fit the batching; the text ends a sentence."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Batching:
-    """A way to join samples for one call; if it `grows`, first dimensions may differ."""
+    """Define how samples are joined for a call; if it `grows`, first dimensions may differ."""
 
     name: str
     join: Callable[[list[Any]], Any]
@@ -184,7 +184,7 @@ ENGINE = "torch-module"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoadedModule:
-    """A module in eval mode on its device, and the type of its floating inputs."""
+    """Hold a module in eval mode on its device, and the type of its floating inputs."""
 
     module: Any
     device: Any
@@ -232,7 +232,7 @@ def state_sha256(module: Any) -> str:
 
 
 def find_factory(factory: str, path: str) -> Callable[..., Any]:
-    """Import the factory of the option `factory`; `path` is its module:name."""
+    """Import the factory named by the option `factory`; `path` is its module:name."""
     name, _, attribute = path.partition(":")
     try:
         target = importlib.import_module(name)

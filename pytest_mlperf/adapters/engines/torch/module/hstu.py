@@ -35,7 +35,7 @@ RATINGS = 5
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HstuSizes:
-    """Sizes; the defaults are MLPerf's.
+    """Define the sizes of the model; the defaults are MLPerf's.
 
     Attributes:
         num_items, num_users, num_categories: Rows of the embedding tables.
@@ -58,7 +58,7 @@ class HstuSizes:
 
 
 class HstuLayer(torch.nn.Module):
-    """One layer: norm, gate, attention (one matrix for queries, keys and values), residual."""
+    """Compute one layer: norm, gate, attention, residual; one matrix for queries, keys, values."""
 
     def __init__(self, sizes: HstuSizes) -> None:
         super().__init__()

@@ -35,7 +35,7 @@ CITATION_EDGE = ("paper", "cites", "paper")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Level:
-    """Nodes at one distance from the roots, repeated for each path that reaches them.
+    """Hold the nodes at one distance from the roots, repeated for each path to them.
 
     Attributes:
         nodes: Numbers of the nodes by kind.
@@ -50,7 +50,7 @@ class Level:
 
 
 class Neighbours:
-    """The edges by target node, with the reverse of every edge.
+    """Sample neighbours from the edges and their reverse.
 
     A node with more neighbours than the limit of its hop gets a sample: equidistant entries of its
     list, from a start that seed, root, hop and node determine. All neighbours are equally likely,
@@ -142,7 +142,7 @@ RELATIONS: tuple[Relation, ...] = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RgatSizes:
-    """Sizes; the defaults are MLPerf's.
+    """Define the sizes of the model; the defaults are MLPerf's.
 
     Attributes:
         features: Numbers of a node.
@@ -161,7 +161,7 @@ class RgatSizes:
 
 
 class Attention(torch.nn.Module):
-    """Graph attention over the neighbours of one relation."""
+    """Compute graph attention over the neighbours of one relation."""
 
     def __init__(self, inputs: int, hidden: int, heads: int) -> None:
         super().__init__()

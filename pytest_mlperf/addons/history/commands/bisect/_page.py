@@ -13,19 +13,19 @@ from pytest_mlperf.addons.history.bisection import (
     speed_of,
     steps,
 )
+from pytest_mlperf.addons.history.lineage import BuildAt
 from pytest_mlperf.bench.confirm import in_words
 from pytest_mlperf.cli.output import show, width
 from pytest_mlperf.extension import METRICS, duration, plural
 from pytest_mlperf.judge.ratio import RelativeSpeed
 from pytest_mlperf.reports.terminal.layout import fold, line, paragraphs, table, unbroken
-from pytest_mlperf.run.lineage import BuildAt
 
 MAX_LISTED_COMMITS = 20
 MIN_SUBJECT_COLUMNS = 8
 
 
 def say(lines: Sequence[str]) -> None:
-    """Print lines and flush them, for readers of a log."""
+    """Print lines and flush stdout, for a log that is read while it grows."""
     show(lines)
     print(end="", flush=True)
 
@@ -49,7 +49,7 @@ def heading(search: Bisection, tests: Sequence[str], kept: int) -> list[str]:
 
 
 def step(search: Bisection, comparison: Comparison) -> list[str]:
-    """Return the result of one comparison, and the remaining cost."""
+    """Return the result of one comparison, and the comparisons that may follow."""
     builds, left = search.builds, search.range
     against = "" if comparison.before == 0 else f" beside {builds[comparison.before].title}"
     outcome = f"{comparison.mark}: {comparison.reason or comparison_text(comparison)}"

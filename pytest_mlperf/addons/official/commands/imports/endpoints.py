@@ -71,7 +71,7 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def _points(folder: Path, notes: list[str]) -> list[RecordedPoint]:
-    """Return a session's points in ascending order; note each folder without a run."""
+    """Return a session's points in ascending order; add a note for each folder without a run."""
     if has_result(folder):
         return [read_point(folder)]
     inside = sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
@@ -157,7 +157,7 @@ def _moment(started: str) -> dt.datetime:
 
 
 def _begun(points: Sequence[RecordedPoint]) -> dt.datetime:
-    """Return when the first request of a session began, by the times of its files."""
+    """Return the time at which the first request of a session began, from its files."""
     try:
         return dt.datetime.fromtimestamp(min(p.ended_s - p.duration_s for p in points), dt.UTC)
     except (ValueError, OverflowError, OSError):
