@@ -473,7 +473,7 @@ def energy_limits(case: CaseRuns, runs: Sequence[Run]) -> tuple[Mapping[str, flo
     limits = case.planned.efficiency_limits
     if not any(name in run.metrics for run in case.runs for name in limits):
         reason = "; ".join(dict.fromkeys(_unknown(case, name) for name in limits))
-        raise UnavailableError(f"{case.planned.case.accelerator}: energy is not known: {reason}")
+        raise UnavailableError(f"{case.planned.case.accelerator}: energy unknown: {reason}")
     unfit = _unfit(case, limits)
     gated = {n: v for n, v in limits.items() if all(run.may_judge(n) for run in runs)}
     if not gated and not unfit:

@@ -134,7 +134,7 @@ def test_a_wrong_data_set_is_found(path: str) -> None:
         (
             changed(look=lambda *_, **__: None),
             AssertionError,
-            r"look\(\) says nothing of .+: raise Un",
+            r"look\(\) does not report that .+ is missing: raise Un",
         ),
         (Crashes, AssertionError, "FileNotFoundError|NotADirectoryError"),
     ]

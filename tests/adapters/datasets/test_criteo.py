@@ -257,7 +257,7 @@ def as_type(kind: Any) -> Change:
 
 
 WRONG_FILES: list[tuple[str, Change, str]] = [
-    ("dense", lambda array: array[:, :12], r"array has the shape \(1001, 12\), not \(1001, 13\)"),
+    ("dense", lambda array: array[:, :12], r"array has shape \(1001, 12\), not \(1001, 13\)"),
     ("dense", as_type(np.float64), "the array has values of type <f8, not <f4; use MLPerf's"),
     ("dense", np.asfortranarray, "the array is stored column by column; save it again in C order"),
     ("dense", as_type(object), "the array has values of type object, which is not supported"),

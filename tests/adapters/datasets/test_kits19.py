@@ -264,7 +264,7 @@ def test_arrays_without_pickle_are_image_and_label(folder: Path) -> None:
         ({"image": IMAGE, "seg": LABEL}, "it needs the arrays image and label, and has image, seg"),
         (
             {"image": np.array([{}], object), "label": LABEL},
-            "its member image.npy has values of type object, whi",
+            "its member image.npy has values of type object; on",
         ),
     ]
 

@@ -189,7 +189,7 @@ def test_the_digest_knows_texts_pictures_categories_and_the_round(write: Write) 
 @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
 def test_invalid_pictures_are_refused_before_an_engine_loads(write: Write) -> None:
     """In one line; Pillow would start another program for PostScript."""
-    unknown = r"^[^\n]*row 1, column 'product_image': .*no picture of the formats[^\n]*$"
+    unknown = r"^[^\n]*row 1, column 'product_image': .*not a picture of the formats[^\n]*$"
     rows = [
         (b"", unknown),
         (b"<html>not found</html>", unknown),

@@ -84,7 +84,7 @@ def test_missing_options_are_asked_for_and_wrong_ones_refused(say: Say) -> None:
         (
             f"{bert} --technique deepcash",
             2,
-            "--technique deepcash: there is none of this name; did you mean",
+            "--technique deepcash: unknown technique; did you mean",
         ),
         (f"{bert} --set token=3", 2, "--set token=3: must be NAME=NUMBER"),
         (f"{bert} --set tokens=many", 2, "--set tokens=many: 'many' is no number"),
