@@ -181,7 +181,7 @@ BAD: list[tuple[list[Any], int, str, str]] = [
     ),
     (changed(1, tool_calls=[CALL]), 3, "role", "the user speaks before the called tools"),
     (changed(2, conversation_id=...), 3, "conversation_id", "it is missing; every turn needs one"),
-    (changed(2, conversation_id=""), 3, "conversation_id", "'' is no id"),
+    (changed(2, conversation_id=""), 3, "conversation_id", "'' is not an id"),
     (
         [*CHAT[:2], *AGENT, *CHAT[2:]],
         7,
