@@ -20,6 +20,8 @@ FAILING = (Outcome.PERF_DROP, Outcome.ACC_DROP, Outcome.INVALID)
 
 UNDECIDED = (Outcome.SUSPECT, Outcome.PROVISIONAL, Outcome.INCONCLUSIVE)
 
+SIDES = ("before", "now")
+
 _TIME_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (0.0, "ns"))
 
 
@@ -48,7 +50,7 @@ def headline(result: FileComparison) -> str:
 def lines(result: FileComparison, sides: Sequence[str], width: int) -> list[str]:
     """Return the report for a terminal."""
     text = [*fold(headline(result), width, rest=" " * 10)]
-    for label, side in zip(("before", "now"), sides, strict=True):
+    for label, side in zip(SIDES, sides, strict=True):
         text += paragraphs(label, [side], width)
     rows = [row for row in result.rows if row.outcome or row.note]
     cells = [cells_of(row) for row in rows]
@@ -110,6 +112,18 @@ def cells_of(row: Row) -> dict[str, str]:
     if any(row.runs):
         cells["runs"] = ", ".join(map(str, row.runs))
     return cells
+
+
+def failure(row: Row, result: FileComparison, sides: Sequence[str], width: int) -> str:
+    """Return the message of a failed row: its verdict, and how it was reached."""
+    cells = cells_of(row)
+    moved = f"{cells['change']} (limit {cells['limit']})" if "change" in cells else ""
+    words = (str(row.outcome), row.quantity.title, moved, "at", row.point)
+    note = f": {row.note}" if row.note else ""
+    text = fold(" ".join(filter(None, words)) + note, width)
+    for label, texts in (*zip(SIDES, sides, strict=True), ("judged", result.how)):
+        text += paragraphs(label, [texts], width) if texts else []
+    return "\n".join([*text, *paragraphs("changed", result.changed, width)])
 
 
 def changed(row: Row) -> str:
