@@ -14,10 +14,7 @@ from pytest_mlperf import MlperfError
 from pytest_mlperf.addons.judge import report
 from pytest_mlperf.addons.judge.accepted import place
 from pytest_mlperf.addons.judge.command import add_arguments, failing, judged, side_of
-from pytest_mlperf.addons.judge.results import case_result
 from pytest_mlperf.extension import CaseResult, broken, nearest
-from pytest_mlperf.plugin.report_json import put
-from pytest_mlperf.plugin.session import of as session_of
 from pytest_mlperf.stores.foreign import read_toml
 
 TITLE = "file of judge"
@@ -92,6 +89,9 @@ class JudgeFile(pytest.File):
 
     def collect(self) -> Iterator[pytest.Item]:
         """Judge the files, and yield a test for each judged row."""
+        from pytest_mlperf.addons.judge.results import case_result
+        from pytest_mlperf.plugin.session import of as session_of
+
         try:
             parsed = parsed_file(self.path, self.config.rootpath)
             result, sides = judged(parsed, side_of(parsed, parsed.files))
@@ -119,6 +119,8 @@ class JudgeItem(pytest.Item):
 
     def runtest(self) -> None:
         """Attach the result to the test's report; fail by its outcome."""
+        from pytest_mlperf.plugin.report_json import put
+
         if put(self, self.result).failed:
             pytest.fail(self.message, pytrace=False)
 

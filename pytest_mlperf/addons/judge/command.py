@@ -85,7 +85,9 @@ def _add_rules(parser: argparse.ArgumentParser) -> None:
         "--metrics", default="", metavar="NAMES", help="judge these alone, as ttft_p50,goodput"
     )
     parser.add_argument(
-        "--allow-missing", action="store_true", help="points of one side alone are notes"
+        "--allow-missing",
+        action="store_true",
+        help="points of one side alone, and those that failed on both, are notes",
     )
     parser.add_argument(
         "--ignore",

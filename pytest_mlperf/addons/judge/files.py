@@ -306,7 +306,7 @@ def _recognised(document: ResultFile, table: Reader | None) -> Reader:
     if len(fitting) > 1:
         raise MlperfError(
             f"{document.path}: looks like {' and like '.join(r.title for r in fitting.values())}; "
-            "name its columns with --column"
+            "give the file as one of them wrote it"
         )
     for reader in fitting.values():
         return reader
@@ -314,9 +314,11 @@ def _recognised(document: ResultFile, table: Reader | None) -> Reader:
         raise MlperfError(f"{document.path}: holds only an error: the tool measured nothing")
     shape = _shape(document)
     titles = ", ".join(sorted(reader.title for reader in readers().values()))
+    figures = any(isinstance(value, int | float) for value in document.head.values())
+    hint = "; for a table of your own name its columns with --column"
     raise UnknownFormatError(
-        f"{document.path}: {shape} of no known tool. Known are {titles}; for a table of your own "
-        "name its columns with --column"
+        f"{document.path}: {shape} of no known tool. Known are {titles}"
+        f"{hint if document.rows or figures else ''}"
     )
 
 

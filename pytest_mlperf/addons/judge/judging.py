@@ -335,6 +335,9 @@ def _of_documents(
         paired.outcome, Outcome.INCONCLUSIVE
     )
     ends = sorted(sign * end for end in (paired.low, paired.high))
+    note = f"{paired.down:,} documents worse, {paired.up:,} better of {paired.samples:,}"
+    if (paired.unseen or 0.0) > margin:
+        note += f"; on further documents a drop of up to {paired.unseen:.2g} is not excluded"
     return replace(
         row,
         outcome=outcome,
@@ -345,7 +348,7 @@ def _of_documents(
         high=ends[1],
         p=paired.p,
         documents=(paired.samples, paired.down, paired.up),
-        note=f"{paired.down:,} documents worse, {paired.up:,} better of {paired.samples:,}",
+        note=note,
     )
 
 

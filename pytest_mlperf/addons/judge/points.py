@@ -118,7 +118,10 @@ class PointCase:
         texts = [[m.point.broken for m in side if m.point.broken] for side in (self.old, self.new)]
         if not any(texts):
             return False
-        if all(texts) or texts[0]:
+        outcome: Outcome | None
+        if all(texts) and self.settings.allow_missing:
+            outcome, note = None, f"failed on both sides: {texts[1][0]}"
+        elif texts[0]:
             outcome, note = Outcome.INVALID, f"failed in the baseline: {texts[0][0]}"
         elif len(texts[1]) == len(self.new):
             outcome, note = Outcome.PERF_DROP, f"measured before, fails now: {texts[1][0]}"

@@ -10,7 +10,7 @@ from pytest_mlperf import Outcome
 from pytest_mlperf.addons.judge.files import readers
 from pytest_mlperf.addons.judge.rows import NOT_PROVEN, FileComparison, Row
 from pytest_mlperf.core.numbers import change, interval, rounded
-from pytest_mlperf.extension import percent, plural, visible
+from pytest_mlperf.extension import percent, plural
 from pytest_mlperf.judge.inputs import Direction
 from pytest_mlperf.reports.terminal.layout import fold, paragraphs, table
 
@@ -19,6 +19,8 @@ VERDICT_COLUMNS = ("verdict", "metric", "before", "now", "change", "interval", "
 FAILING = (Outcome.PERF_DROP, Outcome.ACC_DROP, Outcome.INVALID)
 
 UNDECIDED = (Outcome.SUSPECT, Outcome.PROVISIONAL, Outcome.INCONCLUSIVE)
+
+MAX_TITLE = 28
 
 SIDES = ("before", "now")
 
@@ -54,19 +56,20 @@ def lines(result: FileComparison, sides: Sequence[str], width: int) -> list[str]
         text += paragraphs(label, [side], width)
     rows = [row for row in result.rows if row.outcome or row.note]
     cells = [cells_of(row) for row in rows]
+    cells = [of | {"metric": shortened(of["metric"], MAX_TITLE)} for of in cells]
     head, *body = table(
         VERDICT_COLUMNS,
         cells,
         width - 2,
         left=["verdict", "metric"],
-        spare=["runs", "interval", "before"],
+        spare=["runs", "interval", "before", "limit"],
     )
     text += ["", f"  {head}"] if rows else [""]
     last = ("", "")
     for row, line in zip(rows, body, strict=True):
         if (row.tool, row.point) != last:
             last = (row.tool, row.point)
-            text.append(visible(f"{row.point}  ({_title(row.tool)})"))
+            text += fold(f"{row.point}  ({_title(row.tool)})", width, rest="  ")
         text.append(f"  {line}")
         if row.note:
             text += fold(row.note, width, first="    ", rest="    ")
@@ -82,15 +85,19 @@ def lines(result: FileComparison, sides: Sequence[str], width: int) -> list[str]
     return text
 
 
+def shortened(text: str, size: int) -> str:
+    """Return a text of at most `size` characters, with its beginning and its end."""
+    return text if len(text) <= size else f"{text[: size - 12]}…{text[-11:]}"
+
+
 def _title(tool: str) -> str:
     return readers()[tool].title if tool in readers() else tool
 
 
 def cells_of(row: Row) -> dict[str, str]:
     """Return the texts of a row by column."""
-    cells = {"verdict": str(row.outcome or "reported"), "metric": row.quantity.title}
-    if row.direction:
-        cells["verdict"] += f", probably {'ok' if row.direction == 'ok' else 'a drop'}"
+    words = filter(None, (str(row.outcome or "reported"), row.direction))
+    cells = {"verdict": " ".join(words), "metric": row.quantity.title}
     for name, value in (("before", row.before), ("now", row.now)):
         if value is not None:
             unit = row.quantity.unit

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pytest_mlperf.addons.judge.files import Reader, ResultFile, run_of
-from pytest_mlperf.addons.judge.model import HIGHER, NEITHER, Fact, Quantity, ToolPoint, ToolRun
+from pytest_mlperf.addons.judge.model import HIGHER, LOWER, Fact, Quantity, ToolPoint, ToolRun
 from pytest_mlperf.addons.judge.readers.fields import (
     SECONDS_PER_UNIT,
     Values,
@@ -151,7 +151,7 @@ def _google_point(
         absent=absent,
         facts={**shared, "threads": Fact(plain(rows[0].get("threads")))},
         quantities={
-            "cpu_time": Quantity("CPU time", "s", NEITHER),
+            "cpu_time": Quantity("CPU time", "s", LOWER),
             "rate": Quantity("items/s", "1/s", HIGHER),
         },
         broken=f"error: {str(errors[0].get('error_message', ''))[:80]}" if errors else "",
