@@ -80,7 +80,7 @@ def lines(result: FileComparison, sides: Sequence[str], width: int) -> list[str]
     counts = Counter(str(row.outcome) for row in result.rows if row.outcome)
     listing = ", ".join(f"{count} {word}" for word, count in counts.items())
     others = len(result.rows) - len(rows)
-    more = f"; {plural(others, 'other figure')} in --report json=FILE" if others else ""
+    more = f"; {plural(others, 'other figure')} in --report csv=FILE" if others else ""
     text += fold(f"{plural(counts.total(), 'metric')}: {listing or 'none judged'}{more}", width)
     return text
 

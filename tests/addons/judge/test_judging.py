@@ -161,6 +161,25 @@ def test_a_curve_is_judged_as_one_beside_its_points() -> None:
     assert len(outcomes(slower)) == 4
 
 
+def test_points_of_other_settings_are_another_curve() -> None:
+    """As InferenceX has them: one file for each concurrency and number of GPUs."""
+
+    def renamed(runs: Sequence[ToolRun], end: str) -> list[ToolRun]:
+        return [
+            replace(one, points=(replace(one.points[0], name=one.points[0].name + end),))
+            for one in runs
+        ]
+
+    base = [*renamed(curve(1.0, 1, 0), ", tp4"), *renamed(curve(1.0, 2, 0), ", tp8")]
+    new = [*renamed(curve(1.0, 3, 10), ", tp4"), *renamed(curve(0.93, 4, 10), ", tp8")]
+    curves = {name: text for name, text in outcomes(verdict(base, new)).items() if "curve" in name}
+
+    assert curves == {
+        "curve: concurrency *, tp4: output_tokens_per_second": "ok",
+        "curve: concurrency *, tp8: output_tokens_per_second": "PERF DROP",
+    }
+
+
 def test_a_curve_needs_all_its_points() -> None:
     base, new = curve(1.0, 1, 0), curve(1.0, 2, 10)
     part = [one for one in new if one.points[0].axis != 64]
