@@ -29,7 +29,7 @@ MAX_VALUES = 20_000_000
 
 READER_GROUP = "pytest_mlperf.readers"
 
-_READ_SUFFIXES = (".json", ".jsonl", ".csv", ".txt", ".gz", ".ndjson")
+READ_SUFFIXES = (".json", ".jsonl", ".csv", ".txt", ".gz", ".ndjson")
 """Files of a folder that must be readable; others may be anything."""
 
 _SIDE_FILES = (
@@ -322,6 +322,14 @@ def _recognised(document: ResultFile, table: Reader | None) -> Reader:
     )
 
 
+def reader_of_file(path: Path) -> str:
+    """Return the title of the tool that wrote a file; "" if it is unknown or unreadable."""
+    try:
+        return _recognised(read_text(path), None).title
+    except MlperfError:
+        return ""
+
+
 def _fits(name: str, reader: Reader, document: ResultFile) -> bool:
     try:
         return reader.recognise(document)
@@ -363,7 +371,7 @@ def _in_folder(folder: Path, unknown: list[str]) -> Iterator[ResultFile]:
             try:
                 document = read_text(path)
             except MlperfError:  # an empty or cut result is an error, a picture is none
-                if path.suffix in _READ_SUFFIXES:
+                if path.suffix in READ_SUFFIXES:
                     raise
                 unknown.append(path.name)
             else:
