@@ -1,4 +1,4 @@
-"""`python -m pytest_mlperf`, where the command `pytest-mlperf` is not on PATH."""
+"""Run the command line by `python -m pytest_mlperf`, if `pytest-mlperf` is not on PATH."""
 
 import sys
 

@@ -103,7 +103,7 @@ def declared(
 
 @cache
 def current(target: str) -> str:
-    """Return "package.module:name" with the present module of a class of this package."""
+    """Return the target "package.module:name"; replace a module of this package that was moved."""
     name = target.removeprefix(f"{__package__}.")
     if name != target:
         for former, present in ALIASES.items():
@@ -129,7 +129,7 @@ def target(group: AnyGroup, use: str) -> str:
 
 
 def name_of(group: Group, target: str) -> str:
-    """Return the registered name of "package.module:name", else "package.module:name"."""
+    """Return the registered name of the target "package.module:name", else the target itself."""
     names = {current(entry.value): name for name, entry in registered(group).items()}
     return names.get(current(target), target)
 
@@ -155,7 +155,7 @@ def class_attribute(group: Group, use: str, name: str) -> Any:
 
 
 def first_suites() -> dict[str, tuple[str, str]]:
-    """Return the first suite of each engine that has one, and the parts to edit."""
+    """Return by engine the example suite, and the parts of it that a user must edit."""
     suites = {}
     for name, entry in sorted(registered("engines").items(), key=lambda item: item[0]):
         try:
@@ -202,7 +202,7 @@ def look(use: str) -> Callable[..., None] | None:
 
 
 def parallelism(use: str, options: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return the options whose product is an engine's number of GPUs; None if unknown."""
+    """Return the options whose product is the GPUs of an engine process; None if unknown."""
     ask = class_attribute("engines", use, "parallelism")
     return None if ask is None else ask(options)
 

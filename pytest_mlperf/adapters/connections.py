@@ -18,8 +18,8 @@ MAX_IDLE_SECONDS = 1.0
 (gunicorn) or 5 s (uvicorn, hypercorn, Node)."""
 
 UNSAID = (
-    f"on a connection kept from the request before: if the server is well, it must keep idle ones "
-    f"longer than {MAX_IDLE_SECONDS:g} s, or say that it closes one"
+    "on a reused connection: the server must keep idle connections longer than "
+    f"{MAX_IDLE_SECONDS:g} s, or announce that it closes them"
 )
 """Explanation of a connection that a server closed without an answer."""
 
@@ -43,7 +43,7 @@ HEAD_BYTES = 65_536
 
 
 class Exchange:
-    """Receive one answer in parts; an error of a method ends the request."""
+    """Receive the answer to one HTTP request in parts; an exception ends the request."""
 
     __slots__ = ()
 
@@ -59,11 +59,11 @@ class Exchange:
 
 
 class NoConnection(Exception):
-    """No address of the server accepts a connection."""
+    """Report that no address of the server accepts a connection."""
 
 
 class HttpConnection(asyncio.Protocol):
-    """One connection for successive requests.
+    """Send successive requests over one connection.
 
     Attributes:
         kept: Whether the connection can take another request.
@@ -146,7 +146,7 @@ class HttpConnection(asyncio.Protocol):
         except library().HttpParserError as error:
             fault: Exception | None = ConnectionAbortedError(f"no HTTP: {text_of(error)}")
         except library().HttpParserUpgrade:
-            fault = ConnectionAbortedError("no HTTP: the server changes the protocol")
+            fault = ConnectionAbortedError("not HTTP: the server changes the protocol")
         else:
             fault = None
         if self._headed and self._status:
@@ -158,7 +158,7 @@ class HttpConnection(asyncio.Protocol):
         else:
             self._bare += len(data)
             if self._bare > HEAD_BYTES:
-                raise ConnectionAbortedError(f"no HTTP: a head of more than {HEAD_BYTES:,} bytes")
+                raise ConnectionAbortedError(f"not HTTP: a head of more than {HEAD_BYTES:,} bytes")
         if self._ended:
             self._exchange.end()
         elif fault is not None:
@@ -202,20 +202,24 @@ class HttpConnection(asyncio.Protocol):
 
 
 class Connections:
-    """Connections to one server, one per request in flight; used on one event loop."""
+    """Manage connections to one server, one per request in flight, on one event loop."""
 
     def __init__(self, url: str, *, keeps: bool = True) -> None:
-        """Store the address; connect later. Without `keeps` each request has a new connection."""
+        """Store the address, or "unix:" and a socket's path; connect later.
+
+        Without `keeps` each request has a new connection.
+        """
         self._hung_up = 0 if keeps else 2
         parts = urlsplit(url)
+        self._socket = parts.path if parts.scheme == "unix" else ""
         self._secure = parts.scheme == "https"
-        self._host = parts.hostname or ""
+        self._host = "localhost" if self._socket else parts.hostname or ""
         self._port = parts.port or (443 if self._secure else 80)
         if not self._host.isascii():
             self._host = self._host.encode("idna").decode()
         host_name = f"[{self._host}]" if ":" in self._host else self._host
         self.host = host_name if parts.port is None else f"{host_name}:{parts.port}"
-        self.path = quote(parts.path, safe="/%~+:@!$&'()*,;=")
+        self.path = "" if self._socket else quote(parts.path, safe="/%~+:@!$&'()*,;=")
         self._opened: set[HttpConnection] = set()
         self._idle: deque[HttpConnection] = deque()
         self._resolving: asyncio.Task[Sequence[str]] | None = None
@@ -224,11 +228,11 @@ class Connections:
 
     @property
     def keeps(self) -> bool:
-        """Whether connections are reused; False once `rest` saw the server close two of them."""
+        """Whether connections are reused; False once the server was seen to close two of them."""
         return self._hung_up < 2
 
     async def open(self) -> None:
-        """Prepare for connections; send nothing."""
+        """Prepare for connections on the running loop; send nothing."""
         self._loop = asyncio.get_running_loop()
         self._parser = library().HttpResponseParser
         self._context = None
@@ -264,7 +268,7 @@ class Connections:
             connection.drop()
 
     async def rest(self) -> None:
-        """Check, outside a run, whether the server closes connections that have brought a stream.
+        """Check, outside a run, whether the server closes a connection after a streamed answer.
 
         Some servers (llama.cpp) close them without notice, and would lose a request in flight. If
         that happens twice, each request gets a new connection.
@@ -292,8 +296,11 @@ class Connections:
         for number in range(len(addresses)):
             address = addresses[(number + self._turn) % len(addresses)]
             try:
+                if self._socket:
+                    _, local = await self._loop.create_unix_connection(self._new, address)
+                    return local
                 _, connection = await self._loop.create_connection(
-                    lambda: HttpConnection(self._loop, self._parser, self._opened),
+                    self._new,
                     address,
                     self._port,
                     ssl=self._context,
@@ -304,7 +311,10 @@ class Connections:
                 failure = text_of(error)
             else:
                 return connection
-        raise NoConnection(f"cannot connect to {self.host}: {failure}")
+        raise NoConnection(f"cannot connect to {self._socket or self.host}: {failure}")
+
+    def _new(self) -> HttpConnection:
+        return HttpConnection(self._loop, self._parser, self._opened)
 
     async def _addresses(self) -> Sequence[str]:
         """Return the host's addresses; concurrent connections share one lookup."""
@@ -322,6 +332,8 @@ class Connections:
             raise NoConnection(f"cannot connect to {self.host}: {text_of(error)}") from None
 
     async def _resolve(self) -> Sequence[str]:
+        if self._socket:
+            return [self._socket]
         infos = await self._loop.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
         return list(dict.fromkeys(str(info[4][0]) for info in infos))
 

@@ -1,4 +1,4 @@
-"""Define conventions between adapters: labels, prompts, options, JSON, outputs."""
+"""Define conventions between adapters: labels, prompts, options, JSON, output formats."""
 
 from __future__ import annotations
 
@@ -27,10 +27,9 @@ natural logarithm of its probability given all previous tokens."""
 
 
 def pack_logprobs(tokens: Sequence[int], logprobs: Sequence[float]) -> bytes:
-    """Return the logged form of a prompt's tokens and log-probabilities, NaN for the first.
+    """Serialise a prompt's tokens and log-probabilities for LoadGen's log; the first is NaN.
 
-    >>> len(pack_logprobs([1, 5], [float("nan"), -0.5]))
-    16
+    >>> len(pack_logprobs([1, 5], [float("nan"), -0.5])) 16
     """
     records = np.empty(len(tokens), np.dtype(list(LOGPROB_RECORD)))
     records["token"], records["logprob"] = tokens, logprobs

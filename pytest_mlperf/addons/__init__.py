@@ -1,1 +1,1 @@
-"""Optional commands and report formats, found by entry points."""
+"""Provide optional commands and report formats, found by entry points."""

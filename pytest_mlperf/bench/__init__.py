@@ -1,1 +1,1 @@
-"""Take one case from its baseline to its verdict: run, judge, confirm and record it."""
+"""Measure, judge, confirm and record one case of a session."""

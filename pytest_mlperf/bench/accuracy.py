@@ -70,7 +70,7 @@ def file_of(planned: Planned, root: Path) -> Path:
 
 @dataclass(frozen=True, kw_only=True)
 class ScoredPass:
-    """Hold an accuracy pass, the scores of its samples, and the measured system."""
+    """Hold an accuracy pass, its scores by sample, and the system that it measured."""
 
     accuracy: Accuracy
     scored: Scored
@@ -125,7 +125,7 @@ class CaseAccuracy:
 
     @property
     def may_record(self) -> bool:
-        """Whether this case writes `file`: it is its own, and the scenario is the data's first."""
+        """Whether this case writes `file`: the file is its own, and its scenario is the first."""
         planned = self._planned
         return self.by_reference is None and planned.data.accuracy_scenario == planned.scenario.name
 
@@ -135,7 +135,7 @@ class CaseAccuracy:
         return set_by(self.accepted.baseline.history) if self.accepted else None
 
     def changes(self, subject: Subject) -> tuple[str, ...]:
-        """Return the differences between `subject` and the system of the accepted scores."""
+        """Return how `subject` differs from the system of the accepted scores, as text."""
         if self.accepted is None:
             return ()
         return changes(self.accepted.baseline.fingerprint, subject.fingerprint)
@@ -148,7 +148,7 @@ class CaseAccuracy:
         if self.by_reference:
             return f"the reference {entry} has no accuracy baseline: record it first, in {first}"
         if not self.may_record:
-            return f"no accuracy baseline: {first} records it, with --mlperf-update=missing"
+            return f"no accuracy baseline: record it with --mlperf-update=missing in {first}"
         return "no accuracy baseline: record it with --mlperf-update=missing"
 
     def judge(self, latest: ScoredPass) -> Ruling:
@@ -177,7 +177,7 @@ class CaseAccuracy:
         return replace(ruling, notes=(*ruling.notes, *more))
 
     def noted(self, latest: ScoredPass, answer: Ruling) -> Ruling:
-        """Add a note to a ruling if its answers are unfit for a first accuracy baseline."""
+        """Add a note to a ruling if the answers are unfit for a first accuracy baseline."""
         unfit = None if self.accepted else self._unfit(latest)
         return replace(answer, notes=(*answer.notes, unfit)) if unfit else answer
 
@@ -224,7 +224,7 @@ class CaseAccuracy:
         return {name: rerun.sd for name, rerun in reruns.items()}
 
     def _apart(self, latest: ScoredPass) -> dict[str, Rerun]:
-        """Return a repeat's difference from the accepted pass; {} for another build or part."""
+        """Return how a repeated pass differs from the accepted one, by metric; {} if unknown."""
         accuracy = latest.accuracy
         if self.accepted is None or not accuracy.full or not self._same_build(latest.subject):
             return {}
@@ -233,7 +233,7 @@ class CaseAccuracy:
         return apart(self.accepted.baseline, self.accepted.scores, latest.scored)
 
     def records(self, policy: Policy) -> bool:
-        """Return whether this session records scores: new ones, or those of a further pass."""
+        """Return whether this session records scores: a first baseline, or those of a new pass."""
         return self.may_record and policy.update in {
             "replace",
             "append" if self.accepted else "missing",
@@ -267,7 +267,7 @@ class CaseAccuracy:
             return answer
         reruns = self._repeat(latest)
         if not reruns:
-            note = "not kept as a repeat: it was not made by the baseline's build on its machine"
+            note = "not kept as a repeat: its build or machine differs from the baseline's"
             return replace(answer, notes=(*answer.notes, note))
         passes = max(rerun.passes for rerun in reruns.values())
         headline = f"pass {passes + 1} of one build in {policy.shown(self.file)}"
@@ -276,12 +276,14 @@ class CaseAccuracy:
             + (f" (r = {rerun.correlation:.4f})" if rerun.correlation is not None else "")
             for name, rerun in reruns.items()
         )
-        note = f"{headline}; re-run standard deviation, points: {spread}; commit it"
+        note = (
+            f"{headline}; standard deviation of repeated passes [points]: {spread}; commit the file"
+        )
         notes = (*answer.notes, note)
         return replace(answer, outcome=Outcome.RECORDED, headline=headline, notes=notes)
 
     def _repeat(self, latest: ScoredPass) -> dict[str, Rerun]:
-        """Store the difference of a repeated pass; return all stored differences by metric."""
+        """Store how a repeated pass differs from the baseline; return all stored differences."""
         new = self._apart(latest)
         if self.accepted is None or not new:
             return {}
@@ -290,8 +292,8 @@ class CaseAccuracy:
         def put(there: AccuracyBaseline | None) -> AccuracyBaseline:
             if there is None or there.scores_sha256 != digest:
                 raise BaselineError(
-                    f"{self.file}: other scores were accepted while this session ran, and this "
-                    "pass repeats the ones before; run it again"
+                    f"{self.file}: another session accepted other scores meanwhile, and this "
+                    "pass repeats the earlier ones: run it again"
                 )
             return replace(there, rerun=pooled(there.rerun, new))
 
@@ -356,7 +358,7 @@ class CaseAccuracy:
 
 
 def _by_name(scorer: str) -> str:
-    """Return scorer JSON with the scorer's registered name, because its module may move."""
+    """Replace a scorer's module in its JSON by its registered name, because modules may move."""
     if not scorer:
         return ""
     written = json.loads(scorer)

@@ -1,4 +1,4 @@
-"""Write runs of a case into its baseline, preserving runs of other sessions."""
+"""Write runs of a case into its baseline file, preserving runs of other sessions."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def _read(path: Path, changed_ns: int) -> Results | None:
 
 
 def screen(case: CaseRuns, count: int, old: Record | None) -> Screened:
-    """Replace runs that may not be recorded; make at most max(2, `count` / 2) extra runs.
+    """Replace runs that may not be recorded by extra runs, at most max(2, `count` / 2).
 
     `count` is the number of runs to record; `old` is the record to append them to.
     """
@@ -189,8 +189,9 @@ def write(
 ) -> Record:
     """Write runs into the baseline file and return the record.
 
-    Runs and history that another session recorded meanwhile are preserved. If `unless` returns True
-    for the record in the file, nothing is written. `reason` is used if the user gave none.
+    Runs and history that another session has recorded since the file was read are preserved. If
+    `unless` returns True for the record in the file, nothing is written. `reason` is used if the
+    user gave none.
     """
     assert case.subject is not None
     identity, suite = case.subject.identity, case.planned.suite
@@ -204,7 +205,7 @@ def write(
             change = "recorded it" if present else "removed it"
             raise BaselineError(
                 f"{case.policy.shown(case.file)}: another session {change} while this one "
-                "measured; nothing was written: run again to compare with what is there now"
+                "measured; nothing was written: run again to compare with the new baseline"
             )
         if present and unless(present):
             return baseline
@@ -283,18 +284,18 @@ def grow(case: CaseRuns, answer: Ruling) -> Ruling:
 def _refused(case: CaseRuns, record: Record, answer: Ruling) -> str | None:
     assert case.subject is not None
     if build := changes(record.fingerprint, case.subject.fingerprint):
-        return f"{'; '.join(build)}: only a session of the same build is added"
+        return f"{'; '.join(build)}: only a session of the same build can be added"
     for commit in dict.fromkeys(run.commit for run in record.runs):
         if code := code_since(case.policy, commit, case.runs[0].commit):
-            return f"{code}: only a session of the same code is added"
+            return f"{code}: only a session of the same code can be added"
     if answer.outcome not in OUTCOMES_KEPT:
         return (
-            f"this session is {answer.outcome}, and its build is the baseline's: the machine "
-            f"changed; where it stays so, {APPEND_OPTIONS} adds it"
+            f"this session is {answer.outcome}, although its build is the baseline's: the "
+            f"machine changed. If the change is permanent, add the session: {APPEND_OPTIONS}"
         )
     day, latest = day_of(case.runs[0].started), max(run.started for run in record.runs)
     if day is not None and day < (day_of(latest) or day):
-        return f"the baseline has a session of {latest[:10]}, later than this one: a clock was set"
+        return f"the baseline has a session of {latest[:10]}, later than this one: was a clock set?"
     environment = (
         changes(record.surroundings, case.subject.surroundings) if record.surroundings else ()
     )
@@ -314,7 +315,7 @@ def _fresh(case: CaseRuns, record: Record) -> Screened | Words:
     if any(run.limit_missed for run in case.runs):
         return "a latency limit was missed"
     few = len(fresh.runs) < APPEND_RUNS
-    apart = f"only {len(fresh.runs)} of {len(case.runs)} runs belong together" if few else ""
+    apart = f"only {len(fresh.runs)} of {len(case.runs)} runs agree with each other" if few else ""
     if unfit := apart or unrecordable(fresh.runs, case.planned.limits, record):
         return unfit
     if control := case.compare_machine():

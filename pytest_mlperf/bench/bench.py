@@ -1,4 +1,4 @@
-"""Judge each test of a session: measure until the verdict is decided, then record runs."""
+"""Judge each test of a session: measure until a decision, then record runs if asked to."""
 
 from __future__ import annotations
 
@@ -59,7 +59,10 @@ def fails_on(word: str, fail_on: Collection[str], *, usual: bool) -> bool:
 
 
 def fails(verdict: Verdict, *, fail_on: Collection[str], named: bool) -> bool:
-    """Return whether a verdict fails its test; in CI NO BASELINE fails on a `named` accelerator."""
+    """Return whether a verdict fails its test by the options of the session.
+
+    `named`: the accelerator can have a shared baseline, so NO BASELINE fails in CI.
+    """
     outcome = verdict.outcome
     if outcome in {Outcome.INCONCLUSIVE, Outcome.SUSPECT, Outcome.PROVISIONAL}:
         return verdict.fails or fails_on("inconclusive", fail_on, usual=False)
@@ -74,13 +77,16 @@ def is_named(accelerator: str, *, pretended: bool) -> bool:
 
 
 def unjudged_told(verdict: Verdict, *, fail_on: Collection[str], named: bool) -> Verdict:
-    """Add a note to a verdict NO BASELINE that passes in CI."""
+    """Note on a verdict NO BASELINE that it passes in CI, because its runs were not judged.
+
+    `named`: the accelerator can have a shared baseline; then the verdict fails and gets no note.
+    """
     usual = not named and not {"no-baseline", "no:no-baseline"}.intersection(fail_on)
     if verdict.outcome is not Outcome.NO_BASELINE or not usual or not os.environ.get("CI"):
         return verdict
     note = (
-        "nothing was compared, and it passes: only on a named accelerator that fails under CI; "
-        "--mlperf-fail-on=no-baseline fails it here too"
+        "nothing was compared, so this test passes. It fails in CI with "
+        "--mlperf-accelerator; --mlperf-fail-on=no-baseline makes it fail here"
     )
     return replace(verdict, notes=(*verdict.notes, note))
 
@@ -89,8 +95,9 @@ def require_power_source(case: Case) -> None:
     """Raise UnavailableError if only a wall meter could measure a case's energy."""
     if case.accelerator == "cpu":
         lack = (
-            "no power source but a wall meter: limit samples_per_joule_wall, and name the meter's "
-            "file with --mlperf-meter; of a server's GPUs, samples_per_joule_dcgm and --mlperf-dcgm"
+            "no power is measured except by a wall meter: set a limit for "
+            "samples_per_joule_wall and name the meter's log with --mlperf-meter; for a "
+            "server's GPUs use samples_per_joule_dcgm and --mlperf-dcgm"
         )
         raise UnavailableError(f"{case.accelerator} has {lack}")
 
@@ -98,7 +105,7 @@ def require_power_source(case: Case) -> None:
 def broken(
     case: Case, kind: Kind, error: RunError | BaselineError, relative: Callable[[Path], str]
 ) -> Verdict:
-    """Return the verdict ERROR of a test for an exception."""
+    """Return the verdict ERROR for a test that raised an exception."""
     layer, log = "baseline", None
     if isinstance(error, RunError):
         layer, log = error.layer, error.log
@@ -118,7 +125,7 @@ def broken(
 
 
 def energy_notes(runs: Sequence[Run]) -> list[str]:
-    """Return the notes on the energy of all runs, and the energy of the last run."""
+    """Return notes on the energy of all runs, and on each power source of the last run."""
     if not runs:
         return []
     last, notes = runs[-1], of_all_runs(runs)
@@ -148,7 +155,7 @@ def _used(run: Run, energy: EnergyReading) -> list[str]:
     used = f"{energy.joules:,.0f} J ({off}){where} in {energy.window_s:.1f} s"
     whose = " of one GPU" if run.hardware.gpus else ""
     peak = "" if energy.peak_w is None else f", {energy.peak_w:,.0f} W at most{whose}"
-    interval = "" if energy.interval_s is None else f", asked every {energy.interval_s:.2g} s"
+    interval = "" if energy.interval_s is None else f", read every {energy.interval_s:.2g} s"
     behind = f"{peak}{_per_unit(run, energy.source)}{_net(energy)}: {energy.source.label}{interval}"
     return [f"{used}, {energy.mean_w:,.0f} W{behind}"]
 
@@ -160,7 +167,7 @@ def _of_gpu(gpu: GpuRun) -> str:
 
 
 def clock_note(runs: Sequence[Run], record: Record | None, outcome: Outcome) -> str | None:
-    """Return how clocks and power cap differ from the baseline's; None if a drop names it."""
+    """Return how clocks and power cap differ from the baseline's; None if another note says it."""
     if record is None or outcome in {Outcome.PERF_DROP, Outcome.POWER_DROP, Outcome.RECORDED}:
         return None
     if not any(run.hardware.state for run in runs):
@@ -168,16 +175,16 @@ def clock_note(runs: Sequence[Run], record: Record | None, outcome: Outcome) -> 
     moved = clocks_moved(
         [run.hardware.state for run in runs], [run.hardware.state for run in record.runs]
     )
-    return f"beside the baseline: {moved}" if moved else None
+    return f"compared with the baseline: {moved}" if moved else None
 
 
 def of_all_runs(runs: Sequence[Run]) -> list[str]:
-    """Return the notes of runs without repetition, with the figures of the last run."""
+    """Return one note for each kind of note on these runs, with the last run's figures."""
     return each_once([_noted(run) for run in runs])
 
 
 def _noted(run: Run) -> dict[Hashable, str]:
-    """Return the notes of a run by kind; notes of several GPUs are merged into one."""
+    """Return the notes on a run by kind; notes on several GPUs are merged into one."""
     signs = {sign.in_words(): sign for sign in run.signs}
     alike: dict[Hashable, list[Sign]] = {}
     for sign in run.signs:
@@ -196,11 +203,11 @@ def _noted(run: Run) -> dict[Hashable, str]:
 
 
 def _unknown_energy(run: Run) -> dict[Hashable, str]:
-    """Return why a run's energy is unknown, by kind; a broken sampler has its sign's kind."""
+    """Return why a run's energy is unknown, by kind; {} if it is known."""
     if not run.energy_unknown:
         return {}
     broke = next((sign.kind for sign in run.signs if sign.key is SignKey.NOT_WATCHED), None)
-    return {broke or run.energy_unknown: f"energy is not known: {run.energy_unknown}"}
+    return {broke or run.energy_unknown: f"energy unknown: {run.energy_unknown}"}
 
 
 def each_once(noted: Sequence[Mapping[Hashable, str]]) -> list[str]:
@@ -218,7 +225,7 @@ def each_once(noted: Sequence[Mapping[Hashable, str]]) -> list[str]:
 def _net(power: EnergyReading) -> str:
     if power.net_joules is None or power.idle_w is None:
         return ""
-    return f", {power.net_joules:,.0f} J above an idle {power.idle_w:,.0f} W"
+    return f", {power.net_joules:,.0f} J above idle ({power.idle_w:,.0f} W)"
 
 
 def _per_unit(run: Run, source: Source) -> str:
@@ -299,7 +306,7 @@ class Bench:
         return _expected(planned, verdict)
 
     def record(self, case: Case) -> Record | None:
-        """Return the record that a case is judged against."""
+        """Return the baseline record against which a case is judged, or None."""
         return next((own.record for own in self._cases.values() if own.planned.case == case), None)
 
     def rate(self, planned: Testable) -> tuple[float | None, str | None]:
@@ -333,7 +340,7 @@ class Bench:
         if case.accuracy is None and case.unscored:
             raise case.unscored
         if case.accuracy is None:
-            headline = "the weights are dummy: speed may be judged, accuracy never"
+            headline = "dummy weights: only speed is judged, not accuracy"
             return Ruling(outcome=Outcome.NOT_EVALUATED, headline=headline)
         answer, scores, policy = case.judge_accuracy(), case.scores, case.policy
         if scores.records(policy) and answer.outcome is not Outcome.GATE_FAIL:
@@ -399,7 +406,7 @@ class Bench:
         return self._answered(verdict.case, verdict.kind, confirmed)
 
     def unconfirmed(self, verdict: Verdict) -> Verdict:
-        """Add a note to a drop that can no longer be confirmed."""
+        """Note on a drop that it was not confirmed, because the session ended."""
         return not_made(verdict, self._policy)
 
     # --- verdicts ------------------------------------------------------------------------
@@ -484,6 +491,7 @@ def _notes(case: CaseRuns, outcome: Outcome) -> tuple[Words, ...]:
     lines: tuple[Words | None, ...] = (
         *case.planned.suite.gaps,
         *skipped,
+        *case.server_remarks,
         case.uncounted,
         f"{case.clients} client processes sent the requests" if case.clients > 1 else "",
         *(one.text for one in behind),
@@ -493,7 +501,7 @@ def _notes(case: CaseRuns, outcome: Outcome) -> tuple[Words, ...]:
 
 
 def promised(case: CaseRuns, answer: Ruling) -> Guarantee | None:
-    """Return the error guarantees of a ruling; None if no baseline was used."""
+    """Return the error guarantees of a ruling; None if no baseline was compared."""
     judged = next((m.metric for m in answer.metrics if m.baseline.runs and m.outcome), None)
     if case.record is None or judged is None:
         return None

@@ -1,4 +1,4 @@
-"""Hold one case of a session: its baseline record and its runs so far."""
+"""Run one case of a session, and hold its baseline record and runs."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Literal
 from pytest_mlperf.bench.accuracy import CaseAccuracy, ScoredPass
 from pytest_mlperf.bench.policy import Formerly, Policy, applied_before, rule_beside
 from pytest_mlperf.bench.runner import CaseRunner, SearchState, Unjudgeable, unforeseen
+from pytest_mlperf.bench.server import on_server
 from pytest_mlperf.core.baseline import (
     Baseline,
     Property,
@@ -69,6 +70,7 @@ class CaseRuns(CaseRunner):
     ) -> None:
         """Load the baseline before the first run, because its file may be damaged."""
         case = planned.case
+        conditions = on_server(planned, conditions)
         machine = replace(conditions.machine, limit_w=planned.limit_w)
         calibrated = machine.identity(case.accelerator)
         machine = replace(machine, harness=planned.harness)
@@ -197,7 +199,7 @@ class CaseRuns(CaseRunner):
 
     @property
     def unchecked(self) -> Unchecked | None:
-        """Why a verdict on performance does not cover accuracy; None if it does."""
+        """Why a verdict on performance says nothing on accuracy; None if accuracy was checked."""
         if self.subject is not None and self.subject.dummy:
             return Unchecked.DUMMY
         if self.unscored is not None:
@@ -227,12 +229,18 @@ class CaseRuns(CaseRunner):
         return self._broken.run.invalid if isinstance(self._broken, Unjudgeable) else ()
 
     @property
+    def server_remarks(self) -> tuple[str, ...]:
+        """Remarks on the hardware of a server on another machine; () without one."""
+        server = self._conditions.machine.server
+        return server.remarks if server else ()
+
+    @property
     def set_by(self) -> str | None:
         """Date, commit and reason of the performance baseline, or None."""
         return set_by(self.record.history) if self.record else None
 
     def changes(self, subject: Subject) -> tuple[str, ...]:
-        """Return how the system and the session's first runs differ from the baseline's."""
+        """Return the differences of system and first runs from the baseline's, as text."""
         if self.record is None:
             return ()
         around = self.record.surroundings
@@ -276,7 +284,7 @@ class CaseRuns(CaseRunner):
     def process(
         self, *, performance: bool, ask: Ask | None, at: SearchState | None = None
     ) -> ProcessResult:
-        """Run a fresh process and store its output; after an error raise that error again."""
+        """Run a fresh process and keep its results; after an error raise that error again."""
         # INVALID runs affect neither compliance tests nor accuracy passes.
         timed = performance and not (at and at.audit)
         if self._broken and (timed or not isinstance(self._broken, Unjudgeable)):
@@ -321,7 +329,10 @@ class CaseRuns(CaseRunner):
         texts = [miscounted(timed, dict(answers), drawn=drawn) for answers in sides]
         text = next((text for text in texts if text is not None), None)
         if text is None:
-            self.uncounted = "tokens of timed runs are compared with no answers: no accuracy pass"
+            self.uncounted = (
+                "the token counts of timed runs were not checked: there is no accuracy pass to "
+                "compare them with"
+            )
         reasons = [Reason(key=Key.TOKENS_MISCOUNTED, text=text)] if text else []
         return replace(run, invalid=(*reasons, *run.invalid))
 
@@ -350,7 +361,7 @@ def baselines_root(folder: Path | None, suite: Path, division: str) -> Path:
 def clashes(
     planned: Sequence[Planned], claimed: dict[str, tuple[Path, str]], folder: Path | None
 ) -> Iterator[str]:
-    """Claim the baselines of a suite's cases; yield errors for those claimed already."""
+    """Yield errors for cases of a suite whose baseline another case in `claimed` has; add them."""
     first = planned[0]
     root = baselines_root(folder, first.path, first.suite.division)
     for plan in planned:
@@ -358,13 +369,13 @@ def clashes(
         other, name = claimed.setdefault(key, (plan.path, plan.case.id))
         if name != plan.case.id:
             yield (
-                f"{plan.path}:{plan.line}: {plan.case.id} and {name} of {other} differ by upper "
-                "and lower case alone, which is one file on macOS and Windows: rename one of them"
+                f"{plan.path}:{plan.line}: {plan.case.id} and {name} of {other} differ only in "
+                "upper and lower case, and are one file on macOS and Windows: rename one of them"
             )
         elif other != plan.path:
             yield (
-                f"{plan.path}:{plan.line}: {plan.case.id} is described by {other} too, and both "
-                "would share one baseline: rename the workload or the engine entry in one"
+                f"{plan.path}:{plan.line}: {plan.case.id} is also in {other}, and both would "
+                "share one baseline: rename the workload or the engine entry in one of them"
             )
 
 

@@ -1,4 +1,4 @@
-"""Judge MLPerf's compliance tests: compare a run with changed settings with other runs."""
+"""Judge MLPerf's compliance tests: compare a run with changed settings and other runs."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Audited:
 
 @dataclass(frozen=True, kw_only=True)
 class _Logs:
-    """Hold the logs of a compliance run, and of the runs that it is compared with."""
+    """Hold the log folders of a compliance run, and of the runs it is compared with."""
 
     folder: Path
     reference: Path | None
@@ -110,18 +110,18 @@ def _notes(test: str, faults: tuple[str, ...], notes: tuple[str, ...]) -> tuple[
         return notes
     files = " and ".join(TESTS[test].verified)
     return (
-        f"an auditor looks whether {TESTS[test].shows}: {files} of this run say it failed",
+        f"MLPerf checks that {TESTS[test].shows}; {files} of this run say that this is not so",
         *notes,
     )
 
 
 def _data(case: CaseRuns) -> ScoredData:
-    """Return the data of TEST07; raise UnavailableError if they are missing or not named."""
+    """Return the data set of TEST07; raise UnavailableError if it is missing or not configured."""
     suite = case.of_suite.suite
     if suite.is_mlperf and not suite.workload.compliance_dataset:
         raise UnavailableError(
-            "TEST07 is made on MLPerf's 990 samples of GPQA: name acc_eval_compliance_gpqa.parquet "
-            "as compliance_dataset in [workload]"
+            "TEST07 needs MLPerf's 990 samples of GPQA: set compliance_dataset in [workload] "
+            "to acc_eval_compliance_gpqa.parquet"
         )
     return data_of(case.of_suite, "compliance")
 
@@ -148,8 +148,8 @@ def _answers(case: CaseRuns) -> Path:
     blocks = sorted((Path(accuracy.folder) / "accuracy").glob(f"block-*/{ACCURACY_LOG}"))
     if len(blocks) != 1:
         raise UnavailableError(
-            f"the accuracy run was made in {len(blocks)} parts, as the quick profile does beside "
-            "accepted scores: a compliance test needs it in one; use --mlperf-profile official"
+            f"the accuracy run was made in {len(blocks)} parts, as the quick profile does if "
+            "scores are accepted; a compliance test needs one part: use --mlperf-profile official"
         )
     return blocks[0]
 
@@ -215,7 +215,7 @@ def _score(folder: Path) -> rules.SpeedScore:
 
 
 def _length(case: CaseRuns, workload: RoundWorkload) -> tuple[float, float]:
-    """Return the bounds of the mean answer length, tokens; raise UnavailableError if unknown."""
+    """Return the bounds of the mean answer length [tokens]; raise UnavailableError if unknown."""
     suite = case.of_suite.suite
     twin = suite.workload
     scored = (twin.reference or {}).get("tokens_per_sample") if case.of_suite.data.shared else None
@@ -234,7 +234,7 @@ def _length(case: CaseRuns, workload: RoundWorkload) -> tuple[float, float]:
 def _scored(
     case: CaseRuns, audit: rules.Audit, logs: _Logs, workload: RoundWorkload
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return faults and notes of TEST01, which passes for other answers with equal scores."""
+    """Return faults and notes of TEST01, which passes other answers if their scores are equal."""
     assert logs.answers is not None
     timed = engine_answers(logs.timed / ACCURACY_LOG)
     accepted = engine_answers(logs.answers, timed)
@@ -250,7 +250,7 @@ def _scored(
     speed = audit.findings[1].faults
     if apart:
         return (*audit.findings[0].faults, *apart, *speed), audit.notes
-    alike = "their scores are alike, as the checker asks of answers that differ"
+    alike = "their scores agree, which the checker requires of answers that differ"
     return speed, (*audit.findings[0].faults, alike, *audit.notes)
 
 

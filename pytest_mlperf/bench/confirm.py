@@ -97,10 +97,10 @@ def add_pair(
 
 
 def left_out(side: CaseRunner) -> str:
-    """Return the number of pairs left out because of load, as text; "" if there are none."""
+    """Return how many pairs were left out because of load, as text; "" if none."""
     number = len(side.left_out) // (1 + REPEATS)
-    reason = "left out: other processes may explain the difference between the two builds"
-    return f"{plural(number, 'pair')} {reason}" if number else ""
+    reason = "left out: the load of other processes may explain the difference between the builds"
+    return f"{plural(number, 'pair')} ({2 * len(side.left_out)} runs) {reason}" if number else ""
 
 
 def in_turns(
@@ -113,10 +113,10 @@ def in_turns(
     done: Callable[[], None] = lambda: None,
     leader: CaseRunner | None = None,
 ) -> dict[str, Ratio]:
-    """Interleave runs of two sides in pairs until a drop is proven or all metrics are decided.
+    """Interleave runs of two builds in pairs until a drop is proven or all metrics are decided.
 
-    Both sides may have pairs of runs already. `limits` are shares. `done` is called after each
-    pair; for `check` and `leader` see `add_pair`.
+    Both may have pairs of runs already. `limits` are shares. `done` is called after each pair; for
+    `check` and `leader` see `add_pair`.
 
     Raises:
         NotComparable: A metric is missing, or may not be judged.
@@ -200,7 +200,7 @@ UNHANDICAPPED_BUILD = "this build without the handicap"
 
 
 def why_no_build(case: CaseRuns, conditions: Conditions) -> Confirmation | None:
-    """Return why the baseline's build cannot be measured, or None if it can."""
+    """Return why the baseline's build cannot be measured again, or None if it can."""
     if case.planned.baseline_engine is not None:
         return None
     record, subject, commit = case.record, case.subject, conditions.commit or CHANGED_MARK
@@ -216,7 +216,7 @@ def why_no_build(case: CaseRuns, conditions: Conditions) -> Confirmation | None:
 def build_of_baseline(
     planned: PlannedCase, conditions: Conditions
 ) -> contextlib.AbstractContextManager[Build | None]:
-    """Return a context manager that yields the suite's `baseline_engine` build, or None."""
+    """Return a context manager that yields the build of `baseline_engine`; None if not set."""
     earlier = earlier_build(planned) if isinstance(planned, Planned) else None
     if earlier is None:
         return contextlib.nullcontext(None)
@@ -233,7 +233,7 @@ class Sides:
     def __init__(
         self, case: CaseRuns, conditions: Conditions, show: Show, earlier: EarlierSide | None
     ) -> None:
-        """Store the inputs; `earlier` is the case with the record's options if they differ."""
+        """Store the inputs; `earlier` is the case with the baseline's options if they differ."""
         self._case = case
         self._earlier = earlier
         self._conditions = conditions
@@ -248,7 +248,7 @@ class Sides:
 
     @property
     def how(self) -> str:
-        """How the runs were made, in words."""
+        """Text on how the interleaved runs were made: numbers of runs, repeats, omitted pairs."""
         invalid = [run.invalid for one in self._both for run in one.invalid_runs]
         again = measured_again(invalid) if invalid else ""
         without = left_out(self._both[0]) if self._both else ""
@@ -285,7 +285,7 @@ class Sides:
         return ratios
 
     def _require_same(self, side: CaseRunner, record: Record | None) -> None:
-        """Raise NotComparable if a side is not the baseline's build by its record."""
+        """Raise NotComparable if a side ran another build than the baseline's record describes."""
         if not side.runs or side.subject is None or record is None:
             return
         recorded, facts = record.fingerprint, side.subject.fingerprint
@@ -297,7 +297,7 @@ class Sides:
         ]
         if unlike:
             name = self.build if self._earlier else "baseline_engine"
-            raise NotComparable(f"{name} is not the build of the baseline: {'; '.join(unlike)}")
+            raise NotComparable(f"{name} is not the baseline's build: {'; '.join(unlike)}")
 
 
 DROPS = frozenset({Outcome.PERF_DROP, Outcome.POWER_DROP})
@@ -308,25 +308,23 @@ MORE_SESSIONS = (
     ", or append sessions of that build, on other days, to its baseline (--mlperf-update=append)"
 )
 
-OTHER_CHANGES_NOTE = (
-    "other changes may have made it slower, as git does not show that there were none; "
-)
+OTHER_CHANGES_NOTE = "other changes may be the cause: git cannot show that there were none; "
 
 UNCHANGED = (
-    "not confirmed: nothing was changed (engine, weights, options, data and commit are the "
-    "baseline's own), so a drop can only be the machine's, or of what nobody records"
+    "not confirmed: engine, weights, options, data and commit are the baseline's, so the "
+    "cause is the machine, or something that is not recorded"
 )
 
 NOT_MADE = (
-    "not confirmed: it was decided at the end of the session, when nothing was measured any more; "
-    "this test alone measures it again"
+    "not confirmed: the drop was decided at the end of the session, after all runs; run this "
+    "test alone to measure it again"
 )
 
 AS_SLOW = "the baseline's own build is as slow today"
 
 SMALL_DROP_NOTE = "worse than the baseline's own build today, by less than the limit"
 
-NO_METRIC = "not confirmed by A/B: a missed latency limit is not compared in turns"
+NO_METRIC = "not confirmed by A/B: missed latency limits are not compared in interleaved runs"
 
 
 def confirm(
@@ -373,7 +371,7 @@ def confirm(
 
 
 def not_made(verdict: Verdict, policy: Policy) -> Verdict:
-    """Add a note to a drop that can no longer be measured again."""
+    """Note on a drop that it was not confirmed, because the session ended."""
     names = tuple(m.metric for m in verdict.metrics if _to_confirm(m, policy))
     if not names or verdict.outcome not in DROPS:
         return verdict
@@ -391,7 +389,7 @@ def _may_confirm(case: CaseRuns, answer: Ruling, policy: Policy) -> bool:
 
 
 def _is_open_ok(case: CaseRuns, metric: MetricVerdict, policy: Policy) -> bool:
-    """Check whether to confirm a provisional ok: the suite names a build and the days are few."""
+    """Check whether a provisional ok is confirmed: few days, and the suite names a build."""
     named = case.planned.baseline_engine is not None
     few = metric.baseline.days < DAYS or policy.confirm == "always"
     return metric.outcome is Outcome.PROVISIONAL and metric.direction == "ok" and named and few
@@ -434,7 +432,7 @@ def _decided(
     failing: Outcome,
     also: str,
 ) -> Ruling:
-    """Return the ruling of interleaved runs; `also` names another cause of an unproven drop."""
+    """Return the ruling after interleaved runs; `also` names another cause of an unproven drop."""
     proven = [name for name, ratio in ratios.items() if ratio.outcome is Answer.FAIL]
     excluded = [name for name, ratio in ratios.items() if ratio.outcome is Answer.PASS]
     undecided = [name for name in ratios if name not in excluded]
@@ -481,7 +479,7 @@ def _decided(
 
 
 def worse(ratios: Mapping[str, Ratio]) -> list[str]:
-    """Return the metrics that interleaved runs prove to be worse, by any amount."""
+    """Return the metrics that interleaved runs prove worse, by any amount."""
     return [name for name, ratio in ratios.items() if ratio.high < 1]
 
 
@@ -501,7 +499,7 @@ def _proven(answer: Ruling, proven: list[str], failing: Outcome) -> Ruling:
 
 
 def _settled(metric: MetricVerdict, ratio: Ratio) -> MetricVerdict:
-    """Return the verdict of an unconfirmed metric by interleaved runs, without rule R's p."""
+    """Return a metric's verdict by interleaved runs that did not confirm its drop."""
     excluded = ratio.outcome is Answer.PASS
     return replace(
         metric,

@@ -1,4 +1,4 @@
-"""Rebuild the baseline's side from its record: the engine's options and variables."""
+"""Restore the engine options and variables of a baseline's record, to measure that build."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _HOME = re.compile(r"(?<![\w.~/])~(?=/|$)")
 
 
 class EarlierSide(NamedTuple):
-    """Hold the case with the record's options; `title` names them without secret values."""
+    """Hold the case with the options of its record; `title` lists them without secret values."""
 
     job: Job
     title: str
 
 
 def earlier_side(case: CaseRuns) -> EarlierSide | None:
-    """Return the case with the record's options if they differ; MlperfError if invalid."""
+    """Return the case with its record's options; None if equal; MlperfError if they are invalid."""
     if case.record is None or case.subject is None or not isinstance(case.planned, Planned):
         return None
     recorded = case.record.fingerprint
@@ -72,7 +72,7 @@ def _restored(options: Mapping[str, Any], today: Mapping[str, Any]) -> dict[str,
 
     def whole(text: str) -> str:
         if f"{OUTSIDE_MARK}/" in text:
-            raise MlperfError(f"the record holds only the end of a path, {text}")
+            raise MlperfError(f"the baseline records only the end of a path: {text}")
         return _HOME.sub(lambda _: str(Path.home()), text)
 
     same = {name: value for name, value in today.items() if _stored(value) == options.get(name)}
@@ -80,7 +80,7 @@ def _restored(options: Mapping[str, Any], today: Mapping[str, Any]) -> dict[str,
 
 
 def deciding(case: CaseRuns, policy: Policy) -> str:
-    """Return advice on how to decide a drop if the record's options cannot be restored."""
+    """Return advice on how to decide a drop whose recorded options cannot be restored."""
     usual, record, planned = "baseline_engine in the suite names one", case.record, case.planned
     if not isinstance(planned, Planned):
         return "check that build out, and measure the test there"

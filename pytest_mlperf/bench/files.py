@@ -26,7 +26,8 @@ from pytest_mlperf.stores.foreign import MAX_PART_BYTES
 def judged_against(result: CaseResult, folders: Iterable[Path]) -> Path | None:
     """Return the baseline file of a verdict on performance or energy if it exists, or None.
 
-    Results may be untrusted: a path in them is only used if it ends like this case's baseline.
+    Results may be untrusted: their path is only used if it ends like the path of this case's
+    baseline.
     """
     verdict = result.verdict
     if not verdict.kind.is_of_runs or not verdict.baseline.file:
@@ -153,7 +154,10 @@ def points_of(file: Path, notes: list[str]) -> list[TrendPoint]:
 def _versions(file: Path, notes: list[str]) -> Iterator[tuple[str, Baseline]]:
     """Yield commit and content of a file at each change, oldest first, then its present content."""
     if git("rev-parse", "--is-shallow-repository") == b"true\n":
-        notes.append("this clone is shallow: older baselines have no runs: git fetch --unshallow")
+        notes.append(
+            "this clone is shallow, so older baselines have no runs; fetch them: git fetch "
+            "--unshallow"
+        )
     for commit, name in reversed(list(_commits(file))):
         try:
             yield commit, baseline_at(commit, name)
@@ -165,10 +169,10 @@ def _versions(file: Path, notes: list[str]) -> Iterator[tuple[str, Baseline]]:
 
 
 def _commits(file: Path) -> Iterator[tuple[str, str]]:
-    """Yield each commit that changed a file and its name there, newest first, through renames.
+    """Yield each commit that changed a file, and the file's name there, newest first.
 
     `git log --follow` takes a new file for a copy of a similar one, and baselines of different
-    cases are similar: only a rename in the same commit counts.
+    cases are similar: so only a rename in the same commit counts.
     """
     name, revision = git_text("ls-files", "-z", "--full-name", "--", str(file)), "HEAD"
     while name := name.rstrip("\0"):

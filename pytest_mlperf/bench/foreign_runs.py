@@ -99,7 +99,9 @@ def judge_runs(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # from_bytes reports wrong types
         content = as_bytes(session_of([result], {}))
-    from_bytes(case.id, content, "measured session", "give judge_runs what a run can measure")
+    from_bytes(
+        case.id, content, "measured session", "judge_runs takes only metrics that a run can measure"
+    )
     verdict = result.verdict
     if verdict.runs:
         verdict = replace(verdict, metrics=rule_on(verdict.runs, None, limits, RuleR()).metrics)
@@ -144,7 +146,7 @@ def _unjudged(case: Case, runs: Sequence[Run], subject: Subject) -> Verdict:
 def _against(
     file: Path, verdict: Verdict, subject: Subject, limits: Mapping[str, float]
 ) -> Verdict:
-    """Judge a verdict's runs against a baseline; an INVALID verdict stays INVALID."""
+    """Judge a verdict's runs by a baseline file; an INVALID verdict stays INVALID."""
     loaded = load_checked(file, verdict.case)
     record = find(loaded, subject.identity) if loaded else None
     compared = replace(

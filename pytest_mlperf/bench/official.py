@@ -1,4 +1,4 @@
-"""Compare a case with the best official MLPerf result, and gate on the ratio."""
+"""Compare a case with the best official MLPerf result, and fail it below a given share."""
 
 from __future__ import annotations
 
@@ -66,15 +66,16 @@ def placed(
 
     A comparable result has the same workload with its accuracy target, scenario, unit and kind of
     GPU, measured by LoadGen in the closed division. In Server and Interactive a result is the
-    highest rate within the limits, so the runs must be `searched`. None for all official results.
+    highest rate within the limits, so the runs must be `searched`. `results` of None are all
+    official results.
     """
     gpu = gpu_in(identity)
     if not runs:
         return "it has no run"
     if gpu is None:
-        return f"{case.accelerator} is no GPU that has official results"
+        return f"{case.accelerator} is not a GPU that has official results"
     if case.scenario.rate_is_condition and not searched:
-        return "its rate was offered, and an official one is the highest that held"
+        return "its rate was set, and an official rate is the highest that met the limits"
     if case.scenario != Scenario.OFFLINE and not case.scenario.rate_is_condition:
         return f"the value of {case.scenario} is a latency, and official ones are bounds"
     for unit, metric in UNIT_METRICS.items():

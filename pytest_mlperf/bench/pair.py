@@ -1,4 +1,4 @@
-"""Judge a pair: interleave two engine entries until the claim about them is decided."""
+"""Judge a claim that one engine entry beats another, by interleaved runs of both."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ DECISION_WORDS = {
 def judge_pair(
     pair: PlannedPair, conditions: Conditions, policy: Policy, show: Callable[[str], None]
 ) -> Verdict:
-    """Run both sides in pairs, each run a fresh process, and judge their ratio."""
+    """Run both engine entries in pairs, each run in a fresh process; judge their ratio."""
     policy = dataclasses.replace(policy, update=None)
     a, b = (CaseRuns(side, conditions, policy, show) for side in (pair.a, pair.b))
     noisier = max((a, b), key=lambda case: case.rule.prior_sd)
@@ -96,7 +96,7 @@ def _unjudgeable(pair: PlannedPair, a: CaseRuns, b: CaseRuns, error: Unjudgeable
 
 
 def _not_comparable(pair: PlannedPair, case: CaseRuns) -> Words | None:
-    """Return why the runs of a side may not be compared, or None."""
+    """Return why an entry's runs may not be compared, or None if they may."""
     metric, name = METRICS[pair.metric], _name(case)
     if any(pair.metric not in run.metrics for run in case.runs):
         return f"{metric.title} is not measured with {name}"

@@ -1,4 +1,4 @@
-"""Judge the performance of a case: measure until it is decided, then judge or record."""
+"""Judge the performance and energy of a case: measure until a decision, judge or record."""
 
 from __future__ import annotations
 
@@ -38,6 +38,7 @@ from pytest_mlperf.core.recording import (
     lacking,
     provable,
     recorded,
+    step,
     worsened,
 )
 from pytest_mlperf.core.rulings import sample
@@ -60,20 +61,20 @@ RATE_BACK = f"latencies at different rates cannot be compared: set target_qps ba
 FIND_BACK = f"rates of different searches cannot be compared: restore the former find, {REPLACE}"
 POINTS_BACK = f"means over other points cannot be compared: set points back, {REPLACE}"
 LENGTH_BACK = (
-    "answers of another length are other work: look for stop tokens, templates and "
+    "answers of another length are other work: check stop tokens, templates and "
     f"max_new_tokens; {REPLACE}"
 )
 
 SALT_BACK = (
-    "a server may answer from its cache of prefixes what an earlier run asked: set salt and repeat "
-    f"alike, {REPLACE}"
+    "a server may answer from its prefix cache what an earlier run sent: set salt and repeat "
+    f"as in the baseline, {REPLACE}"
 )
 CACHE_BACK = (
-    "each run asks the same prompts, and a cache that knows them is other work: restart the server "
-    f"or let one run fill its cache first, as with the baseline, {REPLACE}"
+    "each run sends the same prompts, and a server that has them in its cache does less work: "
+    f"restart the server, or let one run fill its cache first, as for the baseline, {REPLACE}"
 )
 
-UNDER_LOAD = "measured under load: an idle machine decides"
+UNDER_LOAD = "measured under load: repeat it on an idle machine"
 
 CHANGED_OUTCOMES = {Outcome.PERF_DROP, Outcome.POWER_DROP, Outcome.IMPROVED}
 """Outcomes that a change of the machine may cause."""
@@ -96,7 +97,7 @@ def judge_performance(case: CaseRuns, kinds: Collection[Kind], phase: Phase = LO
 
 
 def _judged(case: CaseRuns, phase: Phase) -> Ruling:
-    """Judge the runs of a case, and make more runs while another run may decide."""
+    """Judge the runs of a case; make more runs as long as one more may decide."""
     while True:
         if missed := _limit_missed(case):
             return missed
@@ -114,10 +115,7 @@ def _judged(case: CaseRuns, phase: Phase) -> Ruling:
 
 
 def _dropped_all_the_same(case: CaseRuns, error: Unjudgeable, phase: Phase) -> Ruling:
-    """Return a drop that is proven although the last run is INVALID, else raise `error`.
-
-    INVALID runs of a slow server can prove a drop if load does not explain them, but never an ok.
-    """
+    """Return a drop that is proven although the last run is INVALID, else raise `error`."""
     runs, slow = list(case.runs), [run for run in case.invalid_runs if run.too_slow]
     for run in slow if not is_loaded(slow, case.rule.tolerated) else ():
         # The relative standard error of a rate of n requests is 1 / √n.
@@ -135,12 +133,12 @@ def _dropped_all_the_same(case: CaseRuns, error: Unjudgeable, phase: Phase) -> R
     if not ruling.dropped:
         raise error
     answer = unless_off(case, answer_of(case, ruling, limits), phase)
-    note = f"the last run is INVALID and proves no more: {error}"
+    note = f"the last run is INVALID and proves nothing more: {error}"
     return replace(answer, notes=(note, *answer.notes))
 
 
 def _found_under_load(case: CaseRuns, ruling: Ruling) -> Ruling:
-    """Return a ruling on searched rates; it is undecided if load made them lower bounds."""
+    """Return a ruling on searched rates; INCONCLUSIVE if load made the rates lower bounds."""
     if not case.planned.find:
         return ruling
     drop = any(metric.fails or metric.direction == "drop" for metric in ruling.metrics)
@@ -159,7 +157,7 @@ def _undecided(ruling: Ruling) -> Ruling:
 
 
 def _other_work(case: CaseRuns, runs: Sequence[Run]) -> Ruling | None:
-    """Return INVALID if prompts, cache or answer lengths differ from the baseline's, or None."""
+    """Return INVALID if prompts, cache use or answer lengths differ from the baseline's."""
     if case.record is None or case.subject is None:
         return None
     facts, recorded = case.subject.fingerprint, case.record.fingerprint
@@ -225,7 +223,7 @@ def traded(metrics: Sequence[MetricVerdict]) -> tuple[str, ...]:
 
 
 def answer_of(case: CaseRuns, ruling: Ruling, limits: Mapping[str, float]) -> Ruling:
-    """Add the state of the accuracy check to a ruling, and advice on missing metrics."""
+    """Add to a ruling whether accuracy was checked, and advice on missing metrics."""
     unvouched = case.unchecked
     notes = sample.remedies(case.runs, limits, case.record) if case.runs else ()
     return Ruling(
@@ -238,7 +236,7 @@ def answer_of(case: CaseRuns, ruling: Ruling, limits: Mapping[str, float]) -> Ru
 
 
 def first_line(case: CaseRuns, ruling: Ruling) -> Words:
-    """Return the headline with the conditions of a searched rate, or the nearest baseline."""
+    """Return a ruling's headline; add a searched rate's conditions, or the nearest baseline."""
     find, deciding = case.planned.find, ruling.deciding
     if ruling.outcome is Outcome.NO_BASELINE and case.formerly and deciding:
         return f"{METRICS[deciding.metric].title}: {case.formerly.brief}"
@@ -261,7 +259,7 @@ def accuracy_failed(case: CaseRuns, *, required: bool = False) -> Ruling | None:
 
 
 def unless_off(case: CaseRuns, answer: Ruling, phase: Phase) -> Ruling:
-    """Return a ruling; change it to INVALID if the machine's own speed explains it."""
+    """Return a ruling, or INVALID if a change of the machine's own speed explains it."""
     leans = any(metric.direction == "drop" for metric in answer.metrics)
     changed = (
         answer.outcome in CHANGED_OUTCOMES or leans or (phase.many and may_fall(answer.metrics))
@@ -294,7 +292,7 @@ def reported(case: CaseRuns, answer: Ruling) -> tuple[Words, ...]:
 
 
 def _other_rate(case: CaseRuns, recording: Update | None) -> Ruling | None:
-    """Return INVALID if the baseline has another rate or other search conditions, else None."""
+    """Return INVALID if the baseline has another offered rate or search condition, else None."""
     record, planned = case.record, case.planned
     if record is None or recording == "replace":
         return None
@@ -313,7 +311,7 @@ def _other_rate(case: CaseRuns, recording: Update | None) -> Ruling | None:
 
 
 def _limit_missed(case: CaseRuns) -> Ruling | None:
-    """Repeat a run that missed a latency limit; return the ruling if both missed, or None."""
+    """Repeat a run that missed a latency limit; return the ruling if it misses twice, or None."""
     if len(case.runs) == 1 and case.runs[0].limit_missed:
         case.add_run()
     missed = [run for run in case.runs if run.limit_missed]
@@ -361,14 +359,14 @@ def _recording(case: CaseRuns) -> Update | None:
         return None
     if update == "append" and not case.record:
         raise BaselineError(
-            f"{case.policy.shown(case.file)}: there is no baseline of this machine to append "
-            "to; record one with --mlperf-update=missing"
+            f"{case.policy.shown(case.file)}: this machine has no baseline to append to; "
+            "record one with --mlperf-update=missing"
         )
     return update
 
 
 def _unlike(case: CaseRuns, old: Record | None) -> Ruling | None:
-    """Return INVALID if the runs' work differs between them or from the baseline's, or None."""
+    """Return INVALID if the work of the runs differs among them or from the baseline's, or None."""
     uneven = other_cached(case.runs[1:], case.runs[:1], "cached_unevenly")
     if uneven and case.subject and not has_salt(case.subject.fingerprint):
         return invalid(case, Note.of("not_recorded", note=uneven), CACHE_BACK)
@@ -390,7 +388,7 @@ def _record(case: CaseRuns, action: Update) -> Ruling:
         return invalid(case, Note.of("not_recorded", note=reason), *advice)
     if len(fresh.runs) < least:
         note = "the machine was disturbed; record again when it is quiet"
-        few = f"only {len(fresh.runs)} of {len(case.runs)} runs belong together"
+        few = f"only {len(fresh.runs)} of {len(case.runs)} runs agree with each other"
         return invalid(case, Note.of("not_recorded", note=few), *fresh.notes, note)
     if action == "replace" and (steps := _worsened(case, fresh)):
         judged = rule_on(case.runs, case.record, case.planned.limits, case.rule)
@@ -400,7 +398,15 @@ def _record(case: CaseRuns, action: Update) -> Ruling:
     metrics = recorded(record, sample.countable(case.runs, case.planned.limits), len(fresh.runs))
     headline = f"{len(record.runs)} runs in {case.policy.shown(case.file)}"
     remarks: list[Words] = []
-    remarks += [f"recorded beside another: {case.formerly.in_words}"] if case.formerly else []
+    remarks += (
+        [f"recorded in addition to the baseline of another machine: {case.formerly.in_words}"]
+        if case.formerly
+        else []
+    )
+    if action == "replace":
+        before, after = record.history[-1].old, record.history[-1].new
+        moves = tuple(step(m.metric, before.get(m.metric), after[m.metric]) for m in metrics)
+        remarks.append(Note.of("replaced", steps=moves))
     interleaves = case.planned.baseline_engine is not None
     today = failing_today(record, case.planned.limits, case.rule, interleaves=interleaves)
     remarks += [*fresh.notes, *filter(None, [lacking(record), today])]
@@ -411,7 +417,7 @@ def _record(case: CaseRuns, action: Update) -> Ruling:
 
 
 def _worsened(case: CaseRuns, fresh: Screened) -> list[str]:
-    """Return the metrics that a new record would make worse; [] if they are not comparable."""
+    """Return the metrics that a new record would lower; [] if allowed or not comparable."""
     old, accepted = case.record, case.policy.accept_regression
     if old is None or accepted or _other_rate(case, None) or _other_work(case, case.runs):
         return []
@@ -431,7 +437,7 @@ def judge_efficiency(case: CaseRuns, kinds: Collection[Kind], phase: Phase = LON
     limits = case.planned.efficiency_limits
     if not any(name in run.metrics for run in case.runs for name in limits):
         reason = "; ".join(dict.fromkeys(_unknown(case, name) for name in limits))
-        raise UnavailableError(f"{case.planned.case.accelerator}: energy is not known: {reason}")
+        raise UnavailableError(f"{case.planned.case.accelerator}: energy unknown: {reason}")
     while True:
         unfit = _unfit(case, limits)
         gated = {n: v for n, v in limits.items() if all(run.may_judge(n) for run in case.runs)}
@@ -465,16 +471,16 @@ def judge_efficiency(case: CaseRuns, kinds: Collection[Kind], phase: Phase = LON
 
 
 def _unfit(case: CaseRuns, limits: Collection[str]) -> Ruling | None:
-    """Return INVALID if only some runs have an energy that may be judged, or None."""
+    """Return INVALID if the energy of only some runs may be judged, or None."""
     runs = case.runs
     for name in limits:
         lacking = [place for place, run in enumerate(runs, start=1) if not run.may_judge(name)]
         if 0 < len(lacking) < len(runs):
             run = runs[lacking[0] - 1]
-            reason = "; ".join(_notes(run, name)) or run.energy_unknown or "its notes say why"
+            reason = "; ".join(_notes(run, name)) or run.energy_unknown or "see its notes"
             values = {"metric": name, "runs": tuple(lacking), "of": len(runs)}
             headline = Note.of("energy_in_part", **values)
-            note = f"{run.folder}: {reason}; keep what measures it running until the end"
+            note = f"{run.folder}: {reason}; keep the meter running until the end of the run"
             return invalid(case, headline, note)
     return None
 
@@ -483,7 +489,7 @@ def _why_not(runs: Sequence[Run], limits: Collection[str]) -> str:
     """Return why the energy of these runs may not be judged."""
     run, name = next((run, n) for run in runs for n in limits if not run.may_judge(n))
     where = f"run {runs.index(run) + 1} of {len(runs)}: " if len(runs) > 1 else ""
-    return where + ("; ".join(_notes(run, name)) or "its energy may not be judged")
+    return where + ("; ".join(_notes(run, name)) or "its energy is too uncertain")
 
 
 def _notes(run: Run, name: str) -> tuple[str, ...]:
@@ -494,11 +500,11 @@ def _notes(run: Run, name: str) -> tuple[str, ...]:
 def _unknown(case: CaseRuns, name: str) -> str:
     run = case.runs[0]
     if case.planned.case.accelerator == "cpu" and name in BY_GPUS:
-        return f"{name} is that of GPUs: limit {name}_wall, which a meter measures"
+        return f"{name} is the energy of GPUs: limit {name}_wall, which a wall meter measures"
     if notes := _notes(run, name):
         return "; ".join(notes)
     if name in BY_METER:
-        return "no wall meter is read: name its file with --mlperf-meter"
+        return "no wall meter is read: name its log with --mlperf-meter"
     if name in BY_EXPORTER:
-        return "no DCGM exporter is read: name its page with --mlperf-dcgm"
-    return run.energy_unknown or f"{name} needs what this engine does not count"
+        return "no DCGM exporter is read: name its url with --mlperf-dcgm"
+    return run.energy_unknown or f"{name} needs a count that this engine does not report"

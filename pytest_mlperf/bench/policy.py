@@ -1,7 +1,8 @@
-"""Define how verdicts of a session are reached and recorded."""
+"""Define the settings by which verdicts are reached and recorded."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,11 +13,13 @@ from pytest_mlperf.core.case import Case, Kind
 from pytest_mlperf.core.errors import BaselineError
 from pytest_mlperf.core.noise import uncalibrated
 from pytest_mlperf.core.noise.calibration import Calibrated
+from pytest_mlperf.core.server.identity import SOURCE, is_of_server
 from pytest_mlperf.hardware.machine import split
 from pytest_mlperf.judge.multiplicity import MAX_LONE_PAIRS
 from pytest_mlperf.judge.rule_r import RuleR
 from pytest_mlperf.stores import baselines, calibration
 from pytest_mlperf.suite.pairs import PlannedPair, Testable
+from pytest_mlperf.suite.plan import Planned
 
 Update = Literal["missing", "append", "replace"]
 
@@ -29,8 +32,8 @@ class Policy:
 
     Attributes:
         max_runs: Largest number of runs of a case before INCONCLUSIVE.
-        confirm: Drops to confirm by interleaved runs: "auto" for PROVISIONAL drops and those from a
-            baseline of few sessions, "always" or "never".
+        confirm: Which drops to confirm by interleaved runs: "auto" for PROVISIONAL drops and those
+            from a baseline of few sessions, "always" or "never".
         baselines: Folder of the baselines; None for the nearest `baselines/` above the suite.
         root: Root folder of relative paths in messages.
         accept_cut: Whether a first accuracy baseline may have many empty or cut answers.
@@ -57,13 +60,7 @@ class Policy:
 
 @dataclass(frozen=True, kw_only=True)
 class Phase:
-    """Describe a phase of a session, which has two phases if it judges many pairs jointly.
-
-    Attributes:
-        pairs: Number of gated pairs of case and metric; up to `MAX_LONE_PAIRS` pairs are judged
-            separately.
-        once: Whether this is the first of two phases, which runs every case once.
-    """
+    """Describe a phase of a session; a session that judges many pairs jointly has two."""
 
     pairs: int = 1
     once: bool = False
@@ -88,13 +85,14 @@ def gated_pairs(planned: Testable, kind: Kind, *, power: bool, meter: bool) -> i
         return 0  # pairs have no baseline
     if kind == Kind.PERFORMANCE:
         return len(planned.limits)
-    source = meter or (power and planned.case.accelerator != "cpu")
+    metered = meter or (isinstance(planned, Planned) and planned.is_metered)
+    source = metered or (power and planned.case.accelerator != "cpu")
     return len(planned.efficiency_limits) if kind == Kind.EFFICIENCY and source else 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Formerly:
-    """Describe the nearest baseline of another machine if this machine has none."""
+    """Describe the baseline that is nearest to this machine, which has none itself."""
 
     date: str
     differences: tuple[Difference, ...]
@@ -102,13 +100,26 @@ class Formerly:
     @property
     def in_words(self) -> str:
         """All differences: "baseline of DAY is for another machine: cores 64, here 2"."""
-        return f"{self._begin} {'; '.join(map(_changed, self.differences))}"
+        return self._of_client or f"{self._begin} {'; '.join(map(_changed, self.differences))}"
 
     @property
     def brief(self) -> str:
-        """First difference, for a headline."""
+        """First difference of the machines, for a headline."""
         more = len(self.differences) - 1
-        return f"{self._begin} {_changed(self.differences[0])}" + (f" and {more} more" * bool(more))
+        return self._of_client or f"{self._begin} {_changed(self.differences[0])}" + (
+            f" and {more} more" * bool(more)
+        )
+
+    @property
+    def _of_client(self) -> str:
+        """Message if a baseline names the client instead of its server elsewhere, or ""."""
+        source = next((one for one in self.differences if one.name == SOURCE), None)
+        if source is None or source.theirs is not None:
+            return ""
+        return (
+            f"baseline of {self.date} names the client, not the hardware of the server; if that "
+            "is the same now, move the baseline: pytest-mlperf machine --adopt"
+        )
 
     @property
     def _begin(self) -> str:
@@ -137,6 +148,8 @@ def applied_before(
 ) -> Formerly | None:
     """Return the nearest baseline of a case, else of another accelerator count, or None."""
     former = formerly(loaded, identity) if loaded else None
+    if former is None and is_of_server(identity) and (old := of_unnamed(root, file)):
+        former = formerly(old, identity)
     return former or min(
         _of_other_counts(root, file, case),
         key=lambda other: str(other.differences[0].theirs),
@@ -144,8 +157,15 @@ def applied_before(
     )
 
 
+def of_unnamed(root: Path, file: Path) -> Baseline | None:
+    """Return the baseline that an older release stored under "cpu" for a server, or None."""
+    with contextlib.suppress(BaselineError):
+        return baselines.load(root.joinpath("cpu", *file.relative_to(root).parts[1:]))
+    return None
+
+
 def _of_other_counts(root: Path, file: Path, case: Case) -> Iterator[Formerly]:
-    """Yield the baselines of the case on another count of the same accelerator."""
+    """Yield the baselines of a case on other counts of the same accelerator, by differences."""
     _, kind = split(case.accelerator)
     behind = file.relative_to(root).parts[1:]
     for folder in sorted(root.iterdir()) if root.is_dir() else ():
@@ -190,5 +210,5 @@ def calibrated_rule(
 def rule_beside(
     file: Path, accelerator: str, identity: Mapping[str, Property], max_runs: int
 ) -> tuple[RuleR, str | None]:
-    """Return rule R for the case of a baseline file, by the calibration of its folder."""
+    """Return rule R for the case of a baseline file, with the calibration next to the file."""
     return calibrated_rule(closed_root(file), accelerator, identity, max_runs)

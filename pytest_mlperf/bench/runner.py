@@ -1,4 +1,4 @@
-"""Run fresh processes of a case: repeat INVALID runs, and search rates."""
+"""Run a case in fresh processes: repeat INVALID runs, and search rates."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.job import LOADED_QUERIES, AuditRun, Job, MeasuredCase, Search, require
 from pytest_mlperf.core.measurement import Run, Subject
 from pytest_mlperf.core.metrics import CONCURRENCY, SEARCH_METRICS
+from pytest_mlperf.core.numbers import plural
 from pytest_mlperf.core.reason import Key, Reason
 from pytest_mlperf.core.search import (
     MAX_LOG_STEP,
@@ -109,8 +110,8 @@ class Searches:
         if names:
             raise RunError(
                 "engine",
-                f"{', '.join(names)} cannot be held to a limit: the engine does not report what it "
-                f"takes; measured were {', '.join(run.metrics)}",
+                f"{', '.join(names)} cannot have a limit: the engine does not report the "
+                f"times for it; measured were {', '.join(run.metrics)}",
                 str(Path(run.folder) / DETAIL),
             )
         return tried(rate, run.metrics, self._limits, late=run.limit_missed, folder=run.folder)
@@ -183,7 +184,7 @@ def condition_differs(job: MeasuredCase, record: Record) -> str | None:
 
 
 def _unpointed(run: Run) -> Run:
-    """Return a run whose metric names lack the point, which differs between tries."""
+    """Return a run without the point in its metric names, because the point differs by try."""
     metrics, server = (
         {name.partition("@")[0]: value for name, value in figures.items()}
         for figures in (run.metrics, run.serving.server)
@@ -192,11 +193,7 @@ def _unpointed(run: Run) -> Run:
 
 
 def _made(attempt: Callable[[SearchState], Run], at: SearchState) -> Run:
-    """Return a run of a search; a run that only failed early stopping is a missed limit.
-
-    LoadGen's early stopping rejects a percentile that is met without enough confidence. The search
-    then treats the rate as too high.
-    """
+    """Make a run; if only early stopping fails, return it as a missed limit (rate too high)."""
     run = attempt(at)
     if not run.invalid or run.queries < ENOUGH_QUERIES:
         return run
@@ -208,7 +205,9 @@ def _made(attempt: Callable[[SearchState], Run], at: SearchState) -> Run:
 INVALID_TRIES = 3
 """Maximum number of tries of a run."""
 
-LASTING_REASONS = frozenset({Key.GPU_LOST, Key.TOO_FEW_REQUESTS, Key.TOKENS_MISCOUNTED})
+LASTING_REASONS = frozenset(
+    {Key.GPU_LOST, Key.TOO_FEW_REQUESTS, Key.TOKENS_MISCOUNTED, Key.SERVER_HARDWARE}
+)
 """Reasons that the next run would have too: it is not repeated."""
 
 LONGER_RUN_FACTOR = 1.2
@@ -228,7 +227,7 @@ class Rated(Protocol):
 
     @property
     def job(self) -> MeasuredCase:
-        """Resolved case."""
+        """Case with the settings of its runs."""
 
     rate: float | None
     invalid_runs: list[Run]
@@ -306,9 +305,8 @@ class CaseRunner:
         self.scored_subject: Subject | None = None
         self.files: tuple[str, ...] = ()
         self.scored_files: tuple[str, ...] = ()
-        self._conditions = replace(
-            conditions, machine=replace(conditions.machine, limit_w=planned.limit_w)
-        )
+        machine = replace(conditions.machine, limit_w=planned.limit_w)
+        self._conditions = replace(conditions, machine=machine)
         self._show = show
         self._build = build
         self._label = label
@@ -320,11 +318,11 @@ class CaseRunner:
 
     @property
     def job(self) -> MeasuredCase:
-        """Resolved case."""
+        """Case with the settings of its runs."""
         return self._job(scorer=False)
 
     def _job(self, *, scorer: bool) -> MeasuredCase:
-        """Return the resolved case, with its scorer if its accuracy is needed."""
+        """Return the case with its runs' settings, and with its scorer if `scorer` is set."""
         resolved = self._resolved.get(True) or self._resolved.get(scorer)
         if resolved is None:
             planned = self.planned
@@ -346,12 +344,12 @@ class CaseRunner:
 
     @property
     def shares_data(self) -> bool:
-        """Whether no other data set is scored than the timed one."""
+        """Whether the timed data set is also the scored one, or nothing is scored."""
         return not self.planned.scorer_name or self.of_suite.data.shared
 
     @property
     def suite_job(self) -> Job:
-        """Resolved case of a suite."""
+        """Case of a suite with the settings of its runs."""
         assert isinstance(self.job, Job)
         return self.job
 
@@ -387,6 +385,17 @@ class CaseRunner:
         self.runs.append(run)
         return run
 
+    def _title(self, *, performance: bool, at: SearchState | None) -> str:
+        """Return the name of the next process in lines of progress."""
+        if at:
+            return at.audit.test if at.audit else "search"
+        if not performance:
+            return "accuracy pass"
+        number, most = len(self.runs) + 1, self._conditions.max_runs or 0
+        repeats = len(self.invalid_runs)
+        bound = f" of at most {most}" if number <= most else ""
+        return f"run {number}{bound}" + (f" ({plural(repeats, 'run')} repeated)" if repeats else "")
+
     def process(
         self, *, performance: bool, ask: Ask | None, at: SearchState | None = None
     ) -> ProcessResult:
@@ -413,6 +422,7 @@ class CaseRunner:
                 performance=performance,
                 ask=ask,
                 number=self._processes,
+                title=self._title(performance=performance, at=at),
                 build=self._build,
                 label=audit.test if audit else self._label,
                 audit=audit,
@@ -431,7 +441,7 @@ class CaseRunner:
 
 def unforeseen(error: Exception, log: Path) -> RunError:
     """Return a RunError for an unexpected exception; write its traceback to `log`."""
-    message = f"{one_line(error)}: not foreseen, so please report it with this log"
+    message = f"{one_line(error)}: unexpected error; please report it with this log"
     if isinstance(error, OSError) and error.errno in DISK_FULL:
         message = f"{one_line(error)} ({disk_of(Path(error.filename or log))}); free some space"
     try:

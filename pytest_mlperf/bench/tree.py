@@ -1,4 +1,4 @@
-"""List files that changed in git since a baseline's commit, and whether a run loaded them."""
+"""List files that changed in git since a baseline's commit, and whether runs loaded them."""
 
 from __future__ import annotations
 
@@ -19,20 +19,18 @@ from pytest_mlperf.run.worker.model_files import path_texts
 def tree_changes(
     policy: Policy, commit: str | None, job: MeasuredCase, suite: Path, imported: Sequence[str]
 ) -> tuple[list[str], list[str]]:
-    """Return lines on changes since a baseline's commit, and lines on unknown changes.
-
-    A `commit` of None (a baseline outside git) gives no lines. `job` names model, data and further
-    files, and the scorer if scores are explained. `imported` lists the worker's imported files.
-    """
+    """Return lines on changes since a baseline's commit, and lines on changes that are unknown."""
     if commit is None:
         return [], []
     loaded = {os.path.realpath(path) for path in (*imported, str(suite), *_named(job, suite))}
     recorded = [policy.baselines] if policy.baselines else []
     files = files_since(policy.root, commit.removesuffix(CHANGED_MARK), loaded, recorded)
     if files is None:
-        return [], [f"files: not known, there is no clone here that has commit {commit}"]
+        return [], [f"files: not compared, this clone lacks commit {commit}"]
     if commit != commit.removesuffix(CHANGED_MARK):
-        return [], [f"files: not known, the baseline has changes without a commit ({commit})"]
+        return [], [
+            f"files: not compared, the baseline was recorded with uncommitted changes ({commit})"
+        ]
     changed, new = files
     groups: dict[str, list[Path]] = {"files.loaded": [], "files.other": []}
     for file in changed:
@@ -44,10 +42,8 @@ def tree_changes(
         if group
     ]
     if new is None:
-        return lines, ["files: not known whether all are in git, which cannot list them"]
-    unknown = (
-        f"files: not in git, so not known whether they changed: {some([*map(policy.shown, new)])}"
-    )
+        return lines, ["files: not compared, git cannot list them"]
+    unknown = f"files that are not in git and may have changed: {some([*map(policy.shown, new)])}"
     return lines, [unknown] if new else []
 
 

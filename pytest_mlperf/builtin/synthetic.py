@@ -39,7 +39,7 @@ class SyntheticDataset:
 
     @classmethod
     def look(cls, **options: Any) -> None:
-        """Check the options; there is no file to look for."""
+        """Check the options; synthetic data needs no file."""
         cls.options(**options)
 
     def __init__(self, **options: Any) -> None:

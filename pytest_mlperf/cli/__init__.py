@@ -58,6 +58,14 @@ class CommandParser(argparse.ArgumentParser):
             self.module = ""
         return self
 
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Raise ArgumentError for a value that is not one of the choices; suggest one of them."""
+        from pytest_mlperf.core.untrusted_text import nearest
+
+        if action.choices is not None and value not in action.choices:
+            hint = nearest(str(value), map(str, action.choices))
+            raise argparse.ArgumentError(action, f"invalid choice: {value!r}{hint}")
+
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Load the command, then parse."""
         return super(CommandParser, self.load()).parse_known_args(args, namespace)
@@ -155,7 +163,7 @@ def _run(words: Sequence[str]) -> int:
 
 
 def _code_of(parsed: argparse.Namespace) -> int:
-    """Run a command; turn an add-on's exception or invalid exit code into EnvironmentFault."""
+    """Run a command and return its exit code; report an add-on's fault as EnvironmentFault."""
     from pytest_mlperf.core.errors import EnvironmentFault, MlperfError, text_of
 
     try:

@@ -72,7 +72,7 @@ def run(parsed: argparse.Namespace) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Compared:
-    """The comparison of one workload on two accelerators: ratios, notes on missing ratios."""
+    """Hold a comparison of one workload on two accelerators: ratios, and notes if any lack."""
 
     a: Measured
     b: Measured
@@ -124,7 +124,7 @@ def across(
     prices: Prices,
     roots: Sequence[Path],
 ) -> list[Compared]:
-    """Pair and compare the cases of both sides; raise MlperfError if no pair exists."""
+    """Compare the cases of both sides in pairs; raise MlperfError without a pair."""
     pairs = list(_pairs(a, b))
     if not pairs:
         raise MlperfError(
@@ -182,16 +182,13 @@ def _other_data(a: Measured, b: Measured) -> str:
 
 
 def _measured(a: Measured, b: Measured) -> set[str]:
-    """Return the metrics that all runs of both sides have and that may be judged."""
+    """Return the metrics that every run of both sides has and that may be judged."""
     runs = (*a.runs, *b.runs)
     return {name for name in runs[0].metrics if all(run.may_judge(name) for run in runs)}
 
 
 def _ratios(a: Measured, b: Measured, rule: RuleR) -> dict[str, MetricVerdict]:
-    """Return the change from A to B of the rate, gated metrics and energy efficiency.
-
-    An offered rate is a condition, not a result: then only the rate has no ratio.
-    """
+    """Return the change from A to B of the rate, if measured, gated metrics and efficiency."""
     both = _measured(a, b)
     limited = {*(a.limits or {}), *(b.limits or {})} & both
     rates = [] if a.rate is not None else [name for name in DEVICE_RATES if name in both][:1]
@@ -203,7 +200,7 @@ def _ratios(a: Measured, b: Measured, rule: RuleR) -> dict[str, MetricVerdict]:
 
 
 def _row(per: str, name: str, metric: MetricVerdict, factor: float = 1.0) -> Row:
-    """Return the row of B / A; `factor` is A's number of GPUs, or its cost, over B's."""
+    """Return a row with B / A; `factor` is A's number of GPUs or cost, divided by B's."""
     assert metric.change is not None
     assert metric.low is not None
     assert metric.high is not None

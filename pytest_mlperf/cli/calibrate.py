@@ -206,7 +206,7 @@ def _in_turns(cases: Sequence[Repeated], runs: int) -> None:
 
 
 class Repeated(CaseRunner):
-    """One case of a calibration session; each finished run is stored at once.
+    """Run one case repeatedly for a calibration; store each finished run at once.
 
     Attributes:
         broken: Error that ended its measurement, or None.
@@ -284,7 +284,7 @@ class Repeated(CaseRunner):
 
 
 def digest(planned: Planned, subject: Subject) -> str:
-    """Return a digest of engine, data and run length; runs with equal digests are pooled."""
+    """Return a digest of engine, data and run length; only runs with equal digests are pooled."""
     content = {**subject.fingerprint, "seconds": f"{planned.seconds_per_run:g}"}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -337,7 +337,7 @@ NEAR_BEST_FACTOR = 2.0
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """The report on one accelerator's noise.
+    """Format the report on one accelerator's noise.
 
     Attributes:
         default: Noise assumed without a calibration.
@@ -474,7 +474,10 @@ class Page:
             )
         if self.settings.max_runs != USUAL_BASELINE_RUNS:
             most = self.settings.max_runs
-            yield f"K is not stored; set it in pytest: --mlperf-max-runs {most}"
+            yield (
+                "the maximum number of runs is not stored; set it in pytest: --mlperf-max-runs "
+                f"{most}"
+            )
 
 
 def _sd(variance: float) -> str:

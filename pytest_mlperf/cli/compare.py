@@ -81,7 +81,7 @@ def add_sides(parser: argparse.ArgumentParser, *, optional: bool = False, **side
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Compare two sides; return 1 for a proven drop, 2 if nothing could be judged, else 0."""
+    """Compare two sides; return exit code 1 for a proven drop, 2 if nothing was judged, else 0."""
     planned = planned_here()
     a, b, roots = two_sides(parsed, planned)
     limits = _limits_of({(one.case.id, one.suite.profile): one.limits for one in planned})
@@ -115,7 +115,7 @@ def two_sides(
 
 
 def pair(old: Sequence[Measured], new: Sequence[Measured]) -> tuple[Measured, Measured]:
-    """Return the best match: equal conditions first, then equal hardware, then near builds."""
+    """Return the best match of runs: equal conditions first, then hardware, then similar builds."""
 
     def distance(two: tuple[Measured, Measured]) -> tuple[bool, int, int]:
         a, b = two
@@ -159,7 +159,7 @@ def compare_case(
 
 
 def together(compared: Sequence[ComparedCase]) -> list[ComparedCase]:
-    """Return the cases, judged together with a correction for multiple comparisons."""
+    """Judge the cases together, correcting for multiple comparisons."""
     judged = judge_together([one.metrics for one in compared], RuleR().alpha)
     return [
         replace(one, outcome=ruling_of(metrics).outcome, metrics=metrics) if metrics else one
@@ -180,7 +180,7 @@ def judged_how(compared: Sequence[ComparedCase]) -> list[str]:
 
 
 def planned_here() -> Sequence[Planned]:
-    """Return the cases of the suites in this folder; none if there are no suites."""
+    """Return the cases of the suites in this folder; none without suites."""
     try:
         return read_suites(find_suites([]))
     except MlperfError:
@@ -188,7 +188,7 @@ def planned_here() -> Sequence[Planned]:
 
 
 def _limits_of(suites: Mapping[tuple[str, str], Limits]) -> Callable[[Measured, Measured], Limits]:
-    """Return a function for a case's limits: of the results, else the suite, else default."""
+    """Return a function for a case's limits: the results', else the suite's, else the default."""
 
     def limits(a: Measured, b: Measured) -> Limits:
         bounds = b.limits or a.limits or suites.get((b.case.id, b.profile))
@@ -209,7 +209,7 @@ def _limits_of(suites: Mapping[tuple[str, str], Limits]) -> Callable[[Measured, 
 
 @dataclass(frozen=True, kw_only=True)
 class ComparedSide:
-    """One side: measurements by case id, several if their conditions differ."""
+    """Hold one side of a comparison: runs by case id, in groups of equal conditions."""
 
     name: str
     cases: Mapping[str, Sequence[Measured]]
@@ -326,7 +326,7 @@ def from_results(path: Path, results: Results) -> ComparedSide:
 
 
 def from_version(library: str, version: str, sessions: Sessions) -> ComparedSide:
-    """Return runs of every session with an engine library of this version, pooled per case.
+    """Return the pooled runs of all sessions with this version of a library, by case.
 
     Pooled runs have equal hardware, rate, profile and fingerprint.
     """

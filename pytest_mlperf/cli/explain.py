@@ -169,7 +169,7 @@ PAIR_SAYS = {Answer.PASS: "proven", Answer.FAIL: "refuted", Answer.MORE: "anothe
 def looks(
     metric: MetricVerdict, runs: Sequence[Run], record: Record | None, rule: RuleR, width: int
 ) -> list[str]:
-    """Return the heading and every interim analysis of one gated metric.
+    """Return lines on every interim analysis of one gated metric, under a heading.
 
     Raises ValueError for a value that no run can have.
     """
@@ -227,14 +227,14 @@ def _says(look: Judged, metric: str, rule: RuleR) -> str:
             return "drop: whole interval worse than 0"
         case Answer.PROVISIONAL:
             differ = percent(look.robust_to or 0.0)
-            return f"provisional {look.direction}: holds if sessions differ < {differ}"
+            return f"provisional {look.direction}: holds if day-to-day variation < {differ}"
     return f"undecided: {_open(look, metric, rule)}"
 
 
 def _open(look: Judged, metric: str, rule: RuleR) -> str:
     worst, best = _ends(look, metric)
     if look.robust_to is not None:
-        return f"drop if sessions differ < {percent(look.robust_to)}"
+        return f"drop if day-to-day variation < {percent(look.robust_to)}"
     if look.runs_used == 1 and is_worse(metric, 0.0, best):
         return "one run is never enough to fail"
     if look.runs_used == 1 and not is_worse(metric, _signed(look.limit, metric), worst):
@@ -277,7 +277,7 @@ def _remarks(metric: MetricVerdict, last: Judged, rule: RuleR) -> Iterator[str]:
 
 
 def thresholds(look: Judged, metric: str) -> tuple[float, float]:
-    """Return the change at which equally noisy runs just pass, and that of a proven drop.
+    """Return the changes at which equally noisy runs just pass, and at which a drop is just proven.
 
     The bounds' distance from the change is assumed constant, as it depends on noise alone.
     """

@@ -12,7 +12,11 @@ from pathlib import Path
 
 from pytest_mlperf import registry
 from pytest_mlperf.cli.output import show
+from pytest_mlperf.core.baseline import SERVER_FACT
 from pytest_mlperf.core.errors import MlperfError
+from pytest_mlperf.hardware.machine import detect
+from pytest_mlperf.hardware.specs import class_of
+from pytest_mlperf.run.server_hardware import ServerSources
 from pytest_mlperf.stores import atomic
 from pytest_mlperf.suite.libraries import cure, declared, is_here
 
@@ -21,6 +25,9 @@ FIRST_ENGINE = "null"
 
 MADE_UP = re.compile(r'^use = "prompts"\nsamples = ', re.MULTILINE)
 """Matches the synthetic data set of a first suite."""
+
+URL = re.compile(r'^url = "(.+?)"', re.MULTILINE)
+"""Matches the address of the server that a first suite measures."""
 
 SCORER_LINES = """\
 [workload.scorer]                                  # answers may vary: use = "rouge"
@@ -39,7 +46,8 @@ Writes suites/demo.mlperf.toml and baselines/README.md; never overwrites a file.
 The null engine only waits, so its suite runs anywhere. In the suites of other
 engines, edit the lines marked "edit". The suites of openai, vllm and
 tensorrt_llm sweep the concurrency over synthetic prompts and need no data set;
-openai's measures the server at http://127.0.0.1:8000.
+openai's measures the server at --url, by default http://127.0.0.1:8000, and
+asks it on which hardware it runs.
 --accuracy takes your prompts instead, as JSONL with "prompt" and "reference" in
 each line; answers must equal their references.
 
@@ -50,7 +58,7 @@ examples:
       a suite that runs without changes: pytest suites
   $ pytest-mlperf init ~/bench --engine torch
       in another folder: a language model in Hugging Face format
-  $ pytest-mlperf init --engine openai
+  $ pytest-mlperf init --engine openai --url http://gpu-box:8000
       a running server: throughput against speed per user, in five minutes
   $ pytest-mlperf init --engine openai --accuracy prompts.jsonl
       the same with your prompts, and the accuracy of the answers
@@ -68,6 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="ENGINE",
         help=f"engine of the suite: {', '.join(engines)} (default: {FIRST_ENGINE})",
     )
+    parser.add_argument("--url", help="address of the running server, for openai")
     parser.add_argument(
         "--accuracy",
         type=Path,
@@ -83,6 +92,11 @@ def run(parsed: argparse.Namespace) -> int:
     suite, readme = suites / "demo.mlperf.toml", folder / "baselines" / "README.md"
     require_absent((suite, readme), "Name another folder: pytest-mlperf init FOLDER")
     text, edits = registry.first_suites()[parsed.engine]
+    asked = URL.search(text)
+    if parsed.url and not asked:
+        raise MlperfError(f"--url needs an engine that measures a server, not {parsed.engine}")
+    if asked:
+        text = _filled(text, parsed.url or asked[1])
     if parsed.accuracy:
         text = _scored(text, parsed.engine, parsed.accuracy, suites)
     template = files("pytest_mlperf.cli").joinpath("templates/baselines.md")
@@ -94,6 +108,25 @@ def run(parsed: argparse.Namespace) -> int:
         show([f"engine {parsed.engine} needs: {cure('engines', parsed.engine, absent)}"])
     show(_next_steps(suites, "" if parsed.engine == FIRST_ENGINE else edits))
     return 0
+
+
+def _filled(text: str, url: str) -> str:
+    """Write a server's address, and what it runs on, into a suite; say what was found."""
+    sources = ServerSources(url=url, accelerator="cpu")
+    text = text.replace(URL.findall(text)[0], url)
+    if sources.is_here:
+        classes = detect(gpus=True).classes
+        names = [f"{n}x{c}" if n > 1 else c for c, n in classes.items()] or ["cpu"]
+        name, source = names[0], f"this machine has {', '.join(names)}"
+    else:
+        server = sources.ask()
+        name = class_of(str(server.properties.get("gpu") or "cpu"))
+        source = f"{url} runs on {server.in_words}"
+        if not server.facts[f"{SERVER_FACT}pages"]:
+            show([f"no server answers at {url}: edit accelerators, or start it and run init again"])
+            return text
+    show([f"{source}; accelerators = {json.dumps([name])}"])
+    return text.replace('accelerators = ["cpu"]', f"accelerators = {json.dumps([name])}", 1)
 
 
 def _scored(text: str, engine: str, prompts: Path, suites: Path) -> str:
@@ -137,7 +170,7 @@ def require_absent(paths: Iterable[Path], advice: str) -> None:
 
 
 def write_all(texts: Mapping[Path, str]) -> None:
-    """Write all files, or none: if one fails, delete those before it."""
+    """Write all files or none: if one fails, delete those written before."""
     written: list[Path] = []
     for path, text in texts.items():
         try:

@@ -14,10 +14,10 @@ from pytest_mlperf.core.search import other_condition
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """The runs of one case on one machine, at one rate, with one build.
+    """Hold runs of one case on one machine, at one rate, with one build.
 
     Attributes:
-        rate: Offered rate (queries per second), or None if it is no condition of the measurement.
+        rate: Offered rate (queries per second); None if the scenario measures the rate.
         limits: Limits of gated metrics, or None if unknown.
         gated: Metrics that a committed baseline can gate; None for the runs of sessions.
         reason: A handicap, or the reason for missing runs.
@@ -38,7 +38,7 @@ class Measured:
 
     @property
     def find(self) -> str:
-        """Conditions of the throughput search, or "" if it was not searched."""
+        """Conditions of the rate search, or "" if the rate was not searched."""
         return self.fingerprint.get("find", "")
 
     @property
@@ -48,7 +48,7 @@ class Measured:
 
 
 def why_not(a: Measured, b: Measured, *, hardware: bool = True) -> str:
-    """Return why two measurements cannot be compared, or ""; `hardware` may be ignored."""
+    """Return why two measurements cannot be compared, or ""; `hardware` False ignores hardware."""
     for label, side in (("A", a), ("B", b)):
         if not side.runs:
             return f"{label} has no runs: {side.reason}"

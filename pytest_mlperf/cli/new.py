@@ -62,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Write module and test, and with --here the entry point; all or nothing."""
+    """Write a module and its test, and with --here its entry point; all of them or none."""
     kind, name = parsed.kind, parsed.name
     group, page, usage = KINDS[kind]
     project = _project(here=parsed.here)
@@ -109,7 +109,7 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def _project(*, here: bool) -> dict[str, Any]:
-    """Return the table `project` of pyproject.toml, {} without one; check --here against it."""
+    """Return the table `project` of pyproject.toml, {} if absent; check --here against it."""
     tables = read_toml(PYPROJECT, "project file") if PYPROJECT.exists() else {}
     project: dict[str, Any] = tables.get("project", {})
     ours = project.get("name") == "pytest-mlperf"
@@ -148,7 +148,7 @@ def _package(project: Mapping[str, Any]) -> Path | None:
 
 
 def _paths(kind: str, name: str, package: Path | None, *, here: bool) -> tuple[Path, Path]:
-    """Return the paths of module and test; a suffix avoids shadowing a library."""
+    """Return the paths for module and test; a suffix avoids shadowing a library."""
     stem = name.replace("-", "_")
     if here and kind == "addon":
         folder = Path("addons", stem)

@@ -27,7 +27,7 @@ Named = tuple[registry.Group, str]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NeededLibrary:
-    """A library that an extension uses; `extra`: this package's extra that installs it."""
+    """Describe a library that an extension uses, and the extra that installs it (`extra`)."""
 
     name: str
     here: bool
@@ -44,7 +44,7 @@ class UnreadableExtension(EnvironmentFault):
 
 @dataclass(frozen=True, kw_only=True)
 class Extension:
-    """An engine, data set, scorer or builder with its declared options."""
+    """Describe an engine, data set, scorer or builder with its declared options."""
 
     group: registry.Group
     name: str

@@ -1,4 +1,4 @@
-"""Define what all commands share: argument types, terminal output and its escaping."""
+"""Define argument types, terminal output and its escaping for all commands."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def whole(minimum: int, maximum: int = 1_000_000, *, or_zero: bool = False) -> C
 
 
 def as_typed(command: str, files: Iterable[object], options: Mapping[str, object]) -> str:
-    """Return a command line for the user to paste; omit options that are None, False or empty."""
+    """Return a command line to paste; omit options that are None, False or empty."""
     words = ["pytest-mlperf", command, *map(str, files)]
     for option, value in options.items():
         for item in value if isinstance(value, list) else [value]:

@@ -159,7 +159,7 @@ def money(
 
 
 def on_fleet(planned: Sequence[SuiteTest], fleet: Sequence[str]) -> list[SuiteTest]:
-    """Return the tests that a fleet's accelerators can run; raise MlperfError if none."""
+    """Return the tests that can run on a fleet's accelerators; raise MlperfError if none."""
     there = [one for one in planned if set(one.accelerators) <= set(fleet)]
     if not there:
         names = ", ".join(dict.fromkeys(name for one in planned for name in one.accelerators))

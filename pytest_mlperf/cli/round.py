@@ -78,7 +78,7 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def _one(round_: Round, name: str) -> RoundWorkload:
-    """Return a workload by name; a target in the name selects it, else all are kept."""
+    """Return a workload by name; a target in the name selects that target."""
     workload = round_.find(name)
     if workload is None:
         raise MlperfError(
@@ -320,7 +320,7 @@ def full_name(workload: RoundWorkload) -> str:
 
 
 def limit(scenario: RoundScenario | None) -> str:
-    """Return the limits of latency, or of TTFT and TPOT; "-" if there are none."""
+    """Return the latency limits of a scenario as text, TTFT and TPOT if set; "-" if none."""
     if scenario is None:
         return "-"
     limits = (scenario.latency_limit_ms, scenario.ttft_limit_ms, scenario.tpot_limit_ms)

@@ -139,7 +139,7 @@ BASELINES = Path("baselines")
 def rule_here(
     roots: Iterable[Path], accelerator: str, identity: Mapping[str, Property]
 ) -> tuple[RuleR, str]:
-    """Return the rule for this hardware, and the source of its noise.
+    """Return rule R for a machine, and the source of its noise as text.
 
     `roots` are folders of baselines that may hold a calibration, nearest first.
     """
@@ -152,14 +152,14 @@ def rule_here(
 
 
 def not_calibrated(rule: RuleR) -> str:
-    """Return the source of an uncalibrated rule's noise."""
+    """Return the source of an uncalibrated machine's noise, as text."""
     return f"default noise, {percent(rule.prior_sd)} per run: this machine is not calibrated"
 
 
 def calibrated_roots(
     folder: Path | None, suites: Iterable[Path], results: Iterable[Path]
 ) -> list[Path]:
-    """Return the folders of a comparison's calibrations: the user's, else all."""
+    """Return the folders with calibrations for a comparison: the user's folder, else all."""
     if folder:
         return [folder]
     tracked = git_text("ls-files", "-z", "--", ":(top,glob)**/baselines/calibration/*.json")
@@ -170,5 +170,5 @@ def calibrated_roots(
 
 
 def store_here(url: str) -> str:
-    """Return the store of `--store`, or "" for a default store that does not exist yet."""
+    """Return the database URL of `--store`, or "" if it is a default that does not exist yet."""
     return url if url != str(STORE) or STORE.exists() else ""

@@ -44,7 +44,7 @@ def require_accelerators(named: Iterable[str], accelerators: Iterable[str]) -> N
 
 
 def places(named: Sequence[Path]) -> list[Path]:
-    """Return the arguments to search, or the default."""
+    """Return the paths in which to search for suites, by default `suites/` or this folder."""
     return list(named) or [DEFAULT if DEFAULT.is_dir() else Path()]
 
 

@@ -40,7 +40,7 @@ PAIRS = 5
 
 @dataclass(frozen=True, kw_only=True)
 class TurnsResult:
-    """The ratios of one case's interleaved runs, or the reason why it was not judged."""
+    """Hold the ratios from one case's interleaved runs, or why it was not judged."""
 
     name: str
     a: CaseRunner
@@ -116,7 +116,7 @@ def run(parsed: argparse.Namespace) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class InterleavedCases:
-    """Cases whose runs are interleaved in one folder of runs."""
+    """Hold cases whose runs are interleaved, and the conditions of their runs."""
 
     conditions: Conditions
     cases: Mapping[str, CaseRuns]
@@ -256,7 +256,7 @@ BASELINE = "@baseline"
 
 @dataclass(frozen=True, kw_only=True)
 class TurnsArgument:
-    """The engine entry or baseline build that an argument names.
+    """Hold the engine entry or baseline build that an argument names.
 
     `accelerator` is None for all accelerators that both sides have.
     """
@@ -267,7 +267,7 @@ class TurnsArgument:
     baseline: bool
 
     def case(self, scenario: str, accelerator: str) -> Planned:
-        """Return a case of the engine entry."""
+        """Return the case of the engine entry for a scenario and accelerator."""
         (case,) = [
             one
             for one in self.planned

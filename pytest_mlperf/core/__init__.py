@@ -1,1 +1,1 @@
-"""Define the values and rules of a case, without I/O, clock, randomness or pytest."""
+"""Define the data types of cases and results, and the rules, without I/O, clock or pytest."""

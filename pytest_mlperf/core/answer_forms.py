@@ -14,12 +14,12 @@ FLOAT_BYTES = 4
 
 
 def converted(output: bytes, forms: Sequence[str]) -> bytes:
-    """Convert an answer from the first form to the second; raise ValueError if impossible."""
+    """Convert an answer from the first form to the second; raise ValueError if it does not fit."""
     if tuple(forms) == TIMED_RANKED_ROWS:
         count = candidates(output)
         return output[: FLOAT_BYTES * (2 + count)] if count else output
     if len(forms) != 2 or not set(forms) <= TOKEN_CODES.keys():
-        raise ValueError(f"no conversion is known between the forms {', '.join(forms)}")
+        raise ValueError(f"answers cannot be converted between the forms {', '.join(forms)}")
     source, target = forms
     ids = array(TOKEN_CODES[source])
     if len(output) % ids.itemsize:
@@ -28,7 +28,7 @@ def converted(output: bytes, forms: Sequence[str]) -> bytes:
     try:
         return array(TOKEN_CODES[target], ids).tobytes()
     except OverflowError:
-        raise ValueError(f"a token id is beyond the range of {target}") from None
+        raise ValueError(f"a token id does not fit into {target}") from None
 
 
 def candidates(row: bytes) -> int:

@@ -77,7 +77,7 @@ class BaselineRun:
 
     @property
     def serving(self) -> RunServing:
-        """Requests, answers and server of the run, in the form of `Run.serving`."""
+        """Requests, answers and server metrics of the run, in the form of `Run.serving`."""
         return RunServing(server=self.server, requests=self.requests, lengths=self.lengths)
 
     def __post_init__(self) -> None:
@@ -204,7 +204,9 @@ class Baseline:
         for i, record in enumerate(self.records):
             for j, earlier in enumerate(self.records[:i]):
                 if not differences(earlier.identity, record.identity):
-                    raise ValueError(f"records[{j}] and records[{i}] are of the same identity")
+                    raise ValueError(
+                        f"records[{j}] and records[{i}] have the same identity: keep one of them"
+                    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -248,6 +250,9 @@ def with_record(baseline: Baseline, record: Record) -> Baseline:
     return dataclasses.replace(baseline, records=records)
 
 
+SERVER_FACT = "server."
+"""Prefix of fingerprint keys with what a server elsewhere reports about its software."""
+
 ADDED_FACTS = {
     "engine.weights_sha256": "weights",
     "engine.external_data_sha256": "external weights",
@@ -269,27 +274,34 @@ def changed_keys(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
         key
         for key in sorted({*old, *new})
         if old.get(key) != new.get(key)
-        and not (key in ADDED_FACTS and (key not in old or key not in new))
+        and not (_may_lack(key) and (key not in old or key not in new))
     ]
+
+
+def _may_lack(key: str) -> bool:
+    # Baselines from before lack all that a server reports of its software.
+    return key in ADDED_FACTS or key.startswith(SERVER_FACT)
 
 
 def unknown_facts(
     baseline: Mapping[str, str], current: Mapping[str, str], whose: str = "the baseline"
 ) -> tuple[str, ...]:
-    """Return the facts that cannot be compared: "inputs: not recorded in the baseline"."""
+    """Return the properties that one fingerprint lacks: "inputs: not recorded in the baseline"."""
     lacking = {
-        name: f"{name}: not recorded in {whose}" if key in current else f"{name}: not known now"
+        name: f"{name}: not recorded in {whose}"
+        if key in current
+        else f"{name}: not recorded in this run"
         for key, name in ADDED_FACTS.items()
         if (key in baseline) != (key in current)
     }
     if "dataset" in current and "inputs.first" not in current:
-        lacking["inputs"] = "inputs: not known now, they are of a kind that has no digest"
+        lacking["inputs"] = "inputs: not compared, inputs of this type have no digest"
     if "inputs" in lacking:
         lacking.pop("inputs after the first", None)
     if "engine.weights" in baseline or "engine.weights" in current:
         lacking.pop("weights", None)
     elif "engine.weights_sha256" not in current and _is_behind_url(current):
-        lacking["weights"] = "weights: not known, the server runs behind a url"
+        lacking["weights"] = "weights: unknown, the server at the url does not report them"
     return tuple(lacking.values())
 
 
@@ -448,7 +460,7 @@ def has_salt(fingerprint: Mapping[str, str]) -> bool:
 
 
 def may_be_cached(fingerprint: Mapping[str, str]) -> bool:
-    """Check whether a server's prefix cache may hold prompts of an earlier run."""
+    """Check whether a server's prefix cache may hold this run's prompts from an earlier run."""
     asks_alike = "engine.api" in fingerprint and not has_salt(fingerprint)
     return asks_alike and fingerprint.get("engine.server.enable_prefix_caching") != "False"
 
@@ -461,7 +473,7 @@ def is_drawn(subject: Subject) -> bool:
 def why_not_comparable(
     baseline: AccuracyBaseline, subject: Subject, scorer: str, samples: int
 ) -> str | None:
-    """Return the reason why scores cannot be compared with a baseline's, or None."""
+    """Return why a pass's scores cannot be compared with a baseline's, or None if they can."""
     theirs, ours = baseline.fingerprint, subject.fingerprint
     if theirs.get("dataset") != ours.get("dataset") or baseline.samples != samples:
         old, new = theirs.get("dataset.options", ""), ours.get("dataset.options", "")
@@ -478,5 +490,5 @@ def why_not_comparable(
     if changed:
         return f"generation settings differ from the baseline's: {', '.join(changed)}"
     if baseline.scorer != scorer:
-        return f"scored otherwise than the baseline: {baseline.scorer} → {scorer}"
+        return f"the scorer differs from the baseline's: {baseline.scorer} → {scorer}"
     return None

@@ -38,16 +38,16 @@ PLAIN_PRECISIONS: tuple[PrecisionName, ...] = ("fp32", "bf16", "fp16")
 
 
 TECHNIQUES: Mapping[str, str] = {
-    "2:4-sparsity": "two of each four weights are zero and are skipped",
+    "2:4-sparsity": "two of every four weights are zero and are skipped",
     "pruning": "layers, heads or channels were taken out",
     "distillation": "trained to answer as a larger model does",
     "retraining": "the weights were trained further",
     "deepcache": "deep features of a diffusion model are reused between steps",
     "fewer-steps": "fewer denoising steps than the reference",
     "latent-consistency": "a diffusion model that was trained to need few steps",
-    "early-exit": "samples may leave before the last layer",
+    "early-exit": "early exit: a sample may skip the last layers",
     "speculative-decoding": "a draft of several tokens is checked at once",
-    "prefix-caching": "work on a beginning that prompts share is kept between samples",
+    "prefix-caching": "the work on a prefix that prompts share is reused",
 }
 """Descriptions; other names are invalid, because a technique may change the roofline."""
 
@@ -106,7 +106,7 @@ class Scenario(WordEnum):
 
     @property
     def is_curve(self) -> bool:
-        """Whether Concurrency or OpenLoop, which measure a curve of several points."""
+        """Whether it measures a curve of several points (Concurrency, OpenLoop)."""
         return self in {Scenario.CONCURRENCY, Scenario.OPEN_LOOP}
 
     @property
@@ -136,12 +136,12 @@ class Kind(WordEnum):
 
     @property
     def is_of_runs(self) -> bool:
-        """Whether this kind of test judges timed runs against runs of a baseline."""
+        """Whether tests of this kind judge timed runs against a baseline's runs."""
         return self in {Kind.PERFORMANCE, Kind.EFFICIENCY}
 
     @property
     def is_audit(self) -> bool:
-        """Whether this kind of test is one of MLPerf's compliance tests."""
+        """Whether tests of this kind are compliance tests of MLPerf."""
         return self.name == self.value
 
 

@@ -38,7 +38,7 @@ EPSILON = 1e-7
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoggedAnswer:
-    """Hold one answer of LoadGen's log; token fields are None if tokens were not requested."""
+    """Hold one answer in LoadGen's log; token fields are None if LoadGen did not log tokens."""
 
     index: int
     data: bytes
@@ -63,7 +63,7 @@ class SpeedScore:
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """Hold one check of a compliance test: file name and text, reasons of failure, remarks."""
+    """Hold one check of a compliance test: its file's name and text, failures, and remarks."""
 
     file: str
     text: str
@@ -87,7 +87,10 @@ def speed(test: str, reference: SpeedScore, timed: SpeedScore) -> Finding:
 
 
 def load_explains(test: str, scores: tuple[SpeedScore, SpeedScore], lost: Sequence[float]) -> bool:
-    """Check whether load that took `lost` (logarithmic) may explain a failed speed check."""
+    """Check whether other load may explain a failed speed check.
+
+    `lost` is the slowdown by load in each of the two runs, as a logarithm.
+    """
     speeds = [1 / (one.value or inf) if one.is_latency else one.value for one in scores]
     slower = speeds.index(min(speeds))
     raised = min(max(speeds), speeds[slower] * exp(lost[slower]))
@@ -153,7 +156,7 @@ def _comparable(reference: SpeedScore, test: SpeedScore) -> list[str]:
 
 
 def _slack(reference: SpeedScore, score: float, usual: float = SCORE_SLACK_SHARE) -> float:
-    """Return the tolerated share of a speed difference: another one for short latencies."""
+    """Return the tolerated relative difference of speed, which is wider for short latencies."""
     short = SHORT_NS.get(reference.scenario)
     return LATENCY_SLACK_SHARE if short is not None and score <= short else usual
 
@@ -279,7 +282,7 @@ def as_long(timed: Iterable[LoggedAnswer], *, low: float, high: float, width: in
     faults = []
     if not low <= mean <= high:
         faults.append(
-            f"answers have {mean:,.2f} tokens in the mean; {low:g} to {high:g} are required"
+            f"answers have {mean:,.2f} tokens on average; {low:g} to {high:g} are required"
         )
     lines = [
         "TEST09: Verify Output Token Length in Performance Mode",
@@ -388,7 +391,7 @@ def same_scores(
 
 
 def as_accurate(score: float, least: float) -> Finding:
-    """Check TEST07: the timed run reaches the required accuracy on a small set."""
+    """Check TEST07: the score of the timed run on a small data set is at least `least`."""
     faults = [] if score >= least else [f"the score is {score:g}; at least {least:g} is required"]
     return _accuracy([f"'exact_match': {score}", f"Accuracy threshold: {least}"], faults)
 

@@ -22,7 +22,7 @@ MIN_LOST_SECONDS = 5e-3
 def client_note(
     metrics: Mapping[str, float], gated: Iterable[str], client: Mapping[str, float]
 ) -> str | None:
-    """Return a note on a large share of the client in a gated latency; None if it is small."""
+    """Return a note if the client took a large share of a gated latency, else None."""
     shares = {
         name: _late(name, client) / metrics[name]
         for name in gated
@@ -148,7 +148,7 @@ class Contention:
 
     @property
     def is_told(self) -> bool:
-        """Whether this platform reports its processes' times."""
+        """Whether the platform reports the processor times of processes."""
         return (self.own_s, self.foreign_s, self.waited_s) != (None, None, None)
 
 
@@ -219,7 +219,10 @@ def busiest(seen: Sequence[Contention | None]) -> Note | None:
 
 
 def core_users(seen: Contention | None, client: float) -> str:
-    """Return the users of a run's cores, and advice; `client`: cores that this process used."""
+    """Return as text which processes used the run's cores, and advice.
+
+    `client` is the number of cores that the client process used.
+    """
     if seen is None or seen.own_s is None or not seen.window_s:
         return "the engine takes no more at a time, or the client could not keep up"
     whose = "server" if seen.serves else "engine"
@@ -229,7 +232,7 @@ def core_users(seen: Contention | None, client: float) -> str:
             max(0.0, seen.own_s / seen.window_s - client),
             "start the client on cores of its own (taskset), or measure from another machine",
         ),
-        "this client": (client, "take fewer requests under way, or give it a faster machine"),
+        "this client": (client, "take fewer requests in flight, or give it a faster machine"),
         f"other programs{_named(seen, ' ({})')}{unseen}": (
             (seen.foreign_s or 0.0) / seen.window_s,
             "close them, or measure on an idle machine",

@@ -86,7 +86,7 @@ class ControlComparison:
 
     @property
     def off(self) -> bool:
-        """Whether the difference is beyond chance."""
+        """Whether the difference is larger than chance explains."""
         return self.deviations > DEVIATIONS
 
     @property
@@ -150,13 +150,13 @@ def floor_of(accelerator: str) -> float:
 
 
 def furthest(comparisons: Sequence[ControlComparison]) -> ControlComparison | None:
-    """Return the figure with the largest difference beyond chance, or None."""
+    """Return the figure that differs most, if by more than chance explains, else None."""
     worst = max(comparisons, key=lambda figure: figure.deviations, default=None)
     return worst if worst and worst.off else None
 
 
 def steady(comparisons: Sequence[ControlComparison]) -> bool | None:
-    """Check whether no figure changed beyond chance; None if nothing could be compared."""
+    """Return whether the machine is unchanged within chance; None if nothing could be compared."""
     return furthest(comparisons) is None if comparisons else None
 
 
@@ -167,19 +167,22 @@ def seen_in_words(comparisons: Sequence[ControlComparison]) -> str:
     )
     leasts = [percent(each.least) for each in comparisons]
     least = leasts[0] if len(set(leasts)) == 1 else " and ".join(leasts)
-    return f"{figures}; it tells a slower machine from {least} on here"
+    return f"{figures}; here it detects a machine that is slower by {least} or more"
 
 
 def cannot_say(current: Sequence[Control], baseline: Sequence[Control]) -> str | None:
-    """Return the reason why `compared` leaves out a figure, or None if it compares all."""
+    """Return why `compared` leaves out a figure of the micro-benchmark; None if it compares all."""
     if not any(current):
-        return "no control was measured now"
+        return "the machine's micro-benchmark was not run in this session"
     if sum(map(bool, baseline)) < MIN_SPREAD_RUNS:
-        return f"fewer than {MIN_SPREAD_RUNS} runs of the baseline have a control"
+        return (
+            f"fewer than {MIN_SPREAD_RUNS} runs of the baseline have results of the machine's "
+            "micro-benchmark"
+        )
     if len(_comparable(MATMUL, current, baseline)[1]) < MIN_SPREAD_RUNS:
         return (
-            "the control's matrix product is not compared: another library multiplied when the "
-            "baseline was recorded"
+            "the matrix product of the machine's micro-benchmark is not compared: the "
+            "baseline used another library"
         )
     return None
 
@@ -243,7 +246,7 @@ def locked_clock_moved(
     if clocks in (None, "free") or both is None or abs(both[0] / both[1] - 1) <= CLOCK_OFF:
         return None
     return (
-        f"the SM clock is locked and moved all the same: {both[0]:.0f} MHz now, {both[1]:.0f} MHz "
+        f"the SM clock is locked, but it changed: {both[0]:.0f} MHz now, {both[1]:.0f} MHz "
         f"when the baseline was recorded ({change(both[0] / both[1] - 1)})"
     )
 

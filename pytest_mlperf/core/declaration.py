@@ -51,7 +51,7 @@ class Option:
 
 @dataclass(frozen=True, kw_only=True)
 class Declaration:
-    """Describe an extension: its docstring's blocks, options, and `SUPPLIED` parameters."""
+    """Hold an extension's text blocks, options, and parameters that pytest-mlperf supplies."""
 
     about: tuple[str, ...] = ()
     options: Mapping[str, Option] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class Declaration:
 
 @lru_cache(maxsize=256)
 def declaration_of(factory: Any) -> Declaration:
-    """Return the declaration of a class or function; raise ValueError without a signature."""
+    """Return the declared options of a class or function; raise ValueError without a signature."""
     is_class = inspect.isclass(factory)
     outer = parse(getattr(factory, "__doc__", None))
     built = parse(factory.__init__.__doc__) if is_class else Docstring()

@@ -45,7 +45,7 @@ def require_options(subject: str, rules: Iterable[Rule]) -> None:
 
 
 class BaselineError(MlperfError):
-    """A baseline file cannot be read, written or compared."""
+    """A baseline file cannot be read, written, or compared with results."""
 
 
 class EnvironmentFault(MlperfError):

@@ -428,8 +428,8 @@ def own_length(dataset: Dataset, index: int) -> int | None:
         return length
     raise RunError(
         "engine",
-        f"sample {index} of the data set has output_tokens {reprlib.repr(length)}; a whole number "
-        "from 1 on, or None where the engine's option decides, is needed",
+        f"sample {index} of the data set has output_tokens {reprlib.repr(length)}; needed is "
+        "a whole number of at least 1, or None if the engine's options decide",
     )
 
 

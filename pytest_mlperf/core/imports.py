@@ -33,7 +33,7 @@ def normal(name: str) -> str:
 
 
 def distribution(library: str) -> str:
-    """Return the distribution name of a library."""
+    """Return the name of the distribution that provides a module."""
     return normal(DISTRIBUTIONS.get(library, library))
 
 
@@ -59,7 +59,10 @@ def not_imported(target: str, error: Exception) -> str:
     if isinstance(error, ModuleNotFoundError):
         if error.name not in list(itertools.accumulate(module.split("."), "{}.{}".format)):
             name = distribution((error.name or "").partition(".")[0])
-            return f"it imports {error.name}; {sys.executable} -m pip install {name}"
+            return (
+                f"it imports {error.name}, which is not installed: {sys.executable} -m pip "
+                f"install {name}"
+            )
         folders = [path for path in sys.path if not is_installed(path)]
         return (
             f"no module {error.name} in {', '.join(folders)} or the packages of {sys.executable}; "

@@ -32,7 +32,10 @@ class Factory:
 
 @dataclass(frozen=True, kw_only=True)
 class Expected:
-    """Hold the required properties of a data set (None for any), checked before loading."""
+    """Hold the required properties of a data set, checked before it is loaded.
+
+    None requires nothing. `whose` names the source of the requirement in messages.
+    """
 
     samples: int | None = None
     whose: str = ""
@@ -128,7 +131,7 @@ class AuditRun:
 
 @dataclass(frozen=True, kw_only=True)
 class Elsewhere:
-    """Hold another Python for an engine; a script and arguments are appended to `command`."""
+    """Describe another Python for an engine; `command` runs a script with that Python."""
 
     command: tuple[str, ...]
     title: str
@@ -137,7 +140,7 @@ class Elsewhere:
 
 @dataclass(frozen=True, kw_only=True)
 class EarlierBuild:
-    """Hold the build of a baseline for interleaved measurement; `wheels` are full paths."""
+    """Hold the files of a baseline's build, to measure it again; `wheels` are full paths."""
 
     elsewhere: Elsewhere | None
     suite: Path
@@ -287,7 +290,7 @@ class MeasuredCase:
 
     @property
     def scored(self) -> Self:
-        """The case on the scored data set."""
+        """Case that is timed and scored on its scored data set."""
         return self
 
 
@@ -328,7 +331,7 @@ class Job(MeasuredCase):
 
     @property
     def scored(self) -> Self:
-        """The case on the scored data set."""
+        """Case that is timed and scored on its scored data set."""
         return self if self.scoring.data is None else self.on(self.scoring.data)
 
     def on(self, data: ScoredData) -> Self:

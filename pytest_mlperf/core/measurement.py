@@ -185,7 +185,7 @@ class Run:
 
     @property
     def too_slow(self) -> bool:
-        """Whether the run is INVALID only because too few requests were answered in time."""
+        """Whether the run is INVALID only because the server answered too few requests in time."""
         slow = {Key.TOO_FEW_REQUESTS, Key.OVERLOADED, Key.NO_RATE}
         return bool(self.invalid) and {reason.key for reason in self.invalid} <= slow
 
@@ -261,7 +261,7 @@ FLAWS = {
     "empty": "empty",
     "cut_reasoning": "cut while reasoning",
     "refused": "refused",
-    "bad_calls": "with calls that are no JSON",
+    "bad_calls": "with calls that are not JSON",
 }
 
 
@@ -359,7 +359,7 @@ def digest(output: bytes) -> int:
 
 
 def others(baseline: Sequence[int] | None, scored: Scored) -> int | None:
-    """Return how many outputs differ from the baseline's; None if unknown."""
+    """Return the number of outputs that differ from the baseline's; None if unknown."""
     if baseline is None or scored.outputs is None:
         return None
     pairs = zip(scored.indices, scored.outputs, strict=True)

@@ -121,7 +121,7 @@ STAGE_METRIC = re.compile(rf"{STAGE}(?P<stage>[a-z][a-z0-9_]{{0,31}})")
 
 
 def is_stage(metric: str) -> bool:
-    """Check whether a metric is the time of a stage, also at a point of a curve."""
+    """Check whether a metric is the time of a stage, of the whole run or at a point of a curve."""
     return STAGE_METRIC.fullmatch(metric.partition("@")[0]) is not None
 
 
@@ -152,7 +152,7 @@ RATE_METRIC = re.compile(
     r"(_per_(?P<unit>user|gpu))?"
 )
 
-_TIMES = {
+_TIMED_BASES = {
     "ttft": "TTFT",
     "ttst": "time to second token",
     "tpot": "TPOT",
@@ -163,10 +163,10 @@ _TIMES = {
 
 
 def _of_other_tools(name: str) -> Metric | None:
-    """Return a metric that only other tools measure: a time by its statistic, or a rate."""
+    """Return a metric that only other tools measure: a time statistic or a rate; else None."""
     timed, rate = STATISTIC_METRIC.fullmatch(name), RATE_METRIC.fullmatch(name)
-    if timed and timed["base"] in _TIMES:
-        title = f"{timed['statistic']} {_TIMES[timed['base']]}"
+    if timed and timed["base"] in _TIMED_BASES:
+        title = f"{timed['statistic']} {_TIMED_BASES[timed['base']]}"
         return _time(name, title, limit=0.05)
     if rate:
         title = f"{rate['noun'].replace('_', ' ')}/s"
@@ -176,9 +176,9 @@ def _of_other_tools(name: str) -> Metric | None:
 
 
 class _Table(dict[str, Metric]):
-    """Map names to metrics; create stages, and metrics at points of a curve, on demand.
+    """Map names to metrics; create metrics of stages and of points of a curve when looked up.
 
-    Metrics that only other tools measure have a definition too; `in` is False for them, because no
+    Metrics that only other tools measure are defined too, but `in` is False for them, because no
     suite can name them.
     """
 
@@ -297,7 +297,7 @@ _PLACES = {name: place for place, name in enumerate(METRICS)}
 
 
 def in_order(metric: str) -> tuple[float, int, str]:
-    """Return a key that sorts metrics as the table does, then stages and points of a curve."""
+    """Return a sort key of a metric: by point, then in the table's order, then stages."""
     base, _, point = metric.partition("@")
     return float(point or 0), _PLACES.get(base, len(_PLACES)), base
 
@@ -370,7 +370,7 @@ _GATED: dict[Scenario, tuple[str, ...]] = {
 
 
 def of_curve(scenario: Scenario, measured: Collection[str]) -> tuple[str, ...]:
-    """Return the measured metrics that judge a scenario's curve; () without a curve."""
+    """Return the measured metrics by which a scenario's curve is judged; () without a curve."""
     for tokens in (True, False) if scenario.is_curve else ():
         wholes = gated_metrics(scenario, tokens=tokens)
         points = [n for n in measured if "@" in n and n.partition("@")[0] in wholes]
@@ -382,7 +382,7 @@ def of_curve(scenario: Scenario, measured: Collection[str]) -> tuple[str, ...]:
 def gated_metrics(
     scenario: Scenario, *, tokens: bool = False, searched: bool = False
 ) -> tuple[str, ...]:
-    """Return the metrics that judge a scenario by default; `tokens` if tokens are timed."""
+    """Return the gated metrics of a scenario; `tokens`: whether token times are measured."""
     if searched and scenario != Scenario.CONCURRENCY:
         return ("throughput",)
     if searched:

@@ -35,7 +35,7 @@ NoteKey = Literal[
     # Runs
     "value", "first_run_differs", "first_run_skipped", "outlier", "limit_missed", "client_late",
     "busy", "not_idle", "load_unknown", "load_not_measured", "load_not_recorded",
-    "load_missed_limit", "load_invalid", "recorded_under_load",
+    "load_missed_limit", "load_invalid", "recorded_under_load", "replaced",
     # Days
     "second_day", "first_day", "clock_set", "expectation_over", "expectation_missed",
     "expectation_stale",

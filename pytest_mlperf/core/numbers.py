@@ -1,4 +1,4 @@
-"""Define the bounds of measured numbers and the format of numbers in tables and messages."""
+"""Define types with bounds for measured numbers, and format numbers for tables and messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Remove a machine's absolute paths from stored data, such as home folders."""
+"""Remove absolute paths, such as those of home folders, from data before they are stored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Define possible readings of hardware: drivers also report blanks (2^32 - 1) and garbage."""
+"""Define the physically possible readings of hardware, because drivers also report garbage."""
 
 from __future__ import annotations
 

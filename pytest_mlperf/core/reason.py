@@ -44,6 +44,7 @@ class Key(StrEnum):
     REQUESTS_FAILED = "requests_failed"
     ANSWERS_MISSING = "answers_missing"
     TOKENS_MISCOUNTED = "tokens_miscounted"
+    SERVER_HARDWARE = "server_hardware"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -126,18 +127,7 @@ DURATION_PLACEHOLDER = "{}"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sign:
-    """Report a remarkable state of a run or a GPU that does not make the run INVALID.
-
-    Attributes:
-        key: Key for decisions.
-        text: The sentence for the user, with `DURATION_PLACEHOLDER` if the state has a duration.
-        gpu: UUID of the GPU if the run has several; else "".
-        name: Display name of that GPU: "GPU 3".
-        seconds: Duration of the state [s]; None if unknown.
-        share: Duration as a share of the window; without `seconds` the share that replaces
-            `DURATION_PLACEHOLDER`.
-        point: Point of a curve; None without a curve.
-    """
+    """Report a state of a run or a GPU worth a note, which does not make the run INVALID."""
 
     key: SignKey
     text: str
@@ -224,7 +214,7 @@ def _some(names: Sequence[str], gpus: int) -> str:
 
 
 def of_each(signs: Sequence[Sign], gpus: int = 0) -> str:
-    """Return a sentence for signs of the same kind, of `gpus` GPUs or of points of a curve."""
+    """Return a sentence for signs of one kind: from `gpus` GPUs, or from points of a curve."""
     if len({sign.text for sign in signs}) > 1:
         return "; ".join(sign.in_words() for sign in signs)
     texts = [replace(sign, gpu="", point=None).in_words() for sign in signs]
@@ -236,7 +226,7 @@ def of_each(signs: Sequence[Sign], gpus: int = 0) -> str:
 
 
 def measured_again(invalid: Sequence[Sequence[Reason]]) -> str:
-    """Return the repeated runs with each reason once: "1 run INVALID, measured again: REASON"."""
+    """Return the reasons of repeated runs, each once: "1 run INVALID, measured again: REASON"."""
     latest: dict[Key, str] = {}
     for reasons in invalid:
         latest |= by_key(reasons)

@@ -58,7 +58,7 @@ def lacking(record: Record) -> str | None:
 def failing_today(
     record: Record, limits: Mapping[str, float], rule: rule_r.RuleR, *, interleaves: bool
 ) -> str | None:
-    """Return a note on the drop that is final against a record of one day; None for more days."""
+    """Return a note on the drop that fails against a record of one day; None for more days."""
     if record.days > 1 or len(record.runs) < rule_r.GATING_RUNS:
         return None
     drops = []
@@ -66,9 +66,9 @@ def failing_today(
         sample = values(record.runs, name, rule.tolerated)
         drop = -rule_r.drop_final_at_once(sample, rule=sharing(rule, name, limits))
         drops.append(f"{change(raw(drop, METRICS[name].direction))} in {METRICS[name].title}")
-    smaller = f"a smaller one needs {DAYS} days, or baseline_engine in the suite"
+    smaller = f"smaller changes need a baseline of {DAYS} days, or baseline_engine in the suite"
     if interleaves:
-        smaller = "a smaller one is measured again, interleaved with the baseline's build"
+        smaller = "smaller changes are measured again, interleaved with the baseline's build"
     return f"today a change of {' or '.join(drops)} fails; {smaller}" if drops else None
 
 
@@ -186,7 +186,7 @@ def worsened(
     worse = []
     for metric in filter(before.__contains__, limits):
         if metric not in after:
-            worse.append(f"{metric} would be lost: not measured")
+            worse.append(f"{metric} would be lost: this session did not measure it")
             continue
         counts = abs(after[metric] / before[metric] - 1) > limits[metric] * MIN_STEP_SHARE
         if counts and is_worse(metric, before[metric], after[metric]):
@@ -205,7 +205,7 @@ def changes(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[str, ...]:
 def first_runs(
     current_runs: Sequence[Run], baseline_runs: Sequence[BaselineRun]
 ) -> tuple[str, ...]:
-    """Return a sentence if first runs came after other tests on one side only."""
+    """Return a sentence if first runs followed other tests, which warm up, on one side only."""
     first = {run.session: run.hardware.warmed for run in reversed(baseline_runs)}
     ours, theirs = None, set(first.values())
     if current_runs:  # for a session that is already recorded: its first recorded run
@@ -244,7 +244,7 @@ def recorded(record: Record, limits: Mapping[str, float], runs: int) -> tuple[Me
 
 
 def provable(record: Record) -> str:
-    """Return the minimum detectable effect: "smallest detectable regression 4.1 % in samples/s"."""
+    """Return the detectable effects: "smallest detectable regression 4.1 % in samples/s"."""
     shares = record.minimum_detectable_change.items()
     if not shares:
         return "no regression can be detected: too few queries a run for every gated metric"

@@ -1,4 +1,4 @@
-"""Define a session's results, expected failures and suspects, and merge results of parts."""
+"""Define the results of a session, expected failures, and suspects; merge partial sessions."""
 
 from __future__ import annotations
 
@@ -118,19 +118,7 @@ Key = tuple[str, str, frozenset[tuple[str, object]]]
 
 @dataclass(frozen=True, kw_only=True)
 class Suspect:
-    """Pass a SUSPECT outcome or PROVISIONAL drop of a test to the next session.
-
-    Attributes:
-        test: Pytest's node id.
-        metrics: Metrics that would have failed if judged alone.
-        date: Start of the first session in which the test is suspect, ISO 8601, UTC.
-        profile: "quick" or "official", which have separate runs.
-        identity: Properties of the hardware; other hardware is another suspect.
-        drops: For each metric with a PROVISIONAL drop in the last session, the start of the first
-            of the consecutive sessions with this drop.
-        baseline: Id of the baseline for these drops.
-        seen: Start of the last session that judged the test; "" in older files means `date`.
-    """
+    """Record that a test was SUSPECT or a PROVISIONAL drop, for the next session to judge."""
 
     test: str
     metrics: tuple[str, ...]
@@ -368,7 +356,7 @@ def suspected(suspects: Iterable[Suspect], result: CaseResult) -> Suspect | None
 
 
 def again(results: Iterable[CaseResult]) -> dict[int, Before]:
-    """Return the earlier SUSPECT verdicts, by the index of the result that has one."""
+    """Return by index of a result the earlier SUSPECT verdict of its test."""
     return {
         index: Before(suspect.date[:10], suspect.metrics)
         for index, result in enumerate(results)
@@ -419,7 +407,7 @@ def performance(results: Results) -> list[CaseResult]:
 def absent(planned: Iterable[str], merged: Results) -> list[Absent]:
     """Return the planned tests that no part judged."""
     judged = {result.test for result in merged.cases}
-    never = "in no results file: it was deselected, or what ran it ended before it"
+    never = "not in any results file: the test was deselected, or its session ended before it ran"
     return [
         Absent(test=test, reason=merged.skipped.get(test, never))
         for test in planned
@@ -512,9 +500,8 @@ def _check(parts: Mapping[str, Results]) -> None:
     if len(commits) > 1:
         (commit, a), (other, b) = list(commits.items())[:2]
         raise MlperfError(
-            f"{a} is of commit {commit[:COMMIT_DIGITS]}, {b} of {other[:COMMIT_DIGITS]}: parts "
-            "of one plan measure "
-            "one commit"
+            f"{a} measured commit {commit[:COMMIT_DIGITS]}, {b} commit "
+            f"{other[:COMMIT_DIGITS]}: all parts of a plan must measure one commit"
         )
     rests_on: dict[str, tuple[str, str]] = {}
     for name, part in parts.items():
@@ -523,16 +510,16 @@ def _check(parts: Mapping[str, Results]) -> None:
             other, theirs = rests_on.setdefault(result.suite, (name, digest))
             if digest and theirs and digest != theirs:
                 raise MlperfError(
-                    f"{result.suite} of {other} is another than that of {name}: parts of one plan "
-                    "are measured by one suite"
+                    f"{result.suite} differs between {other} and {name}: all parts of a plan "
+                    "must use the same suite"
                 )
     seen: dict[str, str] = {}
     for name, part in parts.items():
         for test in (result.test for result in part.cases):
             if test in seen:
                 raise MlperfError(
-                    f"{test} is in {seen[test]} and in {name}; name each part once, and the newer "
-                    "file of a part that was run again"
+                    f"{test} is in {seen[test]} and in {name}: name each part once; if a part "
+                    "was repeated, name only its newer file"
                 )
             seen[test] = name
 

@@ -99,17 +99,17 @@ class SearchOutcome:
         """Outcome and precision of the search as text."""
         runs = len(self.tried)
         words = (
-            f"{load(self.rate, self.whole, ' samples/s')} at {self.at}: "
-            f"{load(self.low, self.whole)} held, {load(self.high, self.whole)} did not "
+            f"{load(self.rate, self.whole, ' samples/s')} at {self.at}: limits met at "
+            f"{load(self.low, self.whole)}, missed at {load(self.high, self.whole)} "
             f"({self.metric}); {runs} runs"
         )
         if self.reached:
             return words
-        return f"{words} did not reach a precision of {percent(self.precision)}"
+        return f"{words}; the precision of {percent(self.precision)} was not reached"
 
     @property
     def resolution(self) -> float:
-        """Relative standard error of a uniform rate in the bracket: its width / sqrt 12."""
+        """Relative standard error of the rate if it is uniform in the bracket: width / sqrt 12."""
         return math.log((self.high - self.whole) / self.low) / math.sqrt(12)
 
     @property
@@ -149,7 +149,10 @@ def tried(
     late: bool = False,
     folder: str = "",
 ) -> Tried:
-    """Compare the latencies of a run at a rate with limits; `late`: LoadGen calls it INVALID."""
+    """Compare a run's latencies with their limits; keep the one worst relative to its limit.
+
+    `late`: LoadGen calls the run INVALID.
+    """
     first = max(conditions, key=lambda condition: metrics[condition.metric] / condition.below)
     value = metrics[first.metric]
     return Tried(
@@ -233,7 +236,7 @@ def next_rate(tries: Sequence[Tried], plan: SearchPlan) -> float | None:
 def _allowed(
     rate: float, plan: SearchPlan, low: Tried | None = None, high: Tried | None = None
 ) -> float | None:
-    """Return the nearest allowed value between two tries; None if no value is left to try."""
+    """Return the allowed rate nearest to `rate` between two tries; None if none is left."""
     if plan.bounds is None:
         return rate
     least = low.rate + 1 if low else plan.bounds[0]
@@ -242,7 +245,7 @@ def _allowed(
 
 
 def load(rate: float, whole: bool, unit: str = "/s") -> str:
-    """Return a rate in a unit: "69.7/s"; or whole requests: "32 requests in flight"."""
+    """Return "69.7/s" for a rate, or "32 requests in flight" for a `whole` number of requests."""
     return f"{plural(round(rate), 'request')} in flight" if whole else quantity("", rate) + unit
 
 
@@ -263,15 +266,13 @@ def result(tries: Sequence[Tried], plan: SearchPlan, at: str) -> SearchOutcome:
     if high is None:
         assert low is not None
         raise NoRate(
-            f"no {noun} found: {load(low.rate, whole)}, the highest of {len(tries)} tried, still "
-            f"holds {at} ({_measured(low)}); set {start} nearer to the {noun} that is looked "
-            "for"
+            f"no {noun} found: {load(low.rate, whole)}, the highest of {len(tries)} tried, "
+            f"still meets {at} ({_measured(low)}); set {start} closer to the expected {noun}"
         )
     if low is None:
         raise NoRate(
-            f"no {noun} found: {load(high.rate, whole)}, the lowest of {len(tries)} tried, does "
-            f"not hold {at} ({_measured(high)}); set a lower {start}, or a "
-            "higher limit"
+            f"no {noun} found: {load(high.rate, whole)}, the lowest of {len(tries)} tried, "
+            f"does not meet {at} ({_measured(high)}); set a lower {start}, or a higher limit"
         )
     return SearchOutcome(
         at=at,
@@ -304,12 +305,12 @@ def _is_narrow(low: Tried, high: Tried, plan: SearchPlan) -> bool:
 
 
 def _meeting(low: Tried, high: Tried) -> float:
-    """Return the interpolated distance of zero excess from the lower end, as a logarithm."""
+    """Return the log distance from `low` to the interpolated rate at which the excess is 0."""
     return _width(low, high) * -low.excess / (high.excess - low.excess)
 
 
 def _inside(tries: Sequence[Tried], low: Tried, high: Tried, narrow: float) -> float:
-    """Return the next rate between two ends, as a logarithm above the lower one.
+    """Return the next rate to try between two tries, as a logarithm above the lower one.
 
     The rate is shifted from the interpolated rate towards the middle by half the required width, so
     that one more try on the other side ends the search.
@@ -331,7 +332,7 @@ def _stalls(tries: Sequence[Tried], width: float) -> bool:
 
 
 CONDITIONS = {
-    "find": ("the condition of the load differs", "fixed"),
+    "find": ("the search condition differs", "fixed"),
     "points": ("the points of the curve differ", "none"),
 }
 """Fingerprint keys that are conditions of a figure: words for a difference, and the word for
@@ -339,7 +340,7 @@ none."""
 
 
 def other_condition(a: Mapping[str, str], b: Mapping[str, str]) -> str:
-    """Return how the conditions in two fingerprints differ; "" if they are equal."""
+    """Return how the measuring conditions of two fingerprints differ; "" if they are equal."""
     for key, (words, nothing) in CONDITIONS.items():
         first, other = a.get(key, nothing), b.get(key, nothing)
         if first != other:

@@ -46,7 +46,7 @@ class StageTime:
 def stage_times(
     runs: Sequence[Mapping[str, float]], baseline_runs: Sequence[Mapping[str, float]]
 ) -> dict[float | None, list[StageTime]]:
-    """Return the stages that all runs have, by point of a curve; None without a curve."""
+    """Return the times of stages that all runs have, by point; key None without a curve."""
     if not runs or not baseline_runs:
         return {}
     names = [n for n in runs[0] if is_stage(n) and all(n in r for r in (*runs, *baseline_runs))]

@@ -121,7 +121,7 @@ def why_no_ratio(a: TrendPoint, b: TrendPoint, metric: str) -> tuple[str, ...]:
         "division": (a.division, b.division),
     }
     reasons = [
-        f"another {what}: {one} → {other}"
+        f"{what} differs: {one} → {other}"
         for what, (one, other) in pairs.items()
         if one != other and not (what == "division" and not (a.fingerprint and b.fingerprint))
     ]
@@ -134,14 +134,14 @@ def why_no_ratio(a: TrendPoint, b: TrendPoint, metric: str) -> tuple[str, ...]:
         reasons += filter(None, [other_condition(a.fingerprint, b.fingerprint)])
     data = [point.fingerprint.get("dataset") for point in (a, b)]
     if None not in data and data[0] != data[1]:
-        reasons.append(f"other data: dataset {str(data[0])[:8]}… → {str(data[1])[:8]}…")
+        reasons.append(f"data set differs: {str(data[0])[:8]}… → {str(data[1])[:8]}…")
     return (*reasons, *_metrics(a, b, metric))
 
 
 def _metrics(a: TrendPoint, b: TrendPoint, metric: str) -> list[str]:
     title = METRICS[metric].title
     return [
-        f"another metric: the baseline of {point.date} has no {title}; it has "
+        f"metric differs: the baseline of {point.date} has no {title}; it has "
         + ", ".join(METRICS[name].title for name in point.means if name in METRICS)
         for point in (a, b)
         if metric not in point.means

@@ -85,7 +85,7 @@ def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(content) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in content if names.count(name) > 1)
-        raise ValueError(f"key {twice!r} stands twice in one object")
+        raise ValueError(f"key {twice!r} occurs twice in one object")
     return content
 
 
@@ -132,7 +132,7 @@ def _inflated_size(content: bytes, form: int, max_bytes: int) -> int:
             packed, begin = content[begin : begin + PIECE_BYTES], begin + PIECE_BYTES
         plain = unpacker.decompress(packed, PIECE_BYTES)
         if not packed and not plain:
-            raise ValueError("compressed data that is cut")
+            raise ValueError("compressed data that is truncated")
         packed, size = unpacker.unconsumed_tail, size + len(plain)
         if size > max_bytes:
             raise ValueError(f"unpacks to more than {max_bytes:,} bytes")

@@ -1,4 +1,4 @@
-"""Format untrusted text for terminals, files and messages."""
+"""Format untrusted text for terminals, files and messages, so that it cannot do harm."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def visible(text: str, keep: str = "") -> str:
 
 
 def broken(text: str) -> str:
-    """Return visible text in which no workflow command of a CI can begin."""
+    """Return visible text in which no CI workflow command ("::error") can begin."""
     return visible(text).replace("::", BROKEN_COLONS)
 
 
@@ -141,20 +141,22 @@ def merge_conflict(text: str) -> tuple[int, str, str] | None:
 
 
 def nearest(word: str, words: Iterable[str]) -> str:
-    """Return "; did you mean 'x'?", or the list of known words."""
+    """Return a hint for an unknown word: "; did you mean 'x'?", or the list of known words."""
     names = list(words)
     return meant(word, names) or f"; known: {', '.join(names) or 'none'}"
 
 
 def meant(word: str, words: Iterable[str]) -> str:
-    """Return "; did you mean 'x'?", or "" without a similar word."""
+    """Return a hint for an unknown word: "; did you mean 'x'?", or "" without a similar one."""
     close = closest(word, words)
     return f"; did you mean {close!r}?" if close else ""
 
 
 def closest(word: str, words: Iterable[str], cutoff: float = 0.5) -> str:
-    """Return the most similar word, or "" if none is similar."""
-    return next(iter(difflib.get_close_matches(word, list(words), n=1, cutoff=cutoff)), "")
+    """Return the most similar word, or "" if none is similar; dashes of options do not count."""
+    plain = {one.lstrip("-"): one for one in words}
+    close = difflib.get_close_matches(word.lstrip("-"), list(plain), n=1, cutoff=cutoff)
+    return plain[close[0]] if close else ""
 
 
 _REPR = reprlib.Repr()

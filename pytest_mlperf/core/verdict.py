@@ -173,7 +173,7 @@ _FAILING = {*SEVERITY[: SEVERITY.index(Outcome.SUSPECT)], Outcome.UNEXPECTED_PAS
 
 
 def worst(outcomes: list[Outcome]) -> Outcome:
-    """Return the outcome that decides for several metrics of one case."""
+    """Return the worst of several outcomes, which is that of the case."""
     return min(outcomes, key=SEVERITY.index)
 
 
@@ -191,7 +191,7 @@ class Unchecked(StrEnum):
 
 
 def beside_accuracy(headline: Words, unchecked: Unchecked | None) -> Words:
-    """Return a headline on speed or energy, with the note on unchecked accuracy."""
+    """Return a headline on speed or energy; add the note if accuracy was not checked."""
     note = unchecked and unchecked.note
     return Note.of("with_unchecked", headline=headline, note=note) if note else headline
 
@@ -487,7 +487,7 @@ class Verdict:
 
     @property
     def warns(self) -> bool:
-        """Whether the verdict is a PROVISIONAL drop from a baseline with enough days."""
+        """Whether this is a PROVISIONAL drop, although the baseline has enough days."""
         return self.outcome is Outcome.PROVISIONAL and any(
             m.seems_drop and m.baseline.days >= DAYS for m in self.metrics
         )
@@ -499,6 +499,6 @@ class Verdict:
 
 
 def deciding_of(metrics: Sequence[MetricVerdict], outcome: Outcome | None) -> MetricVerdict | None:
-    """Return the metric that an outcome is about, preferring a provisional drop."""
+    """Return the first metric with this outcome, preferring a provisional drop; or None."""
     of_it = [metric for metric in metrics if metric.outcome is outcome]
     return next((m for m in of_it if m.direction == "drop"), of_it[0] if of_it else None)

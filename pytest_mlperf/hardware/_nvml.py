@@ -1,16 +1,14 @@
-"""Read one GPU through NVML: several methods per quantity, and a reaction to each error.
+"""Read one GPU through NVML, with several methods per quantity and error handling.
 
 NVML's functions differ between drivers and products, and an error may be transient, permanent, or
 the end of the GPU. Reactions by return code:
 
-| code | meaning | reaction |
-|---|---|---|
-| 3 | not supported | first three in a row: the next method; later: a missed sample |
-| 13, 2, 25, 26 | unknown to the driver | the next method, at once |
-| 4 | no permission, as for MIG in a container | given up, with a note; no other energy source |
-| 15, 16, 9, 18 | GPU lost or to be reset, driver gone | `Lost` |
-| 10, 999, others | transient | three retries, then a missed sample |
-| 1 | other code shut NVML down | initialised again, once; then `Lost` |
+| code | meaning | reaction | |---|---|---| | 3 | not supported | first three in a row: the next
+method; later: a missed sample | | 13, 2, 25, 26 | unknown to the driver | the next method, at once
+| | 4 | no permission, as for MIG in a container | given up, with a note; no other energy source | |
+15, 16, 9, 18 | GPU lost or to be reset, driver gone | `Lost` | | 10, 999, others | transient |
+three retries, then a missed sample | | 1 | other code shut NVML down | initialised again, once;
+then `Lost` |
 
 Only `binding` imports pynvml; everything else takes the module as an argument.
 """
@@ -59,7 +57,7 @@ ADVICE = {
 
 
 class UnavailableNvml(Exception):
-    """NVML or a GPU cannot be queried; `code` is NVML's return code, None if there is none."""
+    """Report that NVML or a GPU cannot be queried; `code` is NVML's return code, if any."""
 
     def __init__(self, reason: str, code: int | None = None) -> None:
         super().__init__(reason)
@@ -67,7 +65,7 @@ class UnavailableNvml(Exception):
 
 
 class Lost(Exception):
-    """A GPU has stopped answering."""
+    """Report that a GPU has stopped answering."""
 
     def __init__(self, reason: str, code: int) -> None:
         super().__init__(reason)
@@ -82,7 +80,7 @@ def binding() -> Any:
 
 
 class NvmlLibrary:
-    """Initialised NVML; `starts` counts the initialisations."""
+    """Hold the initialised NVML library; `starts` counts the initialisations."""
 
     def __init__(self, nvml: Any) -> None:
         """Initialise NVML; raise UnavailableNvml with the fix if binding or driver do not work."""
@@ -123,7 +121,7 @@ class NvmlLibrary:
 
 @dataclass(kw_only=True, slots=True)
 class NvmlDevice:
-    """A physical GPU.
+    """Describe a physical GPU for reading through NVML.
 
     Attributes:
         uuid: Requested UUID, of the GPU or of a MIG instance.
@@ -213,7 +211,7 @@ def patiently(nvml: Any, ask: Callable[..., Any], *arguments: Any, quantity: str
 
 
 def words(error: Any) -> str:
-    """Return an error of NVML as "Not Supported (3)"."""
+    """Return an error of NVML as text with its code: "Not Supported (3)"."""
     text = str(error)
     # For codes that it does not know, the binding prints NVML's text as Python bytes.
     text = text[2:-1] if text.startswith("b'") else text
@@ -222,7 +220,7 @@ def words(error: Any) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReadMethod:
-    """Function of pynvml and a handle that reads a quantity; it returns None if it missed."""
+    """Define a function that reads a quantity by pynvml and handle; it returns None on a miss."""
 
     name: str
     read: Callable[[Any, Any], Any]
@@ -230,7 +228,7 @@ class ReadMethod:
 
 @dataclass(kw_only=True, slots=True)
 class Probe:
-    """A quantity of one GPU.
+    """Read a quantity of one GPU by the first method that works.
 
     Attributes:
         ways: Remaining read methods, best first; the first one is used.
@@ -276,12 +274,12 @@ class Probe:
         return next((value for value in tries if value is not None), None)
 
     def settle(self, *, at_end: bool = False) -> None:
-        """Give up a quantity that had no value; wait for `at_end` if values were implausible."""
+        """Give up a quantity without a value; if values were implausible, only `at_end`."""
         if self.way is None and self.failure is None and (at_end or self.last != IMPOSSIBLE_VALUE):
             self.failure = f"{self.ways[0].name} never answered, last with: {self.last}"
 
     def _ask(self, method: ReadMethod) -> Any:
-        """Call one read method; retry only if the previous read succeeded, to limit the cost."""
+        """Call a read method; retry only if the previous read succeeded, to limit the cost."""
         nvml, device = self.device.library.nvml, self.device
         retries = RETRIES if self._well else 0
         while True:
@@ -338,7 +336,7 @@ MAX_READ_EVENTS = 64
 
 
 def xids() -> ReadMethod:
-    """Return the method that reads new XIDs without waiting; its first reading only registers."""
+    """Return the method that reads new XIDs without waiting; its first call only registers."""
     return ReadMethod(name="nvmlEventSetWait_v2", read=_reader())
 
 

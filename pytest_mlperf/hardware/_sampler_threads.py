@@ -46,20 +46,24 @@ LOWER_RATE_FACTOR = 0.8
 
 
 class ReadCost(NamedTuple):
-    """Cost of reading a group once on one GPU: CPU time, and time until the answer."""
+    """Hold the cost of reading a group of quantities once on a GPU: CPU and wall time [s]."""
 
     cpu_s: float
     wall_s: float
 
 
 def dearest(costs: Iterable[tuple[float, float]]) -> ReadCost:
-    """Return the highest cost of a group among GPUs."""
+    """Return the highest CPU and the highest wall time of reading a group, among GPUs."""
     return ReadCost(*map(max, zip(*costs, strict=True)))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rates:
-    """Rates of each GPU, its share of time in NVML, and the share of one core for all GPUs."""
+    """Hold the sampling rates of each GPU, and their cost.
+
+    `cpu_share` is the share of one core for all GPUs, `driver_share` that of the time in NVML per
+    GPU.
+    """
 
     trace_hz: float
     counter_hz: float
@@ -131,7 +135,7 @@ THREAD_GRACE_SECONDS = 1.0
 
 
 class Writer:
-    """A writer for several threads, which writes their lines in batches."""
+    """Write lines of several threads in batches."""
 
     def __init__(self, file: IO[str]) -> None:
         self._file, self._next = file, 0.0
@@ -158,7 +162,7 @@ class Writer:
 
 @dataclass(kw_only=True, slots=True)
 class SlowGroup:
-    """A slow group of quantities of one GPU, with the time of its next reading."""
+    """Define a group of slowly read quantities of one GPU, with the time of its next reading."""
 
     names: Sequence[str]
     period_s: float
@@ -166,9 +170,10 @@ class SlowGroup:
 
 
 class GpuThread(threading.Thread):
-    """A thread that reads one GPU until stopped, or until the GPU is lost.
+    """Read one GPU in a thread until stopped, or until the GPU is lost.
 
-    `ordered` is true after a normal end. `ticks` counts readings, `planned` due ones, `slow` late.
+    `ordered` is true after a normal end. `ticks` counts the readings made, `planned` those due,
+    `slow` those made late.
     """
 
     def __init__(
@@ -189,7 +194,7 @@ class GpuThread(threading.Thread):
         self.pace(rates)
 
     def pace(self, rates: Rates) -> None:
-        """Change the rates from the next tick on."""
+        """Change the sampling rates from the next reading on."""
         self._period_s = 1 / rates.trace_hz
         self._began_s = time.monotonic() - self.planned * self._period_s
         self._every = round(rates.trace_hz / rates.counter_hz)
@@ -197,7 +202,7 @@ class GpuThread(threading.Thread):
             job.period_s, job.due_s = 1 / hz, min(job.due_s, time.monotonic() + 1 / hz)
 
     def run(self) -> None:
-        """Read at a regular interval."""
+        """Read the GPU at a regular interval."""
         self._began_s += self._delay_s
         while not self.lost and not self._ended.is_set():
             due = self._began_s + self.planned * self._period_s
@@ -213,7 +218,7 @@ class GpuThread(threading.Thread):
         self.ordered = True
 
     def finish(self) -> None:
-        """Read everything once more."""
+        """Read all quantities a last time."""
         self._guarded(lambda: self._trace(count=True))
         self._guarded(lambda: self._state((*STATE, *SLOW_QUANTITIES)))
 
@@ -264,7 +269,7 @@ class GpuThread(threading.Thread):
 
 
 class Sampler:
-    """A sampler that reads each GPU in its own thread and writes records."""
+    """Read each GPU in its own thread, and write the records."""
 
     def __init__(
         self,
@@ -321,11 +326,11 @@ class Sampler:
             self._write(json.dumps({"rates": {"time": time.monotonic(), **asdict(rates)}}))
 
     def finish(self) -> None:
-        """Read everything once more."""
+        """Read all quantities of all GPUs a last time."""
         for thread in self._threads:
             thread.finish()
 
     def counts(self) -> dict[str, int]:
-        """Return the tick counts of all GPUs together."""
+        """Return the counts of readings of all GPUs together."""
         names = ("ticks", "planned", "slow")
         return {name: sum(getattr(each, name) for each in self._threads) for name in names}

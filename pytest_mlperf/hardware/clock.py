@@ -18,7 +18,7 @@ MAX_READING_SECONDS, TRIES = 5e-5, 10
 
 
 def ahead_s() -> float:
-    """Return how far the wall clock is ahead of the steady clock [s]."""
+    """Return how far the wall clock is ahead of the monotonic clock [s]."""
     best, ahead = float("inf"), 0.0
     for _ in range(TRIES):
         start = time.clock_gettime(STEADY)
@@ -32,7 +32,7 @@ def ahead_s() -> float:
 
 
 class ClockWatch:
-    """A thread that compares the wall clock with the steady clock ten times a second."""
+    """Compare the wall clock with the monotonic clock ten times a second, in a thread."""
 
     def __init__(self) -> None:
         self._ahead_s: list[float] = []
@@ -52,7 +52,7 @@ class ClockWatch:
 
     @property
     def moved_s(self) -> float:
-        """Largest deviation of the wall clock from its start, signed [s]."""
+        """Largest deviation of the wall clock from its first reading, signed [s]."""
         initial, *later = self._ahead_s or [0.0]
         return max((one - initial for one in later), key=abs, default=0.0)
 

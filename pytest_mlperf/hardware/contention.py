@@ -25,7 +25,7 @@ Key = tuple[int, int]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProcessUsage:
-    """Resource use of one process.
+    """Hold the resource use of one process.
 
     Attributes:
         name: Command name, at most 15 bytes.
@@ -45,7 +45,7 @@ class ProcessUsage:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Thread:
-    """A thread's waiting time for cores, its time slices and its preemptions; None if unknown."""
+    """Hold a thread's waiting time for cores, time slices and preemptions; None if unknown."""
 
     waited_s: float | None
     turns: int | None
@@ -90,31 +90,65 @@ def family(everyone: Mapping[Key, ProcessUsage], leader: int) -> set[int]:
 LOCAL_HOSTS = {"localhost", "127.0.0.1", "::1", "0.0.0.0"}  # noqa: S104 - compared, nothing is bound
 
 
-def port_here(url: object) -> int | None:
-    """Return the port of a server on this machine; None if the URL names none."""
+def port_here(url: object) -> int | str | None:
+    """Return the port, or the socket's path, of a server here; None if the URL names none."""
     with contextlib.suppress(ValueError):
         server = urlsplit(str(url or ""))
+        if server.scheme == "unix":
+            return server.path
         if server.hostname in LOCAL_HOSTS:
             return server.port or {"https": 443}.get(server.scheme, 80)
     return None
 
 
-LISTENING_STATE = "0A"
+LISTENING_STATE, LISTENING_UNIX_FLAG = "0A", "00010000"
 
-PROXIES = {"docker-proxy", "rootlessport", "conmon", "pasta", "slirp4netns"}
-"""Processes that listen for a container; the container's processes are not their children."""
+PROXIES = {
+    *("docker-proxy", "rootlessport", "conmon", "pasta", "slirp4netns", "gvproxy"),
+    *(
+        "ssh",
+        "sshd",
+        "autossh",
+        "kubectl",
+        "oc",
+        "gcloud",
+        "tsh",
+        "socat",
+        "ncat",
+        "chisel",
+        "frpc",
+    ),
+    *("nginx", "haproxy", "envoy", "traefik", "caddy", "cloudflared", "stunnel", "tailscaled"),
+    *("litellm", "mitmdump", "mitmproxy", "mitmweb"),
+}
+"""Processes that listen for a container or another machine, not for their own children."""
 
 
-def listeners(root: Path, port: int) -> set[int]:
-    """Return the pids that listen on a TCP port; none if hidden or if a proxy listens."""
+def listeners(root: Path, port: int | str) -> set[int]:
+    """Return the pids that listen on a TCP port or a Unix socket; none if a proxy does."""
+    sockets = set()
+    if isinstance(port, str):
+        for line in _lines(root / "proc/net/unix"):
+            fields = line.split(maxsplit=7)
+            if fields[7:] == [port] and fields[3] == LISTENING_UNIX_FLAG:
+                sockets.add(f"socket:[{fields[6]}]")
+    else:
+        sockets = _tcp_listeners(root, port)
+    pids = {pid for pid in _numbers(root / "proc") if sockets & _open_files(root, pid)}
+    names = {each.name for (pid, _), each in processes(root).items() if pid in pids}
+    # A proxy in Python has an interpreter's name.
+    words = (word for pid in pids for word in _read(root / f"proc/{pid}/cmdline").split(b"\0")[:3])
+    names |= {word.decode("utf-8", "replace").rpartition("/")[2] for word in words}
+    return set() if names & PROXIES else pids
+
+
+def _tcp_listeners(root: Path, port: int) -> set[str]:
     sockets = set()
     for line in (*_lines(root / "proc/net/tcp"), *_lines(root / "proc/net/tcp6")):
         fields = line.split()
         if len(fields) > 9 and fields[3] == LISTENING_STATE and fields[1].endswith(f":{port:04X}"):
             sockets.add(f"socket:[{fields[9]}]")
-    pids = {pid for pid in _numbers(root / "proc") if sockets & _open_files(root, pid)}
-    names = {each.name for (pid, _), each in processes(root).items() if pid in pids}
-    return set() if names & PROXIES else pids
+    return sockets
 
 
 def _open_files(root: Path, pid: int) -> set[str]:
@@ -189,7 +223,7 @@ QUOTA_PERIOD_SECONDS = 0.1
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UsageTotals:
-    """Totals at one moment; None if unknown.
+    """Hold resource totals at one moment; None if unknown.
 
     Attributes:
         busy_s: Processor time of all processes on the watched cores.
@@ -215,14 +249,14 @@ class UsageTotals:
 
 
 class Watch:
-    """Counters of a group of processes and of the cores that they may use."""
+    """Read counters of a group of processes, and of the cores that they may use."""
 
     def __init__(
         self,
         leader: int,
         *,
         session: int | None = None,
-        port: int | None = None,
+        port: int | str | None = None,
         root: Path = LINUX,
         cores: Collection[int] | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -232,7 +266,7 @@ class Watch:
         Args:
             leader: A pid; its descendants are watched too.
             session: Another pid that is watched with its descendants, see `session_of`.
-            port: Port of a server on this machine that works for the leader; None if there is none.
+            port: Port or socket's path of a server here that works for the leader, or None.
             cores: Default: the cores that this thread may use now, so call this before an engine
                 binds its threads.
         """
@@ -412,7 +446,7 @@ def _throttled(root: Path) -> Iterator[tuple[str, tuple[float, float]]]:
 
 
 def _groups(root: Path) -> Iterator[Path]:
-    """Yield the folders of our control groups for the processor, nearest first."""
+    """Yield the folders of this process's CPU control groups, nearest first."""
     for line in _lines(root / "proc/self/cgroup"):
         _, controllers, path = line.split(":", 2)
         if controllers and "cpu" not in controllers.split(","):
@@ -436,7 +470,7 @@ def _lines(path: Path) -> list[str]:
 
 
 class Window:
-    """Readings at the start and the end of a run, and the wall clock in between."""
+    """Read counters and wall clock at the start and the end of a run."""
 
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
@@ -445,7 +479,7 @@ class Window:
         self._looks = 0
 
     def look(self) -> None:
-        """Take a reading at the run's start or end; ignore unexpected formats of the kernel."""
+        """Take a reading at a run's start or end; skip it if the kernel's format is unexpected."""
         self._looks += 1
         if self._looks == 1:
             self._clock.start()
@@ -456,12 +490,12 @@ class Window:
 
     @property
     def seen(self) -> dict[str, Any] | None:
-        """Differences by the names of `Contention`; None if a reading is missing."""
+        """Differences of both readings, by the names of `Contention`; None if one is missing."""
         return self._watch.between(*self._edges) if len(self._edges) == 2 else None
 
     @property
     def clock_moved_s(self) -> float:
-        """Largest step of the wall clock in between [s]."""
+        """Largest step of the wall clock between start and end [s]."""
         return self._clock.moved_s
 
     @property

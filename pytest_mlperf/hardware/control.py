@@ -1,4 +1,4 @@
-"""Measure this machine by a fixed benchmark in its own process: a matmul and a copy.
+"""Measure the machine's speed by a fixed benchmark (matmul, copy) in its own process.
 
     python -m pytest_mlperf.hardware.control [--cuda COUNT]
 
@@ -39,14 +39,14 @@ MIN_REPEATS = 5
 THREADS = ("MKL_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_CORETYPE", "OPENBLAS_NUM_THREADS")
 """Environment variables that change the product's speed but not the machine."""
 
-TOO_LITTLE = "too little memory of the GPU is free for the control: something else uses it"
+TOO_LITTLE = "too little GPU memory is free for the micro-benchmark: another process uses the GPU"
 
 MIB = 2**20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ControlSizes:
-    """Sizes of the benchmark.
+    """Define the sizes of the benchmark.
 
     Attributes:
         copied_bytes: Sizes of each of the two buffers, tried in order until one fits. They exceed
@@ -83,7 +83,7 @@ PEERS = ControlSizes(
 
 
 class UnavailableControl(Exception):
-    """The benchmark cannot run here; the message has the reason and the fix."""
+    """Report that the benchmark cannot run here, with the reason and the fix."""
 
 
 def on_cpu(sizes: ControlSizes = CPU_SIZES) -> dict[str, float]:
@@ -115,12 +115,12 @@ def on_gpus(count: int) -> dict[str, float]:
         import torch
     except ImportError:
         raise UnavailableControl(
-            "no library here that multiplies matrices on the GPU: pip install torch"
+            "no library can multiply matrices on the GPU: pip install torch"
         ) from None
     if torch.version.cuda is None:
         raise UnavailableControl(
-            f"torch {torch.__version__} here was built without CUDA, so that nothing multiplies "
-            "matrices on the GPU: install a torch with CUDA"
+            f"torch {torch.__version__} was built without CUDA and cannot use the GPU: "
+            "install a torch with CUDA"
         )
     visible = torch.cuda.device_count()
     if visible != count:
@@ -251,7 +251,7 @@ def rates(matmul_s: float, copy_s: float, matrix: int, copied_bytes: int) -> dic
 
 
 def library(*facts: str) -> float:
-    """Return a checksum of a library's name, versions and settings."""
+    """Return a checksum of a library's name, versions and settings, as a number."""
     settings = [f"{name}={os.environ.get(name, '')}" for name in THREADS]
     return float(zlib.crc32("\n".join([*facts, *settings]).encode()))
 
@@ -264,7 +264,7 @@ def slowest(gpu_figures: Sequence[Mapping[str, float]]) -> dict[str, float]:
 def end_with_stdin() -> None:
     """Let the kernel end this process when its stdin, if a pipe, is closed.
 
-    A reading thread could not: a call into a broken driver may never release the interpreter's
+    A thread could not do this: a call into a broken driver may never release the interpreter's
     lock. Only Linux sends a signal for a pipe; elsewhere the parent ends this process if it can.
     """
     if not stat.S_ISFIFO(os.fstat(0).st_mode):
@@ -279,7 +279,7 @@ def end_with_stdin() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure and print one line of JSON."""
+    """Run the benchmark; print the results as one line of JSON."""
     end_with_stdin()
     warnings.simplefilter("ignore")  # libraries warn when imported
     parser = argparse.ArgumentParser(prog="python -m pytest_mlperf.hardware.control")

@@ -1,4 +1,4 @@
-"""Forms of CUDA_VISIBLE_DEVICES that engines' libraries understand, by version.
+"""Define the forms of CUDA_VISIBLE_DEVICES that each library understands, by version.
 
 CUDA accepts all forms, and so do libraries that do not read the variable. A worker gets whole GPUs
 by number in PCI order, which every library reads; by UUID if numbers are uncertain. A MIG instance
@@ -25,7 +25,7 @@ UNRELEASED = (0, 2)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Understood:
-    """Forms that a library rejects from version `since` on, each with its effect and the fix."""
+    """Hold the forms that a library rejects from version `since` on, with effect and fix."""
 
     since: tuple[int, ...] = (0,)
     refused: Mapping[Form, str] = field(default_factory=dict)
@@ -39,9 +39,9 @@ TABLE: Mapping[str, tuple[Understood, ...]] = {
         # 0.20.0 to 0.23.0: int() of each entry.
         Understood(
             refused={
-                "GPU UUID": "takes numbers alone; GPUs go by number where none of the machine is "
-                "divided by MIG and all may be asked; else use vLLM 0.24 or newer",
-                "MIG UUID": f"takes numbers alone, and a MIG instance has none; {_WHOLE}",
+                "GPU UUID": "accepts only numbers; GPUs have numbers only if none is divided by "
+                "MIG and this user may query all of them; otherwise use vLLM 0.24 or newer",
+                "MIG UUID": f"accepts only numbers, and a MIG instance has none; {_WHOLE}",
             }
         ),
         # NvmlCudaPlatform.device_control_id_to_physical_device_id of vllm/platforms/cuda.py, 0.24.0
@@ -50,8 +50,7 @@ TABLE: Mapping[str, tuple[Understood, ...]] = {
         Understood(
             since=(0, 24),
             refused={
-                "MIG UUID": "takes a MIG instance's number within its GPU for the number of a GPU, "
-                f"and would set itself up for that one; {_WHOLE}",
+                "MIG UUID": f"takes the number of a MIG instance for the number of a GPU; {_WHOLE}",
             },
         ),
     ),
@@ -93,7 +92,7 @@ def check_devices(libraries: Iterable[str], environ: Mapping[str, str]) -> None:
 
 
 def form_of(name: str) -> Form:
-    """Return the form of an entry of the variable."""
+    """Return the form of an entry of CUDA_VISIBLE_DEVICES: UUID, MIG UUID or number."""
     if name.startswith("MIG-"):
         return "MIG UUID"
     return "GPU UUID" if name.startswith("GPU-") else "number"

@@ -1,4 +1,4 @@
-"""Properties of a Linux machine that may change its speed: its CPU and its system.
+"""Read properties of a Linux machine that may affect its speed: CPU and system.
 
 Names of hosts and users are not read.
 """
@@ -56,7 +56,7 @@ def _cores(root: Path) -> float:
 
 
 def read(root: Path = LINUX, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the known properties of the system."""
+    """Return the readable properties of the system, such as kernel and NUMA nodes, as text."""
     facts = {
         "kernel": _line(root / "proc/sys/kernel/osrelease"),
         "microcode": _microcode(root),
@@ -99,7 +99,7 @@ def _boost(root: Path) -> str | None:
 
 
 def _numa(root: Path) -> str | None:
-    """Return "2 nodes, balancing on"."""
+    """Return the NUMA nodes and the kernel's balancing: "2 nodes, balancing on"; or None."""
     count = len([*(root / "sys/devices/system/node").glob("node[0-9]*")])
     if not count:
         return None

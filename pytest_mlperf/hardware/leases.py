@@ -1,4 +1,4 @@
-"""Folder for leases and notes of power limits, shared by all who measure on a machine."""
+"""Provide the folder for GPU leases and power limit notes, shared by all users."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def opened_lease_folder() -> Iterator[tuple[Path, int]]:
             except NotADirectoryError:
                 raise RunError(
                     "lease",
-                    f"{path} is no folder (a link or a file); leases are kept there: remove it, "
-                    "or set PYTEST_MLPERF_LEASES to a folder that all users share",
+                    f"{path} is not a folder (a link or a file); leases are kept there: "
+                    "remove it, or set PYTEST_MLPERF_LEASES to a folder that all users share",
                 ) from None
             if made:
                 os.fchmod(folder, 0o1777)
@@ -75,5 +75,5 @@ def opened_lease_folder() -> Iterator[tuple[Path, int]]:
 
 
 def file_name(name: str) -> str:
-    """Return the file name for a GPU or for the processors."""
+    """Return the lock file's name for a GPU or for the processors."""
     return re.sub(r"[^A-Za-z0-9_.-]", "_", name)

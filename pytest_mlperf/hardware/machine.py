@@ -14,6 +14,7 @@ from functools import cache
 from itertools import combinations
 from pathlib import Path
 
+from pytest_mlperf.core.server.identity import ServerIdentity, is_of_server
 from pytest_mlperf.hardware import host, nvidia, power_limit
 from pytest_mlperf.hardware.host import LINUX, Property, text_at, usable_cores
 from pytest_mlperf.hardware.leases import lease_place
@@ -25,12 +26,12 @@ PCI_ORDER = "PCI_BUS_ID"
 
 
 class AmbiguousOrder(ValueError):
-    """A number in CUDA_VISIBLE_DEVICES means a GPU that only CUDA can determine."""
+    """Report that only CUDA can tell which GPU a number in CUDA_VISIBLE_DEVICES means."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VisibleDevice:
-    """A GPU or a MIG instance.
+    """Describe a GPU or a MIG instance.
 
     Attributes:
         index: Position of its physical GPU in PCI order.
@@ -105,7 +106,7 @@ KILL_WAIT_SECONDS = 5.0
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """Hardware of this machine.
+    """Describe the hardware of this machine.
 
     Attributes:
         gpus: GPUs and MIG instances visible by CUDA_VISIBLE_DEVICES, in CUDA's order: the identity
@@ -120,6 +121,7 @@ class Machine:
         harness: Harness instead of LoadGen and our own loop; results are compared within one only.
         machine_id: systemd's id of the machine; stored only salted and hashed.
         limit_w: Power limit that a case sets on its GPUs [W]; None to leave it.
+        server: Server on another machine, whose hardware is measured instead of this machine's.
     """
 
     cpu: Mapping[str, Property]
@@ -133,6 +135,7 @@ class Machine:
     harness: str = ""
     machine_id: str = ""
     limit_w: int | None = None
+    server: ServerIdentity | None = None
 
     @property
     def classes(self) -> Counter[str]:
@@ -141,12 +144,12 @@ class Machine:
 
     @property
     def names(self) -> str:
-        """Accelerators that are present, for messages."""
+        """Accelerators of this machine as text: "8xH200, cpu"."""
         return ", ".join([f"{n}x{c}" if n > 1 else c for c, n in self.classes.items()] + ["cpu"])
 
     @property
     def seen(self) -> str:
-        """Accelerators that are present, with the reason why others are missing."""
+        """Accelerators of this machine as text, with the reason why others are missing."""
         return f"{self.names} ({self.nvml_trouble})" if self.nvml_trouble else self.names
 
     def has(self, accelerator: str) -> bool:
@@ -155,24 +158,26 @@ class Machine:
         CUDA shows a process at most one MIG instance: several are never one accelerator.
         """
         count, name = split(accelerator)
-        if name == "cpu":
+        if name == "cpu" or self.server:
             return True
         used = self._used(accelerator)
         return len(used) == count and (count == 1 or not any(gpu.get("mig") for gpu in used))
 
     def identity(self, accelerator: str) -> dict[str, Property]:
-        """Return the properties that must equal a baseline's; pretended accelerators match none.
+        """Return the properties that must equal a baseline's; simulated accelerators match none.
 
         If the GPUs of the accelerator differ, a property lists all their values.
         """
         by: dict[str, Property] = {"harness": self.harness} if self.harness else {}
+        if self.server:
+            return {**self.server.properties, **by}
         if accelerator == "cpu":
             return {**self.cpu, **by}
         used = self._used(accelerator)
         if not used:
             return {"pretended": accelerator, **by}
         names = [name for name in used[0] if name not in {"uuid", "index", "bus"}]
-        properties = {n: _common([gpu.get(n) for gpu in used]) for n in names}
+        properties = {n: common([gpu.get(n) for gpu in used]) for n in names}
         if len(used) > 1:
             properties["topology"] = self._topology([str(gpu["uuid"]) for gpu in used])
         if self.shared:
@@ -202,7 +207,11 @@ class Machine:
         return every if len(every) >= count else []
 
     def as_in(self, identity: Mapping[str, Property]) -> Machine:
-        """Return a copy with `shared`, `harness` and `limit_w` taken from an identity."""
+        """Return a copy with the server, `shared`, `harness` and `limit_w` of an identity."""
+        if is_of_server(identity):
+            theirs = {name: value for name, value in identity.items() if name != "harness"}
+            server = self.of_server(ServerIdentity(properties=theirs))
+            return replace(server, harness=str(identity.get("harness") or ""))
         limit_w = identity.get("power_limit_w") if identity.get("power_limit_set") else None
         return replace(
             self,
@@ -211,8 +220,12 @@ class Machine:
             limit_w=limit_w if isinstance(limit_w, int) else None,
         )
 
+    def of_server(self, server: ServerIdentity) -> Machine:
+        """Return a copy without GPUs, as client of a server on another machine."""
+        return replace(self, gpus=(), server=server)
+
     def only(self, accelerator: str, uuids: Collection[str]) -> Machine:
-        """Return a copy that has only these GPUs of an accelerator's class; keep others."""
+        """Return a copy with only these GPUs of an accelerator's class; GPUs of others are kept."""
         _, name = split(accelerator)
         gpus = [g for g in self.gpus if _class(g) != name or g["uuid"] in uuids]
         return replace(self, gpus=tuple(gpus))
@@ -227,7 +240,7 @@ class Machine:
         return " ".join(nvidia.hashed(name) for name in names if name)
 
     def used(self, accelerator: str, replicas: int = 1) -> dict[str, UsedGpu]:
-        """Return the data of each GPU that a run uses, by UUID."""
+        """Return the GPUs that a run uses, by UUID; each replica uses an equal number."""
         gpus = self._used(accelerator)
         gpus_per_replica = len(gpus) // replicas or 1
         return {
@@ -266,7 +279,7 @@ class Machine:
 
         Whole GPUs are named by number, which every library reads (vLLM before 0.24 reads nothing
         else). If a MIG instance or an unreadable GPU makes numbers uncertain, all are named by
-        UUID. The CPU and pretended accelerators need no variables.
+        UUID. The CPU and simulated accelerators need no variables.
         """
         return _environment(self._used(accelerator))
 
@@ -293,12 +306,15 @@ class Machine:
         ]
 
     def surroundings(self, accelerator: str) -> dict[str, str]:
-        """Return properties outside the identity whose changes are reported.
+        """Return properties whose changes are reported, but which do not select a baseline.
 
         Keys are "machine.kernel", "machine.driver", …; unknown properties are left out. If the GPUs
         differ, a value lists all of theirs.
         """
         facts = dict(self.host)
+        if self.server:
+            client = {f"client.{name}": str(value) for name, value in self.cpu.items() if value}
+            return {**self.server.surroundings, **client, **_named(facts)}
         if uuids := self.uuids(accelerator):
             about = [self.cards.get(uuid, {}) for uuid in uuids]
             names = {name for each in about for name in each}
@@ -306,7 +322,7 @@ class Machine:
             facts |= {
                 name: str(self.cpu[name]) for name in ("cpu", "governor") if self.cpu.get(name)
             }
-        return {f"machine.{name}": facts[name] for name in sorted(facts)}
+        return _named(facts)
 
     def _used(self, accelerator: str) -> list[Mapping[str, Property]]:
         count, name = split(accelerator)
@@ -318,7 +334,7 @@ class Machine:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UsedGpu:
-    """A GPU that a run uses.
+    """Describe a GPU that a run uses.
 
     Attributes:
         name: "GPU 3", or "GPU" with the UUID if numbers are uncertain.
@@ -344,7 +360,7 @@ class UsedGpu:
 
 @dataclass(frozen=True, kw_only=True)
 class Share:
-    """Part of an accelerator for one of several processes.
+    """Hold the part of an accelerator for one of several processes.
 
     Attributes:
         gpus: UUIDs.
@@ -357,6 +373,10 @@ class Share:
     title: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
     cpus: tuple[int, ...] = ()
+
+
+def _named(facts: Mapping[str, str]) -> dict[str, str]:
+    return {f"machine.{name}": facts[name] for name in sorted(facts)}
 
 
 def _called(gpu: Mapping[str, Property]) -> Property:
@@ -377,7 +397,7 @@ def nearest(buses: Iterable[Property], root: Path = Path("/")) -> tuple[int, ...
 
 
 def _listed(text: str) -> Iterator[int]:
-    """Yield the numbers of a list of the kernel, such as "0-3,8"."""
+    """Yield the numbers in a list of the Linux kernel, such as "0-3,8"."""
     for part in filter(None, text.strip().split(",")):
         first, _, last = part.partition("-")
         yield from range(int(first), int(last or first) + 1)
@@ -391,7 +411,7 @@ def _environment(used: Sequence[Mapping[str, Property]]) -> dict[str, str]:
 
 
 def split(accelerator: str) -> tuple[int, str]:
-    """Return (8, "H100") for "8xH100", (1, "H100") for "H100"."""
+    """Split an accelerator into count and class: "8xH100" is (8, "H100"), "H100" (1, "H100")."""
     match = re.fullmatch(r"(?:(\d+)x)?(.*)", accelerator, re.DOTALL)
     assert match is not None
     return int(match[1] or 1), match[2]
@@ -437,7 +457,7 @@ def detect(*, gpus: bool) -> Machine:
 
 
 def _limit_before(gpu: nvidia.GpuState, notes: Mapping[str, LimitNote]) -> dict[str, Property]:
-    """Return the power limit that a GPU will get back, if a case has changed it."""
+    """Return the power limit that a GPU had before a case changed it; {} if none did."""
     note, watts = notes.get(gpu["uuid"]), gpu["identity"].get("power_limit_w")
     if note is None or watts != nvidia.rounded_w(note.set_mw / 1000):
         return {}
@@ -490,6 +510,6 @@ def _class(gpu: Mapping[str, Property]) -> str:
     return nvidia.instance_class(str(gpu["gpu"]), gpu.get("mig"))
 
 
-def _common(values: Sequence[Property]) -> Property:
-    """Return the value if all are equal, else all different values as "500, 700"."""
+def common(values: Sequence[Property]) -> Property:
+    """Return the common value if all are equal, else all different values as "500, 700"."""
     return values[0] if len(set(values)) == 1 else ", ".join(sorted({str(v) for v in values}))

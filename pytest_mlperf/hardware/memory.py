@@ -30,7 +30,7 @@ NVML_START_SECONDS, KILL_TIMEOUT_SECONDS = 30.0, 5.0
 
 
 class MemoryTaken(TypedDict):
-    """Used bytes of a GPU, whether it is `free` again, and [host pid, bytes] of its processes."""
+    """Hold used bytes of a GPU, whether it is `free` again, and its processes (pid, bytes)."""
 
     used: int | None
     free: bool

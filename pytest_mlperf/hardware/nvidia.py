@@ -51,7 +51,7 @@ PINNED = 0x2
 def properties(
     device: NvmlDevice, gpu: Mapping[str, Quantity], sampled: Mapping[str, Probe]
 ) -> dict[str, Property]:
-    """Return the properties that decide a GPU's speed and the meaning of its energy."""
+    """Return the properties that affect a GPU's speed or the meaning of its energy."""
     watts, joules, reasons = (sampled[n].answer() for n in ("power_w", "energy_j", "reasons"))
     limit, ecc, mig = gpu["limit_w"], gpu["ecc"], gpu["mig"]
     pci_numbers = [n for n in (gpu["pci_device"], gpu["pci_subsystem"]) if isinstance(n, int)]
@@ -79,7 +79,7 @@ def rounded_w(limit_w: float) -> int:
 
 
 def surroundings(device: NvmlDevice, gpu: Mapping[str, Quantity]) -> dict[str, str]:
-    """Return the known properties outside the identity whose changes are reported."""
+    """Return the known properties whose changes are reported, but which select no baseline."""
     generation, width = gpu["max_pcie_generation"], gpu["max_pcie_width"]
     facts = {
         "vbios": decoded(gpu["vbios"]),
@@ -159,10 +159,7 @@ def _path(
 
 
 def _ends(device: NvmlDevice, buses: Collection[str]) -> Counter[str] | None:
-    """Count the remote ends of a GPU's active links: the switch, or bus addresses of GPUs.
-
-    Returns None if an end is unknown. `buses` has the bus addresses of the visible GPUs.
-    """
+    """Count a GPU's active links by remote end: the switch or a GPU's bus; None if unknown."""
     nvml, ends = device.library.nvml, Counter[str]()
     try:
         links = patiently(nvml, links_up, nvml, device.handle)
@@ -191,7 +188,7 @@ def _bus(written: Any) -> str | None:
 
 
 def ask(device: NvmlDevice, function: str, *more: Any, quantity: str = "") -> Any:
-    """Return the answer of one NVML function, None if it fails."""
+    """Return the result of one NVML function, None if it fails or does not exist."""
     if not hasattr(device.library.nvml, function):
         return None  # newer bindings drop deprecated functions
     way = ReadMethod(
@@ -243,7 +240,7 @@ MAX_INSTANCES = 7
 
 
 class GpuState(TypedDict):
-    """A GPU or a MIG instance.
+    """Describe a GPU or a MIG instance as reported by NVML.
 
     Attributes:
         index: NVML's index of the physical GPU, which is its position in PCI order.
@@ -268,7 +265,7 @@ class GpuState(TypedDict):
 
 
 class NvmlReport(TypedDict):
-    """GPUs in PCI order, and the reason why GPUs are missing; None if all are present."""
+    """Hold the GPUs in PCI order, and why GPUs are missing; None if all are present."""
 
     gpus: list[GpuState]
     trouble: str | None
@@ -383,9 +380,9 @@ def _gpus(device: NvmlDevice, index: int, versions: Mapping[str, str]) -> Iterat
     if handles:
         yield from (_instance(device, handle, whole) for handle in handles)
     elif isinstance(mode, list) and mode[0] and complete:
-        raise UnavailableNvml("MIG is on and it has no instance: create one, or turn MIG off")
+        raise UnavailableNvml("MIG is on, but there is no instance: create one, or turn MIG off")
     elif gpu["uuid"] is None:
-        raise UnavailableNvml("it does not tell its UUID, without which no process can be given it")
+        raise UnavailableNvml("it does not report its UUID, so no process can be assigned to it")
     else:
         yield whole
 
@@ -409,7 +406,7 @@ def _instance(device: NvmlDevice, handle: Any, whole: GpuState) -> GpuState:
     uuid = decoded(ask(instance, "nvmlDeviceGetUUID"))
     name = decoded(ask(instance, "nvmlDeviceGetName"))
     if uuid is None:
-        raise UnavailableNvml("an instance of it does not tell its UUID")
+        raise UnavailableNvml("an instance of it does not report its UUID")
     profile = re.search(r"\bMIG (\S+)$", name or "")
     memory = ask(instance, "nvmlDeviceGetMemoryInfo")
     number = [ask(instance, f"nvmlDeviceGet{kind}InstanceId") for kind in ("Gpu", "Compute")]
@@ -429,7 +426,7 @@ def _instance(device: NvmlDevice, handle: Any, whole: GpuState) -> GpuState:
 
 
 def main() -> None:
-    """Print NVML's report."""
+    """Print NVML's report as JSON."""
     signal.alarm(MAX_SECONDS)  # its default action ends a process even inside a call that hangs
     try:
         report = read(binding())

@@ -1,4 +1,4 @@
-"""Read methods of each quantity of a GPU, newest first.
+"""Define the methods to read each quantity of a GPU, newest first.
 
 Power is converted from mW to W, energy from mJ to J. The plain power reading of Ampere (not GA100)
 and later is a mean of the last second and is never used as instantaneous power.
@@ -170,7 +170,7 @@ def _memory_used(nvml: Any, handle: Any) -> Any:
 
 
 def _throttle_fields(driver: str) -> Callable[[Any, Any], Any]:
-    """Return a function that reads the ns under each reason from field values.
+    """Return a function that reads how long each reason limited the clocks [ns], from field values.
 
     The slowdown fields were renumbered within driver branch 580. The binding may be older or newer
     than the driver, so the driver's version decides, not the binding's constants.
@@ -197,7 +197,7 @@ def _throttle_fields(driver: str) -> Callable[[Any, Any], Any]:
 
 
 def _violations(nvml: Any, handle: Any) -> Any:
-    """Read ns under each policy by the older function; "thermal" is software and hardware."""
+    """Read the time under each policy [ns] by the older function; "thermal" has both kinds."""
     counted_ns, last = {}, None
     for policy, name in enumerate(POLICIES):
         try:
@@ -250,7 +250,7 @@ def links_up(nvml: Any, handle: Any) -> dict[int, bool]:
 
 
 def _used_links(nvml: Any, handle: Any) -> list[int]:
-    """Return the links that are up; raise NVMLError if none is: no traffic is counted then."""
+    """Return the NVLinks that are up; raise NVMLError if none is, as none counts traffic then."""
     up = [link for link, is_up in links_up(nvml, handle).items() if is_up]
     if not up:
         raise nvml.NVMLError(_nvml.NOT_SUPPORTED)
@@ -268,7 +268,7 @@ def _link_bytes(sent: int, received: int, unit: int) -> _nvml.ReadMethod:
 
 
 def _link_errors(numbers: Mapping[str, int]) -> _nvml.ReadMethod:
-    """Return the method that reads the errors of each link with errors, by kind."""
+    """Return the method that reads error counts by kind and link, for links with errors."""
 
     def read(nvml: Any, handle: Any) -> dict[str, dict[int, int]]:
         counters = [(kind, link) for link in _used_links(nvml, handle) for kind in numbers]
@@ -290,7 +290,7 @@ def _link_errors(numbers: Mapping[str, int]) -> _nvml.ReadMethod:
 
 
 def _link_errors_by_function(nvml: Any, handle: Any) -> dict[str, dict[int, int]]:
-    """Read the errors by the older function, for boards before NVLink 5."""
+    """Read the error counts by the older function, for boards before NVLink 5."""
     counted: dict[str, dict[int, int]] = {}
     answered, last = False, None
     for link in _used_links(nvml, handle):

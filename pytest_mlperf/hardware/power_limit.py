@@ -38,7 +38,7 @@ OFF_MW = 1000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LimitNote:
-    """A GPU's power limits: configured and enforced before a case, and set by the case."""
+    """Record a GPU's power limits [mW]: configured and enforced before a case, set by it."""
 
     uuid: str
     was_mw: int
@@ -47,7 +47,7 @@ class LimitNote:
 
 
 class Refused(Exception):
-    """A limit cannot be set; `layer` names the cause: "suite", "permission" or "gpu"."""
+    """Report that a limit cannot be set; `layer` is the cause: "suite", "permission" or "gpu"."""
 
     def __init__(self, layer: str, text: str) -> None:
         super().__init__(text)
@@ -58,7 +58,7 @@ class Refused(Exception):
 
 
 def noted(folder: Path) -> dict[str, LimitNote]:
-    """Return the notes in a folder by UUID."""
+    """Return the limit notes in a folder by UUID."""
     with contextlib.suppress(OSError):
         files = [path for path in folder.iterdir() if path.name.endswith(NOTE_SUFFIX)]
         return {note.uuid: note for note in map(_read, files) if note}
@@ -66,7 +66,7 @@ def noted(folder: Path) -> dict[str, LimitNote]:
 
 
 def _read(path: Path) -> LimitNote | None:
-    """Return a note; None unless it is valid and was written by root or this user."""
+    """Return a limit note; None unless it is valid and was written by root or this user."""
     try:
         # Anyone may write to the folder: do not follow links or wait for pipes.
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -99,8 +99,8 @@ def _write(folder: Path, note: LimitNote) -> None:
     except OSError as error:
         raise Refused(
             "gpu",
-            f"{path}: the power limit that {note.uuid} has is noted there before another is set, "
-            f"and it cannot be written: {error.strerror}",
+            f"{path} cannot be written: {error.strerror}; the power limit of {note.uuid} must "
+            "be noted there before it is changed",
         ) from None
 
 
@@ -150,8 +150,8 @@ def set_limit(device: _nvml.NvmlDevice, watts: int, folder: Path) -> None:
     if abs(enforced - watts * 1000) > OFF_MW:
         raise Refused(
             "gpu",
-            f"{uuid} was set to {watts} W and keeps to {enforced / 1000:g} W: something outside of "
-            "the driver limits it too (nvidia-smi -q -d POWER)",
+            f"{uuid} was set to {watts} W and keeps to {enforced / 1000:g} W: something other "
+            "than the driver limits it too (nvidia-smi -q -d POWER)",
         )
 
 
@@ -168,16 +168,18 @@ def _refusal(error: Any, uuid: str, watts: int) -> Refused:
 
 
 def restore(library: _nvml.NvmlLibrary, note: LimitNote, folder: Path) -> str:
-    """Restore a GPU's noted limit and return a report; if Refused is raised, the note stays."""
+    """Restore a GPU's noted limit and return a report; on Refused the note is kept."""
     nvml, uuid = library.nvml, note.uuid
     read = partial(_nvml.patiently, nvml, quantity="limit_range_mw")
     old, new = f"{note.was_mw / 1000:g} W", f"{note.set_mw / 1000:g} W"
     try:
         handle = _nvml.patiently(nvml, nvml.nvmlDeviceGetHandleByUUID, uuid)
         current = read(nvml.nvmlDeviceGetPowerManagementLimit, handle)
-        done = f"{uuid} has its power limit of {old} back, from {new}"
+        done = f"{uuid}: power limit restored from {new} to {old}"
         if abs(current - note.set_mw) > OFF_MW:
-            done = f"{uuid} keeps its power limit of {current / 1000:g} W, which somebody else set"
+            done = (
+                f"{uuid} keeps its power limit of {current / 1000:g} W, which another process set"
+            )
         else:
             _nvml.patiently(nvml, nvml.nvmlDeviceSetPowerManagementLimit, handle, note.was_mw)
             current = read(nvml.nvmlDeviceGetPowerManagementLimit, handle)
@@ -214,7 +216,7 @@ END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def keep(library: _nvml.NvmlLibrary, uuids: Sequence[str], watts: int, folder: Path) -> bool:
-    """Set the limit of GPUs until stdin closes; return whether all limits were restored."""
+    """Set a limit on GPUs until stdin closes; return whether all limits were restored."""
     try:
         refused = _set_all(library, uuids, watts, folder)
         _print_line({"layer": refused.layer, "refused": str(refused)} if refused else {})

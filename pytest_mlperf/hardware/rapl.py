@@ -25,7 +25,7 @@ POWERCAP_FOLDER = Path("/sys/class/powercap")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Domain:
-    """An energy counter: its file [µJ], its range [J], and why it cannot be read."""
+    """Describe an energy counter: its file [µJ], its range [J], and why it cannot be read."""
 
     name: str
     file: Path
@@ -88,7 +88,7 @@ def ahead_s() -> float:
 
 
 class HostSampling:
-    """A thread that reads a host's counters inside the `with` block.
+    """Read a host's energy counters inside the `with` block, in a thread.
 
     Attributes:
         counted: Readings by counter; empty if there is none, one cannot be read (the sum would be

@@ -103,7 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def sample(
     options: argparse.Namespace, stop: threading.Event, parent: int, write: Writer
 ) -> Iterator[str]:
-    """Sample the GPUs; yield the "ready" and "end" records, and pass the others to `write`."""
+    """Sample the GPUs; yield the first and last record ("ready", "end"), `write` the others."""
     first: dict[str, Any] = {"version": RECORDS_VERSION}
     try:
         library = NvmlLibrary(binding())

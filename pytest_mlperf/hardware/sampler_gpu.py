@@ -1,4 +1,4 @@
-"""One GPU during sampling: its identity, its readable quantities, and their cost."""
+"""Hold one GPU for sampling: identity, readable quantities, and cost of reading them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ COUNTER_POLL_SECONDS = 0.004
 
 
 class SampledGpu:
-    """One GPU while it is sampled."""
+    """Hold one GPU while it is sampled."""
 
     def __init__(self, index: int, device: _nvml.NvmlDevice, driver: str) -> None:
         self.index, self.device = index, device
@@ -71,7 +71,7 @@ class SampledGpu:
         return sum(c[2] for c in costs) / 1e6, sum(c[0] for c in costs) / 1e6
 
     def ready(self) -> dict[str, Any]:
-        """Return this GPU's part of the first record."""
+        """Return the GPU's entry in the first record."""
         return {
             "index": self.index,
             "uuid": self.device.uuid,
@@ -97,7 +97,7 @@ class SampledGpu:
         return {name: probe.failure for name, probe in self.probes.items() if probe.failure}
 
     def forbidden(self) -> list[str]:
-        """Return the quantities that may not be read here."""
+        """Return the quantities that this user may not read."""
         return [name for name, probe in self.probes.items() if probe.forbidden]
 
 
@@ -129,7 +129,7 @@ def watch_periods(
 
 
 def silent_part(index: int, uuid: str, error: _nvml.UnavailableNvml | _nvml.Lost) -> dict[str, Any]:
-    """Return the entry in the first record of a GPU that does not answer."""
+    """Return a non-answering GPU's entry in the first record."""
     record = {"index": index, "uuid": uuid, "unavailable": str(error)}
     gone = isinstance(error, _nvml.Lost) or error.code in DISAPPEARED
     return {**record, "lost": True} if gone else record

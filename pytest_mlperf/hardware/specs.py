@@ -1,4 +1,4 @@
-"""The table of known GPUs, and lookup by a product name."""
+"""Look up GPUs in the table of datasheet figures by product name."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def known_gpus() -> Mapping[str, GpuSpec]:
 
 @cache
 def known_classes() -> Mapping[str, str]:
-    """Return the classes of the table, and "cpu", each by its name in lower case."""
+    """Return the accelerator classes of the table, and "cpu", by their names in lower case."""
     classes = {spec.accelerator for spec in known_gpus().values()}
     return {name.lower(): name for name in sorted(classes | {"cpu"})}
 

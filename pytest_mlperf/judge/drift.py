@@ -124,7 +124,10 @@ def _split(xs: Sequence[float], alpha: float) -> int | None:
 
 @lru_cache(maxsize=1024)
 def _rare(count: int) -> tuple[tuple[float, float, float], ...]:
-    """Return by split the mean rank sum, the least squared distance to test, and the sd."""
+    """Return for each split of `count` sessions its mean rank sum, threshold and sd.
+
+    The threshold is the squared deviation of the rank sum above which the exact test is made.
+    """
     pairs = [at * (count - at) for at in range(MIN_SIDE_SESSIONS, count - MIN_SIDE_SESSIONS + 1)]
     most = RARE_DEVIATIONS**2 * (count + 1) / 12
     return tuple(

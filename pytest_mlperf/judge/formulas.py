@@ -1,4 +1,4 @@
-"""Define formulas that the rules share: Student's t, scatter of runs and sessions."""
+"""Define formulas that the rules share: Student's t, log ratios, one-way variance components."""
 
 from __future__ import annotations
 

@@ -177,7 +177,7 @@ def merged(changes: Mapping[float, int]) -> Mapping[float, int]:
 
 
 def _tilted(centred: list[tuple[float, int]], tilt: float) -> tuple[float, float]:
-    """Return the mean of a tilt, and the normal deviate of P(weighted mean < this mean)."""
+    """Return the weighted mean for an exponential tilt, and the normal deviate of P(mean < it)."""
     shares = [(value, number, number / (1 - tilt * value)) for value, number in centred]
     mean = math.fsum(value * share for value, _, share in shares) / math.fsum(
         share for _, _, share in shares
@@ -265,7 +265,8 @@ def error_of(differences: Sequence[float], leverage: Leverage) -> tuple[float, f
 
     The degrees of freedom are the smaller of those by sample weights and those by the number of
     changes. The error is infinite if the changes show less than `MIN_VARIANCE_SHARE` of the
-    variance. A hidden change is assumed in every second comparison.
+    variance. Half of `leverage.hidden` squared is added, as if every second comparison had a change
+    that no pseudo-value shows.
     """
     n = len(differences)
     if n < 2 or leverage.seen < MIN_VARIANCE_SHARE:
@@ -299,7 +300,10 @@ def with_rare(
 def _by_t(
     mean: float, se: float, df: float, errors: Errors, *, changed: int | None = None
 ) -> ChangeBounds:
-    """Return mean ± t se and p, at least 0.5^changed: all changes may have one sign by chance."""
+    """Return the bounds mean ± t·se, and the p value of a drop.
+
+    With few `changed` samples p is at least 0.5^changed: all may have one sign by chance.
+    """
     if math.isinf(se):
         return ChangeBounds(low=-math.inf, high=math.inf, p=1.0)
     t = mean / se if se else math.copysign(math.inf, mean) if mean else 0.0

@@ -84,7 +84,7 @@ def judge_drop(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _RatioLook:
-    """Hold the statistics after some pairs: log ratios, and the `sd` of one pair's log ratio."""
+    """Hold the mean log ratio of the pairs, its bounds, and the `sd` of one pair's log ratio."""
 
     mean: float
     low: float
@@ -108,7 +108,7 @@ def _judge(
 ) -> Ratio:
     """Analyse after each pair: a pass is above the log ratio `passing`, a fail below `failing`."""
     if not a or len(a) != len(b):
-        raise ValueError(f"{len(a)} runs of a and {len(b)} of b are no pairs")
+        raise ValueError(f"{len(a)} runs of a and {len(b)} of b cannot be paired")
     sign = 1 if direction is Direction.HIGHER else -1
     logs = [sign * (math.log(x.value) - math.log(y.value)) for x, y in zip(a, b, strict=True)]
     for k in range(1, min(len(logs), rule.max_runs) + 1):

@@ -162,7 +162,7 @@ def final_until(runs: Iterable[tuple[float | None, float]]) -> float | None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Variances:
-    """Hold the difference, its variance, and the parts of the variance with df, sessions first."""
+    """Hold a difference, its variance, and the variance's (component, df), sessions first."""
 
     change: float
     variance: float
@@ -173,9 +173,9 @@ class _Variances:
     of_sessions: float
 
     def proves(self, distance: float, p: float) -> bool:
-        """Check whether the probability of a distance from the true difference is below p.
+        """Check whether the difference is off the truth by `distance` with probability below p.
 
-        A larger session variance is tried too, as fewer degrees of freedom must not prove more.
+        Larger session variances are tried too, as fewer degrees of freedom must not prove more.
         """
         (between, between_df), *others = self.parts
         if distance <= 0:
@@ -189,12 +189,12 @@ class _Variances:
         return False
 
     def is_likely(self, distance: float) -> bool:
-        """Check whether a distance is rare for one day, by the variance of the baseline's days."""
+        """Check whether days rarely differ by `distance`, by their variance in the baseline."""
         between, df = self.parts[0]
         return t_sf(distance / math.sqrt(between), df) < MIN_DAY_CHANCE
 
     def holds(self, distance: float, p: float) -> float:
-        """Return the standard deviation of sessions at which `distance` has the probability p."""
+        """Return the standard deviation of sessions at which a `distance` has the probability p."""
         error = max(0.0, distance) / t_isf(p, self.run_df)
         return math.sqrt(max(0.0, error**2 - self.run * self.of_runs) / self.of_sessions)
 
@@ -230,7 +230,7 @@ def _parts(sample: Sample) -> _Variances:
 def _of_now(
     sample: Sample, inside: float, inside_now: float, run: float, run_df: float
 ) -> tuple[float, float]:
-    """Return the variance of the present runs, at least that of all runs, and its df."""
+    """Return the variance of a present run, at least that pooled over all runs, and its df."""
     if len(sample.now) == 1:
         return run, run_df
     base_df = run_df - (len(sample.now) - 1)

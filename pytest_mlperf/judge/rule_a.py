@@ -56,7 +56,7 @@ class ScorePairs:
 
     def __post_init__(self) -> None:
         if len(self.before) != len(self.now) or not self.before:
-            raise ValueError(f"{len(self.before)} and {len(self.now)} scores are no pairs")
+            raise ValueError(f"{len(self.before)} and {len(self.now)} scores cannot be paired")
         if self.groups is not None and len(self.groups) != len(self.now):
             raise ValueError(f"{len(self.groups)} groups for {len(self.now)} samples")
         if not 0 < self.margin < math.inf:
@@ -96,7 +96,7 @@ def looks(samples: int, *, sequential: bool) -> tuple[int, ...]:
 
 
 def errors_at(position: int, at: Sequence[int], rule: RuleA = DEFAULT) -> Errors:
-    """Return the error probabilities of the interim analysis at `position` (from 0)."""
+    """Return the error probabilities of the interim analysis with the index `position`."""
     last = position == len(at) - 1
     early = FIRST_LOOK if position == 0 else LATER_LOOKS
     return Errors(

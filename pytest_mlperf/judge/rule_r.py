@@ -75,7 +75,7 @@ class RuleR:
     def inside_sessions(
         self, squares: float, run_df: int, within: float = 0.0
     ) -> tuple[float, float]:
-        """Return a run's moderated variance in its session and df; `within` is inside the run."""
+        """Return a run's moderated variance within its session, and df; `within` is known noise."""
         expected = (1 - self.session_share) * self.prior_sd**2 + within
         df = self.prior_df + run_df
         return max((self.prior_df * expected + squares) / df, self.floor_sd**2), df
@@ -162,7 +162,7 @@ class Judged(Decision):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _RunLook:
-    """Hold the statistics after k runs; `lost` is the largest effect of load on log ratio `d`."""
+    """Hold the statistics after k runs; `lost` is load's largest effect on the log ratio `d`."""
 
     k: int
     d: float
@@ -220,7 +220,7 @@ def judge(
 def walk(
     baseline: Sequence[Value], runs: Sequence[Value], scale: Scale, bound: float, rule: RuleR
 ) -> Judged:
-    """Analyse after each run until a decision; bound and rule are on the scale of the caller."""
+    """Analyse after each run until a decision; `bound` and `rule` are on the scale `scale`."""
     p_value = 1.0
     for k in range(1, min(len(runs), rule.max_runs) + 1):
         look = look_at(baseline, runs[:k], scale, rule)

@@ -1,7 +1,7 @@
 """Import this package without pytest's assert rewriting.
 
-pytest rewrites every module of a distribution with a plugin, here some 200. Without a bytecode
-cache, as in containers, that is half of a session's start time.
+pytest rewrites the asserts in every module of a plugin's distribution, here some 200. Without a
+bytecode cache, as in containers, that is half of a session's start time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _FINDER = _Unchanged()
 
 
 def import_unchanged() -> None:
-    """Put this package's finder first in `sys.meta_path`; every session calls it again."""
+    """Put this package's finder first in `sys.meta_path`; repeated in every session."""
     if _FINDER in sys.meta_path:
         sys.meta_path.remove(_FINDER)
     sys.meta_path.insert(0, _FINDER)

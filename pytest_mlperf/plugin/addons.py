@@ -54,11 +54,11 @@ class AddOnError(MlperfError):
 
 @dataclass(eq=False)
 class AddOn:
-    """One add-on.
+    """Describe an installed add-on.
 
     Attributes:
         title: "add-on cost (acme-cost 1.2)", for messages.
-        hooks: Names of its hooks, read from its source if it cannot be loaded.
+        hooks: Names of the add-on's hooks, read from its source if it cannot be loaded.
     """
 
     name: str
@@ -67,7 +67,7 @@ class AddOn:
 
 
 class _Manager(pluggy.PluginManager):
-    """Take functions named `mlperf_*` as hooks, as pytest does with its own."""
+    """Find hooks by their names `mlperf_*`, as pytest does with its own prefix."""
 
     def parse_hookimpl_opts(self, plugin: Any, name: str) -> Any:
         if name.startswith("mlperf_") and inspect.isroutine(getattr(plugin, name, None)):
@@ -77,12 +77,12 @@ class _Manager(pluggy.PluginManager):
 
 @dataclass
 class AddOns:
-    """The add-ons of a session.
+    """Load and call the add-ons of a session.
 
     Attributes:
         warnings: Lines for the summary, each once.
         errors: Faults that end the session with exit code 3.
-        options: Declarations of their options by name.
+        options: Declarations of the add-ons' options by name.
     """
 
     warnings: dict[str, None] = field(default_factory=dict)
@@ -168,12 +168,12 @@ class AddOns:
                     yield taken
 
     def first(self, hook: str, **arguments: Any) -> Any:
-        """Return the first value that is not None, else None."""
+        """Return the first value other than None from the add-ons, else None."""
         takes = {"mlperf_collect_file": as_collector, "mlperf_runtestloop": as_true}
         return next(self.call(hook, takes[hook], **arguments), None)
 
     def take(self, warnings: Iterable[str], errors: Iterable[str]) -> None:
-        """Add the faults of an xdist worker or a node."""
+        """Add the warnings and errors of an xdist worker or a cluster node."""
         self.warnings |= dict.fromkeys(warnings)
         self.errors |= dict.fromkeys(errors)
 
@@ -213,7 +213,7 @@ class AddOns:
 
 
 def _names_in(module: ast.Module) -> Iterator[str]:
-    """Yield names that a module defines or imports; every hook name for `import *`."""
+    """Yield names that a module defines or imports; for `import *` the name of every hook."""
     for node in ast.walk(module):
         if isinstance(node, ast.FunctionDef):
             yield node.name
@@ -225,7 +225,7 @@ def _names_in(module: ast.Module) -> Iterator[str]:
 
 
 def _place(error: BaseException) -> str:
-    """Return the source line of another package that raised: " (contract.py:12)"."""
+    """Return where another package's code raised an error: " (contract.py:12)"."""
     frames = traceback.extract_tb(error.__traceback__)
     return f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if len(frames) > 1 else ""
 

@@ -34,7 +34,7 @@ BATCHES = 10
 
 
 def main(file: str) -> None:
-    """Run the test of a spec and send its times."""
+    """Run the test named in a spec file and send its times."""
     sys.stdout.flush()
     events = os.dup(1)
     os.dup2(2, 1)
@@ -65,7 +65,7 @@ def run(spec: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _OneTest:
-    """Deselect all tests but one, and keep the times of its fixture."""
+    """Run only one test of a pytest session, and keep the times of its fixture."""
 
     def __init__(self, test: str, handicap: float) -> None:
         self._test = test
@@ -128,8 +128,8 @@ class _OneTest:
         if not self._call:
             raise RunError(
                 LAYER,
-                f"{self._test} does not run alone (exit code {code}): another test or plugin "
-                f"decides about it; try: pytest '{self._test}'",
+                f"{self._test} fails if it runs alone (exit code {code}); it may depend on "
+                f"another test or plugin. Try: pytest '{self._test}'",
             )
         if self._stats is None or not self._stats.stats.data:
             raise RunError(LAYER, "the test passed without using its benchmark fixture")
@@ -170,7 +170,7 @@ def within(rounds: Sequence[float]) -> dict[str, float]:
 
 
 def slow(fixture: Any, handicap: float) -> None:
-    """Stretch a fixture's timed work by 1/(1 - handicap)."""
+    """Make a fixture's timed work take 1/(1 - handicap) times as long."""
     make, stretch = fixture._make_runner, 1 / (1 - handicap)
 
     def slowed(*function: Any) -> Callable[..., Any]:
@@ -190,7 +190,7 @@ def slow(fixture: Any, handicap: float) -> None:
 
 
 def facts(options: Mapping[str, Any]) -> dict[str, str]:
-    """Return a benchmark's options, Python version and loaded packages."""
+    """Return a benchmark's options, Python version and loaded packages, for its fingerprint."""
     texts = {name: _in_words(value) for name, value in sorted(options.items())}
     loaded = {name.partition(".")[0] for name in list(sys.modules)}
     owners = metadata.packages_distributions()

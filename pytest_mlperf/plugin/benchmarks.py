@@ -90,7 +90,7 @@ def take_over(config: pytest.Config, items: list[pytest.Item], options: Options)
 
 
 def _options(config: pytest.Config) -> dict[str, str]:
-    """Return the options of every run as text; omit options that cannot be pickled."""
+    """Return the options for the child processes, as text; omit those that cannot be pickled."""
     values = {name: value for name, value in vars(config.option).items() if name != "file_or_dir"}
     values |= {name: value for name, value in RUN_OPTIONS.items() if name in values}
     values["rootdir"] = str(config.rootpath)

@@ -1,6 +1,6 @@
-"""The tests of every suite: this module's functions, parametrized with the suite's cases.
+"""Define the tests of every suite, which are parametrized with the suite's cases.
 
-A test measures what its verdict needs and no earlier test measured, so the order is free.
+A test makes only the measurements that earlier tests did not make, so tests may run in any order.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from pytest_mlperf.suite.plan import Planned
 
 
 def test_accuracy(mlperf: Mlperf, case: Planned) -> None:
-    """The scores reach the gate: MLPerf's for its own workloads, the suite's for its twins."""
+    """Fail if a score misses the gate: MLPerf's for its workloads, the suite's for twins."""
     mlperf.judge(case, Kind.ACCURACY).check()
 
 
 def test_performance(mlperf: Mlperf, case: Planned) -> None:
-    """No gated metric fell by its limit against the baseline in git, and accuracy holds."""
+    """Fail if a gated metric fell by its limit against the baseline in git, or accuracy fails."""
     mlperf.judge(case, Kind.PERFORMANCE).check()
 
 
 def test_efficiency(mlperf: Mlperf, case: Planned) -> None:
-    """Samples (tokens) per joule did not fall by their limit against the baseline in git."""
+    """Fail if samples (tokens) per joule fell by their limit against the baseline in git."""
     mlperf.judge(case, Kind.EFFICIENCY).check()
 
 
 def test_pair(mlperf: Mlperf, case: PlannedPair) -> None:
-    """One engine entry is as many times better than another as the suite claims."""
+    """Fail unless one engine entry is better than another by the factor in the suite."""
     mlperf.judge(case, Kind.PAIR).check()
 
 

@@ -86,7 +86,7 @@ def unread_suites(folder: pytest.Collector) -> list[SuiteFile]:
 
 
 def parametrize(metafunc: pytest.Metafunc) -> None:
-    """Give each function its cases, with markers for selection by -m."""
+    """Parametrize each test function with its cases, and add markers for selection by -m."""
     suite = metafunc.definition.getparent(SuiteFile)
     if suite is None:
         return
@@ -112,10 +112,12 @@ def parametrize(metafunc: pytest.Metafunc) -> None:
 
 
 def select(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect cases without their accelerator; run the last session's suspects first."""
+    """Deselect cases whose accelerator is missing; move suspects of the last session first."""
     state = session.of(config)
     planned = {id(item): planned_of(item) for item in items}
-    state.selection.look_for({name for p in planned.values() if p for name in p.accelerators})
+    cases = [case for case in planned.values() if case]
+    # The server of a url may be here, with GPUs.
+    state.selection.look_for({n for c in cases for n in (c.case.accelerator, *c.accelerators)})
     gone = [item for item in items if (p := planned[id(item)]) and not state.selection.is_here(p)]
     if gone:
         lost = {id(item) for item in gone}

@@ -47,7 +47,7 @@ HELD_FOLDER = "held"
 
 
 class Judging(Protocol):
-    """The part of a session that `Holding` uses."""
+    """Define the parts of a session that `Holding` uses."""
 
     config: pytest.Config
     options: Options
@@ -59,7 +59,7 @@ class Judging(Protocol):
 
     @property
     def bench(self) -> Bench:
-        """The measuring side, created by the first test."""
+        """Bench that measures and judges the cases; created by the first test."""
 
     def message_of(self, result: CaseResult) -> str:
         """Return the failure message of a result."""
@@ -70,7 +70,7 @@ class Judging(Protocol):
 
 @dataclasses.dataclass
 class Held:
-    """A test whose reports are deferred; it can run again here if it has an `item`."""
+    """Hold the deferred reports of a test; with an `item` it can run again in this process."""
 
     reports: list[pytest.TestReport]
     item: pytest.Item | None = None
@@ -107,7 +107,7 @@ def _depends(held: Held) -> bool:
 
 
 class Holding:
-    """The deferred tests of a session; registered as a plugin if it has many pairs."""
+    """Defer tests until the end of a session; registered as a plugin if it has many pairs."""
 
     def __init__(self, session: Judging) -> None:
         self._session = session
@@ -147,7 +147,7 @@ class Holding:
         return result is not None and result.pairs > 0 and self.is_open(result.verdict)
 
     def is_open(self, verdict: Verdict) -> bool:
-        """Check whether other verdicts can still change a verdict; not a certain final drop."""
+        """Check whether other verdicts can still change a verdict."""
         pairs = self._session.phase.pairs
         certain = self._all_ran and is_certain(verdict, self._nulls, pairs, RuleR())
         return is_open(verdict) and not certain

@@ -32,7 +32,7 @@ _FED: pytest.StashKey[bool] = pytest.StashKey()
 def is_fed(config: pytest.Config) -> bool:
     """Check whether pytest-benchmark is active and will store or compare results.
 
-    Otherwise its table would only repeat our summary. Under `-n` it is disabled.
+    If it does neither, its table would only repeat our summary. pytest-xdist disables it.
     """
     if not config.pluginmanager.hasplugin("benchmark") or hasattr(config, "workerinput"):
         return False
@@ -44,7 +44,7 @@ def is_fed(config: pytest.Config) -> bool:
 
 
 class _Clock:
-    """A timer for pytest-benchmark that returns LoadGen's times."""
+    """Provide the times of runs as a timer for pytest-benchmark."""
 
     seconds = 0.0
 
@@ -56,7 +56,7 @@ class _Clock:
 
 
 def feed(request: pytest.FixtureRequest, verdict: Verdict) -> None:
-    """Give each run to the `benchmark` fixture as a round, at most once per test."""
+    """Pass each run to the `benchmark` fixture as a round, at most once per test."""
     timing = entry(verdict)
     if timing is None or request.node.stash.get(_FED, False):
         return
@@ -95,7 +95,7 @@ MARKER_DEFAULTS: Mapping[str, Any] = {
 
 @dataclass(frozen=True)
 class Result:
-    """The verdict on one kind of test of a case."""
+    """Hold the verdict on one kind of test of a case."""
 
     verdict: Verdict
     message: str

@@ -25,7 +25,7 @@ from pytest_mlperf.plugin.options import (
     add_options,
     read_options,
     run_id,
-    unknown_options,
+    unknown_option,
 )
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ REPORTS = "mlperf-reports"
 
 
 def late(module: str) -> Any:
-    """Import a module of this package on demand."""
+    """Import a module of this package when it is needed."""
     return import_module(f"pytest_mlperf.plugin.{module}")
 
 
@@ -57,9 +57,11 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
 
 def pytest_load_initial_conftests(early_config: pytest.Config, args: Sequence[str]) -> None:
     addons = addons_of(early_config)
-    if addons.errors and (unknown := unknown_options(args, addons.options)):
+    unknown, like = unknown_option(args, addons.options)
+    if unknown and (like or addons.errors):
         # It may be an option of the broken add-on, which pytest alone does not name.
-        raise pytest.UsageError("; ".join([f"unknown option {unknown[0]}", *addons.errors]))
+        hint = [f"did you mean {like}?"] if like else []
+        raise pytest.UsageError("; ".join([f"unknown option {unknown}", *hint, *addons.errors]))
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -257,7 +259,7 @@ def names_suites(config: pytest.Config) -> bool:
 
 
 class _Reports:
-    """Read every report, also in the xdist controller, which collects nothing."""
+    """Handle the reports of all tests, also in the xdist controller, which collects nothing."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
@@ -307,5 +309,5 @@ class _Reports:
 
 
 def late_session(config: pytest.Config) -> Any:
-    """Return the session object, or None if no suite, marker or result appeared."""
+    """Return the session object; None if pytest found no suite, marker or result."""
     return config.stash.get(SESSION, None)

@@ -1,4 +1,4 @@
-"""Make the measuring side of a session from its options."""
+"""Create the `Bench` of a session from its options, and show its progress."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ T = TypeVar("T")
 
 
 class Live:
-    """Writes progress past pytest's capture; an xdist worker sends only its long waits.
+    """Write progress past pytest's capture; an xdist worker sends only lines on long waits.
 
     Attributes:
-        seconds: Estimated duration of each planned case, by suite file and case id.
+        seconds: Shortest duration of each planned case, by suite file and case id.
     """
 
     def __init__(self, config: pytest.Config) -> None:
@@ -75,18 +75,24 @@ class Live:
             return int(self._writer.fullwidth) if self._writer else 80
 
     def estimate(self) -> list[str]:
-        """Return a line with the estimated duration of the session; [] without a plan."""
+        """Return a line with the shortest duration of the session; [] without a plan."""
         if not self.seconds:
             return []
-        about = duration(sum(self.seconds.values()))
-        return [f"mlperf: {plural(len(self.seconds), 'case')}, about {about}"]
+        least = duration(sum(self.seconds.values()))
+        return [
+            f"mlperf: {plural(len(self.seconds), 'case')}, at least {least}; loading, accuracy "
+            "passes and further runs come on top"
+        ]
 
     def begin(self, planned: Testable) -> None:
         """Note that the measurement of a case begins."""
         self._begun.setdefault((planned.path, planned.case.id), time.monotonic())
 
     def _position(self) -> str:
-        """Return "case 3 of 20, about 9 min left: "; "" without a plan."""
+        """Return "case 3 of 20, about 9 min left: "; "" without a plan.
+
+        Until a case has ended, the time left is a lower bound.
+        """
         if len(self.seconds) < len(self._begun) or not self._begun:
             return ""
         begun = list(self._begun.values())
@@ -96,11 +102,12 @@ class Live:
             (time.monotonic() - begun[-1]) / pace, self.seconds[[*self._begun][-1]]
         )
         left_s = (sum(self.seconds.values()) - spent) * pace
-        left = f", about {duration(left_s)} left" if left_s >= 1 else ""
+        about = "about" if passed else "at least"
+        left = f", {about} {duration(left_s)} left" if left_s >= 1 else ""
         return f"case {len(begun)} of {len(self.seconds)}{left}: "
 
     def __enter__(self) -> Self:
-        """Start a test's measurement: the first heartbeat is due after a full interval."""
+        """Reset the timer of progress lines at the start of a test's measurement."""
         self._last = self._calm = time.monotonic()
         return self
 
@@ -130,7 +137,7 @@ class Live:
             self.tell(line)
 
     def tell(self, line: str) -> None:
-        """Write a permanent line; an xdist worker sends it to its controller."""
+        """Write a line that stays on the terminal; an xdist worker sends it to its controller."""
         if self._hook:
             nodeid = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0]
             emit_line(self._hook, nodeid, f"{os.environ[WORKER]}: {line}")
@@ -157,7 +164,7 @@ def bench_for(
     root: Path,
     show: Callable[[str], None],
 ) -> Bench:
-    """Return the measuring side of a session."""
+    """Return the `Bench` that measures and judges the cases of a session."""
     conditions = Conditions(
         folder=folder,
         session=folder.name,
@@ -205,7 +212,7 @@ def pairs_of(planned: Testable, kind: Kind, options: Options) -> int:
 
 
 def planned_pairs(manifest: Path, tests: Collection[str], pairs: int) -> int:
-    """Return the number of gated pairs of the whole plan of which a session is a shard."""
+    """Return the number of gated pairs in a plan, of which the session runs a part."""
     try:
         plan = read_manifest(manifest)
     except MlperfError as error:
@@ -239,7 +246,7 @@ OVERRIDES = ("-o", "--override-ini")
 
 
 def reproducing(arguments: Iterable[str]) -> tuple[str, ...]:
-    """Return this plugin's arguments to pytest that affect measurements or verdicts.
+    """Return the plugin's command-line arguments that affect measurements or verdicts.
 
     Options that record are omitted, because a repeated command must not write baselines.
     """

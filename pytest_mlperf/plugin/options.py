@@ -32,6 +32,8 @@ MAX_RUNS = 1000
 def handicap(text: str) -> float:
     """Parse a share of speed: "50%" or 0.5."""
     share = float(text.removesuffix("%").strip()) / (100 if text.endswith("%") else 1)
+    if 1 <= share < 100 and not text.endswith("%"):
+        raise MlperfError(f"{text!r} is not below 100%; did you mean '{text}%'?")
     if not 0 <= share < 1:
         raise ValueError
     return share
@@ -73,7 +75,7 @@ def accelerator_name(text: str) -> str:
 
 
 class Optional(argparse.Action):
-    """An option with an optional value, also before a file: `--mlperf-confirm suites`."""
+    """Parse an option whose value may be missing, also before a file argument."""
 
     def __call__(self, _: object, namespace: object, values: object, *_more: object) -> None:
         """Store the value; if it is a path instead, append it to pytest's arguments."""
@@ -87,7 +89,7 @@ class Optional(argparse.Action):
 
 
 def _set_by(metavar: str, text: str, default: object = None, **more: Any) -> Any:
-    """Declare a field's option; without `convert`, it is a path, a word of `metavar`, or text."""
+    """Declare an option as a field; without `convert`, a path, a word of `metavar`, or text."""
     if set(metavar.split("|")) <= {"DIR", "FILE"}:
         more = {"convert": Path, **more}
     return field(default=default, metadata={"option": option_of(metavar, text, default, more)})
@@ -107,7 +109,7 @@ def _seconds(text: str, default: float, *, zero: bool = False) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class AddedOptions:
-    """The values and declarations of add-ons' options, by name."""
+    """Hold the values and declarations of add-ons' options, by name."""
 
     values: Mapping[str, Any] = field(default_factory=dict)
     declared: Mapping[str, SessionOption] = field(default_factory=dict)
@@ -127,7 +129,7 @@ class AddedOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class AcceptedOptions:
-    """Values that `--mlperf-update` refuses to record by default."""
+    """Hold which values `--mlperf-update` may record although it refuses them by default."""
 
     accept_regression: Literal["no", "yes"] = _switch(
         "allow --mlperf-update=replace to record values worse than the baseline"
@@ -140,7 +142,7 @@ class AcceptedOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class EnergyOptions:
-    """Sources of energy readings."""
+    """Hold the options for sources of energy readings."""
 
     power: str = _ini(
         "auto|require|off",
@@ -176,7 +178,7 @@ class EnergyOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class BenchmarkOptions:
-    """Options of tests that use pytest-benchmark's fixture."""
+    """Hold the options for tests that use pytest-benchmark's fixture."""
 
     judge_benchmarks: Literal["no", "yes"] = _switch(
         "judge tests that use pytest-benchmark's fixture: run each several times, each in a new "
@@ -197,7 +199,7 @@ class BenchmarkOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ConditionOptions:
-    """Waits and preparations of a run."""
+    """Hold the options for waits and preparations before a run."""
 
     control: str = _ini(
         "auto|off",
@@ -226,7 +228,7 @@ class ConditionOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """All options; `--mlperf-max-runs` and `mlperf_max_runs` set `max_runs`."""
+    """Hold all options; `--mlperf-max-runs` and `mlperf_max_runs` set `max_runs`."""
 
     profile: Literal["quick", "official"] | None = _set_by(
         "quick|official", "run every suite in this profile instead of its own", group="mlperf"
@@ -354,7 +356,7 @@ class Options:
 
     @property
     def by_name(self) -> Mapping[str, Any]:
-        """The values of all options, including those of add-ons, for hooks."""
+        """Values of all options, including those of add-ons, for add-ons' hooks."""
         groups = [self, *(getattr(self, group) for group in _GROUPS)]
         values = {name: value for group in groups for name, value in vars(group).items()}
         return {**{name: values[name] for name in _OPTIONS}, **self.added.values}
@@ -429,11 +431,17 @@ def settings_of(options: Options) -> dict[str, str]:
     }
 
 
-def unknown_options(args: Iterable[str], added: Mapping[str, SessionOption]) -> list[str]:
-    """Return arguments that look like unknown options of this plugin."""
+def unknown_option(args: Iterable[str], added: Mapping[str, SessionOption]) -> tuple[str, str]:
+    """Return the first unknown option of this plugin, or "", and an option that is like it."""
     names = {_as_option(name) for name in (*OPTION_NAMES, *added)}
-    words = [str(word).partition("=")[0] for word in args]
-    return [word for word in words if word.startswith("--mlperf-") and word not in names]
+    words = (str(word).partition("=")[0] for word in args)
+    unknown = (word for word in words if word.startswith(PREFIX) and word not in names)
+    if not (word := next(unknown, "")):
+        return "", ""
+    from pytest_mlperf.core.untrusted_text import closest
+
+    plain = {name.removeprefix(PREFIX): name for name in names}
+    return word, plain.get(closest(word.removeprefix(PREFIX), plain, cutoff=0.7), "")
 
 
 def set_on_command_line(config: pytest.Config) -> Iterator[tuple[str, str]]:
@@ -453,8 +461,11 @@ def _in_words(value: object) -> str:
     return "not set" if value is None else str(value)
 
 
+PREFIX = "--mlperf-"
+
+
 def _as_option(name: str) -> str:
-    return "--mlperf-" + name.replace("_", "-")
+    return PREFIX + name.replace("_", "-")
 
 
 BARE_OPTIONS: Mapping[str, Collection[str]] = {
@@ -503,7 +514,7 @@ def _value(config: pytest.Config, name: str, option: SessionOption) -> object:
 
 
 def _setting(config: pytest.Config, name: str, *, ini_only: bool = False) -> tuple[Any, Path]:
-    """Return an option's or ini file's setting, and the base folder of its paths."""
+    """Return the setting of an option or ini key, and the folder to which its paths relate."""
     if not ini_only and (setting := config.getoption(f"mlperf_{name}")) is not None:
         return setting, config.invocation_params.dir
     setting = config.getini(f"mlperf_{name}") or None

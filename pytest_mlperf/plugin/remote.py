@@ -1,4 +1,4 @@
-"""Emit the reports of tests that ran in another pytest, as if they had run in this one."""
+"""Emit the reports of tests that ran in another pytest process, as if they had run here."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from pytest_mlperf.plugin.session import MlperfSession, kind_of
 
 
 class RemoteReports:
-    """Reports from other pytest processes; the reports of each test are emitted once."""
+    """Collect reports from other pytest processes; emit the reports of each test once."""
 
     def __init__(self, state: MlperfSession) -> None:
         """Store the session that the reports belong to."""
@@ -33,7 +33,7 @@ class RemoteReports:
 
     @property
     def worker_input(self) -> dict[str, Any]:
-        """Input of another pytest that runs tests of this session, in xdist's format."""
+        """Input for a pytest process that runs tests of this session, in xdist's format."""
         state = self._state
         return {
             "workercount": 1,
@@ -54,7 +54,7 @@ class RemoteReports:
     def local(
         self, plain: Mapping[str, Any], convert: Callable[[str], str], about: tuple[str, str]
     ) -> dict[str, Any]:
-        """Return a serialised report as one of this session, with its earlier suspects.
+        """Adapt a serialised report to this session: its paths, and earlier suspicion of its test.
 
         Args:
             convert: Converts paths of the other machine to paths of this machine.
@@ -96,7 +96,7 @@ class RemoteReports:
         return str(held[0]["nodeid"])
 
     def lost(self, item: pytest.Item, layer: str, cause: str) -> None:
-        """Report a test without reports as an ERROR."""
+        """Report a test whose process sent no report as an ERROR."""
         planned, state = planned_of(item), self._state
         if planned is None:
             emit(state.config, [report_of(item, f"{layer}: {cause}")])

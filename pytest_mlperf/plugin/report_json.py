@@ -1,4 +1,4 @@
-"""Attach verdicts to test reports, as JSON that reaches JUnit and the xdist controller."""
+"""Attach verdicts to test reports as JSON, which JUnit and the xdist controller get."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PLANNED: pytest.StashKey[Testable] = pytest.StashKey()
 
 
 class LeftOut(Skipped):
-    """Skip a test; pytest's report shows the line in the suite."""
+    """Skip a test; pytest's report names the line in the suite."""
 
 
 PROPERTY = "mlperf."
@@ -80,7 +80,7 @@ def _make_visible(exception: Any) -> None:
 
 
 def entries(exception: Any) -> list[Any]:
-    """Return the traceback entries that pytest will print; their lines can be changed."""
+    """Return the traceback entries that pytest will print, whose lines can be changed."""
     chain = getattr(exception, "chain", [(getattr(exception, "reprtraceback", None), None, None)])
     return [entry for trace, *_ in chain for entry in getattr(trace, "reprentries", ())]
 
@@ -94,7 +94,7 @@ def attached(report: Any) -> CaseResult | None:
 def conclude(
     reports: list[pytest.TestReport], result: CaseResult, message: str | None, root: Path
 ) -> None:
-    """Set the final verdict on the reports of one test before they are logged."""
+    """Set the final verdict on the reports of one test before pytest logs them."""
     for report in reports:
         if attached(report) is None and report.when != "teardown":
             continue
@@ -110,7 +110,7 @@ def conclude(
 def report_of(
     item: pytest.Item, message: str, result: CaseResult | None = None, root: Path = Path()
 ) -> pytest.TestReport:
-    """Return the failed report of a test that did not run here; an ERROR without `result`."""
+    """Return a failed report for a test that did not run here; an ERROR without `result`."""
     report = pytest.TestReport(
         nodeid=item.nodeid,
         location=item.location,
@@ -146,7 +146,7 @@ def _point(exception: Any, message: str, path: str, line: int) -> None:
 
 
 def emit(config: pytest.Config, reports: Sequence[pytest.TestReport]) -> None:
-    """Log the reports of one test as if it had just run."""
+    """Log the reports of one test, as if it had just run."""
     nodeid, location = reports[0].nodeid, reports[0].location
     config.hook.pytest_runtest_logstart(nodeid=nodeid, location=location)
     for report in reports:
@@ -155,7 +155,7 @@ def emit(config: pytest.Config, reports: Sequence[pytest.TestReport]) -> None:
 
 
 def emit_line(hook: Any, nodeid: str, line: str) -> None:
-    """Send a line to the controller in a report that pytest does not count."""
+    """Send a progress line to the xdist controller, in a report that pytest does not count."""
     about: dict[str, Any] = {"nodeid": nodeid, "location": (nodeid, None, ""), "keywords": {}}
     report = pytest.TestReport(**about, outcome="passed", longrepr=None, when="setup")
     report.mlperf_line = line  # type: ignore[attr-defined]

@@ -30,7 +30,7 @@ MAX_LISTED = 3
 
 
 class SessionProgress:
-    """The journal of a session, and the results of the session that it resumes."""
+    """Write the journal of a session, and read the results of the session that it resumes."""
 
     def __init__(self, options: Options, folder: Path, root: Path, commit: str | None) -> None:
         self._options, self._folder, self._root = options, folder, root
@@ -71,21 +71,21 @@ class SessionProgress:
             raise pytest.UsageError(f"--mlperf-resume: {error}") from None
 
     def look(self) -> None:
-        """Read the results that the xdist controller loaded."""
+        """Read the results of the resumed session, which the xdist controller loaded."""
         begun, self._before = journal.read(self._folder)
         self.resumes = begun.resumes
 
     def kept(self, test: str, case: Case, kind: Kind) -> CaseResult | None:
-        """Return the earlier result of a test, or None."""
+        """Return a test's result from the resumed session, or None."""
         result = self._before.get(test)
         if result is None or (result.verdict.case, result.verdict.kind) != (case, kind):
             return None
-        note = f"result of interrupted session {self.resumes}, not measured again"
+        note = f"result of the interrupted session {self.resumes}, not measured again"
         notes = tuple(dict.fromkeys((note, *result.verdict.notes)))
         return replace(result, verdict=replace(result.verdict, notes=notes))
 
     def note(self, result: CaseResult, keeping: Keeping) -> None:
-        """Add a reported result to the journal."""
+        """Add a test's result to the journal."""
         if self._broken:
             return
         if not keeping.keep("the journal of the session", lambda: self._add(result)):
@@ -107,7 +107,7 @@ class SessionProgress:
         return self._journal
 
     def _settings(self) -> dict[str, str]:
-        """Return the options, code and packages that must be equal."""
+        """Return options, code and packages as text; a resumed session must have the same."""
         # Once imported, setuptools puts the copies that it brings behind all others.
         installed = _packages(tuple(place for place in sys.path if Path(place).name != "_vendor"))
         recorded = [self._options.baselines] if self._options.baselines else []

@@ -15,12 +15,12 @@ from pytest_mlperf.hardware.specs import known_classes
 from pytest_mlperf.plugin.addons import EXIT_ENVIRONMENT
 from pytest_mlperf.plugin.options import Options
 from pytest_mlperf.reports.terminal import selection
-from pytest_mlperf.suite.pairs import Testable
+from pytest_mlperf.suite.pairs import Testable, has_server
 from pytest_mlperf.suite.values import whole_class
 
 
 class Selection:
-    """Cases that can run on this machine.
+    """Select the cases that can run on this machine.
 
     Attributes:
         uncollected: Suites that neither the command line nor `testpaths` names.
@@ -46,10 +46,11 @@ class Selection:
         return self._machine or detect(gpus=False)
 
     def is_here(self, planned: Testable) -> bool:
-        """Check whether a case can run here; count it if not. With --mlperf-plan all can."""
+        """Check whether a case can run here; count it if not. All cases can with --mlperf-plan."""
         required, pretended = self._options.accelerator, self._options.pretend
         here = self._options.distributed or all(
-            name == pretended or self.machine.has(name) for name in planned.accelerators
+            name == pretended or self.machine.has(name) or has_server(planned)
+            for name in planned.accelerators
         )
         if here and (required is None or required in planned.accelerators):
             return True
@@ -62,7 +63,7 @@ class Selection:
         return options.plan and not (options.accelerator or options.pretend)
 
     def require_accelerator(self) -> None:
-        """Exit with code 3 if `--mlperf-accelerator` is not here."""
+        """Exit with code 3 if this machine lacks the accelerator of `--mlperf-accelerator`."""
         name = str(self._options.accelerator)
         if self._options.distributed:
             return  # whoever sees the nodes of the cluster does
@@ -77,18 +78,18 @@ class Selection:
 
     @property
     def notices(self) -> tuple[dict[str, int], list[str]]:
-        """Deselected cases and uncollected suites as plain data."""
+        """Deselected cases and uncollected suites, for the xdist controller."""
         return dict(self.not_here), list(map(str, self.uncollected))
 
     def take(self, not_here: Mapping[str, int], uncollected: Sequence[str]) -> None:
-        """Take the selection of an xdist worker."""
+        """Take over the deselected cases and uncollected suites of an xdist worker."""
         self.not_here = Counter(not_here)
         if not_here and self._machine is None:
             self.look_for(set(not_here))  # for why they are not here
         self.uncollected = [Path(path) for path in uncollected]
 
     def lines(self, width: int) -> list[str]:
-        """Return lines for the summary."""
+        """Return lines on deselected cases and uncollected suites for the summary."""
         if not (self.uncollected or self.not_here):
             return []
         action = "planned" if self._plans_all else "deselected"

@@ -1,4 +1,4 @@
-"""Hold the state of a pytest session, in `config.stash`."""
+"""Hold the state of a pytest session, which is stored in `config.stash`."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ from pytest_mlperf.plugin.resume import SessionProgress
 from pytest_mlperf.plugin.selection import Selection
 from pytest_mlperf.plugin.suspicion import Suspicion
 from pytest_mlperf.reports.causes import causes
-from pytest_mlperf.reports.costs import USUAL_RUNS, cost_of
+from pytest_mlperf.reports.costs import cost_of
 from pytest_mlperf.reports.terminal import text
 from pytest_mlperf.reports.terminal.advice import JUDGE
 from pytest_mlperf.run.project import commit_of, ignored_in_git
@@ -60,6 +60,7 @@ from pytest_mlperf.stores.atomic import Keeping
 from pytest_mlperf.stores.results import digest_of
 from pytest_mlperf.suite.benchmarks import PlannedBenchmark
 from pytest_mlperf.suite.pairs import PlannedPair, Testable
+from pytest_mlperf.suite.plan import Planned
 
 
 def suspects_first(items: list[pytest.Item], suspects: Iterable[Suspect]) -> None:
@@ -79,14 +80,14 @@ def kind_of(item: pytest.Item) -> Kind:
 
 
 def of(config: pytest.Config) -> MlperfSession:
-    """Return the session of a config; create it on the first call."""
+    """Return the session state of a config; create it on the first call."""
     if SESSION not in config.stash:
         config.stash[SESSION] = MlperfSession(config)
     return cast(MlperfSession, config.stash[SESSION])
 
 
 class MlperfSession:
-    """State from collection to summary."""
+    """Hold the state of a session from collection to summary."""
 
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
@@ -112,7 +113,8 @@ class MlperfSession:
     def planned_items(self, items: Iterable[pytest.Item]) -> None:
         """Record the selected kinds of each case, so that one process serves them all.
 
-        Many gated pairs, including those of the rest of a plan, are judged together in two phases.
+        If there are many gated pairs, including those in the other parts of a plan, they are judged
+        together in two phases.
         """
         pairs, tests = 0, []
         for item in items:
@@ -122,7 +124,7 @@ class MlperfSession:
                 kind = kind_of(item)
                 self.kinds.setdefault((planned.path, planned.case.id), set()).add(kind)
                 self.plan.append(planned)
-                runs = USUAL_RUNS if self.options.update is None else self.options.baseline_runs
+                runs = 1 if self.options.update is None else self.options.baseline_runs
                 key = planned.path, planned.case.id
                 if key not in self.live.seconds:
                     self.live.seconds[key] = cost_of(planned, {}).usual_s(runs)
@@ -137,7 +139,7 @@ class MlperfSession:
 
     @cached_property
     def progress(self) -> SessionProgress:
-        """The journal, and the results of the resumed session."""
+        """Journal of the session, and results of the session that it resumes."""
         return SessionProgress(self.options, self.folder, self.config.rootpath, self.commit)
 
     def notice(self, line: str) -> None:
@@ -150,8 +152,9 @@ class MlperfSession:
         return hasattr(self.config, "workerinput")
 
     def judge(self, planned: Testable, kind: Kind) -> Verdict:
-        """Return the verdict of a test, after measuring what is missing."""
-        if kind == Kind.EFFICIENCY and not self.options.metered:
+        """Return the verdict of a test; make the missing measurements first."""
+        metered = self.options.metered or (isinstance(planned, Planned) and planned.is_metered)
+        if kind == Kind.EFFICIENCY and not metered:
             if self.options.energy.power == "off":
                 raise LeftOut("efficiency not measured: mlperf_power=off")
             require_power_source(planned.case)
@@ -166,7 +169,7 @@ class MlperfSession:
         return unjudged_told(verdict, fail_on=self.options.fail_on, named=self._is_named(planned))
 
     def with_criteria(self, planned: Testable | None, verdict: Verdict) -> Verdict:
-        """Apply add-ons' criteria to a final verdict; no criterion sees another's effect."""
+        """Apply the criteria of add-ons to a final verdict; each sees the original verdict."""
         calls = self.addons.call(
             "mlperf_verdict",
             as_criterion,
@@ -185,12 +188,12 @@ class MlperfSession:
 
     @cached_property
     def holding(self) -> Holding:
-        """The deferred tests, if `holds`."""
+        """Deferred tests of the session; only if `holds`."""
         return Holding(self)
 
     @property
     def holds(self) -> bool:
-        """Whether tests may be deferred: many gated pairs, or an xdist worker deferred tests."""
+        """Whether tests may be deferred: there are many gated pairs, or a worker deferred tests."""
         return self.phase.many or (self.folder / HELD_FOLDER).exists()
 
     def phase_of(self, planned: Testable) -> Phase:
@@ -203,7 +206,7 @@ class MlperfSession:
 
     @property
     def bench(self) -> Bench:
-        """The measuring side, created by the first test."""
+        """Bench that measures and judges the cases; created by the first test."""
         if self._bench is None:
             try:
                 ignored_in_git(self.options.runs_dir)
@@ -319,7 +322,7 @@ class MlperfSession:
 
     @property
     def notices(self) -> tuple[Any, ...]:
-        """Notices of an xdist worker or a node for its controller."""
+        """Notices of an xdist worker or a cluster node for its controller."""
         held = self.holding.packed if self.holds else []
         faults = (list(self.addons.warnings), list(self.addons.errors))
         return (*self.selection.notices, self.phase.pairs, held, *faults)
@@ -333,7 +336,7 @@ class MlperfSession:
         warnings: list[str],
         errors: list[str],
     ) -> None:
-        """Take the notices of a worker; all workers select the same cases."""
+        """Take over the notices of a worker; all workers select the same cases."""
         self.phase = Phase(pairs=pairs)
         if held:
             self.holding.take(held)
@@ -342,7 +345,7 @@ class MlperfSession:
 
     @cached_property
     def commit(self) -> str | None:
-        """The commit that is measured, read at the first access."""
+        """Measured commit, read at the first access."""
         if "mlperf_commit" in self._orders:
             return cast(str | None, self._orders["mlperf_commit"])
         folder = self.options.baselines
@@ -350,7 +353,7 @@ class MlperfSession:
 
     @property
     def summary(self) -> Results:
-        """All results so far as one document."""
+        """All results so far as a `Results` document."""
         versions = {}
         for name in ("pytest-mlperf", "pytest", "mlcommons-loadgen"):
             with suppress(PackageNotFoundError):  # files of other tools are judged without LoadGen

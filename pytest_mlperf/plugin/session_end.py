@@ -124,7 +124,7 @@ def _keep(
 
 
 def fold_failures(state: MlperfSession, reporter: Any) -> None:
-    """Print common causes of failures; let pytest print only the first message of each cause.
+    """Print common causes of failures; let pytest print one message per cause.
 
     With -v pytest prints all messages. Headlines are red on a terminal.
     """
@@ -202,6 +202,6 @@ def _lines(state: MlperfSession, width: int, *, colour: bool, failures_shown: bo
 
 
 def _is_trial(state: MlperfSession) -> bool:
-    """Check whether baselines are the temporary copy of `pytest-mlperf update`."""
+    """Check whether the baselines are a temporary copy, made by `pytest-mlperf update`."""
     folder = state.options.baselines
     return folder is not None and folder.is_relative_to(state.options.runs_dir)

@@ -30,7 +30,7 @@ PULL_REQUEST = (
 
 
 class Suspicion:
-    """Suspects of earlier sessions, and those for the next."""
+    """Load the suspects of earlier sessions, and store those for the next session."""
 
     def __init__(self, options: Options, started: dt.datetime) -> None:
         self._file = options.runs_dir / "suspects.json"
@@ -53,11 +53,11 @@ class Suspicion:
 
     @property
     def before(self) -> tuple[Suspect, ...]:
-        """Tests that earlier sessions suspected."""
+        """Suspects of earlier sessions: tests with a SUSPECT or PROVISIONAL verdict."""
         return self._left.suspects
 
     def line(self, results: Sequence[CaseResult]) -> str | None:
-        """Return why an earlier session's PROVISIONAL drops are unknown, or None."""
+        """Return why earlier PROVISIONAL drops are unknown, or None."""
         left, reason = self._left, self._left.defect
         if left.tests and left.tests.isdisjoint(result.test for result in results):
             reason = reason or f"{self._named} has results of other tests"
@@ -72,11 +72,11 @@ class Suspicion:
         return f"{reason}; PROVISIONAL drops count as new" if reason and judged else None
 
     def marked(self, result: CaseResult) -> CaseResult:
-        """Return a result with the earlier sessions' suspicion of its test."""
+        """Return a result with the suspect entry of its test from earlier sessions."""
         return replace(result, suspected=suspected(self.before, result))
 
     def ended(self, result: CaseResult) -> CaseResult:
-        """Return a result of `marked`; fail it if its drop is the second in a row."""
+        """Return a result; fail it if its PROVISIONAL drop is the second in a row."""
         verdict = self.last_word(result, result.verdict)
         if verdict is result.verdict:
             return result
@@ -84,7 +84,7 @@ class Suspicion:
         return replace(result, verdict=verdict, failed=result.failed or verdict.fails)
 
     def last_word(self, result: CaseResult, verdict: Verdict) -> Verdict:
-        """Return the verdict on a result of `marked`, changed if its drop is a repeated one."""
+        """Return the verdict of a result, changed if its PROVISIONAL drop is a repeated one."""
         suspect = None if result.handicap or result.pretended else result.suspected
         return second_day(verdict, suspect, self._date, at_once=self._at_once)
 
@@ -93,7 +93,7 @@ class Suspicion:
         return remaining(self.before, results, date=self._date)
 
     def remember(self, results: Iterable[CaseResult]) -> None:
-        """Store the suspects; keep stored suspects of tests that this session did not run."""
+        """Store the suspects for the next session; keep those of tests that did not run now."""
         tested = list(results)
         if any(result.verdict.baseline.id for result in tested) and not _of_pull_request():
             suspects.update(

@@ -8,7 +8,7 @@ from pytest_mlperf.plugin.options import SUFFIX
 
 
 class CaseScheduling(LoadScopeScheduling):  # type: ignore[misc]
-    """Schedule by suite file and case; every other test is a scope of its own."""
+    """Schedule tests by suite file and case; schedule each other test alone."""
 
     def _split_scope(self, nodeid: str) -> str:
         file, _, test = nodeid.partition("::")

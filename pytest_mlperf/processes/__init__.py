@@ -111,6 +111,11 @@ class ChildProcess(subprocess.Popen[bytes]):
         line, end, self._buffer = self._buffer.partition(b"\n")
         return line + end
 
+    @property
+    def rest(self) -> bytes:
+        """Output after the last line, if it does not end with a newline."""
+        return self._buffer
+
     def ends_within(self, limit_s: float | None) -> bool:
         """Return whether the process ends within a time limit; None waits without limit."""
         try:
@@ -125,7 +130,7 @@ class ChildProcess(subprocess.Popen[bytes]):
             os.killpg(self.pid, number)
 
     def let_go(self) -> None:
-        """Close the child's stdin."""
+        """Close the child's stdin, at which it exits."""
         if self._commands is not None:
             os.close(self._commands)
             self._commands = None

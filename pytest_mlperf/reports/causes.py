@@ -38,7 +38,7 @@ UNCHANGED_OUTCOMES = frozenset({Outcome.OK, Outcome.IMPROVED})
 
 @dataclass(frozen=True, kw_only=True)
 class Points:
-    """Hold sentences on other cases, each with whether it separates engine from machine."""
+    """Hold sentences on other cases, and whether they point to the engine or the machine."""
 
     says: tuple[tuple[str, bool], ...] = ()
     points_to: Literal["engine", "machine", ""] = ""
@@ -55,7 +55,7 @@ class _Judged:
 
 
 class Siblings(tuple[Verdict, ...]):
-    """Cache the groups of a session's verdicts, for the explanations of all its tests."""
+    """Hold a session's verdicts, and cache their groups for explanations of all its tests."""
 
     @cached_property
     def by_engine(self) -> Mapping[tuple[Kind, str], Sequence[_Judged]]:
@@ -152,8 +152,8 @@ def _everywhere(engine: _Group, rest: _Group, way: str, verdict: Verdict) -> Poi
     also = f", and {engine.counted} others of {_engine(verdict)}" if engine.cases else ""
     says = (
         f"{rest.counted} cases of other engines on {verdict.case.accelerator} "
-        f"({', '.join(names)}) got {way} as well, by {_by(rest.same)}{also}: the machine, its "
-        "driver or what all of them share"
+        f"({', '.join(names)}) got {way} as well, by {_by(rest.same)}{also}: likely the "
+        "machine, its driver, or something that all of them use"
     )
     whole = len(rest.same) == len(rest.cases)
     return Points(says=((says, whole),), points_to="machine" if whole else "")
@@ -169,7 +169,7 @@ def _same_engine(engine: _Group, rest: _Group, way: str, verdict: Verdict) -> Po
     if not rest.cases:
         return Points(says=((says, False),))
     clear = not rest.same and len(engine.same) * 2 > len(engine.cases)
-    says += f"; of other engines on {verdict.case.accelerator} {rest.counted}"
+    says += f"; cases of other engines on {verdict.case.accelerator}: {rest.counted}"
     return Points(says=((says, clear),), points_to="engine" if clear else "")
 
 
@@ -178,7 +178,7 @@ def _only_here(engine: _Group, rest: _Group, way: str, name: str) -> Points:
     if engine.cases:
         others.append(f"{engine.counted} other cases of {name}")
     if rest.cases:
-        others.append(f"{rest.counted} of other engines")
+        others.append(f"{rest.counted} cases of other engines")
     if not others or rest.same:
         return Points()
     return Points(says=((f"only this case: {' and '.join(others)} got {way}", False),))
@@ -194,7 +194,7 @@ def _by(cases: Sequence[_Judged]) -> str:
     if not shares:
         scores = sorted(one.points for one in cases if one.points is not None)
         ends = dict.fromkeys(points(x)[1:] for x in scores[:1] + scores[-1:])
-        return f"{' to '.join(ends)} points" if ends else "what their own messages say"
+        return f"{' to '.join(ends)} points" if ends else "the amounts in their messages"
     return " to ".join(dict.fromkeys(percent(x) for x in (shares[0], shares[-1])))
 
 
@@ -226,7 +226,7 @@ OUTPUT = 0.01
 
 
 class Strength(IntEnum):
-    """Rank how much a cause explains; the strongest are listed first."""
+    """Rank how strong the evidence for a cause is; the strongest are listed first."""
 
     NONE = 0
     HINT = 1
@@ -241,7 +241,7 @@ class Cause:
 
     Attributes:
         common: Text without the figures of this case, for grouping; "" if it equals `says`.
-        named: Lines of the baseline's `changed` that the text mentions.
+        named: Lines of `BaselineReference.changed` that the text mentions.
     """
 
     rule: str
@@ -253,7 +253,7 @@ class Cause:
 
 @dataclass(frozen=True, kw_only=True)
 class _Facts:
-    """Hold the input of the rules; `direction` is -1 for worse, +1 for better."""
+    """Hold the input of the rules that find causes; `direction` is -1 for worse, +1 for better."""
 
     verdict: Verdict
     baseline: Record | None
@@ -285,7 +285,7 @@ def causes(
         (cause for rule in _RULES for cause in rule(facts)), key=lambda cause: -cause.strength
     )
     if not any(cause.strength > Strength.HINT for cause in explained):
-        looked = "; ".join(_unchanged(facts)) or "nothing is known to compare with"
+        looked = "; ".join(_unchanged(facts)) or "there is nothing to compare with"
         says = f"{NO_CAUSE}: {looked}"
         explained.append(Cause(rule="none", says=says, strength=Strength.NONE))
     return tuple(explained)
@@ -314,10 +314,10 @@ MAX_NAMED = 4
 """Changes that a cause names; it counts the others."""
 
 HEADS = {
-    "data": "other data than the baseline's: ",
-    "inputs": "inputs differ, input() of the data set gave others for the baseline: ",
+    "data": "data other than the baseline's: ",
+    "inputs": "inputs differ, input() of the data set returned others for the baseline: ",
     LOADED_FILES: "files that the run loaded changed: ",
-    OTHER_FILES: "files changed, none of which the run is known to load: ",
+    OTHER_FILES: "files changed, but the run is not known to load any of them: ",
 }
 """Text before the lines of a part."""
 
@@ -331,7 +331,7 @@ def _environment(facts: _Facts) -> Iterator[Cause]:
     # At equal strength a recorded fact ranks above a changed file.
     for name, lines in sorted(groups.items(), key=lambda group: group[0] in HEADS):
         certain = len(groups) == 1 and name != OTHER_FILES and not facts.verdict.baseline.unknown
-        only = "; nothing else that is recorded changed" if certain else ""
+        only = "; no other recorded fact changed" if certain else ""
         head = HEADS.get(name, "")
         since = "" if head else " since the baseline"
         alone = not groups.keys() - {name, OTHER_FILES, "inputs"}  # these may explain the others
@@ -360,7 +360,7 @@ def _weight(name: str, siblings: Points, *, alone: bool) -> Strength:
 
 
 def shortened(text: str) -> str:
-    """Return a line of "what changed" with checksums shortened and equal options removed."""
+    """Return a line on a change, with checksums shortened and equal options removed."""
     if match := re.fullmatch(r"(options|dataset\.options) (\{.*\}) → (\{.*\})", text):
         try:
             old, new = json.loads(match[2]), json.loads(match[3])
@@ -375,7 +375,7 @@ def shortened(text: str) -> str:
 
 def _siblings(facts: _Facts) -> Iterator[Cause]:
     for says, strong in facts.siblings.says:
-        common = "other cases moved as well"
+        common = "other cases changed as well"
         yield Cause(rule="siblings", says=says, strength=_either(strong), common=common)
 
 
@@ -470,7 +470,7 @@ def _worst_at(facts: _Facts, point: float | None) -> str:
 
 
 def _stages(facts: _Facts) -> Iterator[Cause]:
-    """Yield the stages whose time changed; this is only a hint if all of several changed."""
+    """Yield the stages whose time changed; only as a hint if all of several stages changed."""
     for point, stages in islice(_stage_times(facts).items(), MAX_CURVE_POINTS):
         if not (changed := [stage for stage in stages if stage.moved]):
             continue
@@ -518,7 +518,7 @@ _SIGNS = {
 
 
 def _seen(facts: _Facts) -> Iterator[Cause]:
-    """Yield GPU problems that the sampler saw; most are hints, as the baseline may share them."""
+    """Yield GPU problems in the samples; most are hints, as the baseline may share them."""
     if facts.direction > 0 or facts.verdict.kind == Kind.ACCURACY:
         return
     runs = facts.verdict.runs
@@ -585,7 +585,7 @@ _RULES: tuple[Callable[[_Facts], Iterable[Cause]], ...] = (
 
 @dataclass(frozen=True, kw_only=True)
 class _MachineChange:
-    """Compare a quantity with the baseline: `differs` notably, or even `beyond` chance."""
+    """Hold a quantity's change from the baseline: `differs` notably, `beyond` chance."""
 
     says: str
     share: float
@@ -646,8 +646,9 @@ def _control(
         within = "beyond" if figure.off else "within"
         yield _MachineChange(
             says=(
-                f"the machine's own speed: {QUANTITIES[figure.quantity][0]} {change(figure.share)} "
-                f"of the baseline's, {within} chance, which goes to {percent(figure.least)} here"
+                f"the machine's micro-benchmark: {QUANTITIES[figure.quantity][0]} "
+                f"{change(figure.share)} against the baseline, {within} its normal variation "
+                f"of {percent(figure.least)}"
             ),
             share=figure.share,
             differs=figure.deviations > 1,
@@ -663,7 +664,7 @@ def _unchanged(facts: _Facts) -> Iterator[str]:
     if verdict.baseline.source and not (verdict.baseline.changed or verdict.baseline.unknown):
         yield "engine, weights, options and data are the baseline's"
     if verdict.baseline.changed:
-        yield "what changed is a hint alone"
+        yield "what changed is only a weak hint"
     yield from verdict.baseline.unknown
     for title, old, new in _lengths(facts):
         if abs(new / old - 1) < OUTPUT:

@@ -102,8 +102,8 @@ class FailureGroup:
 
     @property
     def sentence(self) -> str:
-        """One sentence: "19 of 19 cases regressed; likely: engine.version 1.2.0 → 1.3.0; ..."."""
-        counts = f"{len(self.failures)} of {self.compared} cases"
+        """One sentence: "19 of 19 tests regressed; likely: engine.version 1.2.0 → 1.3.0; ..."."""
+        counts = f"{len(self.failures)} of {self.compared} tests"
         if not self.failures[0].regressed:
             return f"{counts}: {self.cause}"
         machines = [failure.result.verdict.machine for failure in self.failures]
@@ -111,7 +111,7 @@ class FailureGroup:
         if all(machines):
             worst = max(chain(*machines), key=lambda difference: difference.deviations)
             check = f"at most {seen_in_words([worst])}"
-        return f"{counts} regressed; likely: {self.cause}; machine self-check: {check}"
+        return f"{counts} regressed; likely: {self.cause}; micro-benchmark of the machine: {check}"
 
 
 def failure_groups(

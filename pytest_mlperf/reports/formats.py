@@ -46,7 +46,7 @@ class ReportedSession:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BrokenFormat(Format):
-    """Replace a format whose declaration cannot be loaded."""
+    """Stand in for a format whose declaration cannot be loaded."""
 
     reason: str
 

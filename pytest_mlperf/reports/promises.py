@@ -27,7 +27,7 @@ def short_guarantee(guarantee: Guarantee) -> str:
 
 
 def renewal(guarantee: Guarantee) -> str:
-    """Return a suffix with a guarantee's last day and its renewal; "" without a last day."""
+    """Return text on a guarantee's last day and its renewal, to append; "" without that day."""
     until = guarantee.final_until
     return f", final until {until} (then renew it: {APPEND_OPTIONS})" if until else ""
 
@@ -37,9 +37,9 @@ def guarantee_text(guarantee: Guarantee) -> str:
     if guarantee.lacks is None:
         return f"{LIMIT_PROMISE}; {BELOW_LIMIT_PROMISE}{renewal(guarantee)}"
     sd = guarantee.run_sd
-    below = f" (below {percent(EXPECTED_RATIO * sd)})" if sd else ""
-    holds = f"ok is final if sessions vary less than runs{below}"
-    return f"{FALSE_ALARM_PROMISE}; provisional: {holds}; {_measuring(guarantee, guarantee.lacks)}"
+    most = percent(EXPECTED_RATIO * sd) if sd else "that of runs"
+    holds = f"an ok is provisional: it holds if day-to-day variation is below {most}"
+    return f"{FALSE_ALARM_PROMISE}; {holds}; {_measuring(guarantee, guarantee.lacks)}"
 
 
 def guarantee_of(guarantee: Guarantee, metric: MetricVerdict, *, provisional: bool) -> str:

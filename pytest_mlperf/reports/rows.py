@@ -43,7 +43,7 @@ from pytest_mlperf.reports.terminal.layout import TextTable, fold
 
 
 def verdict_tables(verdict: Verdict) -> Iterator[TextTable]:
-    """Yield the tables of paired scores, of metrics, and of a claim about two engine entries."""
+    """Yield the tables of a verdict: paired scores, metrics, claim about two engine entries."""
     left = ("side", "metric", "verdict")
     if verdict.paired:
         yield TextTable(
@@ -368,7 +368,7 @@ MAX_LISTED_CHANGES = 4
 
 
 def declared(result: CaseResult) -> dict[str, str]:
-    """Return the suite's settings for the division and the engine's Python, by label."""
+    """Return by label the suite's settings for the open division and for another Python."""
     rows = {}
     if result.division == "open":
         rows["division"] = ": ".join(filter(None, ("open division", ", ".join(result.techniques))))
@@ -380,7 +380,7 @@ def declared(result: CaseResult) -> dict[str, str]:
 
 
 def facts_of(result: CaseResult) -> dict[str, str]:
-    """Return the facts of a test as text by label; of several searches the last."""
+    """Return the facts of a test as text by label; only the last of several searches."""
     verdict = result.verdict
     judged = next((m for m in verdict.metrics if m.baseline.runs and m.outcome), None)
     scored = verdict.accuracy if verdict.kind == Kind.ACCURACY else None
@@ -482,7 +482,8 @@ def changed(verdict: Verdict, *, apart: bool = False) -> str | None:
     Changed files that the run did not load are left out.
 
     Args:
-        apart: Name the kind of baseline, because accuracy and performance have other changes.
+        apart: Name the kind of baseline, because accuracy and performance may have different
+            changes.
     """
     lines = [text for text in verdict.baseline.changed if text.split(" ", 1)[0] != OTHER_FILES]
     texts = sorted(map(shortened, lines), key=lambda text: not text.startswith(MACHINE))
@@ -496,7 +497,7 @@ def searched(verdict: Verdict) -> list[str]:
 
 
 def beside(result: CaseResult) -> list[str]:
-    """Return the facts on search, roofline, add-ons, cost and INVALID runs of a test."""
+    """Return facts of a test that reports show below its table: search, roofline, cost etc."""
     facts = facts_of(result)
     added = [f"{title}: {fact}" for title, fact in result.facts.items()]
     first, last = (
@@ -519,7 +520,7 @@ def unexplained(changed: Sequence[str], causes: Sequence[Cause]) -> list[str]:
 
 
 def section(causes: Sequence[Cause], others: int, width: int) -> list[str]:
-    """Return a section of `explain`: a heading that counts the other tests, then the causes."""
+    """Return the section on causes for `explain`, whose heading counts the other tests."""
     if not causes:
         return []
     beside = f", beside {others} other tests of the session" if others > 1 else ""

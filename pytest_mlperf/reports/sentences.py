@@ -29,7 +29,7 @@ _ZERO = {
 }
 _UNCHECKED = {
     Unchecked.DUMMY: "accuracy not evaluated (dummy weights)",
-    Unchecked.SCORER_BROKE: "accuracy not checked: the scorer broke",
+    Unchecked.SCORER_BROKE: "accuracy not checked: the scorer failed",
     Unchecked.NOT_CHECKED: "accuracy not checked",
 }
 
@@ -195,7 +195,7 @@ _SENTENCES: Mapping[NoteKey, str | Callable[[Mapping[str, Any]], str]] = {
     "against_stored": "against the stored baseline: {outcome} {headline}",
     "beside_baseline": "against its baseline: {outcome} {headline}",
     "alone": "against the baseline alone: {outcome} {headline}",
-    "alone_recorded": "recorded all the same, do not commit it: {outcome} {headline}",
+    "alone_recorded": "recorded anyway, do not commit it: {outcome} {headline}",
     "compared_before": lambda of: (
         f"compared{_by(of)} before it was added: {of['outcome']} {sentence(of['headline'])}"
     ),
@@ -204,7 +204,7 @@ _SENTENCES: Mapping[NoteKey, str | Callable[[Mapping[str, Any]], str]] = {
     "no_metric_in_a": "not in A",
     "if_sessions": "if day-to-day variation < {robust_to:percent}",
     "advisory": "advisory: {runs} of {needed} baseline runs",
-    "drop_whatever": "a drop whatever the other {others:,} pairs judged with it do, p={p:.1g}",
+    "drop_whatever": "a drop, whatever the verdicts on the other {others:,} pairs, p={p:.1g}",
     "load_explains": (
         "load may have cost up to {now:percent} now and {before:percent} in the baseline: measure "
         "on an idle machine, or interleaved"
@@ -236,8 +236,8 @@ _SENTENCES: Mapping[NoteKey, str | Callable[[Mapping[str, Any]], str]] = {
         'gate what is known: limits = {{ latency_p50 = {{ max_rise = "5%" }} }}'
     ),
     "gated_missing": (
-        "{metric:title}: gated, but {note}. Read the notes and the log of that run ({folder}), or "
-        "take the metric from the limits."
+        "{metric:title}: gated, but {note}. Read the notes and the log of that run "
+        "({folder}), or remove the metric from the limits."
     ),
     "left_out": (
         "{metric:title}: {note}; left out unless its drop is proven. A slower run that is bounded "
@@ -288,7 +288,7 @@ _SENTENCES: Mapping[NoteKey, str | Callable[[Mapping[str, Any]], str]] = {
         + " scored as in the baseline"
     ),
     "no_scores": "the baseline has no scores by sample",
-    "whole_only": lambda of: f"only the whole data set has {', '.join(of['metrics'])}",
+    "whole_only": lambda of: f"{', '.join(of['metrics'])}: only for the whole data set",
     "score_added": "{metric}: sample {sample} has a score, but none in the baseline: other data?",
     "score_lost": "{metric}: sample {sample} has no score, but one in the baseline: other data?",
     "below_chance": (
@@ -345,13 +345,13 @@ _SENTENCES: Mapping[NoteKey, str | Callable[[Mapping[str, Any]], str]] = {
         else "no value"
     ),
     "first_run_differs": (
-        "the first run of a session differs by {change:change} in {metric:title}: not recorded; "
-        "later sessions make one run that does not count"
+        "the first run of a session differs by {change:change} in {metric:title}: not "
+        "recorded; later sessions make one warm-up run that does not count"
     ),
     "first_run_skipped": "the first run does not count, as in the baseline: {value}",
     "outlier": "run {run} of {of} is an outlier, {value}: not recorded",
     "limit_missed": "{count} of {of:plural run} missed their latency limit",
-    "client_late": "the client was late: see the notes of its runs",
+    "client_late": "the client sent requests late: see the notes of its runs",
     "busy": "load may have cost up to {share:percent}: {load}",
     "not_idle": lambda of: (
         f"load may have cost up to {percent(of['share'])} of "
@@ -365,9 +365,8 @@ _SENTENCES: Mapping[NoteKey, str | Callable[[Mapping[str, Any]], str]] = {
     ),
     "load_missed_limit": "a latency limit was missed, but {load}",
     "load_invalid": "the runs are INVALID, perhaps by load: {load}",
-    "recorded_under_load": (
-        "recorded under load: {load}. An idle machine detects smaller regressions."
-    ),
+    "recorded_under_load": "recorded under load: an idle machine detects smaller regressions",
+    "replaced": lambda of: f"replaced: {'; '.join(of['steps'])}",
     "second_day": "for the second day in a row (since {since})",
     "first_day": "{note}; it fails on the first day (fail-on provisional)",
     "clock_set": (

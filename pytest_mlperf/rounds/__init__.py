@@ -1,6 +1,7 @@
-"""MLPerf constants, one TOML file per round: seeds, gates, limits and sample counts.
+"""Define MLPerf's constants by round: seeds, gates, limits and sample counts.
 
-A scenario in a file lists only the differences from `SCENARIOS` or `TOKEN_RESULTS`.
+Each round has a TOML file. A scenario in it lists only the differences from `SCENARIOS` or
+`TOKEN_RESULTS`.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ Ends = tuple[float | None, float | None]
 
 @dataclass(frozen=True, kw_only=True)
 class RoundMetric:
-    """Score with a gate in a round.
+    """Describe a score that has a gate in a round.
 
     Attributes:
         name: Key of this package's scorer: "top1", "rouge1", "tokens_per_sample".
@@ -85,7 +86,7 @@ class RoundMetric:
 
 @dataclass(frozen=True, kw_only=True)
 class RoundScenario:
-    """Requirements of a round for one scenario of one workload.
+    """Hold the requirements of a round for one scenario of one workload.
 
     Attributes:
         min_query_count: Minimum queries (Offline: samples). LoadGen's 100 if the round gives none;
@@ -111,7 +112,7 @@ class RoundScenario:
 
 @dataclass(frozen=True, kw_only=True)
 class Systems:
-    """Scenarios of one system type (datacenter or edge).
+    """Hold the scenarios of one system type (datacenter or edge).
 
     Attributes:
         required: Scenarios that a closed submission must have.
@@ -127,7 +128,7 @@ class Systems:
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerLengths:
-    """Answer lengths of a language model [tokens]; None if the round sets none.
+    """Hold the answer lengths of a language model [tokens]; None if the round sets none.
 
     Attributes:
         inferred_tokens: Tokens counted per sample if LoadGen infers them (gptj).
@@ -145,7 +146,7 @@ class AnswerLengths:
 
 @dataclass(frozen=True, kw_only=True)
 class RoundWorkload:
-    """A benchmark of a round.
+    """Describe a benchmark of a round.
 
     Attributes:
         name: This package's name, which is LoadGen's name in mlperf.conf.
@@ -237,7 +238,7 @@ class RoundWorkload:
 
 @dataclass(frozen=True, kw_only=True)
 class Round:
-    """An MLPerf Inference round."""
+    """Hold the seeds and workloads of an MLPerf Inference round."""
 
     name: str
     qsl_seed: int

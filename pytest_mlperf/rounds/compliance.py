@@ -1,4 +1,4 @@
-"""MLPerf's compliance tests and their LoadGen settings."""
+"""Define MLPerf's compliance tests and their LoadGen settings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pytest_mlperf.core.job import Seeds
 
 @dataclass(frozen=True, kw_only=True)
 class AuditTest:
-    """A compliance test.
+    """Describe a compliance test.
 
     Attributes:
         shows: Property that the test verifies, in words.

@@ -1,4 +1,4 @@
-"""Rules of MLPerf Endpoints: regions of a curve, and seeds; numbers are in endpoints.toml."""
+"""Define rules of MLPerf Endpoints (endpoints.toml): regions of a curve, and seeds."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MIN_POINTS: int = _rules()["curve"]["fewest"]
 
 @dataclass(frozen=True, kw_only=True)
 class SeedSet:
-    """Seeds that MLCommons publishes for some cohorts of submissions."""
+    """Hold the seeds that MLCommons publishes for some cohorts of submissions."""
 
     scheduler: int
     sample_index: int
@@ -101,6 +101,10 @@ def uncovered(points: Sequence[int], highest: int) -> list[str]:
         for name in ("low_concurrency", "med_concurrency", "high_concurrency")
         if name not in present
     ]
-    few = [f"it has {len(points)} points of {MIN_POINTS}"] if len(points) < MIN_POINTS else []
+    few = (
+        [f"it has {len(points)} of {MIN_POINTS} required points"]
+        if len(points) < MIN_POINTS
+        else []
+    )
     beyond = [f"{p:,} is above the maximum" for p in points if not region_of(p, points, highest)]
     return [*few, *lacks, *beyond]

@@ -1,4 +1,4 @@
-"""MLCommons' published MLPerf Inference results, datacenter and edge.
+"""Read MLCommons' published MLPerf Inference results, datacenter and edge.
 
 `official-results.csv.gz` has v4.1 (937 results), v5.1 (1,448), v6.0 (520) and v6.1 (492), extracted
 by tools/official_results.py from https://github.com/mlcommons/inference_results_v4.1 at commit
@@ -45,7 +45,7 @@ PowerUnit = Literal["", "W", "mJ"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OfficialResult:
-    """A result as MLCommons published it; "" if the round's table does not have the value.
+    """Hold a result as MLCommons published it; "" if the round's table lacks the value.
 
     Attributes:
         round, division, category, availability: "v6.1", "closed", "datacenter", "available", for
@@ -93,7 +93,7 @@ class OfficialResult:
 
     @property
     def unit_seconds(self) -> float:
-        """Seconds of a unit of a latency; 1 for other units."""
+        """Seconds per unit of a latency; 1 for other units."""
         return SECONDS.get(self.unit, 1.0)
 
     @property

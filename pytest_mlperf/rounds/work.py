@@ -1,4 +1,4 @@
-"""Work per sample (FLOP and bytes) of MLPerf's workloads, from the table `work.toml`."""
+"""Look up the work per sample (FLOP, bytes) of MLPerf's workloads in `work.toml`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WORK_KINDS: Mapping[str, type[AnyWork]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class WorkloadWork:
-    """Work per sample of a workload, its published parameter count, and typical figures."""
+    """Hold a workload's work per sample, published parameter count, and typical figures."""
 
     name: str
     work: AnyWork
@@ -55,7 +55,7 @@ def work_named(name: str) -> WorkloadWork:
     """Return a workload's work by any of its names; raise MlperfError if the table lacks it."""
     about = find_work(name)
     if about is None:
-        raise MlperfError(f"nobody counted the work of {name!r}{nearest(name, known_work())}")
+        raise MlperfError(f"the work of {name!r} is unknown{nearest(name, known_work())}")
     return about
 
 

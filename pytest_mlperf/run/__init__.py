@@ -1,1 +1,1 @@
-"""Run cases in child processes under LoadGen, and read what they left."""
+"""Run cases in child processes under LoadGen, and read their results."""

@@ -65,7 +65,7 @@ class Scoring:
 
 
 def fixed_order(samples: int) -> list[int]:
-    """Return a fixed shuffled order, in which any prefix is a fair sample of the data set."""
+    """Return a fixed shuffled order of indices; each prefix is a fair sample of the data set."""
     return sorted(range(samples), key=lambda index: hashlib.sha256(b"%d" % index).digest())
 
 
@@ -93,7 +93,7 @@ class AccuracyPass:
         self._decided: tuple[Accuracy, Scored] | None = None
 
     def answer(self) -> None:
-        """Let the worker answer block by block; score all blocks but the last meanwhile."""
+        """Let the worker answer block by block; score each block during the next one."""
         order, total = fixed_order(self._total), self._total
         for number, (start, end) in enumerate(pairwise((0, *self._ask.looks(total)))):
             indices = sorted(order[start:end])
@@ -186,7 +186,9 @@ def _scores_in(path: Path) -> Any:
     except (OSError, events.NoEventError) as error:
         raise RunError("scorer", f"cannot read {path}: {error}", str(path)) from None
     if not SCORES_SHAPE(value):
-        raise RunError("scorer", f"{path} does not hold what the scoring process wrote", str(path))
+        raise RunError(
+            "scorer", f"{path} does not contain the results of the scoring process", str(path)
+        )
     return value
 
 

@@ -31,7 +31,7 @@ def logged_answers(log: Path) -> Iterator[LoggedAnswer]:
     except OSError as error:
         raise RunError("loadgen", f"cannot read {log}: {error.strerror}", str(log)) from error
     except UnfitError as error:
-        raise RunError("loadgen", f"{log} is {error}, and no log", str(log)) from None
+        raise RunError("loadgen", f"{log} is {error}, not a log", str(log)) from None
 
 
 def answer_forms(folder: Path) -> tuple[str, ...]:
@@ -87,5 +87,5 @@ def _answer(log: Path, number: int, text: bytes) -> LoggedAnswer:
             first=None if first is None else bytes.fromhex(first),
         )
     except (ValueError, KeyError, TypeError, AttributeError):
-        damage = f"{log}:{number} is damaged: {text[:60]!r} is no answer"
+        damage = f"{log}:{number} is damaged: {text[:60]!r} is not an answer"
         raise RunError("loadgen", damage, str(log)) from None

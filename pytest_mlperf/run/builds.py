@@ -1,4 +1,4 @@
-"""Run a worker elsewhere: in another environment, a container, or a commit of git."""
+"""Run a worker in another environment, a container, or a git commit."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def installed(wheels: Sequence[str], python: Sequence[str], folder: Path) -> Pat
 
 
 def _key(wheels: Sequence[str], python: Sequence[str]) -> str:
-    """Return the key of an installation, by the content of files, which may be rebuilt."""
+    """Return the key of an installation, by the wheels' content: a wheel may be rebuilt."""
     files = {
         wheel: hashlib.sha256(Path(wheel).read_bytes()).hexdigest()
         for wheel in wheels
@@ -111,14 +111,14 @@ FOLDER_LABEL = "baseline-build"
 
 @dataclass(frozen=True, kw_only=True)
 class Build:
-    """Start of a worker elsewhere.
+    """Describe how to start a worker in another environment.
 
     Attributes:
-        python: Command of its Python; the script and its arguments are appended.
+        python: Command of the Python; the script and its arguments are appended.
         code: Folder with a copy of this package for the worker.
         baseline: Whether it is the baseline's build, run next to the current one.
-        first, last: Folders at the front and at the end of its import path.
-        never: Folders to remove from its import path.
+        first, last: Folders to put at the front and at the end of the import path.
+        never: Folders to remove from the import path.
     """
 
     python: Sequence[str]
@@ -138,7 +138,7 @@ class Build:
 
 @contextlib.contextmanager
 def build_for(named: Elsewhere, folder: Path, suite: Path | None) -> Iterator[Build]:
-    """Yield the build of another Python, and remove its copy of this package afterwards."""
+    """Yield the build of a suite's other Python; remove its copy of this package afterwards."""
     code = folder / "code"
     try:
         _copy_package(code)
@@ -149,7 +149,7 @@ def build_for(named: Elsewhere, folder: Path, suite: Path | None) -> Iterator[Bu
 
 @contextlib.contextmanager
 def baseline_build(earlier: EarlierBuild, parent: Path, name: str) -> Iterator[Build]:
-    """Yield an earlier build in a new folder of this name, and remove its files afterwards."""
+    """Yield an earlier build in a new subfolder `name` of `parent`; remove its files afterwards."""
     folder = new_folder(parent, name)
     code = folder / "code"
     try:
@@ -168,7 +168,7 @@ def baseline_build(earlier: EarlierBuild, parent: Path, name: str) -> Iterator[B
 
 
 def _there(named: Elsewhere, code: Path, suite: Path | None, *, baseline: bool) -> Build:
-    """Return a build in another Python; import from the tested project, not this Python."""
+    """Return a build in another Python, with the tested project on its import path."""
     folders = [entry for entry in import_path(suite) if not is_installed(entry)]
     return Build(
         python=named.command,
@@ -181,7 +181,7 @@ def _there(named: Elsewhere, code: Path, suite: Path | None, *, baseline: bool) 
 
 
 def _with_wheels(earlier: EarlierBuild, folder: Path, code: Path) -> Build:
-    """Return a build in this or the entry's Python that imports `earlier.wheels` first."""
+    """Return a build that imports `earlier.wheels` first, in this or the engine entry's Python."""
     named = earlier.elsewhere
     python = named.command if named else [sys.executable]
     wheels = folder.parents[2] / "wheels"  # next to the runs of all sessions
@@ -199,7 +199,7 @@ def _with_wheels(earlier: EarlierBuild, folder: Path, code: Path) -> Build:
 
 
 def _copy_package(code: Path) -> None:
-    """Copy this package to `code`: a container sees neither links nor site-packages."""
+    """Copy this package to `code`, because a container does not see the installed one."""
     ignore = shutil.ignore_patterns("__pycache__")
     try:
         shutil.copytree(PACKAGE, code / PACKAGE.name, ignore=ignore)

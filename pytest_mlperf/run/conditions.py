@@ -1,4 +1,4 @@
-"""Share the conditions of a session's runs, and hold their accelerator."""
+"""Define the conditions of a session's runs, and reserve the accelerator for a run."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ from pytest_mlperf.run.child.process import Patience, Waiting
 from pytest_mlperf.run.power.exporter import Exporter
 from pytest_mlperf.run.power.figures import Meter
 from pytest_mlperf.run.power_limit import limited, restored
+from pytest_mlperf.run.server_hardware import ServerSources
 from pytest_mlperf.stores.atomic import lock, open_regular, write_text
 
 Value = TypeVar("Value")
@@ -54,7 +55,7 @@ class _Busy(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class HeldLeases:
-    """GPUs that are held, by UUID, and the locked descriptors of their files."""
+    """Hold the UUIDs of leased GPUs, and the locked descriptors of their lease files."""
 
     gpus: tuple[str, ...]
     leases: tuple[int, ...]
@@ -70,10 +71,10 @@ def hold(
     waiting: Callable[[str], None],
     fits: Callable[[Collection[str]], bool] = lambda _: True,
 ) -> Iterator[HeldLeases]:
-    """Hold the processors and `count` free GPUs, the first of `gpus` if possible; yield them.
+    """Lease the processors and `count` free GPUs, preferring the first of `gpus`; yield them.
 
-    A process that waits holds only its place in the queue. `fits` checks whether a set of GPUs may
-    be used together. `alone` keeps other processes from measuring on this machine.
+    A waiting process holds only its place in the queue. `fits` checks whether a set of GPUs may be
+    used together. `alone` keeps other processes from measuring on this machine.
     """
     until_s = time.monotonic() + limit_s
 
@@ -163,7 +164,7 @@ def _leased(name: str, *, shared: bool = False) -> Iterator[int]:
 
 
 def _holder(descriptor: int) -> str:
-    """Return the last recorded holder of a lease; "" if that process has ended."""
+    """Return the last recorded holder of a lease; "" if that process ended."""
     holder = os.pread(descriptor, 100, 0).decode("ascii", "replace").strip()
     try:
         os.kill(int(holder.split()[1]), 0)
@@ -212,9 +213,9 @@ def control(
             command, limit_s=limit_s, killed_s=KILL_WAIT_SECONDS, environment=variables
         )
     except OSError as error:
-        return {}, f"the control cannot start: {error.strerror}"
+        return {}, f"the micro-benchmark cannot start: {error.strerror}"
     if answer is None:
-        return {}, f"the control was not done within {limit_s:g} s"
+        return {}, f"the micro-benchmark was not done within {limit_s:g} s"
     return _read(*answer)
 
 
@@ -228,25 +229,27 @@ def _read(returncode: int, out: bytes, err: bytes) -> tuple[Control, str | None]
         if returncode < 0:
             ended = f"signal {-returncode} ({signal.strsignal(-returncode)})"
         last = last_line(err)
-        return {}, f"the control ended with {ended}" + (f": {broken(last)[:200]}" * bool(last))
+        return {}, f"the micro-benchmark ended with {ended}" + (
+            f": {broken(last)[:200]}" * bool(last)
+        )
     try:
         printed = json.loads(last_line(out))
         if "unavailable" in printed:
             return {}, broken(str(printed["unavailable"]))
         seen = Contention(**(printed.pop("contention", None) or {"window_s": 0.0, "cores": 0}))
         if not _is_idle(seen):
-            return {}, "other processes used the processor while it was measured"
+            return {}, "other processes used the CPU while it ran"
         values = {str(name): float(value) for name, value in printed.items()}
     except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
-        return {}, "the control printed no figures"
+        return {}, "the micro-benchmark printed no results"
     if not all(0 < values.get(name, 0.0) < math.inf for name in (MATMUL, COPY)):
-        return {}, "the control's figures are not positive"
+        return {}, "the results of the micro-benchmark are not positive"
     return values, None
 
 
 @dataclass(frozen=True, kw_only=True)
 class ControlRun:
-    """One micro-benchmark of the machine's speed.
+    """Hold the result of one micro-benchmark of the machine's speed.
 
     Attributes:
         values: Results; empty if it was not run, or failed.
@@ -262,7 +265,7 @@ class ControlRun:
         """Reason why the machine's speed is unknown; () if it is known."""
         if self.unavailable is None:
             return ()
-        return (f"the machine's own speed is not known: {self.unavailable}",)
+        return (f"the speed of this machine was not checked: {self.unavailable}",)
 
 
 WATCH_SECONDS = 0.2
@@ -284,7 +287,7 @@ class IdleWait:
         self._left_s, self._look = limit_s, look
 
     def wait(self, show: Callable[[str], None]) -> float:
-        """Wait; show which processes are busy; return the time waited [s]."""
+        """Wait for an idle machine; show the busy processes; return the time waited [s]."""
         before_s = self._left_s
         while self._left_s > 0 and not _is_idle(seen := self._look()):
             idle = f"up to {self._left_s:.0f} s for an idle machine"
@@ -295,7 +298,7 @@ class IdleWait:
 
 @dataclass(frozen=True, kw_only=True)
 class Conditions:
-    """Conditions that all runs of a session share.
+    """Hold the conditions that all runs of a session share.
 
     Attributes:
         folder: Session's folder; each process gets a folder below it.
@@ -307,6 +310,7 @@ class Conditions:
         warmups, lost: Accelerators that have worked, and lost GPUs; None for no record.
         is_held: Whether the caller holds the machine's GPUs and processors.
         max_runs: Most runs of a case, for the progress line; None if unknown.
+        server: Sources of the identity of the case's server, if that is elsewhere.
     """
 
     folder: Path
@@ -327,14 +331,15 @@ class Conditions:
     is_held: bool = False
     lost: LostGpus | None = None
     max_runs: int | None = None
+    server: ServerSources | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Placement:
-    """Resources of a run.
+    """Hold the resources reserved for a run.
 
     Attributes:
-        conditions: The session's, with only the held GPUs of their class.
+        conditions: Conditions of the session, with only the leased GPUs of their class.
         waited_s: Time waited for the resources [s].
         notes: GPUs that were skipped or restored.
     """
@@ -357,9 +362,9 @@ class Placement:
 def placed(
     accelerator: str, conditions: Conditions, waiting: Callable[[str], None]
 ) -> Iterator[Placement]:
-    """Hold the next free GPUs of an accelerator's class, or the processors, for a run.
+    """Reserve the next free GPUs of an accelerator's class, or the processors, for a run.
 
-    The GPUs' identity equals that of the class's first GPUs, which selects the case's baseline.
+    The GPUs have the same hardware identity as the class's first GPUs, which selects the baseline.
     Lost GPUs are skipped. The GPUs have the machine's power limit, if set, until the end. Raises
     RunError if other processes hold the GPUs too long or too few are left; also see `limited`.
     """
@@ -383,15 +388,18 @@ def placed(
     if lost and not any(map(fits, combinations(gpus, count))):
         raise RunError(
             "gpu",
-            f"{accelerator} cannot be measured any more in this session: {'; '.join(lost.values())}"
-            "; reset the GPU, or reboot, and start another session",
+            f"{accelerator} cannot be used any more in this session: "
+            f"{'; '.join(lost.values())}; reset the GPU, or reboot, and start another session",
         )
     with hold(gpus, count, alone=alone, limit_s=limit_s, waiting=waiting, fits=fits) as held:
         chosen = machine.only(accelerator, held.gpus) if held.gpus else machine
         waited_s = time.monotonic() - began_s
-        passed = [f"passed over, earlier in this session: {text}" for text in lost.values()]
+        passed = [
+            f"GPU not used, because of an earlier failure in this session: {text}"
+            for text in lost.values()
+        ]
         killed = restored(held.gpus) if held.gpus else ()
-        left = [f"a process that was killed had set it: {done}" for done in killed]
+        left = [f"power limit of a killed process: {done}" for done in killed]
         watts = machine.limit_w if held.gpus else None
         with limited(held.gpus, watts, held.leases) if watts else contextlib.nullcontext():
             yield Placement(
@@ -406,7 +414,7 @@ LOST_FOLDER = ".lost"
 
 @dataclass(frozen=True)
 class LostGpus:
-    """GPUs that a session lost, so that its later cases skip them.
+    """Record the GPUs that a session lost, so that its later cases skip them.
 
     Attributes:
         folder: Folder with a file per GPU, which the workers of pytest-xdist share.
@@ -446,7 +454,7 @@ IDLE_ENGINES = frozenset({"null"})
 
 @dataclass(frozen=True)
 class WarmUps:
-    """Accelerators that have worked in a session.
+    """Record the accelerators that have worked in a session.
 
     Attributes:
         mode: Whether to warm up: GPUs only, always, or never.

@@ -1,4 +1,4 @@
-"""Read curves of our own loops and of MLCommons' client, and check their validity."""
+"""Read curves of our Concurrency and OpenLoop loads and of MLCommons' client; check them."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ SLOWED_LATENCY_SHARE = 0.25
 
 @dataclass(frozen=True, kw_only=True)
 class CurveLog:
-    """Log of a run of our own loops.
+    """Hold the log of a run of the Concurrency or OpenLoop load generator.
 
     Attributes:
-        samples: Completions between the first window's begin and the last one's end, with the
+        samples: Completions from the first window's begin to the last one's end, including
             warm-ups.
         points: Points in ascending order.
         arrivals, burstiness: Arrival process of an open loop, see `LoadGenSettings`.
@@ -82,7 +82,7 @@ class CurveLog:
 
 
 def read_curve(path: Path) -> CurveLog:
-    """Read the log of our own loops, which the worker writes atomically."""
+    """Read the log of a Concurrency or OpenLoop run."""
     try:
         content = parse_json(read_regular(path, MAX_FILE_BYTES))
         if content["schema"] != SCHEMA_VERSION:
@@ -105,7 +105,7 @@ def read_curve(path: Path) -> CurveLog:
             burstiness=content["burstiness"],
         )
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise RunError("worker", f"{path} is no log of a curve: {error}", str(path)) from error
+        raise RunError("worker", f"{path} is not a log of a curve: {error}", str(path)) from error
 
 
 def _require_finite(point: PointWindow) -> None:
@@ -172,11 +172,11 @@ def curve_validity(
     may_fail: float = 0.0,
     load: Contention | None = None,
 ) -> Findings:
-    """Return why points of a curve must not be judged.
+    """Return reasons why points of a curve must not be judged.
 
     `gated` metrics also limit an open loop's lateness; for `client` see `Engine.client_lateness`.
     The engine sends at most `at_a_time` requests at once; None for any number. `may_fail` is the
-    share of a point's requests that may fail. `load` is the processor's; None if unknown.
+    share of a point's requests that may fail. `load` is that of the processor; None if unknown.
     """
     seen: list[Findings] = []
     users = core_users(load, fmean(point.client_busy for point in log.points))
@@ -196,10 +196,10 @@ def _client_at_limit(point: PointWindow) -> Iterator[Reason]:
     if reach is not None and rate > MAX_CLIENT_SHARE * reach:
         length = f" of {point.tokens / point.requests:,.0f} tokens" if point.tokens else ""
         text = (
-            f"at {point.point:,}: the client, not the server, was measured: {rate:,.0f} requests/s"
-            f"{length}, and against a server that computes nothing this client reaches "
-            f"{reach:,.0f}: take fewer requests under way or a lower rate, or a faster or quieter "
-            "machine to measure from"
+            f"at {point.point:,}: the client, not the server, was measured: {rate:,.0f} "
+            f"requests/s{length}, and against a server that computes nothing this client "
+            f"reaches {reach:,.0f}: take fewer requests in flight or a lower rate, or a "
+            "faster or quieter machine to measure from"
         )
         yield Reason(key=Key.CLIENT_LATE, text=text)
 
@@ -235,9 +235,9 @@ def _late(
     note = client_note(point.metrics, names, {**client, **_lateness(window, client)})
     if at_a_time is not None and window.most > at_a_time:
         text = (
-            f"{at}: the client, not the server, was measured: {window.most:,} requests were under "
-            f"way, of which the engine sends {at_a_time:,} at a time: set its option concurrency "
-            "higher"
+            f"{at}: the client, not the server, was measured: {window.most:,} requests were "
+            f"in flight, of which the engine sends {at_a_time:,} at a time: set its option "
+            "concurrency higher"
         )
         return Findings(invalid=(Reason(key=Key.CLIENT_LATE, text=text),))
     sign = Sign(key=SignKey.CLIENT_LATE, text=note or "", point=point.point)
@@ -271,10 +271,10 @@ def _open_reasons(point: PointWindow, window: OpenWindow, log: CurveLog) -> Iter
     grows = log.arrivals != "trace" and grown > max(GROWTH_SHARE * point.requests, by_chance)
     if grows or window.unanswered > UNANSWERED * point.requests:
         text = (
-            f"{at}: overloaded, the queue grew through the window: {window.before:,} requests were "
-            f"under way at its begin and {window.after:,} at its end, when {window.unanswered:,} "
-            f"of the {point.requests:,} that had arrived were not answered: take a lower rate, or "
-            "a longer window where answers take as long as it"
+            f"{at}: overloaded, the queue grew through the window: {window.before:,} requests "
+            f"were in flight at its begin and {window.after:,} at its end, when "
+            f"{window.unanswered:,} of the {point.requests:,} that had arrived were not "
+            "answered: take a lower rate, or a longer window where answers take as long as it"
         )
         yield Reason(key=Key.OVERLOADED, text=text)
         return
@@ -295,9 +295,9 @@ def _reasons(point: PointWindow, users: str) -> Iterator[Reason]:
         yield from few
         return
     if point.under_way + point.paused < (1 - LOAD_SLACK_SHARE) * point.point:
-        of = f"{point.point:,} requests were under way in the mean"
+        of = f"{point.point:,} requests were in flight on average"
         if point.turns:
-            of = f"{point.point:,} conversations had a request under way in the mean"
+            of = f"{point.point:,} conversations had a request in flight on average"
             of += f", and {point.paused:.3g} waited for their next turn" if point.paused else ""
         text = f"{at}: {point.under_way:.3g} of {of}: {users}"
         yield Reason(key=Key.CONCURRENCY_NOT_HELD, text=text)
@@ -333,7 +333,7 @@ def drift(values: Sequence[float]) -> tuple[float, float]:
 
 
 def _of_turns(point: PointWindow) -> Iterator[Sign]:
-    """Yield a note on the median times of first and later turns (effect of a prefix cache)."""
+    """Yield a note on the median times of first and later turns, which show the prefix cache."""
     medians = {
         turn: (latency_s, ttft_s)[all(row[3] for row in point.turns)]
         for turn, _, latency_s, ttft_s in point.turns
@@ -344,7 +344,7 @@ def _of_turns(point: PointWindow) -> Iterator[Sign]:
     name = "TTFT" if all(row[3] for row in point.turns) else "latency"
     low, high = (f"{value * 1e3:.3g}" for value in (min(later_s), max(later_s)))
     last = f"{max(medians)}{' and later' * (max(medians) == MAX_TURNS)}"
-    waited = f"; {point.paused:.3g} conversations waited in the mean" if point.paused else ""
+    waited = f"; {point.paused:.3g} conversations waited on average" if point.paused else ""
     text = (
         f"median {name} {first_s * 1e3:.3g} ms of first turns, {low} to {high} ms of turns 2 to "
         f"{last}{waited}"
@@ -389,10 +389,10 @@ def _notes(log: CurveLog) -> Iterator[Sign]:
 
 
 def read_recorded(path: Path, harness: str) -> tuple[CurveLog, Findings]:
-    """Return a run's points, each from a folder next to the worker's log, and findings.
+    """Read the points that MLCommons' client recorded in a run; return them with findings.
 
-    `harness` is the client's version before the run. Raises RunError if a folder is incomplete, or
-    another version wrote it.
+    `harness` is the client's version before the run. Each point has a folder next to the worker's
+    log. Raises RunError if one is incomplete, or another version wrote it.
     """
     try:
         content = parse_json(read_regular(path, MAX_FILE_BYTES))
@@ -400,7 +400,7 @@ def read_recorded(path: Path, harness: str) -> tuple[CurveLog, Findings]:
             raise ValueError(f"schema {content['schema']!r}, not {SCHEMA_VERSION}")
         clocks = {str(name): float(clock_s) for name, clock_s in content["recorded"].items()}
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise RunError("worker", f"{path} is no log of a curve: {error}", str(path)) from error
+        raise RunError("worker", f"{path} is not a log of a curve: {error}", str(path)) from error
     try:
         points = sorted(
             (
@@ -414,7 +414,7 @@ def read_recorded(path: Path, harness: str) -> tuple[CurveLog, Findings]:
         raise RunError("engine", str(error), str(path.parent)) from error
     for point, _ in points:
         if (measured_by := endpoints.version_of(point.facts)) != harness:
-            text = f"{measured_by} measured, and not {harness}: it was exchanged meanwhile"
+            text = f"{measured_by} measured, not {harness}: it was replaced during the run"
             raise RunError("engine", text, str(point.folder))
     log = CurveLog(
         path=str(path),

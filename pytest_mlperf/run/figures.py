@@ -33,7 +33,7 @@ MAX_LISTED_PROCESSES = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Findings:
-    """Results of one source for a run.
+    """Hold the results of one source of data on a run.
 
     Attributes:
         metrics: Values by metric name, SI units.
@@ -57,7 +57,7 @@ class Findings:
 
 
 def together(*witnesses: Findings) -> dict[str, Any]:
-    """Merge the findings of all sources into one dict of fields."""
+    """Merge the findings of all sources into the fields of one run."""
     fields = {f.name: getattr(one, f.name) for one in witnesses for f in dataclasses.fields(one)}
     return {
         **fields,
@@ -83,7 +83,7 @@ def grouped(**fields: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class Figures(Findings):
-    """Measurements of LoadGen and our time stamps; for `requests` and `lengths` see `Run`."""
+    """Hold measurements by LoadGen and our time stamps; for `requests` and `lengths` see `Run`."""
 
     requests: Mapping[str, int] = field(default_factory=dict)
     lengths: Mapping[str, str] = field(default_factory=dict)
@@ -99,20 +99,20 @@ class Figures(Findings):
 
 @dataclass(frozen=True, kw_only=True)
 class Load(Findings):
-    """The machine's load."""
+    """Hold the load of other processes during a run."""
 
     contention: Contention | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Replicated(Findings):
-    """Results of each replica."""
+    """Hold the results of each replica in a run."""
 
     replicas: tuple[ReplicaRun, ...] = ()
 
 
 def replica_findings(result: Mapping[str, Any]) -> Replicated:
-    """Return the worker's results for its replicas."""
+    """Return the worker's results for its replicas, and the slowest one's share."""
     replicas = tuple(
         ReplicaRun(**{**each, "gpus": tuple(each["gpus"]), "shares": tuple(each["shares"])})
         for each in result["replicas"]
@@ -124,7 +124,7 @@ def replica_findings(result: Mapping[str, Any]) -> Replicated:
 def figures(
     result: Mapping[str, Any], detail: Detail, scenario: Scenario, accelerator: str = "cpu"
 ) -> Figures:
-    """Return a run's figures; those of LoadGen's log take precedence."""
+    """Return a run's figures; those in LoadGen's log take precedence over our own."""
     ours = dict(result["token_metrics"])
     signs = [Sign(key=SignKey(key), text=text) for key, text in result["notes"].items()]
     theirs = dict(detail.metrics(scenario))
@@ -160,7 +160,7 @@ def figures(
 def with_token_rate(
     metrics: Mapping[str, float], *, samples: int, duration_s: float
 ) -> dict[str, float]:
-    """Add tokens/s if tokens were counted and LoadGen, which did not time them, logs no rate.
+    """Add tokens/s if tokens were counted but LoadGen logged no token rate.
 
     `duration_s`, from the first issue to the last completion, counts in SingleStream and
     MultiStream. LoadGen's constant of 69 tokens per sample for gptj never enters.
@@ -186,7 +186,7 @@ def per_gpu(metrics: Mapping[str, float], accelerator: str) -> dict[str, float]:
 def client_findings(
     metrics: Mapping[str, float], client: Mapping[str, float], job: MeasuredCase
 ) -> Findings:
-    """Report a client that sent requests late; the delay is an upper bound of the effect."""
+    """Report a client that sent requests late; its delay is an upper bound of the effect."""
     note = client_note(metrics, {**job.limits, **job.latency_limits}, client)
     if note is None:
         return Findings()
@@ -247,7 +247,7 @@ wrong; a longer one is reported. Neighbours on the machine slow a run down about
 def length_findings(settings: LoadGenSettings, duration_s: float, *, probed: bool) -> Findings:
     """Report a run that lasted far shorter or longer than planned.
 
-    `duration_s` is from the first issue to the last completion. `probed` says that this process
+    `duration_s` is from the first issue to the last completion. `probed` means that this process
     measured the rate, from which the run's length was planned.
     """
     planned_s = settings.planned_s
@@ -284,16 +284,16 @@ def load_findings(job: MeasuredCase, seen: Mapping[str, Any] | None) -> Load:
 
 
 def _not_positive(name: str, value: float, log: str) -> RunError:
-    reason = "the engine says that it is done when it says that the first token is there"
+    reason = "the engine reports the end of answers at the same time as their first token"
     if name == "tokens_per_sample":
         reason = "done() was given n_tokens of 0 for every sample"
     return RunError(
-        "engine", f"{name} is {value!r} by our stamps; it must be positive: {reason}", log
+        "engine", f"{name} is {value!r} by the measured times; it must be positive: {reason}", log
     )
 
 
 def _unknown(ours: Mapping[str, float], theirs: Mapping[str, float]) -> str:
-    """Return why our time stamps do not show which requests met their limits, or ""."""
+    """Return why our time stamps do not show which requests met their limits; "" if they do."""
     name = next((n for n in ("ttft_p99", "latency_p99") if n in ours and n in theirs), None)
     if name is None or theirs[name] <= ours[name] * (1 + LATE_SHARE) + LATE_SECONDS:
         return ""

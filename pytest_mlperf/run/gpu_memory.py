@@ -1,4 +1,4 @@
-"""Check that GPU memory is as free before a load as before the previous one."""
+"""Check that a GPU's memory is as free before a model is loaded as before the last load."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def require_free(
     least_taken = {uuid: _noted(place) for uuid, place in places.items()}
     last = taken(least_taken, limit_s if None in least_taken.values() else 0.0)
     if held := [uuid for uuid, taken_now in last.items() if not taken_now["free"]]:
-        waiting(f"waiting for memory that the last process on {', '.join(held)} had")
+        waiting(f"waiting for the last process on {', '.join(held)} to free its GPU memory")
         last = taken(least_taken, limit_s)
     for uuid, taken_now in last.items():
         used, least = taken_now["used"], least_taken[uuid]
@@ -67,9 +67,9 @@ def _sentence(uuid: str, used: int, least: int, memory: MemoryTaken, limit_s: fl
     holders = list(_holders(memory))
     who = f" by {some(holders, MAX_LISTED_HOLDERS)}" if holders else ""
     return (
-        f"{uuid} has {used / GIB:.1f} GiB of its memory taken{who}, {limit_s:g} s after the last "
-        f"process on it was ended, and had {least / GIB:.1f} GiB before: the next model would not "
-        "find the room that this one found; end what is left there (nvidia-smi shows it)"
+        f"{uuid} has {used / GIB:.1f} GiB in use{who}, {limit_s:g} s after the last process "
+        f"on it ended, and had {least / GIB:.1f} GiB before it: the next model may not fit. "
+        "End the process that holds the memory (see nvidia-smi)"
     )
 
 

@@ -22,7 +22,7 @@ _FIELDS = ("%H", "%P", "%an", "%ad", "%s")
 
 @dataclass(frozen=True, kw_only=True)
 class BuildAt:
-    """A commit, or a version of a library.
+    """Identify a build: a commit, or a version of a library.
 
     Attributes:
         name: Full hash, or version.
@@ -41,7 +41,7 @@ class BuildAt:
 
     @property
     def title(self) -> str:
-        """Name in tables and folders."""
+        """Name of the build in tables and folders."""
         return self.name if self.wheel else self.name[:COMMIT_DIGITS]
 
     def earlier(self, suite: Path, elsewhere: Elsewhere | None) -> EarlierBuild:
@@ -92,8 +92,8 @@ def commits(folder: Path, good: str, bad: str) -> list[BuildAt]:
         )
     if _git(folder, "merge-base", "--is-ancestor", first, last).returncode:
         swapped = not _git(folder, "merge-base", "--is-ancestor", last, first).returncode
-        more = "they are the other way round" if swapped else "no line of commits joins them"
-        raise MlperfError(f"GOOD {good!r} is no ancestor of BAD {bad!r}: {more}")
+        more = "they are in the wrong order" if swapped else "they have no commit in common"
+        raise MlperfError(f"GOOD {good!r} is not an ancestor of BAD {bad!r}: {more}")
     line = ("--first-parent", "--ancestry-path", "--reverse", f"{first}..{last}")
     return [*_log(folder, "-1", first), *_log(folder, *line)]
 
@@ -101,7 +101,7 @@ def commits(folder: Path, good: str, bad: str) -> list[BuildAt]:
 def _commit(folder: Path, name: str, ref: str) -> str:
     done = _git(folder, "rev-parse", "--verify", "--end-of-options", f"{ref}^{{commit}}")
     if done.returncode:
-        raise MlperfError(f"{name} {ref!r} is no commit here; is it fetched?")
+        raise MlperfError(f"{name} {ref!r} is not a commit here; fetch it first")
     return _text(done)
 
 
@@ -159,7 +159,7 @@ def versions(text: str, elsewhere: Elsewhere | None) -> list[BuildAt]:
     for end in ends:
         same = [place for place, one in enumerate(there) if _plain(one) == _plain(end)]
         if not same:
-            raise MlperfError(f"pip sees no {library}=={end}{nearest(end, there)}")
+            raise MlperfError(f"pip finds no {library}=={end}{nearest(end, there)}")
         places += same[:1]
     first, last = places
     if first >= last:
@@ -180,13 +180,13 @@ def _available(library: str, python: Sequence[str], *, early: bool) -> list[str]
         done = run_pip(python, *arguments, limit_s=PIP_TIMEOUT_SECONDS)
     except subprocess.TimeoutExpired:
         raise EnvironmentFault(
-            f"pip names no versions of {library} within {PIP_TIMEOUT_SECONDS:g} s"
+            f"pip did not list the versions of {library} within {PIP_TIMEOUT_SECONDS:g} s"
         ) from None
     listed = re.search(r"^Available versions: (.+)$", done.stdout, re.MULTILINE)
     if done.returncode or not listed:
         last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
         raise MlperfError(
-            f"pip names no versions of {library}: {last.removeprefix('ERROR: ')}; without network "
-            "name a folder of wheels in PIP_FIND_LINKS"
+            f"pip cannot list the versions of {library}: {last.removeprefix('ERROR: ')}; "
+            "without a network name a folder of wheels in PIP_FIND_LINKS"
         )
     return listed[1].split(", ")[::-1]

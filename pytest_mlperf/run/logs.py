@@ -63,11 +63,11 @@ Timed = Literal["latency", "query_latency", "ttft", "tpot"]
 
 
 class TimedLog(Protocol):
-    """Log with the window of the timed part of a run."""
+    """Describe a log that has the window of a run's timed part."""
 
     @property
     def window_s(self) -> tuple[float, float]:
-        """Begin and end in wall clock, seconds since the epoch."""
+        """Begin and end of the timed part, seconds since the epoch."""
         ...
 
 
@@ -126,7 +126,7 @@ _TYPES: tuple[tuple[re.Pattern[str], Callable[[object], bool], str], ...] = (
 
 @dataclass(frozen=True, kw_only=True)
 class Detail:
-    """Content of `mlperf_log_detail.txt`.
+    """Hold the content of LoadGen's `mlperf_log_detail.txt`.
 
     Attributes:
         values: Last value of each key; those in `_TYPES` are checked.
@@ -145,7 +145,7 @@ class Detail:
 
     @property
     def reasons(self) -> tuple[Reason, ...]:
-        """Reasons why LoadGen does not accept the run; empty if LoadGen accepts it."""
+        """Reasons why LoadGen rejects the run; empty if it accepts it."""
         # A worker in another Python loads this module, and need not have pydantic.
         from pytest_mlperf.core.numbers import plural
         from pytest_mlperf.core.reason import Key, Reason
@@ -277,25 +277,25 @@ def _require_end(path: Path, values: Mapping[str, Any], last: str | None, *, old
     version = str(values.get("loadgen_version", "")).split(" ")[0]
     written = _release(version)
     if end in values:
-        problem = f"goes on after {end!r}, with {last!r}: it is no log of one run"
+        problem = f"goes on after {end!r}, with {last!r}: it is not the log of one run"
     elif end == "num_errors" and written and written < COUNTS_ERRORS and old:
         rated = last and LAST_RATE.fullmatch(last)
         if rated or (last == LAST_TIME and not values.get("requested_use_token_latencies")):
             return  # complete: these releases had no end key
         problem = (
-            f"is cut: LoadGen {version} ends it with {LAST_TIME!r} or a rate of tokens, here the "
-            f"last key is {last!r}; the run did not end in order"
+            f"is truncated: LoadGen {version} ends it with {LAST_TIME!r} or a token rate, but "
+            f"the last key is {last!r}; the run did not end normally"
         )
     elif end == "num_errors" and written and written < COUNTS_ERRORS:
         first = ".".join(map(str, COUNTS_ERRORS))
         problem = (
-            f"is of LoadGen {version}, which writes no count of errors: it cannot be seen whether "
-            f"the log is complete; LoadGen {first} and newer end it with {end!r}"
+            f"is of LoadGen {version}, which does not write an error count, so it is unknown "
+            f"whether the log is complete; LoadGen {first} and newer end it with {end!r}"
         )
     else:
         problem = (
-            f"is cut: LoadGen ends it with {end!r}, here the last key is {last!r}; "
-            "the run did not end in order"
+            f"is truncated: LoadGen ends it with {end!r}, but the last key is {last!r}; the "
+            "run did not end normally"
         )
     raise RunError("loadgen", f"{path} {problem}{_disk_cause(path)}", str(path))
 
@@ -307,7 +307,7 @@ def _release(version: str) -> tuple[int, ...]:
 
 
 def _disk_cause(path: Path) -> str:
-    """Return that a full disk explains a damaged log, or ""."""
+    """Return a note that the disk is full, which explains a damaged log, or ""."""
     free = shutil.disk_usage(path.parent).free
     if free >= FULL_BYTES:
         return ""
@@ -322,7 +322,7 @@ def _entry(path: Path, number: int, line: str, *, old: bool) -> tuple[str, Any, 
         metadata["is_error"]
     except (ValueError, KeyError, TypeError) as error:
         reason = f"it has no {error}" if isinstance(error, KeyError) else str(error)
-        text = f"{path}:{number} is no log entry of LoadGen: {reason}{_disk_cause(path)}"
+        text = f"{path}:{number} is not an entry of LoadGen's log: {reason}{_disk_cause(path)}"
         raise RunError("loadgen", text, str(path)) from error
     quoted = old and type(value) is str and _NUMBERS_AS_TEXT.fullmatch(key)
     if quoted and _NUMBER.fullmatch(value):
@@ -342,7 +342,7 @@ def _read(path: Path) -> str:
     try:
         return read_regular(path, MAX_LOG_BYTES).decode("utf-8")
     except UnfitError as error:
-        raise RunError("loadgen", f"{path} is {error}, and no log", str(path)) from None
+        raise RunError("loadgen", f"{path} is {error}, not a log", str(path)) from None
     except OSError as error:
         raise RunError("loadgen", f"cannot read {path}: {error.strerror}", str(path)) from error
     except UnicodeDecodeError as error:

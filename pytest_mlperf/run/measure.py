@@ -23,6 +23,8 @@ from pytest_mlperf.core.job import (
 )
 from pytest_mlperf.core.measurement import Accuracy, Run, Scored, Subject
 from pytest_mlperf.core.numbers import duration
+from pytest_mlperf.core.reason import Key, Reason
+from pytest_mlperf.core.server.identity import doubts
 from pytest_mlperf.hardware.machine import Machine
 from pytest_mlperf.hardware.rapl import HostSampling
 from pytest_mlperf.registry import clients_of, harness, is_client
@@ -92,7 +94,7 @@ class WorkerProgress:
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessResult:
-    """Results of one worker process.
+    """Hold the results of one worker process.
 
     Attributes:
         unscored: Error of the scorer, which leaves the run valid; None without one.
@@ -115,21 +117,23 @@ class ProcessResult:
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessTask:
-    """Task of one worker process.
+    """Define the task of one worker process.
 
     Attributes:
         target_qps: Rate to offer; None lets the worker probe it.
         ask: Accuracy pass to make afterwards, or None; dummy weights have no accuracy.
         number: Number of the process in the case, part of its folder's name.
-        label: Part of its folder's name; a baseline's build has its own.
-        warmup: Whether its run is short, unsampled and does not count.
-        audit: Compliance test, whose figures are no baseline.
+        title: Its name in lines of progress, "run 2 of at most 5".
+        label: Label in its folder's name; a baseline's build has one of its own.
+        warmup: Whether its run is a warm-up: short, without power samples, and not counted.
+        audit: Compliance test, whose figures are never recorded as a baseline.
     """
 
     target_qps: float | None
     performance: bool
     ask: Ask | None
     number: int
+    title: str
     build: Build | None = None
     label: str = ""
     warmup: bool = False
@@ -155,14 +159,12 @@ def measure(
     unscorable = job.scoring.problems if task.ask else ()
     require(unscorable)
     unscored = [RunError(one.part, str(one.error)) for one in unscorable if one.part == "scorer"]
-    most = f" of at most {conditions.max_runs}" * (task.number <= (conditions.max_runs or 0))
-    title = WARM_UP if task.warmup else f"run {task.number}{most}"
     case = _Measured(
         job=job,
         conditions=conditions,
         task=task,
         folder=new_folder(conditions.folder, f"{job.case.id}.{task.folder}"),
-        progress=WorkerProgress(job, title, show),
+        progress=WorkerProgress(job, task.title, show),
     )
     evidence, accuracy, placement = _work(case, unscored)
     if isinstance(job, Job):
@@ -173,6 +175,10 @@ def measure(
     if run and not job.url:  # the server's GPUs are unknown
         hardware = replace(run.hardware, ids=placement.conditions.machine.hashes(job.accelerator))
         run = replace(run, hardware=hardware)
+    if run and conditions.server and (server := conditions.machine.server):
+        reasons = doubts(server, conditions.server.ask())
+        found = [Reason(key=Key.SERVER_HARDWARE, text=text) for text in reasons]
+        run = replace(run, invalid=(*found, *run.invalid))
     scores = None
     if accuracy and not unscored:
         with _only_the_scorer(unscored):
@@ -193,7 +199,7 @@ def measure(
 
 @dataclass(frozen=True, kw_only=True)
 class _Measured:
-    """A case that is being measured."""
+    """Hold a case that is being measured."""
 
     job: MeasuredCase
     conditions: Conditions
@@ -205,7 +211,7 @@ class _Measured:
 def _work(
     case: _Measured, unscored: list[RunError]
 ) -> tuple[Evidence, AccuracyPass | None, Placement]:
-    """Run a worker; return its evidence, its accuracy pass (not yet scored), its placement."""
+    """Run a worker; return its results, its unscored accuracy pass, and its resources."""
     job, task, show = case.job, case.task, case.progress.show
     checkpoint = checkpoint_for(job, case.conditions, case.folder, show) if job.build else None
     with contextlib.ExitStack() as stack:
@@ -291,7 +297,7 @@ def _observed(
 def _repeated_rate(
     case: _Measured, settings: LoadGenSettings, finished: Event | None
 ) -> float | None:
-    """Return the rate that makes later runs of fixed work issue as many queries as this run."""
+    """Return the rate at which later fixed-work runs issue as many queries as this run."""
     rate, work_s = case.progress.target_qps, settings.fixed_work_s
     streams = settings.scenario.answers_one_at_a_time
     if not (finished and rate and work_s and case.progress.probed and streams):
@@ -325,7 +331,7 @@ def _finished(
 def _wait_for_memory(
     job: MeasuredCase, conditions: Conditions, show: Callable[[str], None]
 ) -> None:
-    """Wait for free memory of a case's GPUs, except under a foreign server."""
+    """Wait for free memory on a case's GPUs, unless a server of the user holds it."""
     theirs = (
         isinstance(job, Job) and is_client(job.engine_use) and not job.engine.options.get("serve")
     )
@@ -451,6 +457,7 @@ def _warmed(
         performance=True,
         ask=None,
         number=1,
+        title=WARM_UP,
         build=task.build,
         label=WARM_UP,
         warmup=True,

@@ -1,8 +1,8 @@
-"""Set the power limit of a case's GPUs, and restore their own one.
+"""Set a power limit on a case's GPUs, and restore the previous limit.
 
-A separate process does both, see `pytest_mlperf.hardware.power_limit`. It also holds the case's
+A guard process does both, see `pytest_mlperf.hardware.power_limit`. It also holds the case's
 leases, so that no other process gets the GPUs before their limit is restored, even if this process
-was killed. If that process was killed too, the next holder of the GPUs restores the limit first.
+was killed. If the guard was killed too, the next holder of the GPUs restores the limit first.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ def new_folder(parent: Path, name: str) -> Path:
         except OSError as error:
             raise RunError("worker", f"cannot make {path}: {error.strerror}") from None
         return path.resolve()
-    raise RunError("worker", f"{parent} holds 999 folders called {name}")
+    raise RunError("worker", f"{parent} has 999 folders named {name} already")
 
 
 CURRENT_FOLDER = Path()
@@ -87,7 +87,7 @@ def _done(folder: Path, *arguments: str) -> subprocess.CompletedProcess[bytes] |
 
 
 def commit_of(folder: Path, recorded: Sequence[Path] = ()) -> str | None:
-    """Return the commit, or None, with "+" if files outside baselines and `recorded` differ."""
+    """Return the short commit, or None; add "+" if files other than baselines differ from it."""
     commit = git("rev-parse", "--short=12", "HEAD", folder=folder)
     if commit is None:
         return None
@@ -97,7 +97,7 @@ def commit_of(folder: Path, recorded: Sequence[Path] = ()) -> str | None:
 
 
 def changes_digest(folder: Path, recorded: Sequence[Path] = ()) -> str:
-    """Return a digest of the tracked files' differences from their commit; "" for none."""
+    """Return a digest of how tracked files differ from their commit; "" if they do not."""
     changed = git("diff", "HEAD", *_code(folder, recorded), folder=folder)
     return hashlib.sha256(changed).hexdigest()[:12] if changed else ""
 
@@ -107,7 +107,7 @@ def code_differs(
 ) -> str | None:
     """Return why two measured commits may have different code, or None.
 
-    Baselines do not count. Outside git, where neither has a commit, nothing can differ.
+    Baselines do not count. Two missing commits, as outside git, count as equal.
     """
     if earlier is None and later is None:
         return None
@@ -128,11 +128,11 @@ def code_differs(
 def files_since(
     folder: Path, commit: str, loaded: Iterable[str], recorded: Sequence[Path] = ()
 ) -> tuple[list[Path], list[Path] | None] | None:
-    """Return files that differ from a commit, also in the work tree, and files unknown to git.
+    """Return files that differ from a commit, and files that git does not know.
 
-    The second list has those of `loaded` that git neither tracks nor ignores; None if git fails.
-    Paths are absolute, without baselines (see `commit_of`). Returns None if no clone has the
-    commit.
+    Changes in the work tree count. The second list has those of `loaded` that git neither tracks
+    nor ignores; None if git fails. Paths are absolute, without baselines (see `commit_of`). Returns
+    None if no clone has the commit.
     """
     top, diff = git("rev-parse", "--show-toplevel", folder=folder), None
     if top is not None and _COMMIT.fullmatch(commit):
@@ -158,7 +158,7 @@ def same_code(folder: Path, commit: str | None, recorded: Sequence[Path] = ()) -
 
 
 def _code(folder: Path, recorded: Sequence[Path]) -> list[str]:
-    """Return git's arguments that exclude baselines, and bytecode compiled during a run."""
+    """Return arguments for git that exclude baselines and bytecode."""
     top = folder.resolve()
     others = [path.resolve() for path in recorded]
     return [

@@ -1,4 +1,4 @@
-"""Build a run from its process's results."""
+"""Build a `Run` from the results of its worker process."""
 
 from __future__ import annotations
 
@@ -70,9 +70,10 @@ def subject_of(
     built: Mapping[str, str] = MappingProxyType({}),
     exporter: Exporter | None = None,
 ) -> Subject:
-    """Return machine, engine and data of a process that ran in `build`, None for this Python.
+    """Return the machine, engine and data that a worker process measured.
 
-    `built` describes its checkpoint; `exporter` watches its server's GPUs.
+    `build` is the environment of the worker, None for this Python. `built` describes its
+    checkpoint. `exporter` measures the GPUs of its server.
     """
     python_facts = _beside(build, python) if build and python else {}
     # Baselines in git must not contain a user's folders, which options may name.
@@ -84,6 +85,7 @@ def subject_of(
             "dataset": str(loaded["dataset"]["digest"]),
             **loaded["dataset"]["inputs"],
             **job.facts,
+            **(machine.server.facts if machine.server else {}),
             **python_facts,
             **built,
         },
@@ -97,7 +99,7 @@ def subject_of(
 
 
 def _beside(build: Build, python: Event) -> dict[str, str]:
-    """Return facts about a worker's other Python; its prefix only for a baseline's build."""
+    """Return facts about a worker's other Python; its path only for a baseline's build."""
     versions = {f"python.{name}": version for name, version in python["versions"].items()}
     facts = {"python": str(python["version"]), **versions}
     if build.baseline:
@@ -109,7 +111,7 @@ LOOP_SETTINGS = ("points", "ramp_ms", "arrivals", "burstiness", "audit", "max_fa
 
 
 def _requests(job: Job) -> str:
-    """Return the run's length in words, and a hash of LoadGen's settings without the rate."""
+    """Return a text on a run's length, and a hash of LoadGen's settings without the rate."""
     settings = job.settings
     # Settings of our own loops must not change the hashes of other baselines.
     hashed = {k: v for k, v in dataclasses.asdict(settings).items() if k not in LOOP_SETTINGS or v}
@@ -120,15 +122,15 @@ def _requests(job: Job) -> str:
     return f"{job.seconds_per_run:g} s, {count} ({digest})"
 
 
-SCORED_BETWEEN = "no energy is told: MLCommons' client scored answers between the points (accuracy)"
+SCORED_BETWEEN = "no energy: MLCommons' client scored answers between the points (accuracy)"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """Results of a process after its worker ended.
+    """Hold the results of a worker process after it ended.
 
     Attributes:
-        finished: Event after its performance run; None without one.
+        finished: The worker's event after its performance run; None without one.
         target_qps: Rate that was offered, or that sized the run; None without one.
         power: Samples of the GPUs; None if not sampled.
         warm_s: End of the warm-up, monotonic [s].
@@ -161,20 +163,20 @@ class Evidence:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerEvidence(Evidence):
-    """Results of a worker under LoadGen, with the settings of its run."""
+    """Hold the results of a worker under LoadGen, with the settings of its run."""
 
     settings: LoadGenSettings
 
 
 @dataclass(frozen=True, kw_only=True)
 class Validity(Findings):
-    """LoadGen's verdict about a run."""
+    """Hold LoadGen's result on the validity of a run."""
 
     limit_missed: bool = False
 
 
 def read_run(evidence: WorkerEvidence, job: Job, conditions: Conditions) -> Run | None:
-    """Return the run of the evidence, or None without a performance run."""
+    """Return the performance run of a worker's results, or None if it made none."""
     finished = evidence.finished
     if finished is None:
         return None
@@ -260,7 +262,7 @@ UNTIMED_SHARE, MIN_UNTIMED_SECONDS = 0.1, 1e-5
 
 
 def untimed_input(input_s: float | None, settings: LoadGenSettings, figures: Figures) -> Findings:
-    """Report the mean time of a data set's `input()`, which is not timed, if it is large."""
+    """Report the mean time of a data set's `input()`, which no metric includes, if large."""
     latencies_s = [s for n, s in figures.metrics.items() if n.partition("@")[0] == "latency_p50"]
     sample_s = min(latencies_s, default=figures.duration_s / max(1, figures.samples))
     if settings.scenario == Scenario.MULTI_STREAM:
@@ -313,7 +315,7 @@ def _read_curve(
 
 @dataclass(frozen=True)
 class Spell:
-    """Window of a run without LoadGen's log: wall clock, seconds since the epoch."""
+    """Hold the window of a run without LoadGen's log, in seconds since the epoch."""
 
     window_s: tuple[float, float]
 
@@ -330,7 +332,7 @@ def energy_findings(
     figures: Figures,
     moved_s: float,
 ) -> list[Findings]:
-    """Return the energy by each source; `moved_s` is the change of the wall clock."""
+    """Return findings by each source of energy; `moved_s` is the change of the wall clock."""
     seen: list[Findings] = []
     if not (evidence.power or evidence.host or evidence.exporter or conditions.meter):
         return seen

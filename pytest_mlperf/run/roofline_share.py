@@ -48,7 +48,7 @@ BATCH_KEY = "work.batch"
 
 @dataclass(frozen=True, kw_only=True)
 class Nearness(Findings):
-    """A run's share of the roofline."""
+    """Hold a run's share of the roofline."""
 
     light: tuple[Light, ...] = ()
 
@@ -111,9 +111,9 @@ def tokens_a_step(figures: Figures, drafts: int) -> float | None:
 
 
 def most_together(samples: int, job: Job, engine: Mapping[str, str]) -> float | None:
-    """Return an upper bound of the samples in flight, from run, scenario and engine.
+    """Return an upper bound of the samples in flight; None if unknown.
 
-    It also bounds the samples of one step with a prefix cache or several copies of the model.
+    It also holds for one step with a prefix cache or several copies of the model.
     """
     most = [float(samples)] if samples else []
     if job.case.scenario.answers_one_at_a_time:
@@ -129,7 +129,7 @@ def gpu_of(job: Job, identity: Mapping[str, object]) -> GpuSpec | None:
 
 
 def work_of(job: Job) -> AnyWork | None:
-    """Return the work of a case's sample: the suite's own, else MLPerf's."""
+    """Return the work of one sample of a case: the suite's own, else MLPerf's."""
     if job.work is not None:
         return job.work
     workload = find_work(job.case.workload)
@@ -148,7 +148,9 @@ def _number(key: str, engine: Mapping[str, str]) -> float:
     try:
         return float(engine[key])
     except ValueError:
-        raise RunError("engine", f"describe() says {key} = {engine[key]!r}: no number") from None
+        raise RunError(
+            "engine", f"describe() returns {key} = {engine[key]!r}, which is not a number"
+        ) from None
 
 
 def cost_of(job: Job, runs: Sequence[Run], identity: Mapping[str, object]) -> PerDollar | None:
@@ -180,7 +182,7 @@ def _holding(job: Job, identity: Mapping[str, object]) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkloadLimit:
-    """Physical limit of an MLPerf workload on GPUs, and the inputs of its computation.
+    """Hold the physical limit of an MLPerf workload on GPUs, and the inputs of its computation.
 
     Attributes:
         gpu: The GPU's figures, or None if the table lacks it.
@@ -251,7 +253,7 @@ class WorkloadLimit:
 
     @property
     def prompt_rate(self) -> float | None:
-        """Tokens per second while only prompts are read; None if it reads none."""
+        """Prefill rate [tokens/s] without decoding; None if the workload has no prompts."""
         if not (self.gpu and isinstance(self.about.work, Decode) and self.seen.input_tokens):
             return None
         has = hardware(self.gpu, self.seen)
@@ -259,7 +261,7 @@ class WorkloadLimit:
 
     @property
     def decode_context(self) -> float | None:
-        """Mean number of tokens of a sequence that decodes; None if it is unknown."""
+        """Mean number of earlier tokens of a sequence that decodes; None if unknown."""
         seen = self.seen
         if not (isinstance(self.about.work, Decode) and seen.input_tokens and seen.output_tokens):
             return None
@@ -267,7 +269,7 @@ class WorkloadLimit:
 
     @property
     def decode_rate(self) -> float | None:
-        """Tokens per second while only full batches decode; None if length or batch is unknown."""
+        """Decode rate of full batches [tokens/s], without prefill; None if an input is unknown."""
         work, context = self.about.work, self.decode_context
         if not (self.gpu and isinstance(work, Decode) and context and self.seen.batch):
             return None

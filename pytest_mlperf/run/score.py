@@ -43,7 +43,7 @@ _BESIDE = ({b"[", b"", b"]"}, {b"[", b"]"})
 
 
 class AccuracyLog(Mapping[int, bytes]):
-    """Outputs of an accuracy run by LoadGen's sample index, in the order of the log.
+    """Read the outputs of an accuracy run by LoadGen's sample index, in the order of the log.
 
     Outputs are read from the log on demand, as a diffusion model's images take 31 GB. If a sample
     has several answers, the first counts, as in MLPerf's reference scripts: MultiStream fills its
@@ -64,7 +64,7 @@ class AccuracyLog(Mapping[int, bytes]):
                         position = start + answer.start(2), answer.end(2) - answer.start(2)
                         self._places.setdefault(int(answer[1]), position)
                     elif last == b"]" or line.strip() not in _BESIDE[bool(self._places)]:
-                        damage = f"{line[:60]!r} is no answer"
+                        damage = f"{line[:60]!r} is not an answer"
                         raise self._error(f"{path}:{number} is damaged: {damage}")
                     start += len(line)
                     last = line[-3:].strip()
@@ -99,7 +99,7 @@ T = TypeVar("T")
 
 
 class Progress:
-    """Report reading of outputs and references at intervals."""
+    """Report how many outputs and references were read, at intervals."""
 
     def __init__(self, reporter: Reporter, total: int) -> None:
         self._reporter = reporter
@@ -127,7 +127,7 @@ class Progress:
 
 
 class Lazy(Sequence[T]):
-    """Sequence that reads an item on access, as all outputs or references may exceed memory."""
+    """Read an item of a sequence on access, as all outputs or references may exceed memory."""
 
     def __init__(self, indices: Sequence[int], read: Callable[[int], T]) -> None:
         self._indices = indices
@@ -147,7 +147,7 @@ class Lazy(Sequence[T]):
 
 
 class Outputs(Lazy[bytes]):
-    """Outputs that are hashed when the scorer reads them, so that images are read only once."""
+    """Hash outputs when the scorer reads them, so that images are read only once."""
 
     def __init__(self, outputs: Sequence[bytes]) -> None:
         super().__init__(range(len(outputs)), self._digested)
@@ -169,13 +169,13 @@ class Outputs(Lazy[bytes]):
 
 
 def build(noun: str, factory: Mapping[str, Any], **arguments: Any) -> Any:
-    """Call a spec's factory."""
+    """Call the factory of a task's spec."""
     options = factory["options"]
     return imported(noun, factory["target"], options)(**arguments, **options)
 
 
 def main(file: str) -> NoReturn:
-    """Score a spec; events leave on stdout, and the scorer's output goes to stderr."""
+    """Score the task of a spec file; send events to stdout, and the scorer's output to stderr."""
     descriptor = os.dup(1)
     os.dup2(2, 1)
     guard_group()
@@ -275,9 +275,9 @@ def artefacts(
         if missing := sorted({*needed} - {*archive_of[index].names.get(index, ())}):
             raise RunError(
                 "scorer",
-                f"sample {index:,} has no artefact {', '.join(missing)}, which this scorer reads "
-                "beside the output: the engine must give it to sink.attach() (see "
-                "docs/own-engine.md), or the suite needs another engine or scorer",
+                f"sample {index:,} has no artefact {', '.join(missing)}, which this scorer "
+                "reads: the engine must pass it to sink.attach() (see docs/own-engine.md), "
+                "or use another engine or scorer",
             )
     return lambda index: archive_of[index].read(index)
 

@@ -28,7 +28,7 @@ class PageError(Exception):
 
 
 class MetricsPage:
-    """Read one page repeatedly over one connection."""
+    """Read one page repeatedly over one connection; `headers` are those of the last answer."""
 
     def __init__(self, url: str, *, timeout_s: float = PAGE_TIMEOUT_SECONDS) -> None:
         parts = urlsplit(url)
@@ -41,6 +41,7 @@ class MetricsPage:
         self._socket: socket.socket | None = None
         self._timeout_s = timeout_s
         self.url = url
+        self.headers: dict[str, str] = {}
 
     def read(self) -> bytes:
         """Return the page's content; raise PageError if it does not arrive in time."""
@@ -73,6 +74,7 @@ class MetricsPage:
     def _read(self) -> bytes:
         self._connection.request("GET", self._path, headers={"Accept": "text/plain"})
         answer = self._connection.getresponse()
+        self.headers = {name.lower(): value for name, value in answer.getheaders()}
         if answer.status != http.client.OK:
             raise PageError(f"{self.url} answers {answer.status}")
         page = b""
@@ -86,7 +88,7 @@ class MetricsPage:
         return page
 
     def close(self) -> None:
-        """Close the connection; the next read opens another one."""
+        """Close the connection; the next read opens a new one."""
         self._connection.close()
 
     def interrupt(self) -> None:
@@ -97,7 +99,7 @@ class MetricsPage:
 
 
 class Scraper:
-    """Read all pages about once a second inside the `with` block.
+    """Read metrics pages about once a second inside the `with` block.
 
     Attributes:
         cpu_s: Processor time of the thread [s].
@@ -107,13 +109,13 @@ class Scraper:
 
     def __init__(
         self,
-        urls: Sequence[str],
+        urls: Sequence[str | MetricsPage],
         take: Callable[[float, Sequence[bytes]], None],
         *,
         period_s: float = POLL_SECONDS,
     ) -> None:
         """Call `take` every `period_s`, in the thread, with the wall-clock time and all pages."""
-        self._pages = [MetricsPage(url) for url in urls]
+        self._pages = [MetricsPage(url) if isinstance(url, str) else url for url in urls]
         self._take, self._period_s = take, period_s
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._look_on, name="metrics", daemon=True)

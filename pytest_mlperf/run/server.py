@@ -69,12 +69,12 @@ MIN_READ_SHARE, MIN_WINDOW_READINGS = 0.5, 4
 
 @dataclass(kw_only=True)
 class ServerLog:
-    """Readings of a server during a run.
+    """Hold the readings of a server's metrics during a run.
 
     Attributes:
         readings: Readings in the order of time; empty without a page.
         failures: Errors of failed readings.
-        lack: Reported reason why there are no metrics, else "".
+        lack: Reason to report if there are no metrics, else "".
     """
 
     readings: list[ServerReading] = field(default_factory=list)
@@ -84,7 +84,7 @@ class ServerLog:
 
 @dataclass(frozen=True, kw_only=True)
 class Served(Findings):
-    """Metrics of a server in a run's windows, see `ServerSeen`."""
+    """Hold a server's metrics in a run's windows, see `ServerSeen`."""
 
     server: Mapping[str, float] = field(default_factory=dict)
 
@@ -225,7 +225,7 @@ def _beside_ours(seen: Mapping[str, float], points: Sequence[PointWindow]) -> It
         ]
         if point.open is None and sum(server_requests) > FOREIGN * point.under_way + 1:
             text = (
-                f"the server had {sum(server_requests):.3g} requests in the mean, of which "
+                f"the server had {sum(server_requests):.3g} requests on average, of which "
                 f"{point.under_way:.3g} are of this run: something else uses it"
             )
             yield Sign(key=SignKey.SERVER_SHARED, text=text, point=point.point)

@@ -15,10 +15,10 @@ Piece = tuple[Sequence[int], Sequence[int], Sink]
 
 
 class WorkQueue:
-    """Run a fixed pool of threads that drain the queue before they work.
+    """Run work in a fixed pool of threads, in batches.
 
     LoadGen can crash if a thread that completed samples ends during a run, so the threads live
-    until `close`. Draining joins waiting samples into one batch.
+    until `close`. A free thread joins all waiting samples into one batch.
     """
 
     def __init__(self, work: Work, *, threads: int = 1, max_batch: int | None = None) -> None:
@@ -61,7 +61,7 @@ class WorkQueue:
                 sink.failed(error)
 
     def _drain(self, piece: Piece) -> Piece:
-        """Join the next pieces to `piece` while they fit into a batch and have its sink."""
+        """Join the next queued pieces to `piece` while they fit into a batch and have its sink."""
         ids, indices, sink = list(piece[0]), list(piece[1]), piece[2]
         while self._max_batch is None or len(ids) < self._max_batch:
             try:

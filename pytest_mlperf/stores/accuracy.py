@@ -15,7 +15,7 @@ from pytest_mlperf.stores import atomic
 
 
 class AccuracyPasses:
-    """Folder of accuracy passes by fingerprint; `save` creates it."""
+    """Store accuracy passes in a folder by fingerprint; `save` creates the folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

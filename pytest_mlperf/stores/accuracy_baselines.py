@@ -44,7 +44,7 @@ def pack(scores: Scores, steps: Mapping[str, int], outputs: Sequence[int] | None
         small = bool(np.all((whole >= 0) & (whole < MISSING_VALUES["<u2"])))
         dtype = "<u2" if small else "<i4"
         if not small and bool(np.any(np.abs(whole) > np.iinfo("<i4").max)):
-            raise BaselineError(f"a score of {name} is too large to be kept: {max(there, key=abs)}")
+            raise BaselineError(f"a score of {name} is too large to store: {max(there, key=abs)}")
         arrays[name] = np.full(len(scores[name]), MISSING_VALUES[dtype], dtype=dtype)
         arrays[name][[value is not None for value in scores[name]]] = whole.astype(dtype)
     if outputs is not None:
@@ -75,7 +75,7 @@ def arrays(content: bytes, baseline: AccuracyBaseline, *names: str) -> dict[str,
         raise ValueError(f"holds {min(unknown)!r}, which is not a metric of {baseline.workload}")
     read = {name: archive.read(name) for name in names if name in archive.names}
     if odd := next((name for name, values in read.items() if values.ndim != 1), None):
-        raise ValueError(f"{odd} has {read[odd].ndim} axes, and scores have one")
+        raise ValueError(f"{odd} has {read[odd].ndim} dimensions; scores have one")
     return read
 
 
@@ -113,7 +113,7 @@ def load(path: Path) -> tuple[AccuracyBaseline, dict[str, list[float | None]]] |
 
 
 def load_outputs(path: Path) -> list[int] | None:
-    """Read the output digests of a baseline that `load` accepts; None if it has none."""
+    """Return arrays of an archive by name; raise ValueError for an unexpected or large one."""
     if (both := _load(path)) is None:
         return None
     baseline, file, content = both
@@ -183,7 +183,7 @@ def _put_both(
 
 
 def _scores_among(names: Iterable[str], *, path: Path) -> list[str]:
-    """Return the names of all scores files of a baseline, also of killed writers."""
+    """Return the names of a baseline's scores files, including those of killed writers."""
     name = re.compile(
         rf"{re.escape(path.stem)}(\.[0-9a-f]{{{NAME_HEX_DIGITS}}})?{re.escape(SCORES_SUFFIX)}"
     )
@@ -213,13 +213,13 @@ def _scores_of(path: Path, baseline: AccuracyBaseline) -> tuple[Path, bytes]:
     try:
         content = foreign.read_regular(file, MAX_SCORES_BYTES)
     except foreign.UnfitError as error:
-        defect = f"is {error}, and no file of scores"
+        defect = f"is {error}, not a file of scores"
     except OSError as error:
         defect = f"cannot be read: {error.strerror}"
     else:
         if hashlib.sha256(content).hexdigest() == baseline.scores_sha256:
             return file, content
-        defect = f"holds other scores than {path.name} was written with"
+        defect = f"holds scores other than those that {path.name} was written with"
     raise BaselineError(f"{file}: {defect}; {_cure(path, file)}")
 
 
@@ -227,8 +227,8 @@ def _named(path: Path, baseline: AccuracyBaseline) -> Path:
     digest = baseline.scores_sha256
     if not re.fullmatch(r"[0-9a-f]{64}", digest):  # it becomes part of a path
         raise BaselineError(
-            f"{path}: scores_sha256 is {digest!r}, and no SHA-256. Restore the file (git checkout "
-            f"-- {shlex.quote(str(path))}), or delete it and record anew with "
+            f"{path}: scores_sha256 is {digest!r}, which is not a SHA-256. Restore the file "
+            f"(git checkout -- {shlex.quote(str(path))}), or delete it and record anew with "
             "--mlperf-update=missing"
         )
     return path.with_suffix(f".{digest[:NAME_HEX_DIGITS]}{SCORES_SUFFIX}")
@@ -256,7 +256,7 @@ def _checked(
         raise BaselineError(f"{file}: is damaged: {error}; {_cure(path, file)}") from None
     except MemoryError:
         raise BaselineError(
-            f"{file}: has more scores than there is memory for: {baseline.samples:,} samples"
+            f"{file}: has more scores than fit into memory: {baseline.samples:,} samples"
         ) from None
 
 

@@ -21,7 +21,7 @@ MAX_TOTAL_BYTES = 1 << 35
 
 
 def artefact_fault(ids: Sequence[int], artefacts: Sequence[Mapping[str, bytes]]) -> str:
-    """Return the defect of the artefacts that an engine attaches to samples, or ""."""
+    """Return the defect of artefacts that an engine attaches to samples, as text, or ""."""
     if len(artefacts) != len(ids):
         return f"attach() was given {len(ids)} ids but {len(artefacts)} tables of artefacts"
     for sample, by_name in zip(ids, artefacts, strict=True):

@@ -36,7 +36,7 @@ def write_text(path: Path, text: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class LockedFolder:
-    """Locked folder; files are opened by its descriptors, as paths may be replaced by links.
+    """Hold the descriptors of a locked folder, as its path may be replaced by a link.
 
     Attributes:
         path: Folder of unfinished files, for messages.
@@ -88,7 +88,7 @@ def _replace(path: Path, content: bytes) -> None:
 
 
 def _write(name: str, content: bytes, locked: LockedFolder, *, unnamed: bool) -> bool:
-    """Write a file, then give it its name; return False if unnamed files are not supported."""
+    """Write a file and give it its name; return False if unnamed files are not supported."""
     temporary = _temporary_name()
     try:
         descriptor = _create(temporary, locked.unfinished, 0o666, unnamed=unnamed)
@@ -119,7 +119,7 @@ def _write(name: str, content: bytes, locked: LockedFolder, *, unnamed: bool) ->
 
 
 def _create(name: str, folder: int, mode: int, *, unnamed: bool) -> int:
-    """Create and lock a file; a file without a name (O_TMPFILE) must be linked later."""
+    """Create and lock a file; if `unnamed` (O_TMPFILE), it gets its name later."""
     flags = os.O_RDWR | os.O_CLOEXEC
     if unnamed:
         descriptor = os.open(".", flags | os.O_TMPFILE, mode, dir_fd=folder)
@@ -135,7 +135,7 @@ def lock(descriptor: int, *, shared: bool = False) -> None:
     try:
         import fcntl
     except ImportError:
-        raise OSError(errno.ENOSYS, "this platform has no flock") from None
+        raise OSError(errno.ENOSYS, "this platform has no file locks (flock)") from None
     fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
 
 
@@ -247,13 +247,13 @@ def sync_folder(folder: Path) -> None:
 
 
 class Keeping:
-    """Write files, and collect one line about each for the terminal."""
+    """Write files; collect a line about each for the terminal."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
 
     def keep(self, title: str, write: Callable[[], object], line: str | None = None) -> bool:
-        """Write something and return whether it succeeded; catch and report every error."""
+        """Call `write` and return whether it succeeded; report every error as a line."""
         try:
             write()
         except MlperfError as error:
@@ -275,7 +275,7 @@ def unforeseen(failure: str, error: Exception) -> str:
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """Write a file that the user named; raise MlperfError if it cannot be written."""
+    """Write a file whose path the user gave; raise MlperfError if it cannot be written."""
     try:
         if isinstance(content, str):
             write_text(path, content)
@@ -300,11 +300,11 @@ _IGNORE_ALL = b"*\n"
 
 
 class BusyError(Exception):
-    """Another process held the lock for too long."""
+    """Report that another process held the lock for too long."""
 
 
 class NoLocksError(Exception):
-    """The file system offers no locks."""
+    """Report that the file system has no locks."""
 
 
 LOCK = ".gitignore"
@@ -419,7 +419,7 @@ def _lock(descriptor: int, deadline: float) -> None:
 
 
 def _is_current(descriptor: int, locked: LockedFolder) -> bool:
-    """Return whether the lock file still has this name; write its content if it is empty."""
+    """Return whether an opened lock file still has its name; write its content if empty."""
     try:
         with opened_folder(PLACE, locked.folder) as folder:
             held, there = os.fstat(descriptor), os.stat(LOCK, dir_fd=folder, follow_symlinks=False)
@@ -435,7 +435,7 @@ def _is_current(descriptor: int, locked: LockedFolder) -> bool:
 
 
 def _remove(locked: LockedFolder) -> None:
-    """Remove the folder, the lock file last: until then git ignores the rest."""
+    """Remove the folder of unfinished files, the lock file last: until then git ignores them."""
     with contextlib.suppress(OSError):
         _clear(locked)
         if names_in(locked.unfinished) == [LOCK]:
@@ -444,10 +444,7 @@ def _remove(locked: LockedFolder) -> None:
 
 
 def _clear(locked: LockedFolder) -> None:
-    """Remove unfinished files, which have no writer while the folder is locked.
-
-    Other names are kept: another user may have moved a folder here.
-    """
+    """Remove unfinished files, which have no writer under this lock; keep other names."""
     for name in filter(_TEMPORARY.fullmatch, names_in(locked.unfinished)):
         about = os.stat(name, dir_fd=locked.unfinished, follow_symlinks=False)
         if stat.S_ISDIR(about.st_mode):
@@ -485,7 +482,8 @@ def write_folder(folder: Path, content: Mapping[str, bytes | Path]) -> None:
         raise MlperfError(f"{folder} cannot be written: {error.strerror}") from None
     except (BusyError, NoLocksError):
         raise MlperfError(
-            f"{folder} cannot be written: its folder cannot be locked; name another, {LOCK_HELP}"
+            f"{folder} cannot be written: its folder cannot be locked; name another folder, "
+            f"or mount its file system with locks ({LOCK_HELP})"
         ) from None
 
 

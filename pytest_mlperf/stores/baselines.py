@@ -23,6 +23,6 @@ def path_for(root: Path, case: Case, profile: str) -> Path:
 
 
 def is_place(file: Path) -> bool:
-    """Return whether a path ends like ROOT/ACCELERATOR/PROFILE/WORKLOAD/CASE.json."""
+    """Return whether a path has the form ROOT/ACCELERATOR/PROFILE/WORKLOAD/CASE.json."""
     parts = file.parts
     return len(parts) >= 5 and parts[-3] in get_args(Profile) and file.suffix == ".json"

@@ -11,7 +11,7 @@ from pytest_mlperf.stores import atomic
 
 
 def cache_folder() -> Path:
-    """Return this package's folder in the user's cache; it may not exist."""
+    """Return this package's folder in the user's cache, which may not exist."""
     configured = os.environ.get("XDG_CACHE_HOME", "")
     base = Path(configured) if Path(configured).is_absolute() else Path("~/.cache").expanduser()
     return base / "pytest-mlperf"

@@ -1,4 +1,4 @@
-"""Compute digests of large files, and cache them per user."""
+"""Compute digests of files, and cache those of large files per user."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ LOG_PERIOD_SECONDS = 10.0
 def sha256(files: Sequence[Path]) -> str:
     """Return the hex SHA-256 of the concatenated files.
 
-    Digests of large files are cached by path, device, inode, size and times of each: a fresh
-    process per run would spend minutes. Recently changed files are not cached, as their next change
-    may keep all of these.
+    Digests of large files are cached by path, device, inode, size and times, because each run's
+    process would spend minutes on them. Recently changed files are not cached: their next change
+    may leave all of these as they are.
     """
     HASHED.update(path.resolve() for path in files)
     looks = _looks(files)

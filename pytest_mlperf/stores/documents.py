@@ -36,11 +36,11 @@ _CURES = {
 
 
 class Document(Generic[T]):
-    """Type of a file whose content is a frozen dataclass with a field `schema`.
+    """Read and write files whose content is a frozen dataclass with a field `schema`.
 
     Attributes:
         kind: The dataclass.
-        migrations: Function to the next schema, by older schema.
+        migrations: Functions that convert an older schema to the next one, by older schema.
     """
 
     def __init__(self, kind: type[T], *, schema: int, title: str, anew: str = RECORD) -> None:
@@ -83,7 +83,7 @@ class Document(Generic[T]):
             ) from defect
 
     def read(self, content: bytes, source: str) -> T:
-        """Parse bytes that are not from a file here; `source` is their name in BaselineError."""
+        """Parse a document's bytes, such as from git; `source` names them in BaselineError."""
         try:
             return self._parse(content)
         except ValueError as defect:
@@ -160,7 +160,7 @@ class Document(Generic[T]):
 
     def _migrate(self, raw: Any) -> dict[str, Any]:
         if not isinstance(raw, dict):
-            raise ValueError(f"is no {self._title}: holds {type(raw).__name__}, not an object")
+            raise ValueError(f"is not a {self._title}: holds {type(raw).__name__}, not an object")
         schema = raw.get("schema")
         if not isinstance(schema, int) or isinstance(schema, bool):
             raise ValueError(f"schema is {schema!r}; must be a whole number up to {self._schema}")
@@ -197,4 +197,4 @@ def _not_written(path: Path, error: OSError) -> BaselineError:
 
 
 class _NewerError(ValueError):
-    """The file is valid but written by a newer release."""
+    """Report that a file is valid but written by a newer release."""

@@ -81,7 +81,7 @@ LATENCIES, PERCENTILES = ("ttft", "tpot", "latency"), (50.0, 90.0, 99.0)
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedPoint:
-    """Content of one run folder.
+    """Hold the content of one run folder, which is one point of a curve.
 
     Attributes:
         facts: Version of the client, and configuration that points of a curve must share.
@@ -119,8 +119,8 @@ def read_point(folder: Path) -> RecordedPoint:
     path = file_of(folder, SUMMARY_FILE)
     if path is None:
         raise MlperfError(
-            f"{folder}: cut: it has {CONFIG} and no {SUMMARY_FILE}; the run did not end; "
-            "leave it out"
+            f"{folder}: incomplete: it has {CONFIG} and no {SUMMARY_FILE}, so the run did not "
+            "end; leave it out"
         )
     raw = read_foreign(path, RESULT_TITLE)
     summary = _Block(path, raw, "")
@@ -183,16 +183,16 @@ def read_configuration(folder: Path) -> dict[str, str]:
     text = content_of(path, "configuration of endpoints", MAX_CONFIG_BYTES)
     try:
         if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text)):
-            raise ValueError("aliases, which the client never writes, and which have no end")
+            raise ValueError("YAML aliases, which the client never writes")
         content = yaml.safe_load(text)
         if not isinstance(content, dict):
-            raise MlperfError(f"{path}: no configuration of endpoints: {shown(content)}")
+            raise MlperfError(f"{path}: not a configuration of endpoints: {shown(content)}")
         dataset = _of_speed(content.pop("datasets", None) or [])
         return encodable(dict(sorted(_flat({**content, "dataset": dataset}, ""))))
     except (yaml.YAMLError, *BROKEN_YAML) as error:
         line = " ".join(str(error).split())
         raise MlperfError(
-            f"{path}: no configuration of endpoints: {line[:MAX_VALUE_CHARACTERS]}"
+            f"{path}: not a configuration of endpoints: {line[:MAX_VALUE_CHARACTERS]}"
         ) from None
 
 
@@ -222,7 +222,7 @@ def _of_speed(datasets: Any) -> Any:
 
 
 def _flat(value: Any, name: str) -> Iterator[tuple[str, str]]:
-    """Yield the leaves of a tree by path; a list of plain values is one leaf."""
+    """Yield the leaves of a tree with their key paths; a list of plain values is one leaf."""
     several = isinstance(value, list)
     if isinstance(value, dict):
         for key, item in value.items():
@@ -254,7 +254,7 @@ def _concurrency(folder: Path, config: Mapping[str, str], summary: _Block) -> in
     stated = summary.block("run_config").block("load_pattern").number("target_concurrency")
     if stated is not None and stated != number:
         raise MlperfError(
-            f"{folder}: {CONFIG} says concurrency {number}, {SUMMARY_FILE} {stated:g}: "
+            f"{folder}: {CONFIG} has concurrency {number}, {SUMMARY_FILE} has {stated:g}: "
             "they are of two runs"
         )
     return number
@@ -265,7 +265,7 @@ def _concurrency(folder: Path, config: Mapping[str, str], summary: _Block) -> in
 
 @dataclass(frozen=True)
 class _Block:
-    """JSON object in a result file; `path` and key are for messages."""
+    """Hold a JSON object of a result file; `path` and `where`, its key, are for messages."""
 
     path: Path
     raw: Any
@@ -291,17 +291,17 @@ class _Block:
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise self.wrong(key, f"must be a number, not {shown(value)}")
         if not abs(value) <= MAX_RATE:
-            raise self.wrong(key, f"is {value!r}, which nothing measured is")
+            raise self.wrong(key, f"is {value!r}, which cannot be measured")
         return float(value)
 
     def count(self, key: str) -> int:
         value = self.number(key)
         if value is None:
             raise self.wrong(
-                key, f"is missing: no {RESULT_TITLE}, or of a release that is not known here"
+                key, f"is missing: this is not a {RESULT_TITLE}, or of an unknown release"
             )
         if not 0 <= value <= MAX_COUNT or value != int(value):
-            raise self.wrong(key, f"is {value!r}, which is no count")
+            raise self.wrong(key, f"is {value!r}, which is not a count")
         return int(value)
 
     def seconds(self, key: str) -> float:
@@ -312,7 +312,7 @@ class _Block:
             )
         value = self.number(key) or 0.0
         if not 0 <= value < 1e18:
-            raise self.wrong(key, f"is {value!r}, which is no time in nanoseconds")
+            raise self.wrong(key, f"is {value!r}, which is not a time in nanoseconds")
         return value / 1e9
 
     def percentile(self, percent: float) -> float | None:
@@ -333,7 +333,7 @@ def _distribution(summary: _Block, key: str, unit: str) -> _Block:
     block = summary.block(key)
     stated = block.raw.get("unit", block.raw.get("units", unit))
     if stated != unit:
-        raise block.wrong("unit", f"is {shown(stated)}, which is not known here: {unit} is")
+        raise block.wrong("unit", f"is {shown(stated)}; only {unit} is supported")
     return block
 
 
@@ -380,8 +380,8 @@ def _require_agreement(summary: _Block, key: str, amount: float | None, duration
     if not math.isclose(stated, amount / duration_s, rel_tol=RATE_SLACK_SHARE):
         raise summary.wrong(
             key,
-            f"is {stated:.6g}, and {amount:,.0f} in {duration_s:.6g} s are "
-            f"{amount / duration_s:.6g}: another unit, or a file that was changed",
+            f"is {stated:.6g}, but {amount:,.0f} in {duration_s:.6g} s are "
+            f"{amount / duration_s:.6g}: the unit differs, or the file was changed",
         )
 
 
@@ -393,7 +393,9 @@ def _failures(summary: _Block, config: Mapping[str, str], concurrency: int) -> I
     """
     state = summary.raw.get("state")
     if state != "complete" or summary.raw.get("complete") is not True:
-        text = f"the run was not complete (state {shown(state)}): its figures are of a part of it"
+        text = (
+            f"the run was not complete (state {shown(state)}): its figures cover only a part of it"
+        )
         yield Reason(key=Key.NOT_COMPLETE, text=text)
     issued, completed = summary.count("n_samples_issued"), summary.count("n_samples_completed")
     configured = _float(config.get("settings.runtime.n_samples_to_issue", ""))
@@ -429,9 +431,9 @@ def _doubts(
     under_way = requests * latency / 1e9 / duration_s
     if abs(under_way / concurrency - 1) > CONCURRENCY_SLACK_SHARE:
         text = (
-            f"{under_way:.3g} of {concurrency:,} requests were under way in the mean by their rate "
-            "and mean latency: the run is too short for its beginning and end, or client or "
-            "server held requests back"
+            f"{under_way:.3g} of {concurrency:,} requests were in flight on average by their "
+            "rate and mean latency: the run is too short for its beginning and end, or "
+            "client or server held requests back"
         )
         yield Reason(key=Key.CONCURRENCY_NOT_HELD, text=text)
 
@@ -441,7 +443,7 @@ def _doubts(
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedEvents:
-    """Times of a run folder's performance phase, nanoseconds of a monotonic clock.
+    """Hold the times of a run's performance phase [ns], by a monotonic clock.
 
     Attributes:
         completed_ns: End of each request.
@@ -468,7 +470,7 @@ def read_events(folder: Path) -> RecordedEvents:
     begin_ns, end_ns = edges.get(START_EVENT, 0), edges.get(END_EVENT, 0)
     if not 0 < begin_ns < end_ns:
         raise MlperfError(
-            f"{folder / EVENTS_FILE}: cut: it has not both {START_EVENT} and {END_EVENT}"
+            f"{folder / EVENTS_FILE}: incomplete: it lacks {START_EVENT} or {END_EVENT}"
         )
     inside = tuple(at_ns for at_ns in completed if begin_ns <= at_ns <= end_ns)
     return RecordedEvents(
@@ -488,29 +490,29 @@ def events_of(folder: Path, *kinds: bytes) -> Iterator[dict[str, Any]]:
                 continue
             event = parse_json(line)
             if not isinstance(event, dict):
-                raise ValueError("an event is no object")
+                raise ValueError("an event is not an object")
             yield event
     except OSError as error:
         raise MlperfError(f"{path}: cannot be read: {error.strerror}") from None
     except ValueError as error:
-        raise MlperfError(f"{path}: cut, or no events of endpoints: {error}") from None
+        raise MlperfError(f"{path}: incomplete, or not events of endpoints: {error}") from None
 
 
 # --- accuracy_results.json -----------------------------------------------------------------
 
 
 def _unpaired(folder: Path) -> str:
-    """Return a note why the client's scores are not judged, and which engine judges them."""
+    """Return a note why the client's scores are not judged, and which engine can judge them."""
     missing = " and ".join(
         name for name in (EVENTS_FILE, SAMPLES_FILE) if not (folder / name).exists()
     )
     if missing:
-        return f"not judged: without {missing} no answer belongs to a sample"
-    return "not judged here: engine recorded scores its answers sample by sample"
+        return f"not judged: without {missing} answers cannot be matched to samples"
+    return "not judged here: engine recorded scores the answers sample by sample"
 
 
 def _accuracy(path: Path, unpaired: str) -> tuple[tuple[Reason, ...], tuple[str, ...]]:
-    """Return why the answers of a run may not be trusted, and notes with their scores."""
+    """Return why the answers of a run are not reliable, and notes with their scores."""
     entries = _Block(path, read_foreign(path, RESULT_TITLE), "").raw.get("accuracy_scores")
     if not isinstance(entries, list):
         raise MlperfError(f"{path}: accuracy_scores must be a list, not {shown(entries)}")

@@ -27,7 +27,7 @@ PROMPT_DATA, ANSWER_DATA = "PromptData", "TextModelOutput"
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedAnswer:
-    """Recorded answer to one sample.
+    """Hold the recorded answer to one sample.
 
     Attributes:
         prompt: Text or token ids; None if neither is recorded.
@@ -43,14 +43,14 @@ class RecordedAnswer:
 
     @property
     def artefacts(self) -> dict[str, bytes]:
-        """Both texts in UTF-8, by name."""
+        """Answer and reasoning in UTF-8, by name."""
         texts = {"text": self.text, "reasoning": self.reasoning}
         return {name: text.encode("utf-8", "replace") for name, text in texts.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedAnswers:
-    """Answers of an accuracy run.
+    """Hold the recorded answers of an accuracy run.
 
     Attributes:
         by_sample: Answers by index in the data set; the first one of repeated requests.
@@ -63,7 +63,7 @@ class RecordedAnswers:
 
 
 def read_answers(folder: Path, dataset: str | None) -> RecordedAnswers:
-    """Read all answers to a data set, None for the only one; raise MlperfError for defects."""
+    """Read all answers to a data set, or to the only one if None; raise MlperfError for defects."""
     for name in (SAMPLES_FILE, EVENTS_FILE):
         if not (folder / name).exists():
             raise MlperfError(
@@ -112,7 +112,7 @@ def _samples(folder: Path, dataset: str | None) -> tuple[str, dict[str, int]]:
         raise MlperfError(f"{path}: has no samples of {shown(chosen)}")
     for request, sample in samples.items():
         if type(sample) is not int or sample < 0:
-            raise MlperfError(f"{path}: {shown(chosen)}.{request} is no sample: {shown(sample)}")
+            raise MlperfError(f"{path}: {shown(chosen)}.{request} is not a sample: {shown(sample)}")
     return chosen, samples
 
 

@@ -27,14 +27,14 @@ if TYPE_CHECKING:  # workers in other environments read logs without pydantic
 
 
 def first_defect(raw: Any, error: ValidationError, title: str) -> str:
-    """Return "records[0].runs[2].samples: must be a valid integer, not '3'"."""
+    """Return a document's first defect: "records[0].samples: must be a valid integer, not '3'"."""
     defects = error.errors(include_url=False, include_input=False)
     path, value = _resolve(raw, defects[0]["loc"][1:])
     match defects[0]["type"]:
         case "missing":
             text = "is missing"
         case "unexpected_keyword_argument":
-            text = f"is no key of the {title}"
+            text = f"is not a key of the {title}"
         case "value_error":
             text = str(defects[0]["ctx"]["error"])
         case "greater_than_equal":
@@ -90,7 +90,7 @@ READ_BYTES = 2**20  # per read: `max_bytes` would allocate its whole size at onc
 
 
 class UnfitError(ValueError):
-    """The file cannot be read safely; the text names its kind: "a pipe"."""
+    """Report that a file cannot be read safely; the text is the file's kind: "a pipe"."""
 
 
 _KINDS = {
@@ -153,7 +153,7 @@ class Shape(Generic[Document]):
     def __init__(
         self, kind: type[Document], *, extra: Literal["forbid", "ignore"] = "ignore"
     ) -> None:
-        """Defer building the validator: it takes longer than collecting a suite."""
+        """Store the type; the validator is built on first use, because building it is slow."""
         self._kind, self._extra = kind, extra
 
     @cached_property
@@ -187,7 +187,7 @@ class Shape(Generic[Document]):
 
 
 def _failing_fast(schema: Any) -> Any:
-    """Return a schema in which lists stop at their first defect, to bound memory."""
+    """Return a schema whose lists stop at the first defect, to bound the memory for errors."""
     if isinstance(schema, list):
         return [_failing_fast(one) for one in schema]
     if not isinstance(schema, dict):
@@ -201,7 +201,9 @@ def content_of(path: Path, title: str, max_bytes: int | None = None) -> bytes:
     try:
         return read_regular(path, max_bytes or MAX_FILE_BYTES)
     except UnfitError as error:
-        raise MlperfError(f"{path}: {error}, which no {title} is; is it the right file?") from None
+        raise MlperfError(
+            f"{path}: {error}, so it cannot be a {title}; is it the right file?"
+        ) from None
     except OSError as error:
         raise MlperfError(f"{path}: cannot be read: {error.strerror}") from None
 
@@ -217,13 +219,13 @@ def json_of(path: Path | str, title: str, content: bytes, *, repeated_keys: bool
 
 
 def unreadable(content: bytes) -> str:
-    """Return why `read_foreign` would reject these bytes, or ""; check before writing."""
+    """Return why `read_foreign` would reject content that is about to be written, or ""."""
     if len(content) > MAX_FILE_BYTES:
-        return f"{len(content):,} bytes, and {size_in_words(MAX_FILE_BYTES)} can be read at most"
+        return f"{len(content):,} bytes; at most {size_in_words(MAX_FILE_BYTES)} can be read"
     try:
         require_bounded(content, MAX_FILE_VALUES)
     except ValueError as error:
-        return f"{error}, which are not read back"
+        return f"{error}, which cannot be read back"
     return ""
 
 
@@ -250,7 +252,7 @@ def members_of(archive: zipfile.ZipFile, max_bytes: int) -> dict[str, zipfile.Zi
     members = archive.infolist()
     for member in members:
         if member.compress_type not in _COMPRESSIONS:
-            raise ValueError(f"{member.filename!r} is compressed in a way that is not read")
+            raise ValueError(f"{member.filename!r} is compressed by an unsupported method")
         if member.file_size > max_bytes:
             name, size = member.filename.removesuffix(".npy"), member.file_size
             raise ValueError(f"{name} unpacks to {size:,} bytes (at most {max_bytes:,})")
@@ -265,7 +267,7 @@ BROKEN_ARCHIVES = (
 
 
 class NumpyArchive:
-    """Arrays of an .npz archive, none of which unpacks to more than `max_bytes`."""
+    """Read arrays of an .npz archive; reject those that unpack to more than `max_bytes`."""
 
     def __init__(self, content: bytes, *, max_bytes: int) -> None:
         """Check the archive; raise one of `BROKEN_ARCHIVES` if it is damaged."""
@@ -304,7 +306,7 @@ def _array(name: str, content: bytes) -> Any:
     np = numpy()
     npy, file = np.lib.format, io.BytesIO(content)
     if npy.read_magic(file) != (1, 0):
-        raise ValueError(f"{name} is in a format that is not read")
+        raise ValueError(f"{name} has an unsupported format")
     shape, by_columns, dtype = npy.read_array_header_1_0(file)
     if dtype.hasobject:
         raise ValueError(f"Object arrays cannot be loaded: {name}")

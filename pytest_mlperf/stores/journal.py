@@ -1,4 +1,4 @@
-"""Write the journal of a session: its results so far, so that another session can resume.
+"""Write a session's results to a journal, from which another session can resume.
 
 It has one JSON line for the session's settings, then one per result. It is locked while its session
 runs, and removed when that completes.
@@ -30,7 +30,7 @@ JOURNAL_FILE = "journal.jsonl"
 
 @dataclass(frozen=True, kw_only=True)
 class Begun:
-    """First line of a journal.
+    """Hold the first line of a journal.
 
     Attributes:
         run: Id of the session.
@@ -50,10 +50,10 @@ _WRITTEN = {Begun: TypeAdapter(Begun), CaseResult: TypeAdapter(CaseResult)}
 
 
 class Journal:
-    """Journal that this process writes; locked until it is closed."""
+    """Write a session's journal, which is locked until it is closed."""
 
     def __init__(self, folder: Path, begun: Begun, results: Iterable[CaseResult] = ()) -> None:
-        """Create a session's journal; `results` are taken over from a resumed session."""
+        """Create a session's journal; `results` are those of the session that it resumes."""
         self.path = folder / JOURNAL_FILE
         atomic.write_text(self.path, _line(begun) + "".join(map(_line, results)))
         self._file: IO[bytes] = self.path.open("ab")
@@ -99,13 +99,13 @@ def read(folder: Path) -> tuple[Begun, dict[str, CaseResult]]:
     except OSError as error:
         raise MlperfError(f"{path}: cannot be read: {error.strerror}") from None
     except ValueError:
-        raise MlperfError(f"{path}: damaged, or of another release") from None
+        raise MlperfError(f"{path}: damaged, or written by another release") from None
     return begun, {result.test: result for result in results}
 
 
 @contextlib.contextmanager
 def left(folder: Path) -> Iterator[Path]:
-    """Lock an interrupted session's journal; raise MlperfError if the session still runs."""
+    """Lock the journal of an interrupted session; raise MlperfError if that session still runs."""
     path = folder / JOURNAL_FILE
     try:
         file = path.open("ab")

@@ -55,9 +55,9 @@ ENERGY_PLACES: Places = {
 
 
 def moved(content: Any, places: Places) -> Any:
-    """Return an object with its keys at their new places, anything else unchanged.
+    """Move the keys of a JSON object to new places; return any other value unchanged.
 
-    Defects of an untrusted file are kept: the check of its shape reports them.
+    Invalid content stays as it is; the later check of the file reports it.
     """
     if not isinstance(content, dict):
         return content

@@ -28,7 +28,7 @@ _SHAPE, _CASE = foreign.Shape(Results), foreign.Shape(CaseResult)
 
 @cache
 def _results() -> TypeAdapter[Results]:
-    """Build the adapter when it is first needed: it takes longer than collecting a suite."""
+    """Return pydantic's adapter for `Results`; build it on first use, because that is slow."""
     return TypeAdapter(Results)
 
 
@@ -40,7 +40,7 @@ def _verdict() -> TypeAdapter[Verdict]:
 def write_results(path: Path, results: Results, *, readable: bool = True) -> str:
     """Write a results file atomically; return "", or why it is too large to be read.
 
-    With `readable`, raise MlperfError instead and write nothing.
+    If `readable` is set, such a file is not written, and MlperfError is raised.
     """
     text = as_text(results)
     reason = foreign.unreadable(text.encode("utf-8", "backslashreplace"))
@@ -76,7 +76,7 @@ CURE = "use the results.json that pytest wrote, or measure again: pytest suites"
 
 
 def from_bytes(source: str, content: bytes, title: str = TITLE, cure: str = CURE) -> Results:
-    """Parse the result of `as_bytes`; raise MlperfError for any other bytes."""
+    """Parse the output of `as_bytes`; raise MlperfError if it is not valid."""
     return _checked(source, foreign.json_of(source, title, content), title, cure)
 
 
@@ -91,7 +91,7 @@ def _digest(content: Mapping[str, Any]) -> str:
 
 
 def read_results(path: Path, content: bytes | None = None) -> Results:
-    """Read and check results (old ones lack a digest); raise MlperfError if they are unfit."""
+    """Read and check a results file; raise MlperfError if it is damaged or not valid."""
     raw = foreign.json_of(
         path, TITLE, foreign.content_of(path, TITLE) if content is None else content
     )
@@ -159,7 +159,7 @@ MANIFEST_KIND = "pytest-mlperf plan"
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedTest:
-    """Test that must report, by node id; `pairs` is the number of its jointly judged metrics."""
+    """Identify a planned test; `pairs` is the number of its jointly judged metrics."""
 
     test: str
     kind: Kind
@@ -170,7 +170,7 @@ class PlannedTest:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """Plan of the tests that must report, in the order of the suites.
+    """List the tests that must report results, in the order of the suites.
 
     Attributes:
         jobs: Minutes after which a job counts as hung, by accelerator and suite file.

@@ -1,4 +1,4 @@
-"""The results of earlier sessions in a runs folder."""
+"""Read the results of earlier sessions from a runs folder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_SESSIONS = 50
 
 @dataclass
 class Sessions:
-    """The sessions of a runs folder, newest first; read one at a time, each once.
+    """Iterate over the sessions of a runs folder, newest first, reading one at a time.
 
     `unreadable` has one sentence per results file that could not be read.
     """
@@ -34,7 +34,7 @@ class Sessions:
 
     @property
     def files(self) -> list[Path]:
-        """Results files of all sessions, newest first, as their names begin with the time."""
+        """Results files of all sessions, newest first; a session's name begins with its time."""
         return sorted((self.folder / "runs").glob("*/results.json"), reverse=True)
 
     @property

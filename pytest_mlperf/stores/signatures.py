@@ -43,7 +43,7 @@ def sign(path: Path, key: Path) -> Path:
 
 
 def verified(path: Path, content: bytes, allowed: Path) -> str:
-    """Return which allowed signer signed a file; raise MlperfError if none did.
+    """Return the allowed signer who signed a file; raise MlperfError if none did.
 
     `content` is the content of the file, which is not read again.
     """
@@ -59,9 +59,7 @@ def verified(path: Path, content: bytes, allowed: Path) -> str:
         listed = _keygen(["-Y", "find-principals", *by], b"")
         names = listed.stdout.decode("utf-8", "replace").splitlines()
         if listed.returncode or not names:
-            raise MlperfError(
-                f"{path}: signed by nobody whom {allowed} allows: {_complaint(listed)}"
-            )
+            raise MlperfError(f"{path}: its signer is not in {allowed}: {_complaint(listed)}")
         for name in names:
             checked = _keygen(["-Y", "verify", *by, "-I", name, "-n", NAMESPACE], content)
             if checked.returncode == 0:

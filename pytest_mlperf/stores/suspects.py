@@ -32,11 +32,11 @@ _DOCUMENT = TypeAdapter(_Document)
 
 @dataclass(frozen=True, kw_only=True)
 class Remembered:
-    """Suspects of earlier sessions.
+    """Hold the suspects of earlier sessions.
 
     Attributes:
         is_any: Whether a file of suspects or results was read.
-        tests: Tests that they ran, if a results file lists them.
+        tests: Tests of these sessions, if a results file lists them.
         defect: Why something could not be read, or "".
     """
 
@@ -49,7 +49,7 @@ class Remembered:
 def load(path: Path) -> Remembered:
     """Return the content of a file of suspects or results, or of every *.json of a folder.
 
-    A missing file is that of a first session; a damaged one sets `defect` only.
+    A missing file has no suspects, as before a first session; a damaged one sets `defect` only.
     """
     try:
         files = [path] if path.exists() else []
@@ -68,7 +68,7 @@ def load(path: Path) -> Remembered:
 
 
 def update(path: Path, change: Callable[[tuple[Suspect, ...]], Iterable[Suspect]]) -> None:
-    """Replace a file's suspects by `change(suspects)`, which may be empty; lock the folder."""
+    """Replace a file's suspects by `change(suspects)` under the folder's lock."""
     try:
         try:
             with alone_in(path.parent, timeout_s=LOCK_TIMEOUT_SECONDS) as locked:

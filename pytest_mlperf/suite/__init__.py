@@ -1,1 +1,1 @@
-"""Suite files: their format, how they are read, and the cases that they define."""
+"""Define the format of suite files, read them, and plan the cases in them."""

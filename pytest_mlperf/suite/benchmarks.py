@@ -23,7 +23,7 @@ MAX_NAME_CHARACTERS = 80
 
 @dataclass(frozen=True)
 class NoSuite:
-    """Stand-in for `Suite` in the case of a benchmark, which belongs to no suite."""
+    """Stand in for `Suite` in the case of a benchmark, which belongs to no suite."""
 
     round: str = "none"
     profile: Profile = "quick"
@@ -36,7 +36,7 @@ class NoSuite:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PlannedBenchmark:
-    """A pytest-benchmark test, judged as a case; attributes are those of `Planned`."""
+    """Hold a pytest-benchmark test that is judged as a case; see `Planned` for attributes."""
 
     job: BenchmarkTest
     path: Path

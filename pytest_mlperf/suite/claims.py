@@ -77,7 +77,7 @@ def claim_defects(suite: Suite) -> Iterator[Defect]:
 
 
 def _defects(suite: Suite, entry: PairEntry) -> Iterator[Defect]:
-    """Yield the defects of one claim; key paths are relative to its table."""
+    """Yield the defects of one claim; key paths are relative to its table in the suite."""
     scenario = scenario_of(suite, entry)
     scenarios = [each.name for each in suite.scenarios]
     if scenario not in scenarios:

@@ -1,4 +1,4 @@
-"""Find the other Python of an engine: another environment, or a container."""
+"""Find the other Python of an engine, in another environment or a container."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ def _wheel(planned: Planned, key: KeyPath, text: str) -> str:
     if path.is_file():
         return str(path)
     raise UnavailableError(
-        f"{planned.place(key)}: {_key_text(key)}, {text}, is no file here (looked at {path}); "
-        "build it, or name a version: name==version"
+        f"{planned.place(key)}: {_key_text(key)}, {text}, is not a file here (looked at "
+        f"{path}); build it, or name a version: name==version"
     )
 
 
@@ -78,7 +78,7 @@ def _expanded(planned: Planned, key: KeyPath, value: Any) -> Any:
 
 
 def _program(planned: Planned, key: KeyPath, text: str, expanded: str, folder: Path) -> str:
-    """Return a program's path; links stay, because their target has another environment."""
+    """Return a program's absolute path; keep links, as their target has another environment."""
     is_path = "/" in expanded
     typed = Path(expanded).expanduser()
     program = folder / typed if is_path else Path(shutil.which(typed) or typed)
@@ -91,8 +91,8 @@ def _program(planned: Planned, key: KeyPath, text: str, expanded: str, folder: P
     elif (path / "bin/python").exists():
         advice = f"did you mean {text}/bin/python?"
     raise UnavailableError(
-        f"{planned.place(key)}: {_key_text(key)}, {text}, is no program here (looked at {path}); "
-        f"{advice}"
+        f"{planned.place(key)}: {_key_text(key)}, {text}, is not a program here (looked at "
+        f"{path}); {advice}"
     )
 
 

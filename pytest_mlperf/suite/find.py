@@ -1,4 +1,4 @@
-"""`find` of a scenario: a search for the highest load within latency limits."""
+"""Define the table `find` of a scenario: a search for the highest load within limits."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class FindEntry(BaseModel):
 
     @property
     def in_words(self) -> str:
-        """The conditions as results show them."""
+        """Conditions of the search, as results show them."""
         return " and ".join(one.in_words for one in self.subject_to)
 
     def start_on(self, accelerator: str) -> float | None:
@@ -139,12 +139,12 @@ def find_defects(scenario: Any, limits: Mapping[str, float], *, tokens: bool) ->
     for condition in find.subject_to:
         base, _, percentile = condition.metric.rpartition("_p")
         if base != "latency" and not tokens:
-            yield where, f"{condition.metric} is measured of language models only (tokens = true)"
+            yield where, f"{condition.metric} is measured only for language models (tokens = true)"
         bound = limits.get(f"{base}_p99")
         if bound is not None and int(percentile) <= 99 and condition.below > bound:
             yield (
                 where,
-                f"{condition.in_words} never decides: LoadGen's own limit is {base}_p99 "
+                f"{condition.in_words} can never decide: LoadGen's own limit is {base}_p99 "
                 f"{quantity(condition.metric, bound)}; write a shorter one, or raise {base}_limit",
             )
 

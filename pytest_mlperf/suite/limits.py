@@ -1,4 +1,4 @@
-"""Limits of a suite: the smallest change that matters by metric, and wrong limits."""
+"""Define a suite's limits (smallest relevant change by metric), and check them."""
 
 from __future__ import annotations
 
@@ -130,15 +130,18 @@ def limit_defects(
 def _gated_nowhere(
     limits: Mapping[str, Any], scenarios: Sequence[ScenarioEntry], judged: Collection[str]
 ) -> Iterator[Defect]:
-    """Yield suite limits that no scenario gates but could, or whose point no scenario has."""
+    """Yield limits of the suite that no scenario gates although it could, or at no known point."""
     held = {*judged, *EFFICIENCY, *SERVER_METRICS}
     for name in (one for one in limits if one in METRICS and one not in held):
         if any(name in gateable(scenario) for scenario in scenarios):
             key = f'"{name}"' if point_of(name) else name
-            advice = f"write limits = {{ {key} = … }} in a scenario that is to gate it"
+            advice = f"write limits = {{ {key} = … }} in the scenario that should gate it"
             yield ("limits", name), f"no scenario gates this by itself; {advice}"
         elif point_of(name):
-            yield ("limits", name), "no scenario has this point, or measures this at its points"
+            yield (
+                ("limits", name),
+                "no scenario has this point, or measures this metric at its points",
+            )
 
 
 def _table_defects(

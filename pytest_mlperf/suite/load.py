@@ -76,7 +76,7 @@ def lines_of_tables(text: str, name: str) -> list[int]:
 
 @lru_cache(maxsize=2)
 def _places(text: str) -> dict[KeyPath, int]:
-    """Return the line of every key path at the beginning of a statement."""
+    """Return the line on which each key path of a TOML text begins."""
     places: dict[KeyPath, int] = {}
     table: KeyPath = ()
     last: dict[KeyPath, int] = {}
@@ -114,7 +114,7 @@ def _statements(text: str) -> Iterator[tuple[int, str]]:
 
 @lru_cache(maxsize=256)  # a suite repeats its keys
 def _keys(source: str) -> tuple[str, ...]:
-    """Return ("a", "b c") for `a."b c"`; () if it is not a key."""
+    """Return the keys of a dotted key: ("a", "b c") for `a."b c"`; () if it is not one."""
     try:
         value: Any = parse_toml(f"{source.strip()} = 0")
     except ValueError:

@@ -1,4 +1,4 @@
-"""Content of a suite file. The published JSON Schema is generated from these types."""
+"""Define the content of a suite file; its published JSON Schema is generated from this."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ EXAMPLES = {"latency_limit": "15ms", "ttft_limit": "2s", "tpot_limit": "200ms"}
 
 
 class Inconsistent(ValueError):
-    """Values that contradict each other; `defects` has their key paths, which pydantic lacks."""
+    """Report values that contradict each other; `defects` has their key paths."""
 
     def __init__(self, defects: list[values.Defect]) -> None:
         super().__init__("; ".join(message for _, message in defects))
@@ -155,7 +155,7 @@ class Suite(Table):
 
     @property
     def scoring_gap(self) -> str:
-        """Message if nothing scores MLPerf's workload or a language model, else ""."""
+        """Message if a workload of MLPerf or a language model has no scorer, else ""."""
         rules = self.rules
         if self.workload.scorer or (rules.scorer if rules else not self.tokens):
             return ""
@@ -163,13 +163,13 @@ class Suite(Table):
         scorer = 'a scorer: scorer = { use = "rouge" }, with references in the data set'
         if rules:
             gates = f", which MLPerf gates by {', '.join(rules.metrics)}" if rules.metrics else ""
-            unscored = f"nothing here scores {rules.name} of {self.round}{gates}"
+            unscored = f"there is no scorer for {rules.name} of {self.round}{gates}"
             scorer = 'a scorer of your own: scorer = { use = "package.module:name" }'
         return f"performance only: {unscored}; a wrong model would pass; {scorer}"
 
     @property
     def scorer_gap(self) -> str:
-        """Message if the scorer is not the round's: MLPerf's gate is then undecided. Else "".
+        """Message if the scorer is not the round's, which leaves MLPerf's gate undecided; else "".
 
         The user's own code may replace the round's scorer.
         """
@@ -179,22 +179,22 @@ class Suite(Table):
         use = registry.name_of("scorers", source.use)
         if rules.scorer and (use == rules.scorer or use not in registry.registered("scorers")):
             return ""
-        round_scorer = f"by {rules.scorer}" if rules.scorer else "with what is not here"
+        round_scorer = f"by {rules.scorer}" if rules.scorer else "by a scorer that is not included"
         return (
-            f"not the round's scorer: {rules.name} of {self.round} is scored {round_scorer}, and "
+            f"not the round's scorer: {rules.name} of {self.round} is scored {round_scorer}, "
             f"here by {use}; MLPerf's gate on {', '.join(rules.metrics)} is not decided"
         )
 
     @property
     def unofficial(self) -> str:
-        """Reason why MLPerf's workload has no official result, or ""."""
+        """Reason why results of MLPerf's workload with this suite are unofficial, or ""."""
         if self.rules and (gap := self.scoring_gap or self.scorer_gap):
             return NEEDS_ACCURACY + gap
         return self.harness_gap and NEEDS_HARNESS + self.harness_gap
 
     @property
     def gaps(self) -> tuple[str, ...]:
-        """Messages how this suite differs from its MLPerf round, for every result."""
+        """Messages on how this suite deviates from its MLPerf round, for every result."""
         return tuple(filter(None, (self.harness_gap, self.scoring_gap, self.scorer_gap)))
 
     @property
@@ -205,7 +205,7 @@ class Suite(Table):
             return ""
         harnesses = " or ".join(rules.harnesses)
         return (
-            f"not the round's harness: {rules.name} of {self.round} is run by {harnesses}, and "
+            f"not the round's harness: {rules.name} of {self.round} is run by {harnesses}, "
             "here by LoadGen; its results are not results of the round"
         )
 
@@ -233,7 +233,7 @@ class Suite(Table):
 
     @property
     def data_gap(self) -> tuple[values.KeyPath, str] | None:
-        """Key and message of a data set of MLPerf that the suite lacks, or None.
+        """Key and message if the suite lacks one of MLPerf's data sets, or None.
 
         A quick suite that uses a part of one data set does not need others.
         """
@@ -341,7 +341,7 @@ def _workload(suite: Suite) -> Iterator[values.Defect]:
     if twin is not None and twin not in workloads:
         yield (
             ("workload", "twin_of"),
-            f"{twin!r} is no workload of {suite.round}{nearest(twin, workloads)}",
+            f"{twin!r} is not a workload of {suite.round}{nearest(twin, workloads)}",
         )
     if twin is not None and workload.name in workloads:
         yield (
@@ -363,7 +363,7 @@ def _workload(suite: Suite) -> Iterator[values.Defect]:
             'nothing scores this workload: add scorer = { use = "top1" }, or twin_of = "..."',
         )
     if suite.is_mlperf and workload.tokens not in {None, suite.rules and suite.rules.tokens}:
-        yield ("workload", "tokens"), f"{workload.name} has MLPerf's own rules; leave tokens out"
+        yield ("workload", "tokens"), f"{workload.name} has MLPerf's own rules; remove tokens"
     if workload.target > 1:
         yield ("workload", "target"), "must be at most 100 % of the reference"
 
@@ -375,14 +375,14 @@ def _data(suite: Suite) -> Iterator[values.Defect]:
     for key, test in (("compliance_dataset", "TEST07"), ("timed_tokens", "TEST09")):
         is_read = rules is not None and test in rules.compliance
         if getattr(suite.workload, key) is not None and not is_read:
-            reason = f"only {test} reads it, which {suite.round} does not ask of this workload"
+            reason = f"only {test} uses it, which {suite.round} does not require for this workload"
             yield (*WORKLOAD, key), f"{reason}: remove it"
     if not (suite.workload.scorer or (rules and rules.scorer)):
         tables = [(WORKLOAD, suite.workload.accuracy_dataset)]
         tables += [(("scenarios", i), s.accuracy_dataset) for i, s in enumerate(suite.scenarios)]
         for where, source in tables:
             if source:
-                yield (*where, "accuracy_dataset"), "nothing scores it: give [workload] a scorer"
+                yield (*where, "accuracy_dataset"), "nothing scores it: add a scorer to [workload]"
 
 
 def _scenarios(suite: Suite) -> Iterator[values.Defect]:
@@ -458,7 +458,10 @@ def _loop(scenario: ScenarioEntry, index: int) -> Iterator[values.Defect]:
         if getattr(scenario, name) is not None:
             yield (*where, name), f"{scenario.name} has no rate and no limits; it has points"
     if (scenario.max_failed or 0.0) > MAX_FAILED_SHARE:
-        yield (*where, "max_failed"), f"at most {MAX_FAILED_SHARE:.0%}: more is no service"
+        yield (
+            (*where, "max_failed"),
+            f"at most {MAX_FAILED_SHARE:.0%}: with more failures nothing useful is measured",
+        )
     if (scenario.arrivals == "gamma") != (scenario.burstiness is not None):
         yield (
             (*where, "arrivals" if scenario.arrivals == "gamma" else "burstiness"),
@@ -537,7 +540,7 @@ def _physics(suite: Suite) -> Iterator[values.Defect]:
     if workload.work is None:
         return
     if find_work(workload.name):
-        yield ("workload", "work"), f"{workload.name} has MLPerf's own count; leave work out"
+        yield ("workload", "work"), f"{workload.name} has MLPerf's own count; remove work"
     try:
         parse_work(workload.work)
     except ValueError as error:
@@ -556,6 +559,7 @@ def _engines(suite: Suite) -> Iterator[values.Defect]:
                 f'{", ".join(entry.techniques)}: write division = "open" at the top of the suite',
             )
         yield from _power_limits(entry, index)
+        yield from _server(entry, index)
         for copy, accelerator in ((o, name) for o in entry.at_limits for name in o.accelerators):
             # As in test ids: different splits into name and precision can be the same id.
             key = f"{copy.label}-{copy.precision}-{accelerator}"
@@ -572,6 +576,15 @@ def _engines(suite: Suite) -> Iterator[values.Defect]:
             if name not in entry.accelerators:
                 message = f"this entry does not run on {name!r}; it runs on "
                 yield (*where, "on", name), message + ", ".join(entry.accelerators)
+
+
+def _server(entry: EngineEntry, index: int) -> Iterator[values.Defect]:
+    where, accelerators = ("engines", index, "server"), entry.accelerators
+    if entry.server and not all(entry.options_on(name).get("url") for name in accelerators):
+        yield where, "only an entry with the option url measures a server elsewhere"
+    elif entry.server and entry.server.accelerator not in {None, *accelerators}:
+        message = f"accelerators says {', '.join(accelerators)}: write one of the two"
+        yield (*where, "accelerator"), message
 
 
 def _power_limits(entry: EngineEntry, index: int) -> Iterator[values.Defect]:

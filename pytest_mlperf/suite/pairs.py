@@ -18,9 +18,9 @@ from pytest_mlperf.suite.tables import PairEntry
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PlannedPair:
-    """A claim about two cases; collection and reports use it like a `Planned`.
+    """Hold a claim about two cases; collection and reports use it like a `Planned`.
 
-    Compared by identity, because pytest hashes every parameter to order tests.
+    Objects are compared by identity, because pytest hashes every parameter to order tests.
 
     Attributes:
         case: Case of the pair; engine, precision and accelerator are "a-vs-b" if sides differ.
@@ -40,12 +40,12 @@ class PlannedPair:
 
     @property
     def suite(self) -> Suite:
-        """The parsed suite."""
+        """Parsed suite."""
         return self.a.suite
 
     @property
     def path(self) -> Path:
-        """The suite file."""
+        """Path of the suite file."""
         return self.a.path
 
     @property
@@ -60,12 +60,12 @@ class PlannedPair:
 
     @property
     def techniques(self) -> tuple[str, ...]:
-        """Techniques that the sides declare."""
+        """Techniques that either engine entry declares."""
         return tuple(dict.fromkeys((*self.a.techniques, *self.b.techniques)))
 
     @property
     def elsewhere(self) -> str:
-        """Other Pythons in which the engines of the sides run, in words."""
+        """Other Pythons in which the engines of the two entries run, as text."""
         return " and ".join(dict.fromkeys(filter(None, (self.a.elsewhere, self.b.elsewhere))))
 
     @property
@@ -93,6 +93,13 @@ def case_ids(planned: Testable) -> list[str]:
     """Return the case id of a case; of a pair, its case id and those of its sides."""
     sides = (planned.a, planned.b) if isinstance(planned, PlannedPair) else ()
     return [planned.case.id, *(side.case.id for side in sides)]
+
+
+def has_server(planned: Testable) -> bool:
+    """Return whether a case, or each side of a pair, measures a server that already runs."""
+    if isinstance(planned, PlannedPair):
+        return bool(planned.a.url and planned.b.url)
+    return isinstance(planned, Planned) and bool(planned.url)
 
 
 def plan_pairs(planned: Sequence[Planned]) -> list[PlannedPair]:

@@ -14,7 +14,7 @@ from pytest_mlperf.suite.load import line_of
 
 
 def unset_variables(text: str) -> list[str]:
-    """Return the names of `${VAR}` in a text that are unset or empty in the environment."""
+    """Return the names of `${VAR}` in a text whose variables are unset or empty."""
     names = dict.fromkeys(re.findall(r"\$\{(\w+)\}", text))
     return [name for name in names if not os.environ.get(name)]
 
@@ -89,7 +89,7 @@ def local(suite: Path, where: tuple[str | int, ...], text: str) -> str:
 
 
 def all_of(*asks: Callable[[], Any]) -> list[Any]:
-    """Return the results of several calls; one UnavailableError names everything missing."""
+    """Return the results of several calls; raise one UnavailableError for all that fail."""
     results, missing = [], []
     for ask in asks:
         try:

@@ -1,8 +1,9 @@
-"""Plan the cases of a suite: each case with its entries of the suite file."""
+"""Plan the cases of a suite, each with the entries of the suite file that define it."""
 
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from pytest_mlperf.core.job import LOADED_QUERIES, Expected, Factory
 from pytest_mlperf.core.metrics import COUNTS, EFFICIENCY, METRICS, SLOWEST_REPLICA
 from pytest_mlperf.core.rulings.accuracy import DEFAULT_MARGIN, Margin
 from pytest_mlperf.core.rulings.gate import GateWindow
+from pytest_mlperf.hardware.contention import port_here
 from pytest_mlperf.rounds import RoundMetric, RoundScenario, RoundWorkload
 from pytest_mlperf.rounds.compliance import constants
 from pytest_mlperf.suite.claims import claim_defects
@@ -113,7 +115,7 @@ OWN_SINGLE_STREAM = dataclasses.replace(OWN_WORKLOAD, latency_percentile=0.90)
 
 @dataclass(frozen=True)
 class CaseData:
-    """Data sets of a case: the timed one and the scored one, often the same."""
+    """Select the data sets of a case: the timed one and the scored one, often the same."""
 
     suite: Suite
     scenario: ScenarioEntry
@@ -145,7 +147,7 @@ class CaseData:
         return "" if name == self.suite.scenarios[0].name else name
 
     def expected(self, phase: Phase = "performance") -> Expected:
-        """Return the expected digest and sample count; None unless MLPerf's whole data set."""
+        """Return the expected digest and size of MLPerf's whole data set; None for other data."""
         source, rules = self.source(phase), self.suite.rules
         part = self.suite.profile == "quick" and source.is_part
         is_whole = self.suite.is_mlperf and rules is not None and not part
@@ -163,9 +165,9 @@ class CaseData:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Planned:
-    """A case with its suite and its entries in the suite file.
+    """Hold a case with its suite and its entries in the suite file.
 
-    Compared by identity, because pytest hashes every parameter to order tests.
+    Objects are compared by identity, because pytest hashes every parameter to order tests.
 
     Attributes:
         line: Line of the engine entry.
@@ -187,8 +189,22 @@ class Planned:
 
     @property
     def accelerators(self) -> tuple[str, ...]:
-        """Accelerators that must be present."""
-        return (self.case.accelerator,)
+        """Accelerators that a runner needs for it; only a processor if its server is elsewhere."""
+        is_here = not self.url or (port_here(self.url) and not self.engine.server)
+        return (self.case.accelerator,) if is_here else ("cpu",)
+
+    @property
+    def url(self) -> str:
+        """Address of the running server that it measures; "" without one."""
+        is_client = bool(self.engine.server) or registry.is_client(self.engine.use)
+        url = self.options.get("url") if is_client else None
+        return os.path.expandvars(url) if isinstance(url, str) else ""
+
+    @property
+    def is_metered(self) -> bool:
+        """Whether its engine entry names an exporter or a probe that reads the server's energy."""
+        server = self.engine.server
+        return bool(server and (server.exporter or server.probe))
 
     @property
     def techniques(self) -> tuple[str, ...]:
@@ -207,7 +223,7 @@ class Planned:
 
     @property
     def baseline_engine(self) -> BaselineEngine | None:
-        """Engine's baseline build, as the suite names it; None without one."""
+        """Build of the baseline for this engine, as the suite names it; None without one."""
         return self.engine.baseline_engine
 
     @property
@@ -228,7 +244,7 @@ class Planned:
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
-        """Tests of this case."""
+        """Kinds of test of this case."""
         if self.scorer_name and not registry.is_timed(self.engine.use):
             return (Kind.ACCURACY,)
         kinds = {
@@ -264,7 +280,7 @@ class Planned:
 
     @property
     def accuracy_reference(self) -> EngineEntry:
-        """Engine entry whose scores are this case's baseline, shared by all its power limits."""
+        """Engine entry whose scores are this case's baseline, common to all its power limits."""
         return self.suite.reference_engine or self.entry
 
     @property
@@ -329,7 +345,7 @@ class Planned:
 
     @property
     def runs_per_value(self) -> tuple[int, int]:
-        """Processes per value, usual and maximum: one, or those of a search."""
+        """Processes per measured value, usual and maximum: 1, or the tries of a search."""
         find = self.scenario.find
         return (USUAL_RUNS, find.max_runs) if find else (1, 1)
 

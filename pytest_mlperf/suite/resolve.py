@@ -1,4 +1,4 @@
-"""Resolve a case, once: all that its runs need, or all problems that prevent them.
+"""Resolve a case into the job of its runs, or into all problems that prevent them.
 
 Files are looked for but not read; the user's code is not imported; nothing is loaded.
 """
@@ -38,7 +38,7 @@ SAMPLES_IN_MEMORY = 1024
 
 @dataclass(frozen=True, kw_only=True)
 class Problems:
-    """Problems of a case, first to fix first, and its checkpoint build; None if unknown."""
+    """Hold the problems of a case, first to fix first, and its checkpoint build if known."""
 
     problems: tuple[job.CaseProblem, ...]
     build: job.CheckpointBuild | None
@@ -196,7 +196,7 @@ def points_in_words(scenario: ScenarioEntry) -> str:
 def needing(
     planned: Planned, *, scorer: bool
 ) -> Iterator[tuple[job.Part, registry.Group, str, bool]]:
-    """Yield (part, group, name, only for scoring) of each extension that this Python imports."""
+    """Yield part, group, name and "only for scoring" of each extension that this Python loads."""
     step, scores = planned.engine.build, scorer and bool(planned.scorer_name)
     is_here = not planned.elsewhere
     if is_here:
@@ -355,7 +355,7 @@ def built_scorer(planned: Planned) -> job.Factory | None:
 
 
 def _answer_forms(planned: Planned) -> tuple[str, ...]:
-    """Return the types of token ids in answers and in LoadGen's log; empty if both are alike."""
+    """Return the token id types in answers and in LoadGen's log; empty if both are equal."""
     options, rules = planned.scorer.options if planned.scorer else {}, planned.suite.rules
     # Answers to a round's workload without a scorer may be anything, as text that is attached.
     read_as = options.get("answers", "tokens" if rules and rules.scorer else "")
@@ -366,7 +366,7 @@ def _answer_forms(planned: Planned) -> tuple[str, ...]:
 
 
 def _require_scores(planned: Planned, left_out: Mapping[str, str]) -> None:
-    """Raise SuiteError if the scorer omits a gated metric; `left_out` has options by metric."""
+    """Raise SuiteError if the scorer omits a gated metric; `left_out`: option by metric."""
     suite = planned.suite
     if suite.is_mlperf and suite.profile != "official":
         return  # the gate is then undecided and reports what is missing

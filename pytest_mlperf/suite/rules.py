@@ -1,4 +1,4 @@
-"""Check that a suite's engines, data set and scorer are installed and accept its options."""
+"""Check that a suite's extensions are installed and accept its options."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def _engine_defects(
 
 
 def _harness_defects(suite: Suite, entry: tables.EngineEntry, index: int) -> Iterator[Defect]:
-    """Yield the defects of an entry that has a harness of its own."""
+    """Yield the defects of an engine entry whose engine brings its own harness."""
     if not (harness := registry.harness(entry.use)):
         return
     if not tables.title_of(entry) and "client" not in entry.options:
@@ -158,8 +158,8 @@ def _harness_defects(suite: Suite, entry: tables.EngineEntry, index: int) -> Ite
     if others := [each.name for each in suite.scenarios if each.name != Scenario.CONCURRENCY]:
         yield (
             ("engines", index, "use"),
-            f"{entry.use} measures Concurrency alone, and this suite has {', '.join(others)}: "
-            "write a suite of its own",
+            f"{entry.use} measures only Concurrency, and this suite has {', '.join(others)}: "
+            "write a separate suite",
         )
     if entry.baseline_engine is not None:
         yield (
@@ -169,12 +169,12 @@ def _harness_defects(suite: Suite, entry: tables.EngineEntry, index: int) -> Ite
 
 
 def _answer_defects(suite: Suite, entry: tables.EngineEntry, index: int) -> Iterator[Defect]:
-    """Yield a defect if an entry only replays recorded answers, but the suite has no scorer."""
+    """Yield a defect if an engine only replays recorded answers, but no scorer is set."""
     scored = suite.workload.scorer or (suite.rules and suite.rules.scorer)
     if not scored and not registry.is_timed(entry.use):
         yield (
             ("engines", index, "use"),
-            f"{entry.use} has answers, but no speed; add a scorer to [workload]",
+            f"{entry.use} has no speed, only answers; add a scorer to [workload]",
         )
 
 
@@ -205,18 +205,18 @@ def _wrong_device(accelerator: str, replicas: int, option: str, device: str) -> 
     count, name = split(accelerator)
     per_replica = max(1, count // replicas)
     if kind == "cuda" and name == "cpu":
-        return f'{option} means a GPU: name that in accelerators, not "cpu"'
+        return f'{option} selects a GPU: name the GPU in accelerators, not "cpu"'
     if kind == "cpu" and name != "cpu":
         value = '["cuda"]' if option == "providers" else '"cuda"'
         return (
-            f'{option} means the CPU, and the GPUs of "{accelerator}" would idle; set options = '
-            f"{{ {option} = {value} }}"
+            f'{option} selects the CPU, and the GPUs of "{accelerator}" would be idle; set '
+            f"options = {{ {option} = {value} }}"
         )
     if kind == "cuda" and number.isdecimal() and int(number) >= per_replica:
         limit = f"GPU {per_replica - 1} is the last" if per_replica > 1 else "there is only GPU 0"
         return (
-            f"{option} means GPU {number}, but of those that each process of "
-            f'"{accelerator}" sees {limit}, whatever their numbers outside'
+            f'{option} selects GPU {number}, but each process of "{accelerator}" numbers its '
+            f"GPUs from 0, and {limit}"
         )
     return ""
 
@@ -253,8 +253,8 @@ def _idle_defects(
     if alone and entry.replicas_on(accelerator) > 1 and split(accelerator)[1] != "cpu":
         yield (
             ("engines", index, "accelerators"),
-            f'{alone[0]} asks one query at a time, which one of the replicas on "{accelerator}" '
-            "answers while the other GPUs idle: measure it in a suite of its own, of one process",
+            f'{alone[0]} sends one query at a time, so only one replica on "{accelerator}" works '
+            "and the other GPUs are idle: measure it in a separate suite with one process",
         )
 
 
@@ -290,7 +290,7 @@ def _wrong_replicas(accelerator: str, replicas: int) -> str:
 
 
 def _reference_defects(suite: Suite) -> Iterator[Defect]:
-    """Yield reference scores that the scorer, if it declares its metrics, does not have."""
+    """Yield reference scores whose metric the scorer does not have, if it declares metrics."""
     workload, rules = suite.workload, suite.rules
     use = workload.scorer.use if workload.scorer else rules.scorer if rules else ""
     metrics = registry.metrics(use) if use and workload.reference else None
@@ -357,11 +357,11 @@ def _fit(entry: tables.EngineEntry, step: tables.BuildStep, builder: Builder) ->
     if builder.calibrates and step.calibration is None:
         yield (
             ("recipe",),
-            f"recipe = {step.recipe!r} needs samples to look at: write calibration = 64 for so "
-            'many of the workload\'s data set, or calibration = { use = "...", path = "..." }',
+            f"recipe = {step.recipe!r} needs samples: write calibration = 64 for 64 samples "
+            'of the workload\'s data set, or calibration = { use = "...", path = "..." }',
         )
     if not builder.calibrates and step.calibration is not None:
-        yield ("calibration",), f"recipe = {step.recipe!r} looks at no samples: leave it out"
+        yield ("calibration",), f"recipe = {step.recipe!r} uses no samples: remove it"
 
 
 def _unread(use: str, step: tables.BuildStep, builder: Builder) -> str:
@@ -377,7 +377,7 @@ def _unread(use: str, step: tables.BuildStep, builder: Builder) -> str:
 
 
 def _reads(use: str, builder: Builder, *, stated: bool = False) -> bool:
-    """Return whether an engine's `checkpoints` has the builder's; if unset, `not stated`."""
+    """Return whether an engine reads a builder's checkpoints; if undeclared, `not stated`."""
     formats = registry.class_attribute("engines", use, "checkpoints")
     return not stated if formats is None else builder.precision in formats.get(builder.format, ())
 

@@ -1,8 +1,9 @@
-"""Tables of a suite file as immutable values."""
+"""Define the tables of a suite file as immutable values."""
 
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable
 from functools import cached_property
 from typing import Annotated, Any, Protocol, Self
@@ -66,7 +67,7 @@ Count = Annotated[StrictInt, Field(gt=0)]
 
 
 def _calibration(value: object) -> object:
-    """Choose the form of `calibration` before validation, for errors about that form only."""
+    """Check for a table with `use` before validation, so that errors are about that form only."""
     if isinstance(value, CalibrationSource) or value is None:
         return value
     if isinstance(value, dict):
@@ -252,6 +253,52 @@ class OnAccelerator(Table):
     )
 
 
+def _words(value: object) -> object:
+    return shlex.split(value) if isinstance(value, str) else value
+
+
+Probe = Annotated[
+    CommandLine,
+    BeforeValidator(_words),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string"},
+                {"type": "array", "items": {"type": "string"}, "minItems": 1},
+            ]
+        }
+    ),
+]
+
+
+class ServerEntry(Table):
+    """Sources that identify the hardware of the server at the `url` of an engine entry."""
+
+    probe: Probe | None = Field(
+        default=None,
+        description='Command that starts a Python beside the server, "ssh gpu-box python3 -", '
+        "or runs pytest-mlperf machine --json there; ends within 10 s; ${VAR} is expanded.",
+    )
+    exporter: StrictStr | None = Field(
+        default=None,
+        description='Metrics page of a DCGM or AMD exporter: "http://gpu-box:9400/metrics".',
+    )
+    gpus: list[StrictStr] = Field(
+        default_factory=list,
+        description="UUIDs or host names of the exporter's GPUs that serve; default: all.",
+    )
+    kubernetes: StrictStr | None = Field(
+        default=None,
+        pattern=r"^[a-z0-9][a-z0-9.-]*/[A-Za-z0-9][A-Za-z0-9_./=,!() -]*$",
+        description='Namespace and selector of the server\'s pods, "serving/app=vllm"; kubectl '
+        "reads the labels of their nodes.",
+    )
+    accelerator: values.Accelerator | None = Field(
+        default=None,
+        description='What the server runs on, "8xH200", if `accelerators` is not set.',
+    )
+
+
 class EngineEntry(Table):
     """An engine configuration; each of its accelerators gets tests."""
 
@@ -308,12 +355,24 @@ class EngineEntry(Table):
         ),
     )
     options: Options = Field(default_factory=dict)
+    server: ServerEntry | None = Field(
+        default=None, description="Hardware of the server at the option url."
+    )
     on: dict[values.Accelerator, OnAccelerator] = Field(
         default_factory=dict,
         description='Settings for one accelerator: [engines.on."8xH100"].',
         json_schema_extra={"additionalProperties": False},
     )
     _limit_w: int | None = PrivateAttr(default=None)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _accelerators_of_a_server(cls, raw: object) -> object:
+        if not isinstance(raw, dict) or "accelerators" in raw:
+            return raw
+        server = raw.get("server")
+        declared = server.get("accelerator") if isinstance(server, dict) else None
+        return raw if declared is None else {**raw, "accelerators": [declared]}
 
     @model_validator(mode="after")
     def _require_one_python(self) -> Self:
@@ -333,7 +392,7 @@ class EngineEntry(Table):
 
     @property
     def limit_w(self) -> int | None:
-        """Power limit of this copy [W]; None if there is none, or for the entry as a whole."""
+        """Power limit of this copy of an entry [W]; None if it has none or is the whole entry."""
         return self._limit_w
 
     def limits_on(self, accelerator: str) -> tuple[int, ...]:
@@ -348,10 +407,7 @@ class EngineEntry(Table):
 
     @cached_property
     def _limited(self) -> tuple[EngineEntry, ...]:
-        """Copies, one per power limit; () if there are none.
-
-        The cached value must not contain the entry itself, or entries could not be compared.
-        """
+        """Copies, one per power limit, or (); the entry itself would prevent comparisons."""
         having: dict[int | None, list[str]] = {}
         for accelerator in self.accelerators:
             for watts in self.limits_on(accelerator) or (None,):
@@ -618,7 +674,7 @@ MAX_COMMAND_WORDS = 4
 
 
 class Named(Protocol):
-    """A table of a suite that may name another Python."""
+    """Define a table of a suite that may name another Python."""
 
     @property
     def python(self) -> str | None:

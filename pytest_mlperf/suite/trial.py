@@ -72,7 +72,7 @@ def fits(value: Any, annotation: Any) -> bool:
 
 
 def needed(annotation: Any) -> str:
-    """Return an annotation in a suite's terms: "a whole number or text"."""
+    """Return an annotation as text for a suite's author: "a whole number or text"."""
     origin, inside = get_origin(annotation) or annotation, get_args(annotation)
     if origin is Annotated:
         return needed(inside[0])

@@ -1,4 +1,4 @@
-"""Types of values in a suite file: names, percentages, durations, rates, days."""
+"""Define the types of values in a suite file: names, percentages, durations, rates, days."""
 
 from __future__ import annotations
 
@@ -60,15 +60,15 @@ def checked_name(value: str) -> str:
 
 
 def whole_class(name: str) -> str:
-    """Return the class of the GPU that a MIG instance's class is a part of: "H200"."""
+    """Return the whole GPU's class for the class of a MIG instance: "H200"."""
     instance = MIG_INSTANCE.search(name)
     return name[: instance.start()] if instance else name
 
 
 def checked_accelerator(value: str) -> str:
-    """Return "cpu", "H200" or "8xH100", known names in their usual case, or raise ValueError.
+    """Return an accelerator such as "8xH100" in its usual case, or raise ValueError.
 
-    Baselines are found by it, so an accelerator has one name.
+    Baselines are found by this name, so each accelerator has only one.
     """
     count, name = split(value)
     kind = whole_class(name)
@@ -201,7 +201,7 @@ Maximum = Annotated[
 
 
 def _points(value: object) -> tuple[int | float, ...]:
-    """Return ascending points, whole numbers as int, others with at most three decimals."""
+    """Return ascending points of a curve, whole ones as int, others to three decimals."""
     rows = value if isinstance(value, list | tuple) else ()
     numbers = [x for x in rows if type(x) in (int, float) and -inf < x < inf]
     counts = [int(x) if x == int(x) else x for x in numbers]
@@ -302,7 +302,7 @@ Technique = Annotated[
 
 
 def git_ref(value: str) -> str:
-    """Return a git ref; raise ValueError otherwise."""
+    """Check a git ref and return it; raise ValueError if it is not valid."""
     if not re.fullmatch(r"[^\s\-~^:?*\[\\][^\s:?*\[\\]*", value):
         raise ValueError(f"{shown(value)} is not a git ref; write a tag, a branch or a commit")
     return value
@@ -312,7 +312,7 @@ _PINNED = r"[A-Za-z0-9][\w.-]*(\[[\w.,-]+\])?===?[^\s;,]+"
 
 
 def pinned(value: str) -> str:
-    """Return packages pinned to a version, separated by spaces; raise ValueError otherwise."""
+    """Check packages pinned to a version, separated by spaces, and return them; or ValueError."""
     words = value.split()
     wrong = [
         w for w in words if not re.fullmatch(_PINNED, w) and not re.fullmatch(r"[^-].*\.whl", w)

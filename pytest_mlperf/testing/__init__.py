@@ -1,8 +1,8 @@
-"""Contract checks for the tests of engines, data sets, scorers, builders and add-ons.
+"""Check extensions against their contracts: engines, data sets, scorers, builders, add-ons.
 
-Each check uses an extension as a run does, without LoadGen and in this process. It raises
-AssertionError with the problem, its location and the fix. This package's own extensions pass the
-same checks.
+A project calls these checks in its tests. Each uses an extension as a run does, without LoadGen and
+in this process, and raises AssertionError with the problem, its location and the fix. This
+package's own extensions pass the same checks.
 """
 
 from pytest_mlperf.testing._addons import check_addon

@@ -52,7 +52,7 @@ def demand_error(
 def check_factory(
     group: registry.Group, factory: Callable[..., Any], options: Mapping[str, Any]
 ) -> bool:
-    """Check options and a registered extension's import; return whether it is registered."""
+    """Check options and import of an extension; return whether an entry point registers it."""
     subject = f"{group[:-1]} {name_of(factory)}"
     registry.check_call(subject, factory, options)
     demand_error(
@@ -83,7 +83,7 @@ def check_factory(
 
 
 def python(code: str, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    """Run code in a new Python with the same import path and another hash seed."""
+    """Run code in a new Python process with the same import path and another hash seed."""
     path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
     return subprocess.run(
         [sys.executable, "-c", code, *arguments],
@@ -148,14 +148,15 @@ def check_builder(
         SuiteError,
         lambda: builder(recipe="no-such-recipe", **settings),
         f"{title}: it takes recipe = 'no-such-recipe'",
-        "raise SuiteError in __init__ for a recipe that it does not know, or nobody learns of it "
+        "raise SuiteError in __init__ for an unknown recipe, so that the user learns of it "
         "before a build",
     )
     built = builder(recipe=recipe, **settings)
     demand(
         bool(built.distributions),
         f"{title}: distributions is empty",
-        "name the packages whose versions decide the result, or another version gives no new build",
+        "name the packages whose versions affect the result; otherwise another version gives "
+        "no new build",
     )
     if source is None:
         return {}
@@ -251,19 +252,19 @@ def check_dataset(
     for index in reversed(read):
         demand(
             (frozen(again.input(index)), frozen(again.reference(index))) == first[index],
-            f"{title}: sample {index} is another one when it is read again",
+            f"{title}: sample {index} differs when it is read again",
             "a sample must depend on its index and the options alone, not on the order of reading",
         )
     demand(
         data_sets.groups_of(built, read) == data_sets.groups_of(again, read),
-        f"{title}: group() tells samples to belong together differently when asked again",
-        "return what a sample belongs to by its index alone",
+        f"{title}: group() returns other groups when it is called again",
+        "return a group that depends only on the sample's index",
     )
     demand(
         [own_length(built, index) for index in read]
         == [own_length(again, index) for index in read],
-        f"{title}: output_tokens() says other lengths when asked again",
-        "return how long an answer is to be by its sample's index alone",
+        f"{title}: output_tokens() returns other lengths when it is called again",
+        "return a length that depends only on the sample's index",
     )
     data_sets.sizes(built, len(read))
     conversations(built, read)
@@ -281,7 +282,7 @@ def _check_absent(dataset: Callable[..., Any], options: Mapping[str, Any], title
         demand_error(
             UnavailableError,
             lambda: look(**absent),
-            f"{title}: look() says nothing of {absent['path']}, which is not there",
+            f"{title}: look() does not report that {absent['path']} is missing",
             "raise UnavailableError with what is missing and what to put there",
         )
     try:
@@ -355,7 +356,7 @@ def check_scorer(
         demand(
             artefacts is not None and all({*needed} <= each.keys() for each in artefacts),
             f"{title}: its attribute artefacts has {', '.join(needed)}",
-            "give check_scorer a table for each sample, as an engine attaches it",
+            "pass check_scorer a table of artefacts for each sample, as an engine attaches it",
         )
         parts.append(artefacts or ())
     scores = built.score(*parts)
@@ -371,7 +372,7 @@ def check_scorer(
     demand(
         frozen(list(references)) == reference_bytes,
         f"{title}: score() changed the references",
-        "copy what you change; they are the data set's own",
+        "copy what you change; the references belong to the data set",
     )
     _check_metrics(scores, title, getattr(scorer, "metrics", None))
     if any_order:
@@ -418,14 +419,14 @@ def _check_order(
         pairs = zip(values, reversed(list(back.per_sample[name])), strict=True)
         demand(
             all(_close(one, other) for one, other in pairs),
-            f"{title}: {name} by sample is another when samples come in another order",
+            f"{title}: {name} by sample changes with the order of the samples",
             "score each sample by its own output and reference; give scores in the order of both",
         )
     for name, value in scores.aggregate.items():
         demand(
             _close(value, back.aggregate[name]),
             f"{title}: {name} is {value!r}, and {back.aggregate[name]!r} in another order",
-            "let nothing depend on the order of samples",
+            "no score may depend on the order of samples",
         )
 
 

@@ -104,7 +104,7 @@ def _running() -> set[threading.Thread | int]:
 
 
 def _started_since(initial: set[threading.Thread | int], patience_s: float) -> str:
-    """Return the threads and processes that started since and do not end in time; "" if none."""
+    """Return the threads and processes beyond `initial` that do not end in time; "" if none."""
     end = time.monotonic() + patience_s
     while True:
         words = []
@@ -302,7 +302,7 @@ class _EngineTrial:
             )
 
     def _count_alike(self, index_of: Mapping[int, int], sink: RecordingSink, way: str) -> None:
-        """Compare token counts of runs without outputs with the lengths of the answers."""
+        """Compare token counts of calls without outputs with the lengths of the answers."""
         lengths = {index: len(answer) // 8 for index, answer in self.answers.items()}
         counts: dict[int, list[int]] = {}
         for sample, index in index_of.items():

@@ -1,4 +1,4 @@
-"""A sink for tests, which keeps every report of an engine."""
+"""Record every report of an engine in a sink for tests."""
 
 from __future__ import annotations
 

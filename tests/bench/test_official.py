@@ -27,11 +27,11 @@ def test_the_reason_for_a_missing_official_share_is_stated() -> None:
     )
 
     cases: list[tuple[dict[str, Any], Mapping[str, Property], str]] = [
-        ({}, {"cpu": "x"}, "H200 is no GPU that has official results"),
+        ({}, {"cpu": "x"}, "H200 is not a GPU that has official results"),
         (
             {"scenario": Scenario.SERVER},
             IDENTITY,
-            "its rate was offered, and an official one is the high",
+            "its rate was set, and an official rate is the high",
         ),
         (
             {"scenario": Scenario.SINGLE_STREAM},

@@ -291,7 +291,7 @@ def test_a_search_that_finds_no_rate_is_invalid(tmp_path: Path) -> None:
 def test_a_latency_that_the_engine_does_not_report_is_an_error(tmp_path: Path) -> None:
     bench = Bench(tmp_path, planned(tmp_path), metric="latency_p50")
 
-    with pytest.raises(RunError, match=r"^latency_p90 cannot be held to a limit: the engine does "):
+    with pytest.raises(RunError, match=r"^latency_p90 cannot have a limit: the engine does "):
         made(bench).run(bench, bench.attempt)
 
 

@@ -114,7 +114,7 @@ def test_runs_that_are_invalid_for_being_slow_prove_a_drop_together(tmp_path: Pa
         ruling = judged(case_of(tmp_path, [], runs))
         assert ruling.outcome is Outcome.PERF_DROP
         assert ruling.notes[0] == (
-            f"the last run is INVALID and proves no more: {'; '.join(map(str, reasons))}"
+            f"the last run is INVALID and proves nothing more: {'; '.join(map(str, reasons))}"
         )
     with pytest.raises(Unjudgeable):
         judged(case_of(tmp_path, [], [run_of(SLOW, FEW)] * 2, recorded=False))

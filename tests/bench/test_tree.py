@@ -132,15 +132,15 @@ def test_nothing_is_claimed_about_files_outside_of_git(
 
     assert changed_files(root, whole, None) == ([], [])
     for folder, then in ((root, "0123456789ab"), (root, "--output=a"), (outside, commit)):
-        text = f"files: not known, there is no clone here that has commit {then}"
+        text = f"files: not compared, this clone lacks commit {then}"
         assert changed_files(folder, whole, then) == ([], [text])
     assert not (root / "a").exists()
-    dirty = f"files: not known, the baseline has changes without a commit ({commit}+)"
+    dirty = f"files: not compared, the baseline was recorded with uncommitted changes ({commit}+)"
     assert changed_files(root, whole, f"{commit}+") == ([], [dirty])
     imported = (str(new), str(root / "ignored.py"), str(outside / "elsewhere.py"))
     lines, unknown = changed_files(root, whole, commit, imported)
     assert [line.split(" ")[0] for line in lines] == ["files.other"]
-    assert unknown == ["files: not in git, so not known whether they changed: new.py"]
+    assert unknown == ["files that are not in git and may have changed: new.py"]
     too_many = tuple(str(root / f"{number:0200}") for number in range(15_000))
     _, unknown = changed_files(root, whole, commit, too_many)
-    assert unknown == ["files: not known whether all are in git, which cannot list them"]
+    assert unknown == ["files: not compared, git cannot list them"]

@@ -203,7 +203,7 @@ def test_an_interrupted_session_keeps_its_runs_and_goes_on(project: Path, say: S
 @pytest.mark.process
 def test_what_cannot_be_calibrated_is_told_before_any_run(project: Path, say: Say) -> None:
     """No runs to learn from, wrong usage, a damaged file, wrong options, and no accelerator."""
-    nothing = "cpu: no estimate: noise needs two runs of one case in one session"
+    nothing = "cpu: no estimate: noise needs at least two runs of one case in one session"
     case = "no case matches 'Server'; the suites have: first-Offline-"
     rows: list[tuple[tuple[object, ...], int, tuple[str, ...]]] = [
         (("calibrate", "--runs", 0), 1, (nothing,)),

@@ -427,7 +427,7 @@ def point(find: str | None) -> TrendPoint:
 
 
 def test_rates_found_under_other_conditions_are_not_compared() -> None:
-    a, differs = "ttft_p99 < 1 s", "the condition of the load differs: ttft_p99 < 1 s →"
+    a, differs = "ttft_p99 < 1 s", "the search condition differs: ttft_p99 < 1 s →"
     for b, reason in {
         a: "",
         "ttft_p99 < 2 s": f"{differs} ttft_p99 < 2 s",

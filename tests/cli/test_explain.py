@@ -89,9 +89,10 @@ def test_the_causes_are_found_in_the_whole_session(own_lab: Lab, say: Say) -> No
     output = say.ends(0, "explain", PERFORMANCE)
     (fell,) = {abs(m.change or 0.0) for m in drop.verdict.metrics if m.outcome}
     cause_text = (
-        "Likely causes, each with its evidence, beside 3 other tests of the session 1. engine.acme "
-        "1.0 → 2.0 since the baseline; nothing else that is recorded changed 2. acme:Acme got "
-        f"worse in 2 of 2 other models too, by {percent(fell)}; of other engines on cpu 0 of 1"
+        "Likely causes, each with its evidence, beside 3 other tests of the session 1. "
+        "engine.acme 1.0 → 2.0 since the baseline; no other recorded fact changed 2. "
+        f"acme:Acme got worse in 2 of 2 other models too, by {percent(fell)}; cases of "
+        "other engines on cpu 0 of 1"
     )
     assert cause_text in one_line(output)
     assert widest(output) <= 80
@@ -160,7 +161,7 @@ def test_other_tests_and_sessions_are_explained(
     """
     accuracy = (
         "Gate: top1 must reach 99.000, 99 % of the reference 100.000; reached by 1.000",
-        "top1: 32 samples in pairs, 0 of them scored otherwise",
+        "top1: 32 samples compared in pairs, 0 of them with another score",
         "p = 1 by the plain paired test",
     )
     passed = ("ok: worst case within the limit −30 %", "At this noise, a change above −")

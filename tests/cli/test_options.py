@@ -121,7 +121,7 @@ def test_without_a_name_everything_has_one_line(say: Say, monkeypatch: pytest.Mo
     output = say.ends(0, "options")
     lines = output.splitlines()
     assert lines[0] == "engines"
-    assert re.match("  endpoints +A server that MLCommons' client measures; warmed up", lines[1])
+    assert re.match("  endpoints +Measure a server with MLCommons' client", lines[1])
     names = {line.split()[0] for line in lines if line.startswith("  ")}
     assert names == {name for _, name in EVERY}
     assert max(map(len, lines)) <= 80

@@ -400,7 +400,7 @@ WORSE: dict[str, tuple[list[CaseResult], list[CaseResult], str]] = {
     "lost energy": (
         with_energy(9.0),
         [measured(*(101.0,) * 8), with_energy(9.0)[1]],
-        "samples_per_joule would be lost: not measured",
+        "samples_per_joule would be lost: this session did not measure it",
     ),
 }
 

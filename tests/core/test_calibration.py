@@ -292,7 +292,7 @@ def test_metrics_of_one_case_weigh_as_one_case_and_single_runs_teach_nothing() -
 
     assert learn(alone, GPU).weights[1] == pytest.approx(learn(two, GPU).weights[1], rel=0.05)
     assert (learn(two, GPU).cases, learn(two, GPU).runs) == (1, 8)
-    with pytest.raises(ValueError, match="two runs of one case in one session"):
+    with pytest.raises(ValueError, match="at least two runs of one case in one session"):
         learn([lone], GPU)
 
 

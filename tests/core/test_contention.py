@@ -185,8 +185,10 @@ def test_the_users_of_the_cores_are_named_if_too_few_requests_were_in_flight() -
         (
             {"serves": True, "own_s": 10.1, "foreign_s": 0.0},
             0.98,
-            "the server's own processes used 0.03, this client used 0.98 of 2 cores: take fewer "
-            "requests under way, or give it a faster machine",
+            (
+                "the server's own processes used 0.03, this client used 0.98 of 2 cores: take "
+                "fewer requests in flight, or give it a faster machine"
+            ),
         ),
         (
             {"own_s": 3.0, "foreign_s": 0.0},

@@ -95,7 +95,8 @@ def test_both_speeds_are_reported_with_their_spread_and_detectable_change() -> N
 
     assert steady(saw) is True
     assert seen_in_words(saw) == (
-        "matrix product −22.0 %, copy −25.0 %; it tells a slower machine from 26.9 % on here"
+        "matrix product −22.0 %, copy −25.0 %; it detects a machine that is slower by 26.9 % "
+        "on here"
     )
     assert seen_in_words(unlike).endswith("it tells a slower machine from 84 % and 29 % on here")
     assert steady(compared([{}], [{}] * 8, floor=0.07)) is None
@@ -127,12 +128,12 @@ OTHER = controls(BASELINE, library=2.0)
 
 def test_unknown_speeds_are_left_out_and_all_known_ones_compared() -> None:
     """Another library leaves the copy compared."""
-    few = "fewer than 2 runs of the baseline have a control"
-    other = "not compared: another library multiplied when the baseline was recorded"
+    few = "fewer than 2 runs of the baseline have results of the machine's micro-benchmark"
+    other = "not compared: the baseline used another library"
     single, two = controls(BASELINE[:1]), controls(BASELINE[:2])
     cases: list[tuple[list[Control], list[Control], str]] = [
-        ([], controls(BASELINE), "no control was measured now"),
-        ([{}, {}], controls(BASELINE), "no control was measured now"),
+        ([], controls(BASELINE), "the machine's micro-benchmark was not run in this session"),
+        ([{}, {}], controls(BASELINE), "the machine's micro-benchmark was not run in this session"),
         (NOW, [], few),
         (NOW, single, few),
         (NOW, [*single, {}], few),

@@ -216,7 +216,7 @@ def test_a_planned_test_without_a_verdict_is_absent_with_its_known_reason() -> N
     """What one part skipped and another judged is not skipped."""
     merged = joined([replace(part({0: 1.0}, 1), skipped={"skipped": "no model"})])
     there = merged.cases[0].test
-    gone = "in no results file: it was deselected, or what ran it ended before it"
+    gone = "in any results file: the test was deselected, or its session ended before it ran"
     skipping = replace(part({1: 1.0}, 1), skipped={there: "not here"})
 
     absences = [Absent(test="skipped", reason="no model"), Absent(test="gone", reason=gone)]

@@ -71,26 +71,30 @@ HEADING = "time,watts"
 
 
 NO_SPL = 'is not "Time,MM-DD-YYYY HH:MM:SS.mmm,Watts,W,..."'
-CSV = "a meter's file is a CSV file with the heading \"time,watts\", or the spl.txt of SPEC's PTD"
+CSV = 'a meter is a CSV file with the heading "time,watts", or the spl.txt of SPEC\'s PTD'
 
 
 def test_a_damaged_line_is_named() -> None:
-    no_time = "is no time in seconds since 1970"
+    no_time = "is not a time in seconds since 1970"
     cases: list[tuple[list[str], int, str]] = [
         (["power", "400"], 1, f"no heading with one column time or time_s or timestamp: {CSV}"),
         (["time,watts,watts", "1,2,3"], 1, f"no heading with one column watts or power_w: {CSV}"),
-        ([HEADING, "2026-11-20T12:00:00,400"], 2, "has no zone: write it with one, as in 2026-11-"),
+        (
+            [HEADING, "2026-11-20T12:00:00,400"],
+            2,
+            "has no time zone: write it with one, as in 2026-11-",
+        ),
         ([HEADING, "noon,400"], 2, "'noon' is not a time: write seconds since 1970, or 2026-11-20"),
         ([HEADING, "12.5,400"], 2, f"'12.5' {no_time}"),
         ([HEADING, "1763640000000,400"], 2, f"'1763640000000' {no_time}"),
         ([HEADING, "nan,400"], 2, f"'nan' {no_time}"),
-        ([HEADING, "", "1763640000,4OO"], 3, "'4OO' is no power in watts"),
-        ([HEADING, "1763640000,inf"], 2, "'inf' is no power in watts"),
+        ([HEADING, "", "1763640000,4OO"], 3, "'4OO' is not a power in watts"),
+        ([HEADING, "1763640000,inf"], 2, "'inf' is not a power in watts"),
         ([HEADING, "1763640000"], 2, "'1763640000' has fewer columns than the heading"),
         ([SPL[0], "Time,2026-11-20 12:00:00,Watts,400"], 2, f"12:00:00,Watts,400' {NO_SPL}"),
         ([SPL[0], "Time,11-31-2026 12:00:00,Watts,400"], 2, "no time: day is out of range for m"),
         ([SPL[0], "Time,11-20-2026 12:00:0"], 2, f"'Time,11-20-2026 12:00:0' {NO_SPL}"),
-        ([SPL[0], "Time,11-20-2026 12:00:01,Watts,W"], 2, "'W' is no power in watts"),
+        ([SPL[0], "Time,11-20-2026 12:00:01,Watts,W"], 2, "'W' is not a power in watts"),
     ]
     for lines, position, message in cases:
         with pytest.raises(SuiteError) as caught:

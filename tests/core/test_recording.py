@@ -165,9 +165,9 @@ def test_changes_that_fail_on_the_first_day_are_listed_until_there_are_more_days
     ]
 
     assert warnings == [
-        "today a change of −10.5 % in samples/s fails; a smaller one needs 4 days, or "
+        "today a change of −10.5 % in samples/s fails; a baseline of 4 days, or "
         "baseline_engine in the suite",
-        "today a change of −10.5 % in samples/s fails; a smaller one is measured again, "
+        "today a change of −10.5 % in samples/s fails; smaller changes are measured again, "
         "interleaved with the baseline's build",
         *[None] * 4,
     ]
@@ -213,9 +213,9 @@ def test_facts_that_one_side_lacks_are_neither_equal_nor_changed() -> None:
     }
     less = {n: {k: v for k, v in whole.items() if k != n} for n in whole}
     served = {**less["engine.weights_sha256"], "options": '{"url": "http://127.0.0.1:8000"}'}
-    behind = "weights: not known, the server runs behind a url"
+    behind = "weights: unknown, the server at the url"
     no_inputs = {key: value for key, value in whole.items() if not key.startswith("inputs.")}
-    of_a_kind = "inputs: not known now, they are of a kind that has no digest"
+    of_a_kind = "inputs: not compared, inputs of this type have no digest"
     cases: list[tuple[dict[str, str], dict[str, str], tuple[str, ...]]] = [
         (whole, whole, ()),
         ({"engine": "pytest-benchmark"}, {"engine": "pytest-benchmark"}, ()),

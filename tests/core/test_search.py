@@ -199,13 +199,17 @@ def test_the_result_of_a_search_has_its_bracket() -> None:
     for tries, message in (
         (
             [held(40.0), held(50.0, 0.75)],
-            "50/s, the highest of 2 tried, still holds ttft_p99 < 1 s (ttft_p99 750 ms); set start "
-            "nearer to the rate that is looked for",
+            (
+                "50/s, the highest of 2 tried, still meets ttft_p99 < 1 s (ttft_p99 750 ms); set "
+                "start closer to the rate "
+            ),
         ),
         (
             [missed(40.0), missed(32.0, 1.5)],
-            "32/s, the lowest of 2 tried, does not hold ttft_p99 < 1 s (ttft_p99 1.5 s); set a "
-            "lower start, or a higher limit",
+            (
+                "32/s, the lowest of 2 tried, does not meet ttft_p99 < 1 s (ttft_p99 1.5 s); set "
+                "a lower start, or a higher limit"
+            ),
         ),
     ):
         with pytest.raises(NoRate) as caught:
@@ -331,13 +335,17 @@ def test_a_number_of_requests_is_described_as_such() -> None:
     for tries, message in (
         (
             [held(40.0), held(64.0, 0.75)],
-            "64 requests in flight, the highest of 2 tried, still holds ttft_p99 < 1 s (ttft_p99 "
-            "750 ms); set start or bounds nearer to the concurrency that is looked for",
+            (
+                "64 requests in flight, the highest of 2 tried, still meets ttft_p99 < 1 s "
+                "(ttft_p99 750 ms); set start or bounds closer to the concurrency "
+            ),
         ),
         (
             [missed(2.0), missed(1.0, 1.5)],
-            "1 request in flight, the lowest of 2 tried, does not hold ttft_p99 < 1 s (ttft_p99 "
-            "1.5 s); set a lower start or bounds, or a higher limit",
+            (
+                "1 request in flight, the lowest of 2 tried, does not meet ttft_p99 < 1 s "
+                "(ttft_p99 1.5 s); set a lower start or bounds, or a higher limit"
+            ),
         ),
     ):
         assert next_rate(tries, plan) is None

@@ -195,7 +195,7 @@ def test_incomparable_baselines_are_refused_with_the_reasons() -> None:
          ["another workload: llama → bert", "another scenario: Offline → Server",
           "another precision: fp8 → fp4"]),
         (changed(date="2026-05-01", means={"tokens_per_second": 1.0}),
-         ["another metric: the baseline of 2026-05-01 has no samples/s; it has tokens/s"]),
+         ["metric differs: the baseline of 2026-05-01 has no samples/s; it has tokens/s"]),
     ]  # fmt: skip
     for other, reasons in cases:
         ratio = step(BASE, other, "throughput", RULE)

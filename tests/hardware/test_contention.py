@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -18,10 +19,12 @@ from hypothesis import strategies as st
 from pytest_mlperf.core.contention import Contention
 from pytest_mlperf.hardware.contention import (
     CLOCK_TICK_SECONDS,
+    LINUX,
     SCHEDULING_S,
     ProcessUsage,
     Watch,
     family,
+    listeners,
     port_here,
     processes,
     session_of,
@@ -184,9 +187,21 @@ def test_a_url_of_this_machine_has_a_port() -> None:
         ("http://10.0.0.7:8000", None),
         ("localhost:8000", None),
         ("http://localhost:99999", None),
+        ("unix:///run/a.sock", "/run/a.sock"),
         (None, None),
     ):
         assert port_here(url) == port, url
+
+
+def test_the_process_that_listens_on_a_unix_socket_is_found(tmp_path: Path) -> None:
+    name = str(tmp_path / "a server.sock")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(name)
+        assert listeners(LINUX, name) == set()
+        server.listen()
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(name)
+            assert listeners(LINUX, name) == {os.getpid()}
 
 
 def test_the_session_of_a_process_is_its_parent_and_of_a_worker_of_xdist_the_controller(

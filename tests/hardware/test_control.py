@@ -69,7 +69,7 @@ def test_short_memory_takes_the_next_smaller_buffers(monkeypatch: pytest.MonkeyP
     source, target = control.buffers("cpu", (4096, 2048))
     assert (source.nbytes, target.nbytes) == (2048, 2048)
     assert source.data_ptr() + 2048 == target.data_ptr()
-    with pytest.raises(UnavailableControl, match="too little memory of the GPU is free"):
+    with pytest.raises(UnavailableControl, match="too little GPU memory is free"):
         control.buffers("cpu", (8192, 4096))
 
 
@@ -173,7 +173,7 @@ def test_the_slowest_pair_counts_and_each_byte_once(monkeypatch: pytest.MonkeyPa
         assert PEER not in control.on_gpus(1)
     with monkeypatch.context() as patch:
         with_gpus(patch, 2, memory=100)
-        with pytest.raises(UnavailableControl, match="too little memory of the GPU is free"):
+        with pytest.raises(UnavailableControl, match="too little GPU memory is free"):
             control.between(["cuda:0", "cuda:1"], PAIRS)
 
     with_gpus(monkeypatch, 3)
@@ -185,7 +185,7 @@ def test_the_slowest_pair_counts_and_each_byte_once(monkeypatch: pytest.MonkeyPa
 def test_a_torch_without_its_gpus_is_reported() -> None:
     torch = pytest.importorskip("torch")
     if torch.version.cuda is None:
-        says = "was built without CUDA, so that nothing multiplies matrices on the GPU: install"
+        says = "was built without CUDA and cannot use the GPU: install"
     else:
         says = f"sees {torch.cuda.device_count()} of 99 GPUs"
 

@@ -275,7 +275,7 @@ def test_an_unreported_instance_never_counts_as_a_whole_gpu(fake: Fake, pynvml: 
         assert (gpu["uuid"], identity["gpu"], identity["mig"]) == (uuid, "NVIDIA H200", True)
     for code in (6, 2):
         fake.write(f"fail nvmlDeviceGetMigDeviceHandleByIndex {code}", *scenario(*PLAIN, "mig 1"))
-        trouble = "GPU 0: MIG is on and it has no instance: create one, or turn MIG off"
+        trouble = "GPU 0: MIG is on, but there is no instance: create one, or turn MIG off"
         answer = nvidia.read(pynvml)
         assert (answer["gpus"], answer["trouble"]) == ([], trouble)
 
@@ -366,7 +366,7 @@ def test_without_a_gpu_there_is_a_reason_and_one_that_is_broken_leaves_the_other
         ),
         ("nvmlDeviceGetHandleByIndex_v2 15 calls=2-2", "GPU 1 may not be asked: "),
         ("nvmlDeviceGetEccMode 15 dev=1", "GPU 1: "),
-        ("nvmlDeviceGetUUID 999 dev=1", "GPU 1: it does not tell its UUID"),
+        ("nvmlDeviceGetUUID 999 dev=1", "GPU 1: it does not report its UUID"),
     ):
         fake.write(f"fail {rule}", *["device", *PLAIN] * 3)
         answer = nvidia.read(pynvml)

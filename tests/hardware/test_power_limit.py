@@ -65,7 +65,7 @@ def test_the_limit_before_is_noted_and_given_back(
     set_to(opened, folder, 500)
     opened.nvml.nvmlDeviceSetPowerManagementLimit(find(opened, "GPU-0").handle, 600_000)
     done = power_limit.restore_all(opened, ["GPU-0"], folder)
-    assert done["done"] == ["GPU-0 keeps its power limit of 600 W, which somebody else set"]
+    assert done["done"] == ["GPU-0 keeps its power limit of 600 W, which another process set"]
     assert (fake.limit_w(), noted(folder)) == (600, {})
 
 
@@ -104,7 +104,7 @@ def test_a_limit_that_cannot_be_set_is_refused_in_one_sentence(
     assert fake.limit_w() == 700
 
     (folder / "GPU-0.power-limit.json").mkdir()
-    with pytest.raises(Refused, match="is noted there before another is set, and it cannot be"):
+    with pytest.raises(Refused, match="is noted there before it is set, and it cannot be"):
         set_to(opened, folder, 500)
     assert (fake.limit_w(), noted(folder)) == (700, {})
 

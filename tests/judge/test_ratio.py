@@ -165,8 +165,8 @@ def test_a_drop_is_proven_or_one_of_the_limit_excluded() -> None:
 
 def test_invalid_values_are_refused() -> None:
     for a, b, least, message in (
-        ([], [], 1.2, "0 runs of a and 0 of b are no pairs"),
-        ([1.0], [1.0, 1.0], 1.2, "1 runs of a and 2 of b are no pairs"),
+        ([], [], 1.2, "0 runs of a and 0 of b cannot be paired"),
+        ([1.0], [1.0, 1.0], 1.2, "1 runs of a and 2 of b cannot be paired"),
         ([1.0], [1.0], 0.0, "the claim is 0.0; it must be finite and above 0"),
         ([1.0], [1.0], math.nan, "the claim is nan"),
     ):

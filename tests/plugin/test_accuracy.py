@@ -208,7 +208,7 @@ def test_scores_are_accepted_judged_and_replaced(own_project: Project) -> None:
     kept = accuracy_baselines.scores_path(file)
     whole, folders = kept.read_bytes(), len(own_project.run_folders())
     for harm, message in (
-        (lambda: kept.write_bytes(b"x"), "holds other scores than Answers.fp32.json"),
+        (lambda: kept.write_bytes(b"x"), "holds scores other than Answers.fp32.json"),
         (kept.unlink, "No such file"),
         (lambda: file.write_text("{"), "is not JSON"),
     ):
@@ -268,7 +268,7 @@ ROWS: dict[str, tuple[dict[str, Any] | None, dict[str, Any], Outcome, str]] = {
         {},
         {"scorer": 'top1", dtype = "int64'},
         Outcome.INVALID,
-        "scored otherwise than the baseline: ",
+        "the scorer differs from the baseline's: ",
     ),
     "no-samples": (
         {"scorer": "own:NoSamples"},
@@ -429,7 +429,7 @@ def test_dummy_weights_have_no_accuracy(own_project: Project) -> None:
     assert "1 not evaluated" in last_line(result)
     assert (
         sentence(newest(own_project).headline)
-        == "the weights are dummy: speed may be judged, accuracy never"
+        == "dummy weights: only speed is judged, not accuracy"
     )
     performance = newest(own_project, "performance")
     assert sentence(performance.headline).endswith(", accuracy not evaluated (dummy weights)")
@@ -448,7 +448,7 @@ def test_a_scorer_that_crashes_is_one_error_and_its_run_is_judged_all_the_same(
     assert sentence(accuracy.headline).startswith("scorer: ")
     assert "killed by SIGSEGV" in sentence(accuracy.headline)
     assert performance.outcome is Outcome.NO_BASELINE
-    assert sentence(performance.headline).endswith(", accuracy not checked: the scorer broke")
+    assert sentence(performance.headline).endswith(", accuracy not checked: the scorer failed")
 
 
 def test_nothing_is_recorded_that_no_scorer_vouches_for(own_project: Project) -> None:

@@ -268,8 +268,10 @@ def test_another_build_than_the_baseline_s_decides_nothing(
 
     assert answer.outcome is Outcome.PERF_DROP
     assert answer.notes == (
-        "not confirmed by A/B: baseline_engine is not the build of the baseline: engine.acme 0.9 "
-        "there, 1.0 here",
+        (
+            "not confirmed by A/B: baseline_engine is not the baseline's build: engine.acme 0.9 "
+            "there, 1.0 here"
+        ),
         "busy",
     )
     assert [task for task, _ in simulation.tasks].count("baseline-build.1") == 1
@@ -623,9 +625,9 @@ def test_a_baseline_that_cannot_be_measured_again_decides_with_a_reason(
         ("", {"dataset": "c"}, "baseline_engine in the suite names one"),
         ("", {"options": "["}, "the baseline's options are refused today: "),
         ("", {"options": "[" * 99_999}, "the baseline's options are refused today: "),
-        ("", {"options": '{"a": "…/b/c"}'}, "the record holds only the end of a path, …/b/c"),
+        ("", {"options": '{"a": "…/b/c"}'}, "the baseline records only the end of a path: …/b/c"),
         (two, {"options": '{"latency": 1}'}, "engine 'null' has no option 'latency'"),
-        ("", {"options": '{"slow": "y"}'}, "options (slow) is not the build of the baseline: opt"),
+        ("", {"options": '{"slow": "y"}'}, "options (slow) is not the baseline's build: opt"),
     ]
     failures = []
     for engines, facts, expected in rows:

@@ -120,7 +120,7 @@ def test_an_exporter_that_is_none_ends_the_session_before_any_test(
     exporter: Exporter, project: Project
 ) -> None:
     rows = [
-        ("gpu-box:9400", "*'gpu-box:9400' is no address as *"),
+        ("gpu-box:9400", "*'gpu-box:9400' is not an address such as *"),
         (exporter.url, "*shows no GPU GPU-z; mlperf_dcgm_gpus may name GPU-a, box"),
         ("http://127.0.0.1:1/metrics", "*does not answer: *start the DCGM exporter*"),
     ]

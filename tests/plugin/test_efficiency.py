@@ -263,7 +263,7 @@ def test_an_unreadable_energy_is_never_0(fake: Fake, project: Project) -> None:
         result = run(project, "-rs", f"-omlperf_power={power}", *selected)
 
         result.assert_outcomes(skipped=skipped, failed=1 - skipped, deselected=1 - performance)
-        result.stdout.fnmatch_lines(["*H200: energy is not known: *"])
+        result.stdout.fnmatch_lines(["*H200: energy unknown: *"])
         if performance:
             assert outcomes(project)["performance"] is Outcome.NO_BASELINE
 

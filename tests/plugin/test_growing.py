@@ -113,7 +113,7 @@ def test_only_the_same_code_and_build_is_added_and_a_committed_baseline_changes_
     assert re.search(r"\(2 of 4 days\): commit \w{12} → \w{12}: only a", output_of(changed))
     not_grown = "no session added to the baseline (2 of 4 days): engine.batch_size 16 → 8; options "
     assert not_grown in output_of(other)
-    assert "only a session of the same build is added" in output_of(other)
+    assert "only a session of the same build can be added" in output_of(other)
     assert project.recorded() == grown
 
 

@@ -87,7 +87,7 @@ def test_results_too_large_to_be_read_are_written_all_the_same(
     result = project.run("suites", "--mlperf-json=out.json", "--mlperf-store=s.db")
 
     size = (project.path / "out.json").stat().st_size
-    reason = f"{size:,} bytes, and 1 KiB can be read at most"
+    reason = f"{size:,} bytes; at most 1 KiB can be read"
     result.stdout.fnmatch_lines(
         [
             f"WARNING out.json is complete, but commands will not read it: {reason}; measure "

@@ -163,7 +163,7 @@ def test_a_suspect_passes_then_comes_first_in_the_next_session_and_falls_among_o
     assert (
         sentence(of(many, "clear1").verdict.headline)
         .split("; ", 1)[1]
-        .startswith("a drop whatever the other 24 pairs judged with it do, p=")
+        .startswith("a drop, whatever the verdicts on the other 24 pairs, p=")
     )
     lines = section(result)
     assert "25 pairs judged together: 3 PERF DROP, 1 PROVISIONAL drop" in lines

@@ -272,7 +272,7 @@ def test_the_next_session_restores_the_limit_left_by_a_killed_guard(
     assert identity["power_limit_w"] == 700
     assert "power_limit_set" not in identity
     output = " ".join(result.stdout.str().split())
-    assert "a process that was killed had set it: GPU-0 has its power limit of 700 W back" in output
+    assert "a killed process: GPU-0 has its power limit of 700 W back" in output
 
 
 @pytest.mark.quiet

@@ -115,4 +115,4 @@ def test_repeated_prompts_are_compared_where_the_cache_had_as_many(
 
     cache.tells = False
     silent = judged(project, server, repeat=True)
-    assert any("each run asks the same prompts" in note for note in map(sentence, silent.notes))
+    assert any("each run sends the same prompts" in note for note in map(sentence, silent.notes))

@@ -103,6 +103,6 @@ def test_without_a_scorer_nothing_could_be_judged(
     Path("s.mlperf.toml").write_text(text, "utf-8")
 
     assert main(["plan", "s.mlperf.toml"]) == 2
-    assert "recorded has answers, but no speed; add a scorer to [workload]" in " ".join(
+    assert "recorded has no speed, only answers; add a scorer to [workload]" in " ".join(
         capsys.readouterr().err.split()
     )

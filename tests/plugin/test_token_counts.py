@@ -56,7 +56,10 @@ options = {{ {options} }}
 {scenarios}
 """
 COUNTED = "timed runs counted 28.5 tokens a sample, the answers have 9.5"
-UNCOUNTED = "tokens of timed runs are compared with no answers: no accuracy pass"
+UNCOUNTED = (
+    "the token counts of timed runs were not checked: there is no accuracy pass to "
+    "compare them with"
+)
 
 Session = Callable[..., dict[tuple[str, str], Verdict]]
 

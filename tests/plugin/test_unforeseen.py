@@ -52,7 +52,7 @@ def test_an_exception_in_a_measurement_is_the_verdict_of_each_of_its_tests(
     assert sentence(first.headline).startswith(
         "pytest-mlperf: OSError: [Errno 5] Input/output error"
     )
-    assert "not foreseen, so please report it with this log" in sentence(first.headline)
+    assert "unexpected error; please report it with this log" in sentence(first.headline)
     assert first.logs.file == f"runs/now/{planned.case.id}.1.log"
     assert "in closed_terminal" in Path(project.path / first.logs.file).read_text("utf-8")
     assert any("in closed_terminal" in line for line in first.logs.tail)

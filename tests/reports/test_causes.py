@@ -9,7 +9,7 @@ from pytest_mlperf.reports.rows import section, strongest, unexplained
 
 ENGINE = Cause(
     rule="engine",
-    says="engine.version 1.2.0 → 1.2.1 since the baseline; nothing else that is recorded changed",
+    says="engine.version 1.2.0 → 1.2.1 since the baseline; no other recorded fact changed",
     strength=Strength.STRONG,
 )
 HINT = Cause(rule="siblings", says="only this case: 0 of 4 got worse", strength=Strength.HINT)

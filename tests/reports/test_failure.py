@@ -96,7 +96,7 @@ def test_an_unmeasured_metric_has_no_figure_and_its_note_is_printed_once() -> No
 def test_unchanged_and_unjudged_metrics_are_listed_too() -> None:
     (judged, *others), note = verdicts.DROP.metrics, verdicts.FEW_QUERIES.metrics[0]
     unchanged = "no recorded difference (engine, weights, options, data)"
-    behind = "weights: not known, the server runs behind a url"
+    behind = "weights: unknown, the server at the url"
     baseline = verdicts.DROP.baseline
     expected = {
         f"changed   {unchanged}": {"baseline": replace(baseline, changed=())},

@@ -49,7 +49,7 @@ def run_now(**fields: Any) -> Run:
 DIGEST = "6b57b985f9b11a708a2b01f985b056950dc2501b08656e59cdc0e66943beee72"
 
 
-ALONE = "; nothing else that is recorded changed"
+ALONE = "; no other recorded fact changed"
 
 LOADED = "files.loaded 2 in git since 3f2c1ab0d9e8: data.py, suites/a.mlperf.toml"
 OTHER = "files.other 1 in git since 3f2c1ab0d9e8: README.md"
@@ -71,25 +71,25 @@ def test_changes_since_the_baseline_are_reported() -> None:
          ["engine.weights_sha256 6b57b985… → 27eeeb34…, options {} → {broken since the "
           f"baseline{ALONE}"]),
         ([f"dataset {DIGEST} → {DIGEST[::-1]}", "engine.version 1 → 2"],
-         ["other data than the baseline's: dataset 6b57b985… → 27eeeb34…",
+         ["other than the baseline's: dataset 6b57b985… → 27eeeb34…",
           "engine.version 1 → 2 since the baseline"]),
         ([LOADED], [f"files that the run loaded changed: {LOADED[13:]}{ALONE}"]),
         ([LOADED, OTHER],
          [f"files that the run loaded changed: {LOADED[13:]}",
-          f"files changed, none of which the run is known to load: {OTHER[12:]}"]),
+          f"files changed, but the run is not known to load any of them: {OTHER[12:]}"]),
         ([LOADED, "engine.version 1 → 2", "inputs.first 3f → 4a"],
-         ["inputs differ, input() of the data set gave others for the baseline: inputs.first 3f → "
-          "4a", "engine.version 1 → 2 since the baseline",
+         ["inputs differ, input() of the data set returned others for the baseline: "
+          "inputs.first 3f → 4a", "engine.version 1 → 2 since the baseline",
           f"files that the run loaded changed: {LOADED[13:]}"]),
         ([LOADED, "inputs.first 3f → 4a"],
          [f"files that the run loaded changed: {LOADED[13:]}",
-          "inputs differ, input() of the data set gave others for the baseline: inputs.first 3f → "
-          "4a"]),
+          "inputs differ, input() of the data set returned others for the baseline: "
+          "inputs.first 3f → 4a"]),
         ([OTHER, "engine.version 1 → 2"],
          ["engine.version 1 → 2 since the baseline",
-          f"files changed, none of which the run is known to load: {OTHER[12:]}"]),
+          f"files changed, but the run is not known to load any of them: {OTHER[12:]}"]),
         (['dataset.options {"samples": 32} → {"samples": 64}'],
-         [f"other data than the baseline's: dataset.options: samples 32 → 64{ALONE}"]),
+         [f"other than the baseline's: dataset.options: samples 32 → 64{ALONE}"]),
     ]  # fmt: skip
     for changed, expected in cases:
         assert texts_of(causes(drop(*changed), None, ())) == expected
@@ -133,11 +133,12 @@ def test_where_else_it_fell_tells_engine_from_machine() -> None:
         ([*SAME, sibling("sdxl", "ort", 0.0)],
          [ENGINE, DRIVER, "ort got worse in 3 of 4 other models too, by 5.1 % to 7.1 %"]),
         ([*SAME, sibling("resnet50", "ort", None), *OTHERS],
-         [ENGINE, "ort got worse in 3 of 3 other models too, by 5.1 % to 7.1 %; of other engines "
-          "on H200 0 of 2", DRIVER]),
+         [ENGINE, "ort got worse in 3 of 3 other models too, by 5.1 % to 7.1 %; cases of other "
+                  "engines on H200 0 of 2", DRIVER]),
         ([*SAME, *FELL],
-         [DRIVER, "2 of 2 cases of other engines on H200 (trt, vllm) got worse as well, by 4 % to "
-          "5 %, and 3 of 3 others of ort: the machine, its driver or what all of them share",
+         [DRIVER, "2 of 2 cases of other engines on H200 (trt, vllm) got worse as well, by 4 % "
+                  "to 5 %, and 3 of 3 others of ort: likely the machine, its driver, or "
+                  "something that all of them use",
           ENGINE]),
         ([sibling("bert", "ort", 0.0), sibling("gptj", "ort", 0.02), *OTHERS],
          [ENGINE, DRIVER, "only this case: 0 of 2 other cases of ort and 0 of 2 of other engines "
@@ -324,8 +325,8 @@ def test_mean_power_is_compared_with_the_baselines() -> None:
 def test_a_slower_machine_is_reported_also_within_its_spread() -> None:
     """Products of another library say nothing about the machine."""
     text = (
-        "the machine's own speed: matrix product −{} % of the baseline's, {} chance, which goes to "
-        "3.61 % here"
+        "the machine's micro-benchmark: matrix product −{} % of {} chance, which goes to 3.61 "
+        "% here"
     )
 
     def of_control(speed: float, **library: float) -> list[tuple[str, Strength]]:
@@ -418,12 +419,13 @@ def test_without_evidence_the_examined_facts_are_listed() -> None:
     verdict = drop(runs=(run,), metrics=(*DROP.metrics, length), source=SET)
 
     assert texts_of(causes(verdict, baseline, ())) == [
-        "no cause found: engine, weights, options and data are the baseline's; 38.7 tokens/sample, "
-        "38.6 in the baseline; mean power 688 W, 690 W in the baseline (−0.3 %); the machine's own "
-        "speed: copy +0.1 % of the baseline's, within chance, which goes to 3.61 % here"
+        "no cause found: engine, weights, options and data are the baseline's; 38.7 "
+        "tokens/sample, 38.6 in the baseline; mean power 688 W, 690 W in the baseline (−0.3 "
+        "%); the machine's micro-benchmark: copy +0.1 % of within chance, which goes to 3.61 "
+        "% here"
     ]
     assert texts_of(causes(drop(source=None), None, ())) == [
-        "no cause found: nothing is known to compare with"
+        "no cause found: nothing to compare with"
     ]
 
 
@@ -451,7 +453,7 @@ def test_the_handicap_comes_first_and_hints_alone_are_no_cause() -> None:
         )
     ) == ["engine.version 1 → 2 since the baseline"]
     assert texts_of(causes(drop(OTHER, source=SET), None, ()))[1:] == [
-        "no cause found: what changed is a hint alone"
+        "no cause found: what changed is only a weak hint"
     ]
     assert texts_of(causes(drop(runs=missed), None, ())) == [
         "LoadGen's latency limit was missed in 2 of 3 runs at 25000/s"

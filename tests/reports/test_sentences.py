@@ -93,7 +93,7 @@ SENTENCES: tuple[tuple[Note, str], ...] = (
     ),
     (
         Note.of("with_unchecked", headline=FELL, note=Note.of("unchecked", state="scorer broke")),
-        f"{FELL_TEXT}, accuracy not checked: the scorer broke",
+        f"{FELL_TEXT}, accuracy not checked: the scorer failed",
     ),
     (Note.of("of_case", case="a-cpu", note="text"), "a-cpu: text"),
     (
@@ -116,7 +116,7 @@ SENTENCES: tuple[tuple[Note, str], ...] = (
     (Note.of("alone", **QUOTED), f"against the baseline alone: PERF DROP {FELL_TEXT}"),
     (
         Note.of("alone_recorded", outcome="recorded", headline="8 runs in a.json"),
-        "recorded all the same, do not commit it: recorded 8 runs in a.json",
+        "recorded anyway, do not commit it: recorded 8 runs in a.json",
     ),
     (
         Note.of("compared_before", judged=1, of=2, **QUOTED),
@@ -137,7 +137,7 @@ SENTENCES: tuple[tuple[Note, str], ...] = (
     (Note.of("advisory", runs=2, needed=5), "advisory: 2 of 5 baseline runs"),
     (
         Note.of("drop_whatever", others=1199, p=1e-6),
-        "a drop whatever the other 1,199 pairs judged with it do, p=1e-06",
+        "a drop, whatever the verdicts on the other 1,199 pairs, p=1e-06",
     ),
     (
         Note.of("load_explains", now=0.5, before=0.0),
@@ -205,8 +205,10 @@ SENTENCES: tuple[tuple[Note, str], ...] = (
     ),
     (
         Note.of("gated_missing", metric="goodput", note=MISSING, folder="a/b.2"),
-        "goodput/s: gated, but not measured in run 2 of 3. Read the notes and the log of that run "
-        "(a/b.2), or take the metric from the limits.",
+        (
+            "goodput/s: gated, but not measured in run 2 of 3. Read the notes and the log of "
+            "that run (a/b.2), or remove the metric from the limits."
+        ),
     ),
     (
         Note.of("left_out", metric="tpot_p90@16", note=FEWER),
@@ -310,7 +312,7 @@ SENTENCES: tuple[tuple[Note, str], ...] = (
         "top1 76.000, every sample of 1,024 scored as in the baseline",
     ),
     (Note.of("no_scores"), "the baseline has no scores by sample"),
-    (Note.of("whole_only", metrics=("fid", "clip")), "only the whole data set has fid, clip"),
+    (Note.of("whole_only", metrics=("fid", "clip")), "only for the whole data set has fid, clip"),
     (
         Note.of("score_added", metric="top1", sample=7),
         "top1: sample 7 has a score, but none in the baseline: other data?",
@@ -393,8 +395,10 @@ SENTENCES: tuple[tuple[Note, str], ...] = (
     (Note.of("value", metric="", value=None), "no value"),
     (
         Note.of("first_run_differs", metric="throughput", change=-0.03),
-        "the first run of a session differs by −3.0 % in samples/s: not recorded; later sessions "
-        "make one run that does not count",
+        (
+            "the first run of a session differs by −3.0 % in samples/s: not recorded; later "
+            "sessions make one warm-up run that does not count"
+        ),
     ),
     (
         Note.of("first_run_skipped", value=VALUE),
@@ -405,7 +409,7 @@ SENTENCES: tuple[tuple[Note, str], ...] = (
         "run 4 of 9 is an outlier, 97.2 samples/s: not recorded",
     ),
     (Note.of("limit_missed", count=2, of=4), "2 of 4 runs missed their latency limit"),
-    (Note.of("client_late"), "the client was late: see the notes of its runs"),
+    (Note.of("client_late"), "the client sent requests late: see the notes of its runs"),
     (BUSY, "load may have cost up to 20 %: others used 0.4 of 2 cores"),
     (
         Note.of("not_idle", share=0.34, of=3, load="others used 1 of 2 cores"),
@@ -431,8 +435,10 @@ SENTENCES: tuple[tuple[Note, str], ...] = (
     ),
     (
         Note.of("recorded_under_load", load=BUSY),
-        "recorded under load: load may have cost up to 20 %: others used 0.4 of 2 cores. An idle "
-        "machine detects smaller regressions.",
+        (
+            "recorded under load: repeat it on load may have cost up to 20 %: others used 0.4 of "
+            "2 cores. An idle machine detects smaller regressions."
+        ),
     ),
     (Note.of("second_day", since="2026-11-20"), "for the second day in a row (since 2026-11-20)"),
     (

@@ -203,7 +203,7 @@ INCONCLUSIVE = verdict(
 PROMISED = Guarantee(lacks="few sessions", runs=8, sessions=1, days=1, age_days=1.0, run_sd=0.004)
 PROVISIONAL_OK = verdict(
     Outcome.PROVISIONAL,
-    "samples/s −0.4 % (−0.9 to +0.2 %); ok if sessions differ < 0.6 %",
+    "samples/s −0.4 % (−0.9 to +0.2 %); ok if day-to-day variation < 0.6 %",
     metric(
         outcome=Outcome.PROVISIONAL,
         now=24_022.0,
@@ -236,7 +236,7 @@ PROVISIONAL_DROP = verdict(
 )
 PROVISIONAL_WARNING = replace(
     PROVISIONAL_DROP,
-    headline="samples/s −6.3 % (−6.9 to −5.7 %); drop if sessions differ < 1.4 %",
+    headline="samples/s −6.3 % (−6.9 to −5.7 %); drop if day-to-day variation < 1.4 %",
     metrics=(
         replace(PROVISIONAL_DROP.metrics[0], note="if sessions differ < 1.4 %", since=""),
         *PROVISIONAL_DROP.metrics[1:],
@@ -340,7 +340,7 @@ UNGATED = verdict(
 )
 NOT_EVALUATED = verdict(
     Outcome.NOT_EVALUATED,
-    "the weights are dummy: speed may be judged, accuracy never",
+    "dummy weights: only speed is judged, not accuracy",
     kind=Kind.ACCURACY,
 )
 FELL = PairedVerdict(

@@ -185,7 +185,7 @@ def test_unbuildable_inputs_are_refused_before_anything_is_built(lab: Lab) -> No
     assert state_of(job_of(lab.planned()).build, lab.path / ".mlperf") == ""
     for more, message in (
         (", calibration = 4", r"sample \d+ of the data set is int; "),
-        (", calibration = 40", "calibration asks for 40 samples, and the data set has 32"),
+        (", calibration = 40", "calibration needs 40 samples, the data set has 32"),
         ("", "has no safetensors files to quantise"),
     ):
         if not more:
@@ -201,7 +201,7 @@ def test_a_builder_that_fails_leaves_an_error_and_nothing_else(lab: Lab) -> None
         ("breaks", "ZeroDivisionError: a scale of 0", "the quantiser said this"),
         ("refuses", "this model has an odd number of heads", ""),
         ("is-killed", "the builder was killed by SIGKILL; if nobody killed it, the machine", ""),
-        ("pickles", "the builder wrote pytorch_model.bin, which can carry code", ""),
+        ("pickles", "the builder wrote pytorch_model.bin, which can contain code", ""),
         ("no-weights", "the builder wrote no weights: there is no safetensors file", ""),
         ("no-config", "the builder wrote no config.json, so it made no model", ""),
     ):

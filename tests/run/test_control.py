@@ -81,7 +81,7 @@ def test_gpus_are_named_to_cuda_as_to_an_engine(
         assert Placement(conditions=here).control("2xH200") == ControlRun(unavailable=reason)
 
     without = instead(tmp_path, "torch", "raise ImportError")
-    reason = "no library here that multiplies matrices on the GPU: pip install torch"
+    reason = "no library can multiply matrices on the GPU: pip install torch"
     assert control(1, environment=without) == ({}, reason)
 
 
@@ -96,13 +96,16 @@ def test_a_broken_child_is_one_reason(tmp_path: Path, monkeypatch: pytest.Monkey
             "the control ended with exit code 1: RuntimeError: "
             ":\u200b:error:\u200b:no\\x1b[31m driver",
         ),
-        ("os._exit(0)", "the control printed no figures"),
-        ("print('{}', flush=True); os._exit(0)", "the control's figures are not positive"),
-        ("print('[1]', flush=True); os._exit(0)", "the control printed no figures"),
+        ("os._exit(0)", "the micro-benchmark printed no results"),
+        (
+            "print('{}', flush=True); os._exit(0)",
+            "the results of the micro-benchmark are not positive",
+        ),
+        ("print('[1]', flush=True); os._exit(0)", "the micro-benchmark printed no results"),
         (
             f"print({json.dumps({MATMUL: 1e9, COPY: 1e9, 'contention': BUSY})!r}, flush=True)\n"
             "os._exit(0)",
-            "other processes used the processor while it was measured",
+            "other processes used the CPU while it ran",
         ),
     ):
         variables = instead(tmp_path, "numpy", f"import os\n{module}")
@@ -115,7 +118,7 @@ def test_a_child_is_ended_by_its_limit_and_with_its_parent(tmp_path: Path) -> No
     """Even one that hangs in a library with the interpreter's lock."""
     started = tmp_path / "started"
     variables = {**instead(tmp_path, "numpy", HANG_WITH_A_CHILD), "STARTED": str(started)}
-    reason = "the control was not done within 3 s"
+    reason = "the micro-benchmark was not done within 3 s"
     assert control(0, limit_s=3, environment=variables) == ({}, reason)
     assert len(pids(started)) == 2
     assert all(map(is_gone, pids(started)))

@@ -164,9 +164,9 @@ def test_the_reason_says_who_had_the_cores() -> None:
     load = Contention(window_s=10.0, cores=2, own_s=19.0, foreign_s=0.5, serves=True)
     (reason,) = curve_validity(log_of(point(under_way=3.83, client_busy=0.2)), load=load).invalid
     assert reason.text == (
-        "at 4: 3.83 of 4 requests were under way in the mean: the server's own processes used 1.7, "
-        "this client used 0.2, other programs used 0.05 of 2 cores: start the client on cores of "
-        "its own (taskset), or measure from another machine"
+        "at 4: 3.83 of 4 requests were in flight on average: the server's own processes used "
+        "1.7, this client used 0.2, other programs used 0.05 of 2 cores: start the client on "
+        "cores of its own (taskset), or measure from another machine"
     )
 
 

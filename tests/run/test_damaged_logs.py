@@ -128,7 +128,7 @@ def test_a_warning_after_the_last_key_is_no_cut_and_an_error_counts(tmp_path: Pa
 
 
 def test_without_its_last_key_a_log_is_cut_or_of_an_old_loadgen(tmp_path: Path) -> None:
-    cut = "is cut: LoadGen ends it with 'num_errors'"
+    cut = "is truncated: LoadGen ends it with 'num_errors'"
     newer = dict.fromkeys(["5.0.16", "5.1.0", "6.0.17 @ d6147c7eb7", "", "unknown"], cut)
     old = {one: rf"is of LoadGen {one[:3]}.*5\.0\.16" for one in ("4.1", "5.0.15 @ abc", "5.0")}
     for version, match in {**newer, **old}.items():
@@ -220,7 +220,7 @@ def test_no_value_of_any_key_and_no_other_part_of_a_line_is_another_error(tmp_pa
         if isinstance(outcome, Detail):
             read_all(outcome)
         else:
-            assert f"{path}:1 is no log entry of LoadGen" in str(outcome)
+            assert f"{path}:1 is not an entry of LoadGen" in str(outcome)
 
 
 def test_a_log_that_a_full_disk_cut_short_is_blamed_on_the_disk(
@@ -252,7 +252,7 @@ def test_a_log_of_something_else_and_samples_of_no_block_are_named(tmp_path: Pat
         with pytest.raises(RunError, match="is empty: LoadGen logged no answer"):
             AccuracyLog(accuracy(tmp_path, text.encode()))
     for line in (answer(0, "ABC"), answer("9" * 5000, "AB"), answer(-1, "AB")):
-        with pytest.raises(RunError, match=rf"{ACCURACY_LOG}:2 is damaged: .* is no answer"):
+        with pytest.raises(RunError, match=rf"{ACCURACY_LOG}:2 is damaged: .* is not an answer"):
             AccuracyLog(accuracy(tmp_path, f"[\n{line}\n]\n".encode()))
 
     log = accuracy(tmp_path, ANSWERS)

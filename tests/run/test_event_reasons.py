@@ -396,7 +396,7 @@ def test_a_run_keeps_the_evidence_of_each_witness_and_reads_its_log_once(
         "tokens came together",
         "goodput is 0: ",
         "clocks are held back to stay within the power limit",
-        "the machine's own speed is not known: no compiler",
+        "the speed of this machine was not checked: no compiler",
         "the worker was slow to end",
     )
     assert [note[: len(begin)] for note, begin in zip(run.notes, beginnings, strict=True)] == [
@@ -413,7 +413,7 @@ def test_a_run_keeps_the_evidence_of_each_witness_and_reads_its_log_once(
     [
         (signal.SIGKILL, "signal 9 (Killed)"),
         (signal.SIGSEGV, "signal 11 (Segmentation fault)"),
-        (signal.SIGSTOP, "it hung, in NVML or stopped"),
+        (signal.SIGSTOP, "it hung in NVML, or was stopped"),
     ],
 )
 def test_a_failed_sampler_is_noted_and_its_run_has_no_energy(

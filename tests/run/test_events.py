@@ -120,7 +120,7 @@ def test_an_event_has_its_fields_and_no_other_of_their_types() -> None:
         for field in fields:
             raw = json.loads(line_of(name))
             del raw[field]
-            with pytest.raises(NoEventError, match=f"an event with other fields: {field}"):
+            with pytest.raises(NoEventError, match=f"an event with wrong fields: {field}"):
                 event_of(json.dumps(raw).encode(), OF_WORKER)
         with pytest.raises(NoEventError, match="other fields: more"):
             event_of(line_of(name, more=1), OF_WORKER)
@@ -144,9 +144,12 @@ WRONG: list[Any] = [None, -1, [], [5], {"a": []}, 2**70, float("inf"), True, "te
 
 def test_an_invalid_event_line_is_refused_with_its_reason() -> None:
     lines = [
-        *((line, "no object that names an event") for line in (b"[]", b"5", b"null", b'"loaded"')),
-        *((line, "no object that names an event") for line in (b"{}", b'{"event": []}')),
-        (b'{"event": "dance"}', "no event of this name"),
+        *(
+            (line, "not an object that names an event")
+            for line in (b"[]", b"5", b"null", b'"loaded"')
+        ),
+        *((line, "not an object that names an event") for line in (b"{}", b'{"event": []}')),
+        (b'{"event": "dance"}', "an unknown event"),
         *((line, "no JSON") for line in (b"", b"Loading weights:  50%", b"\xff\xfe", b"9" * 5_000)),
         *((line, "no JSON") for line in (b"[" * 60_000, b'{"a":' * 60_000)),
         (b'{"event": "loaded"}', "other fields: dataset, engine, files, load_s, pages"),
@@ -169,7 +172,7 @@ def test_an_invalid_event_line_is_refused_with_its_reason() -> None:
                 pipe.events.next(0)
         assert (raised.value.layer, raised.value.log) == ("worker", "/a.log")
         text = str(raised.value)
-        assert text.startswith("the engine or a library wrote to the descriptor of events")
+        assert text.startswith("the engine or a library wrote to the pipe of events")
         assert len(text) < 600
         assert text.isascii() or "…" in text
 
@@ -210,9 +213,9 @@ def test_events_come_in_order_and_one_out_of_turn_is_refused() -> None:
 
     for names, message in (
         (["ready"], "out of turn, after no other"),
-        (["started", "loading", "loading"], "out of turn, after loading"),
-        (["started", "finished"], "out of turn, after started"),
-        (["started", "loading", "loaded", "ready", "ready"], "out of turn, after ready"),
+        (["started", "loading", "loading"], "in the wrong order, after loading"),
+        (["started", "finished"], "in the wrong order, after started"),
+        (["started", "loading", "loaded", "ready", "ready"], "in the wrong order, after ready"),
     ):
         with closing(Pipe(follows=NEXT_EVENTS)) as pipe:
             for name in names[:-1]:

@@ -42,7 +42,9 @@ def test_loadgens_figures_count_where_it_has_them() -> None:
     latencies = dict.fromkeys(("latency_p50", "latency_p90", "latency_p99"), 0.05)
     assert run_figures.metrics == {"throughput": 12.5, "goodput": 12.0, **latencies}
     assert (run_figures.zero, run_figures.notes) == ((), ())
-    with pytest.raises(RunError, match=r"tpot_p50 is 0.0 by our stamps; it must be positive"):
+    with pytest.raises(
+        RunError, match=r"tpot_p50 is 0.0 by the measured times; it must be positive"
+    ):
         figures(result(tpot_p50=0.0), detail(), Scenario.SERVER)
     for accelerator, expected in (("H200", 100.0), ("8xH100", 12.5), ("cpu", None)):
         metrics = per_gpu({"tokens_per_second": 100.0}, accelerator)

@@ -177,7 +177,9 @@ def test_a_gpu_that_the_session_lost_is_passed_over(tmp_path: Path, *, shared: b
                 conditions.placed(accelerator, session_conditions, pytest.fail)
             )
             assert placement.conditions.machine.uuids(accelerator) == taken
-            assert placement.notes == (f"passed over, earlier in this session: {gone} was lost",)
+            assert placement.notes == (
+                f"GPU not used, because of an earlier failure in this session: {gone} was lost",
+            )
 
 
 @pytest.mark.process

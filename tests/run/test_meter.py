@@ -81,8 +81,8 @@ def test_an_unreadable_meter_file_is_reported_at_once(tmp_path: Path) -> None:
     began = time.monotonic()
     for name, message in (
         ("meter.csv", "cannot be read: No such file or directory; start the meter's logger first"),
-        (".", "is no file; name the one it logs to"),
-        ("pipe", "is no file; name the one it logs to"),
+        (".", "is not a file; name the file that the wall meter writes"),
+        ("pipe", "is not a file; name the file that the wall meter writes"),
         ("wide.csv", "is not UTF-8 text: invalid start byte at byte 0; let its logger write plain"),
     ):
         with pytest.raises(SuiteError) as caught:

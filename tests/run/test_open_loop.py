@@ -130,7 +130,7 @@ def test_times_between_arrivals_vary_as_asked_and_no_more_of_a_trace_is_loaded()
     assert recorded(dataset, open_loop_settings([1.0], "trace")) == [0.0]
     assert recorded(dataset, open_loop_settings([1.0], "trace", ms=60_000)) == [0.0, 100.0]
     assert recorded(dataset, open_loop_settings([10.0], "trace")) == [0.0]
-    match = "the trace has 300 s, and its first 900 s do not count"
+    match = "the trace lasts 300 s, and its first 900 s do not count"
     with pytest.raises(RunError, match=match):
         recorded(dataset, open_loop_settings([1.0], "trace", ramp_ms=900_000))
     nothing: Any = [1, 2]
@@ -270,7 +270,7 @@ SLOWING = [(24, 0, 2.0 + 0.3 * n) for n in range(WINDOW_PARTS)]
 
 
 def test_a_window_must_be_served_as_it_arrives() -> None:
-    queue = "8 requests were under way at its begin and 80"
+    queue = "8 requests were in flight at its begin and 80"
     cases: list[tuple[dict[str, Any], str, Key | None, str]] = [
         ({}, "poisson", None, ""),
         ({"requests": 9}, "poisson", Key.TOO_FEW_REQUESTS, "at 4: 9 requests in 60 s, 10 are"),

@@ -97,7 +97,9 @@ def run(case: Planned, folder: Path, build: Build | None) -> ProcessResult:
         job_of(case),
         conditions(folder),
         lambda _: None,
-        ProcessTask(target_qps=500.0, performance=True, ask=None, number=1, build=build),
+        ProcessTask(
+            target_qps=500.0, performance=True, ask=None, number=1, title="run 1", build=build
+        ),
     )
 
 
@@ -308,13 +310,13 @@ def test_an_unavailable_environment_is_one_clear_error(
     cases: list[tuple[str, type[MlperfError], str]] = [
         ('git = "HEAD"', RunError, "not a git repository"),
         ('python = "${NO_SUCH}/python"', UnavailableError, "NO_SUCH.* not set"),
-        ('python = "/there/is/none"', UnavailableError, "/there/is/none, is no program here"),
+        ('python = "/there/is/none"', UnavailableError, "/there/is/none, is not a program here"),
         ('python = "."', UnavailableError, "is no program here"),
         (f'python = "{python.parents[1]}"', UnavailableError, r"did you mean .*/bin/python"),
-        ('command = ["/there/is/none"]', UnavailableError, "/there/is/none, is no program here"),
+        ('command = ["/there/is/none"]', UnavailableError, "/there/is/none, is not a program here"),
         ('command = ["false"]', RunError, "ended with exit code 1 during start"),
         ('command = ["echo"]', RunError, r"does not start a Python: .*no JSON"),
-        ('wheel = "dist/none-1.0-py3-none-any.whl"', UnavailableError, "none.* is no file here"),
+        ('wheel = "dist/none-1.0-py3-none-any.whl"', UnavailableError, "none.* is not a file here"),
         ('git = "v9"', RunError, "rev-parse --verify: fatal: Needed a single revision"),
     ]
     for engine, kind, message in cases:

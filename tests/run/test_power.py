@@ -138,7 +138,7 @@ def test_a_file_with_other_records_is_refused(tmp_path: Path) -> None:
                 PowerLog.read(path)
             assert raised.value.layer == "sampler"
     path.write_text('{"a": 1}\n')
-    with pytest.raises(RunError, match="its first line is not a sampler's"):
+    with pytest.raises(RunError, match="its first line is not from the sampler"):
         PowerLog.read(path)
     path.write_text("")
     assert PowerLog.read(path).unavailable == "the sampler wrote nothing"

@@ -129,7 +129,7 @@ def test_notes_of_any_run_are_listed_once() -> None:
         "in 1 of 2 runs: 3 replays on the PCIe link during the run",
         cap(20.0).in_words(),
         "something else",
-        "in 1 of 2 runs: energy is not known: the sampler was killed",
+        "in 1 of 2 runs: energy unknown: the sampler was killed",
     ]
 
     def waiting(key: SignKey, text: str, unknown: str | None = None) -> Run:
@@ -146,7 +146,7 @@ def test_notes_of_any_run_are_listed_once() -> None:
         "in 1 of 4 runs: the ECC mode waits",
         "in 1 of 4 runs: the MIG mode waits",
         "in 2 of 4 runs: not watched from 2.5 s on",
-        "in 2 of 4 runs: energy is not known: it broke 2.5 s into the run",
+        "in 2 of 4 runs: energy unknown: it broke 2.5 s into the run",
     ]
 
 

@@ -50,13 +50,17 @@ def test_rates_and_times_are_by_the_second_count() -> None:
         (98, ""),
         (
             97,
-            "the reference tokenizer counts 97 tokens, the server 100 (-3.0%): its end tokens or "
-            "what it keeps to itself, or another tokenizer",
+            (
+                "the reference tokenizer counts 97 tokens, the server 100 (-3.0%): the server's "
+                "end tokens or hidden tokens, or another tokenizer"
+            ),
         ),
         (
             103,
-            "the reference tokenizer counts 103 tokens, the server 100 (+3.0%): another tokenizer "
-            "than that of the model it serves",
+            (
+                "the reference tokenizer counts 103 tokens, the server 100 (+3.0%): it is not "
+                "the tokenizer of the served model"
+            ),
         ),
     ):
         rows = [ended(1, tokens=100)]

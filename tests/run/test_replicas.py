@@ -115,7 +115,7 @@ def test_tokens_have_the_times_at_which_a_replica_saw_them(tmp_path: Path) -> No
         ("stops", "samples and completed none for 6 s"),
         ("is silent", "samples and completed none for 6 s"),
         ("prints on", "samples and completed none for 6 s"),
-        ("writes to any descriptor", "sent its worker no valid message (Unpickling"),
+        ("writes to any descriptor", "sent its worker an invalid message (Unpickling"),
         ("answers twice", "replica 1 (GPU 5): done() was given id "),
         ("answers nonsense", "replica 1 (GPU 5): done() was given id \"('nobody', 'asked')\""),
     ],

@@ -129,7 +129,7 @@ def test_a_description_that_never_ends_is_abandoned(monkeypatch: pytest.MonkeyPa
     )
     over.set()
 
-    message = "Hangs: no more is known, because describing it failed or took 0.05 s"
+    message = "Hangs: no details, because describing it failed or took 0.05 s"
     assert description["message"] == message
     assert raised["message"].startswith(f"{message} (in caused, ")
 
@@ -168,7 +168,7 @@ def test_where_nothing_can_be_described_the_spare_event_goes_out(
 
     takes = "; it takes an exception object"
     cases: list[tuple[Any, str]] = [
-        ("server is gone", "server is gone (sink.failed() was given this text; give an exception)"),
+        ("server is gone", "server is gone (sink.failed() was given this text; pass an exception)"),
         (None, f"sink.failed() was given NoneType{takes}"),
         (5, f"sink.failed() was given int{takes}"),
         (ValueError, f"sink.failed() was given the class ValueError{takes}"),

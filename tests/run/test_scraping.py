@@ -270,8 +270,10 @@ def test_hits_are_compared_with_the_shared_share_of_prompts() -> None:
 
 def test_requests_of_other_clients_are_noted() -> None:
     other = (
-        "at 8: the server had 25 requests in the mean, of which 8 are of this run: something else "
-        "uses it",
+        (
+            "at 8: the server had 25 requests on average, of which 8 are of this run: something "
+            "else uses it"
+        ),
     )
     closed = replace(_point(8, 9.5), under_way=8.0)
     arriving = OpenWindow(before=0, after=0, most=9, unanswered=0, late={})

@@ -48,7 +48,10 @@ REFUSED: list[tuple[object, str]] = [
     ({"unet\n": 1.0}, r"the name 'unet\n'"),
     ({1: 1.0}, "the name 1;"),
     ({f"s{n}": 0.1 for n in range(MAX_STAGES + 1)}, "returns 17 stages; 16 at most are kept"),
-    ({"unet": 6.0, "vae": 4.3}, "returns 10.3 s in all, of a run of 10 s; count no instant twice"),
+    (
+        {"unet": 6.0, "vae": 4.3},
+        "returns 10.3 s in all, of a run of 10 s; count the same time twice",
+    ),
     (["unet"], "returns list, no seconds by name"),
     (None, "returns NoneType"),
 ]

@@ -132,7 +132,7 @@ def test_writes_of_an_engine_to_the_descriptor_of_events_are_one_error(tmp_path:
     for number, (text, message) in enumerate(
         (
             ("x" * 65_536, "bytes without the end of a line"),
-            ("[]\n", "no object that names an event"),
+            ("[]\n", "not an object that names an event"),
         )
     ):
         folder = tmp_path / str(number)
@@ -167,8 +167,11 @@ def test_writes_of_an_engine_to_the_descriptor_of_events_are_one_error(tmp_path:
         (
             "KeepsResultsByIndex",
             "engine",
-            r"\d+ samples submitted and not completed, each of an index that came twice "
-            r"\(index \d+ first\): an engine that keeps results by index, and not by id, loses",
+            (
+                r"\d+ samples submitted and not completed, each of an index that occurs twice "
+                r"\(index \d+ first\): an engine that stores results by index, and not by id, "
+                r"loses"
+            ),
             "",
         ),
         (

@@ -148,7 +148,7 @@ def test_a_damaged_file_names_its_defect_and_an_invalid_digest_names_no_file(
     for change, message in (
         ({"schema": 99}, r"written by a newer pytest-mlperf \(schema 99"),
         ({"samples": 0}, "samples is 0; at least 1 is needed"),
-        ({"colour": "red"}, "colour: is no key of the accuracy baseline"),
+        ({"colour": "red"}, "colour: is not a key of the accuracy baseline"),
     ):
         path.write_text(json.dumps({**raw, **change}), "utf-8")
         with pytest.raises(BaselineError, match=message):

@@ -266,7 +266,7 @@ WRONG_VALUES: list[tuple[str, object, str]] = [
     ),
     ("identity.gpus", NAN, "identity.gpus: must be a valid string, a valid integer, a finite numb"),
     ("history.0.action", "guess", "history[0].action: must be 'record', 'append' or 'replace'"),
-    ("surprise", 1, "records[0].surprise: is no key of the baseline"),
+    ("surprise", 1, "records[0].surprise: is not a key of the baseline"),
 ]
 """Place in the first record, value, and what is said of it."""
 
@@ -278,7 +278,7 @@ def test_a_wrong_value_is_refused_with_its_place(path: Path) -> None:
         for place, value, wrong in WRONG_VALUES
     ]
     texts += [
-        (json.dumps({**whole, "surprise": 1}), ": surprise: is no key of the baseline"),
+        (json.dumps({**whole, "surprise": 1}), ": surprise: is not a key of the baseline"),
         (json.dumps({**whole, "records": {}}), ": records: must be a valid "),
         (json.dumps({**whole, "round": None}), ": round: must be a valid string, not None"),
         (json.dumps(whole).replace("13.5", "1e999"), "target_qps: must be a finite number"),

@@ -95,7 +95,7 @@ DEFECTS: list[tuple[str, object, str]] = [
     ("machines.0.cases.0.runs", [], "a case needs at least one run"),
     ("machines.0.cases.0.runs.0.metrics.throughput", -1.0, "must be positive and finite"),
     ("kind", "baseline", "'calibration'"),
-    ("extra", 1, "is no key of the calibration"),
+    ("extra", 1, "is not a key of the calibration"),
 ]
 
 

@@ -66,8 +66,8 @@ def test_two_limits_make_two_cases_of_one_entry(file: Path) -> None:
     assert (claim.a.limit_w, claim.b.limit_w) == (700, 400)
     planned = plan(file, 'accelerators = ["H200"]\npower_limit_w = [700, 400]')
     assert more(planned, max_runs=5, warmup="never") == [
-        "2 cases with the GPUs' power limit at 400, 700 W: set and restored, where this user may; "
-        "a GPU that has it needs no right"
+        "2 cases with the GPUs' power limit at 400, 700 W: set before the case and restored "
+        "after it, which needs permission unless the GPU has this limit already"
     ]
 
 

@@ -170,8 +170,8 @@ def test_a_folder_without_a_model_is_reported_by_the_engine_that_would_load_it(
     message = refusal(planned)
 
     assert message == (
-        f"5: {tmp_path}/llama: this folder has no model_index.json, so it is no model; set "
-        "workload.model to the folder that has it"
+        f"5: {tmp_path}/llama: this folder has no model_index.json, so it is not a model; "
+        f"set workload.model to the folder that has it"
     )
 
 

@@ -104,11 +104,11 @@ def test_a_wrong_data_set_is_found(path: str) -> None:
             RunError,
             "the data set is empty; at least one sample is needed",
         ),
-        (InTurn, AssertionError, r"sample \d+ is another one when it is read again"),
+        (InTurn, AssertionError, r"sample \d+ differs when it is read again"),
         (
             changed(reference=by_chance),
             AssertionError,
-            r"sample \d+ is another one when it is read again",
+            r"sample \d+ differs when it is read again",
         ),
         (changed(group=lambda *_: 1.5), SuiteError, r"group of sample 0 is 1\.5"),
         (
@@ -119,7 +119,7 @@ def test_a_wrong_data_set_is_found(path: str) -> None:
         (
             changed(output_tokens=by_chance),
             AssertionError,
-            r"output_tokens\(\) says other lengths when asked again",
+            r"output_tokens\(\) returns other lengths when it is called again",
         ),
         (
             changed(pause_s=lambda _, i: -float(i) or None),

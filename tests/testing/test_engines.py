@@ -96,7 +96,7 @@ class AttachesLate(Attaches):
 
 
 WRONG_ARTEFACTS: list[tuple[type[Engine], str]] = [
-    (Right, "sample 0 has no artefact index: give it to sink.attach"),
+    (Right, "sample 0 has no artefact index: pass it to sink.attach"),
     (AttachesOthers, "the artefacts of sample . are others than before"),
     (AttachesTooFew, r"attach\(\) was given \d ids but \d tables of artefacts"),
     (AttachesText, "'index' of type 'str'; it must be bytes"),

@@ -132,7 +132,7 @@ def test_a_wrong_scorer_is_found() -> None:
             "name a metric without an aggregate",
         ),
         (UNDECLARED, "it gives same; its attribute metrics has other: name them all there"),
-        (ByPlace, "same by sample is another when samples come in another order"),
+        (ByPlace, "same by sample changes with the order of the samples"),
         (Changes, r"score\(\) changed the references: copy what you change"),
         (Crashes, "UnicodeDecodeError is raised for the output .+: score what an engine should"),
     ]

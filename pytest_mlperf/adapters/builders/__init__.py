@@ -25,7 +25,7 @@ def choose(
     device: str,
     max_prompt_tokens: int = 1,
 ) -> Any:
-    """Return the settings of a builder's recipe, after checking its options."""
+    """Check the options of a builder; return the settings of its recipe."""
     is_device = re.fullmatch(r"cpu|cuda(:\d+)?", device) is not None
     rules = (
         ("recipe", recipe, recipe in recipes, f"one of {', '.join(recipes)}"),
@@ -44,12 +44,14 @@ def read_config(source: Path) -> Any:
         source, local_files_only=True, trust_remote_code=False
     )
     if getattr(config, "quantization_config", None) is not None:
-        raise RunError("build", f"{source}: the weights are quantised already; name plain ones")
+        raise RunError(
+            "build", f"{source}: the weights are quantised already; name weights that are not"
+        )
     return config
 
 
 def load(source: Path, config: Any, device: str, **more: Any) -> Any:
-    """Load a causal language model on a device, without running code of its folder."""
+    """Load a causal language model on a device, without running code from its folder."""
     import torch
     import transformers
 
@@ -71,7 +73,7 @@ def load(source: Path, config: Any, device: str, **more: Any) -> Any:
 
 
 def require_gpu(device: str) -> None:
-    """Raise RunError for a GPU if torch finds none."""
+    """Raise RunError if the device is a GPU and torch finds none."""
     import torch
 
     if device != "cpu" and not torch.cuda.is_available():
@@ -79,7 +81,7 @@ def require_gpu(device: str) -> None:
 
 
 def outline(config: Any) -> Any:
-    """Return the model's layers and shapes without weights."""
+    """Return a model with its layers and shapes, but without weights."""
     import torch
     import transformers
 
@@ -106,7 +108,7 @@ def name_of_output(model: Any) -> list[str]:
 
 
 def look(model: Any, prompts: Prompts, max_prompt_tokens: int, progress: Progress) -> None:
-    """Run each prompt through a model by itself, without padding."""
+    """Run each prompt through a model alone, without padding, to calibrate it."""
     import torch
 
     with torch.inference_mode():

@@ -14,7 +14,7 @@ from pytest_mlperf.extension import PrecisionName, Progress, Prompts
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LlmCompressorRecipe:
-    """A preset of compressed-tensors, the algorithm, and whether it needs samples."""
+    """Describe a recipe: compressed-tensors preset, algorithm, whether it needs samples."""
 
     precision: PrecisionName
     scheme: str
@@ -38,7 +38,7 @@ RECIPES: Mapping[str, LlmCompressorRecipe] = {
 
 
 class LlmCompressorBuilder(Builder):
-    """LLM Compressor's `oneshot`; checkpoints in the format of compressed-tensors.
+    """Quantise by LLM Compressor's `oneshot`, in the format of compressed-tensors.
 
     Engines vllm and torch load the result. It pins a narrow range of transformers' versions, so it
     mostly needs an environment of its own: `python` in the build.

@@ -16,7 +16,7 @@ KV_CACHES = ("fp8", "nvfp4")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelOptRecipe:
-    """A configuration of ModelOpt; all of them need samples."""
+    """Describe a recipe: its ModelOpt configuration, which needs samples."""
 
     precision: PrecisionName
     config: str
@@ -32,7 +32,7 @@ RECIPES: Mapping[str, ModelOptRecipe] = {
 
 
 class ModelOptBuilder(Builder):
-    """ModelOpt's post-training quantisation and export, described in hf_quant_config.json.
+    """Quantise and export by ModelOpt; hf_quant_config.json describes the result.
 
     Engine tensorrt_llm loads all but "int8-smoothquant", which is for servers of your own; engine
     vllm loads "fp8" and "nvfp4".

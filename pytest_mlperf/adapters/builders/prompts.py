@@ -12,7 +12,7 @@ from pytest_mlperf.adapters.engines.llm.model_folder import load_tokenizer, read
 
 
 def captions(_: Path, dataset: Any, indices: list[int]) -> list[str]:
-    """Return the text of each sample, or its "caption"."""
+    """Return the caption of each sample: its text, or its field "caption"."""
     texts = []
     for index in indices:
         sample = dataset.input(index)
@@ -20,8 +20,8 @@ def captions(_: Path, dataset: Any, indices: list[int]) -> list[str]:
         if not isinstance(text, str):
             raise RunError(
                 "build",
-                f'calibration: sample {index} is no text and has no "caption", which a pipeline '
-                "needs; use the data set coco_captions",
+                f'calibration: sample {index} is not text and has no "caption", which a '
+                "pipeline needs; use the data set coco_captions",
             )
         texts.append(text)
     return texts

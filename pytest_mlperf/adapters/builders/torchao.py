@@ -19,7 +19,7 @@ TILE = 16
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TorchAoRecipe:
-    """A method of torchao; with `grouped`, groups of weights share a scale, not whole rows."""
+    """Describe a recipe; if `grouped`, a few weights share a scale, instead of a whole row."""
 
     precision: PrecisionName
     how: str

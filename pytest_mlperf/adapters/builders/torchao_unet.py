@@ -25,7 +25,7 @@ from pytest_mlperf.extension import PrecisionName, Progress, Prompts, require_op
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PipelineRecipe:
-    """Quantisation of the UNet's layers."""
+    """Describe a recipe for the UNet's layers."""
 
     precision: PrecisionName
     how: str
@@ -137,7 +137,7 @@ class TorchAoUnetBuilder(Builder):
         }
 
     def look(self, pipe: Any, prompts: Prompts, progress: Progress) -> None:
-        """Run the first steps of an image for each caption; every image has its own noise."""
+        """Run the first steps of an image for each caption, each with noise of its own."""
         import torch
 
         def stop(pipe: Any, step: int, _: Any, tensors: dict[str, Any]) -> dict[str, Any]:
@@ -157,7 +157,7 @@ class TorchAoUnetBuilder(Builder):
                 progress(done, len(prompts), "samples")
 
     def _quantise(self, layer: Any, most: Any, *, smooth: bool = True) -> None:
-        """Replace a layer's weights by torchao's; `most` is the range of its inputs, (inputs,)."""
+        """Replace a layer's weights by quantised ones; `most` is its inputs' range, (inputs,)."""
         import torch
         from torchao.float8.inference import Float8MMConfig
         from torchao.quantization import Float8Tensor, Int8Tensor, PerRow, PerTensor
@@ -239,7 +239,9 @@ def open_pipeline(source: Path, device: str) -> Any:
         raise RunError("build", f"{folder / 'unet'}: has no safetensors files to quantise")
     half = all(".fp16." in file.name for file in files)
     if "quantization_config" in (folder / "unet" / "config.json").read_text("utf-8"):
-        raise RunError("build", f"{source}: the weights are quantised already; name plain ones")
+        raise RunError(
+            "build", f"{source}: the weights are quantised already; name weights that are not"
+        )
     with safetensors.safe_open(files[0], "pt") as opened:
         dtype = opened.get_tensor(next(iter(opened.keys()))).dtype
     if not scheduler.is_dir():
@@ -304,7 +306,7 @@ def as_matrix(layer: Any) -> Any:
 
 @contextmanager
 def ranges_of(layers: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Record the largest magnitude per input (channel of a convolution) of layers, (inputs,)."""
+    """Record the largest magnitude of each input of layers (convolutions: channel), (inputs,)."""
     import torch
 
     ranges: dict[str, Any] = {}

@@ -1,1 +1,1 @@
-"""Adapters of data sets, one module per data set."""
+"""Read data sets; each has a module."""

@@ -77,7 +77,7 @@ class BfclOptions(FileOptions):
 
 
 class _Question(NamedTuple):
-    """A request, and the calls that its answer is compared with."""
+    """Hold a request, and the calls with which its answer is compared."""
 
     request: dict[str, Any]
     reference: dict[str, Any]
@@ -165,7 +165,7 @@ def _rows(source: Path, subset: str, keys: Sequence[str], folder: str = "") -> l
 
 
 def tool_of(function: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a tool for OpenAI's API: no dots in the function's name, and JSON's types."""
+    """Return a function as a tool for OpenAI's API: no dots in its name, and JSON's types."""
     made = json.loads(json.dumps(function))
     made["name"] = made["name"].replace(".", "_")
     made["parameters"]["type"] = "object"

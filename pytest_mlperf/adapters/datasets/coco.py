@@ -102,7 +102,7 @@ class CocoDataset(AnnotatedImages):
 def letterbox(
     pixels: NDArray[np.uint8], size: int, *, square: bool
 ) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
-    """Return a resized, padded image, and left, top, scale, old width and height to undo it."""
+    """Resize and pad an image; return it, and what undoes it: offset, scale, old size."""
     height, width, _ = pixels.shape
     scale = min(size / height, size / width)
     inner = max(round(width * scale), 1), max(round(height * scale), 1)

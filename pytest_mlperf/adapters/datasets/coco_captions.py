@@ -190,7 +190,7 @@ def _parse_row(cells: Sequence[str], header: Sequence[str], where: str) -> Row:
     row = dict(zip(header, cells, strict=True))
     identity, caption = row["id"], row["caption"]
     if not (identity.isascii() and identity.isdecimal()):
-        raise _wrong(where, f"id {identity[:40]!r} is no number")
+        raise _wrong(where, f"id {identity[:40]!r} is not a number")
     if not caption.strip():
         raise _wrong(where, "the caption is empty")
     return int(identity), caption, row.get(IMAGE) if header.count(IMAGE) == 1 else None

@@ -131,9 +131,9 @@ class ConversationsDataset(files.FileDataset[Turn]):
         if 0 < without < len(self._samples):
             raise RunError(
                 "dataset",
-                f"{file}: max_new_tokens is missing of {without:,} of {len(self._samples):,} turns "
-                "that ask for an answer; give it on the first turn of every conversation, or "
-                "nowhere",
+                f"{file}: max_new_tokens is missing in {without:,} of {len(self._samples):,} "
+                "turns that ask for an answer; set it on the first turn of every "
+                "conversation, or nowhere",
             )
 
     def _content(self, index: int) -> list[bytes]:
@@ -154,8 +154,8 @@ class ConversationsDataset(files.FileDataset[Turn]):
             return answer
         raise RunError(
             "dataset",
-            f"data set conversations: turn {index} has no recorded answer of text that one could "
-            "be compared with; leave out the scorer",
+            f"data set conversations: turn {index} has no recorded text answer to compare "
+            "with; remove the scorer",
         )
 
     def output_tokens(self, index: int) -> int | None:
@@ -186,7 +186,7 @@ def _conversations(source: SampleFile) -> Iterator[list[Turn]]:
     for group, lines in groupby(records, lambda line: _id(source, line)):
         turns = sorted(lines, key=lambda line: _number(source, line))
         if group in earlier:
-            defect = "its conversation began earlier, and another one lies between"
+            defect = "its conversation began earlier, and turns of another one are in between"
             raise source.wrong(turns[0][0], "conversation_id", defect)
         earlier.add(group)
         yield _turns(source, group, turns)
@@ -202,7 +202,7 @@ def _turns(source: SampleFile, group: str, lines: Sequence[Line]) -> list[Turn]:
         if record["turn"] != number:
             defect = f"it is {record['turn']}, and {number} is missing before it"
             if record["turn"] < number:
-                defect = f"turn {record['turn']} comes twice"
+                defect = f"turn {record['turn']} occurs twice"
             raise source.wrong(line, "turn", defect)
         role = _role(source, line, record, previous_role, calls=calls)
         messages = _messages(source, (line, record), role)
@@ -230,10 +230,10 @@ def _turn(
     number, record = line
     tools = record.get("tools") or first.get("tools") or None
     if tools is not None and not _are_objects(tools):
-        raise source.wrong(number, "tools", "it is no list of objects")
+        raise source.wrong(number, "tools", "it is not a list of objects")
     delay_s = record.get("delay_seconds") or 0.0
     if type(delay_s) not in (int, float) or not 0 <= delay_s <= MAX_DELAY_SECONDS:
-        defect = f"{repr(delay_s)[:40]} is no time from 0 to {MAX_DELAY_SECONDS:g} s"
+        defect = f"{repr(delay_s)[:40]} is not a time from 0 to {MAX_DELAY_SECONDS:g} s"
         raise source.wrong(number, "delay_seconds", defect)
     return Turn(
         conversation=conversation,
@@ -252,7 +252,7 @@ def _length(source: SampleFile, line: Line, first: Mapping[str, Any]) -> int | N
             if length is None:
                 continue
             if type(length) is not int or not 1 <= length <= MAX_TOKENS:
-                defect = f"{repr(length)[:40]} is no number of tokens from 1 to {MAX_TOKENS}"
+                defect = f"{repr(length)[:40]} is not a number of tokens from 1 to {MAX_TOKENS}"
                 raise source.wrong(line[0], column, defect)
             return length
     return None
@@ -262,14 +262,18 @@ def _id(source: SampleFile, line: Line) -> str:
     group = line[1].get("conversation_id")
     if type(group) is int or (isinstance(group, str) and group):
         return str(group)
-    defect = "it is missing" if group is None else f"{repr(group)[:40]} is no id"
+    defect = "it is missing" if group is None else f"{repr(group)[:40]} is not an id"
     raise source.wrong(line[0], "conversation_id", f"{defect}; every turn needs one, as text")
 
 
 def _number(source: SampleFile, line: Line) -> int:
     number = line[1].get("turn")
     if type(number) is not int or number < 1:
-        defect = "it is missing" if number is None else f"{repr(number)[:40]} is no number of one"
+        defect = (
+            "it is missing"
+            if number is None
+            else f"{repr(number)[:40]} is not the number of a turn"
+        )
         raise source.wrong(line[0], "turn", f"{defect}; turns count from 1")
     return number
 
@@ -279,16 +283,16 @@ def _role(
 ) -> str:
     role, roles = record.get("role"), [name for name in NEXT if name]
     if not isinstance(role, str) or role not in roles:
-        defect = f"{repr(role)[:40]} is none of {', '.join(roles)}"
+        defect = f"{repr(role)[:40]} is not one of {', '.join(roles)}"
         raise source.wrong(line, "role", defect)
     if role not in NEXT[previous_role]:
         after = f"after {previous_role}" if previous_role else "at the beginning"
         expected = " or ".join(NEXT[previous_role])
         raise source.wrong(line, "role", f"{role} {after}, where {expected} is expected")
     if previous_role == "assistant" and calls != (role == "tool"):
-        defect = "tools answer, which nobody had called"
+        defect = "tools answer, but no tool was called"
         if calls:
-            defect = "the user speaks before the tools that were called have answered"
+            defect = "the user speaks before the called tools have answered"
         raise source.wrong(line, "role", defect)
     return role
 
@@ -298,7 +302,7 @@ def _messages(source: SampleFile, line: Line, role: str) -> list[dict[str, Any]]
     if role == "tool":
         results = record.get("tool_results")
         if not results or not _are_objects(results):
-            raise source.wrong(number, "tool_results", "it is no list of results, at least one")
+            raise source.wrong(number, "tool_results", "it is not a list of results, at least one")
         pairs = [(each.get("tool_call_id"), each.get("content")) for each in results]
         if not all(isinstance(call, str) and isinstance(text, str) for call, text in pairs):
             defect = "a result needs tool_call_id and content, both text"
@@ -311,7 +315,10 @@ def _messages(source: SampleFile, line: Line, role: str) -> list[dict[str, Any]]
     calls = record.get("tool_calls") if role == "assistant" else None
     if calls is not None:
         if not calls or not _are_objects(calls) or not all(map(_is_call, calls)):
-            defect = "it is no list of calls, each with id, type and function of name and arguments"
+            defect = (
+                "it is not a list of calls, each with an id, a type, and a function with name "
+                "and arguments"
+            )
             raise source.wrong(number, "tool_calls", defect)
         message["tool_calls"] = calls
     message["content"] = _text(source, line, "content", optional=calls is not None)
@@ -338,6 +345,6 @@ def _text(source: SampleFile, line: Line, column: str, *, optional: bool) -> str
     if text is None and optional:
         return None
     if not isinstance(text, str) or (not text and not optional):
-        defect = "it is missing or empty" if not text else f"{repr(text)[:40]} is no text"
+        defect = "it is missing or empty" if not text else f"{repr(text)[:40]} is not text"
         raise source.wrong(line[0], column, defect)
     return text

@@ -90,12 +90,13 @@ class CriteoOptions(files.FileOptions):
             )
         if self.trace is not None and self.pairs is not None:
             raise SuiteError(
-                f"{owner}: trace and pairs both say what a sample is; leave one out",
+                f"{owner}: trace and pairs both define a sample; remove one",
                 option=("trace", "pairs"),
             )
         if self.checksum is not None and self.trace is None:
             raise SuiteError(
-                f"{owner}: checksum is that of the trace, which is not set",
+                f"{owner}: checksum is for the trace, which is not set; set trace, or remove "
+                "checksum",
                 option=("checksum", "trace"),
             )
 
@@ -114,9 +115,9 @@ class CriteoOptions(files.FileOptions):
         self.require(
             (
                 not missing or not folder.is_dir(),
-                f"{folder}: {', '.join(missing[:3])}{' ...' * (len(missing) > 3)} of the multi-hot "
-                "Criteo data not found; get the preprocessed data set as README.md of MLPerf's "
-                "dlrm_v2 reference says, or set the data set's path to where it is",
+                f"{folder}: {', '.join(missing[:3])}{' ...' * (len(missing) > 3)} of the "
+                "multi-hot Criteo data not found; get the preprocessed data set as described "
+                "in README.md of MLPerf's dlrm_v2 reference, or set the data set's path to it",
             ),
             (
                 folder.is_dir(),
@@ -283,7 +284,7 @@ def read_ends(path: Path, rows: int) -> NDArray[np.int64]:
 
 
 class Rows:
-    """Rows of an array on disk.
+    """Read rows of an array on disk.
 
     The file is read, not memory-mapped: a mapping crashes the process if the file is truncated, and
     its pages count as the process's memory.
@@ -310,7 +311,7 @@ class Rows:
 
 
 class Places(NamedTuple):
-    """Paths of the files; `sparse` is an archive, or a folder with 0.npy to 25.npy."""
+    """Hold the files' paths; `sparse` is an archive, or a folder with 0.npy to 25.npy."""
 
     dense: Path
     labels: Path
@@ -352,7 +353,7 @@ def _require(array: StoredArray, shapes: Sequence[tuple[int, ...]], dtypes: Sequ
     where = f"{array.file}: {array.name}"
     if array.shape not in shapes:
         raise files.wrong(
-            f"{where} has the shape {array.shape}, not {shapes[0]}",
+            f"{where} has shape {array.shape}, not {shapes[0]}",
             "rows as in the file of dense features, and columns as the option hotness says for "
             "lookups",
             "use files that belong together",

@@ -97,7 +97,11 @@ class IgbhDataset(FileDataset[int]):
             for column, kind in ((0, relation[0]), (1, relation[2])):
                 nodes = edges[_spread(len(edges)), column]
                 if len(nodes) and not 0 <= nodes.min() <= nodes.max() < counts[kind]:
-                    raise wrong(file, f"joins {kind} {nodes.max()} of {counts[kind]:,}", ADVICE)
+                    raise wrong(
+                        file,
+                        f"has an edge to {kind} {nodes.max()}, but there are {counts[kind]:,}",
+                        ADVICE,
+                    )
         file = files / "paper" / LABELS.get(options.classes, LABELS[2983])
         labels = _mapped(file, 1).reshape(-1)
         if len(labels) > counts["paper"]:
@@ -106,7 +110,7 @@ class IgbhDataset(FileDataset[int]):
         self._keep(papers.tolist(), options.count, files, f"val_idx.pt has {len(papers)} papers")
         used_labels = labels[papers[: len(self)]]
         if not (np.isfinite(used_labels).all() and (used_labels == used_labels.round()).all()):
-            raise wrong(file, "has a label that is no whole number", ADVICE)
+            raise wrong(file, "has a label that is not a whole number", ADVICE)
         if not 0 <= used_labels.min() <= used_labels.max() < options.classes:
             raise wrong(
                 file, f"has label {used_labels.max():g} of {options.classes} classes", ADVICE
@@ -144,13 +148,13 @@ def _mapped(file: Path, width: int, *, whole: bool = False) -> NDArray[Any]:
         types = ("<i8", "<i4") if whole else ("<f4", "<f2")
         shape, dtype, offset = array.shape, array.dtype, array.offset
         if shape not in ((*shape[:1], width), shape[:1] if width == 1 else ()) or array.fortran:
-            raise damaged(file, f"rows of shape {shape} are there, not of {width} numbers each")
+            raise damaged(file, f"rows have shape {shape}, not {width} numbers each")
         if dtype not in types:
             raise wrong(file, f"has values of type {dtype}, not {' or '.join(types)}", ADVICE)
     else:
         dtype, offset, shape = "<f4", 0, (size // (4 * width), width)
         if whole or size % (4 * width) or not size:
-            raise damaged(file, f"{size:,} bytes are no rows of {width} numbers each")
+            raise damaged(file, f"{size:,} bytes are not rows of {width} numbers each")
     rows = shape[0]
     if not rows:
         return np.zeros((0, width), dtype)
@@ -160,7 +164,9 @@ def _mapped(file: Path, width: int, *, whole: bool = False) -> NDArray[Any]:
 def _papers(file: Path, labelled: int) -> NDArray[np.int64]:
     papers = read_tensor(file)
     if not len(papers) or not 0 <= papers.min() <= papers.max() < labelled:
-        raise wrong(file, f"it has a paper that is none of the {labelled:,} with a label", ADVICE)
+        raise wrong(
+            file, f"it has a paper that is not one of the {labelled:,} with a label", ADVICE
+        )
     if len(np.unique(papers)) < len(papers):
         raise wrong(file, "it has a paper twice", ADVICE)
     return papers

@@ -58,11 +58,11 @@ def _read_checksums(checksums: str) -> dict[str, str]:
     try:
         content = json.loads(path.read_bytes())
     except ValueError as error:
-        raise damaged(path, f"it is no JSON ({error})") from error
+        raise damaged(path, f"it is not JSON ({error})") from error
     if not isinstance(content, dict) or not all(
         isinstance(md5, str) and re.fullmatch("[0-9a-f]{32}", md5) for md5 in content.values()
     ):
-        raise damaged(path, "it is no JSON object of file names and MD5 sums")
+        raise damaged(path, "it is not a JSON object of file names and MD5 sums")
     return content
 
 
@@ -116,7 +116,7 @@ class Kits19Options(files.FileOptions):
 
 
 class _Case(NamedTuple):
-    """One patient: a volume of shape (1, depth, height, width), and its labels."""
+    """Locate one patient's volume, shape (1, depth, height, width), and its labels."""
 
     name: str
     image: StoredArray
@@ -221,11 +221,11 @@ def _list_cases(folder: Path) -> tuple[Sequence[str], Mapping[str, tuple[int, ..
         raise damaged(path, str(error)) from error
     except (AttributeError, KeyError, TypeError, IndexError) as error:
         raise damaged(
-            path, f"it is no list of cases: 'file_list' and 'cases' with shapes ({error})"
+            path, f"it is not a list of cases: 'file_list' and 'cases' with shapes ({error})"
         ) from error
     for name in names:
         if not isinstance(name, str) or not _CASE_NAME.fullmatch(name) or names.count(name) > 1:
-            raise damaged(path, f"{name!r} is no name of a case, or is there twice")
+            raise damaged(path, f"{name!r} is not a name of a case, or is there twice")
     if not names:
         raise damaged(path, "it lists no case")
     return names, shapes

@@ -128,7 +128,9 @@ def _sound(file: Path, row: int, record: dict[str, Any]) -> tuple[str, int]:
         if isinstance(entry, dict) and entry.get("speed", 1) == 1
     ]
     if len(entries) != 1 or not isinstance(entries[0].get("fname"), str):
-        raise _wrong(file, row, "'files' is no list with one object of speed 1 that has an 'fname'")
+        raise _wrong(
+            file, row, "'files' is not a list with one object of speed 1 that has an 'fname'"
+        )
     samples = record.get("original_num_samples")
     if type(samples) is not int or samples < 1:
         raise _wrong(file, row, f"'original_num_samples' is {samples!r:.40}, no number of samples")
@@ -178,7 +180,7 @@ def _opened(path: Path) -> wave.Wave_read:
     except (wave.Error, EOFError) as error:
         raise files.wrong(
             path,
-            f"this is no WAV of plain PCM ({error})",
+            f"this is not a WAV of plain PCM ({error})",
             "convert it to one, of one channel of 16 bits at 16 kHz, as MLPerf's "
             "convert_librispeech.py makes of LibriSpeech's FLAC",
         ) from error

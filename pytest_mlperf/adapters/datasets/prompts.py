@@ -16,7 +16,7 @@ from pytest_mlperf.adapters.lazy import NDArray, np
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SampleFile:
-    """A file of samples, and the words for its parts in messages; samples count from 0."""
+    """Describe a file of samples in messages; `row` and `column` are words for its parts."""
 
     file: Path
     row: str = "row"
@@ -43,12 +43,12 @@ class SampleFile:
 
     def text(self, row: int, column: str, cell: Any) -> str:
         if not isinstance(cell, str):
-            raise self.wrong(row, column, f"a value of type {type(cell).__name__} is no text")
+            raise self.wrong(row, column, f"a value of type {type(cell).__name__} is not text")
         return cell
 
 
 class TokenLists:
-    """Lists of token ids in one array; Python lists would take nine times the memory."""
+    """Store lists of token ids in one array; Python lists would take nine times the memory."""
 
     def __init__(
         self, source: SampleFile, column: str, cells: Sequence[Any], *, kind: str = "prompt"
@@ -75,7 +75,7 @@ class TokenLists:
 
 
 class TextPrompts:
-    """Text prompts, filled in on access; kept as UTF-8, up to four times smaller than str."""
+    """Store text prompts as UTF-8, up to four times smaller than str; fill them in on access."""
 
     def __init__(self, template: Template, columns: Mapping[str, Sequence[bytes]]) -> None:
         self._template = template
@@ -112,7 +112,7 @@ class PromptDataset(FileDataset[Any]):
 
 
 class Template:
-    """Fixed text of a prompt with fields; field values are not filled in again.
+    """Fill fields into the fixed text of a prompt; braces in their values stay as they are.
 
     Attributes:
         fields: Names of the fields that occur.
@@ -122,7 +122,7 @@ class Template:
         """Parse a template; `{name}` is a field among `valid`, which must include `required`."""
         title = f"data set {dataset}: template = {text!r}"
         if not isinstance(text, str):
-            raise SuiteError(f"{title} is no text", option="template")
+            raise SuiteError(f"{title} is not text", option="template")
         try:
             parsed = list(string.Formatter().parse(text))
         except ValueError as error:
@@ -148,11 +148,11 @@ class Template:
 
 
 def token_defect(cell: Any, kind: str) -> str | None:
-    """Return the defect of a list of token ids, or None."""
+    """Return the defect of a list of token ids, as text, or None."""
     if isinstance(cell, list | np.ndarray) and len(cell) == 0:
         return f"the {kind} is empty"
     if not isinstance(cell, np.ndarray) or cell.dtype.kind not in "iu":
-        return f"{_describe(cell)} is no list of whole numbers"
+        return f"{_describe(cell)} is not a list of whole numbers"
     return "a token is negative or above 2**31" if cell.min() < 0 or cell.max() >= 2**31 else None
 
 

@@ -253,8 +253,8 @@ def _shards(folder: Path) -> list[Path]:
         counts = {int(part[3]) for part in parts if part[1] == split}
         if len(counts) > 1:
             raise UnavailableError(
-                f"{folder}: its tables of {split} are of several divisions, into "
-                f"{' and '.join(map(str, sorted(counts)))}; keep those of one download"
+                f"{folder}: its tables of {split} come from several downloads, in "
+                f"{' and '.join(map(str, sorted(counts)))} parts; keep those of one"
             )
         for number in range(total := max(counts, default=0)):
             listed.append(folder / f"{split}-{number:05}-of-{total:05}.parquet")
@@ -278,7 +278,7 @@ def _cells_of(source: SampleFile, row: int, cells: tuple[Any, ...]) -> tuple[Any
     if defect := check_encoded(content):
         raise source.wrong(row, IMAGE_COLUMN, defect)
     if not isinstance(choices, list) or not all(isinstance(one, str) for one in choices):
-        raise source.wrong(row, CHOICES_COLUMN, "it is no list of texts")
+        raise source.wrong(row, CHOICES_COLUMN, "it is not a list of texts")
     if not source.text(row, CATEGORY_COLUMN, category):
         raise source.wrong(row, CATEGORY_COLUMN, "it is empty")
     return title, description, content, choices, category

@@ -165,7 +165,7 @@ class StreamingDataset(FileDataset[tuple[int, int, int]]):
         if not len(counted) == len(starts) == options.steps:
             raise wrong(
                 self._folder,
-                f"requests of {len(starts)} and {len(counted)} time steps are there, steps = "
+                f"there are {len(starts)} requests and {len(counted)} time steps, but steps = "
                 f"{options.steps}",
                 "set steps and first_step to those of the data",
             )
@@ -213,7 +213,7 @@ class StreamingDataset(FileDataset[tuple[int, int, int]]):
         lengths, values = [len(each) for each in arrays], np.concatenate(arrays)
         if not lengths[0] or lengths[::2] != lengths[1::2] or not np.isfinite(values).all():
             defect = f"has {lengths} candidates, ratings, actions and ratings"
-            raise wrong(source, f"time step {step} {defect}, or one that is no number", ADVICE)
+            raise wrong(source, f"time step {step} {defect}, or one that is not a number", ADVICE)
         if (arrays[0] < 0).any() or (arrays[2] < 0).any():
             raise wrong(source, f"time step {step} has an item below 0", ADVICE)
         return [each[:limit] for each, limit in zip(arrays, limits, strict=True)]
@@ -232,7 +232,7 @@ class StreamingDataset(FileDataset[tuple[int, int, int]]):
 
 
 class Lines:
-    """Lines of a file by their offsets; thread-safe, read and not mapped."""
+    """Read lines of a file by their offsets; thread-safe, without mapping the file."""
 
     def __init__(self, file: Path) -> None:
         if not file.is_file():
@@ -272,7 +272,7 @@ def _whole(file: Path, line: bytes) -> list[int]:
     except (ValueError, RecursionError):
         numbers = [None]
     if not all(type(number) is int and number >= 0 for number in numbers):
-        raise wrong(file, f"{line[:60]!r} is no list of numbers", ADVICE)
+        raise wrong(file, f"{line[:60]!r} is not a list of numbers", ADVICE)
     return list(numbers)
 
 

@@ -55,7 +55,7 @@ class WaymoOptions(FileOptions):
 
 @dataclass(frozen=True, slots=True)
 class DrivenFrame:
-    """Entry of the list for one moment.
+    """Hold the data of one frame, which is an entry of the list.
 
     Attributes:
         name: Name of the pictures, without suffix.
@@ -148,7 +148,7 @@ def _frame(folder: Path, number: int, record: Any) -> DrivenFrame:
         }
         frame = DrivenFrame(name, int(name), points, matrices, truth)
     except (IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
-        reason = f"is not as MLPerf's ({type(error).__name__}: {error})"
+        reason = f"is not in MLPerf's format ({type(error).__name__}: {error})"
         raise _wrong(folder, number, reason) from error
     if not name.isdecimal() or not points.resolve().is_relative_to(folder.resolve()):
         raise _wrong(folder, number, "names a file outside of the data set's folder")
@@ -165,7 +165,9 @@ def _points(file: Path) -> NDArray[np.float32]:
     except OSError as error:
         raise wrong(file, f"cannot be read ({error.strerror})", ADVICE) from error
     if len(raw) % STORED_POINT_VALUES or file.stat().st_size != raw.nbytes:
-        raise wrong(file, f"has no whole points of {STORED_POINT_VALUES} float32", ADVICE)
+        raise wrong(
+            file, f"is not a whole number of points of {STORED_POINT_VALUES} float32 values", ADVICE
+        )
     points = raw.reshape(-1, STORED_POINT_VALUES)[:, :MODEL_POINT_VALUES]
     low, high = (np.array(side, np.float32) for side in RANGE)
     inside = ((points[:, :3] > low) & (points[:, :3] < high)).all(axis=1)

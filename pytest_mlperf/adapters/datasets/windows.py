@@ -24,7 +24,7 @@ HEADING = re.compile(r" ?= [^=].* = ?\n?")
 
 
 class TokenWindow(NamedTuple):
-    """A window of a document's tokens.
+    """Hold a window of a document's tokens.
 
     Attributes:
         document: Index of the document.

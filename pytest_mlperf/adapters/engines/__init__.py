@@ -1,4 +1,4 @@
-"""Define functions that several engines share: weight files, errors, rules of options."""
+"""Define functions that several engines share: weight files, errors, option rules."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAX_INDEX_BYTES = 64 * 2**20
 
 
 def weight_files(folder: Path, *, option: str = "weights") -> list[Path]:
-    """Return a checkpoint's safetensors files; `option` = "dummy" is the advice if none."""
+    """Return a checkpoint's safetensors files; without any, advise `option` = "dummy"."""
     import safetensors
 
     index, single = folder / "model.safetensors.index.json", folder / "model.safetensors"
@@ -29,7 +29,9 @@ def weight_files(folder: Path, *, option: str = "weights") -> list[Path]:
             "model.save_pretrained(folder) of transformers, which writes model.safetensors",
         )
     else:
-        raise broken(folder, f'has no model.safetensors; {option} = "dummy" runs without')
+        raise broken(
+            folder, f'has no model.safetensors; {option} = "dummy" runs with random weights'
+        )
     for file in files:
         if not file.is_file():
             raise broken(file, f"is missing, but {index.name} names it; copy it here again")
@@ -38,21 +40,21 @@ def weight_files(folder: Path, *, option: str = "weights") -> list[Path]:
                 pass
         except safetensors.SafetensorError as error:
             raise broken(
-                file, f"is cut short or is no safetensors file ({error}); copy it here again"
+                file, f"is cut short or is not a safetensors file ({error}); copy it here again"
             ) from error
     return files
 
 
 def _named(index: Path) -> list[str]:
     if index.stat().st_size > MAX_INDEX_BYTES:
-        raise broken(index, f"is larger than {MAX_INDEX_BYTES >> 20} MiB, which no index is")
+        raise broken(index, f"is larger than {MAX_INDEX_BYTES >> 20} MiB, too large for an index")
     try:
         named = set(json.loads(index.read_text("utf-8"))["weight_map"].values())
     except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
-        raise broken(index, f"is no index of safetensors files: {text_of(error)}") from error
+        raise broken(index, f"is not an index of safetensors files: {text_of(error)}") from error
     for name in named:
         if not isinstance(name, str) or not name.isprintable() or not name.strip():
-            raise broken(index, f"is no index of safetensors files: it names {name!r}")
+            raise broken(index, f"is not an index of safetensors files: it names {name!r}")
         path = PurePosixPath(name)
         if path.is_absolute() or ".." in path.parts:
             raise broken(index, f"names {name!r}, which lies outside its folder; correct it")

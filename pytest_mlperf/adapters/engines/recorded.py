@@ -66,8 +66,8 @@ class RecordedEngine(Engine):
         require_module("engine recorded", "transformers", "openai", "the model's tokenizer")
         if not Path(self._asked.folder).is_dir():
             raise UnavailableError(
-                f"engine recorded: folder {self._asked.folder} is not here; it is what "
-                "inference-endpoint left of one run",
+                f"engine recorded: folder {self._asked.folder} does not exist; name the "
+                "folder that inference-endpoint wrote for one run",
                 option="folder",
             )
 

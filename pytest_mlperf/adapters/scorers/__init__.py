@@ -1,4 +1,4 @@
-"""Scorers that equal MLPerf's reference scripts, one module per scorer."""
+"""Provide scorers that equal MLPerf's reference scripts, one module per scorer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class NoOptions:
 
 
 class ModelFreeScorer(Generic[Options]):
-    """A scorer that reads outputs without the workload's model."""
+    """Provide the base of scorers that read outputs without the workload's model."""
 
     libraries: ClassVar[tuple[str, ...]] = ()
     options: ClassVar[type] = NoOptions

@@ -128,7 +128,7 @@ def _error(sample: int, defect: str) -> RunError:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UserItemPairs:
-    """The user-item pairs of all samples, in the order of samples.
+    """Hold the user-item pairs of all samples, in the order of samples.
 
     Attributes:
         predictions: Predictions, shape (pairs,), float32.
@@ -212,9 +212,9 @@ def _rank_others(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Rank the other pairs among the ascending `levels` of `counts` clicked pairs each.
 
-    Returns twice the number of clicked pairs above each sample's other pairs, (samples,), and the
-    number of other pairs just below and on each level in turn, then above all levels, shape (2
-    levels + 2,).
+    Returns twice the number of clicked pairs above each sample's other pairs, (samples,). Also
+    returns the numbers of other pairs, (2 levels + 2,): just below and on each level in turn, then
+    above all levels.
     """
     cumulative = np.concatenate([[0], np.cumsum(counts)])
     pair_losses = np.repeat(2 * (cumulative[-1] - cumulative), 2)

@@ -27,7 +27,7 @@ READ_THRESHOLDS = slice(None, None, 4)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Frame:
-    """Boxes and detections of one sample.
+    """Hold the boxes and detections of one sample.
 
     Attributes:
         names: Class of each annotated box.
@@ -122,7 +122,7 @@ def thresholds_of(scores: Sequence[float], boxes: int) -> list[float]:
 
 @dataclass(slots=True)
 class ClassFrame:
-    """One class in a frame; a truth is (whether the box counts, [(detection, overlap), ...])."""
+    """Hold one class in a frame; a truth is (box counts, [(detection, overlap), ...])."""
 
     truths: list[tuple[bool, list[tuple[int, float]]]]
     neutral: list[bool]
@@ -156,7 +156,7 @@ def of_class(frame: Frame, label: int, name: str) -> ClassFrame:
 
 
 def first_match(frame: ClassFrame) -> tuple[set[int], set[int]]:
-    """Match each box with its best-scored candidate; return right and all matched detections."""
+    """Match each box with its best-scored candidate; return correct and all matched detections."""
     right: set[int] = set()
     matched: set[int] = set()
     for counts, candidates in frame.truths:
@@ -172,7 +172,7 @@ def first_match(frame: ClassFrame) -> tuple[set[int], set[int]]:
 
 
 def count(frame: ClassFrame, threshold: float) -> tuple[int, int]:
-    """Match each box with its largest overlap; return numbers of right and matched detections."""
+    """Match each box with its largest overlap; count correct and all matched detections."""
     right = 0
     matched: set[int] = set()
     for counts, candidates in frame.truths:
@@ -223,9 +223,8 @@ def read_frame(sample: int, output: bytes, reference: Mapping[str, Any]) -> Fram
     except (KeyError, TypeError, ValueError) as error:
         raise wrong(
             sample,
-            f"has a reference that is not as expected ({type(error).__name__}: {error}); it needs "
-            "image_id, and of each box names, difficulty and boxes: x, y, z, width, height, "
-            "length, rotation",
+            f"has an invalid reference ({type(error).__name__}: {error}); it needs image_id, and "
+            "of each box names, difficulty and boxes: x, y, z, width, height, length, rotation",
         ) from error
     if len(is_easy) != len(names) or not np.isfinite(truths).all():
         raise wrong(sample, "has boxes that are not finite, or not one difficulty for each box")
@@ -275,7 +274,7 @@ class PointPaintingScorer(ModelFreeScorer[NoOptions]):
     41 thresholds, for boxes of difficulty 0. A match overlaps by more than 0.5, or 0.7 for Car.
     Source: automotive/3d-object-detection/accuracy_waymo.py and tools/evaluate.py of
     https://github.com/mlcommons/inference. As there, a class without boxes counts as 0, rows whose
-    first number is not above 0 are no detections, and labels are truncated to integers.
+    first number is not above 0 are ignored, and labels are truncated to integers.
     """
 
     metrics = ("map",)
@@ -306,8 +305,7 @@ class PointPaintingScorer(ModelFreeScorer[NoOptions]):
         if not any_boxes or np.isnan(value):
             raise scorer_error(
                 f"scorer pointpainting: the {len(outputs)} samples give no average precision: they "
-                "have no box to be found, or all detections at a threshold count neither way; "
-                "score more samples",
+                "have no boxes, or all detections at a threshold are ignored; score more samples",
             )
         pseudo = 100.0 * len(outputs) * influence / len(CLASSES)
         value *= 100.0 / len(CLASSES)

@@ -51,7 +51,7 @@ class CategoryF1Scorer(TextScorer[CategoryF1Options]):
     Any other answer, such as one in a code fence or with a further key, counts as a wrong path as
     long as the right one. Source: evaluation.py and schema.py in
     multimodal/qwen3-vl/src/mlperf_inf_mm_q3vl of https://github.com/mlcommons/inference. An answer
-    that is no UTF-8, which ends that script with an error, counts as wrong. Its figures on brands
+    that is not UTF-8, which ends that script with an error, counts as wrong. Its figures on brands
     and second hand have no gate, and are partly random; they are left out.
     """
 

@@ -21,7 +21,7 @@ MAX_VALUE = 1e9
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Detections:
-    """The detections of all samples, in the order of samples.
+    """Hold the detections of all samples, in the order of samples.
 
     Attributes:
         samples: Position of each detection's sample, shape (detections,).
@@ -36,7 +36,7 @@ class Detections:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Truths:
-    """The annotated boxes of all samples, in the order of samples.
+    """Hold the annotated boxes of all samples, in the order of samples.
 
     Attributes:
         images: Image id of each sample, shape (samples,).
@@ -103,8 +103,8 @@ def _read_output(sample: int, output: bytes, index: int | None) -> NDArray[np.fl
     if len(output) % (4 * DETECTION_COLUMNS):
         raise wrong(
             sample,
-            f"has an output of {len(output)} bytes, which is no whole number of detections of "
-            f"{4 * DETECTION_COLUMNS}; give rows of index, ymin, xmin, ymax, xmax, score, "
+            f"has an output of {len(output)} bytes, which is not a whole number of detections "
+            f"of {4 * DETECTION_COLUMNS}; give rows of index, ymin, xmin, ymax, xmax, score, "
             "label as float32",
         )
     rows = np.frombuffer(output, "<f4").reshape(-1, DETECTION_COLUMNS).copy()
@@ -136,9 +136,9 @@ def _read_reference(sample: int, reference: Any) -> Reference:
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise wrong(
             sample,
-            f"has a reference that is not as expected ({type(error).__name__}: {error}); it needs "
-            "image_id, height, width and annotations, each with category_id, bbox, area and "
-            "iscrowd, as data set openimages gives them",
+            f"has an invalid reference ({type(error).__name__}: {error}); it needs image_id, "
+            "height, width and annotations, each with category_id, bbox, area and iscrowd, "
+            "as data set openimages gives them",
         ) from error
 
 
@@ -165,7 +165,7 @@ MAX_AREA_PIXELS = 1e10
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Matched:
-    """The detections of one class, best score first.
+    """Hold the detections of one class, best score first.
 
     Attributes:
         samples: Position of each detection's sample, shape (detections,).
@@ -346,8 +346,8 @@ class MeanApScorer(ModelFreeScorer[NoOptions]):
                 influence += influences(counted, matched.samples[~ignored], matched.boxes)
         if not precisions:
             raise scorer_error(
-                f"scorer map: none of the {len(outputs)} samples has a box to be found, so there "
-                "is no average precision; score more samples, or correct the data set",
+                f"scorer map: none of the {len(outputs)} samples has a box, so there is no "
+                "average precision; score more samples, or correct the data set",
             )
         value = 100.0 * math.fsum(precisions) / len(precisions)
         pseudo = 100.0 * len(outputs) * influence / len(precisions)

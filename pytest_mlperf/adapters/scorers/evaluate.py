@@ -102,7 +102,7 @@ class EvaluateScorer:
         if len(output) != BYTES[self._asked.dtype]:
             raise scorer_error(
                 f"scorer evaluate: output {output[:16]!r} ({len(output)} bytes) of sample {sample} "
-                f"is no number of type {self._asked.dtype} ({BYTES[self._asked.dtype]} bytes); "
+                f"is not a number of type {self._asked.dtype} ({BYTES[self._asked.dtype]} bytes); "
                 "set the scorer's dtype to the type of the engine's outputs",
             )
         return int.from_bytes(output, "little", signed=True)
@@ -196,9 +196,9 @@ def _parse(metric: str) -> Path | tuple[str, str]:
         return path.absolute()
     if METRIC_PATTERN.fullmatch(name):
         raise SuiteError(
-            f"scorer evaluate: metric {name!r} is no file or folder here, and a metric of the "
-            f'Hugging Face Hub is only loaded at one commit: "{PREFIX}ORG/NAME@REVISION" with all '
-            "40 digits, since its code could change",
+            f"scorer evaluate: metric {name!r} is not a file or folder here, and a metric of "
+            f'the Hugging Face Hub is only loaded at one commit: "{PREFIX}ORG/NAME@REVISION" '
+            "with all 40 digits, since its code could change",
             option="metric",
         )
     raise UnavailableError(f"scorer evaluate: there is no metric script {path}")

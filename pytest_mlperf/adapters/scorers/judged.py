@@ -118,8 +118,8 @@ class JudgedScorer:
             self._prompt.format(**dict.fromkeys(PLACES, ""))
         except (KeyError, IndexError, ValueError, AttributeError) as error:
             raise SuiteError(
-                f"scorer judged: template has another place than {', '.join(PLACES)}, or a single "
-                f"brace ({error}); write {{{{ and }}}} for braces",
+                f"scorer judged: template has a placeholder other than {', '.join(PLACES)}, "
+                f"or a single brace ({error}); write {{{{ and }}}} for braces",
                 option="template",
             ) from None
 
@@ -173,8 +173,8 @@ class JudgedScorer:
             question, truth = reference["question"], reference["answer"]
         except (KeyError, TypeError):
             raise scorer_error(
-                f"scorer judged: the reference of sample {sample} is no table with question and "
-                "answer; let the data set's reference(index) return one",
+                f"scorer judged: the reference of sample {sample} is not a table with "
+                "question and answer; let the data set's reference(index) return one",
             ) from None
         return self._prompt.format(question=question, ground_truth=truth, llm_answer=answer)
 

@@ -22,16 +22,15 @@ def whole_scores(metric: str, value: float, pseudo: Sequence[float], leverage: L
 
 
 class Shares:
-    """Accumulate the weights of samples, part by part; all parts have equal weight.
+    """Accumulate the shares of samples in a mean of parts, part by part; parts weigh the same.
 
     If independent samples have the shares h of a part, its mean has the variance s² sum h², and
     their squared deviations from the mean, h² each, add up to s² (sum h² - 2 sum h³ + (sum h²)²) on
     average: the share 1 - 1/m of the variance for m equal samples. The degrees of freedom are those
-    of a sum of independent squares of unequal size.
-    Source: J. G. MacKinnon, H. White, "Some heteroskedasticity-consistent covariance matrix
-    estimators with improved finite sample properties", Journal of Econometrics 29 (1985), for a
-    mean; F. E. Satterthwaite, "An approximate distribution of estimates of variance components",
-    Biometrics Bulletin 2 (1946).
+    of a sum of independent squares of unequal size. Source: J. G. MacKinnon, H. White, "Some
+    heteroskedasticity-consistent covariance matrix estimators with improved finite sample
+    properties", Journal of Econometrics 29 (1985), for a mean; F. E. Satterthwaite, "An approximate
+    distribution of estimates of variance components", Biometrics Bulletin 2 (1946).
     """
 
     def __init__(self, samples: int) -> None:

@@ -95,8 +95,8 @@ class LongContextScorer(SentenceScorer[LongContextOptions]):
             if reference["metric"] not in GRADED_BY:
                 raise scorer_error(
                     f"scorer long_context: the reference of sample {sample} has the metric "
-                    f"{reference['metric']!r:.60}, which is none of {', '.join(GRADED_BY)}; "
-                    "correct the data set's table",
+                    f"{reference['metric']!r:.60}, which is not one of "
+                    f"{', '.join(GRADED_BY)}; correct the data set's table",
                 )
         decoded = self._decoder.decode(outputs)
         rows = self._rows(self._split(decoded.texts), checked)

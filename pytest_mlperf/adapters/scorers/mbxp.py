@@ -57,7 +57,7 @@ class MbxpScorer(language.TextScorer[MbxpOptions]):
     options: ClassVar[type] = MbxpOptions
 
     def require(self) -> None:
-        """Check the decoder's library, and test the sandbox, before an accuracy run is spent."""
+        """Check that the decoder's library is installed, and that a sandbox works."""
         super().require()
         require_sandbox()
 

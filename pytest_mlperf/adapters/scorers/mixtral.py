@@ -65,12 +65,12 @@ class MixtralScorer(language.TextScorer[MixtralOptions]):
 
     @staticmethod
     def left_out(options: Mapping[str, Any]) -> dict[str, str]:
-        """Return the metrics that these options leave out, with the option that adds each."""
+        """Return the metrics not computed with these options; values are the option to set."""
         runs = options.get("run_generated_code", False)
         return {} if runs else {"mbxp": "run_generated_code = true"}
 
     def require(self) -> None:
-        """Check the decoder's library, and test the sandbox, before an accuracy run is spent."""
+        """Check the decoder's library, and, if programs are run, that a sandbox works."""
         super().require()
         if self._asked.run_generated_code:
             require_sandbox()
@@ -159,5 +159,5 @@ def _defect(reference: object) -> str | None:
         return language.text_defect(reference, ())
     part = reference.get("dataset")
     if not isinstance(part, str) or part not in PART_FIELDS:
-        return f"has the dataset {part!r:.60}, which is none of {', '.join(PART_FIELDS)}"
+        return f"has the dataset {part!r:.60}, which is not one of {', '.join(PART_FIELDS)}"
     return language.text_defect(reference, PART_FIELDS[part])

@@ -50,7 +50,7 @@ class PerplexityScorer(ModelFreeScorer[NoOptions]):
         if mean > MAX_MEAN_NATS:
             raise scorer_error(
                 f"scorer perplexity: the mean negative log-probability of a token is {mean:.6g}, "
-                "which no language model has; check the model's weights and precision"
+                "which is impossible for a language model; check the model's weights and precision"
             )
         perplexity = math.exp(mean)
         pseudo, leverage = ratio_scores(sums, tokens, perplexity)
@@ -71,21 +71,21 @@ def _scored(sample: int, output: bytes, reference: Any) -> tuple[float, int]:
     records = np.frombuffer(output, dtype) if len(output) % dtype.itemsize == 0 else None
     if records is None or not len(records) or not np.isnan(records["logprob"][0]):
         raise scorer_error(
-            f"{where}, {len(output)} bytes, is no list of log-probabilities of a prompt's tokens: "
-            "set prompt_logprobs = true in the options of engine torch, vllm or openai; other "
-            "engines of this release give none (an own engine: docs/own-engine.md)"
+            f"{where}, {len(output)} bytes, is not a list of log-probabilities of a prompt's "
+            "tokens: set prompt_logprobs = true in the options of engine torch, vllm or openai; "
+            "other engines of this release give none (an own engine: docs/own-engine.md)"
         )
     if not np.array_equal(records["token"], tokens):
         raise scorer_error(
-            f"{where} is of other token ids than the data set's ({_difference(records, tokens)}); "
-            "perplexities of other tokens cannot be compared: use the tokenizer of the model for "
-            "both, and max_prompt_tokens of neither"
+            f"{where} has token ids other than the data set's ({_difference(records, tokens)}); "
+            "perplexities of different tokens cannot be compared: use the tokenizer of the model "
+            "for both, and max_prompt_tokens for neither"
         )
     values = records["logprob"][-scored:].astype(np.float64)
     if not np.isfinite(values).all():
         raise scorer_error(
-            f"{where} has a log-probability that is no finite number; check the model's weights "
-            "and precision"
+            f"{where} has a log-probability that is not a finite number; check the model's "
+            "weights and precision"
         )
     return float(-values.sum()), scored
 

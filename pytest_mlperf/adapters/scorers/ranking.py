@@ -22,7 +22,7 @@ FORM = "float32 numbers: step, query, predictions, labels, weights, and the numb
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ranked:
-    """Sums over the candidates of one request.
+    """Hold sums over the candidates of one request.
 
     Attributes:
         entropy: Weighted cross entropy of the predictions [bits].
@@ -99,7 +99,7 @@ class RankingScorer(ModelFreeScorer[NoOptions]):
 
 def _ranked(sample: int, output: bytes, reference: Any) -> Ranked:
     if len(output) % 4 or len(output) < 12:
-        raise _wrong(sample, f"is {len(output)} bytes, which are no row of {FORM}")
+        raise _wrong(sample, f"is {len(output)} bytes, which are not a row of {FORM}")
     row = np.frombuffer(output, "<f4")
     if not np.isfinite(row).all():
         position = int(np.flatnonzero(~np.isfinite(row))[0])
@@ -107,7 +107,7 @@ def _ranked(sample: int, output: bytes, reference: Any) -> Ranked:
     count = (len(row) - 3) // 3
     if row[-1] != count or len(row) != 3 + 3 * count or not count:
         raise _wrong(
-            sample, f"is {len(row)} numbers and ends in {row[-1]:g}, which is no row of {FORM}"
+            sample, f"is {len(row)} numbers and ends in {row[-1]:g}, which is not a row of {FORM}"
         )
     predictions, labels, weights = row[2:-1].reshape(3, count)
     if not ((labels == 0) | (labels == 1)).all():

@@ -100,7 +100,7 @@ REFERENCE_KEYS = {
 
 @dataclass(kw_only=True, slots=True)
 class _BestSpan:
-    """The best span in the features of a question so far.
+    """Hold the best span of a question in those of its features that have been read.
 
     Attributes:
         sample: First feature of the question, which gets the score.
@@ -191,10 +191,10 @@ class SquadScorer(ModelFreeScorer[SquadScorerOptions]):
         positions, rest = divmod(len(output), 2 * dtype.itemsize)
         if rest or not shortest <= positions <= longest:
             raise scorer_error(
-                f"scorer squad: output of sample {sample} has {len(output)} bytes, which are no "
-                f"two logits of type {self._asked.dtype} for each of {shortest} to {longest} "
-                "positions; set the scorer's dtype and max_seq_length to those of the "
-                "engine's outputs",
+                f"scorer squad: output of sample {sample} has {len(output)} bytes, which are "
+                f"not two logits of type {self._asked.dtype} for each of {shortest} to "
+                f"{longest} positions; set the scorer's dtype and max_seq_length to those of "
+                "the engine's outputs",
             )
         numbers = np.frombuffer(output, dtype)
         pairs = numbers.reshape(2, -1) if self._asked.transposed else numbers.reshape(-1, 2).T

@@ -53,7 +53,7 @@ BATCH_SAMPLES = 1024
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Decoded:
-    """The decoded outputs of a model.
+    """Hold the decoded outputs of a model.
 
     Attributes:
         texts: Text of each sample, without special tokens unless the decoder keeps them.
@@ -89,7 +89,7 @@ class DecoderOptions:
 
 
 def check_processes(scorer: str, processes: object) -> None:
-    """Raise if the option `processes` is neither None nor a whole number, at least 1."""
+    """Raise SuiteError unless the option `processes` is None or a whole number, at least 1."""
     if processes is not None and (type(processes) is not int or processes < 1):
         raise SuiteError(
             f"scorer {scorer}: processes = {processes!r} must be a number from 1 on",
@@ -98,7 +98,7 @@ def check_processes(scorer: str, processes: object) -> None:
 
 
 def text_defect(reference: object, fields: Sequence[str]) -> str | None:
-    """Return the defect of a reference that must be a table of texts, or None."""
+    """Return the defect of a reference that must be a table of texts, as text; None without one."""
     if not isinstance(reference, Mapping):
         return f"is a {type(reference).__name__}, but must be a table of texts"
     missing = [name for name in fields if not isinstance(reference.get(name), str)]
@@ -108,7 +108,7 @@ def text_defect(reference: object, fields: Sequence[str]) -> str | None:
 def require_tables(
     scorer: str, references: Sequence[Any], fields: Sequence[str], advice: str
 ) -> list[Mapping[str, str]]:
-    """Return the references; raise unless all are tables with the texts `fields`."""
+    """Return the references; raise RunError unless each is a table with texts for `fields`."""
     tables = list(references)
     for sample, reference in enumerate(tables):
         if defect := text_defect(reference, fields):
@@ -126,7 +126,7 @@ def tokens_per_sample(decoded: Decoded) -> tuple[list[float], float]:
 def scores_and_lengths(
     decoded: Decoded, rows: Mapping[str, Sequence[float | None]], means: Mapping[str, float]
 ) -> Scores:
-    """Return the scores, with those of "tokens_per_sample" added."""
+    """Return the given scores, with "tokens_per_sample" added."""
     tokens, mean_tokens = tokens_per_sample(decoded)
     return Scores(
         per_sample={**rows, "tokens_per_sample": tokens},
@@ -141,15 +141,15 @@ def token_ids(scorer: str, dtype: str, outputs: Sequence[bytes]) -> list[NDArray
         if len(output) % kind.itemsize:
             raise scorer_error(
                 f"scorer {scorer}: the output of sample {sample} has {len(output)} bytes, "
-                f"which is no whole number of {dtype} token ids ({kind.itemsize} "
-                "bytes each); set the scorer's dtype to the type of the engine's outputs",
+                f"which is not a whole number of {dtype} token ids ({kind.itemsize} bytes "
+                "each); set the scorer's dtype to the type of the engine's outputs",
             )
     return [np.frombuffer(output, kind).astype(np.int64) for output in outputs]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Decoder:
-    """Decode the outputs of a language model.
+    """Decode token ids, the outputs of a language model, to text.
 
     Attributes:
         scorer: Name of the scorer, for messages.
@@ -243,7 +243,7 @@ D = TypeVar("D", bound=DecoderOptions)
 
 
 class TextScorer(Generic[D]):
-    """A scorer of texts decoded from tokens, with the options of a `Decoder`.
+    """Score texts decoded from token ids, with the options of a `Decoder`.
 
     Attributes:
         name: Name of the scorer in messages.
@@ -318,7 +318,7 @@ SPECIAL_BY_DEFAULT = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tokenizer:
-    """The parts of a tokenizer that decoding needs.
+    """Hold the functions of a tokenizer that decoding needs.
 
     Attributes:
         decode: Function that returns the text of each list of ids.
@@ -343,7 +343,7 @@ def load_tokenizer(folder: Path, clean_up: bool | None, *, special: bool = False
 
 
 def library_for(folder: Path) -> str:
-    """Return the library to load a tokenizer: "tokenizers" if it is enough, else the full one."""
+    """Return the library that loads a tokenizer: "tokenizers" if it can, else "transformers"."""
     if (folder / "tekken.json").exists():
         return FULL
     try:

@@ -66,7 +66,7 @@ class Top1Scorer(ModelFreeScorer[Top1Options]):
             return int(number.unpack(output)[0])
         except (struct.error, ValueError, OverflowError) as error:
             raise scorer_error(
-                f"scorer top1: output {output[:16]!r} ({len(output)} bytes) of sample {sample} is "
-                f"no class number of type {dtype} ({number.size} bytes); set the scorer's dtype "
-                "to the type of the engine's outputs",
+                f"scorer top1: output {output[:16]!r} ({len(output)} bytes) of sample "
+                f"{sample} is not a class number of type {dtype} ({number.size} bytes); set "
+                "the scorer's dtype to the type of the engine's outputs",
             ) from error

@@ -103,9 +103,9 @@ class VBenchScorer(ModelFreeScorer[VBenchScorerOptions]):
         height, width = self._asked.height, self._asked.width
         if not output or len(output) % (height * width * 3):
             raise scorer_error(
-                f"scorer vbench: the output of sample {sample} has {len(output):,} bytes, which "
-                f"are no frames of {height} x {width} pixels in RGB; set height and width to those "
-                "of the engine's videos",
+                f"scorer vbench: the output of sample {sample} has {len(output):,} bytes, "
+                f"which are not frames of {height} x {width} pixels in RGB; set height and "
+                "width to those of the engine's videos",
             )
         frames = np.frombuffer(output, np.uint8).reshape(-1, height * width * 3)
         try:
@@ -149,7 +149,7 @@ class VBenchScorer(ModelFreeScorer[VBenchScorerOptions]):
         try:
             results = json.loads(files[0].read_bytes())
         except ValueError as error:
-            raise _failed(f"left results that are no JSON ({error})") from error
+            raise _failed(f"left results that are not JSON ({error})") from error
         return results if isinstance(results, dict) else {}
 
 
@@ -188,7 +188,7 @@ def _scores(results: Mapping[str, Any], names: Sequence[str]) -> Scores:
 
 
 def _share(row: Sequence[float | None], samples: int) -> NDArray[np.float64]:
-    """Return each sample's contribution to a dimension's mean, times the number of samples."""
+    """Return each sample's influence on a dimension's mean, times the number of samples."""
     is_scored = np.array([value is not None for value in row])
     values = np.array([value or 0.0 for value in row])
     if not is_scored.any():

@@ -27,12 +27,12 @@ class WordAccuracyScorer(scorers.ModelFreeScorer[scorers.NoOptions]):
     Both are normalised by OpenAI's EnglishTextNormalizer (package whisper-normalizer, without its
     additions to openai-whisper, which the reference calls). The error rate is Levenshtein's
     distance between the words of all samples, divided by the number of spoken words; up to three
-    words that are one word on the other side count as that word.
-    Source: speech2text/accuracy_eval.py and helpers.py of https://github.com/mlcommons/inference.
+    words that are one word on the other side count as that word. Source:
+    speech2text/accuracy_eval.py and helpers.py of https://github.com/mlcommons/inference.
 
-    As there, words are joined from the left without backtracking, an answer to silence adds errors
-    but no words, so that accuracy may be below 0, and characters of a transcript that are no label
-    are removed. Unlike there, a number that is no label is an error that names its sample. An
+    As there, words are joined from the left without backtracking, and characters of a transcript
+    that are not labels are removed. An answer to silence adds errors but no words, so that accuracy
+    may be below 0. Unlike there, a number outside the labels is an error that names its sample. An
     answer on which the normaliser fails, such as 5,000 digits, is not normalised.
     """
 
@@ -98,7 +98,8 @@ def _answer(sample: int, output: bytes) -> str:
     indices = np.frombuffer(output, "<i8")
     if len(invalid := indices[(indices < 0) | (indices >= len(SPEECH_LABELS))]):
         raise _wrong(
-            sample, f"has the number {invalid[0]}, which is none of 0 to {len(SPEECH_LABELS) - 1}"
+            sample,
+            f"has the number {invalid[0]}, which is not one of 0 to {len(SPEECH_LABELS) - 1}",
         )
     return "".join(SPEECH_LABELS[index] for index in indices.tolist())
 

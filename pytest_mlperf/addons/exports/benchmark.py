@@ -59,7 +59,7 @@ def commit_info(results: Results) -> dict[str, Any]:
 
 
 def _benchmark(result: CaseResult) -> dict[str, Any] | None:
-    """Return the item of `benchmarks` for a result; None for failed and untimed tests."""
+    """Return a result as an item of `benchmarks`; None for a failed test or one without times."""
     timing = None if result.failed else entry(result.verdict)
     if timing is None:
         return None

@@ -7,7 +7,7 @@ from pytest_mlperf.extension import METRICS, ReportedSession, json_text, sentenc
 
 
 def report(session: ReportedSession, *, smaller: bool = False) -> str:
-    """Return the metrics whose larger values are better as JSON; with `smaller` the others."""
+    """Return the metrics of which larger values are better, as JSON; smaller with `smaller`."""
     benchmarks: dict[str, Any] = {}
     for verdict in (result.verdict for result in session.results.cases):
         headline = visible(sentence(verdict.headline))

@@ -50,7 +50,7 @@ def report(session: ReportedSession) -> str:
 
 
 def figures(result: CaseResult) -> list[MetricVerdict]:
-    """Return the metrics of a result, and its scores that were compared by sample."""
+    """Return a result's metrics, preceded by its scores that were compared sample by sample."""
     paired = [score.as_metric for score in result.verdict.paired]
     names = {one.metric for one in paired}
     return [*paired, *(m for m in result.verdict.metrics if m.metric not in names)]

@@ -13,7 +13,7 @@ from pytest_mlperf.reports.terminal.advice import machine_wide
 
 
 def report(session: ReportedSession) -> str:
-    """Return a JUnit document; planned tests without a verdict are errors."""
+    """Return a JUnit document; planned tests without a result are errors."""
     results, missing = session.results, session.absent
     message = text.failure_message(results, columns=120)
     root, when = ET.Element("testsuites"), _clean(results.started)

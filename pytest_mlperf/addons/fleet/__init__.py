@@ -1,8 +1,8 @@
 """Run cases on a Ray cluster (`--mlperf-on`), and plans on Slurm and Kubernetes.
 
-The pytest process collects and reports; its child `bridge.py`, the only user of Ray, connects to
-the cluster. `node.py` runs in a Ray actor on a node and starts pytest there, in which `child.py`
-sends every report to the session.
+The pytest process collects and reports; its child process `bridge.py`, which alone imports Ray,
+connects to the cluster. `node.py` runs in a Ray actor on a node and starts pytest there, in which
+`child.py` sends every report to the first pytest process.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def cluster_address(text: str) -> str:
 def mlperf_runtestloop(
     session: pytest.Session, plan: MlperfSession, options: Mapping[str, Any]
 ) -> bool | None:
-    """Run the cases on the cluster."""
+    """Run the cases on the cluster if `--mlperf-on` names one; else return None."""
     if options["on"] == LOCAL:
         return None
     from pytest_mlperf.addons.fleet.running import require_ray, run

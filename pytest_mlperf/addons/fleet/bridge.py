@@ -36,7 +36,7 @@ RESOURCE = "accelerator_type:"
 
 
 class RayBridge:
-    """Cases of one session on a cluster."""
+    """Run the cases of one session on a Ray cluster."""
 
     def __init__(self, address: str, archive: Path) -> None:
         """Connect to an address of `ray.init` and upload the packed project."""
@@ -57,11 +57,11 @@ class RayBridge:
         self._looked = 0.0
 
     def nodes(self) -> list[dict[str, Any]]:
-        """Return the living nodes as plain data."""
+        """Return the live nodes as tables for JSON."""
         return [_plain(node) for node in self._ray.nodes() if node["Alive"]]
 
     def start(self, command: dict[str, Any]) -> None:
-        """Start an actor for a case on one node, once Ray has its resources."""
+        """Start an actor for a case on the command's node, once its resources are free."""
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         where = NodeAffinitySchedulingStrategy(command["node"], soft=False)

@@ -1,4 +1,4 @@
-"""Plugin of the pytest of one case on a node: send its reports to the session.
+"""Send the test reports of one case's pytest, on a node, to the session.
 
 `-p` imports it before pytest captures output: it reserves stdout for the session.
 """
@@ -51,7 +51,7 @@ def _send(message: str, **content: Any) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Look like a worker of xdist to this plugin and others."""
+    """Make this process look like a worker of pytest-xdist to plugins, and register reporting."""
     config.workerinput = json.loads(os.environ.pop(WORKER, "{}"))  # type: ignore[attr-defined]
     config.workeroutput = {}  # type: ignore[attr-defined]
     config.pluginmanager.register(_Reporting(config), "mlperf-fleet-child")

@@ -100,7 +100,7 @@ def _mount(word: str) -> tuple[str, str]:
 
 
 def objects(plan: Manifest, text: str, to: argparse.Namespace, run: str) -> dict[str, Any]:
-    """Return a List of objects for `kubectl apply`; `run` names them and the results folder."""
+    """Return a List of objects for `kubectl apply`; `run` is in their names and results folder."""
     if len(text.encode()) > PLAN_BYTES:
         raise MlperfError("this plan is too large for a ConfigMap of Kubernetes: name fewer suites")
     data, jobs = {"plan.json": text}, plan.jobs

@@ -30,15 +30,15 @@ def installed() -> bool:
 
 
 class HeadLostError(Exception):
-    """The cluster no longer answers."""
+    """Report that the cluster no longer answers."""
 
 
 class RefusedError(Exception):
-    """The cluster could not be reached; the text is its error."""
+    """Report that the cluster could not be reached; the text is the cause."""
 
 
 class ClusterLink:
-    """Connection to a cluster."""
+    """Send commands to a cluster and receive its events, through the process `bridge.py`."""
 
     def __init__(self, address: str, archive: bytes) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="pytest-mlperf-fleet-")
@@ -52,7 +52,7 @@ class ClusterLink:
         self._connected = False
 
     def tell(self, **command: Any) -> None:
-        """Send a command."""
+        """Send a command to `bridge.py`."""
         self._process.tell(json.dumps(command).encode() + b"\n")
 
     def event(self, patience_s: float) -> Event | None:
@@ -61,10 +61,10 @@ class ClusterLink:
         try:
             line = self._process.line(deadline, MAX_REPLY_BYTES)
         except EOFError:
-            raise self._gone("the process that spoke with its head has ended") from None
+            raise self._gone("the process that connects to its head has ended") from None
         if line is None:
             if time.monotonic() >= self._heard + MAX_SILENCE_SECONDS:
-                raise self._gone(f"no word of its head for {MAX_SILENCE_SECONDS:.0f} s")
+                raise self._gone(f"no message from its head for {MAX_SILENCE_SECONDS:.0f} s")
             return None
         event: Event = json.loads(line)
         if event["event"] == "refused":
@@ -90,7 +90,7 @@ CLOSE_SECONDS = 8.0
 
 
 def nodes_of(event: Mapping[str, Any]) -> list[FleetNode]:
-    """Return the nodes of an event."""
+    """Return the nodes that an event "nodes" lists."""
     return with_names(
         [FleetNode(**{**node, "kinds": frozenset(node["kinds"])}) for node in event["nodes"]]
     )

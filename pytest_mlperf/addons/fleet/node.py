@@ -52,7 +52,7 @@ Message = dict[str, Any]
 
 
 class NodeCase:
-    """One case on this node; its process ends with this object."""
+    """Run one case on this node; deleting this object ends its processes."""
 
     def begin(self, order: Mapping[str, Any], archive: bytes) -> list[Message]:
         """Start a case of the packed project, given an order of `orders.py`."""
@@ -123,7 +123,7 @@ class NodeCase:
         }
 
     def _files(self) -> tuple[bytes, list[str]]:
-        """Return the case's files as an archive, and the names of files too large to send."""
+        """Return the case's files as a tar archive, and the names of files too large to send."""
         packed, left, total = io.BytesIO(), [], 0
         with tarfile.open(fileobj=packed, mode="w") as archive:
             for name, path in self._left_behind():
@@ -150,7 +150,7 @@ class NodeCase:
 
 
 def is_of(case: str, folder: str) -> bool:
-    """Return whether a folder of runs belongs to a case; "" is any case."""
+    """Return whether a folder of runs belongs to a case; every folder belongs to case ""."""
     return not case or re.match(rf"{re.escape(case)}(\.|$)", folder) is not None
 
 
@@ -185,7 +185,7 @@ def _node_environment() -> dict[str, str]:
 
 
 def _undone() -> list[str]:
-    """Undo Ray's changes to this process; return a sentence for each that failed."""
+    """Undo Ray's changes to this process; return a sentence for each change that remains."""
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("0")
     with contextlib.suppress(OSError):
@@ -200,7 +200,7 @@ def _undone() -> list[str]:
 
 
 def unpacked(archive: bytes, digest: str, name: str) -> Path:
-    """Return the folder of an unpacked project; unpack it at the first call for its digest."""
+    """Return the folder with an unpacked project; unpack it once for each digest."""
     root = Path(os.environ.get(FOLDER_VARIABLE) or cache_folder() / "fleet")
     root.mkdir(parents=True, exist_ok=True)
     folder = root / f"{name}-{digest[:12]}"

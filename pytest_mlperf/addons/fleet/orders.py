@@ -28,13 +28,13 @@ FORWARDED_VARIABLES = ("CI", "BUILD_NUMBER", "PYTEST_ADDOPTS")
 
 @dataclass
 class CaseGroup:
-    """Tests of one case, which run one after another on one node.
+    """Hold the tests of one case, which run one after another on one node.
 
     Attributes:
         title: Name of the case for messages.
         reported: Tests whose last report has arrived.
         node: Key of its node, "" before it starts.
-        causes: Reasons of the node why tests did not run.
+        causes: Reasons, sent by the node, why tests did not run.
     """
 
     name: str
@@ -58,7 +58,7 @@ class CaseGroup:
 def groups_of(
     items: Sequence[pytest.Item], pretended: str | None
 ) -> tuple[list[CaseGroup], list[pytest.Item]]:
-    """Return tests grouped by case, in their order, and the tests of no case."""
+    """Return tests grouped by case, in their order, and the tests that belong to no case."""
     groups: dict[object, CaseGroup] = {}
     others = []
     for item in items:
@@ -89,7 +89,7 @@ def order_of(
     digest: str,
     worker: dict[str, Any],
 ) -> dict[str, Any]:
-    """Return the order of a case for a node."""
+    """Return the order that makes a node run a case: tests, options, files, environment."""
     root = config.rootpath
     ini = config.inipath
     reporter: Any = config.pluginmanager.getplugin("terminalreporter")

@@ -11,7 +11,7 @@ CPU_KIND = "cpu"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FleetNode:
-    """Machine of a cluster.
+    """Describe a machine of a cluster.
 
     Attributes:
         key: Id in the cluster.
@@ -37,7 +37,7 @@ class FleetNode:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CaseNeed:
-    """Requirements of a case on one node.
+    """Describe the accelerators that a case needs on one node.
 
     Attributes:
         accelerators: Names in the suite, for messages: "8xH100".
@@ -74,7 +74,7 @@ def _has(node: FleetNode, need: CaseNeed) -> bool:
 
 
 def fitting(need: CaseNeed, nodes: Sequence[FleetNode]) -> list[FleetNode]:
-    """Return the nodes that have a case's accelerators, free or not."""
+    """Return the nodes that have a case's accelerators, whether free or in use."""
     fit = [node for node in nodes if _has(node, need)]
     return fit if fit or not need.anywhere else list(nodes)
 

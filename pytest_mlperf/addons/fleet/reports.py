@@ -22,13 +22,13 @@ NODE = "mlperf_node"
 
 
 class Relay:
-    """Emit the reports of nodes, each test's once."""
+    """Pass the reports of nodes on to this session's pytest, once per test."""
 
     def __init__(self, state: MlperfSession, reports: RemoteReports) -> None:
         self._state, self._reports = state, reports
 
     def report(self, group: CaseGroup, node: str, plain: Mapping[str, Any]) -> None:
-        """Emit a report of a node."""
+        """Pass on a report that a node sent."""
         if test := self._reports.add(self._local(group, node, plain)):
             group.reported.add(test)
 
@@ -39,7 +39,7 @@ class Relay:
         )
 
     def finished(self, group: CaseGroup, node: str, notices: Sequence[Any] | None) -> None:
-        """Take the verdicts that a worker held back to be judged jointly, and its notices."""
+        """Add the results to be judged at the end of the session, and the notices, of a node."""
         if notices is None:
             return
         not_here, _, _, held, warnings, errors = notices
@@ -52,7 +52,7 @@ class Relay:
             group.causes.append(f"its label says {names}, and pytest-mlperf sees none there")
 
     def take_files(self, files: str) -> None:
-        """Unpack the files of a case; a failure changes no verdict."""
+        """Unpack the files of a case; on an error only add a notice."""
         options, config = self._state.options, self._state.config
         try:
             take_back(Path(files), runs_dir=options.runs_dir, root=config.rootpath)
@@ -60,5 +60,5 @@ class Relay:
             self._state.notice(unforeseen("files of a node were not taken", error))
 
     def lost(self, item: pytest.Item, cause: str) -> None:
-        """Report a test that no node reported as an ERROR."""
+        """Report a test as an ERROR because no node has reported it."""
         self._reports.lost(item, LAYER, cause)

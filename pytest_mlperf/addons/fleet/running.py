@@ -96,7 +96,7 @@ def stop_where_asked(session: pytest.Session) -> None:
 
 
 class Fleet:
-    """Waiting and running cases on a cluster."""
+    """Run the cases of a session on a cluster."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class Fleet:
         self._stale = False
 
     def connect(self) -> None:
-        """Wait for the cluster's nodes; exit if the required accelerator is missing."""
+        """Wait for the cluster's nodes; exit if none has the required accelerator."""
         address, required = self._address, self._state.options.accelerator
         try:
             while not self._nodes:
@@ -147,7 +147,7 @@ class Fleet:
             for group in list(self._running.values()):
                 self._over(group, f"{cause}; this case ran on node {self._names[group.node]}")
             while self._waiting:
-                self._lose(self._waiting.pop(0), f"{cause}; this case was not begun")
+                self._lose(self._waiting.pop(0), f"{cause}; this case was not started")
         finally:
             for notice in sorted(self._notices):
                 self._state.notice(notice)
@@ -193,7 +193,7 @@ class Fleet:
         )
 
     def _next(self) -> Event:
-        """Return the next event of a case; follow the list of nodes while waiting."""
+        """Return the next event of a case; update the list of nodes while waiting."""
         with self._state.live as live:
             while True:
                 event = self._link.event(POLL_SECONDS)
@@ -214,13 +214,15 @@ class Fleet:
         return stale or old_keys != {node.key for node in self._nodes}
 
     def _overdue(self) -> bool:
-        """Give up a case that did not start in time; return whether there was one."""
+        """End a case that has not started in time; return whether there was one."""
         limit = self._state.options.conditions.lease_timeout + DEADLINE_S
         for group in list(self._running.values()):
             if not group.begun and time.monotonic() - group.since > limit:
                 self._link.tell(command="kill", group=group.name)
                 node = self._names[group.node]
-                self._over(group, f"node {node} did not begin it in {limit:.0f} s: others use it")
+                self._over(
+                    group, f"node {node} did not start it within {limit:.0f} s: others use it"
+                )
                 return True
         return False
 
@@ -261,12 +263,12 @@ class Fleet:
         if group.begun:
             self._over(group, f"node {node} was lost while this case ran: {cause}")
             return
-        self._unable[group.node] = f"node {node} could not begin a case: {cause}"
+        self._unable[group.node] = f"node {node} could not start a case: {cause}"
         del self._running[group.name]
         self._waiting.insert(0, group)
 
     def _over(self, group: CaseGroup, cause: str) -> None:
-        """Report a finished case; its tests without a report are ERRORs for this cause."""
+        """Remove a finished case; report its tests without a report as ERRORs with this cause."""
         del self._running[group.name]
         self._lose(group, cause)
 

@@ -23,7 +23,7 @@ LEFT_OUT = frozenset(
 
 
 def files_of(root: Path) -> Iterator[Path]:
-    """Yield the files of a project: those that git would commit, else all but `LEFT_OUT`."""
+    """Yield a project's files that git tracks or would add; without git all but `LEFT_OUT`."""
     listed = git("ls-files", "-z", "--cached", "--others", "--exclude-standard", folder=root)
     if listed is None:
         for folder, folders, names in os.walk(root):
@@ -48,8 +48,8 @@ def pack(root: Path) -> tuple[bytes, str]:
             total, largest = total + size, max(largest, (size, name))
             if total > LIMIT:
                 raise MlperfError(
-                    f"{root} has more than {LIMIT >> 20} MB that would travel to every node; let "
-                    f"git ignore what nodes have themselves (the largest file: {largest[1]})"
+                    f"{root} has more than {LIMIT >> 20} MB that would be copied to every node; "
+                    f"let git ignore what the nodes have already (the largest file: {largest[1]})"
                 )
             archive.add(path, name, recursive=False, filter=_nameless)
             folders |= {
@@ -63,7 +63,7 @@ def pack(root: Path) -> tuple[bytes, str]:
 
 
 def _nameless(member: tarfile.TarInfo) -> tarfile.TarInfo:
-    """Return a member without its owner, so that the digest depends on the content only."""
+    """Return an archive member without owner, so that the digest depends only on the content."""
     member.uid = member.gid = 0
     member.uname = member.gname = ""
     return member

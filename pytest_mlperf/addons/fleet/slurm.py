@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Print the script, which contains the plan: no line of JSON ends a here-document."""
+    """Print the script, with the plan inside as a here-document."""
     plan, text = read_plan(parsed.plan)
     suites = [
         f"  {shlex.quote(name)})\n    suites=(\n"

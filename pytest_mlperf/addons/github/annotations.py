@@ -12,7 +12,7 @@ WARNED_OUTCOMES = (Outcome.SUSPECT, Outcome.PROVISIONAL, Outcome.INCONCLUSIVE, O
 
 
 def report(session: ReportedSession) -> str:
-    """Return workflow commands: errors for failed or absent tests, warnings for undecided."""
+    """Return workflow commands: errors for failed or missing tests, warnings for undecided ones."""
     cases, absent = session.results.cases, session.absent
     failed = [result for result in cases if result.failed]
     warned = [r for r in cases if not r.failed and r.verdict.outcome in WARNED_OUTCOMES]
@@ -26,7 +26,7 @@ def report(session: ReportedSession) -> str:
 
 
 def _of(kind: str, results: Sequence[CaseResult], room: int) -> list[str]:
-    """Return at most `room` commands; the last one counts the results that do not fit."""
+    """Return at most `room` commands; the last one counts the results without a command."""
     fits = results if len(results) <= room else results[: room - 1]
     lines = [
         _command(kind, with_gate(r.verdict), **_place(r), title=r.verdict.case.id) for r in fits

@@ -30,9 +30,9 @@ FOLDED_OUTCOMES = frozenset({Outcome.OK, Outcome.IMPROVED, Outcome.RECORDED})
 
 
 def report(session: ReportedSession) -> str:
-    """Return a pull request's comment: the verdict, tests that are not ok, the others folded.
+    """Return a pull request's comment: the verdict, tests that need attention, the others folded.
 
-    The comment has at most `COMMENT_LIMIT` bytes; it states the number of rows cut.
+    It has at most `COMMENT_LIMIT` bytes, and states the number of rows left out.
     """
     results = session.results
     loud = [result for result in results.cases if result.verdict.outcome not in FOLDED_OUTCOMES]
@@ -64,7 +64,7 @@ def own_files(session: ReportedSession) -> list[str]:
 
 
 def _differs(branch: Path, path: str, digest: str) -> bool:
-    """Check whether the branch has other content; a path outside the branch always differs."""
+    """Return whether a file differs in the branch; a path outside the branch always does."""
     inside = not Path(path).is_absolute() and ".." not in Path(path).parts
     return not inside or digest_of(branch / path) != digest
 
@@ -93,7 +93,7 @@ def _judged_by(paths: Sequence[str]) -> str:
 def _accepting(results: Results) -> Iterator[str]:
     fell = [r for r in results.cases if r.failed and "accept" in dict(commands(r))]
     if fell:
-        yield "\nA drop that is meant is accepted by recording it, with a reason, for review:\n\n"
+        yield "\nTo accept an intended drop, record it with a reason, for review:\n\n"
     for suite in sorted({result.suite for result in fell}):
         options = '--mlperf-update=replace --mlperf-accept-regression --mlperf-reason "why"'
         yield f"- {code(f'pytest {suite} {options}')}\n"

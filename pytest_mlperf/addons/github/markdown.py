@@ -32,7 +32,7 @@ MAX_LISTED_NOTES = 3
 def report(session: ReportedSession, *, limit: int = SUMMARY_LIMIT) -> str:
     """Return a job's summary: the verdict, failures by cause, precisions, and every test.
 
-    It has at most `limit` bytes, and states the number of rows cut.
+    It has at most `limit` bytes, and states the number of rows left out.
     """
     results = session.results
     blocks = [
@@ -63,13 +63,13 @@ def code(text: str) -> str:
 
 
 def opening(session: ReportedSession, before: str, after: str = "") -> Iterator[str]:
-    """Yield the verdict between two texts, the counts of outcomes, and missing tests."""
+    """Yield the session's verdict between two texts, counts of outcomes, and missing tests."""
     results, absent = session.results, session.absent
     yield f"{before}mlperf: {session_verdict(results, absent)[1]}{after}\n\n{_counts(results)}\n"
     for text in machine_wide(results):
         yield f"\n{escape(text[0].upper() + text[1:])}.\n"
     lines = (f"- {code(one.test)}: {escape(one.reason)}\n" for one in absent)
-    yield from section("Planned, and without a result", lines)
+    yield from section("Planned tests without a result", lines)
 
 
 def _counts(results: Results) -> str:
@@ -82,7 +82,7 @@ def _counts(results: Results) -> str:
 
 
 def section(title: str, lines: Iterable[str]) -> Iterator[str]:
-    """Yield a heading and lines; yield nothing if there are no lines."""
+    """Yield a heading and lines, or nothing without lines."""
     for place, line in enumerate(lines):
         if not place:
             yield f"\n### {title}\n\n"
@@ -122,7 +122,7 @@ def _notes(result: CaseResult) -> list[str]:
 
 
 def settling_lines(results: Results) -> Iterator[str]:
-    """Yield how to decide undecided verdicts, and which cases were measured again."""
+    """Yield how to decide undecided verdicts, and the facts of cases that have any."""
     actions = (f"- {escape(cases)}: {escape(text)}\n" for text, cases in settling(results.cases))
     yield from section("Provisional", actions)
     facts = ((result.verdict.case.id, facts_of(result)) for result in results.cases)
@@ -152,7 +152,7 @@ def results_table(title: str, results: Iterable[CaseResult], *, open_: bool) -> 
 
 
 def _with_baseline(result: CaseResult) -> Iterator[dict[str, str]]:
-    """Yield a test's rows with its baseline; a test without metrics has its headline."""
+    """Yield the table's rows of a test, with baselines; its headline if it has no metric."""
     verdict = result.verdict
     scores = {score.metric: cells_of(score)["baseline"] for score in verdict.paired}
     for row in rows(result):
@@ -179,7 +179,7 @@ def _precisions(results: Results) -> Iterator[str]:
 
 
 def within(blocks: Iterable[str], last: Iterable[str], limit: int) -> str:
-    """Join the blocks that fit into `limit` bytes, then `last`; close a cut <details>."""
+    """Join the blocks that fit into `limit` bytes, then `last`; close an open <details>."""
     end = "".join(last)
     reserve = len(end.encode()) + 200
     shown, size, cut, folded = list[str](), 0, 0, False

@@ -46,11 +46,11 @@ DOUBTFUL = 2
 
 
 class _Broke(Exception):
-    """Report that a build gives no comparable runs; the text is the reason."""
+    """Report that a build gives no comparable runs; the text is the cause."""
 
 
 class _BisectSide(CaseRunner):
-    """One side of a comparison: if it breaks, a `later` build is skipped, the good one fails."""
+    """Run one build of a comparison; an error skips a `later` build, and ends the search else."""
 
     later = False
 
@@ -68,13 +68,13 @@ class _BisectSide(CaseRunner):
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Comparison of two builds.
+    """Hold the comparison of two builds.
 
     Attributes:
         before: Number of the build to compare with.
         now: Number of the compared build.
-        ratios: Ratio of each metric; tests that were not needed are missing.
-        reason: Why it is skipped, or "".
+        ratios: Ratio of each metric; tests that did not have to be run are missing.
+        reason: Why the build was skipped; "" if it was not.
         runs: Number of runs of both sides, stored ones included.
     """
 
@@ -95,7 +95,7 @@ class Comparison:
 
 @dataclass(frozen=True, kw_only=True)
 class Proof:
-    """Conclusion of a bisect.
+    """Hold the conclusion of a bisect: the range of builds that contains the drop.
 
     Attributes:
         before: Exclusive begin of the smallest range that is proven to contain the drop.
@@ -120,13 +120,13 @@ class Proof:
 
 
 class Bisection:
-    """Search among builds; every pair of runs is stored.
+    """Search builds for the one that caused a drop; store every pair of runs.
 
     Attributes:
         log: All comparisons, in order.
         limits: Metrics to follow, by test: all gated ones, then those that the last build failed.
         measured: Number of runs made now, without stored ones.
-        seconds: Their time, including the builds.
+        seconds: Time of these runs, including the builds.
     """
 
     def __init__(
@@ -165,7 +165,7 @@ class Bisection:
 
     @property
     def beside_good(self) -> dict[int, Comparison]:
-        """Latest comparison of each build with the first one, by number."""
+        """Latest comparison of each build with the first one, by the build's number."""
         return {one.now: one for one in self.log if one.before == 0}
 
     def first(self) -> Comparison:
@@ -223,7 +223,7 @@ class Bisection:
         return self._conditions.folder
 
     def _relative(self, reason: str, index: int) -> str:
-        """Return a reason with paths relative to the project; the checkout is removed by now."""
+        """Return a reason with paths relative to the project; its checkout has been removed."""
         tree = self.folder / f"{FOLDER_LABEL}-{self.builds[index].title}" / "tree"
         return placeless(reason, roots=(str(tree.resolve()), str(Path.cwd())))
 
@@ -285,7 +285,7 @@ class Bisection:
         return ratios
 
     def _side(self, stack: ExitStack, test: str, index: int, *, later: bool) -> CaseRunner:
-        """Return one side; its build exists until the stack is left."""
+        """Return the runner of one build; the build exists until the stack is closed."""
         case, build_at = self._cases[test], self.builds[index]
         earlier = build_at.earlier(case.planned.path, case.job.elsewhere)
         label = f"{FOLDER_LABEL}-{build_at.title}"
@@ -310,7 +310,7 @@ class Bisection:
     def proof(self) -> Proof:
         """Return the conclusion of all comparisons; compare the last two builds directly.
 
-        If they do not provably differ, the conclusion is the smallest range that does.
+        If these two do not provably differ, it is the smallest range whose ends do.
         """
         left = self.range
         first = self.beside_good[left.bad]

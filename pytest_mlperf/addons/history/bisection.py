@@ -21,7 +21,7 @@ SPARE_COMPARISONS = 4
 
 
 class Mark(StrEnum):
-    """Result of a commit compared with the good one."""
+    """Name the result of a commit's comparison with the good one."""
 
     GOOD = "good"
     BAD = "bad"
@@ -30,7 +30,7 @@ class Mark(StrEnum):
 
 
 def mark_of(decisions: Iterable[Answer]) -> Mark:
-    """Return the mark of a commit from the decisions of all metrics; one drop makes it bad."""
+    """Return the mark of a commit from the decisions on its metrics; one drop makes it bad."""
     every = set(decisions)
     if Answer.FAIL in every:
         return Mark.BAD
@@ -38,17 +38,17 @@ def mark_of(decisions: Iterable[Answer]) -> Mark:
 
 
 def steps(last: int) -> int:
-    """Return the number of commits to judge if each is decided."""
+    """Return the number of commits to compare if every comparison is decided."""
     return math.ceil(math.log2(last))
 
 
 def most_comparisons(last: int) -> int:
-    """Return the maximum of comparisons: the bad commit, steps, spares, the last two commits."""
+    """Return the maximum number of comparisons, with spare ones for undecided results."""
     return 1 + steps(last) + SPARE_COMPARISONS + 1
 
 
 def shared(rule: RuleR, last: int, metrics: int) -> RuleR:
-    """Return the rule of one comparison, so that its error guarantees hold for the search.
+    """Return the rule for one comparison, such that the error guarantees hold for the search.
 
     By Bonferroni's inequality, for all comparisons and metrics together: an unchanged build is a
     proven drop with probability at most `alpha`, and a drop of the limit is excluded with
@@ -60,11 +60,11 @@ def shared(rule: RuleR, last: int, metrics: int) -> RuleR:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BisectRange:
-    """Range of the first bad commit: after `good`, up to `bad`.
+    """Hold the range that contains the first bad commit: after `good`, up to `bad`.
 
     Attributes:
-        next: Next commit to judge; None if none is left, or too many were undecided.
-        left: Number of commits in between that could still be judged.
+        next: Next commit to compare; None if none is left, or too many were undecided.
+        left: Number of commits in between that could still be compared.
     """
 
     good: int
@@ -74,7 +74,7 @@ class BisectRange:
 
 
 def search_range(last: int, marks: Mapping[int, Mark], again: Collection[int] = ()) -> BisectRange:
-    """Return the range that remains after some commits were marked.
+    """Return the range of the first bad commit, given the marks of compared commits.
 
     The next commit is the middle of the untried ones. Skipped commits do not count. An undecided
     one splits the range, and the longer part is searched: if a drop has several steps, all commits
@@ -106,7 +106,7 @@ AS_ITSELF = RelativeSpeed(ratio=1.0, low=1.0, high=1.0)
 
 
 def speed_of(ratio: Ratio) -> RelativeSpeed:
-    """Convert a ratio to a relative speed; drop its decision."""
+    """Return a ratio as a relative speed, without its decision."""
     return RelativeSpeed(ratio=ratio.ratio, low=ratio.low, high=ratio.high)
 
 
@@ -118,7 +118,7 @@ def across(before: RelativeSpeed, now: RelativeSpeed) -> RelativeSpeed:
 
 
 def smallest_drop(speeds: Mapping[int, RelativeSpeed]) -> tuple[int, int] | None:
-    """Return the nearest pair of commits whose later one is provably worse; the first such."""
+    """Return the closest pair of commits of which the later one is proven worse; None if none."""
     proven = [
         (now - before, before, now)
         for before, now in combinations(sorted({0, *speeds}), 2)
@@ -131,7 +131,7 @@ _MAX_SHARE = 0.99
 
 
 def excluded_by_good(limit: float, whole: RelativeSpeed, *, falls: bool) -> float:
-    """Return the drop that must be excluded for a good commit, as a share.
+    """Return the drop, as a share, that a comparison must exclude to mark a commit good.
 
     `falls`: a smaller value of the metric is better.
 
@@ -151,5 +151,5 @@ PARTIAL_DROP_SHARE = 0.75
 
 
 def is_part(speed: RelativeSpeed, whole: RelativeSpeed) -> bool:
-    """Return whether a change is only a part of the whole drop, by their means."""
+    """Return whether a drop is less than `PARTIAL_DROP_SHARE` of the whole one, in logarithms."""
     return math.log(speed.ratio) > PARTIAL_DROP_SHARE * math.log(whole.ratio)

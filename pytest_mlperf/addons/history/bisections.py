@@ -22,7 +22,7 @@ STATE_FILE = "state.json"
 
 @dataclass(frozen=True, kw_only=True)
 class RunPairs:
-    """Interleaved runs of two builds in one test; `reason` is why the second has none, or ""."""
+    """Hold interleaved runs of two builds in a test; `reason` is why `now` has none, or ""."""
 
     before: tuple[Run, ...] = ()
     now: tuple[Run, ...] = ()
@@ -31,10 +31,10 @@ class RunPairs:
 
 @dataclass(frozen=True, kw_only=True)
 class BisectState:
-    """Content of the file.
+    """Define the content of a bisect's file.
 
     Attributes:
-        settings: Settings that must be equal to resume, by their names in messages.
+        settings: Settings that must be the same to resume, by their names in messages.
         sessions: Ids of the sessions that measured, oldest first.
         pairs: Runs by the two builds and the test.
     """
@@ -49,7 +49,7 @@ _READ, _WRITTEN = Shape(BisectState), TypeAdapter(BisectState)
 
 
 class BisectStore:
-    """File of a bisect, written atomically in a locked folder."""
+    """Store the runs of a bisect in a file, written atomically in a locked folder."""
 
     def __init__(self, folder: Path, settings: Mapping[str, str], *, restart: bool) -> None:
         """Read the file unless `restart`; raise MlperfError for damage or changed settings."""
@@ -63,15 +63,15 @@ class BisectStore:
                 )
         except MlperfError as error:
             if not restart:
-                raise MlperfError(f"{error}; begin anew with --restart") from None
+                raise MlperfError(f"{error}; start again with --restart") from None
         if restart:  # their leftovers must still be removed
             there = BisectState(settings=settings, sessions=there.sessions)
         self.state = there
         other = [name for name in settings if settings[name] != there.settings.get(name)]
         if other:
             raise MlperfError(
-                f"what was measured so far is of another {' and '.join(other)}; go on as before, "
-                "or begin anew with --restart"
+                f"the stored measurements are of another {' and '.join(other)}; restore it, "
+                "or start again with --restart"
             )
 
     @property
@@ -80,7 +80,7 @@ class BisectStore:
         return sum(len(one.before) + len(one.now) for one in self.state.pairs.values())
 
     def begin(self, session: str) -> tuple[str, ...]:
-        """Add a session; return those before it."""
+        """Add a session; return the earlier sessions."""
         earlier = self.state.sessions
         self._write(replace(self.state, sessions=(*earlier, session)))
         return earlier
@@ -104,13 +104,13 @@ class BisectStore:
 
 
 def folder_name(*question: str) -> str:
-    """Return the folder name of a bisect, a digest of its arguments."""
+    """Return the name of a bisect's folder: a digest of the bisect's arguments."""
     return hashlib.sha256(json.dumps(question).encode()).hexdigest()[:12]
 
 
 @contextlib.contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Lock out a second bisect of the same range, if the file system has locks."""
+    """Raise MlperfError if another bisect uses the folder, where the file system has locks."""
     with contextlib.ExitStack() as stack:
         try:
             with contextlib.suppress(atomic.NoLocksError):

@@ -43,7 +43,7 @@ def histories_here(
 
 
 def _fitting(names: Sequence[str], cases: Sequence[str]) -> list[str]:
-    """Return the cases with one of the names; parts of a name must match one case only."""
+    """Return the cases that one of `names` identifies: an id, or a part of one id only."""
     fitting = []
     for name in names:
         with suppress(MlperfError):
@@ -52,7 +52,7 @@ def _fitting(names: Sequence[str], cases: Sequence[str]) -> list[str]:
 
 
 def of_metric(histories: Sequence[CaseHistory], metric: str | None) -> list[CaseHistory]:
-    """Return the histories of a metric, by default of the first speed metric."""
+    """Return the histories of a metric; of the first performance metric if it is None."""
     if metric is None:
         kinds = sorted(histories, key=lambda history: history.series.kind != Kind.PERFORMANCE)
         metric = kinds[0].series.metric if kinds else ""

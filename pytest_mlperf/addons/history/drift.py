@@ -19,13 +19,13 @@ from pytest_mlperf.judge.rule_r import RuleR
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AcceptedDrop:
-    """Proven drop beyond the limit, since the first comparable accepted baseline.
+    """Hold a proven drop beyond the limit since the first comparable accepted baseline.
 
     Attributes:
         since: Day on which that baseline was accepted.
         baselines: Number of accepted baselines since then.
         change: Relative change from that baseline to this session's runs.
-        low, high: Its interval, by the error guarantees of rule R.
+        low, high: Interval of the change, at the error rates of rule R.
     """
 
     metric: str
@@ -96,17 +96,17 @@ def drift_of(
     since: str,
     rule: RuleR | None = None,
 ) -> Criterion | None:
-    """Return the total loss over accepted baselines as a criterion for a verdict.
+    """Return the sum of changes over accepted baselines as a criterion of a verdict.
 
     `baselines` are those of this machine, oldest first; those before the day `since` are ignored.
-    `rule` is the calibrated one, or None for the default.
+    `rule` is a calibrated rule R; None is the default.
     """
     if verdict.kind not in DROP_OUTCOMES:
         return None
     try:
         accepted = [point for point in baselines if point.date[:10] >= since]
     except MlperfError as error:
-        return Criterion(headline=f"drift is not known: {error}", fails=False)
+        return Criterion(headline=f"drift unknown: {error}", fails=False)
     rule = rule or rule_for(verdict.case.accelerator)
     drifted = [
         drop for metric in verdict.metrics if (drop := accepted_drop(accepted, metric, rule))
@@ -118,8 +118,8 @@ def drift_of(
     if mode == "warn" or verdict.outcome not in PASSING:
         return Criterion(headline=f"drift: {first}", notes=more, fails=False)
     cure = (
-        "each step was accepted, and together they are beyond the limit: find what lost it, or "
-        "begin anew with mlperf_drift_since = DAY in the ini file, which a review sees"
+        "each step was accepted, but together they exceed the limit: find the cause, or "
+        "start anew with mlperf_drift_since = DAY in the ini file, which a review sees"
     )
     return Criterion(headline=first, outcome=DROP_OUTCOMES[verdict.kind], notes=(*more, cure))
 

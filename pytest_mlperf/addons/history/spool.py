@@ -1,4 +1,4 @@
-"""Spool results files until their store can be reached."""
+"""Keep results files in a folder until their store can be reached."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ REFUSED_SUFFIX = ".refused"
 
 @dataclass
 class Delivery:
-    """Outcome of sending a session to a store.
+    """Hold the outcome of sending a session to a store.
 
     Attributes:
         sent: Number of sessions that were sent now.
@@ -39,7 +39,7 @@ class Delivery:
 
     @property
     def line(self) -> str:
-        """Summary in one line."""
+        """Outcome in one line."""
         if self.reason:
             kept = f"kept in {shown_url(str(self.waiting))}; the next session sends them"
             lost = "not kept for it: pytest-mlperf store import sends the results file"

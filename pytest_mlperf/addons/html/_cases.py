@@ -40,7 +40,7 @@ _DAY_S = 86_400
 
 
 def figures_of(group: Grouped, beside: RunFiles, most: int) -> list[Packed]:
-    """Return the plots of an opened case, with at most `most` accepted baselines."""
+    """Return the plots of a case, with at most `most` accepted baselines."""
     figures: list[Packed] = []
     seen: set[str] = set()
     for result in group.results:
@@ -145,7 +145,7 @@ def _level(history: CaseHistory) -> str:
 
 
 def _unit(metric: str, value: float) -> tuple[str, float]:
-    """Return a readable unit for a time, and its number per second; "" and 1 for others."""
+    """Return unit and factor that make a time readable, from seconds; "" and 1 for others."""
     if METRICS[metric].unit != "s":
         return "", 1.0
     units = (("s", 1.0), ("ms", 1e3))
@@ -154,7 +154,7 @@ def _unit(metric: str, value: float) -> tuple[str, float]:
 
 @lru_cache(maxsize=10_000)
 def _days(moment: str) -> float | int:
-    """Return days since 1970, UTC; 0 for a text that is no date."""
+    """Return days since 1970, UTC; 0 for an invalid date."""
     when = moment_of(moment)
     if when is None:
         return 0
@@ -163,7 +163,7 @@ def _days(moment: str) -> float | int:
 
 
 def _steps(days: Sequence[float]) -> list[float | int]:
-    """Return the first day, then each day's distance from the whole part of the previous."""
+    """Return the first day, then each day minus the integer part of the previous one."""
     before, steps = 0, list[float | int]()
     for day in days:
         steps.append(round(day - before, 4))
@@ -179,7 +179,7 @@ def engine_version(fingerprint: Mapping[str, str]) -> str:
 
 
 def _curve(result: CaseResult, record: Record | None) -> Iterator[Packed]:
-    """Yield throughput over speed per user, by concurrency, now and in the baseline."""
+    """Yield a plot of throughput against speed per user over concurrency, with the baseline's."""
     verdict = result.verdict
     if verdict.case.scenario == Scenario.OPEN_LOOP:
         yield from _over_rates(result, record)
@@ -219,7 +219,7 @@ def _curve(result: CaseResult, record: Record | None) -> Iterator[Packed]:
 
 
 def _over_rates(result: CaseResult, record: Record | None) -> Iterator[Packed]:
-    """Yield a plot of every judged OpenLoop metric over the rates, now and in the baseline."""
+    """Yield a plot of each judged OpenLoop metric over request rates, with the baseline's."""
     judged = [m for m in gated(result) if point_of(m.metric)]
     runs = [run.metrics for run in result.verdict.runs if not run.invalid]
     before = [run.metrics for run in record.runs] if record else []
@@ -248,7 +248,7 @@ def _over_rates(result: CaseResult, record: Record | None) -> Iterator[Packed]:
 
 
 def _on_step(row: Sequence[Any], rows: Sequence[Sequence[Any]]) -> bool:
-    """Check whether no other point of the curve has more total and more per-user speed."""
+    """Return whether no other point is at least as good in total and per-user speed."""
     (when, point, user, rate, *_) = row
     return not any(
         other[0] == when and other[1] != point and other[2] >= user and other[3] >= rate
@@ -304,7 +304,7 @@ def _points(timed: str, runs: Sequence[Mapping[str, float]]) -> list[tuple[float
 
 
 def _row(when: str, share: float, seconds: float, limit_text: str = "") -> list[Any]:
-    """Return a percentile's row; its x position log10(1 / (1 - share)) stretches the tail."""
+    """Return the table row of a percentile; x is log10(1 / (1 - share)), which widens the tail."""
     rank = round(-math.log10(max(1 - share, 1e-9)), 3) + 0.0
     text = quantity("latency_p50", seconds)
     shown = percent(share) if share < 0.9995 else f"{100 * share:.5g} %"
@@ -326,7 +326,7 @@ def _moments(moments: Sequence[Sequence[float]]) -> Packed:
 def shown(
     cases: Sequence[Grouped], causes: Mapping[str, Sequence[str]]
 ) -> tuple[list[Packed], dict[str, list[Subject]]]:
-    """Return the template's data of every case, and the environments by `in_words`."""
+    """Return the template's data of all cases, and the environments by `in_words`."""
     environments: dict[str, list[Subject]] = defaultdict(list)
     listed = []
     for group in cases:
@@ -352,7 +352,7 @@ def shown(
 
 
 def common_facts(subjects: Sequence[Subject]) -> list[tuple[str, str]]:
-    """Return the facts of an environment's subjects; a fact that differs lists its values."""
+    """Return the facts of an environment, by name; a fact that varies lists all its values."""
     values: dict[str, dict[str, None]] = defaultdict(dict)
     for one in subjects:
         for name, value in {**one.identity, **one.fingerprint, **one.surroundings}.items():
@@ -361,7 +361,7 @@ def common_facts(subjects: Sequence[Subject]) -> list[tuple[str, str]]:
 
 
 def in_words(subject: Subject) -> str:
-    """Return engine, version and machine of an environment in one line."""
+    """Return engine, version and machine of a result's subject in one line."""
     parts = [f"{name} {value}" for name, value in subject.identity.items() if value is not None]
     return ", ".join([*filter(None, [engine_version(subject.fingerprint)]), *parts])
 

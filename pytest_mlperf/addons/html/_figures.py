@@ -73,7 +73,7 @@ def _changes(place: int, group: Grouped) -> Iterator[Row]:
 
 
 def _whole(verdict: Verdict, metric: MetricVerdict) -> Outcome | None:
-    """Return a metric's outcome; the test's outcome if no metric has that one."""
+    """Return a metric's outcome; the test's outcome if no metric has that outcome."""
     outcomes = {each.outcome for each in verdict.metrics}
     return metric.outcome if verdict.outcome in outcomes else verdict.outcome
 
@@ -117,7 +117,7 @@ def _falls(metric: str) -> bool:
 def _shares(
     change: MetricVerdict | PairedVerdict, limit: float | None, *, falls: bool
 ) -> dict[str, float | None]:
-    """Return a change and its interval as multiples of the limit: > 0 better, -1 the limit."""
+    """Return a change and its interval in multiples of the limit: -1 is the limit, > 0 better."""
     unit = abs(limit or 0.0) * (-1 if falls else 1)
     used, low, high = (
         None if share is None or not unit else round(share / unit, 3) + 0.0
@@ -168,7 +168,7 @@ def _cell(place: int, group: Grouped, workload: str, accelerator: str) -> Row:
 
 
 def relative(cases: Sequence[Grouped]) -> Figure:
-    """Return each workload's speed on each accelerator, relative to the fastest one."""
+    """Return each workload's speed on each accelerator, relative to the fastest accelerator."""
     rates: dict[str, dict[str, tuple[float, str, int]]] = {}
     for place, group in enumerate(cases):
         if rated := _rate(group):
@@ -214,7 +214,7 @@ def _rate(group: Grouped) -> tuple[str, float] | None:
 
 
 def accuracy(cases: Sequence[Grouped]) -> Figure:
-    """Return every score with its reference and the gate's minimum."""
+    """Return each score relative to its reference, with the gate's minimum."""
     return Figure(
         name="accuracy",
         title="Accuracy",
@@ -260,7 +260,7 @@ def _around(reference: float, paired: PairedVerdict | None) -> list[float | None
 
 
 def spread(cases: Sequence[Grouped], beside: RunFiles) -> Figure:
-    """Return the spread of runs of the same build, now and in the baseline."""
+    """Return the standard deviations of runs, of this session and of the baseline."""
     return Figure(
         name="spread",
         title="Run-to-run spread",
@@ -310,7 +310,7 @@ def _variation(values: Sequence[float]) -> float | None:
 
 
 def strip(cases: Sequence[Grouped]) -> Figure:
-    """Return the metrics whose single runs are drawn as dots next to the baseline's."""
+    """Return the metrics for which the page draws each run and the baseline's as dots."""
     rows = [
         {"case": place, "row": title(metric.metric), "falls": _falls(metric.metric)}
         for place, result, metric in _judged(cases)
@@ -331,7 +331,7 @@ def strip(cases: Sequence[Grouped]) -> Figure:
 
 
 def energy(cases: Sequence[Grouped], beside: RunFiles) -> Figure:
-    """Return speed over energy, now and in the baseline."""
+    """Return speed against energy, of this session and of the baseline."""
     rows: list[Row] = []
     for place, group in enumerate(cases):
         result = max(group.results, key=lambda each: len(each.verdict.runs))
@@ -442,7 +442,7 @@ MAX_LISTED_ENTRIES = 20
 
 
 def precisions(cases: Sequence[Grouped]) -> Figure:
-    """Return score over speed of each precision, both relative to the reference entry."""
+    """Return score against speed of each precision, both relative to the reference precision."""
     places = {group.case: place for place, group in enumerate(cases)}
     points, absent = precision_points(result for group in cases for result in group.results)
     rows = [

@@ -76,7 +76,7 @@ def about(results: Results) -> list[tuple[str, str]]:
 
 
 def doubts(results: Results) -> Iterator[tuple[Tone, str]]:
-    """Yield reasons to trust or doubt the verdicts, with their tone."""
+    """Yield facts that weaken or support the verdicts, each with its tone."""
     cases = results.cases
     for share in sorted({result.handicap for result in cases if result.handicap}):
         text = f"Slowed on purpose (--mlperf-handicap {100 * share:g} %): not to be recorded."
@@ -210,7 +210,7 @@ def _of_cases(
     points: int,
     listed: int,
 ) -> dict[str, Any]:
-    """Return the template's data of the first `listed` cases; failed cases come first."""
+    """Return the template's data for the first `listed` cases of `every`."""
     cases = every[:listed]
     sections, environments = shown(cases, causes)
     drawn, left_out = _case_figures(cases, beside, points)
@@ -339,7 +339,7 @@ def bundled() -> str:
 
 
 def _policy(style: str, *scripts: str) -> str:
-    """Return the Content-Security-Policy: only the page's own scripts and style may load."""
+    """Return the Content-Security-Policy that allows only this style and these scripts."""
     allowed = " ".join(map(_digest, scripts))
     return (
         f"default-src 'none'; script-src {allowed}; style-src {_digest(style)}; "

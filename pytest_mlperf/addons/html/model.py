@@ -31,7 +31,7 @@ _OPEN = frozenset(SEVERITY[SEVERITY.index(Outcome.SUSPECT) : SEVERITY.index(Outc
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """A plot with its table; plots.js says how its rows are drawn.
+    """Hold the data of a plot and its table; plots.js draws it.
 
     Attributes:
         name: Name of the figure in plots.js.
@@ -39,7 +39,7 @@ class Figure:
         rows: Most important rows first, all with the same fields; empty if there is no data.
         without: One sentence on how to get data, shown if `rows` is empty.
         open: Whether the figure is unfolded when the page opens.
-        runs: Whether each row stands for the runs of a metric, which its case's history has.
+        runs: Whether a row is a metric whose runs are in the history plot of its case.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Figure:
 
 @dataclass(frozen=True, kw_only=True)
 class Percentiles:
-    """Percentiles of one measured time of a run.
+    """Hold the percentiles of one measured time of a run.
 
     Attributes:
         timed: Measured time: "latency", "ttft" or "tpot".
@@ -70,7 +70,7 @@ class Percentiles:
 
 @dataclass(frozen=True, kw_only=True)
 class RunFiles:
-    """Content of files next to a results file, by test id; missing files have no entry.
+    """Hold the content of files next to a results file, by test id; without missing files.
 
     Attributes:
         records: The baseline's record that the verdict was judged against.
@@ -98,7 +98,7 @@ class RunFiles:
 
 @dataclass(frozen=True, kw_only=True)
 class Grouped:
-    """The tests of one case.
+    """Hold the tests of one case.
 
     Attributes:
         label: Name without the parts that are equal in all cases of the session.
@@ -123,12 +123,12 @@ class Grouped:
 
     @property
     def tone(self) -> Tone:
-        """Tone of the worst test."""
+        """Tone of the test with the worst outcome."""
         return tone(self.worst.verdict.outcome, failed=self.worst.failed)
 
 
 def tone(outcome: Outcome | None, *, failed: bool = False) -> Tone:
-    """Return the tone of an outcome."""
+    """Return the colour class of an outcome: good, open (undecided) or fail; note for None."""
     if outcome is None:
         return "note"
     if failed or outcome.fails:
@@ -137,7 +137,7 @@ def tone(outcome: Outcome | None, *, failed: bool = False) -> Tone:
 
 
 def gated(result: CaseResult) -> list[MetricVerdict]:
-    """Return the judged metrics of a performance or efficiency test; none of any other test."""
+    """Return the judged metrics of a performance or efficiency test; [] for other tests."""
     verdict = result.verdict
     if not verdict.kind.is_of_runs:
         return []
@@ -160,7 +160,7 @@ def grouped(results: Sequence[CaseResult]) -> list[Grouped]:
 
 
 def _labels(cases: Sequence[Case]) -> dict[Case, str]:
-    """Return names of workload, scenario, and those parts of the case that differ."""
+    """Return short names of cases: workload, scenario, and the parts that tell cases apart."""
     parts = ("engine", "precision", "accelerator")
     alike: dict[tuple[str, str], list[Case]] = {}
     for case in cases:

@@ -97,10 +97,7 @@ def power_of(folder: Path) -> Packed | None:
 
 
 def _numbered(gpus: Sequence[GpuLog]) -> list[tuple[int, GpuLog]]:
-    """Return GPUs with the driver's numbers, or with positions if one is missing.
-
-    Two instances of a GPU have one number; older files have none.
-    """
+    """Return GPUs with the driver's numbers; with positions if these are missing or not unique."""
     numbers = [gpu.facts.get("identity", {}).get("index") for gpu in gpus]
     certain = None not in numbers and len(set(numbers)) == len(gpus)
     return list(zip(numbers if certain else range(len(gpus)), gpus, strict=True))
@@ -166,7 +163,7 @@ def decimate(points: Sequence[Point], columns: int) -> list[Point]:
 
 
 def broken(kept: Sequence[Point], points: Sequence[Point]) -> list[tuple[float, float | None]]:
-    """Return the kept points, with the value None inserted where readings are missing."""
+    """Return `kept`, with the value None where a gap between `points` is unusually long."""
     times = [time_s for time_s, _ in points]
     intervals = [later - earlier for earlier, later in pairwise(times)]
     most_s = SILENT * median(intervals) if intervals else 0.0
@@ -302,7 +299,7 @@ def _logged(detail: Detail, timed: Timed) -> list[tuple[float, float]]:
 
 
 def _numbers_in(folder: Path, part: str) -> dict[str, float]:
-    """Return the positive numbers in a table of run.json; {} if the file is damaged."""
+    """Return the positive numbers of one table in run.json; {} if the file is damaged."""
     path = _file(folder, "run.json")
     try:
         figures = parse_json(path.read_bytes())[part] if path else {}
@@ -455,7 +452,7 @@ class _Search:
     def _try(
         self, read: Callable[Given, Found], *arguments: Given.args, **named: Given.kwargs
     ) -> Found | None:
-        """Return the result of `read`; on a damaged file add a note and return None."""
+        """Return the result of `read`; for a damaged file add a note and return None."""
         try:
             return read(*arguments, **named)
         except (MlperfError, OSError) as error:

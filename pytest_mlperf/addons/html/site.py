@@ -55,7 +55,7 @@ POLICY = (
 
 @dataclass(frozen=True, kw_only=True)
 class SiteCase:
-    """A case with its newest verdicts, and the histories of their first gated metrics.
+    """Hold a case, its newest verdicts, and the histories of their first gated metrics.
 
     Attributes:
         file: Name of its page.
@@ -73,7 +73,7 @@ class SiteCase:
 
     @cached_property
     def changes(self) -> list[tuple[CaseHistory, int]]:
-        """Every change of level, newest first: a history, and the index of the change in it."""
+        """All changes of level, newest first: a history, and the index of a change in it."""
         pairs = [(one, place) for one in self.histories for place in range(len(one.changes))]
         return sorted(pairs, key=_started, reverse=True)
 
@@ -144,7 +144,9 @@ def write_site(
     Raises MlperfError if the folder has other content, or cannot be written.
     """
     if folder.exists() and not (folder / MARK).is_file() and any(folder.iterdir()):
-        raise MlperfError(f"{folder}: holds something that is no site of ours; name another folder")
+        raise MlperfError(
+            f"{folder}: contains files that are not of this site; name another folder"
+        )
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".site-", dir=folder.parent) as temporary:

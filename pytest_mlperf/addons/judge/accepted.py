@@ -1,4 +1,4 @@
-"""Keep accepted runs as baselines: one JSON file a name, with figures and digests only."""
+"""Keep accepted runs as baselines: a JSON file for each name, without the result files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Action = Literal["missing", "replace"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BaselineUpdate:
-    """Hold one update: the action, the day, the reason and the verdict at that time."""
+    """Hold an update of a baseline: action, day, reason, number of runs, and the verdict then."""
 
     action: str
     date: str
@@ -40,7 +40,7 @@ class BaselineUpdate:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AcceptedRuns:
-    """Hold a baseline: the content of its file.
+    """Define the content of a baseline's file.
 
     Attributes:
         conditions: Points by tool, without figures: the facts, quantities and positions that the
@@ -61,12 +61,14 @@ DOCUMENT = Document(AcceptedRuns, schema=1, title="baseline of judge", anew=ANEW
 def place(name: str) -> Path:
     """Return the file of a baseline; raise MlperfError if its name cannot be a file name."""
     if not _NAME.fullmatch(name):
-        raise MlperfError(f"{name!r} is no name of a baseline: use letters, digits, '.', '_', '-'")
+        raise MlperfError(
+            f"{name!r} is not a name of a baseline: use letters, digits, '.', '_', '-'"
+        )
     return FOLDER / f"{name}.json"
 
 
 def load(name: str, root: Path = Path()) -> tuple[ToolRun, ...]:
-    """Return the runs that a project accepted; raise MlperfError without any, or if damaged."""
+    """Return the runs of a baseline; raise MlperfError if it is missing or damaged."""
     file = root / place(name)
     baseline = DOCUMENT.load(file)
     if baseline is None:
@@ -77,7 +79,7 @@ def load(name: str, root: Path = Path()) -> tuple[ToolRun, ...]:
 
 
 def digests(name: str) -> frozenset[str]:
-    """Return the digests of a baseline's runs; empty if there is no baseline."""
+    """Return the digests of a baseline's runs; empty without a baseline."""
     return frozenset(run.digest for run in load(name)) if place(name).exists() else frozenset()
 
 
@@ -90,10 +92,10 @@ def update(
     reason: str,
     session_by: str | None,
 ) -> str:
-    """Write runs into a baseline; return a sentence about the change.
+    """Write runs to a baseline; return a sentence that describes the change.
 
-    "missing" writes a baseline that is not there, and adds sessions to one with fewer than four, if
-    the runs are no drop and comparable. "replace" writes the runs in its place.
+    "missing" writes a baseline that does not exist, and adds sessions to one with fewer than four,
+    if the runs are comparable and show no drop. "replace" writes the runs in its place.
 
     Raises:
         MlperfError: The reason is empty, or the file cannot be read or written.
@@ -143,7 +145,7 @@ def _refusal(
 
 
 def _lean(run: ToolRun, today: str) -> ToolRun:
-    """Return a run without paths of the machine: its folder becomes a name of the session."""
+    """Return a run with a digest in place of its folder's path, and without notes."""
     digest = hashlib.sha256(run.folder.encode("utf-8", "backslashreplace")).hexdigest()[:12]
     return replace(run, source=Path(run.source).name, folder=f"{today} {digest}", notes=())
 
@@ -151,7 +153,7 @@ def _lean(run: ToolRun, today: str) -> ToolRun:
 def baseline_of(
     name: str, runs: Sequence[ToolRun], history: tuple[BaselineUpdate, ...]
 ) -> AcceptedRuns:
-    """Return the content of a baseline; the conditions of a point are those of its first run."""
+    """Return a baseline's content; a point's conditions are those of the first run."""
     conditions: dict[str, dict[str, ToolPoint]] = {}
     for run in runs:
         for point in run.points:

@@ -29,20 +29,20 @@ KEYS = {
 
 
 def parsed_file(path: Path, root: Path) -> argparse.Namespace:
-    """Return the command line that a file stands for.
+    """Return the arguments of `pytest-mlperf judge` that a file defines.
 
     Args:
         root: The project, for baselines outside the folder of the file.
 
     Raises:
-        MlperfError: The file is no TOML, a key or its type is wrong, or a pattern fits no file.
+        MlperfError: The file is not TOML, a key or its type is wrong, or a pattern fits no file.
     """
     content = read_toml(path, TITLE)
     for key, value in content.items():
         if key not in KEYS:
             raise MlperfError(f"{path}: no key {key!r} in a {TITLE}{nearest(key, KEYS)}")
         if not isinstance(value, KEYS[key]):
-            raise MlperfError(f"{path}: {key} = {value!r} is no {KEYS[key].__name__}")
+            raise MlperfError(f"{path}: {key} = {value!r} is not a {KEYS[key].__name__}")
     if "files" not in content or ("against" in content) == ("baseline" in content):
         raise MlperfError(f"{path}: needs files, and either against or baseline")
     words = [*_files(path, content, "files")]
@@ -81,7 +81,7 @@ def _files(path: Path, content: Mapping[str, Any], key: str) -> Iterator[str]:
         yield from names
 
 
-COLUMNS = 100
+FAILURE_COLUMNS = 100
 
 
 class JudgeFile(pytest.File):
@@ -107,12 +107,12 @@ class JudgeFile(pytest.File):
             item = JudgeItem.from_parent(self, name=name)
             of_row = replace(result, rows=(row,))
             item.result = case_result(of_row, sides, failed, test=item.nodeid)
-            item.message = report.failure(row, result, sides, COLUMNS)
+            item.message = report.failure(row, result, sides, FAILURE_COLUMNS)
             yield item
 
 
 class JudgeItem(pytest.Item):
-    """Hold the test of one metric at one point."""
+    """Test one metric at one point."""
 
     result: CaseResult
     message: str

@@ -128,7 +128,7 @@ def _add_tables(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Judge files; return 1 for a drop or INVALID runs, 2 if nothing can be judged, else 0."""
+    """Judge files; return 1 for a drop or INVALID, 2 if nothing can be judged, else 0."""
     try:
         reports = list(map(parse_report, parsed.report))
     except ValueError as error:
@@ -173,7 +173,7 @@ def _update(
     settings: Settings,
     reports: Sequence[tuple[str, Path]],
 ) -> int:
-    """Judge new runs by the baseline, then record them; refuse runs that could not be judged."""
+    """Judge new runs against the baseline, then store them; raise MlperfError for INVALID runs."""
     itself = compare(now.runs, now.runs, settings)
     if itself.outcome is Outcome.INVALID:
         raise MlperfError(f"not recorded: {report.headline(itself)}")
@@ -194,7 +194,7 @@ def _update(
 
 
 def judged(parsed: argparse.Namespace, now: Side) -> tuple[FileComparison, tuple[str, str]]:
-    """Return the comparison that a command line asks for, and both sides in words."""
+    """Return the comparison that a command line defines, and a description of each side."""
     settings = _settings(parsed)
     if parsed.against:
         base = side_of(parsed, parsed.against)
@@ -232,7 +232,7 @@ def _compared(base: Side, now: Side, settings: Settings) -> FileComparison:
 
 
 def failing(fail_on: str | None, *, one_session: bool) -> set[Outcome]:
-    """Return the outcomes that fail; with one session a side no verdict is more than a guess."""
+    """Return the outcomes that fail; INCONCLUSIVE also if a side has only one session."""
     outcomes = set(report.FAILING)
     if fail_on:
         outcomes |= {Outcome.PROVISIONAL, Outcome.SUSPECT}
@@ -249,7 +249,7 @@ def _in_words(side: Side, names: Sequence[object], settings: Settings) -> str:
 
 
 def side_of(parsed: argparse.Namespace, files: Sequence[Path]) -> Side:
-    """Return the runs of files, read as a command line says."""
+    """Return the runs in files, read with the options of a command line."""
     side, field = read_side(files, _table(parsed)), parsed.session_by
     for run in side.runs:
         try:

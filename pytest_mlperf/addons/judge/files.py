@@ -79,8 +79,8 @@ class ResultFile:
                 if position == 1:  # one JSON value over several lines
                     raise whole from None
                 raise MlperfError(
-                    f"{self.path}: line {position} is no complete JSON: was the tool stopped while "
-                    "it wrote? Remove the line, or measure again"
+                    f"{self.path}: line {position} is not complete JSON: was the tool stopped "
+                    "while it wrote? Remove the line, or measure again"
                 ) from None
         return values
 
@@ -137,7 +137,7 @@ class Reader:
 
 
 def run_of(document: ResultFile, tool: str, index: int | None = None, **more: Any) -> ToolRun:
-    """Return a run with source, folder and digest of a document, or of one of its objects."""
+    """Return a run with source, folder and digest of a document, or of its object `index`."""
     source, digest = str(document.path), document.digest
     if index is not None and len(document.objects) > 1:
         source = f"{source}:{index + 1}"
@@ -160,7 +160,7 @@ def readers() -> Mapping[str, Reader]:
         except Exception as error:  # code of another package may raise anything
             raise EnvironmentFault(f"{owner} cannot be loaded: {text_of(error)}") from error
         if not isinstance(reader, Reader):
-            raise EnvironmentFault(f"{owner} is no Reader")
+            raise EnvironmentFault(f"{owner} is not a Reader")
         loaded[entry.name] = reader
     return loaded
 
@@ -193,14 +193,14 @@ def read_text(path: Path) -> ResultFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Side:
-    """Hold the runs of one side, oldest first where files have a time, and notes on its files."""
+    """Hold the runs of one side, oldest first where files have a time, and notes on files."""
 
     runs: tuple[ToolRun, ...]
     notes: tuple[str, ...] = ()
 
 
 def read_side(paths: Sequence[Path], table: Reader | None = None) -> Side:
-    """Return the runs of files and folders; the same run is counted once.
+    """Return the runs in files and folders; duplicates count once.
 
     Args:
         table: Reader for tables whose columns the user named; None without.
@@ -250,7 +250,7 @@ def _is_distinct(run: ToolRun) -> bool:
 
 
 def refuse_shared(base: Side, now: Side) -> None:
-    """Raise MlperfError if both sides hold the same run; equal scores of documents may be."""
+    """Raise MlperfError if a run with metrics is on both sides; runs with scores alone may be."""
     old = {run.digest: run.source for run in base.runs if any(p.metrics for p in run.points)}
     for run in now.runs:
         if run.digest in old:
@@ -288,13 +288,13 @@ _LOGIN = re.compile(r"(?P<scheme>\w+://)[^/\s@]+@")
 
 
 def redacted(text: str) -> str:
-    """Return text without the values of keys, passwords and logins of addresses."""
+    """Return text with secrets and logins in addresses replaced by ***."""
     text = _LOGIN.sub(r"\g<scheme>", text)
     return _SECRETS.sub(r"\g<key>***", text)
 
 
 class UnknownFormatError(MlperfError):
-    """Report a file of no known tool."""
+    """Report that no reader recognises a file."""
 
 
 def _recognised(document: ResultFile, table: Reader | None) -> Reader:
@@ -350,7 +350,7 @@ def _shape(document: ResultFile) -> str:
 
 
 def _documents(paths: Sequence[Path], unknown: list[str]) -> Iterator[tuple[ResultFile, bool]]:
-    """Yield documents, and whether the user named the file; add other names to `unknown`."""
+    """Yield documents, and whether the user named the file; add unrecognised names to `unknown`."""
     for path in paths:
         if path.is_dir():
             yield from ((one, False) for one in _in_folder(path, unknown))
@@ -359,7 +359,7 @@ def _documents(paths: Sequence[Path], unknown: list[str]) -> Iterator[tuple[Resu
 
 
 def _in_folder(folder: Path, unknown: list[str]) -> Iterator[ResultFile]:
-    """Yield a folder that is one result; else its files and folders, by name."""
+    """Yield a folder that is one result; else the results inside, in the order of names."""
     whole = ResultFile(path=folder)
     if any(one.of_folders and _fits(n, one, whole) for n, one in readers().items()):
         yield whole

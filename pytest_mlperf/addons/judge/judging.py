@@ -131,7 +131,7 @@ def _missing(old: Points, new: Points, settings: Settings) -> Iterator[Row]:
 
 
 def _curves(old: Points, tasks: Sequence[JudgedMetric]) -> list[JudgedMetric]:
-    """Return a task for each rate over all points of a curve, the geometric mean of its points.
+    """Return for each rate on a curve the geometric mean of its points, as a metric to judge.
 
     Points whose names differ by more than the concurrency are of different curves. The runs of a
     session are combined in their order: the first of each point with the first of the others.
@@ -179,7 +179,7 @@ def _decided(
     interleaved: bool,
     one_session: bool,
 ) -> list[Row]:
-    """Judge all metrics with an error of `alpha` in all (Holm; Bonferroni for interim analyses)."""
+    """Judge all metrics with a total error of `alpha` (Holm; for interleaved runs Bonferroni)."""
     if interleaved:
         rule = replace(RULE, alpha=alpha / max(len(tasks), 1))
         return [_guarded(task, _of_pairs(task, rule), settings) for task in tasks]
@@ -238,7 +238,7 @@ def _of_sides(task: JudgedMetric, side: Pooled, *, proven: bool, p: float) -> Ro
 
 
 def _unproven(row: Row, task: JudgedMetric, side: Pooled) -> Row:
-    """Return a row as it stands without knowledge of the variance between sessions."""
+    """Return a row as PROVISIONAL or INCONCLUSIVE: variance between sessions is unknown."""
     direction = row.quantity.direction
     middle = (1 if direction is Direction.HIGHER else -1) * side.change
     if middle - side.plain.reach(RULE.beta) > bound_of(direction, task.row.limit or 0.0):
@@ -264,7 +264,7 @@ def _of_pairs(task: JudgedMetric, rule: RuleR) -> Row:
 
 
 def _guarded(task: JudgedMetric, row: Row, settings: Settings) -> Row:
-    """Return a row as undecided if another cause than the code is likelier."""
+    """Return an implausible or guarded row as INVALID, and others with the guard as note."""
     factor = task.ratio if row.quantity.direction is Direction.HIGHER else 1 / task.ratio
     plausible = 1 / IMPLAUSIBLE_LOSS < factor < IMPLAUSIBLE_GAIN
     if not plausible and IMPLAUSIBLE not in settings.ignored:
@@ -352,7 +352,7 @@ def _of_documents(
 
 
 def _changed(base: Sequence[ToolRun], now: Sequence[ToolRun]) -> Iterator[str]:
-    """Yield what differs between both sides and may differ."""
+    """Yield the differences between both sides that do not prevent a comparison."""
     sides = [_details(base), _details(now)]
     for name in dict.fromkeys([*sides[0], *sides[1]]):
         before, after = (side.get(name, {"not recorded"}) for side in sides)

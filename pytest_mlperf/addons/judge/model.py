@@ -52,7 +52,7 @@ BASES = (
 
 @cache
 def named(metric: str) -> Quantity | None:
-    """Return the quantity of a metric's name; None if the name is not known."""
+    """Return the quantity of a metric by its name; None if `METRICS` does not define it."""
     definition, (_, statistic) = METRICS.get(metric), split(metric)
     if definition is None:
         return None
@@ -88,7 +88,7 @@ class Fact:
     needed: bool = False
 
     def agrees(self, other: Fact) -> bool:
-        """Check whether two known values are equal within the tolerance."""
+        """Return whether both values are equal within the tolerance."""
         a, b = self.value, other.value
         if isinstance(a, str) or isinstance(b, str) or a is None or b is None:
             return a == b
@@ -105,11 +105,11 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class TaskScore:
-    """Hold a score of an evaluation.
+    """Hold the score of an evaluation task.
 
     Attributes:
         stderr: Standard error over documents; None if unknown.
-        samples: TaskScore by document; empty if the file holds totals only.
+        samples: Score of each document, by id; empty if the file holds totals only.
     """
 
     value: float
@@ -143,7 +143,7 @@ class ToolPoint:
     axis: float | None = None
 
     def quantity(self, metric: str) -> Quantity:
-        """Return the definition of one of its metrics."""
+        """Return the quantity of a metric; one without unit and direction if unknown."""
         return (
             self.quantities.get(metric) or named(metric) or Quantity(metric, "", Direction.NEITHER)
         )
@@ -154,14 +154,14 @@ class ToolRun:
     """Hold one run of a tool.
 
     Attributes:
-        source: File, and line if it holds several runs.
+        source: File, and number of the run if the file holds several.
         folder: Folder of the file.
         digest: SHA-256 of the run's content.
         started: Time in seconds since 1970; None if the file has none. Times without a zone are
             taken as UTC.
-        details: What may differ between sides and is reported: versions, flags.
-        notes: What the reader could not use.
-        duration_s: None if unknown.
+        details: Facts that are reported and may differ between sides: versions, flags.
+        notes: Parts of the file that the reader could not use.
+        duration_s: Duration of the run [s]; None if unknown.
     """
 
     tool: str

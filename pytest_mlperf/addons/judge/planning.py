@@ -1,4 +1,4 @@
-"""Plan runs that alternate both sides on one host, from the noise in files."""
+"""Plan interleaved runs of two builds on one host, from the noise in result files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_PAIRS = 200
 
 
 class Plan(NamedTuple):
-    """Hold the pairs of runs that prove or exclude a drop of a metric's limit; None for too many.
+    """Hold the number of pairs that decide on a drop of a metric's limit; None for too many.
 
     `sd` is the relative standard deviation of a run inside its session, `df` 0 if assumed.
     """

@@ -1,4 +1,4 @@
-"""Prepare a point of both sides: compare its conditions, and list what may be judged."""
+"""Prepare a point of both sides: compare its conditions, and list the metrics to judge."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ UNKNOWN_DIRECTION = "which direction is better is unknown, so it is not judged"
 
 @dataclass(frozen=True, kw_only=True)
 class JudgedMetric:
-    """Hold the values of a metric that is to be judged."""
+    """Hold the values of a metric to judge, and `guard`, a reason not to trust a change."""
 
     row: Row
     old: Sequence[Value]
@@ -29,13 +29,13 @@ class JudgedMetric:
 
     @property
     def ratio(self) -> float:
-        """Geometric mean of the new runs over that of the baseline's."""
+        """Geometric mean of the new runs, divided by that of the baseline's."""
         logs = [fmean(math.log(v.value) for v in side) for side in (self.old, self.new)]
         return math.exp(logs[1] - logs[0])
 
 
 class ScoredPoint(NamedTuple):
-    """The runs of a point with the same score on both sides."""
+    """Hold the runs of a point, on both sides, that have the same score."""
 
     row: Row
     old: Sequence[MeasuredPoint]
@@ -48,7 +48,7 @@ class ScoredPoint(NamedTuple):
 
 
 class PointCase:
-    """Prepare one point: compare its facts, then list what may be judged."""
+    """Prepare one point: compare its facts, then list the metrics to judge."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class PointCase:
             self.notes.append(f"{name} is taken as equal, as you asked: {values}")
 
     def _compare(self, name: str, before: Fact, fact: Fact, in_baseline: str) -> None:
-        """Compare a fact of a run with the baseline's first; `in_baseline` is its file there."""
+        """Compare a fact of a run with the baseline's first run, from file `in_baseline`."""
         bases = fact.bases or before.bases
         if before.value is None and fact.value is None:
             if before.needed or fact.needed:
@@ -114,7 +114,7 @@ class PointCase:
         self._whole = self._whole or ("" if bases else reason)
 
     def _broken(self) -> bool:
-        """Judge points that failed as a whole; they have no figures."""
+        """Add a row if the point failed as a whole, without figures; return whether it did."""
         texts = [[m.point.broken for m in side if m.point.broken] for side in (self.old, self.new)]
         if not any(texts):
             return False
@@ -132,7 +132,7 @@ class PointCase:
         return True
 
     def _requests(self) -> bool:
-        """Judge failed requests first; return True if they make the other figures incomparable."""
+        """Judge the share of failed requests; return whether other figures are incomparable."""
         shares = [[_failed(m.point) for m in side] for side in (self.old, self.new)]
         recorded = [[share for share in side if share is not None] for side in shares]
         allowed = self.settings.limits.get(SUCCESS, 0.0)
@@ -203,7 +203,7 @@ class PointCase:
         self._check_meaning()
 
     def _check_meaning(self) -> None:
-        """Replace metrics whose meaning may differ between the tool's versions by INVALID rows."""
+        """Add INVALID rows for metrics whose meaning may differ between versions of the tool."""
         reader = readers().get(self.key[0])
         if reader is None or reader.suspicious is None:
             return

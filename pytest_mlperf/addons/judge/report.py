@@ -134,7 +134,7 @@ def failure(row: Row, result: FileComparison, sides: Sequence[str], width: int) 
 
 
 def changed(row: Row) -> str:
-    """Return the change of a row: in per cent, of a score in its own points."""
+    """Return the change of a row as text: in per cent, for a score in points."""
     assert row.change is not None
     return _points(row.change) if row.absolute else change(row.change)
 

@@ -1,4 +1,4 @@
-"""Convert a comparison to results of a session, for reports, the store, history and merge."""
+"""Convert a comparison to results of a session, as all reports and commands read them."""
 
 from __future__ import annotations
 

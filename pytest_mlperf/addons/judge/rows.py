@@ -26,10 +26,10 @@ class Settings:
 
     Attributes:
         limits: Smallest changes that matter, as shares, by metric or by base of metrics.
-        metrics: Metrics or bases to judge; empty for the usual ones.
-        allow_missing: Whether points of one side alone are notes.
+        metrics: Metrics or bases to judge; empty for those of `usual`.
+        allow_missing: Whether a point that only one side has is a note, not INVALID.
         ignored: Facts that may differ.
-        session_by: Field that tells the session of a run; None for day, host and commit.
+        session_by: Field that identifies a run's session; None for day, host and commit.
     """
 
     limits: Mapping[str, float] = field(default_factory=dict)
@@ -43,7 +43,7 @@ class Settings:
         return self.limits.get(metric, self.limits.get(split(metric)[0], quantity.limit))
 
     def names(self, metric: str) -> bool:
-        """Check whether the user named a metric."""
+        """Return whether the user named this metric, or its base, for judging."""
         return any(name in self.metrics for name in (metric, split(metric)[0]))
 
 
@@ -54,9 +54,9 @@ class Row:
     Attributes:
         outcome: None if the metric is only reported.
         change, low, high: Relative change of the value; points of a score for `absolute` rows.
-        p: Probability that unchanged code looks this bad; None if not judged.
-        direction: For an undecided row the answer that is likely.
-        documents: Documents of a score that were compared, that got worse, and better.
+        p: Probability of a change at least this bad without a drop; None if not judged.
+        direction: Likely answer of an undecided row: "ok" or "drop".
+        documents: Numbers of documents of a score that were compared, got worse, and got better.
     """
 
     tool: str
@@ -86,8 +86,8 @@ class FileComparison:
     Attributes:
         how: How the runs were judged, and the error rate, in words.
         runs: The new runs.
-        changed: What differs and may differ: versions, flags, host.
-        one_session: Whether a side has a single session, so that nothing is proven.
+        changed: Differences that do not prevent a comparison: versions, flags, host.
+        one_session: Whether a side has only one session, so that nothing can be proven.
     """
 
     rows: tuple[Row, ...]
@@ -100,13 +100,13 @@ class FileComparison:
 
     @property
     def outcome(self) -> Outcome:
-        """The outcome of the whole."""
+        """Outcome of the comparison: the most severe one of its rows."""
         outcomes = {row.outcome for row in self.rows if row.outcome}
         return min(outcomes, key=DECIDING.index, default=Outcome.NOT_EVALUATED)
 
 
 class MeasuredPoint(NamedTuple):
-    """A point with the run that it belongs to, and the run's session."""
+    """Hold a point, the run that measured it, and the run's session."""
 
     run: ToolRun
     point: ToolPoint
@@ -159,7 +159,7 @@ def in_turns(
 
 
 def row_of(key: tuple[str, str], metric: str, outcome: Outcome | None, **more: object) -> Row:
-    """Return a row of a point, which is a tool and a name; `more` are fields of `Row`."""
+    """Return a row of a point, given as tool and name; `more` are fields of `Row`."""
     quantity = more.pop("quantity", None)
     if not isinstance(quantity, Quantity):
         quantity = named(metric) or Quantity(metric, "", Direction.NEITHER)

@@ -1,4 +1,4 @@
-"""Submissions, imports, exports, official results of MLCommons, and physical limits."""
+"""Provide MLCommons' formats: submissions, imports, official results; and physical limits."""
 
 from __future__ import annotations
 

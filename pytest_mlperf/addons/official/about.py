@@ -1,4 +1,4 @@
-"""Read the TOML with the facts of an MLPerf Endpoints submission that only people know."""
+"""Read the TOML file that describes an MLPerf Endpoints submission and its system."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FOLDER_PATTERN = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}")
 
 @dataclass(frozen=True, kw_only=True)
 class About:
-    """Submitter and system of a submission, with the keys of MLCommons' files.
+    """Describe submitter and system of a submission, with the keys of MLCommons' files.
 
     Attributes:
         system, implementation: Names of folders: results/<system>, src/<implementation>.

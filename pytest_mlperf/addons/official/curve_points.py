@@ -1,7 +1,7 @@
 """Read the points of a curve from the folder of a run, with the keys of MLCommons' files.
 
 Keys are those that endpoints-submission-cli 1.5.3.0 checks. Files of MLCommons' client are copied;
-files of our own loop carry our name.
+files of this project's own load generator name this project.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def is_run_folder(folder: Path) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """One point of a curve, with the keys of MLCommons' files.
+    """Hold one point of a curve, with the keys of MLCommons' files.
 
     Attributes:
         tokens_per_second: Rate of all requests.
@@ -85,8 +85,8 @@ def points_of(run: Run, verdict: Verdict, root: Path) -> list[Point]:
     theirs = subject is not None and subject.identity.get("harness") == MLC_ENDPOINTS
     if not folder.is_dir():
         raise MlperfError(
-            f"{folder} is gone, and without it the settings of each point are unknown: run the "
-            "command where the results were made"
+            f"{folder} is missing, and without it the settings of each point are unknown: run "
+            "the command where the results were made"
         )
     if theirs:
         inside = [folder] if has_result(folder) else sorted(filter(has_result, folder.iterdir()))
@@ -102,7 +102,7 @@ def _require_same(points: Sequence[Point], run: Run, folder: Path) -> None:
     name = "tokens_per_second"
     judged = {key for key in run.metrics if key.startswith(f"{name}@")}
     if not judged:
-        raise MlperfError("MLPerf Endpoints is about tokens, and this curve has none")
+        raise MlperfError("MLPerf Endpoints needs tokens, and this curve has none")
     if judged != {at_point(name, point.concurrency) for point in points} or any(
         abs(run.metrics[at_point(name, p.concurrency)] / p.tokens_per_second - 1)
         > THROUGHPUT_SLACK_SHARE
@@ -168,7 +168,7 @@ def _ours(folder: Path, fingerprint: Mapping[str, str]) -> list[Point]:
         }
         windows = read_curve(folder / CURVE_LOG).points
     except (ValueError, TypeError, KeyError, RunError) as error:
-        raise MlperfError(f"{folder} is no folder of a curve: {error}") from None
+        raise MlperfError(f"{folder} is not a folder of a curve: {error}") from None
     if any(window.turns for window in windows):
         raise MlperfError(
             f"{folder} has a curve of conversations, and only curves of single prompts can be "

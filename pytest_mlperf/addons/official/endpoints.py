@@ -81,7 +81,7 @@ def _readme(about: About, verdict: Verdict) -> str:
 
 
 def _scored(points: Sequence[Point], about: About) -> dict[str, int]:
-    """Return the point of each region whose scores count: the last one with scores."""
+    """Return by region the concurrency whose scores count: the region's last one with scores."""
     every = [point.concurrency for point in points]
     by_region = {
         region_of(point.concurrency, every, about.highest): point.concurrency
@@ -92,7 +92,7 @@ def _scored(points: Sequence[Point], about: About) -> dict[str, int]:
 
 
 def unused_scores(points: Sequence[Point], about: About) -> list[int]:
-    """Return the points whose scores are left out: the rules take one per region."""
+    """Return the concurrencies whose scores are not used, as the rules take one per region."""
     scored = _scored(points, about).values()
     return [
         p.concurrency for p in points if ACCURACY_FILE in p.files and p.concurrency not in scored
@@ -100,7 +100,7 @@ def unused_scores(points: Sequence[Point], about: About) -> list[int]:
 
 
 def shortfalls(points: Sequence[Point], about: About) -> list[str]:
-    """Return reasons why their checker will refuse a submission; there may be others."""
+    """Return reasons why MLCommons' checker would refuse a submission; there may be more."""
     lacks = uncovered([point.concurrency for point in points], about.highest)
     if unscored := [region for region in SCORED if region not in _scored(points, about)]:
         lacks.append(
@@ -110,16 +110,16 @@ def shortfalls(points: Sequence[Point], about: About) -> list[str]:
     if about.highest not in {point.concurrency for point in points}:
         lacks.append(f"no point is at the maximum, {about.highest:,}, to stand for Offline")
     if any(point.warmup is None for point in points) and "warmup" not in about.point:
-        lacks.append("nobody recorded the warm-up: no events.jsonl; write point.warmup")
+        lacks.append("the warm-up was not recorded (no events.jsonl); write point.warmup")
     if any(map(_unaccounted, points)):
         lacks.append(
-            "runs that ended by their time left requests under way, which count as lost there: "
-            "measure with whole_passes = true"
+            "runs that ended by their time left requests in flight, which count as lost "
+            "there: measure with whole_passes = true"
         )
     pairs = {(own.scheduler, own.sample_index) for own in seed_sets().values()}
     runtimes = [point.settings["runtime"] for point in points]
     if any((r["scheduler_rng_seed"], r["sample_index_rng_seed"]) not in pairs for r in runtimes):
-        lacks.append('seeds are of no published set: measure with seed_set = "A"')
+        lacks.append('the seeds are not of a published set: measure with seed_set = "A"')
     if any("model_seed" not in runtime for runtime in runtimes):
         lacks.append(
             "requests had no seed to sample by: engine endpoints sends that of seed_set, engine "

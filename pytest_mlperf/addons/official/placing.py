@@ -1,4 +1,4 @@
-"""Describe the share of the best official result that a test reached."""
+"""Describe a test's share of the best official result."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ WRITE = "pytest-mlperf import mlperf FOLDER --rows FILE writes one"
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedTable:
-    """Content of a file of published results."""
+    """Define the content of a file of published results."""
 
     schema: int = SCHEMA_VERSION
     kind: Literal["pytest-mlperf published"] = TABLE_KIND

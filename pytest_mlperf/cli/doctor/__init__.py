@@ -18,6 +18,7 @@ from pytest_mlperf.bench.policy import Policy, rule_beside
 from pytest_mlperf.cli.arguments import RUNS_DIR, add
 from pytest_mlperf.cli.doctor import requirements
 from pytest_mlperf.cli.doctor._machine import Check, look
+from pytest_mlperf.cli.machine import in_words, server_machine
 from pytest_mlperf.cli.output import show, width
 from pytest_mlperf.cli.suites import DEFAULT, find_suites, require_accelerators
 from pytest_mlperf.core.baseline import find
@@ -43,17 +44,18 @@ State = Literal["ready", "absent", "missing", "broken"]
 
 @dataclass(frozen=True, kw_only=True)
 class CaseState:
-    """The readiness of one case; "" means not applicable.
+    """Hold whether one case can run, and why not; "" means not applicable.
 
     Attributes:
         case: Its id without the workload.
         state: "absent": no such accelerator; "missing": no model, data or library; "broken":
             damaged baseline or wrong option.
-        performance: Its baseline: "8 runs on 4 days", "none", "other machine" or "damaged".
-        accuracy: Its baseline: "yes", "none" or "damaged"; "-" if nothing is scored.
+        performance: Performance baseline: "8 runs on 4 days", "none", "other machine" or "damaged".
+        accuracy: Accuracy baseline: "yes", "none" or "damaged"; "-" if nothing is scored.
         elsewhere: The other Python that runs it, with versions.
         build: State of the checkpoint that it builds.
         promise: Error guarantee of its performance baseline, or None without one.
+        server: Address and hardware of its server, and the source of this information.
     """
 
     case: str
@@ -65,11 +67,12 @@ class CaseState:
     elsewhere: str = ""
     build: str = ""
     promise: Guarantee | None = None
+    server: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SuiteState:
-    """The cases of a suite file, or its defect."""
+    """Hold the states of a suite file's cases, or the file's defect."""
 
     path: Path
     workload: str = ""
@@ -80,14 +83,14 @@ class SuiteState:
 
 @dataclass(frozen=True, kw_only=True)
 class Looks:
-    """Import errors of libraries here; cached answers of other Pythons by engine entry."""
+    """Cache import errors of libraries, and answers of other Pythons by engine entry."""
 
     failures: requirements.Failures
     runs_dir: Path
     answers: dict[KeyPath, requirements.OtherPython] = field(default_factory=dict)
 
     def ask(self, planned: Planned, job: Job) -> requirements.OtherPython:
-        """Ask an engine entry's other Python, once for all its cases."""
+        """Check a case in its engine's other Python, once for all cases of the entry."""
         key = (*planned.engine_key, planned.case.accelerator if planned.engine.on else "")
         if key not in self.answers:
             self.answers[key] = requirements.look_there(planned, job, self.runs_dir)
@@ -101,7 +104,7 @@ def suite_state(
     failures: requirements.Failures,
     runs_dir: Path = RUNS_DIR,
 ) -> SuiteState:
-    """Return the readiness of a suite's cases on a machine."""
+    """Return the states of a suite's cases on a machine."""
     try:
         planned = plan_suite(path)
     except SuiteError as error:
@@ -118,11 +121,19 @@ def suite_state(
 
 
 def _case(planned: Planned, machine: Machine, root: Path, looks: Looks) -> CaseState:
-    case = planned.case
+    case, lack, server = planned.case, "", ""
+    if planned.url:
+        try:
+            machine = server_machine(planned, machine)
+            server = in_words(planned, machine)
+        except MlperfError as error:
+            lack = str(error)
     held, performance, damage = _performance(planned, machine, root)
     accuracy, also = _accuracy(planned, root)
     resolved = resolve(planned, scorer=True)
     state, reason, there = _readiness(planned, resolved, machine, looks)
+    if lack and state != "broken":
+        state, reason = "missing", lack
     if state == "ready" and (damage or also):
         state, reason = "broken", damage or also
     return CaseState(
@@ -135,6 +146,7 @@ def _case(planned: Planned, machine: Machine, root: Path, looks: Looks) -> CaseS
         elsewhere=there,
         build="" if state == "broken" else state_of(resolved.build, looks.runs_dir),
         promise=held,
+        server=server,
     )
 
 
@@ -142,7 +154,7 @@ def _readiness(
     planned: Planned, resolved: Job | Problems, machine: Machine, looks: Looks
 ) -> tuple[State, str, str]:
     accelerator = planned.case.accelerator
-    here = machine.has(accelerator)
+    here = machine.has(accelerator) or bool(planned.url)
     job = None if isinstance(resolved, Problems) else resolved
     problems = resolved.problems if isinstance(resolved, Problems) else resolved.scoring.problems
     errors = [problem.error for problem in problems]
@@ -297,7 +309,7 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def on(suites: Sequence[SuiteState], accelerators: Sequence[str]) -> list[SuiteState]:
-    """Return suites with the cases of the given accelerators, or all cases."""
+    """Return the suites reduced to cases of the given accelerators, or with all cases."""
     if not accelerators:
         return list(suites)
     require_accelerators(accelerators, (case.accelerator for case in _cases(suites)))
@@ -328,8 +340,11 @@ def _suite_document(suite: SuiteState) -> dict[str, Any]:
     return {**content, "path": relative(suite.path.absolute()), "cases": cases}
 
 
-MAX_LINES, LAST_LINES = 25, 4
-"""Maximum lines without --all, and the number of last lines that are always kept."""
+MAX_LINES = 25
+"""Maximum lines without --all."""
+
+CONTINUED = " " * 6
+"""Indentation of a line that continues the text above it."""
 
 
 def brief(checks: Sequence[Check]) -> list[Check]:
@@ -345,12 +360,18 @@ def brief(checks: Sequence[Check]) -> list[Check]:
 
 
 def shortened(text: Sequence[str]) -> list[str]:
-    """Cut a page to `MAX_LINES` lines, but keep its end with the verdict."""
+    """Cut a page to `MAX_LINES` lines between two texts; keep its end with the verdict."""
     if len(text) <= MAX_LINES:
         return list(text)
-    first = MAX_LINES - LAST_LINES - 1
-    more = f"  ... {len(text) - MAX_LINES + 1} more lines: pytest-mlperf doctor --all"
-    return [*text[:first], more, *text[-LAST_LINES:]]
+    end = len(text) - text[::-1].index("") - 1
+    first = MAX_LINES - (len(text) - end) - 1
+    while text[first].startswith(CONTINUED):
+        first -= 1
+    return [
+        *text[:first],
+        f"  ... {end - first} more lines: pytest-mlperf doctor --all",
+        *text[end:],
+    ]
 
 
 def lines(
@@ -388,6 +409,7 @@ def _suite(suite: SuiteState) -> Iterator[str]:
     rows = [{name: getattr(case, name) for name in columns} for case in suite.cases]
     yield from (f"    {line}" for line in table(columns, rows, width() - 4, left=columns))
     notes = [f"runs in {case.elsewhere}" for case in suite.cases if case.elsewhere]
+    notes += [case.server for case in suite.cases if case.server]
     notes += [case.build for case in suite.cases if case.build]
     notes += [line for case in suite.cases for line in case.reason.splitlines()]
     for text in dict.fromkeys(notes):

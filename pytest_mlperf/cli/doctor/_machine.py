@@ -45,7 +45,7 @@ WATCH_SECONDS = 0.3
 
 @dataclass(frozen=True)
 class Check:
-    """The result of one check.
+    """Hold the result of one check.
 
     Attributes:
         state: "missing": optional and not here; "broken": nothing can be measured;
@@ -61,7 +61,7 @@ class Check:
 
 
 def look(machine: Machine, runs_dir: Path) -> tuple[list[Check], requirements.Failures]:
-    """Return all checks, and the libraries that are installed and cannot be imported."""
+    """Run all checks; return them, and the installed libraries that cannot be imported."""
     watch = Watch(os.getpid())
     start = watch.read()
     time.sleep(WATCH_SECONDS)  # before anything is asked: what asks is a load itself
@@ -122,7 +122,7 @@ def _gpu_facts(identity: Mapping[str, Property]) -> Iterator[str]:
 
 
 def gpu_sensors(machine: Machine) -> Iterator[Check]:
-    """Yield which quantities of the GPUs can be sampled, if there is a GPU."""
+    """Yield a check of which GPU quantities can be sampled, if there is a GPU."""
     if not machine.gpus:
         return
     whose: dict[tuple[str, str], list[str]] = {}
@@ -140,7 +140,7 @@ def gpu_sensors(machine: Machine) -> Iterator[Check]:
 
 
 def power_limits(machine: Machine, proc: Path = Path("/proc")) -> Iterator[Check]:
-    """Yield whether power limits can be set, and limits that a killed process left set."""
+    """Yield a check of power limits: whether they can be set, and whether any was left set."""
     if not machine.gpus:
         return
     notes = power_limit.noted(lease_place())
@@ -198,7 +198,7 @@ def host_energy(folder: Path = rapl.POWERCAP_FOLDER) -> Check:
 
 
 def load(seen: Contention) -> Check:
-    """Check whether other processes used the cores while this one slept."""
+    """Check whether other processes use the cores."""
     figures = {
         "processor use": seen.foreign_s,
         "waits for a core": seen.waited_s,
@@ -244,7 +244,7 @@ def space(runs_dir: Path) -> Check:
 
 
 def leases() -> Check:
-    """Check whether leases can be taken."""
+    """Check whether the lock files of GPUs and processors can be used."""
     try:
         folder = lease_folder()
     except (RunError, OSError) as error:
@@ -300,7 +300,7 @@ PATIENCE = Patience(progress_s=30.0, phase_s=60.0)
 
 
 def loadgen() -> Check:
-    """Run LoadGen for a moment in a worker process, without a lease."""
+    """Run LoadGen for a moment in a worker process, without locking the processors."""
     wheel = "mlcommons-loadgen"
     try:
         release = version(wheel)

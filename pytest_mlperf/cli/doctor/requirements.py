@@ -1,7 +1,7 @@
 """Check the libraries of engines in the Python that runs them.
 
-`python -m pytest_mlperf.cli.doctor.requirements` reads a question and writes an answer as JSON.
-The script that starts workers in another Python or a container starts this module there.
+`python -m pytest_mlperf.cli.doctor.requirements` reads a question and writes an answer as JSON. In
+another Python or a container the script that starts workers answers the question.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _error(planned: Planned, answer: Sequence[str], where: str = "") -> MlperfEr
 
 
 def require_library(planned: Planned, job: Job) -> None:
-    """Call `require()` of a registered engine, if it has one.
+    """Call `require()` of a registered engine if it has one; raise its error.
 
     The case must have its model and valid options.
     """
@@ -125,7 +125,7 @@ def library_trouble(use: str) -> str:
 
 @lru_cache(maxsize=256)
 def _asked(question: str, title: str = "checking the engine's library") -> tuple[str, ...]:
-    """Return class, message and options of an error; the message is "" if there is none."""
+    """Ask a new process for the error of a check: class, message ("" if none) and options."""
     command = [sys.executable, "-m", "pytest_mlperf.cli.doctor.requirements"]
     try:
         done = finished(command, IMPORT_TIMEOUT_SECONDS, input=question)
@@ -218,7 +218,7 @@ sentence and wrong options."""
 
 @dataclass(frozen=True, kw_only=True)
 class OtherPython:
-    """Another Python: its versions in words, and the errors of a case there."""
+    """Hold another Python's versions as text, and the errors of a case in that Python."""
 
     about: str
     trouble: tuple[MlperfError, ...] = ()

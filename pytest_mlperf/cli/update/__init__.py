@@ -95,7 +95,10 @@ def elsewhere(test: ToMeasure, machine: Machine) -> str | None:
 def measured(
     tests: Sequence[ToMeasure], terms: Terms, runs_dir: Path, runs: int | None
 ) -> Outcomes:
-    """Make the runs (by default pytest's number) and yield proposals, or reasons for refusal."""
+    """Make the missing runs of tests; yield proposals, or reasons for refusal.
+
+    `runs` is the number of runs; None for pytest's usual number.
+    """
     groups: dict[tuple[Path, tuple[str, ...]], list[ToMeasure]] = defaultdict(list)
     for test in tests:
         groups[test.root, repeated(test.result.arguments)].append(test)
@@ -135,7 +138,7 @@ def _made(
 
 
 def _place(root: Path) -> Path:
-    """Return the path of the copy in its folder: that of `root` below the working folder."""
+    """Return where the copy of `root` lies in its folder: as `root` in the working folder."""
     here, there = Path.cwd().resolve(), root.resolve()
     inside = there != here and there.is_relative_to(here)
     return there.relative_to(here) if inside else Path("elsewhere")
@@ -176,7 +179,7 @@ def _run(command: Sequence[str]) -> int:
 
 
 def taken(test: ToMeasure, made: CaseResult | None, copy: Path, terms: Terms) -> Proposal | Kept:
-    """Return the proposal from new runs; raise BaselineError if their values are refused."""
+    """Return the proposal made from new runs; raise BaselineError if their values are refused."""
     if made is None:
         raise BaselineError("pytest did not measure it; see its output above")
     require_fit(made)
@@ -236,14 +239,14 @@ AGAIN = (
 
 @dataclass
 class Acceptance:
-    """The proposals, missing measurements and refusals of a session."""
+    """Collect the proposals, missing measurements and refusals of a session."""
 
     proposals: list[Proposal] = field(default_factory=list)
     to_measure: list[ToMeasure] = field(default_factory=list)
     refused: int = 0
 
     def take(self, result: CaseResult, outcome: Proposal | ToMeasure | Kept | str) -> None:
-        """Count and show the outcome for a test."""
+        """Record and show the decision on a test."""
         case = result.verdict.case.id
         head = case if result.verdict.kind == Kind.PERFORMANCE else f"{case} accuracy"
         if isinstance(outcome, str):

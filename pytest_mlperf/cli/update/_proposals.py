@@ -58,7 +58,7 @@ UNFIT_OUTCOMES = frozenset({Outcome.INVALID, Outcome.ERROR, Outcome.GATE_FAIL})
 
 @dataclass(frozen=True, kw_only=True)
 class Terms:
-    """The user's conditions for accepting values.
+    """Hold the user's conditions for accepting values.
 
     Attributes:
         chosen: Ids of the cases to accept; empty for all.
@@ -74,7 +74,7 @@ class Terms:
 
 @dataclass(frozen=True, kw_only=True)
 class ToMeasure:
-    """A test with too few values in its session; `limits` (shares) include energy."""
+    """Hold a test with too few values in its session; `limits` (shares) include energy."""
 
     result: CaseResult
     root: Path
@@ -84,7 +84,7 @@ class ToMeasure:
 
 @dataclass(frozen=True, kw_only=True)
 class Kept:
-    """A test whose baseline stays."""
+    """Report that a test's baseline stays, and why."""
 
     reason: str
 
@@ -94,7 +94,7 @@ def consider(
 ) -> PerformanceProposal | ToMeasure | Kept:
     """Return how to accept a test's values; raise BaselineError if they are refused.
 
-    `energy` is the case's efficiency test, stored in the same record.
+    `energy` is the efficiency test of the same case, whose values are in the same record.
     """
     require_fit(result)
     root = root_of(result, terms.baselines)
@@ -187,7 +187,7 @@ def _speed(
 
 
 def _grows(result: CaseResult, old: Record) -> bool:
-    """Check whether another session recorded further runs of the baseline's build."""
+    """Check whether the session recorded more runs of the baseline's own build."""
     verdict = result.verdict
     return (
         verdict.outcome is Outcome.RECORDED
@@ -215,7 +215,7 @@ def require_accepted(result: CaseResult, worse: str, terms: Terms) -> None:
 
 
 def _stands(result: CaseResult, old: Record | None, energy: CaseResult | None) -> bool:
-    """Check whether the baseline can stay: same build, no drop in speed or efficiency."""
+    """Check whether the baseline can stay: same build, and no drop in speed or efficiency."""
     words = {one.verdict.outcome for one in (result, energy) if one}
     unmoved = {Outcome.OK, Outcome.PROVISIONAL, Outcome.INCONCLUSIVE}
     dropped = any(is_drop(one.verdict) for one in (result, energy) if one)
@@ -261,7 +261,7 @@ def _scores(result: CaseResult, root: Path, terms: Terms) -> ToMeasure | Kept:
 
 
 def scores_file(root: Path, result: CaseResult) -> Path:
-    """Return the path of an engine entry's scores."""
+    """Return the path of the accuracy baseline of an engine entry."""
     case, used = result.verdict.case, Path(result.verdict.baseline.file or "")
     return accuracy_baselines.path_for(
         baselines_root(root, Path(), result.division),
@@ -302,7 +302,7 @@ CHANGED_NOTE = "the baseline changed during the measurement; check it, then run 
 
 @dataclass(frozen=True, kw_only=True)
 class PerformanceProposal:
-    """The record to write for a case's runs, and the one that it replaces."""
+    """Propose a record for a case's runs, in place of the old one."""
 
     result: CaseResult
     file: Path
@@ -313,7 +313,7 @@ class PerformanceProposal:
 
     @property
     def folder(self) -> Path:
-        """The baselines folder above ACCELERATOR/PROFILE/WORKLOAD/FILE."""
+        """Folder of the baselines, above ACCELERATOR/PROFILE/WORKLOAD/FILE."""
         return self.file.parents[3]
 
     @property
@@ -344,7 +344,7 @@ class PerformanceProposal:
 
 @dataclass(frozen=True, kw_only=True)
 class AccuracyProposal:
-    """The scores to write for a pass over a whole data set."""
+    """Propose scores for a pass over a whole data set."""
 
     result: CaseResult
     file: Path
@@ -355,7 +355,7 @@ class AccuracyProposal:
 
     @property
     def folder(self) -> Path:
-        """The baselines folder above accuracy/WORKLOAD/FILE."""
+        """Folder of the baselines, above accuracy/WORKLOAD/FILE."""
         return self.file.parents[2]
 
     def lines(self) -> Iterator[str]:
@@ -369,7 +369,7 @@ class AccuracyProposal:
         yield f"  {self.new.samples:,} samples -> {relative(self.file)}"
 
     def write(self) -> None:
-        """Write scores and baseline."""
+        """Write the scores file and the accuracy baseline."""
         accuracy_baselines.replace_scores(self.file, self._put, self.scores, self.outputs)
 
     def _put(self, current: AccuracyBaseline | None) -> AccuracyBaseline:

@@ -293,7 +293,7 @@ class Source(StrEnum):
 _LABELS = {
     Source.NVML: "GPU board energy by NVML, not MLPerf Power",
     Source.METER: "wall energy by the given meter, not MLPerf Power",
-    Source.EXPORTER: "GPU board energy by a DCGM exporter, not MLPerf Power",
+    Source.EXPORTER: "GPU board energy by an exporter or probe, not MLPerf Power",
     Source.HOST: "the host's processors and memory by RAPL, beside the GPUs and in no metric",
 }
 

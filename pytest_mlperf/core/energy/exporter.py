@@ -1,6 +1,6 @@
 """Compute the energy of remote GPUs from the counters on a DCGM exporter's page.
 
-An exporter reads its GPUs at its own interval, 30 s by default, and repeats the values meanwhile.
+An exporter reads its GPUs at its own interval, 30 s by default, and repeats the values in between.
 So the time of a value is known to about one interval, which determines the uncertainty.
 """
 
@@ -94,7 +94,7 @@ class ExporterLook:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Counted:
-    """Hold a GPU's energy in a window by its counter; `why_not` says why it is unknown."""
+    """Hold a GPU's energy in a window by its counter, or in `why_not` why it is unknown."""
 
     joules: float | None = None
     uncertainty_j: float | None = None

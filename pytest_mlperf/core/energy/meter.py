@@ -77,7 +77,7 @@ def _spl(lines: Sequence[str], name: str, local_offset_s: float) -> Iterator[Met
         try:
             moment = dt.datetime.fromisoformat(f"{year}-{day}T{clock}+00:00")
         except ValueError as error:
-            raise _wrong(name, number, fields[1], f"is no time: {error}") from None
+            raise _wrong(name, number, fields[1], f"is not a time: {error}") from None
         watts = _watts(name, number, fields[3])
         yield MeterReading(time_s=moment.timestamp() - local_offset_s, watts=watts)
 
@@ -98,7 +98,7 @@ def _csv(lines: Sequence[str], name: str) -> Iterator[MeterReading]:
             time_s = _time_s(name, number, row[columns[0]].strip())
             yield MeterReading(time_s=time_s, watts=_watts(name, number, row[columns[1]]))
     except csv.Error as error:
-        raise SuiteError(f"{name}:{rows.line_num}: is no CSV: {error}") from None
+        raise SuiteError(f"{name}:{rows.line_num}: is not CSV: {error}") from None
 
 
 def _columns(row: Sequence[str], name: str, number: int) -> tuple[int, int]:
@@ -111,8 +111,8 @@ def _columns(row: Sequence[str], name: str, number: int) -> tuple[int, int]:
                 name,
                 number,
                 ",".join(row),
-                f"is no heading with one column {' or '.join(names)}: a meter's file is a CSV file "
-                'with the heading "time,watts", or the spl.txt of SPEC\'s PTDaemon',
+                f"is not a heading with one column {' or '.join(names)}: the log of a meter is a "
+                'CSV file with the heading "time,watts", or the spl.txt of SPEC\'s PTDaemon',
             )
         columns += places
     return columns[0], columns[1]
@@ -122,14 +122,14 @@ def _time_s(name: str, number: int, text: str) -> float:
     if (time_s := _number(text)) is not None:
         if MIN_EPOCH_SECONDS < time_s < MAX_EPOCH_SECONDS:
             return time_s
-        raise _wrong(name, number, text, "is no time in seconds since 1970")
+        raise _wrong(name, number, text, "is not a time in seconds since 1970")
     try:
         moment = dt.datetime.fromisoformat(text)
     except ValueError:
         defect = "is not a time: write seconds since 1970, or 2026-11-20T10:00:00.5+01:00"
         raise _wrong(name, number, text, defect) from None
     if moment.tzinfo is None:
-        without = "has no zone: write it with one, as in 2026-11-20T10:00:00+01:00 or with a Z"
+        without = "has no time zone: write 2026-11-20T10:00:00+01:00, or Z for UTC"
         raise _wrong(name, number, text, without)
     return moment.timestamp()
 
@@ -137,7 +137,7 @@ def _time_s(name: str, number: int, text: str) -> float:
 def _watts(name: str, number: int, text: str) -> float:
     watts = _number(text)
     if watts is None or isinf(watts):
-        raise _wrong(name, number, text, "is no power in watts")
+        raise _wrong(name, number, text, "is not a power in watts")
     return watts
 
 

@@ -45,7 +45,7 @@ class Reading:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Traced:
-    """Hold a trace's energy, and its uncertainty if the power sensor covers all of the time."""
+    """Hold a power trace's energy and uncertainty, or in `why_not` why it is unknown."""
 
     joules: float | None = None
     unsure_j: float = 0.0
@@ -333,7 +333,7 @@ def _hidden_j(
     behind_s: float,
     blur_s: float,
 ) -> float:
-    """Return the uncertainty [J] at a time between steps whose times are known to `blur_s`."""
+    """Return the uncertainty [J] of a counter's value between steps known to `blur_s`."""
     earlier, later = around(steps, then.time_s)
     near_s = max(
         NEAR_SECONDS, *(5 * beat_s(readings) for readings in (trace, steps) if readings[1:])
@@ -391,7 +391,7 @@ def evenly(steps: Sequence[Reading], read_s: float) -> list[Reading]:
 
 
 def _numbers(moments: Sequence[float]) -> list[int]:
-    """Return the period number of each moment; a gap of several periods skips numbers."""
+    """Return for each moment the number of its period; a gap of several periods skips numbers."""
     gaps = [later - earlier for earlier, later in pairwise(moments)]
     hole_s = HOLE_FACTOR * median(gaps)
     beat = fmean(gap for gap in gaps if gap <= hole_s)

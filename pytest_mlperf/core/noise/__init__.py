@@ -151,7 +151,7 @@ MIN_DF, MAX_DF = 1.0, 30.0
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Hold the variance of one series, and the known part that is within runs."""
+    """Hold the variance of one series, its df, and the known part that is within runs."""
 
     variance: float
     df: int
@@ -209,13 +209,13 @@ def fit(units: Sequence[Unit], default_df: float, default: float, cases: int) ->
 
 
 def _centred(unit: Unit, expected: float) -> float:
-    """Return log(V / (s0² + w²)) less its mean for the df of V; what remains depends on ν0."""
+    """Return log(V / (s0² + w²)) less its expectation for V's df; the rest depends on ν0."""
     ratio = max(unit.variance, FLOOR_SD**2) / (expected + unit.within)
     return math.log(ratio) - digamma(unit.df / 2) + math.log(unit.df / 2)
 
 
 def _root(falling: Callable[[float], float], low: float, high: float) -> float:
-    """Return the root of a falling function, or the end of the range nearest to the root."""
+    """Return the root of a decreasing function in a range, or the end nearest to the root."""
     if falling(low) <= 0:
         return low
     while low < (middle := (low + high) / 2) < high:
@@ -244,7 +244,7 @@ class Noise:
     session_df: int = 0
 
     def rule(self, max_runs: int) -> RuleR:
-        """Return rule R with this noise."""
+        """Return rule R with this noise as its expectation."""
         return RuleR(
             prior_df=self.prior_df,
             prior_sd=self.prior_sd,
@@ -351,7 +351,7 @@ def learn(series: Sequence[Series], default: Noise) -> Learnt:
     """
     usable = [(one, variances) for one in series if (variances := spread(one.runs)) is not None]
     if not usable:
-        raise ValueError("noise needs two runs of one case in one session")
+        raise ValueError("noise needs at least two runs of one case in one session")
     spreads = [variances for _, variances in usable]
     cases = len({one.case for one, _ in usable})
     sessions = len({run.session for one, _ in usable for run in one.runs})
@@ -430,7 +430,7 @@ OTHERS_WEIGHT = 0.25
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Excess:
-    """Hold df · (mean square between sessions / run variance - 1), with its weight and df."""
+    """Hold a build's df · (between-session mean square / run variance - 1), its weight and df."""
 
     excess: float
     weight: float

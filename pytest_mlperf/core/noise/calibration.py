@@ -139,7 +139,7 @@ class NoiseSettings:
         )
 
     def rule(self, max_runs: int) -> RuleR:
-        """Return rule R with this noise."""
+        """Return rule R with this noise as its expectation."""
         return self.noise.rule(max_runs)
 
     @property
@@ -172,7 +172,7 @@ class Calibrated:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Calibration:
-    """Hold the calibration file of an accelerator such as "8xH100": an entry per machine."""
+    """Hold the calibration file of an accelerator such as "8xH100", with an entry per machine."""
 
     schema: int = SCHEMA_VERSION
     kind: Literal["calibration"] = "calibration"
@@ -185,7 +185,7 @@ class Calibration:
         return next(same, None)
 
     def having(self, machine: Calibrated) -> Calibration:
-        """Return the file with this machine added or replacing the one of its identity."""
+        """Return the file with this machine added, or in place of the entry with its identity."""
         old = self.of(machine.identity)
         kept = tuple(other for other in self.machines if other is not old)
         return dataclasses.replace(self, machines=(*kept, machine))

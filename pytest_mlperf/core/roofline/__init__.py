@@ -23,7 +23,8 @@ class Changed:
     """Hold the work that remains after the declared techniques.
 
     Attributes:
-        certain, estimated: Least and likely work; None for `reason` and `why_no_estimate`.
+        certain, estimated: Least and likely work; None if unknown, for the reason in `reason` and
+            `why_no_estimate`.
         sparse: Whether half of the weights are neither read nor multiplied, which doubles the peak.
         drafts: Tokens per decoding step; None if unbounded.
         varies: Technique that makes work differ between samples of equal size; None without one.
@@ -48,7 +49,7 @@ class Effect:
 
 
 def changed(work: AnyWork, seen: Circumstances) -> Changed:
-    """Return the reference's work as a run's techniques change it."""
+    """Return the reference model's work, reduced by the techniques that a run uses."""
     result = Changed(certain=work, estimated=work)
     for name in dict.fromkeys(seen.techniques):
         effect = EFFECTS.get(name)
@@ -346,19 +347,7 @@ def _is_time(metric: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Light:
-    """Compare one metric of a run with its physical limit.
-
-    Attributes:
-        metric: Name in the metric table.
-        says: The share as text, or why it is unknown and which figure to supply.
-        share: Share of the estimated limit if there is one, else of the certain one; None if
-            unknown.
-        certain: Limit by the lower bound of the work, in the metric's unit; None if unknown.
-        ceiling: The certain limit at the GPU's highest clock.
-        estimated: Limit for the run's estimated work; None if unknown.
-        binds: Binding resource: "compute" or "memory".
-        impossible: Whether the figure is beyond the ceiling.
-    """
+    """Compare one metric of a run with its physical limit (the roofline)."""
 
     metric: str
     says: str

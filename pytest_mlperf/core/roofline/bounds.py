@@ -23,10 +23,11 @@ GIB_PER_GB = 2**30 / 1e9
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hardware:
-    """Hold the peak capability of all GPUs of a run: FLOP/s and B/s, None if unknown.
+    """Hold the peak capability of all GPUs of a run; None if unknown.
 
-    `weight` and `kv` are bytes per element. `cache` are bytes of weights that may stay on chip
-    between steps. `memory` are the bytes for one copy of the model.
+    `flops` in FLOP/s, `bandwidth` in B/s; `weight` and `kv` are bytes per element. `cache` are
+    bytes of weights that may stay on chip between steps. `memory` are the bytes for one copy of the
+    model.
     """
 
     flops: float
@@ -39,7 +40,7 @@ class Hardware:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Term:
-    """Hold one resource's limit (rate or time), its FLOP or bytes, and its FLOP/s or B/s."""
+    """Hold a resource's limit (rate or time), the needed FLOP or bytes, and the FLOP/s or B/s."""
 
     resource: Resource
     rate: float
@@ -76,7 +77,7 @@ def hardware(
 def samples(
     work: AnyWork, has: Hardware, seen: Circumstances, *, certain: bool, drafts: float | None = 1.0
 ) -> list[Term]:
-    """Return the terms of samples per second; none if the sample sizes are unknown."""
+    """Return the resource limits in samples per second; none if the sample sizes are unknown."""
     if isinstance(work, Decode):
         if not seen.output_tokens:
             return []
@@ -90,7 +91,7 @@ def samples(
 def tokens(
     work: Decode, has: Hardware, seen: Circumstances, *, certain: bool, drafts: float | None = 1.0
 ) -> list[Term]:
-    """Return the terms of tokens per second, without memory if drafts are unbounded."""
+    """Return the resource limits in tokens per second, without memory if drafts are unbounded."""
     flop = work.least_token(seen) if certain else work.estimate_token(seen)
     if not flop:
         return []
@@ -151,7 +152,7 @@ def shortest(
     certain: bool,
     drafts: float | None,
 ) -> list[Term]:
-    """Return the terms of a time on GPUs that may share a sample; the longest is the limit."""
+    """Return the resource limits of a latency [s] on GPUs that may share a sample."""
     if not isinstance(work, Decode):
         flop = work.smallest if certain else work.estimate(seen)
         return [] if not flop else [_time("compute", flop, has.flops)]

@@ -22,7 +22,7 @@ _SCALES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 
 @dataclass(frozen=True, slots=True)
 class _Figure:
-    """Describe a figure's units, base unit first; a value below `least` has a wrong unit."""
+    """Describe the units of a GPU figure, base unit first; a value below `least` is an error."""
 
     units: tuple[str, ...]
     example: str
@@ -115,7 +115,7 @@ def any_of(specs: Sequence[GpuSpec]) -> GpuSpec:
 
 
 def _either(a: GpuSpec, b: GpuSpec) -> GpuSpec:
-    """Return a GPU with the better of each two figures, None if one is unknown."""
+    """Return a GPU with the higher of each two figures; None if either is unknown."""
     peaks = {key: max(a.peaks[key], b.peaks[key]) for key in a.peaks if key in b.peaks}
     bandwidth, memory = _most(a.bandwidth, b.bandwidth), _most(a.memory, b.memory)
     highest = (

@@ -27,7 +27,7 @@ GROUPED_ERROR_RATIO = 1.5
 
 @dataclass(frozen=True, kw_only=True)
 class PassContext:
-    """Hold further facts on a pass.
+    """Hold facts beyond the scores with which a pass is judged.
 
     `drawn`: answers are sampled and the suite sets no margin, so margins cover chance differences.
     """
@@ -59,7 +59,7 @@ def _limit(subject: Subject) -> str:
 def unfit_answers(
     accuracy: Accuracy, subject: Subject, cut_share: float | None = None
 ) -> Note | None:
-    """Return why answers are unfit for a first baseline (many empty or cut ones), or None."""
+    """Return why answers are unfit for a first baseline (many empty or cut ones); None if fit."""
     counts, allowed = accuracy.answers, CUT_SHARE if cut_share is None else cut_share
     answers, empty, cut = (counts.get(name, 0) for name in ("answers", "empty", "cut"))
     if accuracy.fixed_lengths:
@@ -256,7 +256,7 @@ def _up(values: Values, *, lower: bool) -> list[float | None]:
 def _applies_otherwise(
     metric: str, baseline: Values, current: Values, indices: Sequence[int], *, full: bool
 ) -> Note | None:
-    """Return a note on the first sample with a score in only one of two passes, or None."""
+    """Return a note on the first sample that only one of two passes scored, or None."""
     for index, old, new in zip(indices, baseline, current, strict=True):
         if old is None and new is not None:
             return Note.of("score_added", metric=metric, sample=index)
@@ -359,7 +359,7 @@ def _headline(verdict: PairedVerdict, total: int) -> Note:
 def apart(
     baseline: AccuracyBaseline, accepted: Mapping[str, Values], scored: Scored
 ) -> dict[str, Rerun]:
-    """Compare a whole pass of the baseline's own build with the baseline, by metric."""
+    """Return by metric how a whole pass of the baseline's own build differs from the baseline."""
     reruns = {}
     for name, values in scored.per_sample.items():
         if name in accepted and name not in {*COUNTS, OUTPUT_TOKENS}:
@@ -370,7 +370,7 @@ def apart(
 
 
 def pooled(old: Mapping[str, Rerun], new: Mapping[str, Rerun]) -> dict[str, Rerun]:
-    """Return the old figures, averaged with those of new passes (variances, correlations)."""
+    """Return the rerun differences, averaged with those of new passes."""
     reruns = dict(old)
     for name, added in new.items():
         earlier = old.get(name)
@@ -388,7 +388,7 @@ def pooled(old: Mapping[str, Rerun], new: Mapping[str, Rerun]) -> dict[str, Reru
 
 
 def _rerun(first: Sequence[float], second: Sequence[float]) -> Rerun:
-    """Return the difference of two passes; a pass's score has sd = sd(differences) / √(2 n)."""
+    """Return the difference of two passes; the sd of a score is sd(differences) / √(2 n)."""
     n = len(first)
     differences = [b - a for a, b in zip(first, second, strict=True)]
     mean = fmean(differences)

@@ -1,4 +1,4 @@
-"""Apply the accuracy gate: compare scores of a whole data set, test those of a part."""
+"""Apply the accuracy gate to the scores of a whole data set, or to a part by a test."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ from pytest_mlperf.judge.rule_a import holm
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GateWindow:
-    """Hold the bounds of a score; a sample's range is `least` to `most`, None if unknown."""
+    """Hold the bounds of a score, None for no bound.
+
+    `least` and `most` are the range of a sample's score, None if unknown.
+    """
 
     reference: float
     low: float | None
@@ -148,10 +151,10 @@ class _Series:
 
 
 def proven_misses(measured: Pass, bounds: Mapping[str, GateWindow]) -> dict[str, float]:
-    """Return the estimated scores of the whole that provably miss a bound, by metric.
+    """Return the estimated whole-set scores that provably miss a bound, by metric.
 
-    Each bound is a hypothesis; Holm's procedure keeps `ALPHA` over all bounds and interim analyses.
-    The part is a random draw, or selected by the user, see `HARDER_PART_SHARE`.
+    The scored part is a random draw, or the user selected it, see `HARDER_PART_SHARE`. Each bound
+    is a hypothesis; Holm's procedure keeps `ALPHA` over all bounds and interim analyses.
     """
     p_values: dict[tuple[str, int], float] = {}
     scores: dict[tuple[str, int], float] = {}
@@ -190,7 +193,7 @@ def _series(measured: Pass, name: str) -> _Series | None:
 
 
 def _p(series: _Series, window: GateWindow, sign: int, bound: float, total: int) -> float:
-    """Return the p value for the whole data set to keep a lower (sign 1) or upper (-1) bound."""
+    """Return the p value that the whole set keeps a lower (sign 1) or upper (-1) bound."""
     there = [value for value in series.values if value is not None]
     if series.influence:
         if window.least is None or window.most is None or sign < 0:

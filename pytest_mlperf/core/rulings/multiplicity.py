@@ -1,4 +1,4 @@
-"""Settle the verdicts that depend on all others of a session."""
+"""Decide the verdicts that depend on all other verdicts of a session."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def is_open(verdict: Verdict) -> bool:
 
 
 def _fails_beside(verdict: Verdict) -> bool:
-    """Check whether a verdict fails for another reason than a metric, such as a missed limit."""
+    """Check whether a verdict fails for a reason other than its metrics, e.g. a missed limit."""
     missed = sum(run.limit_missed for run in verdict.runs) >= MISSED_TWICE
     metrics_fail = any(metric.fails for metric in verdict.metrics)
     return missed or (verdict.outcome in DROP_OUTCOMES.values() and not metrics_fail)
@@ -67,7 +67,7 @@ def _fails_beside(verdict: Verdict) -> bool:
 def is_certain(
     verdict: Verdict, nulls: Mapping[MachineSession, Null], pairs: int, rule: RuleR
 ) -> bool:
-    """Check whether an open verdict is a drop for any result of the other pairs."""
+    """Check whether an undecided verdict is a drop for any result of the other pairs."""
     null = nulls.get(machine_of(verdict), Null())
     drops = [m for m in verdict.metrics if m.outcome in DROP_OUTCOMES.values() and _counts(m)]
     return any(p_among(m, null, rule) < FALSE_SHARE / pairs for m in drops)
@@ -80,7 +80,7 @@ def may_fall(metrics: Sequence[MetricVerdict]) -> bool:
 
 
 def interrupted(verdict: Verdict) -> Verdict:
-    """Add a note to the undecided metrics of an open verdict that gets no more runs."""
+    """Note on an open verdict's undecided metrics that the session ended before a decision."""
     metrics = tuple(
         replace(m, note=Note.of("interrupted"), interrupted=True)
         if m.outcome is Outcome.INCONCLUSIVE and _undecided(m)
@@ -160,8 +160,8 @@ def settle(
     """Judge all pairs of a session together and return the open verdicts with final outcomes.
 
     A metric is a drop if the Benjamini-Hochberg procedure rejects its p value given all pairs. A
-    metric that would be a drop only if judged alone is SUSPECT. Passed and unmeasured pairs have
-    p = 1. For earlier SUSPECTs see `level_again`.
+    metric that would be a drop only if judged alone is SUSPECT. Passed and unmeasured pairs have p
+    = 1. A test that was SUSPECT before is judged at `level_again`.
     """
     verdicts = [*open_, *final]
     by_machine = nulls(verdicts, rule)
@@ -251,7 +251,7 @@ def _plain(look: InterimAnalysis) -> tuple[float, float, float]:
 
 
 def with_metrics(verdict: Verdict, metrics: tuple[MetricVerdict, ...]) -> Verdict:
-    """Return a verdict with other metric verdicts; the note on unchecked accuracy stays."""
+    """Return a verdict with other metrics, and the outcome and headline that follow from them."""
     ruling = ruling_of(metrics)
     headline = beside_accuracy(ruling.headline, verdict.unchecked)
     return replace(verdict, outcome=ruling.outcome, headline=headline, metrics=metrics)

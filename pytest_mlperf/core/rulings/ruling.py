@@ -67,7 +67,7 @@ from pytest_mlperf.judge.rule_r import (
 def looks_at(
     baseline: Sequence[Value], runs: Sequence[Value], *, direction: Direction, rule: RuleR
 ) -> tuple[InterimAnalysis, ...]:
-    """Return the interim analyses: the first run against a baseline, then the first two, etc."""
+    """Return rule R's interim analyses: of the first run, of the first two runs, and so on."""
     return tuple(_compared(baseline, runs[:k], direction, rule) for k in range(1, len(runs) + 1))
 
 
@@ -99,10 +99,7 @@ def _compared(
 def other_count(
     metric: str, theirs: Sequence[float], ours: Sequence[float], *, tolerance: float = 0.0
 ) -> Note | None:
-    """Return a note if a counter is outside of the baseline's range, else None.
-
-    Counters have no noise. A lower count is reported first, because less work looks like speed.
-    """
+    """Return a note if a counter is outside the range of the baseline's values, else None."""
     if not theirs or not ours:
         raise ValueError(f"nothing to compare: {len(theirs)} baseline values and {len(ours)} now")
     if not all(math.isfinite(value) for value in (*theirs, *ours, tolerance)) or tolerance < 0:
@@ -185,9 +182,10 @@ def _paired(
     name: str,
     chance: float,
 ) -> tuple[tuple[float, float], float] | None:
-    """Return the means over the samples of both sides, and their tolerated relative difference.
+    """Return the mean lengths of the samples that both sides answered, and their tolerance.
 
-    The ratio of the means, R, has the standard error √(Σ(y - R·x)² / (n(n - 1))) / mean of x.
+    The ratio of the means, R, has the standard error √(Σ(y - R·x)² / (n(n - 1))) / mean of x. The
+    tolerance is a relative difference.
 
     Source: W. G. Cochran, Sampling Techniques, 3rd ed. 1977, 2.11 (the ratio estimate).
     """
@@ -447,7 +445,7 @@ def lost_of(run: Run | BaselineRun, metric: str, tolerated: float, *, margin: bo
 
 @dataclass(frozen=True, kw_only=True)
 class _Judging:
-    """Hold the rules: `rule` for one metric, `among` corrected for all pairs of case and metric."""
+    """Hold rule R for one metric, and as `among` corrected for all pairs of case and metric."""
 
     rule: RuleR
     among: RuleR
@@ -455,12 +453,12 @@ class _Judging:
     failing: Outcome
 
     def sharing(self, name: str, limits: Mapping[str, float]) -> _Judging:
-        """Return the rules for one of several metrics, which share the false alarms."""
+        """Return the rules for one metric of several, among which the false alarms are divided."""
         rule, among = (sharing(one, name, limits) for one in (self.rule, self.among))
         return replace(self, rule=rule, among=among)
 
     def knowing(self, noise: SessionNoise | None) -> _Judging:
-        """Return the rules with a metric's session noise if it has more degrees of freedom."""
+        """Return the rules with the better known of the metric's and the rule's session noise."""
         noise = surer(noise, self.rule.session_noise)
         rule, among = (replace(one, session_noise=noise) for one in (self.rule, self.among))
         return replace(self, rule=rule, among=among)
@@ -552,7 +550,7 @@ def _note(judged: Judged, outcome: Outcome, judging: _Judging) -> Note | None:
 
 
 def of_load(lost: float, lost_before: float, key: NoteKey = "load_explains") -> Note | None:
-    """Return a note on the logarithmic effects of load now and on the baseline; None if both 0."""
+    """Return a note on load's log effects on the present runs and the baseline; None if both 0."""
     if not lost and not lost_before:
         return None
     return Note.of(key, now=-math.expm1(-lost), before=-math.expm1(-lost_before))

@@ -53,7 +53,7 @@ def buffered(runs: Sequence[Run], metric: str) -> bool:
 
 
 def ungated(runs: Sequence[Run], limits: Collection[str], record: Record | None) -> set[str]:
-    """Return metrics that buffered answers hide; empty if all, without those of the baseline."""
+    """Return the metrics without values because of buffered answers; {} if that is all of them."""
     recorded = {name for run in (record.runs if record else ()) for name in run.metrics}
     held = {name for name in limits if name not in recorded and buffered(runs, name)}
     return held if len(held) < len(limits) else set()
@@ -155,7 +155,7 @@ def unmeasured(metric: str, limit: float, note: Note) -> MetricVerdict:
 
 
 def of_few(verdict: MetricVerdict, few: Note, failing: Outcome) -> MetricVerdict:
-    """Restrict a verdict for too few queries: a drop stays, another outcome is undecided."""
+    """Limit a verdict on too few queries: a drop stays, any other outcome becomes undecided."""
     if verdict.outcome is failing or verdict.direction == "drop":
         return replace(verdict, note=verdict.note or few)
     gates = verdict.baseline.runs >= GATING_RUNS
@@ -210,7 +210,7 @@ def _stays(runs: Sequence[Run], metric: str, record: Record | None) -> bool:
 
 
 def _before(runs: Sequence[Run], metric: str, record: Record) -> int | None:
-    """Return the fewest queries of the baseline's runs, scaled from their samples; or None."""
+    """Return the fewest queries of a baseline run, estimated from its samples; None if unknown."""
     counts = [count for run in record.runs if (count := _queries(run, metric)) is not None]
     if counts or any(run.serving.requests for run in runs):
         return min(counts, default=None)

@@ -1,4 +1,4 @@
-"""Screen runs before they are recorded, for outliers and for different first runs."""
+"""Screen runs before recording: find outliers, and first runs that differ from later ones."""
 
 from __future__ import annotations
 

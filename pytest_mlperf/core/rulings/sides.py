@@ -1,4 +1,4 @@
-"""Judge pooled runs of one side against those of another: each metric, then all cases."""
+"""Judge all runs of one side against those of another: each metric, then all cases."""
 
 from __future__ import annotations
 
@@ -49,9 +49,10 @@ class Pooled:
 
     Attributes:
         before, now: Weighted mean log value of a side over its sessions.
-        spread: Error by the observed variance between sessions, or by `MAX_SPREAD_RATIO`.
-        least, separate: Error without session variance, by the common or each side's run variance.
-        plain: Error by the expected ratio of session variance to run variance.
+        spread: Standard error by the observed between-session variance, else by `MAX_SPREAD_RATIO`.
+        least, separate: Standard errors without session variance, by the pooled run variance, and
+            by that of each side.
+        plain: Standard error by the expected ratio of session variance to run variance.
         by_sessions: Whether `spread` is by observed session variance.
     """
 
@@ -107,7 +108,10 @@ class _Side:
         return math.fsum(w * w / m for w, m in zip(self.weights, self.counts, strict=True))
 
     def between(self) -> tuple[float, float, float]:
-        """Return the squares between sessions, and the factors of session and run variance."""
+        """Return n·Σw(x - mean)² over the session means x.
+
+        The second and third value are its expectation per unit of session and of run variance.
+        """
         n, mean = len(self.means), self.mean
         parts = list(zip(self.weights, self.means, self.counts, strict=True))
         return (
@@ -233,7 +237,7 @@ def judge_together(
 ) -> list[tuple[MetricVerdict, ...]]:
     """Settle the verdicts of all cases of a comparison by the Benjamini-Hochberg procedure.
 
-    A drop that the procedure rejects stays a drop, other drops become SUSPECT. An unchanged
+    A drop whose null hypothesis is rejected stays a drop; other drops become SUSPECT. An unchanged
     comparison of several metrics has a drop with probability `FALSE_SHARE` at most.
     """
     p_values = {

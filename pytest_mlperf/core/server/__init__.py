@@ -1,4 +1,4 @@
-"""Read a server's metrics page during a measurement: queue, cache, drafts."""
+"""Read a server's metrics page during a run: queue, cache, speculative decoding."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def read_server(page: bytes) -> dict[str, float]:
 
 
 def together(pages: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Combine the pages of several servers of one run, which serve copies of the model."""
+    """Combine the metrics of several servers that serve copies of the model in one run."""
     names = dict.fromkeys(name for page in pages for name in page)
     return {
         name: OF_COPIES.get(name, sum)([page[name] for page in pages if name in page])

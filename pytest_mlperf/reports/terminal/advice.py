@@ -62,7 +62,7 @@ def settling(results: Sequence[CaseResult]) -> list[tuple[str, str]]:
 
 
 def in_short(cases: Sequence[str]) -> str:
-    """Return the names of a few cases, or the number of many."""
+    """Return the names of the cases if they are few, else their number."""
     return ", ".join(cases) if len(cases) <= MAX_LISTED_CASES else f"{len(cases)} cases"
 
 
@@ -108,7 +108,7 @@ def lines_of(verdict: Verdict) -> list[str]:
 
 
 def without_file(verdict: Verdict, note: str) -> str:
-    """Return a note in which the baselines folder replaces the path of the baseline file."""
+    """Return a note with the baselines folder in place of the path of the baseline file."""
     file = verdict.baseline.file
     folder = file.partition(f"/{verdict.case.accelerator}/")[0] if file else ""
     return note.replace(file, folder) if file else note

@@ -251,17 +251,17 @@ def _trend_notes(history: Trend) -> list[str]:
     steps = [step for step in history.steps if step.low is not None]
     if not steps:
         return []
-    notes = ["intervals hold the true change in 95 of 100 cases, by all runs of both sides"]
+    notes = ["95 % confidence intervals, from all runs of both sides"]
     if len(history.points) > 2:
         notes.append(
-            "better and worse are so among all changes here: where nothing changed, 1 trend of 20 "
-            "shows any"
+            "better and worse are corrected for the number of changes shown: if nothing "
+            "changed, 1 trend of 20 shows any"
         )
     if any(step.by_sessions is False for step in (*steps, history.total)):
         notes.append(
-            f"with fewer than {SPARE_SESSIONS + 2} sessions on both sides nothing shows what "
-            f"sessions differ by: they are taken to differ by {MAX_SPREAD_RATIO:g} times what runs "
-            "do, so such intervals are wide"
+            f"with fewer than {SPARE_SESSIONS + 2} sessions on both sides the variation "
+            f"between sessions is unknown: {MAX_SPREAD_RATIO:g} times that of runs is "
+            "assumed, so these intervals are wide"
         )
     return [*notes, history.noise]
 
@@ -271,7 +271,7 @@ def _total(history: Trend) -> str:
     if len(history.points) == 1:
         return "one accepted baseline: nothing to compare it with yet"
     if history.since is None:
-        return "no ratio to the last baseline may be formed"
+        return "the last baseline cannot be compared"
     ends = f"{history.versions[history.since]} → {history.versions[last]}"
     days = f"{history.points[history.since].date} to {history.points[last].date}"
     text = f"{title(history.metric)} {change(history.total.change or 0.0)}"

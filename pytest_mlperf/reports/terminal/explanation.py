@@ -178,8 +178,8 @@ def _accuracy(verdict: Verdict, width: int) -> list[str]:
 
 def _paired(paired: PairedVerdict) -> str:
     counts = (
-        f"{paired.metric}: {paired.samples:,} samples in pairs, {paired.changed:,} of them scored "
-        "otherwise"
+        f"{paired.metric}: {paired.samples:,} samples compared in pairs, {paired.changed:,} "
+        "of them with another score"
     )
     if paired.worst is None or paired.best is None or paired.bound is None:
         return f"{counts}; a count of output, compared and not judged"

@@ -28,7 +28,7 @@ Row = Mapping[str, str]
 
 @dataclass(frozen=True, kw_only=True)
 class TextTable:
-    """Hold a table for the terminal, for Markdown and for HTML.
+    """Hold a table that is shown on the terminal, in Markdown or in HTML.
 
     Attributes:
         rows: Cells by column; unknown values are left out.

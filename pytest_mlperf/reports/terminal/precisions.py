@@ -108,7 +108,7 @@ class Block:
     metric: str
 
     def label(self, entry: PrecisionEntry) -> str:
-        """Return an entry's label: its precision if the block has one engine, else its name."""
+        """Return an entry's precision, or its full name if the block has several engines."""
         several = len({each.case.engine for each in self.entries}) > 1
         return entry.name if several else entry.case.precision
 
@@ -168,7 +168,7 @@ def blocks_of(results: Iterable[CaseResult]) -> list[Block]:
 
 
 def _width(case: Case) -> tuple[int, int]:
-    """Return a sort key: more bits first, then bf before fp before int."""
+    """Return a sort key of a precision: more bits first, then bf before fp before int."""
     bits = re.search(r"\d+", case.precision)
     kinds = ("bf", "fp", "int")
     kind = next((i for i, name in enumerate(kinds) if case.precision.startswith(name)), len(kinds))
@@ -341,7 +341,7 @@ SPEED = (
     "speed: times better than the reference in the same session; not judged ([[pairs]] tests a "
     "claim about it)"
 )
-SPREAD_NOTE = "spread: lowest and highest ratio of two runs; it is no confidence interval"
+SPREAD_NOTE = "spread: lowest and highest ratio of two runs; it is not a confidence interval"
 
 
 def precision_table(blocks: Sequence[Block], *, whole: bool = False) -> TextTable:

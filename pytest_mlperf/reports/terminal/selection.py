@@ -148,7 +148,7 @@ def whole_plan(
 def more(
     planned: Sequence[Testable], *, max_runs: int, warmup: str = "auto", confirm: str = "auto"
 ) -> list[str]:
-    """Return sentences on warm-ups and extra runs that come on top of a plan."""
+    """Return sentences on warm-ups and extra runs, which a plan's times do not include."""
     pairs = [(one.a, one.b) if isinstance(one, PlannedPair) else (one,) for one in planned]
     cases = [case for pair in pairs for case in pair]
     first = {
@@ -181,8 +181,9 @@ def more(
     if limited:
         watts = ", ".join(map(str, sorted(set(limited.values()))))
         lines.append(
-            f"{plural(len(limited), 'case')} with the GPUs' power limit at {watts} W: set and "
-            "restored, where this user may; a GPU that has it needs no right"
+            f"{plural(len(limited), 'case')} with the GPUs' power limit at {watts} W: set "
+            "before the case and restored after it, which needs permission unless the GPU "
+            "has this limit already"
         )
     named = [one for one in planned if isinstance(one, Planned) and one.engine.baseline_engine]
     if named and confirm != "never":

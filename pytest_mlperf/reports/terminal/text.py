@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from pytest_mlperf.core.case import Kind, Scenario
 from pytest_mlperf.core.guarantees import MISSING_OPTION, REPLACE_OPTIONS
+from pytest_mlperf.core.notes import Note
 from pytest_mlperf.core.numbers import duration, plural
 from pytest_mlperf.core.reason import ranges_of
 from pytest_mlperf.core.results import IMPORTED, UNVERIFIED_LABEL, CaseResult, Results
@@ -113,7 +114,7 @@ def failure(
 
 
 def failure_message(results: Results, columns: int) -> Callable[[CaseResult], str]:
-    """Return a function that formats the failure message of a session's test, as pytest did."""
+    """Return a function that formats a test's failure message as in the pytest session."""
     verdicts = Siblings(result.verdict for result in results.cases)
     return lambda r: failure(r.verdict, r, columns, causes(r.verdict, None, verdicts))
 
@@ -164,7 +165,7 @@ def _changed(verdict: Verdict, likely_causes: Sequence[Cause]) -> list[str]:
 
 
 def _rule(verdict: Verdict, judged: MetricVerdict, *, together: bool) -> str:
-    """Return the run counts of a verdict, and its error guarantee."""
+    """Return text on the run counts of a verdict and its error guarantee."""
     counts = f"{plural(judged.runs, 'run')} now, {judged.baseline.runs} in the baseline"
     promise = verdict.baseline.guarantee
     if promise is not None:
@@ -286,7 +287,7 @@ def _listed(results: Results) -> tuple[dict[str, list[CaseResult]], Counter[str]
 
 
 def _facts(tests: Sequence[CaseResult]) -> Iterator[str]:
-    """Yield the facts of a case; those on its runs are from its test with the most runs."""
+    """Yield the facts of a case; facts on runs are from the test with the most runs."""
     fullest = max(tests, key=lambda one: (len(one.verdict.runs), one.verdict.kind != Kind.ACCURACY))
     yield from declared(tests[-1]).values()
     yield from filter(None, (gate(one.verdict) for one in tests))
@@ -332,6 +333,7 @@ def _sentences(results: Results) -> Iterator[tuple[str, str, str]]:
     }
     of_case = Counter(case for case, _ in changes)
     many = len(results.cases) > MAX_LISTED_TESTS
+    loads: list[tuple[float, str, str]] = []
     for result in results.cases:
         verdict, case = result.verdict, result.verdict.case.id
         advice = {
@@ -350,8 +352,20 @@ def _sentences(results: Results) -> Iterator[tuple[str, str, str]]:
             continue
         if since := changed(verdict, apart=of_case[case] > 1):
             yield "changed", case, since
+        loads += [
+            (share, case, sentence(note))
+            for note in verdict.notes
+            if isinstance(note, Note) and note.key == "not_idle"
+            if isinstance(share := note.values.get("share"), float)
+        ]
+        loads_told = {text for *_, text in loads}
         for note in lines_of(verdict):
-            yield "note", case, without_file(verdict, note) if many else note
+            if note not in loads_told:
+                yield "note", case, without_file(verdict, note) if many else note
+    if loads:
+        _, case, text = max(loads)
+        others = len({each for _, each, _ in loads} - {case})
+        yield "note", case, text + (f"; less in {plural(others, 'other case')}" if others else "")
 
 
 def _counts(results: Results) -> str:

@@ -58,8 +58,8 @@ def model_files(folder: Path) -> list[Path]:
     if not any(path.suffix == WEIGHTS_SUFFIX for path in files):
         raise RunError(
             "build",
-            f"{folder}: has no safetensors files to quantise; files that can carry code (.bin) are "
-            "not read",
+            f"{folder}: has no safetensors files to quantise; files that can contain code "
+            "(.bin) are not read",
         )
     return files
 
@@ -98,7 +98,7 @@ class Memory:
     def __init__(
         self, builds: Path | None, about: Mapping[str, Any], files: Sequence[Path]
     ) -> None:
-        """Stat the files without reading them; `builds` is the cache's folder, or None."""
+        """Read size and times of files; `builds` is the cache's folder, None to cache nothing."""
         self._file: Path | None = None
         looked = list(_looks(files))
         newest = max((look[-1] for look in looked), default=0)
@@ -266,8 +266,8 @@ def _writable(folder: Path) -> Iterator[None]:
     except NotImplementedError:  # filelock raises it without flock
         raise RunError(
             "build",
-            f"{folder}: its file system has no locks, and two sessions would build at once; set "
-            f"{SHARED} to a folder on another one",
+            f"{folder}: its file system has no locks, so two sessions could build at once; "
+            f"set {SHARED} to a folder on another file system",
         ) from None
     except OSError as error:
         raise RunError(

@@ -1,4 +1,4 @@
-"""Find or make the checkpoint of a case's `build`."""
+"""Return the quantised checkpoint of a case's `build`; build it if it is absent."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ BUILT: Fields = {"facts": by_name(is_text), "weights_sha256": is_text}
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """Quantised model; `seconds` is its build time."""
+    """Hold a quantised model; `seconds` is its build time if this session built it."""
 
     folder: Path
     facts: Mapping[str, str]
@@ -46,14 +46,14 @@ class Checkpoint:
     seconds: float | None = None
 
     def require(self, engine: Mapping[str, Any]) -> None:
-        """Raise RunError if the engine reports other weights than those built."""
+        """Raise RunError if the engine loaded other weights than those built."""
         loaded = str(engine.get("weights_sha256", ""))
         if loaded and not self.weights_sha256.startswith(loaded):
             raise RunError(
                 "build",
                 f"{self.folder}: its weights are not those that were built (SHA-256 {loaded}, "
-                f"built {self.weights_sha256[: len(loaded)]}): remove {self.folder.parent}, so "
-                "that they are built again",
+                f"built {self.weights_sha256[: len(loaded)]}): remove {self.folder.parent} to "
+                "build them again",
             )
 
 
@@ -74,9 +74,10 @@ def checkpoint_for(
 
 
 def state_of(step: CheckpointBuild | None, runs_dir: Path) -> str:
-    """Describe whether a case's checkpoint is built; "" if the engine entry has no `build`.
+    """Return text on whether a case's checkpoint is built; "" if the engine entry has no `build`.
 
-    It reads no weights and runs no user code. A build that `Memory` lacks counts as not built.
+    No weights are read and no user code is run. A build whose key is not cached counts as not
+    built.
     """
     if step is None or not step.registered:
         return ""
@@ -85,7 +86,7 @@ def state_of(step: CheckpointBuild | None, runs_dir: Path) -> str:
         key = _memory(step, store, about_builder(step)).recall()
         if key and (built := store.find(key)):
             return f"{step.title}: built {built.provenance['built']}"
-        return f"{step.title}: not built yet, the first run does"
+        return f"{step.title}: not built yet; the first run builds it"
     return ""
 
 
@@ -222,7 +223,7 @@ def _checkpoint(built: _store.Built) -> Checkpoint:
 
 
 def _decided(step: CheckpointBuild, about: Event) -> dict[str, Any]:
-    """Return all that determines the checkpoint, except the contents of files."""
+    """Return everything that determines a checkpoint, except the contents of its source files."""
     return {
         "schema": _store.PROVENANCE_VERSION,
         "use": step.use,
@@ -234,7 +235,7 @@ def _decided(step: CheckpointBuild, about: Event) -> dict[str, Any]:
 
 
 def _memory(step: CheckpointBuild, store: _store.CheckpointStore, about: Event) -> _store.Memory:
-    """Return the `Memory` of a build; it caches nothing if the calibration data are a user's."""
+    """Return the key cache of a build; it caches nothing for calibration data made by user code."""
     prompts, files = step.calibration, _store.model_files(step.source)
     calibration = [asdict(prompts.dataset), prompts.count] if prompts else None
     if prompts and (path := prompts.dataset.options.get("path")):

@@ -48,7 +48,7 @@ def main(file: str) -> None:
 
 
 def about(spec: dict[str, Any], _: Any) -> dict[str, Any]:
-    """Return a builder's library versions and code digest; import only the builder's module."""
+    """Return a builder's library versions and code digest; import only its module."""
     import hashlib
     from importlib import metadata
 
@@ -73,7 +73,7 @@ def about(spec: dict[str, Any], _: Any) -> dict[str, Any]:
 
 
 def code_of(module: str) -> list[Path]:
-    """Return the files of a builder's module, and of its package's other modules."""
+    """Return the file of a builder's module, and those of its package's other modules."""
     file = sys.modules[module].__file__
     if file is None:
         return []
@@ -104,7 +104,7 @@ def build(spec: dict[str, Any], reporter: Any) -> dict[str, Any]:
     if carries:
         raise errors.RunError(
             "build",
-            f"the builder wrote {some(carries)}, which can carry code; it must write safetensors",
+            f"the builder wrote {some(carries)}, which can contain code; it must write safetensors",
         )
     if not any((target / name).is_file() for name in ("config.json", "model_index.json")):
         raise errors.RunError("build", "the builder wrote no config.json, so it made no model")
@@ -157,9 +157,7 @@ def prompts_of(spec: dict[str, Any]) -> list[list[int]] | list[str]:
     dataset = as_dataset(imported("dataset", spec["dataset"]["target"], options)(**options))
     total, count = len(dataset), spec["count"]
     if count is not None and count > total:
-        raise RunError(
-            "build", f"calibration asks for {count:,} samples, and the data set has {total:,}"
-        )
+        raise RunError("build", f"calibration needs {count:,} samples, the data set has {total:,}")
     indices = sorted(fixed_order(total)[:count])
     form = "captions" if is_pipeline(folder) else "tokens"
     make = imported("form of calibration prompts", target("calibration", form))

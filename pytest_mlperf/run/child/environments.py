@@ -22,7 +22,7 @@ FAILURE_EXIT_CODE = 70
 
 
 class StartEvents:
-    """Send events until the worker's own `Reporter` takes over."""
+    """Send events to the parent until the worker's `Reporter` takes over."""
 
     def __init__(self) -> None:
         """Reserve stdout for events, and redirect all other output to stderr."""
@@ -42,7 +42,7 @@ class StartEvents:
 
 
 def main(file: str, key: str) -> None:
-    """Report this Python's versions, set up its import path, and run the worker."""
+    """Report the version of the Python, set up its import path, and run the worker."""
     events = StartEvents()
     version = ".".join(map(str, sys.version_info[:3]))
     here = "{} ({})".format(sys.executable, key)  # noqa: UP032 - older ones
@@ -96,7 +96,7 @@ def _about(version: str) -> dict[str, Any]:
 
 
 def _answer(events: StartEvents, spec: dict[str, Any]) -> None:
-    """Report the libraries that cannot be imported, and the engine's error; see `cli.doctor`."""
+    """Report libraries that cannot be imported, and the error of `require()`, for `doctor`."""
     errors = importlib.import_module("pytest_mlperf.core.errors")
     question, lacking, error = spec["question"], {}, ["", ""]
     for library in question["libraries"]:

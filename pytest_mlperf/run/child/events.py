@@ -1,9 +1,9 @@
-"""Read the events of a child process, and reject everything else that it sends.
+"""Read the events of a child process; reject any other data that it sends.
 
 A worker shares its process with an engine and its libraries, whose output is untrusted: endless
-bytes, JSON that is no event, or an event with other fields. Checking it here lets callers rely on
-the fields of an event. Workers in other Pythons must not import this module, as they lack what it
-needs.
+bytes, JSON other than events, or an event with other fields. Checks here let callers rely on the
+fields of an event. Workers in other Pythons must not import this module, which needs libraries that
+those may lack.
 """
 
 from __future__ import annotations
@@ -213,7 +213,7 @@ ANY_TIME = {"progress", "error"}
 
 
 class NoEventError(ValueError):
-    """A line that is not an event; the message gives the reason."""
+    """Report that a line is not an event, and why."""
 
 
 @dataclass
@@ -262,7 +262,7 @@ class ChildEvents:
         name = event["event"]
         if self.follows is not None and name not in ANY_TIME:
             if name not in self.follows[self._last]:
-                raise self._refused(line, f"out of turn, after {self._last or 'no other'}")
+                raise self._refused(line, f"in the wrong order, after {self._last or 'no other'}")
             self._last = name
         return event
 
@@ -281,8 +281,8 @@ class ChildEvents:
         )
         return RunError(
             self.layer,
-            f"the {self.whose} or a library wrote to the descriptor of events, which is not "
-            f"theirs: {quoted_line} ({reason}); they may write to stdout, and to what they opened",
+            f"the {self.whose} or a library wrote to the pipe of events, which is reserved: "
+            f"{quoted_line} ({reason}); write to stdout, or to files opened for it",
             self.log,
         )
 
@@ -291,12 +291,12 @@ def event_of(line: bytes, kinds: Mapping[str, Fields]) -> Event:
     """Parse a line as an event; raise NoEventError if it is not a valid event."""
     event = read_json(line)
     if type(event) is not dict or not is_text(event.get("event")):
-        raise NoEventError("no object that names an event")
+        raise NoEventError("not an object that names an event")
     fields = kinds.get(event["event"])
     if fields is None:
-        raise NoEventError("no event of this name")
+        raise NoEventError("an unknown event")
     if wrong := (fields.keys() | {"event"}) ^ event.keys():
-        raise NoEventError(f"an event with other fields: {broken(', '.join(sorted(wrong)))}")
+        raise NoEventError(f"an event with wrong fields: {broken(', '.join(sorted(wrong)))}")
     if wrong := {name for name, check in fields.items() if not check(event[name])}:
         raise NoEventError(f"an event with a wrong value of {', '.join(sorted(wrong))}")
     return event
@@ -315,7 +315,7 @@ def read_json(text: bytes | str) -> Any:
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     fields = dict(pairs)
     if len(fields) < len(pairs):
-        raise NoEventError("JSON that names something twice")
+        raise NoEventError("JSON with a duplicate key")
     return fields
 
 

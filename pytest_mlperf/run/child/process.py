@@ -38,18 +38,18 @@ PROGRESS: events.Fields = {
 
 
 class Designed(RunError):
-    """Error of this package that a child raised; its message needs no pointer to the log."""
+    """Report an error of this package that a child raised; its message needs no log."""
 
 
 class Waiting(str):
-    """Progress line about a wait; it names the processes that cause the wait."""
+    """Hold a progress line about a wait, which names the processes that cause it."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Patience:
-    """Time limits of a child.
+    """Hold the time limits of a child process.
 
     Attributes:
         progress_s: Limit without progress: no phase ended, no sample completed, and nothing printed
@@ -62,7 +62,7 @@ class Patience:
 
     @property
     def loading_s(self) -> float:
-        """Limit of loading [s], even if the child keeps printing while it waits for a lost peer."""
+        """Time limit of loading [s], even if the child keeps printing."""
         return min(self.phase_s, PRINTING * self.progress_s)
 
 
@@ -129,7 +129,7 @@ def _environment(
 
 @dataclass(frozen=True, kw_only=True)
 class Child:
-    """Child process with one task.
+    """Run a child process for one task.
 
     Attributes:
         title: Name in progress lines, "building torchao int8".
@@ -218,7 +218,7 @@ class Child:
         raise self._died(process)
 
     def _heard(self, process: EventProcess) -> Iterator[Event]:
-        """Yield each event until the child ends; yield {} when its log has grown."""
+        """Yield each event until the child ends, and {} whenever its log has grown."""
         started = last = time.monotonic()
         size, at = 0, ""
         while True:
@@ -250,7 +250,7 @@ class Child:
 
     def _died(self, process: EventProcess) -> RunError:
         if not process.ends_within(KILL_GRACE_SECONDS):
-            return self._error("closed its pipe, did not end")
+            return self._error("closed its pipe, but did not end")
         return self._error(f"the {self.whose} {ended(process.returncode)}")
 
     def _error(self, message: str) -> RunError:
@@ -347,7 +347,7 @@ class WorkerProcess:
         self._process.stop(alone_s=KILL_GRACE_SECONDS if kind is None else 0.0)
 
     def _leaving(self) -> str | None:
-        """Wait until a worker that was told to stop has exited; return its problem, or None."""
+        """Wait until a stopping worker has exited; return what went wrong, or None."""
         process, deadline = self._process, time.monotonic() + STOP_SECONDS
         who = "the engine, after its last run,"
         while (left := deadline - time.monotonic()) > 0:
@@ -356,7 +356,7 @@ class WorkerProcess:
             except EOFError:
                 break
             except RunError as error:
-                return f"{who} was cut short: {error}"
+                return f"{who} was interrupted: {error}"
             match event:
                 case {"event": "leaving"}:
                     who = "the engine's __exit__"
@@ -473,8 +473,8 @@ class WorkerProcess:
         how = ended(code, f" during {self._phase_words}")
         if code == -signal.SIGSEGV and self._phase in {"performance", "accuracy"}:
             how += (
-                "; the log shows where. LoadGen itself crashes when a thread that completed many "
-                "samples ends during the run: complete from threads that outlive it"
+                "; the log shows where. LoadGen crashes when a thread that completed many samples "
+                "ends during the run: complete samples in threads that live until the end"
             )
         return self._error(f"the worker {how}")
 
@@ -498,7 +498,7 @@ class WorkerProcess:
 
 
 def _of_build(kind: str, build: Build) -> str:
-    """Return the build in which a worker failed to load, with advice if an import failed."""
+    """Return the build in which a worker failed, as text; add advice if an import failed."""
     if kind in {EnvironmentFault.__name__, "ImportError", "ModuleNotFoundError"}:
         return f"; it runs in {build.title} ({build.key}): install it there"
     return f" (in {build.title})"

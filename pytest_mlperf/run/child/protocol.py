@@ -29,7 +29,7 @@ def import_path(suite: Path | None = None) -> list[str]:
 
 
 def import_as_parent(path: Sequence[str]) -> None:
-    """Add the parent's import folders to `sys.path`, at both ends.
+    """Add the parent process's import folders at both ends of `sys.path`.
 
     Folders before the first one that both have, such as pytest's `pythonpath`, are put first.
     """
@@ -39,7 +39,7 @@ def import_as_parent(path: Sequence[str]) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class ReplicaSpec:
-    """Task of a replica: one of several processes that each load the engine.
+    """Define the task of a replica: one of several processes that each load the engine.
 
     Attributes:
         name: Name in messages: "replica 3 (GPU 5)".
@@ -58,7 +58,7 @@ class ReplicaSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerSpec:
-    """Task of a worker: load the engine, make a performance run, then blocks of accuracy.
+    """Define a worker's task: load the engine, make a performance run, then an accuracy pass.
 
     Attributes:
         folder: Existing folder of this run, absolute.
@@ -147,7 +147,7 @@ stop      end in order
 
 @dataclass(frozen=True, kw_only=True)
 class RunFinished:
-    """The worker's own measurements of one LoadGen run.
+    """Hold the worker's own measurements of one LoadGen run.
 
     Attributes:
         completed: Samples completed by the engine, each counted once.
@@ -155,7 +155,8 @@ class RunFinished:
         within_se: Relative standard error of the throughput by batch means; 0 if unknown.
         token_metrics: Metrics of our own counts and stamps of tokens, SI units.
         notes: Limitations of these time stamps, in words.
-        corrected: Whether some time per token divides by fewer tokens than LoadGen's all but one.
+        corrected: Whether times per token divide by the received tokens, unlike LoadGen's, which
+            divide by all but one.
         hidden_share: Share of hidden tokens; None if the engine does not report it.
         faults: Completions held back from LoadGen: unknown or repeated ids, missing outputs.
         client: Lateness of an engine that is a client, see `Engine.client_lateness`.

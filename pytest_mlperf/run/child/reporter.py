@@ -122,7 +122,7 @@ class Reporter:
 
     @contextlib.contextmanager
     def blaming(self, layer: str) -> Iterator[None]:
-        """Send any exception of the `with` block as this layer's error event, then exit."""
+        """Turn an exception of the `with` block into an error event of this layer, then exit."""
         try:
             yield
         except BaseException as error:  # an engine may call sys.exit()
@@ -138,7 +138,7 @@ _SPARE = (
 
 
 def described(layer: str, error: BaseException) -> dict[str, Any]:
-    """Return the fields of an error event, and print the traceback; never raise."""
+    """Print the traceback of an error; return the fields of its event; never raise."""
     chain: list[dict[str, Any]] = []
 
     def describe() -> None:
@@ -160,7 +160,7 @@ def described(layer: str, error: BaseException) -> dict[str, Any]:
         return chain[0]
     kind = type(error).__name__
     reason = f"describing it failed or took {DESCRIBING_S:g} s"
-    message = f"{kind}: no more is known, because {reason}{_place(error)}"
+    message = f"{kind}: no details, because {reason}{_place(error)}"
     return _fields(layer, kind, message, designed=False, trace="")
 
 
@@ -199,7 +199,7 @@ def one_line(error: BaseException) -> str:
 
 
 def _place(error: BaseException) -> str:
-    """Return the place of an exception in brackets; "" if unknown."""
+    """Return the location of an exception in parentheses; "" if unknown."""
     try:
         frames = traceback.extract_tb(error.__traceback__)
         return f" (in {frames[-1].name}, {frames[-1].filename}:{frames[-1].lineno})"

@@ -1,1 +1,1 @@
-"""Measure the power and energy of a run, and find reasons not to judge them."""
+"""Measure the power and energy of a run; find reasons why they must not be judged."""

@@ -24,7 +24,7 @@ MAX_NVLINK_BYTES_PER_SECOND = 1e13
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Span:
-    """Period in which one reason held the clocks back.
+    """Hold a period in which one reason limited the clocks.
 
     Attributes:
         reason: Name; "unknown 0x800" if it is not in the table.
@@ -43,7 +43,7 @@ class Span:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GpuProcess:
-    """Process on a GPU.
+    """Describe a process on a GPU.
 
     Attributes:
         pid: Process id of the host, which differs from that in a container.
@@ -57,7 +57,7 @@ class GpuProcess:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GpuLog:
-    """Samples of one GPU.
+    """Hold the samples of one GPU.
 
     Attributes:
         unavailable: Why nothing was read; None if something was.
@@ -71,7 +71,7 @@ class GpuLog:
         trace: Power [W].
         reasons: (time, bit mask) of samples; only the first and last of equal consecutive masks.
         states: Slower quantities, each with "time", oldest first.
-        forbidden: Quantities that must not be read here; without its counter a GPU has no energy.
+        forbidden: Quantities that this user may not read; without its counter a GPU has no energy.
     """
 
     uuid: str
@@ -96,7 +96,7 @@ class GpuLog:
         return None if limit is None else float(limit)
 
     def energy(self, begin_s: float, end_s: float) -> Energy:
-        """Return the energy of a window; its notes say why there is none."""
+        """Return the energy of a window; its notes give the reason if the energy is unknown."""
         energy = measure(
             self.counter,
             self.trace,
@@ -117,7 +117,7 @@ class GpuLog:
         return replace(energy, invalid=(*energy.invalid, *lost), notes=(*energy.notes, *notes))
 
     def spans(self) -> tuple[Span, ...]:
-        """Return when and why the clocks were held back, in order of time."""
+        """Return when and why the GPU's clocks were limited, in order of time."""
         spans: list[Span] = []
         since: dict[int, float] = {}
         previous_mask = 0
@@ -133,7 +133,7 @@ class GpuLog:
         return tuple(sorted(spans, key=lambda span: (span.begin_s, span.reason)))
 
     def held_back_s(self, begin_s: float, end_s: float) -> dict[str, float]:
-        """Return the seconds of a window for which each reason held the clocks back.
+        """Return for each reason the time in a window in which it limited the clocks [s].
 
         It is the larger of the GPU's counter and the time in samples: samples miss short events,
         and a driver may not support the counter's field.
@@ -156,7 +156,7 @@ class GpuLog:
         return held_s
 
     def _counted_s(self, begin_s: float, end_s: float) -> dict[str, float]:
-        """Return the increase of the GPU's own counters over a window [s]."""
+        """Return for each reason by how much the GPU's own counter rose over a window [s]."""
         series: dict[str, list[Reading]] = {}
         for state in self.states:
             for name, ns in (state.get("throttle_ns") or {}).items():
@@ -169,7 +169,7 @@ class GpuLog:
         }
 
     def risen(self, begin_s: float, end_s: float) -> dict[str, int]:
-        """Return the increase of each error count from before a window to after it."""
+        """Return by how much each error count rose from before a window to after it."""
         ends = {name: self._at_ends(name, begin_s, end_s) for name in RISING_COUNTS}
         return {n: both[1] - both[0] for n, both in ends.items() if both and both[1] >= both[0]}
 
@@ -230,7 +230,7 @@ class GpuLog:
         )
 
     def state(self, begin_s: float, end_s: float) -> dict[str, float]:
-        """Return the fields of `core.control.State` for a window that were read."""
+        """Return the readings of a window as fields of `core.control.State`; omit unread ones."""
         state = {}
         for name in ("sm_mhz", "memory_mhz"):
             if values := [reading.value for reading in self.series(name, begin_s, end_s)]:
@@ -253,7 +253,7 @@ class GpuLog:
         )
 
     def processes_seen(self, begin_s: float, end_s: float) -> set[int] | None:
-        """Return pids in a window that were not there at the start; None if not listed."""
+        """Return pids on the GPU in a window that were not there at the start; None if unknown."""
         initial_pids = {pid for pid, _ in self.facts.get("processes") or ()}
         listed = [
             state["processes"]
@@ -263,7 +263,7 @@ class GpuLog:
         return {pid for each in listed for pid, _ in each} - initial_pids if listed else None
 
     def foreign(self, warm_s: float, allowed: Collection[int] = ()) -> tuple[GpuProcess, ...]:
-        """Return processes that appeared after the warm-up: earlier ones may be the engine's."""
+        """Return processes that appeared after the warm-up, which cannot be the engine's."""
         listed = [
             (s["time"], s["processes"]) for s in self.states if s.get("processes") is not None
         ]

@@ -38,7 +38,7 @@ MIN_LIMIT_SHARE = 0.25
 
 
 def did_nothing(gpu: GpuLog, begin_s: float, end_s: float, *, busy: float) -> str | None:
-    """Return evidence that a GPU did not work in a window; None if it did, or it is unknown.
+    """Return evidence that a GPU did no work in a window; None if it did or if that is unknown.
 
     `begin_s` is monotonic; `busy` is the share of the window in which the engine had work.
     """
@@ -84,7 +84,7 @@ def _sliced(gpu: GpuLog) -> bool:
 
 
 def _hard(gpu: GpuLog, idle_w: Sequence[float], inside: Sequence[float]) -> bool:
-    """Check whether power is so high that the GPU worked, even if its utilisation reads 0."""
+    """Check whether the power shows that a GPU worked, even if its utilisation reads 0."""
     if not idle_w or not inside:
         return False
     rest_w = median(idle_w)
@@ -131,7 +131,7 @@ DOUBT_KEYS = frozenset(SignKey)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Doubts:
-    """Problems of a window.
+    """Hold reasons to reject the measurements in a window.
 
     Attributes:
         invalid: Reasons why the window must not be judged.
@@ -154,11 +154,11 @@ def doubts(
     busy: float = 1.0,
     linked: bool = False,
 ) -> Doubts:
-    """Return the problems of a window, except the loss of a GPU.
+    """Return reasons to reject a GPU's measurements in a window, except its loss.
 
     `warm_s` is the end of the warm-up: later processes are foreign unless in `allowed` (host pids).
     `limit_w` is the session's power limit, None if unknown. The engine had work for a share `busy`.
-    `linked` says that the GPU exchanges data with others, so that its NVLinks are checked.
+    `linked` means that the GPU exchanges data with others, so that its NVLinks are checked.
     """
     if gpu.unavailable:
         return Doubts(energy=(gpu.unavailable,))
@@ -275,7 +275,7 @@ def _idle(gpu: GpuLog, begin_s: float, end_s: float, busy: float) -> list[Reason
 
 
 def _limits(gpu: GpuLog, end_s: float, expected_w: float | None) -> list[Reason]:
-    """Report a changed power limit, which is part of a baseline's key."""
+    """Report a power limit that changed or is not the one expected, as it selects the baseline."""
     read = [expected_w, gpu.limit_w, *(r.value for r in _until(gpu, "limit_w", end_s))]
     watts = [limit_w for limit_w in read if limit_w is not None]
     farthest = max(watts, key=lambda w: abs(w - watts[0]), default=0.0)

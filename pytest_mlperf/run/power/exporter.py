@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from urllib.parse import urlsplit
 
 from pytest_mlperf.core.energy.exporter import (
@@ -20,45 +20,50 @@ from pytest_mlperf.run.figures import Figures, Findings
 from pytest_mlperf.run.logs import TimedLog
 from pytest_mlperf.run.power.figures import findings_of
 from pytest_mlperf.run.scraping import MetricsPage, PageError, Scraper
+from pytest_mlperf.run.server_hardware import ProbePage
 
 POLL_SECONDS = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
 class Exporter:
-    """DCGM exporter of a server's GPUs.
+    """Describe a DCGM exporter of a server's GPUs, or a probe on the server's machine.
 
     Attributes:
         url: Address of its page, "http://gpu-box:9400/metrics".
         chosen: UUIDs or host names of the GPUs that count; () for all.
         gpus: Their number and model: "8 x NVIDIA H200".
+        probe: Command in place of the page, see `ProbePage`.
     """
 
-    url: str
+    url: str = ""
     chosen: tuple[str, ...] = ()
     gpus: str = ""
+    probe: tuple[str, ...] = ()
 
 
 @dataclass(kw_only=True)
 class ExporterLog:
-    """Readings of an exporter during a run.
+    """Hold the readings of an exporter during a run.
 
     Attributes:
         failures: Errors of failed readings.
         clock_stepped: Whether the wall clock was set, so that no window can be found.
+        by_probe: Whether a probe was read in place of an exporter.
     """
 
     looks: list[ExporterLook] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     clock_stepped: bool = False
+    by_probe: bool = False
 
 
 @functools.lru_cache
 def find_exporter(url: str, chosen: tuple[str, ...] = ()) -> Exporter:
-    """Return an exporter, read once per session; raise SuiteError if it lacks these GPUs."""
+    """Read an exporter's page, once per session; raise SuiteError if it lacks the chosen GPUs."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise SuiteError(f'{url!r} is no address as "http://gpu-box:9400/metrics"')
+        raise SuiteError(f'{url!r} is not an address such as "http://gpu-box:9400/metrics"')
     page = MetricsPage(url)
     try:
         content = page.read()
@@ -69,7 +74,9 @@ def find_exporter(url: str, chosen: tuple[str, ...] = ()) -> Exporter:
     finally:
         page.close()
     if not (page_gpus := read_exporter(content)):
-        raise SuiteError(f"{url} shows no GPU's {ENERGY_METRIC}: it is no DCGM exporter's page")
+        raise SuiteError(
+            f"{url} shows no GPU's {ENERGY_METRIC}: it is not the page of a DCGM exporter"
+        )
     gpus = read_exporter(content, chosen)
     for word in chosen:
         if not any(word in (gpu.uuid, gpu.host) for gpu in gpus.values()):
@@ -83,12 +90,13 @@ def find_exporter(url: str, chosen: tuple[str, ...] = ()) -> Exporter:
 @contextlib.contextmanager
 def watched_exporter(exporter: Exporter) -> Iterator[ExporterLog]:
     """Read an exporter's page during the block."""
-    log = ExporterLog()
+    log = ExporterLog(by_probe=bool(exporter.probe))
 
     def take(time_s: float, pages: Sequence[bytes]) -> None:
         log.looks.append(ExporterLook(time_s=time_s, gpus=read_exporter(pages[0], exporter.chosen)))
 
-    with Scraper([exporter.url], take, period_s=POLL_SECONDS) as scraper:
+    page = ProbePage(exporter.probe) if exporter.probe else exporter.url
+    with Scraper([page], take, period_s=POLL_SECONDS) as scraper:
         log.failures = scraper.failures
         yield log
     log.clock_stepped = scraper.clock_stepped
@@ -97,11 +105,14 @@ def watched_exporter(exporter: Exporter) -> Iterator[ExporterLog]:
 def exported(
     figures: Figures, log: ExporterLog, timed: TimedLog, *, expected: int | None
 ) -> Findings:
-    """Return energy, and samples and tokens per joule, for `expected` GPUs if known."""
+    """Return a run's energy by an exporter, and samples and tokens per joule."""
     begin_s, end_s = timed.window_s
     failure = log.failures[-1] if log.failures else ""
     looks = log.looks
     if log.clock_stepped:
         looks, failure = [], "the wall clock was set during the run"
     seen = exported_energy(looks, begin_s, end_s, expected=expected, failure=failure)
+    if log.by_probe:
+        notes = [note.replace("the DCGM exporter", "the probe") for note in seen.notes]
+        seen = replace(seen, notes=tuple(notes))
     return findings_of(figures, seen)

@@ -1,4 +1,4 @@
-"""Evaluate a run's samples: its energy, and why it must not be judged."""
+"""Compute a run's energy from the power samples, and find reasons not to judge it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _UNKNOWN: Mapping[str, UsedGpu] = MappingProxyType({})
 
 @dataclass(frozen=True, kw_only=True)
 class Sampled(Findings):
-    """Samples of the GPUs around a run."""
+    """Hold the results of sampling the GPUs during a run."""
 
     energy_unknown: str | None = None
     state: State = field(default_factory=dict)
@@ -52,7 +52,7 @@ def sampled(
     warm_s: float,
     used: Mapping[str, UsedGpu] = _UNKNOWN,
 ) -> Sampled:
-    """Return a run's energy and the doubts about it.
+    """Return a run's energy, and reasons not to judge the run or its energy.
 
     Processes after `warm_s` are foreign. `used` has the session's facts about its GPUs, by UUID.
     """
@@ -115,7 +115,7 @@ def _unsampled(log: PowerLog, used: Mapping[str, UsedGpu]) -> Sampled | None:
 
 
 def _of_all(gpu_doubts: Mapping[str, Doubts], names: Mapping[str, str]) -> Iterator[Reason]:
-    """Yield each reason once, with the names of all GPUs that it concerns."""
+    """Yield each reason once, with the names of the GPUs to which it applies."""
     reasons = [(names[uuid], reason) for uuid, one in gpu_doubts.items() for reason in one.invalid]
     for key in dict.fromkeys(reason.key for _, reason in reasons):
         texts = [(name, reason.text) for name, reason in reasons if reason.key == key]
@@ -123,7 +123,7 @@ def _of_all(gpu_doubts: Mapping[str, Doubts], names: Mapping[str, str]) -> Itera
 
 
 def _unwatched(log: PowerLog, seconds: float, used: Mapping[str, UsedGpu]) -> tuple[str, Sign]:
-    """Return why the energy is unknown after sampling stopped, and a note about the rest."""
+    """Return why the energy is unknown after the sampler stopped early, and a note."""
     how = f"the sampler stopped ({log.broke or 'for an unknown reason'})"
     if log.ended:
         gpus = [gpu for gpu in log.gpus if gpu.silent]
@@ -136,7 +136,7 @@ def _unwatched(log: PowerLog, seconds: float, used: Mapping[str, UsedGpu]) -> tu
 
 
 def _without_idleness(doubts: Doubts) -> Doubts:
-    """Remove GPU_UNUSED, which a short observation cannot prove."""
+    """Remove the reason GPU_UNUSED, which a short observation cannot prove."""
     kept = tuple(reason for reason in doubts.invalid if reason.key is not Key.GPU_UNUSED)
     return dataclasses.replace(doubts, invalid=kept)
 
@@ -217,7 +217,7 @@ def _state(path: Path) -> tuple[int, int]:
     except OSError as error:
         raise _unreadable(path, error) from None
     if not stat.S_ISREG(status.st_mode):
-        raise SuiteError(f"the wall meter's file {path} is no file; name the one it logs to")
+        raise SuiteError(f"{path} is not a file; name the file that the wall meter writes")
     return status.st_size, status.st_mtime_ns
 
 
@@ -245,7 +245,7 @@ def _unreadable(path: Path, error: OSError) -> SuiteError:
 
 @dataclass(frozen=True, kw_only=True)
 class Meter:
-    """Wall meter that logs to a file during runs.
+    """Describe a wall meter that logs to a file during runs.
 
     Attributes:
         offset_s: The meter's clock minus UTC if the file has no time zone [s].
@@ -256,7 +256,7 @@ class Meter:
 
 
 def findings_of(figures: Figures, seen: EnergyReading) -> Findings:
-    """Return findings with an energy, and with samples and tokens per joule."""
+    """Return findings with an energy, and the samples and tokens per joule from it."""
     rates = {} if seen.source is Source.HOST else per_joule(figures, seen)
     return Findings(metrics=rates, energy={seen.source: seen})
 

@@ -53,12 +53,12 @@ READ_ERRORS = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PowerLog:
-    """All records of a sampler.
+    """Hold all records of the sampler process.
 
     Attributes:
         unavailable: Reason why nothing was read; None if something was.
         suspect: Whether the driver's state casts doubt on performance too.
-        gone: Loss of the driver, or of all its GPUs; None without one.
+        gone: Loss of the driver or of all GPUs, as text; None without a loss.
         ended: Whether the sampler ended normally; else the readings may end before the run.
         broke: How the sampler failed, if known.
         offsets_s: Wall clock minus monotonic clock, at the start and, if it ended, at the end.
@@ -102,7 +102,7 @@ class PowerLog:
         return of_gpus([(names[gpu.uuid], text) for gpu in same], len(self.gpus))[0]
 
     def lost_gpus(self, used: Mapping[str, UsedGpu]) -> dict[str, str]:
-        """Return a sentence for each GPU that no later run can use, by UUID."""
+        """Return by UUID a sentence for each GPU that no later run can use."""
         gone = {gpu.uuid: f"{gpu.title} was lost: {self.gone}" for gpu in used.values()}
         lost = {gpu.uuid: self._lost(gpu, used, None) for gpu in self.gpus if gpu.lost}
         return {**(gone if self.gone else {}), **lost}
@@ -121,7 +121,7 @@ class PowerLog:
         return f"lost{when}: {_loss(gpu)}"
 
     def peak_memory(self, end_s: float) -> float | None:
-        """Return the sum of the GPUs' peak bytes until a wall-clock time; None if unknown."""
+        """Return the sum of the GPUs' peak memory up to a wall-clock time [B]; None if unknown."""
         if not self.gpus or not self.offsets_s or self.unavailable:
             return None
         end_s = self.monotonic(end_s)
@@ -132,14 +132,14 @@ class PowerLog:
 
     @property
     def watched_until_s(self) -> float | None:
-        """Monotonic time until which each GPU was read; None if the sampler ended in order."""
+        """Monotonic time until which every GPU was read; None if the sampler ran to the end."""
         if self.ended:
             return None
         read = [gpu.last_s for gpu in self.gpus if not gpu.lost and not gpu.unavailable]
         return min(read, default=0.0)
 
     def watched_s(self, gpu: GpuLog, end_s: float) -> float:
-        """Return the time until which a GPU was watched, at most `end_s`."""
+        """Return the monotonic time until which a GPU was read, at most `end_s`."""
         until_s = end_s if self.watched_until_s is None else self.watched_until_s
         return min(end_s, until_s, gpu.last_s if gpu.silent else end_s)
 
@@ -212,7 +212,7 @@ OFF_THE_BUS = 79
 
 
 class _Part:
-    """Collect one GPU's records in one pass, as a long run has millions."""
+    """Collect the records of one GPU from the sampler's file in one pass."""
 
     def __init__(self, facts: Mapping[str, Any]) -> None:
         self.facts = facts
@@ -228,7 +228,7 @@ class _Part:
         self.reasons: list[tuple[float, int]] = []
 
     def tick(self, tick: Sequence[Any]) -> None:
-        """Take [time, gpu, watts, reasons] or [..., counter's time, joules]."""
+        """Add a record [time, gpu, watts, reasons], optionally with counter time and joules."""
         time_s, _, watts, mask = tick[:4]
         self._ask(time_s, (watts, mask, *tick[5:]))
         if watts is not None:
@@ -242,7 +242,7 @@ class _Part:
             self.reasons.append((time_s, mask))
 
     def state(self, state: Mapping[str, Any]) -> None:
-        """Take slower quantities; a GPU that fell off the bus may still answer for a while."""
+        """Add a record of slower quantities; note a lost GPU, though it may still answer."""
         self.states.append(state)
         self._ask(state["time"], [state[name] for name in state if name not in ("time", "gpu")])
         if OFF_THE_BUS in (state.get("xids") or ()):
@@ -290,7 +290,7 @@ def _records(path: Path) -> Iterator[dict[str, Any]]:
                 return
             record = json.loads(line)
             if number == 0 and "ready" not in record:
-                raise ValueError("its first line is not a sampler's")
+                raise ValueError("its first line is not from the sampler")
             yield record
 
 
@@ -308,7 +308,7 @@ COUNTER_MARGIN_SECONDS = 0.5
 
 SILENT = "it said nothing"
 
-HANG_NOTE = "it hung, in NVML or stopped"
+HANG_NOTE = "it hung in NVML, or was stopped"
 
 FLUSH_GRACE_SECONDS = 5.0
 
@@ -367,7 +367,7 @@ class PowerSampling:
         self.stop()
 
     def linger(self) -> None:
-        """Sample for a moment after the window, to know the uncertainty of its energy."""
+        """Sample for a moment after the window, which its energy's uncertainty requires."""
         if self._process is not None:
             time.sleep(PAD_S + COUNTER_MARGIN_SECONDS)
 
@@ -404,7 +404,7 @@ class PowerSampling:
             first = str(error)
         if not isinstance(first, dict) or not isinstance(first.get("ready"), dict):
             quoted_line = broken(repr(line[:MAX_QUOTED_BYTES]))
-            self.unavailable = f"the driver printed {quoted_line} where the sampler speaks"
+            self.unavailable = f"the driver printed {quoted_line} into the sampler's output"
             self.stop()
             return
         self.ready = first["ready"]
@@ -426,7 +426,7 @@ class PowerSampling:
         return line
 
     def _how(self, returncode: int) -> str | None:
-        """Return how the child failed; None if it ended normally."""
+        """Return how the child failed, as text; None if it ended normally."""
         if returncode < 0:
             return f"signal {-returncode} ({signal.strsignal(-returncode)})"
         if not returncode:

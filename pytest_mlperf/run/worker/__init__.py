@@ -1,1 +1,1 @@
-"""The worker: one process that loads an engine and runs LoadGen over it."""
+"""Run the worker: one process that loads an engine and runs LoadGen over it."""

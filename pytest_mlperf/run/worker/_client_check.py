@@ -55,7 +55,7 @@ def _reach(
     settings: LoadGenSettings,
     fail: Fail,
 ) -> float | None:
-    """Return requests/s at the point's mean length; None if the engine is not a client."""
+    """Return the client's maximum requests/s at a point's mean length; None without a client."""
     concurrency = int(point_row["point"])
     if point_row["open"] is not None or point_row["paused"]:
         concurrency = max(MIN_LOOP_REQUESTS, math.ceil(point_row["under_way"]))

@@ -30,7 +30,7 @@ class ClientProcesses(ReplicatedEngine):
 
     def client_lateness(self) -> Mapping[str, float]:
         """Return the worst client's lateness, plus the delay of completions in the pipes [s]."""
-        lateness = self._group.ask_all(wire.LATENESS, "telling how late it was")
+        lateness = self._group.ask_all(wire.LATENESS, "reporting how late it was")
         back_s, self._back_s = sorted(self._back_s) or [0.0], array("d")
         way = {f"loop_{label}": percentile(back_s, share) for label, share in QUANTILES.items()}
         names = {name for late in lateness for name in late}

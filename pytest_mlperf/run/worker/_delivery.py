@@ -31,7 +31,7 @@ MAX_OUTPUT_TOKENS = 2**31 - 1
 
 
 def token_fault(ids: Sequence[int], n_tokens: Sequence[int] | None) -> str:
-    """Return the error in the token counts of a run that times tokens, or ""."""
+    """Return the defect of the token counts of a run that times tokens, as text, or ""."""
     if n_tokens is None:
         return "done() was given no n_tokens; a run with token latencies needs one per id"
     if wrong := count_fault(ids, n_tokens):
@@ -58,7 +58,7 @@ def count_fault(ids: Sequence[int], n_tokens: Sequence[int]) -> str:
 def output_fault(
     ids: Sequence[int], outputs: Outputs, n_tokens: Sequence[int] | None = None
 ) -> str:
-    """Return the error in outputs, or in the counts of their tokens, or ""."""
+    """Return the defect of outputs or of the counts of their tokens, as text, or ""."""
     if outputs is None:
         return "done() was given no outputs; an accuracy run needs one bytes object per id"
     if len(outputs) != len(ids):
@@ -94,7 +94,7 @@ POOL = 1024
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Port:
-    """LoadGen's functions that a sink calls."""
+    """Hold LoadGen's functions that a sink calls."""
 
     response: Any
     complete: Callable[[list[Any]], None]
@@ -102,7 +102,7 @@ class Port:
 
 
 class _Pool:
-    """Reused response objects of one thread, without data: a performance run needs none.
+    """Hold the response objects of one thread, which are reused and have no data.
 
     Reuse is safe because LoadGen's binding copies a list before it returns. Each thread has its own
     pool, so that no thread changes a response which another one is about to pass on.
@@ -272,12 +272,12 @@ class TokenSink(_PooledSink):
         super().expect(ids)
 
     def first_tokens(self, ids: Sequence[int], tokens: Sequence[bytes] | None = None) -> None:
-        """Pass on first tokens, without the token ids that a performance run ignores."""
+        """Report first tokens to LoadGen, without token ids, which a performance run ignores."""
         bad = self._silent.claim(ids)
         for position in sorted(bad):
             self.faults.add(
-                f"first_tokens() was given id {ids[position]!r}, which was never issued, "
-                "or whose first token was reported before"
+                f"first_tokens() was given id {ids[position]!r}, which was never issued, or "
+                "whose first token was reported already"
             )
         if bad:
             ids = _without(ids, bad)
@@ -403,7 +403,7 @@ class AuditSink(OutputSink):
     """Complete a timed run's samples with outputs, some of which a compliance test logs."""
 
     def attach(self, ids: Sequence[int], artefacts: Sequence[Mapping[str, bytes]]) -> None:
-        """Drop artefacts, as samples repeat and none of them is scored."""
+        """Drop artefacts: samples repeat, and audits are not scored."""
 
 
 def _hand(

@@ -38,11 +38,11 @@ FORGETTING_FACTOR = 1.05
 
 @dataclass(kw_only=True)
 class _Waiting:
-    """Lists that wait to be distributed in parts.
+    """Hold lists of samples that wait to be distributed in parts.
 
     Attributes:
         lists: Ids and indices.
-        taken: Samples already taken from the first list.
+        taken: Number of samples already taken from the first list.
         part: Initial size of a part, in samples.
     """
 
@@ -133,7 +133,7 @@ class Dispatcher:
         return samples
 
     def runs(self) -> list[dict[str, Any]]:
-        """Return the results of each replica for the last sink, as fields of `ReplicaRun`."""
+        """Return each replica's results in the current run, as fields of `ReplicaRun`."""
         with self._lock:
             speeds = shares(
                 [r.tally for r in self._replicas], lists=self._scenario == Scenario.OFFLINE
@@ -166,7 +166,7 @@ class Dispatcher:
         replica.tally.give(replica.given_s, samples, work)
 
     def _submit_gathered(self, queries: list[tuple[int, int]]) -> None:
-        """Submit queries that arrived within a moment.
+        """Submit queries that arrived almost together.
 
         If replicas are fast, one gets all queries, which costs least. If they are slow, each query
         goes to the replica with the least open work.

@@ -14,7 +14,7 @@ from pytest_mlperf.run.worker._sink import GuardedSink
 
 
 class EngineAround(Engine):
-    """Delegate to another engine; subclasses override single methods."""
+    """Forward all calls to another engine; subclasses override single methods."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -92,7 +92,7 @@ class HandicapEngine(EngineAround):
 
 
 class SlowSink:
-    """Wait `stretch` times as long as the samples' work took, then report to `sink`."""
+    """Report to another sink after waiting `stretch` times as long as the samples' work took."""
 
     def __init__(self, sink: Sink, stretch: float) -> None:
         self.sink = sink
@@ -172,7 +172,7 @@ class SlowSink:
 class InOrder(EngineAround):
     """Submit the loaded samples in ascending order, in a cycle.
 
-    MLPerf's reference of DLRM v3 does this, as its requests are a stream in time. It applies to
+    MLPerf's reference of DLRM v3 does this, because its requests are ordered in time. It applies to
     performance runs only: an accuracy run uses each sample once, under LoadGen's index.
     """
 
@@ -185,7 +185,7 @@ class InOrder(EngineAround):
         self._next = cycle(sorted(indices))
 
     def submit(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
-        """Submit the next samples of the cycle; one thread calls."""
+        """Submit the next samples of the cycle; only one thread may call it."""
         next_indices = list(islice(self._next, len(indices)))
         if isinstance(sink, GuardedSink) and sink.counts_tokens:
             sink.answer_tokens.record_indices(ids, next_indices)

@@ -32,7 +32,7 @@ UNLIMITED_QPS = 1e6
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoadGenPlan:
-    """Settings of one LoadGen run.
+    """Hold the settings of one LoadGen run.
 
     Attributes:
         expected: Samples that it will issue; an estimate if time ends the run.
@@ -284,7 +284,7 @@ def _issue(
 def _edges(
     engine: Engine, sink: GuardedSink, indices: Sequence[int] | None, at_edges: Callable[[], None]
 ) -> tuple[Callable[[list[int]], None], Callable[[list[int]], None]]:
-    """Return LoadGen's callbacks to load and unload samples; they pass errors to `sink`."""
+    """Return LoadGen's callbacks to load and unload samples, which report exceptions to `sink`."""
 
     def translate(samples: list[int]) -> list[int]:
         return samples if indices is None else [indices[sample] for sample in samples]
@@ -344,7 +344,7 @@ def _require_writable(folder: Path) -> None:
 
 @contextmanager
 def _collector_off() -> Iterator[None]:
-    """Keep Python's cycle collector out of the measured time."""
+    """Disable Python's cycle collector inside the `with` block."""
     gc.collect()
     gc.freeze()
     gc.disable()

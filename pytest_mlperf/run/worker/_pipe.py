@@ -1,4 +1,4 @@
-"""Exchange messages between a worker and its replicas: tuples, gathered for a moment."""
+"""Exchange messages between a worker and its replicas, in batches."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Pipe:
 
 
 class Gathering:
-    """Collect items from any thread for a moment, and pass them on in order."""
+    """Collect items from any thread for a short time, and pass them on in order."""
 
     def __init__(self, take: Callable[[list[Any]], None], name: str) -> None:
         self._queue: SimpleQueue[Any] = SimpleQueue()
@@ -126,7 +126,7 @@ def numbered(number: int, count: int) -> list[int]:
 
 
 class Lists:
-    """Lists of ids that worker and replica both store, to send positions instead of ids."""
+    """Store lists of ids in both worker and replica, to send positions instead of ids."""
 
     def __init__(self) -> None:
         self._lists: dict[int, Sequence[int]] = {}
@@ -174,7 +174,7 @@ class Lists:
 
 
 def joined(messages: Iterable[Message]) -> Sequence[Message]:
-    """Merge consecutive messages of one kind and moment, as sending a message is expensive."""
+    """Merge consecutive messages of one kind and time, as each message is expensive to send."""
     result: list[list[Any]] = [[None]]
     for message in messages:
         if not _adds(result[-1], message):

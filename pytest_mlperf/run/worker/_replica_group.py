@@ -40,7 +40,7 @@ MAX_SNAPSHOTS = 4096
 
 
 class Snapshot(NamedTuple):
-    """Totals of a replica at a point in time; `waited_s` is the sum over its samples."""
+    """Hold a replica's totals at a point in time; `waited_s` is the sum over its samples."""
 
     time_s: float
     done: float
@@ -50,7 +50,7 @@ class Snapshot(NamedTuple):
 
 
 class Tally:
-    """Count one replica's samples and busy time; the caller holds the lock."""
+    """Count the samples and busy time of one replica; callers must hold the lock."""
 
     def __init__(self) -> None:
         self.open = 0
@@ -132,9 +132,9 @@ class Tally:
 
 
 def shares(tallies: Sequence[Tally], *, lists: bool) -> list[list[float]]:
-    """Return each replica's speed relative to the replicas' median, in each part of a run.
+    """Return each replica's speed relative to the median replica, in each part of a run.
 
-    The speed is work per busy second if samples come in lists, else the inverse of the mean
+    Speed is work per busy second if samples come in lists (`lists`), else the inverse of the mean
     latency.
     """
     begin_s = max(tally.ends_s[0] for tally in tallies)
@@ -170,7 +170,7 @@ EXIT_SECONDS = 15.0
 
 @dataclass(kw_only=True)
 class ReplicaProcess:
-    """A replica process as its worker sees it.
+    """Describe a replica process to its worker.
 
     Attributes:
         spec: Its GPUs, and its name in messages, "replica 3 (GPU 5)".
@@ -180,8 +180,8 @@ class ReplicaProcess:
         lists: Long lists of ids that the replica received.
         answers: Answers to commands; None once the replica is gone.
         given_s: Time of the last submission [s].
-        alive_s: Time of the last sign of life [s]: a message, a submission after idling, or a line
-            in the log while loading.
+        alive_s: Time of the last activity [s]: a message, a submission after idling, or a line in
+            the log while loading.
         answer_s: Shortest recent time to complete samples [s].
         written: Size of the log [bytes].
     """
@@ -204,7 +204,7 @@ class ReplicaProcess:
         return self.tally.open
 
     def writes(self) -> bool:
-        """Check whether the log has grown since the last call: the replica is then alive."""
+        """Check whether the log has grown since the last call, so the replica runs."""
         try:
             size = self.log.stat().st_size
         except OSError:
@@ -309,7 +309,7 @@ class ReplicaGroup:
             yield answer
 
     def _look_at_logs(self) -> None:
-        """Count log output as a sign of life, and report it to the worker's parent."""
+        """Count log output as activity of a replica, and report it to the worker's parent."""
         now_s = perf_counter()
         writing = [replica for replica in self.processes if replica.writes()]
         for replica in writing:
@@ -356,7 +356,7 @@ class ReplicaGroup:
                         self._gone(replica)
                         return
                     except Exception as error:  # unpickling may raise anything
-                        how = f" sent its worker no valid message ({type(error).__name__})"
+                        how = f" sent its worker an invalid message ({type(error).__name__})"
                         raise replica.error(how) from error
                     replica.alive_s = perf_counter()
                     for message in messages:
@@ -394,7 +394,7 @@ class ReplicaGroup:
                     self._silent(replica, f"{replica.open:,} samples and completed none")
 
     def _silent(self, replica: ReplicaProcess, doing: str) -> None:
-        """End the run because a replica hangs, and dump its thread stacks into its log."""
+        """End the run because a replica hangs; dump its thread stacks into its log first."""
         with contextlib.suppress(OSError):
             replica.process.send_signal(signal.SIGUSR1)
         self._leaving.wait(POLL_SECONDS)

@@ -99,7 +99,7 @@ class ReplicatedEngine(Engine):
         return batch
 
     def _use(self, sink: Sink) -> None:
-        """Switch to a new sink; use the times at which replicas received tokens."""
+        """Use another sink; time stamps are those at which replicas received tokens."""
         self._sink = sink
         self._dispatcher.use(sink)
         if isinstance(sink, GuardedSink):

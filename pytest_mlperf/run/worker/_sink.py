@@ -1,4 +1,4 @@
-"""Count samples, and pass on only completions of outstanding ones; the base of all sinks."""
+"""Count samples, and hold back completions of unknown ids: the base of all sinks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROW = 64
 
 
 class Outstanding:
-    """Ids that were issued and not completed.
+    """Hold the ids that were issued and not completed.
 
     A long list whose parts complete in order is stored as a list with cursors, which costs a tenth
     of a dictionary. The first completion out of order moves the rest into the dictionary.
@@ -57,7 +57,7 @@ class Outstanding:
             self._parts = {ids[0]: (0, len(ids))}
 
     def cut(self, position: int) -> None:
-        """Split the list of ids at a position, as its parts will complete independently."""
+        """Split the list of ids at a position, because its parts complete independently."""
         with self._lock:
             for first, (start, stop) in self._parts.items():
                 if start < position < stop:
@@ -130,7 +130,7 @@ MAX_STAMPS = 2048
 
 
 class Stamps:
-    """Times and counts of completions, in memory bounded for any length of a run.
+    """Hold times and counts of completions, in bounded memory for any length of a run.
 
     Attributes:
         left: Samples until the next stamp; a race of threads only loses or adds a stamp.
@@ -255,7 +255,7 @@ class AnswerTokens:
 
 def _no_exception(value: object) -> RunError:
     if isinstance(value, str):
-        return RunError("engine", f"{value} (sink.failed() was given this text; give an exception)")
+        return RunError("engine", f"{value} (sink.failed() was given this text; pass an exception)")
     title = f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
     return RunError("engine", f"sink.failed() was given {title}; it takes an exception object")
 
@@ -266,8 +266,8 @@ class GuardedSink:
     Attributes:
         counts_tokens, outputs_are_tokens: Whether the engine counts tokens, and outputs are tokens.
         answer_forms: Formats of the engine's answers and of LoadGen's log; empty if equal.
-        stamps: Completion times.
-        recent: Ids and indices of the lists issued last.
+        stamps: Completion times of samples.
+        recent: Ids and indices of the lists that were issued last.
         run: Unique name, with which engines make the run's prompts unique.
     """
 
@@ -320,12 +320,12 @@ class GuardedSink:
 
     @property
     def token_metrics(self) -> Mapping[str, float]:
-        """Metrics from our own counts and stamps of tokens; empty without any."""
+        """Metrics by our own token counts and time stamps; empty if there are none."""
         return {}
 
     @property
     def notes(self) -> Mapping[str, str]:
-        """Limitations of our token stamps, in words."""
+        """Limitations of our token time stamps, as text by `SignKey`."""
         return {}
 
     @property
@@ -345,7 +345,7 @@ class GuardedSink:
         return {}
 
     def repeated(self) -> str | None:
-        """Describe open samples if all repeat completed indices; None if the engine hangs."""
+        """Return a text if only samples that repeat answered indices are open; else None."""
         waiting = self._outstanding.ids.copy()
         recent = [pair for each in self.recent.copy() for pair in zip(*each, strict=True)]
         answered = {index for i, index in recent if i not in waiting}
@@ -355,23 +355,23 @@ class GuardedSink:
         if all(i in waiting for i, _ in recent[-len(twins) :]):
             return None
         return (
-            f"{len(twins):,} samples submitted and not completed, each of an index that came twice "
-            f"(index {twins[0]} first): an engine that keeps results by index, and not by id, "
-            "loses one of two in a batch"
+            f"{len(twins):,} samples submitted and not completed, each of an index that "
+            f"occurs twice (index {twins[0]} first): an engine that stores results by index, "
+            "and not by id, loses one of two in a batch"
         )
 
     def cut(self, position: int) -> None:
-        """Expect the list issued last to complete in parts, split at a position."""
+        """Announce that the list issued last completes in two parts, split at a position."""
         self._outstanding.cut(position)
 
     def use_clock(self, clock: Clock) -> None:
-        """Use `clock` instead of this process's clock: replicas stamp their reports."""
+        """Set the clock: replicas stamp their own reports."""
         self._clock = clock
         if self._times is not None:
             self._times.clock = clock
 
     def expect(self, ids: Sequence[int]) -> None:
-        """Record samples about to be submitted; one thread calls."""
+        """Record samples that are about to be submitted; only one thread may call it."""
         if not self.issued:
             self._first_issue_s = perf_counter()
         self.issued += len(ids)
@@ -403,7 +403,7 @@ class GuardedSink:
         """Ignore artefacts, as this run keeps no outputs."""
 
     def seal(self) -> None:
-        """Finish output files."""
+        """Finish the output files."""
 
     def done(
         self, ids: Sequence[int], outputs: Outputs = None, n_tokens: Sequence[int] | None = None
@@ -411,7 +411,7 @@ class GuardedSink:
         raise NotImplementedError
 
     def lost(self, ids: Sequence[int]) -> None:
-        self._fail(RunError("engine", f"{len(ids)} requests failed, and none may"))
+        self._fail(RunError("engine", f"{len(ids)} requests failed, and none may fail"))
 
     def failed(self, error: object) -> None:
         """End the run as ERROR with an exception; describe any other object."""
@@ -425,7 +425,7 @@ class GuardedSink:
         return bad
 
     def _count(self, samples: int) -> None:
-        """Stamp the time at intervals, and when nothing is outstanding."""
+        """Count completed samples; stamp the time at intervals, and when none is outstanding."""
         stamps = self.stamps
         stamps.left -= samples
         if stamps.left <= 0:
@@ -435,7 +435,7 @@ class GuardedSink:
 
 
 class CountingSink(GuardedSink):
-    """Count completions for warm-up and probe, which run without LoadGen."""
+    """Count completions in warm-up and rate probe, which run without LoadGen."""
 
     def __init__(self, fail: Fail) -> None:
         super().__init__(fail)

@@ -1,4 +1,4 @@
-"""Time tokens with our own clock, as LoadGen stamps only the first token and the end."""
+"""Time tokens with our own clock: LoadGen stamps only the first token and the end."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ Limits = tuple[float, float] | None
 
 
 class TokenTimes:
-    """Stamps of each sample's tokens; one thread at a time reports a sample.
+    """Record the times of each sample's tokens; one thread at a time reports a sample.
 
     Tokens of one message or one decoding step have no gap between them; if there are many,
     inter-token percentiles are omitted. Speed per user counts only tokens after those that arrived
@@ -89,7 +89,7 @@ class TokenTimes:
         self._decode = array("f")
 
     def afresh(self) -> TokenTimes:
-        """Return a new object without measurements, for the samples in flight."""
+        """Return a new object without measurements, but with the samples in flight."""
         other = TokenTimes(self._limits_s)
         other._seen, other.clock = self._seen, self.clock
         return other
@@ -144,7 +144,7 @@ class TokenTimes:
         return min(stamps.after, tokens - 1)
 
     def end(self, sample: int, tokens: int, issued_s: float) -> str | None:
-        """Finish a sample with the engine's token count; return a fault, or None."""
+        """Finish a sample with `tokens` tokens by the engine's count; return a fault, or None."""
         self.tokens += tokens
         self._samples += 1
         after = self.after_first(sample, tokens)
@@ -206,7 +206,7 @@ class TokenTimes:
 
     @property
     def notes(self) -> dict[str, str]:
-        """Limitations of the stamps, in words."""
+        """Limitations of the token time stamps, as text by `SignKey`."""
         notes = {}
         if self._together > TOGETHER_TOKENS_SHARE * len(self._gaps) and not self.buffered:
             share = self._together / len(self._gaps)
@@ -229,7 +229,7 @@ class TokenTimes:
 
     @property
     def buffered(self) -> bool:
-        """Whether too many answers came in one read to know the times between their tokens."""
+        """Whether too many answers came in one read, so that times between tokens are unknown."""
         return self._buffered > TOGETHER_TOKENS_SHARE * self._samples
 
     @property
@@ -245,7 +245,7 @@ class TokenTimes:
 
     @property
     def _in_one_piece(self) -> bool:
-        """Whether too many answers arrived whole, with no time after their first token."""
+        """Whether too many answers arrived whole, so that no time follows their first token."""
         return len(self._decode) < (1 - TOGETHER_TOKENS_SHARE) * len(self._tpot)
 
 
@@ -344,7 +344,7 @@ def slow_start(costs_s: Sequence[float], prefix: str, queries: int = 0) -> dict[
 
 
 def write(folder: Path, rows: Sequence[Sequence[float]]) -> None:
-    """Write the moments next to LoadGen's logs, if there are any."""
+    """Write the result of `moments` next to LoadGen's logs, unless it is empty."""
     if rows:
         atomic.write_text(
             folder / LATENCIES_FILE, json.dumps({"schema": 1, "moments": rows}) + "\n"

@@ -1,6 +1,6 @@
-"""Keep a fixed number of requests in flight at each point, or let a harness measure it.
+"""Measure points of a curve with a fixed number of requests in flight.
 
-The open loop shares its code.
+An engine with its own harness measures them itself. The open loop shares this code.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ MAX_WINDOW_LENGTHS = 8
 
 
 class SlotSink(GuardedSink):
-    """Stamp requests, and free the slot of each completed one.
+    """Measure requests in windows; free the slot of each completed one.
 
     Attributes:
         freed: Slots of completed requests, with their completion times.
         point: Point being measured; 0 if none is.
-        closed: Window that was closed last.
+        closed: Window that closed last.
         records: Rows of the requests that count; None if no rows are kept.
         recounts: Whether to keep each request of a window, to count its tokens again later.
         cpu_clock: Returns the processor time of this process and its clients [s].
@@ -119,7 +119,7 @@ class SlotSink(GuardedSink):
     def ended(
         self, ids: Sequence[int], reasons: Sequence[str], prompt_tokens: Counts = None
     ) -> None:
-        """Record finish reasons and prompt lengths."""
+        """Record why requests finished, and their prompt lengths."""
         super().ended(ids, reasons)
         prompts = prompt_tokens or [None] * len(ids)
         with self._lock:
@@ -128,13 +128,13 @@ class SlotSink(GuardedSink):
                     request.finish, request.prompt = str(reason)[:MAX_FINISH_CHARACTERS], prompt
 
     def first_tokens(self, ids: Sequence[int], tokens: Sequence[bytes] | None = None) -> None:
-        """Stamp first tokens."""
+        """Record the times of first tokens."""
         del tokens
         with self._lock:
             self._times.first([sample for sample in ids if sample in self._under_way])
 
     def next_tokens(self, ids: Sequence[int]) -> None:
-        """Stamp one more token of these requests."""
+        """Record the time of one more token of each request."""
         with self._lock:
             for sample in self._times.further(ids):
                 self.faults.add(f"next_tokens() was given id {sample!r} before its first token")
@@ -238,10 +238,10 @@ class SlotSink(GuardedSink):
 
 
 class Edge(Protocol):
-    """Callback for the begin (`first`) or the end of a window."""
+    """Define the callback for the begin and the end of a window."""
 
     def __call__(self, *, first: bool) -> None:
-        """Act at the begin of a window if `first`, else at its end."""
+        """Handle the begin of a window if `first`, else its end."""
 
 
 def order(settings: LoadGenSettings, run: str) -> list[float]:
@@ -277,7 +277,7 @@ class Loop:
         completed: list[int] = []
 
         def edge(*, first: bool) -> None:
-            """Take note where the first window begins, or the last one ends."""
+            """Count completions at a window's edges; call `at_edges` at the first and last one."""
             if first and not points:
                 at_edges()
             if not first or not points:
@@ -301,7 +301,7 @@ class Loop:
         }
 
     def _point(self, point: float, alone_s: float, edge: Edge) -> PointWindow:
-        """Warm up, measure, and wait until no request is in flight."""
+        """Measure one point: warm up, open a window, and wait until no request is in flight."""
         raise NotImplementedError
 
     def _counted(self, window: PointWindow) -> PointWindow:
@@ -365,7 +365,7 @@ class ClosedLoop(Loop):
         return window
 
     def _ramp(self, concurrency: int, ramp_s: float) -> list[int]:
-        """Fill the slots over `ramp_s`, to desynchronise requests; return refills by slot."""
+        """Fill the slots within `ramp_s`, out of step; return how often each was filled again."""
         turns = [0] * concurrency
         begun_s = perf_counter()
         for slot in range(concurrency):
@@ -377,7 +377,7 @@ class ClosedLoop(Loop):
         return turns
 
     def _freed(self, until_s: float) -> int | None:
-        """Wait for a slot that may issue a request, and return it; None after `until_s`."""
+        """Wait for a slot that may issue a request; return it, or None after `until_s`."""
         slots = self._slots
         while (now_s := perf_counter()) < until_s:
             if slots.due_s <= now_s:
@@ -401,7 +401,7 @@ class ClosedLoop(Loop):
 
 @dataclass
 class Pulse:
-    """Count a harness's signs of life as progress."""
+    """Count a harness's reports as progress, in place of a sink."""
 
     completed: int = 0
     outstanding: int = 0
@@ -411,7 +411,7 @@ class Pulse:
         """Return None, as a harness reports no sample indices that could repeat."""
 
     def beat(self) -> None:
-        """Count a sign of life."""
+        """Count a report."""
         self.completed += 1
 
 
@@ -422,7 +422,7 @@ def measured(
     pulse: Pulse,
     at_edges: Callable[[], None],
 ) -> dict[str, Any]:
-    """Let the harness measure all points in folders below `folder`, and return the log."""
+    """Let the engine's harness measure all points in folders below `folder`; return the log."""
     offsets_s, points = dict[str, float](), order(settings, folder.parent.name)
     at_edges()
     for point in points:

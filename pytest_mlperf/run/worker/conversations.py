@@ -16,7 +16,7 @@ from pytest_mlperf.core.extension import Dataset
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Request of a slot.
+    """Identify the next request of a slot.
 
     Attributes:
         index: Index of the sample.
@@ -30,7 +30,7 @@ class Asked:
 
 
 class Conversations:
-    """Samples in order; a sample that no pause precedes is the first of a conversation.
+    """Hold samples in order; one without a pause before it begins a conversation.
 
     Attributes:
         begins: Indices that begin a conversation.
@@ -48,7 +48,7 @@ class Conversations:
         return bool(self._pauses_s)
 
     def pause_s(self, index: int) -> float | None:
-        """Return the time between a sample's answer and the next turn [s]; None for the last."""
+        """Return the pause between a sample's answer and the next turn [s]; None after the last."""
         following = index + 1
         return self._pauses_s[following] if following < len(self._pauses_s) else None
 
@@ -81,7 +81,7 @@ def conversations(dataset: Dataset, alone: Sequence[int]) -> Conversations:
 
 
 class Slots:
-    """Choose the next request of each slot, and hold the slots that pause before a turn."""
+    """Choose the next request of each slot, and hold slots during the pause before a turn."""
 
     def __init__(self, pool: Conversations, draw: random.Random, first: int) -> None:
         """Draw conversations with replacement, and number them from `first`."""

@@ -1,4 +1,4 @@
-"""Fingerprint the files that an engine may load and has not hashed itself."""
+"""Compute digests of files that an engine may load and has not hashed itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Issue requests at a rate, or at a trace's times, whatever the server does."""
+"""Issue requests at a rate or at recorded times, however slowly the server answers."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def window(settings: LoadGenSettings, rate: float, draw: random.Random) -> list[
 
 
 def recorded(dataset: Dataset, settings: LoadGenSettings) -> Sequence[float]:
-    """Return a trace's arrival times from its first [s], up to the end of all windows.
+    """Return a trace's arrival times relative to the first [s], up to the end of all windows.
 
     Raises RunError if the data set is not a trace, or ends before a window begins.
     """
@@ -61,8 +61,7 @@ def recorded(dataset: Dataset, settings: LoadGenSettings) -> Sequence[float]:
     if arrival is None:
         raise RunError(
             "dataset",
-            'arrivals = "trace" needs a data set that says when each request arrives: prompts with '
-            "trace = true",
+            'arrivals = "trace" needs a data set with arrival times: prompts with trace = true',
         )
     ramp_s = (settings.ramp_ms or 0) / 1000
     needed_s = (ramp_s + 2 * settings.min_duration_ms / 1000) * max(settings.points)
@@ -74,8 +73,8 @@ def recorded(dataset: Dataset, settings: LoadGenSettings) -> Sequence[float]:
     if times[-1] < ramp_s * max(settings.points):
         raise RunError(
             "dataset",
-            f"the trace has {times[-1]:g} s, and its first {ramp_s * max(settings.points):g} s do "
-            "not count: lower ramp, or take a longer trace",
+            f"the trace lasts {times[-1]:g} s, and its first {ramp_s * max(settings.points):g} s "
+            "do not count: lower ramp, or use a longer trace",
         )
     return times
 
@@ -134,7 +133,7 @@ class OpenLoop(Loop):
         return lead_arrivals, counted, late_arrivals, lasts_s
 
     def _drawn(self, draw: random.Random) -> Iterator[int]:
-        """Yield samples as independent requests, even those of conversations."""
+        """Yield samples at random, as independent requests even if they are turns."""
         while True:
             yield draw.choice(self._asked.indices)
 

@@ -1,4 +1,4 @@
-"""Measure one window of a curve's point; count its tokens again by a reference tokenizer."""
+"""Measure one window at a point of a curve; recount its tokens by a reference tokenizer."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ REQUESTS = "requests.jsonl.gz"
 
 @dataclass(frozen=True, kw_only=True)
 class OpenWindow:
-    """Measurements of an open loop's window.
+    """Hold measurements that only a window of an open loop has.
 
     Attributes:
         before, after: Requests in flight at the window's begin and end.
@@ -68,7 +68,7 @@ class OpenWindow:
 
 @dataclass(frozen=True, kw_only=True)
 class PointWindow:
-    """Measurements at one point of a curve.
+    """Hold the measurements at one point of a curve.
 
     The requests that count are those completed in the window; in an open loop those that arrived in
     it, whenever they completed.
@@ -76,7 +76,7 @@ class PointWindow:
     Attributes:
         point: Concurrency, or arrivals per second.
         begin_s, end_s: Wall clock, seconds since the epoch.
-        duration_s: Length by the monotonic clock.
+        duration_s: Length by the monotonic clock [s].
         requests: Requests that count.
         tokens: Their output tokens; 0 if not counted.
         under_way: Mean requests in flight inside the window.
@@ -126,7 +126,7 @@ class PointWindow:
 
 @dataclass(slots=True)
 class PointRequest:
-    """Request in flight, with latency counted from `from_s`.
+    """Hold a request in flight, whose latency counts from `from_s`.
 
     Attributes:
         finish: Finish reason; None if not reported.
@@ -246,7 +246,7 @@ class WindowMeter:
             self._ended.append((sample, inside, request.counts, placed_s, tokens, decode_s))
 
     def _leave(self, request: PointRequest, now_s: float) -> None:
-        """Add a request's time in flight inside the window."""
+        """Add a request's time in flight inside the window, for the mean number in flight."""
         self._area_s += max(0.0, min(now_s, self._until_s) - max(request.from_s, self.begun_s))
         self.left -= self.is_open and request.counts
 
@@ -350,7 +350,7 @@ def _relative_se(counts: Sequence[int]) -> float:
 
 
 def lengths(answers: Mapping[int, tuple[int, int]]) -> str:
-    """Return the tokens of the samples issued first as a short line for a baseline."""
+    """Return the tokens of the first samples as a line for a baseline: "3:37 8:45"."""
     return " ".join(f"{n}:{tokens}" for _, (n, tokens) in sorted(answers.items())[:KEPT_ANSWERS])
 
 
@@ -380,7 +380,7 @@ OF_TURNS = "e2e_tps_per_user"
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A finished request of a window.
+    """Hold a finished request of a window.
 
     Attributes:
         served: Whether it completed inside the window, so that rates include it.
@@ -438,9 +438,9 @@ def recounted(
         kept["tps_per_user"] = 1 / kept["tpot_p90"]
     note = ""
     if theirs and abs(ours - theirs) > COUNT_SLACK_SHARE * theirs:
-        cause = "another tokenizer than that of the model it serves"
+        cause = "it is not the tokenizer of the served model"
         if ours < theirs:
-            cause = "its end tokens or what it keeps to itself, or another tokenizer"
+            cause = "the server's end tokens or hidden tokens, or another tokenizer"
         note = (
             f"the reference tokenizer counts {ours:,} tokens, the server {theirs:,} "
             f"({ours / theirs - 1:+.1%}): {cause}"

@@ -1,4 +1,4 @@
-"""Run one replica of an engine: a process with its own GPUs and its own copy of the model.
+"""Run one replica of an engine in a process with its own GPUs and copy of the model.
 
 A worker starts it with a connected socket, see `pytest_mlperf.run.worker._replica_group`. Its
 stdout and stderr are its log.
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class ReplicaSink:
-    """Send the engine's reports to the worker, with time stamps."""
+    """Send the engine's reports to the worker process, with time stamps."""
 
     def __init__(self, replica: Replica, flags: wire.Flags) -> None:
         self.wants_output, self.times_tokens, self.needs_first_tokens, self.may_fail = flags[:4]
@@ -144,14 +144,14 @@ class Replica:
         os._exit(ERROR_EXIT_CODE)
 
     def thread_died(self, died: threading.ExceptHookArgs) -> None:
-        """End the run if a thread dies with open samples, which no other thread would complete."""
+        """End the run if a thread dies with open samples, which would never complete."""
         name = died.exc_type.__name__
         if self.open > 0:
             self.fail("engine", died.exc_value or RunError("engine", f"a thread ended with {name}"))
         threading.__excepthook__(died)
 
     def serve(self) -> None:
-        """Load, then obey the worker until it says stop or is gone."""
+        """Load the engine, then obey the worker until it sends a stop or closes the pipe."""
         try:
             self._load()
             self._read_on(self._engine.event_loop())
@@ -172,7 +172,7 @@ class Replica:
             return
 
     def _read_on(self, loop: AbstractEventLoop | None) -> None:
-        """Read the pipe in an event loop's thread; pass messages without samples to this one."""
+        """Read the pipe in an event loop's thread; give other commands to the main thread."""
         previous_loop, self._loop = self._loop, loop
         pipe = self._pipe.fileno()
 

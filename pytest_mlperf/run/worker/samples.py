@@ -1,4 +1,4 @@
-"""Check data sets and stage times in the worker, and accept plain lists as data sets."""
+"""Check data sets and stage times in the worker; convert lists to data sets."""
 
 from __future__ import annotations
 
@@ -88,8 +88,8 @@ def groups_of(dataset: Dataset, indices: Sequence[int]) -> list[int] | None:
             continue
         if isinstance(group, bool) or not isinstance(group, str | int):
             raise SuiteError(
-                f"the data set's group of sample {index} is {reprlib.repr(group)}; a text, a whole "
-                "number, or None where the sample belongs to no other is needed"
+                f"the data set's group of sample {index} is {reprlib.repr(group)}; needed is "
+                "a text, a whole number, or None if the sample has no group"
             )
         groups.append(numbers.setdefault(group, len(numbers)))
     return groups if len(set(groups)) < len(groups) else None
@@ -113,8 +113,8 @@ def count(dataset: Dataset) -> int:
     if samples > MAX_SAMPLES:
         raise RunError(
             "dataset",
-            f"the data set has {samples:,} samples by its __len__; {MAX_SAMPLES:,} at most "
-            "are measured",
+            f"the data set has {samples:,} samples by its __len__; at most {MAX_SAMPLES:,} "
+            "can be measured",
         )
     return samples
 
@@ -183,9 +183,9 @@ def stages_of(engine: Engine, duration_s: float, processes: int = 1) -> dict[str
     total_s, most_s = math.fsum(seconds_by_name.values()), processes * duration_s
     if total_s > most_s * (1 + SLACK_SHARE) + SLACK_SECONDS:
         raise _refused(
-            f"{total_s:.3g} s in all, of a run of {duration_s:.3g} s"
-            f"{f' in {processes} processes' if processes > 1 else ''}; count no instant twice, "
-            "nor a batch for each of its samples"
+            f"{total_s:.3g} s in all, of a run of {duration_s:.3g} "
+            f"s{(f' in {processes} processes' if processes > 1 else '')}; do not count the "
+            "same time twice, or a batch's time for each of its samples"
         )
     return seconds_by_name
 

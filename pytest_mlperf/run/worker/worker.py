@@ -1,4 +1,4 @@
-"""Run the worker process: load one engine, and run LoadGen on it until told to stop.
+"""Run the worker process: load one engine, and run LoadGen on it until a command ends it.
 
 Run it as `python -m pytest_mlperf.run.worker.worker SPEC.json --events FD`. Commands arrive on
 stdin, which is empty for the engine; events leave on FD; stdout and stderr are the engine's log:
@@ -94,7 +94,7 @@ HEADROOM_SHARE = 0.8
 
 
 class Driver:
-    """Submit samples as a scenario does, and wait until they are done."""
+    """Submit samples in the sizes of a scenario, and wait until they are done."""
 
     def __init__(self, engine: Engine, indices: Sequence[int], fail: Fail) -> None:
         self.sink = CountingSink(fail)
@@ -104,7 +104,7 @@ class Driver:
         self._next_id = 1
 
     def submit(self, samples: int) -> float:
-        """Submit one list of samples, and return the seconds until all are done."""
+        """Submit one list of samples; return the time until all are done [s]."""
         ids = list(range(self._next_id, self._next_id + samples))
         indices = list(islice(self._indices, samples))
         self._next_id += samples
@@ -160,9 +160,9 @@ def warm_up(
 def full_rate(
     driver: Driver, reached: float, enough: float, settings: LoadGenSettings, most: int
 ) -> float:
-    """Measure samples/s again with more time or larger lists, if the warm-up was slow.
+    """Measure samples/s again, longer or with larger lists, if the warm-up was slow.
 
-    `reached` is the warm-up's rate; the search stops at `enough` [samples/s]. Lists of Offline and
+    `reached` is the warm-up's rate. The search stops at `enough` [samples/s]. Lists of Offline and
     Server double up to `most` samples.
     """
     samples, begun_s, longest_s = query_size(settings), perf_counter(), longest_warmup_s(settings)
@@ -269,7 +269,7 @@ class EngineWorker:
             self._engine.__exit__(None, None, None)
 
     def _fail_engine(self, error: BaseException) -> NoReturn:
-        """End the run with the engine's error, and name the point of a curve."""
+        """End the run with an error of the engine, naming the point of a curve."""
         sink = self._sink
         if isinstance(sink, SlotSink) and sink.point and isinstance(error, RunError):
             error = RunError(error.layer, f"at {sink.point:,}: {error}", error.log)
@@ -309,8 +309,8 @@ class EngineWorker:
             if not self._spec.settings.points and self._engine.counted_again() is not None:
                 raise RunError(
                     "engine",
-                    "tokens can be counted by a reference tokenizer in Concurrency and OpenLoop "
-                    'alone: LoadGen takes them as they come; set count_tokens = "server"',
+                    "a reference tokenizer counts tokens only in Concurrency and OpenLoop, "
+                    'because LoadGen uses the engine\'s counts; set count_tokens = "server"',
                 )
         self._spent["load_s"] = perf_counter() - begun_s
         # Local files do not belong to a server that already runs.
@@ -382,11 +382,10 @@ class EngineWorker:
         if takes_s > most_s:
             raise RunError(
                 "engine",
-                f"the run would take {takes_s:,.0f} s in place of {usual_s:,.3g} s: "
-                f"{expected:,} samples were planned by its rate, {settings.target_qps:,.6g}/s "
-                f"(target_qps, or the baseline's), and after the warm-up the engine reached "
-                f"{reached:,.3g} samples/s; lower target_qps, or record the baseline anew if the "
-                "engine is to be that slow",
+                f"the run would take {takes_s:,.0f} s instead of {usual_s:,.3g} s: {expected:,} "
+                f"samples were planned for {settings.target_qps:,.6g}/s (target_qps, or the "
+                f"baseline's rate), but after the warm-up the engine reached {reached:,.3g} "
+                "samples/s. Lower target_qps; if this speed is expected, record the baseline anew",
             )
         return takes_s
 
@@ -401,8 +400,8 @@ class EngineWorker:
             if abs(window.clock_moved_s) > max(MIN_MOVE_SECONDS, CLOCK_SHARE * sink.duration_s):
                 raise RunError(
                     "loadgen",
-                    f"the wall clock was set by {window.clock_moved_s:+.4g} s while a rate was "
-                    "looked for, and LoadGen measures by it: run it again",
+                    f"the wall clock was set by {window.clock_moved_s:+.4g} s during the rate "
+                    "search, and LoadGen measures by it: run it again",
                 )
         self._require_no(sink.faults)
         return parse_detail(folder / DETAIL)
@@ -525,7 +524,7 @@ class EngineWorker:
             self._reporter.fail("engine", RunError("engine", f"{texts[0]}{more}"))
 
     def _thread_died(self, hook_arguments: threading.ExceptHookArgs) -> None:
-        """End the run if a thread dies with open samples, which no other thread would complete."""
+        """End the run if a thread dies with open samples, which would never complete."""
         error = hook_arguments.exc_value
         if error is None:
             error = RunError("engine", f"a thread ended with {hook_arguments.exc_type.__name__}")
@@ -606,8 +605,8 @@ def require_room(described: Mapping[str, str], points: Sequence[float]) -> None:
     if points and most.isdigit() and int(most) < max(points):
         raise RunError(
             "engine",
-            f"a point of {max(points):,} requests under way, of which the engine sends {most} at a "
-            f"time: set its option concurrency to {max(points)}, or leave the point out",
+            f"a point of {max(points):,} requests in flight, but the engine sends {most} at a "
+            f"time: set its option concurrency to {max(points)}, or remove the point",
         )
 
 
@@ -617,7 +616,9 @@ def built_engine(spec: WorkerSpec, dataset: Dataset) -> Engine:
         "engine", spec.engine, dataset=dataset, model=spec.model, precision=spec.precision
     )
     if spec.handicap and engine.harness:
-        raise RunError("engine", f"a handicap slows no load of {engine.harness}: leave it out")
+        raise RunError(
+            "engine", f"--mlperf-handicap cannot slow the load of {engine.harness}: remove it"
+        )
     devices.check_devices(getattr(engine, "libraries", ()), os.environ)
     return HandicapEngine(engine, spec.handicap) if spec.handicap else engine
 
@@ -642,7 +643,7 @@ def build(kind: str, factory: Factory, **arguments: Any) -> Any:
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Serve the engine of a spec file until told to stop."""
+    """Serve the engine of a spec file until a command or the end of stdin ends it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("spec", type=Path, help="file with a WorkerSpec as JSON")
     parser.add_argument("--events", type=int, required=True, help="descriptor to write events to")

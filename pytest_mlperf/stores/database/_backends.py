@@ -22,11 +22,11 @@ Row = Sequence[Any]
 
 
 class StoreError(MlperfError):
-    """The store cannot be used now; no verdict depends on it."""
+    """Report that the results database cannot be used now; no verdict depends on it."""
 
 
 class Backend(Protocol):
-    """Connection; a statement outside of `transaction` commits by itself."""
+    """Define a database connection; a statement outside of `transaction` commits by itself."""
 
     words: Mapping[str, str]
     """Values of the placeholders of the schema."""
@@ -57,7 +57,7 @@ USUAL = "sqlite"
 
 
 def store_of(options: Mapping[str, Any]) -> str:
-    """Return the URL of the store that a session's options name, or ""."""
+    """Return the URL of the database that a session's options name, or ""."""
     url = str(options.get("store") or "")
     return str(options["runs_dir"] / "results.db") if url == USUAL else url
 
@@ -194,7 +194,7 @@ class _Sqlite:
     def __init__(self, file: Path, *, write: bool) -> None:
         self._file = file
         if file.exists() and not file.is_file():
-            raise StoreError(f"{file}: is no file, and a store is one")
+            raise StoreError(f"{file}: is not a file; a store is a file")
         if not write and not file.exists():
             raise StoreError(
                 f"{file}: does not exist; create it: pytest-mlperf store import --store {file}"
@@ -238,7 +238,9 @@ class _Sqlite:
         for kind, name, statement in rows:
             # Views, triggers and virtual tables may run forever, or change what is written.
             if kind not in ("table", "index") or "VIRTUAL" in str(statement)[:20].upper():
-                raise StoreError(f"{self._file}: holds {kind} {shown(name)}, which no store has")
+                raise StoreError(
+                    f"{self._file}: contains {kind} {shown(name)}, which is not part of a store"
+                )
         return {
             name for kind, name, _ in rows if kind == "table" and not name.startswith("sqlite_")
         }

@@ -89,7 +89,7 @@ MAX_STATEMENT_KEYS = 500
 def opened(
     url: str, *, write: bool = False, migrations: Sequence[str] = MIGRATIONS
 ) -> Iterator[Store]:
-    """Open a store, with `write` create or migrate it; raise StoreError if it is unusable."""
+    """Open a results database; `write` creates or migrates it; StoreError if it is unusable."""
     backend = connect(url, write=write)
     try:
         _require_schema(backend, shown_url(url), migrations, write=write)
@@ -135,7 +135,7 @@ def _version(backend: Backend, url: str) -> int:
 
 
 class Store:
-    """Connection to a store."""
+    """Read and write the results of sessions in a database."""
 
     def __init__(self, backend: Backend, url: str) -> None:
         self._backend, self.place = backend, url
@@ -144,7 +144,7 @@ class Store:
         """Store a session; return False if it is stored, raise StoreError if its id is taken."""
         content = as_bytes(results)
         if reason := unreadable(content):
-            raise StoreError(f"{self.place}: session {results.run} is not kept: {reason}")
+            raise StoreError(f"{self.place}: session {results.run} is not stored: {reason}")
         digest = hashlib.sha256(content).hexdigest()
         points, latest = list(points_of_session(results)), list(latest_of(results))
         with self._backend.transaction():
@@ -183,7 +183,7 @@ class Store:
 
     @contextmanager
     def _undamaged(self, part: str) -> Iterator[None]:
-        """Turn errors in the content of rows into a StoreError that names them."""
+        """Turn errors in stored content into a StoreError that names the damaged part."""
         try:
             yield
         except (ValueError, TypeError, KeyError) as error:

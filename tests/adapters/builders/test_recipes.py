@@ -159,9 +159,9 @@ def test_a_wrong_build_is_refused_when_the_suite_is_read(tmp_path: Path) -> None
         ),
         (
             f"{int8}, calibration = 8",
-            "calibration: recipe = 'int8' looks at no samples: leave it out",
+            "calibration: recipe = 'int8' uses no samples: remove it out",
         ),
-        (gptq, "recipe: recipe = 'int8-gptq' needs samples to look at: write calibration = 64"),
+        (gptq, "recipe: recipe = 'int8-gptq' needs samples: write calibration = 64"),
         (
             f'{gptq}, calibration = "all"',
             "calibration: 'all' is not a calibration; write a number of samples",

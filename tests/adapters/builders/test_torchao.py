@@ -115,5 +115,7 @@ def test_unfit_checkpoints_are_refused(source: Path, int8: Path, tmp_path: Path)
         (tmp_path / "gptq", {}, "in the format 'gptq'; this engine takes plain"),
     ]
     assert unrefused(load, RunError, rows) == []
-    with pytest.raises(RunError, match="the weights are quantised already; name plain ones"):
+    with pytest.raises(
+        RunError, match="the weights are quantised already; name weights that are not"
+    ):
         build(int8, tmp_path / "again", "int8")

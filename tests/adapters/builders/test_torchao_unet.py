@@ -109,7 +109,9 @@ def test_int8_is_loaded_and_paints_nearly_the_same(source: Path, int8: Path) -> 
     paints_nearly_the_same(source, int8, "int8", "Int8Tensor")
     index = json.loads((int8 / "model_index.json").read_text("utf-8"))
     assert index["scheduler"] == ["diffusers", "EulerDiscreteScheduler"]  # the engine's own
-    with pytest.raises(RunError, match="the weights are quantised already; name plain ones"):
+    with pytest.raises(
+        RunError, match="the weights are quantised already; name weights that are not"
+    ):
         build(int8, int8, "fp8-static")
 
 
@@ -216,5 +218,5 @@ def test_misfits_are_refused(source: Path, int8: Path, monkeypatch: pytest.Monke
 
 def test_captions_are_what_a_pipeline_looks_at() -> None:
     assert captions(Path(), Captions(PROMPTS, latents()), [0, 2]) == [PROMPTS[0], PROMPTS[2]]
-    with pytest.raises(RunError, match=r'sample 1 is no text and has no "caption"'):
+    with pytest.raises(RunError, match=r'sample 1 is not text and has no "caption"'):
         captions(Path(), Captions(["a", [1, 2]]), [0, 1])

@@ -27,9 +27,9 @@ def test_a_header_of_no_array_is_damage(tmp_path: Path, *, packed: bool) -> None
         (f"({'1,' * 4000})", "4,000 axes"),
         (f"({'1,' * 9000})", r"Header info length \(\d+\) is large and may not be safe to load s"),
         ("(1000000000000,)", "needs 4,000,000,000,000 bytes after its header"),
-        ("('x',)", "is no array in NumPy's format"),
-        ("(" * 500 + ")" * 500, "is no array in NumPy's format"),
-        ("4", "is no array in NumPy's format"),
+        ("('x',)", "is not an array in NumPy's format"),
+        ("(" * 500 + ")" * 500, "is not an array in NumPy's format"),
+        ("4", "is not an array in NumPy's format"),
     ]
     path = tmp_path / "x"
 

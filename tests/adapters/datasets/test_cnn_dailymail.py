@@ -130,13 +130,13 @@ def test_a_wrong_record_is_one_error_with_file_record_and_key(write: Write, tmp_
         ({"instruction": None}, "text", "0, key 'instruction': this key is missing"),
         ({}, "tokens", "0, key 'tok_input': this key is missing"),
         ({"instruction": [LLAMA] * 3}, "text", "0, key 'instruction': a value of type dict is no"),
-        ({"output": ["a", "b", 3]}, "text", "2, key 'output': a value of type int is no text"),
+        ({"output": ["a", "b", 3]}, "text", "2, key 'output': a value of type int is not text"),
         ({"input": ["a", ["b"], "c"]}, "text", "1, key 'input': a value of type list is no"),
         ({"tok_input": [[1], [], [3]]}, "tokens", "1, key 'tok_input': the prompt is empty"),
         (
             {"tok_input": [[1], [2, 2.5], [3]]},
             "tokens",
-            "1, key 'tok_input': a list of float and int is no list of whole numbers",
+            "1, key 'tok_input': a list of float and int is not a list of whole numbers",
         ),
         (
             {"tok_input": [[1], [2], [10**30]]},

@@ -111,7 +111,7 @@ def test_the_recorded_answer_is_what_answers_are_compared_with(path: str, tmp_pa
     """The first turn says how long answers are unless others do."""
     dataset = ConversationsDataset(path=path)
     assert [dataset.reference(index) for index in (1, 2, 3)] == ["There is a.txt.", "Hi.", "Bye."]
-    rows = [(index, f"turn {index} has no recorded answer of text") for index in (0, 4)]
+    rows = [(index, f"turn {index} has no recorded text answer of text") for index in (0, 4)]
     assert not_refused(RunError, rows, dataset.reference) == [], "a call of a tool, and no answer"
     lines = [{**CHAT[0], "max_new_tokens": 64}, *CHAT[1:4], {**CHAT[4], "max_new_tokens": 8}]
     dataset = ConversationsDataset(path=written(tmp_path, lines))
@@ -167,8 +167,8 @@ BAD: list[tuple[list[Any], int, str, str]] = [
     (CHAT[1:], 1, "turn", "it is 2, and 1 is missing before it"),
     (CHAT[:2] + CHAT[1:], 3, "turn", "turn 2 comes twice"),
     (changed(1, turn=...), 2, "turn", "it is missing; turns count from 1"),
-    (changed(1, turn=0), 2, "turn", "0 is no number of one"),
-    (changed(0, turn=True), 1, "turn", "True is no number of one"),
+    (changed(1, turn=0), 2, "turn", "0 is not the number of a turn"),
+    (changed(0, turn=True), 1, "turn", "True is not the number of a turn"),
     (changed(1, role="asistant"), 2, "role", "'asistant' is none of user, assistant, tool"),
     (changed(0, role="system"), 1, "role", "'system' is none of user, assistant, tool"),
     (changed(1, role=HOSTILE), 2, "role", r"'\x1b[2J\n\x1b[2J\n"),
@@ -177,32 +177,37 @@ BAD: list[tuple[list[Any], int, str, str]] = [
     (changed(1, role="user"), 2, "role", "user after user, where assistant is expected"),
     (
         changed(2, role="tool", tool_results=[{"tool_call_id": "x", "content": ""}]),
-        *(3, "role", "tools answer, which nobody had called"),
+        *(3, "role", "tools answer, but no tool was called"),
     ),
-    (changed(1, tool_calls=[CALL]), 3, "role", "the user speaks before the tools that were called"),
+    (changed(1, tool_calls=[CALL]), 3, "role", "the user speaks before the called tools"),
     (changed(2, conversation_id=...), 3, "conversation_id", "it is missing; every turn needs one"),
     (changed(2, conversation_id=""), 3, "conversation_id", "'' is no id"),
-    ([*CHAT[:2], *AGENT, *CHAT[2:]], 7, "conversation_id", "its conversation began earlier, and"),
+    (
+        [*CHAT[:2], *AGENT, *CHAT[2:]],
+        7,
+        "conversation_id",
+        "its conversation began earlier, and turns of",
+    ),
     ([{"messages": []}], 1, "conversation_id", "it is missing"),
     (changed(2, content=...), 3, "content", "it is missing or empty"),
     (changed(1, content=""), 2, "content", "it is missing or empty"),
     (changed(0, content=[{"type": "text"}]), 1, "content", "[{'type': 'text'}] is no"),
     (changed(0, system=3), 1, "system", "3 is no text"),
-    (agent(2, tool_results=[]), 3, "tool_results", "it is no list of results, at least one"),
+    (agent(2, tool_results=[]), 3, "tool_results", "it is not a list of results, at least one"),
     (
         agent(2, tool_results=[{"content": "x"}]),
         *(3, "tool_results", "a result needs tool_call_id and content, both text"),
     ),
-    (agent(1, tool_calls=[]), 2, "tool_calls", "it is no list of calls"),
+    (agent(1, tool_calls=[]), 2, "tool_calls", "it is not a list of calls"),
     (
         agent(1, tool_calls=[{"id": "x", "type": "function"}]),
-        *(2, "tool_calls", "it is no list of calls, each with id, type and function"),
+        *(2, "tool_calls", "it is not a list of calls, each with an id, a type, and a function"),
     ),
-    (changed(0, tools="bash"), 1, "tools", "it is no list of objects"),
-    (changed(2, delay_seconds=-1), 3, "delay_seconds", "-1 is no time from 0 to 600 s"),
-    (changed(2, delay_seconds=1e400), 3, "delay_seconds", "inf is no time from 0 to 600 s"),
-    (changed(2, delay_seconds="3"), 3, "delay_seconds", "'3' is no time from 0 to 600 s"),
-    (changed(0, max_new_tokens=0), 1, "max_new_tokens", "0 is no number of"),
+    (changed(0, tools="bash"), 1, "tools", "it is not a list of objects"),
+    (changed(2, delay_seconds=-1), 3, "delay_seconds", "-1 is not a time from 0 to 600 s"),
+    (changed(2, delay_seconds=1e400), 3, "delay_seconds", "inf is not a time from 0 to 600 s"),
+    (changed(2, delay_seconds="3"), 3, "delay_seconds", "'3' is not a time from 0 to 600 s"),
+    (changed(0, max_new_tokens=0), 1, "max_new_tokens", "0 is not a number of"),
 ]
 
 
@@ -217,7 +222,7 @@ def test_a_line_of_no_conversation_is_named(tmp_path: Path) -> None:
 def test_a_file_that_is_cut_or_empty_or_has_some_lengths_is_refused(tmp_path: Path) -> None:
     lines = [{**AGENT[0], "max_new_tokens": 9}, *AGENT[1:], *CHAT]
     rows: list[tuple[list[Any], int | None, str]] = [
-        (lines, None, "max_new_tokens is missing of 3 of 5 turns that ask for an answer; give"),
+        (lines, None, "max_new_tokens is missing in 3 of 5 turns that ask for an answer; set"),
         ([], None, "the file has no lines"),
         (CHAT, -9, "line 5: it is no JSON"),
     ]

@@ -330,9 +330,9 @@ def test_wrong_options_are_refused(build: Build) -> None:
         ({"hotness": [0] * 26}, "hotness = .* is not 26 numbers from 1 on"),
         (
             {"trace": "t.txt", "pairs": 5},
-            "trace and pairs both say what a sample is; leave one out",
+            "trace and pairs both define a sample; remove one out",
         ),
-        ({"checksum": "md5:" + "0" * 32}, "checksum is that of the trace, which is not set"),
+        ({"checksum": "md5:" + "0" * 32}, "checksum is for the trace, which is not set; set"),
         ({"trace": "t.txt", "checksum": "abc"}, "checksum = 'abc' must be"),
     ]
     assert not_refused(SuiteError, rows, lambda options: build(**options)) == []

@@ -194,8 +194,8 @@ SETS = {
             **{
                 name: (
                     f"{{folder}}: {name} of the multi-hot Criteo data not found; get the "
-                    "preprocessed data set as README.md of MLPerf's dlrm_v2 reference says, or set "
-                    "the data set's path to where it is"
+                    f"preprocessed data set as described in README.md of MLPerf's dlrm_v2 "
+                    f"reference, or set the data set's path to it is"
                 )
                 for name in (DENSE, LABELS, SPARSE)
             },

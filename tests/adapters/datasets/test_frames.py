@@ -389,14 +389,14 @@ REFUSED_NAMES = """
 
 def test_names_that_tables_do_not_need_are_refused_in_both_notations() -> None:
     """GLOBAL and STACK_GLOBAL give way to the same list; a dotted name leads nowhere."""
-    rows = [(written(named("\x1b[31mos", "sys\ntem")), r"it wants to call \x1b[31mos.sys\ntem;")]
+    rows = [(written(named("\x1b[31mos", "sys\ntem")), r"it tries to call \x1b[31mos.sys\ntem;")]
     for entry in REFUSED_NAMES.split():
         module, name = entry.split(":")
-        message = f"it wants to call {module}.{name}; such a file is"
+        message = f"it tries to call {module}.{name}; such a file is"
         rows.append((written(f"c{module}\n{name}\n".encode(), protocol=2), message))
         rows.append((written(named(module, name)), message))
 
-    assert not_refused(PickleError, rows, parsed, start="it wants to call ") == []
+    assert not_refused(PickleError, rows, parsed, start="it tries to call ") == []
 
 
 def test_an_admitted_name_is_only_a_label() -> None:
@@ -428,8 +428,8 @@ def test_content_that_no_writer_produces_is_refused() -> None:
         (written(pickle.NEXT_BUFFER, protocol=5), r"the instruction b'\\x97'"),
         (written(b"(", named("builtins", "slice"), b"o"), "the instruction b'o'"),
         (written(pickle.PROTO, b"\x02"), r"the instruction b'\\x80'"),
-        (b"(lp0\n.", "no pickle of protocol 2 to 5"),
-        (written(protocol=6), "no pickle of protocol 2 to 5"),
+        (b"(lp0\n.", "not a pickle of protocol 2 to 5"),
+        (written(protocol=6), "not a pickle of protocol 2 to 5"),
         (written(text("os"), b")R"), "damaged"),
         (written(b"]", b")R"), "damaged"),
         (written(named("builtins", "slice"), b"K\x01R"), "damaged"),
@@ -581,7 +581,7 @@ def test_a_table_that_cannot_be_read_says_why(tmp_path: Path) -> None:
         ("pd.DataFrame({('a', 'b'): [1]})", "its columns have numbers or several levels"),
         (
             "pd.DataFrame({'id': pd.Categorical(['a'])})",
-            r"it wants to call pandas[.\w]*\.Categorical",
+            r"it tries to call pandas[.\w]*\.Categorical",
         ),
         ("pd.DataFrame({'id': [{'a': 1}]})", "a cell holds an object of type dict"),
         ("pd.DataFrame({'id': [np.zeros((2, 2))]})", "array of several dimensions"),

@@ -98,7 +98,7 @@ def test_a_wrong_table_is_one_error_with_file_row_and_column(write: Write) -> No
         ("llama", {"metric": None, "dataset": None}, "the table has no column 'metric'"),
         ("llama", {"gt_output": None}, "the table has no column 'gt_output'"),
         ("llama", {"tok_input": [[1], [], [2]]}, "row 1, column 'tok_input': the prompt is empty"),
-        ("llama", {"tok_input": ["1", "2", "3"]}, "a value of type str is no list of whole"),
+        ("llama", {"tok_input": ["1", "2", "3"]}, "a value of type str is not a list of whole"),
         ("llama", {"metric": ["rouge", None, "x"]}, "row 1, column 'metric': a value of type"),
         ("gpt-oss", {"ground_truth": [1.5, 2.5, 3.5]}, "column 'gt_output': a value of type float"),
     ]

@@ -104,20 +104,26 @@ def test_damage_is_one_error_and_nothing_is_executed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows: list[Any] = [
-        (cut("paper/node_feat.npy", 190), "190 bytes are no rows of 4 numbers each"),
-        (cut("paper/node_feat.npy", 0), "0 bytes are no rows of 4 numbers"),
+        (cut("paper/node_feat.npy", 190), "190 bytes are not rows of 4 numbers each"),
+        (cut("paper/node_feat.npy", 0), "0 bytes are not rows of 4 numbers"),
         (cut("fos/node_feat.npy", 150), "fos/node_feat.npy.*bytes after its header"),
-        (cut("paper__topic__fos/edge_index.npy", 3), "3 bytes are no rows of 2 numbers"),
-        (cut("paper/node_label_2K.npy", 20), "it has a paper that is none of the 5 with a label"),
-        (saved(torch.tensor([1, 12])), "a paper that is none of the 12 with a label"),
-        (saved(torch.tensor([1, -1])), "a paper that is none of the 12 with a label"),
+        (cut("paper__topic__fos/edge_index.npy", 3), "3 bytes are not rows of 2 numbers"),
+        (
+            cut("paper/node_label_2K.npy", 20),
+            "it has a paper that is not one of the 5 with a label",
+        ),
+        (saved(torch.tensor([1, 12])), "a paper that is not one of the 12 with a label"),
+        (saved(torch.tensor([1, -1])), "a paper that is not one of the 12 with a label"),
         (saved(torch.tensor([1, 2, 1])), "it has a paper twice"),
-        (saved(torch.tensor([], dtype=torch.int64)), "a paper that is none"),
-        (saved(torch.tensor([1.0])), "is no tensor of whole numbers .it has a torch.FloatStorage"),
-        (saved(torch.zeros(2, 2, dtype=torch.int64)), "it is no plain list of whole numbers"),
-        (saved(torch.arange(8)[::2]), "it is no plain list of whole numbers"),
-        (saved([1, 2]), "is no tensor of whole numbers"),
-        (cut("val_idx.pt", 100), "is no tensor of whole numbers"),
+        (saved(torch.tensor([], dtype=torch.int64)), "a paper that is not one"),
+        (
+            saved(torch.tensor([1.0])),
+            "is not a tensor of whole numbers .it has a torch.FloatStorage",
+        ),
+        (saved(torch.zeros(2, 2, dtype=torch.int64)), "it is not a plain list of whole numbers"),
+        (saved(torch.arange(8)[::2]), "it is not a plain list of whole numbers"),
+        (saved([1, 2]), "is not a tensor of whole numbers"),
+        (cut("val_idx.pt", 100), "is not a tensor of whole numbers"),
         (hostile, "it has a __builtin__.getattr, and no list of whole numbers"),
     ]
     monkeypatch.chdir(tmp_path)

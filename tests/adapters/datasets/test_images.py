@@ -50,7 +50,7 @@ DAMAGED: list[tuple[Callable[[bytes], bytes], str]] = [
     (lambda whole: bytes(len(whole)), "this file starts with zeros"),
     (lambda _: b"\n<!DOCTYPE html><html>403</html>", "this is text, such as a web page"),
     (lambda _: b'{"error": "denied"}', "this is text, such as a web page"),
-    (lambda _: b"PAR1" * 50, "this is no image that Pillow knows"),
+    (lambda _: b"PAR1" * 50, "this is not an image that Pillow knows"),
     (lambda whole: whole[: len(whole) // 2], TRUNCATED),
     (lambda whole: whole[:-40], TRUNCATED),
     (lambda whole: whole[:-1], TRUNCATED),

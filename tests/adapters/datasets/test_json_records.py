@@ -70,10 +70,10 @@ def test_a_file_that_is_none_is_one_error_that_says_where(
 ) -> None:
     """The record from 0, the line from 1; wherever a chunk of the file ends."""
     rows: list[Any] = [
-        ("", "it is no JSON list of objects"),
-        ("  \n", "it is no JSON list of objects"),
-        ('{"a": 1}', "it is no JSON list of objects"),
-        ('{"a": 1}\n{"a": 2}', "it is no JSON list of objects"),
+        ("", "it is not a JSON list of objects"),
+        ("  \n", "it is not a JSON list of objects"),
+        ('{"a": 1}', "it is not a JSON list of objects"),
+        ('{"a": 1}\n{"a": 2}', "it is not a JSON list of objects"),
         ("[", "record 0, line 1: Expecting value"),
         ("[\n\n", "record 0, line 3: Expecting value"),
         ("[1]", "record 0 is of type int, not an object"),

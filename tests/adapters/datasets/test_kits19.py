@@ -172,8 +172,8 @@ def test_checksums_are_compared_where_asked_for(folder: Path, tmp_path: Path) ->
         build(folder, checksums="official")
     rows = [
         ("{", "it is no JSON"),
-        ("[]", "it is no JSON object of file names and MD5 sums"),
-        ('{"a.pkl": 3}', "it is no JSON object of file names and MD5 sums"),
+        ("[]", "it is not a JSON object of file names and MD5 sums"),
+        ('{"a.pkl": 3}', "it is not a JSON object of file names and MD5 sums"),
         ("{}", "sums.json has no checksum of a file case_00003.pkl; use the pickles of MLPerf's"),
     ]
     sums = tmp_path / "sums.json"
@@ -190,7 +190,7 @@ def test_a_pickle_is_never_run(folder: Path, tmp_path: Path) -> None:
         proof, whole = tmp_path / f"{name} ran", (folder / name).read_bytes()
         raw = pickle.dumps([Touch(proof, shell=False), *volumes("case_00003")])
         (folder / name).write_bytes(raw)
-        with pytest.raises(RunError, match=f"{name}: it wants to call .*; such a file is never ex"):
+        with pytest.raises(RunError, match=f"{name}: it tries to call .*; such a file is never ex"):
             build(folder)
         assert not proof.exists()
         pickle.loads(raw)
@@ -211,7 +211,7 @@ def test_a_pickle_of_something_else_is_refused(folder: Path) -> None:
         ([IMAGE, np.array(["a", None])], "item 1 is an object of type _reconstruct, not an array"),
         ([IMAGE.astype(np.float64), LABEL], "its array 0 has values of type <f8, not <f4"),
         ([IMAGE, LABEL.astype(np.int64)], "its array 1 has values of type <i8, not .u1;"),
-        ([IMAGE.astype(">f4"), LABEL], "values of NumPy's type >f4, which is not read"),
+        ([IMAGE.astype(">f4"), LABEL], "values of NumPy's type >f4, which is not supported"),
         ([LABEL, IMAGE], "its array 0 has values of type .u1, not <f4;"),
         ([IMAGE[0], LABEL], r"array 0 has the shape \(4, 24, 16\), not \(1, depth, height, wid"),
         ([IMAGE, LABEL[0]], r"array 1 has the shape \(4, 24, 16\), not \(1, depth, height, wid"),
@@ -277,16 +277,16 @@ def test_a_list_of_something_else_is_refused(folder: Path) -> None:
     rows: list[Any] = [
         (
             {"cases": {}},
-            r"it is no list of cases: 'file_list' and 'cases' with shapes \('file_list'",
+            r"it is not a list of cases: 'file_list' and 'cases' with shapes \('file_list'",
         ),
-        ({"file_list": ["case_1"], "cases": {}}, r"it is no list of cases: .* \('case_1'\)"),
+        ({"file_list": ["case_1"], "cases": {}}, r"it is not a list of cases: .* \('case_1'\)"),
         ({"file_list": ["case_1"], "cases": {"case_1": {}}}, r"\('image_shape'\)"),
-        (["case_1"], "it is no list of cases"),
+        (["case_1"], "it is not a list of cases"),
         ({"file_list": [], "cases": {}}, "it lists no case"),
-        (listed(["case_00003"] * 2), "'case_00003' is no name of a case, or is there twice"),
+        (listed(["case_00003"] * 2), "'case_00003' is not a name of a case, or is there twice"),
         (
             {"file_list": ["../003"], "cases": {"../003": {"image_shape": (1, 2, 2, 2)}}},
-            r"'\.\./003' is no name of a case, or is there twice",
+            r"'\.\./003' is not a name of a case, or is there twice",
         ),
     ]
 

@@ -129,7 +129,7 @@ def test_the_digest_is_of_sound_and_text_not_of_files(write: Write, tmp_path: Pa
     assert other_text.digest != digest
 
 
-NO_FILE = "no list with one object of speed 1"
+NO_FILE = "not a list with one object of speed 1"
 WRONG: list[tuple[Change, str]] = [
     (lambda clip: clip.update(files=[]), NO_FILE),
     (lambda clip: clip["files"][0].update(speed=0.9), NO_FILE),
@@ -167,9 +167,9 @@ def test_files_of_another_form_are_found_before_an_engine_loads(
         (b"", {"width": 1}, "has 1 channels of 8 bits at 16000 Hz"),
         (b"", {"rate": 44100}, "has 1 channels of 16 bits at 44100 Hz"),
         (whole[:-2000], {}, "the file is cut short, or another one"),
-        (b"fLaC" + whole, {}, "this is no WAV of plain PCM"),
-        (b"", {}, "this is no WAV of plain PCM"),
-        (whole[:20], {}, "this is no WAV of plain PCM"),
+        (b"fLaC" + whole, {}, "this is not a WAV of plain PCM"),
+        (b"", {}, "this is not a WAV of plain PCM"),
+        (whole[:20], {}, "this is not a WAV of plain PCM"),
     ]
 
     def read(content: bytes, form: dict[str, int]) -> None:

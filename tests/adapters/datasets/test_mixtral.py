@@ -133,7 +133,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     (among("gt_output", 1, 2), "row 1, column 'gt_output': a value of type int is no"),
     (among("gt_output", 0, True), "row 0, column 'gt_output': a value of type bool"),
     (among("gt_output", 3, None), "row 3, column 'gt_output': a value of type None"),
-    (among("input", 2, 5), "row 2, column 'input': a value of type int is no text"),
+    (among("input", 2, 5), "row 2, column 'input': a value of type int is not text"),
     (among("id", 2, "python"), "row 2, column 'id': 'python' must be \"LANGUAGE_NAME\""),
     (among("id", 2, "_f"), "row 2, column 'id': '_f' must be"),
     (among("id", 3, "php_"), "row 3, column 'id': 'php_' must be"),

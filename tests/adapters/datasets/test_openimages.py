@@ -159,8 +159,8 @@ DEFECTS: list[tuple[str, int, str, Any, str]] = [
     ("images", 1, "id", 2, "has the id 2 of an image before it;"),
     ("images", 2, "width", 9, "is said to have 9 x 6 pixels, but b.png has 8 x 6: these are not"),
     ("annotations", 1, "category_id", None, "lacks 'category_id', a whole number;"),
-    ("annotations", 1, "category_id", 3, "has category_id 3, which is none of the 2 ids;"),
-    ("annotations", 2, "image_id", 1, "has image_id 1, which is none of the 3 ids;"),
+    ("annotations", 1, "category_id", 3, "has category_id 3, which is not one of the 2 ids;"),
+    ("annotations", 2, "image_id", 1, "has image_id 1, which is not one of the 3 ids;"),
     ("annotations", 0, "bbox", [1, 2, 3], f"has bbox = [1, 2, 3], {BOX}"),
     ("annotations", 0, "bbox", [1, 2, -3, 4], f"has bbox = [1, 2, -3, 4], {BOX}"),
     ("annotations", 0, "bbox", [1, 2, NAN, 4], f"has bbox = [1, 2, nan, 4], {BOX}"),
@@ -189,9 +189,9 @@ def test_defects_of_the_annotations_are_named_with_list_record_and_key(
 
 def test_a_file_of_something_else_is_an_error(build: Build, folder: Path) -> None:
     rows = [
-        ("", "this is no JSON or not all of it"),
-        (json.dumps(content())[:-40], "this is no JSON or not all of it"),
-        ("[" * 100_000, "this is no JSON or not all of it"),
+        ("", "this is not JSON, or it"),
+        (json.dumps(content())[:-40], "this is not JSON, or it"),
+        ("[" * 100_000, "this is not JSON, or it"),
         ("[]", "it has no list 'images', or an empty one"),
         ('{"images": []}', "it has no list 'images', or an empty one"),
         (json.dumps({**content(), "annotations": {}}), "it has no list 'annotations'"),

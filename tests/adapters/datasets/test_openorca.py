@@ -112,7 +112,7 @@ WRONG: list[tuple[dict[str, Any], str | None, str]] = [
     ({"id": None}, None, "no column 'id'"),
     ({"question": None}, CHAT, "needed are 'id', 'system_prompt', 'question', 'output'"),
     (dict.fromkeys(ROWS, ()), None, "the table has no rows"),
-    ({"output": ["a", 2, "c"]}, None, "row 1, column 'output': a value of type int is no text"),
+    ({"output": ["a", 2, "c"]}, None, "row 1, column 'output': a value of type int is not text"),
     ({"output": ["a", "b", None]}, None, "row 2, column 'output': a value of type NoneType"),
     ({"question": ["a", "", "c"]}, CHAT, "row 1, column 'question': the prompt is empty"),
     ({"system_prompt": ["a", 1.0, "c"]}, CHAT, "row 1, column 'system_prompt': a value of type f"),
@@ -131,12 +131,12 @@ WRONG: list[tuple[dict[str, Any], str | None, str]] = [
         for tokens, message in (
             ([], "the prompt is empty"),
             (np.array([], np.int64), "the prompt is empty"),
-            ("[1, 2]", "a value of type str is no list of whole numbers"),
+            ("[1, 2]", "a value of type str is not a list of whole numbers"),
             (None, "a value of type NoneType"),
             (["3"], "a list of str is"),
             ([True], "a list of bool is"),
             ([1.5], "a list of float is"),
-            (np.array([1.0]), "an array of float64 is no list of whole numbers"),
+            (np.array([1.0]), "an array of float64 is not a list of whole numbers"),
             ([2, -1], "a token is negative"),
             ([2**31], "a token is negative"),
         )

@@ -216,13 +216,13 @@ def test_a_picture_that_is_cut_short_is_named_when_it_is_asked_for(write: Write)
 
 def test_cells_and_options_that_mean_nothing_are_refused(write: Write) -> None:
     rows: list[tuple[str, list[Any], str]] = [
-        ("product_title", [1, 2], "row 0, column 'product_title': a value of type int is no text"),
+        ("product_title", [1, 2], "row 0, column 'product_title': a value of type int is not text"),
         ("product_image", ["a.png", "b.png"], "has no bytes of a picture"),
         ("product_image", [None, None], "has no bytes of a picture"),
-        ("potential_product_categories", ["A", "B"], "it is no list of texts"),
-        ("potential_product_categories", [["A", None], []], "it is no list of texts"),
+        ("potential_product_categories", ["A", "B"], "it is not a list of texts"),
+        ("potential_product_categories", [["A", None], []], "it is not a list of texts"),
         ("ground_truth_category", ["", "B"], "row 0, column 'ground_truth_category': it is empty"),
-        ("ground_truth_category", [None, "B"], "a value of type NoneType is no text"),
+        ("ground_truth_category", [None, "B"], "a value of type NoneType is not text"),
     ]
     assert not_refused(RunError, rows, lambda name, cells: load(write(**{name: cells}))) == []
     options = [

@@ -286,7 +286,7 @@ def test_an_invalid_vocabulary_file_is_refused(build: Build, tmp_path: Path) -> 
     ):
         build(lines=without)
     (tmp_path / "vocab.txt").write_bytes(b"[CLS]\n\xff\n")
-    with pytest.raises(RunError, match=r"vocab.txt: is no UTF-8 text \("):
+    with pytest.raises(RunError, match=r"vocab.txt: is not UTF-8 text \("):
         SquadDataset(path=str(tmp_path))
 
 

@@ -100,18 +100,24 @@ NEAREST = "has no column 'prompt', the nearest is 'promt'; needed are 'prompt', 
 NO_LINES = "the file has no lines; get it from its source again"
 BAD_JSONL: list[tuple[str, str]] = [
     ('{"prompt": "x"}\n\n{"promt": "x"}\n', f"line 3: the object {NEAREST}. Name the columns in"),
-    ('{"prompt": "x"}\n{"prompt": \n', "line 2: it is no JSON: Expecting value; correct the file,"),
-    ("[" * 200_000, "line 1: it is no JSON: "),
+    (
+        '{"prompt": "x"}\n{"prompt": \n',
+        "line 2: it is not JSON: Expecting value; correct the file,",
+    ),
+    ("[" * 200_000, "line 1: it is not JSON: "),
     ('[{"prompt": "x"}]\n', "line 1: it is of type list, not a JSON object"),
     ('{"prompt": 3}', "line 1, column 'prompt': a value of type int is neither text nor a list of"),
-    ('{"prompt": [1, "x"]}', "line 1, column 'prompt': a list of int and str is no list of whole"),
+    (
+        '{"prompt": [1, "x"]}',
+        "line 1, column 'prompt': a list of int and str is not a list of whole",
+    ),
     ('{"prompt": [2147483648]}', "a token is negative or above 2**31"),
-    ('{"prompt": [true]}', "a list of bool is no list of whole numbers"),
+    ('{"prompt": [true]}', "a list of bool is not a list of whole numbers"),
     ('{"prompt": ""}', "line 1, column 'prompt': the prompt is empty"),
     ('{"prompt": []}', "line 1, column 'prompt': the prompt is empty"),
     ('{"prompt": "x"}\n{"prompt": [1]}', "line 2, column 'prompt': the first prompt is text and"),
     ("", NO_LINES),
-    ('{"prompt": "x"}\n\udcff\n', "line 2: it is no UTF-8 (invalid start"),
+    ('{"prompt": "x"}\n\udcff\n', "line 2: it is not UTF-8 (invalid start"),
 ]
 BAD_CSV: list[tuple[str, str]] = [
     ("promt,b\nx,y\n", "the table has no column 'prompt', the nearest is 'promt'; needed are"),
@@ -119,7 +125,7 @@ BAD_CSV: list[tuple[str, str]] = [
     ("", NO_LINES),
     ("prompt\n", NO_LINES),
     ("prompt,b\nx\n", "line 2: it has 1 cells, and the header 2"),
-    ('prompt\n"x\n', "line 2: it is no CSV: unexpected end of data"),
+    ('prompt\n"x\n', "line 2: it is not CSV: unexpected end of data"),
 ]
 
 
@@ -141,7 +147,7 @@ def test_a_bad_file_is_one_sentence_with_its_place(tmp_path: Path) -> None:
         (tmp_path / "a.csv").write_text(f"prompt,n\nx,{length}\n", "utf-8")
         UserPromptsDataset(path=str(tmp_path / "a.csv"), columns={"output_tokens": "n"})
 
-    pattern = r"^(?=.{1,299}$).*line 2, column 'n': .* is no number of to"
+    pattern = r"^(?=.{1,299}$).*line 2, column 'n': .* is not a number of to"
     assert not_refused(RunError, [(length, pattern) for length in lengths], read_length) == []
 
 
@@ -168,7 +174,7 @@ NO_LENGTHS: Sequence[Any] = [
 BAD_OPTIONS: Sequence[tuple[dict[str, Any], str, str]] = [
     ({"input_tokens": 0}, "input_tokens", "from 1 to 4194304 tokens: write a mean, e.g. 1024"),
     *(
-        ({"input_tokens": value}, "input_tokens", "is no distribution of lengths")
+        ({"input_tokens": value}, "input_tokens", "is not a distribution of lengths")
         for value in NO_LENGTHS
     ),
     ({"output_tokens": 1}, "output_tokens", "from 2 to"),
@@ -176,10 +182,14 @@ BAD_OPTIONS: Sequence[tuple[dict[str, Any], str, str]] = [
     ({"shared": {"prefixes": 1, "tokens": 5, "share": 2}}, "shared", "at most 1"),
     ({"samples": 0}, "samples", "is not a number of prompts, at least 1"),
     ({"seed": "x"}, "seed", "is not a whole number"),
-    ({"columns": {"prompt": "x"}}, "columns", "columns is of a file; set path, or leave it out"),
+    (
+        {"columns": {"prompt": "x"}},
+        "columns",
+        "columns applies to a file; set path, or remove it out",
+    ),
     ({"path": "x.jsonl", "seed": 3}, "seed", "is of prompts that are made up"),
     ({"path": "x.jsonl", "columns": {"promt": "x"}}, "columns", "did you mean 'prompt'?"),
-    ({"path": "x.jsonl", "columns": {"prompt": 3}}, "columns", "is no name of a column"),
+    ({"path": "x.jsonl", "columns": {"prompt": 3}}, "columns", "is not a name of a column"),
 ]
 
 
@@ -311,7 +321,7 @@ def test_with_a_tokenizer_lengths_are_exact(tokenizer: Any) -> None:
 
 
 def test_an_answer_without_a_reference_is_refused() -> None:
-    with pytest.raises(RunError, match=r"or leave out the scorer"):
+    with pytest.raises(RunError, match=r"or remove the scorer"):
         UserPromptsDataset().reference(0)
 
 
@@ -351,15 +361,15 @@ def test_with_a_tokenizer_a_trace_has_its_lengths(tmp_path: Path, tokenizer: Any
 
 def test_an_invalid_line_of_a_trace_is_named(tmp_path: Path) -> None:
     rows: list[Any] = [
-        ("timestamp", -1, "-1 is no time in milliseconds"),
-        ("timestamp", "0", "'0' is no time in milliseconds"),
-        ("timestamp", float("nan"), "nan is no time in milliseconds"),
-        ("timestamp", True, "True is no time in milliseconds"),
+        ("timestamp", -1, "-1 is not a time in milliseconds"),
+        ("timestamp", "0", "'0' is not a time in milliseconds"),
+        ("timestamp", float("nan"), "nan is not a time in milliseconds"),
+        ("timestamp", True, "True is not a time in milliseconds"),
         ("timestamp", 1, "1 is earlier than the request before, at 27.5"),
-        ("input_length", 0, "0 is no number of tokens from 1"),
-        ("output_length", 2.5, "2.5 is no number of tokens"),
-        ("hash_ids", [1.5], "[1.5] is no list of whole numbers"),
-        ("hash_ids", None, "None is no list of whole numbers"),
+        ("input_length", 0, "0 is not a number of tokens from 1"),
+        ("output_length", 2.5, "2.5 is not a number of tokens"),
+        ("hash_ids", [1.5], "[1.5] is not a list of whole numbers"),
+        ("hash_ids", None, "None is not a list of whole numbers"),
     ]
 
     def read(column: str, value: Any) -> None:
@@ -375,8 +385,11 @@ def test_a_trace_is_a_file_of_its_own_kind(tmp_path: Path) -> None:
     path = str(as_jsonl(tmp_path / "trace.jsonl", TRACE))
     table = str(as_csv(tmp_path / "a.csv"))
     wrong: list[tuple[dict[str, Any], str]] = [
-        ({"trace": True}, "trace is of a file"),
-        ({"path": path, "trace": True, "columns": {"prompt": "x"}}, "columns is of a file of pro"),
+        ({"trace": True}, "trace applies to a file"),
+        (
+            {"path": path, "trace": True, "columns": {"prompt": "x"}},
+            "columns applies to a file of pro",
+        ),
         ({"path": path, "trace": True, "samples": 7}, "samples is of prompts that are made up"),
         ({"path": path, "seed": 7}, "seed is of prompts that are made up"),
         ({"path": path, "trace": "yes"}, "trace = 'yes'"),
@@ -385,7 +398,7 @@ def test_a_trace_is_a_file_of_its_own_kind(tmp_path: Path) -> None:
     for options, words in wrong:
         with pytest.raises(SuiteError, match=words):
             UserPromptsDataset(**options)
-    with pytest.raises(RunError, match="nothing says when its requests arrive"):
+    with pytest.raises(RunError, match="its requests arrive"):
         UserPromptsDataset().arrival_s(0)
 
 

@@ -81,7 +81,9 @@ def test_what_cannot_be_drawn_is_refused() -> None:
             TextOptions(**options).generation("mine")
         assert defect in str(error.value)
         assert at_fault in error.value.options
-    with pytest.raises(SuiteError, match="draws tokens, and beams do not: leave num_beams out"):
+    with pytest.raises(
+        SuiteError, match="samples tokens, and beam search does not: leave num_beams out"
+    ):
         TextOptions(temperature=1.0).generation("mine", num_beams=4)
 
 

@@ -34,7 +34,7 @@ def test_an_index_that_names_files_elsewhere_or_none_is_refused(tmp_path: Path) 
     ]
     rows = [
         *(({"w": name}, elsewhere) for name in names),
-        *((content, "is no index of safetensors files: ") for content in contents),
+        *((content, "is not an index of safetensors files: ") for content in contents),
         ({"w": "sub/a.safetensors"}, r"sub/a\.safetensors: is missing, but model"),
     ]
 
@@ -60,7 +60,7 @@ def test_files_that_are_too_large_or_nested_too_deeply_are_refused(tmp_path: Pat
         file.truncate(files.MAX_INDEX_BYTES + 1)
     (tmp_path / "config.json").write_text(DEEP, "utf-8")
 
-    with pytest.raises(RunError, match="is larger than 64 MiB, which no index is"):
+    with pytest.raises(RunError, match="is larger than 64 MiB, too large for an index"):
         files.weight_files(tmp_path)
     with pytest.raises(RunError, match="is no JSON object"):
         read_json(tmp_path / "config.json")

@@ -100,7 +100,7 @@ def test_pictures_are_kept_as_they_came_while_a_sample_is_loaded() -> None:
 def test_content_other_than_text_and_pictures_of_the_data_set_is_refused() -> None:
     audio = [{"type": "input_audio"}]
     rows = [
-        (chat("a", "https://example.org/a.png"), "nothing is downloaded, only data URLs are taken"),
+        (chat("a", "https://example.org/a.png"), "nothing is downloaded; use data URLs"),
         (chat("a", "file:///etc/passwd"), "nothing is downloaded"),
         (chat("a", "data:image/PNG;base64,%%%"), "sample 0 of the data set .*is no base64"),
         (chat("a", "data:image/PNG;base64,AAAA"), "has a picture that is damaged"),
@@ -130,7 +130,7 @@ def test_a_template_without_places_for_pictures_or_that_fails_is_refused(tmp_pat
 
     rows = [
         (lambda: [1, 2], "a", url(2, 2), "has 1 pictures, but 0 places for them"),
-        (fail, "a", "is no chat of this model: no chat template is set"),
+        (fail, "a", "is not a chat of this model: no chat template is set"),
     ]
     assert unrefused(tokens, RunError, rows) == []
     (tmp_path / "config.json").write_text(json.dumps({"architectures": ["LlamaForCausalLM"]}))

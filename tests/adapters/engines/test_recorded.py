@@ -121,7 +121,7 @@ REFUSED: dict[str, tuple[Edit, list[str], str]] = {
     "no events": (without_a_file(EVENTS), PROMPTS, f"has no {EVENTS}"),
     "no configuration": (without_a_file("config.yaml"), PROMPTS, "config.yaml: cannot be read"),
     "a cut map": (cut(MAP), PROMPTS, f"{MAP}: not a result"),
-    "cut events": (cut(EVENTS), PROMPTS, f"{EVENTS}: cut, or no events of endpoints"),
+    "cut events": (cut(EVENTS), PROMPTS, f"{EVENTS}: cut, or not events of endpoints"),
     "a list": (lambda f: (f / MAP).write_text("[]"), PROMPTS, "must be an object, not []"),
     "no accuracy": (
         lambda f: (f / MAP).write_text('{"performance": {}}'),

@@ -304,8 +304,8 @@ def test_templates_and_chats_that_cannot_offer_tools_are_refused() -> None:
     samples = [
         (chat(response_format={}), "asks for response_format, which engine openai"),
         (chat(tool_choice="required"), "has tool_choice 'required'"),
-        (chat(tools=[{"type": "function"}]), "is no chat of this model"),
-        ({"messages": [{"role": "user"}], "tools": TOOLS}, "is no chat of this model"),
+        (chat(tools=[{"type": "function"}]), "is not a chat of this model"),
+        ({"messages": [{"role": "user"}], "tools": TOOLS}, "is not a chat of this model"),
     ]
     assert unrefused(loaded, RunError, samples) == []
     options = ToolOptions(chat_template_kwargs={"enable_thinking": False})

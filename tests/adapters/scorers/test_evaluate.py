@@ -214,7 +214,10 @@ def test_metrics_that_could_change_and_wrong_options_are_refused(
     metrics = [
         ("rouge", "metric = 'rouge'; write \"evaluate:PATH\""),
         ("evaluate:", 'write "evaluate:PATH"'),
-        ("evaluate:rouge", "'rouge' is no file or folder here, and .* only loaded at one commit"),
+        (
+            "evaluate:rouge",
+            "'rouge' is not a file or folder here, and .* only loaded at one commit",
+        ),
         ("evaluate:org/rouge", "only loaded at one commit"),
         ("evaluate:org/rouge@main", "only loaded at one commit"),
         ("evaluate:org/rouge@0123456", "only loaded at one commit"),
@@ -249,7 +252,7 @@ def test_metrics_that_could_change_and_wrong_options_are_refused(
     )
     with pytest.raises(SuiteError, match="needs the option 'metric'"):
         check_call("scorer 'evaluate'", EvaluateScorer, {})
-    with pytest.raises(RunError, match=r"\(4 bytes\) of sample 1 is no number of type int64"):
+    with pytest.raises(RunError, match=r"\(4 bytes\) of sample 1 is not a number of type int64"):
         numbers(here).score([bytes(8), bytes(4)], [0, 0])
 
 

@@ -218,7 +218,7 @@ def test_wrong_options_templates_and_references_are_refused(tmp_path: Path) -> N
     for number, text in enumerate(["{answer}", "{", "{0}", "{question.x}"]):
         file = tmp_path / str(number)
         file.write_text(text, "utf-8")
-        options.append(({"template": str(file)}, "template has another place than question"))
+        options.append(({"template": str(file)}, "template has a placeholder other than question"))
 
     def build(more: dict[str, Any]) -> JudgedScorer:
         return JudgedScorer(**{"url": "http://x", "judge": "j", **more})
@@ -226,7 +226,7 @@ def test_wrong_options_templates_and_references_are_refused(tmp_path: Path) -> N
     assert differences(build, SuiteError, options) == []
     with pytest.raises(UnavailableError, match="cannot be read"):
         build({"template": "/none/t"})
-    with pytest.raises(RunError, match="no table with question and answer"):
+    with pytest.raises(RunError, match="not a table with question and answer"):
         build({}).score([b""], ["text"], [{"text": b""}])  # type: ignore[list-item]
 
 

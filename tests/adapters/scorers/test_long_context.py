@@ -182,7 +182,7 @@ def test_wrong_tokens_references_and_options_are_refused(build: Build) -> None:
         (
             b"",
             reference("rougeL", ""),
-            f"{at} has the metric 'rougeL', which is none of rouge, niah_em, qa_em",
+            f"{at} has the metric 'rougeL', which is not one of rouge, niah_em, qa_em",
         ),
     ]
     options: list[tuple[dict[str, Any], str]] = [

@@ -361,8 +361,8 @@ def test_a_toolchain_that_does_not_work_is_not_used(
     install(tmp_path / "tools" / "bin", "ruby")
     monkeypatch.setenv("PATH", str(tmp_path / "tools" / "bin"))
 
-    assert toolchains()["ruby"] == "a program that is right ended with 1: it wrote nothing"
-    with pytest.raises(EnvironmentFault, match="1 in ruby \\(a program that is right ended"):
+    assert toolchains()["ruby"] == "a correct test program ended with 1: it wrote nothing"
+    with pytest.raises(EnvironmentFault, match="1 in ruby \\(a correct test program ended"):
         passed([problem("", "ruby")])
 
 

@@ -369,10 +369,10 @@ def score(outputs: Sequence[bytes], references: Sequence[Any]) -> Scores:
 
 def test_outputs_and_references_that_are_not_as_expected_name_their_sample() -> None:
     part = {"category_id": 0, "iscrowd": 0}
-    unexpected = "has a reference that is not as expected"
+    unexpected = "has an invalid reference"
     outputs = [
-        (bytes(27), "has an output of 27 bytes, which is no whole number of"),
-        (np.zeros(7, "<f2").tobytes(), "has an output of 14 bytes, which is no"),
+        (bytes(27), "has an output of 27 bytes, which is not a whole number of"),
+        (np.zeros(7, "<f2").tobytes(), "has an output of 14 bytes, which is not a"),
         (
             packed(row(A), row(A, score=math.nan)),
             r"has a detection that is not finite, or beyond 1e\+09: row 1 is \[0.0, ",

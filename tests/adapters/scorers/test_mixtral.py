@@ -231,9 +231,9 @@ def test_references_of_something_else_and_wrong_options_are_refused(
 ) -> None:
     references: list[tuple[Any, str]] = [
         ("8", "is a str, but must be a table of texts"),
-        ({"target": "8"}, "has the dataset None, which is none of OpenOrca, GSM8K, MBXP"),
-        ({"dataset": "gsm8k"}, "has the dataset 'gsm8k', which is none of .*"),
-        ({"dataset": ["GSM8K"]}, r"has the dataset \['GSM8K'\], which is none of .*"),
+        ({"target": "8"}, "has the dataset None, which is not one of OpenOrca, GSM8K, MBXP"),
+        ({"dataset": "gsm8k"}, "has the dataset 'gsm8k', which is not one of .*"),
+        ({"dataset": ["GSM8K"]}, r"has the dataset \['GSM8K'\], which is not one of .*"),
         ({"dataset": "GSM8K"}, "has no text 'target'"),
         ({"dataset": "GSM8K", "target": 8}, "has no text 'target'"),
         (

@@ -78,13 +78,17 @@ def test_incomparable_inputs_and_non_numbers_are_refused() -> None:
     other = {**table, "tokens": [1, 10, 12]}
     generated = struct.pack("<3q", 1, 10, 11)
     defects: list[tuple[Any, Any, str]] = [
-        (b"", table, "is no list of log-probabilities of a prompt's tokens: set prompt_logprobs"),
-        (b"123", table, "output of sample 1, 3 bytes, is no list of log-probabilities"),
+        (
+            b"",
+            table,
+            "is not a list of log-probabilities of a prompt's tokens: set prompt_logprobs",
+        ),
+        (b"123", table, "output of sample 1, 3 bytes, is not a list of log-probabilities"),
         (generated, table, "set prompt_logprobs = true in the options of engine torch, vllm or"),
         (right, other, r"of other token ids than the data set's \(11 in place of 12 at place 2\)"),
         (right, reference([-1.0]), r"\(3 in place of 2\); perplexities of other tokens cannot be"),
-        (output([-1.0, math.nan]), table, "a log-probability that is no finite number; check"),
-        (output([-math.inf, -1.0]), table, "a log-probability that is no finite number; check"),
+        (output([-1.0, math.nan]), table, "a log-probability that is not a finite number; check"),
+        (output([-math.inf, -1.0]), table, "a log-probability that is not a finite number; check"),
         (output([-1e6, -1e6]), table, "the mean negative log-probability of a token is"),
         (right, None, "the reference of sample 1 is None; it must be a table with"),
         (right, {**table, "scored": 0}, "how many of the last ones are scored"),

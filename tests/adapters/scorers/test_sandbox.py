@@ -178,7 +178,7 @@ def test_a_step_without_its_program_fails_and_a_missing_interpreter_is_no_failur
 @isolated
 def test_a_file_has_a_name_without_folders() -> None:
     for name in ("", ".", "..", "a/b", "/etc/passwd", "../x"):
-        with pytest.raises(ValueError, match="is no name of a file without a folder"):
+        with pytest.raises(ValueError, match="is not a name of a file without a folder"):
             run("pass", files={name: ""})
 
 

@@ -330,9 +330,11 @@ def test_wrong_inputs_and_options_are_refused() -> None:
         *(
             (
                 bytes(size),
-                f"^scorer squad: output of sample 1 has {size} bytes, which are no two logits of "
-                "type float32 for each of 15 to 384 positions; set the scorer's dtype and "
-                "max_seq_length to those of the engine's outputs$",
+                (
+                    f"^scorer squad: output of sample 1 has {size} bytes, which are not two "
+                    f"logits of type float32 for each of 15 to 384 positions; set the scorer's "
+                    f"dtype and max_seq_length to those of the engine's outputs$"
+                ),
             )
             for size in (0, 1, 8, 8 * 14, 8 * 15 + 4, 8 * 385)
         ),

@@ -69,7 +69,7 @@ def test_an_output_that_is_no_such_number_names_its_sample_and_the_type() -> Non
         right = bytes({"int64": 8, "uint8": 1}.get(dtype, 4))
         Top1Scorer(dtype=dtype).score([right, right, output], [0, 0, 0])
 
-    texts = [(*row, rf"of sample 2 is no class number of type {row[0]}") for row in rows]
+    texts = [(*row, rf"of sample 2 is not a class number of type {row[0]}") for row in rows]
     assert differences(score, RunError, texts) == []
 
 

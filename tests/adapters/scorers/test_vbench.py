@@ -98,7 +98,7 @@ def test_a_judge_that_gives_no_score_is_an_error(judge: Any) -> None:
         ({"ends": 3}, "the command ended with 3: 'no network'"),
         ({"files": 0}, "left 0 files"),
         ({"files": 2}, "left 2 files"),
-        ({"text": "{"}, "left results that are no JSON"),
+        ({"text": "{"}, "left results that are not JSON"),
         ({"text": "[]"}, "left no mean of subject_consistency"),
         ({"text": '{"subject_consistency": [NaN]}'}, "left no mean of subject_consistency"),
         ({"text": '{"subject_consistency": [true]}'}, "left no mean of subject_consistency"),

@@ -118,7 +118,10 @@ def test_an_output_that_is_no_text_names_its_sample() -> None:
     defects = [
         (b"\1", "is 1 bytes"),
         (np.array([1, 2, 3], "<i4").tobytes(), "is 12 bytes"),
-        (np.array([1, 2], "<i4").tobytes(), r"has the number 8589934593, which is none of 0 to 41"),
+        (
+            np.array([1, 2], "<i4").tobytes(),
+            r"has the number 8589934593, which is not one of 0 to 41",
+        ),
         (np.array([-1], "<i8").tobytes(), "has the number -1"),
         (np.array([42], "<i8").tobytes(), "has the number 42"),
         (np.array([math.nan]).tobytes(), "has the number 9221120237041090560"),

@@ -123,7 +123,7 @@ def test_interruptions_leave_nothing_and_go_on(
 
     assert process.returncode == 130
     assert stderr == (
-        "pytest-mlperf: interrupted; what was finished is kept: the same command goes on\n"
+        "pytest-mlperf: interrupted; finished runs are kept: repeat the command to continue\n"
     )
     assert nothing_is_left(here)
     assert children_of(here) == []
@@ -188,7 +188,7 @@ def test_without_a_drop_or_with_a_broken_bad_one_nothing_is_searched(here: Path,
     rows: list[tuple[tuple[str, str], int, str]] = [
         (("c0", "c2"), 1, no_drop),
         (("c0", "c3"), 2, broken),
-        (("c3", "c3~1"), 2, "they are the other way round"),
+        (("c3", "c3~1"), 2, "they are in the wrong order"),
     ]
     lines = [(("bisect", *ends, "--", FILE), code, (text,)) for ends, code, text in rows]
     assert differing(say, lines) == []
@@ -212,10 +212,10 @@ def test_every_commit_is_offered_the_rate_of_the_good_one(here: Path, say: Say) 
 
 
 REFUSED: list[tuple[list[str], str]] = [
-    (["c1", "c0", "--", FILE], "GOOD 'c1' is no ancestor of BAD 'c0': they are the"),
+    (["c1", "c0", "--", FILE], "GOOD 'c1' is not an ancestor of BAD 'c0': they are the"),
     (["c1", "side", "--", FILE], "is no ancestor of BAD 'side': no line of commits"),
     (["c1", "main", "--", FILE], "GOOD and BAD are one commit, "),
-    (["c0", "v9", "--", FILE], "BAD 'v9' is no commit here; is it fetched?"),
+    (["c0", "v9", "--", FILE], "BAD 'v9' is not a commit here; fetch it first"),
     (["--", "--all", "c1", FILE], "GOOD '--all' is no commit here"),
     (["c0", "c1", "--", f"{FILE}::test_performance[x]"], f"{FILE} has no case 'x'"),
     (["c0", "c1", "--", "Acne"], "no case 'Acne'; known: mine-Offline-Acme-fp32-cpu"),

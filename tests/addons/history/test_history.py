@@ -143,21 +143,16 @@ def test_each_accepted_version_is_listed_with_its_gain(
     history()
     output = say.ends(0, "history", CASE)
     assert output == (
-        "llama-Offline-trtllm-fp8-H200\n"
-        "\n"
-        "date        engine        tokens/s   change          interval  says\n"
-        "2026-03-02  trtllm 1.0.0    20,008\n"
-        "2026-05-11  trtllm 1.1.0    21,493   +7.4 %    +7.0 to +7.9 %  better\n"
-        "2026-08-20  trtllm 1.2.0    21,493   −0.0 %    −0.6 to +0.6 %  not proven\n"
-        "2026-10-02  trtllm 1.2.1    18,976  −11.7 %  −12.3 to −11.1 %  worse\n"
-        "\n"
-        "note      intervals hold the true change in 95 of 100 cases, by all runs of both\n"
-        "          sides\n"
-        "          better and worse are so among all changes here: where nothing changed,\n"
-        "          1 trend of 20 shows any\n"
-        "          default noise, 0.7 % per run: this machine is not calibrated\n"
-        "total     tokens/s −5.2 % (−5.7 to −4.6 %), worse: trtllm 1.0.0 → trtllm 1.2.1,\n"
-        "          2026-03-02 to 2026-10-02\n"
+        "llama-Offline-trtllm-fp8-H200\n\ndate        engine        tokens/s   change        "
+        "  interval  says\n2026-03-02  trtllm 1.0.0    20,008\n2026-05-11  trtllm 1.1.0    "
+        "21,493   +7.4 %    +7.0 to +7.9 %  better\n2026-08-20  trtllm 1.2.0    21,493   "
+        "−0.0 %    −0.6 to +0.6 %  not proven\n2026-10-02  trtllm 1.2.1    18,976  −11.7 %  "
+        "−12.3 to −11.1 %  worse\n\nnote      95 % confidence intervals, from all runs of "
+        "both\n          sides\n          better and worse are corrected for the number of "
+        "changes shown: if nothing changed,\n          1 trend of 20 shows any\n          "
+        "default noise, 0.7 % per run: this machine is not calibrated\ntotal     tokens/s "
+        "−5.2 % (−5.7 to −4.6 %), worse: trtllm 1.0.0 → trtllm 1.2.1,\n          2026-03-02 "
+        "to 2026-10-02\n"
     )
 
     accept(FILE, "2026-11-01", "1.3.0", measured("2026-11-01", 19_500.0), commit=False)
@@ -173,7 +168,7 @@ def test_a_baseline_of_one_session_has_a_note_that_it_bounds_little(here: Path, 
         accept(FILE, date, name, tuple(replace(run, session=date) for run in runs))
     _, output = say("history", CASE)
     assert rows(output)[1][-1] == "not proven"
-    assert "with fewer than 4 sessions on both sides nothing shows what" in one_line(output)
+    assert "with fewer than 4 sessions on both sides the variation between" in one_line(output)
 
 
 def test_a_case_is_named_by_its_file_or_a_part_of_its_id(here: Path, say: Say) -> None:
@@ -253,7 +248,7 @@ NO_RATIO: list[tuple[dict[str, Any], str]] = [
     ({"scenario": "Server"}, "another scenario: Offline → Server"),
     (
         {"name": "samples_per_joule"},
-        "another metric: the baseline of 2026-05-11 has no samples/J; it has tokens/s, samples/s",
+        "metric differs: the baseline of 2026-05-11 has no samples/J; it has tokens/s, samples/s",
     ),
 ]
 
@@ -309,7 +304,7 @@ def test_files_are_one_history_where_they_are_named_together(here: Path, say: Sa
     output = say.ends(2, "history", FILE, eight)
     assert "%" not in output
     assert "another number of accelerators: 1 → 8" in output
-    assert "total     no ratio to the last baseline may be formed" in output
+    assert "total     the last baseline cannot be compared" in output
 
 
 def test_a_name_that_is_not_clear_lists_the_candidates(here: Path, say: Say) -> None:

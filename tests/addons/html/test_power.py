@@ -156,8 +156,8 @@ SILENT = json.dumps({"ready": {"version": 1, "unavailable": "the driver is not l
 
 def test_unreadable_files_are_reported(tmp_path: Path) -> None:
     rows = [
-        (LOG, BEGIN_ALONE, "mlperf_log_detail.txt is cut: LoadGen ends it with 'num_errors'"),
-        (READINGS, '{"something": "else"}\n', "its first line is not a sampler's"),
+        (LOG, BEGIN_ALONE, "mlperf_log_detail.txt is truncated: LoadGen ends it with 'num_errors'"),
+        (READINGS, '{"something": "else"}\n', "its first line is not from the sampler"),
         (READINGS, SILENT, "power.jsonl has no readings: the driver is not loaded"),
     ]
     for number, (file, content, message) in enumerate(rows):

@@ -75,7 +75,7 @@ def test_runs_and_baselines_are_read_only_from_where_they_belong(lab: Lab, tmp_p
         log.write_text("".join(log.read_text("utf-8").splitlines(keepends=True)[:9]), "utf-8")
     page = page_of(read_results(moved), moved)
     assert "not read: " in page
-    assert "is cut: LoadGen ends it with" in page
+    assert "is truncated: LoadGen ends it with" in page
 
 
 def test_git_knows_when_each_engine_version_was_accepted(own_lab: Lab) -> None:

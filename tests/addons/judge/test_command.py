@@ -90,7 +90,7 @@ def test_one_session_a_side_is_provisional(say: Say, old: Path, slow: Path) -> N
         (("new",), "name the other side: --against FILE ..., or --baseline NAME; or --plan"),
         (("new", "--against", "gone.json"), "gone.json: cannot be read"),
         (("new", "--baseline", "x"), "baselines/judged/x.json: no such baseline; record one with"),
-        (("new", "--baseline", "../x"), "'../x' is no name of a baseline"),
+        (("new", "--baseline", "../x"), "'../x' is not a name of a baseline"),
         (("new", "--against", "old", "--update", "missing"), "--update needs --baseline NAME"),
         (("new", "--against", "old", "--metrics", "ttft_p50,ttft_p51"), "no metric 'ttft_p51'"),
         (("new", "--against", "old", "--ignore", "nosuch"), "--ignore 'nosuch': no such condition"),

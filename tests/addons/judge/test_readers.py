@@ -380,8 +380,8 @@ def test_an_unknown_unit_is_not_guessed(tmp_path: Path) -> None:
         (b"some words", "a text of no known tool"),
         (b"a,b\n1,2\n", "a CSV table of no known tool"),
         (b'{"error": "out of memory"}', "holds only an error"),
-        (b"\x1f\x8b\x08\x00broken", "compressed data that is cut"),
-        (gzip.compress(b'{"completed": 1}', mtime=0)[:-9], "compressed data that is cut"),
+        (b"\x1f\x8b\x08\x00broken", "compressed data that is truncated"),
+        (gzip.compress(b'{"completed": 1}', mtime=0)[:-9], "compressed data that is truncated"),
     ],
 )
 def test_a_file_that_cannot_be_read_is_one_sentence(
@@ -417,7 +417,7 @@ def test_a_cut_line_is_named(tmp_path: Path) -> None:
     text = (DATA / "sglang.jsonl").read_text("utf-8").rstrip()
     file = write(tmp_path / "r.jsonl", text[:-30])
 
-    with pytest.raises(MlperfError, match="line 2 is no complete JSON"):
+    with pytest.raises(MlperfError, match="line 2 is not complete JSON"):
         read([file])
 
 

@@ -201,7 +201,7 @@ def test_future_refusals_are_listed(say: Say, results: str) -> None:
     fill(Path("about.toml"), SAID, WARMUP)
     _, output = exported(say, "-o", "b")
     assert "will be refused: requests had no seed to sample by" in output
-    assert "left requests under way, which count as lost" in output
+    assert "left requests in flight, which count as lost" in output
     assert "(accuracy_results.json) at a point in med_concurrency" in output
 
 
@@ -233,7 +233,7 @@ def test_nothing_is_made_up_and_nothing_is_written_over(say: Say, results: str) 
     about.write_text(skeleton, "utf-8")
     fill(Path("about.toml"), SAID)
     output = exports(say, "-o", "bundle")
-    assert "nobody recorded the warm-up: no events.jsonl; write point.warmup" in output
+    assert "the warm-up was not recorded (no events.jsonl); write point.warmup" in output
     assert "warmup:" not in (CURVE / "r4/point.yaml").read_text("utf-8").splitlines()
     shutil.rmtree("bundle")
     Path("bundle").mkdir()

@@ -296,8 +296,8 @@ def test_scores_are_reported_and_judged_if_possible(say: Say, session: Make) -> 
     scored(folder / "c4", lambda entry: None)
     for name, words in (
         ("", "not judged: without events.jsonl and sample_idx_map.json no answer belongs to a"),
-        (EVENTS, "not judged: without sample_idx_map.json no answer belongs to a sample"),
-        (MAP, "not judged here: engine recorded scores its answers sample by sample"),
+        (EVENTS, "not judged: without sample_idx_map.json answers cannot be matched to samples"),
+        (MAP, "not judged here: engine recorded scores the answers sample by sample"),
     ):
         if name:
             shutil.copy(ANSWERS / name, folder / "c4")
@@ -423,7 +423,7 @@ def test_inputs_without_a_session_are_refused(
 ) -> None:
     folder = session("day1")
     shutil.copytree(folder / "c4", folder / "again")
-    assert "are both of concurrency 4" in imported(say, folder)[1]
+    assert "both have concurrency 4" in imported(say, folder)[1]
     shutil.rmtree(folder / "again")
     shutil.copytree(folder, "copy")
     assert "copy/c1 holds the same result as day1/c1" in imported(say, folder, "copy")[1]
@@ -433,7 +433,10 @@ def test_inputs_without_a_session_are_refused(
         assert f"{name[:99]}" in imported(say, name)[1]
         assert "cannot be read: " in imported(say, name)[1]
     (folder / "c4" / SUMMARY).unlink()
-    assert "day1/c4: cut: it has config.yaml and no result_summary.json" in imported(say, folder)[1]
+    assert (
+        "day1/c4: incomplete: it has config.yaml and no result_summary.json"
+        in imported(say, folder)[1]
+    )
     (folder / "c4" / CONFIG).unlink()
     change(Path("copy/c1"), slowed(1.01))
     assert "day1/c1: its session has the points [1]" in imported(say, "copy", folder)[1]

@@ -128,7 +128,7 @@ def test_a_rehearsal_has_the_logs_and_lists_violations(project: Path, say: Say) 
         for run in ("", ", TEST01")
     ]
     assert code == 0
-    assert "a rehearsal, and no submission" in output
+    assert "a rehearsal, not a submission" in output
     assert (project / "tree/REHEARSAL.md").is_file()
     (run,) = project.glob(".mlperf/runs/*/3d-unet-99-*.1/performance")
     leaf = project / "tree" / LEAF

@@ -321,7 +321,7 @@ def test_among_many_a_pair_is_measured_longer_and_shown_as_if_alone() -> None:
     assert (other.outcome, other.p) == (Outcome.IMPROVED, 1.0)
     assert (other.low, other.high) == pytest.approx((metric_verdict.low, metric_verdict.high))
     assert (fell.outcome, fell.more) == (Outcome.PERF_DROP, False)
-    assert "; a drop whatever the other 24 pairs judged with it do, p=" in sentence(fell.headline)
+    assert "; a drop, whatever the verdicts on the other 24 pairs, p=" in sentence(fell.headline)
 
 
 CURVE = {"throughput": 0.03, "throughput@1": 0.05, "throughput@8": 0.05}

@@ -1,4 +1,4 @@
-"""Check the options and files of data sets, and give samples by index."""
+"""Check the options and files of data sets, and provide their samples by index."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class FileOptions:
     count: int | None = None
 
     def find(self) -> Any:
-        """Return the paths of the files, as `FileDataset._read` takes them; read no file."""
+        """Return the paths of the files for `FileDataset._read`; read no file."""
         raise NotImplementedError
 
     def check(self, dataset: str, *rules: Rule, **units: str) -> None:
@@ -136,7 +136,7 @@ def encode(text: str) -> bytes:
 
 
 def framed(parts: Sequence[bytes]) -> Iterator[bytes]:
-    """Yield each part after its length, so that digests of ("ab", "") and ("a", "b") differ."""
+    """Yield each part after its length, so that ("ab", "") and ("a", "b") have other digests."""
     for part in parts:
         yield len(part).to_bytes(8, "little")
         yield part
@@ -161,8 +161,8 @@ def check_files(paths: Sequence[Path], checksum: str | None) -> None:
     if actual != digits:
         raise wrong(
             paths[0] if len(paths) == 1 else f"{paths[0].parent}: {len(paths)} files",
-            f"{algorithm} is {actual}, not the {digits} asked for: the file is damaged, incomplete "
-            "or another one",
+            f"{algorithm} is {actual}, expected {digits}: the file is damaged, incomplete or "
+            "another one",
             "get it from its source again, or correct checksum",
         )
 

@@ -44,7 +44,9 @@ def read_annotations(file: Path) -> tuple[list[Image], frozenset[int]]:
     for row, record in enumerate(content["annotations"]):
         for field, identities in (("image_id", images.keys()), ("category_id", categories)):
             if record[field] not in identities:
-                defect = f"has {field} {record[field]}, which is none of the {len(identities)} ids"
+                defect = (
+                    f"has {field} {record[field]}, which is not one of the {len(identities)} ids"
+                )
                 raise _wrong(file, "annotations", row, defect)
         _, reference = images[record.pop("image_id")]
         reference["annotations"].append({key: record[key] for key in BOX_FIELDS})
@@ -65,7 +67,7 @@ def _parse(file: Path) -> dict[str, list[Any]]:
             content = json.load(opened, object_hook=_keep)
     except (ValueError, RecursionError) as error:
         raise wrong(
-            file, f"this is no JSON or not all of it ({error})", "get it from its source again"
+            file, f"this is not JSON, or it is incomplete ({error})", "get it from its source again"
         ) from error
     for name in RECORD_TESTS:
         records = content.get(name) if isinstance(content, dict) else None
@@ -234,6 +236,6 @@ def _check_sizes(file: Path, images: Sequence[Image], sizes: Sequence[tuple[int,
                 file,
                 "images",
                 row,
-                f"is said to have {width} x {height} pixels, but {name} has {stored[0]} x "
+                f"should have {width} x {height} pixels, but {name} has {stored[0]} x "
                 f"{stored[1]}: these are not the images that were annotated",
             )

@@ -45,7 +45,7 @@ AXES_LIMIT = 32
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoredArray:
-    """Location and layout of an array in a file.
+    """Describe the location and layout of an array in a file.
 
     Attributes:
         name: Name of the array in messages.
@@ -127,7 +127,7 @@ def find_npz(path: Path) -> dict[str, StoredArray]:
                     name = member.filename.removesuffix(".npy")
                     arrays[name] = _find_member(archive, member, raw, path)
     except _BROKEN as error:
-        raise damaged(path, f"it is no .npz archive of arrays ({error})") from error
+        raise damaged(path, f"it is not a .npz archive of arrays ({error})") from error
     return arrays
 
 
@@ -150,7 +150,7 @@ def _find_member(
     start = raw.seek(name + extra, 1)
     end = start + member.file_size
     if end > path.stat().st_size:
-        raise ValueError(f"{member.filename} ends behind the file's end")
+        raise ValueError(f"{member.filename} ends after the end of the file")
     return _find(raw, path, name=title, size=end)
 
 
@@ -163,19 +163,19 @@ def _find(
     try:
         version = npy.read_magic(file)
         if version not in readers:
-            raise ValueError(f"its format {version} is not read")
+            raise ValueError(f"its format {version} is not supported")
         shape, fortran, dtype = readers[version](file)
     except _BROKEN as error:
         first = str(error).partition("\n")[0]  # further lines advise to trust the file
-        raise damaged(path, f"{name} is no array in NumPy's format ({first})") from error
+        raise damaged(path, f"{name} is not an array in NumPy's format ({first})") from error
     # A header is a Python literal, whose lengths may be booleans or negative.
     if len(shape) > AXES_LIMIT or any(type(axis) is not int or axis < 0 for axis in shape):
         shape_text = f"{len(shape):,} axes" if len(shape) > AXES_LIMIT else f"the shape {shape}"
-        raise damaged(path, f"{name} has {shape_text}, which no array has")
+        raise damaged(path, f"{name} has {shape_text}, which is invalid for an array")
     if not re.fullmatch(r"[<|][biuf][1248]", dtype.str):
         raise wrong(
             path,
-            f"{name} has values of type {dtype}, which is not read: only little-endian numbers are",
+            f"{name} has values of type {dtype}; only little-endian numbers are supported",
             "convert it",
         )
     array = StoredArray(

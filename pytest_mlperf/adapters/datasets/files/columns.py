@@ -17,7 +17,7 @@ def places(
     advice: str = "Rename its columns, or set the data set's path to another table",
     whole: str = "table",
 ) -> dict[str, int]:
-    """Return the position of each column; raise RunError unless each occurs exactly once."""
+    """Return the position of each column; raise RunError for a missing or repeated one."""
     named = [label if isinstance(label, str) else repr(label) for label in labels]
     for name in columns:
         if named.count(name) == 1:

@@ -70,7 +70,7 @@ def _eight_bit(opened: Image.Image, image: Image.Image) -> Image.Image:
 def neighbours(
     old: int, new: int, *, single: bool = False
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
-    """Return the old pixels before and after each new pixel's centre, and the second's weight.
+    """Return the old pixels around each new pixel's centre, and the weight of the second.
 
     At borders both are the same pixel. `single` rounds positions to float32, as OpenCV does for
     uint8.
@@ -135,7 +135,7 @@ PICTURE_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 
 
 def check_encoded(content: bytes) -> str | None:
-    """Return the defect of an encoded picture's header, or None; decode no pixels."""
+    """Return the defect of an encoded picture's header, as text, or None; decode no pixels."""
     require_pillow()
     from PIL import Image, UnidentifiedImageError
 
@@ -143,7 +143,7 @@ def check_encoded(content: bytes) -> str | None:
         with Image.open(io.BytesIO(content), formats=PICTURE_FORMATS) as image:
             return _too_large(image)
     except UnidentifiedImageError:
-        return f"its bytes are no picture of the formats {', '.join(PICTURE_FORMATS)}"
+        return f"its bytes are not a picture of the formats {', '.join(PICTURE_FORMATS)}"
     except Exception as error:  # damage makes decoders raise anything
         return f"its picture is damaged ({error})"
 
@@ -189,7 +189,7 @@ def _inspect_all(folder: Path, names: Sequence[str]) -> Iterator[tuple[int, int]
 
 
 def _inspect(path: Path) -> tuple[int, int] | str:
-    """Return an image's width and height, or its defect."""
+    """Return an image's width and height, or a text about its defect."""
     from PIL import Image, UnidentifiedImageError
 
     try:
@@ -203,7 +203,7 @@ def _inspect(path: Path) -> tuple[int, int] | str:
                 # An incomplete copy ends in zeros, which decoders may take for pixels. Zeros
                 # after the end of an image are harmless.
                 if end and len(kept) < len(content) and not kept.endswith(end):
-                    raise ValueError(f"it stops in {len(content) - len(kept):,} zero bytes")
+                    raise ValueError(f"it ends in {len(content) - len(kept):,} zero bytes")
                 with Image.open(path) as again:
                     again.load()
             return image.size
@@ -222,4 +222,4 @@ def _kind(path: Path) -> str:
         return "this file starts with zeros"
     if start.lstrip()[:1] in (b"<", b"{"):
         return "this is text, such as a web page with an error, and no image"
-    return "this is no image that Pillow knows"
+    return "this is not an image that Pillow knows"

@@ -32,7 +32,7 @@ def lines_of(path: Path) -> Iterator[str]:
             try:
                 yield line.decode("utf-8-sig" if number == 1 else "utf-8")
             except UnicodeDecodeError as error:
-                raise broken_line(path, number, f"it is no UTF-8 ({error.reason})") from error
+                raise broken_line(path, number, f"it is not UTF-8 ({error.reason})") from error
 
 
 def objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -44,7 +44,7 @@ def objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
             defect = getattr(error, "msg", str(error))
-            raise broken_line(path, number, f"it is no JSON: {defect}") from error
+            raise broken_line(path, number, f"it is not JSON: {defect}") from error
         if not isinstance(record, dict):
             kind = type(record).__name__
             raise broken_line(path, number, f"it is of type {kind}, not a JSON object")

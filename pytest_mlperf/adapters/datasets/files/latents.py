@@ -34,7 +34,7 @@ class LatentDataset(FileDataset[S]):
 def find_latents(
     option: str | bool | None, folder: Path, names: Sequence[str], advice: str
 ) -> tuple[Path | None, tuple[bool, str]]:
-    """Return the file of latents, None if the engine draws them, and its place for `require`."""
+    """Return the file of latents (None if the engine draws them), and an entry for `require`."""
     if option in (False, "none"):
         return None, (True, "")
     if option is None:

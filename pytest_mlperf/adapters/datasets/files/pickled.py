@@ -113,7 +113,7 @@ def _parts(array: PickledObject) -> tuple[PickledObject, tuple[int, ...], Litera
     if array.name == "_frombuffer":
         raw, kind, shape, order, *_ = array.args
         if order not in ("C", "F"):
-            raise ValueError("an order of axes that is not read")
+            raise ValueError("an order of axes that is not supported")
         return kind, shape, order, raw
     if array.name != "_reconstruct":
         raise TypeError("no array")
@@ -127,7 +127,7 @@ def _dtype(kind: PickledObject, *, orders: str = "<>=|") -> str:
     if not unsupported and order not in [*orders]:
         unsupported = ascii(f"{order}{code}")[1:-1]
     if unsupported:
-        raise PickleError(f"it holds values of NumPy's type {unsupported}, which is not read")
+        raise PickleError(f"it holds values of NumPy's type {unsupported}, which is not supported")
     return f"{order}{code}"
 
 
@@ -137,7 +137,7 @@ def _named(item: Any) -> str:
 
 
 class PickledFrame:
-    """DataFrame in a pickle of pandas."""
+    """Read columns from a pickled DataFrame of pandas."""
 
     def __init__(self, file: BufferedIOBase, *, max_bytes: int) -> None:
         tree = parse(file, PICKLE_NAMES, max_bytes=max_bytes)
@@ -236,7 +236,7 @@ def _items(values: PickledObject) -> list[Any]:
     if values.name == "__pyx_unpickle_NDArrayBacked":
         # pandas 3 writes a missing text as NaN, the only value that differs from itself.
         return [item if item == item else None for item in _items(values.state[1])]  # noqa: PLR0124
-    raise PickleError(f"a column is of the kind {values.name}, which is not read")
+    raise PickleError(f"a column is of the kind {values.name}, which is not supported")
 
 
 def _contents(array: PickledObject) -> tuple[tuple[int, ...], list[Any] | Array]:
@@ -274,7 +274,7 @@ def _cell(cell: Any) -> Any:
     if isinstance(cell, PickledObject) and cell.name in _NUMPY_ARRAYS:
         shape, contents = _contents(cell)
         if len(shape) != 1:
-            raise PickleError("a cell is an array of several dimensions, which is not read")
+            raise PickleError("a cell is an array of several dimensions, which is not supported")
         return [_atom(item) for item in contents] if isinstance(contents, list) else contents
     return _atom(cell)
 
@@ -299,7 +299,7 @@ def _atom(cell: Any) -> Any:
         return np.frombuffer(_buffer(raw), _dtype(kind)).item()
     if isinstance(cell, PickledObject) and cell.name in ("bytes", "encode"):
         return _buffer(cell)
-    raise PickleError(f"a cell holds {_named(cell)}, which is not read")
+    raise PickleError(f"a cell holds {_named(cell)}, which is not supported")
 
 
 def _arrow_texts(array: PickledObject) -> list[str | None]:

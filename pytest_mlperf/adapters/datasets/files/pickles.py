@@ -6,7 +6,7 @@ file can waste memory and time, no more.
 The real classes of NumPy and pandas, and the unpickler in C, trust the file: `numpy.dtype`, which
 every array needs, takes flags that make NumPy read bytes as addresses; Arrow reads up to any stated
 end of a text; a key of 100,000 nested tuples crashes the process.
-tests/adapters/datasets/test_frames.py has an example of each attack.
+tests/adapters/datasets/test_frames.py has an example of each.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """Name of a class or function in the pickle, without its module; it is not imported."""
+    """Hold the name of a class or function in the pickle, without its module."""
 
     name: str
 
 
 @dataclass(slots=True, eq=False)
 class PickledObject:
-    """An object that the pickle would construct by a call, and its state."""
+    """Hold an object that the pickle would construct by a call: name, arguments and state."""
 
     name: str
     args: tuple[Any, ...]
@@ -40,14 +40,14 @@ class PickledObject:
 
 
 class Place(NamedTuple):
-    """Offset and size, in bytes, of a byte string in the file that was not read."""
+    """Locate a byte string in the file that was not read: offset and size [bytes]."""
 
     offset: int
     size: int
 
 
 class PickleError(Exception):
-    """The pickle is damaged or has unsupported content; the message says which."""
+    """Report that the pickle is damaged or has unsupported content."""
 
 
 def parse(file: BufferedIOBase, names: Container[tuple[str, str]], *, max_bytes: int) -> Any:
@@ -86,7 +86,7 @@ _DAMAGED = (*(AttributeError, IndexError, KeyError, TypeError, ValueError), pick
 
 
 class _Window:
-    """Buffer around the position in a file: a large pickle is never in memory as a whole."""
+    """Buffer a part of a file around the read position, as a pickle may be large."""
 
     def __init__(self, file: BufferedIOBase, max_bytes: int) -> None:
         self._file = file
@@ -126,7 +126,7 @@ class _Window:
     def readline(self) -> bytes:
         line = self.take_match(_TEXT_LINE, _MAX_LINE_BYTES)
         if line is None:
-            raise PickleError("it names something that is no class or function")
+            raise PickleError("it names something that is not a class or function")
         return line
 
     def _fill(self, size: int) -> None:
@@ -142,7 +142,7 @@ class _Window:
 
 
 class _SparseWindow(_Window):
-    """Window that seeks past long byte strings instead of reading them."""
+    """Seek past long byte strings instead of reading them."""
 
     def __init__(self, file: BufferedIOBase, max_bytes: int) -> None:
         super().__init__(file, max_bytes)
@@ -197,10 +197,10 @@ def _refuse(code: int, unpickler: _Unpickler) -> None:
 
 
 class _Unpickler(pickle._Unpickler):
-    """Python's unpickler without its harmful opcodes.
+    """Unpickle by Python's own implementation, but without its harmful opcodes.
 
-    It is the implementation in Python, not in C: its memo is a dictionary, which no index makes
-    large, and its opcodes are a table.
+    This is the implementation in Python, not in C: its memo is a dictionary, which a large index
+    does not enlarge, and its opcodes are a table.
     """
 
     stack: list[Any]
@@ -214,14 +214,14 @@ class _Unpickler(pickle._Unpickler):
     def load(self) -> Any:
         start = self.window.read(2)
         if start[:1] != pickle.PROTO or not 2 <= start[1] <= pickle.HIGHEST_PROTOCOL:
-            raise PickleError("it is no pickle of protocol 2 to 5")
+            raise PickleError("it is not a pickle of protocol 2 to 5")
         return super().load()
 
     def find_class(self, module: str, name: str) -> Name:
         if (module, name) not in self._names:
             full_name = ascii(f"{module}.{name}")[1:-1][:200]
             raise PickleError(
-                f"it wants to call {full_name}; such a file is never executed: only tables of "
+                f"it tries to call {full_name}; such a file is never executed: only tables of "
                 "text, numbers and lists are read"
             )
         return Name(name)
@@ -232,7 +232,7 @@ class _Unpickler(pickle._Unpickler):
             _MARK(self)
             return
         if type(self.stack[-1]) is not list:
-            raise TypeError("only lists are appended to")
+            raise TypeError("it appends to something that is not a list")
         # The unpickler in C reads these opcodes, which name nothing, many times faster.
         numbers = pickle.loads(b"\x80\x02](" + integers + b".")  # noqa: S301
         self.stack[-1].append(np.array(numbers, np.int32))
@@ -241,13 +241,13 @@ class _Unpickler(pickle._Unpickler):
         args = self.stack.pop()
         called = self.stack[-1]
         if not isinstance(called, Name) or type(args) is not tuple:
-            raise TypeError("only names are called")
+            raise TypeError("it calls something that is not a name")
         self.stack[-1] = PickledObject(called.name, args)
 
     def _build(self) -> None:
         state = self.stack.pop()
         if not isinstance(self.stack[-1], PickledObject):
-            raise TypeError("only objects have a state")
+            raise TypeError("it sets the state of something that is not an object")
         self.stack[-1].state = state
 
     def _set_item(self) -> None:
@@ -258,7 +258,7 @@ class _Unpickler(pickle._Unpickler):
     def _update(self, items: list[Any]) -> None:
         target = self.stack[-1]
         if type(target) is not dict:
-            raise TypeError("only dictionaries have items")
+            raise TypeError("it adds items to something that is not a dictionary")
         for key, value in zip(items[::2], items[1::2], strict=True):
             # Hashing nested tuples recurses to any depth on the C stack.
             if not isinstance(key, str | int | float | bytes | None):
@@ -281,7 +281,7 @@ class _Unpickler(pickle._Unpickler):
 
 
 class _Outliner(_Unpickler):
-    """Unpickler that skips byte strings."""
+    """Unpickle without reading byte strings."""
 
     window: _SparseWindow
 

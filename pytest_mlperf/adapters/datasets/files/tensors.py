@@ -1,7 +1,7 @@
 """Read a tensor of whole numbers that torch.save wrote, without torch or executing code.
 
-The file is a zip: a pickle has the layout of a tensor, another member its bytes. The pickle may
-only have the names of a plain int64 tensor, which map to inert objects here.
+The file is a zip archive with a pickle of the tensor's layout, and a member with its bytes. The
+pickle may only refer to the classes of a plain int64 tensor, which inert objects replace.
 """
 
 from __future__ import annotations
@@ -33,11 +33,13 @@ PICKLE_GLOBALS: dict[tuple[str, str], Any] = {
 
 
 class TensorUnpickler(pickle.Unpickler):
-    """Unpickle the layout of a tensor; refuse every other name."""
+    """Unpickle the layout of a tensor; reject all other classes and functions."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in PICKLE_GLOBALS:
-            raise pickle.UnpicklingError(f"it has a {module}.{name}, and no list of whole numbers")
+            raise pickle.UnpicklingError(
+                f"it has a {module}.{name} instead of a list of whole numbers"
+            )
         return PICKLE_GLOBALS[module, name]
 
     def persistent_load(self, pid: Any) -> Any:
@@ -51,21 +53,21 @@ def read_tensor(file: Path) -> NDArray[np.int64]:
             (pickled,) = (name for name in archive.namelist() if name.endswith("/data.pkl"))
             folder = pickled.removesuffix("data.pkl")
             if archive.getinfo(pickled).file_size > MAX_PICKLE_BYTES:
-                raise ValueError(f"more than {MAX_PICKLE_BYTES:,} bytes say how it lies")
+                raise ValueError(f"its description is larger than {MAX_PICKLE_BYTES:,} bytes")
             storage, offset, shape, strides = TensorUnpickler(
                 io.BytesIO(archive.read(pickled))
             ).load()
             member = archive.getinfo(f"{folder}data/{storage[2]}")
             if storage[1] != NUMBERS or (len(shape), tuple(strides)) != (1, (1,)):
-                raise ValueError("it is no plain list of whole numbers")
+                raise ValueError("it is not a plain list of whole numbers")
             if member.compress_type != zipfile.ZIP_STORED:
                 raise ValueError("it is compressed")
             # torch.save writes the whole storage of a view: MLPerf's file has 1.3 GB for 6 MB.
             if not 0 <= 8 * offset <= 8 * (offset + shape[0]) <= member.file_size:
-                raise ValueError(f"it has {member.file_size:,} bytes, and asks for more")
+                raise ValueError(f"it declares more than its {member.file_size:,} bytes")
             with archive.open(member) as opened:
                 opened.seek(8 * offset)
                 return np.frombuffer(opened.read(8 * shape[0]), "<i8").copy()
     # For a truncated or hostile file, zipfile, pickle and numpy can raise anything.
     except Exception as error:
-        raise damaged(file, f"it is no tensor of whole numbers ({error})") from error
+        raise damaged(file, f"it is not a tensor of whole numbers ({error})") from error

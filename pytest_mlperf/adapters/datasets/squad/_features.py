@@ -37,7 +37,7 @@ class Question:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Passage:
-    """A paragraph and its questions, in the order of the file.
+    """Hold a paragraph and its questions, in the order of the file.
 
     Attributes:
         where: File and position in it, for messages.
@@ -56,7 +56,7 @@ def read_passages(path: Path) -> list[Passage]:
     except (ValueError, RecursionError) as error:
         raise wrong(
             path,
-            f"is no JSON ({error}): the file is incomplete or another one",
+            f"is not JSON ({error}): the file is incomplete or another one",
             "get SQuAD's dev-v1.1.json again",
         ) from error
     version = _field(content, "version", str, where=str(path))
@@ -133,7 +133,7 @@ _IDEOGRAPH = re.compile(
 
 
 class _Replacing(dict[int, str | None]):
-    """Table for `str.translate` that calls a function once per character."""
+    """Map characters for `str.translate` by a function that is called once per character."""
 
     def __init__(self, replace: Callable[[str, str], str | None]) -> None:
         self._replace = replace
@@ -153,7 +153,7 @@ def _clean(character: str, category: str) -> str | None:
 
 
 def _split(character: str, category: str) -> str | None:
-    """Drop accents; separate punctuation, which for BERT includes ASCII symbols such as $."""
+    """Return the replacement: None for accents, spaces around punctuation and ASCII symbols."""
     if category == "Mn":
         return None
     symbol = "!" <= character <= "~" and not character.isalnum()
@@ -176,7 +176,7 @@ def basic_tokens(text: str) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Word:
-    """A word, its basic tokens with spaces between them, and its word pieces."""
+    """Hold a word, its basic tokens with spaces between them, and its word pieces."""
 
     text: str
     normalized: str
@@ -231,13 +231,13 @@ def read_vocabulary(path: Path) -> dict[str, int]:
         with path.open(encoding="utf-8") as file:
             vocabulary = {line.rstrip("\n"): number for number, line in enumerate(file)}
     except UnicodeDecodeError as error:
-        raise wrong(path, f"is no UTF-8 text ({error})", "get BERT's vocab.txt again") from error
+        raise wrong(path, f"is not UTF-8 text ({error})", "get BERT's vocab.txt again") from error
     missing = [piece for piece in (UNK_TOKEN, CLS_TOKEN, SEP_TOKEN) if piece not in vocabulary]
     if missing:
         raise wrong(
             path,
-            f"has {len(vocabulary)} lines, but none reads {missing[0]}, so it is no vocabulary of "
-            "BERT",
+            f"has {len(vocabulary)} lines, but none reads {missing[0]}, so it is not a "
+            "vocabulary of BERT",
             "set vocab to the vocab.txt of the model (one word piece a line)",
         )
     return vocabulary
@@ -252,7 +252,7 @@ OTHER_PIECES = 3
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Paragraph:
-    """Words and pieces of a paragraph.
+    """Hold the words and word pieces of a paragraph.
 
     Attributes:
         normalized: Basic tokens of each word, with spaces between them.
@@ -270,7 +270,7 @@ class Paragraph:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Feature:
-    """A question and a window of its paragraph: pieces `start` to `start + length - 1`.
+    """Hold a question and a window of its paragraph: pieces `start` to `start + length - 1`.
 
     `numbers` are the ids of [CLS], the question and [SEP]. `max_context` has ranges [begin, end) of
     the pieces for which this window is the best, see `max_contexts`.

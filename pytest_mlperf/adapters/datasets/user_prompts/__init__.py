@@ -97,13 +97,13 @@ class UserPromptsOptions(FileOptions):
         self.check("prompts", seed, trace, repeat, samples="prompts")
         if self.path is None:
             _ = self.made_up
-            self._refuse(("columns", "count", "trace"), "is of a file; set path, or leave it out")
+            self._refuse(("columns", "count", "trace"), "applies to a file; set path, or remove it")
             return
         made_up = [name for name, default in MADE_UP.items() if getattr(self, name) != default]
         if self.trace:
             made_up = [name for name in made_up if name not in ("tokenizer", "seed")]
-            self._refuse(("columns",), "is of a file of prompts; a trace has columns of its own")
-        self._refuse(made_up, "is of prompts that are made up; leave it out, or path")
+            self._refuse(("columns",), "applies to a file of prompts; a trace has its own columns")
+        self._refuse(made_up, "applies to generated prompts; remove it, or remove path")
         for part, column in self.columns.items():
             if part not in SAMPLE_FIELDS:
                 near = "".join(
@@ -115,7 +115,7 @@ class UserPromptsOptions(FileOptions):
                     option="columns",
                 )
             if type(column) is not str:
-                message = f"data set prompts: columns.{part} = {column!r} is no name of a column"
+                message = f"data set prompts: columns.{part} = {column!r} is not a name of a column"
                 raise SuiteError(message, option="columns")
 
     def _refuse(self, names: Sequence[str], reason: str) -> None:
@@ -160,8 +160,8 @@ class UserPromptsOptions(FileOptions):
         for file in files:
             if file.suffix not in ENDINGS:
                 raise SuiteError(
-                    f"data set prompts: {file} ends with none of {', '.join(ENDINGS)}, by which "
-                    "the kind of a file is known; rename or convert it",
+                    f"data set prompts: {file} has an unknown ending; rename or convert it to "
+                    f"one of {', '.join(ENDINGS)}",
                     option="path",
                 )
             if file.suffix == ".parquet" and importlib.util.find_spec("pyarrow") is None:
@@ -278,8 +278,8 @@ class UserPromptsDataset(PromptDataset):
         if not self._requests:
             raise RunError(
                 "dataset",
-                "data set prompts: nothing says when its requests arrive; set path to a trace and "
-                'trace = true, or let arrivals be "poisson"',
+                "data set prompts: its requests have no arrival times; set path to a trace "
+                'and trace = true, or set arrivals to "poisson"',
             )
         return self._requests[self._checked(index)].at_s
 
@@ -302,7 +302,7 @@ def _length(source: SampleFile, row: int, column: str, cell: Any) -> int:
     if type(length) is not int or not 1 <= length <= MAX_LENGTH_TOKENS:
         text = repr(cell)[:40]
         raise source.wrong(
-            row, column, f"{text} is no number of tokens from 1 to {MAX_LENGTH_TOKENS}"
+            row, column, f"{text} is not a number of tokens from 1 to {MAX_LENGTH_TOKENS}"
         )
     return length
 

@@ -40,7 +40,7 @@ COMMON_WORDS = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lengths:
-    """Distribution of lengths in tokens: normal and cut at `TAIL`, uniform, or constant.
+    """Define a distribution of lengths [tokens]: normal and cut at `TAIL`, uniform, or constant.
 
     Attributes:
         low, high: Bounds of the lengths.
@@ -70,9 +70,9 @@ class Lengths:
                 if whole and least <= low <= high <= MAX_LENGTH_TOKENS:
                     return cls(low=low, high=high)
         raise SuiteError(
-            f"data set prompts: {option} = {value!r} is no distribution of lengths from {least} to "
-            f"{MAX_LENGTH_TOKENS} tokens: write a mean, e.g. 1024, or {{ mean = 1024, sd = 200 }}, "
-            "{ low = 512, high = 2048 } or { fixed = 1024 }",
+            f"data set prompts: {option} = {value!r} is not a distribution of lengths from "
+            f"{least} to {MAX_LENGTH_TOKENS} tokens: write a mean, e.g. 1024, or "
+            "{ mean = 1024, sd = 200 }, { low = 512, high = 2048 } or { fixed = 1024 }",
             option=option,
         )
 
@@ -92,7 +92,7 @@ def _is_number(value: object) -> bool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shared:
-    """Shared prefixes: a `share` of prompts begins with one of `prefixes` texts of `tokens`."""
+    """Let a `share` of the prompts begin with one of `prefixes` texts of `tokens` tokens."""
 
     prefixes: int
     tokens: int
@@ -117,7 +117,7 @@ class Shared:
 
 @dataclass(frozen=True, kw_only=True)
 class MadeUp:
-    """Synthetic prompts and lengths by index; every index has its own random generator.
+    """Generate prompts and answer lengths by index; each index has its own random generator.
 
     Attributes:
         tokenizer: Folder of the model's tokenizer; None counts a word as a token.
@@ -189,8 +189,8 @@ class MadeUp:
             words = words[:-over] if over > 0 else [*words, *draw.choices(self._words, k=-over)]
         raise RunError(
             "dataset",
-            f"data set prompts: no text of {count} tokens can be made for {self.tokenizer}; set "
-            "input_tokens higher, or leave tokenizer out for lengths that hold roughly",
+            f"data set prompts: no text of {count} tokens can be made for {self.tokenizer}; "
+            "set input_tokens higher, or remove tokenizer for approximate lengths",
         )
 
     @cached_property
@@ -206,8 +206,8 @@ class MadeUp:
         if len(whole) < 8:
             raise RunError(
                 "dataset",
-                f"data set prompts: {self.tokenizer} has fewer than 8 common English words as one "
-                "token; leave tokenizer out for lengths that hold roughly",
+                f"data set prompts: {self.tokenizer} has fewer than 8 common English words as "
+                "one token; remove tokenizer for approximate lengths",
             )
         return whole
 

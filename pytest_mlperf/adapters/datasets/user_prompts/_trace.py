@@ -29,7 +29,7 @@ MIN_ANSWER_TOKENS = 2
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
-    """Arrival on the trace's clock [s], lengths in tokens, and ids of the prompt's blocks."""
+    """Hold a request's arrival on the trace's clock [s], lengths [tokens], and block ids."""
 
     at_s: float
     input: int
@@ -39,7 +39,7 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True)
 class Replayed(_synthetic.MadeUp):
-    """Synthetic prompts with the lengths of a trace; blocks with equal ids have equal text."""
+    """Generate prompts with a trace's lengths; blocks with equal ids have equal text."""
 
     requests: Sequence[Request]
     input: _synthetic.Lengths = ANY_LENGTHS
@@ -97,7 +97,9 @@ def _requests(
     for line, record in records:
         at_ms = record["timestamp"]
         if type(at_ms) not in (int, float) or not 0 <= at_ms < 1e15:
-            raise source.wrong(line, "timestamp", f"{repr(at_ms)[:40]} is no time in milliseconds")
+            raise source.wrong(
+                line, "timestamp", f"{repr(at_ms)[:40]} is not a time in milliseconds"
+            )
         if at_ms < before_ms:
             defect = f"{at_ms} is earlier than the request before, at {before_ms}"
             raise source.wrong(line, "timestamp", defect)
@@ -106,11 +108,11 @@ def _requests(
         for name, length in lengths.items():
             if type(length) is not int or not 1 <= length <= _synthetic.MAX_LENGTH_TOKENS:
                 limit = _synthetic.MAX_LENGTH_TOKENS
-                defect = f"{repr(length)[:40]} is no number of tokens from 1 to {limit}"
+                defect = f"{repr(length)[:40]} is not a number of tokens from 1 to {limit}"
                 raise source.wrong(line, name, defect)
         blocks = record["hash_ids"]
         if not isinstance(blocks, list) or any(type(block) is not int for block in blocks):
-            defect = f"{repr(blocks)[:40]} is no list of whole numbers"
+            defect = f"{repr(blocks)[:40]} is not a list of whole numbers"
             raise source.wrong(line, "hash_ids", defect)
         yield Request(
             at_s=at_ms / 1000,
@@ -167,5 +169,5 @@ def _csv(source: SampleFile, columns: Sequence[str]) -> Iterator[Record]:
             yield reader.line_num, {name: cells[place] for name, place in at.items()}
     except csv.Error as error:
         raise json_lines.broken_line(
-            source.file, reader.line_num, f"it is no CSV: {error}"
+            source.file, reader.line_num, f"it is not CSV: {error}"
         ) from error

@@ -1,1 +1,1 @@
-"""Define what the engines of language models share."""
+"""Define functions and classes that the engines of language models share."""

@@ -68,7 +68,7 @@ class LibraryOptions(TextOptions):
 
     @property
     def whole(self) -> tuple[str, str] | None:
-        """The option that takes whole answers, and its value; None if tokens may be streamed."""
+        """Option that requests whole answers, and its value; None if tokens may be streamed."""
         return ("stream", "false") if self.stream is False else None
 
     def streams(self, sink: Sink) -> bool:
@@ -76,7 +76,7 @@ class LibraryOptions(TextOptions):
         return sink.needs_first_tokens if self.stream is None else self.stream and sink.times_tokens
 
     def check(self, precision: str) -> None:
-        """Raise for options that the library would refuse only after a long load."""
+        """Raise for options that the library would reject only after a long load."""
         require_options(f"engine {self.engine}", self._rules(precision))
         for name in getattr(self, self.table):
             if name in self.reserved:
@@ -100,7 +100,7 @@ class LibraryOptions(TextOptions):
 
 
 class LibraryEngine(Engine):
-    """Base class of these engines; `_open` of a subclass sets `_task` and `_put`."""
+    """Provide the base class of these engines; `_open` of a subclass sets `_task` and `_put`."""
 
     library: ClassVar[str]
     options: ClassVar[type[LibraryOptions]]
@@ -163,8 +163,8 @@ class LibraryEngine(Engine):
         if sink.needs_first_tokens and self._options.whole is not None:
             option, value = self._options.whole
             raise self._options.refused(
-                f"{option} = {value} gives answers whole, so their first tokens cannot be timed; "
-                "it is for Offline: leave it out for other scenarios",
+                f"{option} = {value} returns whole answers, so first tokens cannot be timed; "
+                "use it only for Offline",
                 option,
             )
         self._put(ids, indices, sink)
@@ -221,7 +221,7 @@ class LibraryEngine(Engine):
 
 @dataclass(kw_only=True, slots=True)
 class GenerateTask:
-    """Make a library's prompts, check its answers, and report them."""
+    """Prepare prompts for a library; check its answers, and report them."""
 
     library: str
     prompts: TokenPrompts
@@ -253,14 +253,14 @@ class GenerateTask:
         ends, limit = self.generation.ends, self.generation_of(index).max_new_tokens
         if finish_reason == "stop" and (not row or row[-1] not in ends):
             fault = (
-                f"ended with token {row[-1] if row else 'none'}, which is no end token of the "
-                f"model ({', '.join(map(str, ends)) or 'none'}): it would be counted without it"
+                f"ended with token {(row[-1] if row else 'none')}, which is not an end token of "
+                f"the model ({', '.join(map(str, ends)) or 'none'}): its token count would be wrong"
             )
         elif finish_reason == "length" and len(row) != limit:
             fault = f"was cut at {len(row)} tokens, before max_new_tokens = {limit}{cut}"
         elif finish_reason not in ("stop", "length"):
             fault = (
-                f"was given up by {self.library} after {len(row)} tokens: finish_reason is "
+                f"was stopped by {self.library} after {len(row)} tokens: finish_reason is "
                 f"{finish_reason!r}"
             )
         else:
@@ -276,7 +276,7 @@ MAX_GAP_SECONDS = 20e-3
 
 
 class StampGaps:
-    """Measure the delay from a library's stamp of a token until this process has the token."""
+    """Measure how late this process gets a token after the library's stamp of the token."""
 
     def __init__(self, engine: str, library: str) -> None:
         self._engine = engine
@@ -288,8 +288,8 @@ class StampGaps:
         if ours_s < theirs_s - STAMP_ROUNDING_SECONDS:
             raise impossible(
                 index,
-                f"its {token} token was here {(theirs_s - ours_s) * 1e3:.1f} ms before "
-                f"{self._library} stamped it",
+                f"its {token} token arrived here {(theirs_s - ours_s) * 1000.0:.1f} ms before "
+                f"{self._library}'s own time stamp",
             )
         self._gaps_s.setdefault(token, []).append(ours_s - theirs_s)
 
@@ -304,22 +304,22 @@ class StampGaps:
             for token, delays_s in gaps_s.items()
         ]
         line = (
-            f"engine {self._engine}: tokens were here after {self._library}'s own stamps of them "
-            f"by, p50 and p99: {', '.join(parts)}, over {len(gaps_s['first'])} requests"
+            f"engine {self._engine}: tokens arrived here later than {self._library}'s own time "
+            f"stamps by (p50 and p99): {', '.join(parts)}, over {len(gaps_s['first'])} requests"
         )
         if percentile(gaps_s["first"], 0.5) <= MAX_GAP_SECONDS:
             return line
         return (
-            f"{line}; WARNING: the median is above {MAX_GAP_SECONDS * 1e3:.0f} ms, so the "
-            "time to first token of this run is in part this process's, which may be short of CPU"
+            f"{line}; WARNING: the median is above {MAX_GAP_SECONDS * 1000.0:.0f} ms, so part "
+            "of the time to first token is spent in this process, which may be short of CPU"
         )
 
 
 def impossible(index: int, contradiction: str) -> RunError:
     """Return the error of a sample whose time stamps contradict each other."""
     return engine_error(
-        f"sample {index} of the data set: {contradiction}; one of the two is wrong, so no time of "
-        "a token of this run can be trusted",
+        f"sample {index} of the data set: {contradiction}; one of the two clocks is wrong, so "
+        "no token time of this run can be trusted",
     )
 
 

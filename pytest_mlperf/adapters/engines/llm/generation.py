@@ -1,4 +1,4 @@
-"""Define how text is generated: prompts as token ids, lengths, and checks of finished answers."""
+"""Define prompts as token ids, answer lengths, and checks of finished answers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Chats(Protocol):
-    """Make token ids of chats, and keep each chat's other data until it is forgotten."""
+    """Convert chats to token ids; keep each chat's other data until it is forgotten."""
 
     def tokens(self, index: int, request: Mapping[str, Any]) -> list[int]: ...
 
@@ -32,7 +32,7 @@ class Chats(Protocol):
 
 @dataclass(kw_only=True, slots=True)
 class TokenPrompts:
-    """The token ids of loaded samples by index, and the limits that they must fit.
+    """Hold the token ids of loaded samples by index, and the limits that they must fit.
 
     Attributes:
         tokenizer: Tokenizer of texts; None if the data set has token ids.
@@ -89,7 +89,9 @@ class TokenPrompts:
         if isinstance(prompt, Mapping) and "messages" in prompt:
             if self.chats is not None:
                 return self.chats.tokens(index, prompt)
-            fault = 'is a turn of a conversation, which engine openai asks, with api = "chat"'
+            fault = (
+                'is a turn of a conversation, which only engine openai with api = "chat" supports'
+            )
             raise refused_sample(index, fault)
         if isinstance(prompt, str) and self.tokenizer is not None:
             return list(self.tokenizer(prompt)["input_ids"])
@@ -204,7 +206,7 @@ class TextOptions:
             names = " and ".join(unused) or "num_beams"
             raise SuiteError(
                 f"engine {engine}: temperature = {self.temperature:g} "
-                + ("draws no tokens" if unused else "draws tokens, and beams do not")
+                + ("draws no tokens" if unused else "samples tokens, and beam search does not")
                 + f": leave {names} out, or set temperature",
                 option=unused or ("num_beams", "temperature"),
             )
@@ -229,7 +231,7 @@ class TextOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Generation(TextOptions):
-    """Settings of generation: greedy, beam search, or sampling.
+    """Define how text is generated: greedily, by beam search, or by sampling.
 
     Attributes:
         num_beams: Number of beams; 1 is greedy.
@@ -262,8 +264,8 @@ class Generation(TextOptions):
         """Return prompts that fit a vocabulary and the smallest known context; None is unknown."""
         if self.max_prompt_tokens is not None and (chats is not None or clips is not None):
             raise SuiteError(
-                "max_prompt_tokens cuts prompts of text; leave it out where a data set has chats "
-                "or sound, which are nothing without their end",
+                "max_prompt_tokens cuts text prompts; remove it for data sets with chats or "
+                "sound, which cannot be cut",
                 option="max_prompt_tokens",
             )
         if self.prompt_logprobs and (chats is not None or clips is not None):
@@ -322,7 +324,7 @@ class Generation(TextOptions):
         }
 
     def packed(self, ids: Sequence[int], finish: str | None) -> bytes:
-        """Return an answer with its end token as int64; `finish` is "length" if it was cut."""
+        """Return an answer as int64 with its end token; `finish` "length" means it was cut."""
         if self.ends and finish != "length" and (not ids or ids[-1] not in self.ends):
             ids = [*ids, self.ends[0]]
         return packed(ids)
@@ -347,8 +349,8 @@ def logprobs_output(index: int, tokens: Sequence[int], logprobs: Sequence[float]
     if len(logprobs) != len(tokens):
         raise refused_sample(
             index,
-            f"has {len(tokens)} tokens, and {len(logprobs)} log-probabilities came: the prompt was "
-            "not evaluated as it is",
+            f"has {len(tokens)} tokens, but {len(logprobs)} log-probabilities were returned: "
+            "the prompt was changed",
         )
     for number, logprob in enumerate(logprobs[1:], 1):
         if not -math.inf < logprob <= MAX_LOGPROB:
@@ -365,7 +367,7 @@ MAX_LOGPROB = 1e-3
 
 
 def refuse_times(generation: Generation, engine: str, sink: Sink) -> None:
-    """Raise if tokens are to be timed, but prompts are only evaluated."""
+    """Raise if tokens are to be timed although prompts are only evaluated."""
     if generation.prompt_logprobs and sink.times_tokens:
         raise SuiteError(
             f"engine {engine}: prompt_logprobs = true generates no tokens that could be timed; set "
@@ -379,7 +381,7 @@ def _in_words(value: float | None) -> str:
 
 
 class EndWatch:
-    """Raise if each of the first samples is cut instead of ending by itself; thread-safe."""
+    """Raise if each of the first samples reaches its length limit; thread-safe."""
 
     def __init__(self, generation: Generation, *, watching: bool, check: str) -> None:
         self._most = generation.max_new_tokens
@@ -394,7 +396,7 @@ class EndWatch:
         self._watched = min(MAX_ENDLESS_SAMPLES, samples)
 
     def note(self, ended: Iterable[bool]) -> None:
-        """Note whether samples ended before they were cut; one that did is enough."""
+        """Record which samples ended by themselves; one is enough."""
         if not self._watching:
             return
         with self._lock:
@@ -460,7 +462,7 @@ class Answers:
         if sink.times_tokens and min(counts) < 2:
             least = self._generation.min_new_tokens
             advice = (
-                f"the engine did not keep to min_new_tokens = {least}: leave the sample out, or "
+                f"the engine did not respect min_new_tokens = {least}: remove the sample, or "
                 "set ignore_eos = true to measure fixed lengths"
                 if least
                 else "set min_new_tokens to at least 1"
@@ -477,7 +479,7 @@ class Answers:
 
 def too_short(generation: Generation, index: int, tokens: int, advice: str) -> RunError:
     """Return the error of an answer whose tokens cannot be timed."""
-    cause = f"the model ended at once; {advice}"
+    cause = f"the model ended its answer at once; {advice}"
     if generation.max_new_tokens < 2:
         cause = "max_new_tokens is 1; set it to at least 2"
     return refused_sample(

@@ -49,8 +49,8 @@ def find_model(
         )
     if not (folder / file).is_file():
         raise UnavailableError(
-            f"{folder}: this folder has no {file}, so it is no model; set workload.model to the "
-            "folder that has it",
+            f"{folder}: this folder has no {file}, so it is not a model; set workload.model "
+            "to the folder that has it",
             path=folder,
         )
     return folder
@@ -58,10 +58,10 @@ def find_model(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Config:
-    """Facts in a model's configuration; None if it does not state them.
+    """Hold facts of a model's configuration; None if it does not state them.
 
-    `context` is for prompt and answer together; `quantization` is empty for plain weights; a model
-    that `sees` has an encoder of pictures, even if the data set has none.
+    `context` is for prompt and answer together; `quantization` is empty for plain weights; `sees`
+    is whether the model has an encoder of pictures.
     """
 
     architecture: str = "unknown"
@@ -108,7 +108,7 @@ def check_ends(folder: Path, eos: tuple[int, ...]) -> None:
 def with_ends(generation: Generation, folder: Path, config: Config, *, dummy: bool) -> Generation:
     """Return the settings of generation with the model's end tokens."""
     if config.vocabulary is None:
-        raise broken(folder / "config.json", "names no vocab_size, so this is no language model")
+        raise broken(folder / "config.json", "names no vocab_size, so this is not a language model")
     if not (generation.ignore_eos or dummy):
         check_ends(folder, config.eos)
     return dataclasses.replace(generation, eos=config.eos)
@@ -117,7 +117,7 @@ def with_ends(generation: Generation, folder: Path, config: Config, *, dummy: bo
 def weights_fact(
     folder: Path, *, dummy: bool = False, option: str = "weights"
 ) -> Mapping[str, str]:
-    """Return the fingerprint's fact about weights; an engine's `option` makes them random."""
+    """Return the fingerprint's fact on weights; an `option` of the engine makes them random."""
     if dummy:
         return {"weights": "dummy"}
     return {"weights_sha256": sha256(weight_files(folder, option=option))[:16]}
@@ -132,7 +132,7 @@ def tokenizer_for(engine: str, folder: Path, dataset: Dataset) -> tuple[Any, Map
 
 
 def load_tokenizer(engine: str, folder: Path, kind: str = "AutoTokenizer") -> tuple[Any, str]:
-    """Load a tokenizer by a class of transformers; return 16 hex digits of its SHA-256 too."""
+    """Load a tokenizer by a class of transformers; return it and 16 digits of its SHA-256."""
     try:
         import transformers
     except ImportError as error:
@@ -195,9 +195,9 @@ def read_json(file: Path) -> dict[str, Any]:
     try:
         content = json.loads(file.read_text("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise broken(file, f"is no JSON object: {text_of(error)}") from error
+        raise broken(file, f"is not a JSON object: {text_of(error)}") from error
     if not isinstance(content, dict):
-        raise broken(file, "is no JSON object")
+        raise broken(file, "is not a JSON object")
     return content
 
 
@@ -267,10 +267,10 @@ TORCHAO_TYPES: Mapping[str, Names] = {
 
 @dataclass(frozen=True, slots=True)
 class Quantisation:
-    """Quantisation of a checkpoint's weights.
+    """Describe the quantisation of a checkpoint's weights.
 
     Attributes:
-        method: quant_method, in lower case; None for plain weights.
+        method: `quant_method` in lower case; None for plain weights.
         weights: Names of each kind of weights; () for plain or unknown ones.
         algorithm: Algorithm, in the checkpoint's words; "none" for plain weights.
         kv_cache: Algorithm of the key-value cache that it was calibrated for, or "none".

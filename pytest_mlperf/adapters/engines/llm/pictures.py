@@ -28,7 +28,7 @@ def has_chats(dataset: Dataset) -> bool:
 
 @dataclass(kw_only=True, slots=True)
 class PictureChats:
-    """Chats with one user message each, as one model takes them.
+    """Convert chats with one user message to a model's token ids.
 
     Attributes:
         tokenizer: The model's tokenizer, with its chat template.
@@ -45,7 +45,7 @@ class PictureChats:
     def tokens(self, index: int, request: Mapping[str, Any]) -> list[int]:
         """Return a chat's token ids, and keep its pictures."""
         if further := sorted(set(request) - {"messages"}):
-            fault = f"asks for {', '.join(further)}, which engine openai leaves to a server"
+            fault = f"asks for {', '.join(further)}; use engine openai, whose server handles it"
             raise refused_sample(index, fault)
         pictures: list[bytes] = []
         messages = [
@@ -57,7 +57,7 @@ class PictureChats:
                 messages, add_generation_prompt=True, tokenize=True, return_dict=False
             )
         except Exception as error:  # a template may raise any error
-            raise refused_sample(index, f"is no chat of this model: {text_of(error)}") from error
+            raise refused_sample(index, f"is not a chat of this model: {text_of(error)}") from error
         if ids.count(self.picture_token) != len(pictures):
             raise refused_sample(
                 index,
@@ -131,7 +131,9 @@ def _parts(index: int, content: Any, pictures: list[bytes]) -> Any:
             pictures.append(_content(index, str(part["image_url"]["url"])))
             parts.append({"type": "image"})
         else:
-            raise refused_sample(index, f"has a part of type {kind!r}: text and pictures are taken")
+            raise refused_sample(
+                index, f"has a part of type {kind!r}; only text and pictures are supported"
+            )
     return parts
 
 
@@ -139,12 +141,12 @@ def _content(index: int, url: str) -> bytes:
     head, separator, encoded = url.partition(BASE64)
     if not separator or not head.startswith(DATA):
         raise refused_sample(
-            index, f"has a picture at {url[:40]!r}: nothing is downloaded, only data URLs are taken"
+            index, f"has a picture at {url[:40]!r}: nothing is downloaded; use data URLs"
         )
     try:
         return base64.b64decode(encoded, validate=True)
     except binascii.Error as error:
-        raise refused_sample(index, f"has a picture that is no base64 ({error})") from error
+        raise refused_sample(index, f"has a picture that is not base64 ({error})") from error
 
 
 def _decoded(index: int, content: bytes, *, header: bool = False) -> Any:

@@ -1,4 +1,4 @@
-"""Prepare speech for engines of Whisper models, and encode transcripts as MLPerf logs them."""
+"""Prepare speech for engines of Whisper models; encode transcripts as MLPerf logs them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def spelled(text: str) -> bytes:
 
 
 def clip_of(dataset: Dataset, index: int, seconds: float) -> NDArray[Any]:
-    """Return a clip as float32 at 16 kHz; raise if it is no sound, or longer than `seconds`."""
+    """Return a sound clip as float32 at 16 kHz; raise if invalid or longer than `seconds`."""
     sample = dataset.input(index)
     if not isinstance(sample, Mapping) or {"audio", "sampling_rate"} - sample.keys():
         raise refused_sample(
@@ -41,9 +41,9 @@ def clip_of(dataset: Dataset, index: int, seconds: float) -> NDArray[Any]:
         )
     audio: NDArray[np.float32] = np.asarray(sample["audio"], np.float32)
     if audio.ndim != 1 or not len(audio) or not np.isfinite(audio).all():
-        raise refused_sample(index, f"is no mono sound: an array of shape {audio.shape}")
+        raise refused_sample(index, f"is not mono sound: an array of shape {audio.shape}")
     if sample["sampling_rate"] != RATE:
-        raise refused_sample(index, f"has {sample['sampling_rate']} Hz; Whisper takes {RATE}")
+        raise refused_sample(index, f"has {sample['sampling_rate']} Hz; Whisper needs {RATE} Hz")
     if len(audio) > seconds * RATE:
         raise refused_sample(
             index,
@@ -76,7 +76,7 @@ def prompt_tokens(
 
 @dataclass(kw_only=True, slots=True)
 class SpeechClips:
-    """Clips of sound that a model transcribes.
+    """Provide clips of sound, which a model transcribes.
 
     Attributes:
         prompt: Tokens that every transcript begins with.

@@ -81,9 +81,9 @@ class Lateness:
     def held_up(self, since_s: float, events: int) -> bool:
         """Return whether this process may have merged messages of an answer that ends now.
 
-        That is so if the loop's thread computed or waited for a core during half of the time since
-        the request, at `since_s`, or if timers were late by half of the mean time between the
-        messages, `events`.
+        True if the loop's thread computed or waited for a core during half of the time since the
+        request at `since_s`, or if timers were late by half of the mean time between the `events`
+        messages.
         """
         now_s, probes = self.now(), self._probes
         begin = next((probe for probe in reversed(probes) if probe[0] <= since_s), probes[0])
@@ -101,7 +101,7 @@ class Lateness:
         return mean_s >= LATE_SHARE * duration_s / events
 
     def take(self) -> Mapping[str, float]:
-        """Return percentiles of both [seconds], and reset them; {} if nothing was issued."""
+        """Return percentiles of "issue" and "loop" [s]; {} if nothing was issued; reset them."""
         issue, self._issue = self._issue, array("d")
         lag, self._lag = self._lag, array("d")
         times = {"issue": issue, "loop": lag} if issue and lag else {}
@@ -145,9 +145,9 @@ Answer = Callable[["StreamedRequest"], Awaitable[None]]
 
 @dataclass(eq=False, slots=True)
 class StreamedRequest:
-    """An open request for one sample; `stamped` of its tokens are reported.
+    """Report an open request for one sample, `stamped` of whose tokens are reported so far.
 
-    `sent_s` is the start of its request, on the clock of `_lateness`. Tokens are reported to the
+    `sent_s` is the start of the request, on the clock of `_lateness`. Tokens are reported to the
     sink at once, which stamps them: tokens collected over a pass of the event loop would be late.
     """
 
@@ -204,7 +204,7 @@ class StreamedRequest:
 
 @dataclass(slots=True)
 class _Ended:
-    """Ended samples of a sink: streaming, reasons, outputs and token counts."""
+    """Hold the ended samples of a sink: streaming, reasons, outputs and token counts."""
 
     sink: Sink
     streamed: list[tuple[int, int | None, int | None]] = field(default_factory=list)
@@ -222,7 +222,7 @@ class _Ended:
 
 
 class Ends:
-    """Collect samples that end in one pass of the event loop, to wake waiting threads once."""
+    """Report all samples that end in one pass of the event loop together."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -244,9 +244,9 @@ class Ends:
 
 
 class Streams:
-    """An event loop in its own thread that answers each sample in its own task.
+    """Answer each sample in a task of an event loop, which has its own thread.
 
-    LoadGen can crash if a thread that completed samples ends during a run, so that this one lives
+    LoadGen can crash if a thread that completed samples ends during a run, so this thread lives
     until `close`. An error of an answer ends the run as ERROR.
     """
 

@@ -1,4 +1,4 @@
-"""Turn chats with tools into token ids, and extract calls from the answers."""
+"""Convert chats with tools to token ids, and extract calls from the answers."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def offers_tools(dataset: Dataset) -> bool:
 
 
 class Offered(NamedTuple):
-    """Facts of a chat that are needed to read its answer.
+    """Hold facts of a chat that are needed to read its answer.
 
     Attributes:
         schemas: JSON schemas of each function's parameters by their names; empty without tools.
@@ -117,7 +117,7 @@ class ToolChats:
     def tokens(self, index: int, request: Mapping[str, Any]) -> list[int]:
         """Return a chat's token ids, and keep the data for reading its answer."""
         if further := sorted(set(request) - REQUEST_FIELDS):
-            fault = f"asks for {', '.join(further)}, which engine openai leaves to a server"
+            fault = f"asks for {', '.join(further)}; use engine openai, whose server handles it"
             raise refused_sample(index, fault)
         if (choice := request.get("tool_choice", "auto")) != "auto":
             fault = f'has tool_choice {choice!r:.80}; only "auto" leaves it to the model to call'
@@ -136,7 +136,7 @@ class ToolChats:
                 **self.variables,
             )
         except Exception as error:  # a template may raise any error
-            raise refused_sample(index, f"is no chat of this model: {text_of(error)}") from error
+            raise refused_sample(index, f"is not a chat of this model: {text_of(error)}") from error
         self._offered[index] = Offered(schemas, text.rstrip().endswith(THOUGHT_START))
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
@@ -174,9 +174,8 @@ def tool_chats(
         form = TAGGED if FUNCTION in template else HERMES if CALL in template else ""
     if not form:
         raise SuiteError(
-            f"engine {engine}: the chat template in {folder} shows calls of tools in no form that "
-            f"is known here; set tool_format to one of {', '.join(CALL_FORMATS)} if the "
-            "model writes it",
+            f"engine {engine}: the chat template in {folder} uses an unknown form of tool calls; "
+            f"set tool_format to one of {', '.join(CALL_FORMATS)} if the model writes it",
             option="tool_format",
         )
     variables = options.chat_template_kwargs
@@ -214,7 +213,7 @@ def _template(folder: Path, tokenizer: Any) -> str:
 
 
 def without_thought(text: str, *, is_thinking: bool) -> str:
-    """Return an answer's text after its thought; "" if the thought did not end."""
+    """Return an answer's text after its reasoning; "" if the reasoning did not end."""
     _, end, answer = text.partition(THOUGHT_END)
     if end:
         return answer.lstrip("\n")
@@ -324,7 +323,7 @@ def _number(text: str, *, whole: bool) -> Any:
 
 
 def _literal(text: str) -> Any:
-    """Return a list or a table in Python's syntax, without running code."""
+    """Return a list or dict in Python's syntax, or the text; run no code."""
     if len(text) > MAX_LITERAL_CHARACTERS:
         return text
     try:

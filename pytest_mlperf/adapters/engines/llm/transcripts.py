@@ -1,4 +1,4 @@
-"""Report answers of Whisper models: tokens are counted, characters are logged."""
+"""Report answers of Whisper models: count tokens, log characters."""
 
 from __future__ import annotations
 

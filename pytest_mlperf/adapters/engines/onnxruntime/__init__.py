@@ -32,7 +32,7 @@ FLATBUFFER = b"ORTM"
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """An operator: its name, its inputs, and its attributes that are whole numbers."""
+    """Hold an operator's name, inputs, and attributes that are whole numbers."""
 
     kind: str
     inputs: tuple[str, ...]
@@ -41,7 +41,7 @@ class Node:
 
 @dataclass(slots=True)
 class Contents:
-    """Operators and weights of a file, including those of subgraphs and functions.
+    """Hold the operators and weights of a file, including those of subgraphs and functions.
 
     Nodes of a subgraph come before the node that contains it. Types are ONNX's numbers.
 
@@ -95,7 +95,7 @@ def read(path: Path) -> Contents | None:
         model = onnx.load(path, format="protobuf", load_external_data=False)
     # The error is protobuf's, a dependency of onnx only.
     except Exception as error:
-        raise ValueError(f"it is no ONNX file: {error}") from error
+        raise ValueError(f"it is not an ONNX file: {error}") from error
     contents = Contents()
     contents.add_graph(model.graph)
     for function in model.functions:
@@ -144,7 +144,7 @@ QUANTISED_OPERATORS = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Kinds:
-    """Count of quantised operators by type, and the type of most other weights."""
+    """Count quantised operators by type, and hold the type of most other weights."""
 
     quantised: Mapping[str, Counter[str]]
     weights: str | None
@@ -299,7 +299,12 @@ class OnnxRuntimeEngine(TaskEngine):
         workers = chosen.workers
         rules = (
             number_of("threads", chosen.threads, "threads"),
-            ("workers", workers, workers >= 0, "a number of threads; 0 works inside submit"),
+            (
+                "workers",
+                workers,
+                workers >= 0,
+                "a number of threads; 0: work in the submitting thread",
+            ),
             one_of("graph_optimization", chosen.graph_optimization, tuple(OPTIMIZATION)),
         )
         require_options(f"engine {self.name}", rules)
@@ -364,7 +369,7 @@ class OnnxRuntimeEngine(TaskEngine):
 
 
 def digests(model: Path, contents: Contents | None) -> Mapping[str, str]:
-    """Return 16 hex digits of the SHA-256 of a model file, and apart, of its weight files."""
+    """Return 16 hex digits of the SHA-256 of a model file, and of its weight files together."""
     digest = {"weights_sha256": sha256([model])[:16]}  # all that older baselines have
     external = [model.parent / name for name in sorted(contents.external)] if contents else []
     if present := [file for file in external if file.is_file()]:

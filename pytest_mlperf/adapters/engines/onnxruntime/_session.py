@@ -42,7 +42,7 @@ PATHS = ("_path", "_dir", "_file", "_prefix")
 
 @dataclass(frozen=True, kw_only=True)
 class Providers:
-    """Execution providers in order of preference, by onnxruntime's names; options as text."""
+    """Hold execution providers in order of preference, by onnxruntime's names, and options."""
 
     names: Sequence[str]
     options: Mapping[str, Mapping[str, str]]
@@ -62,7 +62,7 @@ class Providers:
             )
         full = [_full(name) for name in requested]
         if len(set(full)) < len(full):
-            raise _wrong("providers", names, "is not a list in which each provider is named once")
+            raise _wrong("providers", names, "is not a list that names each provider once")
         if engine_cache == "":
             raise _wrong("engine_cache", engine_cache, "is not the path of a folder")
         if engine_cache is not None and TENSORRT_PROVIDER not in full:
@@ -81,7 +81,7 @@ class Providers:
 
     @property
     def device(self) -> tuple[str, str] | None:
-        """Option that selects the device of the preferred provider, and that device."""
+        """Option that selects the device of the preferred provider, and its value."""
         first = self.names[0]
         if first == CPU_PROVIDER:
             return "providers", "cpu"
@@ -203,7 +203,7 @@ END_ENTRY, NEEDED_ENTRY, STRINGS_ENTRY, FOLDER_ENTRIES = 0, 1, 5, (15, 29)
 
 
 def missing(library: Path) -> list[str]:
-    """Return the loader's errors for a library's dependencies; [] unless it is 64-bit ELF."""
+    """Return the loader's errors for dependencies of a library; [] unless it is 64-bit ELF."""
     entries = dynamic_entries(library)
     here = str(library.parent)
     folders = [

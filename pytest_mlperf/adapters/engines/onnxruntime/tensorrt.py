@@ -88,7 +88,7 @@ class TensorRtOptions(TaskOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class TensorRtPlan(TensorRtOptions):
-    """Options and precision, checked, and as options of the provider."""
+    """Check options and precision of TensorRT, and convert them to options of the provider."""
 
     precision: str
 
@@ -103,8 +103,8 @@ class TensorRtPlan(TensorRtOptions):
                 "beside",
                 self.beside,
                 set(self.beside) <= set(companions),
-                f"a list out of {', '.join(companions) or 'nothing'}, which is all that "
-                f"precision = {self.precision!r} may have beside it",
+                f"a list of {', '.join(companions) or 'nothing'}: precision = "
+                f"{self.precision!r} allows no others",
             ),
             one_of("fallback", self.fallback, tuple(FALLBACKS)),
             ("device", self.device, self.device >= 0, "the number of a GPU, at least 0"),
@@ -117,8 +117,8 @@ class TensorRtPlan(TensorRtOptions):
                 raise _wrong(
                     "provider_options",
                     name,
-                    "is none of the provider's, or has an option of its own here; those are "
-                    f"{', '.join(sorted(FURTHER_OPTIONS))}",
+                    "is not an option of the provider, or has its own option in this engine; "
+                    f"allowed are {', '.join(sorted(FURTHER_OPTIONS))}",
                 )
         self._check_calibration()
         self._check_shapes()
@@ -160,7 +160,7 @@ class TensorRtPlan(TensorRtOptions):
         return str(Path(self.engine_cache) / hashlib.sha256(text.encode()).hexdigest()[:12])
 
     def lacks(self, inputs: Sequence[Tensor], batch_size: int) -> str:
-        """Return the error in the shapes for a model; "" if there is none."""
+        """Return the shapes that the options lack for a model, as text; "" if none."""
         profile = self._profile()
         named = profile.get("min", {})
         for tensor in inputs:
@@ -169,8 +169,8 @@ class TensorRtPlan(TensorRtOptions):
             if varies and tensor.name not in named and not alone:
                 return (
                     f"its input {tensor.name!r} has shape {tensor.shape}, which varies, so "
-                    "TensorRT would build engines in the middle of a run; say its lengths, e.g. "
-                    f"{_example(tensor, batch_size)}"
+                    "TensorRT would build engines in the middle of a run; set its lengths, "
+                    f"e.g. {_example(tensor, batch_size)}"
                 )
             if tensor.name in named and (lacks := self._misfit(tensor, varies, batch_size)):
                 return lacks
@@ -201,7 +201,7 @@ class TensorRtPlan(TensorRtOptions):
         if self.calibration_table is None:
             if self.native_calibration:
                 raise _wrong(
-                    "native_calibration", True, "says what calibration_table is, and there is none"
+                    "native_calibration", True, "describes calibration_table, which is not set"
                 )
             return
         if self.precision != "int8":
@@ -225,14 +225,18 @@ class TensorRtPlan(TensorRtOptions):
             raise _wrong(
                 "min_shapes, opt_shapes, max_shapes",
                 ", ".join(f"{word}_shapes" for word in profile),
-                "is not all three of them; give all or none",
+                "is not all three of them; set all or none",
             )
         for word, shapes in profile.items():
             if set(shapes) != set(profile["min"]):
-                raise _wrong(f"{word}_shapes", sorted(shapes), "names other inputs than min_shapes")
+                raise _wrong(
+                    f"{word}_shapes", sorted(shapes), "names inputs other than those of min_shapes"
+                )
             for name, lengths in shapes.items():
                 if min(lengths, default=0) < 1:
-                    raise _wrong(f"{word}_shapes.{name}", lengths, "is no list of lengths above 0")
+                    raise _wrong(
+                        f"{word}_shapes.{name}", lengths, "is not a list of lengths above 0"
+                    )
         for name, low in profile["min"].items():
             between, high = profile["opt"][name], profile["max"][name]
             if len({len(low), len(between), len(high)}) > 1 or not all(
@@ -246,7 +250,7 @@ class TensorRtPlan(TensorRtOptions):
 
 
 def _example(tensor: Tensor, batch_size: int) -> str:
-    """Return options for an input whose batch varies, with "…" for other variable lengths."""
+    """Return example options for an input with a variable batch; "…" for other unknown lengths."""
 
     def shape(batch: int) -> str:
         lengths = (
@@ -338,7 +342,7 @@ class TensorRtEngine(OnnxRuntimeEngine):
         return {**super().describe(), "placement": self._placed}
 
     def _check_quantised(self) -> None:
-        """Refuse int8 for a file without ranges, which TensorRT needs for rounding."""
+        """Raise RunError if precision is int8 but the file has no int8 operators with ranges."""
         if self._asked.precision != "int8" or self._asked.calibration_table is not None:
             return
         try:
@@ -359,7 +363,7 @@ def placed(by_provider: Mapping[str, Mapping[str, int]] | None) -> str:
     E.g. "TensorrtExecutionProvider 118, CUDAExecutionProvider 2 (NonMaxSuppression, Shape)".
     """
     if by_provider is None:
-        return "not told by this onnxruntime"
+        return "not reported by this onnxruntime"
     counts = {name: sum(kinds.values()) for name, kinds in by_provider.items()}
     if not counts.get(_session.TENSORRT_PROVIDER):
         others = ", ".join(f"{count} on {name}" for name, count in sorted(counts.items()))

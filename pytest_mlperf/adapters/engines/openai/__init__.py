@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 from urllib.parse import urlsplit
 
-from pytest_mlperf import Dataset, Engine, EnvironmentFault, RunError, Sink, SuiteError
+from pytest_mlperf import Dataset, Engine, RunError, Sink, SuiteError
 from pytest_mlperf.adapters.connections import library
 from pytest_mlperf.adapters.engines import engine_error, number_of, one_of, require_module
 from pytest_mlperf.adapters.engines.llm.generation import (
@@ -33,7 +33,21 @@ from pytest_mlperf.adapters.engines.llm.model_folder import (
 from pytest_mlperf.adapters.engines.llm.streaming import Streams
 from pytest_mlperf.adapters.engines.llm.tools import offers_tools
 from pytest_mlperf.adapters.engines.openai import _capabilities
-from pytest_mlperf.adapters.engines.openai._client import Bodies, Client
+from pytest_mlperf.adapters.engines.openai._address import (
+    DEFAULT_KEY,
+    MASK,
+    PATHS,
+    Address,
+    Secrets,
+    is_variable,
+    request_headers,
+)
+from pytest_mlperf.adapters.engines.openai._client import (
+    LENGTH_FIELDS,
+    Bodies,
+    Client,
+    length_field,
+)
 from pytest_mlperf.adapters.engines.openai._conversations import TurnBodies, is_header
 from pytest_mlperf.adapters.engines.openai._count import ReferenceCount
 from pytest_mlperf.adapters.engines.openai._null_client import NullClient, drive
@@ -56,9 +70,6 @@ ECHO = {"echo": True, "logprobs": 1}
 ECHOED = {("completions", "auto"), ("completions", "tokens")}
 """Values of (api, prompts) with which a server echoes the token ids of the prompt unchanged."""
 
-DEFAULT_KEY = "OPENAI_API_KEY"
-"""Environment variable that may be missing; a variable named in a suite must be set."""
-
 RESERVED_FIELDS = frozenset(
     {
         *("model", "prompt", "messages", "stream", "stream_options", "temperature", "n", "best_of"),
@@ -74,7 +85,7 @@ class OpenAiOptions(TextOptions):
     """Options of engine openai.
 
     Attributes:
-        url: Address of a running server, as "http://127.0.0.1:8000".
+        url: Address of a running server, as "http://127.0.0.1:8000" or "unix:///run/server.sock".
         serve: Command that starts a server; {model} and {port} are replaced.
         env: Environment variables of the started server.
         health: Path for which the started server returns 200 once it is ready.
@@ -93,6 +104,8 @@ class OpenAiOptions(TextOptions):
             that one slows down the server.
         request_timeout: Time that a stream that began, or all streams, may be silent [s].
         api_key_env: Environment variable that holds the server's key.
+        headers_env: Environment variables by the header that sends their value, as {"api-key" =
+            "AZURE_KEY"}.
         extra: Further fields of each request.
         salt: Whether each run puts ten random words into prompts, so that the server's prefix cache
             is of no use: in place of words of synthetic prompts, before other text. Each
@@ -119,6 +132,7 @@ class OpenAiOptions(TextOptions):
     clients: int | None = None
     request_timeout: float = 600
     api_key_env: str | None = DEFAULT_KEY
+    headers_env: Mapping[str, str] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
     salt: bool = True
     session_header: str | None = None
@@ -146,8 +160,15 @@ class OpenAiOptions(TextOptions):
                 self.session_header is None or is_header(self.session_header),
                 'the name of a header that requests do not have anyway, as "X-Session-ID"',
             ),
+            (
+                "api_key_env",
+                MASK,
+                self.api_key_env is None or is_variable(self.api_key_env),
+                "the name of an environment variable",
+            ),
         )
         require_options("engine openai", rules)
+        self._check_headers()
         if self.prompt_logprobs and (self.api, self.prompts) not in ECHOED:
             raise SuiteError(
                 "engine openai: prompt_logprobs = true sends token ids to /v1/completions, which "
@@ -185,6 +206,30 @@ class OpenAiOptions(TextOptions):
                 option=("concurrency", "clients"),
             )
 
+    def _check_headers(self) -> None:
+        names = [name.lower() for name in self.headers_env]
+        taken = (self.session_header or "").lower()
+        for name, variable in self.headers_env.items():
+            if not is_variable(variable):
+                raise SuiteError(
+                    f"engine openai: headers_env: {name} needs the name of an environment "
+                    "variable, not the value for the server",
+                    option="headers_env",
+                )
+            low = name.lower()
+            if names.count(low) > 1 or low == taken or not is_header(name, authorization=True):
+                raise SuiteError(
+                    f"engine openai: headers_env has {name!r}, which is no name of a header that "
+                    'requests do not have anyway, as "api-key"',
+                    option="headers_env",
+                )
+        if "authorization" in names and self.api_key_env not in (None, DEFAULT_KEY):
+            raise SuiteError(
+                "engine openai: headers_env has Authorization, and api_key_env sends it, too: "
+                "leave one of them out",
+                option=("headers_env", "api_key_env"),
+            )
+
     def _check_count(self) -> None:
         if self.tokenizer is not None and self.count_tokens != "reference":
             raise SuiteError(
@@ -205,47 +250,6 @@ class OpenAiOptions(TextOptions):
                 "engine openai: env is for a server that serve starts; this one runs already",
                 option=("env", "serve"),
             )
-
-
-def base_url(url: str) -> str:
-    """Return a server's address without a final "/v1", which clients may write."""
-    try:
-        parts = urlsplit(url)
-        _ = parts.port  # an invalid port is refused on access
-    except ValueError:
-        parts = urlsplit("")
-    if parts.username or parts.password:
-        raise SuiteError(
-            "engine openai: url has a user or password, which would be recorded; put the key into "
-            "an environment variable and its name into api_key_env",
-            option=("url", "api_key_env"),
-        )
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-        raise SuiteError(
-            f'engine openai: url = {url!r} is not an address as "http://127.0.0.1:8000"',
-            option="url",
-        )
-    return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/').removesuffix('/v1')}"
-
-
-def api_key(variable: str | None) -> str | None:
-    """Return the key in an environment variable, or None."""
-    value = os.environ.get(variable, "").strip() if variable else ""
-    if not value:
-        if variable and variable != DEFAULT_KEY:
-            raise EnvironmentFault(
-                f'engine openai: api_key_env = "{variable}", but this environment variable is not '
-                "set; set it to the server's key",
-                option="api_key_env",
-            )
-        return None
-    if not value.isascii() or not value.isprintable():
-        raise EnvironmentFault(
-            f"engine openai: the environment variable {variable} holds characters that no key has; "
-            "set it to the server's key",
-            option="api_key_env",
-        )
-    return value
 
 
 class PromptSource:
@@ -281,7 +285,7 @@ class PromptSource:
             self.forms = ("tokens", "text")
         tokenizer = self.tokenizer if is_text and not as_they_are else None
         salted = options.salt and not getattr(dataset, "repeat", False)
-        whose = "for each conversation under way" if has_turns else "in each run"
+        whose = "for each conversation in flight" if has_turns else "in each run"
         if salted or has_turns:
             facts["salt"] = f"{SALT_WORDS} words {whose}" if salted else "none"
         self.bodies = (TurnBodies if has_turns else Bodies)(
@@ -305,16 +309,11 @@ class PromptSource:
         return tokenizer
 
     def _count(self, texts: Sequence[str]) -> list[int]:
-        """Count the tokens of texts as the server should, without its template.
-
-        A begin token in a text counts once; a server that adds another one counts it itself.
-        """
+        """Count tokens as the server should, without template; a begin token counts once."""
         special, begin = not self._is_chat, self.tokenizer.bos_token_id
         rows = self.tokenizer(list(texts), add_special_tokens=special)["input_ids"]
         return [len(ids) - (special and ids[:2] == [begin, begin]) for ids in rows]
 
-
-PATHS = {"completions": "/v1/completions", "chat": "/v1/chat/completions"}
 
 BATCH_CONNECTIONS = 900
 
@@ -360,7 +359,8 @@ class OpenAiEngine(Engine):
             self._generation = dataclasses.replace(
                 self._generation, ignore_eos=False, min_new_tokens=0
             )
-        self._url = None if chosen.url is None else base_url(chosen.url)
+        self._address = None if chosen.url is None else Address.of(chosen.url, chosen.api)
+        self._secrets = request_headers(chosen.api_key_env, chosen.headers_env)
         self._server = None
         if chosen.serve is not None:
             self._server = Server(
@@ -370,8 +370,8 @@ class OpenAiEngine(Engine):
                 health=chosen.health,
                 start_timeout_s=chosen.start_timeout,
                 environment=chosen.env,
+                mask=Secrets(self._secrets.values()).mask,
             )
-        self._key = api_key(chosen.api_key_env)
         self._folder = None if model is None else find_model("openai", model)
         self._counting_folder = self._counter_folder(chosen)
         self._dataset = dataset
@@ -412,10 +412,10 @@ class OpenAiEngine(Engine):
             self._server.require()
 
     def reach(self) -> None:
-        if self._url is not None:
-            parts = urlsplit(self._url)
+        if self._address is not None:
+            parts = urlsplit(self._address.root)
             port = parts.port or {"https": 443}.get(parts.scheme, 80)
-            require_listening("openai", parts.hostname or "", port)
+            require_listening("openai", parts.hostname or parts.path, port)
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as undo:
@@ -469,7 +469,7 @@ class OpenAiEngine(Engine):
         )
 
     def accepted_drafts(self) -> int | None:
-        """Return the accepted draft tokens in the answers, else in the server's own counter."""
+        """Return the accepted draft tokens in the answers, else those of the server's counter."""
         if accepted := self._traffic.accepted:
             self._traffic.accepted = 0
             return accepted
@@ -484,10 +484,11 @@ class OpenAiEngine(Engine):
         return seen
 
     def metrics_pages(self) -> Sequence[str]:
-        return () if self._metrics is None else (f"{self._client.url}{self._metrics}",)
+        url = self._client.url
+        return () if self._metrics is None or url.startswith("unix:") else (url + self._metrics,)
 
     def counted_again(self) -> Mapping[int, tuple[int, int]] | None:
-        if self._counter is None:
+        if self._counter is None or not self._recounts:
             return None
         kept, self._traffic.kept = self._traffic.kept or {}, {}
         return self._counter.counts(kept)
@@ -505,11 +506,12 @@ class OpenAiEngine(Engine):
         allow_files(undo)  # a server that is started here inherits the limit
         if self._server is not None:
             undo.enter_context(self._server)
-        url = self._url if self._server is None else self._server.url
-        assert url is not None
-        client = Client(url, PATHS[self._options.api], self._key, self._options.request_timeout)
+        address = self._address if self._server is None else Address(root=self._server.url)
+        assert address is not None
+        path, timeout_s = PATHS[self._options.api], self._options.request_timeout
+        client = Client(address, path, self._secrets, timeout_s)
         self._client, self._accepted = client, 0
-        self._traffic = traffic = Traffic(client, self._server, self._options.request_timeout)
+        self._traffic = traffic = Traffic(client, self._server, timeout_s)
         self._facts["httptools"] = library().__version__
         self._streams, self._facts["event_loop"] = drive(undo, client, traffic, self._concurrency)
         config = Config() if self._folder is None else read_config(self._folder)
@@ -518,6 +520,7 @@ class OpenAiEngine(Engine):
             self._dataset, self._folder, self._options, self._generation, config, self._facts
         )
         self._capabilities = self._ask(client)
+        self._open_counter()
         # Answers with a length from the data set are cut on purpose.
         cut = self._generation.check_lengths(self._dataset)
         self._checks = Checks(
@@ -525,6 +528,7 @@ class OpenAiEngine(Engine):
             watch_ends=not (cut or self._dummy),
             models=self._models,
             template=self._capabilities.template or 0,
+            counter=None if self._recounts else self._counter,
         )
         reads_text = not self._capabilities.ids and _capabilities.has_tokenizer(self._folder)
         evaluates = self._generation.prompt_logprobs
@@ -537,16 +541,17 @@ class OpenAiEngine(Engine):
         self._metrics, metrics = self._streams.run(_capabilities.metrics_page(client))
         self._facts |= self._streams.run(_capabilities.server_facts(client, metrics))
         self._describe_server()
-        self._open_counter()
 
     def _open_counter(self) -> None:
+        """Load the reference tokenizer; it counts each answer at its end if the server does not."""
         self._counter: ReferenceCount | None = None
+        self._recounts = self._capabilities.usage or self._capabilities.ids
         if self._counting_folder is None:
             return
-        tokenizer, digest = load_tokenizer("openai", self._counting_folder)
+        tokenizer, self._facts["counter_sha256"] = load_tokenizer("openai", self._counting_folder)
         self._counter = ReferenceCount(tokenizer)
-        self._traffic.kept = {}
-        self._facts |= {"tokens_counted_by": "reference tokenizer", "counter_sha256": digest}
+        if self._recounts:
+            self._traffic.kept = {}
 
     def _ask(self, client: Client) -> _capabilities.Capabilities:
         path = None if self._folder is None else str(self._folder)
@@ -566,7 +571,9 @@ class OpenAiEngine(Engine):
         arguments = (self._generation, self._models, self._source.bodies.count)
         try:
             capabilities = self._streams.run(
-                _capabilities.probe(client, prompts, fields, *arguments)
+                _capabilities.probe(
+                    client, prompts, fields, *arguments, recounts=self._counting_folder is not None
+                )
             )
             if self._generation.prompt_logprobs:
                 first = prompt(0, "tokens")
@@ -580,18 +587,22 @@ class OpenAiEngine(Engine):
     def _describe_server(self) -> None:
         """Add facts on the server, without addresses and paths, which baselines must not have."""
         capabilities = self._capabilities
+        limit = length_field(capabilities.fields)
         asked_fewest = "min_tokens" in capabilities.fields or not self._generation.min_new_tokens
         self._facts |= {
             "api": self._options.api,
             "server": "runs already" if self._server is None else "started for the run",
             "prompts": capabilities.form,
             "tokens_counted_by": "usage" if capabilities.usage else "token ids",
+            **({"tokens_counted_by": "reference tokenizer"} if self._counter else {}),
             "outputs": "token ids" if capabilities.ids else "text, tokenised again",
             "min_tokens": "sent" if asked_fewest else "not sent: the server does not take it",
+            **({"max_tokens": f"sent as {limit}"} if limit != LENGTH_FIELDS[0] else {}),
             "concurrency": str(self._at_a_time),
             "work.batch": str(self._at_a_time),
         }
-        name, _, revision = (capabilities.model or self._models[0]).partition("@")
+        model = capabilities.model or self._client.mask(self._models[0])
+        name, _, revision = model.partition("@")
         if not name.startswith("/"):  # a path is local to this machine
             self._facts["server.model"] = name
         if revision:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +13,14 @@ from pytest_mlperf import RunError
 from pytest_mlperf.adapters.engines import engine_error
 from pytest_mlperf.adapters.engines.llm.generation import Generation
 from pytest_mlperf.adapters.engines.llm.model_folder import MAIN_TOKENIZER_FILES
-from pytest_mlperf.adapters.engines.openai._client import NO_CONNECTION, Client, Prompt, encode
+from pytest_mlperf.adapters.engines.openai._client import (
+    LENGTH_FIELDS,
+    NO_CONNECTION,
+    Client,
+    Prompt,
+    encode,
+    length_field,
+)
 from pytest_mlperf.adapters.engines.openai._events import Failed, StreamedAnswer, prompt_logprobs
 from pytest_mlperf.adapters.engines.openai._salt import Count
 from pytest_mlperf.adapters.engines.serving import parse_json
@@ -19,11 +28,35 @@ from pytest_mlperf.extension import page_samples, read_server, some
 
 CACHE = "vllm:cache_config_info"
 
-METRICS_PATHS = ("/metrics", "/prometheus/metrics")
-"""Paths of servers' metrics; trtllm-serve's first one is JSON."""
+UNRELATED = frozenset({401, 403, 408, 429, 502, 503, 504})
+"""Status codes of failures whatever fields a request has."""
+
+REFUSALS = frozenset({400, 404, 405, 413, 422})
+"""Status codes of requests that the server does not take."""
+
+METRICS_PATHS = ("/metrics", "/prometheus/metrics", "/v1/metrics")
+"""Paths of servers' metrics; trtllm-serve's first one is JSON, the last one is NIM's."""
+
+VERSION_PAGES = {"/version": "version", "/v1/version": "release"}
+"""Pages with a server's version, and the key that has it; the last one is NIM's."""
 
 PAGE_TIMEOUT_SECONDS = 10.0
 """Maximum time for a page that is not essential for a run."""
+
+ABOUT_LENGTH_FIELD = re.compile(r"max_(completion_)?tokens")
+
+ABOUT_MODEL = re.compile(
+    r"\bmodels?\b[^.;]{0,120}\b(not found|not exist|unknown|not (available|loaded|served))"
+    r"|\b(unknown|no such|invalid|not a valid) model|model_not_found",
+    re.IGNORECASE,
+)
+"""Refusals of a model's name, as vLLM, Ollama, LiteLLM and OpenAI word them."""
+
+ABOUT_LENGTH = re.compile(
+    r"(context|sequence|prompt|input|model) (length|len|window|size)|too (long|many tokens)"
+    r"|max_(model|seq|input)_len",
+    re.IGNORECASE,
+)
 
 NO_PAGE = frozenset({404, 405, 501})
 """Status codes of servers without a list of models."""
@@ -43,12 +76,12 @@ async def served_name(client: Client, model: str | None) -> str:
     all models that they could load.
     """
     try:
-        listed = list(_names(await client.get("/v1/models")))
+        listed = list(_names(await client.get(f"{client.api}/models")))
     except Failed as failure:
         has_none = failure.status is not None and (model is not None or failure.status in NO_PAGE)
         if not has_none:
-            advice = _advice(failure.status) or (
-                "; set served_model to the name to be asked for, so that none is needed"
+            advice = _advice(client, failure) or (
+                "; set served_model to the model's name, so that the list is not needed"
             )
             raise _unreachable(client, failure) or engine_error(
                 f"the server at {client.url} gives no list of its models ({failure}){advice}",
@@ -58,14 +91,14 @@ async def served_name(client: Client, model: str | None) -> str:
         return model
     if len(listed) != 1:
         names = client.mask(some(sorted(listed)))
-        has = f"lists {names}" if listed else "lists no model at /v1/models"
-        raise engine_error(f"the server {has}; set served_model to the name to be asked for")
+        has = f"lists {names}" if listed else f"lists no model at {client.api}/models"
+        raise engine_error(f"the server {has}; set served_model to the name of the model")
     return listed[0]
 
 
 async def names_of(client: Client, requested: str, others: Sequence[str]) -> tuple[str, ...]:
     """Return the names under which the model may answer, the requested one first."""
-    listed = _names(await _page(client, "/v1/models")).items()
+    listed = _names(await _page(client, f"{client.api}/models")).items()
     alike = [name for id_, more in listed if requested in (id_, *more) for name in (id_, *more)]
     return tuple(dict.fromkeys((requested, *others, *alike)))
 
@@ -94,13 +127,12 @@ async def metrics_page(client: Client) -> tuple[str | None, bytes]:
 
 
 async def server_facts(client: Client, metrics: bytes) -> Mapping[str, str]:
-    facts = {}
-    try:
-        version = parse_json(await _page(client, "/version") or b"{}").get("version")
-    except (ValueError, AttributeError):
-        version = None
-    if isinstance(version, str):
-        facts["server.version"] = client.mask(version)
+    facts: dict[str, str] = {}
+    for path, key in VERSION_PAGES.items():
+        with contextlib.suppress(ValueError, AttributeError):
+            version = parse_json(await _page(client, path) or b"{}").get(key)
+            if isinstance(version, str):
+                facts.setdefault("server.version", client.mask(version))
     if setup := next(page_samples(metrics, {CACHE}), None):
         labels = setup.labels
         facts |= {
@@ -116,7 +148,7 @@ async def accepted_by_server(client: Client, path: str | None) -> int | None:
 
 
 async def _page(client: Client, path: str) -> bytes:
-    """Return a page that is not essential for a run; b"" if it cannot be read."""
+    """Return a page of the server that a run can do without; b"" if it cannot be read."""
     try:
         return await client.get(path, PAGE_TIMEOUT_SECONDS)
     except Failed:
@@ -137,10 +169,11 @@ PROBE_TOKENS = 8
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Capabilities:
-    """Capabilities of a server: the form of prompts, and further fields of requests.
+    """Hold a server's capabilities: the form of prompts, and further fields of requests.
 
     Streams have token `ids`, or `usage`, or both. `template` is the number of tokens that the
-    server adds to each prompt, None if unknown. `model` and `build` are its own names, or "".
+    server adds to each prompt, None if unknown. `model` and `build` are the server's names of its
+    model and set-up, or "".
     """
 
     form: str
@@ -163,21 +196,21 @@ async def probe(
     generation: Generation,
     models: Sequence[str] = (),
     count: Count | None = None,
+    *,
+    recounts: bool = False,
 ) -> Capabilities:
     """Detect a server's capabilities with a few requests of a few tokens.
 
     All have the fields `always`. `models` are the allowed names of the model, the requested one
-    first; () allows any. `count` is None without a tokenizer.
+    first; () allows any. `count` is None without a tokenizer. With `recounts`, answers may have no
+    count of tokens.
     """
     few = min(PROBE_TOKENS, generation.max_new_tokens)
-    fields = {**always, "max_tokens": few}
-    form, prompt = await _form(client, forms, fields)
+    form, prompt, length = await _form(client, forms, always, few)
+    fields = {**always, length: few}
 
     async def takes(field: str, value: Any) -> StreamedAnswer | Failed:
-        try:
-            return await client.ask(encode({**prompt.fields, **fields, field: value}))
-        except Failed as failure:
-            return failure
+        return await _answer_or_refusal(client, {**prompt.fields, **fields, field: value})
 
     options = {"include_usage": True}
     taken: dict[str, Any] = {}
@@ -197,9 +230,10 @@ async def probe(
         if isinstance(answer, Failed):
             raise _unsupported("ignore_eos", "true", "ignore_eos", answer)
         taken["ignore_eos"] = True
-    fields = {**always, "max_tokens": generation.max_new_tokens, **taken}
+    fields = {**always, length: generation.max_new_tokens, **taken}
     answer = await _together(client, prompt, fields, few)
-    check_model(answer, models)
+    check_count(answer, recounts=recounts)
+    check_model(client, answer, models)
     template = _template(answer, prompt, form, count)
     return Capabilities(
         form=form,
@@ -210,6 +244,15 @@ async def probe(
         model=client.mask(answer.model),
         build=client.mask(answer.build),
     )
+
+
+async def _answer_or_refusal(client: Client, fields: Mapping[str, Any]) -> StreamedAnswer | Failed:
+    try:
+        return await client.ask(encode(fields))
+    except Failed as failure:
+        if error := _unrelated(client, failure):
+            raise error from None
+        return failure
 
 
 async def check_echo(client: Client, prompt: Prompt, fields: Mapping[str, Any]) -> None:
@@ -225,24 +268,50 @@ async def check_echo(client: Client, prompt: Prompt, fields: Mapping[str, Any]) 
         ) from None
 
 
-async def _form(client: Client, forms: Forms, fields: Mapping[str, Any]) -> tuple[str, Prompt]:
-    """Return the first form of prompt that the server accepts, and the first prompt in it."""
+async def _form(
+    client: Client, forms: Forms, always: Mapping[str, Any], few: int
+) -> tuple[str, Prompt, str]:
+    """Return the first form of prompt that the server accepts, a prompt, and its length field."""
     failure: Failed | None = None
     for form, make in forms.items():
         prompt = make()
         try:
-            await client.ask(encode({**prompt.fields, **fields}))
+            return form, prompt, await _length_field(client, {**prompt.fields, **always}, few)
         except Failed as error:
             failure = error
             if error.status is None:
                 break
-        else:
-            return form, prompt
     assert failure is not None
     ways = " nor ".join(forms)
-    raise _unreachable(client, failure) or engine_error(
+    raise _unrelated(client, failure) or engine_error(
         f"the server at {client.url} does not answer a prompt as {ways}: {failure}"
-        + _advice(failure.status, str(fields["model"])),
+        + _advice(client, failure, str(always["model"])),
+    )
+
+
+async def _length_field(client: Client, fields: Mapping[str, Any], few: int) -> str:
+    """Return the field for the length of an answer that the server takes, else raise Failed."""
+    first, second = LENGTH_FIELDS
+    try:
+        await client.ask(encode({**fields, first: few}))
+    except Failed as failure:
+        if "messages" not in fields or not ABOUT_LENGTH_FIELD.search(failure.detail):
+            raise
+        try:
+            await client.ask(encode({**fields, second: few}))
+        except Failed:
+            raise failure from None
+        return second
+    return first
+
+
+def _unrelated(client: Client, failure: Failed) -> RunError | None:
+    """Return the error of a failure that says nothing of a request's fields; else None."""
+    if failure.status not in UNRELATED and failure.kind != "time-out":
+        return _unreachable(client, failure)
+    return engine_error(
+        f"the server at {client.url} failed a request before the run: {failure}"
+        f"{_advice(client, failure)}"
     )
 
 
@@ -258,16 +327,25 @@ def _unreachable(client: Client, failure: Failed) -> RunError | None:
     return engine_error(f"no server answers at {client.url} ({failure}); {advice}")
 
 
-def _advice(status: int | None, model: str = "") -> str:
-    if status is not None and 300 <= status < 400:
-        return "; redirects are not followed: set url to where the server itself answers"
-    if status in (401, 403):
-        return "; set api_key_env to the name of the environment variable that holds its key"
-    if model and status in (400, 404):
-        length = "; if it is about length, shorten the prompts or max_new_tokens"
-        hint = f'; the model was asked for as "{model}": see served_model'
-        return hint + length * (status == 400)
-    return ""
+def _advice(client: Client, failure: Failed, model: str = "") -> str:
+    """Return what to do about a refusal, if its status or text names a cause; else ""."""
+    status, text = failure.status or 0, failure.detail
+    key = "api_key_env to the name of the environment variable that holds its key"
+    sent = f"it was sent {client.sends}: check the value, and the name of the header"
+    is_refused, has_no_page = model and status in REFUSALS, status in (404, 405)
+    causes = {
+        "redirects are not followed: set url to where the server itself answers": status // 100
+        == 3,
+        sent if client.sends else f"set {key}, or headers_env if it has a header of its own": (
+            status in (401, 403)
+        ),
+        f'the model was asked for as "{client.mask(model)}": see served_model': (
+            is_refused and ABOUT_MODEL.search(text)
+        ),
+        "shorten the prompts or max_new_tokens": is_refused and ABOUT_LENGTH.search(text),
+        f"{client.path} is not a path of this server: see url and api": is_refused and has_no_page,
+    }
+    return next((f"; {advice}" for advice, fits in causes.items() if fits), "")
 
 
 def _unsupported(option: str, value: object, field: str, failure: Failed) -> RunError:
@@ -280,25 +358,17 @@ def _unsupported(option: str, value: object, field: str, failure: Failed) -> Run
 async def _together(
     client: Client, prompt: Prompt, fields: Mapping[str, Any], few: int
 ) -> StreamedAnswer:
-    """Send one request with all fields of a run; return its answer, which must have counts."""
-    request = {**prompt.fields, **fields, "max_tokens": few}
+    """Send one request with all fields of a run, and return its answer."""
+    request = {**prompt.fields, **fields, length_field(fields): few}
     if "min_tokens" in fields:
         request["min_tokens"] = min(few, fields["min_tokens"])
     try:
-        answer = await client.ask(encode(request))
+        return await client.ask(encode(request))
     except Failed as failure:
-        raise engine_error(
+        raise _unrelated(client, failure) or engine_error(
             "the server takes the fields of a request one by one, but not together "
             f"({', '.join(sorted(fields))}): {failure}",
         ) from None
-    if answer.tokens is None:
-        raise engine_error(
-            "the server's streams have neither usage nor token ids, so that nobody can count "
-            "tokens (the pieces of text are not tokens); it needs stream_options.include_usage, "
-            "which vLLM, SGLang and TensorRT-LLM have, or return_token_ids, which vLLM has: "
-            "update it, or use another one",
-        )
-    return answer
 
 
 def _template(answer: StreamedAnswer, prompt: Prompt, form: str, count: Count | None) -> int | None:
@@ -313,12 +383,22 @@ def _template(answer: StreamedAnswer, prompt: Prompt, form: str, count: Count | 
     return counted - least if count else None
 
 
-def check_model(answer: StreamedAnswer, models: Sequence[str]) -> None:
-    if models and not answer.is_of(models):
+def check_count(answer: StreamedAnswer, *, recounts: bool) -> None:
+    if answer.tokens is None and not recounts:
         raise engine_error(
-            f'"{models[0]}" was asked for, and "{answer.model}" answered: ask the server that has '
+            "the server's streams have neither usage nor token ids, and pieces of text are not "
+            'tokens: set count_tokens = "reference" to count them by a tokenizer, or use a server '
+            "that takes stream_options.include_usage"
+        )
+
+
+def check_model(client: Client, answer: StreamedAnswer, models: Sequence[str]) -> None:
+    if models and not answer.is_of(models):
+        name = client.mask(answer.model)
+        raise engine_error(
+            f'"{models[0]}" was asked for, and "{name}" answered: ask the server that has '
             f"it, or write what it is called: served_model; if both are one model, "
-            f'served_model_answers = ["{answer.model}"]'
+            f'served_model_answers = ["{name}"]'
         )
 
 

@@ -13,11 +13,13 @@ from pytest_mlperf import Dataset
 from pytest_mlperf.adapters.connections import Connections, Exchange, NoConnection
 from pytest_mlperf.adapters.engines import engine_error, refused_sample
 from pytest_mlperf.adapters.engines.llm.generation import TokenPrompts
+from pytest_mlperf.adapters.engines.openai._address import Address, Secrets
 from pytest_mlperf.adapters.engines.openai._events import (
     EventStream,
     Failed,
     StreamedAnswer,
     error_text,
+    has_data,
     refused,
 )
 from pytest_mlperf.adapters.engines.openai._salt import Count, Salt, SaltPlace, salt_for
@@ -44,38 +46,42 @@ NO_CONNECTION = "no connection"
 
 
 class Listener:
-    """Callbacks of one streamed answer, which do nothing by default."""
+    """Define the callbacks of one streamed answer, which do nothing by default."""
 
     __slots__ = ()
 
-    def heard(self) -> None:
-        """Note that the server sent data."""
+    def heard(self, *, comments: bool = False) -> None:
+        """Note that the server sent data, or only `comments`."""
 
     def tokens(self, count: int) -> None:
-        """Note tokens that are certainly new."""
+        """Handle `count` new tokens."""
 
     def complete(self) -> None:
-        """Note that the answer is complete; called at most once."""
+        """Handle the end of the answer; called at most once."""
 
 
 class Client:
-    """Connections to one server; used on one event loop."""
+    """Send requests to one server on one event loop."""
 
-    def __init__(self, url: str, path: str, key: str | None, timeout_s: float) -> None:
-        self.url = url
-        self._key = key
+    def __init__(
+        self, address: Address, path: str, secrets: Mapping[str, str], timeout_s: float
+    ) -> None:
+        """Prepare requests to `path` of the API; `secrets` are headers that are never shown."""
+        self.url, self.api = address.root, address.api
+        self.path, self.sends = f"{self.api}{path}", " and ".join(secrets)
+        self._query = address.query
+        self._secrets = Secrets(secrets.values())
         self._timeout_s = timeout_s
-        self._connections = Connections(url)
+        self._connections = Connections(self.url)
         headers = {
             "Host": self._connections.host,
             "User-Agent": "pytest-mlperf",
             "Accept-Encoding": "identity",  # compressed data comes late
+            **secrets,
         }
-        if key is not None:
-            headers["Authorization"] = f"Bearer {key}"
         self._headers = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         self._post = (
-            f"POST {self._connections.path}{path} HTTP/1.1\r\n{self._headers}"
+            f"POST {self._connections.path}{self.path}{self._query} HTTP/1.1\r\n{self._headers}"
             "Accept: text/event-stream\r\nContent-Type: application/json\r\nContent-Length: "
         ).encode()
         self.open, self.close = self._connections.open, self._connections.close
@@ -113,14 +119,15 @@ class Client:
                 await self._connections.rest()
         except TimeoutError:
             raise Failed(
-                "time-out", f"no whole answer within request_timeout = {self._timeout_s:g} s"
+                "time-out", f"no complete answer within request_timeout = {self._timeout_s:g} s"
             ) from None
         return answer
 
     async def get(self, path: str, longest_s: float = PAGE_TIMEOUT_SECONDS) -> bytes:
         """Return a page of the server; raise Failed if it is missing, late or too large."""
         limit_s = min(self._timeout_s, longest_s)
-        request = f"GET {self._connections.path}{path} HTTP/1.1\r\n{self._headers}\r\n".encode()
+        target = f"{self._connections.path}{path}{self._query}"
+        request = f"GET {target} HTTP/1.1\r\n{self._headers}\r\n".encode()
         page = _Page(path)
         try:
             async with asyncio.timeout(limit_s):
@@ -135,16 +142,14 @@ class Client:
         return bytes(page.content)
 
     def mask(self, text: str) -> str:
-        """Return a server's text as one line without the key and control characters."""
-        text = " ".join(text.split())
-        if self._key is not None:
-            text = text.replace(self._key, "***")
+        """Return a server's text as one line without secrets and control characters."""
+        text = " ".join(self._secrets.mask(text).split())
         text = "".join(sign if sign.isprintable() else "\ufffd" for sign in text)
         return text[:MAX_QUOTED_CHARACTERS] + ("…" if len(text) > MAX_QUOTED_CHARACTERS else "")
 
 
 class _Page(Exchange):
-    """A page about the server, of limited size."""
+    """Receive a page about the server, of limited size."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -164,7 +169,7 @@ class _Page(Exchange):
 
 
 class Streamed(Exchange):
-    """Read a stream until the answer is complete, then to its end."""
+    """Read a streamed answer until it is complete, then the rest of the stream."""
 
     def __init__(self, answer: StreamedAnswer, listener: Listener) -> None:
         self._answer = answer
@@ -181,9 +186,12 @@ class Streamed(Exchange):
         if self._refusal is not None:
             self._refusal.data(data)
             return
-        self._listener.heard()
-        if not self._done:
-            self._take(self._events.feed(data))
+        if self._done:
+            self._listener.heard()
+            return
+        block = self._events.feed(data)
+        self._listener.heard(comments=not has_data(block or self._events.rest))
+        self._take(block)
 
     def end(self) -> None:
         if self._refusal is not None:
@@ -212,7 +220,7 @@ class Streamed(Exchange):
 
 @dataclass
 class _Refusal:
-    """Response other than an event stream, read up to ERROR_BYTES."""
+    """Hold a response other than an event stream, read up to ERROR_BYTES."""
 
     status: int
     kind: str
@@ -233,7 +241,9 @@ class _Refusal:
         if self.status != 200:
             return refused(self.status, reason)
         if self.packing not in ("", "identity"):
-            return Failed("no event stream", f"it is packed ({self.packing}), unasked")
+            return Failed(
+                "no event stream", f"it is compressed ({self.packing}), which was not requested"
+            )
         return Failed("no event stream", f"the answer is {self.kind or 'of no type'}: {reason}")
 
 
@@ -249,6 +259,15 @@ def encode(fields: Mapping[str, Any]) -> bytes:
         ) from None
 
 
+LENGTH_FIELDS = ("max_tokens", "max_completion_tokens")
+"""Fields of a request with the maximum length of its answer; a server takes one or both."""
+
+
+def length_field(fields: Mapping[str, Any]) -> str:
+    """Return the field that limits the length of an answer."""
+    return next(name for name in LENGTH_FIELDS if name in fields)
+
+
 def _so_far(answer: StreamedAnswer) -> str:
     if not answer.started:
         return "it had no text"
@@ -258,7 +277,7 @@ def _so_far(answer: StreamedAnswer) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prompt:
-    """One sample as a field of a request, and its number of tokens, None if unknown.
+    """Hold a sample as a field of a request, and its number of tokens; None if unknown.
 
     Attributes:
         ids, text: Content of the prompt, one of both.
@@ -274,7 +293,7 @@ class Prompt:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Body:
-    """A request as JSON, ready to be sent.
+    """Hold a request as JSON, ready to be sent.
 
     Attributes:
         prompt_tokens: Tokens of the prompt; None if unknown.
@@ -327,12 +346,12 @@ def as_text(tokenizer: Any, ids: Sequence[int]) -> tuple[str, bool]:
 
 @dataclass(kw_only=True, slots=True)
 class Bodies:
-    """Requests of the loaded samples, by data set index.
+    """Build the requests of the loaded samples, by data set index.
 
     Attributes:
         chat: Whether text is sent as a user's message.
         as_they_are: Whether the data set's text is sent unchanged.
-        prompts: Returns token ids of samples otherwise.
+        prompts: Returns token ids of samples, for data sets whose text is not sent unchanged.
         tokenizer: Returns the model's tokenizer, for servers that only take text.
         seed_of: Returns the sampling seed of a sample, or None.
         salted: Whether timed runs send different prompts of the same lengths.
@@ -400,7 +419,7 @@ class Bodies:
         seed, fewest = self.seed_of(index), fields.get("min_tokens")
         changed = {} if seed is None else {"seed": seed}
         if length is not None:
-            changed |= {"max_tokens": length}
+            changed |= {length_field(fields): length}
             changed |= {} if fewest is None else {"min_tokens": min(fewest, length)}
         return changed
 

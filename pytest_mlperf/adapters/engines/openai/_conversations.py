@@ -1,4 +1,4 @@
-"""Make requests of turns of conversations: all earlier messages, salt, session header."""
+"""Build requests for turns of conversations: earlier messages, salt, session header."""
 
 from __future__ import annotations
 
@@ -26,12 +26,13 @@ PART_SALT = Salt(around=(b'{"type":"text","text":"', b'"},'))
 HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,64}")
 
 
-def is_header(name: str) -> bool:
-    return bool(HEADER.fullmatch(name)) and name.lower() not in RESERVED_HEADERS
+def is_header(name: str, *, authorization: bool = False) -> bool:
+    reserved = RESERVED_HEADERS - ({"authorization"} if authorization else set())
+    return bool(HEADER.fullmatch(name)) and name.lower() not in reserved
 
 
 def session_of(sink: Sink, sample: int) -> str:
-    """Return the sink's name of a sample's conversation; "" for a single sample."""
+    """Return the sink's name of a sample's conversation; "" if it has none."""
     ask = getattr(sink, "session", None)
     return str(ask(sample)) if callable(ask) else ""
 
@@ -43,7 +44,7 @@ def is_chat_of_parts(message: Mapping[str, Any]) -> bool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TurnBody(Body):
-    """A turn of a conversation, in parts that it shares with other turns.
+    """Hold a turn of a conversation, in parts that it shares with other turns.
 
     Attributes:
         data: Beginning up to the text of the first user's message, where the salt goes.
@@ -62,7 +63,7 @@ class TurnBody(Body):
 
 @dataclass(kw_only=True, slots=True)
 class TurnBodies(Bodies):
-    """Requests of turns; parts that turns have in common are kept once."""
+    """Build requests of turns; keep parts that turns have in common only once."""
 
     _kept: dict[bytes, bytes] = field(default_factory=dict)
 
@@ -100,7 +101,7 @@ class TurnBodies(Bodies):
         request = self.dataset.input(index)
         messages = request.get("messages") if isinstance(request, Mapping) else None
         if not messages or not all(isinstance(each, Mapping) for each in messages):
-            fault = "is no conversation, which has messages; a data set gives one or the other"
+            fault = "is not a conversation, which has messages; a data set gives one or the other"
             raise refused_sample(index, fault)
         return dict(request)
 
@@ -134,7 +135,7 @@ class TurnBodies(Bodies):
                     salt=PART_SALT if self.salted else None,
                     salt_place=SaltPlace(begin=at, end=at),
                 )
-            raise refused_sample(index, "is a conversation in which no user says anything")
+            raise refused_sample(index, "is a conversation without a message of the user")
         user = dict(messages[first])
         text = encode({"content": user.pop("content")})[len(CONTENT_START) :]
         prefix = b"".join(part + b"," for part in parts[:first])

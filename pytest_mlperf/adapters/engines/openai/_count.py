@@ -2,7 +2,7 @@
 
 Rules of mlcommons/endpoints at ea3327530376fef63d706f4105612e17c2c80a8d (2026-08-21): text is
 tokenised without special tokens; an answer with reasoning or tool calls is written by the chat's
-template, less an empty answer. Tokens after the first piece are counted apart.
+template, less an empty answer. Tokens after the first piece are counted separately.
 """
 
 from __future__ import annotations
@@ -44,6 +44,12 @@ class ReferenceCount:
             id_: (self._message(pieces), self._message(pieces[1:]))
             for id_, pieces in others.items()
         }
+
+    def count(self, pieces: Sequence[Piece]) -> int:
+        """Return the tokens of one answer."""
+        if all(kind == "text" for kind, _ in pieces):
+            return self._lengths([joined(text for _, text in pieces)])[0]
+        return self._message(pieces)
 
     def _lengths(self, texts: Sequence[str]) -> list[int]:
         if not texts:

@@ -1,4 +1,4 @@
-"""Parse server-sent events and the answer in them, and name failures of requests."""
+"""Parse server-sent events and the answers in them, and name failures of requests."""
 
 from __future__ import annotations
 
@@ -46,8 +46,11 @@ VISIBLE = re.compile(
 MAX_QUOTED_BYTES = 120
 
 MAX_NAME_CHARACTERS = 200
-FINISHES = frozenset({"stop", "length", "eos_token", "tool_calls", "function_call"})
-"""Reasons why a complete answer ends: at an end token, at max_tokens, or with calls of tools."""
+STOPS = frozenset({"stop", "eos_token", "stop_sequence"})
+"""Names of an end at an end token or a stop sequence; the last two are of TGI."""
+
+FINISHES = STOPS | {"length", "tool_calls", "function_call"}
+"""Reasons why a complete answer ends: as `STOPS`, at max_tokens, or with calls of tools."""
 
 
 class Failed(Exception):
@@ -66,35 +69,39 @@ def refused(status: int, reason: str) -> Failed:
 
 
 class EventStream:
-    """Split a stream of bytes into whole events; lines end with LF, CRLF or CR."""
+    """Split a stream of bytes into whole events; lines end with LF, CRLF or CR.
 
-    __slots__ = ("_after_cr", "_begun", "_rest")
+    Attributes:
+        rest: Beginning of an event that is not complete.
+    """
+
+    __slots__ = ("_after_cr", "_begun", "rest")
 
     def __init__(self) -> None:
-        self._rest = b""
+        self.rest = b""
         self._begun = self._after_cr = False
 
     def feed(self, data: bytes) -> bytes:
         """Return the events that `data` completes, their lines ended by LF."""
         if self._after_cr or b"\r" in data:
             data = self._line_feeds(data)
-        if self._rest:
-            data = self._rest + data
+        if self.rest:
+            data = self.rest + data
         if not self._begun and len(data) >= len(BOM):
             data = data.removeprefix(BOM)
             self._begun = True
         end = data.rfind(b"\n\n") + 2
         if end == 1:
-            self._rest = data
+            self.rest = data
         else:
-            data, self._rest = data[:end], data[end:]
-        if len(self._rest) > MAX_EVENT_BYTES:
+            data, self.rest = data[:end], data[end:]
+        if len(self.rest) > MAX_EVENT_BYTES:
             raise Failed("malformed event", f"it has more than {MAX_EVENT_BYTES >> 20} MiB")
         return data if end > 1 else b""
 
     def close(self) -> bytes:
         """Return the last event if the server left out the empty line after it, else b""."""
-        rest, self._rest = self._rest.removeprefix(BOM).strip(b"\n"), b""
+        rest, self.rest = self.rest.removeprefix(BOM).strip(b"\n"), b""
         last = payload(rest) if rest.startswith(b"data:") else b""
         # An incomplete event is not malformed: the stream ended early.
         return rest + b"\n\n" if last == END or last.endswith(b"}") else b""
@@ -105,6 +112,11 @@ class EventStream:
             data = data.removeprefix(b"\n")
         self._after_cr = data.endswith(b"\r")
         return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+
+
+def has_data(events: bytes) -> bool:
+    """Check whether whole events, or the beginning of one, are more than comments."""
+    return events.startswith(b"data:") or b"\ndata:" in events
 
 
 def payload(block: bytes) -> bytes:
@@ -120,12 +132,13 @@ def payload(block: bytes) -> bytes:
 
 @dataclass(kw_only=True, slots=True)
 class StreamedAnswer:
-    """One answer, read from its events; text and token ids are kept only if `keeps`.
+    """Read one answer from its events; keep text and token ids only if `keeps`.
 
     Attributes:
         pieces: Parts of the answer in order, of any kind, kept like text.
         n_ids: Number of token ids, kept or not.
-        completion_tokens: The server's count; None before it sends one. So is `prompt_tokens`.
+        completion_tokens: The server's count; None before it sends one; the same holds for
+            `prompt_tokens`.
         accepted: Accepted draft or predicted tokens, if the server reports them.
         cached: Cached tokens of the prompt; None if not reported.
         model, build: Model name and system fingerprint of the server; "" if not reported.
@@ -266,7 +279,7 @@ class StreamedAnswer:
                 self.first_count = self.completion_tokens or 0
         except (TypeError, AttributeError, KeyError, ValueError):
             raise Failed(
-                "malformed event", f"not as OpenAI's API has them: {quoted(content)}"
+                "malformed event", f"not in the format of OpenAI's API: {quoted(content)}"
             ) from None
         return new
 
@@ -277,7 +290,7 @@ class StreamedAnswer:
         self.fields.update(substitutes, ["content"] if str(text or "").strip(BLANKS) else [])
         ids = choice.get("token_ids") or []
         if not isinstance(text or "", str) or not isinstance(ids, list):
-            raise TypeError("text is no text, or token ids are no list")
+            raise TypeError("text is not a string, or token ids are not a list")
         reason = choice.get("finish_reason") or None
         if text or substitutes or ids or reason is None:
             self.completion_tokens = None  # an earlier count is outdated
@@ -367,13 +380,13 @@ def quoted(data: bytes) -> str:
 
 
 def _added(events: bytes) -> tuple[int, int] | None:
-    """Return the numbers of token ids and events; None if an event adds more than text or ids."""
+    """Count token ids and events; None if an event adds anything but text or ids."""
     added = _added_alike(events)
     return _only_adds(events) if added is None else added
 
 
 def _added_alike(events: bytes) -> tuple[int, int] | None:
-    """Count as `_only_adds` does, in fewer passes, if events differ only in text and ids.
+    """Count as `_only_adds` does, but in fewer passes, if events differ only in text and ids.
 
     An event has a head up to its choice, the choice, and a tail from `finish_reason` on that may
     hold token ids. Searching a tail and the next head as one text takes a quarter of the time. Any
@@ -410,7 +423,7 @@ def _ids_in(events: bytes) -> int:
 
 
 def _only_adds(events: bytes) -> tuple[int, int] | None:
-    """Count token ids and events that only add text or token ids; None for others."""
+    """Count token ids and events that add only text or token ids; None if others occur."""
     # JSON strings escape every quote, so that no text looks like one of these keys.
     count = events.count(b"}\n\ndata: {") + 1
     whole = events.startswith(b"data: {") and events.endswith(b"}\n\n")

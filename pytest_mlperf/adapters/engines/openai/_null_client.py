@@ -1,4 +1,4 @@
-"""Run the same client on a server that computes nothing, to measure the client's limit."""
+"""Run the same client against a server that computes nothing, to measure its limit."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from pytest_mlperf.adapters.connections import new_loop
 from pytest_mlperf.adapters.engines import engine_error
 from pytest_mlperf.adapters.engines.llm.generation import Generation
 from pytest_mlperf.adapters.engines.llm.streaming import Streams
+from pytest_mlperf.adapters.engines.openai._address import Address
 from pytest_mlperf.adapters.engines.openai._client import Bodies, Body, Client
 from pytest_mlperf.adapters.engines.openai._events import StreamedAnswer
 from pytest_mlperf.adapters.engines.openai._traffic import Checks, Traffic
@@ -31,7 +32,7 @@ MAX_PORT_BYTES = 64
 
 
 class Uncounted(Checks):
-    """Accept all answers, as the null server's answers do not have the requested length."""
+    """Accept answers of any length, because the null server ignores the requested length."""
 
     def passed(
         self,
@@ -47,7 +48,7 @@ class Uncounted(Checks):
 def drive(
     undo: contextlib.ExitStack, client: Client, traffic: Traffic, concurrency: int
 ) -> tuple[Streams, str]:
-    """Answer samples by a traffic until `undo` is closed; return streams and event loop kind."""
+    """Answer samples through `traffic` until `undo` closes; return streams and event loop kind."""
     loop, kind = new_loop()
     streams = Streams(traffic.answer, concurrency=concurrency, loop=loop)
     undo.callback(streams.close)
@@ -77,7 +78,7 @@ def _port(child: ChildProcess) -> int:
         return int(child.line(time.monotonic() + START_TIMEOUT_SECONDS, MAX_PORT_BYTES) or b"")
     except (EOFError, ValueError):
         raise engine_error(
-            "the server that computes nothing, by which the client is checked, did not start"
+            "the test server, which shows how fast the client can be, did not start"
         ) from None
 
 
@@ -104,7 +105,7 @@ class NullClient(Engine):
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as undo:
             url = undo.enter_context(null_server(**self._answers))
-            client = Client(url, self._path, None, self._timeout_s)
+            client = Client(Address(root=url), self._path, {}, self._timeout_s)
             self._traffic = Traffic(client, None, self._timeout_s)
             checks = Uncounted(self._generation, watch_ends=False)
             self._traffic.use(self._bodies, checks, self._generation, None, None)

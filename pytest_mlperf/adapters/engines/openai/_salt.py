@@ -1,4 +1,4 @@
-"""Put random words into the prompts of a run, so that no prefix cache has them."""
+"""Put random words into a run's prompts, so that no prefix cache contains them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MAX_POOL_ITEMS = 128
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SaltPlace:
-    """Bytes of a request that a salt replaces, and its number of words or ids."""
+    """Locate the bytes of a request that a salt replaces, and its number of words or ids."""
 
     begin: int
     end: int
@@ -45,7 +45,7 @@ class SaltPlace:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Salt:
-    """Random words by key near the beginning of a prompt, with the same number of tokens.
+    """Make random words by key for the beginning of prompts, with equal numbers of tokens.
 
     Attributes:
         pool: Words or token ids to draw from; () puts words of `SALT` before a text.

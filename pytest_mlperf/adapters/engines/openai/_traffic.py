@@ -23,8 +23,13 @@ from pytest_mlperf.adapters.engines.llm.generation import (
 from pytest_mlperf.adapters.engines.llm.streaming import StreamedRequest
 from pytest_mlperf.adapters.engines.openai._client import Bodies, Body, Client, Listener
 from pytest_mlperf.adapters.engines.openai._conversations import session_of
-from pytest_mlperf.adapters.engines.openai._count import Piece, joined, merged
-from pytest_mlperf.adapters.engines.openai._events import Failed, StreamedAnswer, prompt_logprobs
+from pytest_mlperf.adapters.engines.openai._count import Piece, ReferenceCount, joined, merged
+from pytest_mlperf.adapters.engines.openai._events import (
+    STOPS,
+    Failed,
+    StreamedAnswer,
+    prompt_logprobs,
+)
 from pytest_mlperf.extension import REPLICA_NUMBER
 
 if TYPE_CHECKING:
@@ -55,10 +60,11 @@ HINTS = {
 
 @dataclass(slots=True, eq=False)
 class Flight(Listener):
-    """A request in flight, and its answer.
+    """Hold a request in flight, and read its answer.
 
     Attributes:
-        heard_s: Time of the stream's last data, on the loop's clock [s].
+        heard_s: Time of the stream's last event, on the loop's clock [s].
+        commented: Whether only comments arrived since.
         pieces: Number of reads so far, of one or more events.
         reported: Whether the sample is done, so that only the end of the stream is missing.
         salt: Key of the prompt's salt, see `Body.of`.
@@ -73,12 +79,15 @@ class Flight(Listener):
     salt: str = ""
     heard_s: float = 0.0
     begun: bool = False
+    commented: bool = False
     reported: bool = False
     pieces: int = 0
 
-    def heard(self) -> None:
-        self.pieces += 1
-        self.run.heard(self)
+    def heard(self, *, comments: bool = False) -> None:
+        self.commented = comments
+        if not comments:
+            self.pieces += 1
+            self.run.heard(self)
 
     def tokens(self, count: int) -> None:
         self.request.tokens(count)
@@ -89,7 +98,7 @@ class Flight(Listener):
 
 
 class SinkRequests:
-    """The requests made for one sink; lives on the event loop's thread."""
+    """Manage the requests made for one sink, on the event loop's thread."""
 
     def __init__(
         self, sink: Sink, server: Server | None, timeout_s: float, more: Callable[[], bool]
@@ -173,7 +182,7 @@ class SinkRequests:
             self._ending.cancel()
 
     async def _conclude(self) -> None:
-        """Wait for further failures and the end of a dying server, then fail the run."""
+        """Wait for more failures and for a dying server to end, then fail the run."""
         deadline = self._loop.time() + COLLECT_SECONDS
         dead = self._death()
         while dead is None and self._loop.time() < deadline and (self._server or self._more()):
@@ -202,7 +211,7 @@ class SinkRequests:
         kinds = self._counts.most_common()
         parts = [f"{count} x {kind}" for kind, count in kinds[:MAX_FAILURE_KINDS]]
         if others := sum(count for _, count in kinds[MAX_FAILURE_KINDS:]):
-            parts.append(f"{others} x something else")
+            parts.append(f"{others} x other errors")
         failed, sent = self._counts.total(), self._sent
         return (
             f"{failed} of {sent} request{'s' * (sent != 1)} failed: {', '.join(parts)}; "
@@ -229,9 +238,11 @@ class SinkRequests:
         self._timer = self._loop.call_later(min(1.0, self._timeout_s / 4), self._watch)
 
     def _too_late(self, flight: Flight) -> Failed:
-        silence = "no stream of the server said anything"
+        silence = "the server sent nothing on any stream"
         if flight.begun:
-            silence = "a stream said nothing more"
+            silence = "a stream sent nothing more"
+        if flight.commented:
+            silence = "a stream sent only comments"
         return Failed("time-out", f"{silence} for {self._timeout_s:g} s (request_timeout)")
 
 
@@ -245,12 +256,15 @@ class Checks:
         watch_ends: bool,
         models: Collection[str] = (),
         template: int = 0,
+        counter: ReferenceCount | None = None,
     ) -> None:
         """Check answers; `watch_ends` is False if they may never end by themselves.
 
         `models` are the allowed names, () for any; the server adds `template` tokens to prompts.
+        `counter` counts the tokens of answers that the server does not count.
         """
         self._generation, self._models, self.template = generation, models, template
+        self.counter = counter
         watching = watch_ends and not generation.ignore_eos
         self._watch = EndWatch(generation, watching=watching, check="the server's model")
         self.expect = self._watch.expect
@@ -259,6 +273,8 @@ class Checks:
         self, answer: StreamedAnswer, body: Body, index: int, sink: Sink, sent: int | None
     ) -> int:
         """Return the tokens of a valid answer; `sent` is the number of prompt tokens, if known."""
+        if counted := answer.tokens is None and self.counter is not None:
+            answer.completion_tokens = self.counter.count(answer.pieces)
         tokens = answer.tokens
         if self._models and not answer.is_of(self._models):
             requested = next(iter(self._models))
@@ -269,7 +285,10 @@ class Checks:
             raise Failed("empty answer", "the model ended at once, or the server gave nothing")
         self._check_counts(answer, tokens)
         check_prompt(answer.prompt_tokens, sent, body)
-        self._check_length(tokens, body)
+        if not counted:
+            self._check_length(tokens, body)
+        elif self._generation.ignore_eos and answer.finish != "length":
+            raise Failed("ignore_eos not obeyed", f"an answer ended with {answer.finish}")
         if sink.times_tokens and tokens < 2:
             advice = "set min_new_tokens = 2, if the server takes it"
             raise too_short(self._generation, index, tokens, advice)
@@ -351,11 +370,11 @@ def allow_files(undo: contextlib.ExitStack) -> None:
 
 
 class Traffic:
-    """Answer samples by requests; lives on the event loop's thread.
+    """Answer samples by requests to the server, on the event loop's thread.
 
     `submitted` counts samples, on the thread that submits them; `accepted` counts draft tokens that
     the server accepted. `kept` has answers by sample (None: not collected) and `seen` counts kinds
-    of answers, both since they were last taken. `counted` is the sum of tokens, which arrived in
+    of answers, both since the last collection. `counted` is the sum of tokens, which arrived in
     `pieces`.
     """
 
@@ -429,7 +448,7 @@ class Traffic:
         self.accepted += answer.accepted
         self.counted += tokens
         self.pieces += flight.pieces
-        reason = {"eos_token": "stop"}.get(answer.finish or "", answer.finish)
+        reason = "stop" if answer.finish in STOPS else answer.finish
         prompt = answer.prompt_tokens if sent is None else sent
         request.done(output_bytes, None if evaluates else tokens, reason, prompt)
 
@@ -463,8 +482,8 @@ class Traffic:
             return
         task = asyncio.current_task()
         assert task is not None
-        looks = self.kept is not None or self._looked < LOOKED_AT
-        answer = StreamedAnswer(keeps=request.sink.wants_output or looks)
+        looks = self.kept is not None or self._looked < LOOKED_AT or self._checks.counter
+        answer = StreamedAnswer(keeps=bool(request.sink.wants_output or looks))
         body = self._bodies[request.index]
         name, session = self._session_header, session_of(request.sink, request.sample)
         header = f"{name}: {session}\r\n".encode() if name and session else b""

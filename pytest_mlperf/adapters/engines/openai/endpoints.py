@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 from pytest_mlperf import Dataset, EnvironmentFault, MlperfError, SuiteError
 from pytest_mlperf.adapters.engines import engine_error, refused_sample, require_module
 from pytest_mlperf.adapters.engines.openai import OpenAiEngine, OpenAiOptions
+from pytest_mlperf.adapters.engines.openai._address import Address, Secrets
 from pytest_mlperf.adapters.engines.serving import UNKNOWN_END, ServerProcess, last_lines
 from pytest_mlperf.extension import (
     END_EVENT,
@@ -102,7 +103,7 @@ class EndpointsOptions(OpenAiOptions):
     whole_passes: bool = False
 
     def _check_count(self) -> None:
-        """Allow a tokenizer with any count, because the client needs one."""
+        """Do nothing: the client needs a tokenizer for any way of counting."""
 
     def check(self) -> None:
         super().check()
@@ -112,20 +113,22 @@ class EndpointsOptions(OpenAiOptions):
             "temperature": self.is_drawn,
             'count_tokens = "reference"': self.count_tokens == "reference",
             "session_header": self.session_header,
+            "headers_env": self.headers_env,
+            "url": self.url is not None and not _is_plain(Address.of(self.url, self.api)),
             "clients": self.processes > 1,
             "min_new_tokens": self.min_new_tokens != 1 and self.api == "chat",
         }
         for name, is_set in unknown.items():
             if is_set:
                 raise SuiteError(
-                    f"engine endpoints: {name} is nothing that MLCommons' client asks for; leave "
-                    "it out, or set it up at the server",
+                    f"engine endpoints: {name} is not supported by MLCommons' client; remove "
+                    "it, or configure it at the server",
                     option=name,
                 )
         if taken := sorted(RESERVED_SETTINGS & set(self.settings)):
             raise SuiteError(
                 f"engine endpoints: settings has {' and '.join(taken)}, which points and "
-                "min_duration of the scenario say",
+                "min_duration of the scenario set",
                 option="settings",
             )
         if not _are_tables(self.accuracy):
@@ -146,13 +149,13 @@ class EndpointsOptions(OpenAiOptions):
         elif table.get("type", ACCURACY_TYPE) != ACCURACY_TYPE:
             fault = f"is of type {table['type']!r}; a data set here is one for accuracy"
         elif path is not None and not Path(str(path)).is_file():
-            fault = f"names {path}, which is no file here"
+            fault = f"names {path}, which is not a file here"
         if fault:
             raise SuiteError(f"engine endpoints: a data set of accuracy {fault}", option="accuracy")
 
 
 class EndpointsEngine(OpenAiEngine):
-    """A server that MLCommons' client measures; warmed up and asked for accuracy by ours."""
+    """Measure a server with MLCommons' client; our client does warm-up and accuracy."""
 
     harness: ClassVar[str] = MLC_ENDPOINTS
     options: ClassVar[type[OpenAiOptions]] = EndpointsOptions
@@ -199,8 +202,8 @@ class EndpointsEngine(OpenAiEngine):
             if own_length(self._dataset, index) is not None:
                 raise refused_sample(
                     index,
-                    "says how long its answer is to be, and MLCommons' client asks all answers to "
-                    "be of max_new_tokens at most: leave output_tokens out of the data set",
+                    "sets the length of its answer, but MLCommons' client asks for at most "
+                    "max_new_tokens in all answers: remove output_tokens from the data set",
                 )
         super().load_samples(indices)
         self._loaded = list(indices)
@@ -275,8 +278,8 @@ class EndpointsEngine(OpenAiEngine):
             pace = paces / f"{folder.name}.{attempt}"
             folder.rename(pace)
         raise engine_error(
-            f"MLCommons' client took less than {length_s:g} s for {requests:,} requests, and so "
-            f"{TRIES} times: the server is not steady, see {paces}"
+            f"MLCommons' client took less than {length_s:g} s for {requests:,} requests in "
+            f"each of {TRIES} tries: the server is not steady, see {paces}"
         )
 
     def _point(self, folder: Path) -> RecordedPoint:
@@ -317,7 +320,7 @@ class EndpointsEngine(OpenAiEngine):
     def _configuration(
         self, concurrency: int, settings: LoadGenSettings, prompts: Path
     ) -> dict[str, Any]:
-        """Return the client's configuration of a point, without its end and result folder."""
+        """Return the client's configuration of a point, without its duration and output folder."""
         options, wait_s = self._ours, self._options.request_timeout
         minimum = {} if options.api == "chat" else {"min_new_tokens": options.min_new_tokens}
         seeded = {} if settings.seeds.model is None else {"seed": settings.seeds.model}
@@ -372,7 +375,7 @@ class EndpointsEngine(OpenAiEngine):
         window = _WindowEnd(folder / EVENTS_FILE) if scores else None
         log.write_bytes(b"")
         command = [*self._ours.client, "-m", "inference_endpoint.main", "benchmark"]
-        environment = {**_environment(), **({KEY: self._key} if self._key else {})}
+        environment = {**_environment(), **self._key}
         with contextlib.ExitStack() as stack:
             arguments = ["from-config", "-c", str(config)]
             process = ServerProcess([*command, *arguments], environment, log, title="the client")
@@ -389,21 +392,30 @@ class EndpointsEngine(OpenAiEngine):
                     heard_s = begun_s = now_s
                 if now_s - heard_s > quiet_s:
                     raise self._broke(
-                        log, f"said nothing for request_timeout = {quiet_s:g} s and was ended"
+                        log, f"sent nothing for request_timeout = {quiet_s:g} s and was ended"
                     )
                 if now_s - begun_s > limit_s:
                     raise self._broke(log, f"did not end in {limit_s:.0f} s and was ended")
                 if self._server is not None:
                     self._server.check()
         if end == UNKNOWN_END:
-            raise self._broke(log, "is gone with the process that watched over it")
+            raise self._broke(log, "ended with the process that supervised it")
         if end:
             raise self._broke(log, ended(int(end)))
 
+    @property
+    def _key(self) -> dict[str, str]:
+        header = self._secrets.get("Authorization")
+        return {} if header is None else {KEY: header.removeprefix("Bearer ")}
+
     def _broke(self, log: Path, how: str) -> Exception:
-        lines = last_lines(log)
+        lines = last_lines(log, Secrets(self._secrets.values()).mask)
         tail = f"; its log {log} ends: {' | '.join(lines)}" if lines else f"; its log is {log}"
         return engine_error(f"MLCommons' client {how}{tail}", str(log))
+
+
+def _is_plain(address: Address) -> bool:
+    return not address.root.startswith("unix:") and (address.api, address.query) == ("/v1", "")
 
 
 def _are_tables(value: object) -> bool:
@@ -411,7 +423,7 @@ def _are_tables(value: object) -> bool:
 
 
 class _WindowEnd:
-    """Detect by the client's events whether its window is over, so that it only scores."""
+    """Detect from the client's events that the timed window is over and only scoring goes on."""
 
     def __init__(self, events: Path) -> None:
         self._events, self._read, self._over = events, 0, False

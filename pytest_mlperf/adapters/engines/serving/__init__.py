@@ -16,7 +16,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -93,14 +93,18 @@ def new_log() -> Path:
     return Path(name)
 
 
-def last_lines(log: Path) -> list[str]:
+Mask = Callable[[str], str]
+"""Replaces secrets in a text."""
+
+
+def last_lines(log: Path, mask: Mask = str) -> list[str]:
     """Return the last lines of a log as a terminal shows them; escape control characters."""
-    return _lines(log)[-LINES:]
+    return _lines(log, mask)[-LINES:]
 
 
-def about_memory(log: Path) -> str | None:
+def about_memory(log: Path, mask: Mask = str) -> str | None:
     """Return the log's last line about a lack of memory, or None; other lines may follow it."""
-    return next((line for line in reversed(_lines(log)) if _MEMORY.search(line)), None)
+    return next((line for line in reversed(_lines(log, mask)) if _MEMORY.search(line)), None)
 
 
 def port_was_taken(log: Path) -> bool:
@@ -108,11 +112,11 @@ def port_was_taken(log: Path) -> bool:
     return any(_PORT.search(line) for line in _lines(log))
 
 
-def _lines(log: Path) -> list[str]:
+def _lines(log: Path, mask: Mask = str) -> list[str]:
     try:
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - SEARCHED))
-            text = file.read().decode("utf-8", "replace")
+            text = mask(file.read().decode("utf-8", "replace"))
     except OSError:
         return []
     # A progress bar rewrites its line: only the last state is kept.
@@ -131,8 +135,8 @@ def check_command(command: Sequence[str], model: str | None) -> None:
     """Raise SuiteError for a command line that cannot start a server."""
     if not command:
         raise SuiteError(
-            f"serve = {command!r} is no list of words; e.g. "
-            'serve = ["vllm", "serve", "{model}", "--port", "{port}"]',
+            f'serve = {command!r} is not a list of words; e.g. serve = ["vllm", "serve", '
+            '"{model}", "--port", "{port}"]',
             option="serve",
         )
     if not command[0].strip():
@@ -141,16 +145,18 @@ def check_command(command: Sequence[str], model: str | None) -> None:
     for name in placeholders:
         if name not in COMMAND_PLACEHOLDERS:
             choices = ", ".join(f"{{{each}}}" for each in COMMAND_PLACEHOLDERS)
-            raise SuiteError(f"serve has {{{name}}}; what is replaced is {choices}", option="serve")
+            raise SuiteError(
+                f"serve has {{{name}}}; known placeholders are {choices}", option="serve"
+            )
     if "port" not in placeholders:
         raise SuiteError(
-            "serve does not tell the server its port, which is another one in every run; add e.g. "
+            "serve does not give the server its port, which differs in every run; add e.g. "
             '"--port", "{port}"',
             option="serve",
         )
     if "model" in placeholders and model is None:
         raise SuiteError(
-            "serve has {model}, but the suite names none; set workload.model", option="serve"
+            "serve has {model}, but the suite names no model; set workload.model", option="serve"
         )
 
 
@@ -172,15 +178,15 @@ def find_program(word: str) -> str:
         advice = "correct the path in serve"
         if (path / "bin/python").exists():
             advice = f"did you mean {word}/bin/python?"
-        raise engine_error(f"serve: {word} is no program here (looked at {path}); {advice}")
+        raise engine_error(f"serve: {word} is not a program here (looked at {path}); {advice}")
     folders = os.pathsep.join(
         [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
     )
     program = shutil.which(word, path=folders)
     if program is None:
         raise engine_error(
-            f"serve: {word} is no program here (looked beside {sys.executable} and on PATH); "
-            "install it, or give its whole path",
+            f"serve: {word} is not a program here (looked beside {sys.executable} and on "
+            "PATH); install it, or give its whole path",
         )
     return str(Path(program).absolute())
 
@@ -200,7 +206,7 @@ UNKNOWN_END = "gone"
 
 
 class ServerProcess:
-    """Process of a server, started and watched by the launcher."""
+    """Start a server through the launcher, which watches it."""
 
     def __init__(
         self,
@@ -235,7 +241,7 @@ class ServerProcess:
             self._pid = int(first["pid"])
             return
         self.stop()
-        reason = first.get("failed", "the process that starts it gave no answer")
+        reason = first.get("failed", "the process that starts it did not answer")
         raise engine_error(f"{title}: {command[0]} cannot be started: {reason}")
 
     def ended(self, within_s: float = 0.0) -> int | str | None:
@@ -271,12 +277,21 @@ CONNECT_TIMEOUT_SECONDS = 5.0
 
 
 def require_listening(engine: str, host: str, port: int) -> None:
-    """Raise an error if no server accepts a connection; send nothing."""
+    """Raise an error if no server accepts a connection; send nothing.
+
+    A `host` that begins with "/" is the path of a Unix socket.
+    """
     try:
-        socket.create_connection((host, port), CONNECT_TIMEOUT_SECONDS).close()
+        if host.startswith("/"):
+            with socket.socket(socket.AF_UNIX) as local:
+                local.settimeout(CONNECT_TIMEOUT_SECONDS)
+                local.connect(host)
+        else:
+            socket.create_connection((host, port), CONNECT_TIMEOUT_SECONDS).close()
     except OSError as error:
+        place = host if host.startswith("/") else f"{host}:{port}"
         raise engine_error(
-            f"engine {engine}: no server listens at {host}:{port} ({error.strerror or error}); "
+            f"engine {engine}: no server listens at {place} ({error.strerror or error}); "
             "start it, correct url, or let serve start one",
         ) from error
 
@@ -291,7 +306,7 @@ MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.02, 0.5
 
 
 class Server:
-    """Start a server on entry, and end it with all its descendants on exit."""
+    """Start a server on entering the context; end it with all its descendants on exit."""
 
     url: str
     log: Path
@@ -305,10 +320,12 @@ class Server:
         health: str,
         start_timeout_s: float,
         environment: Mapping[str, str],
+        mask: Mask = str,
     ) -> None:
         """Check the command, in which {model}, {host} and {port} are replaced.
 
         GET `health` returns 200 when the server is ready. `environment` adds to this process's own.
+        `mask` replaces secrets in the log: at once where it is quoted, and in the file at the end.
         """
         try:
             check_command(command, model)
@@ -317,7 +334,7 @@ class Server:
             raise SuiteError(f"engine {engine}: {error}", option=error.options) from error
         self._command = list(command)
         self._model = model
-        self._health = health
+        self._health, self._mask = health, mask
         self._start_timeout_s = start_timeout_s
         # A killed server would lose buffered output, which its log needs.
         self._environment = {"PYTHONUNBUFFERED": "1", **os.environ, **environment}
@@ -356,7 +373,7 @@ class Server:
 
     def log_tail(self) -> str:
         """Return the end of the log, to append to an error message."""
-        memory, lines = about_memory(self.log), last_lines(self.log)
+        memory, lines = about_memory(self.log, self._mask), last_lines(self.log, self._mask)
         if not lines:
             return f"; its log {self.log} is empty"
         cause = f' has "{memory}" and' if memory and memory not in lines else ""
@@ -399,14 +416,14 @@ class Server:
             pause_s = min(1.5 * pause_s, MAX_PAUSE_SECONDS)
         raise engine_error(
             f"the server was not healthy within start_timeout = {self._start_timeout_s:g} s: "
-            f"GET {self._health} last gave {answer}; raise start_timeout if it is only slow, and "
-            f"see that health is a path which it knows{self.log_tail()}",
+            f"GET {self._health} last gave {answer}; raise start_timeout if it is only slow, "
+            f"and check that health is a path of the server{self.log_tail()}",
             str(self.log),
         )
 
     def _how(self, end: int | str, when: str = "") -> str:
         if end == UNKNOWN_END:
-            return f"the process that watches over the server was killed{when}"
+            return f"the process that supervised the server was killed{when}"
         hint = "; serve must keep it in the foreground" if when and not int(end) else ""
         return f"the server {ended(int(end), when)}{hint}"
 
@@ -414,12 +431,16 @@ class Server:
         process, self._process = self._process, None
         if process is not None:
             process.stop()
+            with contextlib.suppress(OSError):
+                text = self.log.read_text("utf-8", "surrogateescape")
+                if (masked := self._mask(text)) != text:
+                    self.log.write_text(masked, "utf-8", "surrogateescape")
 
 
 def _check_waiting(health: str, start_timeout_s: float) -> None:
     if not re.fullmatch(r"/[!-~]*", health):
         raise SuiteError(
-            f'health = {health!r} is no path of a URL, such as "/health"', option="health"
+            f'health = {health!r} is not a path of a URL, such as "/health"', option="health"
         )
     if not start_timeout_s > 0:
         raise SuiteError(

@@ -33,7 +33,7 @@ POLL_SECONDS = 0.05
 
 
 class Keeper:
-    """Own a server and all its descendants, and end them."""
+    """Watch a server; end it and all its descendants on request."""
 
     def __init__(self, pid: int, woken: int, parent: int) -> None:
         self._pid = pid
@@ -137,7 +137,7 @@ def start(command: Sequence[str]) -> subprocess.Popen[bytes]:
 
 
 def tell(**event: object) -> None:
-    """Write an event to stdout; the end of stdin shows that the parent is gone."""
+    """Write an event to stdout; ignore a closed pipe, as stdin shows that the parent is gone."""
     with contextlib.suppress(OSError):
         os.write(1, json.dumps(event).encode() + b"\n")
 

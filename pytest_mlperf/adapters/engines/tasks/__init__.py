@@ -1,4 +1,4 @@
-"""Define the tasks of engines that run a graph of tensors."""
+"""Define the tasks of engines that run a graph of tensors: the forms of their answers."""
 
 from __future__ import annotations
 
@@ -60,9 +60,9 @@ class AnswerLogits:
 
 @dataclass(frozen=True, kw_only=True)
 class Answerer(TaskRunner):
-    """Model with start and end logits, each (batch, seq), or both in one, (batch, seq, 2).
+    """Run a model with start and end logits, each (batch, seq), or joined, (batch, seq, 2).
 
-    `width` is its fixed number of tokens, or None.
+    `width` is the model's fixed number of tokens, or None.
     """
 
     outputs: Sequence[str]
@@ -121,7 +121,7 @@ class Answerer(TaskRunner):
 
 
 def pad(arrays: Sequence[NDArray[Any]], width: int) -> NDArray[Any]:
-    """Join arrays of shape (length,) to (number, width), padded with zeros."""
+    """Pad arrays of shape (length,) with zeros; return them as (number, width)."""
     if all(len(array) == width for array in arrays):
         return stack(arrays)
     padded = np.zeros((len(arrays), width), arrays[0].dtype)
@@ -168,7 +168,7 @@ class RawTensor:
 
 @dataclass(frozen=True, kw_only=True)
 class TensorRunner(TaskRunner):
-    """Model whose output is the answer.
+    """Run a model whose output is the answer.
 
     A sample is one row of the model's batch, or several with the batch dimension, as the user-item
     pairs of a recommender. `prepare` adds that dimension to others.
@@ -216,7 +216,7 @@ PRECISIONS: tuple[PrecisionName, ...] = ("fp64", "fp32", "bf16", "fp16", "fp8", 
 
 
 class Task(Protocol):
-    """The options of a task."""
+    """Define the options of a task, which `bind` applies to a model."""
 
     def bind(self, graph: Graph, batch_size: int) -> TaskRunner: ...
 

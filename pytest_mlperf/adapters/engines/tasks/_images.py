@@ -1,4 +1,4 @@
-"""Tasks on images: classification, detection and segmentation."""
+"""Define tasks on images: classification, detection and segmentation."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Classifier(graphs.TaskRunner):
 
 
 def pick_output(outputs: Sequence[graphs.Tensor]) -> graphs.Tensor:
-    """Return an output of class numbers, if possible named like argmax, else of scores."""
+    """Return the output with classes (preferably called argmax), else an output with scores."""
     classes = [each for each in outputs if each.type in CLASS_TYPES]
     named = [each for each in classes if "argmax" in each.name.lower()]
     return (named or classes or list(outputs))[0]
@@ -258,7 +258,7 @@ class Segment:
 
 @dataclass(frozen=True, kw_only=True)
 class Segmenter(graphs.TaskRunner):
-    """Model for segmentation that runs `windows` windows of one sample at a time."""
+    """Run a model for segmentation on `windows` windows of one sample at a time."""
 
     windows: int
     output: str
@@ -290,7 +290,7 @@ class Segmenter(graphs.TaskRunner):
         return [self._segment(each[self.graph.inputs[0].name]).tobytes() for each in samples]
 
     def _segment(self, volume: NDArray[Any]) -> NDArray[np.uint8]:
-        """Return the class of each voxel; takes classes + 1 float32 volumes of memory."""
+        """Return the class of each voxel; needs memory for classes + 1 float32 volumes."""
         total: NDArray[np.float32] | None = None
         weight = np.zeros(volume.shape[1:], np.float32)
         starts = self._starts(volume.shape[1:])
@@ -343,7 +343,7 @@ def importance(shape: Sequence[int]) -> NDArray[np.float32]:
 
 
 def highest(total: NDArray[np.float32], weight: NDArray[np.float32]) -> NDArray[np.uint8]:
-    """Return the class of the highest mean, the first of equal ones; overwrite `total`."""
+    """Return the class with the highest mean score, the first if equal; overwrite `total`."""
     classes = np.empty(weight.shape, np.uint8)
     # Rounding in the division decides between nearly equal means, so it must stay.
     # Slices save memory, since argmax needs 8 bytes per voxel.

@@ -42,7 +42,7 @@ class Yolo:
         """Return the runner of a model with one image as input and one output with all boxes.
 
         The output is (batch, 4 + classes, places): centre, width, height and class scores of each
-        box; or, for a model that suppresses boxes, (batch, boxes, 6): left, top, right, bottom,
+        box. A model that suppresses boxes itself has (batch, boxes, 6): left, top, right, bottom,
         score, class.
         """
         check_batch(graph, batch_size)
@@ -73,8 +73,8 @@ class YoloDetector(TaskRunner):
     def prepare(self, raw: Any, index: int) -> Sample:
         if not isinstance(raw, Mapping) or not {"images", *EXTRA_FIELDS} <= set(raw):
             raise self.graph.refuse(
-                f'task = "yolo" needs images, frame and categories of a sample, which sample '
-                f"{index} of the data set has not; use data set coco"
+                'task = "yolo" needs images, frame and categories of a sample, which sample '
+                f"{index} of the data set lacks; use data set coco"
             )
         (tensor,) = self.graph.inputs
         sample = super().prepare({tensor.name: raw["images"]}, index)

@@ -28,7 +28,7 @@ NO_PRECISION = {f"tensor({each})" for each in ("int8", "uint8", "int32", "int64"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tensor:
-    """An input or output of a model; `type` is onnxruntime's, e.g. "tensor(float)".
+    """Describe an input or output of a model; `type` is onnxruntime's, e.g. "tensor(float)".
 
     The shape begins with the batch; a variable length is a name or None.
     """
@@ -40,7 +40,7 @@ class Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class Graph:
-    """A model; each engine has its own way to run one."""
+    """Describe a model's inputs and outputs; each engine implements `run`."""
 
     where: str
     inputs: tuple[Tensor, ...]
@@ -63,7 +63,7 @@ class Graph:
         names = ", ".join(each.name for each in self.outputs)
         if name is None:
             raise self.refuse(
-                f"gives {len(matches)} outputs ({names}); say with the option output which one"
+                f"gives {len(matches)} outputs ({names}); select one with the option output"
             )
         raise self.refuse(f"gives no output {name!r}, but {names}; correct the option output")
 
@@ -110,7 +110,7 @@ SEGMENTS = frozenset({"segment_ids", "token_type_ids"})
 
 
 def names(tensor: Tensor) -> frozenset[str]:
-    """Return the names under which a data set may give this input, without TensorFlow's ":0"."""
+    """Return the names under which a data set may provide this input, without a final ":0"."""
     name = tensor.name.removesuffix(":0")
     return next((each for each in (IDS, MASK, SEGMENTS) if name in each), frozenset({name}))
 
@@ -205,7 +205,7 @@ def _list(graph: Graph) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskRunner:
-    """A task bound to a model, for at most `at_once` samples per call."""
+    """Run a task on a model, with at most `at_once` samples per call."""
 
     graph: Graph
     at_once: int

@@ -1,4 +1,4 @@
-"""Send each sample as a request to TensorRT-LLM, and read its objects."""
+"""Send each sample as a request to TensorRT-LLM, and read the result."""
 
 from __future__ import annotations
 
@@ -75,14 +75,14 @@ class ConfigObject:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A member of an enumeration in `tensorrt_llm.llmapi`."""
+    """Name a member of an enumeration in `tensorrt_llm.llmapi`."""
 
     cls: str
     name: str
 
 
 def make(value: Any, api: Any) -> Any:
-    """Return a value with its configurations and members made from `tensorrt_llm.llmapi`."""
+    """Replace configurations and members in a value by objects of `tensorrt_llm.llmapi`."""
     if isinstance(value, ConfigObject):
         return getattr(api, value.cls)(**make(dict(value.values), api))
     if isinstance(value, Member):
@@ -203,7 +203,7 @@ Ask = Callable[[Sequence[int], Any], Awaitable[Sequence[int]]]
 
 @dataclass(kw_only=True, slots=True)
 class SamplingByPrompt:
-    """SamplingParams by prompt; `counted` names the tokens that count for min_tokens."""
+    """Cache SamplingParams by prompt; `counted` names the tokens that min_tokens counts."""
 
     make: Callable[..., Any]
     generation: Generation
@@ -245,8 +245,9 @@ class SamplingByPrompt:
         least = self.generation.min_new_tokens
         if self.counted == "nothing" and least > 1:  # 1 only keeps answers from ending at once
             raise engine_error(
-                f"min_new_tokens = {least}, but TensorRT-LLM {version} holds no end token back; "
-                "set min_new_tokens = 1, or ignore_eos = true for answers of max_new_tokens tokens",
+                f"min_new_tokens = {least}, but TensorRT-LLM {version} cannot suppress the "
+                "end token; set min_new_tokens = 1, or ignore_eos = true for answers of "
+                "max_new_tokens tokens",
             )
 
 
@@ -258,7 +259,7 @@ CUT_NOTE = (
 
 @dataclass(slots=True)
 class DraftCount:
-    """Number of answer tokens beyond one per step; None if steps are not reported."""
+    """Count answer tokens beyond one per step; None if steps are not reported."""
 
     accepted: float | None = None
 
@@ -323,7 +324,7 @@ class RequestLoop:
         return list(output.outputs[0].token_ids)
 
     def _compare(self, index: int, completion: Any, first_s: float | None) -> None:
-        """Compare our time to first token, which must be longer, with TensorRT-LLM's."""
+        """Compare our time to first token with TensorRT-LLM's, which must be shorter."""
         metrics = completion.request_perf_metrics
         if metrics is None or first_s is None:
             return
@@ -340,9 +341,9 @@ class RequestLoop:
         # Other end tokens may end an answer at any time.
         if least > 1 and len(row) <= least and tuple(row[-1:]) == held_back:
             raise engine_error(
-                f"the answer to sample {request.index} of the data set ended after {len(row) - 1} "
-                f"tokens, but min_new_tokens = {least}: TensorRT-LLM did not hold its end token "
-                "back",
+                f"the answer to sample {request.index} of the data set ended after "
+                f"{len(row) - 1} tokens, but min_new_tokens = {least}: TensorRT-LLM did not "
+                "suppress its end token",
             )
         self.task.report(request, row)
 

@@ -111,8 +111,8 @@ class TorchEngine(TokenBase):
             self._samples.max_new_tokens = 0  # a prompt may be as long as the context
         elif self._generation.check_lengths(self._dataset):
             raise engine_error(
-                "the data set says how long each answer is to be, which this engine cannot follow; "
-                "leave output_tokens out of the data set, and set max_new_tokens and ignore_eos"
+                "the data set sets the length of each answer, which this engine does not support; "
+                "remove output_tokens from the data set, and set max_new_tokens and ignore_eos"
             )
         self._answers = Answers(
             self._generation,

@@ -1,4 +1,4 @@
-"""Define the options of torch engines, and open and close them; light to import."""
+"""Define the options of torch engines, and open and close them; import no torch."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class TokenOptions(DeviceOptions, TextOptions):
         yield one_of("attention", self.attention, ATTENTIONS)
 
     def conflicts(self, precision: str) -> Iterator[Sequence[Any]]:
-        """Yield combinations of options: whether it is invalid, the message, and the options."""
+        """Yield checks of options that exclude each other: is invalid, message, option names."""
         sparsity = self.sparsity
         if sparsity is not None:
             yield (
@@ -138,8 +138,8 @@ class TorchOptions(TokenOptions, ToolOptions):
     Attributes:
         batching: "static": batches within `submit`, a single sample alone. "dynamic": batches of
             the samples that queued up during the previous batch. "continuous": transformers'
-            continuous batching, where samples join and leave at every token. "auto": lists static,
-            single samples continuous (with beams or sampling: dynamic).
+            continuous batching, where samples join and leave at every token. "auto": lists are
+            batched statically, single samples continuously (with beams or sampling: dynamically).
         num_beams: 1 is greedy; more is beam search, which ends when that many beams are finished.
         kv_blocks: Blocks of 256 tokens in the key-value cache of continuous batching; None holds
             `batch_size` samples as long as the longest.
@@ -182,13 +182,13 @@ class TorchOptions(TokenOptions, ToolOptions):
         )
         yield (
             self.batching == "continuous" and self.num_beams > 1,
-            f'batching = "continuous" knows no beams, but num_beams = {self.num_beams}; set '
-            'batching = "static" or "dynamic"',
+            'batching = "continuous" does not support beams, but num_beams = '
+            f'{self.num_beams}; set batching = "static" or "dynamic"',
             *("batching", "num_beams"),
         )
         yield (
             self.batching == "continuous" and self.is_drawn,
-            'batching = "continuous" draws no tokens, but temperature = '
+            'batching = "continuous" does not sample tokens, but temperature = '
             f'{self.temperature:g}; set batching = "static" or "dynamic"',
             *("batching", "temperature"),
         )
@@ -201,7 +201,7 @@ class TorchOptions(TokenOptions, ToolOptions):
         yield (
             self.batching == "auto" and self.may_join and self.attention == "eager",
             'attention = "eager" runs differently in static and in continuous batches, so '
-            'batching = "auto" cannot use both; say which one',
+            'batching = "auto" cannot use both; set one of them',
             *("attention", "batching"),
         )
 
@@ -404,7 +404,7 @@ class LoadedSamples(Protocol):
 
 
 class TorchBase(Engine):
-    """Open a subclass's resources in `_open`, and release them in reverse order."""
+    """Open a torch engine's resources in `_open`, and release them in reverse order."""
 
     name: ClassVar[str]
     extra: ClassVar[str] = "lm"
@@ -480,7 +480,7 @@ class TorchBase(Engine):
         raise NotImplementedError
 
     def _open(self, undo: ExitStack) -> None:
-        """Load the model and start threads; add to the facts, and the clean-up to `undo`."""
+        """Load the model and start threads; record facts, and add the clean-up to `undo`."""
         raise NotImplementedError
 
     def _start_queue(
@@ -500,7 +500,7 @@ class TorchBase(Engine):
 
 
 class TokenBase(TorchBase):
-    """Open a model that generates tokens, with its checkpoint's weights or random ones."""
+    """Open a model that generates tokens, with the weights of its checkpoint or random ones."""
 
     _options: TokenOptions
     _generation: Generation

@@ -41,7 +41,7 @@ from pytest_mlperf.adapters.engines.torch._stages import StageTimes, Stopwatch
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Batch:
-    """The rows of one call of `generate`: ids, data set indices, and the sink."""
+    """Hold the samples of one call of `generate`: ids, data set indices, and their sink."""
 
     ids: Sequence[int]
     indices: Sequence[int]
@@ -57,7 +57,7 @@ class Batch:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TextModel:
-    """A loaded model, with the objects that prepare prompts and check answers."""
+    """Hold a loaded model, and the objects that prepare its prompts and check its answers."""
 
     model: Any
     generation: Generation
@@ -145,7 +145,7 @@ class LogprobBatches(StaticBatches):
 
 
 def _logprobs(logits: Any, row: Sequence[int]) -> list[float]:
-    """Return each token's log-probability without the first's; logits (tokens, vocabulary)."""
+    """Return the log-probability of each token after the first; logits (tokens, vocabulary)."""
     following = torch.tensor(row[1:], device=logits.device)
     scores = logits[: len(row) - 1].float()  # row by row, since float32 doubles the memory
     chosen = scores.gather(1, following[:, None])[:, 0]
@@ -159,7 +159,7 @@ def has_static_cache(model: Any) -> bool:
 
 
 def generation_config(generation: Generation, *, static_cache: bool = False) -> Any:
-    """Return transformers' settings, in full, so that none of the model's own apply."""
+    """Return transformers' generation settings, all set, so that the model's own do not apply."""
     return transformers.GenerationConfig(
         max_new_tokens=generation.max_new_tokens,
         min_new_tokens=generation.min_new_tokens,
@@ -239,7 +239,7 @@ class _FirstStep:
 
 
 class LateEnd:
-    """Forbid early end tokens by request; transformers' own processor ignores the lengths."""
+    """Forbid early end tokens by request, because transformers' processor ignores lengths."""
 
     supported_kwargs: Mapping[str, type] = {}
     ignored_kwargs: tuple[str, ...] = ()
@@ -278,7 +278,7 @@ ContinuousBatchingLogitsProcessor.register(LateEnd)
 
 
 def late_end(generation: Generation, device: Any) -> Any:
-    """Return the processors of a manager that enforce the minimum of tokens."""
+    """Return the logits processors that enforce a minimum number of tokens."""
     processors = ContinuousBatchingLogitsProcessorList(
         transformers.LogitsProcessorList([LateEnd(generation, device)])
     )
@@ -299,7 +299,7 @@ QUEUED_BATCHES = 2
 
 @dataclass(kw_only=True, slots=True)
 class BatchedRequest:
-    """A sample in flight: its id, its data set index, its sink, and the tokens reported."""
+    """Hold a sample in flight: id, data set index, sink, and number of reported tokens."""
 
     sample: int
     index: int
@@ -309,7 +309,7 @@ class BatchedRequest:
 
 @dataclass(slots=True)
 class _Arrivals:
-    """Results for one sink.
+    """Hold new results for one sink.
 
     `first` are ids of samples with a first token, `further` an id for each later token.
     """
@@ -335,7 +335,7 @@ STATE_KERNELS = ("flash-linear-attention", "causal-conv1d")
 
 
 def state_kernels() -> str:
-    """Return the installed packages of STATE_KERNELS; "torch", which is slower, if none is."""
+    """Return the installed kernel packages; "torch", which is slower, if there are none."""
     installed = []
     for package in STATE_KERNELS:
         with contextlib.suppress(PackageNotFoundError):
@@ -480,7 +480,7 @@ class ContinuousBatching:
                     news.sink.failed(error)
 
     def _sort(self, results: Iterable[Any]) -> list[_Arrivals]:
-        """Return the new results by sink; the lock is held."""
+        """Return new results by sink; the caller holds the lock."""
         arrivals: dict[int, _Arrivals] = {}
         for result in results:
             request = self._running.get(result.request_id)

@@ -27,7 +27,7 @@ from pytest_mlperf.extension import sha256, some, text_of
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelKind:
-    """A kind of models in transformers: their classes, and a well-known one.
+    """Describe a kind of models in transformers: their classes, and a well-known one.
 
     Attributes:
         loader: Name of the class that loads them.
@@ -115,13 +115,15 @@ def read_config(folder: Path, kind: ModelKind, *, quantised: str | None = None) 
     if architectures[0] not in kind.architectures:
         raise broken(
             folder,
-            f"{architectures[0]} in config.json is no {kind.name}; this engine runs models such "
-            f"as {kind.example}",
+            f"{architectures[0]} in config.json is not a {kind.name}; this engine runs models "
+            f"such as {kind.example}",
         )
     if quantised is not None:
         _base.check_quantised(folder, _base.quantization_table(config), quantised)
     elif _base.method_of(config) is not None:
-        raise broken(folder, "the weights are quantised already; this engine takes plain weights")
+        raise broken(
+            folder, "the weights are quantised already; this engine takes weights that are not"
+        )
     return config
 
 
@@ -130,7 +132,7 @@ WEIGHTS_SEED = 20_240_828
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoadedModel:
-    """A model that is ready to generate, and its limits and facts."""
+    """Hold a model that is ready to generate, with its limits and facts."""
 
     model: Any
     eos: tuple[int, ...]

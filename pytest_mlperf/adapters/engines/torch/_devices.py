@@ -102,7 +102,7 @@ Step = tuple[Any, Callable[[Any], bool]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QuantisingPlan:
-    """Quantisation of a precision: method (`how`), supported layers (`needs`), and steps."""
+    """Define a precision's quantisation: method (`how`), supported layers (`needs`), steps."""
 
     how: str
     needs: str
@@ -240,7 +240,7 @@ def _apply(plan: QuantisingPlan, model: Any) -> None:
 
 
 def _experts(model: Any) -> Iterator[tuple[Any, str]]:
-    """Yield each module of fused experts (not transposed), and the name of a 3D parameter."""
+    """Yield each module with fused experts (not transposed), and the name of its 3D parameter."""
     for module in model.modules():
         if getattr(module, "is_transposed", None) is False:
             for name, parameter in module.named_parameters(recurse=False):
@@ -309,7 +309,7 @@ def sparse_layers(model: Any, folder: Path) -> Iterator[tuple[str, Any]]:
         if weights.ndim > 1 and id(weights) not in covered
     ]
     if outside or not has_linear:
-        problem = f"{outside[0]} belongs to none" if outside else "this model has none"
+        problem = f"{outside[0]} is not in a linear layer" if outside else "this model has none"
         raise broken(folder, f'sparsity = "2:4" is for models of linear layers, and {problem}')
 
 
@@ -321,8 +321,8 @@ def check_layers(layers: Mapping[str, Any], folder: Path) -> str:
         if weights.shape[1] % SPARSE_GROUP:
             raise broken(
                 folder,
-                f"{name} has {weights.shape[1]} inputs, which are no groups of four: it cannot be "
-                '2:4 sparse; leave sparsity = "2:4" out',
+                f"{name} has {weights.shape[1]} inputs, which are not groups of four: it "
+                'cannot be 2:4 sparse; leave sparsity = "2:4" out',
             )
         filled = weights != 0
         dense = filled.unflatten(1, (-1, SPARSE_GROUP)).sum(dim=2, dtype=torch.uint8) > SPARSE_KEPT

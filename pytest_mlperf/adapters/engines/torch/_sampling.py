@@ -26,7 +26,7 @@ def numbers(generation: Generation, indices: Sequence[int], device: Any) -> Any:
 
 
 def drawn(scores: Any, numbers: Any, generation: Generation) -> Any:
-    """Select each row's token by its number, in the cumulative distribution of sorted scores."""
+    """Select each row's token by its random number, by the cumulative distribution of scores."""
     ordered, tokens = (scores.double() / generation.temperature).sort(1, descending=True)
     shares = ordered.softmax(1)
     kept = shares.cumsum(1) - shares < generation.top_p

@@ -45,7 +45,7 @@ def open_features(folder: Path, config: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HearingModel:
-    """A loaded Whisper model, with the objects that prepare clips and check transcripts."""
+    """Hold a loaded Whisper model, and the objects that prepare clips and check transcripts."""
 
     model: Any
     features: Any
@@ -56,7 +56,7 @@ class HearingModel:
 
 
 class Speech:
-    """Keep loaded clips, and transcribe them in batches; features count as measured time."""
+    """Keep loaded clips, and transcribe them in batches, including the timed feature extraction."""
 
     def __init__(self, dataset: Dataset, hearing: HearingModel, *, batch_size: int) -> None:
         self._dataset = dataset

@@ -1,4 +1,4 @@
-"""Measure the stages of a torch engine; light to import."""
+"""Measure the time in stages of a torch engine; import no torch until needed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class StageTimes:
-    """Sum the seconds of stages until they are taken; thread-safe."""
+    """Sum the time in stages until the sums are taken; thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -26,14 +26,14 @@ class StageTimes:
 
 
 class Stopwatch:
-    """Divide the time of one batch among successive stages."""
+    """Attribute the time of one batch to successive stages."""
 
     def __init__(self, stages: StageTimes, device: Any) -> None:
         self._stages, self._device = stages, device
         self._begun_s = perf_counter()
 
     def end(self, stage: str) -> None:
-        """End a stage, after all its work that is queued on a GPU."""
+        """End a stage after its queued GPU work, and add its time."""
         if self._device.type == "cuda":
             import torch
 

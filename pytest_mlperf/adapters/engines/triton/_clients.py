@@ -30,7 +30,7 @@ LOCAL = re.compile(r"localhost|127\.\d+\.\d+\.\d+|\[::1\]", re.IGNORECASE)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Address:
-    """Address of a server for one protocol; `path` comes before /v2, IPv6 has brackets."""
+    """Hold a server's address for a protocol; `path` precedes /v2, IPv6 has brackets."""
 
     protocol: str
     host: str
@@ -54,8 +54,9 @@ class Address:
             or (match["path"] and protocol != "http")
         ):
             raise SuiteError(
-                f'engine triton: url = {url!r} is no address for protocol = "{protocol}"; e.g. '
-                f'"localhost:{PORTS[protocol]}" or "{SECURE[protocol]}://models.example:443"',
+                f'engine triton: url = {url!r} is not an address for protocol = "{protocol}"; '
+                f'e.g. "localhost:{PORTS[protocol]}" or '
+                f'"{SECURE[protocol]}://models.example:443"',
                 option=("url", "protocol"),
             )
         port = int(match["port"] or PORTS[protocol])
@@ -81,7 +82,7 @@ class Address:
 
     @property
     def reach(self) -> str:
-        """Reach of the address: "loopback" if it is local, else "network"."""
+        """Whether the address is local: "loopback", else "network"."""
         return "loopback" if LOCAL.fullmatch(self.host) else "network"
 
 
@@ -100,7 +101,7 @@ class RequestError(Exception):
 
 
 class Connection(Protocol):
-    """One connection, for one thread at a time; every method may raise RequestError."""
+    """Define a connection, for one thread at a time; every method may raise RequestError."""
 
     def server_ready(self) -> bool: ...
 
@@ -151,7 +152,7 @@ LOST_STATUSES = frozenset({"StatusCode.UNAVAILABLE", "StatusCode.CANCELLED"})
 
 
 class GrpcClient:
-    """One channel with a connection of its own."""
+    """Talk to a server over gRPC, by a channel with a connection of its own."""
 
     def __init__(self, address: Address, model: str, version: str, *, timeout_s: float) -> None:
         from tritonclient.grpc import InferenceServerClient
@@ -255,7 +256,7 @@ OK = 200
 
 
 class HttpClient:
-    """A persistent connection, reopened if the server closed it while idle.
+    """Talk to a server over a persistent HTTP connection, reopened if it was closed while idle.
 
     tritonclient encodes and decodes the messages, http.client transports them: tritonclient's own
     connection runs on gevent, whose sockets cannot be closed from another thread when a server
@@ -409,9 +410,9 @@ class HttpClient:
         if isinstance(error, TimeoutError):
             return RequestError(f"no answer within {self._timeout_s:g} s")
         if isinstance(error, http.client.IncompleteRead):
-            return RequestError("it broke off in the middle of an answer", lost=True)
+            return RequestError("the connection ended in the middle of an answer", lost=True)
         if not isinstance(error, OSError):
-            return RequestError(f"what came back is no HTTP: {error}")
+            return RequestError(f"what came back is not HTTP: {error}")
         words = getattr(error, "strerror", None) or str(error) or type(error).__name__
         return RequestError(words, lost=True)
 
@@ -437,9 +438,9 @@ def _parse(answer: tuple[int, http.client.HTTPMessage, bytes]) -> Mapping[str, A
     try:
         page = parse_json(answer[2])
     except ValueError as error:
-        raise RequestError(f"an answer that is no JSON: {_shown(answer[2])}") from error
+        raise RequestError(f"an answer that is not JSON: {_shown(answer[2])}") from error
     if not isinstance(page, dict):
-        raise RequestError(f"an answer that is no JSON object: {_shown(answer[2])}")
+        raise RequestError(f"an answer that is not a JSON object: {_shown(answer[2])}")
     return page
 
 

@@ -101,7 +101,7 @@ def _server_facts(metadata: Mapping[str, Any], where: str) -> Mapping[str, str]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelFacts:
-    """A server's description of a model; `config` is Triton's, {} from other servers."""
+    """Hold a server's description of a model; `config` is Triton's, {} for other servers."""
 
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
@@ -199,7 +199,7 @@ def _short(value: object) -> str:
 
 
 class ClientPool:
-    """Clients, one per thread, and counts of their requests."""
+    """Give each thread a client of its own, and count their requests."""
 
     def __init__(self, connect: Callable[[], _clients.Connection]) -> None:
         self.answered = 0
@@ -269,7 +269,7 @@ class RemoteGraph(Graph):
 
 
 class Service:
-    """A server with the model, started on entry if necessary."""
+    """Manage a server with the model; start it on entry if necessary."""
 
     def __init__(self, options: TritonOptions, model: str | None) -> None:
         self._options = options
@@ -440,7 +440,7 @@ class Service:
     def _explain(self, error: _clients.RequestError) -> RunError:
         others = self._requests.under_way
         counts = f"{self._requests.answered:,} requests were answered before" + (
-            f", {others:,} more were under way" if others else ""
+            f", {others:,} more were in flight" if others else ""
         )
         failure = "the server is gone" if error.lost else "a request failed"
         message = f"{self.where}: {failure} ({error}); {counts}"

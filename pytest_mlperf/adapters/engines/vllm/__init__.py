@@ -128,8 +128,8 @@ class VllmOptions(LibraryOptions, tools.ToolOptions):
         super().check(precision)
         if self.batch_size is not None and self.api != "offline":
             raise self.refused(
-                'batch_size is of api = "offline"; with api = "async" set max_num_seqs, which is '
-                "how many samples are in flight",
+                'batch_size is for api = "offline"; with api = "async" set max_num_seqs, the '
+                "number of samples in flight",
                 *("batch_size", "api"),
             )
         self._check_quantization(precision)

@@ -42,7 +42,7 @@ MAX_QUOTED_CHARACTERS = 400
 
 
 class Log:
-    """Text written to this process's stderr from its creation on, if stderr is a file."""
+    """Read the text written to this process's stderr since creation, if stderr is a file."""
 
     def __init__(self) -> None:
         self._begin: int | None = None
@@ -51,7 +51,7 @@ class Log:
             self._begin = about.st_size if stat.S_ISREG(about.st_mode) else None
 
     def cause(self) -> str:
-        """Return "; its process said: …" with the log's first error, or ""."""
+        """Return a clause with the first error in the log, or ""."""
         if self._begin is None:
             return ""
         try:
@@ -88,7 +88,7 @@ def below(root: int) -> set[int]:
 
 
 class Started:
-    """Descendants of this process that start after its creation."""
+    """Find and end descendants of this process that started after creation of this object."""
 
     def __init__(self) -> None:
         self._earlier = below(os.getpid())
@@ -264,7 +264,7 @@ def _broken(error: Exception) -> EnvironmentFault:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SeenRequest:
-    """Our measurements of a request; times by `time.monotonic`, vLLM's clock."""
+    """Hold our measurements of a request; times by `time.monotonic`, as vLLM's are."""
 
     index: int
     tokens: int
@@ -335,7 +335,7 @@ def logprobs_of(output: Any) -> list[float]:
 
 
 class SamplingByLength:
-    """SamplingParams of samples, shared by answers of equal length and seed."""
+    """Cache SamplingParams by the length and seed of answers."""
 
     def __init__(self, task: GenerateTask, kind: str) -> None:
         self._task = task
@@ -441,7 +441,7 @@ class AsyncBackend:
 
 
 class OfflineBackend:
-    """Run LLM: a thread passes all samples that queued up, and takes all answers at once."""
+    """Run LLM: a thread passes all queued samples, and takes all answers at once."""
 
     def __init__(
         self, arguments: Mapping[str, Any], task: GenerateTask, log: Log, batch_size: int | None

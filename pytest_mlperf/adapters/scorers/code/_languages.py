@@ -40,17 +40,17 @@ DRIVER = Path(__file__).with_name("python.py")
 
 
 class MissingError(Exception):
-    """A tool that a language needs is missing; the message names it."""
+    """Report that a tool that a language needs is missing."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Toolchain:
-    """The commands that run a program of one language.
+    """Hold the commands that run a program of one language.
 
     Attributes:
         file: Name of the program's file.
         steps: Commands, see SandboxStep.
-        readable: Paths that they can read besides the system's folders.
+        readable: Paths that the commands can read besides the system's folders.
         environment: Additional environment variables.
         files: Files besides the program.
     """
@@ -127,7 +127,7 @@ def _javascript() -> Toolchain:
 
 
 def _typescript() -> Toolchain:
-    """Return tsc and node; tsc exits with 2, as types of the tests' "assert" are missing."""
+    """Return the toolchain of tsc and node; tsc exits with 2, as types of "assert" are missing."""
     node, readable = _tool("node")
     tsc, more = _tool("tsc")
     command = (node, os.path.realpath(tsc), f"{BOX}/main", "--target", "es5", "--lib", "es2016")

@@ -1,6 +1,6 @@
 """Deny system calls to a sandboxed program by a small seccomp filter, as bytes.
 
-The sandbox's namespaces and limits work without the filter. It denies what they allow: memory
+The sandbox's namespaces and limits work without the filter. It denies calls that they allow: memory
 without a limit (memfd_create, shmget), the user's keys, sockets outside network namespaces
 (AF_VSOCK reaches the host of a virtual machine), and new user namespaces, which would open parts of
 the kernel that the program does not need.

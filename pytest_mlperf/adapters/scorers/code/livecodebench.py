@@ -44,7 +44,7 @@ IDENTIFIER = re.compile(rb'(?<!\\)"question_id":\s*"([^"\\]+)"')
 
 @dataclass(frozen=True, kw_only=True)
 class ProblemTests:
-    """The tests of a problem.
+    """Hold the tests of a problem.
 
     Attributes:
         function: Name of the function that is called; None if the program reads and prints.
@@ -56,7 +56,7 @@ class ProblemTests:
 
 
 class Archive:
-    """The tests of problems in LiveCodeBench's files, read one by one, as all take 21 GB."""
+    """Read the tests of problems from LiveCodeBench's files one by one, as all take 21 GB."""
 
     def __init__(self, scorer: str, path: str) -> None:
         self._scorer = scorer
@@ -104,8 +104,8 @@ class Archive:
             return _task(parse_json(line))
         except _BROKEN_ROWS as error:
             raise scorer_error(
-                f"scorer {self._scorer}: the line at byte {offset} of {path} is no problem of "
-                f"LiveCodeBench ({type(error).__name__}: {error!s:.100}); get the file anew",
+                f"scorer {self._scorer}: the line at byte {offset} of {path} is not a problem "
+                f"of LiveCodeBench ({type(error).__name__}: {error!s:.100}); get the file anew",
             ) from error
 
 

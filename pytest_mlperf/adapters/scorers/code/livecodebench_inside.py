@@ -49,11 +49,11 @@ FUNCTION = "wrapped_function"
 
 
 class TestTimeoutException(Exception):
-    """A test exceeded its time limit."""
+    """Report that a test exceeded its time limit."""
 
 
 class Input:
-    """A program's stdin: a StringIO with other `read` and `readlines`, and without iteration."""
+    """Replace a program's stdin: a StringIO with other `read` and `readlines`, not iterable."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -73,7 +73,7 @@ class Input:
 
 
 class Bytes:
-    """The stdin of a program as bytes."""
+    """Replace the byte stream of a program's stdin."""
 
     def __init__(self, content: bytes) -> None:
         self.content = content

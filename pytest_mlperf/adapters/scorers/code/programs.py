@@ -43,7 +43,7 @@ TRIALS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """One program to run.
+    """Hold one program to run.
 
     Attributes:
         language: One of LANGUAGES.
@@ -142,7 +142,7 @@ def _defect_of(language: str) -> str | None:
 
 @cache
 def _trial_defect(language: str, path: str, node_path: str) -> str | None:
-    """Run the trial of a language; the variables that locate programs are part of the cache key."""
+    """Run a language's trial program; return its fault or None. Paths only key the cache."""
     del path, node_path
     code, test = TRIALS[language]
     trial = Problem(language=language, code=code, entry_point="f", test=test)
@@ -154,7 +154,7 @@ def _trial_defect(language: str, path: str, node_path: str) -> str | None:
         return None
     words = (result.stderr or result.stdout).decode(errors="replace").strip()[-300:]
     ending = "took too long" if result.timed_out else f"ended with {result.returncode}"
-    return f"a program that is right {ending}: {words or 'it wrote nothing'}"
+    return f"a correct test program {ending}: {words or 'it wrote nothing'}"
 
 
 def _require_known(counts: Mapping[str, int]) -> None:
@@ -224,7 +224,7 @@ Reference = Mapping[str, str]
 
 
 def counted_programs(references: Sequence[Reference]) -> list[int]:
-    """Return the samples in languages that MLPerf's reference runs; others do not count."""
+    """Return the indices of samples in languages that MLPerf's reference runs."""
     return [n for n, row in enumerate(references) if row.get("language") in LANGUAGES]
 
 

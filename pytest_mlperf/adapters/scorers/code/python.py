@@ -48,7 +48,7 @@ MODULES = ("ipdb", "joblib", "resource", "psutil", "tkinter")
 
 
 class Closed(io.StringIO):
-    """Stream that accepts output, and from which nothing can be read."""
+    """Accept output to a stream, and refuse every read."""
 
     def read(self, *_: object) -> NoReturn:
         """Raise OSError."""

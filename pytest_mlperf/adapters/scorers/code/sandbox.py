@@ -109,7 +109,7 @@ class SandboxStep:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepResult:
-    """Result of the last step that ran.
+    """Hold the result of the last step that ran.
 
     Attributes:
         step: Number of the step, from 0.
@@ -131,7 +131,7 @@ class StepResult:
 
 
 def readable_python() -> tuple[str, dict[str, str]]:
-    """Return the Python below this venv, and the paths to mount for it (path inside: outside)."""
+    """Return the Python behind this venv, and the paths to mount for it (path inside: outside)."""
     program = os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
     return program, visible_paths(
         program, os.path.realpath(Path(sysconfig.get_path("stdlib")).parent)
@@ -152,7 +152,7 @@ def settings(
 ) -> dict[str, Any]:
     """Return the input of sandbox_child.py, see `run_isolated`."""
     if invalid := [name for name in files if "/" in name or name in {"", ".", ".."}]:
-        raise ValueError(f"{invalid[0]!r} is no name of a file without a folder")
+        raise ValueError(f"{invalid[0]!r} is not a name of a file without a folder")
     code = sandbox_filter.program(os.uname().machine)
     if code is None:
         raise UnisolatedError(
@@ -252,8 +252,8 @@ def _finished(
     if not reports or "done" not in reports.pop():
         log = stderr.decode(errors="replace").strip()[-500:] or "nothing"
         raise scorer_error(
-            "the sandbox of generated code ended without saying how (out of memory? its last words "
-            f"were: {log}); score again, with fewer processes",
+            "the sandbox of generated code ended without a result (out of memory? Last log: "
+            f"{log}); score again, with fewer processes",
         )
     return StepResult(
         **reports[-1],

@@ -50,7 +50,7 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 class TroubleError(Exception):
-    """A step failed; the message says which and why."""
+    """Report that a step failed, and why."""
 
 
 def main() -> NoReturn:
@@ -189,7 +189,7 @@ def show(source: str, target: str, *, device: bool = False) -> None:
 
 
 def lead(settings: Settings, status: int, hold: int, has_two_users: bool) -> NoReturn:
-    """Be process 1: run the commands, then kill all processes."""
+    """Run the commands as process 1 of the sandbox, then kill all its processes."""
     with wording(status):
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         hang_up = select.poll()

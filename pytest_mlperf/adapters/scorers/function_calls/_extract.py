@@ -91,7 +91,7 @@ def _closing(text: str, start: int) -> int | None:
 
 
 def _is_signature(inside: str) -> bool:
-    """Return whether there are only names, as in a declaration."""
+    """Return whether the text has only names, as the parameters of a declaration."""
     parts = (part.strip() for part in inside.split(","))
     return all(re.fullmatch(r"[A-Za-z_]\w*(?:\s*:\s*\w+)?", part) for part in parts if part)
 

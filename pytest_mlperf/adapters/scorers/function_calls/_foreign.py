@@ -1,7 +1,7 @@
 """Read values written in Java or JavaScript as BFCL's converters read them.
 
-A text that is no value of the type stays text. Regular expressions match what BFCL's match, but
-without catastrophic backtracking.
+A text that is not a value of its type is returned unchanged. Regular expressions match what BFCL's
+match, but without catastrophic backtracking.
 """
 
 from __future__ import annotations
@@ -132,8 +132,8 @@ def _js_array(text: str, nested: str | None) -> Any:
 def _end_of_rows(text: str) -> int | None:
     """Return the end of an array of arrays at the beginning of a text, or None.
 
-    BFCL's pattern, rows separated by commas, tries every "]" as the end of every row. Here each "]"
-    is examined once, from the last one on: is the rest well formed?
+    BFCL's pattern (rows separated by commas) tries every "]" as the end of every row. Here each "]"
+    is examined once, from the last one on, by whether a valid rest follows it.
     """
     head = re.match(r"\[\s*\[|new\s+Array\(\s*\[", text)
     if head is None:
@@ -152,7 +152,7 @@ def _end_of_rows(text: str) -> int | None:
 
 
 def _first_end(text: str, start: int, ends: Mapping[int, int]) -> int | None:
-    """Return the end for the first "]" from `start` on, in its line, that has one."""
+    """Return the array's end for the first "]" from `start` on in its line; None without one."""
     position = min((position for position in ends if position >= start), default=None)
     return None if position is None or "\n" in text[start:position] else ends[position]
 

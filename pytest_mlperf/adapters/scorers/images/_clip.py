@@ -126,7 +126,7 @@ def _check_kind(folder: Path) -> None:
     try:
         config = json.loads((folder / "config.json").read_text("utf-8"))
     except ValueError as error:
-        raise _broken(folder, f"config.json is no JSON ({error})") from error
+        raise _broken(folder, f"config.json is not JSON ({error})") from error
     kind = config.get("model_type") if isinstance(config, dict) else None
     if kind != "clip":
         raise _broken(folder, f"its model_type is {kind!r}, not 'clip'")
@@ -134,6 +134,6 @@ def _check_kind(folder: Path) -> None:
 
 def _broken(folder: Path, defect: str) -> RunError:
     return scorer_error(
-        f"{folder}: is no complete CLIP model: {defect}; get the files of {MODEL} from the Hugging "
-        "Face Hub again",
+        f"{folder}: is not a complete CLIP model: {defect}; get the files of {MODEL} from the "
+        "Hugging Face Hub again",
     )

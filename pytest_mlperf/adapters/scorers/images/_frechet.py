@@ -20,7 +20,7 @@ MAX_ARRAY_BYTES = 256 * 2**20
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Statistics:
-    """Statistics of the features of real images.
+    """Hold the statistics of the features of real images.
 
     Attributes:
         mean: Mean, shape (features,).
@@ -33,7 +33,7 @@ class Statistics:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Frechet:
-    """A squared Fréchet distance.
+    """Hold a squared Fréchet distance.
 
     Attributes:
         distance: The distance, as the reference prints it.
@@ -63,7 +63,7 @@ def read_statistics(path: Path) -> Statistics:
     if not (np.isfinite(mean).all() and np.isfinite(covariance).all()):
         raise _wrong(path, "mu or sigma has numbers that are not finite")
     if not np.allclose(covariance, covariance.T, rtol=1e-6, atol=1e-9):
-        raise _wrong(path, "sigma is not symmetric, so it is no covariance")
+        raise _wrong(path, "sigma is not symmetric, so it is not a covariance")
     return Statistics(mean=mean, covariance=covariance)
 
 

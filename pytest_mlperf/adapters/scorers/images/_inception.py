@@ -17,7 +17,7 @@ from pytest_mlperf.adapters.scorers import scorer_error
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Conv:
-    """A convolution without bias, then batch normalisation, then ReLU.
+    """Define a convolution without bias, then batch normalisation, then ReLU.
 
     Attributes:
         name: Prefix of its weights' names.
@@ -36,7 +36,7 @@ class Conv:
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """Pooling over 3 x 3 pixels.
+    """Define a pooling over 3 x 3 pixels.
 
     Attributes:
         kind: "reduce" is the maximum at stride 2; "maximum" and "average" keep the size, and ignore
@@ -48,7 +48,7 @@ class Pool:
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """Paths from the same input; their output channels are concatenated."""
+    """Define paths from the same input, whose output channels are concatenated."""
 
     paths: tuple[Layers, ...]
 
@@ -315,7 +315,7 @@ def _defect(weights: Mapping[str, Any], expected: Mapping[str, tuple[int, ...]])
         return f"{len(missing)} of {len(expected)} weights are missing, first {missing[0]!r}"
     for name, value in weights.items():
         if name not in expected and not str(name).endswith(COUNTER):
-            return f"it has {name!r} besides"
+            return f"it also has {name!r}"
         if not isinstance(value, torch.Tensor):
             return f"{name!r} is a {type(value).__name__}, no tensor"
         if name in expected and (*value.shape,) != expected[name]:

@@ -59,18 +59,18 @@ def _unlisted(text: str) -> str:
 
 
 def _alone(text: str, options: str) -> str | None:
-    """Return the last letter that stands alone; None unless `options` are MMLU-Pro's."""
+    """Return the last letter that is a word by itself; None unless `options` is "A-J"."""
     return _last(_letter(options, r"\b([OPTIONS])\b"), text) if options == "A-J" else None
 
 
 def choice(text: str, options: str) -> str | None:
-    """Return the letter that DeepSeek-R1's script reads; `options` is "A-D" or "A-J"."""
+    """Return the letter that DeepSeek-R1's script would grade; `options` is "A-D" or "A-J"."""
     text = _unlisted(text.strip())
     return _stated(text, options) or _alone(text, options)
 
 
 def final_choice(text: str, options: str) -> str | None:
-    """Return the letter that gpt-oss's script reads, see `GptOssScorer`."""
+    """Return the letter that gpt-oss's script would grade, see `GptOssScorer`."""
     final = _unlisted(BOLD.sub(r"\1", final_section(text)))
     begins = _letter(options, r"[^a-zA-Z]*([OPTIONS])(?:[^a-zA-Z]|$)").match(final.strip())
     first = begins or _letter(options, r"\bAnswer\s*+[:.]?+\s*+([OPTIONS])\b").search(final)
@@ -101,12 +101,12 @@ def number(text: str) -> int | None:
 
 
 def program(text: str) -> str | None:
-    """Return the first block of Python, which DeepSeek-R1's script reads."""
+    """Return the first fenced block of Python, as DeepSeek-R1's script does."""
     return _blocks(text, f"{FENCE}python", first=True)
 
 
 def final_program(text: str) -> str | None:
-    """Return the program that gpt-oss's script reads, see `GptOssScorer`."""
+    """Return the program that gpt-oss's script would grade, see `GptOssScorer`."""
     text = text.strip()
     for part in (final_section(text), text):
         code = _blocks(part, f"{FENCE}python")

@@ -46,7 +46,7 @@ RATIO = re.compile(f"({WHOLE})/({WHOLE})")
 
 
 class OddError(Exception):
-    """The normalisation cannot handle a text."""
+    """Report that the normalisation cannot handle an answer."""
 
 
 def _replaced(text: str, pairs: Replacements) -> str:
@@ -116,7 +116,7 @@ SYMBOLS = (("√", "sqrt"), ("π", "pi"), ("∞", "inf"), ("∪", "U"), ("·", "
 
 
 def plain(text: str) -> str:
-    """Return an answer without units, LaTeX, spaces and capitals."""
+    """Return an answer in lower case, without units, LaTeX commands and spaces."""
     text = _replaced(_unwrapped(text), SIGNS_AND_WORDS)
     for unit in UNITS:
         text = re.sub(rf"{unit}(es)?s? *(\^[0-9]+)?", "", text)

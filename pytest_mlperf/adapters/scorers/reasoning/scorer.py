@@ -98,7 +98,7 @@ class DeepSeekScorer(language.TextScorer[ReasoningOptions]):
 
     @staticmethod
     def left_out(options: Mapping[str, Any]) -> dict[str, str]:
-        """Return the metrics that these options leave out, with the option that adds each."""
+        """Return the metrics not computed with these options; values are the options to set."""
         if options.get("run_generated_code") or not options.get("has_programs", True):
             return {}
         runs = 'run_generated_code = true and tests = "…", LiveCodeBench\'s files'
@@ -168,7 +168,7 @@ class DeepSeekScorer(language.TextScorer[ReasoningOptions]):
     def _grade(
         self, kinds: Sequence[str], texts: Sequence[str], targets: Sequence[str]
     ) -> list[bool]:
-        """Return which answers are right; a program that is not run is not."""
+        """Return whether each answer is right; a program that is not run counts as wrong."""
         rows = list(zip(kinds, texts, targets, strict=True))
         programs = [
             (target, self._program(text)) for kind, text, target in rows if kind == PROGRAMS

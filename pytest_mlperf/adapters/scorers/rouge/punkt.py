@@ -18,7 +18,7 @@ PUNKT_FILES = ("abbrev_types.txt", "collocations.tab", "ortho_context.tab", "sen
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Punkt:
-    """A Punkt model: abbreviations, collocations, frequent sentence starters, and case.
+    """Load a Punkt model: abbreviations, collocations, frequent sentence starters, and case.
 
     Attributes:
         scorer: Name of the scorer, for messages.
@@ -99,7 +99,7 @@ D = TypeVar("D", bound=SentenceOptions)
 
 
 class SentenceScorer(TextScorer[D]):
-    """A ROUGE scorer that splits texts into sentences with the option `punkt`."""
+    """Score by ROUGE, with the option `punkt` to split texts into sentences."""
 
     libraries: ClassVar[tuple[str, ...]] = ("rapidfuzz", "rouge_score")
 

@@ -49,7 +49,7 @@ class RougeScorer(SentenceScorer[RougeOptions]):
 
     @staticmethod
     def left_out(options: Mapping[str, Any]) -> dict[str, str]:
-        """Return the metrics that these options leave out, with the option that adds each."""
+        """Return the metrics not computed with these options; values are the option to set."""
         split = options.get("punkt") is not None
         return {} if split else {"rougeLsum": 'punkt = "…/punkt_tab/english"'}
 

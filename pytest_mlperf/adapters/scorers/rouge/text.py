@@ -57,7 +57,7 @@ def f_measures(
 
 
 class Vocabulary(dict[bytes, tuple[int, ...]]):
-    """The numbered stems of each word, a text between ASCII spaces and signs."""
+    """Map each word, a text between ASCII spaces and signs, to the numbers of its stems."""
 
     def __init__(self) -> None:
         try:
@@ -166,7 +166,7 @@ def _f_measure(shared: NDArray[np.float64], lengths: NDArray[np.int64]) -> NDArr
 
 
 def _share(pairs: Sequence[tuple[str, str]], processes: int) -> NDArray[np.float64]:
-    """Score every n-th pair here and the others in helpers, which end with this process."""
+    """Score every n-th pair in this process and the others in child processes."""
     command = [sys.executable, "-m", "pytest_mlperf.adapters.scorers.rouge.text"]
     pipe = subprocess.PIPE
     measures = np.empty((len(ROUGE_METRICS), len(pairs)))

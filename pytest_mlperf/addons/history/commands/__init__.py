@@ -1,1 +1,1 @@
-"""The commands of this add-on."""
+"""Provide the commands of the history add-on."""

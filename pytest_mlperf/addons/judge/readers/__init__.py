@@ -1,1 +1,1 @@
-"""Read the result files of one tool per module: a recogniser, tables of fields, facts."""
+"""Read other tools' result files; each module recognises and reads those of some tools."""

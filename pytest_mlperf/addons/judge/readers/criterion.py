@@ -15,12 +15,12 @@ from pytest_mlperf.addons.judge.readers.fields import Values, mapping, plain, te
 
 
 def _estimates(folder: Path) -> list[Path]:
-    """Return the folders `new` of all benchmarks; `base` and `change` are of former runs."""
+    """Return the folders `new` of all benchmarks, without those of earlier runs."""
     return sorted(file.parent for file in folder.rglob("new/estimates.json") if file.is_file())
 
 
 def _is_criterion(document: ResultFile) -> bool:
-    """Check for a folder of one run: one of several runs has each benchmark several times."""
+    """Return whether a folder holds one criterion.rs run, with each benchmark once."""
     names = [_name(folder, document.path) for folder in _estimates(document.path)]
     return 0 < len(names) == len(set(names))
 

@@ -71,17 +71,17 @@ LEAST_RANK = 75.0
 
 
 class Values:
-    """Collect the figures of a point; a figure that a file states as 0, -1 or text is absent."""
+    """Collect the figures of a point; 0, -1 and text in a file count as absent."""
 
     def __init__(self, raw: Mapping[str, Any] | None = None, keys: Mapping[str, str] = {}) -> None:
-        """Read the key of each metric in `keys`; one that is absent or null is left out."""
+        """Read each metric in `keys` from the key of the file; skip absent and null values."""
         self.metrics: dict[str, float] = {}
         self.absent: dict[str, str] = {}
         for metric, key in keys.items():
             self.add(metric, (raw or {}).get(key))
 
     def add(self, metric: str, value: Any, factor: float = 1.0) -> None:
-        """Add a value, times the factor to the unit of its quantity."""
+        """Add a value, times a factor that converts it to the unit of its quantity."""
         if (scaled := positive(value, factor)) is not None:
             self.metrics[metric] = scaled
         elif value is not None:
@@ -96,7 +96,7 @@ class Values:
                 self.add(f"{base}_{statistic}", value, factor)
 
     def matching(self, raw: Mapping[str, Any], pattern: re.Pattern[str], factor: float) -> None:
-        """Add the keys that match a pattern with the groups `base` and `statistic`."""
+        """Add the values of keys that match a pattern with groups `base` and `statistic`."""
         for key, value in raw.items():
             if match := pattern.fullmatch(key):
                 base = _BASES.get(match["base"], match["base"])
@@ -105,7 +105,7 @@ class Values:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """The arguments of a `ToolPoint`."""
+        """Figures as keyword arguments of `ToolPoint`."""
         return {"metrics": self.metrics, "absent": self.absent}
 
 
@@ -134,7 +134,7 @@ def number(value: Any) -> float | None:
 
 
 def positive(value: Any, factor: float = 1.0) -> float | None:
-    """Return a number above 0 times a factor; tools write 0 and -1 for missing figures."""
+    """Return a number above 0, times a factor, else None: tools write 0 and -1 for no value."""
     value = number(value)
     scaled = value * factor if value is not None and value > 0 else 0.0
     return scaled if 1e-30 < scaled < 1e30 else None
@@ -165,7 +165,7 @@ def lengths(count: Any, tokens_in: Any, tokens_out: Any) -> dict[str, Fact]:
 
 
 def texts(raw: Mapping[str, Any], *names: str) -> dict[str, str]:
-    """Return short values of some keys as text, without those that are absent or null."""
+    """Return the values of these keys as texts, cut to 120 characters; skip absent ones."""
     values = {name: raw.get(name) for name in names}
     return {
         name: str(value)[:120]
@@ -175,7 +175,7 @@ def texts(raw: Mapping[str, Any], *names: str) -> dict[str, str]:
 
 
 def text(raw: Mapping[str, Any], *names: str) -> str | None:
-    """Return the first of some keys that is a short value, as text."""
+    """Return the first of these keys' values that is present, as text."""
     return next(iter(texts(raw, *names).values()), None)
 
 
@@ -185,7 +185,7 @@ def facts_of(raw: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Fact
 
 
 def plain(value: Any) -> str | float | None:
-    """Return a value as a fact holds it; infinity is the text "inf"."""
+    """Return a value as facts store it: text or number; infinity is "inf"."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int | float):

@@ -109,7 +109,7 @@ def _tokens(measured: Mapping[str, Any], key: str) -> Fact:
 
 
 def _constraints(configuration: Mapping[str, Any], whole_file: Mapping[str, Any]) -> str | None:
-    """Return the limits of a benchmark; later files hold each as an object."""
+    """Return the limits of a benchmark as text, in the form of old or new files."""
     of = mapping(configuration, "constraints") or mapping(whole_file, "args")
     words = []
     for name in ("max_requests", "max_number", "max_seconds", "max_duration", "max_errors"):

@@ -95,7 +95,7 @@ def _length(successes: Mapping[str, Any], key: str) -> float | None:
 
 
 def _target(document: ResultFile, goodput: Mapping[str, Any]) -> str | None:
-    """Return the targets in the report, else those of `config.yaml` in its folder."""
+    """Return the latency targets in the report, else those of `config.yaml` next to it."""
     stored = goodput.get("constraints")
     if stored is not None:
         return str(stored)

@@ -41,7 +41,7 @@ def _is_aggregate(document: ResultFile) -> bool:
 
 
 def _read(document: ResultFile) -> Iterator[ToolRun]:
-    """Yield one run: the files of all points of a job are collected in a list."""
+    """Yield one run with all points of a file, the collected results of one job."""
     objects = document.objects
     head = objects[0]
     points = tuple(

@@ -124,7 +124,7 @@ def _is_samples(document: ResultFile) -> bool:
 
 
 def _samples(document: ResultFile) -> Iterator[ToolRun]:
-    """Yield one run of a task; its scores are named as those of the results file."""
+    """Yield one run of a task, with its scores named as in the results file."""
     named = re.match(r"samples_(.+?)_\d{4}-", document.path.name)
     lines_by_filter: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for line in document.objects:

@@ -18,7 +18,7 @@ from pytest_mlperf.addons.judge.readers.fields import (
 
 
 def _k6_metrics(document: ResultFile) -> Mapping[str, Any]:
-    """Return metrics by name; the machine-readable summary has a list of them."""
+    """Return metrics by name, also from the machine-readable summary's list."""
     for holder in (document.head, mapping(document.head, "results")):
         metrics = holder.get("metrics")
         if isinstance(metrics, list):
@@ -69,7 +69,7 @@ def _k6(document: ResultFile) -> Iterator[ToolRun]:
 
 
 def _k6_failed(by_name: Mapping[str, Any]) -> tuple[int | None, int | None]:
-    """Return requests and failed ones: `passes` of http_req_failed are the failed requests."""
+    """Return the number of requests and of failed ones, from http_req_failed."""
     failures = mapping(by_name, "http_req_failed")
     failed, fine = whole(failures.get("passes")), whole(failures.get("fails"))
     if failed is not None and fine is not None:

@@ -125,7 +125,7 @@ def _google(document: ResultFile) -> Iterator[ToolRun]:
 def _google_point(
     name: str, rows: list[Mapping[str, Any]], shared: Mapping[str, Fact]
 ) -> ToolPoint:
-    """Return a benchmark: means over its repetitions, which are of one process."""
+    """Return a benchmark's means over its repetitions, all in one process."""
     absent: dict[str, str] = {}
     values: dict[str, list[float]] = defaultdict(list)
     errors = [row for row in rows if row.get("error_occurred") is True]

@@ -37,7 +37,7 @@ _STARTED = ("started", "timestamp", "date", "time")
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Map a column to a metric.
+    """Map a column of a table to a metric.
 
     Attributes:
         factor: Factor from the column's unit to that of the quantity.

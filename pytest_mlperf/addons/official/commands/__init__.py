@@ -1,1 +1,1 @@
-"""The commands of this add-on."""
+"""Provide the commands of the official add-on."""

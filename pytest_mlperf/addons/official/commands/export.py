@@ -94,7 +94,13 @@ def run(parsed: argparse.Namespace) -> int:
     show(
         [
             f"wrote {folder}: {plural(len(points), 'point')}, {how}",
-            *(["measured by our own loop, and no submission: that needs engine endpoints"] * ours),
+            *(
+                [
+                    "measured by this package's own client, which cannot be submitted: use engine "
+                    "endpoints"
+                ]
+                * ours
+            ),
             *([f"scores left out, of each region one counts: {unused}"] if unused else []),
             *(f"will be refused: {what}" for what in shortfalls(points, about)),
             f"check it: endpoints-submission-cli check-submission {folder}",

@@ -73,11 +73,13 @@ def run(parsed: argparse.Namespace) -> int:
     about = None if parsed.workload is None else work_named(parsed.workload)
     if parsed.gpu is not None:
         if about is None:
-            raise MlperfError("--gpu asks for one limit: say --workload too")
+            raise MlperfError("--gpu asks for one limit: add --workload")
         show(_single_limit(parsed, width()))
         return 0
     if parsed.precision or parsed.count != 1 or parsed.technique or parsed.figures:
-        raise MlperfError("--precision, --count, --technique and --set are of one limit: say --gpu")
+        raise MlperfError(
+            "--precision, --count, --technique and --set apply to one limit: add --gpu"
+        )
     show(results_table(about.name if about else None, width()))
     return 0
 
@@ -86,8 +88,8 @@ def _single_limit(parsed: argparse.Namespace, columns: int) -> Iterable[str]:
     for name in parsed.technique:
         if name not in TECHNIQUES:
             raise MlperfError(
-                f"--technique {name}: there is none of this name{nearest(name, TECHNIQUES)}; "
-                f"known: {', '.join(TECHNIQUES)}"
+                f"--technique {name}: unknown technique{nearest(name, TECHNIQUES)}; known: "
+                f"{', '.join(TECHNIQUES)}"
             )
     try:
         bound = WorkloadLimit.of(
@@ -117,13 +119,13 @@ def _figures(texts: Iterable[str]) -> dict[str, Any]:
         try:
             figures[name] = float(value)
         except ValueError:
-            raise MlperfError(f"--set {text}: {value!r} is no number") from None
+            raise MlperfError(f"--set {text}: {value!r} is not a number") from None
     return figures
 
 
 @dataclass(frozen=True, kw_only=True)
 class ResultRow:
-    """Official result with the limit of its accelerator."""
+    """Hold an official result with the limit of its accelerator."""
 
     result: OfficialResult
     bound: WorkloadLimit
@@ -135,7 +137,7 @@ class ResultRow:
 
 
 def result_rows(name: str = ROUND) -> tuple[list[ResultRow], Mapping[str, int]]:
-    """Return a round's results on known GPUs, nearest first, and counts of the others."""
+    """Return a round's results on known GPUs, closest to the limit first, and counts of others."""
     rows: list[ResultRow] = []
     others: Counter[str] = Counter()
     for result in official_results(name):
@@ -150,7 +152,7 @@ def result_rows(name: str = ROUND) -> tuple[list[ResultRow], Mapping[str, int]]:
 
 
 def _limit(result: OfficialResult) -> WorkloadLimit | None:
-    """Return the limit of a result, at the GPU's fastest precision: its own is not published."""
+    """Return a result's limit at the GPU's fastest precision, as results do not state theirs."""
     metric = "tokens_per_second" if result.unit == "tokens/s" else "throughput"
     value = result.value
     if result.is_latency:

@@ -53,7 +53,7 @@ NOTE = (
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedFigure:
-    """Value of a result per system, accelerator or watt."""
+    """Hold the value of a result per system, accelerator or watt."""
 
     result: OfficialResult
     value: float
@@ -137,7 +137,7 @@ def select(parsed: argparse.Namespace) -> Iterator[PublishedFigure]:
     if not figures:
         per = {"watt": " has its power in watts", "accelerator": " has accelerators"}
         raise MlperfError(
-            f"no official result that fits{per.get(parsed.per, '')}: ask for less at once, or for "
+            f"no official result matches{per.get(parsed.per, '')}: use fewer filters, or "
             "--division all"
         )
     yield from sorted(figures, key=_order)
@@ -208,7 +208,7 @@ def _has_accelerator(text: str) -> Callable[[OfficialResult], bool]:
 
 
 def documents(figures: Sequence[PublishedFigure]) -> list[Mapping[str, object]]:
-    """Return results as JSON objects, with their values."""
+    """Return results as JSON objects, with `figure`, the value per system, accelerator or watt."""
     return [
         document(figure.result) | {"figure": figure.value, "figure_unit": figure.unit}
         for figure in figures
@@ -216,7 +216,7 @@ def documents(figures: Sequence[PublishedFigure]) -> list[Mapping[str, object]]:
 
 
 def document(result: OfficialResult) -> dict[str, object]:
-    """Return a result by column, without unknown values."""
+    """Return a result as a table by column, without unknown values."""
     columns = {name: getattr(result, name) for name in RESULT_COLUMNS}
     return {name: value for name, value in columns.items() if value not in ("", None)}
 

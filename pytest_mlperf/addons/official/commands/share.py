@@ -78,7 +78,7 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def results_of(text: str | None) -> tuple[OfficialResult, ...]:
-    """Return the results of a round, of all rounds, or of a file, else raise MlperfError."""
+    """Return official results of a round, all rounds (None) or a file; else raise MlperfError."""
     rounds = rounds_with_results()
     if text is None or text in rounds:
         return official_results(text)

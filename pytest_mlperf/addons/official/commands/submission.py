@@ -187,7 +187,8 @@ def _export(parsed: argparse.Namespace, rules: Round) -> int:
                 )
             if entry.mapped and not parsed.rehearsal:
                 raise MlperfError(
-                    f"{entry.mapped} is none of MLPerf's workloads: only the open division takes it"
+                    f"{entry.mapped} is not one of MLPerf's workloads: only the open division "
+                    "takes it"
                 )
     tree = tree_of(entries, form, rules, rehearsal=parsed.rehearsal)
     refused = [f"not allowed: {one}" for one in refusals(entries, form, tree, rules)]
@@ -202,7 +203,7 @@ def _export(parsed: argparse.Namespace, rules: Round) -> int:
         [
             *refused,
             f"wrote {relative(parsed.output)}: {title}, {plural(len(tree), 'file')}",
-            *(["a rehearsal, and no submission"] * parsed.rehearsal),
+            *(["a rehearsal, not a submission"] * parsed.rehearsal),
             f"check it: pytest-mlperf submission check {relative(parsed.output)} --round "
             f"{rules.name} --checker PATH",
             UNVERIFIED_LABEL,

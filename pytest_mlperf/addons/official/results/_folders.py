@@ -34,7 +34,7 @@ _PARTS = re.compile(r"TEST\d\d.*|accuracy|ranging|power|audit|compliance|\..*", 
 
 @dataclass(frozen=True, kw_only=True)
 class ResultPlace:
-    """Location of a result.
+    """Describe where a result is.
 
     Attributes:
         folder: Folder with performance/run_1, or with logs.

@@ -1,7 +1,7 @@
 """Read LoadGen's log of a run, of any release: the detail log, else the summary.
 
-Detail logs of 2019 and 2020 (v0.5, v0.7) are not JSON, and repositories lack some that were too
-large; the summary has the same values, with two decimals for Server.
+Detail logs of 2019 and 2020 (v0.5, v0.7) are not JSON, and some large ones are not in the
+repositories; the summary has the same values, with two decimals for Server.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def read_log(run: Path, root: Path) -> Detail:
 
 
 def is_summary(log: Detail) -> bool:
-    """Return whether the summary was read."""
+    """Return whether a log was read from the summary."""
     return log.path.endswith(SUMMARY_LOG)
 
 
@@ -136,4 +136,4 @@ def _number(path: Path, name: str, text: str) -> float | int:
     try:
         return int(text) if text.isascii() and text.isdigit() else float(text)
     except ValueError:
-        raise MlperfError(f"{path}: {name!r} is no number: {text!r}") from None
+        raise MlperfError(f"{path}: {name!r} is not a number: {text!r}") from None

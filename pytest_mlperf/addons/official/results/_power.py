@@ -66,7 +66,7 @@ def _shares(log: Detail, scenario: Scenario) -> float:
 
 
 def _holes(times_s: Sequence[float], begin_s: float, end_s: float) -> str:
-    """Return which part of a run its samples cover, or "" for the whole run."""
+    """Describe the part of a run that its power samples cover; "" if it is the whole run."""
     ends_s = [begin_s, *(at_s + SAMPLE_SECONDS for at_s in times_s)]
     gaps_s = [later - earlier for earlier, later in zip(ends_s, (*times_s, end_s), strict=True)]
     silent_s = [gap for gap in gaps_s if gap > MAX_HOLE_SECONDS]

@@ -12,7 +12,7 @@ MAX_DESCRIPTION_BYTES = 2**20
 
 
 def text_of(path: Path, root: Path, largest: int = MAX_LOG_BYTES) -> str:
-    """Return the text of a file in a folder; raise MlperfError if it cannot be read."""
+    """Return the text of a file below `root`; raise MlperfError if it cannot be read."""
     try:
         if not path.resolve().is_relative_to(root.resolve()):
             raise MlperfError(f"{path}: a link that leads out of {root}; it is not followed")
@@ -20,12 +20,12 @@ def text_of(path: Path, root: Path, largest: int = MAX_LOG_BYTES) -> str:
     except UnicodeDecodeError as error:
         raise MlperfError(f"{path}: not UTF-8: {error.reason}") from None
     except (OSError, RuntimeError) as error:  # a cycle of links is a RuntimeError
-        reason = error.strerror if isinstance(error, OSError) else "a ring of links"
+        reason = error.strerror if isinstance(error, OSError) else "a loop of links"
         raise MlperfError(f"{path}: cannot be read: {reason}") from None
 
 
 def object_of(path: Path, root: Path) -> dict[str, Any]:
-    """Return the JSON object of a file; of repeated keys the last counts, as for the checkers."""
+    """Return the JSON object in a file; the last of repeated keys counts, as for checkers."""
     text = text_of(path, root, MAX_DESCRIPTION_BYTES)
     content = json_of(path, "JSON file", text.encode(), repeated_keys=True)
     if not isinstance(content, dict):

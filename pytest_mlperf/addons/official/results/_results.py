@@ -44,14 +44,14 @@ _CLASSIFIERS = re.compile(r"mobilenet|efficientnet|resnet50")
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedResult:
-    """Result with its runs.
+    """Hold a result with its runs.
 
     Attributes:
         row: Row of the round's table.
         logs: Logs of its performance runs, the one that counts first.
         framework: Software of the system's description: "TensorRT 10.2.0, CUDA 12.4".
         official: Whether its round's checker accepts the settings of its run.
-        unmeasured: Why it is left out of sessions, or "".
+        unmeasured: Why the result is left out of sessions; "" if it is not.
         notes: Notes for readers of the row.
     """
 
@@ -146,7 +146,7 @@ def _timed(log: Detail) -> bool:
 
 
 def _lasted_s(log: Detail) -> float:
-    """Return the length of a run, seconds; infinite if its log does not state it."""
+    """Return the duration of a run in seconds; infinite if its log does not state it."""
     begin_s, end_s = log.window_s if _timed(log) else (-math.inf, 0.0)
     return end_s - begin_s
 

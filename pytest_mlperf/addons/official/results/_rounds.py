@@ -1,8 +1,4 @@
-"""Define the rounds v0.7 to v4.0: the log values that their checkers use.
-
-Facts of tools/submission/submission_checker.py of github.com/mlcommons/inference at the tag of each
-round. v0.5 is missing: its results are read as logs of no round.
-"""
+"""Define the rounds v0.7 to v4.0: the log values that their checkers require."""
 
 from __future__ import annotations
 
@@ -70,7 +66,7 @@ def every_round() -> tuple[Round, ...]:
 
 
 def since(rules: Round | None, name: str) -> bool:
-    """Return whether a round is as new as a round of this module; no round counts as new."""
+    """Return whether a round is `name` or newer; True without a round."""
     return rules is None or rules.name >= name
 
 
@@ -83,7 +79,7 @@ def workload_of(rules: Round | None, name: str) -> RoundWorkload | None:
 
 
 def open_workload(name: str, rules: Round) -> str | None:
-    """Return the workload that these rounds compare a model of the open division with."""
+    """Return the round's workload to which an open-division model corresponds, or None."""
     if name == "ssd-resnet34":
         return "retinanet" if since(rules, "v2.1") else "ssd-large"
     if since(rules, "v4.1"):

@@ -67,7 +67,7 @@ IN_SECONDS = ("wan-2.2-t2v-a14b",)
 
 @dataclass(frozen=True, kw_only=True)
 class TableValue:
-    """Value of a result in a round's table."""
+    """Hold the value of a result as in a round's table."""
 
     value: float
     unit: Unit
@@ -93,7 +93,7 @@ def value_of(log: Detail, model: str, scenario: Scenario, rules: Round | None) -
     key = key if inferred else _key(log, model, scenario, rules)
     if not key or not since(rules, first):
         raise MlperfError(
-            f"{log.path}: a run of {logged}, of which no result of {scenario} is made"
+            f"{log.path}: a run of {logged}; a result of {scenario} cannot be derived from it"
         )
     number = _number(log, key)
     if scenario == Scenario.OFFLINE and key.endswith(

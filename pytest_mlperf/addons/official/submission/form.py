@@ -25,7 +25,7 @@ FOLDER_PATTERN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,63}")
 
 @dataclass(frozen=True, kw_only=True)
 class Form:
-    """Submitter, system and code of a submission.
+    """Hold the filled-in form of a submission: submitter, system and code.
 
     Attributes:
         system: Id that names folders and the description's file.
@@ -75,7 +75,7 @@ def read_form(folder: Path) -> Form:
     """Read the folder; raise MlperfError for missing or invalid values."""
     if not folder.is_dir():
         raise MlperfError(
-            f"{folder} is no folder: make one with pytest-mlperf submission init, and fill it in"
+            f"{folder} is not a folder: make one with pytest-mlperf submission init, and fill it in"
         )
     description = _table(folder / SYSTEM_FILE)
     system = description.pop("id", "")

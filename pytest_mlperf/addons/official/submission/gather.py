@@ -16,12 +16,12 @@ from pytest_mlperf.rounds.compliance import TESTS
 Session = tuple[Path, Results]
 """Results file and its content."""
 
-REHEARSE = "--rehearsal writes a tree that shows the way and is no submission"
+REHEARSE = "--rehearsal writes a tree for practice, which cannot be submitted"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One scenario of one benchmark.
+    """Hold the results of one scenario of one benchmark.
 
     Attributes:
         benchmark: Checker's name.
@@ -70,9 +70,9 @@ def gather(
         there = entries.setdefault((entry.benchmark, entry.scenario), entry)
         if there is not entry:
             raise MlperfError(
-                f"{entry.benchmark} {entry.scenario} is there twice, as "
-                f"{there.result.verdict.case.id} and {entry.result.verdict.case.id}: a system has "
-                "one result of each; name the results of one engine and of one session"
+                f"{entry.benchmark} {entry.scenario} occurs twice, as "
+                f"{there.result.verdict.case.id} and {entry.result.verdict.case.id}: a system "
+                "has one result of each; name the results of one engine and of one session"
             )
     return list(entries.values())
 
@@ -148,8 +148,8 @@ def _entry(
 def _require_submittable(where: str, result: CaseResult, rules: Round, *, rehearsal: bool) -> None:
     if result.profile == "quick" and not rehearsal:
         raise MlperfError(
-            f"{where} is of the quick profile, which cuts what MLPerf asks for: measure with "
-            f"--mlperf-profile official; {REHEARSE}"
+            f"{where} is of the quick profile, which shortens what MLPerf requires: measure "
+            f"with --mlperf-profile official; {REHEARSE}"
         )
     if result.round != rules.name:
         raise MlperfError(
@@ -158,20 +158,20 @@ def _require_submittable(where: str, result: CaseResult, rules: Round, *, rehear
         )
     if result.handicap or result.pretended:
         reason = "was slowed by a handicap" if result.handicap else "only pretends its accelerator"
-        raise MlperfError(f"{where} {reason}: it is no measurement of this system")
+        raise MlperfError(f"{where} {reason}: it is not a measurement of this system")
 
 
 def _workload(
     where: str, name: str, rules: Round, benchmarks: Mapping[str, str]
 ) -> tuple[RoundWorkload, str]:
-    """Return the round's workload, and the suite's name if it differs from MLPerf's, or ""."""
+    """Return a round's workload, and the suite's name if MLPerf's differs, else ""."""
     workload = rules.find(name)
     if workload is not None:
         return workload, ""
     if name not in benchmarks:
         raise MlperfError(
-            f"{where}: {name} is no workload of {rules.name}{nearest(name, rules.names)}; say "
-            f"which it stands for: --benchmark {name}=resnet50"
+            f"{where}: {name} is not a workload of {rules.name}{nearest(name, rules.names)}; "
+            f"say which it stands for: --benchmark {name}=resnet50"
         )
     workload = rules.find(benchmarks[name])
     if workload is None:
@@ -201,7 +201,7 @@ def _accuracy(where: str, result: CaseResult, sessions: Sequence[Session]) -> tu
 
 
 def _folder_of(file: Path, folder: str | None, parts: int) -> Path:
-    """Return a folder of a run: its last `parts` names next to the results, else as recorded."""
+    """Return a run's folder: below the results file if it is there, else as recorded."""
     named = Path(folder or "")
     near = file.resolve().parent.joinpath(*named.parts[-parts:])
     return near if near.is_dir() else named

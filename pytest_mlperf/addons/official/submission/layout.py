@@ -19,7 +19,7 @@ FLAT = ("v6.0", "v6.1")
 
 @dataclass(frozen=True, kw_only=True)
 class Leaf:
-    """Folders of one scenario of one benchmark on one system; `top` is "closed/Acme"."""
+    """Build the paths of one scenario of one benchmark and system; `top` is "closed/Acme"."""
 
     round: str
     top: str

@@ -49,7 +49,7 @@ def test_contradictory_options_are_refused(tmp_path: Path) -> None:
         ({"providers": []}, "providers = [] is not a list of execution providers"),
         (
             {"providers": ["cpu", CPU_PROVIDER]},
-            "is not a list in which each provider is named once",
+            "is not a list that names each provider once",
         ),
         (
             {"engine_cache": "x"},

@@ -292,7 +292,7 @@ def test_a_file_is_judged_only_by_its_readable_parts(tmp_path: Path) -> None:
     cut, ort_file = tmp_path / "cut.onnx", tmp_path / "model.ort"
     cut.write_bytes(Path(made(tmp_path, "fp32")).read_bytes()[:-5])
     graph = Graph(where=str(cut), inputs=(), outputs=())
-    with pytest.raises(RunError, match="read to see what it holds: it is no ONNX file: "):
+    with pytest.raises(RunError, match="read to see what it holds: it is not an ONNX file: "):
         check_model(cut, graph, "fp32", CPU)
     ort_file.write_bytes(b"\x10\0\0\0ORTM" + bytes(50))
     compiled = Path(product(tmp_path, [node("EPContext", ["x"], ["y"], domain=MS)], {}))

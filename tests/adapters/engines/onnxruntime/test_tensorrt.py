@@ -180,11 +180,14 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"native_calibration": True}, "native_calibration = True says what calibration_table is"),
     ({"calibration_table": "t"}, "calibration_table = 't' is for precision = \"int8\", but"),
     ({"cuda_graph": True, "workers": 2}, "cuda_graph = True, but workers = 2"),
-    ({"provider_options": {"trt_fast": 1}}, "= 'trt_fast' is none of the provider's, or has an"),
+    ({"provider_options": {"trt_fast": 1}}, "= 'trt_fast' is not an"),
     ({"provider_options": {"trt_fp16_enable": 1}}, "'trt_fp16_enable' is none of"),
-    ({"min_shapes": {"image": [1]}}, "= 'min_shapes' is not all three of them; give all"),
-    ({**PROFILE, "opt_shapes": {"other": [1]}}, "opt_shapes = ['other'] names other inputs than m"),
-    ({**PROFILE, "max_shapes": {"image": [1, 0]}}, "max_shapes.image = [1, 0] is no list of lengt"),
+    ({"min_shapes": {"image": [1]}}, "= 'min_shapes' is not all three of them; set all"),
+    ({**PROFILE, "opt_shapes": {"other": [1]}}, "opt_shapes = ['other'] names inputs other than m"),
+    (
+        {**PROFILE, "max_shapes": {"image": [1, 0]}},
+        "max_shapes.image = [1, 0] is not a list of lengt",
+    ),
     (
         {**PROFILE, "max_shapes": {"image": [2, 3, 32, 8]}},
         "opt_shapes.image = [4, 3, 16, 8] does not lie between min_shapes, [1, 3, 8, 8], and",
@@ -248,7 +251,7 @@ def test_the_placement_of_operators_is_described() -> None:
     mixed = {CUDA: Counter(Shape=1, NonMaxSuppression=2), TENSORRT_PROVIDER: Counter(Conv=118)}
 
     assert placed(mixed) == f"{TENSORRT_PROVIDER} 118, {CUDA} 3 (NonMaxSuppression, Shape)"
-    assert placed(None) == "not told by this onnxruntime"
+    assert placed(None) == "not reported by this onnxruntime"
     with pytest.raises(RunError, match=f"none of the .* runs on TensorRT, but 3 on {CUDA}; see"):
         placed({CUDA: mixed[CUDA]})
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import ssl
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, Literal, Self
+
+from pytest_mlperf.adapters.engines.openai._address import PATHS
 
 Ending = Literal["finish", "cut", "hang"]
 
@@ -45,20 +48,28 @@ class Scripted:
 
     Attributes:
         requests: All requests, in the order in which they came.
+        protocols: Protocols that TLS agreed on.
     """
 
     url: str
 
-    def __init__(self, script: Script) -> None:
-        self._script = script
+    def __init__(
+        self, script: Script, *, at: str = "127.0.0.1", tls: ssl.SSLContext | None = None
+    ) -> None:
+        """Listen on an address of this machine, or on a Unix socket if `at` is a path."""
+        self._script, self._at, self._tls = script, at, tls
         self.requests: list[Request] = []
+        self.protocols: set[str | None] = set()
 
     def __enter__(self) -> Self:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="scripted")
         self._thread.start()
         self._server = asyncio.run_coroutine_threadsafe(self._open(), self._loop).result(30)
-        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        name = self._server.sockets[0].getsockname()
+        host = f"[{self._at}]" if ":" in self._at else self._at
+        scheme = "https" if self._tls else "http"
+        self.url = f"unix://{name}" if "/" in self._at else f"{scheme}://{host}:{name[1]}"
         return self
 
     def __exit__(
@@ -83,7 +94,9 @@ class Scripted:
 
     async def _open(self) -> asyncio.Server:
         self._tasks: set[asyncio.Task[None]] = set()
-        return await asyncio.start_server(self._serve, "127.0.0.1", 0, backlog=1024)
+        if "/" in self._at:
+            return await asyncio.start_unix_server(self._serve, self._at)
+        return await asyncio.start_server(self._serve, self._at, 0, backlog=1024, ssl=self._tls)
 
     async def _close(self) -> None:
         self._server.close()
@@ -95,6 +108,8 @@ class Scripted:
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
+        if tls := writer.get_extra_info("ssl_object"):
+            self.protocols.add(tls.selected_alpn_protocol())
         try:
             while await self._turn(reader, writer):
                 pass
@@ -207,6 +222,10 @@ class Manner:
         cached: Prompt tokens that usage reports as cached.
         echoes: If a request sets echo, it sends the prompt with log-probabilities first: for
             token t those are -t / 1000.
+        stops: Its word for the end of an answer that is not cut.
+        root: Path and query of its API; another path is not found.
+        header: Header that it needs, in lower case, and its value.
+        only: Fields that a request may have; None allows all.
     """
 
     tokens: int = 5
@@ -219,13 +238,24 @@ class Manner:
     paths: dict[str, str] = field(default_factory=lambda: {"/v1/models": '{"data":[{"id":"m"}]}'})
     cached: int | None = None
     echoes: bool = True
+    stops: str = "stop"
+    root: tuple[str, str] = ("/v1", "")
+    header: tuple[str, str] = ("", "")
+    only: frozenset[str] | None = None
 
     def __call__(self, request: Request) -> Reply:
+        name, value = self.header
+        if name and request.headers.get(name) != value:
+            return failure("401 Unauthorized", f"{name} is not {value}, but {request.headers}")
         if request.method == "GET":
             if request.path not in self.paths:
                 return failure("404 Not Found", "no such page")
             return Reply(parts=[self.paths[request.path].encode()], kind="application/json")
-        if refused := sorted(self.refuses & set(request.body)):
+        names = (f"{self.root[0]}{end}{self.root[1]}" for end in PATHS.values())
+        if request.path not in names:
+            return failure("404 Not Found", "no such page")
+        unknown = set() if self.only is None else set(request.body) - self.only
+        if refused := sorted(self.refuses & set(request.body) | unknown):
             body = json.dumps({"detail": f"Unexpected fields in the request: {refused}"})
             return Reply(
                 parts=[body.encode()], status="422 Unprocessable Content", kind="application/json"
@@ -240,7 +270,7 @@ class Manner:
 
     def stream(self, request: Request) -> Reply:
         chat = "messages" in request.body
-        most = int(request.body["max_tokens"])
+        most = int(request.body.get("max_tokens") or request.body["max_completion_tokens"])
         count = most if request.body.get("ignore_eos") else min(self.tokens, most)
         with_ids = self.gives_ids and bool(request.body.get("return_token_ids"))
         counted: dict[str, Any] = usage(self._prompt(request), count)
@@ -253,7 +283,7 @@ class Manner:
                 piece(
                     f" w{number}",
                     ids=[100 + number] if with_ids else None,
-                    finish=("length" if count == most else "stop") if last else None,
+                    finish=("length" if count == most else self.stops) if last else None,
                     chat=chat,
                 )
             )

@@ -158,7 +158,7 @@ def test_an_option_that_the_server_does_not_support_is_an_error() -> None:
         ),
         (without("min_tokens"), {"min_new_tokens": 2}, "min_new_tokens = 2, but the server does"),
         (Manner(takes_ids=False), {"prompts": "tokens"}, "HTTP 400 (Bad Request): prompt must be"),
-        (no_count, {}, "the server's streams have neither usage nor token ids, so that nobody can"),
+        (no_count, {}, "the server's streams have neither usage nor token ids, and pieces of text"),
         (without("seed"), {"extra": {"seed": 1}}, "fields in the request: ['seed']"),
     ]
     assert [row for row in rows if row[2] not in refusal(row[0], **row[1])] == []
@@ -185,7 +185,7 @@ def test_a_server_that_does_not_answer_says_why() -> None:
         (Reply(parts=[b"<h1>hi</h1>"], kind="text/html"), "no event stream: the answer is text/h"),
         (Reply(parts=[b"data: {\n\n"]), "malformed event: no JSON: '{'"),
         (Reply(parts=[]), "stream ended early: it had no text"),
-        (Reply(end="hang"), "time-out: no whole answer within request_timeout = 2 s"),
+        (Reply(end="hang"), "time-out: no complete answer within request_timeout = 2 s"),
     ):
         script = answers_to("POST", reply)
         assert expected in refusal(script, ["text"], request_timeout=2)
@@ -193,7 +193,10 @@ def test_a_server_that_does_not_answer_says_why() -> None:
         (failure("401 Unauthorized", "no key"), f"HTTP 401 (Unauthorized): no key); {hint}"),
         (failure("403 Forbidden", "not you"), f"not you); {hint}"),
         (Reply(status="307 Temporary Redirect"), "redirects are not followed: set url to where"),
-        (failure("500 Internal Server Error", "boom"), "boom); set served_model to the name"),
+        (
+            failure("500 Internal Server Error", "boom"),
+            "boom); set served_model to the model's name",
+        ),
         (Reply(end="cut"), "no server answers at http://127.0.0.1:"),
     ):
         assert expected in refusal(answers_to("GET", reply))

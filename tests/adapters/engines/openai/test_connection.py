@@ -15,6 +15,7 @@ pytest.importorskip("httptools")
 
 from pytest_mlperf.adapters import connections
 from pytest_mlperf.adapters.connections import HEAD_BYTES, new_loop
+from pytest_mlperf.adapters.engines.openai._address import Address
 from pytest_mlperf.adapters.engines.openai._client import Client, Listener
 from pytest_mlperf.adapters.engines.openai._events import Failed, StreamedAnswer
 from tests.adapters.engines.openai.scripted import DONE, piece
@@ -33,11 +34,11 @@ def chunks(*parts: bytes) -> bytes:
 
 
 @contextlib.asynccontextmanager
-async def served(serve: Serve, key: str | None = None) -> AsyncIterator[Client]:
+async def served(serve: Serve) -> AsyncIterator[Client]:
     """Have a client of a server, which answers each connection so."""
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    client = Client(f"http://127.0.0.1:{port}", "/v1/completions", key, 30)
+    client = Client(Address(root=f"http://127.0.0.1:{port}"), "/completions", {}, 30)
     await client.open()
     try:
         yield client
@@ -46,7 +47,7 @@ async def served(serve: Serve, key: str | None = None) -> AsyncIterator[Client]:
         server.close()
 
 
-def ask(*replies: bytes | Sequence[bytes], key: str | None = None) -> list[StreamedAnswer]:
+def ask(*replies: bytes | Sequence[bytes]) -> list[StreamedAnswer]:
     """Ask once for each reply, of pieces that a server writes; it then closes the connection."""
     left = [[reply] if isinstance(reply, bytes) else list(reply) for reply in replies]
 
@@ -65,7 +66,7 @@ def ask(*replies: bytes | Sequence[bytes], key: str | None = None) -> list[Strea
 
     async def main() -> list[StreamedAnswer]:
         answers = [StreamedAnswer(keeps=True) for _ in replies]
-        async with served(serve, key) as client:
+        async with served(serve) as client:
             for answer in answers:
                 await asyncio.wait_for(client.stream(b"{}", answer, Listener()), 30)
         return answers
@@ -127,16 +128,16 @@ UPGRADE = b"Upgrade: h2c\r\nConnection: upgrade\r\n\r\n"
 
 BROKEN: list[tuple[bytes | list[bytes], str]] = [
     (b"SSH-2.0-OpenSSH_9.2\r\n", "connection closed before an answer: no HTTP: "),
-    (OK + b"X: " + b"y" * 3 * HEAD_BYTES, "no HTTP: a head of more than"),
+    (OK + b"X: " + b"y" * 3 * HEAD_BYTES, "not HTTP: a head of more than"),
     ([OK] + [b"X-%d: y\r\n" % n for n in range(9000)], "a head of more"),
-    (CHUNKED + b"5;" + b"x" * 3 * HEAD_BYTES, "no HTTP: a head of more than 65,536 bytes"),
+    (CHUNKED + b"5;" + b"x" * 3 * HEAD_BYTES, "not HTTP: a head of more than 65,536 bytes"),
     (CHUNKED + b"xyz\r\n", "connection closed before an answer: no HTTP: "),
     (CHUNKED + chunks(piece("a", ids=[1])) + b"xyz\r\n", "stream ended early: no HTTP: "),
     (CHUNKED + b"fffffffffffffffffff\r\n", "no HTTP: "),
     (CHUNKED, f"connection closed before an answer: {CLOSED}"),
     (b"", f"connection closed before an answer: {CLOSED}"),
     (OK + KIND + b"Content-Length: 999\r\n\r\n" + WHOLE[:200], f"stream ended early: {CLOSED}"),
-    (b"HTTP/1.1 101 Switching Protocols\r\n" + UPGRADE, "no HTTP: the server changes the protoc"),
+    (b"HTTP/1.1 101 Switching Protocols\r\n" + UPGRADE, "not HTTP: the server changes the protoc"),
     (OK + KIND + b"Content-Encoding: gzip\r\n" + LENGTH + WHOLE, "it is packed (gzip), unasked"),
     (b"HTTP/1.1 302 Found\r\nLocation: http://other/\r\n\r\n", "HTTP 302 (Found)"),
     (CHUNKED + chunks(b"data: " + b"x" * (1 << 21)), "malformed event: it has more than 1 MiB"),
@@ -149,9 +150,9 @@ BROKEN: list[tuple[bytes | list[bytes], str]] = [
 def test_an_invalid_answer_is_reported() -> None:
     assert unrefused(ask, Failed, BROKEN) == []
     message = (
-        "connection closed before an answer: the server closed the connection, on a connection "
-        "kept from the request before: if the server is well, it must keep idle ones longer than "
-        "1 s, or say that it closes one"
+        "connection closed before an answer: the server closed the connection, on a reused "
+        "connection: the server must keep idle connections longer than 1 s, or announce "
+        "that it closes them"
     )
     with pytest.raises(Failed, match=re.escape(message)):
         ask(CHUNKED + chunks(WHOLE) + LAST, b"")

@@ -109,7 +109,7 @@ def test_salts_are_70_bits_in_as_many_words() -> None:
     assert len(salts) == 1000
     assert {len(salt.split()) for salt in salts} == {SALT_WORDS}
     rows: list[tuple[Any, dict[str, Any], str | None]] = [
-        (TURNS, CHAT, "10 words for each conversation under way"),
+        (TURNS, CHAT, "10 words for each conversation in flight"),
         (TURNS, {**CHAT, "salt": False}, "none"),
         (["x"], CHAT, "10 words in each run"),
         (["x"], {**CHAT, "salt": False}, None),

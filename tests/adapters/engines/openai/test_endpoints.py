@@ -134,10 +134,15 @@ def test_the_clients_files_are_read_as_imports_are(measured: Path, tmp_path: Pat
     summary = (measured / "c4" / result).read_text("utf-8")
     lines = (measured / "c4" / events).read_text("utf-8").splitlines(keepends=True)
     damages = [
-        ("no result", result, None, r"c4: cut: it has config\.yaml and no result_summary\.json"),
+        (
+            "no result",
+            result,
+            None,
+            r"c4: incomplete: it has config\.yaml and no result_summary\.json",
+        ),
         ("half a result", result, summary[:1000], r"result_summary\.json"),
         ("no events", events, None, r"events\.jsonl: cannot be read: No such file"),
-        ("half its events", events, "".join(lines[:-2]), r"events\.jsonl: cut: it has not both "),
+        ("half its events", events, "".join(lines[:-2]), r"events\.jsonl: cut: it lacks "),
     ]
     failures = []
     for folder, file, content, message in damages:
@@ -176,7 +181,8 @@ def test_a_point_that_is_always_too_short_is_one_error(tmp_path: Path, url: str)
     events, _ = run_to_end(short_case)
 
     assert error_of(events)["message"].startswith(
-        "MLCommons' client took less than 100 s for 4,032 requests, and so 3 times: the server is"
+        "MLCommons' client took less than 100 s for 4,032 requests in each of 3 tries: the "
+        "server is"
     ), error_of(events)
     tries = {path.name for path in (tmp_path / "performance/paces").glob("c4*") if path.is_dir()}
     assert tries == {"c4", "c4.1", "c4.2", "c4.3"}
@@ -213,7 +219,7 @@ def test_a_client_that_fails_is_one_error(tmp_path: Path, url: str) -> None:
         ("is not installed", r"has no MLCommons client \(ModuleNotFoundError: .*install it there"),
         ("refuses", log.format("ended with exit code 2", "Config error: extra_forbidden")),
         ("crashes", r"MLCommons' client was killed by SIGSEGV; its log "),
-        ("hangs", "MLCommons' client said nothing for request_timeout = 3 s and was ended; "),
+        ("hangs", "MLCommons' client sent nothing for request_timeout = 3 s and was ended; "),
     ]
 
     def attempt(manner: str) -> None:
@@ -305,7 +311,7 @@ def test_an_entry_names_its_requirements(
     baseline = 'python = "x/bin/python"\nbaseline_engine = { python = "y" }'
     for entry, scenario, message in (
         ('model = "m"', "Concurrency", "endpoints needs a Python in which the client of MLCommon"),
-        ("", "Offline", "endpoints measures Concurrency alone, and this suite has Offline"),
+        ("", "Offline", "endpoints measures only Concurrency, and this suite has Offline"),
         (baseline, "Concurrency", "baseline_eng"),
     ):
         write("http://127.0.0.1:1", "works", entry=entry, scenario=scenario)

@@ -59,8 +59,8 @@ FAILURES = [
     (Reply(parts=[]), "stream ended early: it had no text"),
     (Reply(parts=[*HALF, event({"error": "out of\n\x1b[31m"})]), "the stream: out of \ufffd[31m"),
     (Reply(parts=[b'{"error":"odd"}'], kind="application/json"), "is application/json: odd"),
-    (Reply(parts=HALF, end="hang"), f"a stream said nothing more for 2 s {TIMEOUT}"),
-    (Reply(end="hang"), f"no stream of the server said anything for 2 s {TIMEOUT}"),
+    (Reply(parts=HALF, end="hang"), f"a stream sent nothing more for 2 s {TIMEOUT}"),
+    (Reply(end="hang"), f"the server sent nothing on any stream for 2 s {TIMEOUT}"),
 ]
 
 

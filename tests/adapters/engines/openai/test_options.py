@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
-from pytest_mlperf.adapters.engines.openai import api_key, base_url
+from pytest_mlperf.adapters.engines.openai._address import (
+    Address,
+    Secrets,
+    api_key,
+    request_headers,
+)
 from pytest_mlperf.core.errors import EnvironmentFault, SuiteError, UnavailableError
 from tests.adapters.engines.openai.recorder import open_engine
 from tests.refusals import unrefused
@@ -36,9 +43,19 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"url": None}, "set either url, of a server that runs, or serve"),
     ({"serve": SERVE}, "the command that starts one, not both"),
     ({"url": None, "serve": SERVE}, "serve has {model}, but the suite names none"),
-    ({"url": None, "serve": ["vllm", "serve"]}, "serve does not tell the server its port"),
+    ({"url": None, "serve": ["vllm", "serve"]}, "serve does not give the server its port"),
     ({"env": {"A": "1"}}, "env is for a server that serve starts"),
     ({"url": "ftp://x"}, "url = 'ftp://x' is not an address"),
+    ({"api_key_env": "sk-s3cret"}, "api_key_env = '***' is not the name of an environment"),
+    ({"headers_env": {"api-key": "sk-s3cret"}}, "headers_env: api-key needs the name of an env"),
+    ({"headers_env": {"a b": "K"}}, "headers_env has 'a b', which is no name of a header"),
+    ({"headers_env": {"Host": "K"}}, "headers_env has 'Host', which is no name of a header"),
+    ({"headers_env": {"X-A": "K", "x-a": "L"}}, "headers_env has 'X-A', which is no name"),
+    ({"headers_env": {"X-A": "K"}, "session_header": "x-a"}, "headers_env has 'X-A', which"),
+    (
+        {"headers_env": {"Authorization": "K"}, "api_key_env": "L"},
+        "headers_env has Authorization, and api_key_env sends it, too",
+    ),
 ]
 
 
@@ -52,21 +69,40 @@ def test_an_option_out_of_range_is_named_with_its_value(tmp_path: Path) -> None:
         open_engine("http://127.0.0.1:1", model=str(tmp_path / "no"))
 
 
-def test_an_address_may_end_in_v1_and_has_no_query_or_password() -> None:
-    addresses = {
-        "http://127.0.0.1:8000": "http://127.0.0.1:8000",
-        "http://127.0.0.1:8000/": "http://127.0.0.1:8000",
-        "http://127.0.0.1:8000/v1": "http://127.0.0.1:8000",
-        "https://llm.example/team/v1/": "https://llm.example/team",
-        "http://[::1]:80": "http://[::1]:80",
+def test_an_address_is_that_of_a_server_its_api_or_its_requests() -> None:
+    azure = "https://x.openai.azure.com/openai/deployments/gpt"
+    version = "?api-version=2024-10-21"
+    rows: list[tuple[str, str, tuple[str, str, str]]] = [
+        ("http://127.0.0.1:8000", "chat", ("http://127.0.0.1:8000", "/v1", "")),
+        ("http://127.0.0.1:8000/", "chat", ("http://127.0.0.1:8000", "/v1", "")),
+        ("http://127.0.0.1:8000/v1/", "chat", ("http://127.0.0.1:8000", "/v1", "")),
+        ("https://llm.example/team/v1", "chat", ("https://llm.example/team", "/v1", "")),
+        ("http://ovms/v3", "chat", ("http://ovms", "/v3", "")),
+        ("http://nim/v1/chat/completions", "chat", ("http://nim", "/v1", "")),
+        ("http://nim/v1/completions", "completions", ("http://nim", "/v1", "")),
+        ("https://g/openai/chat/completions", "chat", ("https://g/openai", "", "")),
+        (azure + version, "chat", (azure, "", version)),
+        (f"{azure}/chat/completions{version}", "chat", (azure, "", version)),
+        (f"{azure}/completions{version}", "completions", (azure, "", version)),
+        ("http://h/?a=b c", "chat", ("http://h", "/v1", "?a=b%20c")),
+        ("http://[::1]:80", "chat", ("http://[::1]:80", "/v1", "")),
+        ("unix:///run/server.sock", "chat", ("unix:/run/server.sock", "/v1", "")),
+    ]
+    for url, api, expected in rows:
+        address = Address.of(url, api)
+        assert (address.root, address.api, address.query) == expected, url
+    refused = {
+        **dict.fromkeys(("", "127.0.0.1:8000", "http://", "http://a:port"), "is not an address as"),
+        **dict.fromkeys(("http://a#b", "unix://host/a", "unix:a.sock"), "is not an address as"),
+        "http://me:s3cret@host:1": "has a user or password",
+        "http://a/?code=s3cret": "url has code in its query",
+        "http://a/?api-version=1&subscription-key=s3cret": "has subscription-key in its query",
+        "http://a/v1/completions": 'url ends in /completions, and api = "chat"',
     }
-    assert {url: base_url(url) for url in addresses} == addresses
-    for url in ("", "127.0.0.1:8000", "http://", "http://a:port", "http://a/?key=1", "http://a#b"):
-        with pytest.raises(SuiteError, match="is not an address as"):
-            base_url(url)
-    with pytest.raises(SuiteError, match="has a user or password") as caught:
-        base_url("http://me:s3cret@host:1")
-    assert "s3cret" not in str(caught.value)
+    for url, message in refused.items():
+        with pytest.raises(SuiteError, match=message) as caught:
+            Address.of(url, "chat")
+        assert "s3cret" not in str(caught.value)
 
 
 def test_a_key_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,6 +115,49 @@ def test_a_key_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("MY_KEY", " abc\n")
     assert api_key("MY_KEY") == "abc"
     monkeypatch.setenv("MY_KEY", "ab\nc")
-    with pytest.raises(EnvironmentFault, match="characters that no key has") as caught:
+    with pytest.raises(EnvironmentFault, match="characters that are invalid in") as caught:
         api_key("MY_KEY")
     assert "ab" not in str(caught.value).split("MY_KEY")[1].split("holds")[0]
+
+
+def test_headers_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"OPENAI_API_KEY": "sk-one", "TEAM": " red ", "AZURE": "two"}.items():
+        monkeypatch.setenv(name, value)
+    bearer = {"Authorization": "Bearer sk-one"}
+    rows = [
+        ("OPENAI_API_KEY", {"X-Team": "TEAM"}, {**bearer, "X-Team": "red"}),
+        # A key in a header of its own replaces the usual one, which another service's may be.
+        ("OPENAI_API_KEY", {"api-key": "AZURE"}, {"api-key": "two"}),
+        ("OPENAI_API_KEY", {"authorization": "AZURE"}, {"authorization": "two"}),
+        ("AZURE", {"x-api-key": "TEAM"}, {"Authorization": "Bearer two", "x-api-key": "red"}),
+        (None, {}, {}),
+    ]
+    assert [row for row in rows if request_headers(row[0], row[1]) != row[2]] == []
+    with pytest.raises(EnvironmentFault, match='headers_env has api-key = "NO", but this env'):
+        request_headers(None, {"api-key": "NO"})
+
+
+SECRET = 'sk/s3cret\\+"word'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"key {SECRET} is wrong",
+        f"Bearer {SECRET}",
+        f"no JSON: {SECRET.encode()!r}",
+        json.dumps({"headers": SECRET}),
+        json.dumps({"headers": SECRET}).replace("/", r"\/"),
+        quote(SECRET, safe=""),
+        *(f"cut short: '{SECRET[:length]}'…" for length in range(4, len(SECRET))),
+    ],
+)
+def test_a_secret_is_masked_in_every_form(text: str) -> None:
+    masked = Secrets([f"Bearer {SECRET}"]).mask(text)
+    assert "s3c" not in masked
+    assert "***" in masked
+
+
+def test_a_short_secret_is_masked_as_a_word_alone() -> None:
+    assert Secrets(["ab"]).mask("ab is about ab") == "*** is about ***"
+    assert Secrets().mask("nothing to hide") == "nothing to hide"

@@ -163,7 +163,7 @@ def test_a_server_that_ends_later_is_found_dead_and_dies_with_who_watches_over_i
     for index, number, message in (
         (1, signal.SIGKILL, killed),
         (1, signal.SIGINT, "ended with exit code 1|SIGINT"),
-        (0, signal.SIGKILL, "the process that watches over the server was killed"),
+        (0, signal.SIGKILL, "the process that supervised the server was killed"),
         (0, signal.SIGTERM, r"the server was killed by SIGTERM; its log .* ends: "),
     ):
         with scripted("healthy") as server:
@@ -197,8 +197,8 @@ def test_a_server_that_never_becomes_healthy() -> None:
     ):
         assert re.match(
             rf"the server was not healthy within start_timeout = 1 s: GET {health} last gave "
-            rf"{answer}; raise start_timeout if it is only slow, and see that health is a path "
-            r"which it knows; its log ",
+            rf"{answer}; raise start_timeout if it is only slow, and check that health is a "
+            rf"path which it knows; its log ",
             error_of(scripted(manner, limit_s=1.0, health=health)),
         )
 
@@ -260,7 +260,7 @@ def test_a_missing_program_is_named(tmp_path: Path) -> None:
     for word, message in (
         (
             "no-such-program",
-            f"no-such-program is no program here ({looked}); install it, or give its whole path",
+            f"no-such-program is not a program here ({looked}); install it, or give its whole path",
         ),
         (str(program), f"{program} cannot be started: Exec format error"),
     ):
@@ -298,10 +298,10 @@ def test_where_programs_are_looked_for(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_meaningless_options_are_refused_before_anything_starts() -> None:
     rows: list[tuple[dict[str, Any], str]] = [
-        ({"command": []}, r"^engine some: serve = \[\] is no list of words"),
+        ({"command": []}, r"^engine some: serve = \[\] is not a list of words"),
         ({"command": ["", "{port}"]}, "the first word of serve is empty"),
         ({"command": ["x", "{prot}"]}, "serve has {prot}; what is replaced is {model}, "),
-        ({"command": ["x", "8000"]}, "serve does not tell the server its port"),
+        ({"command": ["x", "8000"]}, "serve does not give the server its port"),
         ({"command": ["x", "{port}", "{model}"]}, "serve has {model}, but the suite names none"),
         ({"health": "health"}, "health = 'health' is no path of a URL"),
         ({"health": "/a b"}, "health = '/a b' is no path of a URL"),

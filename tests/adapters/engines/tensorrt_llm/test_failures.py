@@ -143,8 +143,10 @@ FAILED: list[tuple[dict[str, Any], str]] = [
     ({"fail": 0}, f"TensorRT-LLM failed a first request: RuntimeError: {BROKEN}"),
     (
         {"cancel": 5},
-        "the answer to sample 2 of the data set was given up by TensorRT-LLM after 2 tokens: "
-        "finish_reason is 'cancelled'",
+        (
+            "the answer to sample 2 of the data set was stopped by TensorRT-LLM after 2 tokens: "
+            "finish_reason is 'cancelled'"
+        ),
     ),
     (
         {"load": "CUDA error: no kernel image is available"},
@@ -183,23 +185,30 @@ LENGTHS: list[tuple[str, str, dict[str, Any], str]] = [
         "counting",
         "strip_end",
         {"dataset": ONE},
-        "the answer to sample 0 of the data set ended with token 3, which is no end token of the "
-        "model (2): it would be counted without it",
+        (
+            "the answer to sample 0 of the data set ended with token 3, which is not an end "
+            "token of the model (2): its token count would be wrong"
+        ),
     ),
     (
         "mute",
         "min_ignored",
         {"min_new_tokens": 2},
-        "min_new_tokens = 2, but TensorRT-LLM 1.2.1+standin holds no end token back; set "
-        "min_new_tokens = 1, or ignore_eos = true for answers of max_new_tokens tokens",
+        (
+            "min_new_tokens = 2, but TensorRT-LLM 1.2.1+standin cannot suppress the end token; "
+            "set min_new_tokens = 1, or ignore_eos = true for answers of max_new_tokens tokens"
+        ),
     ),
     (
         "mute",
         "min_ignored",
         {"dataset": ONE},
-        "sample 0 of the data set has 1 output token, but LoadGen needs at least 2 to time tokens: "
-        "the model ended at once; the engine did not keep to min_new_tokens = 1: leave the sample "
-        "out, or set ignore_eos = true to measure fixed lengths",
+        (
+            "sample 0 of the data set has 1 output token, but LoadGen needs at least 2 to time "
+            "tokens: the model ended its answer at once; the engine did not respect "
+            "min_new_tokens = 1: remove the sample, or set ignore_eos = true to measure fixed "
+            "lengths"
+        ),
     ),
 ]
 
@@ -231,7 +240,7 @@ def test_a_folder_that_says_too_little_is_refused(counting: Path, tmp_path: Path
             config_with(eos_token_id=None),
             "neither generation_config.json nor config.json names an eos_t",
         ),
-        (config_with(vocab_size=None), "names no vocab_size, so this is no language model"),
+        (config_with(vocab_size=None), "names no vocab_size, so this is not a language model"),
     ]
     source = tmp_path / "source"
     source.mkdir()

@@ -363,7 +363,7 @@ def test_a_sample_that_does_not_fit_is_named(tiny: Path) -> None:
     start = "latents of shape (1, 4, 8, 8), but images of 32 x 32 pixels start from (1, 4, 16, 16)"
     rows = [
         (Captions([7], latents()), 'sample 0 of the data set has no "caption"'),
-        (Captions(["rain"], np.zeros((1, 4, 8, 8), np.float32)), f"the data set has {start}"),
+        (Captions(["rain"], np.zeros((1, 4, 8, 8), np.float32)), f"the data sets with {start}"),
     ]
     assert unrefused(load, RunError, rows) == []
 

@@ -123,7 +123,7 @@ def test_a_sample_or_a_model_that_does_not_fit_is_named(model: Path, tmp_path: P
     table: list[tuple[Any, str]] = [
         ({**request(1), "user": 10}, "has number 10, but the model's table has 10 users"),
         ({**request(1), "candidates": np.array([40, 1, 2])}, "the model's table has 40 items"),
-        ({"dense": np.zeros(3)}, "is no request; use the data set streaming"),
+        ({"dense": np.zeros(3)}, "is not a request; use the data set streaming"),
     ]
     rows = [(sample, f"sample 1 of the data set .*{text}") for sample, text in table]
     assert unrefused(lambda sample: answers(model, [request(0), sample]), RunError, rows) == []

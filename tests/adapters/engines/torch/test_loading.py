@@ -88,10 +88,13 @@ NAME = "model.layers.0.mlp.up_proj.weight"
 
 BROKEN = [
     (without(WEIGHTS), r'no model\.safetensors; weights = "dummy" runs'),
-    (cut, r"model\.safetensors: is cut short or is no safetensors file"),
-    (text_of(WEIGHTS, "not weights" * 100), "model.safetensors: is cut short or is no safetensors"),
+    (cut, r"model\.safetensors: is cut short or is not a safetensors file"),
+    (
+        text_of(WEIGHTS, "not weights" * 100),
+        "model.safetensors: is cut short or is not a safetensors",
+    ),
     (lose_a_shard, r"model-00002-of-\d+\.safetensors: is missing, but .*index\.json names it"),
-    (break_index, r"index\.json: is no index of safetensors files"),
+    (break_index, r"index\.json: is not an index of safetensors files"),
     (to_bin, r"weights as \.bin files only, .* convert them once"),
     (weights_with(lambda tensors: tensors.pop(NAME)), f"the checkpoint lacks {NAME}"),
     (
@@ -106,7 +109,7 @@ BROKEN = [
         config_with(model_type="own", auto_map={"AutoConfig": "code.Own"}),
         r"transformers cannot read config\.json: .*custom code",
     ),
-    (text_of("config.json", "{"), "config.json: is no JSON object: "),
+    (text_of("config.json", "{"), "config.json: is not a JSON object: "),
     (
         config_with(quantization_config={"quant_method": "gptq", "bits": 4}),
         "the weights are quantised in the format 'gptq'",
@@ -115,7 +118,7 @@ BROKEN = [
         json_with("generation_config.json", eos_token_id=[2, 320]),
         "eos_token_id 320 is not in the model's vocabulary of 320 tokens",
     ),
-    (text_of("generation_config.json", "{"), "generation_config.json: is no JSON object"),
+    (text_of("generation_config.json", "{"), "generation_config.json: is not JSON object"),
 ]
 
 

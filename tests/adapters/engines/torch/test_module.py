@@ -255,10 +255,10 @@ MISFITS: list[tuple[str, list[Any], dict[str, Any], str]] = [
         "sample 0 of the data set is empty",
     ),
     ("linear", [np.ones(5, np.float32)], {}, r"module broke on a batch of 1 .*sample 0 .*Runtime"),
-    ("linear", [{"x": ONE}], {}, "module broke on a batch of 1 .*TypeError.*'x'"),
+    ("linear", [{"x": ONE}], {}, "module failed on a batch of 1 .*TypeError.*'x'"),
     ("kinds", [[ONE, ONE]], {}, "result has 0, 1, 2, 3; set output to one of them"),
-    ("kinds", [[ONE, ONE]], {"output": 3}, "result has 0, 1, 2, 3; output = 3 is no tensor"),
-    ("linear", [ONE], {"output": "x"}, "result has Tensor; output = 'x' is no tensor"),
+    ("kinds", [[ONE, ONE]], {"output": 3}, "result has 0, 1, 2, 3; output = 3 is not a tensor"),
+    ("linear", [ONE], {"output": "x"}, "result has Tensor; output = 'x' is not a tensor"),
     ("short", [ONE], {}, r"result has shape \(0, 4\) and should start with 1, one per sample"),
     ("short", [ONE], {"batching": "concat"}, r"has shape \(3,\) and should start with 4"),
 ]

@@ -90,7 +90,7 @@ SINGLE: dict[str, list[tuple[str, Any, str]]] = {
 }
 COMBINED: dict[str, list[tuple[dict[str, Any], str]]] = {
     "torch": [
-        ({"batching": "continuous", "num_beams": 2}, "knows no beams, but num_beams = 2"),
+        ({"batching": "continuous", "num_beams": 2}, "does not support beams, but num_beams = 2"),
         ({"attention": "eager"}, 'batching = "auto" cannot use both'),
         ({"model": None}, "no model; set workload.model"),
     ],

@@ -80,5 +80,7 @@ def test_how_tokens_are_drawn_is_a_fact_of_the_engine(random: Path) -> None:
 
     assert [facts[f"generation.{name}"] for name in names] == ["1", "0.9", "none", "7"]
     assert not {f"generation.{name}" for name in names} & set(describe(random, batching="static"))
-    with pytest.raises(SuiteError, match='batching = "continuous" draws no tokens, but temp'):
+    with pytest.raises(
+        SuiteError, match='batching = "continuous" does not sample tokens, but temp'
+    ):
         describe(random, temperature=1.0, batching="continuous")

@@ -152,7 +152,7 @@ def test_the_check_is_the_rule_written_down(rows: list[list[float]]) -> None:
 
 
 def test_inputs_that_are_no_groups_of_four_cannot_be_sparse() -> None:
-    with pytest.raises(RunError, match="odd has 6 inputs, which are no groups of four"):
+    with pytest.raises(RunError, match="odd has 6 inputs, which are not groups of four"):
         check_layers({"odd": torch.nn.Linear(6, 4)}, Path("model"))
 
 

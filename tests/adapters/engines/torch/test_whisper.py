@@ -173,8 +173,8 @@ def test_a_sample_that_is_no_clip_for_it_is_refused(folder: Path) -> None:
         ({"audio": CLIPS[0]["audio"]}, "is dict; a Whisper model takes clips"),
         ({**CLIPS[0], "sampling_rate": 8000}, "has 8000 Hz; Whisper takes 16000"),
         (sound(1.2), "lasts 1.20 s, and the model hears 1 s at a time; leave it out"),
-        ({**CLIPS[0], "audio": np.zeros((2, 80))}, "is no mono sound: an array of shape (2, 80)"),
-        ({**CLIPS[0], "audio": np.array([])}, "is no mono sound: an array of shape (0,)"),
+        ({**CLIPS[0], "audio": np.zeros((2, 80))}, "is not mono sound: an array of shape (2, 80)"),
+        ({**CLIPS[0], "audio": np.array([])}, "is not mono sound: an array of shape (0,)"),
         ({**CLIPS[0], "audio": np.array([np.nan])}, "is no mono sound"),
     ]
     clips = [CLIPS[0], *(clip for clip, _ in table)]

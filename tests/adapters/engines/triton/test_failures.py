@@ -47,8 +47,8 @@ BEFORE: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"blanks": 1 << 24}, {}, "an answer of more than 16 MiB"),
     (ENDLESS, {}, "an answer of more than 16 MiB"),
     (inputs(shape=[float("inf")]), {}, "inputs that cannot be read: {'name'"),
-    ({"server": {"name": "\ud800"}}, {}, "an answer that is no JSON: {"),
-    ({"server": [1]}, {}, "an answer that is no JSON object: [1]"),
+    ({"server": {"name": "\ud800"}}, {}, "an answer that is not JSON: {"),
+    ({"server": [1]}, {}, "an answer that is not a JSON object: [1]"),
     ({"model": {**MODEL, "inputs": []}}, {}, "its metadata names no inputs"),
     ({"model": {"name": "echo", "inputs": MODEL["inputs"]}}, {}, "names no outputs"),
     (inputs(shape="wide"), {}, "inputs that cannot be read: {'name': 'row'"),
@@ -131,7 +131,7 @@ AMID = {
     "short": r"its answer to 2 samples cannot be read: cannot reshape array of size 1 into shape",
     "reload": r"a request failed \(version '2' of the model answered, after version '1' had",
     "hang": r"a request failed \(no answer within 1 s\)",
-    "half": r"the server is gone \(it broke off in the middle of an answer\)",
+    "half": r"the server is gone \(the connection ended in the middle of an answer\)",
     "kill": r"the server is gone \(.*; the server was killed by SIGKILL.* the last line of the log",
 }
 
@@ -163,7 +163,7 @@ def test_requests_under_way_are_counted_and_given_up_at_the_end() -> None:
         rows(8), serve=scripted(after=3, first="hang", then="500"), concurrency=4
     ) as opened:
         sink = ask(opened, 8)
-    assert "; 0 requests were answered before, 3 more were under way; its log" in str(sink.error)
+    assert "; 0 requests were answered before, 3 more were in flight; its log" in str(sink.error)
     counts_at_start = threading.active_count(), children()
     silent = Tokenless()
     with engine(rows(4), serve=scripted(first="hang"), concurrency=4) as opened:

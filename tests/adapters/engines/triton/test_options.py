@@ -15,7 +15,7 @@ from tests.refusals import unrefused
 SERVE = scripted()
 
 
-NO_ADDRESS = "is no address for protocol ="
+NO_ADDRESS = "is not an address for protocol ="
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"precision": "fast"}, "^engine triton: precision = 'fast' is not one of fp64, fp32"),
@@ -31,7 +31,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"url": "host", "serve": SERVE}, "url is for a server that runs already"),
     ({"environment": {"A": "1"}}, "environment is for a server that serve starts"),
     ({"binary": True, "protocol": "grpc"}, 'is for protocol = "http", but protocol = "grpc"'),
-    ({"serve": ["tritonserver"]}, "serve does not tell the server its port"),
+    ({"serve": ["tritonserver"]}, "serve does not give the server its port"),
     ({"serve": [*SERVE, "{model}"]}, "serve has {model}, but the suite names none"),
     ({"serve": [*SERVE, "{gpu}"]}, "serve has {gpu}; what is replaced is"),
 ]

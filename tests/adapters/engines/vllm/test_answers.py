@@ -101,7 +101,9 @@ def test_answers_are_reported_whole_in_offline_unless_the_suite_sets_otherwise(
             ask(engine, sink, 2)
             assert engine.describe().get("stream", "") == str(options.get("stream", "")).lower()
             if options and not streamed:
-                with pytest.raises(SuiteError, match="tokens cannot be timed; it is for Offline"):
+                with pytest.raises(
+                    SuiteError, match="tokens cannot be timed; use it only for Offline"
+                ):
                     engine.submit([5, 6], [0, 1], Recorder(expected=2))
         assert len(sink.reports(100)) == streamed + 1
         assert sink.n_tokens == {100: 7, 101: 2}

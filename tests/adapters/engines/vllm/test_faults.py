@@ -41,7 +41,7 @@ def test_a_fault_ends_the_run(counting: Path) -> None:
         "aborts": "was given up by vLLM after",
         "early": "ms before vLLM stamped it",
         "miscounts": "tokens in the answer, and 4 came",
-        "foreign_end": "ended with token 0, which is no end token of the model (2)",
+        "foreign_end": "ended with token 0, which is not an end token of the model (2)",
     }.items():
         with (
             pytest.raises(RunError, match=re.escape(message)),

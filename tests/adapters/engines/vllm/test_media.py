@@ -199,12 +199,12 @@ def test_a_sample_that_vllm_would_cut_or_change_is_refused() -> None:
     film = {"type": "video_url", "video_url": {"url": "data:video/mp4;base64,AAAA"}}
     rows: list[tuple[str, dict[str, Any], str]] = [
         ("whisper", {"audio": [0.0] * 48_000, "sampling_rate": 16_000}, "the model hears 2 s at"),
-        ("whisper", {"audio": [0.0] * 800, "sampling_rate": 8_000}, "8000 Hz; Whisper takes 16000"),
+        ("whisper", {"audio": [0.0] * 800, "sampling_rate": 8_000}, "8000 Hz; Whisper needs 16000"),
         ("whisper", {"audio": [], "sampling_rate": 16_000}, "is no mono sound"),
         (
             "qwen3-vl",
             {"messages": [{"role": "user", "content": [film]}]},
-            "a part of type 'video_url': text and pictures are taken",
+            "a part of type 'video_url': text and pictures are supported",
         ),
     ]
 

@@ -41,7 +41,7 @@ def test_a_wrong_option_is_refused_in_a_sentence(folder: Path, tmp_path: Path) -
         ({"min_new_tokens": 129}, "min_new_tokens = 129 is not from 0 to max_new_tokens = 128"),
         ({"max_prompt_tokens": 0}, "max_prompt_tokens = 0 is not at least 1"),
         ({"mm_processor_cache_gb": -1}, "mm_processor_cache_gb = -1 is not a number of GB from 0"),
-        ({"batch_size": 8}, 'batch_size is of api = "offline"'),
+        ({"batch_size": 8}, 'batch_size is for api = "offline"'),
         ({"api": "offline", "batch_size": 0}, "batch_size = 0 is not a whole number"),
         ({"precision": "tf32"}, "precision = 'tf32' is not one of fp32, bf16, fp16, fp8"),
         ({"quantization": "fp8"}, 'precision = "bf16" says that they are not'),
@@ -140,7 +140,7 @@ def test_modelopt_says_it_in_a_file_of_its_own(folder: Path) -> None:
     file.write_text(json.dumps({"quantization": {"quant_algo": "FP8"}}), "utf-8")
     assert read_quantisation(folder, Config()).names == ("fp8",)
     file.write_text("[]", "utf-8")
-    with pytest.raises(RunError, match=r"hf_quant_config\.json: is no JSON object"):
+    with pytest.raises(RunError, match=r"hf_quant_config\.json: is not JSON object"):
         read_quantisation(folder, Config())
 
 

@@ -56,20 +56,21 @@ def test_sentences_name_the_library_whose_stamps_they_are() -> None:
     for ours_ms in range(1, 101):
         gaps.add(0, "first", 0.5 + ours_ms / 1e3 / 10, 0.5)
     assert gaps.take() == (
-        "engine tensorrt_llm: tokens were here after TensorRT-LLM's own stamps of them by, p50 and "
-        "p99: first token 5.0 and 9.9 ms, over 100 requests"
+        "engine tensorrt_llm: tokens arrived here later than TensorRT-LLM's own time stamps "
+        "by (p50 and p99): first token 5.0 and 9.9 ms, over 100 requests"
     )
     assert gaps.take() == ""
     gaps.add(0, "first", 0.75, 0.5)
     assert gaps.take().endswith(
-        "; WARNING: the median is above 20 ms, so the time to first token of this run is in part "
-        "this process's, which may be short of CPU"
+        "; WARNING: the median is above 20 ms, so part of the time to first token is spent "
+        "in this process, which may be short of CPU"
     )
     with pytest.raises(RunError) as refused:
         gaps.add(7, "first", 0.5, 0.75)
     assert str(refused.value) == (
-        "sample 7 of the data set: its first token was here 250.0 ms before TensorRT-LLM stamped "
-        "it; one of the two is wrong, so no time of a token of this run can be trusted"
+        "sample 7 of the data set: its first token arrived here 250.0 ms before TensorRT-LLM "
+        "stamped it; one of the two clocks is wrong, so no token time of this run can be "
+        "trusted"
     )
 
 

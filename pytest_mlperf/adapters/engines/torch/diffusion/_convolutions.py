@@ -14,7 +14,7 @@ INT8_MIN, INT8_MAX, FP8_MAX = -128, 127, 448.0
 
 
 class MatrixConvolution(torch.nn.Linear):
-    """Multiply torchao's weights with the quantised inputs under the kernel at each position."""
+    """Compute a convolution as a product of torchao's weights with the inputs at each position."""
 
     def __init__(self, conv: Any) -> None:
         self._kernel, self._stride = conv.kernel_size, conv.stride
@@ -73,7 +73,7 @@ class MatrixConvolution(torch.nn.Linear):
 
 
 class MatrixUnet(diffusers.UNet2DConditionModel):
-    """A UNet some of whose convolutions are matrix products, as its configuration lists."""
+    """Build a UNet some of whose convolutions are matrix products, as its configuration lists."""
 
     @classmethod
     def from_config(

@@ -47,7 +47,7 @@ MODELS = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoadedPipeline:
-    """A StableDiffusionXLPipeline on its device, and the type of its UNet and text encoders."""
+    """Hold a loaded pipeline on its device, and the type of its UNet and text encoders."""
 
     pipe: Any
     dtype: Any
@@ -236,7 +236,7 @@ def quiet() -> Iterator[None]:
 
 
 class DeepCache:
-    """Count the steps of a denoising loop, and keep the deep features of the last full step."""
+    """Count the steps of a denoising loop; keep the deep features of the last full step."""
 
     def __init__(self, every: int) -> None:
         """Run the deep blocks at the first step, and at each `every`-th one after it."""
@@ -257,7 +257,7 @@ class DeepCache:
 
 
 class _Deep(torch.nn.Module):
-    """A block that runs only at full steps; at other steps its input passes through."""
+    """Run a block only at full steps; at other steps pass its input through."""
 
     def __init__(self, block: Any, cache: DeepCache) -> None:
         super().__init__()
@@ -280,7 +280,7 @@ class _Deep(torch.nn.Module):
 
 
 class _DeepDown(_Deep):
-    """A down block, which also returns the outputs of its layers for the up blocks."""
+    """Skip a down block at other steps; its outputs for the up blocks are then its input."""
 
     def _skipped(self, hidden_states: Any) -> Any:
         layers = len(self.block.resnets) + len(self.block.downsamplers or ())
@@ -288,7 +288,7 @@ class _DeepDown(_Deep):
 
 
 class _LastDeepUp(_Deep):
-    """The up block whose output is kept."""
+    """Keep the output of the last deep up block, and return it at other steps."""
 
     def forward(self, hidden_states: Any, *rest: Any, **named: Any) -> Any:
         if not self._cache.reuses:
@@ -345,7 +345,7 @@ def _size(pipe: Any, options: _base.DiffusionOptions) -> tuple[int, int]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Sample:
-    """A loaded sample: its tokens for each text encoder (1, tokens), and its latents."""
+    """Hold a loaded sample: tokens for each text encoder (1, tokens), and its latents."""
 
     tokens: tuple[Any, ...]
     latents: Any
@@ -499,7 +499,7 @@ class Images:
         )
 
     def _convert(self, prompt: str, tokenizer: Any) -> str:
-        """Expand tokens of textual inversion that have several vectors, as the pipeline does."""
+        """Expand a textual inversion's token into its several tokens, as the pipeline does."""
         added = tokenizer.added_tokens_encoder
         if not any(f"{token}_1" in added for token in added):
             return prompt

@@ -1,4 +1,4 @@
-"""Define the options of videos; light to import."""
+"""Define the options of engine torch-video; import no torch."""
 
 from __future__ import annotations
 

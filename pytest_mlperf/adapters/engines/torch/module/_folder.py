@@ -61,7 +61,7 @@ def filled(folder: Path, weights: str, make: Callable[[], M]) -> M:
 
 
 class Weights:
-    """Mapped tensors of safetensors files by name, without the prefix "model."."""
+    """Read tensors of safetensors files by name, without the prefix "model.", by mapping."""
 
     def __init__(self, folder: Path, files: Sequence[Path]) -> None:
         """List the tensors; close the files, whose mapping lives as long as a tensor from it."""

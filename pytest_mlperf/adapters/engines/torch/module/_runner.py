@@ -21,12 +21,12 @@ Tree = Any
 
 
 class Mismatch(Exception):
-    """Report a sample or a result that does not fit the batching; the text ends a sentence."""
+    """Report that a sample or result does not fit the batching; the text ends a sentence."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Batching:
-    """A way to join samples for one call; if it `grows`, first dimensions may differ."""
+    """Define how samples are joined for a call; if it `grows`, first dimensions may differ."""
 
     name: str
     join: Callable[[list[Any]], Any]
@@ -173,7 +173,9 @@ def pick(result: Any, output: str | int | None) -> Any:
     if isinstance(tensor, torch.Tensor):
         return tensor
     has = ", ".join(repr(name) for name in parts) or type(result).__name__
-    advice = "set output to one of them" if output is None else f"output = {output!r} is no tensor"
+    advice = (
+        "set output to one of them" if output is None else f"output = {output!r} is not a tensor"
+    )
     raise Mismatch(f"has {has}; {advice}")
 
 
@@ -182,7 +184,7 @@ ENGINE = "torch-module"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoadedModule:
-    """A module in eval mode on its device, and the type of its floating inputs."""
+    """Hold a module in eval mode on its device, and the type of its floating inputs."""
 
     module: Any
     device: Any
@@ -230,7 +232,7 @@ def state_sha256(module: Any) -> str:
 
 
 def find_factory(factory: str, path: str) -> Callable[..., Any]:
-    """Import the factory of the option `factory`; `path` is its module:name."""
+    """Import the factory named by the option `factory`; `path` is its module:name."""
     name, _, attribute = path.partition(":")
     try:
         target = importlib.import_module(name)
@@ -261,7 +263,7 @@ def _call(function: Callable[..., Any], factory: str, keywords: Mapping[str, obj
     # A factory is the suite's own code, which may raise any error.
     except Exception as error:
         raise engine_error(
-            f"factory {factory} broke, called with {', '.join(keywords)}: "
+            f"factory {factory} failed, called with {', '.join(keywords)}: "
             f"{type(error).__name__}: {text_of(error)}",
         ) from error
     if not isinstance(module, torch.nn.Module):
@@ -367,8 +369,8 @@ class ModuleRunner:
             raise engine_error(f"the module's result {error}") from error
         except (RuntimeError, TypeError, ValueError, LookupError) as error:
             raise engine_error(
-                f"the module broke on a batch of {len(indices)} samples, the first being sample "
-                f"{indices[0]} of the data set: {type(error).__name__}: {error}",
+                f"the module failed on a batch of {len(indices)} samples, the first being "
+                f"sample {indices[0]} of the data set: {type(error).__name__}: {error}",
             ) from error
 
     def _call(self, batch: Tree) -> Any:

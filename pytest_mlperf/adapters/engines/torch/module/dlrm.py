@@ -33,7 +33,7 @@ from pytest_mlperf.extension import sha256
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LayerSizes:
-    """Sizes of all layers; the defaults are MLPerf's.
+    """Define the sizes of all layers; the defaults are MLPerf's.
 
     Attributes:
         num_embeddings_per_feature: Rows of each embedding table.
@@ -103,7 +103,7 @@ BLOCK_ROWS = 1 << 18
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EmbeddingTable:
-    """Rows of one sparse feature, (rows, dim): floats, or int8 with float32 scales (rows, 1)."""
+    """Hold the rows of a sparse feature, (rows, dim): floats, or int8 with scales (rows, 1)."""
 
     rows: Any
     scales: Any = None
@@ -122,7 +122,7 @@ class EmbeddingTable:
 
 
 class EmbeddingTables(torch.nn.Module):
-    """One table per sparse feature; moved with the module, but never changed in type."""
+    """Hold one table per sparse feature; they move with the module, but keep their type."""
 
     def __init__(self, tables: Sequence[EmbeddingTable], *, on_cpu: bool) -> None:
         super().__init__()
@@ -317,6 +317,6 @@ def _names(module: Dlrm) -> Iterator[tuple[str, Any]]:
 
 
 def _shape(name: str, parameter: Any) -> tuple[int, ...]:
-    """Return a parameter's shape in the files; TorchRec's cross net keeps its bias as a column."""
+    """Return a parameter's shape in the files, where the cross net's bias is a column."""
     shape = tuple(parameter.shape)
     return (*shape, 1) if ".crossnet.bias." in name else shape

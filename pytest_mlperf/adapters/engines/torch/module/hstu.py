@@ -35,7 +35,7 @@ RATINGS = 5
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HstuSizes:
-    """Sizes; the defaults are MLPerf's.
+    """Define the sizes of the model; the defaults are MLPerf's.
 
     Attributes:
         num_items, num_users, num_categories: Rows of the embedding tables.
@@ -58,7 +58,7 @@ class HstuSizes:
 
 
 class HstuLayer(torch.nn.Module):
-    """One layer: norm, gate, attention (one matrix for queries, keys and values), residual."""
+    """Compute one layer: norm, gate, attention, residual; one matrix for queries, keys, values."""
 
     def __init__(self, sizes: HstuSizes) -> None:
         super().__init__()
@@ -102,7 +102,7 @@ class Hstu(torch.nn.Module):
         """Return a request as int64 (parts, columns): user, history, candidates."""
         needed = {"step", "query", "user", "history", "ratings", "candidates", "labels"}
         if not isinstance(sample, Mapping) or not needed <= sample.keys():
-            raise Mismatch("is no request; use the data set streaming")
+            raise Mismatch("is not a request; use the data set streaming")
         actions, candidates = len(sample["history"]), len(sample["candidates"])
         parts = np.zeros((1 + actions + candidates, len(PART_COLUMNS)), np.int64)
         parts[:, 0] = np.repeat([USER, ACTION, CANDIDATE], [1, actions, candidates])

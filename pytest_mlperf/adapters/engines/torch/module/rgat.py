@@ -35,7 +35,7 @@ CITATION_EDGE = ("paper", "cites", "paper")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Level:
-    """Nodes at one distance from the roots, repeated for each path that reaches them.
+    """Hold the nodes at one distance from the roots, repeated for each path to them.
 
     Attributes:
         nodes: Numbers of the nodes by kind.
@@ -50,7 +50,7 @@ class Level:
 
 
 class Neighbours:
-    """The edges by target node, with the reverse of every edge.
+    """Sample neighbours from the edges and their reverse.
 
     A node with more neighbours than the limit of its hop gets a sample: equidistant entries of its
     list, from a start that seed, root, hop and node determine. All neighbours are equally likely,
@@ -142,7 +142,7 @@ RELATIONS: tuple[Relation, ...] = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RgatSizes:
-    """Sizes; the defaults are MLPerf's.
+    """Define the sizes of the model; the defaults are MLPerf's.
 
     Attributes:
         features: Numbers of a node.
@@ -161,7 +161,7 @@ class RgatSizes:
 
 
 class Attention(torch.nn.Module):
-    """Graph attention over the neighbours of one relation."""
+    """Compute graph attention over the neighbours of one relation."""
 
     def __init__(self, inputs: int, hidden: int, heads: int) -> None:
         super().__init__()
@@ -224,7 +224,7 @@ class Rgat(torch.nn.Module):
 
     def prepare(self, sample: Any) -> dict[str, Any]:
         if not isinstance(sample, Mapping) or "paper" not in sample:
-            raise Mismatch("is no paper; use the data set igbh")
+            raise Mismatch("is not a paper; use the data set igbh")
         return {"paper": np.int64(sample["paper"])}
 
     def forward(self, paper: Any) -> Any:
@@ -287,7 +287,7 @@ def rgat(*, model: str, weights: str = "checkpoint", seed: int = 0) -> Rgat:
     folder = Path(model)
     sizes = sizes_in(folder, RgatSizes, "rgat")
     if sizes.hidden % sizes.heads:
-        raise broken(folder / "config.json", "hidden is no multiple of heads")
+        raise broken(folder / "config.json", "hidden is not a multiple of heads")
     module: Rgat = filled(folder, weights, lambda: Rgat(sizes, seed))
     module.facts |= {"fan_outs": str(list(sizes.fan_outs)), "sampling_seed": str(seed)}
     return module

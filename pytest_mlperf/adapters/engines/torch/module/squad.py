@@ -18,7 +18,7 @@ INPUTS = {"input_ids": "input_ids", "input_mask": "attention_mask", "segment_ids
 
 
 class QuestionAnswering(torch.nn.Module):
-    """A model of transformers for features of data set squad, padded and masked in a batch."""
+    """Run a model of transformers on features of data set squad, padded and masked in a batch."""
 
     batching = "pad"
 

@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""
     parser.usage = USAGE
     refs = [
-        parser.add_argument("good", metavar="GOOD", help="a commit of before"),
+        parser.add_argument("good", metavar="GOOD", help="an earlier commit"),
         parser.add_argument("bad", metavar="BAD", help="a later one that is slower"),
     ]
     parser.add_argument(
@@ -76,13 +76,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = f"maximum pairs of runs per comparison, at least 2 (default {PAIRS})"
     add(parser, "--pairs", default=PAIRS, help=text)
     parser.add_argument(
-        "--restart", action="store_true", help="begin anew: forget what was measured so far"
+        "--restart", action="store_true", help="start again: forget what was measured so far"
     )
     add(parser, "--runs-dir")
 
 
 class _InPlaceOf(argparse.Action):
-    """Option that replaces positional arguments, which are then not required."""
+    """Define an option that replaces positional arguments and makes them optional."""
 
     def __init__(self, *, refs: Sequence[argparse.Action], **options: Any) -> None:
         super().__init__(**options)
@@ -116,7 +116,7 @@ def run(parsed: argparse.Namespace) -> int:
                 remove_left(plan.noisiest.planned.path, folder.with_name(session))
             return _searched(Bisection(builds, plan, store, progress), store)
     except KeyboardInterrupt:
-        raise KeyboardInterrupt("what was finished is kept: the same command goes on") from None
+        raise KeyboardInterrupt("finished runs are kept: repeat the command to continue") from None
 
 
 def _searched(search: Bisection, store: BisectStore) -> int:
@@ -175,7 +175,7 @@ def _settings(plan: InterleavedCases, pairs: int) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _ended_as_by_ctrl_c() -> Iterator[None]:
-    """Handle SIGTERM and SIGHUP like Ctrl-C, so that nothing is left behind."""
+    """Raise KeyboardInterrupt on SIGTERM and SIGHUP, so that processes and files are cleaned up."""
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt

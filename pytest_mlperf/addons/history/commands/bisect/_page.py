@@ -25,7 +25,7 @@ MIN_SUBJECT_COLUMNS = 8
 
 
 def say(lines: Sequence[str]) -> None:
-    """Print lines and flush them, for readers of a log."""
+    """Print lines and flush stdout, for a log that is read while it grows."""
     show(lines)
     print(end="", flush=True)
 
@@ -39,7 +39,7 @@ def heading(search: Bisection, tests: Sequence[str], kept: int) -> list[str]:
         f"is decided, at most {most_comparisons(last)}, of 4 runs and more each"
     )
     if kept:
-        text += f"; goes on with {unbroken(plural(kept, 'run'))} that are kept"
+        text += f"; continues with {unbroken(plural(kept, 'run'))} of the last call"
     return [
         *paragraphs("good", [_about(search.builds[0])], width()),
         *paragraphs("bad", [_about(search.builds[-1])], width()),
@@ -49,7 +49,7 @@ def heading(search: Bisection, tests: Sequence[str], kept: int) -> list[str]:
 
 
 def step(search: Bisection, comparison: Comparison) -> list[str]:
-    """Return the result of one comparison, and the remaining cost."""
+    """Return the result of one comparison, and the comparisons that may follow."""
     builds, left = search.builds, search.range
     against = "" if comparison.before == 0 else f" beside {builds[comparison.before].title}"
     outcome = f"{comparison.mark}: {comparison.reason or comparison_text(comparison)}"
@@ -157,8 +157,7 @@ def _notes(search: Bisection, proof: Proof) -> list[str]:
     whole = speed_of(search.log[0].ratios[proof.metric])
     if is_part(proof.speed, whole):
         notes.append(
-            "by its size this is a part of the drop only: once it is mended, measure and bisect "
-            "again"
+            "by its size this is only a part of the drop: fix it, then measure and bisect again"
         )
     for x, y in proof.rest:
         speed = across(*(search.speeds(proof.metric)[place] for place in (x, y)))

@@ -18,7 +18,7 @@ from pytest_mlperf.run.project import ignored_in_git
 
 
 def session(cases: Sequence[CaseResult], versions: Mapping[str, str]) -> Results:
-    """Return the session of an import, with facts, and the versions of the harness."""
+    """Return the session of an import, with facts of cases and versions of the harness."""
     return session_of([replace(one, facts=mlperf_case_facts(one)) for one in cases], versions)
 
 

@@ -45,7 +45,7 @@ def run(parsed: argparse.Namespace) -> int:
         if not getattr(parsed, option):
             raise MlperfError(f"the client's files do not say their {option}: add --{option}")
     if parsed.rows:
-        raise MlperfError("--rows is for import mlperf: a curve is no row of a round's table")
+        raise MlperfError("--rows is for import mlperf: a curve is not a row of a round's table")
     if parsed.started and len(parsed.started) != len(parsed.sessions):
         raise MlperfError(
             f"--started is there {plural(len(parsed.started), 'time')} for "
@@ -71,7 +71,7 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def _points(folder: Path, notes: list[str]) -> list[RecordedPoint]:
-    """Return a session's points in ascending order; note each folder without a run."""
+    """Return a session's points in ascending order; add a note for each folder without a run."""
     if has_result(folder):
         return [read_point(folder)]
     inside = sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
@@ -82,15 +82,16 @@ def _points(folder: Path, notes: list[str]) -> list[RecordedPoint]:
     if not runs:
         hint = f"; {below} holds some: name each session's folder" if below else ""
         raise MlperfError(
-            f"{folder}: no folder that MLCommons' endpoints client wrote, nor one of such{hint}"
+            f"{folder}: not a folder that MLCommons' endpoints client wrote, nor one that "
+            f"contains such folders{hint}"
         )
-    notes += [f"left out: {path}, which is no run folder" for path in inside if path not in runs]
+    notes += [f"left out: {path}, which is not a run folder" for path in inside if path not in runs]
     points = sorted((read_point(path) for path in runs), key=lambda point: point.concurrency)
     for a, b in pairwise(points):
         if a.concurrency == b.concurrency:
             raise MlperfError(
-                f"{a.folder} and {b.folder} are both of concurrency {a.concurrency}: a "
-                "session has each point once; is one of another session?"
+                f"{a.folder} and {b.folder} both have concurrency {a.concurrency}: a session "
+                "has each point once; does one belong to another session?"
             )
         if a.servers != b.servers:
             raise _differs("endpoint_config.endpoints", (a, a.servers), (b, b.servers))
@@ -104,8 +105,8 @@ def _require_one_build(sessions: Sequence[Sequence[RecordedPoint]]) -> None:
     for point in every:
         if point.digest in digests:
             raise MlperfError(
-                f"{point.folder} holds the same result as {digests[point.digest]}: a copy is no "
-                "further session"
+                f"{point.folder} holds the same result as {digests[point.digest]}: a copy is "
+                "not another session"
             )
         digests[point.digest] = point.folder
         for key in sorted({*first.facts, *point.facts}):
@@ -152,11 +153,11 @@ def _moment(started: str) -> dt.datetime:
             return moment.astimezone(dt.UTC)
     except OverflowError:  # in the last hours of year 9999
         pass
-    raise MlperfError(f"--started {shown(started)} is no time; write 2026-11-21T03:15:00")
+    raise MlperfError(f"--started {shown(started)} is not a time; write 2026-11-21T03:15:00")
 
 
 def _begun(points: Sequence[RecordedPoint]) -> dt.datetime:
-    """Return when the first request of a session began, by the times of its files."""
+    """Return the time at which the first request of a session began, from its files."""
     try:
         return dt.datetime.fromtimestamp(min(p.ended_s - p.duration_s for p in points), dt.UTC)
     except (ValueError, OverflowError, OSError):

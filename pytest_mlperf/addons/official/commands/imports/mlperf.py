@@ -60,7 +60,7 @@ def run(parsed: argparse.Namespace) -> int:
     places = list(dict.fromkeys(p for folder in parsed.sessions for p in result_folders(folder)))
     if not places:
         named = ", ".join(map(str, parsed.sessions))
-        raise MlperfError(f"{named}: no result and no log of LoadGen lies there")
+        raise MlperfError(f"{named}: it contains no result and no log of LoadGen")
     results, refused = _read(places, parsed)
     if not results:
         more = f" (and {len(refused) - 1:,} more)" if len(refused) > 1 else ""

@@ -1,0 +1,107 @@
+"""`pytest-mlperf machine`: show the hardware of this machine, or of suites' servers."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from pytest_mlperf.bench.case import baseline_file, baselines_root, load_checked
+from pytest_mlperf.bench.policy import accepted, of_unnamed
+from pytest_mlperf.bench.server import sources_of
+from pytest_mlperf.cli.arguments import add
+from pytest_mlperf.cli.output import show
+from pytest_mlperf.cli.suites import find_suites, read_suites
+from pytest_mlperf.core.baseline import find
+from pytest_mlperf.core.errors import BaselineError, MlperfError
+from pytest_mlperf.core.server.identity import is_of_server
+from pytest_mlperf.hardware import probe
+from pytest_mlperf.hardware.machine import Machine, detect
+from pytest_mlperf.reports.terminal.layout import relative
+from pytest_mlperf.stores import baselines
+from pytest_mlperf.suite.plan import Planned
+
+HELP = """\
+Prints the accelerators and the CPU of this machine. A suite's [engines.server]
+may run it beside the server: probe = "ssh gpu-box pytest-mlperf machine --json".
+A machine without pytest-mlperf needs Python 3.9: probe = "ssh gpu-box python3 -"
+gets the program from the client.
+With SUITES it asks their servers, and prints the hardware and who reports it.
+--adopt moves baselines that name the client, from before servers had an identity.
+
+needs: for SUITES, running servers
+
+examples:
+  $ pytest-mlperf machine --json
+      one line of JSON, as a probe prints it
+  $ pytest-mlperf machine suites
+      the hardware behind the url of each suite
+  $ pytest-mlperf machine --adopt suites
+      the server's hardware is that of the baseline: judge against it again
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of the command."""
+    add(parser, "suites", "--json", "--baselines")
+    parser.add_argument(
+        "--adopt", action="store_true", help="move the servers' baselines to their identity"
+    )
+    parser.add_argument("--watch", type=float, metavar="S", help="print energy every S seconds")
+
+
+def run(parsed: argparse.Namespace) -> int:
+    """Print the hardware; with --adopt move baselines to the servers' identities."""
+    if not parsed.suites and not parsed.adopt:
+        probe.main(["--watch", str(parsed.watch)] if parsed.watch else [])
+        return 0
+    client = detect(gpus=True)
+    cases = [one for one in read_suites(find_suites(parsed.suites)) if one.url]
+    if not cases:
+        raise MlperfError("no case of these suites measures a server: none has the option url")
+    for planned in cases:
+        machine = server_machine(planned, client)
+        identity = machine.identity(planned.case.accelerator)
+        text = f"{planned.case.id}: {in_words(planned, machine)}"
+        show([json.dumps({"case": planned.case.id, **identity}) if parsed.json else text])
+        if parsed.adopt and machine.server:
+            root = baselines_root(parsed.baselines, planned.path, planned.suite.division)
+            file = baseline_file(root, planned.case, planned.suite.profile)
+            show(_adopted(planned, replace(machine, harness=planned.harness), file))
+    return 0
+
+
+def server_machine(planned: Planned, client: Machine) -> Machine:
+    """Return the machine that a case measures; raise RunError if it is unknown."""
+    sources = sources_of(planned)
+    return sources.machine(client) if sources else client
+
+
+def in_words(planned: Planned, machine: Machine) -> str:
+    """Return "ADDRESS runs on HARDWARE (SOURCE)" for the server of a case."""
+    return f"{planned.url} runs on {machine.server.in_words if machine.server else 'this machine'}"
+
+
+def _adopted(planned: Planned, machine: Machine, file: Path) -> Iterator[str]:
+    """Move a case's baseline from its client's identity to its server's; yield what was done."""
+    case, old_file, root = planned.case, file, file.parents[3]
+    identity = machine.identity(case.accelerator)
+    old = load_checked(file, case)
+    if old is None and (old := of_unnamed(root, file)):
+        old_file = root.joinpath("cpu", *file.relative_to(root).parts[1:])
+    records = [one for one in old.records if not is_of_server(one.identity)] if old else []
+    if old is None or not records or find(old, identity):
+        yield "  no baseline to move"
+        return
+    if len(records) > 1:
+        raise BaselineError(
+            f"{relative(old_file)}: {len(records)} clients have a record of this server; which one "
+            "is right is not known: remove the others by hand"
+        )
+    moved = tuple(replace(r, identity=identity) if r is records[0] else r for r in old.records)
+    baselines.save(file, replace(old, accelerator=case.accelerator, records=moved))
+    if old_file != file:
+        old_file.unlink()
+    yield f"  moved the baseline of {accepted(records[0])}: {relative(file)}"

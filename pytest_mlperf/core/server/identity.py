@@ -1,0 +1,82 @@
+"""Define the identity of a server: its hardware, and the source that reported it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from pytest_mlperf.core.baseline import Property, differences
+
+SOURCES = ("probe", "exporter", "kubernetes", "server", "declared", "unknown")
+"""Sources of an identity in order of trust; the last two are not verified."""
+
+SOURCE = "server"
+"""Name of the property that holds the source; only identities of servers have it."""
+
+MIN_STALE_SECONDS = 60.0
+"""Twice the default interval of a DCGM exporter, after which its energy counters must differ."""
+
+_LIKE_CODE = "a change of hardware would look like a change of the code"
+_REMARKS = {
+    "declared": f"server hardware: declared ({{}}), not verified: {_LIKE_CODE}",
+    "unknown": f"server hardware: unknown: {_LIKE_CODE}; name it in accelerators, or let a probe in"
+    " [engines.server] report it",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerIdentity:
+    """Describe the hardware of a server on another machine.
+
+    Attributes:
+        properties: Properties that must equal those of a baseline; one names their source.
+        surroundings: Properties outside the identity whose changes are reported.
+        facts: Software of the server, for the fingerprint.
+        notes: Remarks for each verdict.
+        idle: Reason why the server cannot use the declared GPUs; "" if it can.
+        joules: Energy counter of each GPU of an exporter [J], by UUID.
+        time_s: Time of the answers, monotonic [s].
+    """
+
+    properties: Mapping[str, Property]
+    surroundings: Mapping[str, str] = field(default_factory=dict)
+    facts: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    idle: str = ""
+    joules: Mapping[str, float] = field(default_factory=dict)
+    time_s: float = 0.0
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """Remarks for each verdict: the notes, and whether the hardware was verified."""
+        remark = _REMARKS.get(str(self.properties[SOURCE]))
+        return (
+            *filter(None, (remark and remark.format(self.properties["hardware"]),)),
+            *self.notes,
+        )
+
+    @property
+    def in_words(self) -> str:
+        """Hardware and source: "8 x NVIDIA H200 (probe)"."""
+        return f"{self.surroundings['server.hardware']} ({self.properties[SOURCE]})"
+
+
+def is_of_server(identity: Mapping[str, Property]) -> bool:
+    """Return whether an identity is of a server on another machine."""
+    return SOURCE in identity
+
+
+def doubts(before: ServerIdentity, after: ServerIdentity) -> Iterator[str]:
+    """Yield why a run between two readings of its server's identity may not be judged."""
+    if changed := differences(before.properties, after.properties):
+        texts = (f"{one.name} was {one.theirs}, is {one.ours}" for one in changed)
+        yield f"the server runs on other hardware than before the run: {'; '.join(texts)}"
+    elapsed_s = after.time_s - before.time_s
+    stale = before.joules and before.joules == after.joules and elapsed_s >= MIN_STALE_SECONDS
+    if stale:
+        yield (
+            f"the exporter is stale: no energy counter on its page changed in {elapsed_s:.0f} s; "
+            "restart the exporter, because the hardware that it names may be gone"
+        )
+    if after.idle:
+        yield after.idle

@@ -1,0 +1,359 @@
+"""A change of the hardware behind one url is said, whatever source reports it; no change is quiet.
+
+The answers of the sources are simulated: those of a probe, a DCGM exporter, kubectl and the server.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from pytest_mlperf.core.baseline import changed_keys, differences
+from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.core.server.identity import ServerIdentity, doubts
+from pytest_mlperf.hardware import probe
+from pytest_mlperf.hardware.probe import hashed
+from pytest_mlperf.hardware.server import (
+    counts_of,
+    identified,
+    of_exporter,
+    of_kubernetes,
+    of_probe,
+)
+
+URL = "http://gpu-box:8000/v1"
+SOURCES = ("probe", "exporter", "kubernetes", "server", "declared")
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """What is behind the url; `moment` moves what changes from look to look."""
+
+    product: str = "NVIDIA H200"
+    count: int = 8
+    power_limit_w: int = 700
+    ecc: bool = True
+    clocks: int | str = "free"
+    node: str = "box-1"
+    version: str = "0.11.0"
+    parallel: int = 8
+    software: str = "vllm"
+    driver: str = "580.95.05"
+    moment: float = 0.0
+    loaded: int = field(default=8)
+
+    def uuid(self, number: int) -> str:
+        return f"GPU-{self.node}-{self.product}-{number}"
+
+    @property
+    def probe(self) -> bytes:
+        identity = {
+            "gpu": self.product,
+            "memory_gib": 140,
+            "pci_id": "2335:16c1",
+            "mig": False,
+            "power_limit_w": self.power_limit_w,
+            "ecc": self.ecc,
+            "clocks": self.clocks,
+            "virtualization": "none",
+        }
+        gpus = [
+            {
+                "uuid": hashed(self.uuid(n)),
+                "gpu": self.product,
+                "watts": 300 + self.moment % 90,
+                "joules": 1e6 + self.moment * 300,
+                "memory_used_gib": (120.0 if n < self.loaded else 0.3) + self.moment % 0.5,
+                "identity": identity,
+            }
+            for n in range(self.count)
+        ]
+        return json.dumps(
+            {
+                "kind": probe.KIND,
+                "schema": probe.SCHEMA,
+                "node": hashed("".join(sorted(str(gpu["uuid"]) for gpu in gpus))),
+                "cpu": "AMD EPYC 9654",
+                "cores": 192,
+                "gpus": gpus,
+                "topology": "NV18 NVSwitch",
+                "facts": {"kernel": "6.8", "driver": self.driver},
+                "ports": [22, 8000],
+                "trouble": None,
+            }
+        ).encode()
+
+    @property
+    def exporter(self) -> bytes:
+        rows = [
+            f'{name}{{gpu="{n}",UUID="{self.uuid(n)}",modelName="{self.product}",'
+            f'Hostname="{self.node}",DCGM_FI_DRIVER_VERSION="{self.driver}"}} {value}'
+            for n in range(self.count)
+            for name, value in (
+                ("DCGM_FI_DEV_POWER_MGMT_LIMIT", self.power_limit_w),
+                ("DCGM_FI_DEV_POWER_USAGE", 300 + self.moment % 90),
+                ("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", 1e9 + 3e5 * self.moment),
+            )
+        ]
+        return "\n".join(rows).encode()
+
+    @property
+    def pods(self) -> bytes:
+        container = {"resources": {"limits": {"nvidia.com/gpu": str(self.count)}}}
+        return json.dumps(
+            {"items": [{"spec": {"nodeName": self.node, "containers": [container, {}]}}]}
+        ).encode()
+
+    @property
+    def nodes(self) -> bytes:
+        labels = {
+            "nvidia.com/gpu.product": self.product.replace(" ", "-"),
+            "nvidia.com/gpu.count": "8",
+            "nvidia.com/gpu.memory": "143771",
+            "nvidia.com/cuda.driver-version.full": self.driver,
+        }
+        status = {"heartbeat": self.moment}
+        return json.dumps(
+            {"items": [{"metadata": {"name": self.node, "labels": labels}, "status": status}]}
+        ).encode()
+
+    @property
+    def pages(self) -> dict[str, bytes]:
+        start = b"# TYPE process_start_time_seconds gauge\nprocess_start_time_seconds 1.7e9\n"
+        version = json.dumps({"version": self.version}).encode()
+        if self.software == "vllm":
+            return {"/version": version, "/metrics": start}
+        parallel = {"tp_size": self.parallel, "uptime": self.moment}
+        return {"/server_info": json.dumps({"version": self.version, **parallel}).encode()}
+
+    def seen_by(self, source: str, url: str = URL) -> ServerIdentity:
+        """Return the identity by one source besides the server's own pages."""
+        accelerator = "cpu" if source == "server" else "8xH200"
+        reports = {
+            "probe": lambda: of_probe(self.probe, accelerator, url),
+            "exporter": lambda: of_exporter(self.exporter, (), accelerator),
+            "kubernetes": lambda: of_kubernetes(self.pods, self.nodes),
+        }
+        report = {source: reports[source]()} if source in reports else {}
+        headers = {"server": "uvicorn"}
+        if source == "server":
+            headers["x-compute-type"] = f"{self.count}-{self.product.lower().replace(' ', '-')}"
+        return identified(
+            url, accelerator, report, self.pages, headers, frozenset(), time_s=self.moment
+        )
+
+
+SWAPS: Mapping[str, tuple[tuple[str, ...], Callable[[random.Random], Mapping[str, Any]]]] = {
+    "kind": (
+        ("probe", "exporter", "kubernetes", "server"),
+        lambda r: {"product": r.choice(["NVIDIA H100 80GB HBM3", "NVIDIA B200", "NVIDIA A40"])},
+    ),
+    "count": (
+        ("probe", "exporter", "kubernetes", "server"),
+        lambda r: {"count": (n := r.choice([1, 2, 4, 9, 16])), "loaded": n},
+    ),
+    "power cap": (("probe", "exporter"), lambda r: {"power_limit_w": r.randrange(200, 690, 5)}),
+    "node": (
+        ("probe", "exporter", "kubernetes"),
+        lambda r: {"node": f"box-{r.randrange(2, 999)}"},
+    ),
+    "ECC": (("probe",), lambda _: {"ecc": False}),
+    "clocks": (("probe",), lambda r: {"clocks": r.randrange(600, 1900)}),
+    "GPUs in use": (("probe",), lambda r: {"loaded": r.randrange(1, 8)}),
+    "version": (SOURCES, lambda r: {"version": f"0.12.{r.randrange(99)}"}),
+    "software": (SOURCES, lambda _: {"software": "sglang"}),
+    "driver": (("probe", "exporter", "kubernetes"), lambda r: {"driver": f"59{r.randrange(9)}.1"}),
+}
+"""By kind of swap: the sources that notice it, and the changed world; as in docs/openai.md."""
+
+
+def said(before: World, after: World, source: str) -> list[str]:
+    """Return what a session of `after` says against a baseline of `before`."""
+    baseline = before.seen_by(source)
+    try:
+        now = after.seen_by(source)
+    except RunError as error:
+        return [str(error)]
+    return [
+        *(f"identity: {one.name}" for one in differences(baseline.properties, now.properties)),
+        *(f"changed: {key}" for key in changed_keys(baseline.facts, now.facts)),
+        *(f"changed: {key}" for key in changed_keys(baseline.surroundings, now.surroundings)),
+        *doubts(baseline, now),
+        *(note for note in now.remarks if "not verified" in note or "unknown" in note),
+    ]
+
+
+def test_none_of_300_swaps_passes_unsaid() -> None:
+    """Each by the sources of its row; an unverified source says that it could not see one."""
+    draw = random.Random(50)
+    swaps = [(name, draw.choice(SWAPS[name][0])) for name in draw.choices(list(SWAPS), k=300)]
+    quiet, unseen = [], []
+    for name, source in swaps:
+        before = World(moment=draw.uniform(0, 1e4))
+        after = replace(before, moment=draw.uniform(0, 1e4), **SWAPS[name][1](draw))
+        texts = said(before, after, source)
+        if not texts:
+            quiet.append((name, source))
+        if all("look like" in text for text in texts):
+            unseen.append((name, source))
+
+    assert quiet == []
+    assert unseen == []
+    assert {name for name, _ in swaps} == SWAPS.keys()
+    assert {source for _, source in swaps} == set(SOURCES)
+
+
+def test_the_probe_notices_every_swap_and_others_say_what_they_cannot_see() -> None:
+    draw = random.Random(1)
+    for name, (sources, swap) in SWAPS.items():
+        assert "probe" in sources
+        after = replace(World(), **swap(draw))
+        assert said(World(), after, "probe"), name
+        assert said(World(), after, "declared"), name  # at least that nothing is verified
+
+
+def test_1000_unchanged_sessions_raise_no_alarm() -> None:
+    draw = random.Random(2)
+    alarms = []
+    for number in range(1000):
+        source = SOURCES[number % 4]
+        before = World(moment=draw.uniform(0, 1e6), software=draw.choice(["vllm", "sglang"]))
+        after = replace(before, moment=before.moment + draw.uniform(1, 1e5))
+        if texts := [text for text in said(before, after, source) if "look like" not in text]:
+            alarms.append((source, texts))
+
+    assert alarms == []
+
+
+def test_the_most_trusted_source_is_the_identity_and_all_are_recorded() -> None:
+    world = World()
+    reports = {
+        "exporter": of_exporter(world.exporter, (), "8xH200"),
+        "probe": of_probe(world.probe, "8xH200", URL),
+    }
+    both = identified(URL, "8xH200", reports, {}, {}, frozenset({1.0}), time_s=0.0)
+
+    assert both.properties == world.seen_by("probe").properties
+    assert both.surroundings["server.sources"] == (
+        "probe: 8 x NVIDIA H200; exporter: 8 x NVIDIA H200; declared: 8xH200"
+    )
+    assert both.in_words == "8 x NVIDIA H200 (probe)"
+    assert both.remarks == ()
+
+
+def test_unverified_hardware_keeps_the_url_in_its_key_and_is_said_in_each_verdict() -> None:
+    declared, unknown = (
+        identified("http://u:p@box:8000/llm/v1/", name, {}, {}, {}, frozenset(), time_s=0.0)
+        for name in ("8xH200", "cpu")
+    )
+    assert declared.properties == {
+        "server": "declared",
+        "url": "box:8000/llm/v1",
+        "hardware": "8xH200",
+    }
+    assert unknown.properties == {"server": "unknown", "url": "box:8000/llm/v1", "hardware": None}
+    (note,) = declared.remarks
+    assert note.startswith("server hardware: declared (8xH200), not verified: a change of hardware")
+    (note,) = unknown.remarks
+    assert note.startswith("server hardware: unknown: a change of hardware would look like")
+
+
+def with_(report: bytes, **changes: Any) -> bytes:
+    return json.dumps({**json.loads(report), **changes}).encode()
+
+
+SMALL = World(count=4, loaded=4)
+NONSENSE: list[tuple[Callable[[], object], str]] = [
+    (lambda: of_probe(b"", "8xH200", URL), "printed 'nothing', which is not JSON"),
+    (lambda: of_probe(b"{" * 9999, "8xH200", URL), "which is not JSON"),
+    (lambda: of_probe(b'{"gpus": 1}', "8xH200", URL), "not of pytest-mlperf machine --json"),
+    (lambda: of_probe(with_(World().probe, schema=9), "8xH200", URL), "use the same version"),
+    (lambda: of_probe(with_(World().probe, gpus=[[]]), "8xH200", URL), "not of pytest-mlperf"),
+    (
+        lambda: of_probe(SMALL.probe, "8xH200", URL),
+        "says 8xH200, and the probe reports NVIDIA H200",
+    ),
+    (
+        lambda: of_probe(with_(SMALL.probe, gpus=[], trouble="no driver"), "H200", URL),
+        "the probe reports no driver",
+    ),
+    (lambda: of_exporter(b"", (), "H200"), "shows 0 GPUs, and the suite says H200"),
+    (lambda: of_exporter(World().exporter, ("GPU-x",), "cpu"), "shows 0 GPUs"),
+    (lambda: of_exporter(SMALL.exporter, (), "8xH200"), "shows 4 GPUs, and the suite says 8xH200"),
+    (lambda: counts_of(b'{"items": [{}]}'), "does not describe running pods"),
+    (lambda: of_kubernetes(b'{"items": []}', b'{"items": []}'), "no accelerator of no pod"),
+    (lambda: of_kubernetes(World().pods, b'{"items": []}'), "no accelerator of box-1"),
+    (lambda: of_kubernetes(World().pods, b"null"), "does not describe nodes"),
+]
+
+
+@pytest.mark.parametrize(("ask", "text"), NONSENSE)
+def test_nonsense_is_one_error_of_layer_server(ask: Callable[[], object], text: str) -> None:
+    with pytest.raises(RunError) as caught:
+        ask()
+    assert text in str(caught.value)
+    assert caught.value.layer == "server"
+    assert len(str(caught.value)) < 500
+
+
+def test_sources_that_contradict_each_other_are_an_error_with_both_values() -> None:
+    other = World(product="NVIDIA B200")
+    reports = {
+        "probe": of_probe(World().probe, "cpu", URL),
+        "exporter": of_exporter(other.exporter, (), "cpu"),
+    }
+    with pytest.raises(RunError, match="disagree: probe says H200, exporter says B200"):
+        identified(URL, "cpu", reports, {}, {}, frozenset(), time_s=0.0)
+    with pytest.raises(RunError, match="exporter says B200, the suite says H200"):
+        other.seen_by("exporter")
+
+
+def test_unequal_nodes_and_several_servers_behind_one_url_are_said() -> None:
+    pods = [json.loads(w.pods)["items"][0] for w in (World(), World(node="box-2"))]
+    other = World(node="box-2", product="NVIDIA H100 80GB HBM3")
+    nodes = [json.loads(w.nodes)["items"][0] for w in (World(), other)]
+    texts = [json.dumps({"items": items}).encode() for items in (pods, nodes)]
+    mixed = of_kubernetes(*texts)
+    assert mixed.properties["gpus"] == 16
+    assert mixed.properties["gpu"] == "NVIDIA-H100-80GB-HBM3, NVIDIA-H200"
+    assert "nodes are unequal" in mixed.notes[0]
+
+    several = identified(URL, "cpu", {}, {}, {}, frozenset({1.0, 2.0}), time_s=0.0)
+    assert any("2 servers or more answer" in note for note in several.remarks)
+
+
+def test_a_stale_exporter_and_gpus_without_a_model_make_runs_invalid() -> None:
+    early, late = World(moment=1.0).seen_by("exporter"), World(moment=1.0).seen_by("exporter")
+    (text,) = doubts(early, replace(late, time_s=early.time_s + 61))
+    assert "the exporter is stale: no energy counter on its page changed in 61 s" in text
+    assert list(doubts(early, replace(late, time_s=early.time_s + 59))) == []
+    (text,) = doubts(World().seen_by("probe"), World(loaded=4).seen_by("probe"))
+    assert "8xH200, and 4 of these GPUs hold no model" in text
+    (text,) = doubts(World().seen_by("probe"), World(node="box-2").seen_by("probe"))
+    assert text.count("node was") == 1
+
+
+def test_a_probe_of_a_machine_that_does_not_listen_on_the_port_is_doubted() -> None:
+    (note,) = World().seen_by("probe", "http://gpu-box:9000").remarks
+    assert "does not listen on port 9000" in note
+    assert World().seen_by("probe", "http://127.0.0.1:9000").remarks == ()
+
+
+def test_mig_instances_and_other_vendors_are_accelerators_too() -> None:
+    report = json.loads(World(count=1).probe)
+    report["gpus"][0]["identity"]["mig"] = "1g.18gb, 1g.18gb"
+    two = of_probe(json.dumps(report).encode(), "H200_1g.18gb", URL)
+    assert two.properties["mig"] == "1g.18gb"
+    report["gpus"][0]["identity"] = {"gpu": "AMD Instinct MI300X OAM", "power_limit_w": 750}
+    amd = of_probe(json.dumps(report).encode(), "MI300X", URL)
+    assert amd.properties["gpu"] == "AMD Instinct MI300X OAM"
+    page = (
+        'gpu_package_power{gpu_id="0",card_model="Instinct MI300X",serial_number="S",'
+        'hostname="n"} 748\n'
+    )
+    assert of_exporter(page.encode(), (), "MI300X").properties["gpu"] == "Instinct MI300X"

@@ -1,0 +1,165 @@
+"""Servers elsewhere are judged by their own hardware, in sessions of a user's project."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from pytest_mlperf.core.reason import Key
+from pytest_mlperf.core.verdict import Outcome, Verdict
+from pytest_mlperf.reports.sentences import sentence
+from pytest_mlperf.stores.results import read_results
+from tests.exporters import exporting, page
+from tests.hardware.test_server import World
+from tests.plugin.project import Project
+
+pytestmark = pytest.mark.process
+
+ELSEWHERE = """
+from pytest_mlperf.run import server_hardware
+server_hardware.listeners = lambda root, port: set()
+"""
+"""The server of the test is behind a tunnel, for all that can be seen here."""
+
+CLIENT = """
+from pytest_mlperf.builtin.null import NullEngine
+
+class Client(NullEngine):
+    client = True
+
+    def __init__(self, *, url, **others):
+        super().__init__(**others)
+"""
+"""A client whose server takes as long as the null engine."""
+
+ENGINE = """
+[[engines]]
+use = "client_engine:Client"
+name = "served"
+accelerators = {accelerators}
+server = {server}
+options = {{ url = "{url}", latency_s = 0.002, batch_size = 16, threads = 1 }}
+"""
+
+FAST = ("-omlperf_warmup=never", "-omlperf_control=off")
+
+
+class Served:
+    """A project whose suite measures a server that a probe describes."""
+
+    def __init__(self, project: Project, url: str) -> None:
+        self.project, self.url = project, url
+        project.pytester.makeconftest(ELSEWHERE)
+        (project.path / "client_engine.py").write_text(CLIENT)
+
+    def suite(self, accelerators: str = '["8xH200"]', server: str = "{}") -> None:
+        engines = ENGINE.format(accelerators=accelerators, url=self.url, server=server)
+        self.project.suite(engines=engines)
+
+    def probed(self, *worlds: World) -> None:
+        """Let the probe print these worlds, one each time, the last one again and again."""
+        folder = self.project.path
+        for number, world in enumerate(worlds):
+            (folder / f"world{number}.json").write_bytes(world.probe)
+        (folder / "asked").write_text("0")
+        (folder / "ask.py").write_text(
+            "import pathlib\n"
+            f"folder = pathlib.Path({str(folder)!r})\n"
+            'number = int((folder / "asked").read_text())\n'
+            '(folder / "asked").write_text(str(number + 1))\n'
+            f'print((folder / f"world{{min(number, {len(worlds) - 1})}}.json").read_text())\n'
+        )
+        self.suite(server=f"{{ probe = {json.dumps(f'{sys.executable} ask.py')} }}")
+
+    def verdict(self, *options: str) -> Verdict:
+        self.project.run_process("suites", *FAST, *options)
+        newest = max(self.project.path.glob(".mlperf/runs/*/results.json"))
+        (case,) = read_results(newest).cases
+        return case.verdict
+
+
+@pytest.fixture
+def served(project: Project) -> Iterator[Served]:
+    with exporting(page("", 404)) as server:
+        yield Served(project, server.url.removesuffix("/metrics"))
+
+
+def test_a_case_on_gpus_that_the_client_lacks_is_measured_and_said_to_be_unverified(
+    served: Served,
+) -> None:
+    served.suite()
+    verdict = served.verdict()
+    assert verdict.outcome is Outcome.NO_BASELINE
+    assert verdict.subject is not None
+    assert verdict.subject.identity == {
+        "server": "declared",
+        "url": served.url.removeprefix("http://"),
+        "hardware": "8xH200",
+    }
+    assert any("declared (8xH200), not verified" in note for note in map(sentence, verdict.notes))
+    assert "client.cpu" in verdict.subject.surroundings
+
+
+def test_another_machine_behind_the_url_is_never_an_improvement(served: Served) -> None:
+    served.probed(World())
+    assert served.verdict("--mlperf-update=missing").outcome is Outcome.RECORDED
+    assert served.verdict().outcome not in {Outcome.NO_BASELINE, Outcome.INVALID, Outcome.ERROR}
+
+    served.probed(World(power_limit_w=500))
+    verdict = served.verdict()
+    assert verdict.outcome is Outcome.NO_BASELINE
+    notes = list(map(sentence, verdict.notes))
+    assert any("power_limit_w 700, here 500" in note for note in notes), notes
+
+    served.probed(World(product="NVIDIA B200"))
+    verdict = served.verdict()
+    assert verdict.outcome is Outcome.ERROR
+    assert "the suite says 8xH200, and the probe reports NVIDIA B200" in verdict.headline
+
+
+def test_hardware_that_changes_in_a_session_makes_the_run_invalid(served: Served) -> None:
+    served.probed(World(), World(node="box-2"))
+    verdict = served.verdict()
+    assert verdict.outcome is Outcome.INVALID
+    assert [one.key for one in verdict.reasons] == [Key.SERVER_HARDWARE]
+    assert "other hardware than before the run: node was" in verdict.headline
+
+
+def test_baselines_that_name_the_client_are_moved_by_the_command_of_the_message(
+    served: Served,
+) -> None:
+    """Also if the suite wrote "cpu" for the accelerator of its server then."""
+    project = served.project
+    project.pytester.makeconftest("")
+    served.suite('["cpu"]')
+    assert served.verdict("--mlperf-update=missing").outcome is Outcome.RECORDED
+
+    project.pytester.makeconftest(ELSEWHERE)
+    served.probed(World())
+    verdict = served.verdict()
+    assert verdict.outcome is Outcome.NO_BASELINE
+    command = "pytest-mlperf machine --adopt"
+    assert any(command in note for note in map(sentence, verdict.notes))
+
+    words = [sys.executable, "-c", f"{ELSEWHERE}\nfrom pytest_mlperf.cli import main\nmain()"]
+    moved = project.pytester.run(*words, "machine", "--adopt", "suites")
+    assert moved.ret == 0
+    moved.stdout.fnmatch_lines(["*8 x NVIDIA H200 (probe)", "*moved the baseline of *"])
+    assert served.verdict().outcome not in {Outcome.NO_BASELINE, Outcome.ERROR}
+    assert not list(project.path.glob("baselines/cpu/**/*.json"))
+
+
+def test_plan_gives_a_server_elsewhere_to_a_client_runner(served: Served) -> None:
+    served.suite(server='{ exporter = "http://gpu-box:9400/metrics" }')
+    words = [sys.executable, "-m", "pytest_mlperf", "plan", "--format", "github"]
+    (job,) = json.loads(served.project.pytester.run(*words).outlines[0])["include"]
+    assert job["accelerator"] == "cpu"
+    served.project.suite(
+        engines='[[engines]]\nuse = "openai"\naccelerators = ["8xH200"]\n'
+        'options = { url = "http://127.0.0.1:8000" }'
+    )
+    (job,) = json.loads(served.project.pytester.run(*words).outlines[0])["include"]
+    assert job["accelerator"] == "8xH200"  # 127.0.0.1 is a server of the runner
