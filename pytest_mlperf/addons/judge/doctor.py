@@ -14,13 +14,13 @@ from pytest_mlperf.addons.judge.files import READ_SUFFIXES, reader_of_file
 from pytest_mlperf.addons.judge.rows import session_of
 from pytest_mlperf.extension import plural
 
-MAX_SEARCHED_FILES, MAX_SEARCH_DEPTH, MAX_SEARCHED_BYTES = 300, 4, 2 * 2**20
+MAX_SEARCHED, MAX_SEARCH_DEPTH, MAX_READ_BYTES = 300, 4, 2 * 2**20
 """Bounds of the search, so that it takes at most seconds in any folder."""
 
 
 def checks() -> Iterator[tuple[str, str, str, str]]:
     """Yield name, state, text and remedy of each check."""
-    tools = Counter(filter(None, map(reader_of_file, islice(_candidates(Path()), MAX_SEARCHED_FILES))))
+    tools = Counter(filter(None, map(reader_of_file, islice(_candidates(Path()), MAX_SEARCHED))))
     if tools:
         listed = ", ".join(f"{count} of {title}" for title, count in sorted(tools.items()))
         yield "result files", "ok", listed, "pytest-mlperf judge NEW... --against OLD..."
@@ -43,5 +43,6 @@ def _candidates(root: Path) -> Iterator[Path]:
             folders.clear()
         for name in sorted(names):
             file = place / name
-            if file.suffix in READ_SUFFIXES and file.is_file() and file.stat().st_size < MAX_SEARCHED_BYTES:
+            size = file.stat().st_size if file.is_file() else MAX_READ_BYTES
+            if file.suffix in READ_SUFFIXES and size < MAX_READ_BYTES:
                 yield file

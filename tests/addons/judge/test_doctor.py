@@ -50,7 +50,7 @@ def test_judged_baselines_are_checked(say: Say, here: Path) -> None:
 
 
 def test_a_search_is_bounded(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "MAX_SEARCHED_FILES", 3)
+    monkeypatch.setattr(doctor, "MAX_SEARCHED", 3)
     serving(here / "results", side=0, slower=1.0, first_day=1)
 
     assert named()["result files"].text == "3 of vllm bench serve"
