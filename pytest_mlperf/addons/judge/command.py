@@ -19,7 +19,7 @@ from pytest_mlperf.addons.judge.readers.table import column_of, reader_of
 from pytest_mlperf.addons.judge.rows import FileComparison, Settings, session_of
 from pytest_mlperf.cli.output import show, width
 from pytest_mlperf.extension import ReportedSession, nearest, parse_report, plural, write_report
-from pytest_mlperf.reports.terminal.layout import fold
+from pytest_mlperf.reports.terminal.layout import fold, relative
 
 HELP = """\
 Judges result files of other tools: vLLM, SGLang, AIPerf, GuideLLM, lm-eval,
@@ -85,7 +85,9 @@ def _add_rules(parser: argparse.ArgumentParser) -> None:
         "--metrics", default="", metavar="NAMES", help="judge these alone, as ttft_p50,goodput"
     )
     parser.add_argument(
-        "--allow-missing", action="store_true", help="points of one side alone are notes"
+        "--allow-missing",
+        action="store_true",
+        help="points of one side alone, and those that failed on both, are notes",
     )
     parser.add_argument(
         "--ignore",
@@ -241,7 +243,8 @@ def failing(fail_on: str | None, *, one_session: bool) -> set[Outcome]:
 
 def _in_words(side: Side, names: Sequence[object], settings: Settings) -> str:
     sessions = len({session_of(run, settings.session_by) for run in side.runs})
-    listed = " ".join(map(str, names[:2])) + (f" and {len(names) - 2} more" if names[2:] else "")
+    listed = " ".join(relative(Path(str(name))) for name in names[:2])
+    listed += f" and {len(names) - 2} more" if names[2:] else ""
     return f"{plural(len(side.runs), 'run')} of {plural(sessions, 'session')}: {listed}"
 
 

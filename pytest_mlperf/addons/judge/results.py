@@ -80,7 +80,8 @@ def case_result(
     subject = Subject(
         identity=identity, fingerprint=dict(measured[0][0].details) if measured else {}
     )
-    runs = [_run(run, p) for run, p in measured if p.metrics]
+    metrics = {row.metric for row in result.rows}
+    runs = [_run(run, p, metrics) for run, p in measured if metrics & p.metrics.keys()]
     imported = judge_runs(case, runs, subject=subject, limits={})
     paired = [row for row in result.rows if row.documents[0]]
     verdict = replace(
@@ -101,10 +102,10 @@ def case_result(
     return placeless(content, (str(Path.cwd()),), str(Path.home()))
 
 
-def _run(run: ToolRun, point: ToolPoint) -> Run:
+def _run(run: ToolRun, point: ToolPoint, metrics: Collection[str]) -> Run:
     started = dt.datetime.fromtimestamp(run.started, dt.UTC).isoformat() if run.started else ""
     return Run(
-        metrics=point.metrics,
+        metrics={name: value for name, value in point.metrics.items() if name in metrics},
         within_se={},
         samples=point.sent or 0,
         queries=point.sent or 0,

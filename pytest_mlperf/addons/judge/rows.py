@@ -173,8 +173,9 @@ JUDGED = (Direction.HIGHER, Direction.LOWER)
 def usual(names: Collection[str]) -> list[str]:
     """Return the metrics that are judged unless the user names some.
 
-    Of the rates of one run, which are proportional, the first of `RANKS`, and none with the time
-    of a benchmark; of a latency its median, or its mean without one, and the 99th percentile.
+    Of the rates of one run, which are proportional, the first of `RANKS`; with the time of a
+    benchmark no rate and no CPU time; of a latency its median, or its mean without one, and the
+    99th percentile.
     """
     rank = next((name for name in RANKS if name in names), None)
     timed = any(split(name)[0] == "time" for name in names)
@@ -186,6 +187,8 @@ def usual(names: Collection[str]) -> list[str]:
         if statistic == "min" or (statistic == "max" and f"{base}_mean" in names):
             continue
         if statistic[:1] == "p" and statistic not in {"p50", "p99"}:
+            continue
+        if name == "cpu_time" and timed:
             continue
         if "_per_second" in name and name != rank and (rank or timed):
             continue
