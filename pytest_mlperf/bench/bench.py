@@ -248,7 +248,7 @@ class Bench:
         self._other = OtherBuild(policy, conditions, show) if policy.against else None
 
     def close(self) -> None:
-        """Remove what the session needs no longer."""
+        """Remove the files that only this session needs."""
         if self._other:
             self._other.close()
 

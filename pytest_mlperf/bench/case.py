@@ -13,7 +13,6 @@ from typing import Literal
 from pytest_mlperf.bench.accuracy import CaseAccuracy, ScoredPass
 from pytest_mlperf.bench.policy import Formerly, Policy, applied_before, rule_beside
 from pytest_mlperf.bench.runner import CaseRunner, SearchState, Unjudgeable, unforeseen
-from pytest_mlperf.bench.server import on_server
 from pytest_mlperf.core.baseline import (
     Baseline,
     Property,
@@ -38,7 +37,7 @@ from pytest_mlperf.core.verdict import Outcome, Unchecked
 from pytest_mlperf.run.accuracy import Ask, accuracy_key
 from pytest_mlperf.run.answers import token_counts
 from pytest_mlperf.run.child.process import Patience
-from pytest_mlperf.run.conditions import Conditions, placed
+from pytest_mlperf.run.conditions import Conditions, on_server, placed
 from pytest_mlperf.run.measure import ProcessResult
 from pytest_mlperf.stores import baselines
 from pytest_mlperf.stores.accuracy import AccuracyPasses
@@ -362,7 +361,7 @@ def baselines_root(folder: Path | None, suite: Path, division: str) -> Path:
 def clashes(
     planned: Sequence[Planned], claimed: dict[str, tuple[Path, str]], folder: Path | None
 ) -> Iterator[str]:
-    """Yield errors for cases of a suite whose baseline another case in `claimed` has; add them."""
+    """Yield an error for each case whose baseline another case claimed; claim the others."""
     first = planned[0]
     root = baselines_root(folder, first.path, first.suite.division)
     for plan in planned:

@@ -147,7 +147,7 @@ def _found_under_load(case: CaseRuns, ruling: Ruling) -> Ruling:
 
 
 def undecided(ruling: Ruling) -> Ruling:
-    """Return a ruling whose compared metrics are undecided because of load."""
+    """Return a ruling with all compared metrics INCONCLUSIVE, because of load on the machine."""
     metrics = tuple(
         replace(m, outcome=Outcome.INCONCLUSIVE, note=UNDER_LOAD, direction=None, p=None)
         if m.outcome and m.baseline.runs

@@ -28,7 +28,7 @@ COMMANDS = {
         "merge": "combine results of several machines; report missing ones",
         "report": "write results as text, HTML, Markdown, CSV and more",
     },
-    "MLPerf": {"round": "show the requirements of a round: gates, limits, counts"},
+    "MLPerf": {},
     "Reference": {
         "options": "show options of engines, data sets and scorers",
         "schema": "print a JSON Schema for editors and tools",

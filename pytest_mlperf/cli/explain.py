@@ -174,10 +174,7 @@ DROP_SAYS = {Answer.PASS: "ok", Answer.FAIL: "drop", Answer.MORE: "another pair"
 def looks(
     metric: MetricVerdict, runs: Sequence[Run], record: Record | None, rule: RuleR, width: int
 ) -> list[str]:
-    """Return lines on every interim analysis of one gated metric, under a heading.
-
-    Raises ValueError for a value that no run can have.
-    """
+    """Return lines on each interim analysis of a gated metric; ValueError for impossible values."""
     about = METRICS[metric.metric]
     bound = limit(metric.metric, metric.limit) if metric.limit else ""
     head = f"{title(metric.metric)}: {about.direction} is better, limit {bound}; {metric.outcome}"

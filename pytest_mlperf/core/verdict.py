@@ -43,7 +43,7 @@ class InterimAnalysis:
 
 
 class Confirmation(StrEnum):
-    """Result of runs interleaved with the baseline's own build, or why there are none."""
+    """Name the result of runs interleaved with the baseline's own build, or why there are none."""
 
     PROVEN = "proven"
     EXCLUDED = "excluded"

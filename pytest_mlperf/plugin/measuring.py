@@ -241,10 +241,7 @@ def planned_pairs(manifest: Path, tests: Collection[str], pairs: int) -> int:
 
 
 def stored(root: Path, value: T) -> T:
-    """Return a value for results, with absolute paths made relative to the root.
-
-    Results are read on other machines, which must not learn the folders above the root.
-    """
+    """Return a value with paths relative to the root: results must not show folders above it."""
     return encodable(placeless(value, (str(root.resolve()), str(root)), str(Path.home())))
 
 
@@ -258,10 +255,7 @@ OVERRIDES = ("-o", "--override-ini")
 
 
 def reproducing(arguments: Iterable[str]) -> tuple[str, ...]:
-    """Return the plugin's command-line arguments that affect measurements or verdicts.
-
-    Options that record are omitted, because a repeated command must not write baselines.
-    """
+    """Return the command-line arguments that affect measurements or verdicts; none that records."""
     kept: list[str] = []
     option = ""  # whose value may follow
     for argument in map(str, arguments):

@@ -68,7 +68,7 @@ def auto_always_never(text: str) -> str:
 
 
 def reference(text: str) -> str:
-    """Return a value of `--mlperf-against` that names a build."""
+    """Return the value of `--mlperf-against`; raise MlperfError if it names no build."""
     from pytest_mlperf.suite.environments import reference
 
     reference(text)
@@ -457,7 +457,7 @@ def settings_of(options: Options) -> dict[str, str]:
 
 
 def unknown_option(args: Iterable[str], added: Mapping[str, SessionOption]) -> tuple[str, str]:
-    """Return the first unknown option of this plugin, or "", and an option that is like it."""
+    """Return the first unknown option of this plugin and a similar option; "" for none."""
     names = {_as_option(name) for name in (*OPTION_NAMES, *added)}
     words = (str(word).partition("=")[0] for word in args)
     unknown = (word for word in words if word.startswith(PREFIX) and word not in names)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -16,6 +17,7 @@ import pytest
 from pytest_mlperf.bench.bench import (
     Bench,
     fails,
+    fails_on,
     is_named,
     known_failures,
     require_power_source,
@@ -79,6 +81,9 @@ def kind_of(item: pytest.Item) -> Kind:
     return TEST_KINDS.get(getattr(item, "originalname", ""), Kind.PERFORMANCE)
 
 
+SKIPS_FAIL = "skips fail in CI; allow them: --mlperf-fail-on=no:skips"
+
+
 def of(config: pytest.Config) -> MlperfSession:
     """Return the session state of a config; create it on the first call."""
     if SESSION not in config.stash:
@@ -98,6 +103,7 @@ class MlperfSession:
         self.folder = self.options.runs_dir / "runs" / self.run_id
         self.selection = Selection(self.options)
         self.skipped: dict[str, str] = {}
+        self.unjudged = ""
         self.results: list[CaseResult] = []
         self.live = Live(config)
         self.phase = LONE_PHASE
@@ -191,7 +197,7 @@ class MlperfSession:
 
     @cached_property
     def holding(self) -> Holding:
-        """Deferred tests of the session; only if `holds`."""
+        """Plugin that defers tests to the end of the session; used only if `holds`."""
         return Holding(self)
 
     @property
@@ -230,8 +236,13 @@ class MlperfSession:
             )
         return self._bench
 
+    @property
+    def skips_fail(self) -> bool:
+        """Whether a test that cannot run fails, as in CI."""
+        return fails_on("skips", self.options.fail_on, usual=bool(os.environ.get("CI")))
+
     def close(self) -> None:
-        """Remove what the session needs no longer."""
+        """Remove the files that only this session needs."""
         if self._bench:
             self._bench.close()
 
@@ -268,10 +279,7 @@ class MlperfSession:
         failed: bool,
         rate: tuple[float | None, str | None] = (None, None),
     ) -> CaseResult:
-        """Return a test's result with the facts of add-ons.
-
-        `rate` is the offered or expected rate (per second) and its source.
-        """
+        """Return a test's result with facts of add-ons; `rate` is per second, with its source."""
         arguments = self._orders.get("mlperf_arguments")
         if arguments is None:
             arguments = reproducing(self.config.invocation_params.args)
@@ -334,7 +342,7 @@ class MlperfSession:
         """Notices of an xdist worker or a cluster node for its controller."""
         held = self.holding.packed if self.holds else []
         faults = (list(self.addons.warnings), list(self.addons.errors))
-        return (*self.selection.notices, self.phase.pairs, held, *faults)
+        return (*self.selection.notices, self.phase.pairs, held, *faults, self.unjudged)
 
     def take_notices(
         self,
@@ -344,6 +352,7 @@ class MlperfSession:
         held: list[str],
         warnings: list[str],
         errors: list[str],
+        unjudged: str,
     ) -> None:
         """Take over the notices of a worker; all workers select the same cases."""
         self.phase = Phase(pairs=pairs)
@@ -351,6 +360,7 @@ class MlperfSession:
             self.holding.take(held)
         self.selection.take(not_here, uncollected)
         self.addons.take(warnings, errors)
+        self.unjudged = unjudged
 
     @cached_property
     def commit(self) -> str | None:

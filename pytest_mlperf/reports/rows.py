@@ -412,7 +412,7 @@ def facts_of(result: CaseResult) -> dict[str, str]:
 
 
 def gate(verdict: Verdict) -> str | None:
-    """Return whether the gate of an accuracy test was evaluated, and on how many samples."""
+    """Return text on whether the accuracy gate was evaluated, and on how many samples."""
     return sentence(verdict.gate.note) if verdict.kind == Kind.ACCURACY and verdict.gate else None
 
 

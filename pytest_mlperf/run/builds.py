@@ -71,9 +71,9 @@ READY_FILE = "ready"
 
 
 def environment(packages: Sequence[str], python: Sequence[str], folder: Path) -> Path:
-    """Return the Python of an environment with these packages; install them if it is new.
+    """Return the Python of an environment with these packages; create it if it does not exist.
 
-    All other packages are those of `python`. A part that a killed session left is removed.
+    Other packages are those of `python`. The incomplete environment of a killed session is removed.
     """
     home = folder / _key(packages, python)
     program = home / "bin" / "python"

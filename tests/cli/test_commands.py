@@ -32,7 +32,7 @@ NAMES = (
     *("explain", "compare", "across", "turns", "bisect", "history", "judge"),
     *("update", "calibrate"),
     *("merge", "report", "kubernetes", "slurm", "store"),
-    *("round", "export", "import", "limits", "published", "share", "submission"),
+    *("export", "import", "limits", "published", "round", "share", "submission"),
     *("options", "schema", "new"),
 )
 

@@ -85,7 +85,7 @@ EXCEPTIONS = {
                 "adapters.engines.openai.endpoints",
             ),
             *("adapters.scorers.code.livecodebench_inside", "adapters.scorers.code.sandbox_child"),
-            *("adapters.scorers.code.sandbox_inside", "adapters.scorers.rouge.text"),
+            "adapters.scorers.code.sandbox_inside",
         ),
         OURS,
     ),

@@ -24,6 +24,7 @@ from pytest_mlperf.addons.history.bisection import (
     speed_of,
 )
 from pytest_mlperf.addons.history.bisections import BisectStore, RunPairs
+from pytest_mlperf.addons.history.lineage import BuildAt
 from pytest_mlperf.bench.confirm import NotComparable, decided, in_turns
 from pytest_mlperf.bench.runner import CaseRunner, Unjudgeable
 from pytest_mlperf.cli.turns import InterleavedCases
@@ -32,7 +33,6 @@ from pytest_mlperf.extension import METRICS, Run, placeless
 from pytest_mlperf.judge.decision import Answer
 from pytest_mlperf.judge.ratio import Ratio, RelativeSpeed
 from pytest_mlperf.run.builds import baseline_build
-from pytest_mlperf.run.lineage import BuildAt
 
 MetricOf = tuple[str, str]
 """Test and one of its metrics."""

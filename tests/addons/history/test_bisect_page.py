@@ -17,13 +17,13 @@ from pytest_mlperf.addons.history.bisect import Bisection, Proof
 from pytest_mlperf.addons.history.bisection import Mark
 from pytest_mlperf.addons.history.bisections import BisectStore, RunPairs
 from pytest_mlperf.addons.history.commands.bisect._page import heading, log, result, step
+from pytest_mlperf.addons.history.lineage import BuildAt
 from pytest_mlperf.bench.case import CaseRuns
 from pytest_mlperf.bench.policy import Policy
 from pytest_mlperf.cli.turns import InterleavedCases
 from pytest_mlperf.core.untrusted_text import clean
 from pytest_mlperf.hardware.machine import detect
 from pytest_mlperf.run.conditions import Conditions
-from pytest_mlperf.run.lineage import BuildAt
 from pytest_mlperf.suite.plan import plan_suite
 from tests.addons.history.test_bisect import SUITE
 from tests.cli.text import one_line, widest

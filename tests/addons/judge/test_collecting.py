@@ -103,7 +103,7 @@ def test_a_baseline_lies_beside_the_file_or_in_the_project(
             AGAINST + 'metric = ["ttft"]',
             "no key 'metric' in a file of judge; did you mean 'metrics'",
         ),
-        (AGAINST + "ignore = 3", "ignore = 3 is no list"),
+        (AGAINST + "ignore = 3", "ignore = 3 is not a list"),
         (AGAINST + 'fail_on = "never"', "invalid choice: 'never'"),
         ('files = ["gone/*.json"]\nagainst = ["old"]', "files: no file 'gone/*.json' in "),
         ('files = [""]\nagainst = ["old"]', "files: no file '' in "),

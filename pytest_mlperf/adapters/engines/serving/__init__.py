@@ -278,10 +278,7 @@ CONNECT_TIMEOUT_SECONDS = 5.0
 
 
 def require_listening(engine: str, host: str, port: int) -> None:
-    """Raise an error if no server accepts a connection; send nothing.
-
-    A `host` that begins with "/" is the path of a Unix socket.
-    """
+    """Raise if no server accepts a connection; a `host` with "/" first is a Unix socket's path."""
     try:
         if host.startswith("/"):
             with socket.socket(socket.AF_UNIX) as local:

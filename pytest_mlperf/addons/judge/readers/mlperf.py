@@ -33,10 +33,6 @@ _SUMMARY_RATES = {
 _PARAMETERS = ("samples_per_query", "target_qps", "min_duration (ms)", "performance_sample_count")
 
 
-def _is_summary(document: ResultFile) -> bool:
-    return "MLPerf Results Summary" in document.text[:2000]
-
-
 def _loadgen(document: ResultFile) -> Iterator[ToolRun]:
     lines = dict(_LINE.findall(document.text))
     numbers = {key: float(value) for key, value in lines.items() if _NUMBER.fullmatch(value)}
@@ -48,9 +44,8 @@ def _loadgen(document: ResultFile) -> Iterator[ToolRun]:
         if match := _PERCENTILE.fullmatch(key):
             values.add(f"{_LATENCY_PREFIXES[match['kind']]}_p{match['rank']}", value, 1e-9)
     scenario, state = lines.get("Scenario", "?"), lines.get("Result is", "VALID")
-    point = ToolPoint(
-        name=scenario,
-        **values.fields,
+    point = values.point(
+        scenario,
         facts={name: Fact(lines.get(name)) for name in _PARAMETERS},
         broken="" if state == "VALID" else f"LoadGen's result is {state}",
     )
@@ -58,7 +53,11 @@ def _loadgen(document: ResultFile) -> Iterator[ToolRun]:
     yield run_of(document, "loadgen", points=(point,), details=details)
 
 
-LOADGEN = Reader(title="LoadGen", recognise=_is_summary, read=_loadgen)
+LOADGEN = Reader(
+    title="LoadGen",
+    recognise=lambda document: "MLPerf Results Summary" in document.text[:2000],
+    read=_loadgen,
+)
 
 
 def _is_endpoints(document: ResultFile) -> bool:
