@@ -43,6 +43,7 @@ from pytest_mlperf.plugin.deferred import HELD_FOLDER, Holding
 from pytest_mlperf.plugin.measuring import (
     Live,
     bench_for,
+    most_runs,
     pairs_of,
     planned_pairs,
     reproducing,
@@ -305,7 +306,7 @@ class MlperfSession:
             limits=limits,
             scored=Kind.ACCURACY in planned.kinds,
             handicap=options.handicap,
-            max_runs=options.max_runs,
+            max_runs=most_runs(options),
             arguments=tuple(arguments),
             pretended=options.pretend in planned.accelerators,
             target_qps=rate[0],
