@@ -101,7 +101,7 @@ class JudgeFile(pytest.File):
         if not rows:
             raise self.CollectError(f"{self.path}: nothing could be judged")
         session_of(self.config)  # which reports results at the end
-        failed = failing(parsed.fail_on, one_session=result.one_session)
+        failed = failing(parsed, result)
         for row in rows:
             name = broken(f"{row.tool}[{row.metric}-{row.point}]")
             item = JudgeItem.from_parent(self, name=name)

@@ -150,21 +150,22 @@ def _judge(
     parsed: argparse.Namespace, now: Side, reports: Sequence[tuple[str, Path]]
 ) -> FileComparison:
     result, sides = judged(parsed, now)
-    show(report.lines(result, sides, width()))
-    if reports:
-        from pytest_mlperf.addons.judge.results import results_of
+    try:  # before the text is shown, because a closed pipe may end this process
+        if reports:
+            from pytest_mlperf.addons.judge.results import results_of
 
-        outcomes = failing(parsed.fail_on, one_session=result.one_session)
-        results = results_of(result, sides, outcomes)
+            session = results_of(result, sides, failing(parsed, result))
         for form, file in reports:
-            write_report(form, file, ReportedSession(results=results, file=file, columns=width()))
+            write_report(form, file, ReportedSession(results=session, file=file, columns=width()))
+    finally:
+        show(report.lines(result, sides, width()))
     return result
 
 
 def _status(result: FileComparison, parsed: argparse.Namespace) -> int:
     if result.outcome is Outcome.NOT_EVALUATED:
         return 2
-    return int(result.outcome in failing(parsed.fail_on, one_session=result.one_session))
+    return int(result.outcome in failing(parsed, result))
 
 
 def _update(
@@ -231,12 +232,12 @@ def _compared(base: Side, now: Side, settings: Settings) -> FileComparison:
     return replace(result, notes=tuple(dict.fromkeys(filter(None, notes))))
 
 
-def failing(fail_on: str | None, *, one_session: bool) -> set[Outcome]:
+def failing(parsed: argparse.Namespace, result: FileComparison) -> set[Outcome]:
     """Return the outcomes that fail; INCONCLUSIVE also if a side has only one session."""
     outcomes = set(report.FAILING)
-    if fail_on:
+    if parsed.fail_on:
         outcomes |= {Outcome.PROVISIONAL, Outcome.SUSPECT}
-    if fail_on == "inconclusive" or (fail_on and one_session):
+    if parsed.fail_on == "inconclusive" or (parsed.fail_on and result.one_session):
         outcomes |= {Outcome.INCONCLUSIVE}
     return outcomes
 

@@ -81,7 +81,7 @@ def compare(base: Sequence[ToolRun], now: Sequence[ToolRun], settings: Settings)
     rows.sort(key=lambda row: (order.get((row.tool, row.point), len(order)), *_in_order(row)))
     return FileComparison(
         rows=tuple(rows),
-        runs=tuple(now),
+        new=new,
         how=_how(tasks, scored, interleaved=interleaved),
         changed=tuple(_changed(base, now)),
         notes=tuple(dict.fromkeys(notes)),

@@ -79,20 +79,31 @@ class Row:
     documents: tuple[int, int, int] = (0, 0, 0)
 
 
+class MeasuredPoint(NamedTuple):
+    """Hold a point, the run that measured it, and the run's session."""
+
+    run: ToolRun
+    point: ToolPoint
+    session: str
+
+
+Points = Mapping[tuple[str, str], Sequence[MeasuredPoint]]
+
+
 @dataclass(frozen=True, kw_only=True)
 class FileComparison:
     """Hold all rows of a comparison, and how they were judged.
 
     Attributes:
         how: How the runs were judged, and the error rate, in words.
-        runs: The new runs.
+        new: The points of the new runs by tool and name.
         changed: Differences that do not prevent a comparison: versions, flags, host.
         one_session: Whether a side has only one session, so that nothing can be proven.
     """
 
     rows: tuple[Row, ...]
     how: str
-    runs: tuple[ToolRun, ...] = ()
+    new: Points = field(default_factory=dict)
     changed: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     one_session: bool = False
@@ -103,17 +114,6 @@ class FileComparison:
         """Outcome of the comparison: the most severe one of its rows."""
         outcomes = {row.outcome for row in self.rows if row.outcome}
         return min(outcomes, key=DECIDING.index, default=Outcome.NOT_EVALUATED)
-
-
-class MeasuredPoint(NamedTuple):
-    """Hold a point, the run that measured it, and the run's session."""
-
-    run: ToolRun
-    point: ToolPoint
-    session: str
-
-
-Points = Mapping[tuple[str, str], Sequence[MeasuredPoint]]
 
 
 def session_of(run: ToolRun, by: str | None) -> str:
