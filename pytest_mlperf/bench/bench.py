@@ -36,7 +36,7 @@ from pytest_mlperf.core.job import Job, MeasuredCase
 from pytest_mlperf.core.measurement import GpuRun, Run
 from pytest_mlperf.core.notes import Note, Words
 from pytest_mlperf.core.numbers import quantity
-from pytest_mlperf.core.reason import Sign, SignKey, of_each
+from pytest_mlperf.core.reason import Sign, SignKey
 from pytest_mlperf.core.results import Known, expect
 from pytest_mlperf.core.rulings.disturbance import load_notes
 from pytest_mlperf.core.rulings.multiplicity import DROP_OUTCOMES
@@ -131,7 +131,7 @@ def broken(
     )
 
 
-def energy_notes(runs: Sequence[Run]) -> list[str]:
+def energy_notes(runs: Sequence[Run]) -> list[Words]:
     """Return notes on the energy of all runs, and on each power source of the last run."""
     if not runs:
         return []
@@ -185,31 +185,24 @@ def clock_note(runs: Sequence[Run], record: Record | None, outcome: Outcome) -> 
     return f"compared with the baseline: {moved}" if moved else None
 
 
-def of_all_runs(runs: Sequence[Run]) -> list[str]:
-    """Return one note for each kind of note on these runs, with the last run's figures."""
+def of_all_runs(runs: Sequence[Run]) -> list[Words]:
+    """Return the notes of runs without repetition, with the figures of the last run."""
     return each_once([_noted(run) for run in runs])
 
 
-def _noted(run: Run) -> dict[Hashable, str]:
-    """Return the notes on a run by kind; notes on several GPUs are merged into one."""
-    signs = {sign.in_words(): sign for sign in run.signs}
+def _noted(run: Run) -> dict[Hashable, Words]:
+    """Return the notes of a run by kind; signs of several GPUs or points are one note."""
     alike: dict[Hashable, list[Sign]] = {}
     for sign in run.signs:
         alike.setdefault(sign.kind[1:], []).append(sign)
-    noted: dict[Hashable, str] = {}
-    for note in run.notes:
-        of_note = signs.get(note)
-        same = alike[of_note.kind[1:]] if of_note else []
-        if of_note is None:
-            noted[note] = note
-        elif of_note.point is not None or 1 < len(same) <= len(run.hardware.gpus):
-            noted[of_note.kind[1:]] = of_each(same, len(run.hardware.gpus))
-        else:
-            noted[of_note.kind] = note
-    return noted
+    noted: dict[Hashable, Words] = {}
+    for kind, signs in alike.items():
+        notes = tuple(sign.note for sign in signs)
+        noted[kind] = Note.of("signs", signs=notes, gpus=len(run.hardware.gpus))
+    return {**noted, **{note: note for note in run.notes}}
 
 
-def _unknown_energy(run: Run) -> dict[Hashable, str]:
+def _unknown_energy(run: Run) -> dict[Hashable, Words]:
     """Return why a run's energy is unknown, by kind; {} if it is known."""
     if not run.energy_unknown:
         return {}
@@ -217,15 +210,13 @@ def _unknown_energy(run: Run) -> dict[Hashable, str]:
     return {broke or run.energy_unknown: f"energy unknown: {run.energy_unknown}"}
 
 
-def each_once(noted: Sequence[Mapping[Hashable, str]]) -> list[str]:
+def each_once(noted: Sequence[Mapping[Hashable, Words]]) -> list[Words]:
     """Return one note per kind, with the text of the last run that has the kind."""
-    runs = len(noted)
     lines = []
     for kind in dict.fromkeys(kind for by_kind in noted for kind in by_kind):
-        texts = [by_kind[kind] for by_kind in noted if kind in by_kind]
-        lines.append(
-            texts[-1] if len(texts) == runs else f"in {len(texts)} of {runs} runs: {texts[-1]}"
-        )
+        *others, last = [by_kind[kind] for by_kind in noted if kind in by_kind]
+        count, of = len(others) + 1, len(noted)
+        lines.append(last if count == of else Note.of("in_runs", count=count, of=of, note=last))
     return lines
 
 
@@ -254,7 +245,7 @@ class Bench:
         self._other = OtherBuild(policy, conditions, show) if policy.against else None
 
     def close(self) -> None:
-        """Remove what the session needs no longer."""
+        """Remove the files that only this session needs."""
         if self._other:
             self._other.close()
 

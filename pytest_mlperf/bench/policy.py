@@ -13,7 +13,7 @@ from pytest_mlperf.core.case import Case, Kind
 from pytest_mlperf.core.errors import BaselineError
 from pytest_mlperf.core.noise import uncalibrated
 from pytest_mlperf.core.noise.calibration import Calibrated
-from pytest_mlperf.core.server.identity import SOURCE, is_of_server
+from pytest_mlperf.core.server.identity import SOURCE
 from pytest_mlperf.hardware.machine import split
 from pytest_mlperf.judge.multiplicity import MAX_LONE_PAIRS
 from pytest_mlperf.judge.rule_r import RuleR
@@ -153,7 +153,7 @@ def applied_before(
 ) -> Formerly | None:
     """Return the nearest baseline of a case, else of another accelerator count, or None."""
     former = formerly(loaded, identity) if loaded else None
-    if former is None and is_of_server(identity) and (old := of_unnamed(root, file)):
+    if former is None and SOURCE in identity and (old := of_unnamed(root, file)):
         former = formerly(old, identity)
     return former or min(
         _of_other_counts(root, file, case),

@@ -14,7 +14,7 @@ from functools import cache
 from itertools import combinations
 from pathlib import Path
 
-from pytest_mlperf.core.server.identity import ServerIdentity, is_of_server
+from pytest_mlperf.core.server.identity import SOURCE, ServerIdentity
 from pytest_mlperf.hardware import host, nvidia, power_limit
 from pytest_mlperf.hardware.host import LINUX, Property, text_at, usable_cores
 from pytest_mlperf.hardware.leases import lease_place
@@ -209,7 +209,7 @@ class Machine:
 
     def as_in(self, identity: Mapping[str, Property]) -> Machine:
         """Return a copy with the server, `shared`, `harness` and `limit_w` of an identity."""
-        if is_of_server(identity):
+        if SOURCE in identity:
             theirs = {name: value for name, value in identity.items() if name != "harness"}
             server = self.of_server(ServerIdentity(properties=theirs))
             return replace(server, harness=str(identity.get("harness") or ""))

@@ -15,32 +15,20 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from pytest_mlperf.core.baseline import SERVER_FACT, Property
+from pytest_mlperf.core.energy.exporter import read_exporter
 from pytest_mlperf.core.errors import RunError
-from pytest_mlperf.core.prometheus import page_samples
 from pytest_mlperf.core.server.identity import SOURCE, SOURCES, ServerIdentity
 from pytest_mlperf.core.untrusted import parse_json
 from pytest_mlperf.core.untrusted_text import broken
 from pytest_mlperf.hardware import probe
 from pytest_mlperf.hardware.machine import Machine, split
+from pytest_mlperf.hardware.nvidia import rounded_w
 
 MAX_TEXT = 200
 """Longest text of a property; longer ones are cut."""
 
 USED_GIB = 1.0
 """Memory in use of a GPU that holds a model."""
-
-LIMIT_METRIC = "DCGM_FI_DEV_POWER_MGMT_LIMIT"
-ENERGY_METRICS = {
-    "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION",
-    "amd_gpu_energy_consumed",
-    "gpu_energy_consumed",
-}
-EXPORTER_METRICS = {
-    *(LIMIT_METRIC, "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_POWER_USAGE"),
-    *("amd_gpu_package_power", "gpu_package_power"),
-    *ENERGY_METRICS,
-}
-"""Metrics of DCGM's exporter, and of AMD's, whose labels name the GPUs."""
 
 PRODUCT_LABELS = (
     "nvidia.com/gpu.product",
@@ -66,7 +54,7 @@ SOFTWARE = (
 
 @dataclass(frozen=True, kw_only=True)
 class Hardware:
-    """Hold what one source reports about a server's hardware.
+    """Hold one source's report on a server's hardware.
 
     Attributes:
         gpus: Properties of each GPU.
@@ -88,13 +76,13 @@ class Hardware:
 
     @property
     def machine(self) -> Machine:
-        """The server's machine, in the form of a local one."""
+        """The server's hardware as a `Machine`."""
         gpus = ({"uuid": str(n), "mig": None, **gpu} for n, gpu in enumerate(self.gpus))
         return Machine(cpu=self.cpu, gpus=tuple(gpus))
 
     @property
     def properties(self) -> dict[str, Property]:
-        """Properties that must equal a baseline's; those of other GPUs are only counted."""
+        """Properties that must equal a baseline's; GPUs that do not serve are only counted."""
         more = {"node": self.node} if self.node else {}
         if len(self.gpus) > split(self.used)[0]:
             more["node_gpus"] = ", ".join(f"{n}x{c}" for c, n in self.machine.classes.items())
@@ -135,18 +123,14 @@ def identified(
     *,
     time_s: float,
 ) -> ServerIdentity:
-    """Return the identity of the server at a url by its most trusted source.
+    """Return a server's identity by its most trusted source; raise RunError if sources disagree.
 
     Args:
         accelerator: Accelerator that the suite declares for the server; "cpu" declares none.
         reports: Hardware by source: probe, exporter, kubernetes.
-        pages: Content of those of `PAGES` that the server has, by path.
-        headers: Response headers of these pages, by name in lower case.
+        pages, headers: The server's own pages by path, and their headers in lower case.
         starts: Start times on the metrics page, of several connections.
         time_s: Time of the answers, monotonic [s].
-
-    Raises:
-        RunError: Two sources contradict each other.
     """
     own = of_server(pages, headers, accelerator)
     reports = {**reports, **({"server": own} if own else {})}
@@ -238,30 +222,19 @@ def of_probe(answer: bytes, accelerator: str, url: str) -> Hardware:
 
 def of_exporter(page: bytes, chosen: Sequence[str], accelerator: str) -> Hardware:
     """Return the GPUs of an exporter's page; raise RunError if it lacks the accelerator."""
-    gpus: dict[str, dict[str, Property]] = {}
-    joules: dict[str, float] = {}
-    drivers: dict[str, None] = {}
-    for sample in page_samples(page, EXPORTER_METRICS):
-        labels = {name.lower(): _property(text) for name, text in sample.labels.items()}
-        uuid = str(labels.get("uuid") or labels.get("serial_number") or "")
-        if not uuid or (chosen and not {uuid, labels.get("hostname")}.intersection(chosen)):
-            continue
-        name = labels.get("modelname") or labels.get("card_model")
-        gpu = gpus.setdefault(uuid, {"gpu": name, "power_limit_w": None})
-        if sample.name in ENERGY_METRICS:
-            joules[uuid] = max(sample.value, joules.get(uuid, 0.0))
-        elif sample.name == LIMIT_METRIC:
-            gpu["power_limit_w"] = round(sample.value / 5) * 5
-        drivers[str(labels.get("dcgm_fi_driver_version", ""))] = None
+    gpus = read_exporter(page, chosen)
     if not gpus:
         raise _fault("the exporter shows no GPU: name the exporter beside the server")
     return _hardware(
         "the exporter",
-        list(gpus.values()),
+        [
+            {"gpu": _property(gpu.name), "power_limit_w": gpu.limit_w and rounded_w(gpu.limit_w)}
+            for gpu in gpus.values()
+        ],
         accelerator,
         node=probe.hashed("".join(sorted(map(probe.hashed, gpus)))),
-        facts={"driver": ", ".join(drivers)},
-        joules=joules,
+        facts={"driver": ", ".join(sorted({broken(gpu.driver) for gpu in gpus.values()}))},
+        joules={uuid: gpu.joules for uuid, gpu in gpus.items() if gpu.joules is not None},
     )
 
 
@@ -331,7 +304,7 @@ def _json(page: bytes) -> Any:
 
 
 def _software(pages: Mapping[str, bytes], headers: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield what a server reports about its software; "pages" tells kinds of servers apart."""
+    """Yield facts on the server's software; "pages" identifies the kind of server."""
     paths = [path for path in PAGES if path in pages]
     yield f"{SERVER_FACT}pages", " ".join((broken(headers.get("server", "")), *paths))[:MAX_TEXT]
     for own in map(_json, (pages[path] for path in paths)):

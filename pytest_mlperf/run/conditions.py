@@ -19,7 +19,7 @@ from typing import Literal, TypeVar
 
 from pytest_mlperf.core.contention import TOLERATED_SHARE, Contention, in_words
 from pytest_mlperf.core.control import COPY, MATMUL, Control
-from pytest_mlperf.core.errors import MlperfError, RunError, SuiteError
+from pytest_mlperf.core.errors import MlperfError, RunError
 from pytest_mlperf.core.job import LoadGenSettings, MeasuredCase
 from pytest_mlperf.core.untrusted_text import broken
 from pytest_mlperf.hardware.contention import Watch, session_of
@@ -337,13 +337,13 @@ class Conditions:
 
 
 def on_server(planned: Testable, conditions: Conditions) -> Conditions:
-    """Return the conditions of a case: its machine is that of its server, if that is elsewhere.
+    """Return a case's conditions, with the server's machine if that is not this machine.
 
     Raises:
-        RunError: The hardware cannot be found out, see `ServerSources.machine`.
+        RunError: The hardware cannot be determined, see `ServerSources.machine`.
     """
-    exporter = conditions.exporter or Exporter()
-    sources = ServerSources.of(planned, exporter.url, exporter.chosen)
+    exporter = conditions.exporter
+    sources = ServerSources.of(planned, *((exporter.url, exporter.chosen) if exporter else ()))
     machine = sources.machine(conditions.machine) if sources else conditions.machine
     if sources is None or machine.server is None:
         return conditions
@@ -351,13 +351,11 @@ def on_server(planned: Testable, conditions: Conditions) -> Conditions:
         raise RunError("server", "power_limit_w cannot be set on another machine: remove it")
     entry = sources.entry
     if entry.exporter:
-        with contextlib.suppress(SuiteError):  # AMD's page has no DCGM counters
-            exporter = find_exporter(entry.exporter, tuple(entry.gpus))
+        exporter = find_exporter(entry.exporter, tuple(entry.gpus))
     elif entry.probe and "gpu" in machine.server.properties:
         hardware = machine.server.surroundings["server.hardware"]
         exporter = Exporter(gpus=hardware, probe=tuple(shlex.split(entry.probe)))
-    watched = exporter if exporter != Exporter() else None
-    return replace(conditions, machine=machine, server=sources, exporter=watched)
+    return replace(conditions, machine=machine, server=sources, exporter=exporter)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -106,7 +106,7 @@ class ServerSources:
     def of(cls, planned: Testable, exporter: str = "", gpus: Sequence[str] = ()) -> Self | None:
         """Return the sources of a case's server; None without a url, or if a variable is unset.
 
-        `exporter` and its `gpus` are those of the session, for entries that name no source.
+        An entry that names no source has the session's exporter.
         """
         if not isinstance(planned, Planned) or not planned.url or unset_in(planned.options):
             return None  # an unset variable is reported when the options are resolved

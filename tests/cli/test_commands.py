@@ -28,7 +28,7 @@ from tests.cli.lab import ROOT
 from tests.cli.text import Say, finished, page
 
 NAMES = (
-    *("init", "doctor", "plan"),
+    *("init", "doctor", "machine", "plan"),
     *("explain", "compare", "across", "turns", "bisect", "history", "judge"),
     *("update", "calibrate"),
     *("merge", "report", "kubernetes", "slurm", "store"),

@@ -454,7 +454,7 @@ class OpenAiEngine(Engine):
         return self._streams.loop
 
     def null_client(self, tokens: int) -> NullClient:
-        """Return a client whose answers come in as many pieces as this server's."""
+        """Return a client of a null server, which sends an answer in as many pieces as this one."""
         pieces, counted = self._traffic.pieces, self._traffic.counted
         return NullClient(
             tokens=tokens,
