@@ -58,7 +58,7 @@ class ResultFile:
 
     @cached_property
     def values(self) -> list[Any]:
-        """The JSON value, or those of JSON lines; empty for another text.
+        """JSON value of the file, or of each of its lines; empty if the text is not JSON.
 
         Raises:
             MlperfError: It begins as JSON and ends before it is complete.
@@ -86,7 +86,7 @@ class ResultFile:
 
     @property
     def objects(self) -> list[dict[str, Any]]:
-        """The JSON objects: of JSON lines, of one list, or the only one."""
+        """JSON objects of the file: of each line, of its only list, or its only object."""
         values = self.values
         if len(values) == 1 and isinstance(values[0], list):
             values = values[0]

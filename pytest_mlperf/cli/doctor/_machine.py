@@ -74,7 +74,6 @@ def look(machine: Machine, runs_dir: Path) -> tuple[list[Check], requirements.Fa
         checks = [
             python(),
             *(future.result() for future in answers),
-            installed("pytest-benchmark"),
             gpus(machine),
             *gpu_sensors(machine),
             *power_limits(machine),
@@ -338,14 +337,6 @@ def _trial(folder: Path) -> str:
     if not detail.valid:
         raise RunError("loadgen", f"the run is INVALID: {'; '.join(detail.invalid_reasons)}")
     return str(detail.values.get("loadgen_version", "unknown")).split(" @ ")[0]
-
-
-def installed(name: str) -> Check:
-    """Report the version of an installed distribution."""
-    try:
-        return Check("tools", name, "ok", version(name))
-    except PackageNotFoundError:
-        return Check("tools", name, "missing", "not installed", f"pip install {name}")
 
 
 def _engine(name: str, failures: requirements.Failures) -> Check:

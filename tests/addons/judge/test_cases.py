@@ -219,7 +219,7 @@ def test_2b_failures_of_locust(tmp_path: Path) -> None:
     result = both(tmp_path, locust, old, new, name="x_stats.csv")
 
     assert outcomes(result)["success_share"] == "PERF DROP"
-    assert outcomes(result)["latency_p50"] == "INVALID"
+    assert outcomes(result)["latency_mean"] == "INVALID"
 
 
 def test_2c_a_file_without_failures_needs_equal_numbers(tmp_path: Path) -> None:

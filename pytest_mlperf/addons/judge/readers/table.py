@@ -20,13 +20,7 @@ from pytest_mlperf.addons.judge.model import (
     ToolRun,
     named,
 )
-from pytest_mlperf.addons.judge.readers.fields import (
-    SECONDS_PER_UNIT,
-    Values,
-    moment,
-    text,
-    texts,
-)
+from pytest_mlperf.addons.judge.readers.fields import SECONDS_PER_UNIT, Record, Values
 
 _DIRECTIONS = {"higher": HIGHER, "lower": LOWER}
 
@@ -75,11 +69,11 @@ def reader_of(columns: Sequence[Column], points: Sequence[str]) -> Reader:
     """Return a reader of tables with these columns; `points` are the columns that name a case."""
 
     def read(document: ResultFile) -> Iterator[ToolRun]:
-        rows: Sequence[Mapping[str, Any]] = document.rows or document.objects
+        rows = [Record(row) for row in document.rows or document.objects]
         _require(document, rows, [*points, *(column.name for column in columns)])
         measured = {*points, *(column.name for column in columns)}
         repeats: dict[str, int] = defaultdict(int)
-        runs: dict[int, list[tuple[ToolPoint, Mapping[str, Any]]]] = defaultdict(list)
+        runs: dict[int, list[tuple[ToolPoint, Record]]] = defaultdict(list)
         for row in rows:
             point = _point(row, columns, points)
             runs[repeats[point.name]].append((point, row))
@@ -90,10 +84,10 @@ def reader_of(columns: Sequence[Column], points: Sequence[str]) -> Reader:
                 document,
                 "table",
                 points=tuple(point for point, _ in parts),
-                started=next(filter(None, (moment(first.get(name)) for name in _STARTED)), None),
-                host=text(first, "host"),
-                commit=text(first, "commit"),
-                details=texts(first, *(name for name in first if name not in measured)),
+                started=next(filter(None, map(first.moment, _STARTED)), None),
+                host=first.text("host"),
+                commit=first.text("commit"),
+                details=first.texts(*(name for name in first if name not in measured)),
             )
             mark = f"-{number + 1}" if number else ""
             yield replace(run, source=f"{run.source}{mark}", digest=f"{run.digest}{mark}")
@@ -130,8 +124,7 @@ def _point(row: Mapping[str, Any], columns: Sequence[Column], points: Sequence[s
     values = Values()
     for column in columns:
         values.add(column.metric, *_figure(row.get(column.name), column))
-    return ToolPoint(
-        name=", ".join(f"{name} {row.get(name)}" for name in points) or "table",
-        **values.fields,
+    return values.point(
+        ", ".join(f"{name} {row.get(name)}" for name in points) or "table",
         quantities={c.metric: c.quantity for c in columns if named(c.metric) is None},
     )
