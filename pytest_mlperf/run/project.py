@@ -90,8 +90,8 @@ def require_checked_out(file: Path, root: Path, suite: Path) -> None:
         nearest = not root.exists() and (top / place).parent in (folder, *folder.parents)
         if listed.startswith("S ") and (nearest or top / place == root.resolve()):
             raise BaselineError(
-                f"{top / listed[2:]} is in git, but this sparse checkout leaves it out; run: git -C "
-                f"{shlex.quote(str(top))} sparse-checkout add {shlex.quote(str(place))}"
+                f"{top / listed[2:]} is in git, but this sparse checkout leaves it out; run: git "
+                f"-C {shlex.quote(str(top))} sparse-checkout add {shlex.quote(str(place))}"
             )
 
 
