@@ -28,10 +28,7 @@ _FED: pytest.StashKey[bool] = pytest.StashKey()
 
 
 def is_fed(config: pytest.Config) -> bool:
-    """Check whether pytest-benchmark is active and will store or compare results.
-
-    If it does neither, its table would only repeat our summary. pytest-xdist disables it.
-    """
+    """Return whether pytest-benchmark is active and will store or compare results."""
     if not config.pluginmanager.hasplugin("benchmark") or hasattr(config, "workerinput"):
         return False
     option = config.option
@@ -218,7 +215,7 @@ class Mlperf:
 
 
 def stopped(planned: Testable, kind: Kind, reason: str) -> Verdict:
-    """Return the ERROR of a test that another plugin ended during its measurement."""
+    """Return an ERROR for a test that another plugin ended during its measurement."""
     text = f"stopped during the measurement: {reason.rstrip('.')}; give this test more time"
     return Verdict(case=planned.case, kind=kind, outcome=Outcome.ERROR, headline=text)
 

@@ -35,6 +35,7 @@ def finish(state: MlperfSession, session: pytest.Session) -> None:
 
     If a file cannot be written, a session that passed exits with code 3.
     """
+    state.close()
     if state.is_worker:
         state.config.workeroutput["mlperf_notices"] = state.notices  # type: ignore[attr-defined]
         return

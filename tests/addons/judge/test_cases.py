@@ -219,7 +219,7 @@ def test_2b_failures_of_locust(tmp_path: Path) -> None:
     result = both(tmp_path, locust, old, new, name="x_stats.csv")
 
     assert outcomes(result)["success_share"] == "PERF DROP"
-    assert outcomes(result)["latency_p50"] == "INVALID"
+    assert outcomes(result)["latency_mean"] == "INVALID"
 
 
 def test_2c_a_file_without_failures_needs_equal_numbers(tmp_path: Path) -> None:
@@ -601,6 +601,18 @@ def test_12a_scores_are_paired_by_document(tmp_path: Path) -> None:
     assert outcomes(result) == {"acc": "ACC DROP"}
     assert result.rows[0].p == pytest.approx(0.00006, rel=0.5)
     assert "40 documents worse, 12 better of 1,000" in notes(result)
+
+
+@pytest.mark.parametrize(("documents", "told"), [(10, True), (2_000, False)])
+def test_12_few_documents_tell_what_they_cannot_prove(
+    tmp_path: Path, documents: int, told: bool
+) -> None:
+    lines = samples([1, 0] * (documents // 2))
+    old, new = (write(tmp_path / name / "samples_t.jsonl", lines) for name in ("old", "new"))
+    result = judged([old], [new])
+
+    assert outcomes(result) == {"acc": "ok"}
+    assert ("on further documents a drop of up to" in notes(result)) == told
 
 
 def test_12b_totals_show_little(tmp_path: Path) -> None:

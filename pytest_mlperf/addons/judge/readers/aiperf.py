@@ -10,18 +10,15 @@ from typing import Any
 from pytest_mlperf.addons.judge.files import Reader, ResultFile, run_of
 from pytest_mlperf.addons.judge.model import Fact, ToolPoint, ToolRun
 from pytest_mlperf.addons.judge.readers.fields import (
-    CACHE_TOLERANCE,
     SECONDS_PER_UNIT,
     TOKENS,
+    Record,
     Values,
-    mapping,
-    moment,
-    number,
-    per,
+    cache_hits,
+    head,
+    lengths,
+    objects,
     plain,
-    text,
-    texts,
-    whole,
 )
 
 _AIPERF_TIMES = {
@@ -46,118 +43,111 @@ _BY_TOKENS = (
 )
 """Metrics that divide by a number of tokens, which the client counts from the text."""
 
-_AIPERF = (
+_AIPERF_MARKS = (
     *("schema_version", "aiperf_version", "benchmark_id", "start_time", "was_cancelled"),
     *("error_summary", "run_info", "telemetry_data", "usage_completion_tokens"),
 )
 
-_SCHEMAS = ("1.0", "1.1", "1.2", "1.3", "1.4", "1.5")
-
-
-def _is_export(document: ResultFile) -> bool:
-    latency = document.head.get("request_latency")
-    return isinstance(latency, Mapping) and ("avg" in latency or "p50" in latency)
-
-
-def _is_aiperf(document: ResultFile) -> bool:
-    return _is_export(document) and any(mark in document.head for mark in _AIPERF)
+_SCHEMAS = ("None", "1.0", "1.1", "1.2", "1.3", "1.4", "1.5")
 
 
 def _is_genai_perf(document: ResultFile) -> bool:
-    return _is_export(document) and not _is_aiperf(document)
+    return not head(document).at("request_latency").keys().isdisjoint(("avg", "p50"))
+
+
+def _is_aiperf(document: ResultFile) -> bool:
+    return _is_genai_perf(document) and not document.head.keys().isdisjoint(_AIPERF_MARKS)
 
 
 def _aiperf(document: ResultFile) -> Iterator[ToolRun]:
-    raw = document.head
-    schema = raw.get("schema_version")
-    supported = schema is None or str(schema) in _SCHEMAS
+    raw = head(document)
+    schema = str(raw.get("schema_version"))
+    note = f"AIPerf's schema {schema} is unknown; its fields were read"
     yield run_of(
         document,
         "aiperf",
-        points=(_point(raw, errors_told=True),),
-        started=moment(raw.get("start_time")),
-        version=text(raw, "aiperf_version"),
-        details=texts(mapping(raw, "run_info"), "random_seed", "variation_label"),
-        notes=() if supported else (f"AIPerf's schema {schema} is unknown; its fields were read",),
+        # AIPerf leaves the count of errors out if it is 0.
+        points=(_point(raw, _average(raw, "error_request_count") or 0),),
+        started=raw.moment("start_time"),
+        version=raw.text("aiperf_version"),
+        details=raw.at("run_info").texts("random_seed", "variation_label"),
+        notes=() if schema in _SCHEMAS else (note,),
         duration_s=_average(raw, "benchmark_duration"),
     )
 
 
 def _genai_perf(document: ResultFile) -> Iterator[ToolRun]:
-    yield run_of(document, "genai-perf", points=(_point(document.head, errors_told=False),))
+    raw = head(document)
+    yield run_of(
+        document, "genai-perf", points=(_point(raw, _average(raw, "error_request_count")),)
+    )
 
 
-def _average(raw: Mapping[str, Any], name: str) -> float | None:
-    return number(mapping(raw, name).get("avg"))
+def _average(raw: Record, name: str) -> float | None:
+    return raw.at(name).number("avg")
 
 
-def _point(raw: Mapping[str, Any], *, errors_told: bool) -> ToolPoint:
+def _point(raw: Record, errors: float | None) -> ToolPoint:
     values = Values()
     for key, base in _AIPERF_TIMES.items():
-        of = mapping(raw, key)
-        unit = str(of.get("unit", "ms"))
+        unit = str(raw.at(key).get("unit", "ms"))
         if unit in SECONDS_PER_UNIT:
-            values.statistics(base, of, SECONDS_PER_UNIT[unit])
+            values.statistics(base, raw.at(key), SECONDS_PER_UNIT[unit])
         else:
             values.absent[f"{base}_p50"] = f"its unit {unit!r} is unknown"
     for key, metric in _AIPERF_RATES.items():
-        values.add(metric, mapping(raw, key).get("avg"))
-    flat = dict(_flat(mapping(raw, "input_config")))
-    concurrency, rate = (_setting(flat, name) for name in ("concurrency", "request_rate"))
-    completed = whole(_average(raw, "request_count"))
-    failed = whole(_average(raw, "error_request_count"))
-    if failed is None and errors_told:
-        failed = 0  # AIPerf leaves the count out if it is 0
+        values.add(metric, raw.at(key).get("avg"))
+    settings = _settings(raw.at("input_config"))
+    completed = raw.at("request_count").whole("avg")
+    failed = None if errors is None else int(errors)
     sent = None if completed is None or failed is None else completed + failed
-    words = [
-        f"{title} {Fact(value).text}"
-        for title, value in (("concurrency", concurrency), ("rate", rate))
-        if value is not None
-    ]
-    output = _average(raw, "output_sequence_length")
-    server_count = _average(raw, "usage_completion_tokens")
-    client = "output tokens per request, counted by the client"
+    size_in, size_out, server_count = (
+        _average(raw, name)
+        for name in ("input_sequence_length", "output_sequence_length", "usage_completion_tokens")
+    )
     cached = next((_average(raw, key) for key in raw if key.startswith("usage_prompt_cache")), None)
-    return ToolPoint(
-        name=", ".join(words) or "one load",
-        **values.fields,
-        facts={
-            "model": Fact(_setting(flat, "model_names") or _setting(flat, "model")),
-            "tokenizer": Fact(_setting(flat, "tokenizer.name") or _setting(flat, "tokenizer")),
-            "requests": Fact(completed if sent is None else sent),
-            "input tokens per request": Fact(
-                _average(raw, "input_sequence_length"), tolerance=TOKENS
-            ),
-            **(
-                {
-                    "output tokens per request": Fact(server_count, tolerance=TOKENS),
-                    client: Fact(output, _BY_TOKENS, tolerance=TOKENS),
-                }
-                if server_count is not None
-                else {"output tokens per request": Fact(output, tolerance=TOKENS)}
-            ),
-            "cache hits": Fact(
-                per(cached, _average(raw, "input_sequence_length")), (), CACHE_TOLERANCE, True
-            ),
-            "goodput target": Fact(_setting(flat, "goodput"), ("goodput",), needed=True),
-        },
+    facts = {
+        "model": Fact(_setting(settings, "model_names") or _setting(settings, "model")),
+        "tokenizer": Fact(_setting(settings, "tokenizer.name") or _setting(settings, "tokenizer")),
+        "requests": Fact(completed if sent is None else sent),
+        **lengths(1, size_in, size_out if server_count is None else server_count),
+        **cache_hits(cached, size_in),
+        "goodput target": Fact(
+            _setting(settings, "goodput") or _setting(settings, "slos"), ("goodput",), needed=True
+        ),
+    }
+    if server_count is not None:
+        client = "output tokens per request, counted by the client"
+        facts[client] = Fact(size_out, _BY_TOKENS, tolerance=TOKENS)
+    return values.at_load(
+        _setting(settings, "concurrency"),
+        _setting(settings, "request_rate") or _setting(settings, "rate"),
+        otherwise="one load",
+        facts=facts,
         sent=sent,
         failed=failed,
         broken="the run was cancelled" if raw.get("was_cancelled") is True else "",
-        axis=concurrency if isinstance(concurrency, float) else None,
     )
+
+
+def _settings(config: Record) -> dict[str, Any]:
+    """Return the settings by their path; releases from 0.12 on list models and phases."""
+    names = [str(model.get("name")) for model in config.at("models").entries("items")]
+    measured = [p for p in config.entries("phases") if p.get("kind") != "warmup"]
+    phase = measured[-1] if measured else {}
+    return dict(_flat({**config, **({"model": names} if names else {}), **phase}))
 
 
 def _flat(raw: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in raw.items():
-        if isinstance(value, Mapping) and key != "goodput":
+        if isinstance(value, Mapping) and key not in {"goodput", "slos"}:
             yield from _flat(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
 
 
-def _setting(flat: Mapping[str, Any], name: str) -> str | float | None:
-    for key, value in flat.items():
+def _setting(settings: Mapping[str, Any], name: str) -> str | float | None:
+    for key, value in settings.items():
         if key == name or key.endswith(f".{name}"):
             if isinstance(value, list) and len(value) == 1:
                 return plain(value[0])
@@ -168,51 +158,54 @@ def _setting(flat: Mapping[str, Any], name: str) -> str | float | None:
 
 
 def _is_records(document: ResultFile) -> bool:
-    metadata, metrics = (document.head.get(key) for key in ("metadata", "metrics"))
-    if not isinstance(metadata, Mapping) or not isinstance(metrics, Mapping):
-        return False
-    return "benchmark_phase" in metadata or "turn_index" in metadata
+    raw = head(document)
+    phase = not raw.at("metadata").keys().isdisjoint(("benchmark_phase", "turn_index"))
+    return phase and isinstance(raw.get("metrics"), Mapping)
 
 
 def _records(document: ResultFile) -> Iterator[ToolRun]:
     """Yield one run: a point for each turn, with medians over its requests."""
-    turns: dict[int, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    sent: dict[int, int] = defaultdict(int)
-    failed: dict[int, int] = defaultdict(int)
-    conversations: dict[int, set[str]] = defaultdict(set)
-    starts: list[float] = []
-    for record in document.objects:
-        metadata = record.get("metadata", {})
-        if metadata.get("benchmark_phase", "profiling") != "profiling":
-            continue
-        turn = whole(metadata.get("turn_index")) or 0
-        sent[turn] += 1
-        conversations[turn].add(str(metadata.get("conversation_id", sent[turn])))
-        if (start := number(metadata.get("request_start_ns"))) is not None:
-            starts.append(start / 1e9)
-        if record.get("error"):
-            failed[turn] += 1
-            continue
-        for key, base in _AIPERF_TIMES.items():
-            metric = mapping(record, "metrics", key)
-            value = number(metric.get("value"))
-            factor = SECONDS_PER_UNIT.get(str(metric.get("unit", "ms")))
-            if value and factor:
-                turns[turn][f"{base}_p50"].append(value * factor)
-    points = tuple(
-        ToolPoint(
-            name=f"turn {turn}",
-            metrics={name: median(values) for name, values in turns[turn].items()},
-            facts={"conversations": Fact(float(len(conversations[turn])))},
-            sent=sent[turn],
-            failed=failed[turn],
-        )
-        for turn in sorted(sent)
+    turns: dict[int, list[Record]] = defaultdict(list)
+    for record in objects(document):
+        metadata = record.at("metadata")
+        if metadata.get("benchmark_phase", "profiling") == "profiling":
+            turns[metadata.whole("turn_index") or 0].append(record)
+    profiled = [record.at("metadata") for records in turns.values() for record in records]
+    starts = (metadata.positive("request_start_ns", 1e-9) for metadata in profiled)
+    yield run_of(
+        document,
+        "aiperf-records",
+        points=tuple(_turn(turn, turns[turn]) for turn in sorted(turns)),
+        started=min(filter(None, starts), default=None),
     )
-    started = min((start for start in starts if start > 0), default=None)
-    yield run_of(document, "aiperf-records", points=points, started=started)
+
+
+def _turn(turn: int, records: list[Record]) -> ToolPoint:
+    figures: dict[str, list[float]] = defaultdict(list)
+    conversations = {
+        str(record.at("metadata").get("conversation_id", index))
+        for index, record in enumerate(records)
+    }
+    answered = [record for record in records if not record.get("error")]
+    for record in answered:
+        for key, base in _AIPERF_TIMES.items():
+            metric = record.at("metrics", key)
+            factor = SECONDS_PER_UNIT.get(str(metric.get("unit", "ms")))
+            if factor and (value := metric.positive("value", factor)):
+                figures[f"{base}_p50"].append(value)
+    return ToolPoint(
+        name=f"turn {turn}",
+        metrics={name: median(values) for name, values in figures.items()},
+        facts={"conversations": Fact(float(len(conversations)))},
+        sent=len(records),
+        failed=len(records) - len(answered),
+    )
 
 
 AIPERF = Reader(title="AIPerf", recognise=_is_aiperf, read=_aiperf)
 RECORDS = Reader(title="AIPerf's records", recognise=_is_records, read=_records)
-GENAI_PERF = Reader(title="GenAI-Perf", recognise=_is_genai_perf, read=_genai_perf)
+GENAI_PERF = Reader(
+    title="GenAI-Perf",
+    recognise=lambda document: _is_genai_perf(document) and not _is_aiperf(document),
+    read=_genai_perf,
+)

@@ -11,7 +11,7 @@ from typing import Any
 
 from pytest_mlperf.addons.judge.files import Reader, ResultFile, read_text, run_of
 from pytest_mlperf.addons.judge.model import NEITHER, Fact, Quantity, ToolPoint, ToolRun
-from pytest_mlperf.addons.judge.readers.fields import Values, mapping, plain, text, texts
+from pytest_mlperf.addons.judge.readers.fields import Record, Values, head, moment, plain
 
 
 def _estimates(folder: Path) -> list[Path]:
@@ -37,11 +37,9 @@ def _criterion(document: ResultFile) -> Iterator[ToolRun]:
         estimates = read_text(folder / "estimates.json")
         texts_read.append(estimates.text)
         values = Values()
-        for key, statistic in (("mean", "mean"), ("median", "p50")):
-            value = mapping(estimates.head, key).get("point_estimate")
-            values.add(f"time_{statistic}", value, 1e-9)
-        name = _name(folder, document.path)
-        points.append(ToolPoint(name=name, **values.fields))
+        for key, metric in (("mean", "time_mean"), ("median", "time_p50")):
+            values.add(metric, head(estimates).at(key).get("point_estimate"), 1e-9)
+        points.append(values.point(_name(folder, document.path)))
     whole = ResultFile(path=document.path, text="\n".join(texts_read))
     run = run_of(whole, "criterion", points=tuple(points))
     note = "criterion: samples of one process count as one run"
@@ -52,31 +50,34 @@ CRITERION = Reader(title="criterion.rs", recognise=_is_criterion, read=_criterio
 
 
 def _is_asv(document: ResultFile) -> bool:
-    head = document.head
-    return isinstance(head.get("results"), Mapping) and (
-        "result_columns" in head or "env_name" in head
-    )
+    marked = not document.head.keys().isdisjoint(("result_columns", "env_name"))
+    return marked and isinstance(document.head.get("results"), Mapping)
 
 
 def _asv(document: ResultFile) -> Iterator[ToolRun]:
-    raw = document.head
+    raw = head(document)
     columns = raw.get("result_columns") or ["result", "params", "version"]
     about = document.path.parents[1] / "benchmarks.json"
-    definitions = read_text(about).head if about.is_file() else {}
-    machine = mapping(raw, "params")
+    definitions = head(read_text(about)) if about.is_file() else Record()
+    machine, rows = raw.at("params"), raw.at("results")
     points = [
         point
-        for name, row in mapping(raw, "results").items()
-        for point in _asv_points(str(name), row, columns, definitions, text(machine, "cpu"))
+        for name, row in rows.items()
+        for point in _asv_points(name, row, columns, definitions.at(name), machine.text("cpu"))
     ]
+    clock = columns.index("started_at") if "started_at" in columns else len(columns)
+    starts = (
+        moment(row[clock]) for row in rows.values() if isinstance(row, list) and len(row) > clock
+    )
     yield run_of(
         document,
         "asv",
         points=tuple(points),
         # Its date is that of the commit, not of the run.
-        host=text(machine, "machine"),
-        commit=(text(raw, "commit_hash") or "")[:12] or None,
-        details=texts(raw, "env_name", "python"),
+        started=min(filter(None, starts), default=None),
+        host=machine.text("machine"),
+        commit=(raw.text("commit_hash") or "")[:12] or None,
+        details=raw.texts("env_name", "python"),
         notes=("asv: samples of one result count as one run",),
     )
 
@@ -85,12 +86,12 @@ _ASV_METRICS = {"time": "time_p50", "timeraw": "time_p50", "mem": "memory", "pea
 
 
 def _asv_points(
-    name: str, row: Any, columns: list[str], definitions: Mapping[str, Any], cpu: str | None
+    name: str, row: Any, columns: list[str], definition: Record, cpu: str | None
 ) -> Iterator[ToolPoint]:
     cells = dict(zip(columns, row, strict=False)) if isinstance(row, list) else {"result": row}
     results, params = cells.get("result"), cells.get("params") or []
     combinations = list(itertools.product(*params))
-    unit = str(mapping(definitions, name).get("unit", "seconds"))
+    unit = str(definition.get("unit", "seconds"))
     kind = name.rpartition(".")[2].partition("_")[0]
     metric = _ASV_METRICS.get(kind, "track")
     for number, combination in enumerate(combinations):
@@ -110,9 +111,8 @@ def _asv_points(
         else:
             values.add(metric, value)
         quantity = Quantity(f"tracked value [{unit}]", unit, NEITHER)
-        yield ToolPoint(
-            name=f"{name}{shown}",
-            **values.fields,
+        yield values.point(
+            f"{name}{shown}",
             facts=facts,
             quantities={"track": quantity} if metric == "track" else {},
         )

@@ -7,17 +7,14 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from pytest_mlperf.addons.judge.model import Fact
-
-SGLANG_KEYS = (
-    *("total_output_tokens_retokenized", "sharegpt_output_len", "random_input_len", "server_info"),
-    *("cache_report", "accept_length", "mean_e2e_latency_ms", "dataset_name", "random_range_ratio"),
-)
-"""Keys that only SGLang's benchmark writes."""
+from pytest_mlperf.addons.judge.files import ResultFile
+from pytest_mlperf.addons.judge.model import Fact, ToolPoint
 
 CACHE_TOLERANCE = 0.05
 """Difference of cache hit shares that random prompts explain."""
 
+TOKENS = 0.02
+"""Relative difference of mean lengths that random prompts of one setting explain."""
 
 _COMPACT = re.compile(r"(\d{8})-?(\d{6})")
 
@@ -33,90 +30,6 @@ SECONDS_PER_UNIT = {
     for name in names.split()
 }
 """Seconds by the unit's name in a file."""
-
-
-def moment(value: Any) -> float | None:
-    """Return a time in seconds since 1970 of an ISO text, vLLM's text or a number of seconds.
-
-    A text without a zone is taken as UTC: only days and the order of runs are read from it. -1 and
-    0 mean that the time was not recorded.
-    """
-    if isinstance(value, str):
-        compact = _COMPACT.fullmatch(value)
-        text = f"{compact[1]}T{compact[2]}" if compact else value
-        try:
-            at = dt.datetime.fromisoformat(text)
-        except ValueError:
-            return None
-        return (at if at.tzinfo else at.replace(tzinfo=dt.UTC)).timestamp()
-    seconds = number(value)
-    if seconds is None or seconds <= 0:
-        return None
-    while seconds > 1e11:  # milliseconds, or nanoseconds
-        seconds /= 1e3
-    return seconds
-
-
-STATISTICS = {
-    "med": "p50",
-    "min": "min",
-    "mean": "mean",
-    "avg": "mean",
-    "average": "mean",
-    "median": "p50",
-}
-
-LEAST_RANK = 75.0
-"""Percentiles below it, but for the median, are not read: they show no more than the median."""
-
-
-class Values:
-    """Collect the figures of a point; 0, -1 and text in a file count as absent."""
-
-    def __init__(self, raw: Mapping[str, Any] | None = None, keys: Mapping[str, str] = {}) -> None:
-        """Read each metric in `keys` from the key of the file; skip absent and null values."""
-        self.metrics: dict[str, float] = {}
-        self.absent: dict[str, str] = {}
-        for metric, key in keys.items():
-            self.add(metric, (raw or {}).get(key))
-
-    def add(self, metric: str, value: Any, factor: float = 1.0) -> None:
-        """Add a value, times a factor that converts it to the unit of its quantity."""
-        if (scaled := positive(value, factor)) is not None:
-            self.metrics[metric] = scaled
-        elif value is not None:
-            self.absent[metric] = f"the file has {value!r}"[:60]
-
-    def statistics(self, base: str, raw: Any, factor: float = 1.0) -> None:
-        """Add an object of statistics: mean, avg, median, p50, p99, p(95)."""
-        for key, value in raw.items() if isinstance(raw, Mapping) else ():
-            rank = re.fullmatch(r"p\(?([0-9][0-9.]*)\)?", str(key))
-            statistic = f"p{rank[1]}" if rank else STATISTICS.get(str(key), "")
-            if statistic and not (rank and rank[1] != "50" and float(rank[1]) < LEAST_RANK):
-                self.add(f"{base}_{statistic}", value, factor)
-
-    def matching(self, raw: Mapping[str, Any], pattern: re.Pattern[str], factor: float) -> None:
-        """Add the values of keys that match a pattern with groups `base` and `statistic`."""
-        for key, value in raw.items():
-            if match := pattern.fullmatch(key):
-                base = _BASES.get(match["base"], match["base"])
-                statistic = STATISTICS.get(match["statistic"], match["statistic"])
-                self.add(f"{base}_{statistic}", value, factor)
-
-    @property
-    def fields(self) -> dict[str, Any]:
-        """Figures as keyword arguments of `ToolPoint`."""
-        return {"metrics": self.metrics, "absent": self.absent}
-
-
-_BASES = {
-    "e2el": "latency",
-    "e2e_latency": "latency",
-    "end_to_end_latency": "latency",
-    "inter_token_latency": "itl",
-}
-"""Bases of metrics by the name that tools use in keys."""
-
 
 MAX_MAGNITUDE = 1e100
 """Bound of numbers, so that squares do not overflow; infinity and NaN are beyond it."""
@@ -152,8 +65,175 @@ def per(total: Any, count: Any) -> float | None:
     return a / b if a and b else None
 
 
-TOKENS = 0.02
-"""Relative difference of mean lengths that random prompts of one setting explain."""
+def plain(value: Any) -> str | float | None:
+    """Return a value as facts store it: text or number; infinity is "inf"."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float):
+        return number(value) if number(value) is not None else str(value)
+    return None if value is None or isinstance(value, dict | list) else str(value)[:200]
+
+
+def moment(value: Any) -> float | None:
+    """Return a time in seconds since 1970 of an ISO text, vLLM's text or a number of seconds.
+
+    A text without a zone is taken as UTC: only days and the order of runs are read from it. -1 and
+    0 mean that the time was not recorded.
+    """
+    if isinstance(value, str):
+        compact = _COMPACT.fullmatch(value)
+        text = f"{compact[1]}T{compact[2]}" if compact else value
+        try:
+            at = dt.datetime.fromisoformat(text)
+        except ValueError:
+            return None
+        return (at if at.tzinfo else at.replace(tzinfo=dt.UTC)).timestamp()
+    seconds = number(value)
+    if seconds is None or seconds <= 0:
+        return None
+    while seconds > 1e11:  # milliseconds, or nanoseconds
+        seconds /= 1e3
+    return seconds
+
+
+class Record(dict[str, Any]):
+    """Read values of a JSON object in a file; absent keys and wrong types give None."""
+
+    def at(self, *keys: str) -> Record:
+        """Return the object at a path of keys; empty if there is none."""
+        record = self
+        for key in keys:
+            value = record.get(key)
+            record = Record(value) if isinstance(value, Mapping) else Record()
+        return record
+
+    def entries(self, key: str) -> list[Record]:
+        """Return the objects of the list under a key; empty if there is none."""
+        value = self.get(key)
+        return [Record(v) for v in value if isinstance(v, Mapping)] if type(value) is list else []
+
+    def plain(self, key: str) -> str | float | None:
+        """Return a value as facts store it: text or number."""
+        return plain(self.get(key))
+
+    def number(self, key: str) -> float | None:
+        """Return a finite number."""
+        return number(self.get(key))
+
+    def positive(self, key: str, factor: float = 1.0) -> float | None:
+        """Return a number above 0 times a factor."""
+        return positive(self.get(key), factor)
+
+    def whole(self, key: str) -> int | None:
+        """Return a whole number of at least 0."""
+        return whole(self.get(key))
+
+    def moment(self, key: str) -> float | None:
+        """Return a time in seconds since 1970."""
+        return moment(self.get(key))
+
+    def texts(self, *keys: str) -> dict[str, str]:
+        """Return the values of these keys as texts, cut to 120 characters; skip absent ones."""
+        values = {key: self.get(key) for key in keys}
+        return {
+            key: str(value)[:120]
+            for key, value in values.items()
+            if isinstance(value, str | int | float) and str(value)
+        }
+
+    def text(self, *keys: str) -> str | None:
+        """Return the first of these keys' values that is present, as text."""
+        return next(iter(self.texts(*keys).values()), None)
+
+    def facts(self, names: Mapping[str, str], tolerance: float = 0.0) -> dict[str, Fact]:
+        """Return facts by title from keys that are text, numbers or truth values."""
+        return {title: Fact(self.plain(key), (), tolerance) for title, key in names.items()}
+
+
+def head(document: ResultFile) -> Record:
+    """Return the first JSON object of a document."""
+    return Record(document.head)
+
+
+def objects(document: ResultFile) -> list[Record]:
+    """Return all JSON objects of a document."""
+    return [Record(value) for value in document.objects]
+
+
+STATISTICS = {
+    "med": "p50",
+    "min": "min",
+    "mean": "mean",
+    "avg": "mean",
+    "average": "mean",
+    "median": "p50",
+}
+
+LEAST_RANK = 75.0
+"""Percentiles below it, but for the median, are not read: they show no more than the median."""
+
+_BASES = {
+    "e2el": "latency",
+    "e2e_latency": "latency",
+    "end_to_end_latency": "latency",
+    "inter_token_latency": "itl",
+}
+"""Bases of metrics by the name that tools use in keys."""
+
+
+class Values:
+    """Collect the figures of a point; 0, -1 and text in a file count as absent."""
+
+    def __init__(self, raw: Mapping[str, Any] | None = None, keys: Mapping[str, str] = {}) -> None:
+        """Read each metric in `keys` from the key of the file; skip absent and null values."""
+        self.metrics: dict[str, float] = {}
+        self.absent: dict[str, str] = {}
+        for metric, key in keys.items():
+            self.add(metric, (raw or {}).get(key))
+
+    def add(self, metric: str, value: Any, factor: float = 1.0) -> None:
+        """Add a value, times a factor that converts it to the unit of its quantity."""
+        if (scaled := positive(value, factor)) is not None:
+            self.metrics[metric] = scaled
+        elif value is not None:
+            self.absent[metric] = f"the file has {value!r}"[:60]
+
+    def statistics(self, base: str, raw: Any, factor: float = 1.0) -> None:
+        """Add an object of statistics: mean, avg, median, p50, p99, p(95)."""
+        for key, value in raw.items() if isinstance(raw, Mapping) else ():
+            rank = re.fullmatch(r"p\(?([0-9][0-9.]*)\)?", str(key))
+            statistic = f"p{rank[1]}" if rank else STATISTICS.get(str(key), "")
+            if statistic and not (rank and rank[1] != "50" and float(rank[1]) < LEAST_RANK):
+                self.add(f"{base}_{statistic}", value, factor)
+
+    def matching(self, raw: Mapping[str, Any], pattern: re.Pattern[str], factor: float) -> None:
+        """Add the values of keys that match a pattern with groups `base` and `statistic`."""
+        for key, value in raw.items():
+            if match := pattern.fullmatch(key):
+                base = _BASES.get(match["base"], match["base"])
+                statistic = STATISTICS.get(match["statistic"], match["statistic"])
+                self.add(f"{base}_{statistic}", value, factor)
+
+    def point(self, name: str, **more: Any) -> ToolPoint:
+        """Return a point with these figures; `more` are fields of `ToolPoint`."""
+        return ToolPoint(name=name, metrics=self.metrics, absent=self.absent, **more)
+
+    def at_load(
+        self, concurrency: Any, rate: Any = None, *further: str, otherwise: str = "", **more: Any
+    ) -> ToolPoint:
+        """Return a point named by its load: "concurrency 64, rate 4"; concurrencies are a curve.
+
+        Args:
+            further: Parts of the name after the load.
+            otherwise: Name of a point without both.
+        """
+        concurrency, rate = plain(concurrency), plain(rate)
+        words = [] if concurrency is None else [f"concurrency {Fact(concurrency).text}"]
+        if rate is not None and str(rate).lower() not in {"inf", "infinity"}:
+            words.append(f"rate {Fact(rate).text}")
+        name = ", ".join((*(words or [otherwise or "no limit of load"]), *further))
+        axis = concurrency if isinstance(concurrency, float) else None
+        return self.point(name, axis=axis, **more)
 
 
 def lengths(count: Any, tokens_in: Any, tokens_out: Any) -> dict[str, Fact]:
@@ -164,48 +244,7 @@ def lengths(count: Any, tokens_in: Any, tokens_out: Any) -> dict[str, Fact]:
     }
 
 
-def texts(raw: Mapping[str, Any], *names: str) -> dict[str, str]:
-    """Return the values of these keys as texts, cut to 120 characters; skip absent ones."""
-    values = {name: raw.get(name) for name in names}
-    return {
-        name: str(value)[:120]
-        for name, value in values.items()
-        if isinstance(value, str | int | float) and str(value)
-    }
-
-
-def text(raw: Mapping[str, Any], *names: str) -> str | None:
-    """Return the first of these keys' values that is present, as text."""
-    return next(iter(texts(raw, *names).values()), None)
-
-
-def facts_of(raw: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Fact]:
-    """Return facts by title from keys that are text, numbers or truth values."""
-    return {title: Fact(plain(raw.get(key))) for title, key in names.items()}
-
-
-def plain(value: Any) -> str | float | None:
-    """Return a value as facts store it: text or number; infinity is "inf"."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, int | float):
-        return number(value) if number(value) is not None else str(value)
-    return None if value is None or isinstance(value, dict | list) else str(value)[:200]
-
-
-def mapping(raw: Mapping[str, Any], *keys: str) -> Mapping[str, Any]:
-    """Return the object at a path of keys; empty if there is none."""
-    for key in keys:
-        value = raw.get(key)
-        raw = value if isinstance(value, Mapping) else {}
-    return raw
-
-
-def load_name(rate: str | float | None, concurrency: str | float | None) -> str:
-    """Return the name of a point by its load: "concurrency 64, rate 4"."""
-    words = []
-    if concurrency is not None:
-        words.append(f"concurrency {Fact(concurrency).text}")
-    if rate is not None and str(rate).lower() not in {"inf", "infinity"}:
-        words.append(f"rate {Fact(rate).text}")
-    return ", ".join(words) or "no limit of load"
+def cache_hits(cached: float | None, total: float | None = 1.0) -> dict[str, Fact]:
+    """Return the fact "cache hits": the share of prompt tokens that came from a cache."""
+    share = cached / total if cached is not None and total else None
+    return {"cache hits": Fact(share, tolerance=CACHE_TOLERANCE, absolute=True)}

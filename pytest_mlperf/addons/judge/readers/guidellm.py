@@ -1,24 +1,18 @@
-"""Read GuideLLM's JSON; every benchmark of the file is a point."""
+"""Read GuideLLM's benchmarks.json; each strategy of a sweep is a point."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from pytest_mlperf.addons.judge.files import Reader, ResultFile, run_of
 from pytest_mlperf.addons.judge.model import Fact, ToolPoint, ToolRun
 from pytest_mlperf.addons.judge.readers.fields import (
     LEAST_RANK,
-    TOKENS,
+    Record,
     Values,
-    mapping,
-    moment,
+    head,
+    lengths,
     number,
-    plain,
-    positive,
-    text,
-    texts,
-    whole,
 )
 
 _GUIDELLM_TIMES = {
@@ -40,82 +34,86 @@ _VERSIONS = (None, 1, 2)
 
 
 def _is_guidellm(document: ResultFile) -> bool:
-    measured = document.head.get("benchmarks")
-    first = measured[0] if isinstance(measured, list) and measured else None
-    metrics = first.get("metrics") if isinstance(first, Mapping) else None
-    return isinstance(metrics, Mapping) and "requests_per_second" in metrics
+    return any(
+        "requests_per_second" in b.at("metrics") for b in head(document).entries("benchmarks")
+    )
 
 
 def _read(document: ResultFile) -> Iterator[ToolRun]:
-    raw = document.head
-    metadata = mapping(raw, "metadata")
+    raw = head(document)
+    metadata = raw.at("metadata")
     version = metadata.get("version")
-    benchmarks = [one for one in raw["benchmarks"] if isinstance(one, Mapping)]
+    benchmarks = raw.entries("benchmarks")
     note = f"GuideLLM's file version {version} is unknown; its fields were read"
     yield run_of(
         document,
         "guidellm",
-        points=tuple(_point(one, raw) for one in benchmarks),
-        started=min(filter(None, (moment(b.get("start_time")) for b in benchmarks)), default=None),
-        version=text(metadata, "guidellm_version"),
-        details=texts(metadata, "python_version", "platform"),
+        points=tuple(_point(benchmark, raw) for benchmark in benchmarks),
+        started=min(filter(None, (b.moment("start_time") for b in benchmarks)), default=None),
+        version=metadata.text("guidellm_version"),
+        details=metadata.texts("python_version", "platform"),
         notes=() if version in _VERSIONS else (note,),
-        duration_s=sum(filter(None, (number(b.get("duration")) for b in benchmarks))) or None,
+        duration_s=sum(filter(None, (b.number("duration") for b in benchmarks))) or None,
     )
 
 
-def _point(raw: Mapping[str, Any], whole_file: Mapping[str, Any]) -> ToolPoint:
-    measured = raw["metrics"]
+def _point(raw: Record, file: Record) -> ToolPoint:
+    measured = raw.at("metrics")
     values = Values()
     for key, (base, factor) in _GUIDELLM_TIMES.items():
-        of = mapping(measured, key, "successful")
-        values.statistics(base, of, factor)
-        ranks = of.get("percentiles")
-        for name, value in ranks.items() if isinstance(ranks, Mapping) else ():
-            digits = str(name)[1:]  # p001 is 0.1 %, p999 is 99.9 %
+        successful = measured.at(key, "successful")
+        values.statistics(base, successful, factor)
+        for name, value in successful.at("percentiles").items():
+            digits = name[1:]  # p001 is 0.1 %, p999 is 99.9 %
             rank = f"{digits[:2]}.{digits[2:]}".rstrip(".")
             if digits.isdigit() and float(rank) >= LEAST_RANK:
                 values.add(f"{base}_p{rank}", value, factor)
     for key, metric in _GUIDELLM_RATES.items():
-        values.add(metric, mapping(measured, key, "successful").get("mean"))
-    totals = mapping(measured, "request_totals")
-    sent, failed = whole(totals.get("total")), whole(totals.get("errored"))
-    configuration = mapping(raw, "config") or mapping(raw, "args")
-    strategy = mapping(configuration, "strategy")
+        values.add(metric, measured.at(key, "successful").get("mean"))
+    goodput = measured.at("request_goodput", "successful")
+    values.add("goodput", goodput.get("mean"))
+    configuration = raw.at("config") or raw.at("args")
+    strategy, totals = configuration.at("strategy"), measured.at("request_totals")
     kind = str(strategy.get("type_", "load"))
     load = next(
-        (plain(strategy[k]) for k in ("streams", "max_concurrency", "rate") if strategy.get(k)),
-        None,
+        (strategy.plain(k) for k in ("streams", "max_concurrency", "rate") if strategy.get(k)), None
     )
-    # The sweep finds rates by itself, so that no two runs have the same.
-    name = kind if load is None else f"{kind} {Fact(load).text}"
-    return ToolPoint(
-        name=name,
-        **values.fields,
+    tokens = (
+        measured.at(f"{side}_token_count", "successful").get("mean")
+        for side in ("prompt", "output")
+    )
+    return values.point(
+        # The sweep finds rates by itself, so that no two runs have the same.
+        kind if load is None else f"{kind} {Fact(load).text}",
         facts={
-            "model": Fact(plain(mapping(configuration, "backend").get("model"))),
-            "input tokens per request": _tokens(measured, "prompt_token_count"),
-            "output tokens per request": _tokens(measured, "output_token_count"),
-            "constraints": Fact(_constraints(configuration, whole_file)),
+            **configuration.at("backend").facts({"model": "model"}),
+            **lengths(1, *tokens),
+            "goodput target": Fact(
+                str(configuration.at("slo") or "") or None, ("goodput",), needed=True
+            ),
+            "constraints": Fact(_constraints(configuration.at("constraints") or file.at("args"))),
         },
-        sent=sent,
-        failed=failed,
+        sent=totals.whole("total"),
+        failed=totals.whole("errored"),
         axis=load if isinstance(load, float) else None,
     )
 
 
-def _tokens(measured: Mapping[str, Any], key: str) -> Fact:
-    return Fact(positive(mapping(measured, key, "successful").get("mean")), tolerance=TOKENS)
-
-
-def _constraints(configuration: Mapping[str, Any], whole_file: Mapping[str, Any]) -> str | None:
-    """Return the limits of a benchmark as text, in the form of old or new files."""
-    of = mapping(configuration, "constraints") or mapping(whole_file, "args")
+def _constraints(limits: Record) -> str | None:
+    """Return the limits of a benchmark as text, from the fields of old or new files."""
     words = []
-    for name in ("max_requests", "max_number", "max_seconds", "max_duration", "max_errors"):
-        value = of.get(name)
-        amounts = list(value.values()) if isinstance(value, Mapping) else [value]
-        words += [f"{name} {amount:g}" for amount in map(number, amounts) if amount is not None]
+    for name in limits:
+        if name.startswith(("max_", "min_")):
+            index = limits.at(name).whole("current_index") or 0
+            values = limits.at(name, "args") or limits.at(name) or {"": limits[name]}
+            for value in values.values():
+                of_point = (
+                    value[min(index, len(value) - 1)]
+                    if isinstance(value, list) and value
+                    else value
+                )
+                if (amount := number(of_point)) is not None:
+                    words.append(f"{name} {amount:g}")
     return ", ".join(words) or None
 
 

@@ -4,20 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from pytest_mlperf.addons.judge.files import Reader, ResultFile, run_of
-from pytest_mlperf.addons.judge.model import Fact, ToolPoint, ToolRun
-from pytest_mlperf.addons.judge.readers.fields import (
-    CACHE_TOLERANCE,
-    TOKENS,
-    Values,
-    mapping,
-    number,
-    plain,
-    positive,
-    whole,
-)
+from pytest_mlperf.addons.judge.model import Fact, ToolRun
+from pytest_mlperf.addons.judge.readers.fields import Record, Values, cache_hits, head, lengths
 
 _INFERENCE_PERF_TIMES = {
     "request_latency": "latency",
@@ -27,10 +17,10 @@ _INFERENCE_PERF_TIMES = {
 }
 
 _INFERENCE_PERF_RATES = {
-    "output_tokens_per_sec": "output_tokens_per_second",
-    "total_tokens_per_sec": "total_tokens_per_second",
-    "input_tokens_per_sec": "input_tokens_per_second",
-    "requests_per_sec": "requests_per_second",
+    "output_tokens_per_second": "output_tokens_per_sec",
+    "total_tokens_per_second": "total_tokens_per_sec",
+    "input_tokens_per_second": "input_tokens_per_sec",
+    "requests_per_second": "requests_per_sec",
 }
 
 SAME_RATE = 0.05
@@ -41,68 +31,54 @@ MEANING_RATIO = 1.5
 and 0.6.0 differ by a factor of 2, and the file holds no release."""
 
 
-def _is_summary(document: ResultFile) -> bool:
-    return "load_summary" in document.head and "successes" in document.head
-
-
 def _read(document: ResultFile) -> Iterator[ToolRun]:
-    raw = document.head
-    successes = mapping(raw, "successes")
-    values = Values()
-    latencies = mapping(successes, "latency") or successes
+    raw = head(document)
+    successes, load = raw.at("successes"), raw.at("load_summary")
+    values = Values(successes.at("throughput") or successes, _INFERENCE_PERF_RATES)
+    latencies = successes.at("latency") or successes
     for key, base in _INFERENCE_PERF_TIMES.items():
         values.statistics(base, latencies.get(key))
-    throughput = mapping(successes, "throughput") or successes
-    for key, metric in _INFERENCE_PERF_RATES.items():
-        values.add(metric, throughput.get(key))
-    goodput = mapping(successes, "goodput_metrics")
+    goodput, tokens = successes.at("goodput_metrics"), successes.at("prompt_tokens")
     values.add("goodput", goodput.get("request_goodput"))
-    load = mapping(raw, "load_summary")
-    completed, failed = whole(successes.get("count")), whole(mapping(raw, "failures").get("count"))
-    concurrency, rate = plain(load.get("concurrency")), plain(load.get("requested_rate"))
-    tokens = mapping(successes, "prompt_tokens")
-    cached, total = number(tokens.get("cached")), number(tokens.get("total"))
+    completed, failed = successes.whole("count"), raw.at("failures").whole("count")
     stage = re.search(r"stage_(\d+)_", document.path.name)
-    words = [
-        f"{title} {Fact(value).text}"
-        for title, value in (("concurrency", concurrency), ("rate", rate))
-        if value is not None
-    ]
-    point = ToolPoint(
-        name=", ".join(words) or (f"stage {stage[1]}" if stage else "all stages"),
-        **values.fields,
+    # Releases from 0.6.1 on have the server's count as well.
+    sizes = (
+        (successes.at(f"{side}_tokens") or successes.at(f"{side}_len")).get("mean")
+        for side in ("prompt", "output")
+    )
+    settings = _settings(document)
+    model = re.search(r"^ +model_name: *(\S+)", settings, re.MULTILINE)
+    point = values.at_load(
+        load.get("concurrency"),
+        load.get("requested_rate"),
+        otherwise=f"stage {stage[1]}" if stage else "all stages",
         facts={
-            "requests": Fact(whole(load.get("count"))),
-            "input tokens per request": Fact(_length(successes, "prompt_len"), tolerance=TOKENS),
-            "output tokens per request": Fact(_length(successes, "output_len"), tolerance=TOKENS),
-            "cache hits": Fact(
-                cached / total if cached is not None and total else None,
-                tolerance=CACHE_TOLERANCE,
-                absolute=True,
-            ),
-            "goodput target": Fact(_target(document, goodput), ("goodput",), needed=True),
+            "model": Fact(model[1] if model else None),
+            "requests": Fact(load.whole("count")),
+            **lengths(1, *sizes),
+            **cache_hits(tokens.number("cached"), tokens.number("total")),
+            "goodput target": Fact(_target(goodput, settings), ("goodput",), needed=True),
         },
         sent=None if completed is None or failed is None else completed + failed,
         failed=failed,
-        axis=concurrency if isinstance(concurrency, float) else None,
     )
-    seconds = positive(raw.get("benchmark_time_seconds"))
+    seconds = raw.positive("benchmark_time_seconds")
     yield run_of(document, "inference-perf", points=(point,), duration_s=seconds)
 
 
-def _length(successes: Mapping[str, Any], key: str) -> float | None:
-    return positive(mapping(successes, key).get("mean"))
+def _settings(document: ResultFile) -> str:
+    """Return the text of `config.yaml` in the folder of a report; the report has no settings."""
+    file = document.path.with_name("config.yaml")
+    return file.read_text("utf-8", "replace") if file.is_file() else ""
 
 
-def _target(document: ResultFile, goodput: Mapping[str, Any]) -> str | None:
-    """Return the latency targets in the report, else those of `config.yaml` next to it."""
+def _target(goodput: Record, settings: str) -> str | None:
+    """Return the latency targets in the report, else those of the settings."""
     stored = goodput.get("constraints")
     if stored is not None:
         return str(stored)
-    file = document.path.with_name("config.yaml")
-    if not file.is_file():
-        return None
-    lines = iter(file.read_text("utf-8", "replace").splitlines())
+    lines = iter(settings.splitlines())
     block = next((line for line in lines if "goodput" in line), None)
     if block is None:
         return None
@@ -116,7 +92,7 @@ def _target(document: ResultFile, goodput: Mapping[str, Any]) -> str | None:
 
 
 def _suspicious(ratios: Mapping[str, float]) -> Mapping[str, str]:
-    rates = [ratio for name, ratio in ratios.items() if name in _INFERENCE_PERF_RATES.values()]
+    rates = [ratio for name, ratio in ratios.items() if name in _INFERENCE_PERF_RATES]
     if not rates or any(abs(rate - 1) > SAME_RATE for rate in rates):
         return {}
     return {
@@ -128,5 +104,8 @@ def _suspicious(ratios: Mapping[str, float]) -> Mapping[str, str]:
 
 
 INFERENCE_PERF = Reader(
-    title="inference-perf", recognise=_is_summary, read=_read, suspicious=_suspicious
+    title="inference-perf",
+    recognise=lambda document: document.head.keys() >= {"load_summary", "successes"},
+    read=_read,
+    suspicious=_suspicious,
 )

@@ -20,7 +20,7 @@ from pytest_mlperf.addons.judge.model import (
     ToolPoint,
     ToolRun,
 )
-from pytest_mlperf.addons.judge.readers.fields import mapping, moment, number, plain, text, texts
+from pytest_mlperf.addons.judge.readers.fields import Record, head, number, objects
 
 _DIRECTIONS = {True: HIGHER, False: LOWER}
 
@@ -38,71 +38,62 @@ _WHOLE_RUN_FACTS = {
     "few-shot as turns": "fewshot_as_multiturn",
 }
 
+_HARNESS = {"harness version": "lm_eval_version"}
+
 SCORE_LIMIT = 0.01
 
 
 def _is_results(document: ResultFile) -> bool:
-    head = document.head
     marks = ("versions", "n-shot", "configs", "higher_is_better", "lm_eval_version")
-    return isinstance(head.get("results"), Mapping) and any(mark in head for mark in marks)
+    tasks = isinstance(document.head.get("results"), Mapping)
+    return tasks and not document.head.keys().isdisjoint(marks)
 
 
 def _results(document: ResultFile) -> Iterator[ToolRun]:
-    raw = document.head
-    configuration = mapping(raw, "config")
-    tasks = {**mapping(raw, "groups"), **mapping(raw, "results")}
+    raw = head(document)
+    tasks = Record({**raw.at("groups"), **raw.at("results")})
+    points = (_task(task, tasks.at(task), raw) for task in tasks)
     yield run_of(
         document,
         "lm-eval",
-        points=tuple(
-            point
-            for task, scores in tasks.items()
-            if isinstance(scores, Mapping)
-            if (point := _task(str(task), scores, raw, configuration)).scores
+        points=tuple(point for point in points if point.scores),
+        started=raw.moment("date"),
+        commit=raw.text("git_hash"),
+        version=raw.text("lm_eval_version"),
+        details=Record({**raw.at("config"), **raw}).texts(
+            "model_name", "transformers_version", "batch_size", "model"
         ),
-        started=moment(raw.get("date")),
-        commit=text(raw, "git_hash"),
-        version=text(raw, "lm_eval_version"),
-        details=texts({**configuration, **raw}, "transformers_version", "batch_size", "model"),
     )
 
 
-def _task(
-    task: str, scores: Mapping[str, Any], raw: Mapping[str, Any], configuration: Mapping[str, Any]
-) -> ToolPoint:
-    directions = mapping(raw, "higher_is_better", task)
+def _task(task: str, scores: Record, raw: Record) -> ToolPoint:
+    directions, settings = raw.at("higher_is_better", task), raw.at("config")
     by_name: dict[str, TaskScore] = {}
     quantities: dict[str, Quantity] = {}
     for key, value in scores.items():
-        metric, _, part = str(key).partition(",")
+        metric, _, part = key.partition(",")
         score = number(value)
         if metric.endswith("_stderr") or score is None or metric in {"sample_len", "alias"}:
             continue
-        stderr = number(scores.get(f"{metric}_stderr{',' if part else ''}{part}"))
+        stderr = scores.number(f"{metric}_stderr{',' if part else ''}{part}")
         name = f"{metric},{part}" if part and part != "none" else metric
         by_name[name] = TaskScore(score, stderr)
         quantities[name] = _quantity(name, directions.get(metric))
-    hashes = mapping(raw, "task_hashes").get(task)
+    hashes = raw.at("task_hashes").plain(task)
+    documents = raw.at("n-samples", task).number("effective")
+    shared = raw.facts(_WHOLE_RUN_FACTS) | settings.facts({"limit of documents": "limit"})
     return ToolPoint(
         name=task,
         scores=by_name,
         quantities=quantities,
         facts={
-            "task version": Fact(plain(mapping(raw, "versions").get(task))),
-            "few-shot examples": Fact(plain(mapping(raw, "n-shot").get(task))),
-            "documents": Fact(number(mapping(raw, "n-samples", task).get("effective"))),
-            **{
-                title: Fact(plain(raw.get(key)) or "none")
-                for title, key in _WHOLE_RUN_FACTS.items()
-            },
-            "generation settings": Fact(_settings(configuration.get("gen_kwargs"))),
-            "limit of documents": Fact(plain(configuration.get("limit")) or "none"),
+            "task version": Fact(raw.at("versions").plain(task)),
+            "few-shot examples": Fact(raw.at("n-shot").plain(task)),
+            "documents": Fact(documents),
+            **{title: Fact(fact.value or "none") for title, fact in shared.items()},
+            "generation settings": Fact(_settings(settings.get("gen_kwargs"))),
             # Equal prompts make the version of the harness irrelevant.
-            **(
-                {"prompts": Fact(plain(hashes))}
-                if hashes
-                else {"harness version": Fact(plain(raw.get("lm_eval_version")))}
-            ),
+            **({"prompts": Fact(hashes)} if hashes else raw.facts(_HARNESS)),
         },
     )
 
@@ -126,8 +117,8 @@ def _is_samples(document: ResultFile) -> bool:
 def _samples(document: ResultFile) -> Iterator[ToolRun]:
     """Yield one run of a task, with its scores named as in the results file."""
     named = re.match(r"samples_(.+?)_\d{4}-", document.path.name)
-    lines_by_filter: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
-    for line in document.objects:
+    lines_by_filter: dict[str, list[Record]] = defaultdict(list)
+    for line in objects(document):
         lines_by_filter[str(line.get("filter", "none"))].append(line)
     scores: dict[str, TaskScore] = {}
     prompts = set()
@@ -140,8 +131,10 @@ def _samples(document: ResultFile) -> Iterator[ToolRun]:
             )
         prompts |= {f"{line['doc_id']} {line.get('prompt_hash', '')}" for line in lines}
         metrics = lines[0].get("metrics")
-        for metric in metrics if isinstance(metrics, list) else _numeric(lines[0]):
-            values = zip(documents, (number(line.get(metric)) for line in lines), strict=True)
+        for metric in (
+            metrics if isinstance(metrics, list) else [key for key in lines[0] if key != "doc_id"]
+        ):
+            values = zip(documents, (line.number(metric) for line in lines), strict=True)
             there = {key: value for key, value in values if value is not None}
             if there:
                 score = TaskScore(sum(there.values()) / len(there), samples=there)
@@ -154,10 +147,6 @@ def _samples(document: ResultFile) -> Iterator[ToolRun]:
         facts={"prompts": Fact(digest if "prompt_hash" in document.head else None)},
     )
     yield run_of(document, "lm-eval-samples", points=(point,))
-
-
-def _numeric(line: Mapping[str, Any]) -> list[str]:
-    return [key for key, value in line.items() if key != "doc_id" and number(value) is not None]
 
 
 LM_EVAL_RESULTS = Reader(title="lm-evaluation-harness", recognise=_is_results, read=_results)

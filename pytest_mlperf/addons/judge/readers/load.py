@@ -3,174 +3,146 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import accumulate
 from typing import Any
 
 from pytest_mlperf.addons.judge.files import Reader, ResultFile, run_of
 from pytest_mlperf.addons.judge.model import Fact, ToolPoint, ToolRun
-from pytest_mlperf.addons.judge.readers.fields import (
-    Values,
-    mapping,
-    moment,
-    number,
-    positive,
-    whole,
-)
+from pytest_mlperf.addons.judge.readers.fields import Record, Values, head, objects, per
+
+_K6_MARKS = ("http_req_duration", "http_reqs", "iterations", "http_req_failed")
 
 
-def _k6_metrics(document: ResultFile) -> Mapping[str, Any]:
+def _k6_metrics(document: ResultFile) -> Record:
     """Return metrics by name, also from the machine-readable summary's list."""
-    for holder in (document.head, mapping(document.head, "results")):
-        metrics = holder.get("metrics")
-        if isinstance(metrics, list):
-            named = (metric for metric in metrics if isinstance(metric, Mapping))
-            return {str(metric.get("name")): metric for metric in named}
-        if isinstance(metrics, Mapping):
-            return metrics
-    return {}
+    raw = head(document)
+    for holder in (raw, raw.at("results")):
+        named = {str(m.get("name")): m for m in holder.entries("metrics")} or holder.at("metrics")
+        if named:
+            return Record(
+                {
+                    k: {**v, **Record(v).at("values")}
+                    for k, v in named.items()
+                    if isinstance(v, Mapping)
+                }
+            )
+    return Record()
+
+
+def _k6(document: ResultFile) -> Iterator[ToolRun]:
+    by_name = _k6_metrics(document)
+    values = Values(by_name.at("http_reqs"), {"requests_per_second": "rate"})
+    # Failed requests are in http_req_duration.
+    expected = by_name.at("http_req_duration{expected_response:true}")
+    values.statistics("latency", expected or by_name.at("http_req_duration"), 1e-3)
+    checks = by_name.at("checks")
+    values.add("checks", checks.get("value", checks.get("rate")))
+    sent, failed = _k6_failed(by_name)
+    points = [values.point("all requests", sent=sent, failed=failed)]
+    for name in by_name:
+        for expression, state in by_name.at(name, "thresholds").items():
+            # The classic summary has true for a failed threshold, handleSummary has ok.
+            bad = not state.get("ok") if isinstance(state, Mapping) else state is True
+            title = f"threshold {name} {expression}"
+            points.append(ToolPoint(name=title, broken="the threshold failed" if bad else ""))
+    seconds = head(document).at("state").positive("testRunDurationMs", 1e-3)
+    yield run_of(document, "k6", points=tuple(points), duration_s=seconds)
+
+
+def _k6_failed(by_name: Record) -> tuple[int | None, int | None]:
+    """Return the number of requests and of failed ones, from http_req_failed."""
+    failures = by_name.at("http_req_failed")
+    failed, fine = failures.whole("passes"), failures.whole("fails")
+    if failed is not None and fine is not None:
+        return failed + fine, failed
+    total = by_name.at("http_reqs").whole("count")
+    total = failures.whole("total") if total is None else total
+    share = failures.number("value" if "value" in failures else "rate")
+    failed = failures.whole("matches")
+    if failed is None and share is not None and total is not None:
+        failed = round(share * total)
+    return total, failed
 
 
 def _is_k6(document: ResultFile) -> bool:
     by_name = _k6_metrics(document)
-    return any(name in by_name for name in ("http_req_duration", "http_reqs", "iterations")) or (
-        "http_req_failed" in by_name
-    )
-
-
-_EXPECTED = "http_req_duration{expected_response:true}"
-
-
-def _k6(document: ResultFile) -> Iterator[ToolRun]:
-    by_name = {
-        name: metric if "values" not in metric else {**metric, **mapping(metric, "values")}
-        for name, metric in _k6_metrics(document).items()
-        if isinstance(metric, Mapping)
-    }
-    values = Values()
-    # Failed requests are in http_req_duration.
-    values.statistics("latency", by_name.get(_EXPECTED) or by_name.get("http_req_duration"), 1e-3)
-    values.add("requests_per_second", mapping(by_name, "http_reqs").get("rate"))
-    checks = mapping(by_name, "checks")
-    values.add("checks", checks.get("value", checks.get("rate")))
-    sent, failed = _k6_failed(by_name)
-    points = [ToolPoint(name="all requests", **values.fields, sent=sent, failed=failed)]
-    for name, metric in by_name.items():
-        for expression, state in mapping(metric, "thresholds").items():
-            # The classic summary has true for a failed threshold, handleSummary has ok.
-            bad = not state.get("ok") if isinstance(state, Mapping) else state is True
-            text = f"threshold {name} {expression}"
-            points.append(ToolPoint(name=text, broken="the threshold failed" if bad else ""))
-    state = mapping(document.head, "state")
-    yield run_of(
-        document,
-        "k6",
-        points=tuple(points),
-        duration_s=positive(state.get("testRunDurationMs"), 1e-3),
-    )
-
-
-def _k6_failed(by_name: Mapping[str, Any]) -> tuple[int | None, int | None]:
-    """Return the number of requests and of failed ones, from http_req_failed."""
-    failures = mapping(by_name, "http_req_failed")
-    failed, fine = whole(failures.get("passes")), whole(failures.get("fails"))
-    if failed is not None and fine is not None:
-        return failed + fine, failed
-    share = number(failures.get("value", failures.get("rate")))
-    total = whole(mapping(by_name, "http_reqs").get("count"))
-    matches = whole(failures.get("matches"))
-    if total is None:
-        total = whole(failures.get("total"))
-    if matches is None and share is not None and total is not None:
-        matches = round(share * total)
-    return total, matches
+    # Records of AIPerf have http_req_duration as well, with a unit.
+    return any(mark in by_name and "unit" not in by_name[mark] for mark in _K6_MARKS)
 
 
 K6 = Reader(title="k6", recognise=_is_k6, read=_k6)
 
 
-def _is_locust(document: ResultFile) -> bool:
-    return {"num_requests", "num_failures", "response_times"} <= document.head.keys()
+LOCUST_RANKS = (90, 95)
+"""Percentiles for information: Locust rounds them to whole milliseconds and to two digits, so that
+a rise from 104.9 to 105.1 ms looks like one of 10 %. Its mean is exact, and is judged."""
 
 
 def _locust(document: ResultFile) -> Iterator[ToolRun]:
-    points = []
-    objects = document.objects
-    for raw in objects:
-        values = Values()
-        histogram = mapping(raw, "response_times")
-        times = sorted((float(key), count) for key, count in histogram.items())
-        for rank in (50, 90, 95, 99):
-            value = _rank(times, rank / 100)
-            values.add(f"latency_p{rank}", value, 1e-3)
-        sent, failed = whole(raw.get("num_requests")), whole(raw.get("num_failures"))
-        total = positive(raw.get("total_response_time"), 1e-3)
-        if total and sent:
-            values.metrics["latency_mean"] = total / sent
-        seconds = _seconds(raw)
-        if sent and seconds:
-            values.metrics["requests_per_second"] = sent / seconds
-        name = f"{raw.get('method') or ''} {raw.get('name')}".strip()
-        points.append(ToolPoint(name=name, **values.fields, sent=sent, failed=failed))
-    starts = filter(None, (moment(raw.get("start_time")) for raw in objects))
-    yield run_of(document, "locust", points=tuple(points), started=min(starts, default=None))
+    requests = objects(document)
+    starts = filter(None, (raw.moment("start_time") for raw in requests))
+    points = tuple(map(_locust_point, requests))
+    yield run_of(document, "locust", points=points, started=min(starts, default=None))
 
 
-def _seconds(raw: Mapping[str, Any]) -> float | None:
-    first, last = (number(raw.get(key)) for key in ("start_time", "last_request_timestamp"))
-    return last - first if first and last and last > first else None
-
-
-def _rank(times: list[tuple[float, int]], share: float) -> float | None:
-    total, seen = sum(count for _, count in times), 0
-    for time, count in times:
-        seen += count
-        if seen >= share * total:
-            return time
-    return None
+def _locust_point(raw: Record) -> ToolPoint:
+    values = Values()
+    histogram = sorted((float(key), count) for key, count in raw.at("response_times").items())
+    reached = list(accumulate(count for _, count in histogram))
+    for rank in LOCUST_RANKS:
+        place = sum(count < rank / 100 * reached[-1] for count in reached)
+        values.add(f"latency_p{rank}", histogram[place][0] if histogram else None, 1e-3)
+    sent, first, last = map(raw.number, ("num_requests", "start_time", "last_request_timestamp"))
+    values.add("latency_mean", per(raw.get("total_response_time"), sent), 1e-3)
+    values.add("requests_per_second", per(sent, last - first if first and last else None))
+    name = f"{raw.get('method') or ''} {raw.get('name')}".strip()
+    return values.point(name, sent=raw.whole("num_requests"), failed=raw.whole("num_failures"))
 
 
 _LOCUST_COLUMNS = {"Type", "Name", "Request Count", "Failure Count"}
 
-
-def _is_locust_table(document: ResultFile) -> bool:
-    return bool(document.rows) and document.rows[0].keys() >= _LOCUST_COLUMNS
+_LOCUST_TIMES = {"mean": "Average Response Time", **{f"p{r}": f"{r}%" for r in LOCUST_RANKS}}
 
 
 def _locust_table(document: ResultFile) -> Iterator[ToolRun]:
     points = []
     rows = document.rows
-    for row in rows:
-        if row["Name"] == "Aggregated" and len(rows) > 2:
+    for texts in rows:
+        if texts["Name"] == "Aggregated" and len(rows) > 2:
             continue  # the sum of the other rows
-        values = Values()
-        columns = {"Median Response Time": "p50", "Average Response Time": "mean"}
-        columns |= {f"{rank}%": f"p{rank}" for rank in (90, 95, 99)}
-        for column, statistic in columns.items():
-            values.add(f"latency_{statistic}", _cell(row, column), 1e-3)
-        values.add("requests_per_second", _cell(row, "Requests/s"))
-        sent, failed = (whole(_cell(row, f"{kind} Count")) for kind in ("Request", "Failure"))
+        row = Record({column: _cell(text) for column, text in texts.items()})
+        values = Values(row, {"requests_per_second": "Requests/s"})
+        for statistic, column in _LOCUST_TIMES.items():
+            values.add(f"latency_{statistic}", row.get(column), 1e-3)
+        size = Fact(row.positive("Average Content Size"), tolerance=0.05)
         points.append(
-            ToolPoint(
-                name=f"{row['Type']} {row['Name']}".strip(),
-                **values.fields,
-                facts={"bytes per answer": _size(row)},
-                sent=sent,
-                failed=failed,
+            values.point(
+                f"{texts['Type']} {texts['Name']}".strip(),
+                facts={"bytes per answer": size},
+                sent=row.whole("Request Count"),
+                failed=row.whole("Failure Count"),
             )
         )
-    yield run_of(document, "locust", points=tuple(points))
+    yield run_of(document, "locust-csv", points=tuple(points))
 
 
-def _size(row: Mapping[str, str]) -> Fact:
-    return Fact(positive(_cell(row, "Average Content Size")), tolerance=0.05)
-
-
-def _cell(row: Mapping[str, str], column: str) -> float | None:
-    """Return a number; None for "N/A" and absent columns."""
+def _cell(text: Any) -> float | None:
+    """Return a number; None for "N/A" and an absent cell."""
     try:
-        return float(row.get(column) or "")
+        return float(text or "")
     except ValueError:
         return None
 
 
-LOCUST = Reader(title="Locust", recognise=_is_locust, read=_locust)
-LOCUST_TABLE = Reader(title="Locust's CSV", recognise=_is_locust_table, read=_locust_table)
+LOCUST = Reader(
+    title="Locust",
+    recognise=lambda document: (
+        document.head.keys() >= {"num_requests", "num_failures", "response_times"}
+    ),
+    read=_locust,
+)
+LOCUST_TABLE = Reader(
+    title="Locust's CSV",
+    recognise=lambda document: any(row.keys() >= _LOCUST_COLUMNS for row in document.rows[:1]),
+    read=_locust_table,
+)

@@ -9,6 +9,7 @@ from pytest_mlperf.addons.judge.files import Reader, ResultFile, run_of
 from pytest_mlperf.addons.judge.model import Fact, ToolPoint, ToolRun, named
 from pytest_mlperf.addons.judge.readers.fields import Values
 from pytest_mlperf.extension import read_point
+from pytest_mlperf.reports.sentences import sentence
 
 _LINE = re.compile(r"^[ *]*([^:\n]{2,60}?)\s*:\s*(\S[^\n]*?)\s*$", re.MULTILINE)
 
@@ -33,10 +34,6 @@ _SUMMARY_RATES = {
 _PARAMETERS = ("samples_per_query", "target_qps", "min_duration (ms)", "performance_sample_count")
 
 
-def _is_summary(document: ResultFile) -> bool:
-    return "MLPerf Results Summary" in document.text[:2000]
-
-
 def _loadgen(document: ResultFile) -> Iterator[ToolRun]:
     lines = dict(_LINE.findall(document.text))
     numbers = {key: float(value) for key, value in lines.items() if _NUMBER.fullmatch(value)}
@@ -48,9 +45,8 @@ def _loadgen(document: ResultFile) -> Iterator[ToolRun]:
         if match := _PERCENTILE.fullmatch(key):
             values.add(f"{_LATENCY_PREFIXES[match['kind']]}_p{match['rank']}", value, 1e-9)
     scenario, state = lines.get("Scenario", "?"), lines.get("Result is", "VALID")
-    point = ToolPoint(
-        name=scenario,
-        **values.fields,
+    point = values.point(
+        scenario,
         facts={name: Fact(lines.get(name)) for name in _PARAMETERS},
         broken="" if state == "VALID" else f"LoadGen's result is {state}",
     )
@@ -58,7 +54,11 @@ def _loadgen(document: ResultFile) -> Iterator[ToolRun]:
     yield run_of(document, "loadgen", points=(point,), details=details)
 
 
-LOADGEN = Reader(title="LoadGen", recognise=_is_summary, read=_loadgen)
+LOADGEN = Reader(
+    title="LoadGen",
+    recognise=lambda document: "MLPerf Results Summary" in document.text[:2000],
+    read=_loadgen,
+)
 
 
 def _is_endpoints(document: ResultFile) -> bool:
@@ -77,7 +77,7 @@ def _endpoints(document: ResultFile) -> Iterator[ToolRun]:
         name=f"concurrency {recorded.concurrency}",
         metrics={name: value for name, value in metrics.items() if named(name)},
         facts={n: Fact(text) for n, text in recorded.facts.items() if not n.endswith(".path")},
-        broken="; ".join(map(str, recorded.invalid))[:200],
+        broken="; ".join(sentence(reason.text) for reason in recorded.invalid)[:200],
         axis=float(recorded.concurrency),
     )
     yield ToolRun(

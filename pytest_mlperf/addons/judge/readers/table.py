@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,13 +20,7 @@ from pytest_mlperf.addons.judge.model import (
     ToolRun,
     named,
 )
-from pytest_mlperf.addons.judge.readers.fields import (
-    SECONDS_PER_UNIT,
-    Values,
-    moment,
-    text,
-    texts,
-)
+from pytest_mlperf.addons.judge.readers.fields import SECONDS_PER_UNIT, Record, Values
 
 _DIRECTIONS = {"higher": HIGHER, "lower": LOWER}
 
@@ -74,11 +69,11 @@ def reader_of(columns: Sequence[Column], points: Sequence[str]) -> Reader:
     """Return a reader of tables with these columns; `points` are the columns that name a case."""
 
     def read(document: ResultFile) -> Iterator[ToolRun]:
-        rows: Sequence[Mapping[str, Any]] = document.rows or document.objects
+        rows = [Record(row) for row in document.rows or document.objects]
         _require(document, rows, [*points, *(column.name for column in columns)])
         measured = {*points, *(column.name for column in columns)}
         repeats: dict[str, int] = defaultdict(int)
-        runs: dict[int, list[tuple[ToolPoint, Mapping[str, Any]]]] = defaultdict(list)
+        runs: dict[int, list[tuple[ToolPoint, Record]]] = defaultdict(list)
         for row in rows:
             point = _point(row, columns, points)
             runs[repeats[point.name]].append((point, row))
@@ -89,10 +84,10 @@ def reader_of(columns: Sequence[Column], points: Sequence[str]) -> Reader:
                 document,
                 "table",
                 points=tuple(point for point, _ in parts),
-                started=next(filter(None, (moment(first.get(name)) for name in _STARTED)), None),
-                host=text(first, "host"),
-                commit=text(first, "commit"),
-                details=texts(first, *(name for name in first if name not in measured)),
+                started=next(filter(None, map(first.moment, _STARTED)), None),
+                host=first.text("host"),
+                commit=first.text("commit"),
+                details=first.texts(*(name for name in first if name not in measured)),
             )
             mark = f"-{number + 1}" if number else ""
             yield replace(run, source=f"{run.source}{mark}", digest=f"{run.digest}{mark}")
@@ -107,15 +102,29 @@ def _require(document: ResultFile, rows: Sequence[Mapping[str, Any]], names: Seq
         raise MlperfError(f"{document.path}: no column {lacking[0]!r}; its columns are {columns}")
 
 
+_AMOUNT = re.compile(r"(?P<number>[-+.0-9eE]+)\s*(?P<unit>[a-zA-Zµμ%]+)")
+
+
+def _figure(value: Any, column: Column) -> tuple[Any, float]:
+    """Return a cell as a number with the factor of its own unit, else of the column's."""
+    if not isinstance(value, str):
+        return value, column.factor
+    amount = _AMOUNT.fullmatch(value.strip())
+    of_units = SECONDS_PER_UNIT if column.quantity.unit == "s" else {"%": 0.01}
+    if amount and amount["unit"] in of_units:
+        value, factor = amount["number"], of_units[amount["unit"]]
+    else:
+        factor = column.factor
+    with contextlib.suppress(ValueError):
+        value = float(value)
+    return None if value == "" else value, factor
+
+
 def _point(row: Mapping[str, Any], columns: Sequence[Column], points: Sequence[str]) -> ToolPoint:
     values = Values()
     for column in columns:
-        value: Any = row.get(column.name)
-        with contextlib.suppress(ValueError):
-            value = float(value) if isinstance(value, str) else value
-        values.add(column.metric, None if value == "" else value, column.factor)
-    return ToolPoint(
-        name=", ".join(f"{name} {row.get(name)}" for name in points) or "table",
-        **values.fields,
+        values.add(column.metric, *_figure(row.get(column.name), column))
+    return values.point(
+        ", ".join(f"{name} {row.get(name)}" for name in points) or "table",
         quantities={c.metric: c.quantity for c in columns if named(c.metric) is None},
     )

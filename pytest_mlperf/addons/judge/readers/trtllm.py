@@ -1,12 +1,13 @@
-"""Read trtllm-bench's report."""
+"""Read TensorRT-LLM: trtllm-bench's report, perf-sanity's records and its client's log."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 
 from pytest_mlperf.addons.judge.files import Reader, ResultFile, run_of
-from pytest_mlperf.addons.judge.model import Fact, ToolPoint, ToolRun
-from pytest_mlperf.addons.judge.readers.fields import TOKENS, Values, facts_of, mapping, plain, text
+from pytest_mlperf.addons.judge.model import Fact, ToolRun
+from pytest_mlperf.addons.judge.readers.fields import TOKENS, Values, head, objects, whole
 
 _TRTLLM_RATES = {
     "requests_per_second": "request_throughput_req_s",
@@ -28,40 +29,138 @@ _WORLD = {"TP": "tp_size", "PP": "pp_size", "EP": "ep_size", "GPUs": "world_size
 
 
 def _is_report(document: ResultFile) -> bool:
-    head = document.head
-    return isinstance(head.get("performance"), dict) and (
-        "request_info" in head or "world_info" in head or "engine" in head
+    keys = document.head.keys()
+    described = not keys.isdisjoint(("request_info", "world_info", "engine"))
+    return described and isinstance(document.head.get("performance"), dict)
+
+
+def _report(document: ResultFile) -> Iterator[ToolRun]:
+    raw = head(document)
+    performance, streaming, engine, world = map(
+        raw.at, ("performance", "streaming_metrics", "engine", "world_info")
     )
-
-
-def _read(document: ResultFile) -> Iterator[ToolRun]:
-    raw = document.head
-    performance, streaming = mapping(raw, "performance"), mapping(raw, "streaming_metrics")
     values = Values(performance, _TRTLLM_RATES)
     values.add("latency_mean", performance.get("avg_request_latency_ms"), 1e-3)
     values.statistics("latency", performance.get("request_latency_percentiles_ms"), 1e-3)
     for base in ("ttft", "tpot"):  # in milliseconds, although the name has no unit
         values.statistics(base, streaming.get(f"{base}_percentiles"), 1e-3)
         values.add(f"{base}_mean", streaming.get(f"avg_{base}_ms"), 1e-3)
-    engine, world, requests = (mapping(raw, k) for k in ("engine", "world_info", "request_info"))
-    name = ", ".join(
-        f"{title} {Fact(plain(world.get(key))).text}"
-        for title, key in (("batch", "max_batch_size"), ("rate", "issue_rate"))
-        if plain(world.get(key)) is not None
-    )
-    point = ToolPoint(
-        name=name or "one load",
-        **values.fields,
+    load = world.facts({"batch": "max_batch_size", "rate": "issue_rate"})
+    words = [f"{title} {fact.text}" for title, fact in load.items() if fact.value is not None]
+    sizes = {"input length": "avg_input_length", "output length": "avg_output_length"}
+    requests = raw.at("request_info")
+    point = values.point(
+        ", ".join(words) or "one load",
         facts={
-            **facts_of(engine, _ENGINE),
-            **facts_of(world, _WORLD),
-            "GPU": Fact(plain(mapping(raw, "machine").get("name"))),
-            "requests": Fact(plain(requests.get("num_requests"))),
-            "input length": Fact(plain(requests.get("avg_input_length")), tolerance=TOKENS),
-            "output length": Fact(plain(requests.get("avg_output_length")), tolerance=TOKENS),
+            **engine.facts(_ENGINE),
+            **world.facts(_WORLD),
+            **raw.at("machine").facts({"GPU": "name"}),
+            **requests.facts({"requests": "num_requests"}),
+            **requests.facts(sizes, TOKENS),
         },
     )
-    yield run_of(document, "trtllm-bench", points=(point,), version=text(engine, "version"))
+    yield run_of(document, "trtllm-bench", points=(point,), version=engine.text("version"))
 
 
-TRTLLM_BENCH = Reader(title="trtllm-bench", recognise=_is_report, read=_read)
+_SANITY_RATES = {
+    "requests_per_second": "seq_throughput",
+    "output_tokens_per_second": "token_throughput",
+    "total_tokens_per_second": "total_token_throughput",
+    "tokens_per_second_per_user": "user_throughput",
+    "acceptance_length": "al",
+}
+
+_SANITY_LATENCY = re.compile(
+    r"(?P<statistic>mean|median|p[0-9.]+)_(?P<base>ttft|tpot|itl|e2el|e2e_latency)"
+)
+
+_SANITY_FACTS = {
+    "model": "s_model_name",
+    "GPU": "s_gpu_type",
+    "GPUs": "l_gpus",
+    "TP": "l_tp",
+    "EP": "l_ep",
+    "PP": "l_pp",
+    "input length": "l_isl",
+    "output length": "l_osl",
+    "range ratio": "d_random_range_ratio",
+    "iterations": "l_iterations",
+}
+
+
+def _sanity_values(raw: Mapping[str, object]) -> Values:
+    """Return figures by the names of perf-sanity's database; times are in milliseconds."""
+    values = Values(raw, _SANITY_RATES)
+    values.matching(raw, _SANITY_LATENCY, 1e-3)
+    return values
+
+
+def _sanity(document: ResultFile) -> Iterator[ToolRun]:
+    """Yield a run for each record: perf-sanity writes one for each client of a test."""
+    for index, raw in enumerate(objects(document)):
+        values = _sanity_values({k.removeprefix("d_"): v for k, v in raw.items()})
+        case = raw.text("s_test_case_name", "s_model_name") or "one test"
+        yield run_of(
+            document,
+            "perf-sanity",
+            index,
+            points=(
+                values.at_load(
+                    raw.get("l_concurrency"), None, case, facts=raw.facts(_SANITY_FACTS)
+                ),
+            ),
+            started=raw.moment("ts_created") or raw.moment("@timestamp"),
+            host=raw.text("s_host_node_name") or None,
+            commit=(raw.text("s_commit") or "")[:12] or None,
+        )
+
+
+_LOG_LINE = re.compile(r"^\s*([A-Z][\w %()./-]+?):\s+(-?[\d.]+)\s*$", re.MULTILINE)
+
+_LOG_NAMES = {
+    "Request throughput (req/s)": "seq_throughput",
+    "Output token throughput (tok/s)": "token_throughput",
+    "Total Token throughput (tok/s)": "total_token_throughput",
+    "Total token throughput (tok/s)": "total_token_throughput",
+    "User throughput (tok/s)": "user_throughput",
+    "Mean Avg Decoded Tokens per Iter": "al",
+}
+
+
+def _log(document: ResultFile) -> Iterator[ToolRun]:
+    """Yield the run of a log that a serving benchmark printed: vLLM's and its descendants'."""
+    lines = {title: float(value) for title, value in _LOG_LINE.findall(document.text)}
+    figures = {_LOG_NAMES.get(title, title): value for title, value in lines.items()}
+    figures |= {
+        title.removesuffix(" (ms)").lower().replace(" ", "_"): value
+        for title, value in lines.items()
+        if title.endswith(" (ms)")
+    }
+    failed = whole(lines.get("Failed requests"))
+    completed = whole(lines.get("Successful requests"))
+    sent = None if completed is None or failed is None else completed + failed
+    facts = {"requests completed": Fact(completed)}
+    for side, title in (("input", "input"), ("output", "generated")):
+        facts[f"{side} tokens"] = Fact(lines.get(f"Total {title} tokens"), tolerance=TOKENS)
+    point = _sanity_values(figures).at_load(
+        lines.get("Max request concurrency", lines.get("Maximum request concurrency")),
+        lines.get("Traffic request rate", lines.get("Request rate configured (RPS)")),
+        facts=facts,
+        sent=sent,
+        failed=failed,
+    )
+    seconds = lines.get("Benchmark duration (s)")
+    yield run_of(document, "serving-log", points=(point,), duration_s=seconds)
+
+
+TRTLLM_BENCH = Reader(title="trtllm-bench", recognise=_is_report, read=_report)
+PERF_SANITY = Reader(
+    title="TensorRT-LLM's perf-sanity",
+    recognise=lambda document: {"d_seq_throughput", "d_token_throughput"} <= document.head.keys(),
+    read=_sanity,
+)
+SERVING_LOG = Reader(
+    title="the log of a serving benchmark",
+    recognise=lambda document: "Serving Benchmark Result" in document.text and not document.values,
+    read=_log,
+)

@@ -1,0 +1,225 @@
+"""Read `vllm bench serve`, `throughput`, `latency`, and SGLang's `bench_serving`, `one_batch`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from pytest_mlperf.addons.judge.files import Reader, ResultFile, run_of
+from pytest_mlperf.addons.judge.model import Fact, ToolPoint, ToolRun
+from pytest_mlperf.addons.judge.readers.fields import (
+    TOKENS,
+    Record,
+    Values,
+    cache_hits,
+    lengths,
+    objects,
+    per,
+)
+
+LATENCY = re.compile(
+    r"(?P<statistic>mean|median|p[0-9.]+)_(?P<base>ttft|tpot|itl|e2el|e2e_latency)_ms"
+)
+
+_VLLM_RATES = {
+    "requests_per_second": "request_throughput",
+    "output_tokens_per_second": "output_throughput",
+    "total_tokens_per_second": "total_token_throughput",
+    "acceptance_length": "spec_decode_acceptance_length",
+}
+
+_VLLM_MARKS = (
+    *("model_id", "tokenizer_id", "num_prompts", "burstiness", "failed", "request_goodput"),
+    *("request_goodput:", "total_token_throughput", "median_e2el_ms", "rtfx", "endpoint_type"),
+)
+
+_VLLM_FACTS = {"model": "model_id", "tokenizer": "tokenizer_id", "prompts": "num_prompts"}
+
+_SGLANG_MARKS = (
+    *("total_output_tokens_retokenized", "sharegpt_output_len", "random_input_len", "server_info"),
+    *("cache_report", "accept_length", "mean_e2e_latency_ms", "dataset_name", "random_range_ratio"),
+)
+"""Keys that only SGLang's benchmark writes."""
+
+_SGLANG_RATES = {
+    "requests_per_second": "request_throughput",
+    "output_tokens_per_second": "output_throughput",
+    "input_tokens_per_second": "input_throughput",
+    "total_tokens_per_second": "total_throughput",
+    "acceptance_length": "accept_length",
+}
+
+
+def _is_sglang(document: ResultFile) -> bool:
+    keys = document.head.keys()
+    return "completed" in keys and not keys.isdisjoint(_SGLANG_MARKS)
+
+
+def _is_vllm(document: ResultFile) -> bool:
+    keys = document.head.keys()
+    if "completed" not in keys or _is_sglang(document):
+        return False
+    return not keys.isdisjoint(_VLLM_MARKS) or any(map(LATENCY.fullmatch, keys))
+
+
+def _vllm(document: ResultFile) -> Iterator[ToolRun]:
+    read = {"date", "request_rate", *_VLLM_FACTS.values()}
+    for index, raw in enumerate(objects(document)):
+        yield run_of(
+            document,
+            "vllm",
+            index,
+            points=(_vllm_point(raw),),
+            started=raw.moment("date"),
+            host=raw.text("host", "hostname"),
+            commit=raw.text("commit", "git_commit"),
+            version=raw.text("vllm_version", "version"),
+            # Values of --metadata are further keys.
+            details=raw.texts(*(k for k, v in raw.items() if isinstance(v, str) and k not in read)),
+            duration_s=raw.positive("duration"),
+        )
+
+
+def _vllm_point(raw: Record) -> ToolPoint:
+    values = Values(raw, _VLLM_RATES)
+    values.add("goodput", raw.get("request_goodput", raw.get("request_goodput:")))
+    if "total_tokens_per_second" not in values.metrics:  # files before vLLM's PR 8164
+        tokens = [raw.positive(f"total_{kind}_tokens") for kind in ("input", "output")]
+        total = per(sum(filter(None, tokens)) if all(tokens) else None, raw.get("duration"))
+        values.add("total_tokens_per_second", total)
+    values.matching(raw, LATENCY, 1e-3)
+    values.add("acceptance_rate", raw.get("spec_decode_acceptance_rate"), 0.01)
+    sent, completed, failed = (raw.whole(key) for key in ("num_prompts", "completed", "failed"))
+    if failed is None and sent is not None and completed is not None and sent >= completed:
+        failed = sent - completed  # files before vLLM's PR 26478
+    if sent is None and failed is not None and completed is not None:
+        sent = failed + completed
+    return values.at_load(
+        raw.get("max_concurrency"),
+        raw.get("request_rate"),
+        facts={
+            **raw.facts(_VLLM_FACTS),
+            **raw.facts({"burstiness": "burstiness"}, 1e-6),
+            **lengths(completed, raw.get("total_input_tokens"), raw.get("total_output_tokens")),
+            "goodput target": Fact(None, ("goodput",), needed=True),
+            **({"requests completed": Fact(completed)} if sent is None else {}),
+        },
+        sent=sent,
+        failed=failed,
+    )
+
+
+def _throughput(document: ResultFile) -> Iterator[ToolRun]:
+    for index, raw in enumerate(objects(document)):
+        values = Values(raw, {name: name for name in ("requests_per_second", "tokens_per_second")})
+        tokens = per(raw.get("total_num_tokens"), raw.get("num_requests"))
+        facts = raw.facts({"requests": "num_requests"})
+        facts["tokens per request"] = Fact(tokens, tolerance=TOKENS)
+        points = (values.point("throughput", facts=facts),)
+        elapsed = raw.positive("elapsed_time")
+        yield run_of(document, "vllm-throughput", index, points=points, duration_s=elapsed)
+
+
+def _latency(document: ResultFile) -> Iterator[ToolRun]:
+    raw = document.head
+    values = Values(raw, {"latency_mean": "avg_latency"})
+    for rank, value in raw["percentiles"].items():
+        values.add(f"latency_p{rank}", value)
+    facts = {"iterations": Fact(float(len(raw["latencies"])))}
+    yield run_of(document, "vllm-latency", points=(values.point("latency", facts=facts),))
+
+
+def _sglang(document: ResultFile) -> Iterator[ToolRun]:
+    for index, raw in enumerate(objects(document)):
+        server = raw.at("server_info")
+        yield run_of(
+            document,
+            "sglang",
+            index,
+            points=(_sglang_point(raw, server),),
+            version=server.text("version"),
+            details=raw.texts("tag", "backend"),
+            duration_s=raw.positive("duration"),
+        )
+
+
+def _sglang_point(raw: Record, server: Record) -> ToolPoint:
+    values = Values(raw, _SGLANG_RATES)
+    values.matching(raw, LATENCY, 1e-3)
+    hits = raw.at("cache_report").number("cache_hit_rate_pct")
+    completed = raw.whole("completed")
+    sizes = [raw.plain(f"random_{side}_len") for side in ("input", "output")]
+    further = [] if None in sizes else ["{} in, {} out".format(*(Fact(s).text for s in sizes))]
+    return values.at_load(
+        raw.get("max_concurrency"),
+        raw.get("request_rate"),
+        *further,
+        facts={
+            "requests completed": Fact(completed),
+            **server.facts({"model": "model_path"}),
+            **raw.facts({"data set": "dataset_name", "range ratio": "random_range_ratio"}),
+            **cache_hits(hits, 100),
+            **lengths(completed, raw.get("total_input_tokens"), raw.get("total_output_tokens")),
+        },
+    )
+
+
+_BATCH_MARKS = {"run_name", "batch_size", "input_len", "output_len", "overall_throughput"}
+
+_BATCH_FIGURES = {
+    "ttft_mean": "prefill_latency",
+    "tpot_p50": "median_decode_latency",
+    "latency_mean": "total_latency",
+    "input_tokens_per_second": "prefill_throughput",
+    "output_tokens_per_second": "median_decode_throughput",
+    "total_tokens_per_second": "overall_throughput",
+}
+
+_BATCH_SERVER_FIGURES = {
+    "ttft_mean": "last_ttft",
+    "latency_mean": "latency",
+    "input_tokens_per_second": "input_throughput",
+    "output_tokens_per_second": "output_throughput",
+    "total_tokens_per_second": "overall_throughput",
+    "acceptance_length": "acc_length",
+}
+
+
+def _one_batch(document: ResultFile) -> Iterator[ToolRun]:
+    """Yield a run for each execution of the command, with all batches that it appended."""
+    runs: list[dict[str, tuple[int, ToolPoint]]] = []
+    for index, raw in enumerate(objects(document)):
+        served = "last_ttft" in raw
+        values = Values(raw, _BATCH_SERVER_FIGURES if served else _BATCH_FIGURES)
+        hits = raw.number("cache_hit_rate")
+        name = "batch {batch_size}, {input_len} in, {output_len} out".format_map(raw)
+        facts = cache_hits(hits) | raw.facts({"output tokens": "total_output_tokens"}, TOKENS)
+        facts["server"] = Fact("of its own" if not served else "addressed by HTTP")
+        if not runs or name in runs[-1]:
+            runs.append({})
+        runs[-1][name] = (index, values.point(name, facts=facts))
+    for batch in runs:
+        points = tuple(point for _, point in batch.values())
+        first = next(index for index, _ in batch.values())
+        yield run_of(document, "sglang-batch", first, points=points)
+
+
+VLLM_SERVE = Reader(title="vllm bench serve", recognise=_is_vllm, read=_vllm)
+VLLM_THROUGHPUT = Reader(
+    title="vllm bench throughput",
+    recognise=lambda document: (
+        {"elapsed_time", "num_requests", "requests_per_second"} <= document.head.keys()
+    ),
+    read=_throughput,
+)
+VLLM_LATENCY = Reader(
+    title="vllm bench latency",
+    recognise=lambda document: {"avg_latency", "latencies", "percentiles"} <= document.head.keys(),
+    read=_latency,
+)
+SGLANG_SERVING = Reader(title="SGLang bench_serving", recognise=_is_sglang, read=_sglang)
+SGLANG_BATCH = Reader(
+    title="SGLang bench_one_batch",
+    recognise=lambda document: document.head.keys() >= _BATCH_MARKS,
+    read=_one_batch,
+)
