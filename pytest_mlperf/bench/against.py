@@ -31,8 +31,9 @@ from pytest_mlperf.core.errors import MlperfError, RunError
 from pytest_mlperf.core.job import EarlierBuild
 from pytest_mlperf.core.measurement import Run, Subject
 from pytest_mlperf.core.metrics import METRICS
-from pytest_mlperf.core.notes import Words
+from pytest_mlperf.core.notes import Note, Words
 from pytest_mlperf.core.numbers import percent, plural
+from pytest_mlperf.core.reason import Reason
 from pytest_mlperf.core.recording import MISSES, baseline_run, new_record
 from pytest_mlperf.core.rulings.disturbance import is_loaded
 from pytest_mlperf.core.rulings.multiplicity import DROP_OUTCOMES
@@ -74,7 +75,7 @@ class OtherSide(CaseRunner):
         try:
             return super().add_run(ask=ask)
         except Unjudgeable as error:
-            reasons = [replace(one, text=f"{self.title}: {one.text}") for one in error.run.invalid]
+            reasons = [_named(self.title, reason) for reason in error.run.invalid]
             raise Unjudgeable(replace(error.run, invalid=tuple(reasons))) from None
 
     def process(self, **task: Any) -> ProcessResult:
@@ -87,6 +88,10 @@ class OtherSide(CaseRunner):
         done = replace(done, subject=_comparable(done.subject))
         self.subject = self.subject and _comparable(self.subject)
         return done
+
+
+def _named(title: str, reason: Reason) -> Reason:
+    return replace(reason, text=Note.of("of_case", case=title, note=reason.text))
 
 
 def _comparable(subject: Subject) -> Subject:

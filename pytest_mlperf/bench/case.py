@@ -326,14 +326,14 @@ class CaseRuns(CaseRunner):
             if accuracy_key(self.suite_job, old) == key and not unknown_facts(old, facts):
                 sides.append(enumerate(accepted.scores.get(OUTPUT_TOKENS, ())))
         timed, drawn = token_counts(Path(run.folder)), is_drawn(self.subject) or has_salt(facts)
-        texts = [miscounted(timed, dict(answers), drawn=drawn) for answers in sides]
-        text = next((text for text in texts if text is not None), None)
-        if text is None:
+        counts = [miscounted(timed, dict(answers), drawn=drawn) for answers in sides]
+        notes = next((notes for notes in counts if notes is not None), None)
+        if notes is None:
             self.uncounted = (
                 "the token counts of timed runs were not checked: there is no accuracy pass to "
                 "compare them with"
             )
-        reasons = [Reason(key=Key.TOKENS_MISCOUNTED, text=text)] if text else []
+        reasons = [Reason(key=Key.TOKENS_MISCOUNTED, text=note) for note in notes or ()]
         return replace(run, invalid=(*reasons, *run.invalid))
 
 

@@ -24,12 +24,11 @@ from pytest_mlperf.stores import baselines
 from pytest_mlperf.suite.plan import Planned
 
 HELP = """\
-Prints the accelerators and the CPU of this machine. A suite's [engines.server]
-may run it beside the server: probe = "ssh gpu-box pytest-mlperf machine --json".
-A machine without pytest-mlperf needs Python 3.9: probe = "ssh gpu-box python3 -"
-gets the program from the client.
-With SUITES it asks their servers, and prints the hardware and who reports it.
---adopt moves baselines that name the client, from before servers had an identity.
+Prints the accelerators and the CPU of this machine as JSON. A suite's probe
+runs it beside a server: probe = "ssh gpu-box pytest-mlperf machine --json", or,
+without pytest-mlperf there, with Python 3.9: probe = "ssh gpu-box python3 -".
+With SUITES it prints what their servers run on, and the source.
+--adopt moves baselines that name the client in place of the server.
 
 needs: for SUITES, running servers
 

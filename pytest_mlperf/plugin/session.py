@@ -6,9 +6,10 @@ import datetime as dt
 import os
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, cast
 
@@ -373,13 +374,16 @@ class MlperfSession:
     @property
     def summary(self) -> Results:
         """All results so far as a `Results` document."""
-        packages = ("pytest-mlperf", "pytest", "mlcommons-loadgen")
+        versions = {}
+        for name in ("pytest-mlperf", "pytest", "mlcommons-loadgen"):
+            with suppress(PackageNotFoundError):  # files of other tools are judged without LoadGen
+                versions[name] = version(name)
         return Results(
             run=self.run_id,
             started=self._started.isoformat(timespec="seconds"),
             seconds=round(time.monotonic() - self._clock, 1),
             commit=self.commit,
-            versions={name: version(name) for name in packages},
+            versions=versions,
             deselected=dict(self.selection.not_here),
             cases=by_case(self.results) if self.phase.many else tuple(self.results),
             skipped=stored(self.config.rootpath, dict(self.skipped)),

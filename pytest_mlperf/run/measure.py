@@ -177,8 +177,8 @@ def measure(
         run = replace(run, hardware=hardware)
     if run and conditions.server and (server := conditions.machine.server):
         reasons = doubts(server, conditions.server.ask())
-        found = [Reason(key=Key.SERVER_HARDWARE, text=text) for text in reasons]
-        run = replace(run, invalid=(*found, *run.invalid))
+        server_reasons = [Reason(key=Key.SERVER_HARDWARE, text=text) for text in reasons]
+        run = replace(run, invalid=(*server_reasons, *run.invalid))
     scores = None
     if accuracy and not unscored:
         with _only_the_scorer(unscored):

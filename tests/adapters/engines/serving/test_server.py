@@ -323,9 +323,12 @@ def test_meaningless_options_are_refused_before_anything_starts() -> None:
     rows: list[tuple[dict[str, Any], str]] = [
         ({"command": []}, r"^engine some: serve = \[\] is not a list of words"),
         ({"command": ["", "{port}"]}, "the first word of serve is empty"),
-        ({"command": ["x", "{prot}"]}, "serve has {prot}; what is replaced is {model}, "),
+        ({"command": ["x", "{prot}"]}, "serve has {prot}; known placeholders are {model}, "),
         ({"command": ["x", "8000"]}, "serve does not give the server its port"),
-        ({"command": ["x", "{port}", "{model}"]}, "serve has {model}, but the suite names none"),
+        (
+            {"command": ["x", "{port}", "{model}"]},
+            "serve has {model}, but the suite names no model",
+        ),
         ({"health": "health"}, "health = 'health' is no path of a URL"),
         ({"health": "/a b"}, "health = '/a b' is no path of a URL"),
         ({"health": "/a\r\nX: y"}, r"health = .* is no path of a URL"),
